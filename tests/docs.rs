@@ -34,7 +34,7 @@ fn the_metrics_table_is_that_of_the_program() {
     let mut table = "| Metric | Kind | Labels | Meaning |\n|---|---|---|---|\n".to_owned();
     for metric in tollgate::telemetry::metrics::documentation() {
         let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
-        let cells = [format!("`{}`", metric.name), metric.kind.to_string(), labels.join(", ")];
+        let cells = [format!("`{}`", metric.name), metric.kind.name().to_owned(), labels.join(", ")];
         // Writing to a String cannot fail.
         let _ = writeln!(table, "| {} | {} |", cells.join(" | "), metric.help);
     }

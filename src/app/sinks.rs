@@ -7,13 +7,13 @@ use tracing::warn;
 use super::StartError;
 use crate::{
     server::http::admin::Admin,
-    settings::{Settings, sinks::DogStatsd},
+    settings::Settings,
     telemetry::{
         metrics::{
             Exposition, Stats,
             mapper::{self, Mapped},
         },
-        statsd::{self, Dialect, Flushing, Mogrifier, Sink},
+        statsd::{self, Dialect, Flushing, Sink},
     },
 };
 
@@ -35,8 +35,7 @@ pub(super) fn exposition(settings: &Settings) -> Result<Exposition, StartError> 
             return Err(StartError(vec![why]));
         }
     };
-    let lines =
-        |findings: Vec<crate::rules::Diagnostic>| findings.into_iter().map(|finding| finding.to_string());
+    let lines = |found: Vec<crate::rules::Diagnostic>| found.into_iter().map(|one| one.to_string());
     let (mapper, warnings) = mapper::read(&name, &bytes).map_err(|errors| {
         StartError(lines(errors).map(|error| format!("PROMETHEUS_MAPPER_YAML: {error}")).collect())
     })?;
@@ -54,16 +53,9 @@ pub(super) fn start(settings: &Settings, stats: &Arc<Stats>, admin: Admin) -> io
     });
     let dog = sinks.dog.as_ref().map(|dog| Sink {
         target: dog.address.clone(),
-        dialect: Dialect::dog(&dog.tags, &sinks.tags, mogrifiers(dog)),
+        dialect: Dialect::dog(&dog.tags, &sinks.tags, dog.mogrifiers.clone()),
         is_asked_for: true,
     });
     let state: statsd::State = Arc::new(move || admin.gauges());
     statsd::start(stats, &state, sinks.interval, statsd.into_iter().chain(dog).collect())
-}
-
-fn mogrifiers(dog: &DogStatsd) -> Vec<Mogrifier> {
-    let mogrifier = |mogrifier: &crate::settings::sinks::Mogrifier| {
-        Mogrifier::new(mogrifier.pattern.regex().clone(), &mogrifier.name, &mogrifier.tags)
-    };
-    dog.mogrifiers.iter().map(mogrifier).collect()
 }

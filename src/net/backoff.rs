@@ -1,5 +1,5 @@
-//! The pauses before everything that is tried again: exponential backoff with jitter, and intervals with jitter, so that
-//! replicas that failed or started together do not stay in step.
+//! Exponential backoff with jitter, and intervals with jitter, so that replicas that failed or started together do not stay
+//! in step.
 
 use std::time::Duration;
 
@@ -14,19 +14,19 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Pauses that begin with `first` and double up to `max`, each shortened by a random part, up to half of it.
+    /// Pauses from `first` that double up to `max`, each shortened at random by up to a half.
     pub(crate) const fn new(first: Duration, max: Duration) -> Self {
         Self { next: first, first, max, factor: 2.0, jitter: true }
     }
 
-    /// The same with another factor, of which 1 and less keep the first pause, and with or without jitter.
+    /// Sets the factor, of which 1 or less disables growth, and the jitter.
     pub(crate) const fn with(mut self, factor: f64, jitter: bool) -> Self {
         self.factor = factor;
         self.jitter = jitter;
         self
     }
 
-    /// For a server that was reached before: short enough to find it within half a second of its return.
+    /// For a server that was connected: short enough to reconnect within half a second of its return.
     pub(crate) const fn reconnect() -> Self {
         Self::new(Duration::from_millis(25), Duration::from_millis(300))
     }
@@ -45,15 +45,15 @@ impl Backoff {
         shortened.flatten().unwrap_or(pause)
     }
 
-    /// Starts again with the first pause, after a success.
+    /// Restarts with the first pause, after a success.
     pub(crate) fn reset(&mut self) {
         self.next = self.first;
     }
 }
 
-/// An interval that is shorter or longer at random, by up to this share of it.
+/// An interval that is lengthened or shortened at random by up to this fraction.
 pub(crate) fn jittered(interval: Duration, share: f64) -> Duration {
-    // Centuries, which overflow, need no jitter.
+    // An overflow is centuries, which need no jitter.
     scaled(interval, 1.0 + share * (2.0 * fastrand::f64() - 1.0)).unwrap_or(interval)
 }
 

@@ -1,54 +1,37 @@
-//! A gRPC channel over a connection that is open already, secured where TLS is spoken.
+//! A gRPC channel over an open connection, with or without TLS.
 //!
-//! The subscription to a control plane and `tollgate request` connect by themselves, and so have their own words for
-//! what fails. Such a channel does not come back when its connection breaks.
+//! The subscription to a control plane and `tollgate request` connect by themselves, for their own errors. Such a
+//! channel does not reconnect.
 
-use std::{
-    future::{Ready, ready},
-    io,
-    task::{Context, Poll},
-};
+use std::{future::ready, io};
 
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::transport::{Channel, Endpoint, Error, Uri};
-use tower_service::Service;
+use tower::service_fn;
 
-/// Both ways of a connection.
+/// A stream in both directions.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
 /// A connection of any kind.
 pub type Socket = Box<dyn Duplex>;
 
-/// Begins HTTP/2 on a connection. Requests name `origin` as the server's.
+/// Starts HTTP/2 on a connection. `origin` is the authority of requests.
 ///
 /// # Errors
-/// When no HTTP/2 is spoken there.
+/// If the server does not use HTTP/2.
 pub async fn over(
     socket: Socket,
     origin: Uri,
     set: impl FnOnce(Endpoint) -> Endpoint,
 ) -> Result<Channel, Error> {
-    // The address is never looked at: the connection is there.
+    // The address is not used: the connection is open. Tonic requests another when the channel is used after its end.
     let endpoint = set(Endpoint::from_static("http://server").origin(origin));
-    endpoint.connect_with_connector(Once(Some(socket))).await
-}
-
-/// Hands out one connection, once: tonic asks for another when it is used after its end.
-struct Once(Option<Socket>);
-
-impl Service<Uri> for Once {
-    type Response = TokioIo<Socket>;
-    type Error = io::Error;
-    type Future = Ready<io::Result<Self::Response>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Uri) -> Self::Future {
-        let ended = || io::Error::new(io::ErrorKind::NotConnected, "the connection has ended");
-        ready(self.0.take().map(TokioIo::new).ok_or_else(ended))
-    }
+    let mut socket = Some(socket);
+    let connector = service_fn(move |_: Uri| {
+        let closed = || io::Error::new(io::ErrorKind::NotConnected, "connection closed");
+        ready(socket.take().map(TokioIo::new).ok_or_else(closed))
+    });
+    endpoint.connect_with_connector(connector).await
 }

@@ -1,4 +1,4 @@
-//! What connections to other servers share: TLS, backoff, name resolution, and gRPC channels.
+//! Connections to other servers: TLS, backoff, name resolution, and gRPC channels.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 

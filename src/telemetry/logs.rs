@@ -1,12 +1,12 @@
-//! Logs: one line an event, as text or JSON, to standard error.
+//! Logs: one line per event, as text or JSON, to standard error.
 //!
-//! `main` installs this once, before anything is started. Each line is one write, and a standard error
-//! that is closed costs lines, never the service. The program logs nothing per request above debug.
+//! `main` installs this once, first. Each line is one write; if standard error is closed, lines are lost. Nothing is logged
+//! per request above debug.
 
 use std::{
     fmt::{self, Write as _},
     io::{self, Write as _},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use tracing::{Event, Level, Subscriber, field::Field, level_filters::LevelFilter, subscriber};
@@ -21,15 +21,15 @@ use crate::{
     settings::{Log, LogFormat},
 };
 
-/// Sends the program's events to standard error from now on. Only the first call of a process counts.
+/// Logs to standard error from now on. Only the first call of a process has an effect.
 pub fn install(log: &Log) {
-    // An error says that there is a subscriber already, which then goes on.
+    // Fails if there is a subscriber already, which stays.
     let _ = subscriber::set_global_default(subscriber(log, to_stderr));
 }
 
-/// A whole line at once: the lines of several threads do not mix.
+/// Writes a line at once, so that lines of threads do not mix.
 fn to_stderr(line: &str) {
-    // An error of the log cannot be logged.
+    // A failure of the log cannot be logged.
     let _ = io::stderr().lock().write_all(line.as_bytes());
 }
 
@@ -37,7 +37,7 @@ fn subscriber(log: &Log, write: impl Fn(&str) + Send + Sync + 'static) -> impl S
     Registry::default().with(targets(log.level.0)).with(Lines { format: log.format, write })
 }
 
-/// What is logged: of the libraries below us only what is wrong, whatever the level.
+/// The levels by target: warnings and errors alone from libraries.
 fn targets(level: LevelFilter) -> Targets {
     let libraries = ["h2", "hyper", "hyper_util", "mio", "notify", "tonic", "tower"];
     let of_libraries = level.min(LevelFilter::WARN);
@@ -54,7 +54,7 @@ impl<S: Subscriber, W: Fn(&str) + Send + Sync + 'static> Layer<S> for Lines<W> {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let time = Timestamp::from(SystemTime::now());
+        let time = Timestamp(SystemTime::now());
         let level = level_name(*event.metadata().level());
         (self.write)(&match self.format {
             LogFormat::Text => text_line(time, level, &fields),
@@ -63,7 +63,7 @@ impl<S: Subscriber, W: Fn(&str) + Send + Sync + 'static> Layer<S> for Lines<W> {
     }
 }
 
-/// The level as logrus names it, which is what log pipelines of the Go service look for.
+/// The names of logrus, which log pipelines for the Go service expect.
 fn level_name(level: Level) -> &'static str {
     match level {
         Level::ERROR => "error",
@@ -74,7 +74,7 @@ fn level_name(level: Level) -> &'static str {
     }
 }
 
-/// An event's message and its other fields, in their order.
+/// The message and the other fields of an event.
 #[derive(Default)]
 struct Fields {
     message: String,
@@ -100,10 +100,6 @@ impl tracing::field::Visit for Fields {
         }
     }
 
-    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
-        self.record_str(field, &value.to_string());
-    }
-
     fn record_bool(&mut self, field: &Field, value: bool) {
         self.add(field, value);
     }
@@ -124,7 +120,7 @@ impl tracing::field::Visit for Fields {
 /// `2026-07-01T12:00:00.000000000Z warning the message key=value other="a b"`
 fn text_line(time: Timestamp, level: &str, fields: &Fields) -> String {
     let mut line = format!("{time} {level:<7} ");
-    // A line stays one line, whatever a message quotes.
+    // A message may quote control characters.
     for character in fields.message.chars() {
         if character.is_control() {
             line.extend(character.escape_default());
@@ -144,17 +140,17 @@ fn text_line(time: Timestamp, level: &str, fields: &Fields) -> String {
     line
 }
 
-/// True when a text can stand after `name=` without quotes.
+/// True if a value needs no quotes.
 fn is_plain(text: &str) -> bool {
     !text.is_empty()
         && !text.chars().any(|c| c.is_whitespace() || c.is_control() || matches!(c, '"' | '=' | '\\'))
 }
 
-/// A JSON object with the names that logrus was set to in the Go service.
+/// A JSON object with the Go service's names.
 fn json_line(time: Timestamp, level: &str, fields: Fields) -> String {
     let mut object = serde_json::Map::new();
     for (name, value) in fields.others {
-        // Ours come below; a field of such a name goes by another, as in logrus.
+        // As in logrus, a field with a reserved name is renamed.
         let taken = ["@timestamp", "@message", "level"].contains(&name);
         object.insert(if taken { format!("fields.{name}") } else { name.to_owned() }, value);
     }
@@ -166,33 +162,31 @@ fn json_line(time: Timestamp, level: &str, fields: Fields) -> String {
     line
 }
 
-/// The time of a log line, to the nanosecond: what passed since the start of 1970.
+/// The time of a log line, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-struct Timestamp(Duration);
-
-impl From<SystemTime> for Timestamp {
-    fn from(time: SystemTime) -> Self {
-        // A clock set before 1970 reads as 1970: a wrong time in a log is better than no log.
-        Self(time.duration_since(UNIX_EPOCH).unwrap_or_default())
-    }
-}
+struct Timestamp(SystemTime);
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_utc(f, self.0.as_secs(), format_args!("{:09}", self.0.subsec_nanos()))
+        // A clock before 1970 reads as 1970: a wrong time is better than no line.
+        let since = self.0.duration_since(UNIX_EPOCH).unwrap_or_default();
+        write_utc(f, since.as_secs(), format_args!("{:09}", since.subsec_nanos()))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::{
+        sync::{Arc, Mutex},
+        time::Duration,
+    };
 
     use tracing::{debug, error, info, trace, warn};
 
     use super::*;
     use crate::settings::LogLevel;
 
-    /// The lines that these events make.
+    /// The lines of these events.
     fn lines(level: LevelFilter, format: LogFormat, events: impl FnOnce()) -> Vec<String> {
         let written = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&written);
@@ -202,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_line_reads_from_time_to_fields() {
+    fn a_text_line_has_time_level_message_and_fields() {
         let lines = lines(LevelFilter::INFO, LogFormat::Text, || {
             warn!(port = 8081, host = "a b", file = %"x.yaml", "listening on {}", "it");
         });
@@ -256,14 +250,14 @@ mod tests {
     }
 
     #[test]
-    fn a_field_does_not_take_the_place_of_the_level() {
+    fn a_field_does_not_replace_the_level() {
         let lines = lines(LevelFilter::INFO, LogFormat::Json, || info!(level = "mine", "x"));
         let object: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
         assert_eq!((&object["level"], &object["fields.level"]), (&"info".into(), &"mine".into()));
     }
 
     #[test]
-    fn each_level_lets_through_itself_and_what_is_graver() {
+    fn each_level_includes_the_more_severe_ones() {
         for (level, names) in [
             (LevelFilter::OFF, &[][..]),
             (LevelFilter::ERROR, &["error"]),
@@ -284,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn logs_libraries_from_level_warn() {
+    fn logs_warnings_and_errors_of_libraries() {
         let logged = |level| {
             lines(level, LogFormat::Text, || {
                 debug!(target: "h2::codec", "frame");
@@ -297,11 +291,11 @@ mod tests {
     }
 
     fn after(seconds: u64, nanos: u32) -> String {
-        Timestamp(Duration::new(seconds, nanos)).to_string()
+        Timestamp(UNIX_EPOCH + Duration::new(seconds, nanos)).to_string()
     }
 
     #[test]
-    fn known_moments_are_written_as_rfc_3339_does() {
+    fn times_are_written_as_in_rfc_3339() {
         assert_eq!(after(0, 0), "1970-01-01T00:00:00.000000000Z");
         assert_eq!(after(951_782_399, 999_999_999), "2000-02-28T23:59:59.999999999Z");
         assert_eq!(after(951_782_400, 1), "2000-02-29T00:00:00.000000001Z");
@@ -313,6 +307,6 @@ mod tests {
     #[test]
     fn a_clock_before_1970_reads_as_1970() {
         let early = UNIX_EPOCH - Duration::from_secs(1);
-        assert_eq!(Timestamp::from(early).to_string(), after(0, 0));
+        assert_eq!(Timestamp(early).to_string(), after(0, 0));
     }
 }

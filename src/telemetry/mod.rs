@@ -1,4 +1,4 @@
-//! What the service reports: metrics for Prometheus and statsd, spans, and log lines.
+//! Telemetry: metrics for Prometheus and statsd, spans, and logs.
 
 pub mod logs;
 pub mod metrics;

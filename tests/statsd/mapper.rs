@@ -91,7 +91,7 @@ fn a_page_is_fit_for_prometheus_with_a_mapper_and_without() {
     }
     assert!(!page.contains("total_requests"), "{page}");
     assert!(
-        server.process.log().contains("mapper.yaml:3:8: warning: does nothing"),
+        server.process.log().contains("mapper.yaml:3:8: warning: `ttl` has no effect"),
         "{}",
         server.process.log()
     );
@@ -113,8 +113,8 @@ fn reports_a_bad_mapper_file_with_places() {
         with_mapper("mappings:\n- match: a..b\n  name: x\n- match: '('\n  match_type: regex\n  name: 7\n");
     let Err(log) = setup.try_start() else { panic!("it started") };
     for expected in [
-        "mapper.yaml:2:10: error: `a..b` is no glob",
-        "mapper.yaml:4:10: error: `(` is no regular",
+        "mapper.yaml:2:10: error: invalid glob `a..b`",
+        "mapper.yaml:4:10: error: invalid regular expression `(`",
         "mapper.yaml:6:9",
     ] {
         assert!(log.contains(expected), "{expected}\n{log}");

@@ -66,7 +66,7 @@ fn a_silent_collector_slows_nobody_and_holds_the_end_for_seconds_only() {
         server.process.signal("TERM");
         let ended = server.process.wait(Duration::from_secs(9));
         assert!(ended.is_some_and(|status| status.success()), "{}", server.process.log());
-        assert!(server.process.log().contains("the last spans were not taken"), "{}", server.process.log());
+        assert!(server.process.log().contains("dropped the last spans"), "{}", server.process.log());
     }
 }
 
@@ -76,7 +76,7 @@ fn what_is_late_is_sent_again() {
     receiver.set(Manner::Silent);
     let server = setup("http", receiver.port).env("OTEL_EXPORTER_OTLP_TIMEOUT", "100").start();
     ask(&server, &request("d", &[&[("user", "ann")]]), &[]);
-    server.wait_for_log(&["no answer within 100ms"]);
+    server.wait_for_log(&["no response within 100ms"]);
     receiver.set(Manner::Takes);
     receiver.wait_for(1);
 }
@@ -106,7 +106,7 @@ fn what_is_left_out_of_a_batch_is_counted() {
     let server = setup("grpc", receiver.port).start();
     ask(&server, &request("d", &[&[("user", "ann")]]), &[]);
     wait_for_dropped(&server, "refused", 1.0);
-    server.wait_for_log(&["left out 1 spans", "too many"]);
+    server.wait_for_log(&["rejected 1 spans", "too many"]);
 }
 
 #[test]

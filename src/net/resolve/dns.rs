@@ -74,10 +74,10 @@ pub(crate) fn reply(question: &[u8], message: &[u8]) -> Option<Answer> {
         3 => return Some(Answer::NoSuchName),
         code => return Some(Answer::Failed(code)),
     }
-    let asked = question.get(HEADER..)?;
-    let end = asked.len().saturating_add(HEADER);
+    let query = question.get(HEADER..)?;
+    let end = query.len().saturating_add(HEADER);
     let repeated = message.get(HEADER..end)?;
-    if questions != 1 || !repeated.eq_ignore_ascii_case(asked) {
+    if questions != 1 || !repeated.eq_ignore_ascii_case(query) {
         return None;
     }
     reader.at = end;
@@ -169,7 +169,7 @@ pub(crate) mod tests {
 
     const NAME: &str = "_memcache._tcp.cache.test";
 
-    /// An answer to this question that names these servers; the first record points back at the question.
+    /// A reply with these servers, whose names point back at the question.
     pub(crate) fn srv_reply(question: &[u8], targets: &[(&str, u16)]) -> Vec<u8> {
         let mut message = question.to_vec();
         message[2..4].copy_from_slice(&[0x81, 0x80]);
@@ -228,11 +228,11 @@ pub(crate) mod tests {
         assert_eq!(reply(&asked(), &flagged([0x81, 0x83])), Some(Answer::NoSuchName));
         assert_eq!(reply(&asked(), &flagged([0x83, 0x80])), Some(Answer::Truncated));
         assert_eq!(reply(&asked(), &flagged([0x81, 0x82])), Some(Answer::Failed(2)));
-        assert_eq!(reply(&asked(), &asked()), None, "a question is no answer");
+        assert_eq!(reply(&asked(), &asked()), None, "a query is not a reply");
         let other = query(0x1235, NAME).unwrap();
-        assert_eq!(reply(&other, &flagged([0x81, 0x80])), None, "another's answer");
+        assert_eq!(reply(&other, &flagged([0x81, 0x80])), None, "the id of another query");
         let other = query(0x1234, "_memcache._tcp.other.test").unwrap();
-        assert_eq!(reply(&other, &flagged([0x81, 0x80])), None, "another question's answer");
+        assert_eq!(reply(&other, &flagged([0x81, 0x80])), None, "the name of another query");
     }
 
     #[test]

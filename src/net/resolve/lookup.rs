@@ -21,7 +21,7 @@ impl NameServers {
     /// The servers of a service, in the order of the Go service, which sorts them as strings.
     ///
     /// # Errors
-    /// When there are none.
+    /// If there are none.
     pub(crate) async fn services(&self, name: &str) -> Result<Vec<ServerAddress>, String> {
         let mut why = "not a name".to_owned();
         for name in self.names(name) {
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(sorted, ["10.0.0.1:1", "a.:1000", "a.:999", "b.:1"]);
     }
 
-    /// Both protocols on one port. One that is free for UDP may be taken for TCP.
+    /// Both protocols on one port, which may be free for UDP alone.
     async fn same_port() -> (UdpSocket, TcpListener) {
         loop {
             let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -131,7 +131,7 @@ mod tests {
         }
     }
 
-    /// A name server that replies what `reply_to` makes of a question, over UDP, and over TCP.
+    /// A name server that replies with `reply_to`, over UDP and TCP.
     async fn name_server(reply_to: impl Fn(&[u8], bool) -> Vec<u8> + Clone + Send + 'static) -> SocketAddr {
         let (udp, tcp) = same_port().await;
         let address = udp.local_addr().unwrap();
@@ -156,7 +156,7 @@ mod tests {
         address
     }
 
-    fn asking(addresses: Vec<SocketAddr>) -> NameServers {
+    fn querying(addresses: Vec<SocketAddr>) -> NameServers {
         let patience = Duration::from_millis(300);
         NameServers { addresses, search: vec!["test".to_owned()], ndots: 5, timeout: patience, attempts: 1 }
     }
@@ -174,26 +174,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_next_name_server_is_asked_when_one_is_silent_or_fails() {
+    async fn queries_the_next_name_server_after_a_timeout_or_failure() {
         let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let lame = name_server(|question, _| failing(question, 2)).await;
         let good = name_server(|question, _| srv_reply(question, &[("b.test", 2), ("a.test", 1)])).await;
-        let all = asking(vec![silent.local_addr().unwrap(), lame, good]);
+        let all = querying(vec![silent.local_addr().unwrap(), lame, good]);
         assert_eq!(found(all).await, Ok(vec!["a.test.:1".to_owned(), "b.test.:2".to_owned()]));
-        let error = found(asking(vec![lame])).await.unwrap_err();
+        let error = found(querying(vec![lame])).await.unwrap_err();
         assert!(error.contains("code 2") && error.contains(&lame.to_string()), "{error}");
-        let error = found(asking(vec![silent.local_addr().unwrap()])).await.unwrap_err();
+        let error = found(querying(vec![silent.local_addr().unwrap()])).await.unwrap_err();
         assert!(error.contains("no reply within 300ms"), "{error}");
     }
 
     #[tokio::test]
-    async fn what_is_cut_off_is_asked_over_tcp() {
+    async fn queries_over_tcp_after_a_truncated_reply() {
         let server = name_server(|question, is_tcp| {
             let mut answer = srv_reply(question, &[("a.test", 1)]);
             answer[2] |= if is_tcp { 0 } else { 2 };
             answer
         });
-        assert_eq!(found(asking(vec![server.await])).await, Ok(vec!["a.test.:1".to_owned()]));
+        assert_eq!(found(querying(vec![server.await])).await, Ok(vec!["a.test.:1".to_owned()]));
     }
 
     #[tokio::test]
@@ -202,12 +202,12 @@ mod tests {
         let server = name_server(move |question, _| {
             if is_full(question) { failing(question, 3) } else { srv_reply(question, &[("a.test", 1)]) }
         });
-        assert_eq!(found(asking(vec![server.await])).await, Ok(vec!["a.test.:1".to_owned()]));
+        assert_eq!(found(querying(vec![server.await])).await, Ok(vec!["a.test.:1".to_owned()]));
         let none = name_server(|question, _| srv_reply(question, &[])).await;
-        assert!(found(asking(vec![none])).await.unwrap_err().contains("has no servers"));
+        assert!(found(querying(vec![none])).await.unwrap_err().contains("has no servers"));
         let unknown = name_server(|question, _| failing(question, 3)).await;
         assert!(
-            found(asking(vec![unknown])).await.unwrap_err().contains("_memcache._tcp.cache does not exist")
+            found(querying(vec![unknown])).await.unwrap_err().contains("_memcache._tcp.cache does not exist")
         );
     }
 }

@@ -4,6 +4,9 @@ pub(crate) mod dns;
 pub(crate) mod lookup;
 pub(crate) mod name_servers;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use name_servers::fuzz as fuzz_resolv_conf;
+
 /// A reply to the query before it, or to one of ours.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz_dns(bytes: &[u8]) {
@@ -13,10 +16,4 @@ pub(crate) fn fuzz_dns(bytes: &[u8]) {
     let (question, answer) = bytes.split_at(bytes.len() / 2);
     let _ = dns::reply(question, answer);
     let _ = dns::query(7, &String::from_utf8_lossy(bytes));
-}
-
-/// The system's `resolv.conf`.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz_resolv_conf(bytes: &[u8]) {
-    name_servers::fuzz(&String::from_utf8_lossy(bytes));
 }

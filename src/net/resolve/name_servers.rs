@@ -20,12 +20,12 @@ pub struct NameServers {
     pub ndots: usize,
     /// The timeout of one query.
     pub timeout: Duration,
-    /// How often all are queried.
+    /// The number of rounds over all name servers.
     pub attempts: usize,
 }
 
 impl NameServers {
-    /// Those of the system; without a configuration the one on this machine.
+    /// The name servers of the system; without a configuration, that of this host.
     #[must_use]
     pub fn of_system() -> Self {
         Self::parse(&fs::read_to_string(RESOLV_CONF).unwrap_or_default())
@@ -73,7 +73,7 @@ impl NameServers {
         }
     }
 
-    /// The names that are to be tried for one.
+    /// The names to query for a name.
     pub(crate) fn names(&self, name: &str) -> Vec<String> {
         if name.ends_with('.') {
             return vec![name.to_owned()];
@@ -87,7 +87,8 @@ impl NameServers {
 
 /// There is always a name server.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz(text: &str) {
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let text = &*String::from_utf8_lossy(bytes);
     let servers = NameServers::parse(text);
     assert!(!servers.addresses.is_empty());
     let _ = servers.names(text);

@@ -1,10 +1,9 @@
-//! TLS to other servers: reads the files, decides which CAs to trust, and explains why a handshake failed.
+//! TLS to other servers: reads the files, selects the trusted CAs, and explains failed handshakes.
 //!
 //! Clients of control planes, stores and collectors, and `tollgate request`, call [`load`] and do the handshake
 //! themselves; [`Words`] has the names of their variables or options. TLS on the gRPC port is in `server`, which reads
 //! its files with [`pem`] too.
 
-mod any_host;
 pub mod pem;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -16,48 +15,51 @@ use std::{
 };
 
 use tokio_rustls::rustls::{
-    CertificateError, ClientConfig, Error, InconsistentKeys, RootCertStore,
-    client::WebPkiServerVerifier,
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, InconsistentKeys, RootCertStore,
+    SignatureScheme,
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
     crypto::{CryptoProvider, ring},
-    pki_types::ServerName,
+    pki_types::{CertificateDer, ServerName, UnixTime},
     sign::{CertifiedKey, SingleCertAndKey},
 };
 
-use self::any_host::{AnyHost, is_about_the_name};
 use crate::settings::ClientTls;
 
-/// What things are called where TLS is set up: variables, or options of a command.
+/// The variables or options that set up TLS, for errors.
 #[derive(Clone, Copy, Debug)]
 pub struct Words {
-    /// Names the authorities to trust.
+    /// Sets the authorities to trust.
     pub ca: &'static str,
-    /// Names our certificate.
+    /// Sets the client certificate.
     pub certificate: &'static str,
-    /// Names its key.
+    /// Sets its key.
     pub key: &'static str,
-    /// What to do about a certificate that was made out to another host.
+    /// The advice for a certificate of another host.
     pub other_host: &'static str,
-    /// What to do about a server that speaks plain text.
+    /// The advice for a plaintext server.
     pub plain_text: &'static str,
 }
 
-/// What TLS is spoken with.
+/// The configuration of a TLS client.
 pub struct Client {
-    /// For a handshake; it names no protocol yet.
+    /// For the handshake, without ALPN protocols.
     pub config: ClientConfig,
-    /// The authorities as PEM, where a file names some.
+    /// The trusted authorities as PEM, if a file sets them.
     pub ca: Option<Vec<u8>>,
-    /// The texts of the files of our own certificate and of its key.
+    /// The files of the client certificate and its key.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// Reads the files.
 ///
 /// # Errors
-/// All that is wrong with them, each with what names it and its path.
+/// Every invalid file, with its variable and path.
 pub fn load(files: &ClientTls, words: &Words) -> Result<Client, Vec<String>> {
     let provider = Arc::new(ring::default_provider());
-    let trusted = trusted(files, words).map_err(|fault| vec![fault]);
+    let trusted = trusted(files, words).map_err(|error| vec![error]);
     let identity = files.identity.as_ref().map(|files| identity(files, &provider, words)).transpose();
     let ((ca, roots), identity) = match (trusted, identity) {
         (Ok(trusted), Ok(identity)) => (trusted, identity),
@@ -65,15 +67,15 @@ pub fn load(files: &ClientTls, words: &Words) -> Result<Client, Vec<String>> {
             return Err([trusted.err(), identity.err()].into_iter().flatten().flatten().collect());
         }
     };
-    let (identity, shown) = identity.unzip();
-    let config = config(roots, shown, files.skip_hostname, provider);
-    let config = config.map_err(|error| vec![format!("TLS cannot be spoken: {error}")])?;
+    let (identity, certified) = identity.unzip();
+    let config = config(roots, certified, files.skip_hostname, provider);
+    let config = config.map_err(|error| vec![format!("cannot configure TLS: {error}")])?;
     Ok(Client { config, ca, identity })
 }
 
 fn config(
     roots: RootCertStore,
-    shown: Option<CertifiedKey>,
+    certified: Option<CertifiedKey>,
     any_host: bool,
     provider: Arc<CryptoProvider>,
 ) -> Result<ClientConfig, String> {
@@ -86,13 +88,13 @@ fn config(
     } else {
         builder.with_webpki_verifier(verifier)
     };
-    Ok(match shown {
+    Ok(match certified {
         None => builder.with_no_client_auth(),
-        Some(shown) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(shown))),
+        Some(certified) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified))),
     })
 }
 
-/// The authorities, and the text of the file that names some of them.
+/// The file of authorities, if any, and the trusted roots.
 fn trusted(files: &ClientTls, words: &Words) -> Result<(Option<Vec<u8>>, RootCertStore), String> {
     let mut roots = RootCertStore::empty();
     let mut why = String::new();
@@ -114,7 +116,7 @@ fn trusted(files: &ClientTls, words: &Words) -> Result<(Option<Vec<u8>>, RootCer
             Ok((Some(text), roots))
         }
         None if roots.is_empty() => Err(format!(
-            "{}: accepted is {accepted}; without it those of the system count, and it has none{why}",
+            "{}: accepted is {accepted}; without it the authorities of the system are trusted, and it has none{why}",
             words.ca
         )),
         None => Ok((None, roots)),
@@ -124,12 +126,12 @@ fn trusted(files: &ClientTls, words: &Words) -> Result<(Option<Vec<u8>>, RootCer
 fn add(roots: &mut RootCertStore, text: &[u8]) -> Result<(), String> {
     for (certificate, number) in pem::chain(text)?.into_iter().zip(1..) {
         let added = roots.add(certificate);
-        added.map_err(|error| format!("cannot be used for its certificate {number}: {error}"))?;
+        added.map_err(|error| format!("has an invalid certificate {number}: {error}"))?;
     }
     Ok(())
 }
 
-/// The texts of a certificate and its key, and what they say.
+/// The files of a certificate and its key, and their content.
 type Identity = ((Vec<u8>, Vec<u8>), CertifiedKey);
 
 fn identity(
@@ -137,17 +139,17 @@ fn identity(
     provider: &CryptoProvider,
     words: &Words,
 ) -> Result<Identity, Vec<String>> {
-    let chain = read(words.certificate, certificate, "a PEM file with our certificate", pem::chain);
+    let chain = read(words.certificate, certificate, "a PEM file with the client certificate", pem::chain);
     let accepted = "a PEM file with an unencrypted private key";
     let private = read(words.key, key, accepted, |text| pem::key(text, provider));
     let ((chain_text, chain), (key_text, private)) = match (chain, private) {
         (Ok(chain), Ok(private)) => (chain, private),
         (chain, private) => return Err([chain.err(), private.err()].into_iter().flatten().collect()),
     };
-    let shown = CertifiedKey::new(chain, private);
-    match shown.keys_match() {
+    let certified = CertifiedKey::new(chain, private);
+    match certified.keys_match() {
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
-            Ok(((chain_text, key_text), shown))
+            Ok(((chain_text, key_text), certified))
         }
         Err(error) => {
             let accepted = format!("the key of the certificate in {}", words.certificate);
@@ -156,7 +158,7 @@ fn identity(
     }
 }
 
-/// The text of a file, and what it says.
+/// The text of a file, and its content.
 fn read<T>(
     name: &str,
     path: &Path,
@@ -171,20 +173,18 @@ fn refusal(name: &str, path: &Path, accepted: &str, why: &str) -> String {
     format!("{name}={}: accepted is {accepted}; {why}", path.display())
 }
 
-/// The name that a host's certificate must hold.
+/// The name that the certificate of a host must have.
 ///
 /// # Errors
-/// When none can.
+/// If the host is not a valid name.
 pub fn server_name(host: &str) -> Result<ServerName<'static>, String> {
-    // Brackets are an address's in a URL. Its zone is this machine's own affair, and stands in no certificate; nor
-    // does the dot that ends a name in full.
+    // The brackets of an address belong to a URL. Certificates have neither zones nor trailing dots.
     let bare = host.trim_matches(['[', ']']);
     let bare = bare.split('%').next().unwrap_or(bare).trim_end_matches('.');
-    ServerName::try_from(bare.to_owned())
-        .map_err(|_| format!("{bare:?} is no name that a certificate can hold"))
+    ServerName::try_from(bare.to_owned()).map_err(|_| format!("{bare:?} is not a valid server name"))
 }
 
-/// Why TLS failed, and what to do about it; nothing when something else did.
+/// Why TLS failed, and what to do about it; `None` for another error.
 #[must_use]
 pub fn explain(error: &io::Error, words: &Words) -> Option<String> {
     use tokio_rustls::rustls::AlertDescription::{
@@ -193,12 +193,12 @@ pub fn explain(error: &io::Error, words: &Words) -> Option<String> {
     };
     let Words { ca, certificate, key, other_host, plain_text } = words;
     Some(match error.get_ref()?.downcast_ref::<Error>()? {
-        // An authority that was made anew under its old name shows as a bad signature.
+        // An authority that was recreated under its old name appears as a bad signature.
         Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
-            format!("nobody whom we trust signed its certificate; who did must be in the file of {ca}")
+            format!("certificate signed by an unknown authority; the file of {ca} must contain the authority")
         }
         Error::InvalidCertificate(why) if is_about_the_name(why) => format!("{why}; {other_host}"),
-        Error::InvalidCertificate(why) => format!("its certificate is refused: {why}"),
+        Error::InvalidCertificate(why) => format!("invalid certificate: {why}"),
         Error::AlertReceived(
             alert @ (AccessDenied
             | BadCertificate
@@ -208,12 +208,64 @@ pub fn explain(error: &io::Error, words: &Words) -> Option<String> {
             | CertificateUnknown
             | UnknownCA
             | UnsupportedCertificate),
-        ) => format!("it does not take our certificate ({alert:?}); see {certificate} and {key}"),
-        // In TLS 1.2, OpenSSL says no more to a client without a certificate.
+        ) => format!("the server rejected the client certificate ({alert:?}); check {certificate} and {key}"),
+        // In TLS 1.2, OpenSSL sends no specific alert to a client without a certificate.
         Error::AlertReceived(alert) => {
-            format!("it broke off ({alert:?}); if it wants a certificate, {certificate} and {key} name it")
+            format!(
+                "the server sent {alert:?}; if it requires a client certificate, set {certificate} and {key}"
+            )
         }
-        Error::InvalidMessage(_) => format!("what it answers is not TLS; {plain_text}"),
+        Error::InvalidMessage(_) => format!("the server does not use TLS; {plain_text}"),
         error => error.to_string(),
     })
+}
+
+/// Accepts a certificate of another host that is valid otherwise: rustls checks the name last, so that an invalid name
+/// means that all else is valid.
+#[derive(Debug)]
+struct AnyHost(Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for AnyHost {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verified = self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match verified {
+            Err(Error::InvalidCertificate(error)) if is_about_the_name(&error) => {
+                Ok(ServerCertVerified::assertion())
+            }
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+fn is_about_the_name(error: &CertificateError) -> bool {
+    matches!(error, CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. })
 }

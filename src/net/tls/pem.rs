@@ -1,6 +1,6 @@
-//! PEM files as TLS takes them: their bytes, the certificates and the key in them, or what is wrong.
+//! PEM files with certificates and keys.
 //!
-//! Errors begin with the verb: the caller puts the name of the file before them.
+//! Errors begin with a verb: the caller prepends the name of the file.
 
 use std::{
     fs::{self, File},
@@ -16,56 +16,48 @@ use tokio_rustls::rustls::{
     sign::SigningKey,
 };
 
-/// Larger than any certificate, key or list of CAs: those of the web have 200 KB together.
-const LARGEST: u64 = 4 << 20;
+/// Larger than any list of CAs: those of the web have 200 KB.
+const MAX_BYTES: u64 = 4 << 20;
 
 /// The bytes of a file.
 ///
 /// # Errors
-/// Why it cannot be read.
+/// If it cannot be read, is not a file or is too large.
 pub fn read(path: &Path) -> Result<Vec<u8>, String> {
-    // A pipe would hold the reader until somebody writes, and a directory opens though it cannot be read.
-    match fs::metadata(path) {
-        Ok(metadata) if !metadata.is_file() => return Err("is not a file".to_owned()),
-        Err(error) => return Err(reason(&error)),
-        Ok(_) => {}
+    // Opening a pipe blocks until it has a writer, and a directory can be opened but not read.
+    let reason = |error: io::Error| format!("cannot be read: {error}");
+    if !fs::metadata(path).map_err(reason)?.is_file() {
+        return Err("is not a file".to_owned());
     }
     let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes));
-    match read {
-        Err(error) => Err(reason(&error)),
-        Ok(_) if bytes.len() as u64 > LARGEST => Err(format!("is larger than {LARGEST} bytes")),
-        Ok(_) => Ok(bytes),
+    let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
+    if read.map_err(reason)? as u64 > MAX_BYTES {
+        return Err(format!("is larger than {MAX_BYTES} bytes"));
     }
+    Ok(bytes)
 }
 
-fn reason(error: &io::Error) -> String {
-    format!("cannot be read: {error}")
-}
-
-/// The certificates in these bytes, be they none.
+/// The certificates in these bytes, if any.
 ///
 /// # Errors
-/// Which of them is broken. Not what is there: it may be a key.
+/// The number of an invalid one, without its content, which may be a key.
 pub fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let read = CertificateDer::pem_slice_iter(bytes).zip(1..).map(|(certificate, number)| {
         certificate.map_err(|_| {
-            format!(
-                "is no PEM at its certificate {number}: a block is not closed, or holds what is not base64"
-            )
+            format!("is not valid PEM at certificate {number}: a block is not closed, or is not base64")
         })
     });
     read.collect()
 }
 
-/// The certificates in these bytes; one at least.
+/// The certificates in these bytes, at least one.
 ///
 /// # Errors
-/// When there is none, or a broken one.
+/// If there is none, or an invalid one.
 pub fn chain(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found = certificates(bytes)?;
     if found.is_empty() {
-        return Err("holds no certificate: a block BEGIN CERTIFICATE is wanted".to_owned());
+        return Err("holds no certificate: expected a BEGIN CERTIFICATE block".to_owned());
     }
     Ok(found)
 }
@@ -88,19 +80,19 @@ pub fn encode(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
 /// The first key in these bytes.
 ///
 /// # Errors
-/// When there is none, or one that cannot be used. The parser's own error is left out, because it quotes the file.
+/// If there is none, or it is not supported. The parser's error is omitted because it quotes the file.
 pub fn key(bytes: &[u8], provider: &CryptoProvider) -> Result<Arc<dyn SigningKey>, String> {
     let key = PrivateKeyDer::from_pem_slice(bytes).map_err(|_| {
         let encrypted = b"BEGIN ENCRYPTED PRIVATE KEY";
         if bytes.windows(encrypted.len()).any(|window| window == encrypted) {
-            "holds a key under a password; write it without: openssl pkey -in KEY -out NEW"
+            "holds an encrypted key; decrypt it: openssl pkey -in KEY -out NEW"
         } else {
-            "holds no private key: a block BEGIN PRIVATE KEY is wanted (or RSA or EC before PRIVATE)"
+            "holds no private key: expected a BEGIN PRIVATE KEY block (or RSA or EC PRIVATE KEY)"
         }
     })?;
     provider.key_provider.load_private_key(key).map_err(|_| {
-        "holds a key that cannot be used: RSA with 2048 to 8192 bits, ECDSA with P-256 or P-384, and \
-         Ed25519 are taken"
+        "holds an unsupported key: expected RSA with 2048 to 8192 bits, ECDSA with P-256 or P-384, or \
+         Ed25519"
             .to_owned()
     })
 }
@@ -110,10 +102,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_cannot_be_read_says_why() {
+    fn reports_why_a_file_cannot_be_read() {
         let dir = tempfile::tempdir().unwrap();
         let large = dir.path().join("large");
-        File::create(&large).unwrap().set_len(LARGEST + 1).unwrap();
+        File::create(&large).unwrap().set_len(MAX_BYTES + 1).unwrap();
         for (path, why) in [
             (dir.path().join("absent"), "cannot be read: No such file"),
             (dir.path().to_owned(), "is not a file"),
@@ -126,14 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_read_back() {
+    fn encoded_certificates_can_be_read() {
         let sizes = [1, 47, 48, 49, 1000];
         let all: Vec<_> = sizes.map(|size| CertificateDer::from(vec![7; size])).into();
         assert_eq!(certificates(&encode(&all)), Ok(all));
     }
 
     #[test]
-    fn a_file_that_can_be_read_is_read_whole() {
+    fn reads_a_complete_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         fs::write(&path, "all of it").unwrap();

@@ -1,4 +1,4 @@
-//! Files good and bad. Handshakes are tried in `store/redis/wire/tests.rs`, with the certificates made here.
+//! Valid and invalid files. `store/redis/wire/tests.rs` tests handshakes with the certificates made here.
 
 use std::{fs, path::PathBuf};
 
@@ -10,7 +10,7 @@ use tokio_rustls::rustls::{ServerConfig, pki_types::PrivatePkcs8KeyDer, server::
 
 use super::*;
 
-/// Signs certificates, and has a directory for them.
+/// An authority with a directory for its certificates.
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     directory: TempDir,
@@ -31,7 +31,7 @@ impl Authority {
         path
     }
 
-    /// The file of certificates to trust.
+    /// The file of the authority.
     pub(crate) fn ca(&self) -> PathBuf {
         self.file("ca.pem", &self.issuer.pem())
     }
@@ -53,14 +53,14 @@ impl Authority {
         )
     }
 
-    /// What a server of this name speaks TLS with; it may want a certificate of us.
-    pub(crate) fn server(&self, host: &str, wants_ours: bool) -> Arc<ServerConfig> {
+    /// The configuration of a server of this name, which may require a client certificate.
+    pub(crate) fn server(&self, host: &str, wants_client: bool) -> Arc<ServerConfig> {
         let (certificate, key) = self.sign(host);
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .unwrap();
-        let builder = if wants_ours {
+        let builder = if wants_client {
             let mut roots = RootCertStore::empty();
             roots.add(self.issuer.der().clone()).unwrap();
             let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
@@ -86,7 +86,7 @@ fn refused(ca: Option<&Path>, identity: Option<&(PathBuf, PathBuf)>) -> Vec<Stri
 }
 
 #[test]
-fn good_files_are_taken() {
+fn accepts_valid_files() {
     let authority = Authority::new("ours");
     let loaded = loaded(Some(&authority.ca()), Some(&authority.identity("client")));
     let loaded = loaded.map_err(|errors| errors.join("\n")).unwrap();
@@ -94,7 +94,7 @@ fn good_files_are_taken() {
 }
 
 #[test]
-fn several_certificates_may_be_trusted() {
+fn trusts_several_certificates() {
     let (one, other) = (Authority::new("one"), Authority::new("other"));
     let both = one.file("both.pem", &(one.issuer.pem() + &other.issuer.pem()));
     assert_eq!(refused(Some(&both), None), Vec::<String>::new());
@@ -117,7 +117,7 @@ fn reports_every_invalid_file_with_its_path() {
 }
 
 #[test]
-fn what_is_no_certificate_is_refused() {
+fn rejects_files_without_a_certificate() {
     let authority = Authority::new("ours");
     let (certificate, key) = authority.identity("client");
     let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
@@ -136,20 +136,20 @@ fn what_is_no_certificate_is_refused() {
             assert_ne!(refused(Some(&authority.ca()), Some(&(path, key.clone()))), Vec::<String>::new());
         }
     }
-    // A certificate is no key.
+    // A certificate is not a key.
     let reported =
         refused(Some(&authority.ca()), Some(&(certificate.clone(), certificate.clone()))).join("\n");
     assert!(reported.contains(WORDS.key) && reported.contains("it holds no private key"), "{reported}");
     let locked = fs::read_to_string(&key).unwrap().replace("PRIVATE", "ENCRYPTED PRIVATE");
     let locked = authority.file("locked.key", &locked);
     let reported = refused(Some(&authority.ca()), Some(&(certificate, locked))).join("\n");
-    assert!(reported.contains("under a password"), "{reported}");
+    assert!(reported.contains("encrypted key"), "{reported}");
     let ca_of_a_key = refused(Some(&key), None).join("\n");
     assert!(ca_of_a_key.contains("it holds no certificate"), "{ca_of_a_key}");
 }
 
 #[test]
-fn a_key_must_fit_its_certificate() {
+fn a_key_must_match_its_certificate() {
     let authority = Authority::new("ours");
     let ((certificate, _), (_, other)) = (authority.identity("one"), authority.identity("other"));
     let reported = refused(Some(&authority.ca()), Some(&(certificate, other))).join("\n");

@@ -131,7 +131,7 @@ impl Api {
     }
 
     async fn call(&self, route: &Route, call: &Call<'_>) -> Result<Answer, Problem> {
-        let changes = self.options.shown.stats.admin_changes();
+        let changes = &self.options.shown.stats.service().admin_changes;
         // Every method but GET changes something, or prepares a change.
         if self.options.read_only && route.method != Method::GET {
             if let Some(action) = route.action {

@@ -80,11 +80,11 @@ fn reports_all_errors_at_once() {
     let damaged = pem.replacen(&pem[28..36], "AAAAAAAA", 1);
     for (certificate, key, authorities, expected) in [
         (&*pem, &*other_key, None, &["KEY=", "is not the key of"][..]),
-        (torn, &key, None, &["CERT=", "is no PEM"]),
+        (torn, &key, None, &["CERT=", "is not valid PEM"]),
         ("", &key, None, &["CERT=", "holds no certificate"]),
         (&damaged, &key, None, &["CERT=", "cannot be read"]),
         (&pem, &pem, None, &["KEY=", "holds no private key"]),
-        (&pem, &locked, None, &["KEY=", "under a password"]),
+        (&pem, &locked, None, &["KEY=", "encrypted key"]),
         (&pem, &key, Some(&*key), &["CACERT=", "no CA certificate"]),
         (
             "",

@@ -1,43 +1,50 @@
-//! Things by name, for many threads that look up and few that add.
+//! Shared entries by name, for many threads that look up and few that add, with a bound on the names that callers make.
 //!
-//! A look-up hashes the name once, with a keyed hash because callers may choose names, and takes the
-//! read lock of one of several tables; it allocates nothing. Beside the tables stands a list, from which
-//! the exposition reads a page at a time: however long it takes, no look-up of a known name waits for
-//! it, and a new name waits for one page at most.
+//! A lookup hashes the name once, with a keyed hash because callers may choose names, and takes the read lock of one of
+//! several tables; it allocates nothing. Beside the tables there is a list, which the exposition reads in chunks:
+//! no lookup of a known name waits for it, and a new name waits for one chunk at most.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     convert::Infallible,
     fmt,
     hash::{BuildHasher, Hash, RandomState},
     sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
-use crate::mutex::lock;
 use hashbrown::HashTable;
+
+use super::{
+    labels::statsd_key,
+    room::{Place, Room},
+};
+use crate::{clock::Time, mutex::lock};
 
 /// Enough that cores which look up different names seldom meet at one lock.
 const TABLES: usize = 16;
 
-/// Entries the list is read by at a time: microseconds during which a new name may wait.
-const PAGE: usize = 256;
+/// Entries per chunk of the list: microseconds during which a new name may wait.
+const CHUNK: usize = 256;
 
-/// What a directory itself holds of each entry: one reference in its table, one in the list.
+/// The directory's own references to an entry: one in its table, one in the list.
 const OWN_REFERENCES: usize = 2;
 
 /// Something with a name that never changes.
 pub(super) trait Named {
-    /// The name it is found by.
     fn name(&self) -> &str;
+    /// The room it takes; `None` for a name that no caller made.
+    fn place(&self) -> Option<&Place>;
 }
 
-/// Shared things by name.
+/// Shared entries by name.
 pub(super) struct Directory<T> {
     hasher: RandomState,
     tables: [Table<T>; TABLES],
     list: Mutex<Vec<Arc<T>>>,
-    /// Held for reading while the list is paged through, so that nothing is forgotten meanwhile.
+    /// Held for reading while the list is read, so that no entry is forgotten meanwhile.
     forgetting: RwLock<()>,
+    /// Bounds the names that callers make.
+    pub(super) room: Arc<Room>,
 }
 
 /// A table with its lock, alone in its cache lines.
@@ -45,12 +52,13 @@ pub(super) struct Directory<T> {
 struct Table<T>(RwLock<HashTable<Arc<T>>>);
 
 impl<T: Named> Directory<T> {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(room: Arc<Room>) -> Self {
         Self {
             hasher: RandomState::new(),
             tables: std::array::from_fn(|_| Table(RwLock::new(HashTable::new()))),
             list: Mutex::default(),
             forgetting: RwLock::default(),
+            room,
         }
     }
 
@@ -60,18 +68,29 @@ impl<T: Named> Directory<T> {
         self.table(hash).read().find(hash, |entry| entry.name() == name).cloned()
     }
 
-    /// The entry of this name, made if there is none.
+    /// The entry of this name, which is used now.
+    pub(super) fn touch(&self, name: &str, now: Time) -> Option<Arc<T>> {
+        self.get(name).inspect(|entry| entry.place().into_iter().for_each(|place| place.touch(now)))
+    }
+
+    /// The entry of this name, made if there is none. It takes no room.
     pub(super) fn get_or_make(&self, name: &str, make: impl FnOnce() -> T) -> Arc<T> {
         let Ok(entry) = self.get_or_try_make(name, || Ok::<_, Infallible>(make()));
         entry
     }
 
-    /// The entry of this name, made if there is none and `make` does not refuse.
-    pub(super) fn get_or_try_make<E>(
-        &self,
-        name: &str,
-        make: impl FnOnce() -> Result<T, E>,
-    ) -> Result<Arc<T>, E> {
+    /// The entry of this name, made in the room if there is none; `None` if there is no room.
+    pub(super) fn admit(&self, name: &str, now: Time, make: impl FnOnce(Place) -> T) -> Option<Arc<T>> {
+        self.touch(name, now).or_else(|| {
+            // Without a write lock: names without room may come fast.
+            if self.room.refuses() {
+                return None;
+            }
+            self.get_or_try_make(name, || Place::take(&self.room, now).map(make).ok_or(())).ok()
+        })
+    }
+
+    fn get_or_try_make<E>(&self, name: &str, make: impl FnOnce() -> Result<T, E>) -> Result<Arc<T>, E> {
         if let Some(known) = self.get(name) {
             return Ok(known);
         }
@@ -87,28 +106,49 @@ impl<T: Named> Directory<T> {
         Ok(entry)
     }
 
-    /// Shows every entry once, the oldest first. Those that come meanwhile may be shown or not.
-    pub(super) fn for_each(&self, mut show: impl FnMut(&T)) {
+    /// Visits every entry once, the oldest first. An entry added meanwhile may be left out.
+    pub(super) fn for_each(&self, mut visit: impl FnMut(&T)) {
         let _nothing_is_forgotten = self.forgetting.read().unwrap_or_else(PoisonError::into_inner);
-        let mut page = Vec::with_capacity(PAGE);
-        for start in (0..).step_by(PAGE) {
-            page.extend(lock(&self.list).iter().skip(start).take(PAGE).cloned());
-            if page.is_empty() {
+        let mut chunk = Vec::with_capacity(CHUNK);
+        for start in (0..).step_by(CHUNK) {
+            chunk.extend(lock(&self.list).iter().skip(start).take(CHUNK).cloned());
+            if chunk.is_empty() {
                 return;
             }
-            page.drain(..).for_each(|entry| show(&entry));
+            chunk.drain(..).for_each(|entry| visit(&entry));
         }
     }
 
-    /// Forgets whole groups: those of which no entry is held outside the directory, nor one that `keep`
-    /// wants kept. Says how many entries are left. Look-ups wait for it, so it is for rare moments.
+    /// The counts of all names, and of `rest` for those without room, where they are above 0. Names that statsd writes
+    /// alike add up.
+    pub(super) fn totals(&self, rest: &T, count: impl Fn(&T) -> u64) -> BTreeMap<String, u64> {
+        let mut totals = BTreeMap::new();
+        let mut add = |entry: &T| {
+            let n = count(entry);
+            if n > 0 {
+                let total: &mut u64 = totals.entry(statsd_key(entry.name()).into_owned()).or_default();
+                *total = total.saturating_add(n);
+            }
+        };
+        self.for_each(&mut add);
+        add(rest);
+        totals
+    }
+
+    /// Forgets names of callers that were idle for long, in whole groups.
+    pub(super) fn make_room<G: Hash + Eq>(&self, now: Time, group: impl Fn(&T) -> G) {
+        self.forget_unheld(group, |entry| entry.place().is_none_or(|place| !place.is_idle(now)));
+    }
+
+    /// Forgets the groups without an entry that is held outside the directory or kept by `keep`, and returns the number
+    /// of entries left. Lookups wait for it, so it is for rare moments.
     pub(super) fn forget_unheld<G: Hash + Eq>(
         &self,
         group: impl Fn(&T) -> G,
         keep: impl Fn(&T) -> bool,
     ) -> usize {
         let _no_reader = self.forgetting.write().unwrap_or_else(PoisonError::into_inner);
-        // With every table locked, nobody can take a reference to what is found without one.
+        // With every table locked, no thread can take a reference to an entry that has none.
         let mut tables: Vec<_> = self.tables.iter().map(Table::write).collect();
         let mut list = lock(&self.list);
         let held = |entry: &Arc<T>| keep(entry) || Arc::strong_count(entry) > OWN_REFERENCES;
@@ -153,6 +193,10 @@ mod tests {
         fn name(&self) -> &str {
             self
         }
+
+        fn place(&self) -> Option<&Place> {
+            None
+        }
     }
 
     fn shown(directory: &Directory<String>) -> Vec<String> {
@@ -162,8 +206,8 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_one_entry_however_many_threads_ask_for_it() {
-        let directory = Directory::<String>::new();
+    fn threads_that_make_one_name_share_its_entry() {
+        let directory = Directory::<String>::new(Room::new(0));
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -184,16 +228,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_made_is_not_remembered() {
-        let directory = Directory::<String>::new();
+    fn a_name_that_was_not_made_is_not_kept() {
+        let directory = Directory::<String>::new(Room::new(0));
         assert_eq!(directory.get_or_try_make("a", || Err("no room")), Err("no room"));
         assert!(directory.get("a").is_none());
         assert!(shown(&directory).is_empty());
     }
 
     #[test]
-    fn only_groups_that_nobody_holds_are_forgotten() {
-        let directory = Directory::<String>::new();
+    fn forgets_only_groups_without_references() {
+        let directory = Directory::<String>::new(Room::new(0));
         let make = |name: &str| directory.get_or_make(name, || name.to_owned());
         let held = make("a1");
         for name in ["a2", "b1", "b2", "c1"] {
@@ -204,5 +248,70 @@ mod tests {
         assert_eq!(shown(&directory), ["a1", "a2", "c1"]);
         assert!(directory.get("b1").is_none() && directory.get("a2").is_some());
         assert_eq!(*held, "a1");
+    }
+
+    #[derive(Debug)]
+    struct Entry(String, Option<Place>);
+
+    impl Named for Entry {
+        fn name(&self) -> &str {
+            &self.0
+        }
+
+        fn place(&self) -> Option<&Place> {
+            self.1.as_ref()
+        }
+    }
+
+    const NOW: Time = Time::from_seconds(1_000_000);
+
+    fn bounded(max: usize) -> Directory<Entry> {
+        Directory::new(Room::new(max))
+    }
+
+    fn admitted(bounded: &Directory<Entry>, name: &str, now: Time) -> bool {
+        bounded.admit(name, now, |place| Entry(name.to_owned(), Some(place))).is_some()
+    }
+
+    #[test]
+    fn admits_names_up_to_the_bound() {
+        let bounded = bounded(2);
+        let found = ["a", "b", "c", "a"].map(|name| admitted(&bounded, name, NOW));
+        assert_eq!((found, bounded.room.taken()), ([true, true, false, true], 2));
+    }
+
+    #[test]
+    fn names_of_rules_take_no_room() {
+        let bounded = bounded(1);
+        bounded.get_or_make("rule", || Entry("rule".to_owned(), None));
+        assert!(["rule", "a"].iter().all(|name| admitted(&bounded, name, NOW)));
+        assert!(!admitted(&bounded, "b", NOW));
+    }
+
+    #[test]
+    fn threads_never_admit_more_than_the_bound() {
+        let bounded = bounded(100);
+        let count =
+            |thread: usize| (0..100).filter(|n| admitted(&bounded, &format!("{thread}.{n}"), NOW)).count();
+        let total: usize = thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|thread| scope.spawn(move || count(thread))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!((total, bounded.room.taken()), (100, 100));
+    }
+
+    #[test]
+    fn only_idle_names_of_callers_are_forgotten() {
+        let bounded = bounded(2);
+        let (half, hour) = (Time::from_seconds(1_001_800), Time::from_seconds(1_003_600));
+        assert!(admitted(&bounded, "idle", NOW) && admitted(&bounded, "used", NOW));
+        bounded.get_or_make("rule", || Entry("rule".to_owned(), None));
+        assert!(bounded.touch("used", half).is_some());
+        for (now, taken) in [(Time::from_seconds(1_003_599), 2), (hour, 1)] {
+            bounded.make_room(now, |entry| entry.0.clone());
+            assert_eq!(bounded.room.taken(), taken);
+        }
+        assert!(bounded.get("idle").is_none() && bounded.get("rule").is_some());
+        assert!(admitted(&bounded, "new", hour) && !admitted(&bounded, "newer", hour));
     }
 }

@@ -1,7 +1,7 @@
 //! Requests by domain and overall code: `tollgate_requests_total`.
 //!
-//! The limiter holds a handle to each domain of the rules in service; the page reads them all. Domains that no
-//! rules have share one entry, so that callers make no series here.
+//! The limiter holds a handle to each domain of the current rules; the page reads them all. Domains without rules
+//! share one entry, so that callers add no series here.
 
 use std::{
     collections::BTreeMap,
@@ -11,21 +11,21 @@ use std::{
 use super::shard::{Cells, ShardCount};
 use crate::mutex::lock;
 
-/// Stands for every domain without rules, and for requests refused before their domain was looked up.
+/// Stands for domains without rules, and for requests rejected before the domain was looked up.
 const UNKNOWN: &str = "__unknown__";
 
-/// Domains that left with a reload are forgotten when more than this many domains have no rules any more. Their
-/// counters stay until then, so that a domain that comes back goes on counting.
+/// Domains that a reload removed are forgotten when there are more than this many of them. Until then a domain that
+/// returns keeps its counts.
 const MAX_GONE: usize = 1_000;
 
 named! {
     /// The overall code of a response.
     pub enum ResponseCode {
-        /// The request may pass.
+        /// The request is allowed.
         Ok = "ok",
         /// The request is over its limit.
         OverLimit = "over_limit",
-        /// The request was answered with an error.
+        /// The request failed.
         Error = "error",
     }
 }
@@ -35,7 +35,7 @@ named! {
 pub struct DomainStats(Cells<{ ResponseCode::ALL.len() }>);
 
 impl DomainStats {
-    /// Counts a request that got this code.
+    /// Counts a request.
     pub fn count(&self, code: ResponseCode) {
         self.0.add(code as usize, 1);
     }
@@ -45,7 +45,8 @@ impl DomainStats {
 #[derive(Debug)]
 pub(super) struct Domains {
     by_name: Mutex<BTreeMap<Box<str>, Arc<DomainStats>>>,
-    unknown: Arc<DomainStats>,
+    /// Of all domains without rules.
+    pub(super) unknown: Arc<DomainStats>,
     shards: ShardCount,
 }
 
@@ -55,7 +56,6 @@ impl Domains {
         Self { by_name: Mutex::new([(UNKNOWN.into(), unknown.clone())].into()), unknown, shards }
     }
 
-    /// The requests of a domain of the rules. For those who publish rules, not for requests.
     pub(super) fn domain(&self, name: &str) -> Arc<DomainStats> {
         let mut by_name = lock(&self.by_name);
         if let Some(known) = by_name.get(name) {
@@ -68,12 +68,7 @@ impl Domains {
         by_name.entry(name.into()).or_insert_with(|| Arc::new(DomainStats(Cells::new(self.shards)))).clone()
     }
 
-    /// The requests of domains that no rules have.
-    pub(super) fn unknown(&self) -> &DomainStats {
-        &self.unknown
-    }
-
-    /// The requests of every domain by code, in the order of their names.
+    /// The requests by domain and code, in the order of the domains.
     pub(super) fn totals(&self) -> Vec<(Box<str>, ResponseCode, u64)> {
         let mut totals = Vec::new();
         for (name, stats) in lock(&self.by_name).iter() {
@@ -84,7 +79,7 @@ impl Domains {
         totals
     }
 
-    /// The requests of all domains together by code.
+    /// The requests of all domains by code.
     pub(super) fn by_code(&self) -> [u64; ResponseCode::ALL.len()] {
         let mut sums = [0_u64; ResponseCode::ALL.len()];
         for stats in lock(&self.by_name).values() {
@@ -112,7 +107,7 @@ mod tests {
         for (n, code) in ResponseCode::ALL.into_iter().enumerate() {
             (0..=n).for_each(|_| shop.count(code));
         }
-        domains.unknown().count(ResponseCode::Ok);
+        domains.unknown.count(ResponseCode::Ok);
         assert_eq!(ResponseCode::ALL.map(|code| total(&domains, "shop", code)), [Some(1), Some(2), Some(3)]);
         assert_eq!(domains.by_code(), [2, 2, 3]);
         assert_eq!(total(&domains, UNKNOWN, ResponseCode::Ok), Some(1));
@@ -127,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn forgets_domains_that_are_gone_when_there_are_too_many_and_never_one_in_service() {
+    fn forgets_removed_domains_beyond_the_bound_but_none_in_service() {
         let domains = Domains::new(ShardCount::for_workers(1));
         let in_service = domains.domain("shop");
         in_service.count(ResponseCode::Ok);

@@ -1,41 +1,40 @@
-//! What the exposition shows of other rooms: plain values that the caller of
-//! [`Stats::render`](super::Stats::render) brings along, so that statistics need not know those rooms. Of
-//! the store they know the values that it reports about its connections.
+//! The state of other modules: plain values that the caller of [`Stats::render`](super::Stats::render) collects, so that
+//! statistics do not depend on those modules.
 
 use std::time::Duration;
 
 use crate::store::{LeaseUsage, PoolUsage};
 
-/// The present state of the other rooms. What is absent is not shown.
+/// The state of other modules. Absent values are not shown.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Gauges {
     /// The rules and their reloads.
     pub rules: Option<RulesGauges>,
-    /// The control plane, if rules come from one.
+    /// The control plane that sends the rules.
     pub xds: Option<XdsGauges>,
-    /// The store of counters, when it is in this process.
+    /// The store in memory.
     pub store: Option<StoreGauges>,
-    /// The local cache of keys over their limit, when it is on.
+    /// The local cache of keys over their limit.
     pub local_cache: Option<LocalCacheGauges>,
-    /// The connections to each Redis, or to all servers of memcached, when the counters are there.
+    /// The connections to each Redis, or to all servers of memcached.
     pub pools: Vec<PoolUsage>,
-    /// The leases, when some rule has them.
+    /// The leases.
     pub leases: Option<LeaseUsage>,
-    /// TLS on the gRPC port, when it is spoken there.
+    /// TLS on the gRPC port.
     pub tls: Option<TlsGauges>,
-    /// What became of the spans, where there are any.
+    /// Spans.
     pub spans: Option<SpanGauges>,
-    /// Lines of the log of decisions, and decisions that it dropped, if it is on.
+    /// Lines of the log of decisions, and dropped decisions.
     pub decision_log: Option<(u64, u64)>,
-    /// The most refused keys, as many as `METRICS_TOP_KEYS` wants.
+    /// The most refused keys, up to `METRICS_TOP_KEYS`.
     pub top_refused: Vec<TopRefusedGauge>,
     /// The overrides.
     pub overrides: Option<OverrideGauges>,
-    /// How many replicas that share the store serve each rules hash.
+    /// The number of replicas by the hash of their rules.
     pub replicas: Vec<(String, u64)>,
 }
 
-/// A key that is refused often.
+/// One of the most refused keys.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TopRefusedGauge {
     /// Its domain.
@@ -44,105 +43,105 @@ pub struct TopRefusedGauge {
     pub rule: String,
     /// Its descriptor.
     pub descriptor: String,
-    /// Refused hits of the last minutes.
+    /// Recently refused hits.
     pub hits: u64,
 }
 
 /// The overrides in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OverrideGauges {
-    /// How many limit, block, allow and shadow.
+    /// Their number by action: limit, block, allow, shadow.
     pub by_action: [u64; 4],
-    /// Memory they take.
+    /// Their memory.
     pub bytes: u64,
 }
 
-/// The rules that serve, and how the last attempts to load some went.
+/// The current rules, and attempts to load others.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RulesGauges {
-    /// When rules were last taken, since the start of 1970.
+    /// The last successful load, since 1970.
     pub last_success: Option<Duration>,
-    /// When rules were last refused, since the start of 1970.
+    /// The last failed load, since 1970.
     pub last_error: Option<Duration>,
-    /// Sets that were taken.
+    /// Successful loads.
     pub loads: u64,
-    /// Sets that were refused.
+    /// Failed loads.
     pub errors: u64,
-    /// The last attempt failed: newer rules are not served.
+    /// The last load failed, and previous rules are in force.
     pub load_failed: bool,
-    /// A hash of the rules that serve, by which replicas are compared.
+    /// The hash of the rules.
     pub hash: Option<String>,
-    /// Files, or resources of a control plane, they were read from.
+    /// Their files, or resources of a control plane.
     pub files: u64,
     /// Their domains.
     pub domains: u64,
-    /// Their limits.
+    /// Rules with a limit.
     pub rules: u64,
 }
 
 /// The control plane that sends the rules.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct XdsGauges {
-    /// There is a connection.
+    /// Whether it is connected.
     pub connected: bool,
-    /// Attempts to connect after the first.
+    /// Attempts to reconnect.
     pub reconnects: u64,
-    /// Responses that came.
+    /// Received responses.
     pub updates: u64,
-    /// Responses that were refused.
+    /// Rejected responses.
     pub refused: u64,
-    /// The version that was accepted last.
+    /// The last accepted version.
     pub version: Option<String>,
 }
 
-/// The store of counters in memory.
+/// The store in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StoreGauges {
-    /// Counters held.
+    /// Counters.
     pub keys: u64,
-    /// Counters it may hold.
+    /// The maximum number of counters.
     pub keys_max: u64,
-    /// Memory they take.
+    /// Their memory.
     pub bytes: u64,
     /// Counters evicted because the maximum was reached.
     pub evictions: u64,
-    /// Counters given back because their time was over.
+    /// Expired counters.
     pub expired: u64,
 }
 
-/// The local cache of keys that are known to be over their limit.
+/// The local cache of keys over their limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LocalCacheGauges {
-    /// Keys held.
+    /// Keys.
     pub entries: u64,
-    /// Look-ups that found their key.
+    /// Lookups that found their key.
     pub hits: u64,
-    /// Look-ups that did not.
+    /// Lookups that did not.
     pub misses: u64,
-    /// Look-ups.
+    /// Lookups.
     pub lookups: u64,
-    /// Keys dropped because their window was over.
+    /// Keys removed at the end of their window.
     pub expired: u64,
-    /// Keys dropped to make room.
+    /// Keys evicted to make room.
     pub evacuated: u64,
 }
 
 /// TLS on the gRPC port.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TlsGauges {
-    /// When the certificate that is served expires, since the start of 1970.
+    /// The expiry of the certificate, since 1970.
     pub certificate_expiry: Duration,
-    /// Changes of the files that were refused.
+    /// Rejected changes of the files.
     pub reload_errors: u64,
-    /// Handshakes that failed, by the name of the reason.
+    /// Failed handshakes by reason.
     pub handshake_failures: Vec<(&'static str, u64)>,
 }
 
-/// What became of the spans.
+/// Exported and dropped spans.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SpanGauges {
-    /// Spans that the collector has taken.
+    /// Spans accepted by the collector.
     pub exported: u64,
-    /// Spans that were dropped, by the name of the reason.
+    /// Dropped spans by reason.
     pub dropped: Vec<(&'static str, u64)>,
 }

@@ -1,37 +1,35 @@
-//! How long answers took: a histogram whose buckets suit a service that answers in microseconds.
+//! Response times: a histogram with buckets for a service that answers in microseconds.
 //!
-//! The Go service's buckets begin at 5 ms, so that nearly all it does falls into the first one.
+//! The Go service's buckets begin at 5 ms, so that nearly all responses are in the first one.
 
 use std::time::Duration;
 
 use super::shard::{Cells, ShardCount};
 use crate::store::Distribution;
 
-/// The upper bounds of the buckets, in microseconds. 20 ms is among them because that is how long Envoy
-/// waits by default: a response in a later bucket came too late to count.
+/// The upper bounds of the buckets, in microseconds. 20 ms is Envoy's default timeout: responses in later buckets were
+/// too late.
 pub(in crate::telemetry) const BOUNDS_MICROS: [u32; 18] = [
     10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 15_000, 20_000, 30_000, 50_000, 100_000, 250_000,
     500_000, 1_000_000,
 ];
 
-/// The bucket of what took longer than the last bound.
+/// The bucket beyond the last bound.
 const BEYOND: usize = BOUNDS_MICROS.len();
-/// The cell that holds the sum of all durations, in nanoseconds: 584 years of them.
+/// The cell with the sum of all durations in nanoseconds, up to 584 years.
 const SUM: usize = BEYOND + 1;
 const CELLS: usize = SUM + 1;
 
-/// Durations by how long they were.
+/// A histogram of durations.
 #[derive(Debug)]
 pub struct Histogram(Cells<CELLS>);
 
-/// What a histogram held at one moment.
+/// The values of a histogram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::telemetry) struct Snapshot {
-    /// How many durations were within each bound of [`BOUNDS_MICROS`].
+    /// Durations within each bound of [`BOUNDS_MICROS`].
     pub(in crate::telemetry) within: [u64; BEYOND],
-    /// How many there were at all.
     pub(in crate::telemetry) count: u64,
-    /// All of them together.
     pub(in crate::telemetry) sum: Duration,
 }
 
@@ -45,20 +43,20 @@ impl Histogram {
         self.observe_many(duration, 1);
     }
 
-    /// Counts as many equal durations.
+    /// Counts `times` equal durations.
     pub fn observe_many(&self, duration: Duration, times: u64) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.0.add(BOUNDS_MICROS.partition_point(|bound| u64::from(*bound) * 1_000 < nanos), times);
         self.0.add(SUM, nanos.saturating_mul(times));
     }
 
-    /// What was counted so far, in seconds.
+    /// The current values, in seconds.
     #[must_use]
     pub fn distribution(&self) -> Distribution {
         self.snapshot().in_units(1.0)
     }
 
-    /// The count is made from the buckets, so that the two always agree.
+    /// The count is computed from the buckets, so that both agree.
     pub(in crate::telemetry) fn snapshot(&self) -> Snapshot {
         let [within @ .., beyond, sum] = self.0.all();
         let mut count = 0_u64;
@@ -71,9 +69,9 @@ impl Histogram {
 }
 
 impl Snapshot {
-    /// In so many units to a second, as on the page.
+    /// The values in a unit of which a second has `units`.
     pub(in crate::telemetry) fn in_units(&self, units: f64) -> Distribution {
-        // A thousandth is no binary fraction: multiplied by it, a bound would end in odd digits.
+        // A thousandth is not a binary fraction: a product with it would have a long tail of digits.
         let bounds = BOUNDS_MICROS.map(|bound| f64::from(bound) / (1e6 / units));
         Distribution {
             buckets: bounds.into_iter().zip(self.within).collect(),
@@ -82,7 +80,7 @@ impl Snapshot {
         }
     }
 
-    /// This and another one together.
+    /// The sums of both.
     pub(in crate::telemetry) fn with(&self, other: &Self) -> Self {
         let mut within = self.within;
         for (sum, other) in within.iter_mut().zip(other.within) {
@@ -104,7 +102,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn buckets_hold_what_is_within_their_bound(nanos in prop::collection::vec(0_u64..2_000_000_000, 0..50)) {
+        fn buckets_count_durations_within_their_bound(nanos in prop::collection::vec(0_u64..2_000_000_000, 0..50)) {
             let histogram = Histogram::new(ShardCount::for_workers(2));
             for nanos in &nanos {
                 histogram.observe(Duration::from_nanos(*nanos));
@@ -129,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_at_all_counts_too() {
+    fn a_duration_of_zero_counts() {
         let histogram = Histogram::new(ShardCount::for_workers(1));
         histogram.observe(Duration::ZERO);
         assert_eq!((histogram.snapshot().count, histogram.snapshot().within[0]), (1, 1));

@@ -1,11 +1,13 @@
-//! From a rule's full key to the names of statistics: the statsd key, and the Prometheus labels.
+//! The statsd key and the Prometheus labels of a rule, from its full key.
 //!
-//! The Go service makes its Prometheus labels by splitting the statsd name at its dots, so a dot inside
-//! a domain, a key or a value starts the next label. Dashboards are built on that, so it is kept.
+//! The Go service splits the statsd name at its dots into labels, so a dot inside a domain, a key or a value starts the
+//! next label. Dashboards rely on it.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::LazyLock};
 
-/// The labels of a rule's series. Several rules may share them; their counts add up.
+use regex::{Captures, Regex};
+
+/// The labels of a rule's series. Counts of rules with the same labels are added up.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(in crate::telemetry) struct Labels {
     pub(in crate::telemetry) domain: String,
@@ -24,53 +26,20 @@ impl Labels {
     }
 }
 
-/// A full key as statsd names hold it: `:` and `|`, which mean something there, become `_`, and so do
-/// the dots of what looks like an IPv4 address.
+/// A full key in a statsd name: `_` replaces `:` and `|`, which are syntax there, and the dots of IPv4 addresses.
 pub(in crate::telemetry) fn statsd_key(full_key: &str) -> Cow<'_, str> {
-    let mut key = if full_key.contains([':', '|']) {
+    static ADDRESS: LazyLock<Option<Regex>> =
+        LazyLock::new(|| Regex::new(r"[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}").ok());
+    let key = if full_key.contains([':', '|']) {
         Cow::Owned(full_key.replace([':', '|'], "_"))
     } else {
         Cow::Borrowed(full_key)
     };
-    let mut at = 0;
-    while let Some(dots) = next_address(key.as_bytes(), &mut at) {
-        for dot in dots {
-            key.to_mut().replace_range(dot..=dot, "_");
-        }
+    let dots = |address: &Captures<'_>| address.get(0).map_or("", |found| found.as_str()).replace('.', "_");
+    match ADDRESS.as_ref().map(|address| address.replace_all(&key, dots)) {
+        Some(Cow::Owned(replaced)) => Cow::Owned(replaced),
+        _ => key,
     }
-    key
-}
-
-/// Where the dots of the next address stand, looking from `at`, which moves behind it.
-///
-/// An address is four times one to three digits with dots between: the first such from the left and as
-/// long as can be, whatever stands before and behind it.
-fn next_address(text: &[u8], at: &mut usize) -> Option<[usize; 3]> {
-    while *at < text.len() {
-        if let Some((dots, end)) = address_at(text, *at) {
-            *at = end;
-            return Some(dots);
-        }
-        *at = at.saturating_add(1);
-    }
-    None
-}
-
-fn address_at(text: &[u8], start: usize) -> Option<([usize; 3], usize)> {
-    let behind = |from: usize| text.get(from..).unwrap_or_default();
-    let digits = |from: usize| behind(from).iter().take(3).take_while(|byte| byte.is_ascii_digit()).count();
-    let mut dots = [0; 3];
-    let mut from = start;
-    for dot in &mut dots {
-        let count = digits(from);
-        *dot = from.saturating_add(count);
-        if count == 0 || text.get(*dot) != Some(&b'.') {
-            return None;
-        }
-        from = dot.saturating_add(1);
-    }
-    let count = digits(from);
-    (count > 0).then_some((dots, from.saturating_add(count)))
 }
 
 #[cfg(test)]
@@ -124,7 +93,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keys_are_cleaned_as_the_regular_expression_does(key in "[0-9.:|aü]{0,40}") {
+        fn keys_are_escaped_as_by_the_regular_expression(key in "[0-9.:|aü]{0,40}") {
             prop_assert_eq!(statsd_key(&key), slow_statsd_key(&key));
         }
 
@@ -145,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn known_keys_are_cleaned_as_the_go_service_does() {
+    fn known_keys_are_escaped_as_by_the_go_service() {
         let cases = [
             ("d.ip_10.0.0.1", "d.ip_10_0_0_1"),
             ("d.a:b|c", "d.a_b_c"),
@@ -161,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_needs_no_cleaning_is_not_copied() {
+    fn a_key_without_special_characters_is_not_copied() {
         assert!(matches!(statsd_key("domain.key_value.other"), Cow::Borrowed(_)));
     }
 

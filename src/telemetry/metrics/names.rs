@@ -1,62 +1,51 @@
-//! Every metric, declared once: its name, kind, labels and help.
-//!
-//! The exposition takes its names from here, and the manual's table is made from here.
-
-use std::fmt;
+//! Every metric with its name, type, labels and help. The table of the manual is made from here.
 
 /// One metric of the Prometheus page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Metric {
-    /// As Prometheus stores it; a histogram adds `_bucket`, `_sum` and `_count`.
+    /// The name; a histogram adds `_bucket`, `_sum` and `_count`.
     pub name: &'static str,
-    /// What may be computed from it.
+    /// The type.
     pub kind: Kind,
-    /// What its series differ by, in the order in which they are written.
+    /// The names of the labels, in the order of the page.
     pub labels: &'static [&'static str],
     /// The help text.
     pub help: &'static str,
 }
 
-/// What may be computed from a metric.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// It only grows while the process lives: ask for its rate.
-    Counter,
-    /// It is what it is now.
-    Gauge,
-    /// How many were within each bound: ask for its quantiles.
-    Histogram,
-}
-
-/// As the page's `# TYPE` lines write it.
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        })
+named! {
+    /// The type of a metric. A mapper file names a histogram as `statsd_exporter` does.
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Kind {
+        /// A sum that resets only with the process.
+        Counter = "counter",
+        /// A current value.
+        Gauge = "gauge",
+        /// Counts by upper bound.
+        #[serde(rename = "observer", alias = "timer")]
+        Histogram = "histogram",
     }
 }
 
 /// Every metric, in the order of the page.
 #[must_use]
 pub fn documentation() -> Vec<Metric> {
-    [OURS, &PROCESS].concat()
+    [OURS, PROCESS].concat()
 }
 
-/// Declares each metric as a constant and in the order of the page.
+/// Declares metrics as constants, and a list of them in the order of the page.
 macro_rules! metrics {
-    ($($constant:ident: $kind:ident $name:literal [$($label:literal),*] $help:literal;)*) => {
+    ($list:ident $($constant:ident: $kind:ident $name:literal [$($label:literal),*] $help:literal;)*) => {
         $(pub(in crate::telemetry) const $constant: Metric =
             Metric { name: $name, kind: Kind::$kind, labels: &[$($label),*], help: $help };)*
-        const OURS: &[Metric] = &[$($constant),*];
+        pub(super) const $list: &[Metric] = &[$($constant),*];
     };
 }
 
 // The names of the Go service come first, then our own. Those of the Go service's counters do not end in
 // `_total`; dashboards are built on them as they are.
-metrics! {
+metrics! { OURS
     TOTAL_HITS: Counter "ratelimit_service_rate_limit_total_hits" ["domain", "key1", "key2"]
         "Hits on the rule, before the decision.";
     OVER_LIMIT: Counter "ratelimit_service_rate_limit_over_limit" ["domain", "key1", "key2"]
@@ -260,28 +249,16 @@ metrics! {
         "Hits counted in the domain's series __overflow__ because METRICS_MAX_SERIES was reached.";
 }
 
-/// The process's CPU time, in hundredths of a second.
-pub(super) const PROCESS_CPU: &str = "process_cpu_seconds_total";
-
-/// The `prometheus` crate's process metrics, on systems with `/proc`.
-const PROCESS: [Metric; 7] = [
-    Metric::of_process(PROCESS_CPU, Kind::Counter, "Total user and system CPU time spent in seconds."),
-    Metric::of_process("process_open_fds", Kind::Gauge, "Number of open file descriptors."),
-    Metric::of_process("process_max_fds", Kind::Gauge, "Maximum number of open file descriptors."),
-    Metric::of_process("process_virtual_memory_bytes", Kind::Gauge, "Virtual memory size in bytes."),
-    Metric::of_process("process_resident_memory_bytes", Kind::Gauge, "Resident memory size in bytes."),
-    Metric::of_process(
-        "process_start_time_seconds",
-        Kind::Gauge,
-        "Start time of the process since unix epoch in seconds.",
-    ),
-    Metric::of_process("process_threads", Kind::Gauge, "Number of OS threads in the process."),
-];
-
-impl Metric {
-    const fn of_process(name: &'static str, kind: Kind, help: &'static str) -> Self {
-        Self { name, kind, labels: &[], help }
-    }
+// The process metrics of the `prometheus` crate, on systems with `/proc`.
+metrics! { PROCESS
+    PROCESS_CPU: Counter "process_cpu_seconds_total" [] "Total user and system CPU time spent in seconds.";
+    PROCESS_OPEN_FDS: Gauge "process_open_fds" [] "Number of open file descriptors.";
+    PROCESS_MAX_FDS: Gauge "process_max_fds" [] "Maximum number of open file descriptors.";
+    PROCESS_VIRTUAL_MEMORY: Gauge "process_virtual_memory_bytes" [] "Virtual memory size in bytes.";
+    PROCESS_RESIDENT_MEMORY: Gauge "process_resident_memory_bytes" [] "Resident memory size in bytes.";
+    PROCESS_START_TIME: Gauge "process_start_time_seconds" []
+        "Start time of the process since unix epoch in seconds.";
+    PROCESS_THREADS: Gauge "process_threads" [] "Number of OS threads in the process.";
 }
 
 #[cfg(test)]
@@ -291,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_is_declared_once_and_fit_for_prometheus() {
+    fn every_name_is_declared_once_and_valid() {
         let mut seen = HashSet::new();
         for metric in documentation() {
             assert!(seen.insert(metric.name), "{} is declared twice", metric.name);
@@ -302,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_counters_end_in_total_as_prometheus_advises() {
+    fn our_counters_end_in_total() {
         for metric in documentation().iter().filter(|metric| metric.name.starts_with("tollgate_")) {
             assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter, "{}", metric.name);
         }
@@ -314,6 +291,6 @@ mod tests {
         use ::prometheus::{core::Collector, process_collector::ProcessCollector};
         let collector = ProcessCollector::for_self();
         let theirs: Vec<_> = collector.desc().iter().map(|desc| (&*desc.fq_name, &*desc.help)).collect();
-        assert_eq!(PROCESS.map(|metric| (metric.name, metric.help)).to_vec(), theirs);
+        assert_eq!(PROCESS.iter().map(|metric| (metric.name, metric.help)).collect::<Vec<_>>(), theirs);
     }
 }

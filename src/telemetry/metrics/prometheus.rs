@@ -1,11 +1,9 @@
-//! All statistics in Prometheus's text format.
+//! Every sample, in the order of the page, and the page that Prometheus scrapes.
 //!
-//! Called for each scrape, on whatever thread answers it. It reads the counters while others add to
-//! them; of the locks it takes, none is waited for by a look-up of a known name.
+//! Called for each scrape and each flush to statsd. It reads the counters while others add to them; a lookup of a known
+//! name waits for none of its locks.
 
-use std::sync::Arc;
-
-use ::prometheus::proto::Metric as Sample;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     Exposition, Stats,
@@ -15,7 +13,7 @@ use super::{
     labels::Labels,
     names::{self, Kind, Metric},
     one_of,
-    page::{Number as _, Page, count, describe, family, labelled, set},
+    page::{Page, Samples, Value},
     rule::{RuleCounter, RuleStats},
     service::{ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats},
 };
@@ -25,127 +23,123 @@ use crate::{
     store::{FailureReason, LeaseUsage, PoolUsage, StoreKind},
 };
 
-/// The commit that the program was built from, `unknown` where the build was given none.
+/// The commit that the program was built from, or `unknown`.
 pub const COMMIT: &str = env!("TOLLGATE_COMMIT");
 
-/// What the page is called in HTTP's `Content-Type`.
+/// The `Content-Type` of the page.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 impl Stats {
-    /// The page that Prometheus scrapes: what was counted here, and the present state of other rooms.
+    /// The page that Prometheus scrapes: the counters, and the state of other modules.
     ///
-    /// The work grows with the series, so it is not for a thread that answers requests as well.
+    /// Its cost grows with the number of series, so it is not for a thread that answers requests.
     #[must_use]
     pub fn render(&self, gauges: &Gauges) -> String {
-        let mut page = match &self.exposition {
+        let in_milliseconds = match &self.exposition {
             Exposition::Mapped(mapped) => return mapped.render(self, gauges),
-            Exposition::Own { in_milliseconds } => Page::in_milliseconds(*in_milliseconds),
+            Exposition::Own { in_milliseconds } => *in_milliseconds,
         };
+        let mut page = Page { in_milliseconds, ..Page::default() };
         rules(&mut page, self);
-        others(&mut page, self, gauges);
-        page.finish().0
+        self.samples(gauges, &mut |metric, labels, value| page.sample(metric, labels, value));
+        page.text
     }
 
-    #[cfg(target_os = "linux")]
-    fn process(&self, page: &mut Page) {
-        use ::prometheus::core::Collector;
-        if page.is_silent() {
-            return;
+    /// Every sample but those of the rules' statsd counters.
+    pub(in crate::telemetry) fn samples(
+        &self,
+        gauges: &Gauges,
+        take: &mut dyn FnMut(&Metric, &[&str], Value<'_>),
+    ) {
+        let samples = &mut Samples(take);
+        let service_stats = &self.service;
+        domains(samples, self);
+        service(samples, service_stats);
+        gauges.local_cache.iter().for_each(|cache| local_cache(samples, cache));
+        pools(samples, &gauges.pools);
+        gauges.leases.iter().for_each(|usage| leases(samples, usage));
+        store_failures(samples, service_stats);
+        requests(samples, self);
+        rule_hits(samples, self);
+        program(samples);
+        bounds(samples, self);
+        samples.values(&names::ADMIN_CHANGES, service_stats.admin_changes.totals());
+        if let Some((lines, dropped)) = gauges.decision_log {
+            samples.value(&names::DECISION_LOG_LINES, lines);
+            samples.value(&names::DECISION_LOG_DROPPED, dropped);
         }
-        for mut family in self.process.collect() {
-            // The collector cuts off the fraction of a second.
-            if let (names::PROCESS_CPU, Some(seconds)) = (family.name(), cpu_seconds()) {
-                family.mut_metric().iter_mut().for_each(|sample| set(sample, Kind::Counter, seconds));
-            }
-            page.family(&family);
+        let top = gauges.top_refused.iter();
+        let top = top.map(|key| ([&*key.domain, &*key.rule, &*key.descriptor], key.hits));
+        samples.values(&names::TOP_REFUSED, top);
+        gauges.tls.iter().for_each(|gauges| tls(samples, gauges));
+        gauges.spans.iter().for_each(|one| spans(samples, one));
+        gauges.rules.iter().for_each(|rules| rules_state(samples, rules));
+        gauges.xds.iter().for_each(|control_plane| xds(samples, control_plane));
+        gauges.store.iter().for_each(|counters| store(samples, counters));
+        gauges.overrides.iter().for_each(|one| overrides(samples, one));
+        samples.values(&names::REPLICAS, gauges.replicas.iter().map(|(hash, n)| ([hash.as_str()], *n)));
+        series(samples, self);
+        #[cfg(target_os = "linux")]
+        process(samples, &self.process);
+    }
+}
+
+/// The metrics of the process. The collector cuts off the fraction of its CPU seconds.
+#[cfg(target_os = "linux")]
+fn process(samples: &mut Samples<'_>, collector: &::prometheus::process_collector::ProcessCollector) {
+    use ::prometheus::core::Collector as _;
+    for family in collector.collect() {
+        let metric = names::PROCESS.iter().find(|metric| metric.name == family.name());
+        for (metric, sample) in metric.into_iter().zip(family.get_metric()) {
+            let value = match metric.kind {
+                Kind::Counter => cpu_seconds().unwrap_or_else(|| sample.get_counter().get_value()),
+                _ => sample.get_gauge().get_value(),
+            };
+            samples.value(metric, value);
         }
     }
-
-    #[cfg(not(target_os = "linux"))]
-    fn process(&self, _: &mut Page) {}
 }
 
 /// The CPU time of this process, user and system.
 #[cfg(target_os = "linux")]
 fn cpu_seconds() -> Option<f64> {
     let stat = procfs::process::Process::myself().and_then(|process| process.stat()).ok()?;
-    Some(stat.utime.saturating_add(stat.stime).float() / procfs::ticks_per_second().float())
-}
-
-/// Everything that is not of a rule.
-pub(super) fn others(page: &mut Page, stats: &Stats, gauges: &Gauges) {
-    domains(page, stats);
-    service(page, &stats.service);
-    gauges.local_cache.iter().for_each(|cache| local_cache(page, cache));
-    pools(page, &gauges.pools);
-    gauges.leases.iter().for_each(|usage| leases(page, usage));
-    store_failures(page, &stats.service);
-    requests(page, stats);
-    rule_hits(page, stats);
-    program(page);
-    bounds(page, stats);
-    page.values(&names::ADMIN_CHANGES, stats.admin_changes.totals());
-    if let Some((lines, dropped)) = gauges.decision_log {
-        page.value(&names::DECISION_LOG_LINES, lines);
-        page.value(&names::DECISION_LOG_DROPPED, dropped);
-    }
-    let top = gauges.top_refused.iter();
-    page.values(&names::TOP_REFUSED, top.map(|key| ([&*key.domain, &*key.rule, &*key.descriptor], key.hits)));
-    gauges.tls.iter().for_each(|gauges| tls(page, gauges));
-    gauges.spans.iter().for_each(|one| spans(page, one));
-    gauges.rules.iter().for_each(|rules| rules_state(page, rules));
-    gauges.xds.iter().for_each(|control_plane| xds(page, control_plane));
-    gauges.store.iter().for_each(|counters| store(page, counters));
-    gauges.overrides.iter().for_each(|one| overrides(page, one));
-    page.values(&names::REPLICAS, gauges.replicas.iter().map(|(hash, n)| ([hash.as_str()], *n)));
-    series(page, stats);
-    stats.process(page);
+    let millis = stat.utime.saturating_add(stat.stime).saturating_mul(1_000);
+    Some(Duration::from_millis(millis.checked_div(procfs::ticks_per_second())?).as_secs_f64())
 }
 
 /// The metric of each counter of a rule.
-pub(super) const fn metric(counter: RuleCounter) -> Metric {
-    match counter {
-        RuleCounter::TotalHits => names::TOTAL_HITS,
-        RuleCounter::OverLimit => names::OVER_LIMIT,
-        RuleCounter::NearLimit => names::NEAR_LIMIT,
-        RuleCounter::WithinLimit => names::WITHIN_LIMIT,
-        RuleCounter::OverLimitWithLocalCache => names::OVER_LIMIT_WITH_LOCAL_CACHE,
-        RuleCounter::ShadowMode => names::SHADOW_MODE,
-    }
-}
+pub(super) const RULE_METRICS: [&Metric; RuleCounter::ALL.len()] = [
+    &names::TOTAL_HITS,
+    &names::OVER_LIMIT,
+    &names::NEAR_LIMIT,
+    &names::WITHIN_LIMIT,
+    &names::OVER_LIMIT_WITH_LOCAL_CACHE,
+    &names::SHADOW_MODE,
+];
 
 /// The six metrics of the rules.
 fn rules(page: &mut Page, stats: &Stats) {
     let totals = stats.registry.totals();
-    let mut family = family(&names::TOTAL_HITS);
-    for counter in RuleCounter::ALL {
-        describe(&mut family, &metric(counter));
-        let values = totals.iter().map(|(labels, sums)| (labels, sums, shown(counter, labels, &sums.counts)));
-        // A series of a caller's value comes with the first thing that it has to show.
-        let values = values.filter(|(_, sums, value)| sums.is_of_rules || *value > 0);
-        let sample = |(labels, _, value)| {
-            let mut sample = rule_sample(labels);
-            count(&mut sample, value);
-            sample
-        };
-        family.set_metric(values.map(sample).collect());
-        page.family(&family);
+    for (counter, metric) in RuleCounter::ALL.into_iter().zip(RULE_METRICS) {
+        for (labels, sums) in &totals {
+            let n = shown(counter, labels, &sums.counts);
+            // A series named by a caller's value appears with its first hit.
+            if sums.is_of_rules || n > 0 {
+                let Labels { domain, key1, key2 } = labels;
+                let with_key2 = [domain, key1, key2.as_deref().unwrap_or_default()];
+                let values = with_key2.get(..if key2.is_some() { 3 } else { 2 }).unwrap_or_default();
+                page.sample(metric, values, n.into());
+            }
+        }
     }
 }
 
-fn rule_sample(labels: &Labels) -> Sample {
-    let Labels { domain, key1, key2 } = labels;
-    match key2 {
-        Some(key2) => labelled(&names::TOTAL_HITS, &[domain, key1, key2]),
-        None => labelled(&names::TOTAL_HITS, &[domain, key1]),
-    }
-}
-
-/// What a series shows of its rules' counts.
+/// The value of a series from its rules' counts.
 ///
-/// The Go service's mapping takes the `over_limit_with_local_cache` of a rule with a second key for an
-/// `over_limit` too, because its pattern does not end where the name does. So the hits that the local
-/// cache refused stand there twice, and whoever compares replicas of the two services sees that sum.
+/// The Go service's mapping counts the `over_limit_with_local_cache` of a rule with a second key as `over_limit` too,
+/// because its pattern does not match the end of the name. So hits rejected by the local cache count twice there, and
+/// here, for those who compare replicas of both services.
 fn shown(counter: RuleCounter, labels: &Labels, counts: &[u64; RuleCounter::ALL.len()]) -> u64 {
     let own = *one_of(counts, counter as usize);
     if counter == RuleCounter::OverLimit && labels.key2.is_some() {
@@ -155,82 +149,80 @@ fn shown(counter: RuleCounter, labels: &Labels, counts: &[u64; RuleCounter::ALL.
     }
 }
 
-fn domains(page: &mut Page, stats: &Stats) {
+fn domains(samples: &mut Samples<'_>, stats: &Stats) {
     let unknown = stats.unknown_domains.totals();
-    page.values(&names::DOMAIN_NOT_FOUND, unknown.iter().map(|(domain, n)| ([domain.as_str()], *n)));
+    samples.values(&names::DOMAIN_NOT_FOUND, unknown.iter().map(|(domain, n)| ([domain.as_str()], *n)));
 }
 
-fn requests(page: &mut Page, stats: &Stats) {
+fn requests(samples: &mut Samples<'_>, stats: &Stats) {
     let totals = stats.domains.totals();
-    page.values(&names::REQUESTS, totals.iter().map(|(domain, code, n)| ([&**domain, code.name()], *n)));
+    samples.values(&names::REQUESTS, totals.iter().map(|(domain, code, n)| ([&**domain, code.name()], *n)));
 }
 
-/// What a hit came to, and the counters that say how many did.
+/// The outcomes of hits, and their numbers from the counters.
 const OUTCOMES: [&str; 3] = ["allowed", "over_limit", "shadow"];
 
 fn outcomes(counts: &[u64; RuleCounter::ALL.len()]) -> [u64; OUTCOMES.len()] {
     let [_, over, _, within, _, shadow] = *counts;
-    // The Go service counts what shadow mode allows as over the limit too.
+    // The Go service counts hits that shadow mode allows as over the limit too.
     [within, over.saturating_sub(shadow), shadow]
 }
 
-/// The hits of every rule by its whole path. Rules in service are there from the start, as long as all of their
-/// series together are no more than `METRICS_MAX_SERIES`; beyond that, and for names that callers make, a series
-/// comes with its first hit.
-fn rule_hits(page: &mut Page, stats: &Stats) {
+/// The hits of every rule by its full path. Current rules are shown from the start if all of their series are at most
+/// `METRICS_MAX_SERIES`; otherwise, and for names that callers make, a series appears with its first hit.
+fn rule_hits(samples: &mut Samples<'_>, stats: &Stats) {
     let idle = stats.idle_in_service();
-    page.stream(&names::RULE_HITS, |write| {
-        let mut show = |rule: &RuleStats, counts| {
-            let (domain, path) = rule.path();
-            for (outcome, n) in OUTCOMES.into_iter().zip(outcomes(&counts)) {
-                if n > 0 || !rule.is_of_caller() {
-                    write([domain, path, outcome], n);
-                }
+    let mut show = |rule: &RuleStats, counts| {
+        let (domain, path) = rule.path();
+        for (outcome, n) in OUTCOMES.into_iter().zip(outcomes(&counts)) {
+            if n > 0 || !rule.is_of_caller() {
+                samples.values(&names::RULE_HITS, [([domain, path, outcome], n)]);
             }
-        };
-        for rule in &idle {
-            show(rule, rule.counts().unwrap_or_default());
         }
-        stats.for_each_rule(|rule, counts| {
-            // One may count for the first time meanwhile.
-            if idle.binary_search_by_key(&std::ptr::from_ref(rule), Arc::as_ptr).is_err() {
-                show(rule, counts);
-            }
-        });
+    };
+    for rule in &idle {
+        show(rule, rule.counts().unwrap_or_default());
+    }
+    stats.for_each_rule(|rule, counts| {
+        // It may have counted for the first time since.
+        if idle.binary_search_by_key(&std::ptr::from_ref(rule), Arc::as_ptr).is_err() {
+            show(rule, counts);
+        }
     });
 }
 
-fn service(page: &mut Page, service: &ServiceStats) {
+fn service(samples: &mut Samples<'_>, service: &ServiceStats) {
     let errors =
         [(["redis_error"], service.redis_error.get()), (["service_error"], service.service_error.get())];
-    page.values(&names::SHOULD_RATE_LIMIT_ERROR, errors);
+    samples.values(&names::SHOULD_RATE_LIMIT_ERROR, errors);
     let requests = Method::ALL.map(|method| ([method.name()], service.requests(method).get()));
-    page.values(&names::TOTAL_REQUESTS, requests);
-    let times = Method::ALL.map(|method| ([method.name()], service.response_time(method).snapshot()));
-    page.times(&names::RESPONSE_TIME, times);
-    page.value(&names::GLOBAL_SHADOW_MODE, service.global_shadow_mode.get());
+    samples.values(&names::TOTAL_REQUESTS, requests);
+    let times = Method::ALL.map(|method| (method.name(), service.response_time(method).snapshot()));
+    let times = times.iter().map(|(method, times)| ([*method], Value::Times(times)));
+    samples.values(&names::RESPONSE_TIME, times);
+    samples.value(&names::GLOBAL_SHADOW_MODE, service.global_shadow_mode.get());
 }
 
-fn local_cache(page: &mut Page, cache: &LocalCacheGauges) {
-    page.value(&names::LOCAL_CACHE_ENTRIES, cache.entries);
-    page.value(&names::LOCAL_CACHE_HITS, cache.hits);
-    page.value(&names::LOCAL_CACHE_MISSES, cache.misses);
-    page.value(&names::LOCAL_CACHE_LOOKUPS, cache.lookups);
-    page.value(&names::LOCAL_CACHE_EXPIRED, cache.expired);
-    page.value(&names::LOCAL_CACHE_EVACUATED, cache.evacuated);
+fn local_cache(samples: &mut Samples<'_>, cache: &LocalCacheGauges) {
+    samples.value(&names::LOCAL_CACHE_ENTRIES, cache.entries);
+    samples.value(&names::LOCAL_CACHE_HITS, cache.hits);
+    samples.value(&names::LOCAL_CACHE_MISSES, cache.misses);
+    samples.value(&names::LOCAL_CACHE_LOOKUPS, cache.lookups);
+    samples.value(&names::LOCAL_CACHE_EXPIRED, cache.expired);
+    samples.value(&names::LOCAL_CACHE_EVACUATED, cache.evacuated);
 }
 
-fn pools(page: &mut Page, pools: &[PoolUsage]) {
+fn pools(samples: &mut Samples<'_>, pools: &[PoolUsage]) {
     let (of_memcached, of_redis): (Vec<_>, Vec<_>) =
         pools.iter().partition(|pool| pool.kind == StoreKind::Memcached);
-    redis(page, &of_redis);
+    redis(samples, &of_redis);
     for pool in of_memcached {
-        memcached(page, pool);
+        memcached(samples, pool);
     }
 }
 
-/// The metrics that the Go service names by Redis, then those with the label `pool`.
-fn redis(page: &mut Page, pools: &[&PoolUsage]) {
+/// The metrics that the Go service names after each Redis, then those with the label `pool`.
+fn redis(samples: &mut Samples<'_>, pools: &[&PoolUsage]) {
     let is_per_second = |pool: &PoolUsage| pool.kind == StoreKind::RedisPerSecond;
     for pool in pools {
         let [active, total, local_close] = if is_per_second(pool) {
@@ -238,9 +230,9 @@ fn redis(page: &mut Page, pools: &[&PoolUsage]) {
         } else {
             [names::POOL_ACTIVE, names::POOL_TOTAL, names::POOL_LOCAL_CLOSE]
         };
-        page.value(&active, pool.connections);
-        page.value(&total, pool.opened);
-        page.value(&local_close, pool.closed);
+        samples.value(&active, pool.connections);
+        samples.value(&total, pool.opened);
+        samples.value(&local_close, pool.closed);
     }
     let name = |pool: &PoolUsage| if is_per_second(pool) { "per_second" } else { "main" };
     for (metric, value) in [
@@ -250,139 +242,140 @@ fn redis(page: &mut Page, pools: &[&PoolUsage]) {
         (names::REDIS_QUEUED_MAX, |pool| pool.max_queued),
         (names::REDIS_OUTSTANDING_MAX, |pool| pool.max_outstanding),
     ] {
-        page.values(&metric, pools.iter().map(|pool| ([name(pool)], value(pool))));
+        samples.values(&metric, pools.iter().map(|pool| ([name(pool)], value(pool))));
     }
     let shed = pools.iter().flat_map(|pool| pool.shed.iter().map(|(reason, n)| ([name(pool), *reason], *n)));
-    page.values(&names::REDIS_SHED, shed);
+    samples.values(&names::REDIS_SHED, shed);
     let errors = pools.iter().flat_map(|pool| pool.errors.iter().map(|(kind, n)| ([name(pool), *kind], *n)));
-    page.values(&names::REDIS_ERRORS, errors);
+    samples.values(&names::REDIS_ERRORS, errors);
     let denied =
         pools.iter().flat_map(|pool| pool.denied.iter().map(|(command, n)| ([name(pool), *command], *n)));
-    page.values(&names::REDIS_COMMAND_DENIED, denied);
+    samples.values(&names::REDIS_COMMAND_DENIED, denied);
     let lost = pools.iter().map(|pool| ([name(pool)], pool.without_expiry));
-    page.values(&names::REDIS_WITHOUT_EXPIRY, lost);
-    let times = pools.iter().map(|pool| ([name(pool)], pool.operation_time.clone()));
-    page.histograms(&names::REDIS_OPERATION_TIME, times);
-    let sizes = pools.iter().map(|pool| ([name(pool)], pool.batch_size.clone()));
-    page.histograms(&names::REDIS_BATCH_CHECKS, sizes);
+    samples.values(&names::REDIS_WITHOUT_EXPIRY, lost);
+    let times = pools.iter().map(|pool| ([name(pool)], &pool.operation_time));
+    samples.values(&names::REDIS_OPERATION_TIME, times);
+    let sizes = pools.iter().map(|pool| ([name(pool)], &pool.batch_size));
+    samples.values(&names::REDIS_BATCH_CHECKS, sizes);
 }
 
-fn memcached(page: &mut Page, pool: &PoolUsage) {
-    page.value(&names::MEMCACHED_CONNECTIONS, pool.connections);
-    page.value(&names::MEMCACHED_CONNECTIONS_OPENED, pool.opened);
-    page.value(&names::MEMCACHED_RECONNECTS, pool.reconnects);
-    page.value(&names::MEMCACHED_BREAKERS_OPEN, pool.breakers_open);
-    page.value(&names::MEMCACHED_QUEUED, pool.queued);
-    page.value(&names::MEMCACHED_QUEUED_MAX, pool.max_queued);
-    page.value(&names::MEMCACHED_OUTSTANDING_MAX, pool.max_outstanding);
-    page.values(&names::MEMCACHED_SHED, pool.shed.iter().map(|(reason, n)| ([*reason], *n)));
-    page.values(&names::MEMCACHED_ERRORS, pool.errors.iter().map(|(kind, n)| ([*kind], *n)));
-    page.histograms(&names::MEMCACHED_OPERATION_TIME, [([], pool.operation_time.clone())]);
-    page.histograms(&names::MEMCACHED_BATCH_CHECKS, [([], pool.batch_size.clone())]);
+fn memcached(samples: &mut Samples<'_>, pool: &PoolUsage) {
+    samples.value(&names::MEMCACHED_CONNECTIONS, pool.connections);
+    samples.value(&names::MEMCACHED_CONNECTIONS_OPENED, pool.opened);
+    samples.value(&names::MEMCACHED_RECONNECTS, pool.reconnects);
+    samples.value(&names::MEMCACHED_BREAKERS_OPEN, pool.breakers_open);
+    samples.value(&names::MEMCACHED_QUEUED, pool.queued);
+    samples.value(&names::MEMCACHED_QUEUED_MAX, pool.max_queued);
+    samples.value(&names::MEMCACHED_OUTSTANDING_MAX, pool.max_outstanding);
+    samples.values(&names::MEMCACHED_SHED, pool.shed.iter().map(|(reason, n)| ([*reason], *n)));
+    samples.values(&names::MEMCACHED_ERRORS, pool.errors.iter().map(|(kind, n)| ([*kind], *n)));
+    samples.values(&names::MEMCACHED_OPERATION_TIME, [([], &pool.operation_time)]);
+    samples.values(&names::MEMCACHED_BATCH_CHECKS, [([], &pool.batch_size)]);
 }
 
-fn leases(page: &mut Page, leases: &LeaseUsage) {
-    page.value(&names::LEASE_KEYS, leases.keys);
-    page.value(&names::LEASE_KEYS_MAX, leases.max_keys);
-    page.value(&names::LEASE_HELD, leases.held);
-    page.value(&names::LEASE_HITS, leases.hits);
-    page.value(&names::LEASE_WAITS, leases.waits);
+fn leases(samples: &mut Samples<'_>, leases: &LeaseUsage) {
+    samples.value(&names::LEASE_KEYS, leases.keys);
+    samples.value(&names::LEASE_KEYS_MAX, leases.max_keys);
+    samples.value(&names::LEASE_HELD, leases.held);
+    samples.value(&names::LEASE_HITS, leases.hits);
+    samples.value(&names::LEASE_WAITS, leases.waits);
     let grants = [(["granted"], leases.grants), (["refused"], leases.ungranted)];
-    page.values(&names::LEASE_GRANTS, grants);
-    page.value(&names::LEASE_GRANTED, leases.granted);
-    page.value(&names::LEASE_RETURNED, leases.returned);
-    page.value(&names::LEASE_EXPIRED, leases.expired);
-    page.value(&names::LEASE_EVICTIONS, leases.evicted);
+    samples.values(&names::LEASE_GRANTS, grants);
+    samples.value(&names::LEASE_GRANTED, leases.granted);
+    samples.value(&names::LEASE_RETURNED, leases.returned);
+    samples.value(&names::LEASE_EXPIRED, leases.expired);
+    samples.value(&names::LEASE_EVICTIONS, leases.evicted);
 }
 
-fn store_failures(page: &mut Page, service: &ServiceStats) {
+fn store_failures(samples: &mut Samples<'_>, service: &ServiceStats) {
     let decided = OnStoreFailure::ALL.into_iter().flat_map(|policy| {
         FailureReason::ALL
             .map(|reason| ([policy.name(), reason.name()], service.store_failures(policy, reason).get()))
     });
-    page.values(&names::STORE_FAILURE_DECISIONS, decided);
+    samples.values(&names::STORE_FAILURE_DECISIONS, decided);
 }
 
-fn program(page: &mut Page) {
+fn program(samples: &mut Samples<'_>) {
     let labels = [env!("CARGO_PKG_VERSION"), COMMIT, std::env::consts::OS, std::env::consts::ARCH];
-    page.values(&names::BUILD_INFO, [(labels, 1.0)]);
+    samples.values(&names::BUILD_INFO, [(labels, 1.0)]);
 }
 
-fn bounds(page: &mut Page, stats: &Stats) {
+fn bounds(samples: &mut Samples<'_>, stats: &Stats) {
     let service = &stats.service;
     let refused = RejectReason::ALL.map(|reason| ([reason.name()], service.refused(reason).get()));
-    page.values(&names::REQUESTS_REFUSED, refused);
-    page.values(&names::PANICS, panics::counts().map(|(name, n)| ([name], n)));
-    page.value(&names::CONNECTIONS_OPEN, service.connections_open());
-    page.value(&names::CONNECTIONS_ACCEPTED, service.connections_accepted.get());
+    samples.values(&names::REQUESTS_REFUSED, refused);
+    samples.values(&names::PANICS, panics::counts().map(|(name, n)| ([name], n)));
+    samples.value(&names::CONNECTIONS_OPEN, service.connections_open());
+    samples.value(&names::CONNECTIONS_ACCEPTED, service.connections_accepted.get());
     let refused = Port::ALL.into_iter().flat_map(|port| {
         ConnectionRefused::ALL
             .map(|reason| ([port.name(), reason.name()], service.connections_refused(port, reason).get()))
     });
-    page.values(&names::CONNECTIONS_REFUSED, refused);
+    samples.values(&names::CONNECTIONS_REFUSED, refused);
     let closed = Port::ALL.into_iter().flat_map(|port| {
         ConnectionClosed::ALL.map(|reason| {
             ([port.name(), reason.name()], service.connections_closed_by_us(port, reason).get())
         })
     });
-    page.values(&names::CONNECTIONS_CLOSED, closed);
+    samples.values(&names::CONNECTIONS_CLOSED, closed);
     let peer_errors = PeerError::ALL.map(|reason| ([reason.name()], service.peer_errors(reason).get()));
-    page.values(&names::PEER_ERRORS, peer_errors);
+    samples.values(&names::PEER_ERRORS, peer_errors);
 }
 
-fn tls(page: &mut Page, tls: &TlsGauges) {
-    page.value(&names::TLS_CERTIFICATE_EXPIRY, tls.certificate_expiry.as_secs());
-    page.value(&names::TLS_RELOAD_ERRORS, tls.reload_errors);
-    page.values(&names::TLS_HANDSHAKE_FAILURES, tls.handshake_failures.iter().map(|(name, n)| ([*name], *n)));
+fn tls(samples: &mut Samples<'_>, tls: &TlsGauges) {
+    samples.value(&names::TLS_CERTIFICATE_EXPIRY, tls.certificate_expiry.as_secs());
+    samples.value(&names::TLS_RELOAD_ERRORS, tls.reload_errors);
+    samples
+        .values(&names::TLS_HANDSHAKE_FAILURES, tls.handshake_failures.iter().map(|(name, n)| ([*name], *n)));
 }
 
-fn spans(page: &mut Page, spans: &SpanGauges) {
-    page.value(&names::SPANS_EXPORTED, spans.exported);
-    page.values(&names::SPANS_DROPPED, spans.dropped.iter().map(|(reason, n)| ([*reason], *n)));
+fn spans(samples: &mut Samples<'_>, spans: &SpanGauges) {
+    samples.value(&names::SPANS_EXPORTED, spans.exported);
+    samples.values(&names::SPANS_DROPPED, spans.dropped.iter().map(|(reason, n)| ([*reason], *n)));
 }
 
-fn rules_state(page: &mut Page, rules: &RulesGauges) {
-    page.value(&names::CONFIG_LOAD_SUCCESS, rules.loads);
-    page.value(&names::CONFIG_LOAD_ERROR, rules.errors);
+fn rules_state(samples: &mut Samples<'_>, rules: &RulesGauges) {
+    samples.value(&names::CONFIG_LOAD_SUCCESS, rules.loads);
+    samples.value(&names::CONFIG_LOAD_ERROR, rules.errors);
     if let Some(time) = rules.last_success {
-        page.value(&names::RULES_LAST_SUCCESS, time.as_secs_f64());
+        samples.value(&names::RULES_LAST_SUCCESS, time.as_secs_f64());
     }
     if let Some(time) = rules.last_error {
-        page.value(&names::RULES_LAST_ERROR, time.as_secs_f64());
+        samples.value(&names::RULES_LAST_ERROR, time.as_secs_f64());
     }
-    page.value(&names::RULES_LOAD_FAILED, u64::from(rules.load_failed));
-    page.values(&names::RULES_INFO, rules.hash.iter().map(|hash| ([hash.as_str()], 1.0)));
-    page.value(&names::RULES_FILES, rules.files);
-    page.value(&names::RULES_DOMAINS, rules.domains);
-    page.value(&names::RULES, rules.rules);
+    samples.value(&names::RULES_LOAD_FAILED, u64::from(rules.load_failed));
+    samples.values(&names::RULES_INFO, rules.hash.iter().map(|hash| ([hash.as_str()], 1.0)));
+    samples.value(&names::RULES_FILES, rules.files);
+    samples.value(&names::RULES_DOMAINS, rules.domains);
+    samples.value(&names::RULES, rules.rules);
 }
 
-fn xds(page: &mut Page, xds: &XdsGauges) {
-    page.value(&names::XDS_CONNECTED, u64::from(xds.connected));
-    page.value(&names::XDS_RECONNECTS, xds.reconnects);
-    page.value(&names::XDS_UPDATES, xds.updates);
-    page.value(&names::XDS_NACKS, xds.refused);
-    page.values(&names::XDS_VERSION, xds.version.iter().map(|version| ([version.as_str()], 1.0)));
+fn xds(samples: &mut Samples<'_>, xds: &XdsGauges) {
+    samples.value(&names::XDS_CONNECTED, u64::from(xds.connected));
+    samples.value(&names::XDS_RECONNECTS, xds.reconnects);
+    samples.value(&names::XDS_UPDATES, xds.updates);
+    samples.value(&names::XDS_NACKS, xds.refused);
+    samples.values(&names::XDS_VERSION, xds.version.iter().map(|version| ([version.as_str()], 1.0)));
 }
 
-fn store(page: &mut Page, store: &StoreGauges) {
-    page.value(&names::STORE_KEYS, store.keys);
-    page.value(&names::STORE_KEYS_MAX, store.keys_max);
-    page.value(&names::STORE_BYTES, store.bytes);
-    page.value(&names::STORE_EVICTIONS, store.evictions);
-    page.value(&names::STORE_EXPIRED, store.expired);
+fn store(samples: &mut Samples<'_>, store: &StoreGauges) {
+    samples.value(&names::STORE_KEYS, store.keys);
+    samples.value(&names::STORE_KEYS_MAX, store.keys_max);
+    samples.value(&names::STORE_BYTES, store.bytes);
+    samples.value(&names::STORE_EVICTIONS, store.evictions);
+    samples.value(&names::STORE_EXPIRED, store.expired);
 }
 
-fn overrides(page: &mut Page, overrides: &OverrideGauges) {
+fn overrides(samples: &mut Samples<'_>, overrides: &OverrideGauges) {
     let actions = ["limit", "block", "allow", "shadow"];
     let values = actions.into_iter().zip(overrides.by_action);
-    page.values(&names::OVERRIDES, values.map(|(action, n)| ([action], n)));
-    page.value(&names::OVERRIDES_BYTES, overrides.bytes);
+    samples.values(&names::OVERRIDES, values.map(|(action, n)| ([action], n)));
+    samples.value(&names::OVERRIDES_BYTES, overrides.bytes);
 }
 
-fn series(page: &mut Page, stats: &Stats) {
-    page.value(&names::SERIES, stats.room.taken() as u64);
-    page.value(&names::SERIES_MAX, stats.room.max() as u64);
+fn series(samples: &mut Samples<'_>, stats: &Stats) {
+    samples.value(&names::SERIES, stats.room.taken() as u64);
+    samples.value(&names::SERIES_MAX, stats.room.max as u64);
     let refused = stats.registry.refused();
-    page.values(&names::SERIES_OVERFLOW, refused.iter().map(|(domain, n)| ([domain.as_str()], *n)));
+    samples.values(&names::SERIES_OVERFLOW, refused.iter().map(|(domain, n)| ([domain.as_str()], *n)));
 }

@@ -1,6 +1,7 @@
-//! The counters of all rules by name, and what bounds their number. `room` describes the policy.
+//! The counters of all rules by name, within the bound that `room` describes.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     sync::{
         Arc,
@@ -10,8 +11,7 @@ use std::{
 
 use super::{
     OVERFLOW,
-    bounded::{Bounded, Placed, totals},
-    directory::Named,
+    directory::{Directory, Named},
     labels::Labels,
     room::{Place, Room, cut},
     rule::{Caller, Overflow, RuleCounter, RuleStats},
@@ -19,48 +19,41 @@ use super::{
 };
 use crate::clock::Time;
 
-/// Domains that have an overflow series of their own. The domains are those of the rules, so few; the
-/// bound is for a service whose rules have come and gone for a year.
+/// Domains with an overflow series of their own. Domains come from the rules, so they are few; the bound is for a
+/// service whose rules have changed for a year.
 const OVERFLOWING_DOMAINS: usize = 1_000;
 
 /// The counters of all rules.
 #[derive(Debug)]
 pub(super) struct Registry {
-    stats: Bounded<RuleStats>,
-    overflows: Bounded<OverflowEntry>,
+    stats: Directory<RuleStats>,
+    overflows: Directory<Overflow>,
     /// Stands in for domains beyond [`OVERFLOWING_DOMAINS`].
-    last_overflow: OverflowEntry,
-    /// Names made for rules and not forgotten yet.
+    last_overflow: Arc<Overflow>,
+    /// Names of rules that are not forgotten.
     rules: AtomicUsize,
-    /// The number of them at which it is worth looking for rules that have vanished.
+    /// The number of them that starts a search for vanished rules.
     forget_at: AtomicUsize,
     shards: ShardCount,
 }
 
-/// The overflow of a domain, by the domain's name.
-#[derive(Debug)]
-struct OverflowEntry {
-    overflow: Arc<Overflow>,
-    place: Option<Place>,
-}
-
-/// What one series shows.
+/// The values of one series.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Sums {
-    /// The sums of all names that share its labels.
+    /// The sums of all names with its labels.
     pub(super) counts: [u64; RuleCounter::ALL.len()],
-    /// One of the names is of the rules: then all series are shown once one is; else those that are not zero.
+    /// One of the names is of the rules: then all series are shown once one is; else those above 0.
     pub(super) is_of_rules: bool,
 }
 
 impl Registry {
     pub(super) fn new(room: Arc<Room>, shards: ShardCount) -> Self {
-        let forget_at = AtomicUsize::new(room.max());
-        let stats = Bounded::new(room);
+        let forget_at = AtomicUsize::new(room.max);
+        let stats = Directory::new(room);
         Self {
-            last_overflow: OverflowEntry::new(OVERFLOW, None, &stats, shards),
+            last_overflow: Arc::new(Overflow::new(OVERFLOW, None, &stats, shards)),
             stats,
-            overflows: Bounded::new(Room::new(OVERFLOWING_DOMAINS)),
+            overflows: Directory::new(Room::new(OVERFLOWING_DOMAINS)),
             rules: AtomicUsize::new(0),
             forget_at,
             shards,
@@ -68,12 +61,11 @@ impl Registry {
     }
 
     pub(super) fn rule(&self, domain: &str, full_key: &str) -> Arc<RuleStats> {
-        self.stats.names().get(full_key).unwrap_or_else(|| {
-            let make = || {
+        self.stats.get(full_key).unwrap_or_else(|| {
+            let stats = self.stats.get_or_make(full_key, || {
                 self.rules.fetch_add(1, Relaxed);
-                RuleStats::of_rules(domain, full_key, self.shards)
-            };
-            let stats = self.stats.names().get_or_make(full_key, make);
+                RuleStats::new(domain, full_key, None, self.shards)
+            });
             if self.rules.load(Relaxed) > self.forget_at.load(Relaxed) {
                 self.forget_vanished();
             }
@@ -84,7 +76,7 @@ impl Registry {
     pub(super) fn dynamic(&self, domain: &str, full_key: &str, now: Time) -> Arc<RuleStats> {
         let rest = full_key.strip_prefix(domain).and_then(|rest| rest.strip_prefix('.'));
         match rest.map(cut) {
-            Some(std::borrow::Cow::Owned(rest)) => self.bounded(domain, &[domain, ".", &rest].concat(), now),
+            Some(Cow::Owned(rest)) => self.bounded(domain, &[domain, ".", &rest].concat(), now),
             _ => self.bounded(domain, full_key, now),
         }
     }
@@ -94,7 +86,7 @@ impl Registry {
             let overflow = self.overflow(domain, now);
             let of_caller = |place| {
                 let caller = Caller { place, overflow: overflow.clone() };
-                RuleStats::of_caller(domain, name, caller, self.shards)
+                RuleStats::new(domain, name, Some(caller), self.shards)
             };
             self.stats.admit(name, now, of_caller).unwrap_or_else(|| {
                 overflow.refused.increment();
@@ -104,26 +96,25 @@ impl Registry {
     }
 
     fn overflow(&self, domain: &str, now: Time) -> Arc<Overflow> {
-        let make = |place| OverflowEntry::new(domain, Some(place), &self.stats, self.shards);
-        let own = self.overflows.admit(domain, now, make);
-        own.as_deref().unwrap_or(&self.last_overflow).overflow.clone()
+        let make = |place| Overflow::new(domain, Some(place), &self.stats, self.shards);
+        self.overflows.admit(domain, now, make).unwrap_or_else(|| self.last_overflow.clone())
     }
 
-    /// Gives up names of callers that nobody used for an hour. Series by series: what
-    /// names with the same labels have counted is one sum, which must not shrink while one of them is in use.
+    /// Forgets names of callers that were idle for an hour, in whole series: the sum of the names with the same labels
+    /// must not shrink while one of them is in use.
     pub(super) fn make_room(&self, now: Time) {
-        self.stats.make_room(now, RuleStats::series);
+        self.stats.make_room(now, |stats| stats.series);
     }
 
-    /// Forgets rules that are gone, series by series like [`make_room`](Self::make_room).
+    /// Forgets rules that are gone, in whole series like [`make_room`](Self::make_room).
     fn forget_vanished(&self) {
-        let left = self.stats.names().forget_unheld(RuleStats::series, RuleStats::is_of_caller);
+        let left = self.stats.forget_unheld(|stats| stats.series, RuleStats::is_of_caller);
         let mut callers = 0_usize;
-        self.stats.names().for_each(|stats| callers = callers.saturating_add(stats.is_of_caller().into()));
+        self.stats.for_each(|stats| callers = callers.saturating_add(stats.is_of_caller().into()));
         let rules = left.saturating_sub(callers);
         self.rules.store(rules, Relaxed);
-        // Looking again only when as many have come as were left makes a look cost nothing per rule.
-        self.forget_at.store(rules.saturating_add(rules.max(self.stats.room().max())), Relaxed);
+        // The next search comes when their number has doubled, so that a search costs nothing per rule.
+        self.forget_at.store(rules.saturating_add(rules.max(self.stats.room.max)), Relaxed);
     }
 
     /// The counts of each series that has any, in the order of its labels.
@@ -139,38 +130,34 @@ impl Registry {
         totals
     }
 
-    /// Shows the counts of every name that has any. Names are not forgotten meanwhile, so `show` is not to
-    /// wait for anybody.
-    pub(super) fn for_each(&self, mut show: impl FnMut(&RuleStats, [u64; RuleCounter::ALL.len()])) {
-        self.stats.names().for_each(|stats| {
+    /// Visits the counts of every name that has any. No name is forgotten meanwhile, so `visit` must not block.
+    pub(super) fn for_each(&self, mut visit: impl FnMut(&RuleStats, [u64; RuleCounter::ALL.len()])) {
+        self.stats.for_each(|stats| {
             if let Some(counts) = stats.counts() {
-                show(stats, counts);
+                visit(stats, counts);
             }
         });
     }
 
-    /// How often names of each domain found no room.
+    /// The number of refused names by domain.
     pub(super) fn refused(&self) -> BTreeMap<String, u64> {
-        totals(&self.overflows, &self.last_overflow, |entry| entry.overflow.refused.get())
+        self.overflows.totals(&self.last_overflow, |overflow| overflow.refused.get())
     }
 }
 
-impl OverflowEntry {
-    fn new(domain: &str, place: Option<Place>, all: &Bounded<RuleStats>, shards: ShardCount) -> Self {
+impl Overflow {
+    fn new(domain: &str, place: Option<Place>, all: &Directory<RuleStats>, shards: ShardCount) -> Self {
         let full_key = format!("{domain}.{OVERFLOW}");
-        let stats = all.names().get_or_make(&full_key, || RuleStats::of_rules(domain, &full_key, shards));
-        let overflow = Overflow { domain: domain.into(), stats, refused: Counter::new(shards) };
-        Self { overflow: Arc::new(overflow), place }
+        let stats = all.get_or_make(&full_key, || RuleStats::new(domain, &full_key, None, shards));
+        Self { domain: domain.into(), stats, refused: Counter::new(shards), place }
     }
 }
 
-impl Named for OverflowEntry {
+impl Named for Overflow {
     fn name(&self) -> &str {
-        &self.overflow.domain
+        &self.domain
     }
-}
 
-impl Placed for OverflowEntry {
     fn place(&self) -> Option<&Place> {
         self.place.as_ref()
     }
@@ -195,16 +182,16 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_one_set_of_counters_however_it_is_asked_for() {
+    fn rules_and_requests_share_the_counters_of_a_key() {
         let registry = registry(10);
         let rule = registry.rule("d", "d.k");
         assert!(Arc::ptr_eq(&rule, &registry.rule("d", "d.k")));
         assert!(Arc::ptr_eq(&rule, &registry.dynamic("d", "d.k", NOW)));
-        assert_eq!(registry.stats.room().taken(), 0);
+        assert_eq!(registry.stats.room.taken(), 0);
     }
 
     #[test]
-    fn names_beyond_the_bound_land_in_one_series_for_each_domain() {
+    fn names_beyond_the_bound_count_in_one_series_per_domain() {
         let registry = registry(1);
         for (domain, full_key) in [("d", "d.a"), ("d", "d.b"), ("d", "d.c"), ("e", "e.a"), ("d", "d.a")] {
             hit(&registry.dynamic(domain, full_key, NOW), 1);
@@ -215,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn overflow_series_are_bounded_as_well() {
+    fn overflow_series_are_bounded() {
         let registry = registry(0);
         for n in 0..OVERFLOWING_DOMAINS + 5 {
             hit(&registry.dynamic(&n.to_string(), &format!("{n}.k"), NOW), 1);
@@ -225,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_find_room_when_requests_have_taken_all_of_it() {
+    fn rules_are_not_bounded_by_the_room_for_requests() {
         let registry = registry(1);
         let _ = registry.dynamic("d", "d.a", NOW);
         hit(&registry.rule("d", "d.rule"), 3);
@@ -244,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn vanished_rules_are_forgotten_when_there_are_too_many_and_nothing_shrinks() {
+    fn vanished_rules_beyond_the_bound_are_forgotten_and_no_counter_shrinks() {
         let registry = registry(20);
         let living = registry.rule("d", "d.living.x.1");
         hit(&living, 1);
@@ -261,10 +248,10 @@ mod tests {
     }
 
     #[test]
-    fn every_series_of_a_caller_takes_room_and_what_finds_none_overflows() {
+    fn every_series_of_a_caller_takes_room_or_overflows() {
         let registry = registry(4);
         let name = registry.dynamic("d", "d.a", NOW);
-        let room = || registry.stats.room().taken();
+        let room = || registry.stats.room.taken();
         assert_eq!(room(), 1, "a name takes room before it has counted");
         for (counter, taken) in [
             (RuleCounter::TotalHits, 1),
@@ -285,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_nobody_used_for_an_hour_make_room_and_come_back_at_zero() {
+    fn names_idle_for_an_hour_are_forgotten_and_restart_at_zero() {
         let registry = registry(4);
         for (key, n) in [("d.idle", 1), ("d.used.x.1", 2), ("d.used.x.2", 4)] {
             hit(&registry.dynamic("d", key, NOW), n);
@@ -298,13 +285,13 @@ mod tests {
         registry.make_room(later);
         let found =
             ["d.idle", "d.used.x", "d.held", "d.new", "d.__overflow__"].map(|key| total(&registry, key));
-        assert_eq!(found, [None, Some(22), Some(8), None, Some(32)], "a series goes whole or not at all");
+        assert_eq!(found, [None, Some(22), Some(8), None, Some(32)], "a series is forgotten as a whole");
         hit(&registry.dynamic("d", "d.idle", later), 64);
         assert_eq!(total(&registry, "d.idle"), Some(64));
     }
 
     #[test]
-    fn long_names_are_cut_and_stay_apart() {
+    fn long_names_are_cut_and_remain_distinct() {
         let registry = registry(100);
         for length in [198, 199, 200, 1_000_000] {
             for end in ["a", "é"] {

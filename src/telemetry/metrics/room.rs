@@ -1,8 +1,7 @@
-//! The room for series that callers' values create: how many there may be, and who takes part of it.
+//! The bound on series made from callers' values.
 //!
-//! `bounded` takes a [`Place`] for each name, the name's counters take the rest of their series from it, and
-//! what is dropped gives its series back. When a name was refused, those that nobody touched for [`IDLE`]
-//! are given up.
+//! `directory` takes a [`Place`] for each name, the name's counters take the rest of their series from it, and a dropped
+//! place returns them. Once a name was refused, names idle for [`IDLE`] are forgotten.
 
 use std::{
     borrow::Cow,
@@ -18,25 +17,25 @@ use siphasher::sip::SipHasher13;
 use super::rule::RuleCounter;
 use crate::clock::Time;
 
-/// Series that nobody touched for so many seconds make room for others.
-pub(super) const IDLE: u64 = 3600;
+/// Seconds after which an unused series may be forgotten.
+const IDLE: u64 = 3600;
 
 /// Seconds between two searches for idle series. A search visits every name.
 const SEARCH_EVERY: u64 = 10;
 
-/// The longest name that a caller's values make, in bytes and without the domain. No dashboard shows more.
-pub(super) const MAX_NAME_BYTES: usize = 200;
+/// The longest name made from a caller's values, in bytes and without the domain. No dashboard shows more.
+const MAX_NAME_BYTES: usize = 200;
 
-/// How many series there may be.
+/// A bound on series.
 #[derive(Debug)]
 pub(super) struct Room {
-    max: usize,
+    pub(super) max: usize,
     taken: AtomicUsize,
-    /// The room that this is a part of.
+    /// The room that this one is part of.
     whole: Option<Arc<Room>>,
     /// A series was refused since the last search.
     refused: AtomicBool,
-    /// When idle series were last searched for, in seconds since 1970.
+    /// The time of the last search for idle series, in seconds since 1970.
     searched: AtomicU64,
 }
 
@@ -56,17 +55,12 @@ impl Room {
         Arc::new(Self { max, taken, whole, refused, searched })
     }
 
-    /// How many series there are.
+    /// The number of series.
     pub(super) fn taken(&self) -> usize {
         self.taken.load(Relaxed)
     }
 
-    /// How many there may be.
-    pub(super) fn max(&self) -> usize {
-        self.max
-    }
-
-    /// True when no series more may come, which one wanted to.
+    /// True if the room is full; then notes that a series was refused.
     pub(super) fn refuses(&self) -> bool {
         let is_full = self.taken() >= self.max || self.whole.as_ref().is_some_and(|whole| whole.refuses());
         if is_full {
@@ -75,7 +69,7 @@ impl Room {
         is_full
     }
 
-    /// Takes room for so many series.
+    /// Takes room for this many series.
     fn take(&self, series: usize) -> bool {
         let next = |taken: usize| taken.checked_add(series).filter(|next| *next <= self.max);
         let mut taken = self.taken.fetch_update(Relaxed, Relaxed, next).is_ok();
@@ -96,7 +90,7 @@ impl Room {
         }
     }
 
-    /// True when idle series are to be searched for: one was refused, and the last search is a while ago.
+    /// True if a series was refused and the last search for idle ones is long enough ago.
     pub(super) fn is_search_due(&self, now: Time) -> bool {
         let is_due = now.seconds().abs_diff(self.searched.load(Relaxed)) >= SEARCH_EVERY;
         let is_due = is_due && self.refused.swap(false, Relaxed);
@@ -107,7 +101,7 @@ impl Room {
     }
 }
 
-/// What one name takes of the room: one series from the start, more as its counters leave zero.
+/// The series of one name: one from the start, more as its counters leave zero.
 #[derive(Debug)]
 pub(super) struct Place {
     room: Arc<Room>,
@@ -118,19 +112,19 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// A place in the room, if there is one.
+    /// A place in the room, unless it is full.
     pub(super) fn take(room: &Arc<Room>, now: Time) -> Option<Self> {
         let touched = AtomicU64::new(now.seconds());
         room.take(1).then(|| Self { room: room.clone(), series: AtomicU8::new(0), touched })
     }
 
-    /// True when the series of this counter have room, which they take the first time.
-    pub(super) fn has_series(&self, counter: usize) -> bool {
-        let bit = 1_u8.checked_shl(u32::try_from(counter).unwrap_or(u32::MAX)).unwrap_or(0);
+    /// True if the series of this counter have room, which they take the first time.
+    pub(super) fn has_series(&self, counter: RuleCounter) -> bool {
+        let bit = 1_u8 << counter as u32;
         let mut series = self.series.load(Relaxed);
         while series & bit == 0 {
-            // Room for the first was taken with the place.
-            let takes = RuleCounter::series(counter).saturating_sub(usize::from(series == 0));
+            // The place itself took room for the first.
+            let takes = counter.series().saturating_sub(usize::from(series == 0));
             if takes > 0 && !self.room.take(takes) {
                 return false;
             }
@@ -143,15 +137,15 @@ impl Place {
         true
     }
 
-    /// A request uses the name.
+    /// Notes that a request uses the name.
     pub(super) fn touch(&self, now: Time) {
-        // Most touches come within the same second, and do not write to what other cores read.
+        // Most touches are within the same second and do not write to a cache line that other cores read.
         if self.touched.load(Relaxed) != now.seconds() {
             self.touched.store(now.seconds(), Relaxed);
         }
     }
 
-    /// True when no request used the name for a long time. A clock that was set back does not keep it.
+    /// True if no request used the name for [`IDLE`]. A clock that was set back does not keep it.
     pub(super) fn is_idle(&self, now: Time) -> bool {
         now.seconds().abs_diff(self.touched.load(Relaxed)) >= IDLE
     }
@@ -160,13 +154,13 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let series = self.series.load(Relaxed);
-        let counters = (0..RuleCounter::ALL.len()).filter(|counter| series >> counter & 1 == 1);
+        let counters = RuleCounter::ALL.into_iter().filter(|counter| series >> *counter as u32 & 1 == 1);
         self.room.refund(counters.map(RuleCounter::series).sum::<usize>().max(1));
     }
 }
 
-/// A name of at most [`MAX_NAME_BYTES`]. One that is longer is cut, and ends in a hash of the whole, so that two
-/// long names have two series. The hash is the same on every replica.
+/// A name of at most [`MAX_NAME_BYTES`]. The end of a longer one is replaced by a hash of the name, which is equal on
+/// every replica, so that two long names have two series.
 pub(super) fn cut(name: &str) -> Cow<'_, str> {
     if name.len() <= MAX_NAME_BYTES {
         return Cow::Borrowed(name);

@@ -1,18 +1,20 @@
-//! What is counted of the service as a whole: requests, errors, refusals, connections, reloads.
+//! Metrics of the service: requests, errors, connections, changes through the admin API.
+
+use std::{collections::BTreeMap, sync::Mutex};
 
 use super::{
     histogram::Histogram,
     one_of,
     shard::{Counter, ShardCount},
 };
-use crate::{rules::OnStoreFailure, store::FailureReason};
+use crate::{mutex::lock, rules::OnStoreFailure, store::FailureReason};
 
 named! {
-    /// The calls that are counted, by the names that gRPC gives them.
+    /// The counted methods, by their gRPC names.
     pub enum Method {
-        /// Envoy's question.
+        /// Rate limit requests.
         ShouldRateLimit = "ShouldRateLimit",
-        /// A load balancer's question whether the service is well.
+        /// Health checks.
         Check = "Check",
     }
 }
@@ -20,15 +22,15 @@ named! {
 named! {
     /// Why a request was rejected before it was decided.
     pub enum RejectReason {
-        /// Its message is larger than the bound.
+        /// The message exceeds its size limit.
         MessageTooLarge = "message_too_large",
-        /// It holds more descriptors than the bound.
+        /// The request has too many descriptors.
         TooManyDescriptors = "too_many_descriptors",
-        /// One of its descriptors holds more entries than the bound.
+        /// A descriptor has too many entries.
         TooManyEntries = "too_many_entries",
-        /// Its caller's time was up.
+        /// The caller's deadline had passed.
         DeadlineExceeded = "deadline_exceeded",
-        /// Its message came in pieces, and incomplete messages took all the memory they may.
+        /// The message arrived in pieces, and incomplete messages had reached their memory limit.
         InflightBytes = "inflight_bytes",
     }
 }
@@ -36,13 +38,13 @@ named! {
 named! {
     /// The ports of the service.
     pub enum Port {
-        /// Requests from Envoy.
+        /// Rate limit requests over gRPC.
         Grpc = "grpc",
         /// Health checks and `/json`.
         Http = "http",
-        /// Pages for people.
+        /// Debug pages.
         Debug = "debug",
-        /// The page for Prometheus.
+        /// The page that Prometheus scrapes.
         Metrics = "metrics",
         /// The admin API.
         Admin = "admin",
@@ -50,11 +52,11 @@ named! {
 }
 
 named! {
-    /// Which limit refused a connection.
+    /// The limit that refused a connection.
     pub enum ConnectionRefused {
-        /// That of the port.
+        /// The limit of the port.
         Total = "max_connections",
-        /// That of one peer address.
+        /// The limit of a peer address.
         PerAddress = "max_connections_per_address",
     }
 }
@@ -62,11 +64,11 @@ named! {
 named! {
     /// Why the service closed a connection.
     pub enum ConnectionClosed {
-        /// To make room: it never sent anything, or no preface.
+        /// To make room: the peer sent nothing, or no preface.
         Silent = "silent",
-        /// To make room: it was idle longest.
+        /// To make room: it was idle the longest.
         Idle = "idle",
-        /// Its preface or its first request did not arrive in time.
+        /// The preface or the first request did not arrive in time.
         PrefaceTimeout = "preface_timeout",
         /// A request did not arrive in time.
         ReadTimeout = "read_timeout",
@@ -76,19 +78,19 @@ named! {
 }
 
 named! {
-    /// Why the service ended a gRPC connection: what its peer sent.
+    /// Why the service closed a gRPC connection: what the peer sent.
     pub enum PeerError {
-        /// The peer broke the rules of HTTP/2.
+        /// HTTP/2 protocol errors.
         Protocol = "protocol_error",
-        /// Header blocks that are too large, or in too many frames.
+        /// Header blocks that are too large or have too many frames.
         HeaderFlood = "header_flood",
         /// Empty or tiny DATA frames.
         DataFlood = "data_flood",
-        /// Requests that are malformed.
+        /// Malformed requests.
         MalformedFlood = "malformed_request_flood",
         /// Requests beyond the stream limit.
         RefusedFlood = "refused_stream_flood",
-        /// Requests that are canceled at once.
+        /// Requests that are cancelled at once.
         ResetFlood = "reset_flood",
         /// Frames on closed streams.
         ClosedStreamFlood = "closed_stream_flood",
@@ -105,20 +107,35 @@ named! {
     }
 }
 
-/// The counters of the service, there from the start.
+named! {
+    /// The result of a change.
+    #[derive(PartialOrd, Ord)]
+    pub enum ChangeResult {
+        /// The change was made.
+        Ok = "ok",
+        /// It was invalid or not allowed.
+        Rejected = "rejected",
+        /// It failed.
+        Error = "error",
+    }
+}
+
+/// The counters of the service, present from the start.
 #[derive(Debug)]
 pub struct ServiceStats {
-    /// Requests answered with an error because they, or the rules, are not fit to be decided.
+    /// Requests that failed because they, or the rules, were invalid.
     pub service_error: Counter,
-    /// Requests answered with an error because the counters' store failed. The name is the Go service's.
+    /// Requests that failed because the store failed. The name is the Go service's.
     pub redis_error: Counter,
-    /// Requests over their limit that passed because the whole service is in shadow mode.
+    /// Requests over their limit that passed because of `SHADOW_MODE`.
     pub global_shadow_mode: Counter,
-    /// Connections taken.
+    /// Accepted connections.
     pub connections_accepted: Counter,
-    /// Connections of those taken that have ended. Counted in place of those open, because a number that
-    /// only grows can be spread over shards.
+    /// Accepted connections that are closed. Counted in place of the open ones because a number that only grows can be
+    /// sharded.
     pub connections_closed: Counter,
+    /// Changes through the admin API.
+    pub admin_changes: AdminChanges,
     connections_refused: [[Counter; ConnectionRefused::ALL.len()]; Port::ALL.len()],
     connections_closed_by_us: [[Counter; ConnectionClosed::ALL.len()]; Port::ALL.len()],
     peer_errors: [Counter; PeerError::ALL.len()],
@@ -126,6 +143,36 @@ pub struct ServiceStats {
     response_time: [Histogram; Method::ALL.len()],
     refused: [Counter; RejectReason::ALL.len()],
     store_failures: [[Counter; FailureReason::ALL.len()]; OnStoreFailure::ALL.len()],
+}
+
+/// Changes through the admin API by action and result. The admin API names the actions, so they are few.
+#[derive(Debug, Default)]
+pub struct AdminChanges(Mutex<BTreeMap<(&'static str, ChangeResult), u64>>);
+
+impl AdminChanges {
+    /// Counts a change.
+    pub fn count(&self, action: &'static str, result: ChangeResult) {
+        let mut counts = lock(&self.0);
+        let count = counts.entry((action, result)).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    /// The changes by action and result.
+    pub(super) fn totals(&self) -> Vec<([&'static str; 2], u64)> {
+        lock(&self.0).iter().map(|((action, result), n)| ([*action, result.name()], *n)).collect()
+    }
+}
+
+/// Accessors of the counters that enums index.
+macro_rules! indexed {
+    ($($(#[$doc:meta])* $name:ident($($index:ident: $enum:ty),+) -> $value:ty;)*) => {
+        $($(#[$doc])* #[must_use]
+        pub fn $name(&self, $($index: $enum),+) -> &$value {
+            let found = &self.$name;
+            $(let found = one_of(found, $index as usize);)+
+            found
+        })*
+    };
 }
 
 impl ServiceStats {
@@ -137,6 +184,7 @@ impl ServiceStats {
             global_shadow_mode: counter(),
             connections_accepted: counter(),
             connections_closed: counter(),
+            admin_changes: AdminChanges::default(),
             connections_refused: Port::ALL.map(|_| ConnectionRefused::ALL.map(|_| counter())),
             connections_closed_by_us: Port::ALL.map(|_| ConnectionClosed::ALL.map(|_| counter())),
             peer_errors: PeerError::ALL.map(|_| counter()),
@@ -147,50 +195,24 @@ impl ServiceStats {
         }
     }
 
-    /// Connections that a port refused for this reason.
-    #[must_use]
-    pub fn connections_refused(&self, port: Port, reason: ConnectionRefused) -> &Counter {
-        one_of(one_of(&self.connections_refused, port as usize), reason as usize)
+    indexed! {
+        /// Connections refused by a port.
+        connections_refused(port: Port, reason: ConnectionRefused) -> Counter;
+        /// Connections closed by the service.
+        connections_closed_by_us(port: Port, reason: ConnectionClosed) -> Counter;
+        /// gRPC connections closed because of what their peers sent.
+        peer_errors(reason: PeerError) -> Counter;
+        /// Calls with any result.
+        requests(method: Method) -> Counter;
+        /// Response times.
+        response_time(method: Method) -> Histogram;
+        /// Rejected requests.
+        refused(reason: RejectReason) -> Counter;
+        /// Requests decided by a policy because the store failed.
+        store_failures(policy: OnStoreFailure, reason: FailureReason) -> Counter;
     }
 
-    /// Connections that the service itself closed for this reason.
-    #[must_use]
-    pub fn connections_closed_by_us(&self, port: Port, reason: ConnectionClosed) -> &Counter {
-        one_of(one_of(&self.connections_closed_by_us, port as usize), reason as usize)
-    }
-
-    /// gRPC connections that the service ended because of what their peers sent.
-    #[must_use]
-    pub fn peer_errors(&self, reason: PeerError) -> &Counter {
-        one_of(&self.peer_errors, reason as usize)
-    }
-
-    /// Calls of this method, whatever the answer.
-    #[must_use]
-    pub fn requests(&self, method: Method) -> &Counter {
-        one_of(&self.requests, method as usize)
-    }
-
-    /// How long the answers of this method took.
-    #[must_use]
-    pub fn response_time(&self, method: Method) -> &Histogram {
-        one_of(&self.response_time, method as usize)
-    }
-
-    /// Requests rejected for this reason.
-    #[must_use]
-    pub fn refused(&self, reason: RejectReason) -> &Counter {
-        one_of(&self.refused, reason as usize)
-    }
-
-    /// Requests decided by this policy because their counters could not be asked for this reason.
-    #[must_use]
-    pub fn store_failures(&self, policy: OnStoreFailure, reason: FailureReason) -> &Counter {
-        one_of(one_of(&self.store_failures, policy as usize), reason as usize)
-    }
-
-    /// Connections open now. The ended ones are read first: one that ends meanwhile still counts as
-    /// open, and there are never fewer than none.
+    /// Open connections. The closed ones are read first, so that there are never fewer than none.
     #[must_use]
     pub fn connections_open(&self) -> u64 {
         let closed = self.connections_closed.get();
@@ -205,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_method_and_reason_counts_for_itself() {
+    fn methods_and_reasons_have_their_own_counters() {
         let service = ServiceStats::new(ShardCount::for_workers(1));
         for (n, method) in (1..).zip(Method::ALL) {
             service.requests(method).add(n);
@@ -234,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn every_port_and_reason_of_connections_counts_for_itself() {
+    fn ports_and_reasons_have_their_own_counters() {
         let service = ServiceStats::new(ShardCount::for_workers(1));
         let refused =
             || Port::ALL.into_iter().flat_map(|port| ConnectionRefused::ALL.map(|reason| (port, reason)));
@@ -255,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn open_connections_are_those_taken_and_not_ended() {
+    fn open_connections_are_those_accepted_and_not_closed() {
         let service = ServiceStats::new(ShardCount::for_workers(2));
         service.connections_accepted.add(5);
         service.connections_closed.add(2);

@@ -1,8 +1,7 @@
-//! Counters that cores do not fight over: each is a few cells, and a thread adds to its own.
+//! Counters without contention between cores: each has several cells, and a thread adds to its own.
 //!
-//! Every worker thread calls [`assign`] once when it starts; from then on it adds to the cells of its
-//! number, while a reader sums over all. Threads without a number share the first cell, which costs
-//! them time and never a count. The counters of this room are all made of such `Cells`.
+//! Every worker thread calls [`assign`] once when it starts, and then adds to the cells of its number; a reader sums all.
+//! Threads without a number share the first cell, which costs time but loses no count.
 
 use std::{
     cell::Cell,
@@ -13,15 +12,15 @@ use std::{
     },
 };
 
-/// Gives the calling thread a shard of its own, as far as there are enough of them.
+/// Assigns a shard to the calling thread.
 ///
-/// Numbers are dealt out in turn, so the workers of one server, started together, get distinct ones.
+/// Numbers are sequential, so the workers of a server, started together, get distinct shards if there are enough.
 pub fn assign() {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     THREAD.set(NEXT.fetch_add(1, Relaxed));
 }
 
-/// The number of the calling thread, of which as many low bits count as there are shards.
+/// The number of the calling thread; its low bits select the shard.
 #[must_use]
 pub fn of_thread() -> usize {
     THREAD.get()
@@ -31,13 +30,13 @@ thread_local! {
     static THREAD: Cell<usize> = const { Cell::new(0) };
 }
 
-/// How many shards a counter has: a power of two, at most [`ShardCount::MAX`].
+/// The number of shards of a counter: a power of two, at most [`ShardCount::MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShardCount(u8);
 
 impl ShardCount {
-    /// A rule hit on every core costs 64 bytes a shard, so 10,000 of them take 10 MB at this number.
-    /// More cores than that share shards in pairs, which slows them by nanoseconds.
+    /// A rule costs 64 bytes a shard, so 10,000 rules take 10 MB at this number. Beyond it, cores share shards, which
+    /// costs nanoseconds.
     pub const MAX: usize = 16;
 
     /// One for each worker, rounded up to a power of two.
@@ -58,7 +57,7 @@ impl ShardCount {
 #[repr(align(64))]
 struct Block<const N: usize>([AtomicU64; N]);
 
-/// `N` counters, each spread over all shards. The memory is taken when the first of them counts.
+/// `N` counters, each spread over all shards. Memory is allocated at the first count.
 pub(super) struct Cells<const N: usize> {
     blocks: OnceLock<Box<[Block<N>]>>,
     shards: ShardCount,
@@ -70,13 +69,14 @@ impl<const N: usize> Cells<N> {
         Self { blocks: OnceLock::new(), shards }
     }
 
-    /// Adds to the counter of this number, which stays at the largest number once it has reached it. Nothing is
-    /// no addition, so it does not take memory either.
+    /// Adds to the counter of this number, saturating. Adding 0 allocates nothing.
     pub(super) fn add(&self, counter: usize, n: u64) {
         if n == 0 {
             return;
         }
-        let blocks = self.blocks.get_or_init(|| (0..self.shards.get()).map(|_| Block::zero()).collect());
+        let blocks = self.blocks.get_or_init(|| {
+            (0..self.shards.get()).map(|_| Block([const { AtomicU64::new(0) }; N])).collect()
+        });
         let block = blocks.get(THREAD.get() & blocks.len().saturating_sub(1));
         let Some(cell) = block.and_then(|block| block.0.get(counter)) else { return };
         // A thread is nearly always alone with its cell, so this is one attempt.
@@ -91,7 +91,7 @@ impl<const N: usize> Cells<N> {
         self.all().get(counter).copied().unwrap_or_default()
     }
 
-    /// All counters. They are read one after another, so one may be a hit ahead of the next.
+    /// All counters. They are read one by one, so one may be a hit ahead of the next.
     pub(super) fn all(&self) -> [u64; N] {
         let mut sums = [0_u64; N];
         for block in self.blocks.get().into_iter().flatten() {
@@ -102,15 +102,9 @@ impl<const N: usize> Cells<N> {
         sums
     }
 
-    /// True once anything was counted.
+    /// True after the first count.
     pub(super) fn touched(&self) -> bool {
         self.blocks.get().is_some()
-    }
-}
-
-impl<const N: usize> Block<N> {
-    fn zero() -> Self {
-        Self([const { AtomicU64::new(0) }; N])
     }
 }
 
@@ -120,7 +114,7 @@ impl<const N: usize> fmt::Debug for Cells<N> {
     }
 }
 
-/// A number that only grows.
+/// A number that never decreases.
 #[derive(Debug)]
 pub struct Counter(Cells<1>);
 
@@ -139,7 +133,7 @@ impl Counter {
         self.0.add(0, n);
     }
 
-    /// What was counted so far.
+    /// The current value.
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.get(0)
@@ -165,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn no_hit_is_lost_whether_threads_share_a_shard_or_not() {
+    fn no_hit_is_lost_with_shared_or_separate_shards() {
         for workers in [1, 2, 4] {
             let cells = Cells::<2>::new(ShardCount::for_workers(workers));
             thread::scope(|scope| {
@@ -184,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_stays_at_the_largest_number() {
+    fn a_counter_saturates() {
         for hits in [1 << 32, 1 << 63, u64::MAX] {
             let cells = Cells::<1>::new(ShardCount::for_workers(4));
             thread::scope(|scope| {
@@ -194,7 +188,7 @@ mod tests {
                         cells.add(0, u64::MAX - hits);
                         for _ in 0..1000 {
                             cells.add(0, hits);
-                            assert!(cells.get(0) >= hits, "it never begins anew");
+                            assert!(cells.get(0) >= hits, "it never wraps");
                         }
                     });
                 }
@@ -204,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_take_no_memory_before_the_first_hit() {
+    fn cells_allocate_at_the_first_hit() {
         let cells = Cells::<6>::new(ShardCount::for_workers(4));
         cells.add(3, 0);
         assert!(!cells.touched());
@@ -215,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_were_assigned_in_turn_count_in_different_shards() {
+    fn assigned_threads_count_in_different_shards() {
         let cells = Cells::<1>::new(ShardCount::for_workers(16));
         let numbers: Vec<usize> = thread::scope(|scope| {
             let threads: Vec<_> = (0..2)

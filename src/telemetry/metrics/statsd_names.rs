@@ -1,54 +1,32 @@
-//! The names that statsd knows metrics by: one text, its parts joined by dots.
+//! Statsd names: parts joined by dots.
 //!
-//! The sinks send these names, and a mapper's file is written in terms of them. What has no such name is
-//! known to Prometheus alone: our own metrics and those of the process.
+//! The sinks send these names, and a mapper file matches them. Metrics that the Go service does not have, and those of
+//! the process, have no such name.
 
 use super::{
-    gauges::Gauges,
-    histogram::Snapshot,
     labels::statsd_key,
     names::{self, Metric},
     rule::RuleCounter,
 };
 
-/// What the name of each metric of a rule begins with.
+/// The prefix of the metrics of rules.
 const RULES: &str = "ratelimit.service.rate_limit.";
 
-/// Families whose statsd names end as their Prometheus names do, by what stands before that end.
-const FAMILIES: [(&str, &str); 3] = [
+/// Prefixes of metrics whose Prometheus and statsd names have the same end.
+const FAMILIES: [(&str, &str); 5] = [
+    ("ratelimit_service_global_", "ratelimit.service.global_"),
+    ("ratelimit_service_config_", "ratelimit.service.config_"),
     ("ratelimit_localcache_", "ratelimit.localcache."),
     ("ratelimit_redis_pool_", "ratelimit.redis_pool."),
     ("ratelimit_redis_per_second_pool_", "ratelimit.redis_per_second_pool."),
 ];
 
-/// A metric that is not of a rule, under its statsd name.
-#[derive(Clone, PartialEq, Debug)]
-pub(in crate::telemetry) struct Single {
-    /// The name.
-    pub(in crate::telemetry) name: String,
-    /// What it is for Prometheus.
-    pub(in crate::telemetry) metric: Metric,
-    /// The values of its labels there.
-    pub(in crate::telemetry) labels: Vec<String>,
-    /// What it shows now.
-    pub(in crate::telemetry) value: Value,
-}
-
-/// What a metric shows.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(in crate::telemetry) enum Value {
-    /// A counter's sum or a gauge's state.
-    Number(u64),
-    /// How long things took.
-    Times(Snapshot),
-}
-
-/// The name of one counter of the rule with this full key.
+/// The name of a counter of the rule with this full key.
 pub(in crate::telemetry) fn of_rule(full_key: &str, counter: RuleCounter) -> String {
-    [RULES, &statsd_key(full_key), ".", stat(counter)].concat()
+    [RULES, &statsd_key(full_key), ".", counter.name()].concat()
 }
 
-/// The name of a metric with these labels, if statsd knows it.
+/// The name of a metric with these labels, if it has one.
 pub(in crate::telemetry) fn of_single(metric: &Metric, labels: &[&str]) -> Option<String> {
     let label = labels.first().copied().unwrap_or_default();
     let name = match metric.name {
@@ -58,35 +36,11 @@ pub(in crate::telemetry) fn of_single(metric: &Metric, labels: &[&str]) -> Optio
         }
         name if name == names::TOTAL_REQUESTS.name => format!("ratelimit_server.{label}.total_requests"),
         name if name == names::RESPONSE_TIME.name => format!("ratelimit_server.{label}.response_time"),
-        name if name == names::GLOBAL_SHADOW_MODE.name => "ratelimit.service.global_shadow_mode".to_owned(),
-        name if name == names::CONFIG_LOAD_SUCCESS.name => "ratelimit.service.config_load_success".to_owned(),
-        name if name == names::CONFIG_LOAD_ERROR.name => "ratelimit.service.config_load_error".to_owned(),
         name => {
             FAMILIES.iter().find_map(|(page, statsd)| Some([statsd, name.strip_prefix(page)?].concat()))?
         }
     };
     Some(name)
-}
-
-/// The last part of a counter's name.
-const fn stat(counter: RuleCounter) -> &'static str {
-    match counter {
-        RuleCounter::TotalHits => "total_hits",
-        RuleCounter::OverLimit => "over_limit",
-        RuleCounter::NearLimit => "near_limit",
-        RuleCounter::WithinLimit => "within_limit",
-        RuleCounter::OverLimitWithLocalCache => "over_limit_with_local_cache",
-        RuleCounter::ShadowMode => "shadow_mode",
-    }
-}
-
-impl super::Stats {
-    /// Everything that statsd knows beside the rules.
-    pub(in crate::telemetry) fn singles(&self, gauges: &Gauges) -> Vec<Single> {
-        let mut page = super::page::Page::singles();
-        super::prometheus::others(&mut page, self, gauges);
-        page.finish().1
-    }
 }
 
 #[cfg(test)]
@@ -111,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_named_as_in_the_go_service_and_our_own_not_at_all() {
+    fn other_metrics_have_the_go_services_names_and_our_own_have_none() {
         let name = |metric: &Metric, labels: &[&str]| of_single(metric, labels).unwrap();
         assert_eq!(
             name(&names::SHOULD_RATE_LIMIT_ERROR, &["redis_error"]),

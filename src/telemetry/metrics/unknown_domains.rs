@@ -1,4 +1,4 @@
-//! Requests for domains that have no rules. Callers may invent domains, so their number is bounded.
+//! Requests for domains without rules. Callers may invent domains, so their number is bounded.
 
 use std::{
     collections::BTreeMap,
@@ -10,21 +10,20 @@ use std::{
 
 use super::{
     OVERFLOW,
-    bounded::{Bounded, Placed, totals},
-    directory::Named,
+    directory::{Directory, Named},
     room::{Place, Room, cut},
     shard::{Counter, ShardCount},
 };
 use crate::clock::Time;
 
-/// One part in so many of the room for callers' series is for invented domains: they shall not take that of the
+/// Invented domains have one part in this many of the room for callers' series, so that they leave the rest to the
 /// metrics that an operator wants.
 const SHARE: usize = 10;
 
-/// The domains that requests name and no rules know.
+/// The requested domains that no rules have.
 #[derive(Debug)]
 pub(super) struct UnknownDomains {
-    domains: Bounded<UnknownDomain>,
+    domains: Directory<UnknownDomain>,
     /// Stands in for those that find no room.
     rest: UnknownDomain,
     shards: ShardCount,
@@ -33,7 +32,7 @@ pub(super) struct UnknownDomains {
 #[derive(Debug)]
 struct UnknownDomain {
     name: Box<str>,
-    /// Distinguishes this counter from others that had the name before.
+    /// Distinguishes this counter from earlier ones of the name.
     number: u64,
     requests: Counter,
     place: Option<Place>,
@@ -42,8 +41,8 @@ struct UnknownDomain {
 impl UnknownDomains {
     /// They take part of this room.
     pub(super) fn new(room: &Arc<Room>, shards: ShardCount) -> Self {
-        let room = Room::part(room, room.max().div_ceil(SHARE));
-        Self { domains: Bounded::new(room), rest: UnknownDomain::new(OVERFLOW, None, shards), shards }
+        let room = Room::part(room, room.max.div_ceil(SHARE));
+        Self { domains: Directory::new(room), rest: UnknownDomain::new(OVERFLOW, None, shards), shards }
     }
 
     /// Counts a request for this domain.
@@ -54,26 +53,23 @@ impl UnknownDomains {
         own.as_deref().unwrap_or(&self.rest).requests.increment();
     }
 
-    /// Gives up domains that nobody named for an hour.
-    pub(super) fn make_room(&self, now: Time) {
-        self.domains.make_room(now, |domain| domain.number);
+    /// Forgets domains that were idle for an hour, if a search is due or `is_due`.
+    pub(super) fn make_room(&self, now: Time, is_due: bool) {
+        if self.domains.room.is_search_due(now) || is_due {
+            self.domains.make_room(now, |domain| domain.number);
+        }
     }
 
-    /// What the domains take part of.
-    pub(super) fn room(&self) -> &Room {
-        self.domains.room()
-    }
-
-    /// The requests for each.
+    /// The requests by domain.
     pub(super) fn totals(&self) -> BTreeMap<String, u64> {
-        totals(&self.domains, &self.rest, |domain| domain.requests.get())
+        self.domains.totals(&self.rest, |domain| domain.requests.get())
     }
 
-    /// Shows each domain, which of the counters that had its name it has, and its requests.
-    pub(super) fn for_each(&self, mut show: impl FnMut(&str, u64, u64)) {
-        let mut show = |domain: &UnknownDomain| show(&domain.name, domain.number, domain.requests.get());
-        self.domains.names().for_each(&mut show);
-        show(&self.rest);
+    /// Visits each domain with the number of its counter and its requests.
+    pub(super) fn for_each(&self, mut visit: impl FnMut(&str, u64, u64)) {
+        let mut visit = |domain: &UnknownDomain| visit(&domain.name, domain.number, domain.requests.get());
+        self.domains.for_each(&mut visit);
+        visit(&self.rest);
     }
 }
 
@@ -89,9 +85,7 @@ impl Named for UnknownDomain {
     fn name(&self) -> &str {
         &self.name
     }
-}
 
-impl Placed for UnknownDomain {
     fn place(&self) -> Option<&Place> {
         self.place.as_ref()
     }
@@ -112,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn invented_domains_share_a_count_once_there_are_too_many() {
+    fn invented_domains_beyond_the_bound_share_a_count() {
         let domains = domains(20);
         for domain in ["a", "b", "c", "d", "a"] {
             domains.count(domain, NOW);
@@ -120,7 +114,7 @@ mod tests {
         assert_eq!(domains.totals(), named(&[("__overflow__", 2), ("a", 2), ("b", 1)]));
         let later = Time::from_seconds(NOW.seconds() + 3600);
         domains.count("a", later);
-        domains.make_room(later);
+        domains.make_room(later, true);
         domains.count("e", later);
         assert_eq!(domains.totals(), named(&[("__overflow__", 2), ("a", 3), ("e", 1)]), "b was idle");
     }
@@ -135,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn long_domains_are_cut_and_stay_apart() {
+    fn long_domains_are_cut_and_remain_distinct() {
         let domains = domains(1000);
         for end in ["a", "b", "b"] {
             domains.count(&format!("{}{end}", "é".repeat(1000)), NOW);

@@ -1,8 +1,8 @@
-//! What was counted, and what of it a sink has received: the next lines send the difference.
+//! The counts, and the part of them that a sink has received: the next lines send the difference.
 //!
-//! Nothing is queued for a sink that is unreachable. What was not sent is still counted, and is sent with the rest
-//! later. A name that is no longer counted stays here until its sum was sent, and comes back as another counter. The
-//! memory is that of the names, which are bounded elsewhere, and of [`MAX_GONE`] more.
+//! Nothing is queued for an unreachable sink: unsent counts are sent later. A removed name stays here until its sum was
+//! sent, and returns as another counter. The memory is that of the current names, which are bounded elsewhere, and of
+//! [`MAX_GONE`] removed ones.
 
 use std::{collections::HashMap, io};
 
@@ -11,19 +11,20 @@ use crate::telemetry::metrics::{
     OVERFLOW, Stats,
     gauges::Gauges,
     labels::statsd_key,
-    names::{self, Kind},
+    names::{self, Kind, Metric},
+    page::Value,
     rule::RuleCounter,
-    statsd_names::{self, Value},
+    statsd_names,
 };
 
-/// Names that are no longer counted, whose sums were not all sent to a sink.
+/// The most removed names with unsent sums.
 const MAX_GONE: usize = 10_000;
 
-/// The accounts of one sink.
+/// The counts of one sink.
 #[derive(Debug, Default)]
 pub(super) struct DeltaTracker {
     rules: Accounts<{ RuleCounter::ALL.len() }>,
-    /// Those that callers name and no rules know.
+    /// Domains without rules.
     domains: Accounts<1>,
     counters: Accounts<1>,
     times: HashMap<Box<str>, Times>,
@@ -32,22 +33,26 @@ pub(super) struct DeltaTracker {
 }
 
 impl DeltaTracker {
-    /// Takes note of all that is counted by now. Nobody who counts waits for it.
+    /// Reads all counters. No counting thread waits for it.
     pub(super) fn enter(&mut self, stats: &Stats, gauges: &Gauges) {
         self.round = self.round.wrapping_add(1);
-        let Self { rules, domains, counters, times, round, .. } = self;
-        stats.for_each_rule(|one, counts| rules.enter(one.full_key(), one.number(), counts, *round));
+        let Self { rules, domains, counters, times, gauges: current, round } = self;
+        stats.for_each_rule(|one, counts| rules.enter(one.full_key(), one.number, counts, *round));
         stats.for_each_unknown_domain(|name, number, n| domains.enter(name, number, [n], *round));
-        self.gauges.clear();
-        for single in stats.singles(gauges) {
-            match single.value {
-                Value::Number(n) if single.metric.kind == Kind::Gauge => self.gauges.push((single.name, n)),
+        current.clear();
+        let take = &mut |metric: &Metric, labels: &[&str], value: Value<'_>| {
+            let Some(name) = statsd_names::of_single(metric, labels) else { return };
+            match value {
+                Value::Whole(n) if metric.kind == Kind::Gauge => current.push((name, n)),
                 // Entered above, domain by domain.
-                Value::Number(_) if single.metric.name == names::DOMAIN_NOT_FOUND.name => {}
-                Value::Number(n) => counters.enter(&single.name, 0, [n], *round),
-                Value::Times(snapshot) => times.entry(single.name.into()).or_default().enter(&snapshot),
+                Value::Whole(_) if metric.name == names::DOMAIN_NOT_FOUND.name => {}
+                Value::Whole(n) => counters.enter(&name, 0, [n], *round),
+                Value::Times(snapshot) => times.entry(name.into()).or_default().enter(snapshot),
+                // No metric with a statsd name has one.
+                Value::Float(_) | Value::Distribution(_) => {}
             }
-        }
+        };
+        stats.samples(gauges, take);
         rules.forget_gone(*round, |full_key| {
             let domain = full_key.split('.').next().unwrap_or_default();
             format!("{domain}.{OVERFLOW}")
@@ -56,10 +61,10 @@ impl DeltaTracker {
         counters.forget_gone(*round, str::to_owned);
     }
 
-    /// Sends what was not sent yet, and the gauges.
+    /// Sends the unsent counts, and the gauges.
     ///
     /// # Errors
-    /// Those of the sink. What it did not take is sent the next time.
+    /// Of the sink. Counts that it did not receive are sent the next time.
     pub(super) fn send<'l>(&'l mut self, outbox: &mut Outbox<'_, 'l>) -> io::Result<()> {
         let rule =
             |full_key: &str, at: usize| RuleCounter::ALL.get(at).map(|c| statsd_names::of_rule(full_key, *c));
@@ -79,25 +84,19 @@ impl DeltaTracker {
     }
 }
 
-/// Sums by name, `N` to a name.
-#[derive(Debug)]
+/// `N` sums per name.
+#[derive(Debug, Default)]
 struct Accounts<const N: usize>(HashMap<Box<str>, Account<N>>);
-
-impl<const N: usize> Default for Accounts<N> {
-    fn default() -> Self {
-        Self(HashMap::new())
-    }
-}
 
 #[derive(Debug)]
 struct Account<const N: usize> {
-    /// Which of the counters that had the name was seen last, and what it read.
+    /// The last counter of the name, and its last values.
     number: u64,
     seen: [u64; N],
-    /// What all of them have counted.
+    /// The sums of all counters of the name.
     counted: [u64; N],
     sent: [u64; N],
-    /// When it was seen last.
+    /// The round that read it last.
     round: u64,
 }
 
@@ -106,7 +105,7 @@ impl<const N: usize> Account<N> {
         Self { number, seen: [0; N], counted: [0; N], sent: [0; N], round }
     }
 
-    /// What was not sent yet.
+    /// The unsent part.
     fn owed(&self) -> [u64; N] {
         let mut owed = self.counted;
         for (owed, sent) in owed.iter_mut().zip(self.sent) {
@@ -123,8 +122,8 @@ impl<const N: usize> Account<N> {
 }
 
 impl<const N: usize> Accounts<N> {
-    /// What the counter with this name and number reads. A new number is a counter that began anew, because the
-    /// name was given up meanwhile.
+    /// Enters the values of a counter. A new number is a counter that restarted at zero because the name was forgotten
+    /// meanwhile.
     fn enter(&mut self, name: &str, number: u64, reads: [u64; N], round: u64) {
         if !self.0.contains_key(name) {
             self.0.insert(name.into(), Account::new(number, round));
@@ -133,15 +132,15 @@ impl<const N: usize> Accounts<N> {
         let seen = if account.number == number { account.seen } else { [0; N] };
         let mut more = reads;
         for (more, seen) in more.iter_mut().zip(seen) {
-            // One that reads less than before began anew as well.
+            // A counter that decreased has restarted as well.
             *more = more.checked_sub(seen).unwrap_or(*more);
         }
         account.add(more);
         (account.number, account.seen, account.round) = (number, reads, round);
     }
 
-    /// Forgets names that are no longer counted, once their sums were sent. Too many of them are summed up under
-    /// another name, so that a sink that is unreachable for long needs no memory.
+    /// Forgets removed names once their sums were sent. Too many of them are summed up under another name, so that the
+    /// memory for an unreachable sink is bounded.
     fn forget_gone(&mut self, round: u64, overflow: impl Fn(&str) -> String) {
         self.0.retain(|_, account| account.round == round || account.owed() != [0; N]);
         if self.0.values().filter(|account| account.round != round).count() <= MAX_GONE {
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_was_given_up_and_came_back_is_sent_whole() {
+    fn a_counter_that_was_forgotten_and_returns_is_sent_from_zero() {
         let mut accounts = Accounts::<1>::default();
         accounts.enter("a", 1, [50], 1);
         settle(&mut accounts);
@@ -200,11 +199,11 @@ mod tests {
         assert_eq!(owed(&accounts), [("a".to_owned(), 80)]);
         settle(&mut accounts);
         accounts.enter("a", 2, [3], 4);
-        assert_eq!(owed(&accounts), [("a".to_owned(), 3)], "a counter that reads less began anew");
+        assert_eq!(owed(&accounts), [("a".to_owned(), 3)], "a counter that decreased has restarted");
     }
 
     #[test]
-    fn a_counter_that_is_gone_is_kept_until_it_is_sent() {
+    fn a_removed_counter_is_kept_until_it_is_sent() {
         let mut accounts = Accounts::<1>::default();
         accounts.enter("a", 1, [50], 1);
         accounts.forget_gone(2, str::to_owned);
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_are_gone_are_summed_up_when_they_are_too_many() {
+    fn removed_counters_beyond_the_bound_are_summed_up() {
         for (gone, left) in [(MAX_GONE, MAX_GONE + 1), (MAX_GONE + 1, 2)] {
             let mut accounts = Accounts::<1>::default();
             for n in 0..gone {

@@ -1,29 +1,30 @@
-//! One line for a sink: plain statsd, as the Go service's library writes it, or DogStatsD.
+//! Lines for a sink: plain statsd as the Go service's library writes it, or DogStatsD.
 
 use std::fmt::Write as _;
 
-use super::mogrifier::Mogrifier;
+use super::mogrifier::mogrify;
+use crate::settings::sinks::Mogrifier;
 
-/// The language that a sink reads.
+/// The protocol of a sink.
 #[derive(Debug)]
 pub struct Dialect(Form);
 
 #[derive(Debug)]
 enum Form {
-    /// Tags are a part of the name.
+    /// Tags are part of the name.
     Statsd { tags: String },
-    /// Tags stand at the end.
+    /// Tags are at the end of the line.
     Dog { tags: Vec<String>, mogrifiers: Vec<Mogrifier> },
 }
 
 /// The value of a line.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Amount {
-    /// So much was counted since the last time.
+    /// The increase since the last line.
     Count(u64),
-    /// It is so much now.
+    /// The current value.
     Gauge(u64),
-    /// So many things took so many milliseconds.
+    /// A number of equal durations.
     Times { millis: f64, times: u64 },
 }
 
@@ -39,7 +40,7 @@ impl Dialect {
         Self(Form::Statsd { tags: written })
     }
 
-    /// DogStatsD. `common` tags stand on each line as they are, before the others.
+    /// DogStatsD. Each line has the `common` tags unchanged, then `tags`, then those of a mogrifier.
     #[must_use]
     pub fn dog(common: &[(String, String)], tags: &[(String, String)], mogrifiers: Vec<Mogrifier>) -> Self {
         let common = common.iter().map(|(key, value)| tag(key, value));
@@ -47,7 +48,7 @@ impl Dialect {
         Self(Form::Dog { tags: common.chain(tags).collect(), mogrifiers })
     }
 
-    /// Appends a line, with its end.
+    /// Appends a line.
     pub(super) fn write(&self, line: &mut String, name: &str, amount: Amount) {
         match &self.0 {
             Form::Statsd { tags } => {
@@ -56,7 +57,7 @@ impl Dialect {
                 write_amount(line, amount);
             }
             Form::Dog { tags, mogrifiers } => {
-                let renamed = mogrifiers.iter().find_map(|mogrifier| mogrifier.apply(name));
+                let renamed = mogrifiers.iter().find_map(|mogrifier| mogrify(mogrifier, name));
                 let (name, own) = renamed.unwrap_or_else(|| (name.to_owned(), Vec::new()));
                 line.push_str(&clean(&name, NAME));
                 write_amount(line, amount);
@@ -72,7 +73,6 @@ impl Dialect {
 }
 
 fn write_amount(line: &mut String, amount: Amount) {
-    // Writing to a String cannot fail.
     let _ = match amount {
         Amount::Count(n) => write!(line, ":{n}|c"),
         Amount::Gauge(n) => write!(line, ":{n}|g"),
@@ -81,30 +81,29 @@ fn write_amount(line: &mut String, amount: Amount) {
     };
 }
 
-/// A number of milliseconds with up to six digits behind the point.
+/// Milliseconds with up to six decimal places.
 fn digits(millis: f64) -> String {
     let text = format!("{millis:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// The rate that makes a sink count one line as so many: those that cut off the fraction of its inverse
-/// get the number as well.
-#[expect(clippy::cast_precision_loss, reason = "no sink counts beyond 2^53 of anything in one line")]
+/// The sample rate that makes one line count as this many, also in a sink that truncates the inverse of the rate.
+#[expect(clippy::cast_precision_loss, reason = "sinks count in floats too")]
 fn sample_rate(times: u64) -> f64 {
     let times = times as f64;
     let rate = times.recip();
     if rate.recip() < times { rate.next_down() } else { rate }
 }
 
-/// What would end a name or a line.
+/// Ends a name or a line.
 const NAME: &[char] = &[':', '|'];
-/// What the Go service's library replaces in a tag's value.
+/// Replaced in the value of a tag by the Go service's library.
 const TAG_IN_NAME: &[char] = &['.', ':', '|'];
-/// What would end a tag.
+/// Ends a tag.
 const TAG: &[char] = &[',', '|'];
 
-/// The text with `_` for what means something to the sink. Callers may choose names, and a line's end
-/// among them would begin a line of their own.
+/// The text with `_` for special characters. Callers may choose names, and a line break in one would start a line of
+/// its own.
 fn clean(text: &str, special: &[char]) -> String {
     text.chars().map(|c| if c.is_control() || special.contains(&c) { '_' } else { c }).collect()
 }
@@ -113,7 +112,7 @@ fn tag(key: &str, value: &str) -> String {
     [&*clean(key, TAG), ":", &clean(value, TAG)].concat()
 }
 
-/// The tags that say something, by their keys.
+/// The tags without empty ones, in the order of their keys.
 fn sorted(tags: &[(String, String)]) -> Vec<(&str, &str)> {
     let pairs = tags.iter().map(|(key, value)| (key.as_str(), value.as_str()));
     let mut pairs: Vec<_> = pairs.filter(|(key, value)| !key.is_empty() && !value.is_empty()).collect();

@@ -1,13 +1,12 @@
-//! The way to a sink: opened when it is needed, closed when it fails, tried again with growing pauses.
+//! The connection to a sink: opened when needed, closed on failure, reopened with backoff.
 
 use std::{
-    io,
-    io::{Read, Write},
-    net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket},
-    os::unix::net::{UnixDatagram, UnixStream},
+    io::{self, Read as _, Write as _},
+    net::{SocketAddr, ToSocketAddrs},
     time::{Duration, Instant},
 };
 
+use socket2::{SockAddr, Type};
 use tracing::{debug, info, warn};
 
 use crate::{
@@ -16,24 +15,24 @@ use crate::{
     settings::{HostPort, sinks::SinkAddress},
 };
 
-/// What the Go service's library waits for a connection.
+/// The connect timeout of the Go service's library.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
-/// What it waits for a sink that does not read.
+/// Its write timeout.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
-/// A name may come to stand for another address, which a sender of datagrams would never notice.
+/// A sender of datagrams does not notice that the address of its host has changed.
 const LOOK_UP_AGAIN: Duration = Duration::from_secs(60);
-/// Seconds between two warnings about a sink.
+/// Seconds between warnings about a sink.
 const WARN_EVERY: u64 = 600;
 
-/// The way to one sink.
+/// The connection to a sink.
 #[derive(Debug)]
 pub(super) struct Link {
     target: SinkAddress,
-    /// Somebody set it; else it is the default, and nobody need be there.
-    is_asked_for: bool,
+    /// The sink is configured, not the default.
+    pub(super) is_asked_for: bool,
     socket: Option<Socket>,
     opened: Instant,
-    /// Counts failures, so that of a name's addresses another one is tried the next time.
+    /// Consecutive failures; selects among the addresses of a host.
     failures: usize,
     backoff: Backoff,
     not_before: Option<Instant>,
@@ -41,12 +40,12 @@ pub(super) struct Link {
     length_logged: bool,
 }
 
+/// A TCP, UDP or Unix socket.
 #[derive(Debug)]
-enum Socket {
-    Tcp(TcpStream),
-    Udp(UdpSocket),
-    Stream(UnixStream),
-    Datagram(UnixDatagram),
+struct Socket {
+    socket: socket2::Socket,
+    is_stream: bool,
+    is_ip: bool,
 }
 
 impl Link {
@@ -64,17 +63,10 @@ impl Link {
         }
     }
 
-    /// True when the sink is configured.
-    pub(super) fn is_asked_for(&self) -> bool {
-        self.is_asked_for
-    }
-
-    /// True when something can be sent; opens the way if it is time to. The last time it is always time.
+    /// True if the connection is open; reopens it after the backoff, or if this is the last flush.
     pub(super) fn is_open(&mut self, is_last: bool) -> bool {
-        let stale = matches!(self.socket, Some(Socket::Udp(_))) && self.opened.elapsed() > LOOK_UP_AGAIN;
-        if stale || self.socket.as_mut().is_some_and(|socket| !socket.is_alive()) {
-            self.socket = None;
-        }
+        let is_old = self.opened.elapsed() > LOOK_UP_AGAIN;
+        self.socket.take_if(|socket| (is_old && socket.is_udp()) || !socket.is_alive());
         if self.socket.is_some() {
             return true;
         }
@@ -94,17 +86,17 @@ impl Link {
         }
     }
 
-    /// The most bytes of one packet: what fits into a frame of an ordinary network; what agents read at
-    /// once from a unix socket; and for a stream as much as the Go service's library writes at once.
+    /// The maximum size of a packet: for a stream, that of a write of the Go service's library; for a Unix socket, that
+    /// of a read of agents; for UDP, that of an Ethernet frame.
     pub(super) fn packet_bytes(&self) -> usize {
         match &self.socket {
-            Some(Socket::Tcp(_) | Socket::Stream(_)) => 64 << 10,
-            Some(Socket::Datagram(_)) => 8 << 10,
-            Some(Socket::Udp(_)) | None => 1432,
+            Some(Socket { is_stream: true, .. }) => 64 << 10,
+            Some(Socket { is_ip: false, .. }) => 8 << 10,
+            _ => 1432,
         }
     }
 
-    /// Sends a packet. Says how many bytes of it are gone, and why no more.
+    /// Sends a packet, and returns the number of bytes sent and the error that stopped it.
     pub(super) fn send(&mut self, packet: &[u8]) -> (usize, io::Result<()>) {
         if packet.is_empty() {
             return (0, Ok(()));
@@ -114,11 +106,7 @@ impl Link {
         match result {
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
                 if !std::mem::replace(&mut self.length_logged, true) {
-                    warn!(
-                        "statsd: a line of {} bytes is too long for {} and is left out",
-                        packet.len(),
-                        self.target
-                    );
+                    warn!(sink = %self.target, bytes = packet.len(), "statsd: skipped a line that is too long");
                 }
                 (packet.len(), Ok(()))
             }
@@ -126,31 +114,27 @@ impl Link {
         }
     }
 
-    /// Takes note that everything was sent.
+    /// Notes that everything was sent.
     pub(super) fn succeeded(&mut self) {
         if std::mem::take(&mut self.failures) > 0 {
-            info!("statsd: {} takes statistics again", self.target);
+            info!(sink = %self.target, "statsd: sink recovered");
         }
         self.backoff.reset();
         self.not_before = None;
     }
 
-    /// Notes a failure, and logs it unless one was logged a short while ago.
+    /// Closes the connection after a failure, and logs it unless one was logged recently.
     pub(super) fn failed(&mut self, error: &io::Error) {
         self.socket = None;
         self.failures += 1;
         self.not_before = Some(Instant::now() + self.backoff.next_pause());
-        let target = &self.target;
-        if self.warnings.admit_now().is_none() {
-            debug!("statsd: {target} takes no statistics: {error}");
-            return;
-        }
-        if self.is_asked_for {
-            warn!("statsd: {target} takes no statistics: {error}. They are kept, and sent when it does");
+        let sink = &self.target;
+        if !self.is_asked_for {
+            debug!(%sink, %error, "statsd: cannot send to the default sink; USE_STATSD=false disables it");
+        } else if self.warnings.admit_now().is_some() {
+            warn!(%sink, %error, "statsd: cannot send; unsent metrics are kept");
         } else {
-            debug!(
-                "statsd: {target} takes no statistics: {error}. It is only the default; USE_STATSD=false sends none"
-            );
+            debug!(%sink, %error, "statsd: cannot send");
         }
     }
 }
@@ -161,11 +145,8 @@ impl Socket {
             SinkAddress::Tcp(HostPort { host, port }) => {
                 let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
                 for address in addresses(host, *port)? {
-                    match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
-                        Ok(stream) => {
-                            stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
-                            return Ok(Self::Tcp(stream));
-                        }
+                    match Self::connect(&address.into(), Type::STREAM) {
+                        Ok(socket) => return Ok(socket),
                         Err(error) => last = error,
                     }
                 }
@@ -173,107 +154,97 @@ impl Socket {
             }
             SinkAddress::Udp(HostPort { host, port }) => {
                 let addresses = addresses(host, *port)?;
-                let address = addresses.get(turn % addresses.len().max(1)).copied();
-                let Some(address) = address else { return Err(io::ErrorKind::NotFound.into()) };
-                let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-                let socket = UdpSocket::bind(any)?;
-                socket.connect(address)?;
-                socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
-                Ok(Self::Udp(socket))
+                let address = addresses.get(turn % addresses.len().max(1));
+                let address = address.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+                Self::connect(&(*address).into(), Type::DGRAM)
             }
             SinkAddress::Unix(path) => {
-                let socket = UnixDatagram::unbound()?;
-                socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
-                match socket.connect(path) {
-                    Ok(()) => Ok(Self::Datagram(socket)),
+                let address = SockAddr::unix(path)?;
+                match Self::connect(&address, Type::DGRAM) {
                     Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => {
-                        let stream = UnixStream::connect(path)?;
-                        stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
-                        Ok(Self::Stream(stream))
+                        Self::connect(&address, Type::STREAM)
                     }
-                    Err(error) => Err(error),
+                    result => result,
                 }
             }
         }
     }
 
-    /// False when the other end of a stream is closed. Writing would show it too late: the first packet
-    /// after the end is taken by the system and lost.
+    fn connect(address: &SockAddr, kind: Type) -> io::Result<Self> {
+        let socket = socket2::Socket::new(address.domain(), kind, None)?;
+        socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
+        let is_ip = !address.is_unix();
+        if is_ip {
+            socket.connect_timeout(address, CONNECT_TIMEOUT)?
+        } else {
+            socket.connect(address)?
+        }
+        Ok(Self { socket, is_stream: kind == Type::STREAM, is_ip })
+    }
+
+    fn is_udp(&self) -> bool {
+        self.is_ip && !self.is_stream
+    }
+
+    /// False if the peer has closed a stream. A write would notice too late: the system accepts the first packet after
+    /// the close, which is lost.
     fn is_alive(&mut self) -> bool {
-        match self {
-            Self::Tcp(stream) => {
-                stream.set_nonblocking(true).is_ok()
-                    && !at_end(stream)
-                    && stream.set_nonblocking(false).is_ok()
+        !self.is_stream
+            || (self.socket.set_nonblocking(true).is_ok()
+                && !self.at_end()
+                && self.socket.set_nonblocking(false).is_ok())
+    }
+
+    /// Whether a stream that does not block is at its end. Data from the sink is discarded.
+    fn at_end(&mut self) -> bool {
+        let mut discarded = [0; 512];
+        loop {
+            match self.socket.read(&mut discarded) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
             }
-            Self::Stream(stream) => {
-                stream.set_nonblocking(true).is_ok()
-                    && !at_end(stream)
-                    && stream.set_nonblocking(false).is_ok()
-            }
-            Self::Udp(_) | Self::Datagram(_) => true,
         }
     }
 
+    /// Sends a packet, and returns the number of bytes sent and the error that stopped it.
     fn send(&mut self, packet: &[u8]) -> (usize, io::Result<()>) {
-        // Some readers of datagrams take what follows the last line's end for an empty line.
+        if self.is_stream {
+            return self.write(packet);
+        }
+        // Some receivers of datagrams take the text after the last line break for an empty line.
         let datagram = packet.strip_suffix(b"\n").unwrap_or(packet);
-        let whole = |result: io::Result<usize>| match result {
-            Ok(_) => (packet.len(), Ok(())),
-            Err(error) => (0, Err(error)),
-        };
-        match self {
-            Self::Tcp(stream) => write(stream, packet),
-            Self::Stream(stream) => write(stream, packet),
-            Self::Datagram(socket) => whole(socket.send(datagram)),
-            Self::Udp(socket) => {
-                // A refused packet on this machine is known as soon as it is sent.
-                let refused = |sent| match socket.take_error() {
-                    Ok(None) => Ok(sent),
-                    Ok(Some(error)) | Err(error) => Err(error),
-                };
-                whole(socket.send(datagram).and_then(refused))
+        // On one host, a refused packet is known as soon as it is sent.
+        match self.socket.send(datagram).and_then(|_| self.socket.take_error()) {
+            Ok(None) => (packet.len(), Ok(())),
+            Ok(Some(error)) | Err(error) => (0, Err(error)),
+        }
+    }
+
+    fn write(&mut self, packet: &[u8]) -> (usize, io::Result<()>) {
+        let mut sent = 0;
+        while sent < packet.len() {
+            match self.socket.write(&packet[sent..]) {
+                Ok(0) => return (sent, Err(io::ErrorKind::WriteZero.into())),
+                Ok(n) => sent += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return (sent, Err(io::Error::new(io::ErrorKind::TimedOut, "write timed out")));
+                }
+                Err(error) => return (sent, Err(error)),
             }
         }
+        (sent, Ok(()))
     }
 }
 
-/// The addresses of a host, those of IPv4 first, as Go takes them.
+/// The addresses of a host, IPv4 first, as in Go.
 fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    let found = (host, port).to_socket_addrs().map_err(|error| {
-        io::Error::new(error.kind(), format!("the host {host:?} is unknown here: {error}"))
-    })?;
+    let found = (host, port).to_socket_addrs();
+    let found =
+        found.map_err(|error| io::Error::new(error.kind(), format!("cannot resolve {host:?}: {error}")))?;
     let mut found: Vec<_> = found.collect();
     found.sort_by_key(SocketAddr::is_ipv6);
     Ok(found)
-}
-
-/// Whether a stream that does not block is at its end. What a sink says is passed over.
-fn at_end(stream: &mut impl Read) -> bool {
-    let mut said = [0; 512];
-    loop {
-        match stream.read(&mut said) {
-            Ok(0) => return true,
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
-        }
-    }
-}
-
-/// Writes all, or says how much was written before it failed.
-fn write(stream: &mut impl Write, packet: &[u8]) -> (usize, io::Result<()>) {
-    let mut sent = 0;
-    while sent < packet.len() {
-        match stream.write(&packet[sent..]) {
-            Ok(0) => return (sent, Err(io::ErrorKind::WriteZero.into())),
-            Ok(n) => sent += n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return (sent, Err(io::Error::new(io::ErrorKind::TimedOut, "it does not read")));
-            }
-            Err(error) => return (sent, Err(error)),
-        }
-    }
-    (sent, Ok(()))
 }

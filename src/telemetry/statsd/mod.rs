@@ -1,8 +1,8 @@
 //! Sinks: metrics are sent to statsd, to DogStatsD or to both, at an interval and at shutdown.
 //!
-//! Reading order: [`start`] gives each sink a thread of its own, whose `DeltaTracker` knows what the sink has
-//! received; `line` writes it, [`Mogrifier`] renames it, `outbox` packs it, `link` is the connection. Workers never
-//! wait for a sink, and no sink waits for another.
+//! Reading order: [`start`] runs a thread per sink, whose `DeltaTracker` knows the counts that the sink has received;
+//! `line` writes a count, `mogrifier` renames it, `outbox` packs lines, `link` is the connection. Workers never wait for a
+//! sink, and no sink waits for another.
 
 mod delta_tracker;
 mod line;
@@ -14,7 +14,7 @@ mod tests;
 mod times;
 
 use std::{
-    fmt, io,
+    io,
     sync::{
         Arc,
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::{line::Dialect, mogrifier::Mogrifier};
+pub use self::line::Dialect;
 
 use self::{delta_tracker::DeltaTracker, link::Link, outbox::Outbox};
 use crate::{
@@ -35,24 +35,25 @@ use crate::{
 /// A sink.
 #[derive(Debug)]
 pub struct Sink {
-    /// Where.
+    /// Where metrics are sent.
     pub target: SinkAddress,
-    /// In which language.
+    /// Its protocol.
     pub dialect: Dialect,
-    /// False when nobody asked for it and it is no trouble that nobody is there.
+    /// False for the default sink, which may be absent.
     pub is_asked_for: bool,
 }
 
-/// The present state of other rooms, asked for at each flush.
+/// Reads the state of other modules, at each flush.
 pub type State = Arc<dyn Fn() -> Gauges + Send + Sync>;
 
 /// The running sinks.
+#[derive(Debug)]
 pub struct Flushing(Vec<(Sender<()>, JoinHandle<()>)>);
 
-/// Sends what was counted to each sink, every `interval` from now on.
+/// Sends metrics to each sink at this interval.
 ///
 /// # Errors
-/// When the system grants no thread.
+/// If a thread cannot be started.
 pub fn start(
     stats: &Arc<Stats>,
     state: &State,
@@ -67,7 +68,7 @@ pub fn start(
             deltas: DeltaTracker::default(),
             link: Link::new(sink.target, sink.is_asked_for),
             dialect: sink.dialect,
-            noted: Instant::now(),
+            entered: Instant::now(),
         };
         let run = move || flusher.run(interval, &stopped);
         Ok((stop, thread::Builder::new().name("statsd".to_owned()).spawn(run)?))
@@ -76,19 +77,13 @@ pub fn start(
 }
 
 impl Flushing {
-    /// Sends the rest to every sink, and waits until that is done, or for `patience`.
+    /// Sends the rest to every sink, and waits for it up to `patience`.
     pub fn finish(self, patience: Duration) {
         let end = Instant::now() + patience;
         let threads: Vec<_> = self.0.into_iter().map(|(_, thread)| thread).collect();
         while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < end {
             thread::sleep(Duration::from_millis(2));
         }
-    }
-}
-
-impl fmt::Debug for Flushing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} sinks", self.0.len())
     }
 }
 
@@ -99,12 +94,12 @@ struct Flusher {
     deltas: DeltaTracker,
     link: Link,
     dialect: Dialect,
-    /// When it was last noted what was counted.
-    noted: Instant,
+    /// The last time counters were read.
+    entered: Instant,
 }
 
-/// How often is noted what was counted while the sink is away.
-const NOTE_EVERY: Duration = Duration::from_secs(900);
+/// The interval of reading counters while the sink is unreachable: idle names are forgotten after an hour.
+const ENTER_EVERY: Duration = Duration::from_secs(900);
 
 impl Flusher {
     fn run(&mut self, interval: Duration, stopped: &Receiver<()>) {
@@ -112,32 +107,27 @@ impl Flusher {
         loop {
             let wait = next.saturating_duration_since(Instant::now());
             let is_last = stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout);
-            // What a flush that panicked did not send is sent by the next one.
+            // The next flush sends what a flush that panicked did not.
             let _ = panics::catch(Boundary::Statsd, || self.flush(is_last));
             if is_last {
                 return;
             }
-            // After a slow flush the next one comes an interval later, and none are made up for.
+            // A slow flush delays the next one; missed flushes are not made up for.
             next = (next + interval).max(Instant::now());
         }
     }
 
-    /// Takes note of what a sink that is away is owed: names that nobody uses are given up after an hour.
-    fn note(&mut self) {
-        if self.link.is_asked_for() && self.noted.elapsed() > NOTE_EVERY {
-            self.noted = Instant::now();
-            self.deltas.enter(&self.stats, &(self.state)());
-        }
-    }
-
     fn flush(&mut self, is_last: bool) {
-        if !self.link.is_open(is_last) {
-            self.note();
+        let is_open = self.link.is_open(is_last);
+        if !is_open && (!self.link.is_asked_for || self.entered.elapsed() <= ENTER_EVERY) {
             return;
         }
-        self.noted = Instant::now();
+        self.entered = Instant::now();
         panics::point("statsd");
         self.deltas.enter(&self.stats, &(self.state)());
+        if !is_open {
+            return;
+        }
         match self.deltas.send(&mut Outbox::new(&mut self.link, &self.dialect)) {
             Ok(()) => self.link.succeeded(),
             Err(error) => self.link.failed(&error),

@@ -1,4 +1,4 @@
-//! Lines on their way to a sink: packed as large as the way allows, and settled when they are gone.
+//! Packs lines into packets for a sink, and settles the counts of sent lines.
 
 use std::{io, thread, time::Duration};
 
@@ -7,12 +7,12 @@ use super::{
     link::Link,
 };
 
-/// After so many bytes the sender rests. A flush of ten thousand rules would else take a core from those
-/// who answer requests, and overrun the buffer of a sink that reads datagrams: Linux gives it 208 KiB.
+/// The sender pauses after this many bytes. Otherwise a flush of ten thousand rules would take a core from the workers,
+/// and overrun the receive buffer of a UDP sink, which is 208 KiB on Linux.
 const BURST: usize = 64 << 10;
 const REST: Duration = Duration::from_millis(1);
 
-/// Lines that were not sent yet.
+/// Unsent lines.
 pub(super) struct Outbox<'s, 'l> {
     link: &'s mut Link,
     dialect: &'s Dialect,
@@ -23,9 +23,9 @@ pub(super) struct Outbox<'s, 'l> {
 
 /// A line of the packet.
 struct Line<'l> {
-    /// Where it ends.
+    /// Its end in the packet.
     end: usize,
-    /// What is settled when the line is sent, and the value then.
+    /// The sent count, and its value once the line is sent.
     settles: Option<(&'l mut u64, u64)>,
 }
 
@@ -34,7 +34,7 @@ impl<'s, 'l> Outbox<'s, 'l> {
         Self { link, dialect, packet: String::new(), lines: Vec::new(), since_rest: 0 }
     }
 
-    /// Adds a line, and sends those before it if there is no more room.
+    /// Adds a line; sends the packet first if the line does not fit.
     pub(super) fn put(
         &mut self,
         name: &str,
@@ -52,11 +52,11 @@ impl<'s, 'l> Outbox<'s, 'l> {
         Ok(())
     }
 
-    /// Sends what is there, and settles as much as went.
+    /// Sends the packet, and settles the lines that were sent.
     pub(super) fn send(&mut self) -> io::Result<()> {
         let (bytes, result) = self.link.send(self.packet.as_bytes());
         for line in self.lines.drain(..) {
-            // A line whose end alone is missing is counted by who reads up to where the stream breaks off.
+            // A sink that reads to the end of a stream counts a line without its line break.
             if let Some((sent, counted)) = line.settles
                 && line.end <= bytes + 1
             {

@@ -1,4 +1,4 @@
-//! Sinks of every kind, on real sockets: what arrives in all is what was counted.
+//! Sinks of every kind, on real sockets: every count arrives once.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const HITS: &str = "ratelimit.service.rate_limit.d.k.total_hits";
 
 fn stats() -> Arc<Stats> {
-    // Rules that nobody holds are forgotten beyond this number, and tests hold none.
+    // Rules without references are forgotten beyond this number, and tests hold none.
     Arc::new(Stats::new(StatsOptions { max_series: 100_000, ..StatsOptions::default() }))
 }
 
@@ -47,7 +47,7 @@ fn here(address: std::net::SocketAddr) -> (String, u16) {
 fn sums(text: &str) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for line in text.lines() {
-        let (name, rest) = line.split_once(':').unwrap_or_else(|| panic!("no line of statsd: {line:?}"));
+        let (name, rest) = line.split_once(':').unwrap_or_else(|| panic!("not a statsd line: {line:?}"));
         let mut parts = rest.split('|');
         let (value, kind) = (parts.next().unwrap(), parts.next().unwrap());
         let sum = sums.entry(name.to_owned()).or_default();
@@ -101,7 +101,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn over_tcp_everything_that_was_counted_arrives_once() {
+fn over_tcp_every_count_arrives_once() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (host, port) = here(listener.local_addr().unwrap());
     let stats = stats();
@@ -118,7 +118,7 @@ fn over_tcp_everything_that_was_counted_arrives_once() {
     let value = |name: &str| found.get(name).copied();
     assert_eq!(value(HITS), Some(199 * 100));
     assert_eq!(value("ratelimit.service.rate_limit.d.many_77.over_limit"), Some(77));
-    assert_eq!(value("ratelimit.service.rate_limit.d.many_0.over_limit"), None, "nothing is not sent");
+    assert_eq!(value("ratelimit.service.rate_limit.d.many_0.over_limit"), None, "zero is not sent");
     assert_eq!(value("ratelimit_server.ShouldRateLimit.total_requests"), Some(200));
     assert_eq!(value("ratelimit_server.ShouldRateLimit.response_time"), Some(200));
     assert_eq!(value("ratelimit.localcache.entryCount"), Some(5));
@@ -126,7 +126,7 @@ fn over_tcp_everything_that_was_counted_arrives_once() {
 }
 
 #[test]
-fn datagrams_are_no_longer_than_their_way_allows() {
+fn datagrams_respect_the_size_limit_of_their_socket() {
     let stats = stats();
     for n in 0..2_000_u64 {
         stats.rule("d", &format!("d.{}_{n}", "x".repeat(60))).add(RuleCounter::TotalHits, n + 1);
@@ -160,7 +160,7 @@ fn datagrams_are_no_longer_than_their_way_allows() {
 }
 
 #[test]
-fn a_unix_socket_may_be_a_stream() {
+fn sends_to_a_unix_stream_socket() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("statsd");
     let listener = UnixListener::bind(&path).unwrap();
@@ -172,8 +172,8 @@ fn a_unix_socket_may_be_a_stream() {
 }
 
 #[test]
-fn what_was_counted_while_nobody_listened_is_sent_later() {
-    // Nobody else gets the port while the socket that had it is bound again.
+fn counts_for_an_absent_sink_are_sent_later() {
+    // No other test gets the port before it is bound again.
     let gone = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = gone.local_addr().unwrap();
     drop(gone);
@@ -190,7 +190,7 @@ fn what_was_counted_while_nobody_listened_is_sent_later() {
 }
 
 #[test]
-fn a_sink_that_comes_back_receives_what_it_missed() {
+fn a_sink_that_returns_receives_the_missed_counts() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (host, port) = here(address);
@@ -216,7 +216,7 @@ fn a_sink_that_comes_back_receives_what_it_missed() {
 }
 
 #[test]
-fn a_sink_that_does_not_read_holds_up_nobody_and_gets_all_in_the_end() {
+fn a_sink_that_does_not_read_delays_no_other_and_receives_every_count() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (host, port) = here(listener.local_addr().unwrap());
     let stats = stats();
@@ -259,7 +259,7 @@ fn a_sink_that_does_not_read_holds_up_nobody_and_gets_all_in_the_end() {
     });
     thread::sleep(Duration::from_secs(2));
     flushing.finish(PATIENCE);
-    // A line that broke off is no line; all others count.
+    // A truncated line does not count.
     let text = next.join().unwrap();
     let whole: String = text.split_inclusive('\n').filter(|line| line.contains('|')).collect();
     let hits: u64 =
@@ -268,7 +268,7 @@ fn a_sink_that_does_not_read_holds_up_nobody_and_gets_all_in_the_end() {
 }
 
 #[test]
-fn a_rule_that_was_forgotten_and_comes_back_counts_from_its_new_beginning() {
+fn a_rule_that_was_forgotten_and_returns_counts_from_zero() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (host, port) = here(listener.local_addr().unwrap());
     let mut link = Link::new(SinkAddress::Tcp(HostPort { host, port }), true);
@@ -286,8 +286,8 @@ fn a_rule_that_was_forgotten_and_comes_back_counts_from_its_new_beginning() {
 }
 
 #[test]
-fn the_end_does_not_wait_for_a_sink_that_does_not_read() {
-    // It takes the connection and reads nothing, so that the rest does not go.
+fn shutdown_does_not_wait_for_a_sink_that_does_not_read() {
+    // It accepts the connection and reads nothing, so that writes block.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (host, port) = here(listener.local_addr().unwrap());
     let stats = stats();

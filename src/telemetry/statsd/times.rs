@@ -1,18 +1,17 @@
-//! Response times for a sink. They are counted in buckets, so one line is sent for each bucket, with the number of
-//! times in it.
+//! Response times for a sink: one line per bucket, with the number of times in it.
 //!
-//! The Go service sends a line for each request. Their number and their sum are the same here, as far
-//! as times within a bucket may be moved.
+//! The Go service sends a line for each request. The number and the sum are the same here, as far as times may move
+//! within their bucket.
 
 use std::time::Duration;
 
 use super::line::Amount;
 use crate::telemetry::metrics::histogram::{BOUNDS_MICROS, Snapshot};
 
-/// The buckets of [`BOUNDS_MICROS`], and what is beyond.
+/// The buckets of [`BOUNDS_MICROS`], and one beyond the last bound.
 const BUCKETS: usize = BOUNDS_MICROS.len() + 1;
 
-/// The times of one method: all that were counted, and those of them that were sent.
+/// The response times of one method, counted and sent.
 #[derive(Debug, Default)]
 pub(super) struct Times {
     counted: [u64; BUCKETS],
@@ -22,9 +21,9 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Takes note of what is counted by now.
+    /// Enters the current values.
     pub(super) fn enter(&mut self, now: &Snapshot) {
-        // The first line of the last flush had the sum up to then.
+        // Everything was sent, so the sum was sent too.
         if self.sent == self.counted {
             self.sent_sum = self.sum;
         }
@@ -36,7 +35,7 @@ impl Times {
         self.sum = now.sum;
     }
 
-    /// The lines to send, each with the count that is then sent.
+    /// The unsent lines, each with the count to settle.
     pub(super) fn owed(&mut self) -> impl Iterator<Item = (Amount, &mut u64, u64)> {
         let owed: [u64; BUCKETS] =
             std::array::from_fn(|bucket| self.counted[bucket].saturating_sub(self.sent[bucket]));
@@ -49,10 +48,10 @@ impl Times {
     }
 }
 
-/// A time for each bucket, so that all of them come to `sum` milliseconds: equally far into each bucket.
-/// What is beyond the last bound takes what the others leave.
+/// A time for each bucket, at the same fraction of each, so that their sum is `sum` milliseconds. Times beyond the last
+/// bound take the rest.
 fn spread(counts: &[u64; BUCKETS], sum: f64) -> [f64; BUCKETS] {
-    #[expect(clippy::cast_precision_loss, reason = "it is a mean that is looked for")]
+    #[expect(clippy::cast_precision_loss, reason = "the result is a mean")]
     let counts = counts.map(|n| n as f64);
     let bounds = BOUNDS_MICROS.map(|micros| f64::from(micros) / 1e3);
     let lower = |bucket: usize| if bucket == 0 { 0.0 } else { bounds[bucket - 1] };
@@ -79,7 +78,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn number_and_sum_are_those_that_were_counted(
+        fn keeps_the_number_and_the_sum(
             rounds in prop::collection::vec(prop::collection::vec(0_u64..4_000_000_000, 0..20), 1..4)
         ) {
             let histogram = Histogram::new(ShardCount::for_workers(1));
@@ -105,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_sent_is_sent_the_next_time() {
+    fn unsent_times_are_sent_the_next_time() {
         let histogram = Histogram::new(ShardCount::for_workers(1));
         let mut times = Times::default();
         for _ in 0..2 {

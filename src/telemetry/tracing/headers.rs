@@ -1,44 +1,43 @@
-//! The parent of a span: the caller's headers, as W3C (`traceparent`) and B3 (one header or several) have
-//! them.
+//! The parent span in a call's headers: W3C (`traceparent`) or B3 (one header or several).
 //!
-//! Where a call has both, B3 counts, as in the Go service. What cannot be read is as if not sent.
+//! B3 takes precedence, as in the Go service. Invalid headers are ignored.
 
 use http::{HeaderMap, HeaderValue};
 
-/// The number of a trace, never 0.
+/// The id of a trace, never 0.
 pub(super) type TraceId = u128;
 
-/// The number of a span, never 0.
+/// The id of a span, never 0.
 pub(super) type SpanId = u64;
 
-/// What the caller says of its trace.
+/// The trace context of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Parent {
-    /// Nothing.
+    /// The call has none.
     Unknown,
-    /// There is no span to join, but the call is to be traced.
+    /// The call must be sampled, in a new trace.
     Sampled,
-    /// The call is not to be traced, whatever it belongs to.
+    /// The call must not be sampled.
     Unsampled,
-    /// It is part of this span.
+    /// The parent span.
     Span {
         trace: TraceId,
         span: SpanId,
-        /// Whether the trace is recorded; none leaves it to us.
+        /// The sampling decision; `None` defers it to this service.
         sampled: Option<bool>,
-        /// `tracestate`, handed on as it came.
+        /// `tracestate`, unchanged.
         state: String,
     },
 }
 
-/// As many characters of `tracestate` are kept as W3C asks for at least; what is longer is left out.
+/// The longest `tracestate` that is kept: the minimum that W3C requires.
 const LONGEST_STATE: usize = 512;
 
 impl Parent {
     pub(super) fn of(headers: &HeaderMap) -> Self {
         match b3_single(headers).unwrap_or_else(|| b3_multi(headers)) {
             Self::Unknown => w3c(headers).unwrap_or(Self::Unknown),
-            // B3 says what is to be done, W3C where: together they are whole.
+            // B3 has the decision and W3C the parent.
             Self::Sampled => match w3c(headers) {
                 Some(Self::Span { trace, span, state, .. }) => {
                     Self::Span { trace, span, sampled: Some(true), state }
@@ -54,7 +53,7 @@ fn text<'h>(headers: &'h HeaderMap, name: &'static str) -> Option<&'h str> {
     headers.get(name).map(HeaderValue::to_str)?.ok()
 }
 
-/// `version-trace-span-flags`. A later version may have more behind it.
+/// `version-trace-span-flags`. Later versions may append fields.
 fn w3c(headers: &HeaderMap) -> Option<Parent> {
     let text = text(headers, "traceparent")?.trim();
     let mut parts = text.split('-');
@@ -75,16 +74,18 @@ fn state(headers: &HeaderMap) -> String {
     Some(members.join(",")).filter(|state| state.len() <= LONGEST_STATE).unwrap_or_default()
 }
 
-/// `trace-span`, `trace-span-sampled`, `trace-span-sampled-parent`, or what is to be done alone.
+/// `trace-span`, `trace-span-sampled`, `trace-span-sampled-parent`, or `sampled` alone.
 fn b3_single(headers: &HeaderMap) -> Option<Parent> {
     let text = text(headers, "b3")?.trim();
     let parts: Vec<&str> = text.split('-').collect();
     match parts[..] {
-        [to_do] => sampled(to_do).map(|sampled| if sampled { Parent::Sampled } else { Parent::Unsampled }),
+        [decision] => {
+            sampled(decision).map(|sampled| if sampled { Parent::Sampled } else { Parent::Unsampled })
+        }
         [trace, span, ref rest @ ..] if rest.len() <= 2 => {
             let (trace, span) = (trace_id(trace)?, span_id(span)?);
             let sampled = match rest.first() {
-                Some(to_do) => Some(sampled(to_do)?),
+                Some(decision) => Some(sampled(decision)?),
                 None => None,
             };
             Some(Parent::Span { trace, span, sampled, state: String::new() })
@@ -106,7 +107,7 @@ fn b3_multi(headers: &HeaderMap) -> Parent {
     }
 }
 
-/// B3's word for what is to be done; old senders write it out.
+/// The sampling decision of B3; old senders use words.
 fn sampled(text: &str) -> Option<bool> {
     match text {
         "1" | "d" | "true" => Some(true),
@@ -115,7 +116,7 @@ fn sampled(text: &str) -> Option<bool> {
     }
 }
 
-/// Of 128 bits, or of 64 as in B3.
+/// 128 bits, or 64 as in B3.
 fn trace_id(text: &str) -> Option<TraceId> {
     let fits = matches!(text.len(), 16 | 32) && is_hex(text);
     fits.then(|| u128::from_str_radix(text, 16).ok()).flatten().filter(|id| *id != 0)
@@ -130,14 +131,14 @@ fn is_hex(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// W3C takes no capitals.
+/// W3C does not allow upper case.
 fn is_lower_hex(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Lines of `name: value` as a call's headers.
+/// Parses lines of `name: value` as headers.
 #[cfg(any(test, fuzzing))]
-pub(super) fn fuzz(bytes: &[u8]) {
+pub(crate) fn fuzz(bytes: &[u8]) {
     let mut headers = HeaderMap::new();
     for line in bytes.split(|byte| *byte == b'\n') {
         let mut parts = line.splitn(2, |byte| *byte == b':');
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn w3c_is_read() {
+    fn parses_w3c() {
         for (end, sampled) in [("01", true), ("00", false), ("03", true), ("02", false)] {
             let text = format!("00-{TRACE}-{SPAN}-{end}");
             assert_eq!(parent(&[("traceparent", &text)]), joined(Some(sampled), ""), "{text}");
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn tracestate_is_handed_on() {
+    fn keeps_tracestate() {
         let text = format!("00-{TRACE}-{SPAN}-01");
         let mut headers =
             vec![("traceparent", text.as_str()), ("tracestate", "a=1,b=2"), ("tracestate", "c=3")];
@@ -199,12 +200,12 @@ mod tests {
         let long = "a=".to_owned() + &"x".repeat(600);
         headers.truncate(1);
         headers.push(("tracestate", &long));
-        assert_eq!(parent(&headers), joined(Some(true), ""), "what is too long is left out");
-        assert_eq!(parent(&[("tracestate", "a=1")]), Parent::Unknown, "alone it means nothing");
+        assert_eq!(parent(&headers), joined(Some(true), ""), "a value that is too long is dropped");
+        assert_eq!(parent(&[("tracestate", "a=1")]), Parent::Unknown, "it is ignored without traceparent");
     }
 
     #[test]
-    fn what_is_no_traceparent_is_as_if_not_sent() {
+    fn ignores_an_invalid_traceparent() {
         for text in [
             String::new(),
             format!("00-{TRACE}-{SPAN}"),
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn b3_is_read_from_one_header() {
+    fn parses_b3_from_one_header() {
         for (end, sampled) in [
             ("", None),
             ("-1", Some(true)),
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn b3_is_read_from_several_headers() {
+    fn parses_b3_from_several_headers() {
         let ids = [("x-b3-traceid", TRACE), ("x-b3-spanid", SPAN)];
         for (more, sampled) in [
             (&[][..], None),
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn b3_counts_before_w3c_and_one_header_before_several() {
+    fn b3_takes_precedence_over_w3c_and_one_header_over_several() {
         let w3c = format!("00-{TRACE}-{SPAN}-01");
         let other = ("x-b3-traceid", "00000000000000000000000000000001");
         let b3 = [("traceparent", w3c.as_str()), other, ("x-b3-spanid", SPAN), ("x-b3-sampled", "0")];
@@ -277,7 +278,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_headers_are_read(texts in prop::collection::vec("[0-9a-fA-FdxX é-]{0,80}", 4)) {
+        fn no_headers_panic(texts in prop::collection::vec("[0-9a-fA-FdxX é-]{0,80}", 4)) {
             let names = ["traceparent", "b3", "x-b3-traceid", "x-b3-spanid"];
             let headers: Vec<_> = names.into_iter().zip(texts.iter().map(String::as_str)).collect();
             parent(&headers);

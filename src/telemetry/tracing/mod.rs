@@ -25,6 +25,8 @@ use std::{
 use http::HeaderMap;
 use tokio::sync::{mpsc, watch};
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use headers::fuzz as fuzz_headers;
 pub use span::{Kind, OpenSpan, Value};
 
 use crate::{mutex::lock, settings::spans::Spans};
@@ -68,13 +70,13 @@ impl Tracer {
     /// Starts the thread that sends the spans.
     ///
     /// # Errors
-    /// All that is wrong with the files that the settings name; or the system grants no thread.
+    /// Every invalid file of the settings, or that the thread cannot be started.
     pub fn start(settings: &Spans) -> Result<Arc<Self>, Vec<String>> {
         let (queue, queued) = mpsc::channel(settings.max_queued);
         let (ending, end) = watch::channel(false);
         let counts = Arc::<Counts>::default();
         let exporter = export::Exporter::new(settings, queued, end, counts.clone())?;
-        let no_thread = |error: io::Error| vec![format!("the system grants no thread for tracing: {error}")];
+        let no_thread = |error: io::Error| vec![format!("cannot start the thread of tracing: {error}")];
         let thread = exporter.start().map_err(no_thread)?;
         Ok(Arc::new(Self {
             sampler: Sampler::new(settings.sampling_rate),
@@ -119,7 +121,7 @@ impl Tracer {
     pub fn end(&self) {
         self.ending.send_replace(true);
         let thread = lock(&self.exporter).take();
-        // An exporter that panicked has said so on its own.
+        // A panic of the exporter was logged.
         let _ = thread.map(JoinHandle::join);
     }
 
@@ -131,13 +133,13 @@ impl Tracer {
 }
 
 impl Counts {
-    /// Spans that the collector has taken.
+    /// Spans accepted by the collector.
     #[must_use]
     pub fn exported(&self) -> u64 {
         self.exported.load(Relaxed)
     }
 
-    /// Spans that were dropped for this reason.
+    /// Spans dropped for this reason.
     #[must_use]
     pub fn dropped(&self, reason: Dropped) -> u64 {
         self.dropped.get(reason as usize).map_or(0, |dropped| dropped.load(Relaxed))
@@ -154,12 +156,6 @@ impl Counts {
     }
 }
 
-/// The headers that a span is joined by.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz_headers(bytes: &[u8]) {
-    headers::fuzz(bytes);
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -167,7 +163,7 @@ mod tests {
     use super::*;
     use crate::settings::spans::{Collector, Protocol};
 
-    /// A tracer of everything, whose collector is not there.
+    /// A tracer of all calls without a collector.
     fn tracer(max_queued: usize) -> Arc<Tracer> {
         let collector = Collector {
             protocol: Protocol::Http,
@@ -195,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn every_span_that_is_not_sent_is_counted_once() {
+    fn unsent_spans_are_counted_once() {
         let tracer = tracer(1000);
         for _ in 0..10 {
             tracer.join(&HeaderMap::new(), "call").unwrap().answered();
@@ -203,16 +199,16 @@ mod tests {
         tracer.end();
         assert_eq!((dropped(&tracer), tracer.counts().exported()), ([0, 10, 0, 0], 0));
         tracer.join(&HeaderMap::new(), "call").unwrap().answered();
-        assert_eq!(dropped(&tracer), [1, 10, 0, 0], "nobody takes it any more");
+        assert_eq!(dropped(&tracer), [1, 10, 0, 0], "the exporter has ended");
         tracer.end();
     }
 
     #[test]
-    fn spans_that_find_no_room_are_dropped_at_once() {
+    fn drops_spans_when_the_queue_is_full() {
         let tracer = tracer(1);
         tracer.end();
         let [first, second] = [(); 2].map(|()| tracer.join(&HeaderMap::new(), "call"));
-        assert!(first.is_some() && second.is_some(), "both begin while there is room");
+        assert!(first.is_some() && second.is_some(), "the queue has room when both begin");
         drop((first, second));
         assert_eq!(dropped(&tracer), [2, 0, 0, 0]);
     }

@@ -1,27 +1,29 @@
-//! Lots: which traces that begin here are recorded, and what they are called.
+//! The sampling decision for new traces, and random ids.
 
 use std::{
-    cell::Cell,
+    cell::RefCell,
     hash::{BuildHasher, RandomState},
 };
 
+use fastrand::Rng;
+
 use super::headers::{SpanId, TraceId};
 
-/// Takes a share of the traces, by their number: each service with the same share takes the same ones, the
-/// Go service among them.
+/// Samples a fraction of the traces by their id: every service with the same fraction samples the same ones, like the Go
+/// service.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sampler {
-    /// Of the trace's lower 63 bits, shifted by one as OpenTelemetry's SDKs do: what lies below is taken.
+    /// The bound on bits 1 to 63 of the id, as in OpenTelemetry's SDKs.
     below: u64,
 }
 
 impl Sampler {
-    /// Takes this share, from 0 to 1.
+    /// A sampler of this fraction, from 0 to 1.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "the bound is that of Go's SDK, to the bit; a cast saturates"
+        reason = "the bound is that of Go's SDK; casts saturate"
     )]
     pub(super) fn new(share: f64) -> Self {
         let all = 1_u64 << 63;
@@ -29,23 +31,23 @@ impl Sampler {
     }
 
     pub(super) fn takes(self, trace: TraceId) -> bool {
-        #[expect(clippy::cast_possible_truncation, reason = "the lower half is what is looked at")]
+        #[expect(clippy::cast_possible_truncation, reason = "only the lower half is compared")]
         let lower = trace as u64;
         lower >> 1 < self.below
     }
 }
 
-/// A number for a trace that begins here.
+/// The id of a new trace.
 pub(super) fn trace_id() -> TraceId {
     (u128::from(random()) << 64) | u128::from(random().max(1))
 }
 
-/// A number for a span.
+/// The id of a new span.
 pub(super) fn span_id() -> SpanId {
     random().max(1)
 }
 
-/// A UUID of version 4.
+/// A version 4 UUID.
 pub(super) fn uuid() -> String {
     let (high, low) = (random(), random());
     let (version, variant) = (0x4000 | (high & 0xfff), 0x8000 | (low >> 50));
@@ -57,17 +59,13 @@ pub(super) fn uuid() -> String {
     )
 }
 
-/// Random enough for names that must not meet; each thread has its own beginning. Not for secrets.
+/// Random enough for unique ids, not for secrets. The seed has the entropy of `RandomState`; that of `fastrand` is made
+/// from the time and the thread, which replicas may share.
 fn random() -> u64 {
     thread_local! {
-        static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0));
+        static RNG: RefCell<Rng> = RefCell::new(Rng::with_seed(RandomState::new().hash_one(0)));
     }
-    // SplitMix64: a Weyl sequence, mixed.
-    let mut mixed = STATE.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-    STATE.set(mixed);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    RNG.with_borrow_mut(|rng| rng.u64(..))
 }
 
 #[cfg(test)]
@@ -77,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_of_the_traces_is_taken() {
+    fn samples_the_fraction() {
         for (share, least, most) in [
             (0.0, 0, 0),
             (-1.0, 0, 0),
@@ -93,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_is_cut_where_gos_sdk_cuts_it() {
+    fn the_bound_is_that_of_gos_sdk() {
         let half = Sampler::new(0.5);
         let upper = 7_u128 << 64;
         assert!(half.takes(upper | 0x7fff_ffff_ffff_ffff) && !half.takes(upper | 0x8000_0000_0000_0000));
@@ -101,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_do_not_meet_on_any_thread() {
+    fn ids_are_unique_across_threads() {
         let threads: Vec<_> =
             (0..4).map(|_| thread::spawn(|| (0..1000).map(|_| span_id()).collect::<Vec<_>>())).collect();
         let numbers: BTreeSet<_> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
@@ -109,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uuid_is_of_version_4() {
+    fn uuids_have_version_4() {
         for _ in 0..100 {
             let uuid = uuid();
             let parts: Vec<&str> = uuid.split('-').collect();

@@ -1,4 +1,4 @@
-//! A span: the record of one call, while it is open and after it has ended.
+//! A span: the record of a call.
 
 use std::{
     borrow::Cow,
@@ -19,46 +19,45 @@ pub(super) struct Span {
     pub(super) place: Place,
     pub(super) name: &'static str,
     pub(super) kind: Kind,
-    /// Since the start of 1970.
+    /// Since 1970.
     pub(super) begun: Duration,
     pub(super) took: Duration,
     pub(super) attributes: Vec<(&'static str, Value)>,
-    /// What went wrong, if anything.
     pub(super) error: Option<String>,
 }
 
-/// Where a span stands in its trace.
+/// The position of a span in its trace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Place {
     pub(super) trace: TraceId,
     pub(super) span: SpanId,
     pub(super) parent: Option<SpanId>,
-    /// The parent is a span of another service.
+    /// The parent belongs to another service.
     pub(super) parent_is_remote: bool,
-    /// `tracestate` as the caller sent it.
+    /// `tracestate`, unchanged.
     pub(super) state: String,
 }
 
-/// Which side of which border a span is on.
+/// The kind of a span.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Kind {
-    /// It answers a call.
+    /// Serves a call.
     #[default]
     Server,
-    /// It is part of another one of this service.
+    /// Part of another span of this service.
     Internal,
 }
 
 /// The value of an attribute.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value {
-    /// A text.
+    /// A string.
     Text(Cow<'static, str>),
     /// A number.
     Number(i64),
-    /// Several texts.
+    /// A list of strings.
     Texts(Vec<Cow<'static, str>>),
-    /// Several numbers.
+    /// A list of numbers.
     Numbers(Vec<i64>),
 }
 
@@ -94,8 +93,8 @@ impl Place {
     }
 }
 
-/// The span of a call that is under way. It ends when it is dropped; one that was not
-/// [answered](Self::answered) before has an error: the caller did not wait.
+/// The span of a call in progress. It ends when it is dropped, with an error unless it was [answered](Self::answered)
+/// before.
 pub struct OpenSpan {
     tracer: Arc<Tracer>,
     span: Span,
@@ -105,7 +104,7 @@ pub struct OpenSpan {
 
 impl OpenSpan {
     pub(super) fn new(tracer: Arc<Tracer>, place: Place, name: &'static str) -> Self {
-        // A clock set before 1970 reads as 1970: a wrong date is better than no span.
+        // A clock before 1970 reads as 1970: a wrong date is better than no span.
         let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let span = Span { place, name, begun, ..Span::default() };
         Self { tracer, span, begun: Instant::now(), is_answered: false }
@@ -146,7 +145,7 @@ impl OpenSpan {
         });
     }
 
-    /// Ends it.
+    /// Ends the span of an answered call.
     pub fn answered(mut self: Box<Self>) {
         self.is_answered = true;
     }
@@ -155,7 +154,7 @@ impl OpenSpan {
 impl Drop for OpenSpan {
     fn drop(&mut self) {
         if !self.is_answered {
-            self.fail("the caller went away before the answer was there");
+            self.fail("the caller cancelled the call");
         }
         self.span.took = self.begun.elapsed();
         self.tracer.take(std::mem::take(&mut self.span));

@@ -1,7 +1,16 @@
-//! From a mapper's file to a [`Mapper`], with every error in it in one run.
+//! Reads a mapper file, in the format of `statsd_exporter`, and reports every mistake in it.
 //!
-//! The options are those of `statsd_exporter`. What has no meaning for metrics that are counted here and
-//! not received (`ttl`, summaries), and unknown options, cause a warning.
+//! The structs below are the format. Options that do not apply to metrics that are counted here (`ttl`, summaries) and
+//! unknown options are warnings.
+
+use std::{borrow::Cow, collections::BTreeMap, fmt};
+
+use regex::RegexBuilder;
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor},
+};
+use serde_yaml::Value;
 
 use super::{
     super::{
@@ -11,293 +20,423 @@ use super::{
         statsd_names,
     },
     Mapper, Mapping, Target,
-    pattern::{Pattern, is_name},
-    yaml::{Fields, Reader},
+    pattern::{LABEL_NAME, METRIC_NAME, Pattern, matches},
 };
-use regex::RegexBuilder;
+use crate::rules::{Diagnostic, Place, Severity, diagnostics::quoted, nearest};
 
-use crate::rules::{
-    Diagnostic,
-    diagnostics::{Diagnostics, Path, quoted},
-    yaml::{Content, MaxValues, NodeRef, read as read_yaml},
-};
+/// A file of a thousand mappings has some 150 KB. `serde_yaml` itself bounds what aliases expand to.
+const MAX_BYTES: usize = 1 << 20;
 
-/// A file of a thousand mappings holds some 20,000 values; a value takes up to half a kilobyte while it is read.
-const MOST: MaxValues = MaxValues { values: 50_000, set_by: "for a file of mappings this is fixed" };
-
-/// A regular expression that is compiled takes no more. One of a hundred words with classes of letters takes
-/// a tenth of it.
+/// The memory of a compiled regular expression. One of a hundred words with classes of letters takes a tenth of it.
 const MAX_REGEX_BYTES: usize = 1 << 20;
 
-const OBSERVER_TYPES: [(&str, bool); 2] = [("histogram", true), ("summary", false)];
-const MATCH_TYPES: [(&str, bool); 2] = [("glob", false), ("regex", true)];
-const METRIC_TYPES: [(&str, Kind); 4] = [
-    ("counter", Kind::Counter),
-    ("gauge", Kind::Gauge),
-    ("observer", Kind::Histogram),
-    ("timer", Kind::Histogram),
-];
-const MAPPING: [&str; 16] = [
-    "match",
-    "match_type",
-    "match_metric_type",
-    "name",
-    "labels",
-    "action",
-    "help",
-    "scale",
-    "observer_type",
-    "timer_type",
-    "histogram_options",
-    "buckets",
-    "summary_options",
-    "quantiles",
-    "ttl",
-    "honor_labels",
-];
-const DEFAULTS: [&str; 9] = [
-    "match_type",
-    "glob_disable_ordering",
-    "observer_type",
-    "timer_type",
-    "histogram_options",
-    "buckets",
-    "summary_options",
-    "quantiles",
-    "ttl",
-];
-const HISTOGRAM: [&str; 3] = ["buckets", "native_histogram_bucket_factor", "native_histogram_max_buckets"];
+/// Each place is found by reading the file again, so a file full of mistakes has places for the first ones only.
+const MAX_PLACES: usize = 50;
 
-/// The mapper of a file, with warnings about it.
+#[derive(Deserialize, Default)]
+#[serde(expecting = "a map")]
+struct File<M> {
+    defaults: Option<Defaults>,
+    mappings: Option<Vec<Option<M>>>,
+    #[serde(flatten)]
+    others: serde_yaml::Mapping,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(expecting = "a map")]
+struct Defaults {
+    match_type: Option<MatchType>,
+    glob_disable_ordering: Option<bool>,
+    observer_type: Option<ObserverType>,
+    timer_type: Option<ObserverType>,
+    histogram_options: Option<HistogramOptions>,
+    buckets: Option<Vec<f64>>,
+    #[serde(flatten)]
+    others: serde_yaml::Mapping,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(expecting = "a map")]
+struct Options {
+    r#match: Option<String>,
+    match_type: Option<MatchType>,
+    match_metric_type: Option<Kind>,
+    name: Option<String>,
+    labels: Option<BTreeMap<String, Option<String>>>,
+    action: Option<Action>,
+    help: Option<String>,
+    scale: Option<f64>,
+    observer_type: Option<ObserverType>,
+    timer_type: Option<ObserverType>,
+    histogram_options: Option<HistogramOptions>,
+    buckets: Option<Vec<f64>>,
+    #[serde(flatten)]
+    others: serde_yaml::Mapping,
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "a map")]
+struct HistogramOptions {
+    buckets: Option<Vec<f64>>,
+    #[serde(flatten)]
+    others: serde_yaml::Mapping,
+}
+
+/// Every known option, for "did you mean".
+const OPTIONS: &str = "defaults mappings match match_type match_metric_type name labels action help scale \
+    observer_type timer_type histogram_options buckets glob_disable_ordering summary_options quantiles ttl honor_labels";
+
+#[derive(Deserialize, Clone, Copy, PartialEq, Default)]
+#[serde(rename_all = "lowercase")]
+enum MatchType {
+    #[default]
+    Glob,
+    Regex,
+}
+
+#[derive(Deserialize, Clone, Copy, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum Action {
+    Map,
+    Drop,
+}
+
+#[derive(Deserialize, Clone, Copy, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum ObserverType {
+    Histogram,
+    Summary,
+}
+
+/// The mapper described by a file, with warnings about the file.
 ///
 /// # Errors
-/// Everything for which the file cannot be used, each with its line and column.
+/// Every error and warning of an invalid file, with its place.
 pub fn read(file: &str, bytes: &[u8]) -> Result<(Mapper, Vec<Diagnostic>), Vec<Diagnostic>> {
-    let mut reader = Reader { findings: Diagnostics::of(file, false) };
-    let mapper = match read_yaml(bytes, MOST) {
-        Ok(document) => document.root.as_ref().map(|root| reader.mapper(root)),
-        Err(fault) => {
-            reader.findings.fault(fault);
-            None
-        }
+    let mut reader = Reader { file, found: Vec::new() };
+    let mapper = if bytes.len() > MAX_BYTES {
+        let message = format!("the file has {} bytes, expected at most {MAX_BYTES}", bytes.len());
+        reader.error("", message, "split the patterns into fewer mappings");
+        Mapper::default()
+    } else {
+        reader.file(bytes)
     };
-    let refused = reader.findings.has_errors();
-    let findings = reader.findings.into_sorted();
-    let mapper = mapper.unwrap_or(Mapper { mappings: Vec::new(), specific_first: false });
-    if refused { Err(findings) } else { Ok((mapper, findings)) }
+    let mut found = reader.found;
+    for diagnostic in found.iter_mut().take(MAX_PLACES).filter(|one| !one.path.is_empty()) {
+        diagnostic.place = place(bytes, &diagnostic.path);
+    }
+    found.sort_by_key(|diagnostic| diagnostic.place);
+    if found.iter().any(Diagnostic::is_error) { Err(found) } else { Ok((mapper, found)) }
 }
 
-/// What mappings have that don't say otherwise.
-struct Defaults<'a> {
-    is_regex: bool,
-    buckets: Vec<(f64, &'a NodeRef)>,
+/// The file with its merges (`<<`) applied, which `serde_yaml` leaves to the program.
+fn merged(bytes: &[u8]) -> serde_yaml::Result<Cow<'_, [u8]>> {
+    if !bytes.windows(2).any(|pair| pair == b"<<") {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    let mut root: Value = serde_yaml::from_slice(bytes)?;
+    root.apply_merge()?;
+    serde_yaml::to_string(&root).map(|text| Cow::Owned(text.into_bytes()))
 }
 
-impl Reader {
-    fn mapper(&mut self, root: &NodeRef) -> Mapper {
-        let fields = self.fields(root, &Path::File, &["defaults", "mappings"]);
-        let path = Path::File.key("defaults");
-        let given = fields.get("defaults").map(|map| self.fields(map, &path, &DEFAULTS)).unwrap_or_default();
-        let is_regex = self.choice(&given, &path, "match_type", &MATCH_TYPES).unwrap_or(false);
-        let defaults = Defaults { is_regex, buckets: self.buckets(&given, &path) };
-        self.warn_of_what_does_nothing(&given, &path);
-        let ordering = path.key("glob_disable_ordering");
-        let specific_first =
-            given.get("glob_disable_ordering").is_some_and(|value| self.flag(value, &ordering));
-        let path = Path::File.key("mappings");
-        let items = fields.get("mappings").map(|list| self.items(list, &path)).unwrap_or_default();
-        let mappings = items.iter().enumerate();
-        let mappings = mappings.filter_map(|(at, item)| self.mapping(item, &path.item(at), &defaults));
-        Mapper { mappings: mappings.collect(), specific_first }
+struct Reader<'f> {
+    file: &'f str,
+    found: Vec<Diagnostic>,
+}
+
+impl Reader<'_> {
+    fn error(&mut self, path: &str, message: String, help: &str) {
+        self.add(Severity::Error, path, message, help);
     }
 
-    fn mapping(&mut self, item: &NodeRef, path: &Path<'_>, defaults: &Defaults<'_>) -> Option<Mapping> {
-        let fields = self.fields(item, path, &MAPPING);
-        if !matches!(item.node.content, Content::Map(_)) {
-            return None;
+    fn warning(&mut self, path: &str, message: String, help: &str) {
+        self.add(Severity::Warning, path, message, help);
+    }
+
+    fn add(&mut self, severity: Severity, path: &str, message: String, help: &str) {
+        let (file, path, help) = (self.file.to_owned(), path.to_owned(), Some(help.to_owned()));
+        let found = Diagnostic { severity, file, place: None, path, message, help };
+        // A mistake in the defaults would show again for each mapping.
+        if !self.found.contains(&found) {
+            self.found.push(found);
         }
-        let is_regex = self.choice(&fields, path, "match_type", &MATCH_TYPES).unwrap_or(defaults.is_regex);
-        let pattern = self.pattern(item, &fields, path, is_regex);
-        let only = self.choice(&fields, path, "match_metric_type", &METRIC_TYPES);
-        let is_map = self.choice(&fields, path, "action", &[("map", true), ("drop", false)]);
-        self.warn_of_what_does_nothing(&fields, path);
-        let target = if is_map.unwrap_or(true) {
-            Some(self.target(item, &fields, path, pattern.as_ref(), defaults)?)
-        } else {
-            None
+    }
+
+    /// An error of `serde_yaml` about the value at this path. Its text is `path: message at line 1 column 2`.
+    fn invalid(&mut self, within: &str, error: &serde_yaml::Error) {
+        let text = error.to_string();
+        let location = error.location();
+        let suffix = location
+            .as_ref()
+            .map(|at| format!(" at line {} column {}", at.line(), at.column()))
+            .unwrap_or_default();
+        let text = text.strip_suffix(&suffix).unwrap_or(&text);
+        let (path, message) = match text.split_once(": ").filter(|(path, _)| !path.contains(' ')) {
+            Some((path, message)) if within.is_empty() => (path.to_owned(), message),
+            Some((path, message)) => (format!("{within}.{path}"), message),
+            None => (within.to_owned(), text),
+        };
+        self.error(&path, message.to_owned(), "see the format of statsd_exporter's mapping file");
+        let number = |number| u32::try_from(number).unwrap_or(u32::MAX);
+        if let (true, Some(at), Some(found)) = (path.is_empty(), location, self.found.last_mut()) {
+            found.place = Some(Place { line: number(at.line()), column: number(at.column()) });
+        }
+    }
+
+    fn file(&mut self, bytes: &[u8]) -> Mapper {
+        let file = merged(bytes).map_err(|error| self.invalid("", &error)).ok();
+        let file = file.and_then(|bytes| self.parse(&bytes)).unwrap_or_default();
+        self.check(&file.others, None, "");
+        let defaults = file.defaults.unwrap_or_default();
+        self.check(&defaults.others, defaults.observer_type.or(defaults.timer_type), "defaults");
+        self.check_histogram(defaults.histogram_options.as_ref(), "defaults");
+        let specific_first = defaults.glob_disable_ordering == Some(true);
+        let mappings = file.mappings.unwrap_or_default().into_iter().enumerate();
+        let mappings = mappings
+            .filter_map(|(at, options)| self.mapping(options?, &format!("mappings[{at}]"), &defaults))
+            .collect();
+        Mapper { mappings, specific_first }
+    }
+
+    /// The file as its structs, without the mappings that are invalid; `None` for an empty or invalid file.
+    fn parse(&mut self, bytes: &[u8]) -> Option<File<Options>> {
+        let error = match serde_yaml::from_slice(bytes) {
+            Ok(file) => return file,
+            Err(error) => error,
+        };
+        // Reads each mapping alone to find the mistakes of all.
+        let file = serde_yaml::from_slice::<File<Value>>(bytes).map_err(|_| self.invalid("", &error)).ok()?;
+        let mut mapping = |(at, value)| {
+            let text = serde_yaml::to_string(&value?);
+            let options = text.and_then(|text| serde_yaml::from_str(&text));
+            options.map_err(|error| self.invalid(&format!("mappings[{at}]"), &error)).ok()
+        };
+        let mappings = file.mappings.unwrap_or_default().into_iter().enumerate().map(&mut mapping).collect();
+        Some(File { mappings: Some(mappings), defaults: file.defaults, others: file.others })
+    }
+
+    fn mapping(&mut self, options: Options, path: &str, defaults: &Defaults) -> Option<Mapping> {
+        self.check(&options.others, options.observer_type.or(options.timer_type), path);
+        self.check_histogram(options.histogram_options.as_ref(), path);
+        let match_type = options.match_type.or(defaults.match_type).unwrap_or_default();
+        let pattern = self.pattern(options.r#match.as_deref(), match_type, path);
+        let only = options.match_metric_type;
+        let target = match options.action {
+            Some(Action::Drop) => None,
+            _ => Some(self.target(options, path, pattern.as_ref(), defaults)?),
         };
         Some(Mapping { pattern: pattern?, only, target })
     }
 
-    fn pattern(
-        &mut self,
-        item: &NodeRef,
-        fields: &Fields<'_>,
-        path: &Path<'_>,
-        is_regex: bool,
-    ) -> Option<Pattern> {
-        let Some(value) = fields.get("match") else {
-            self.error(item, path, "`match` is missing".to_owned(), "say which statsd names are meant");
+    fn pattern(&mut self, text: Option<&str>, match_type: MatchType, path: &str) -> Option<Pattern> {
+        let Some(text) = text else {
+            self.error(
+                path,
+                "missing `match`".to_owned(),
+                "expected a glob or a regular expression of statsd names",
+            );
             return None;
         };
-        let path = path.key("match");
-        let text = self.text(value, &path)?;
-        if is_regex {
-            return match RegexBuilder::new(&text).size_limit(MAX_REGEX_BYTES).build() {
-                Ok(regex) => Some(Pattern::Regex(regex)),
-                Err(error) => {
-                    let why = error.to_string();
-                    let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-                    let message = format!("{} is no regular expression: {why}", quoted(&text));
-                    self.error(value, &path, message, "a dot of a name is written \\.");
-                    None
-                }
-            };
+        let path = format!("{path}.match");
+        if match_type == MatchType::Glob {
+            let glob = Pattern::of_glob(text);
+            if glob.is_none() {
+                let help = "expected words of letters, digits, _ and -, separated by dots, or * for any word; \
+                    for other patterns set match_type: regex";
+                self.error(&path, format!("invalid glob {}", quoted(text)), help);
+            }
+            return glob;
         }
-        let glob = Pattern::of_glob(&text);
-        if glob.is_none() {
-            let help = "words of letters, digits, _ and - with dots between, or * for a whole word; \
-                for anything else set match_type: regex";
-            self.error(value, &path, format!("{} is no glob", quoted(&text)), help);
-        }
-        glob
+        let regex = RegexBuilder::new(text).size_limit(MAX_REGEX_BYTES).build();
+        let invalid = |error: regex::Error| {
+            let why = error.to_string();
+            let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ");
+            let message = format!("invalid regular expression {}: {why}", quoted(text));
+            self.error(&path, message, "write a literal dot as \\.");
+        };
+        regex.map(Pattern::Regex).map_err(invalid).ok()
     }
 
     fn target(
         &mut self,
-        item: &NodeRef,
-        fields: &Fields<'_>,
-        path: &Path<'_>,
+        options: Options,
+        path: &str,
         pattern: Option<&Pattern>,
-        defaults: &Defaults<'_>,
+        defaults: &Defaults,
     ) -> Option<Target> {
-        let named = path.key("name");
-        let name = fields.get("name").and_then(|value| Some((*value, self.text(value, &named)?)));
-        let Some((value, name)) = name else {
-            self.error(item, path, "`name` is missing".to_owned(), "give the metric a name, or action: drop");
+        let has_buckets = pattern.is_some_and(is_of_response_times);
+        let buckets = has_buckets.then(|| self.shown_buckets(&options, defaults, path)).flatten();
+        let Options { name, labels, help, scale, .. } = options;
+        let Some(name) = name else {
+            self.error(path, "missing `name`".to_owned(), "set a metric name, or action: drop");
             return None;
         };
-        if !is_name(&name) {
-            let help = "letters, digits and _, not a digit first; $1 or ${1} stands for what was matched";
-            self.error(value, &named, format!("{} is no metric's name", quoted(&name)), help);
+        if scale.is_some_and(|scale| !scale.is_finite()) {
+            self.error(
+                &format!("{path}.scale"),
+                "the scale is not finite".to_owned(),
+                "expected a number such as 0.001",
+            );
         }
-        let labels = fields.get("labels").map(|map| self.labels(map, &path.key("labels")));
-        let help = fields.get("help").and_then(|value| self.text(value, &path.key("help")));
-        let scale = fields.get("scale").and_then(|value| self.number(value, &path.key("scale")));
-        let mut buckets = self.buckets(fields, path);
-        if buckets.is_empty() {
-            buckets.clone_from(&defaults.buckets);
+        if !matches(&name, METRIC_NAME) {
+            let message = format!("{} is not a valid metric name", quoted(&name));
+            let help = "expected letters, digits and _, no digit first; $1 or ${1} inserts a match";
+            self.error(&format!("{path}.name"), message, help);
         }
-        let times_it = pattern.is_some_and(is_of_response_times);
-        let buckets = times_it.then(|| self.shown_buckets(&buckets, scale.unwrap_or(1.0), path)).flatten();
-        Some(Target { name, labels: labels.unwrap_or_default(), help, scale, buckets })
-    }
-
-    fn labels(&mut self, map: &NodeRef, path: &Path<'_>) -> Vec<(String, String)> {
-        let mut labels = std::collections::BTreeMap::new();
-        for pair in self.pairs(map, path) {
-            let Some(name) = self.text(&pair.key, path) else { continue };
-            let begins = |c: char| c.is_ascii_alphabetic() || c == '_';
-            let goes_on = |c: char| c.is_ascii_alphanumeric() || c == '_';
-            if !name.starts_with(begins) || !name.chars().all(goes_on) {
-                let help = "letters, digits and _, not a digit first";
-                self.error(&pair.key, path, format!("{} is no label's name", quoted(&name)), help);
-            } else if name.starts_with("__") || name == "le" {
-                let message = format!("the label {} is Prometheus's own", quoted(&name));
-                self.error(&pair.key, path, message, "take another name");
-            }
-            if let Some(value) = self.text(&pair.value, &path.key(&name)) {
-                labels.insert(name, value);
+        let labels: Vec<_> =
+            labels.unwrap_or_default().into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+        for (label, _) in &labels {
+            let path = format!("{path}.labels.{label}");
+            if !matches(label, LABEL_NAME) {
+                let message = format!("{} is not a valid label name", quoted(label));
+                self.error(&path, message, "expected letters, digits and _, no digit first");
+            } else if label.starts_with("__") || label == "le" {
+                let message = format!("label {} is reserved by Prometheus", quoted(label));
+                self.error(&path, message, "choose another name");
             }
         }
-        labels.into_iter().collect()
+        Some(Target { name, labels, help, scale, buckets })
     }
 
-    /// The buckets asked for, each with its place; those of the old form count where the new one has none.
-    fn buckets<'a>(&mut self, fields: &Fields<'a>, path: &Path<'_>) -> Vec<(f64, &'a NodeRef)> {
-        let options = path.key("histogram_options");
-        let given = fields.get("histogram_options");
-        let given = given.map(|map| self.fields(map, &options, &HISTOGRAM)).unwrap_or_default();
-        for option in &HISTOGRAM[1..] {
-            if let Some(value) = given.get(option) {
-                self.warning(value, &options.key(option), "does nothing", "buckets are of the classic kind");
-            }
-        }
-        let list = given.get("buckets").or(fields.get("buckets"));
-        let path = options.key("buckets");
-        let items = list.map(|list| self.items(list, &path)).unwrap_or_default();
-        let bucket = |(at, item)| Some((self.number(item, &path.item(at))?, item));
-        items.iter().enumerate().filter_map(bucket).collect()
-    }
-
-    /// Which of our own buckets are meant. Times are counted in fixed ones, so others cannot be had.
-    fn shown_buckets(
-        &mut self,
-        asked: &[(f64, &NodeRef)],
-        scale: f64,
-        path: &Path<'_>,
-    ) -> Option<Vec<usize>> {
+    /// The selected ones of our buckets; `None` for all. Times are counted in fixed buckets, so others do not exist.
+    fn shown_buckets(&mut self, options: &Options, defaults: &Defaults, path: &str) -> Option<Vec<usize>> {
+        let (path, buckets) = [
+            (path, &options.histogram_options, &options.buckets),
+            ("defaults", &defaults.histogram_options, &defaults.buckets),
+        ]
+        .into_iter()
+        .find_map(|(path, histogram, buckets)| {
+            let histogram = histogram.as_ref().and_then(|histogram| histogram.buckets.as_ref());
+            let histogram = histogram.map(|buckets| (format!("{path}.histogram_options.buckets"), buckets));
+            histogram.or(Some((format!("{path}.buckets"), buckets.as_ref()?)))
+        })?;
+        let scale = options.scale.unwrap_or(1.0);
         let mut shown = Vec::new();
-        for (bucket, place) in asked {
-            // A name of statsd is in milliseconds, which the scale makes what is shown.
+        for (at, bucket) in buckets.iter().enumerate() {
+            // A statsd time is in milliseconds; `scale` makes it the unit of the page.
             let micros = bucket / scale * 1e3;
             let is_it = |bound: &u32| (f64::from(*bound) - micros).abs() < micros * 1e-9;
-            if let Some(at) = BOUNDS_MICROS.iter().position(is_it) {
-                shown.push(at);
+            if let Some(own) = BOUNDS_MICROS.iter().position(is_it) {
+                shown.push(own);
             } else {
                 let own = BOUNDS_MICROS.map(|bound| (f64::from(bound) / 1e3 * scale).to_string());
                 let help = format!("times are counted in the buckets {}", own.join(", "));
-                self.warning(place, path, &format!("the bucket {bucket} is left out"), &help);
+                self.warning(&format!("{path}[{at}]"), format!("bucket {bucket} is ignored"), &help);
             }
         }
         shown.sort_unstable();
         shown.dedup();
         (!shown.is_empty()).then_some(shown)
     }
+}
 
-    fn warn_of_what_does_nothing(&mut self, fields: &Fields<'_>, path: &Path<'_>) {
-        let observer = self.choice(fields, path, "observer_type", &OBSERVER_TYPES);
-        let observer = observer.or(self.choice(fields, path, "timer_type", &OBSERVER_TYPES));
-        let summary = ["summary_options", "quantiles"].map(|key| fields.get(key).map(|value| (key, *value)));
-        for (key, value) in summary.into_iter().flatten() {
-            if observer == Some(true) {
-                let message = format!("`{key}` contradicts `observer_type: histogram`");
-                self.error(value, &path.key(key), message, "remove one of them");
-            } else {
-                let help = "times are shown as a histogram, from which quantiles are computed when asked for";
-                self.warning(value, &path.key(key), "does nothing: there are no summaries", help);
-            }
+impl Reader<'_> {
+    /// Reports options that are unknown or have no effect.
+    fn check(&mut self, others: &serde_yaml::Mapping, observer: Option<ObserverType>, path: &str) {
+        for (key, value) in others {
+            let Some(key) = key.as_str().filter(|_| !value.is_null()) else { continue };
+            let path = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+            let (why, help) = match key {
+                "honor_labels" => continue,
+                "ttl" => ("a series exists as long as its rule", "remove it"),
+                "quantiles" | "summary_options" if observer == Some(ObserverType::Histogram) => {
+                    let message = format!("`{key}` contradicts `observer_type: histogram`");
+                    self.error(&path, message, "remove one of them");
+                    continue;
+                }
+                "quantiles" | "summary_options" => (NO_SUMMARIES, "compute quantiles from the histogram"),
+                "native_histogram_bucket_factor" | "native_histogram_max_buckets" => {
+                    ("native histograms are not supported", "remove it")
+                }
+                _ => {
+                    let meant = nearest(key, OPTIONS.split_whitespace()).filter(|meant| *meant != key);
+                    let help = meant
+                        .map_or_else(|| "remove it".to_owned(), |meant| format!("did you mean `{meant}`?"));
+                    self.warning(&path, format!("unknown option {} is ignored", quoted(key)), &help);
+                    continue;
+                }
+            };
+            self.warning(&path, format!("`{key}` has no effect: {why}"), help);
         }
-        for key in ["observer_type", "timer_type"] {
-            if let (Some(false), Some(value)) = (observer, fields.get(key)) {
-                let message = "there are no summaries: times are shown as a histogram";
-                self.warning(value, &path.key(key), message, "write histogram");
-            }
-        }
-        if let Some(value) = fields.get("ttl") {
-            let message = "does nothing: a series stays while its rule does";
-            self.warning(value, &path.key("ttl"), message, "remove it");
+        if observer == Some(ObserverType::Summary) {
+            let message = "`observer_type: summary` has no effect: ".to_owned() + NO_SUMMARIES;
+            self.warning(path, message, "set histogram");
         }
     }
 
-    /// One of a few words, where it is given.
-    fn choice<T: Copy>(
-        &mut self,
-        fields: &Fields<'_>,
-        path: &Path<'_>,
-        key: &str,
-        words: &[(&str, T)],
-    ) -> Option<T> {
-        let value = fields.get(key)?;
-        self.word(value, &path.key(key), words)
+    fn check_histogram(&mut self, options: Option<&HistogramOptions>, path: &str) {
+        if let Some(options) = options {
+            self.check(&options.others, None, &format!("{path}.histogram_options"));
+        }
     }
 }
 
-/// True when a mapping's buckets mean something: only response times have any.
+const NO_SUMMARIES: &str = "summaries are not supported, times are shown as a histogram";
+
+/// True when a mapping's buckets have an effect: only response times have buckets.
 fn is_of_response_times(pattern: &Pattern) -> bool {
     Method::ALL.iter().any(|method| {
         let name = statsd_names::of_single(&names::RESPONSE_TIME, &[method.name()]).unwrap_or_default();
         let parts: Vec<&str> = name.split('.').collect();
         pattern.glob(&parts).is_some() || pattern.regex(&name).is_some()
     })
+}
+
+/// The place of the value at a path such as `mappings[0].match`. `serde_yaml` gives the place of an error alone, so
+/// the reader fails at that value.
+fn place(bytes: &[u8], path: &str) -> Option<Place> {
+    let at = At(path).deserialize(serde_yaml::Deserializer::from_slice(bytes)).err()?.location()?;
+    Some(Place { line: u32::try_from(at.line()).ok()?, column: u32::try_from(at.column()).ok()? })
+}
+
+/// Fails at the value at this path, or at a scalar on the way to it.
+#[derive(Clone, Copy)]
+struct At<'p>(&'p str);
+
+impl<'de> DeserializeSeed<'de> for At<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, value: D) -> Result<(), D::Error> {
+        value.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for At<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        if self.0.is_empty() {
+            return Err(A::Error::custom(self.0));
+        }
+        while let Some(key) = map.next_key::<Value>()? {
+            let path = self.0.strip_prefix('.').unwrap_or(self.0);
+            let rest = key.as_str().and_then(|key| path.strip_prefix(key));
+            match rest.filter(|rest| rest.is_empty() || rest.starts_with(['.', '['])) {
+                Some(rest) => map.next_value_seed(At(rest))?,
+                None => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        if self.0.is_empty() {
+            return Err(A::Error::custom(self.0));
+        }
+        for at in 0_usize.. {
+            let rest = self.0.strip_prefix(&format!("[{at}]"));
+            let item = match rest {
+                Some(rest) => items.next_element_seed(At(rest))?,
+                None => items.next_element::<IgnoredAny>()?.map(drop),
+            };
+            if item.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
 }

@@ -1,9 +1,7 @@
-//! The page of metrics by names of the operator's own: `PROMETHEUS_MAPPER_YAML`, a file in the format of
-//! Prometheus's `statsd_exporter`.
+//! Custom metric names: `PROMETHEUS_MAPPER_YAML`, a file in the format of Prometheus's `statsd_exporter`.
 //!
-//! Reading order: [`Mapper`] says what becomes of a statsd name; `pattern` matches names and fills in
-//! what was matched; [`read()`] makes a mapper of a file; [`Mapped`] writes the page by it. A metric
-//! that no mapping matches keeps the name and the labels that it has without a mapper.
+//! Reading order: [`Mapper`] maps a statsd name; `pattern` matches names and expands references; [`read()`] parses a
+//! file; [`Mapped`] renders the page. A metric that no mapping matches keeps its default name and labels.
 
 mod file;
 mod page;
@@ -11,18 +9,17 @@ mod pattern;
 mod series;
 #[cfg(test)]
 mod tests;
-mod yaml;
 
 pub use self::{file::read, page::Mapped};
 
 use self::pattern::{Captured, Pattern, escaped};
 use super::names::Kind;
 
-/// What a file says of names.
-#[derive(Debug)]
+/// The mappings of a file.
+#[derive(Debug, Default)]
 pub struct Mapper {
     mappings: Vec<Mapping>,
-    /// Of the globs that match, the most specific counts and not the first (`glob_disable_ordering`).
+    /// The most specific glob applies, not the first (`glob_disable_ordering`).
     specific_first: bool,
 }
 
@@ -30,39 +27,34 @@ pub struct Mapper {
 #[derive(Debug)]
 struct Mapping {
     pattern: Pattern,
-    /// The only kind of metric it is for.
+    /// The type of metric that it is limited to.
     only: Option<Kind>,
-    /// What the metric becomes; none when it is to vanish.
+    /// `None` drops the metric.
     target: Option<Target>,
 }
 
-/// What a metric becomes.
+/// The new name and labels of a metric.
 #[derive(Debug)]
 struct Target {
     name: String,
-    /// By their names, in that order.
+    /// Names and values, in the order of the names.
     labels: Vec<(String, String)>,
     help: Option<String>,
     scale: Option<f64>,
-    /// Which of our buckets are shown; none for all.
+    /// The shown buckets; `None` for all.
     buckets: Option<Vec<usize>>,
 }
 
-/// What becomes of a metric.
+/// The result of mapping a metric.
 #[derive(Debug)]
 enum MappingResult<'m> {
-    /// No mapping matches.
     Unmapped,
-    /// It is not shown.
     Dropped,
-    /// It gets this name and these labels.
     Mapped { name: String, labels: Vec<(&'m str, String)>, target: &'m Target },
 }
 
 impl Mapper {
-    /// What becomes of the metric with this statsd name.
-    ///
-    /// Globs come before regular expressions wherever they stand in the file, as in `statsd_exporter`.
+    /// Maps a statsd name. As in `statsd_exporter`, globs take precedence over regular expressions in any order.
     fn map(&self, statsd: &str, kind: Kind) -> MappingResult<'_> {
         let parts: Vec<&str> = statsd.split('.').collect();
         let fits = |mapping: &&Mapping| mapping.only.is_none_or(|only| only == kind);
@@ -71,7 +63,7 @@ impl Mapper {
             Some((mapping, Captured::Parts(captured)))
         });
         let found = if self.specific_first {
-            // The last of equals would win; the first of them is to.
+            // `max_by_key` returns the last of equals; the first one applies.
             globs.rev().max_by_key(|(mapping, _)| mapping.pattern.specificity())
         } else {
             let mut globs = globs;
@@ -94,7 +86,6 @@ impl Mapper {
     }
 }
 
-/// A mapper's file, and what it makes of a name.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     if let Ok((mapper, _)) = read("mapper.yaml", bytes) {

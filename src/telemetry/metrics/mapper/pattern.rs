@@ -1,35 +1,26 @@
-//! Patterns of statsd names, and texts with references to what a pattern matched.
+//! Patterns of statsd names, and templates with references to their matches.
 //!
-//! Both are those of `statsd_exporter`, whose two kinds of pattern differ in how they read a reference:
-//! `$1_$2` is one name of a group there, and what does not exist is nothing. `${1}_${2}` is meant.
+//! Both are those of `statsd_exporter`, where `$1_$2` is one reference to a group `1_` that does not exist, and expands
+//! to nothing; `${1}_${2}` has two references.
 
 use regex::{Captures, Regex};
 
-/// What a mapping matches.
+/// The pattern of a mapping.
 #[derive(Debug)]
 pub(super) enum Pattern {
-    /// The name's parts one by one; none stands for any part.
+    /// The parts of the name; `None` matches any part.
     Glob(Vec<Option<String>>),
-    /// The name as a text.
     Regex(Regex),
 }
 
 impl Pattern {
-    /// A glob such as `a.*.c`; nothing when it is none.
+    /// A glob such as `a.*.c`; `None` if it is invalid.
     pub(super) fn of_glob(text: &str) -> Option<Self> {
-        let part = |(at, part): (usize, &str)| {
-            if part == "*" {
-                return Some(None);
-            }
-            let first = part.chars().next()?;
-            let begins = first.is_ascii_alphabetic() || first == '_' || (at > 0 && first.is_ascii_digit());
-            let goes_on = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-            (begins && part.chars().all(goes_on)).then(|| Some(part.to_owned()))
-        };
-        text.split('.').enumerate().map(part).collect::<Option<_>>().map(Self::Glob)
+        let part = |part: &str| Some(part.to_owned()).filter(|part| part != "*");
+        matches(text, GLOB).then(|| Self::Glob(text.split('.').map(part).collect()))
     }
 
-    /// What stood in the place of each `*`, if this is a glob that matches.
+    /// The part that each `*` matches, if this is a glob that matches.
     pub(super) fn glob<'n>(&self, parts: &[&'n str]) -> Option<Vec<&'n str>> {
         let Self::Glob(wanted) = self else { return None };
         if wanted.len() != parts.len() {
@@ -46,7 +37,7 @@ impl Pattern {
         Some(captured)
     }
 
-    /// What the groups matched, if this is a regular expression that matches.
+    /// The groups, if this is a regular expression that matches.
     pub(super) fn regex<'n>(&self, name: &'n str) -> Option<Captures<'n>> {
         match self {
             Self::Regex(regex) => regex.captures(name),
@@ -54,7 +45,7 @@ impl Pattern {
         }
     }
 
-    /// Of two globs that match one name, the one that is greater has a word where the other first has `*`.
+    /// Orders globs that match one name: the greater one has a word where the other one first has `*`.
     pub(super) fn specificity(&self) -> Vec<bool> {
         match self {
             Self::Glob(parts) => parts.iter().map(Option::is_some).collect(),
@@ -63,16 +54,16 @@ impl Pattern {
     }
 }
 
-/// What a pattern matched.
+/// The matches of a pattern.
 pub(super) enum Captured<'n> {
-    /// By a glob, in the place of each `*`.
+    /// The parts that each `*` of a glob matched.
     Parts(Vec<&'n str>),
-    /// By the groups of a regular expression.
+    /// The groups of a regular expression.
     Groups(Captures<'n>),
 }
 
 impl Captured<'_> {
-    /// The text with its references filled in.
+    /// The template with its references expanded.
     pub(super) fn fill(&self, template: &str) -> String {
         match self {
             Self::Parts(parts) => fill_parts(template, parts),
@@ -85,15 +76,15 @@ impl Captured<'_> {
     }
 }
 
-/// A reference is `$` and, in braces or not, as many letters, digits, `_` and `$` as there are.
+/// A reference is `$` and the longest run of letters, digits, `_` and `$`, with or without braces.
 fn fill_parts(template: &str, parts: &[&str]) -> String {
     let mut filled = String::new();
     let mut rest = template;
     while let Some((before, after)) = rest.split_once('$') {
         filled.push_str(before);
         let open = after.strip_prefix('{').unwrap_or(after);
-        let belongs = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '$';
-        let end = open.find(|c| !belongs(c)).unwrap_or(open.len());
+        let is_reference_char = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '$';
+        let end = open.find(|c| !is_reference_char(c)).unwrap_or(open.len());
         if end == 0 {
             filled.push('$');
             rest = after;
@@ -107,34 +98,20 @@ fn fill_parts(template: &str, parts: &[&str]) -> String {
     filled + rest
 }
 
-/// A name with everything that Prometheus does not allow in one replaced.
+/// A name with `_` for characters that Prometheus does not allow.
 pub(super) fn escaped(name: &str) -> String {
     let digit_first = name.starts_with(|c: char| c.is_ascii_digit());
     let allowed = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     digit_first.then_some('_').into_iter().chain(name.chars().map(allowed)).collect()
 }
 
-/// True for what may be a mapping's `name`: a metric's name, with references anywhere.
-pub(super) fn is_name(text: &str) -> bool {
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let at_start = rest.len() == text.len();
-        if first == '$' {
-            let Some(after) = after_reference(rest) else { return false };
-            rest = after;
-        } else if first.is_ascii_alphabetic() || first == '_' || (!at_start && first.is_ascii_digit()) {
-            rest = rest.get(1..).unwrap_or_default();
-        } else {
-            return false;
-        }
-    }
-    !text.is_empty()
-}
+// The rules of `statsd_exporter`.
+const GLOB: &str = r"^(\*|[a-zA-Z_][a-zA-Z0-9_-]*)(\.(\*|[a-zA-Z0-9_][a-zA-Z0-9_-]*))*$";
+/// A metric name, in which references may occur anywhere.
+pub(super) const METRIC_NAME: &str = r"^([a-zA-Z_]|\$\{?[0-9]+\}?)([a-zA-Z0-9_]|\$\{?[0-9]+\}?)*$";
+pub(super) const LABEL_NAME: &str = "^[a-zA-Z_][a-zA-Z0-9_]*$";
 
-/// What follows `$1` or `${1}`.
-fn after_reference(text: &str) -> Option<&str> {
-    let open = text.strip_prefix('$')?;
-    let number = open.strip_prefix('{').unwrap_or(open);
-    let after = number.trim_start_matches(|c: char| c.is_ascii_digit());
-    (after.len() < number.len()).then(|| after.strip_prefix('}').unwrap_or(after))
+/// True if the text matches one of the regular expressions above.
+pub(super) fn matches(text: &str, regex: &str) -> bool {
+    Regex::new(regex).is_ok_and(|regex| regex.is_match(text))
 }

@@ -1,9 +1,9 @@
-//! The series of a mapped page: which there are, and which of them each metric counts in.
+//! The series of a mapped page, and the series of each metric.
 //!
-//! Matching a name against every mapping for every sample of every scrape would take seconds, so each
-//! name is matched once and remembered with the text of its labels.
+//! Matching every sample of every scrape against every mapping would take seconds, so each name is matched once and kept
+//! with the text of its labels.
 
-use std::{collections::HashMap, fmt::Write as _};
+use std::collections::HashMap;
 
 use tracing::warn;
 
@@ -11,15 +11,17 @@ use super::{Mapper, MappingResult, Target};
 use crate::telemetry::metrics::{
     labels::Labels,
     names::{Kind, Metric, documentation},
-    prometheus::metric,
+    one_of,
+    page::write_labels,
+    prometheus::RULE_METRICS,
     rule::RuleCounter,
-    statsd_names::{self, Single},
+    statsd_names,
 };
 
-/// Where a metric counts: the number of a series, if it is shown at all.
+/// The number of the series that a metric counts in; `None` if it is dropped.
 pub(super) type Place = Option<usize>;
 
-/// Everything that was shown so far.
+/// The series of all names shown so far.
 #[derive(Debug)]
 pub(super) struct Known {
     rules: HashMap<Box<str>, [Place; RuleCounter::ALL.len()]>,
@@ -29,7 +31,7 @@ pub(super) struct Known {
     pub(super) series: Vec<Series>,
 }
 
-/// The series of one name.
+/// The series with one name.
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) name: String,
@@ -43,16 +45,16 @@ pub(super) struct Family {
 /// One series.
 #[derive(Debug)]
 pub(super) struct Series {
-    /// `domain="d",key1="k"`: as it stands on the page, without the braces.
+    /// `domain="d",key1="k"`.
     pub(super) labels: Box<str>,
-    /// By how much what is counted is multiplied.
+    /// The factor of the value.
     pub(super) scale: Option<f64>,
-    /// Which buckets of a histogram are shown; none for all.
+    /// The shown buckets of a histogram; `None` for all.
     pub(super) buckets: Option<Vec<usize>>,
 }
 
 impl Default for Known {
-    /// Nothing was shown yet. The names that no mapping can reach are taken.
+    /// The names of metrics without a statsd name are taken.
     fn default() -> Self {
         let mut known = Self {
             rules: HashMap::new(),
@@ -62,7 +64,7 @@ impl Default for Known {
             series: Vec::new(),
         };
         for metric in documentation() {
-            let is_of_rule = RuleCounter::ALL.iter().any(|counter| super::page::is_of(*counter, &metric));
+            let is_of_rule = RULE_METRICS.iter().any(|of_rule| of_rule.name == metric.name);
             if !is_of_rule && statsd_names::of_single(&metric, &[""]).is_none() {
                 known.by_name.insert(metric.name.to_owned(), TAKEN);
             }
@@ -71,16 +73,16 @@ impl Default for Known {
     }
 }
 
-/// Stands for a family that is written elsewhere.
+/// Stands for a family that is not mapped.
 const TAKEN: usize = usize::MAX;
 
 impl Known {
-    /// How many names are remembered.
+    /// The number of known names.
     pub(super) fn names(&self) -> usize {
         self.rules.len().saturating_add(self.singles.len())
     }
 
-    /// Where the counters of the rule with this full key count.
+    /// The series of the counters of the rule with this full key.
     pub(super) fn rule(&mut self, mapper: &Mapper, full_key: &str) -> [Place; RuleCounter::ALL.len()] {
         if let Some(places) = self.rules.get(full_key) {
             return *places;
@@ -89,20 +91,26 @@ impl Known {
         let labels: Vec<&str> =
             [Some(&*domain), Some(&key1), key2.as_deref()].into_iter().flatten().collect();
         let places = RuleCounter::ALL.map(|counter| {
-            self.place(mapper, &statsd_names::of_rule(full_key, counter), &metric(counter), &labels)
+            let metric = one_of(&RULE_METRICS, counter as usize);
+            self.place(mapper, &statsd_names::of_rule(full_key, counter), metric, &labels)
         });
         self.rules.insert(full_key.into(), places);
         places
     }
 
-    /// Where a metric that is not of a rule counts.
-    pub(super) fn single(&mut self, mapper: &Mapper, single: &Single) -> Place {
-        if let Some(place) = self.singles.get(&*single.name) {
+    /// The series of a metric that is not of a rule.
+    pub(super) fn single(
+        &mut self,
+        mapper: &Mapper,
+        statsd: &str,
+        metric: &Metric,
+        labels: &[&str],
+    ) -> Place {
+        if let Some(place) = self.singles.get(statsd) {
             return *place;
         }
-        let labels: Vec<&str> = single.labels.iter().map(String::as_str).collect();
-        let place = self.place(mapper, &single.name, &single.metric, &labels);
-        self.singles.insert(single.name.as_str().into(), place);
+        let place = self.place(mapper, statsd, metric, labels);
+        self.singles.insert(statsd.into(), place);
         place
     }
 
@@ -111,7 +119,7 @@ impl Known {
             MappingResult::Dropped => None,
             MappingResult::Unmapped => {
                 let labels = written(metric.labels.iter().copied().zip(labels.iter().copied()));
-                // The name says seconds, and statsd's are milliseconds.
+                // The name has the unit seconds; statsd's is milliseconds.
                 let scale = (metric.kind == Kind::Histogram).then_some(1e-3);
                 let series = Series { labels, scale, buckets: None };
                 self.intern(metric.name, metric.kind, metric.help, series)
@@ -125,8 +133,8 @@ impl Known {
         }
     }
 
-    /// The number of the series with this name and these labels. What was there first decides of what
-    /// kind the name is; a metric of another kind cannot be shown under it.
+    /// The number of the series with this name and these labels; `None` if the name belongs to a metric of another type,
+    /// since the first metric determines the type.
     fn intern(&mut self, name: &str, kind: Kind, help: &str, series: Series) -> Place {
         let next = self.families.len();
         let at = *self.by_name.entry(name.to_owned()).or_insert(next);
@@ -148,40 +156,17 @@ impl Known {
     }
 
     fn log_conflict(&mut self, name: &str, kind: Kind, at: usize) {
-        let taken =
-            self.families.get(at).map_or("a metric that cannot be mapped", |family| match family.kind {
-                Kind::Counter => "a counter",
-                Kind::Gauge => "a gauge",
-                Kind::Histogram => "a histogram",
-            });
-        let was_logged = self
-            .families
-            .get_mut(at)
-            .is_some_and(|family| std::mem::replace(&mut family.conflict_logged, true));
-        if !was_logged {
-            warn!(
-                "PROMETHEUS_MAPPER_YAML gives a {kind} the name {name}, which {taken} has: it is not shown"
-            );
+        let taken = self.families.get_mut(at);
+        let owner = taken.as_ref().map_or("an unmapped metric", |family| family.kind.name());
+        if !taken.is_some_and(|family| std::mem::replace(&mut family.conflict_logged, true)) {
+            let kind = kind.name();
+            warn!("PROMETHEUS_MAPPER_YAML: a {kind} is not shown because {owner} has its name {name}");
         }
     }
 }
 
-/// Labels as they stand on the page.
-fn written<'a>(labels: impl Iterator<Item = (&'a str, &'a str)>) -> Box<str> {
+fn written<'l>(labels: impl Iterator<Item = (&'l str, &'l str)>) -> Box<str> {
     let mut text = String::new();
-    for (name, value) in labels {
-        let comma = if text.is_empty() { "" } else { "," };
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{comma}{name}=\"");
-        for letter in value.chars() {
-            match letter {
-                '\\' => text.push_str("\\\\"),
-                '"' => text.push_str("\\\""),
-                '\n' => text.push_str("\\n"),
-                letter => text.push(letter),
-            }
-        }
-        text.push('"');
-    }
+    write_labels(&mut text, labels);
     text.into()
 }

@@ -1,5 +1,4 @@
-//! Mappers against what `statsd_exporter` 0.26.1, the version inside the Go service, made of the same
-//! files, and pages by them.
+//! Mappers against recorded results of `statsd_exporter` 0.26.1, the version in the Go service, and their pages.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +8,7 @@ use serde_json::Value as Json;
 use super::*;
 use crate::telemetry::metrics::{Exposition, Gauges, Method, RuleCounter, Stats, StatsOptions};
 
-/// A file a line, with what became of some names.
+/// A file per line, with the results of some names.
 const RECORDED: &str = include_str!("../../../../tests/statsd/mapper.jsonl");
 
 fn mapper(yaml: &str) -> Mapper {
@@ -24,7 +23,7 @@ fn diagnostics(yaml: &str) -> Vec<String> {
     found.iter().map(ToString::to_string).collect()
 }
 
-/// The samples of a page by this file.
+/// The page of this file.
 fn page(yaml: &str, fill: impl FnOnce(&Stats)) -> String {
     let stats = Stats::new(StatsOptions::default());
     let stats = stats.shown(Exposition::Mapped(Box::new(Mapped::new(mapper(yaml)))));
@@ -34,13 +33,13 @@ fn page(yaml: &str, fill: impl FnOnce(&Stats)) -> String {
     first
 }
 
-/// What of a page depends on what was counted alone.
+/// The page without the metrics of the process, which change between scrapes.
 fn without_process(page: &str) -> String {
     page.lines().filter(|line| !line.contains("process_")).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
-fn names_become_what_the_exporter_makes_of_them() {
+fn maps_names_as_the_exporter_does() {
     let kinds = |name: &str| match name {
         "counter" => Kind::Counter,
         "gauge" => Kind::Gauge,
@@ -79,11 +78,11 @@ fn names_become_what_the_exporter_makes_of_them() {
             seen += 1;
         }
     }
-    assert!(seen > 100, "only {seen} names were asked for");
+    assert!(seen > 100, "only {seen} names");
 }
 
 #[test]
-fn the_file_that_the_manual_shows_is_taken_without_a_warning() {
+fn the_example_of_the_manual_has_no_warnings() {
     let (_, rest) = include_str!("../../../../docs/statsd.md").split_once("```yaml mapper\n").unwrap();
     assert_eq!(diagnostics(rest.split_once("```").unwrap().0), [""; 0]);
 }
@@ -94,31 +93,76 @@ fn reports_every_mistake_with_its_place() {
                 labels: {a-b: x, le: y, __name__: z}\n- {name: x}\n- {match: a.b, action: destroy}\n- 7\n";
     let reported = diagnostics(yaml);
     for expected in [
-        "mapper.yaml:2:10: error: `a..b` is no glob (at mappings[0].match); words of",
-        "mapper.yaml:3:9: error: `9x` is no metric's name (at mappings[0].name)",
-        "mapper.yaml:4:10: error: `(` is no regular expression: unclosed group (at mappings[1].match)",
-        "mapper.yaml:7:12: error: `a-b` is no label's name",
-        "mapper.yaml:7:20: error: the label `le` is Prometheus's own",
-        "mapper.yaml:7:27: error: the label `__name__`",
-        "mapper.yaml:8:3: error: `match` is missing",
-        "mapper.yaml:9:24: error: got `destroy`, expected one of map, drop",
-        "mapper.yaml:10:3: error: a map is expected here, this is `7`",
+        "mapper.yaml:2:10: error: invalid glob `a..b` (at mappings[0].match); expected words of",
+        "mapper.yaml:3:9: error: `9x` is not a valid metric name (at mappings[0].name)",
+        "mapper.yaml:4:10: error: invalid regular expression `(`: unclosed group (at mappings[1].match)",
+        "mapper.yaml:7:17: error: `a-b` is not a valid label name",
+        "mapper.yaml:7:24: error: label `le` is reserved by Prometheus",
+        "mapper.yaml:7:37: error: label `__name__`",
+        "mapper.yaml:8:3: error: missing `match` (at mappings[2])",
+        "mapper.yaml:9:24: error: unknown variant `destroy`, expected `map` or `drop` (at mappings[3].action)",
+        "mapper.yaml:10:3: error: invalid type: integer `7`, expected a map (at mappings[4])",
     ] {
         assert!(reported.iter().any(|one| one.starts_with(expected)), "{expected}\n{reported:#?}");
     }
 }
 
 #[test]
-fn warns_of_what_has_no_effect_with_its_place() {
+fn reports_a_file_that_cannot_be_parsed_with_its_place() {
+    let bomb = (0..30).map(|n| format!("a{n}: &a{n} [*a{0}, *a{0}, *a{0}]\n", n - 1)).collect::<String>();
+    for (yaml, expected) in [
+        ("a: b: c\n", "mapper.yaml:1:5: error: mapping values are not allowed in this context"),
+        (
+            "mappings: {match: a}\n",
+            "mapper.yaml:1:11: error: invalid type: map, expected a sequence (at mappings)",
+        ),
+        (
+            "mappings:\n- {name: x, name: y}\n",
+            "mapper.yaml:2:3: error: duplicate field `name` (at mappings[0])",
+        ),
+        ("7", "mapper.yaml:1:1: error: invalid type: integer `7`, expected a map"),
+        (&bomb.replace("*a-1", "x"), "mapper.yaml: error: repetition limit exceeded"),
+        (
+            &" ".repeat((1 << 20) + 1),
+            "mapper.yaml: error: the file has 1048577 bytes, expected at most 1048576",
+        ),
+    ] {
+        let reported = diagnostics(yaml);
+        assert!(reported.len() == 1 && reported[0].starts_with(expected), "{expected}\n{reported:#?}");
+    }
+}
+
+#[test]
+fn merges_and_numbers_as_text_are_read_as_yaml_1_1_does() {
+    let merged = "mappings:\n- &base {match: a.*, name: x, labels: {v: 1.10}}\n- {<<: *base, match: b.*}\n";
+    for (yaml, name, version) in
+        [(merged, "b.c", "1.1"), (&merged[..merged.rfind('-').unwrap()], "a.c", "1.10")]
+    {
+        let mapper = mapper(yaml);
+        let MappingResult::Mapped { labels, .. } = mapper.map(name, Kind::Counter) else { panic!("{name}") };
+        assert_eq!(labels, [("v", version.to_owned())]);
+    }
+}
+
+#[test]
+fn every_known_option_is_suggested_and_accepted() {
+    let mapping = "mappings:\n- {match: a.b, name: x, match_type: glob, match_metric_type: timer, labels: {}, action: map, \
+        help: h, scale: 1, observer_type: histogram, timer_type: histogram, histogram_options: {buckets: []}, \
+        buckets: [], honor_labels: true}\ndefaults: {glob_disable_ordering: true}\n";
+    assert_eq!(diagnostics(mapping), [""; 0]);
+}
+
+#[test]
+fn warns_of_options_without_effect_with_their_place() {
     let yaml = "defaults:\n  ttl: 5m\n  quantile: []\nmappings:\n- match: ratelimit_server.*.response_time\n  \
                 name: took\n  observer_type: summary\n  lables: {}\n  buckets: [10, 12]\n";
     let reported = diagnostics(yaml);
     for expected in [
-        "mapper.yaml:2:8: warning: does nothing: a series stays while its rule does (at defaults.ttl)",
-        "mapper.yaml:3:3: warning: the option `quantile` is unknown and does nothing",
-        "mapper.yaml:7:18: warning: there are no summaries",
-        "mapper.yaml:8:3: warning: the option `lables` is unknown and does nothing (at mappings[0]); is `labels` meant?",
-        "mapper.yaml:9:17: warning: the bucket 12 is left out (at mappings[0]); times are counted in the buckets 0.01, 0.025",
+        "mapper.yaml:2:8: warning: `ttl` has no effect: a series exists as long as its rule (at defaults.ttl)",
+        "mapper.yaml:3:13: warning: unknown option `quantile` is ignored (at defaults.quantile); did you mean `quantiles`?",
+        "mapper.yaml:5:3: warning: `observer_type: summary` has no effect: summaries are not supported",
+        "mapper.yaml:8:11: warning: unknown option `lables` is ignored (at mappings[0].lables); did you mean `labels`?",
+        "mapper.yaml:9:17: warning: bucket 12 is ignored (at mappings[0].buckets[1]); times are counted in the buckets 0.01, 0.025",
     ] {
         assert!(reported.iter().any(|one| one.starts_with(expected)), "{expected}\n{reported:#?}");
     }
@@ -170,7 +214,7 @@ mappings:
 }
 
 #[test]
-fn a_file_that_maps_nothing_leaves_the_page_as_it_is() {
+fn an_empty_file_does_not_change_the_page() {
     let fill = |stats: &Stats| {
         stats.rule("d", "d.k.x").add(RuleCounter::TotalHits, 7);
         stats.domain_not_found("nowhere", crate::clock::Time::default());
@@ -188,7 +232,7 @@ fn a_file_that_maps_nothing_leaves_the_page_as_it_is() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_not_given_to_another_kind() {
+fn a_name_has_one_type() {
     let yaml = "mappings:\n- {match: ratelimit_server.*.response_time, name: same}\n\
                 - {match: ratelimit_server.*.total_requests, name: same}\n\
                 - {match: ratelimit.service.global_shadow_mode, name: process_open_fds}\n";
@@ -198,7 +242,7 @@ fn a_name_that_is_taken_is_not_given_to_another_kind() {
 }
 
 #[test]
-fn names_that_are_gone_are_not_remembered_for_ever() {
+fn forgets_names_that_are_gone() {
     let mapped = Mapped::new(mapper("mappings: []"));
     for round in 0..3 {
         let stats = Stats::new(StatsOptions::default());
@@ -213,7 +257,7 @@ fn names_that_are_gone_are_not_remembered_for_ever() {
 }
 
 #[test]
-fn a_known_page_of_many_rules_takes_at_most_twice_the_time_of_our_own() {
+fn a_known_page_takes_at_most_twice_the_time_of_the_default_page() {
     let yaml = "mappings:\n- match: 'ratelimit\\.service\\.rate_limit\\.([^.]*)\\.(.*)\\.([^.]*)'\n  \
                 match_type: regex\n  name: rl_$3\n  labels: {domain: $1, rule: $2}\n";
     let stats = Stats::new(StatsOptions::default());
@@ -231,7 +275,7 @@ fn a_known_page_of_many_rules_takes_at_most_twice_the_time_of_our_own() {
     };
     let own = fastest(&|| stats.render(&Gauges::default()));
     let by_mapper = fastest(&|| mapped.render(&stats, &Gauges::default()));
-    assert!(by_mapper < 2 * own, "{by_mapper:?} by the mapper, {own:?} by our own names");
+    assert!(by_mapper < 2 * own, "{by_mapper:?} with the mapper, {own:?} without");
 }
 
 proptest! {

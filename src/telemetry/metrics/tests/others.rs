@@ -67,7 +67,7 @@ fn a_full_page_shows_every_documented_metric_and_no_other() {
     stats.rule("d", "d.k").add(RuleCounter::TotalHits, 1);
     let _ = stats.dynamic("d", "d.k_v", Time::default());
     stats.domain_not_found("nowhere", Time::default());
-    stats.admin_changes().count("override_set", ChangeResult::Ok);
+    stats.service().admin_changes.count("override_set", ChangeResult::Ok);
     let page = stats.render(&all_gauges());
     let head = |kind: &str| -> Vec<(String, String)> {
         let lines = page.lines().filter_map(|line| line.strip_prefix(kind)?.split_once(' '));
@@ -76,7 +76,7 @@ fn a_full_page_shows_every_documented_metric_and_no_other() {
     let documented = |shown: fn(&Metric) -> String| -> Vec<(String, String)> {
         documentation().iter().map(|metric| (metric.name.to_owned(), shown(metric))).collect()
     };
-    assert_eq!(head("# TYPE "), documented(|metric| metric.kind.to_string()));
+    assert_eq!(head("# TYPE "), documented(|metric| metric.kind.name().to_owned()));
     assert_eq!(head("# HELP "), documented(|metric| metric.help.to_owned()));
     let by_name: BTreeMap<_, _> = documentation().iter().map(|metric| (metric.name, metric.labels)).collect();
     for (name, labels) in parse(&page).into_keys() {

@@ -1,4 +1,4 @@
-//! Spans as OTLP's messages.
+//! OTLP messages of spans.
 
 use std::{borrow::Cow, io::Write};
 
@@ -19,16 +19,16 @@ use crate::{
     },
 };
 
-/// The bit of a span's flags that says it is recorded; W3C's own.
+/// The bit of the flags for a sampled span, from W3C.
 const SAMPLED: u32 = 1;
 
-/// The bit that says that the next one means something.
+/// The bit that says that [`REMOTE`] is known.
 const KNOWN: u32 = 0x100;
 
-/// The bit that says that the parent is of another service.
+/// The bit for a parent of another service.
 const REMOTE: u32 = 0x200;
 
-/// Who sends; a service without a name of its own instance is given one.
+/// The resource, with a random `service.instance.id` unless one is set.
 pub(super) fn resource(set: &[(String, String)]) -> Resource {
     let mut attributes: Vec<_> = set.iter().map(|(key, value)| attribute(key, text(value.clone()))).collect();
     if !set.iter().any(|(key, _)| key == "service.instance.id") {
@@ -37,7 +37,7 @@ pub(super) fn resource(set: &[(String, String)]) -> Resource {
     Resource { attributes }
 }
 
-/// A batch, compressed if wanted.
+/// The request for a batch.
 pub(super) fn message(resource: Resource, batch: Vec<Span>, gzip: bool) -> Bytes {
     let scope = InstrumentationScope {
         name: env!("CARGO_PKG_NAME").to_owned(),
@@ -47,14 +47,13 @@ pub(super) fn message(resource: Resource, batch: Vec<Span>, gzip: bool) -> Bytes
     let scope_spans = vec![ScopeSpans { scope: Some(scope), spans }];
     let resource_spans = vec![ResourceSpans { resource: Some(resource), scope_spans }];
     let plain = ExportTraceServiceRequest { resource_spans }.encode_to_vec();
-    if gzip { compressed(&plain).into() } else { plain.into() }
-}
-
-fn compressed(plain: &[u8]) -> Vec<u8> {
-    // A Vec takes every write.
+    if !gzip {
+        return plain.into();
+    }
+    // Writing to a Vec cannot fail.
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
-    let _ = gzip.write_all(plain);
-    gzip.finish().unwrap_or_default()
+    let _ = gzip.write_all(&plain);
+    gzip.finish().unwrap_or_default().into()
 }
 
 fn sent(span: Span) -> Sent {
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_is_written_down_whole() {
+    fn converts_every_field_of_a_span() {
         let sent = sent(span());
         assert_eq!((&sent.trace_id[..], sent.span_id.len()), (&7_u128.to_be_bytes()[..], 8));
         assert_eq!((&sent.parent_span_id[..], &*sent.trace_state), (&9_u64.to_be_bytes()[..], "a=1"));
@@ -141,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compressed_batch_is_the_same() {
+    fn a_compressed_batch_has_the_same_content() {
         let plain = message(Resource::default(), vec![span(); 100], false);
         let gzip = message(Resource::default(), vec![span(); 100], true);
         let mut unpacked = Vec::new();
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_has_a_name_of_its_own_unless_it_was_given_one() {
+    fn an_instance_has_a_random_id_unless_one_is_set() {
         let key = "service.instance.id";
         let of = |given: &[(String, String)]| {
             let attributes = resource(given).attributes;

@@ -1,8 +1,8 @@
-//! The connection to the collector: opened when something is to be sent, kept while it lasts.
+//! The connection to the collector, opened on demand and reused.
 //!
-//! OTLP over HTTP/1.1, or the unary gRPC call of the same message over HTTP/2, both straight on hyper.
+//! OTLP over HTTP/1.1, or the unary gRPC call with the same message over HTTP/2, both directly on hyper.
 
-use std::{fmt, io};
+use std::{fmt, io, sync::Arc};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header, uri::PathAndQuery};
@@ -17,23 +17,25 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
 };
+use tokio_rustls::{TlsConnector, client::TlsStream, rustls::pki_types::ServerName};
 
-use super::{Failure, tls::Tls};
+use super::Failure;
 use crate::{
+    net::tls::{self, Words},
     proto::opentelemetry::proto::collector::trace::v1::ExportTraceServiceResponse,
-    settings::spans::{Collector, Protocol},
+    settings::spans::{Collector, CollectorTls, Protocol},
 };
 
-/// Where gRPC takes spans.
+/// The path of the gRPC method.
 const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
-/// A collector's answer has hardly a hundred bytes; one that has more than this is not read.
-const LONGEST_ANSWER: usize = 64 * 1024;
+/// The largest response. An ordinary one has less than a hundred bytes.
+const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
-/// Of a collector's words so many characters are repeated.
-const LONGEST_WORDS: usize = 200;
+/// The longest message of a collector in a log line.
+const MAX_MESSAGE_CHARS: usize = 200;
 
-/// The way to the collector.
+/// The collector, and the connection to it.
 pub(super) struct Line {
     to: Uri,
     protocol: Protocol,
@@ -49,18 +51,16 @@ enum Open {
     Grpc(http2::SendRequest<Full<Bytes>>),
 }
 
-/// What the collector says of a batch that it has taken.
+/// The response to an accepted batch.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
-    /// So many spans were left out.
-    pub(super) refused: u64,
-    /// Its words to us.
+pub(super) struct Accepted {
+    pub(super) rejected: u64,
     pub(super) message: String,
 }
 
 impl Line {
     /// # Errors
-    /// All that is wrong with the files that the settings name.
+    /// Every invalid file of the settings.
     pub(super) fn new(collector: &Collector) -> Result<Self, Vec<String>> {
         let tls =
             collector.tls.as_ref().map(|files| Tls::load(files, &collector.endpoint, collector.protocol));
@@ -82,28 +82,28 @@ impl Line {
         })
     }
 
-    /// The collector as it may stand in a log.
+    /// The collector in log lines.
     pub(super) fn shown(&self) -> String {
         let authority = self.to.authority().map_or("", |authority| authority.as_str());
         format!("{}://{authority}", self.to.scheme_str().unwrap_or_default())
     }
 
-    /// Sends a message and reads the answer. A connection on which something went wrong, or whose answer was
-    /// not waited for, is not used again.
-    pub(super) async fn send(&mut self, message: &Bytes) -> Result<Taken, Failure> {
+    /// Sends a message and reads the response. A connection that failed, or whose response was not awaited, is not
+    /// reused.
+    pub(super) async fn send(&mut self, message: &Bytes) -> Result<Accepted, Failure> {
         let open = match self.open.take() {
-            Some(open) => open.still_there().await,
+            Some(open) => open.if_ready().await,
             None => None,
         };
         let mut open = match open {
             Some(open) => open,
-            None => self.connect().await.map_err(|error| Failure::passing(error.to_string()))?,
+            None => self.connect().await.map_err(|error| Failure::retryable(error.to_string()))?,
         };
-        let answer = open.ask(self.request(message)?).await;
-        let answer = answer.map_err(|error| Failure::passing(format!("the connection broke: {error}")))?;
-        let (head, body) = answer.into_parts();
-        let body = Limited::new(body, LONGEST_ANSWER).collect().await;
-        let body = body.map_err(|error| Failure::passing(format!("the answer broke off: {error}")))?;
+        let response = open.send(self.request(message)?).await;
+        let response = response.map_err(|error| Failure::retryable(format!("connection lost: {error}")))?;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
+        let body = body.map_err(|error| Failure::retryable(format!("incomplete response: {error}")))?;
         self.open = Some(open);
         let trailers = body.trailers().cloned().unwrap_or_default();
         match self.protocol {
@@ -124,7 +124,7 @@ impl Line {
                 if self.gzip {
                     request.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
                 }
-                // HTTP/1.1 wants the path alone.
+                // HTTP/1.1 requests have the path alone.
                 (to.scheme, to.authority) = (None, None);
             }
             Protocol::Grpc => {
@@ -135,7 +135,7 @@ impl Line {
                 *request.body_mut() = Full::new(framed(message, self.gzip));
             }
         }
-        let to = Uri::from_parts(to).map_err(|error| Failure::lasting(error.to_string()))?;
+        let to = Uri::from_parts(to).map_err(|error| Failure::permanent(error.to_string()))?;
         *request.uri_mut() = to;
         Ok(request)
     }
@@ -146,7 +146,7 @@ impl Line {
         let stream = TcpStream::connect((host, port)).await?;
         stream.set_nodelay(true)?;
         match &self.tls {
-            Some(tls) => open(self.protocol, tls.shake(stream).await?).await,
+            Some(tls) => open(self.protocol, tls.handshake(stream).await?).await,
             None => open(self.protocol, stream).await,
         }
     }
@@ -175,7 +175,7 @@ async fn open(
 
 impl Open {
     /// The connection, unless the collector has closed it.
-    async fn still_there(mut self) -> Option<Self> {
+    async fn if_ready(mut self) -> Option<Self> {
         let ready = match &mut self {
             Self::Http(sender) => sender.ready().await,
             Self::Grpc(sender) => sender.ready().await,
@@ -183,7 +183,7 @@ impl Open {
         ready.is_ok().then_some(self)
     }
 
-    async fn ask(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
         match self {
             Self::Http(sender) => sender.send_request(request).await,
             Self::Grpc(sender) => sender.send_request(request).await,
@@ -200,61 +200,106 @@ fn framed(message: &Bytes, gzip: bool) -> Bytes {
     framed.freeze()
 }
 
-fn of_http(status: StatusCode, body: &[u8]) -> Result<Taken, Failure> {
+fn of_http(status: StatusCode, body: &[u8]) -> Result<Accepted, Failure> {
     if status.is_success() {
-        return Ok(taken(body));
+        return Ok(accepted(body));
     }
-    let why = format!("the collector answered {status}{}", help(status));
-    // Those that OTLP lets be asked again.
-    Err(Failure { may_pass: matches!(status.as_u16(), 429 | 502 | 503 | 504), why })
+    let why = format!("the collector returned {status}{}", help(status));
+    Err(Failure { is_retryable: is_retryable_status(status), why })
+}
+
+/// The statuses that OTLP allows to retry.
+fn is_retryable_status(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 429 | 502 | 503 | 504)
 }
 
 fn help(status: StatusCode) -> &'static str {
     match status.as_u16() {
-        401 | 403 => "; its credentials belong in OTEL_EXPORTER_OTLP_HEADERS",
+        401 | 403 => "; set credentials in OTEL_EXPORTER_OTLP_HEADERS",
         404 | 405 => {
-            "; spans are taken at /v1/traces, which is put behind OTEL_EXPORTER_OTLP_ENDPOINT but not behind \
+            "; the path is /v1/traces, which is appended to OTEL_EXPORTER_OTLP_ENDPOINT but not to \
              OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
         }
         _ => "",
     }
 }
 
-/// The status stands behind the message, or in the head where there is none.
-fn of_grpc(status: StatusCode, sources: [&HeaderMap; 2], body: &[u8]) -> Result<Taken, Failure> {
+/// The gRPC status is in the trailers, or in the headers of a response without a message.
+fn of_grpc(status: StatusCode, sources: [&HeaderMap; 2], body: &[u8]) -> Result<Accepted, Failure> {
     if status != StatusCode::OK {
-        let why = format!("the collector answered {status}, which gRPC does not; is its gRPC port meant?");
-        return Err(Failure { may_pass: matches!(status.as_u16(), 429 | 502 | 503 | 504), why });
+        let why = format!(
+            "the collector returned {status}, which is not gRPC; check that the port is its gRPC port"
+        );
+        return Err(Failure { is_retryable: is_retryable_status(status), why });
     }
     let find = |name| sources.into_iter().find_map(|headers| headers.get(name)?.to_str().ok());
     match find("grpc-status").and_then(|code| code.parse().ok()) {
-        Some(0) => Ok(taken(body.get(5..).unwrap_or_default())),
+        Some(0) => Ok(accepted(body.get(5..).unwrap_or_default())),
         code => {
             let code: i32 = code.unwrap_or(2);
-            let words = shortened(find("grpc-message").unwrap_or_default());
-            let why = format!("the collector answered with gRPC status {code}: {words:?}");
-            // Those that OTLP lets be asked again.
-            Err(Failure { may_pass: matches!(code, 1 | 4 | 8 | 10 | 11 | 14 | 15), why })
+            let message = shortened(find("grpc-message").unwrap_or_default());
+            let why = format!("the collector returned gRPC status {code}: {message:?}");
+            // The codes that OTLP allows to retry.
+            Err(Failure { is_retryable: matches!(code, 1 | 4 | 8 | 10 | 11 | 14 | 15), why })
         }
     }
 }
 
-/// What stands in the answer to a batch that was taken. One that cannot be read says nothing.
-fn taken(body: &[u8]) -> Taken {
-    let answer = ExportTraceServiceResponse::decode(body).unwrap_or_default();
-    let Some(part) = answer.partial_success else { return Taken::default() };
-    let refused = u64::try_from(part.rejected_spans).unwrap_or_default();
-    Taken { refused, message: shortened(&part.error_message) }
+/// The response to an accepted batch; an invalid one is ignored.
+fn accepted(body: &[u8]) -> Accepted {
+    let response = ExportTraceServiceResponse::decode(body).unwrap_or_default();
+    let Some(part) = response.partial_success else { return Accepted::default() };
+    let rejected = u64::try_from(part.rejected_spans).unwrap_or_default();
+    Accepted { rejected, message: shortened(&part.error_message) }
 }
 
-fn shortened(words: &str) -> String {
-    words.chars().take(LONGEST_WORDS).collect()
+fn shortened(message: &str) -> String {
+    message.chars().take(MAX_MESSAGE_CHARS).collect()
 }
 
-/// Its headers may hold secrets.
+/// Without the headers, which may have secrets.
 impl fmt::Debug for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Line").field("to", &self.shown()).finish_non_exhaustive()
+    }
+}
+
+/// The variables in errors, unless those for traces alone are set.
+const WORDS: Words = Words {
+    ca: "OTEL_EXPORTER_OTLP_CERTIFICATE",
+    certificate: "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+    key: "OTEL_EXPORTER_OTLP_CLIENT_KEY",
+    other_host: "the certificate must have the host of OTEL_EXPORTER_OTLP_ENDPOINT",
+    plain_text: "if the port is plaintext, write http:// in OTEL_EXPORTER_OTLP_ENDPOINT",
+};
+
+/// TLS to the collector.
+struct Tls {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+    words: Words,
+}
+
+impl Tls {
+    fn load(tls: &CollectorTls, endpoint: &Uri, protocol: Protocol) -> Result<Self, Vec<String>> {
+        let [ca, certificate, key] = tls.variables;
+        let words = Words { ca, certificate, key, ..WORDS };
+        let mut config = tls::load(&tls.files, &words)?.config;
+        config.alpn_protocols = vec![match protocol {
+            Protocol::Http => b"http/1.1".to_vec(),
+            Protocol::Grpc => b"h2".to_vec(),
+        }];
+        let name = tls::server_name(endpoint.host().unwrap_or_default());
+        let name = name.map_err(|why| vec![format!("TLS to the collector: {why}")])?;
+        Ok(Self { connector: Arc::new(config).into(), name, words })
+    }
+
+    async fn handshake(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let result = self.connector.connect(self.name.clone(), stream).await;
+        result.map_err(|error| match tls::explain(&error, &self.words) {
+            Some(why) => io::Error::other(format!("TLS handshake failed: {why}")),
+            None => error,
+        })
     }
 }
 
@@ -263,26 +308,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_says_whether_trying_again_may_help() {
-        for (status, may_pass) in
+    fn statuses_are_retryable_as_otlp_defines() {
+        for (status, is_retryable) in
             [(400, false), (401, false), (404, false), (500, false), (429, true), (503, true)]
         {
             let failure = of_http(StatusCode::from_u16(status).unwrap(), b"").unwrap_err();
-            assert_eq!(failure.may_pass, may_pass, "{status}");
+            assert_eq!(failure.is_retryable, is_retryable, "{status}");
         }
-        for (code, may_pass) in [(3, false), (7, false), (12, false), (16, false), (8, true), (14, true)] {
+        for (code, is_retryable) in [(3, false), (7, false), (12, false), (16, false), (8, true), (14, true)]
+        {
             let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), HeaderValue::from(code))]);
             let failure = of_grpc(StatusCode::OK, [&trailers, &HeaderMap::new()], b"").unwrap_err();
-            assert_eq!(failure.may_pass, may_pass, "{code}");
+            assert_eq!(failure.is_retryable, is_retryable, "{code}");
         }
         assert!(of_grpc(StatusCode::OK, [&HeaderMap::new(); 2], b"").is_err(), "without a status");
     }
 
     #[test]
-    fn what_was_left_out_is_read() {
+    fn reads_the_number_of_rejected_spans() {
         let body = [0x0a, 5, 0x08, 3, 0x12, 1, b'x'];
-        let taken = of_http(StatusCode::OK, &body).unwrap();
-        assert_eq!((taken.refused, &*taken.message), (3, "x"));
-        assert_eq!(of_http(StatusCode::ACCEPTED, b"\xff{}").unwrap().refused, 0, "an answer of another kind");
+        let accepted = of_http(StatusCode::OK, &body).unwrap();
+        assert_eq!((accepted.rejected, &*accepted.message), (3, "x"));
+        assert_eq!(of_http(StatusCode::ACCEPTED, b"\xff{}").unwrap().rejected, 0, "not a message");
     }
 }

@@ -1,12 +1,10 @@
-//! The thread that sends spans to the collector: gathers them into batches, tries again where that may
-//! help, and counts what became of each.
+//! The thread that sends spans to the collector in batches, retries retryable errors, and counts the outcomes.
 //!
-//! `batch` writes them down, `line` is the connection, `tls` what is spoken on it. While a batch is tried
-//! again the queue fills and then drops what is new: memory is bounded, and nobody waits.
+//! `batch` makes the messages, `line` is the connection. During retries the queue fills and then drops new spans, so that
+//! memory is bounded and workers never wait.
 
 mod batch;
 mod line;
-mod tls;
 
 use std::{
     io,
@@ -33,14 +31,14 @@ use crate::{
 };
 use line::Line;
 
-/// Between attempts, as the collector's own exporters wait.
+/// The backoff of the collector's own exporters.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
-/// A batch that was not taken for so long is dropped.
+/// A batch is dropped after this long.
 const GIVE_UP: Duration = Duration::from_secs(60);
 
-/// How long the service waits for its last spans to be taken when it ends.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// The time to send the last spans at shutdown.
+const DRAIN: Duration = Duration::from_secs(5);
 
 /// Sends the spans of a queue.
 pub(super) struct Exporter {
@@ -56,19 +54,19 @@ pub(super) struct Exporter {
     warnings: LogThrottle,
 }
 
-/// Why a batch was not taken.
+/// Why a batch was not accepted.
 #[derive(Debug)]
 struct Failure {
-    /// It may be taken when it is sent again.
-    may_pass: bool,
+    /// A retry may succeed.
+    is_retryable: bool,
     why: String,
 }
 
 impl Exporter {
-    /// An exporter of this queue; it ends when `ending` turns true and the queue is empty.
+    /// An exporter of this queue, until `ending` is true and the queue is empty.
     ///
     /// # Errors
-    /// All that is wrong with the files that the settings name.
+    /// Every invalid file of the settings.
     pub(super) fn new(
         settings: &Spans,
         queue: mpsc::Receiver<Span>,
@@ -97,7 +95,7 @@ impl Exporter {
             runtime.block_on(async {
                 tokio::select! {
                     () = panics::restart_task(Boundary::SpanExporter, async || self.run().await) => {}
-                    () = too_long(ending) => warn!("tracing: the last spans were not taken in {LAST_WORDS:?}"),
+                    () = drain_timeout(ending) => warn!("tracing: dropped the last spans, not accepted within {DRAIN:?}"),
                 }
             });
             runtime.shutdown_background();
@@ -117,8 +115,7 @@ impl Exporter {
         }
     }
 
-    /// The next batch: a full one, or what has come when the first of it has waited long enough. Nothing
-    /// when the service ends and there is nothing left.
+    /// The next batch: full, or with the first span waiting for `delay`. Empty at shutdown, when the queue is empty.
     async fn gather(&mut self) -> Vec<Span> {
         let mut batch = Vec::new();
         let mut due = None;
@@ -127,7 +124,7 @@ impl Exporter {
             tokio::select! {
                 biased;
                 _ = self.ending.wait_for(|ending| *ending), if !self.queue.is_closed() => self.queue.close(),
-                come = self.queue.recv_many(&mut batch, room) => if come == 0 { break },
+                received = self.queue.recv_many(&mut batch, room) => if received == 0 { break },
                 () = at(due) => break,
             }
             if due.is_none() && !batch.is_empty() {
@@ -146,16 +143,16 @@ impl Exporter {
         let failure = loop {
             let pause = backoff.next_pause();
             match self.send(&message).await {
-                Ok(refused) => {
-                    let refused = refused.min(spans);
-                    self.counts.add_dropped(Dropped::Refused, refused);
-                    return self.counts.add_exported(spans.saturating_sub(refused));
+                Ok(rejected) => {
+                    let rejected = rejected.min(spans);
+                    self.counts.add_dropped(Dropped::Refused, rejected);
+                    return self.counts.add_exported(spans.saturating_sub(rejected));
                 }
                 Err(failure) => {
-                    let is_last = !failure.may_pass
+                    let is_last = !failure.is_retryable
                         || *self.ending.borrow()
                         || begun.elapsed().saturating_add(pause) > GIVE_UP;
-                    self.complain(&failure.why, is_last.then_some(spans));
+                    self.log(&failure.why, is_last.then_some(spans));
                     if is_last {
                         break failure;
                     }
@@ -166,25 +163,25 @@ impl Exporter {
                 _ = self.ending.wait_for(|ending| *ending) => {}
             }
         };
-        let reason = if failure.may_pass { Dropped::Unreachable } else { Dropped::Refused };
+        let reason = if failure.is_retryable { Dropped::Unreachable } else { Dropped::Refused };
         self.counts.add_dropped(reason, spans);
     }
 
-    /// Sends a batch, and says how many of its spans the collector did not want.
+    /// Sends a batch, and returns the number of spans that the collector rejected.
     async fn send(&mut self, message: &Bytes) -> Result<u64, Failure> {
-        let taken = match timeout(self.timeout, self.line.send(message)).await {
-            Ok(answer) => answer?,
-            Err(_) => return Err(Failure::passing(format!("no answer within {:?}", self.timeout))),
+        let accepted = match timeout(self.timeout, self.line.send(message)).await {
+            Ok(response) => response?,
+            Err(_) => return Err(Failure::retryable(format!("no response within {:?}", self.timeout))),
         };
-        if taken.refused > 0 || !taken.message.is_empty() {
-            let why = format!("the collector left out {} spans: {:?}", taken.refused, taken.message);
-            self.complain(&why, None);
+        if accepted.rejected > 0 || !accepted.message.is_empty() {
+            let why = format!("the collector rejected {} spans: {:?}", accepted.rejected, accepted.message);
+            self.log(&why, None);
         }
-        Ok(taken.refused)
+        Ok(accepted.rejected)
     }
 
-    /// Says what is wrong, but not all the time; `dropped` are lost by it.
-    fn complain(&mut self, why: &str, dropped: Option<u64>) {
+    /// Logs a problem, unless one was logged recently; `dropped` spans are lost.
+    fn log(&mut self, why: &str, dropped: Option<u64>) {
         if self.warnings.admit_now().is_some() {
             warn!(collector = self.line.shown(), dropped, "tracing: {why}");
         }
@@ -192,12 +189,12 @@ impl Exporter {
 }
 
 impl Failure {
-    fn passing(why: impl Into<String>) -> Self {
-        Self { may_pass: true, why: why.into() }
+    fn retryable(why: impl Into<String>) -> Self {
+        Self { is_retryable: true, why: why.into() }
     }
 
-    fn lasting(why: impl Into<String>) -> Self {
-        Self { may_pass: false, why: why.into() }
+    fn permanent(why: impl Into<String>) -> Self {
+        Self { is_retryable: false, why: why.into() }
     }
 }
 
@@ -208,8 +205,8 @@ async fn at(moment: Option<Instant>) {
     }
 }
 
-/// Completes when the service has waited for its last spans as long as it does.
-async fn too_long(mut ending: watch::Receiver<bool>) {
+/// Completes when the time for the last spans is over.
+async fn drain_timeout(mut ending: watch::Receiver<bool>) {
     let _ = ending.wait_for(|ending| *ending).await;
-    tokio::time::sleep(LAST_WORDS).await;
+    tokio::time::sleep(DRAIN).await;
 }
