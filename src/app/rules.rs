@@ -1,4 +1,4 @@
-//! The source of the rules, watched files or a subscription to a control plane, and the options for compiling them.
+//! The source of the rules: watched files or a subscription to a control plane.
 
 use std::{io, sync::Arc};
 
@@ -11,15 +11,14 @@ use crate::{
         watch::{self, Watcher},
         xds::{self, Subscription},
     },
-    settings::{Backend, Settings},
+    settings::{Backend, Rules, Settings},
     store::memcached::MemcachedStore,
 };
 
 /// The source of the rules. It stops when this is dropped.
 pub(super) enum Feed {
-    /// Files, read again when they change.
+    /// Files, which are read again when they change.
     Files(#[expect(dead_code, reason = "stops when it is dropped")] Watcher),
-    /// A control plane.
     ControlPlane(Subscription),
 }
 
@@ -30,18 +29,12 @@ impl Feed {
         source: &Arc<Source<T>>,
         status: Option<&Arc<xds::Status>>,
     ) -> io::Result<Self> {
-        let rules = &settings.rules;
         if let (Some(control_plane), Some(status)) = (&settings.control_plane, status) {
             let settings = (**control_plane).clone();
             return xds::spawn(source.clone(), settings, SystemClock, status.clone()).map(Self::ControlPlane);
         }
-        let directory = RulesDir {
-            root: rules.root.clone(),
-            subdirectory: rules.subdirectory.clone(),
-            app_directory: rules.app_directory.clone(),
-            ignore_dot_files: rules.ignore_dot_files,
-        };
-        // After a panic the watcher reads the rules once more.
+        let directory = rules_dir(&settings.rules);
+        // After a panic the watcher reads the rules again.
         let _ = panics::catch(Boundary::RulesReload, || source.reload(&directory, SystemClock.now()));
         watch::spawn(source.clone(), directory, SystemClock, watch::Debounce::default()).map(Self::Files)
     }
@@ -55,7 +48,17 @@ impl Feed {
     }
 }
 
-/// The options for compiling rules by these settings: the store must be able to count every limit.
+/// The directory of the rules files.
+pub(crate) fn rules_dir(rules: &Rules) -> RulesDir {
+    RulesDir {
+        root: rules.root.clone(),
+        subdirectory: rules.subdirectory.clone(),
+        app_directory: rules.app_directory.clone(),
+        ignore_dot_files: rules.ignore_dot_files,
+    }
+}
+
+/// The options for compiling rules: the store must be able to count every limit.
 pub(crate) fn compile_options(settings: &Settings) -> CompileOptions {
     let countable = match settings.backend {
         Backend::Memory | Backend::Redis(_) => Countable::Everything,

@@ -1,18 +1,17 @@
 //! The edges: gRPC for Envoy, HTTP for probes, people and Prometheus.
 //!
-//! [`grpc`] is the hot path, [`wire`] turns its messages into the limiter's and back, [`http::json`] is the same
-//! question over HTTP, [`connections`] decides who is admitted to a port, [`http::admin`] shows what is loaded and counted,
-//! [`admin`] is the admin API and its page, [`health`] is asked by probes, [`tls`] holds the gRPC port's certificate,
+//! [`grpc`] is the hot path, [`wire`] converts its messages to the limiter's types and back, [`connections`] bounds the
+//! connections of a port, [`health`] is the result of probes, [`tls`] has the certificate of the gRPC port. `http` is
+//! the server of the HTTP ports with `/json` and the debug pages, `admin` is the admin API and its page,
 //! `span_attributes` has the attributes of a call's span.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
-pub(crate) mod span_attributes;
-
-pub mod admin;
+pub(crate) mod admin;
 pub mod connections;
 pub mod grpc;
 pub mod health;
-pub mod http;
+pub(crate) mod http;
+pub(crate) mod span_attributes;
 pub mod tls;
 pub mod wire;

@@ -27,7 +27,7 @@ fn args(addr: &str) -> RequestArgs {
 
 /// Calls the server that these arguments name.
 async fn send(args: &RequestArgs) -> Result<RateLimitResponse, Failure> {
-    call(&Server::new(args.addr.as_ref().unwrap(), &args.tls)?, args).await
+    call(&Server::new(args.addr.as_ref().unwrap(), &args.tls, &SERVICE)?, args).await
 }
 
 /// Runs a test where sockets can be used.
@@ -142,9 +142,21 @@ fn another_protocol_is_suspected() {
 }
 
 #[test]
-fn refuses_a_timeout_of_zero() {
-    assert_eq!(timeout("20ms"), Ok(Duration::from_millis(20)));
-    for typed in ["0", "0s", "1", "-1s", "soon", ""] {
-        assert!(timeout(typed).is_err(), "{typed:?}");
+fn the_environment_gives_the_default_address() {
+    for (variables, expected) in [
+        (&[][..], Ok("http://127.0.0.1:8081")),
+        (&[("GRPC_PORT", "9081")], Ok("http://127.0.0.1:9081")),
+        (&[("GRPC_HOST", "::"), ("GRPC_PORT", "9081")], Ok("http://127.0.0.1:9081")),
+        (&[("GRPC_HOST", "10.0.0.7")], Ok("http://10.0.0.7:8081")),
+        (&[("GRPC_UDS", "/run/rl.sock"), ("GRPC_PORT", "9081")], Ok("unix:/run/rl.sock")),
+        (&[("GRPC_PORT", "0")], Err(())),
+        (&[("GRPC_PORT", "http")], Err(())),
+    ] {
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let environment = Environment { variables: variables.collect(), cores: 1 };
+        let server = local(&environment)
+            .and_then(|addr| Server::new(&addr, &TlsArgs::default(), &SERVICE))
+            .map(|server| server.to_string());
+        assert_eq!(server.as_deref().map_err(|_| ()), expected);
     }
 }

@@ -282,7 +282,7 @@ pub(super) fn fuzz(body: &[u8]) {
 fn by_prost_reflect(
     body: &[u8],
 ) -> Result<crate::proto::envoy::service::ratelimit::v3::RateLimitRequest, String> {
-    let message = super::descriptor("envoy.service.ratelimit.v3.RateLimitRequest")?;
+    let message = crate::proto::descriptor("envoy.service.ratelimit.v3.RateLimitRequest")?;
     let mut json = serde_json::Deserializer::from_slice(body);
     let options = prost_reflect::DeserializeOptions::new().deny_unknown_fields(true);
     let read = prost_reflect::DynamicMessage::deserialize_with_options(message, &mut json, &options)

@@ -1,20 +1,23 @@
-//! The service that a request is sent to: its address, TLS, and the connection.
+//! The running service that a command connects to: its address, TLS, and the connection.
+//!
+//! `request` speaks gRPC over it, and the commands of the admin API and `health` speak HTTP/1.1.
 
-use std::{fmt, io, path::PathBuf, str::FromStr, sync::Arc};
+use std::{error::Error, fmt, io, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 use clap::Args;
-use tokio::net::{TcpStream, UnixStream};
+use tokio::{
+    net::{TcpStream, UnixStream},
+    runtime::{Builder, Runtime},
+};
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
-use tonic::transport::Channel;
 
-use super::failure::Failure;
+use super::{serve::Environment, terminal::Failure};
 use crate::{
-    cli::serve::Environment,
     net::{
-        channel::{self, Duplex, Socket},
+        channel::{Duplex, Socket},
         tls::{self, Words},
     },
-    settings::{ClientTls, HostPort, ServerAddress, address, vars},
+    settings::{self, ClientTls, HostPort, ServerAddress, address, vars::Var},
 };
 
 /// The options that errors of TLS refer to.
@@ -28,57 +31,55 @@ const WORDS: Words = Words {
 
 /// The address of a service.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Address {
-    pub(in crate::cli) at: ServerAddress,
+pub(super) struct Address {
+    at: ServerAddress,
     /// The scheme: true for https, false for http.
-    pub(in crate::cli) tls: Option<bool>,
+    tls: Option<bool>,
 }
 
 /// The TLS options.
 #[derive(Args, Clone, PartialEq, Eq, Debug, Default)]
 #[command(next_help_heading = "TLS")]
-pub struct TlsArgs {
-    /// Use TLS, as do https:// in --addr and each of the options below.
+pub(super) struct TlsArgs {
+    /// Use TLS, as do an https:// address and each of the options below.
     #[arg(long)]
-    pub tls: bool,
+    pub(super) tls: bool,
     /// PEM file of certificate authorities to trust instead of the system's.
     #[arg(long, value_name = "FILE")]
-    pub ca: Option<PathBuf>,
+    pub(super) ca: Option<PathBuf>,
     /// PEM file of the client certificate.
     #[arg(long, value_name = "FILE", requires = "key")]
-    pub cert: Option<PathBuf>,
+    pub(super) cert: Option<PathBuf>,
     /// PEM file of the client certificate's private key.
     #[arg(long, value_name = "FILE", requires = "cert")]
-    pub key: Option<PathBuf>,
-    /// The name that the server's certificate must have; by default the host of --addr.
+    pub(super) key: Option<PathBuf>,
+    /// The name that the server's certificate must have; by default the host of the address.
     #[arg(long, value_name = "NAME", value_parser = tls::server_name)]
-    pub server_name: Option<ServerName<'static>>,
+    pub(super) server_name: Option<ServerName<'static>>,
+}
+
+/// What a server is, for its errors and its handshake.
+#[derive(Debug)]
+pub(super) struct Service {
+    /// Precedes the address in errors.
+    pub(super) name: &'static str,
+    /// What to do if it cannot be reached.
+    pub(super) advice: &'static str,
+    /// The protocol that TLS negotiates.
+    pub(super) protocol: &'static str,
 }
 
 /// A service to connect to.
 pub(super) struct Server {
     at: ServerAddress,
     tls: Option<Tls>,
+    service: &'static Service,
 }
 
-/// TLS to a service.
-pub(in crate::cli) struct Tls {
+struct Tls {
     connector: TlsConnector,
     name: ServerName<'static>,
     has_client_certificate: bool,
-}
-
-impl Tls {
-    /// The socket with TLS; else why there is none.
-    pub(in crate::cli) async fn secure(&self, socket: impl Duplex + 'static) -> Result<Socket, String> {
-        match self.connector.connect(self.name.clone(), socket).await {
-            Ok(secured) => Ok(Box::new(secured)),
-            Err(error) => {
-                let why = tls::explain(&error, &WORDS);
-                Err(why.unwrap_or_else(|| format!("{error}; {}", WORDS.plain_text)))
-            }
-        }
-    }
 }
 
 impl FromStr for Address {
@@ -109,44 +110,53 @@ impl FromStr for Address {
 }
 
 impl Address {
-    /// The gRPC address that the environment gives the service on this machine.
-    pub(super) fn of_service(environment: &Environment) -> Result<Self, String> {
-        let socket = environment.value(&vars::GRPC_UDS);
-        if !socket.is_empty() {
-            return Ok(Self { at: ServerAddress::Unix(socket.into()), tls: None });
+    /// The address of the service on this machine: the socket of a variable, if it is set, else a host and a port.
+    pub(super) fn local(environment: &Environment, socket: &Var, tcp: Option<HostPort>) -> Option<Self> {
+        let path = environment.value(socket);
+        if !path.is_empty() {
+            return Some(Self { at: ServerAddress::Unix(path.into()), tls: None });
         }
-        let (host, port) = (environment.value(&vars::GRPC_HOST), environment.value(&vars::GRPC_PORT));
-        let read = address::host(&host).ok().zip(port.parse().ok().filter(|port| *port != 0));
-        let (host, port) = read.ok_or_else(|| format!("GRPC_HOST={host:?} and GRPC_PORT={port:?}"))?;
-        let mut at = HostPort { host, port };
+        let mut at = tcp.filter(|at| at.port != 0)?;
         if at.is_every_address() {
             "127.0.0.1".clone_into(&mut at.host);
         }
-        Ok(Self { at: ServerAddress::Tcp(at), tls: None })
+        Some(Self { at: ServerAddress::Tcp(at), tls: None })
+    }
+
+    /// The same address, with https for a host and a port if `tls` is true.
+    pub(super) fn with_tls(self, tls: bool) -> Self {
+        let tls = tls && matches!(self.at, ServerAddress::Tcp(_));
+        Self { tls: tls.then_some(true), ..self }
     }
 }
 
 impl TlsArgs {
-    /// Reads the files, if TLS is wanted. `protocol` is what is spoken over it.
-    pub(in crate::cli) fn read(&self, addr: &Address, protocol: &[u8]) -> Result<Option<Tls>, Failure> {
-        match (addr.tls, *self != Self::default()) {
-            (Some(false), true) => return Err(Failure::torn()),
+    /// Reads the files if TLS is configured.
+    fn read(&self, address: &Address, protocol: &str) -> Result<Option<Tls>, Failure> {
+        match (address.tls, *self != Self::default()) {
+            (Some(false), true) => {
+                return Err(Failure::new(
+                    "an address with http:// contradicts the TLS options",
+                    "write https:// for TLS, or omit the TLS options",
+                ));
+            }
             (Some(false) | None, false) => return Ok(None),
             (Some(true), _) | (None, true) => {}
         }
+        let invalid = |advice| Failure::new("invalid TLS options", advice);
         let files = ClientTls {
             ca: self.ca.clone(),
             identity: self.cert.clone().zip(self.key.clone()),
             ..ClientTls::default()
         };
-        let mut config = tls::load(&files, &WORDS).map_err(|faults| Failure::files(&faults))?.config;
-        config.alpn_protocols = vec![protocol.to_vec()];
-        let host = match &addr.at {
+        let mut config = tls::load(&files, &WORDS).map_err(|errors| invalid(errors.join("\n  ")))?.config;
+        config.alpn_protocols = vec![protocol.into()];
+        let host = match &address.at {
             ServerAddress::Tcp(at) => &at.host,
             ServerAddress::Unix(_) => "localhost",
         };
         let name = self.server_name.clone().map_or_else(|| tls::server_name(host), Ok);
-        let name = name.map_err(|why| Failure::files(&[format!("{why}; {}", WORDS.other_host)]))?;
+        let name = name.map_err(|why| invalid(format!("{why}; {}", WORDS.other_host)))?;
         let connector = TlsConnector::from(Arc::new(config));
         Ok(Some(Tls { connector, name, has_client_certificate: self.cert.is_some() }))
     }
@@ -154,36 +164,53 @@ impl TlsArgs {
 
 impl Server {
     /// Reads the TLS files.
-    pub(super) fn new(addr: &Address, tls: &TlsArgs) -> Result<Self, Failure> {
-        Ok(Self { at: addr.at.clone(), tls: tls.read(addr, b"h2")? })
+    pub(super) fn new(address: &Address, tls: &TlsArgs, service: &'static Service) -> Result<Self, Failure> {
+        Ok(Self { at: address.at.clone(), tls: tls.read(address, service.protocol)?, service })
     }
 
-    /// Connects.
-    pub(super) async fn connect(&self) -> Result<Channel, Failure> {
-        let unreachable = |error: io::Error| Failure::unreachable(self, &error);
-        let socket = match &self.at {
+    pub(super) async fn connect(&self) -> Result<Socket, Failure> {
+        let unreachable = |error: io::Error| self.unreachable(error);
+        match &self.at {
             ServerAddress::Tcp(at) => {
                 let socket = TcpStream::connect((&*at.host, at.port)).await.map_err(unreachable)?;
-                // Failing to set it costs latency only.
+                // An error costs latency only.
                 let _ = socket.set_nodelay(true);
-                self.secure(socket).await?
+                self.secure(socket).await
             }
             ServerAddress::Unix(path) => {
-                self.secure(UnixStream::connect(path).await.map_err(unreachable)?).await?
+                self.secure(UnixStream::connect(path).await.map_err(unreachable)?).await
             }
-        };
-        let origin = self.origin().parse().map_err(|error| Failure::unreachable(self, &error))?;
-        let channel = channel::over(socket, origin, |endpoint| endpoint).await;
-        channel.map_err(|error| Failure::unreachable(self, &error))
+        }
     }
 
     async fn secure(&self, socket: impl Duplex + 'static) -> Result<Socket, Failure> {
         let Some(tls) = &self.tls else { return Ok(Box::new(socket)) };
-        tls.secure(socket).await.map_err(|why| Failure::insecure(self, why))
+        match tls.connector.connect(tls.name.clone(), socket).await {
+            Ok(secured) => Ok(Box::new(secured)),
+            Err(error) => {
+                let why = tls::explain(&error, &WORDS);
+                let why = why.unwrap_or_else(|| format!("{error}; {}", WORDS.plain_text));
+                let what = format!("cannot reach {}{self}: the TLS handshake failed", self.service.name);
+                Err(Failure::new(what, why))
+            }
+        }
     }
 
-    /// The `:authority` of the request.
-    fn origin(&self) -> String {
+    /// The connection failed.
+    pub(super) fn unreachable(&self, why: impl fmt::Display) -> Failure {
+        Failure::new(format!("cannot reach {}{self}: {why}", self.service.name), self.service.advice)
+    }
+
+    /// The `Host` of requests.
+    pub(super) fn host(&self) -> String {
+        match &self.at {
+            ServerAddress::Tcp(at) => at.to_string(),
+            ServerAddress::Unix(_) => "localhost".to_owned(),
+        }
+    }
+
+    /// The scheme and the `:authority` of requests: with TLS, the name of the certificate.
+    pub(super) fn origin(&self) -> String {
         match (&self.tls, &self.at) {
             (Some(Tls { name: ServerName::DnsName(name), .. }), ServerAddress::Tcp(at)) => {
                 format!("https://{}:{}", name.as_ref(), at.port)
@@ -193,8 +220,8 @@ impl Server {
         }
     }
 
-    /// What to do about a connection that breaks before a response: the protocols may differ.
-    pub(super) fn advice(&self) -> &'static str {
+    /// What to do if the connection breaks before a response of gRPC.
+    pub(super) fn broken(&self) -> &'static str {
         match &self.tls {
             None => {
                 "is that the gRPC port? HTTP and the debug pages have ports of their own; use --tls for a port \
@@ -210,12 +237,41 @@ impl Server {
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let begin = match (&self.at, &self.tls) {
+        let scheme = match (&self.at, &self.tls) {
             (ServerAddress::Unix(_), _) => "unix:",
             (ServerAddress::Tcp(_), Some(_)) => "https://",
             (ServerAddress::Tcp(_), None) => "http://",
         };
-        write!(f, "{begin}{}", self.at)
+        write!(f, "{scheme}{}", self.at)
+    }
+}
+
+/// The runtime of a call.
+pub(super) fn runtime() -> Result<Runtime, Failure> {
+    Builder::new_current_thread().enable_all().build().map_err(|error| {
+        let what = format!("cannot prepare the call: {error}");
+        Failure::new(what, "are file descriptors left? `ulimit -n` prints the limit")
+    })
+}
+
+/// The last error of the chain, which is the most specific.
+pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
+    let mut last = error;
+    while let Some(cause) = last.source() {
+        last = cause;
+    }
+    last.to_string()
+}
+
+/// A timeout, in the notation of the settings.
+pub(super) fn timeout(text: &str) -> Result<Duration, String> {
+    match settings::duration(text) {
+        Ok(duration) if duration.is_zero() => Err("expected a duration above 0".to_owned()),
+        Ok(duration) => Ok(duration),
+        Err(invalid) => {
+            let hint = invalid.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+            Err(format!("expected {}{hint}", invalid.accepted))
+        }
     }
 }
 
@@ -223,9 +279,11 @@ impl fmt::Display for Server {
 mod tests {
     use super::*;
 
+    const SERVICE: Service = Service { name: "", advice: "", protocol: "h2" };
+
     fn server(typed: &str, tls: bool) -> Result<String, String> {
         let args = TlsArgs { tls, ..TlsArgs::default() };
-        let server = Server::new(&typed.parse()?, &args).map_err(|failure| failure.to_string())?;
+        let server = Server::new(&typed.parse()?, &args, &SERVICE).map_err(|failure| failure.to_string())?;
         Ok(server.to_string())
     }
 
@@ -250,25 +308,6 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_gives_the_default_address() {
-        for (variables, expected) in [
-            (&[][..], Ok("http://127.0.0.1:8081")),
-            (&[("GRPC_PORT", "9081")], Ok("http://127.0.0.1:9081")),
-            (&[("GRPC_HOST", "::"), ("GRPC_PORT", "9081")], Ok("http://127.0.0.1:9081")),
-            (&[("GRPC_HOST", "10.0.0.7")], Ok("http://10.0.0.7:8081")),
-            (&[("GRPC_UDS", "/run/rl.sock"), ("GRPC_PORT", "9081")], Ok("unix:/run/rl.sock")),
-            (&[("GRPC_PORT", "0")], Err(())),
-            (&[("GRPC_PORT", "http")], Err(())),
-        ] {
-            let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-            let environment = Environment { variables: variables.collect(), cores: 1 };
-            let server =
-                Address::of_service(&environment).map(|addr| Server { at: addr.at, tls: None }.to_string());
-            assert_eq!(server.as_deref().map_err(|_| ()), expected);
-        }
-    }
-
-    #[test]
     fn any_tls_option_enables_tls() {
         for (typed, read) in [
             ("a:1", "https://a:1"),
@@ -279,5 +318,13 @@ mod tests {
         }
         let error = server("http://a:1", true).unwrap_err();
         assert!(error.contains("http://") && error.contains("https://"), "{error}");
+    }
+
+    #[test]
+    fn rejects_a_timeout_of_zero() {
+        assert_eq!(timeout("20ms"), Ok(Duration::from_millis(20)));
+        for typed in ["0", "0s", "1", "-1s", "soon", ""] {
+            assert!(timeout(typed).is_err(), "{typed:?}");
+        }
     }
 }
