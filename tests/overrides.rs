@@ -371,7 +371,7 @@ fn a_wrong_request_is_explained() {
             "/api/v1/counters/reset",
             r#"{"domain": "shop", "descriptor": "none=1"}"#,
             404,
-            "nothing limits shop none=1",
+            "no limit applies to shop none=1",
         ),
         ("/api/v1/counters/reset", r#"{"domian": "shop"}"#, 400, "unknown field \"domian\""),
     ] {

@@ -28,9 +28,10 @@ use tracing::info;
 
 use self::{
     events::Events,
+    guard::Who,
     history::History,
-    reply::{Call, Problem},
-    routes::{Found, Route},
+    reply::{Body, Call, Problem, Reply},
+    routes::{EVENT_PARTS, Found, Route},
     rules::RuleRates,
 };
 pub(crate) use self::{guard::Hosts, tokens::Tokens};
@@ -59,12 +60,8 @@ pub(crate) struct Api {
 
 impl Api {
     pub(crate) fn new(options: Options) -> Self {
-        Self {
-            options,
-            history: History::default(),
-            rule_rates: RuleRates::default(),
-            events: Events::default(),
-        }
+        let (history, rule_rates, events) = Default::default();
+        Self { options, history, rule_rates, events }
     }
 
     /// Samples the counters and sends an event to the followers; called once a second.
@@ -72,7 +69,30 @@ impl Api {
         let service = &self.options.service;
         self.history.sample(&service.stats, &*service.store, now);
         self.rule_rates.sample(service.source.current(), now);
-        events::send(self).await;
+        if self.events.has_followers() {
+            self.events.send(&self.event().await);
+        }
+    }
+
+    /// The replies to the calls of [`EVENT_PARTS`]. One that fails is left out.
+    async fn event(&self) -> Vec<u8> {
+        let mut text = vec![b'{'];
+        for (name, uri) in EVENT_PARTS {
+            let Ok(request) = Request::builder().uri(*uri).body(Bytes::new()) else { continue };
+            let Found::Route(route, parameter) = routes::find(&Method::GET, request.uri().path()) else {
+                continue;
+            };
+            let call = Call { who: &Who::SELF, parameter, request: &request };
+            if let Ok(Reply { body: Body::Json(body), .. }) = (route.handler)(self, &call).await {
+                if text.len() > 1 {
+                    text.push(b',');
+                }
+                text.extend_from_slice(format!("\"{name}\":").as_bytes());
+                text.extend_from_slice(&body);
+            }
+        }
+        text.push(b'}');
+        text
     }
 
     /// Ends the streams of events.

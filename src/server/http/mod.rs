@@ -2,8 +2,8 @@
 //!
 //! `app` serves each port with [`serve`] and a function from a request to its response. The server bounds everything
 //! around that function: connections (in total and of one address), the time to send a request and to read the
-//! response, the size of heads, bodies and pipelined requests. While all connections of a port are busy, the path of
-//! probes is served on reserved connections. Requests that a page of another site makes a browser send are rejected.
+//! response, the size of heads, bodies and pipelined requests. While all connections of a port are busy, reserved
+//! connections serve the path of probes. Requests that a page of another site makes a browser send are rejected.
 
 pub(crate) mod json;
 mod pages;
