@@ -48,13 +48,9 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<Service>, Option<Link>)
     else {
         return Err(failed);
     };
-    let stats = Arc::new(
-        Stats::new(StatsOptions {
-            max_series: settings.stats.max_series,
-            shards: ShardCount::for_workers(settings.server.workers),
-        })
-        .shown(exposition),
-    );
+    let max_series = settings.stats.max_series;
+    let stats = StatsOptions { max_series, shards: ShardCount::for_workers(settings.server.workers) };
+    let stats = Arc::new(Stats::new(stats).shown(exposition));
     let recent = recent::recent(settings);
     let (counted_in, noted_in, counters) = (store.clone(), recent.clone(), stats.clone());
     let attach = move |rules: &RuleSet| {
@@ -64,14 +60,8 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<Service>, Option<Link>)
     let source = Arc::new(Source::new(compile_options(settings), attach));
     let cache = settings.store.local_cache_bytes;
     let over_limit = (cache > 0).then(|| Arc::new(OverLimitCache::new(cache)));
-    let limiter = Limiter::new(
-        policy(settings),
-        source.clone(),
-        store.clone(),
-        over_limit.clone(),
-        stats.clone(),
-        Arc::new(SystemClock),
-    );
+    let (rules, counts, cache) = (source.clone(), store.clone(), over_limit.clone());
+    let limiter = Limiter::new(policy(settings), rules, counts, cache, stats.clone(), Arc::new(SystemClock));
     let mut limiter = limiter.with_overrides(keeper.index().clone());
     if recent::is_wanted(settings) {
         limiter = limiter.with_recent(recent.clone());

@@ -1,7 +1,7 @@
 //! The command line: the arguments of each command, and which command they select.
 //!
-//! `main` calls [`run`]. Each command has a file of its own, whose `run` returns a verdict or why there is none;
-//! `server` is the connection to a running service.
+//! `main` calls [`run`]. Each command has its file, whose `run` returns a verdict or a failure; `server` is the
+//! connection to a running service.
 
 mod admin;
 mod check;
@@ -77,7 +77,7 @@ enum Command {
     /// Exits with 0 when there are any, 1 when there are none, and 2 when there is no response.
     #[command(after_help = "Example: tollgate top --domain shop --by allowed")]
     Top(top::TopArgs),
-    /// Show the last refused requests and why they were refused, through the admin API.
+    /// Show the last refused requests with their reasons, through the admin API.
     ///
     /// Exits with 0 when there are any, 1 when there are none, and 2 when there is no response.
     #[command(after_help = "Example: tollgate refusals --follow --domain shop --descriptor user=ann")]

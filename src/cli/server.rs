@@ -58,7 +58,7 @@ pub(super) struct TlsArgs {
     pub(super) server_name: Option<ServerName<'static>>,
 }
 
-/// What a server is, for its errors and its handshake.
+/// The kind of a server, for its errors and its handshake.
 #[derive(Debug)]
 pub(super) struct Service {
     /// Precedes the address in errors.
@@ -224,7 +224,7 @@ impl Server {
     pub(super) fn broken(&self) -> &'static str {
         match &self.tls {
             None => {
-                "is that the gRPC port? HTTP and the debug pages have ports of their own; use --tls for a port \
+                "is that the gRPC port? HTTP and the debug pages have other ports; use --tls for a port \
                  with TLS"
             }
             Some(tls) if tls.has_client_certificate => {

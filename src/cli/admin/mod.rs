@@ -1,7 +1,7 @@
 //! The commands that use the admin API of a running service, and the HTTP client that they share.
 //!
-//! Each command has a file of its own: it makes a [`Client`] of the [`AdminArgs`], calls it, and prints text or, with
-//! `--json`, the reply.
+//! Each command has its file: it makes a [`Client`] from the [`AdminArgs`], calls it, and prints text or, with `--json`,
+//! the reply.
 
 pub(super) mod counter;
 mod format;

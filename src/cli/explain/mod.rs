@@ -9,7 +9,7 @@ mod path;
 mod tests;
 mod text;
 
-use std::{ffi::OsString, fmt, fs::File, io::BufReader, path::PathBuf, time::Duration};
+use std::{ffi::OsString, fmt, fs::File, io::BufReader, path::PathBuf};
 
 use clap::Args;
 
@@ -23,7 +23,6 @@ use super::{
     request::Descriptor,
     rules_files::{self, ReadingArgs},
     serve::Environment,
-    server::{Address, TlsArgs, timeout},
     terminal::{self, Failure, Verdict},
 };
 use crate::{
@@ -34,39 +33,31 @@ use crate::{
     rules::{Limit, Limits, Rule, RuleSet, model::Node, nearest},
 };
 
-#[derive(Args, Clone, PartialEq, Eq, Debug)]
+#[derive(Args, Clone, PartialEq, Debug)]
+#[command(
+    mut_arg("admin", |arg| arg.help("The address of an admin API, whose overrides are applied").long_help(None)),
+    mut_arg("token_file", |arg| arg.requires("admin")),
+    mut_arg("timeout", |arg| arg.requires("admin")),
+    mut_arg("json", |arg| arg.help("Print the explanation as JSON"))
+)]
 pub(crate) struct ExplainArgs {
     /// The domain, then descriptors; a comma within a value is written `\,`.
     #[arg(value_name = "DOMAIN KEY=VALUE[,...]", required = true)]
     words: Vec<OsString>,
-    /// A directory with rules, or a rules file; may be repeated. Without it, the directory that the service
-    /// would read.
+    /// A rules file, or a directory of them; may be repeated. By default the directory that the service would read.
     #[arg(long, value_name = "PATH")]
     rules: Vec<PathBuf>,
-    /// The hits of each descriptor; 0 reads the counters without counting.
+    /// The hits of each descriptor; 0 hits are not counted.
     #[arg(long, value_name = "N", default_value_t = 1)]
     hits: u32,
     /// A file of overrides to apply, CSV with a header or JSON lines; by default `OVERRIDES_FILE`, if set.
     /// `tollgate override list --csv` writes one.
     #[arg(long, value_name = "FILE", conflicts_with = "admin")]
     overrides: Option<PathBuf>,
-    /// The address of an admin API, whose overrides are applied: http://host:port, https://host:port, host:port or
-    /// `unix:/path`.
-    #[arg(long, value_name = "URL")]
-    admin: Option<Address>,
-    /// A file whose first token is sent; by default `ADMIN_TOKEN_FILE`, if set.
-    #[arg(long, value_name = "FILE", requires = "admin")]
-    token_file: Option<PathBuf>,
-    /// How long to wait for a reply of the admin API; by default 5s.
-    #[arg(long, value_name = "DURATION", value_parser = timeout, requires = "admin")]
-    timeout: Option<Duration>,
-    #[command(flatten)]
-    tls: TlsArgs,
     #[command(flatten)]
     reading: ReadingArgs,
-    /// Print the explanation as JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    admin: AdminArgs,
 }
 
 /// A request to be explained.
@@ -117,8 +108,8 @@ pub(crate) fn run(args: &ExplainArgs, environment: &Environment) -> Result<Verdi
     let (query, more) = Query::read(&args.words, !args.rules.is_empty(), args.hits)?;
     let settings = environment.settings()?.0;
     let file = args.overrides.as_deref().or(settings.overrides.file.as_deref());
-    let overrides = match (&args.admin, file) {
-        (Some(_), _) => overrides_in_force(args, environment, &query)?,
+    let overrides = match (&args.admin.admin, file) {
+        (Some(_), _) => overrides_in_force(&args.admin, environment, &query)?,
         (None, Some(path)) => read_overrides(path, now)?,
         (None, None) => Index::default(),
     };
@@ -130,7 +121,7 @@ pub(crate) fn run(args: &ExplainArgs, environment: &Environment) -> Result<Verdi
     };
     let served = Served { rules, attached: Handles::default() };
     let explained = explain(&query, &served, &overrides, &app::policy(&settings), now)?;
-    if args.json {
+    if args.admin.json {
         terminal::print_data(&json::of(&explained));
     } else {
         terminal::print(&text::of(&explained));
@@ -139,22 +130,11 @@ pub(crate) fn run(args: &ExplainArgs, environment: &Environment) -> Result<Verdi
 }
 
 /// The overrides of a service that may apply to the request.
-fn overrides_in_force(
-    args: &ExplainArgs,
-    environment: &Environment,
-    query: &Query,
-) -> Result<Index, Failure> {
-    let admin = AdminArgs {
-        admin: args.admin.clone(),
-        token_file: args.token_file.clone(),
-        json: false,
-        timeout: args.timeout,
-        tls: args.tls.clone(),
-    };
+fn overrides_in_force(admin: &AdminArgs, environment: &Environment, query: &Query) -> Result<Index, Failure> {
     let descriptors = query.descriptors.iter().map(ToString::to_string);
     let index = Index::default();
     let mut draft = index.draft();
-    for one in overrides::in_force(&admin, environment, &query.domain, descriptors)? {
+    for one in overrides::in_force(admin, environment, &query.domain, descriptors)? {
         index.add_to(&mut draft, &one)?;
     }
     index.add(&draft)?;

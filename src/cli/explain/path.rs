@@ -1,7 +1,7 @@
 //! The path of a descriptor's entries down the rules: on each level the descriptor that matched, near descriptors that
 //! did not, and why.
 //!
-//! It takes the matcher's steps, so that it ends where a request ends.
+//! It uses the matcher's steps, so that it finds the rule that a request matches.
 
 use crate::rules::{
     Entry, How, Rule,

@@ -140,7 +140,7 @@ impl Api {
             if let Some(action) = route.action {
                 changes.count(action, ChangeResult::Rejected);
             }
-            let message = "ADMIN_READ_ONLY is true: nothing may be changed";
+            let message = "changes are disabled: ADMIN_READ_ONLY is true";
             return Err(Problem::new(StatusCode::FORBIDDEN, message));
         }
         let Some(action) = route.action else { return Ok((route.handler)(self, call).await?.into_answer()) };

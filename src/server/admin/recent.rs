@@ -39,7 +39,7 @@ pub(super) fn top(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     Reply::json(&json!({
         "keys": keys.iter().map(|key| top_key(key, recent)).collect::<Vec<_>>(),
         "window_seconds": Recent::window_seconds(api.options.started, now),
-        // Requests since the start that were not noted because the tables were being read.
+        // Requests since the start that were not recorded because the tables were being read.
         "missed": recent.missed(),
         "key_values": recent.values().name(),
     }))

@@ -77,7 +77,8 @@ const READ_AHEAD: usize = 16 * 1024;
 /// The time for pending responses at shutdown.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// At shutdown, connections in the backlog are accepted until none comes for the first, or for the second in all.
+/// At shutdown, connections in the backlog are accepted until there is no other for `BACKLOG_QUIET`, and for
+/// `BACKLOG_TIMEOUT` in all.
 const BACKLOG_QUIET: Duration = Duration::from_millis(5);
 const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -244,7 +245,7 @@ where
             _ = activity.handle.closing() => return activity.discard(),
             () = sleep(RESERVED_TIME), if is_reserved => return activity.discard(),
             _ = stop.wait_for(|stop| *stop) => {
-                // hyper would close a silent connection at once, though its request may be on the way.
+                // hyper would close a silent connection at once, though its request may be in flight.
                 let last = if activity.handle.is_silent() { LAST_REQUEST } else { Duration::ZERO };
                 tokio::select! {
                     ended = connection.as_mut() => ended,

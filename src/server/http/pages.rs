@@ -1,4 +1,4 @@
-//! Large pages: one copy serves all requests that came before it was begun, and few copies are in memory at a time.
+//! Large pages: one copy serves all requests that waited for it, and few copies are in memory at a time.
 //!
 //! Used by `service`. A page of metrics can have megabytes. Five hundred clients that request it and never read it
 //! would otherwise hold five hundred copies, and keep every thread busy rendering them.
@@ -38,7 +38,7 @@ struct Last {
 }
 
 impl Pages {
-    /// The page: rendered now, or by another request since this one came.
+    /// The page, rendered after this call.
     ///
     /// # Errors
     /// When `make` panicked.
