@@ -373,7 +373,7 @@ fn a_wrong_request_is_explained() {
             404,
             "no limit applies to shop none=1",
         ),
-        ("/api/v1/counters/reset", r#"{"domian": "shop"}"#, 400, "unknown field \"domian\""),
+        ("/api/v1/counters/reset", r#"{"domian": "shop"}"#, 400, "unknown field `domian`"),
     ] {
         let answer = http::post(replica.admin, path, body);
         assert_eq!(answer.status, status, "{path} {body}: {}", answer.text());

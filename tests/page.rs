@@ -75,7 +75,7 @@ const TEXT: &str = "document.body.innerText";
 fn a_key_of_the_page_is_blocked_until_the_block_expires() {
     let redis = Redis::single();
     let (setup, port) = setup();
-    // The limit is high, so that only the block refuses.
+    // The limit is high, so that only the block rejects requests.
     let rules = crate::admin::RULES
         .replace("unit: hour, requests_per_unit: 2", "unit: hour, requests_per_unit: 100000");
     let setup = setup.redis(&redis.env()).env("REPLICA_SYNC", "true").rules("shop.yaml", &rules);
@@ -140,7 +140,7 @@ fn an_override_is_removed_and_a_counter_is_reset() {
         "document.getElementById('message').textContent === 'Reset counter: user=ann'",
         TEXT,
     );
-    assert_eq!(admin.ask("ann", 2), 0, "the counter begins at zero");
+    assert_eq!(admin.ask("ann", 2), 0, "the counter is zero");
 
     browser.click("#top button[aria-label='Change user=ann']");
     browser.click("input[value=limit]");

@@ -85,9 +85,11 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<Service>, Option<Link>)
     Ok((Arc::new(service), link))
 }
 
-/// The store of counters, the overrides, and what follows the store. Overrides are in Redis if they are shared, else in
-/// a file or in this process.
-fn store(settings: &Settings) -> Result<(Arc<dyn Store>, Keeper, Option<Link>), Vec<String>> {
+/// The store of counters, the overrides, and what follows the store.
+type Stored = (Arc<dyn Store>, Keeper, Option<Link>);
+
+/// Overrides are in Redis if they are shared, else in a file or in this process.
+fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
     let jitter = settings.store.expiration_jitter_max.as_secs();
     let (workers, is_shared) = (settings.server.workers, settings.overrides.replica_sync);
     let index = Arc::default();

@@ -28,7 +28,9 @@ pub(super) fn run(args: &SettingsArgs, environment: &Environment) -> Verdict {
     terminal::print(&effective(environment, settings.as_ref().ok().map(|(settings, _)| settings)));
     match settings {
         Ok((_, warnings)) => {
-            warnings.iter().for_each(|warning| terminal::print_warning(warning));
+            for warning in warnings {
+                terminal::print_warning(&warning);
+            }
             Verdict::Yes
         }
         Err(error) => {

@@ -47,14 +47,14 @@ fn descriptor(outcome: &Outcome<'_>, explained: &Explained<'_>) -> Value {
         "matches": rule.is_some(),
         "summary": text::summary(outcome, explained),
         "rule": rule,
-        "override": outcome.steered.as_ref().map(steered),
+        "override": outcome.applied.as_ref().map(overriding),
         "replaced_by": outcome.replaced_by().map(rule_key),
         "levels": levels.collect::<Vec<_>>(),
         "limits": outcome.limits.iter().map(limit).collect::<Vec<_>>(),
     })
 }
 
-fn steered((found, limit): &(Found, OverrideLimit)) -> Value {
+fn overriding((found, limit): &(Found, OverrideLimit)) -> Value {
     json!({
         "action": found.action.name(),
         "expires_at": found.expires.map(timestamp),

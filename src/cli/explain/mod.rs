@@ -90,7 +90,7 @@ struct Outcome<'r> {
     /// The limits of the matching rule.
     limits: Vec<LimitOutcome<'r>>,
     /// The override that applies, with its limit, which replaces the rule's, and the key of its counter.
-    steered: Option<(Found, OverrideLimit)>,
+    applied: Option<(Found, OverrideLimit)>,
 }
 
 /// The outcome of one limit of a rule: it is counted, or replaced.
@@ -186,13 +186,13 @@ fn explain<'r>(
         matched.iter().find(|(_, rule)| replaces(rule)).map(|(node, _)| *node)
     };
     let outcomes = query.descriptors.iter().zip(paths).zip(preview.counters).zip(preview.overrides);
-    let outcomes = outcomes.map(|(((descriptor, path), counters), steered)| {
+    let outcomes = outcomes.map(|(((descriptor, path), counters), applied)| {
         let limits = path.matched().and_then(|(_, rule)| rule.limits()).into_iter().flat_map(Limits::iter);
         let limits = limits.zip(counters).filter_map(|(limit, counter)| {
             let replaced_by = if counter.is_some() { None } else { Some(replacing(limit)?) };
             Some(LimitOutcome { limit, counter, replaced_by })
         });
-        Outcome { descriptor, limits: limits.collect(), path, steered }
+        Outcome { descriptor, limits: limits.collect(), path, applied }
     });
     Ok(Explained { outcomes: outcomes.collect(), ..explained })
 }

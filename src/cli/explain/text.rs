@@ -47,7 +47,7 @@ fn add_outcome(text: &mut String, outcome: &Outcome<'_>, explained: &Explained<'
         text.push_str(&heading);
         add_step(text, step, explained);
     }
-    if let Some((found, limit)) = &outcome.steered {
+    if let Some((found, limit)) = &outcome.applied {
         add_override(text, *found, limit.as_ref(), explained);
         if !matches!(found.action, Action::Shadow) {
             return;
@@ -187,14 +187,14 @@ fn add_response(text: &mut String, explained: &Explained<'_>) {
         let is_blocked =
             |(found, limit): &(Found, OverrideLimit)| limit.is_some() || found.action == Action::Block;
         outcome.limits.iter().any(|limit| limit.counter.is_some())
-            || outcome.steered.as_ref().is_some_and(is_blocked)
+            || outcome.applied.as_ref().is_some_and(is_blocked)
     };
     let Some(counted) = explained.outcomes.iter().find(|outcome| counted(outcome)) else { return };
     let response = &explained.over_limit;
     if response.code == Code::Ok {
         let reason = match counted.rule() {
             _ if explained.query.hits == 0 => "0 hits are not counted",
-            _ if counted.steered.as_ref().is_some_and(|(found, _)| found.action == Action::Shadow) => {
+            _ if counted.applied.as_ref().is_some_and(|(found, _)| found.action == Action::Shadow) => {
                 "override shadow"
             }
             Some(rule) if rule.shadow_mode => "shadow_mode",

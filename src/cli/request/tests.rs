@@ -38,7 +38,7 @@ fn with_runtime<T>(test: impl Future<Output = T>) -> T {
 /// Responds with the request: a status for each descriptor, over limit when it counts 7.
 async fn echo(call: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let body = call.into_body().collect().await.unwrap().to_bytes();
-    // Five bytes stand before a message of gRPC: not compressed, and its length.
+    // Five bytes precede a message of gRPC: the compression flag and the length.
     let request = RateLimitRequest::decode(&body[5..]).unwrap();
     if request.domain.is_empty() {
         let refused =
@@ -95,7 +95,7 @@ fn an_error_of_the_server_is_printed() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_named() {
+fn the_error_of_an_unreachable_server_names_it() {
     let printed = with_runtime(async {
         let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         (address, send(&args(&format!("http://{address}"))).await.unwrap_err().to_string())
@@ -106,7 +106,7 @@ fn a_server_that_is_not_there_is_named() {
 }
 
 #[test]
-fn a_unix_socket_that_is_not_there_is_named() {
+fn the_error_of_a_missing_unix_socket_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let addr = format!("unix:{}", folder.path().join("none.sock").display());
     let printed = with_runtime(send(&args(&addr))).unwrap_err().to_string();

@@ -54,8 +54,8 @@ fn top_key(key: &TopKey, recent: &Recent) -> Json {
         "refused": key.refused,
         "error": key.error,
     });
-    if key.key.is_cut() {
-        json["descriptor_cut"] = true.into();
+    if let (true, Some(fields)) = (key.key.is_cut(), json.as_object_mut()) {
+        fields.insert("descriptor_cut".to_owned(), true.into());
     }
     json
 }

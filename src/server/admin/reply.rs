@@ -11,6 +11,7 @@ use super::guard::Who;
 use crate::{
     entries,
     server::http::{Answer, streamed, typed},
+    text::cut_display,
 };
 
 /// A call.
@@ -74,7 +75,7 @@ impl Call<'_> {
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
         serde_json::from_slice(self.request.body())
-            .map_err(|error| Problem::bad_request(format!("invalid body: {error}")))
+            .map_err(|error| Problem::bad_request(format!("invalid body: {}", cut_display(error))))
     }
 }
 

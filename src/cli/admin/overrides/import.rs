@@ -51,7 +51,9 @@ pub(super) fn run(args: &ImportArgs, environment: &Environment) -> Result<Verdic
         match Import::read(&text, is_csv, args.change.reason.as_deref(), user(environment).as_deref()) {
             Ok(import) => import,
             Err(errors) => {
-                errors.iter().for_each(|error| terminal::print_error(format!("{file}: {error}")));
+                for error in errors {
+                    terminal::print_error(format!("{file}: {error}"));
+                }
                 return Ok(Verdict::No);
             }
         };
