@@ -14,7 +14,7 @@ use super::{
 use crate::{
     cli::{
         serve::Environment,
-        terminal::{self, BOLD, Failure, Verdict, WARNING, count, paint, thousands},
+        terminal::{BOLD, Failure, Verdict, WARNING, count, paint, thousands},
     },
     entries,
 };
@@ -104,9 +104,6 @@ fn reset(client: &Client, counter: &Counter, reason: Option<&str>) -> Result<Ver
         let counters = count(number(&reply["reset"]), "counter");
         format!("reset {counters} of {} {}\n", counter.domain, counter.descriptor)
     });
-    if let (false, Some(warning)) = (counter.admin.json, reply["warning"].as_str()) {
-        terminal::print_warning(warning);
-    }
     Ok(Verdict::Yes)
 }
 

@@ -9,7 +9,6 @@ pub(crate) mod json;
 mod pages;
 pub(crate) mod service;
 
-mod answer;
 mod body;
 mod socket;
 mod stream;
@@ -26,20 +25,19 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
-use http_body::Body as _;
+use futures_util::stream::poll_fn;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body::{Body as _, Frame};
+use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
-    sync::watch,
+    sync::{mpsc, watch},
     time::{sleep, timeout},
 };
 use tracing::{debug, warn};
 
-pub(crate) use self::{
-    answer::{Answer, internal_error, streamed, text, typed},
-    socket::Peer,
-};
+pub(crate) use self::socket::Peer;
 
 use self::{
     body::Bodies,
@@ -327,6 +325,42 @@ fn is_of_another_site(method: &Method, headers: &HeaderMap) -> bool {
     }
     let is_own = |site: &HeaderValue| site == "same-origin" || site == "none";
     headers.contains_key(header::ORIGIN) || !headers.get_all(SEC_FETCH_SITE).iter().all(is_own)
+}
+
+/// A response: a complete body, or a stream of pieces.
+pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+/// The response to a request that panicked.
+pub(crate) fn internal_error() -> Answer {
+    text(StatusCode::INTERNAL_SERVER_ERROR, "Internal error; the log has the details.\n")
+}
+
+/// A response in plain text.
+pub(crate) fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+    typed(status, "text/plain; charset=utf-8", body)
+}
+
+/// A response with this content type.
+pub(crate) fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+    with_body(status, content_type, Full::new(body.into()).boxed_unsync())
+}
+
+/// A response whose pieces are sent as they come; it ends when the sender is dropped.
+pub(crate) fn streamed(content_type: &'static str, mut pieces: mpsc::Receiver<Bytes>) -> Answer {
+    let frames =
+        poll_fn(move |context| pieces.poll_recv(context).map(|piece| piece.map(Frame::data).map(Ok)));
+    with_body(StatusCode::OK, content_type, StreamBody::new(frames).boxed_unsync())
+}
+
+fn with_body(
+    status: StatusCode,
+    content_type: &'static str,
+    body: UnsyncBoxBody<Bytes, Infallible>,
+) -> Answer {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
 }
 
 #[cfg(test)]

@@ -171,9 +171,6 @@ fn set(args: &SetArgs, environment: &Environment) -> Result<Verdict, Failure> {
         let (action, left) = (action_text(&reply), left_text(&reply));
         format!("{} {}{rule}: {action}{left}\n", args.domain, args.descriptor)
     });
-    if let (false, Some(warning)) = (admin.json, reply["warning"].as_str()) {
-        terminal::print_warning(warning);
-    }
     Ok(Verdict::Yes)
 }
 

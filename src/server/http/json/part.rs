@@ -185,46 +185,34 @@ impl<N> Number<N> {
     }
 }
 
-/// The type of an unsigned integer.
-pub(super) trait Unsigned: TryFrom<Whole> + FromStr {
-    /// A float without a fraction, unless it is out of range.
-    fn of_float(number: f64) -> Option<Self>;
-}
-
-impl Unsigned for u32 {
-    fn of_float(number: f64) -> Option<Self> {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in the range")]
-        (0.0..=f64::from(Self::MAX)).contains(&number).then_some(number as Self)
-    }
-}
-
-impl Unsigned for u64 {
-    /// 2^64 - 1 is no float, and is written as 2^64.
-    fn of_float(number: f64) -> Option<Self> {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in the range")]
-        #[expect(clippy::cast_precision_loss, reason = "see above")]
-        (0.0..=Self::MAX as f64).contains(&number).then_some(number as Self)
-    }
-}
-
-impl<'de, N: Unsigned> Part<'de> for Number<N> {
+impl<'de, N: TryFrom<Whole> + FromStr> Part<'de> for Number<N> {
     type Value = N;
 
     fn read<A: Access<'de>>(self, json: Json<'de, A>) -> Result<N, A::Error> {
         const EXPECTED: &str = "an unsigned integer or decimal string";
-        match json {
+        let whole = match json {
             Json::Text(text) => {
-                text.parse().map_err(|_| Error::custom(format_args!("{:?} is not {EXPECTED}", cut(&text))))
+                let invalid = |_| Error::custom(format_args!("{:?} is not {EXPECTED}", cut(&text)));
+                return text.parse().map_err(invalid);
             }
-            Json::Whole(number) => N::try_from(number).map_err(|_| out_of_range(number)),
+            Json::Whole(number) => number,
             Json::Float(number) if number.fract() != 0.0 => {
-                Err(Error::custom(format_args!("expected an integer, not {number}")))
+                return Err(Error::custom(format_args!("expected an integer, not {number}")));
             }
-            Json::Float(number) => N::of_float(number).ok_or_else(|| out_of_range(number)),
-            other => Err(other.unexpected(EXPECTED)),
-        }
+            #[expect(clippy::cast_possible_truncation, reason = "a cast saturates")]
+            Json::Float(number) => match number as Whole {
+                // The float that is nearest to the largest u64.
+                LIMIT => Whole::from(u64::MAX),
+                whole => whole,
+            },
+            other => return Err(other.unexpected(EXPECTED)),
+        };
+        N::try_from(whole).map_err(|_| out_of_range(whole))
     }
 }
+
+/// 2^64
+const LIMIT: Whole = 1 << 64;
 
 pub(super) fn out_of_range<E: Error>(number: impl fmt::Display) -> E {
     E::custom(format_args!("the number {number} is out of range"))
@@ -261,3 +249,16 @@ pub(super) fn value<'de, A: MapAccess<'de>, P: Part<'de>>(
 ) -> Result<Option<P::Value>, A::Error> {
     map.next_value_seed(Seed(Field(part)))
 }
+
+/// Reads the fields of a map: a list of names, and the value of each.
+macro_rules! fields {
+    ($map:ident { $($($name:literal)|+ => $read:expr,)* }) => {
+        while let Some(name) = $map.next_key_seed(Name(&[$($($name),+),*]))? {
+            match name {
+                $($($name)|+ => $read,)*
+                _ => {}
+            }
+        }
+    };
+}
+pub(super) use fields;

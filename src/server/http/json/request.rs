@@ -10,9 +10,9 @@ mod tests;
 
 use std::borrow::Cow;
 
-use serde::de::{DeserializeSeed as _, Error, MapAccess, SeqAccess};
+use serde::de::{DeserializeSeed as _, Error, MapAccess as _, SeqAccess as _};
 
-use super::part::{Access, Flag, Json, Name, Number, Part, Seed, Text, out_of_range, value};
+use super::part::{Access, Flag, Json, Name, Number, Part, Seed, Text, fields, out_of_range, value};
 use crate::{
     limiter::{self, Bounds, Entry, LimitOverride},
     proto::envoy::r#type::v3::RateLimitUnit,
@@ -103,22 +103,17 @@ impl<'de> Part<'de> for RequestPart {
     fn read<A: Access<'de>>(self, json: Json<'de, A>) -> Result<Self::Value, A::Error> {
         let mut map = json.map()?;
         let mut request = Request::default();
-        while let Some(name) =
-            map.next_key_seed(Name(&["domain", "descriptors", "hitsAddend", "hits_addend"]))?
-        {
-            match name {
-                "domain" => request.domain = value(&mut map, Text)?.unwrap_or(request.domain),
-                "descriptors" => {
-                    if let Some(kept) = value(&mut map, Descriptors(self.0))? {
-                        (request.descriptors, request.excess) = kept;
-                    }
+        fields!(map {
+            "domain" => request.domain = value(&mut map, Text)?.unwrap_or(request.domain),
+            "descriptors" => {
+                if let Some(kept) = value(&mut map, Descriptors(self.0))? {
+                    (request.descriptors, request.excess) = kept;
                 }
-                "hitsAddend" | "hits_addend" => {
-                    request.hits_addend = value(&mut map, Number::new())?.unwrap_or(request.hits_addend);
-                }
-                _ => {}
-            }
-        }
+            },
+            "hitsAddend" | "hits_addend" => {
+                request.hits_addend = value(&mut map, Number::new())?.unwrap_or(request.hits_addend);
+            },
+        });
         Ok(request)
     }
 }
@@ -153,30 +148,20 @@ impl<'de> Part<'de> for DescriptorPart {
     fn read<A: Access<'de>>(self, json: Json<'de, A>) -> Result<Self::Value, A::Error> {
         let mut map = json.map()?;
         let mut read = Descriptor::default();
-        while let Some(name) = map.next_key_seed(Name(&[
-            "entries",
-            "limit",
-            "hitsAddend",
-            "hits_addend",
-            "isNegativeHits",
-            "is_negative_hits",
-        ]))? {
-            match name {
-                "entries" => {
-                    if let Some(kept) = value(&mut map, Entries(self.0))? {
-                        (read.entries, read.excess) = kept;
-                    }
+        fields!(map {
+            "entries" => {
+                if let Some(kept) = value(&mut map, Entries(self.0))? {
+                    (read.entries, read.excess) = kept;
                 }
-                "limit" => read.limit = value(&mut map, Limit)?.or(read.limit),
-                "hitsAddend" | "hits_addend" => {
-                    read.hits_addend = value(&mut map, Number::new())?.or(read.hits_addend);
-                }
-                "isNegativeHits" | "is_negative_hits" => {
-                    read.is_negative_hits = value(&mut map, Flag)?.unwrap_or(read.is_negative_hits);
-                }
-                _ => {}
-            }
-        }
+            },
+            "limit" => read.limit = value(&mut map, Limit)?.or(read.limit),
+            "hitsAddend" | "hits_addend" => {
+                read.hits_addend = value(&mut map, Number::new())?.or(read.hits_addend);
+            },
+            "isNegativeHits" | "is_negative_hits" => {
+                read.is_negative_hits = value(&mut map, Flag)?.unwrap_or(read.is_negative_hits);
+            },
+        });
         Ok(read)
     }
 }
@@ -210,13 +195,10 @@ impl<'de> Part<'de> for EntryPart {
     fn read<A: Access<'de>>(self, json: Json<'de, A>) -> Result<Self::Value, A::Error> {
         let mut map = json.map()?;
         let mut entry = Self::Value::default();
-        while let Some(name) = map.next_key_seed(Name(&["key", "value"]))? {
-            match name {
-                "key" => entry.0 = value(&mut map, Text)?.unwrap_or(entry.0),
-                "value" => entry.1 = value(&mut map, Text)?.unwrap_or(entry.1),
-                _ => {}
-            }
-        }
+        fields!(map {
+            "key" => entry.0 = value(&mut map, Text)?.unwrap_or(entry.0),
+            "value" => entry.1 = value(&mut map, Text)?.unwrap_or(entry.1),
+        });
         Ok(entry)
     }
 }
@@ -230,16 +212,13 @@ impl<'de> Part<'de> for Limit {
     fn read<A: Access<'de>>(self, json: Json<'de, A>) -> Result<Self::Value, A::Error> {
         let mut map = json.map()?;
         let mut limit = LimitOverride { requests_per_unit: 0, unit: 0 };
-        while let Some(name) = map.next_key_seed(Name(&["requestsPerUnit", "requests_per_unit", "unit"]))? {
-            match name {
-                "requestsPerUnit" | "requests_per_unit" => {
-                    let read = value(&mut map, Number::new())?;
-                    limit.requests_per_unit = read.unwrap_or(limit.requests_per_unit);
-                }
-                "unit" => limit.unit = value(&mut map, Unit)?.unwrap_or(limit.unit),
-                _ => {}
-            }
-        }
+        fields!(map {
+            "requestsPerUnit" | "requests_per_unit" => {
+                let read = value(&mut map, Number::new())?;
+                limit.requests_per_unit = read.unwrap_or(limit.requests_per_unit);
+            },
+            "unit" => limit.unit = value(&mut map, Unit)?.unwrap_or(limit.unit),
+        });
         Ok(limit)
     }
 }
