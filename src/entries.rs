@@ -1,46 +1,55 @@
-//! A descriptor as people type it: `key=value,key`, with `\,`, `\=` and `\\` for the characters themselves, and `\n`,
-//! `\r`, `\t` and `\u{1b}` for those that a terminal would obey.
+//! The notation of descriptors: `key=value,key`, with the escapes `\,`, `\=`, `\\`, `\n`, `\r`, `\t` and `\u{1b}`.
 //!
-//! Commands, query parameters of the admin API, columns of tables and labels of metrics have this form.
+//! Commands, query parameters of the admin API, columns of tables and labels of metrics use it.
 
-use std::str::Chars;
+use std::{mem, str::Chars};
 
 use crate::text::{cut, printable};
 
-/// Reads the entries of a descriptor, in their order; one at least. The first `=` of an entry ends its key; an entry
-/// without one has no value.
+/// Reads the entries of a descriptor in order; at least one. The first `=` of an entry ends its key; an entry without
+/// `=` has no value.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// An invalid escape, or an entry without a key.
 pub fn parse(text: &str) -> Result<Vec<(String, Option<String>)>, String> {
     let mut entries = Vec::new();
-    let mut entry = Entry::default();
+    let (mut key, mut value) = (String::new(), None::<String>);
     let mut characters = text.chars();
-    while let Some(character) = characters.next() {
-        match character {
-            '\\' => entry.push(unescape(&mut characters)?),
-            ',' => entries.push(std::mem::take(&mut entry).finish()?),
-            '=' if entry.value.is_none() => entry.value = Some(String::new()),
-            other => entry.push(other),
+    loop {
+        let next = characters.next();
+        match next {
+            None | Some(',') => {
+                match &value {
+                    None if key.is_empty() => {
+                        return Err("an entry is empty; expected key=value".to_owned());
+                    }
+                    Some(value) if key.is_empty() => return Err(format!("the value {value:?} has no key")),
+                    _ => entries.push((mem::take(&mut key), value.take())),
+                }
+                if next.is_none() {
+                    return Ok(entries);
+                }
+            }
+            Some('=') if value.is_none() => value = Some(String::new()),
+            Some('\\') => value.as_mut().unwrap_or(&mut key).push(unescape(&mut characters)?),
+            Some(other) => value.as_mut().unwrap_or(&mut key).push(other),
         }
     }
-    entries.push(entry.finish()?);
-    Ok(entries)
 }
 
 /// Reads the entries of a descriptor that all have a value.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// Those of [`parse`], and an entry without a value.
 pub fn parse_with_values(text: &str) -> Result<Vec<(String, String)>, String> {
     let with_value = |(key, value): (String, Option<String>)| match value {
         Some(value) => Ok((key, value)),
-        None => Err(format!("the entry {key:?} has no =; {key}= gives it an empty value")),
+        None => Err(format!("the entry {key:?} has no =; write {key}= for an empty value")),
     };
     parse(text)?.into_iter().map(with_value).collect()
 }
 
-/// The character whose escape begins behind a backslash.
+/// The character of the escape after a backslash.
 fn unescape(characters: &mut Chars<'_>) -> Result<char, String> {
     match characters.next() {
         Some(escaped @ (',' | '=' | '\\')) => Ok(escaped),
@@ -57,12 +66,12 @@ fn unescape(characters: &mut Chars<'_>) -> Result<char, String> {
                 format!("unknown escape \\u{}; expected hexadecimal digits as in \\u{{1b}}", cut(text))
             })
         }
-        Some(other) => Err(format!("unknown escape \\{other}; a backslash is written \\\\")),
-        None => Err("a backslash at the end is written \\\\".to_owned()),
+        Some(other) => Err(format!("unknown escape \\{other}; write \\\\ for a backslash")),
+        None => Err("a backslash at the end; write \\\\ for a backslash".to_owned()),
     }
 }
 
-/// A part of an entry as [`parse`] reads it; `=` is escaped in keys.
+/// A key or a value in the notation of [`parse`].
 fn escape(text: &str, is_key: bool) -> String {
     let text = text.replace('\\', "\\\\").replace(',', "\\,");
     let text = if is_key { text.replace('=', "\\=") } else { text };
@@ -83,31 +92,6 @@ pub fn write<'a>(entries: impl Iterator<Item = (&'a str, Option<impl AsRef<str>>
         }
     }
     text
-}
-
-/// An entry while it is read; its value begins with the `=`.
-#[derive(Default)]
-struct Entry {
-    key: String,
-    value: Option<String>,
-}
-
-impl Entry {
-    fn push(&mut self, character: char) {
-        self.value.as_mut().unwrap_or(&mut self.key).push(character);
-    }
-
-    fn finish(self) -> Result<(String, Option<String>), String> {
-        match self {
-            Self { key, value: None } if key.is_empty() => {
-                Err("an entry is empty; expected key=value".to_owned())
-            }
-            Self { key, value: Some(value) } if key.is_empty() => {
-                Err(format!("the value {value:?} has no key"))
-            }
-            Self { key, value } => Ok((key, value)),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -137,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_other_texts_with_a_reason() {
+    fn rejects_other_texts_with_a_reason() {
         for (text, reason) in [
             ("", "an entry is empty"),
             ("a=b,", "an entry is empty"),

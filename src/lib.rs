@@ -1,23 +1,21 @@
-//! Tollgate answers Envoy's question whether a request may pass: a drop-in for the Go
-//! `envoyproxy/ratelimit` service.
+//! Tollgate is a rate limit service for Envoy: a drop-in replacement for the Go service `envoyproxy/ratelimit`.
 //!
 //! The path of a request: bytes → [`server::grpc`] → `server::wire` → [`limiter`] (which finds the rule in
-//! [`rules`] and counts in [`store`]) → `server::wire` → bytes. `ARCHITECTURE.md` draws it, and lists which module
-//! may use which.
+//! [`rules`] and counts in [`store`]) → `server::wire` → bytes. `ARCHITECTURE.md` describes it, and lists the
+//! dependencies between modules.
 //!
-//! In reading order: [`rules`] are the limits and [`rules_source`] is where they come from; [`store`] counts;
-//! [`limiter`] decides, [`recent`] remembers what it decided, [`overrides`] are limits that operators set while it
-//! runs, and [`replicas`] are the replicas that share a Redis; [`telemetry`] has metrics, traces and logs; [`server`]
-//! is the edge; [`settings`], [`app`] and [`cli`] put it together. [`net`] connects to other servers. `protobuf`
-//! parses messages without building them, so that a peer cannot choose their size. [`panics`] defines the cost of a
-//! panic.
+//! In reading order: [`rules`] are the limits, and [`rules_source`] loads them; [`store`] counts; [`limiter`] decides,
+//! [`recent`] records its last decisions, [`overrides`] are limits that operators set at run time, and [`replicas`] are
+//! the replicas that share a Redis; [`telemetry`] has metrics, traces and logs; [`server`] has the ports; [`settings`],
+//! `app` and [`cli`] put it together. [`net`] connects to other servers. `protobuf` reads messages in bounded memory.
+//! [`panics`] defines the cost of a panic.
 #![cfg_attr(not(test), deny(clippy::string_slice))]
 
 // First, because the macro is in scope from here on.
 #[macro_use]
 mod named;
 
-pub mod app;
+mod app;
 pub mod cli;
 pub mod clock;
 pub mod entries;

@@ -10,7 +10,33 @@
     reason = "the code is generated, and documented where the API is published"
 )]
 
+use std::sync::LazyLock;
+
+use prost::Message;
+use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
+
 /// The encoded descriptors of the rate limit API, for gRPC reflection and the JSON mapping.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+/// The descriptor of a message of the rate limit API.
+///
+/// # Errors
+/// When there is no such message.
+pub fn descriptor(name: &str) -> Result<MessageDescriptor, String> {
+    static POOL: LazyLock<Option<DescriptorPool>> =
+        LazyLock::new(|| DescriptorPool::decode(DESCRIPTORS).ok());
+    let message = POOL.as_ref().and_then(|pool| pool.get_message_by_name(name));
+    message.ok_or_else(|| format!("{name} is not among the compiled descriptors"))
+}
+
+/// A message with its descriptor, for protobuf's JSON mapping.
+///
+/// # Errors
+/// When the message is not of this type.
+pub fn reflected(name: &str, message: &impl Message) -> Result<DynamicMessage, String> {
+    let mut reflected = DynamicMessage::new(descriptor(name)?);
+    reflected.transcode_from(message).map_err(|error| error.to_string())?;
+    Ok(reflected)
+}
 
 include!(concat!(env!("OUT_DIR"), "/modules.rs"));

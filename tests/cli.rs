@@ -1,4 +1,4 @@
-//! The command line: what it prints, and the exit code that a script relies on.
+//! The command line: its output and its exit codes.
 
 use std::{
     fs,
@@ -54,7 +54,7 @@ fn send(port: u16, domain: &str, descriptors: &[&str]) -> Output {
 }
 
 #[test]
-fn check_sums_up_valid_rules() {
+fn check_prints_a_summary_of_valid_rules() {
     let dir = rules_dir(&[("d.yaml", RULES)]);
     let output = check(dir.path(), &[]);
     assert_exit(&output, 0, &["1 rule, 1 domain, 1 file: OK, hash "]);
@@ -103,7 +103,7 @@ fn check_warns_without_failing_unless_warnings_are_denied() {
 }
 
 #[test]
-fn check_reports_to_programs() {
+fn check_prints_json_and_github_annotations() {
     let dir = rules_dir(&[("a.yaml", RULES), ("b.yaml", "domain: b\ndescriptors: [{kye: k}]\n")]);
     let output = check(dir.path(), &["--json"]);
     assert_exit(&output, 1, &[]);
@@ -116,7 +116,7 @@ fn check_reports_to_programs() {
 }
 
 #[test]
-fn check_prints_a_hash_of_what_the_rules_mean_that_the_service_reports_too() {
+fn check_and_the_service_report_the_same_hash_of_equal_rules() {
     let hash = |rules: &str| {
         let output = check(rules_dir(&[("d.yaml", rules)]).path(), &["--json"]);
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -131,7 +131,7 @@ fn check_prints_a_hash_of_what_the_rules_mean_that_the_service_reports_too() {
 }
 
 #[test]
-fn check_warns_of_what_the_go_service_would_refuse_with_portable() {
+fn check_with_portable_warns_of_rules_that_the_go_service_rejects() {
     let dir = rules_dir(&[("d.yaml", &format!("on_store_failure: local\n{RULES}"))]);
     let output = check(dir.path(), &[]);
     assert_exit(&output, 0, &[]);
@@ -141,7 +141,7 @@ fn check_warns_of_what_the_go_service_would_refuse_with_portable() {
 }
 
 #[test]
-fn check_refuses_what_memcached_cannot_count() {
+fn check_rejects_limits_that_memcached_cannot_count() {
     let dir = tempfile::tempdir().unwrap();
     let rules = dir.path().join("config");
     fs::create_dir(&rules).unwrap();
@@ -170,16 +170,16 @@ fn check_names_both_files_that_contradict_each_other() {
 }
 
 #[test]
-fn check_has_no_verdict_on_what_cannot_be_read() {
+fn check_has_no_verdict_on_unreadable_files() {
     assert_exit(&check(Path::new("/nowhere/at/all"), &[]), 2, &["/nowhere/at/all"]);
     assert_exit(&tollgate_in(&["check"], &[("NEAR_LIMIT_RATIO", "x")]), 2, &["NEAR_LIMIT_RATIO"]);
-    // Files that are wrong are wrong, whatever else cannot be read.
+    // Invalid files are errors, also if others cannot be read.
     let dir = rules_dir(&[("b.yaml", "domain: b\ndescriptors: [{kye: k}]\n")]);
     assert_exit(&check(dir.path(), &["/nowhere/at/all"]), 1, &["kye", "/nowhere"]);
 }
 
 #[test]
-fn colours_are_for_terminals_and_can_be_turned_off() {
+fn colours_are_for_terminals_and_can_be_disabled() {
     let dir = rules_dir(&[("d.yaml", RULES)]);
     let args = ["check", dir.path().to_str().unwrap()];
     let is_coloured = |variables: &[(&str, &str)]| printed(&tollgate_in(&args, variables)).contains('\u{1b}');
@@ -230,7 +230,7 @@ descriptors:
 }
 
 #[test]
-fn request_looks_without_counting() {
+fn request_reads_counters_without_counting() {
     let server = Server::start(RULES);
     let port = server.ports.grpc;
     for looking in [&["--peek"][..], &["--hits", "0"], &["--peek"]] {
@@ -280,8 +280,9 @@ fn health_waits_no_longer_than_its_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
     let trickle = thread::spawn(move || {
-        // One byte now and then must not keep the command waiting.
+        // A response that comes byte by byte must not extend the timeout.
         let (mut socket, _) = listener.accept().unwrap();
+        socket.write_all(b"HTTP/1.1 200 OK\r\nx: ").unwrap();
         while socket.write_all(b"H").is_ok() {
             thread::sleep(std::time::Duration::from_millis(20));
         }

@@ -1,4 +1,4 @@
-//! `tollgate explain` as a script sees it: files, settings, exit codes, and that it agrees with the service.
+//! `tollgate explain`: files, settings, exit codes, and that its results are those of the service.
 
 use std::{
     fs,
@@ -39,7 +39,7 @@ fn write(dir: &Path, name: &str, text: &str) -> String {
 }
 
 #[test]
-fn the_exit_code_says_whether_every_descriptor_matches_a_rule() {
+fn the_exit_code_is_0_if_every_descriptor_matches_a_rule() {
     let dir = tempfile::tempdir().unwrap();
     let file = write(dir.path(), "shop.yaml", RULES);
     let bad = write(dir.path(), "bad.yaml", "domain: bad\ndescriptors: [{kye: k}]\n");
@@ -106,7 +106,7 @@ fn the_over_limit_response_is_that_of_the_service() {
     let server = variables.iter().fold(setup, |setup, (name, value)| setup.env(name, value)).start();
     let ask = || server.ask(request("shop", &[&[("client", "ann")]])).unwrap();
     ask();
-    // Both hold the seconds until the day ends, so both must run within the same second.
+    // Both contain the seconds until the end of the day, so both must run within the same second.
     let both = || {
         let answered = ask();
         let output = explain(&[&file, "--json", "shop client=ann"], &variables);

@@ -1,4 +1,4 @@
-//! Whether the service says that it is fit to be asked, over HTTP and over gRPC.
+//! Health checks over HTTP and gRPC.
 
 use std::time::{Duration, Instant};
 
@@ -34,14 +34,14 @@ fn a_running_service_is_healthy() {
 }
 
 #[test]
-fn sigterm_turns_health_bad_while_requests_are_still_answered() {
-    // Long enough for a slow machine to do all of this meanwhile.
+fn sigterm_makes_health_fail_while_requests_are_still_answered() {
+    // Long enough for a slow machine.
     let delay = Duration::from_secs(8);
     let mut server = Setup::new().rules("d.yaml", RULES).env("SHUTDOWN_DELAY", "8s").start();
     let begun = Instant::now();
     server.process.signal("TERM");
 
-    eventually("health turns bad", || {
+    eventually("the health check fails", || {
         let answer = http::get(server.ports.http, "/healthcheck");
         let seen = (answer.status, answer.text());
         let expected = (500, "running: shutting down\n".to_owned());
@@ -72,7 +72,7 @@ fn healthy_without_rules_by_default() {
     assert_eq!(over_grpc(&server.client(), "ratelimit").unwrap(), ServingStatus::NotServing);
 
     server.write("d.yaml", RULES);
-    eventually("health turns good with the first rules", || {
+    eventually("the health check succeeds with the first rules", || {
         let status = http::get(server.ports.http, "/healthcheck").status;
         holds(status == 200, || format!("status {status}"))
     });

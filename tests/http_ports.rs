@@ -1,4 +1,4 @@
-//! The HTTP ports: slow, silent and many clients keep no probe out; browsers and `/json`; how `/json` fails.
+//! The HTTP ports: slow, silent and many clients do not block probes; browsers and `/json`; errors of `/json`.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -32,17 +32,17 @@ fn connect(port: u16) -> TcpStream {
     TcpStream::connect(("127.0.0.1", port)).unwrap()
 }
 
-/// A client that sends the same request again and again, until nothing more is taken, and reads nothing.
+/// A client that repeats a request until the buffers are full, and reads nothing.
 fn never_reading(port: u16, path: &str) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    // So that the kernel takes little for it.
+    // The kernel buffers little of the responses.
     socket.set_recv_buffer_size(4096).unwrap();
     socket.connect(&SocketAddr::from(([127, 0, 0, 1], port)).into()).unwrap();
     let mut stream = TcpStream::from(socket);
     stream.set_nonblocking(true).unwrap();
     let requests = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").repeat(1000);
     for _ in 0..100 {
-        // It may be closed already to make room for others.
+        // The connection may be closed already to make room for others.
         if stream.write(requests.as_bytes()).is_err() {
             break;
         }
@@ -65,7 +65,7 @@ fn count(server: &Server, metric: &str, port: &str, reason: &str) -> u64 {
 fn probe(server: &Server) {
     let ports = server.ports;
     for (port, path) in [(ports.http, "/healthcheck"), (ports.debug, "/"), (ports.metrics, "/metrics")] {
-        // A newcomer may take the place of one that has yet to send its request. The kubelet gives up after three.
+        // A new client may take the place of one that has not sent its request. The kubelet fails after three.
         let answers = (0..3).map(|_| http::send(port, "GET", path, &[], b"").map(|answer| answer.status));
         let answers: Vec<_> = answers.take_while(|answer| !matches!(answer, Ok(200))).collect();
         assert!(answers.len() < 3, "{path}: {answers:?}");
@@ -73,7 +73,7 @@ fn probe(server: &Server) {
 }
 
 #[test]
-fn six_hundred_clients_that_never_read_keep_no_probe_out() {
+fn six_hundred_clients_that_never_read_do_not_block_probes() {
     let server = setup().start();
     let ports = server.ports;
     for (port, path) in [(ports.http, "/healthcheck"), (ports.debug, "/stats"), (ports.metrics, "/metrics")] {
@@ -82,8 +82,8 @@ fn six_hundred_clients_that_never_read_keep_no_probe_out() {
             probe(&server);
         }
     }
-    // Beyond the limit a place is made free or the client refused. Not counted here: who asks what probes ask is
-    // answered once and closed.
+    // Beyond the limit, an idle connection is closed or the client is rejected. Requests of probes are not counted
+    // here: they are answered once and closed.
     let metrics = server.metrics();
     let beyond = metrics.iter().filter(|(name, _)| {
         ["closed", "refused"].iter().any(|end| name.starts_with(&format!("tollgate_connections_{end}_total")))
@@ -91,12 +91,12 @@ fn six_hundred_clients_that_never_read_keep_no_probe_out() {
     });
     let beyond: Vec<_> = beyond.collect();
     let sum: f64 = beyond.iter().map(|(_, count)| **count).sum();
-    assert!(sum >= 88.0, "each beyond the limit is counted: {beyond:?}");
+    assert!(sum >= 88.0, "each client beyond the limit is counted: {beyond:?}");
     assert!(server.process.resident_kib() < 150 << 10, "{} KiB", server.process.resident_kib());
 }
 
 #[test]
-fn six_hundred_silent_clients_keep_no_probe_out() {
+fn six_hundred_silent_clients_do_not_block_probes() {
     let server = setup().start();
     let ports = server.ports;
     for port in [ports.http, ports.debug, ports.metrics] {
@@ -109,7 +109,7 @@ fn six_hundred_silent_clients_keep_no_probe_out() {
 }
 
 #[test]
-fn a_client_that_is_slow_with_its_request_or_its_answer_is_closed_and_counted() {
+fn slow_clients_are_closed_and_counted() {
     let server = setup().env("HTTP_TIMEOUT", "1s").start();
     let begun = Instant::now();
     let mut slow: Vec<_> =
@@ -148,7 +148,7 @@ fn a_body_of_any_size_is_bounded() {
     for (size, status) in [(999, 200), (1000, 200), (1001, 400), (1_000_000, 400)] {
         assert_eq!(http::post(server.ports.http, "/json", &padded(size)).status, status, "{size} bytes");
     }
-    // The length is not known before the end.
+    // A chunked body has no known length.
     let chunked = format!("{:x}\r\n{}\r\n0\r\n\r\n", 1001, padded(1001));
     let mut stream = connect(server.ports.http);
     let head =
@@ -173,20 +173,20 @@ fn few_large_bodies_are_read_at_a_time_and_small_ones_always() {
         let body = format!("{}{QUESTION}", " ".repeat(100_000));
         http::post(server.ports.http, "/json", &body).status
     };
-    eventually("a fifth is refused", || {
+    eventually("a fifth body is rejected", || {
         let status = large();
         holds(status == 503, || status.to_string())
     });
     assert_eq!(http::post(server.ports.http, "/json", QUESTION).status, 200);
     drop(unfinished);
-    eventually("there is room again", || {
+    eventually("a large body is accepted again", || {
         let status = large();
         holds(status == 200, || status.to_string())
     });
 }
 
 #[test]
-fn probes_have_places_while_every_other_waits_for_its_counters() {
+fn probes_have_reserved_connections_while_all_others_wait_for_the_store() {
     let redis = Redis::single();
     let setup = setup().redis(&redis.env()).env("REDIS_TIMEOUT", "30s").env("HTTP_MAX_CONNECTIONS", "8");
     let server = setup.start_healthy();
@@ -202,28 +202,28 @@ fn probes_have_places_while_every_other_waits_for_its_counters() {
             stream
         })
         .collect();
-    // Six are all that one address may have of eight.
-    eventually("one more is refused", || {
+    // One address may have six of eight connections.
+    eventually("one more connection is rejected", || {
         let answer = http::send(server.ports.http, "GET", "/nowhere", &[], b"");
         let status = answer.map(|answer| answer.status).map_err(|error| error.to_string());
         holds(status == Ok(503), || format!("{status:?}"))
     });
     for _ in 0..100 {
-        // Whatever it says of Redis, it says it.
+        // The status depends on Redis; there must be a response.
         assert!([200, 500].contains(&http::get(server.ports.http, "/healthcheck").status));
     }
     assert!(count(&server, "refused", "http", "max_connections") >= 1);
     let _silent: Vec<_> = (0..40).map(|_| connect(server.ports.http)).collect();
     assert!(
         [200, 500].contains(&http::get(server.ports.http, "/healthcheck").status),
-        "silent ones make room"
+        "silent connections are closed to make room"
     );
     redis.thaw();
     drop(waiting);
 }
 
 #[test]
-fn what_a_page_of_another_site_sends_changes_nothing() {
+fn rejects_requests_that_a_page_of_another_site_sends() {
     let server = setup().start();
     let refused: &[&[(&str, &str)]] = &[
         &[("origin", "http://evil.test")],
@@ -246,7 +246,7 @@ fn what_a_page_of_another_site_sends_changes_nothing() {
             assert_eq!(http::send(port, method, path, &origin, b"").unwrap().status, 403, "{method} {path}");
         }
         let read = http::send(port, "GET", path, &[("origin", "http://grafana.test")], b"").unwrap();
-        assert_eq!(read.status, 200, "{path} is read all the same");
+        assert_eq!(read.status, 200, "{path}");
     }
     let get = http::send(server.ports.http, "GET", "/json", &[], QUESTION.as_bytes()).unwrap();
     assert_eq!((get.status, get.header("allow")), (405, Some("POST")));
@@ -256,7 +256,7 @@ fn what_a_page_of_another_site_sends_changes_nothing() {
 }
 
 #[test]
-fn json_is_off_where_clients_must_show_a_certificate_unless_it_is_set() {
+fn json_is_disabled_by_default_if_clients_need_a_certificate() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
     let mutual = || files.mutual(&authority).rules("d.yaml", RULES);
@@ -278,7 +278,7 @@ fn json_is_off_where_clients_must_show_a_certificate_unless_it_is_set() {
 }
 
 #[test]
-fn a_request_that_cannot_be_answered_now_is_no_bad_request() {
+fn a_lost_store_is_503_and_not_a_bad_request() {
     let redis = Redis::single();
     let memcached = Memcached::single();
     let lost_redis = setup().redis(&redis.env()).env("REDIS_TIMEOUT", "50ms").start_healthy();
@@ -298,7 +298,7 @@ fn a_request_that_cannot_be_answered_now_is_no_bad_request() {
             hides(&answer.text(), &address);
             let over_grpc = server.ask(crate::support::client::request("d", &[&[("k", "v")]])).unwrap_err();
             hides(over_grpc.message(), &address);
-            assert_eq!(http::post(server.ports.http, "/json", "{").status, 400, "bad input stays bad input");
+            assert_eq!(http::post(server.ports.http, "/json", "{").status, 400, "invalid input is still 400");
         }
         assert!(server.process.log().contains(&address), "the log names it: {}", server.process.log());
     }
@@ -306,26 +306,26 @@ fn a_request_that_cannot_be_answered_now_is_no_bad_request() {
     memcached.thaw();
 }
 
-/// Callers see no address of a store.
+/// Asserts that a response does not contain the address of a store.
 fn hides(text: &str, address: &str) {
     let port = address.rsplit(':').next().unwrap_or_default();
     assert!(port.is_empty() || !text.contains(port) && !text.contains("127.0.0.1"), "{text}");
 }
 
 #[test]
-fn sigterm_under_load_never_makes_a_bad_request_of_json() {
+fn sigterm_under_load_never_answers_json_with_a_bad_request() {
     let redis = Redis::single();
     for setup in [setup(), setup().redis(&redis.env()).env("GRPC_WORKERS", "4").env("REDIS_POOL_SIZE", "1")] {
         for delay in ["0s", "300ms"] {
-            ends_under_load(setup.clone().env("SHUTDOWN_DELAY", delay).start_healthy());
+            stop_under_load(setup.clone().env("SHUTDOWN_DELAY", delay).start_healthy());
         }
     }
 }
 
-/// Clients that ask at the same time.
+/// Concurrent clients.
 const CLIENTS: usize = 8;
 
-fn ends_under_load(mut server: Server) {
+fn stop_under_load(mut server: Server) {
     let port = server.ports.http;
     let (over, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
     let outcomes: Vec<Vec<Result<u16, ErrorKind>>> = thread::scope(|scope| {
@@ -336,14 +336,14 @@ fn ends_under_load(mut server: Server) {
             few => Err(format!("{few} answers")),
         });
         server.process.signal("TERM");
-        let ended = server.process.wait(PATIENCE).expect("it ends while it is asked");
+        let ended = server.process.wait(PATIENCE).expect("the service stops under load");
         over.store(true, Ordering::Relaxed);
         assert!(ended.success(), "{ended}");
         clients.into_iter().map(|client| client.join().unwrap()).collect()
     });
     let all: Vec<_> = outcomes.into_iter().flatten().collect();
     // The last connection of each client may wait in the backlog, or be open without a request, when the port is
-    // closed: nothing was asked on it.
+    // closed: no request was sent on it.
     let closed = [ErrorKind::ConnectionReset, ErrorKind::UnexpectedEof];
     let reset = all.iter().filter(|outcome| outcome.is_err_and(|kind| closed.contains(&kind))).count();
     let wrong: Vec<_> = all
@@ -378,7 +378,7 @@ fn ask_until(over: &AtomicBool, answered: &AtomicUsize, port: u16) -> Vec<Result
 }
 
 #[test]
-fn few_file_descriptors_lower_the_limits_and_lock_nobody_out() {
+fn few_file_descriptors_lower_the_connection_limits() {
     let shell = format!("ulimit -n 256; exec {BINARY}");
     let server = setup().program("/bin/sh".as_ref(), &["-c", &shell]).start();
     assert!(server.process.log().contains("RLIMIT_NOFILE"), "{}", server.process.log());

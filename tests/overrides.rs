@@ -371,9 +371,9 @@ fn an_invalid_request_is_explained() {
             "/api/v1/counters/reset",
             r#"{"domain": "shop", "descriptor": "none=1"}"#,
             404,
-            "nothing limits shop none=1",
+            "no limit applies to shop none=1",
         ),
-        ("/api/v1/counters/reset", r#"{"domian": "shop"}"#, 400, "unknown field \"domian\""),
+        ("/api/v1/counters/reset", r#"{"domian": "shop"}"#, 400, "unknown field `domian`"),
     ] {
         let answer = http::post(replica.admin, path, body);
         assert_eq!(answer.status, status, "{path} {body}: {}", answer.text());

@@ -19,7 +19,7 @@ use crate::{
     support::{browser::Browser, client::request, eventually, holds, http, redis::Redis},
 };
 
-/// Requests of users that go on until this is dropped.
+/// Requests of users, until this is dropped.
 struct Traffic {
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
@@ -32,7 +32,7 @@ impl Traffic {
         let thread = thread::spawn(move || {
             while !stopped.load(Relaxed) {
                 for user in users {
-                    // Refused or failed: what the page shows is what is looked at.
+                    // The test reads the page, not the response.
                     let _ = client.ask(request("shop", &[&[("user", user)]]));
                     let _ = client.ask(request("shop", &[&[("path", "/cart")]]));
                 }
@@ -72,10 +72,10 @@ fn has_row(table: &str, texts: &[&str]) -> String {
 const TEXT: &str = "document.body.innerText";
 
 #[test]
-fn a_key_that_appears_is_blocked_refused_and_allowed_again_when_the_block_ends() {
+fn a_key_of_the_page_is_blocked_until_the_block_expires() {
     let redis = Redis::single();
     let (setup, port) = setup();
-    // The limit is high, so that only the block refuses.
+    // The limit is high, so that only the block rejects requests.
     let rules = crate::admin::RULES
         .replace("unit: hour, requests_per_unit: 2", "unit: hour, requests_per_unit: 100000");
     let setup = setup.redis(&redis.env()).env("REPLICA_SYNC", "true").rules("shop.yaml", &rules);
@@ -83,7 +83,7 @@ fn a_key_that_appears_is_blocked_refused_and_allowed_again_when_the_block_ends()
     let _traffic = Traffic::of(&admin, &["ann", "bob"]);
     let browser = open(&admin);
     wait_until_live(&browser);
-    browser.wait_for("the replica is shown", &has_row("replicas", &["this one"]), TEXT);
+    browser.wait_for("the replica is shown", &has_row("replicas", &["this replica"]), TEXT);
     browser.click("[data-by=allowed]");
     browser.wait_for(
         "the key is among the top",
@@ -94,7 +94,7 @@ fn a_key_that_appears_is_blocked_refused_and_allowed_again_when_the_block_ends()
     let effect = browser.run("return document.getElementById('act-effect').textContent");
     assert_eq!(
         effect,
-        "Every request with user=ann in domain shop is refused with 429 for 1h, on all replicas that share this \
+        "Every request with user=ann in domain shop is rejected with 429 for 1h, on all replicas that share this \
          Redis. Nothing is counted."
     );
     browser.wait_for(
@@ -131,16 +131,16 @@ fn an_override_is_removed_and_a_counter_is_reset() {
     browser.click("input[value=reset]");
     let effect = browser.run("return document.getElementById('act-effect').textContent");
     assert!(
-        effect.as_str().unwrap().starts_with("The counters of user=ann in domain shop begin at zero"),
+        effect.as_str().unwrap().starts_with("The counters of user=ann in domain shop are set to zero"),
         "{effect}"
     );
     browser.click("#act-confirm");
     browser.wait_for(
-        "it is said",
-        "document.getElementById('said').textContent === 'Reset counter: user=ann'",
+        "the message is shown",
+        "document.getElementById('message').textContent === 'Reset counter: user=ann'",
         TEXT,
     );
-    assert_eq!(admin.ask("ann", 2), 0, "the counter begins at zero");
+    assert_eq!(admin.ask("ann", 2), 0, "the counter is zero");
 
     browser.click("#top button[aria-label='Change user=ann']");
     browser.click("input[value=limit]");
@@ -151,7 +151,7 @@ fn an_override_is_removed_and_a_counter_is_reset() {
     browser.accept_alert();
     browser.wait_for("it is gone", &format!("!({})", has_row("overrides", &["user=ann"])), TEXT);
 
-    // What the service rejects is said in the dialog.
+    // The dialog shows errors of the service.
     browser.click("#top button[aria-label='Change user=ann']");
     browser.click("input[value=limit]");
     browser.run("const input = document.getElementById('act-number'); input.removeAttribute('max'); input.value = '99999999999'");
@@ -176,7 +176,7 @@ fn values_of_callers_are_text_and_never_markup() {
 }
 
 #[test]
-fn the_page_asks_for_a_token_and_loads_nothing_from_elsewhere() {
+fn the_page_requires_a_token_and_loads_nothing_from_other_sites() {
     const TOKEN: &str = "0123456789abcdef0123456789abcdef";
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tokens");
@@ -184,11 +184,11 @@ fn the_page_asks_for_a_token_and_loads_nothing_from_elsewhere() {
     let (setup, port) = setup();
     let admin = Admin { server: setup.env("ADMIN_TOKEN_FILE", path.to_str().unwrap()).start(), port };
     let browser = open(&admin);
-    browser.wait_for("it asks", "document.getElementById('login').open", TEXT);
+    browser.wait_for("it requires a token", "document.getElementById('login').open", TEXT);
     browser.type_into("#login-token", "wrong-wrong-wrong-wrong");
     browser.click("#login button");
     let error = "document.getElementById('login-error').textContent";
-    browser.wait_for("it says why", &format!("{error}.includes('unknown token')"), error);
+    browser.wait_for("it shows the reason", &format!("{error}.includes('unknown token')"), error);
     browser.run("document.getElementById('login-token').value = ''");
     browser.type_into("#login-token", TOKEN);
     browser.click("#login button");
@@ -208,7 +208,7 @@ fn the_page_asks_for_a_token_and_loads_nothing_from_elsewhere() {
     );
 }
 
-/// Finds text with too little contrast: WCAG's AA wants 4.5, or 3 where it is large.
+/// Finds text with too little contrast: WCAG's AA requires 4.5, or 3 for large text.
 const CONTRAST: &str = r"
 const channel = (n) => { const c = n / 255; return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; };
 const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
@@ -237,7 +237,7 @@ for (const element of document.querySelectorAll('header *, main *')) {
 return bad;
 ";
 
-/// Finds what a keyboard or a screen reader cannot use.
+/// Finds elements without a name for keyboards and screen readers.
 const NAMES: &str = r"
 const name = (element) => element.getAttribute('aria-label') ?? document.getElementById(element.getAttribute('aria-labelledby'))?.textContent
   ?? element.labels?.[0]?.textContent ?? element.textContent;
@@ -254,7 +254,7 @@ return bad;
 ";
 
 #[test]
-fn the_page_fits_both_themes_and_widths_and_can_be_used_without_a_mouse() {
+fn the_page_fits_both_themes_and_widths_and_works_without_a_mouse() {
     let admin = Admin::start();
     let _traffic =
         Traffic::of(&admin, &["ann", "bob", "carol", "a-very-long-name-of-a-caller@subdomain.example.com"]);
@@ -293,12 +293,12 @@ fn the_page_fits_both_themes_and_widths_and_can_be_used_without_a_mouse() {
     for expected in ["requests", "latency", "refused", "Change…"] {
         assert!(reached.iter().any(|at| at == expected), "no {expected} in {reached:?}");
     }
-    // The arrow keys read the plot.
+    // The arrow keys move the cursor of the plot.
     browser.run("document.getElementById('requests').focus()");
     browser.press("\u{E012}");
     let read = "document.getElementById('requests-at').textContent";
-    browser.wait_for("the moment is read", &format!("{read}.includes(' allowed, ')"), read);
-    // Enter opens the dialog, Escape closes it, and the focus is back where it was, though rows were drawn meanwhile.
+    browser.wait_for("the point is described", &format!("{read}.includes(' allowed, ')"), read);
+    // Enter opens the dialog, Escape closes it, and the focus returns, although rows were drawn meanwhile.
     browser.run("document.querySelector('#top button').focus()");
     browser.press("\u{E007}");
     browser.wait_for("the dialog is open", "document.getElementById('act').open", TEXT);

@@ -1,4 +1,4 @@
-//! From the start to the first answer, and starts that fail.
+//! The start of the service, and starts that fail.
 
 use std::{
     net::{TcpListener, TcpStream},
@@ -29,21 +29,21 @@ fn the_first_answer_comes_at_once() {
         });
         begun.elapsed()
     };
-    // The aim is 50 ms for the optimised program on a machine that does nothing else.
+    // The goal is 50 ms for a release build on an idle machine.
     at_best_within("from start to first answer", Duration::from_millis(500), 30, first_answer);
 }
 
 #[test]
-fn a_service_that_does_nothing_is_small() {
+fn an_idle_service_uses_little_memory() {
     let server = Server::start(RULES);
     let resident = server.process.resident_kib();
     println!("resident when idle: {resident} KiB");
-    // The aim is 12 MB for the optimised program; this one carries its debugging aids along.
+    // The goal is 12 MB for a release build; this is a debug build.
     assert!(resident < 36 * 1024, "{resident} KiB");
 }
 
 #[test]
-fn without_any_setting_the_rules_in_the_working_directory_are_served() {
+fn loads_the_rules_in_the_working_directory_by_default() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("config")).unwrap();
     std::fs::write(dir.path().join("config").join("d.yaml"), RULES).unwrap();
@@ -52,7 +52,7 @@ fn without_any_setting_the_rules_in_the_working_directory_are_served() {
     let answer = server.ask(request("d", &[&[("k", "v")]])).unwrap();
     assert_eq!(answer.statuses[0].limit_remaining, 1);
     let log = server.process.log();
-    assert!(log.contains("memory"), "each replica counts alone, and the log says so: {log:?}");
+    assert!(log.contains("memory"), "the log warns that each replica counts alone: {log:?}");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_start_names_the_servers_of_its_store_without_credentials() {
 }
 
 #[test]
-fn a_store_in_memory_that_nobody_chose_is_a_warning() {
+fn the_default_store_in_memory_is_a_warning() {
     let log = |setup: Setup| {
         let server = setup.env("LOG_LEVEL", "info").start();
         server.wait_for_log(&["listening"]);
@@ -122,14 +122,14 @@ fn bad_requests_are_logged_with_their_reason_at_most_once_a_second() {
     let log = server.process.log();
     assert!(log.lines().all(|line| line.len() < 2_000), "a caller's domain is cut: {log}");
     client.ask(request("d", &[&[("k", "v")]])).unwrap();
-    assert_eq!(lines(), begun + 1, "a good request is no line");
+    assert_eq!(lines(), begun + 1, "a valid request is not logged");
 }
 
 #[test]
 fn reports_all_invalid_settings_at_once() {
     let bad = [("PORT", "abc"), ("NEAR_LIMIT_RATIO", "often"), ("GRPC_MAX_CONNECTION_AGE", "5 parsecs")];
     let mut server = bad.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value)).launch();
-    let status = server.process.wait(PATIENCE).expect("it ends by itself");
+    let status = server.process.wait(PATIENCE).expect("the process exits");
     assert!(!status.success());
     let log = server.process.log();
     for (name, value) in bad {
@@ -150,7 +150,7 @@ fn reports_all_invalid_settings_of_redis_without_passwords() {
         ("STORE_FAILURE_POLICY", "hope"),
     ];
     let mut server = bad.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value)).launch();
-    let status = server.process.wait(PATIENCE).expect("it ends by itself");
+    let status = server.process.wait(PATIENCE).expect("the process exits");
     assert!(!status.success());
     let log = server.process.log();
     for expected in [
@@ -194,7 +194,7 @@ fn reports_invalid_files_of_every_kind_in_one_start() {
     ];
     let setup = setup.iter().fold(files.setup(), |setup, (name, value)| setup.env(name, value));
     let mut server = bad.iter().fold(setup, |setup, (name, path, _)| setup.env(name, path)).launch();
-    let status = server.process.wait(PATIENCE).expect("it ends by itself");
+    let status = server.process.wait(PATIENCE).expect("the process exits");
     assert!(!status.success());
     let log = server.process.log();
     let certificate =
@@ -212,17 +212,17 @@ fn nothing_is_bound_when_a_setting_is_invalid() {
     let begun = Instant::now();
     while server.process.exited().is_none() {
         assert!(TcpStream::connect(("127.0.0.1", server.ports.grpc)).is_err());
-        assert!(begun.elapsed() < PATIENCE, "it ends by itself");
+        assert!(begun.elapsed() < PATIENCE, "the process exits");
     }
 }
 
 #[test]
-fn a_port_that_is_taken_is_named() {
+fn the_error_of_a_port_in_use_names_it() {
     for variable in ["PORT", "GRPC_PORT", "DEBUG_PORT"] {
         let port = free_port();
         let _taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let mut server = Setup::new().env(variable, &port.to_string()).launch();
-        let status = server.process.wait(PATIENCE).expect("it ends by itself");
+        let status = server.process.wait(PATIENCE).expect("the process exits");
         let log = server.process.log();
         assert!(!status.success());
         assert!(log.contains(&port.to_string()), "{variable}={port} in {log}");
@@ -230,7 +230,7 @@ fn a_port_that_is_taken_is_named() {
 }
 
 #[test]
-fn bad_rules_do_not_keep_the_service_from_starting() {
+fn invalid_rules_do_not_prevent_the_start() {
     let server = Server::start("domain: d\ndescriptors: [{value: v}]\n");
     let status = server.ask(request("d", &[&[("k", "v")]])).unwrap_err();
     assert_eq!(

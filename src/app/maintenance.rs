@@ -1,4 +1,4 @@
-//! Maintenance: periodic work, and checks of the parts' health.
+//! Maintenance: periodic work and health checks.
 
 use std::time::{Duration, Instant};
 
@@ -7,82 +7,74 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep},
 };
 
-use super::{StartError, parts::Parts};
+use super::StartError;
 use crate::{
     clock::{Clock, SystemClock},
     memory, panics,
-    server::health::Part,
+    server::{health::Part, http::service::Service},
     settings::{Backend, Settings},
     telemetry::metrics::Method,
 };
 
 /// The interval of health checks.
-const LOOK: Duration = Duration::from_millis(100);
+const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
 
-impl Parts {
-    /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: the service is unhealthy without rules.
-    pub(super) fn update_rules_health(&self, settings: &Settings) {
-        if settings.rules.healthy_with_at_least_one {
-            let loaded = self.source.load().as_ref().is_some_and(|served| !served.rules.is_empty());
-            self.health.set(Part::Rules, loaded);
-        }
+/// Updates the health of the rules (`HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`) and of the store
+/// (`REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`, or that of memcached).
+pub(super) fn update_health(service: &Service, settings: &Settings) {
+    if settings.rules.healthy_with_at_least_one {
+        let loaded = service.source.load().as_ref().is_some_and(|served| !served.rules.is_empty());
+        service.health.set(Part::Rules, loaded);
     }
-
-    /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`, or that of memcached: the service is unhealthy without a connection.
-    pub(super) fn update_store_health(&self, settings: &Settings) {
-        let needed = match &settings.backend {
-            Backend::Memory => false,
-            Backend::Redis(redis) => redis.unhealthy_without,
-            Backend::Memcached(memcached) => memcached.unhealthy_without,
-        };
-        if needed {
-            self.health.set(Part::Store, self.store.is_reachable());
-        }
+    let needs_store = match &settings.backend {
+        Backend::Memory => false,
+        Backend::Redis(redis) => redis.unhealthy_without,
+        Backend::Memcached(memcached) => memcached.unhealthy_without,
+    };
+    if needs_store {
+        service.health.set(Part::Store, service.store.is_reachable());
     }
 }
 
 /// Completes when Redis was not reached within `REDIS_STARTUP_MAX_ELAPSED_TIME` of the start.
-pub(super) async fn never_reached(parts: &Parts, settings: &Settings) -> StartError {
+pub(super) async fn never_reached(service: &Service, settings: &Settings) -> StartError {
     let Backend::Redis(redis) = &settings.backend else { return std::future::pending().await };
     let Some(limit) = redis.startup.give_up_after else { return std::future::pending().await };
     let begun = Instant::now();
-    while !parts.store.is_reachable() {
+    while !service.store.is_reachable() {
         if begun.elapsed() > limit {
             return StartError(vec![format!(
-                "redis was not reached within {limit:?} of the start (REDIS_STARTUP_MAX_ELAPSED_TIME); the \
-                 log says why. Unset it to serve without until it is there"
+                "redis: no connection within {limit:?} of the start (REDIS_STARTUP_MAX_ELAPSED_TIME); see the \
+                 log, or unset the variable to start without Redis"
             )]);
         }
-        sleep(LOOK).await;
+        sleep(HEALTH_INTERVAL).await;
     }
     std::future::pending().await
 }
 
 /// Does the periodic work until `stop` becomes true.
-pub(super) async fn run(parts: &Parts, settings: &Settings, mut stop: watch::Receiver<bool>) {
+pub(super) async fn run(service: &Service, settings: &Settings, mut stop: watch::Receiver<bool>) {
     let mut last_answered = 0;
-    let mut sweep = interval(Duration::from_secs(1));
-    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut look = interval(LOOK);
-    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut second = interval(Duration::from_secs(1));
+    second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut check = interval(HEALTH_INTERVAL);
+    check.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = look.tick() => {
-                parts.update_rules_health(settings);
-                parts.update_store_health(settings);
-            }
-            _ = sweep.tick() => {
+            _ = check.tick() => update_health(service, settings),
+            _ = second.tick() => {
                 panics::point("maintenance");
                 let now = SystemClock.now();
-                parts.store.maintain(now);
-                parts.limiter.maintain(now);
-                parts.keeper.sweep(now);
-                parts.stats.maintain(now);
-                parts.recent.maintain(now);
-                if let Some(cache) = &parts.over_limit {
+                service.store.maintain(now);
+                service.limiter.maintain(now);
+                service.keeper.sweep(now);
+                service.stats.maintain(now);
+                service.recent.maintain(now);
+                if let Some(cache) = &service.over_limit {
                     cache.maintain(now);
                 }
-                let answered = parts.stats.service().requests(Method::ShouldRateLimit).get();
+                let answered = service.stats.service().requests(Method::ShouldRateLimit).get();
                 if std::mem::replace(&mut last_answered, answered) == answered {
                     memory::refund();
                 }

@@ -1,13 +1,11 @@
-//! The whole service: settings become parts, parts become ports, and signals stop it.
+//! The whole service: its parts are created from the settings, the ports are bound and served, and a signal stops it.
 //!
 //! The thread that calls [`serve`] does maintenance: it accepts connections, serves probes, pages and metrics, and
-//! waits for signals. Workers decide requests, and the watcher's thread reads rules.
+//! waits for signals. Workers decide requests, and a thread of the watcher reads rules.
 
-pub(crate) mod maintenance;
-
-mod admin;
-mod descriptors;
 mod following;
+mod maintenance;
+mod pages;
 mod parts;
 mod ports;
 mod recent;
@@ -15,13 +13,9 @@ mod rules;
 mod shutdown;
 mod sinks;
 
-use std::{error::Error, fmt, io, pin::pin, sync::Arc, time::Duration};
+use std::{io, pin::pin, sync::Arc, time::Duration};
 
-use tokio::{
-    runtime,
-    sync::watch,
-    task::{JoinSet, LocalSet},
-};
+use tokio::{runtime, sync::watch, task::LocalSet};
 use tracing::{info, warn};
 
 use crate::{
@@ -29,41 +23,56 @@ use crate::{
     panics::{self, Boundary},
     server::{
         admin::Api,
-        grpc::{self, Listener, Workers},
-        http,
-        http::json,
+        grpc::{self, Workers},
+        http::service::Service,
         tls,
     },
     settings::Settings,
-    telemetry::metrics::{COMMIT, Port},
+    telemetry::metrics::COMMIT,
 };
+use pages::Pages;
+use parts::Link;
 pub(crate) use parts::policy;
-use parts::{Link, Parts};
 use ports::Ports;
 use rules::Feed;
 pub(crate) use rules::compile_options;
 use shutdown::Running;
 
+/// The reasons why the service did not start, a line each.
+#[derive(Debug)]
+pub(crate) struct StartError(pub(crate) Vec<String>);
+
+impl StartError {
+    #[expect(clippy::needless_pass_by_value, reason = "the form that map_err calls")]
+    fn system(error: io::Error) -> Self {
+        Self(vec![format!("the system denies a resource: {error}")])
+    }
+
+    /// The value; an error adds its reasons to these.
+    fn gather<T>(&mut self, made: Result<T, Self>) -> Option<T> {
+        made.map_err(|Self(reasons)| self.0.extend(reasons)).ok()
+    }
+}
+
 /// Serves until a signal; then drains and returns.
 ///
 /// # Errors
 /// Every reason why the service cannot start, and every port that cannot be bound.
-pub fn serve(settings: &Settings) -> Result<(), StartError> {
-    let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::runtime)?;
-    let result = LocalSet::new().block_on(&runtime, run(settings));
+pub(crate) fn serve(settings: &Settings) -> Result<(), StartError> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::system)?;
+    let result = LocalSet::new().block_on(&runtime, run(settings.clone()));
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
 }
 
-async fn run(settings: &Settings) -> Result<(), StartError> {
-    let mut settings = settings.clone();
-    descriptors::fit(&mut settings);
+async fn run(mut settings: Settings) -> Result<(), StartError> {
+    ports::fit_descriptors(&mut settings);
     let settings = &settings;
-    let signals = shutdown::Signals::new().map_err(StartError::runtime)?;
-    let mut signal = pin!(signals.wait());
+    let mut signal = pin!(shutdown::signal().map_err(StartError::system)?);
     announce(settings);
-    let (parts, link) = Parts::new(settings)?;
-    let mut feed = Feed::start(settings, &parts.source, parts.xds.as_ref()).map_err(StartError::runtime)?;
+    let (service, link) = parts::create(settings)?;
+    let feed = Feed::start(settings, &service.source, service.xds.as_ref());
+    let mut feed = feed.map_err(StartError::system)?;
     tokio::select! {
         () = feed.ready(settings) => {}
         signal = &mut signal => {
@@ -71,19 +80,17 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
             return Ok(());
         }
     }
-    let api = admin::api(settings, &parts)?;
+    let api = pages::api(settings, &service)?;
     let ports = Ports::bind(settings)?;
-    parts.update_rules_health(settings);
-    parts.update_store_health(settings);
-
-    let running = start(settings, &parts, ports, api, link)?;
+    maintenance::update_health(&service, settings);
+    let running = start(settings, &service, ports, api, link)?;
     let signal = tokio::select! {
         signal = signal => signal,
-        error = maintenance::never_reached(&parts, settings) => return Err(error),
+        error = maintenance::never_reached(&service, settings) => return Err(error),
     };
     let delay = settings.server.shutdown_delay;
     info!(?delay, "received {signal}, draining");
-    running.drain(&parts, delay).await;
+    running.drain(&service, delay).await;
     drop(feed);
     info!("stopped");
     Ok(())
@@ -92,7 +99,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
 /// Starts the workers, serves the ports, and starts everything else that runs until the shutdown.
 fn start(
     settings: &Settings,
-    parts: &Parts,
+    service: &Arc<Service>,
     ports: Ports,
     api: Option<Arc<Api>>,
     link: Option<Link>,
@@ -100,32 +107,35 @@ fn start(
     let (drain, draining) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let workers =
-        Workers::start(&settings.server, &parts.grpc()).map(Arc::new).map_err(StartError::runtime)?;
+        Workers::start(&settings.server, &parts::grpc(service)).map(Arc::new).map_err(StartError::system)?;
     ports.announce(settings);
     let Ports { grpc, http, debug, metrics, admin } = ports;
     let accepting = tokio::task::spawn_local(grpc::accept(grpc, workers.clone(), draining));
-    let pages = Pages { settings, parts, stop: &stopping };
-    let pages = pages.serve(http, debug, metrics, admin.zip(api));
-    if let Some(tls) = parts.tls.clone() {
+    let pages = Pages { http, debug, metrics, admin: admin.zip(api) }.serve(settings, service, &stopping);
+    if let Some(tls) = service.tls.clone() {
         tokio::task::spawn_local(tls::reload_periodically(tls, SystemClock, stopping.clone()));
     }
     match link {
         Some(Link::Redis { side, state }) => {
-            following::start(parts, side, state, stopping.clone()).map_err(StartError::runtime)?;
+            following::start(service, side, state, stopping.clone()).map_err(StartError::system)?;
         }
-        Some(Link::Memcached(resets)) if parts.over_limit.is_some() => {
-            let limiter = parts.limiter.clone();
+        Some(Link::Memcached(resets)) if service.over_limit.is_some() => {
+            let limiter = service.limiter.clone();
             tokio::task::spawn_local(following::follow_resets(limiter, resets, stopping.clone()));
         }
         Some(Link::Memcached(_)) | None => {}
     }
-    tokio::task::spawn_local(maintain(parts.clone(), settings.clone(), stopping));
-    let flushing = sinks::start(settings, &parts.stats, parts.admin()).map_err(StartError::runtime)?;
-    let writing = recent::write_log(settings, &parts.recent).map_err(StartError::runtime)?;
+    let (maintained, own_settings) = (service.clone(), settings.clone());
+    tokio::task::spawn_local(async move {
+        let work = async || maintenance::run(&maintained, &own_settings, stopping.clone()).await;
+        panics::restart_task(Boundary::Maintenance, work).await;
+    });
+    let flushing = sinks::start(settings, service).map_err(StartError::system)?;
+    let writing = recent::write_log(settings, &service.recent).map_err(StartError::system)?;
     Ok(Running { accepting, workers, pages, flushing, writing, drain, stop })
 }
 
-/// Logs the version and the store. The rules and the listeners have log lines of their own.
+/// Logs the version and the store. The rules and the listeners have their own log lines.
 fn announce(settings: &Settings) {
     let backend = &settings.backend;
     info!(
@@ -143,99 +153,3 @@ fn announce(settings: &Settings) {
         );
     }
 }
-
-async fn maintain(parts: Parts, settings: Settings, stop: watch::Receiver<bool>) {
-    let work = async || maintenance::run(&parts, &settings, stop.clone()).await;
-    panics::restart_task(Boundary::Maintenance, work).await;
-}
-
-/// What the HTTP ports are served with.
-struct Pages<'a> {
-    settings: &'a Settings,
-    parts: &'a Parts,
-    stop: &'a watch::Receiver<bool>,
-}
-
-impl Pages<'_> {
-    /// Serves the HTTP ports; each task ends after `stop` becomes true.
-    fn serve(
-        &self,
-        main: Listener,
-        debug: Listener,
-        metrics: Option<Listener>,
-        api: Option<(Listener, Arc<Api>)>,
-    ) -> JoinSet<()> {
-        let Self { settings, parts, stop } = *self;
-        let mut serving = JoinSet::new();
-        let questions = json::Parts {
-            limiter: parts.limiter.clone(),
-            health: parts.health.clone(),
-            tracer: parts.tracer.clone(),
-            is_enabled: settings.http.json,
-        };
-        let questions = move |request| questions.clone().answer(request);
-        let options = self.options(Port::Http, "/healthcheck");
-        serving.spawn_local(http::serve(main, options, questions, stop.clone()));
-        let admin = parts.admin();
-        let page = move |request| admin.clone().page(request);
-        serving.spawn_local(http::serve(debug, self.options(Port::Debug, "/"), page, stop.clone()));
-        if let (Some(listener), Some(prometheus)) = (metrics, &settings.stats.prometheus) {
-            let (admin, path) = (parts.admin(), Arc::<str>::from(prometheus.path.as_str()));
-            let options = self.options(Port::Metrics, &path);
-            let page = move |request| admin.clone().metrics(request, path.clone());
-            serving.spawn_local(http::serve(listener, options, page, stop.clone()));
-        }
-        if let (Some((listener, api)), Some(admin)) = (api, &settings.admin) {
-            let tls = parts.tls.clone().filter(|_| admin.tls);
-            let options = self.options(Port::Admin, "/api/v1/status");
-            let options = http::Options { tls, has_own_pages: true, ..options };
-            serving.spawn_local(admin::sample(api.clone(), stop.clone()));
-            let answer = move |request| api.clone().answer(request);
-            serving.spawn_local(http::serve(listener, options, answer, stop.clone()));
-        }
-        serving
-    }
-
-    fn options(&self, port: Port, probe: &str) -> http::Options {
-        http::Options {
-            port,
-            stats: self.parts.stats.clone(),
-            max_connections: self.settings.http.max_connections,
-            timeout: self.settings.http.timeout,
-            max_body: self.settings.server.max_request_bytes,
-            probe: probe.into(),
-            tls: None,
-            has_own_pages: false,
-        }
-    }
-}
-
-/// The reasons why the service did not start, a line each.
-#[derive(Debug)]
-pub struct StartError(Vec<String>);
-
-impl StartError {
-    #[expect(clippy::needless_pass_by_value, reason = "the form that map_err calls")]
-    fn runtime(error: io::Error) -> Self {
-        Self(vec![format!("the system grants too little to start: {error}")])
-    }
-
-    /// The value; an error adds its reasons to these.
-    fn gather<T>(&mut self, made: Result<T, Self>) -> Option<T> {
-        made.map_err(|Self(reasons)| self.0.extend(reasons)).ok()
-    }
-
-    /// The reasons.
-    #[must_use]
-    pub fn reasons(&self) -> &[String] {
-        &self.0
-    }
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join("\n"))
-    }
-}
-
-impl Error for StartError {}

@@ -1,25 +1,20 @@
-//! The parts of the service: created from the settings, and connected.
+//! Creates the parts of the service from the settings.
 
 use std::sync::Arc;
 
 use super::{StartError, recent, rules::compile_options, sinks};
 use crate::{
     clock::{Clock, SystemClock},
-    limiter::{
-        self, Bounds, Handles, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, ResponseOptions,
-    },
+    limiter::{self, Bounds, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, ResponseOptions},
     overrides::{Keeper, shared::State},
-    recent::Recent,
-    replicas::Replicas,
     rules::RuleSet,
-    rules_source::{Source, xds},
+    rules_source::Source,
     server::{
         grpc,
-        health::Health,
-        http::admin::{Admin, Shown},
+        http::service::{Copies, Service},
         tls::Tls,
     },
-    settings::{Answers, Backend, GrpcTls, KeyFormat, Settings},
+    settings::{Answers, Backend, KeyFormat, Settings},
     store::{
         Store,
         lease::LeasedStore,
@@ -28,211 +23,112 @@ use crate::{
         redis::{RedisStore, Side},
     },
     telemetry::{
-        metrics::{Exposition, ShardCount, Stats, StatsOptions},
+        metrics::{ShardCount, Stats, StatsOptions},
         tracing::Tracer,
     },
 };
 
-/// The parts that live as long as the service.
-#[derive(Clone)]
-pub(super) struct Parts {
-    pub(super) stats: Arc<Stats>,
-    pub(super) source: Arc<Source<Handles>>,
-    pub(super) xds: Option<Arc<xds::Status>>,
-    pub(super) store: Arc<dyn Store>,
-    pub(super) over_limit: Option<Arc<OverLimitCache>>,
-    pub(super) limiter: Arc<Limiter>,
-    pub(super) recent: Arc<Recent>,
-    pub(super) health: Arc<Health>,
-    pub(super) tls: Option<Arc<Tls>>,
-    pub(super) tracer: Option<Arc<Tracer>>,
-    pub(super) keeper: Arc<Keeper>,
-    pub(super) replicas: Arc<Replicas>,
-    shown: Arc<Shown>,
-    top_keys: usize,
-}
-
-/// What follows the store for everything but counters.
+/// Follows overrides, resets of counters and other replicas in the store.
 pub(super) enum Link {
     Redis { side: Side, state: Arc<State> },
     Memcached(ResetLog),
 }
 
-impl Parts {
-    /// The parts, and what follows the store if anything is to be shared there.
-    pub(super) fn new(settings: &Settings) -> Result<(Self, Option<Link>), StartError> {
-        let Fallible { tls, exposition, store: Counters { store, others }, tracer } =
-            Fallible::new(settings)?;
-        let (keeper, link) = overrides(settings, others)?;
-        let stats = Stats::new(StatsOptions {
-            max_series: settings.stats.max_series,
-            shards: ShardCount::for_workers(settings.server.workers),
-        });
-        let stats = Arc::new(stats.shown(exposition));
-        let counters = stats.clone();
-        let counted_in = store.clone();
-        let recent = recent::recent(settings);
-        let noted_in = recent.clone();
-        let attach = move |rules: &RuleSet| {
-            counted_in.rules_changed(rules);
-            limiter::handles(rules, &counters, noted_in.rules(rules))
-        };
-        let source = Arc::new(Source::new(compile_options(settings), attach));
-        let cache = settings.store.local_cache_bytes;
-        let over_limit = (cache > 0).then(|| Arc::new(OverLimitCache::new(cache)));
-        let limiter = Limiter::new(
-            policy(settings),
-            source.clone(),
-            store.clone(),
-            over_limit.clone(),
-            stats.clone(),
-            Arc::new(SystemClock),
-        );
-        let limiter = limiter.with_overrides(keeper.index().clone());
-        let is_noted = recent::is_wanted(settings);
-        let limiter = if is_noted { limiter.with_recent(recent.clone()) } else { limiter };
-        let limiter = Arc::new(limiter);
-        let xds = settings.control_plane.as_ref().map(|_| Arc::default());
-        let parts = Self {
-            stats,
-            source,
-            xds,
-            store,
-            over_limit,
-            limiter,
-            recent,
-            health: Arc::default(),
-            tls,
-            tracer,
-            keeper: Arc::new(keeper),
-            replicas: Arc::default(),
-            shown: Arc::default(),
-            top_keys: settings.decisions.metrics_top_keys,
-        };
-        Ok((parts, link))
+/// The parts, and what follows the store if anything is shared there. An error has the reasons of all parts that
+/// failed.
+pub(super) fn create(settings: &Settings) -> Result<(Arc<Service>, Option<Link>), StartError> {
+    let mut failed = StartError(Vec::new());
+    let tls = settings.grpc_tls.clone().map(|files| Tls::load(files, SystemClock.now()).map(Arc::new));
+    let tls = failed.gather(tls.transpose().map_err(StartError));
+    let exposition = failed.gather(sinks::exposition(settings));
+    let store = failed.gather(store(settings).map_err(StartError));
+    let tracer = failed.gather(settings.spans.as_ref().map(Tracer::start).transpose().map_err(StartError));
+    let (Some(tls), Some(exposition), Some((store, keeper, link)), Some(tracer)) =
+        (tls, exposition, store, tracer)
+    else {
+        return Err(failed);
+    };
+    let max_series = settings.stats.max_series;
+    let stats = StatsOptions { max_series, shards: ShardCount::for_workers(settings.server.workers) };
+    let stats = Arc::new(Stats::new(stats).shown(exposition));
+    let recent = recent::recent(settings);
+    let (counted_in, noted_in, counters) = (store.clone(), recent.clone(), stats.clone());
+    let attach = move |rules: &RuleSet| {
+        counted_in.rules_changed(rules);
+        limiter::handles(rules, &counters, noted_in.rules(rules))
+    };
+    let source = Arc::new(Source::new(compile_options(settings), attach));
+    let cache = settings.store.local_cache_bytes;
+    let over_limit = (cache > 0).then(|| Arc::new(OverLimitCache::new(cache)));
+    let (rules, counts, cache) = (source.clone(), store.clone(), over_limit.clone());
+    let limiter = Limiter::new(policy(settings), rules, counts, cache, stats.clone(), Arc::new(SystemClock));
+    let mut limiter = limiter.with_overrides(keeper.index().clone());
+    if recent::is_wanted(settings) {
+        limiter = limiter.with_recent(recent.clone());
     }
-
-    pub(super) fn grpc(&self) -> grpc::Parts {
-        grpc::Parts {
-            limiter: self.limiter.clone(),
-            stats: self.stats.clone(),
-            health: self.health.clone(),
-            tls: self.tls.clone(),
-            tracer: self.tracer.clone(),
-        }
-    }
-
-    pub(super) fn admin(&self) -> Admin {
-        Admin {
-            source: self.source.clone(),
-            xds: self.xds.clone(),
-            stats: self.stats.clone(),
-            store: self.store.clone(),
-            over_limit: self.over_limit.clone(),
-            limiter: self.limiter.clone(),
-            recent: self.recent.clone(),
-            top_keys: self.top_keys,
-            tls: self.tls.clone(),
-            tracer: self.tracer.clone(),
-            keeper: self.keeper.clone(),
-            replicas: self.replicas.clone(),
-            shown: self.shown.clone(),
-        }
-    }
+    let service = Service {
+        stats,
+        source,
+        xds: settings.control_plane.as_ref().map(|_| Arc::default()),
+        store,
+        over_limit,
+        limiter: Arc::new(limiter),
+        recent,
+        top_keys: settings.decisions.metrics_top_keys,
+        health: Arc::default(),
+        tls,
+        tracer,
+        keeper: Arc::new(keeper),
+        replicas: Arc::default(),
+        copies: Copies::default(),
+    };
+    Ok((Arc::new(service), link))
 }
 
-/// The parts that depend on files, any of which may be invalid.
-struct Fallible {
-    tls: Option<Arc<Tls>>,
-    exposition: Exposition,
-    store: Counters,
-    tracer: Option<Arc<Tracer>>,
-}
+/// The store of counters, the overrides, and what follows the store.
+type Stored = (Arc<dyn Store>, Keeper, Option<Link>);
 
-/// The store of counters, and what shares everything else in it.
-struct Counters {
-    store: Arc<dyn Store>,
-    others: Option<Others>,
-}
-
-/// What shares everything but counters with other replicas.
-enum Others {
-    /// Connections of this thread, and those of the thread that follows Redis.
-    Redis([Side; 2]),
-    Memcached(ResetLog),
-}
-
-impl Fallible {
-    /// Creates all of them, or returns every error.
-    fn new(settings: &Settings) -> Result<Self, StartError> {
-        let mut failed = StartError(Vec::new());
-        let tls = failed.gather(tls(settings));
-        let exposition = failed.gather(sinks::exposition(settings));
-        let store = failed.gather(store(settings));
-        let tracer = failed.gather(tracer(settings));
-        match (tls, exposition, store, tracer) {
-            (Some(tls), Some(exposition), Some(store), Some(tracer)) => {
-                Ok(Self { tls, exposition, store, tracer })
-            }
-            _ => Err(failed),
-        }
-    }
-}
-
-fn tracer(settings: &Settings) -> Result<Option<Arc<Tracer>>, StartError> {
-    settings.spans.as_ref().map(Tracer::start).transpose().map_err(StartError)
-}
-
-fn store(settings: &Settings) -> Result<Counters, StartError> {
+/// Overrides are in Redis if they are shared, else in a file or in this process.
+fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
     let jitter = settings.store.expiration_jitter_max.as_secs();
-    let workers = settings.server.workers;
-    let is_shared = settings.overrides.replica_sync;
-    let mut others = None;
-    let store: Arc<dyn Store> = match &settings.backend {
-        Backend::Memory => Arc::new(MemoryStore::new(settings.store.max_keys)),
+    let (workers, is_shared) = (settings.server.workers, settings.overrides.replica_sync);
+    let index = Arc::default();
+    let file = settings.overrides.file.as_deref();
+    let own = |resets| Keeper::local(Arc::clone(&index), file, resets, SystemClock.now());
+    match &settings.backend {
+        Backend::Memory => Ok((Arc::new(MemoryStore::new(settings.store.max_keys)), own(None)?, None)),
         Backend::Redis(redis) => {
-            let store =
-                RedisStore::new(redis, &settings.store.key_prefix, jitter, workers).map_err(StartError)?;
+            let store = RedisStore::new(redis, &settings.store.key_prefix, jitter, workers)?;
             store.watch();
-            if is_shared {
-                others = Some(Others::Redis([store.side(), store.side()]));
-            }
-            Arc::new(LeasedStore::new(store, settings.store.max_leases))
+            let (keeper, link) = if is_shared {
+                let state = Arc::<State>::default();
+                let keeper = Keeper::in_redis(Arc::clone(&index), store.side(), state.clone());
+                // The thread that follows Redis has its own connections.
+                (keeper, Some(Link::Redis { side: store.side(), state }))
+            } else {
+                (own(None)?, None)
+            };
+            Ok((Arc::new(LeasedStore::new(store, settings.store.max_leases)), keeper, link))
         }
         Backend::Memcached(memcached) => {
-            let store = MemcachedStore::new(memcached, jitter, workers).map_err(StartError)?;
+            let store = MemcachedStore::new(memcached, jitter, workers)?;
             store.watch(NameServers::of_system);
-            others = is_shared.then(|| Others::Memcached(store.reset_log(&settings.store.key_prefix)));
-            Arc::new(store)
+            let resets = is_shared.then(|| store.reset_log(&settings.store.key_prefix));
+            Ok((Arc::new(store), own(resets.clone())?, resets.map(Link::Memcached)))
         }
-    };
-    Ok(Counters { store, others })
+    }
 }
 
-/// The overrides: in Redis where they are shared, else in a file or in this process.
-fn overrides(settings: &Settings, others: Option<Others>) -> Result<(Keeper, Option<Link>), StartError> {
-    let index = Arc::default();
-    let resets = match others {
-        Some(Others::Redis([own, side])) => {
-            let state = Arc::<State>::default();
-            return Ok((Keeper::in_redis(index, own, state.clone()), Some(Link::Redis { side, state })));
-        }
-        Some(Others::Memcached(resets)) => Some(resets),
-        None => None,
-    };
-    let file = settings.overrides.file.as_deref();
-    let keeper = Keeper::local(index, file, resets.clone(), SystemClock.now()).map_err(StartError)?;
-    Ok((keeper, resets.map(Link::Memcached)))
+pub(super) fn grpc(service: &Service) -> grpc::Parts {
+    grpc::Parts {
+        limiter: service.limiter.clone(),
+        stats: service.stats.clone(),
+        health: service.health.clone(),
+        tls: service.tls.clone(),
+        tracer: service.tracer.clone(),
+    }
 }
 
-/// TLS on the gRPC port, if it is enabled.
-fn tls(settings: &Settings) -> Result<Option<Arc<Tls>>, StartError> {
-    let load =
-        |files: &GrpcTls| Tls::load(files.clone(), SystemClock.now()).map(Arc::new).map_err(StartError);
-    settings.grpc_tls.as_ref().map(load).transpose()
-}
-
-/// The policy of the limiter by these settings.
 pub(crate) fn policy(settings: &Settings) -> Policy {
     Policy {
         bounds: Bounds { descriptors: settings.server.max_descriptors, entries: settings.server.max_entries },

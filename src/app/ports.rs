@@ -1,7 +1,9 @@
-//! The ports: all are bound before anything is served, and an error lists all that cannot be bound.
+//! The ports: all are bound before anything is served, and an error lists every port that cannot be bound. Their
+//! connection limits are lowered to fit the limit of file descriptors.
 
 use std::{fmt, io, net::TcpListener as StdTcpListener};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{info, warn};
 
 use super::StartError;
@@ -10,7 +12,10 @@ use crate::{
     settings::{AdminListen, GrpcListen, HostPort, Settings},
 };
 
-/// Every port, bound.
+/// Descriptors for rules files, connections to the store, sinks, and the reserved connections of four HTTP ports.
+const OTHERS: usize = 128;
+
+/// The bound ports.
 pub(super) struct Ports {
     pub(super) grpc: Listener,
     pub(super) http: Listener,
@@ -70,18 +75,14 @@ fn port(listener: &Listener) -> String {
     }
 }
 
-/// Binds the admin API. Nobody asked for the default address, so without it the service runs all the same.
+/// Binds the admin API. The service also runs without it if its address is the default.
 fn bind_admin(listen: &AdminListen, failed: &mut Vec<String>) -> Option<Listener> {
     match listen {
         AdminListen::Unix(path) => bound(failed, "the admin API", &path.display(), Listener::unix(path)),
         AdminListen::Tcp { address, is_default } => {
             let listener = bind(address).and_then(Listener::tcp);
             if let (true, Err(error)) = (is_default, &listener) {
-                warn!(
-                    %address,
-                    %error,
-                    "the admin API is not served: set ADMIN_ADDR to a free address, or to off"
-                );
+                warn!(%address, %error, "the admin API is not served: set ADMIN_ADDR to a free address, or to off");
                 return None;
             }
             bound(failed, "the admin API", address, listener)
@@ -89,7 +90,7 @@ fn bind_admin(listen: &AdminListen, failed: &mut Vec<String>) -> Option<Listener
     }
 }
 
-/// Binds the first of the addresses that a host name stands for and that can be bound.
+/// Binds the first address of a host name that can be bound.
 fn bind(address: &HostPort) -> io::Result<StdTcpListener> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in address.resolve()? {
@@ -108,4 +109,57 @@ fn bound<T>(
     result: io::Result<T>,
 ) -> Option<T> {
     result.map_err(|error| failed.push(format!("cannot listen for {name} on {address}: {error}"))).ok()
+}
+
+/// Raises the soft limit of file descriptors to the hard one, as Go programs do, and lowers the connection limits if
+/// that is not enough: a process without free descriptors accepts nothing, health checks included.
+pub(super) fn fit_descriptors(settings: &mut Settings) {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        // If this fails, the limit stays as it is.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    }
+    // None means unlimited.
+    let Some(granted) = getrlimit(Resource::Nofile).current else { return };
+    let granted = usize::try_from(granted).unwrap_or(usize::MAX);
+    let (grpc, http) = (settings.server.max_connections, settings.http.max_connections);
+    let (most_grpc, most_http) = connections(granted, grpc, http);
+    settings.http.max_connections = most_http;
+    settings.server.max_connections = most_grpc;
+    settings.server.max_connections_per_address = settings.server.max_connections_per_address.min(most_grpc);
+    if (most_grpc, most_http) != (grpc, http) {
+        warn!(
+            granted,
+            GRPC_MAX_CONNECTIONS = most_grpc,
+            HTTP_MAX_CONNECTIONS = most_http,
+            "connection limits lowered: the limit of open files (RLIMIT_NOFILE) is too low for the configured limits"
+        );
+    }
+}
+
+/// The connection limits of the gRPC port, and of each of four HTTP ports, that fit this many descriptors.
+fn connections(granted: usize, grpc: usize, http: usize) -> (usize, usize) {
+    let http = http.min(granted / 16).max(1);
+    let left = granted.saturating_sub(OTHERS).saturating_sub(http.saturating_mul(4));
+    (grpc.min(left).max(1), http)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_limits_fit_the_usual_limits_of_containers() {
+        assert_eq!(connections(1_048_576, 10_000, 512), (10_000, 512));
+        assert_eq!(connections(65_536, 10_000, 512), (10_000, 512));
+    }
+
+    #[test]
+    fn the_limit_of_descriptors_is_never_exceeded() {
+        for granted in 0..5000 {
+            let (grpc, http) = connections(granted, 10_000, 512);
+            assert!(grpc >= 1 && http >= 1);
+            assert!(granted < 200 || grpc + 4 * http + OTHERS <= granted, "{granted}: {grpc}, {http}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! What is noted of decisions, and the thread that writes the log of decisions.
+//! The statistics of recent decisions, and the thread that writes the decision log.
 
 use std::{
     fs::OpenOptions,
@@ -19,26 +19,25 @@ use crate::{
     telemetry::metrics::ShardCount,
 };
 
-/// Empty tables.
 pub(super) fn recent(settings: &Settings) -> Arc<Recent> {
     let Decisions { key_values, log, .. } = &settings.decisions;
     let shards = ShardCount::for_workers(settings.server.workers);
     Arc::new(Recent::new(shards, *key_values, log.as_ref().map(|log| log.logged)))
 }
 
-/// Whether anybody looks at what is noted.
+/// True if anything reads the recent decisions.
 pub(super) fn is_wanted(settings: &Settings) -> bool {
     let decisions = &settings.decisions;
     settings.admin.is_some() || decisions.log.is_some() || decisions.metrics_top_keys > 0
 }
 
-/// The thread that writes the log of decisions.
+/// The thread that writes the decision log.
 pub(super) struct Writing {
     stop: mpsc::Sender<()>,
     thread: JoinHandle<()>,
 }
 
-/// Starts to write the log of decisions, if it is on.
+/// Starts the thread that writes the decision log, if it is enabled.
 pub(super) fn write_log(settings: &Settings, recent: &Arc<Recent>) -> io::Result<Option<Writing>> {
     let Some(log) = &settings.decisions.log else { return Ok(None) };
     let (stop, stopping) = mpsc::channel();
@@ -56,7 +55,7 @@ pub(super) fn write_log(settings: &Settings, recent: &Arc<Recent>) -> io::Result
 }
 
 impl Writing {
-    /// Writes what is left, and ends.
+    /// Writes the remaining lines, and ends.
     pub(super) fn finish(self) {
         drop(self.stop);
         let _ = self.thread.join();
@@ -64,33 +63,27 @@ impl Writing {
 }
 
 fn flush(recent: &Recent, file: Option<&PathBuf>, throttle: &LogThrottle) {
-    let mut target = Target { file, open: None };
-    if let Err(error) = recent.flush_log(&mut target)
+    if let Err(error) = recent.flush_log(&mut Target(file))
         && let Some(suppressed) = throttle.admit(SystemClock.now())
     {
         let suppressed = (suppressed > 0).then_some(suppressed);
         let path = file.map(|path| path.display().to_string());
-        warn!(%error, path, suppressed, "the log of decisions could not be written: lines are dropped");
+        warn!(%error, path, suppressed, "the decision log could not be written: lines are dropped");
     }
 }
 
-/// The file, opened for each flush, so that it may be moved away; else standard output.
-struct Target<'a> {
-    file: Option<&'a PathBuf>,
-    open: Option<Box<dyn io::Write>>,
-}
+/// The file, opened for each write so that it may be rotated; else standard output.
+struct Target<'a>(Option<&'a PathBuf>);
 
 impl io::Write for Target<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let open = match (self.open.take(), self.file) {
-            (Some(open), _) => open,
-            (None, Some(path)) => Box::new(OpenOptions::new().create(true).append(true).open(path)?),
-            (None, None) => Box::new(io::stdout()),
-        };
-        self.open.insert(open).write(bytes)
+        match self.0 {
+            Some(path) => OpenOptions::new().create(true).append(true).open(path)?.write(bytes),
+            None => io::stdout().write(bytes),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.open.as_mut().map_or(Ok(()), io::Write::flush)
+        io::stdout().flush()
     }
 }

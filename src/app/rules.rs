@@ -1,4 +1,4 @@
-//! The source of the rules, watched files or a subscription to a control plane, and the options for compiling them.
+//! The source of the rules: watched files or a subscription to a control plane.
 
 use std::{io, sync::Arc};
 
@@ -17,9 +17,8 @@ use crate::{
 
 /// The source of the rules. It stops when this is dropped.
 pub(super) enum Feed {
-    /// Files, read again when they change.
+    /// Files, which are read again when they change.
     Files(#[expect(dead_code, reason = "stops when it is dropped")] Watcher),
-    /// A control plane.
     ControlPlane(Subscription),
 }
 
@@ -30,14 +29,14 @@ impl Feed {
         source: &Arc<Source<T>>,
         status: Option<&Arc<xds::Status>>,
     ) -> io::Result<Self> {
-        let rules = &settings.rules;
         if let (Some(control_plane), Some(status)) = (&settings.control_plane, status) {
             let settings = (**control_plane).clone();
             return xds::spawn(source.clone(), settings, SystemClock, status.clone()).map(Self::ControlPlane);
         }
+        let rules = &settings.rules;
         let directory =
             RulesDir::new(&rules.root, &rules.subdirectory, &rules.app_directory, rules.ignore_dot_files);
-        // After a panic the watcher reads the rules once more.
+        // After a panic the watcher reads the rules again.
         let _ = panics::catch(Boundary::RulesReload, || source.reload(&directory, SystemClock.now()));
         let debounce = watch::Debounce::default();
         watch::spawn::<SystemEvents, _>(source.clone(), directory, SystemClock, debounce).map(Self::Files)
@@ -52,7 +51,7 @@ impl Feed {
     }
 }
 
-/// The options for compiling rules by these settings: the store must be able to count every limit.
+/// The options for compiling rules: the store must be able to count every limit.
 pub(crate) fn compile_options(settings: &Settings) -> CompileOptions {
     let countable = match settings.backend {
         Backend::Memory | Backend::Redis(_) => Countable::Everything,

@@ -1,4 +1,4 @@
-//! The names on the metrics page, and the sinks, from their settings.
+//! The names of metrics on the page for Prometheus, and the statsd sinks.
 
 use std::{fs, io, sync::Arc};
 
@@ -6,19 +6,20 @@ use tracing::warn;
 
 use super::StartError;
 use crate::{
-    server::http::admin::Admin,
+    rules::Diagnostic,
+    server::http::service::Service,
     settings::Settings,
     telemetry::{
         metrics::{
-            Exposition, Stats,
+            Exposition,
             mapper::{self, Mapped},
         },
         statsd::{self, Dialect, Flushing, Sink},
     },
 };
 
-/// The names on the metrics page. A missing mapper file has no effect: deployments name one that they do not always
-/// mount.
+/// The names on the metrics page. A missing mapper file is only a warning, as some deployments set it without mounting
+/// it.
 pub(super) fn exposition(settings: &Settings) -> Result<Exposition, StartError> {
     let stats = &settings.stats;
     let own = Exposition::Own { in_milliseconds: stats.response_time_in_milliseconds };
@@ -35,16 +36,15 @@ pub(super) fn exposition(settings: &Settings) -> Result<Exposition, StartError> 
             return Err(StartError(vec![why]));
         }
     };
-    let lines = |found: Vec<crate::rules::Diagnostic>| found.into_iter().map(|one| one.to_string());
-    let (mapper, warnings) = mapper::read(&name, &bytes).map_err(|errors| {
-        StartError(lines(errors).map(|error| format!("PROMETHEUS_MAPPER_YAML: {error}")).collect())
-    })?;
-    lines(warnings).for_each(|warning| warn!("PROMETHEUS_MAPPER_YAML: {warning}"));
+    let prefixed = |diagnostic: Diagnostic| format!("PROMETHEUS_MAPPER_YAML: {diagnostic}");
+    let (mapper, warnings) = mapper::read(&name, &bytes)
+        .map_err(|errors| StartError(errors.into_iter().map(prefixed).collect()))?;
+    warnings.into_iter().map(prefixed).for_each(|warning| warn!("{warning}"));
     Ok(Exposition::Mapped(Box::new(Mapped::new(mapper))))
 }
 
 /// Starts the sinks.
-pub(super) fn start(settings: &Settings, stats: &Arc<Stats>, admin: Admin) -> io::Result<Flushing> {
+pub(super) fn start(settings: &Settings, service: &Arc<Service>) -> io::Result<Flushing> {
     let sinks = &settings.stats.sinks;
     let statsd = sinks.statsd.as_ref().map(|statsd| Sink {
         target: statsd.address.clone(),
@@ -56,6 +56,7 @@ pub(super) fn start(settings: &Settings, stats: &Arc<Stats>, admin: Admin) -> io
         dialect: Dialect::dog(&dog.tags, &sinks.tags, dog.mogrifiers.clone()),
         is_asked_for: true,
     });
-    let state: statsd::State = Arc::new(move || admin.gauges());
-    statsd::start(stats, &state, sinks.interval, statsd.into_iter().chain(dog).collect())
+    let shown = service.clone();
+    let state: statsd::State = Arc::new(move || shown.gauges());
+    statsd::start(&service.stats, &state, sinks.interval, statsd.into_iter().chain(dog).collect())
 }

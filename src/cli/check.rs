@@ -1,7 +1,6 @@
-//! `tollgate check`: reports every error and warning in rules files, as a compiler would.
+//! `tollgate check`: reports every error and warning in rules files.
 //!
-//! [`run`] finds the files, `Report` holds what the compiler says of them, and `text`, `json` and `github`
-//! print it.
+//! [`run`] reads the files, [`Report`] compiles them and formats the diagnostics as text, as JSON, or for GitHub.
 
 use std::{collections::HashMap, fmt::Write as _, path::PathBuf};
 
@@ -11,40 +10,37 @@ use serde_json::{Value, json};
 use super::{
     rules_files::{self, ReadingArgs},
     serve::Environment,
-    terminal::{self, BOLD, ERROR, GOOD, PLACE, Verdict, WARNING, count, paint},
+    terminal::{self, BOLD, ERROR, Failure, GOOD, PLACE, Verdict, WARNING, count, paint},
 };
 use crate::{
     rules::{CompileOptions, Diagnostic, RuleSet, Severity, SourceFile, compile, render},
     rules_source::Reading,
 };
 
-/// The arguments of `tollgate check`.
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
-pub struct CheckArgs {
-    /// Directories with rules, or rules files; without any, the directory that the service would read.
+pub(crate) struct CheckArgs {
+    /// Rules files, or directories of them; by default the directory that the service would read.
     #[arg(value_name = "PATH")]
-    pub paths: Vec<PathBuf>,
-    /// How the files are read.
+    pub(crate) paths: Vec<PathBuf>,
     #[command(flatten)]
-    pub reading: ReadingArgs,
-    /// Warn of what the Go service would refuse.
+    pub(crate) reading: ReadingArgs,
+    /// Warn about rules that the Go service would reject.
     #[arg(long)]
-    pub portable: bool,
+    pub(crate) portable: bool,
     /// Treat warnings as errors.
     #[arg(long)]
-    pub deny_warnings: bool,
+    pub(crate) deny_warnings: bool,
     /// The output format.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
-    pub format: Format,
+    pub(crate) format: Format,
     /// Short for --format json.
     #[arg(long, conflicts_with = "format")]
-    pub json: bool,
+    pub(crate) json: bool,
 }
 
-/// The output format of `tollgate check`.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Format {
-    /// For people.
+pub(crate) enum Format {
+    /// Diagnostics with excerpts of the source.
     Text,
     /// One JSON object.
     Json,
@@ -53,15 +49,8 @@ pub enum Format {
 }
 
 /// Checks the rules and prints a report.
-#[must_use]
-pub fn run(args: &CheckArgs, environment: &Environment) -> Verdict {
-    let (reading, options) = match rules_files::read(&args.paths, args.reading, environment) {
-        Ok(read) => read,
-        Err(problems) => {
-            terminal::print_error(&format!("no rules were checked:\n  {}", problems.join("\n  ")));
-            return Verdict::Unknown;
-        }
-    };
+pub(crate) fn run(args: &CheckArgs, environment: &Environment) -> Result<Verdict, Failure> {
+    let (reading, options) = rules_files::read(&args.paths, args.reading, environment)?;
     let options = CompileOptions { portable: args.portable, ..options };
     let report = Report::new(reading, options, args.deny_warnings);
     match if args.json { Format::Json } else { args.format } {
@@ -69,14 +58,14 @@ pub fn run(args: &CheckArgs, environment: &Environment) -> Verdict {
         Format::Json => terminal::print_data(&report.json()),
         Format::Github => terminal::print_data(&report.github()),
     }
-    report.verdict()
+    Ok(report.verdict())
 }
 
-/// What the compiler says of a set of files.
+/// The diagnostics of a set of files.
 pub(super) struct Report {
     files: Vec<SourceFile>,
     diagnostics: Vec<Diagnostic>,
-    /// The rules, where there is no error.
+    /// The rules, if there is no error.
     pub(super) rules: Option<RuleSet>,
     denied_warnings: usize,
     /// Every error is about a file or directory that could not be read.
@@ -111,7 +100,7 @@ impl Report {
     /// Every diagnostic with its line of the source, and a summary.
     pub(super) fn text(&self) -> String {
         let mut out = String::new();
-        // A file is decoded once, and only where a line of it is shown.
+        // A file is decoded once, and only if a line of it is shown.
         let mut texts: HashMap<&str, String> = HashMap::new();
         for diagnostic in &self.diagnostics {
             let file =
@@ -144,7 +133,7 @@ impl Report {
             return text;
         };
         let domains = count(rules.domains().count(), "domain");
-        let number = count(rules.rule_count() as usize, "rule");
+        let number = count(rules.rule_count(), "rule");
         let verdict =
             paint(GOOD, "OK") + &warnings.map_or_else(String::new, |warnings| format!(", {warnings}"));
         format!("{number}, {domains}, {files}: {verdict}, hash {:016x}", rules.fingerprint())
@@ -152,21 +141,18 @@ impl Report {
 
     fn json(&self) -> String {
         let (errors, warnings) = self.errors_and_warnings();
-        let diagnostics: Vec<Value> = self
-            .diagnostics
-            .iter()
-            .map(|Diagnostic { severity, file, place, path, message, help }| {
-                json!({
-                    "severity": severity.to_string(),
-                    "file": file,
-                    "line": place.map(|place| place.line),
-                    "column": place.map(|place| place.column),
-                    "path": path,
-                    "message": message,
-                    "help": help,
-                })
+        let diagnostic = |Diagnostic { severity, file, place, path, message, help }: &Diagnostic| {
+            json!({
+                "severity": severity.to_string(),
+                "file": file,
+                "line": place.map(|place| place.line),
+                "column": place.map(|place| place.column),
+                "path": path,
+                "message": message,
+                "help": help,
             })
-            .collect();
+        };
+        let diagnostics: Vec<Value> = self.diagnostics.iter().map(diagnostic).collect();
         let report = json!({
             "valid": self.rules.is_some(),
             "hash": self.rules.as_ref().map(|rules| format!("{:016x}", rules.fingerprint())),
@@ -195,7 +181,7 @@ impl Report {
     }
 }
 
-/// A text as it stands in a workflow command.
+/// A text in the notation of workflow commands.
 fn escaped(text: &str) -> String {
     text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
@@ -240,7 +226,7 @@ mod tests {
     const ODD: &str = "domain: d\ndescriptors:\n- key: k\n  unit: day\n  requests_per_unit: 1\n";
 
     #[test]
-    fn valid_files_are_summed_up_with_their_hash() {
+    fn valid_files_have_a_summary_with_their_hash() {
         let (verdict, report) = checked(&[("a.yaml", GOOD)], false, true);
         let hash = format!("{:016x}", report.rules.as_ref().unwrap().fingerprint());
         assert_eq!(
@@ -282,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn portable_warns_of_what_the_go_service_would_refuse() {
+    fn portable_warns_of_rules_that_the_go_service_rejects() {
         let files = [("a.yaml", "on_store_failure: deny\n".to_owned() + GOOD)];
         let files = files.each_ref().map(|(name, text)| (*name, &**text));
         assert!(text(&checked(&files, false, false).1).contains("1 file: OK, hash"));

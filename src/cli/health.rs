@@ -1,107 +1,62 @@
-//! `tollgate health`: asks the service on this machine whether it is healthy, for exec probes.
+//! `tollgate health`: whether the service on this machine is healthy, for exec probes.
 
-use std::{
-    io::{self, Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
+use bytes::Bytes;
 use clap::Args;
+use http::{Request, header};
+use http_body_util::Full;
+use tokio::net::TcpStream;
 
 use super::{
-    request::timeout,
+    admin::exchange,
     serve::Environment,
-    terminal::{self, ERROR, GOOD, Verdict, paint},
+    server::{self, timeout},
+    terminal::{self, ERROR, Failure, GOOD, Verdict, paint},
 };
 use crate::settings::HostPort;
 
-/// The longest response that is read.
-const MAX_RESPONSE: u64 = 4 << 20;
+/// The maximum size of a response.
+const MAX_RESPONSE: usize = 4 << 20;
 
-/// The arguments of `tollgate health`.
 #[derive(Args, Clone, PartialEq, Debug)]
-pub struct HealthArgs {
+pub(super) struct HealthArgs {
     /// How long to wait for the response.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = timeout)]
-    pub timeout: Duration,
+    pub(super) timeout: Duration,
 }
 
 /// Requests `/healthcheck` on the HTTP port that the environment sets.
-#[must_use]
-pub fn run(args: &HealthArgs, environment: &Environment) -> Verdict {
-    let listen = match environment.settings() {
-        Ok((settings, _)) => settings.http.listen(),
-        Err(problems) => {
-            terminal::print_error(&format!("invalid settings:\n  {}", problems.join("\n  ")));
-            return Verdict::Unknown;
+pub(super) fn run(args: &HealthArgs, environment: &Environment) -> Result<Verdict, Failure> {
+    let mut at = environment.settings()?.0.http.listen();
+    let response = get(&at, "/healthcheck", args.timeout);
+    let (status, body) = response.map_err(|error| {
+        if at.is_every_address() {
+            "localhost".clone_into(&mut at.host);
         }
-    };
-    match get(&listen, "/healthcheck", args.timeout) {
-        Ok((200, _)) => {
-            terminal::print(&format!("{}\n", paint(GOOD, "healthy")));
-            Verdict::Yes
-        }
-        Ok((_, body)) => {
-            terminal::print(&format!("{}: {}\n", paint(ERROR, "unhealthy"), body.trim()));
-            Verdict::No
-        }
-        Err(error) => {
-            terminal::print_error(&format!(
-                "cannot reach http://{}/healthcheck: {error}\n  is the service running? PORT={} is its HTTP port",
-                if listen.is_every_address() {
-                    format!("localhost:{}", listen.port)
-                } else {
-                    listen.to_string()
-                },
-                listen.port,
-            ));
-            Verdict::Unknown
-        }
+        let what = format!("cannot reach http://{at}/healthcheck: {error}");
+        Failure::new(what, format!("is the service running? PORT={} is its HTTP port", at.port))
+    })?;
+    let is_healthy = status == 200;
+    if is_healthy {
+        terminal::print(&format!("{}\n", paint(GOOD, "healthy")));
+    } else {
+        terminal::print(&format!("{}: {}\n", paint(ERROR, "unhealthy"), body.trim()));
     }
+    Ok(is_healthy.into())
 }
 
 /// The status and the body of a page of the service.
-pub(super) fn get(at: &HostPort, path: &str, timeout: Duration) -> io::Result<(u16, String)> {
-    let until = Instant::now() + timeout;
-    let mut last = io::Error::other("no address");
-    for address in at.resolve()? {
-        match get_from(address, at, path, until) {
-            Ok(response) => return Ok(response),
-            Err(error) => last = error,
-        }
-    }
-    Err(match last.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            io::Error::other(format!("no response within {timeout:?}"))
-        }
-        _ => last,
-    })
-}
-
-fn get_from(address: SocketAddr, at: &HostPort, path: &str, until: Instant) -> io::Result<(u16, String)> {
-    let left = || match until.saturating_duration_since(Instant::now()) {
-        Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
-        left => Ok::<_, io::Error>(left),
+pub(super) fn get(at: &HostPort, path: &str, timeout: Duration) -> Result<(u16, String), String> {
+    let request = Request::get(path).header(header::HOST, at.to_string()).body(Full::<Bytes>::default());
+    let request = request.map_err(|error| error.to_string())?;
+    let addresses = at.resolve().map_err(|error| error.to_string())?;
+    let call = async {
+        let socket = TcpStream::connect(&*addresses).await.map_err(|error| error.to_string())?;
+        exchange(Box::new(socket), request, MAX_RESPONSE).await
     };
-    let mut socket = TcpStream::connect_timeout(&address, left()?)?;
-    socket.set_write_timeout(Some(left()?))?;
-    write!(socket, "GET {path} HTTP/1.0\r\nhost: {at}\r\nconnection: close\r\n\r\n")?;
-    let mut response = Vec::new();
-    let mut part = [0; 16 << 10];
-    // A peer that sends a byte now and then must not extend the timeout.
-    while (response.len() as u64) < MAX_RESPONSE {
-        socket.set_read_timeout(Some(left()?))?;
-        match socket.read(&mut part)? {
-            0 => break,
-            read => response.extend_from_slice(part.get(..read).unwrap_or_default()),
-        }
-    }
-    parsed(&String::from_utf8_lossy(&response))
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the response is not HTTP"))
-}
-
-fn parsed(response: &str) -> Option<(u16, String)> {
-    let (head, body) = response.split_once("\r\n\r\n")?;
-    let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
-    Some((status, body.to_owned()))
+    let runtime = server::runtime().map_err(|failure| failure.to_string())?;
+    let response = runtime.block_on(async { tokio::time::timeout(timeout, call).await });
+    let (status, body) = response.unwrap_or_else(|_| Err(format!("no response within {timeout:?}")))?;
+    Ok((status.as_u16(), String::from_utf8_lossy(&body).into_owned()))
 }

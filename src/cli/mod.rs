@@ -1,41 +1,44 @@
 //! The command line: the arguments of each command, and which command they select.
 //!
-//! [`parse`] makes a [`Command`] of the arguments; `main` runs it. Each command has a file of its own.
+//! `main` calls [`run`]. Each command has its file, whose `run` returns a verdict or a failure; `server` is the
+//! connection to a running service.
 
-pub mod admin;
-pub mod check;
-pub mod explain;
-pub mod health;
-pub mod request;
-pub mod serve;
-pub mod settings;
-pub mod terminal;
-
+mod admin;
+mod check;
+mod explain;
+mod health;
+mod request;
 mod rules_files;
+mod serve;
+mod server;
+mod settings;
+mod terminal;
 
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
+    process::ExitCode,
 };
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
-pub use self::{
-    admin::{CounterArgs, OverrideArgs, RefusalsArgs, StatusArgs, TopArgs},
+pub use self::serve::Environment;
+use self::{
+    admin::{
+        AdminArgs, counter, counter::CounterCommand, overrides, overrides::OverrideCommand, refusals, status,
+        top,
+    },
     check::CheckArgs,
     explain::ExplainArgs,
     health::HealthArgs,
     request::RequestArgs,
-    rules_files::ReadingArgs,
-    serve::Environment,
     settings::SettingsArgs,
-    terminal::Verdict,
+    terminal::{Failure, Verdict},
 };
 
-/// The command to run.
 #[derive(Subcommand, Clone, PartialEq, Debug)]
-pub enum Command {
+enum Command {
     /// Serve rate limits; the default without a command.
     Serve {
         /// Arguments of `ratelimit`, which are ignored.
@@ -61,28 +64,30 @@ pub enum Command {
     /// Exits with 0 when the request is allowed, 1 when it is over a limit, and 2 when there is no response.
     #[command(after_help = "Example: tollgate request --peek shop path=/cart,user=ann")]
     Request(RequestArgs),
-    /// Ask the service on this machine whether it is healthy.
+    /// Check whether the service on this machine is healthy.
     ///
     /// For exec probes. Exits with 0 when it is healthy, 1 when it is not, and 2 when there is no response.
     Health(HealthArgs),
     /// Show the state of a running service, through its admin API.
     ///
     /// Exits with 0 when it has its latest rules and its store, 1 when not, and 2 when there is no response.
-    Status(StatusArgs),
-    /// Show the keys that are refused, or allowed, most, through the admin API.
+    Status(AdminArgs),
+    /// Show the keys with the most refused or allowed hits, through the admin API.
     ///
     /// Exits with 0 when there are any, 1 when there are none, and 2 when there is no response.
     #[command(after_help = "Example: tollgate top --domain shop --by allowed")]
-    Top(TopArgs),
-    /// Show the last refused requests and why they were refused, through the admin API.
+    Top(top::TopArgs),
+    /// Show the last refused requests with their reasons, through the admin API.
     ///
     /// Exits with 0 when there are any, 1 when there are none, and 2 when there is no response.
     #[command(after_help = "Example: tollgate refusals --follow --domain shop --descriptor user=ann")]
-    Refusals(RefusalsArgs),
+    Refusals(refusals::RefusalsArgs),
     /// Show or reset the counters of a descriptor in a running service, through its admin API.
-    Counter(CounterArgs),
+    #[command(subcommand)]
+    Counter(CounterCommand),
     /// Set, list, remove or import overrides of the rules in a running service, through its admin API.
-    Override(OverrideArgs),
+    #[command(subcommand)]
+    Override(OverrideCommand),
     /// Print the table of environment variables, or their values.
     ///
     /// The table is Markdown. With --effective, exits with 0 when the values are valid and with 1 when not.
@@ -113,15 +118,36 @@ struct Cli {
     command: Option<Command>,
 }
 
-/// The command that these arguments select; the first is the program's name.
+/// Runs the command that the arguments select; the first argument is the name of the program.
 ///
 /// Prints help, the version, or an error in the arguments, and then exits.
-#[must_use]
-pub fn parse(args: impl IntoIterator<Item = OsString>) -> Command {
-    try_parse(args).unwrap_or_else(|error| error.exit())
+pub fn run(args: impl IntoIterator<Item = OsString>, environment: &Environment) -> ExitCode {
+    let verdict = match parse(args).unwrap_or_else(|error| error.exit()) {
+        Command::Serve { ignored } => Ok(serve::run(environment, &ignored)),
+        Command::Check(args) => check::run(&args, environment),
+        Command::Explain(args) => explain::run(&args, environment),
+        Command::Request(args) => request::run(&args, environment),
+        Command::Health(args) => health::run(&args, environment),
+        Command::Status(args) => status::run(&args, environment),
+        Command::Top(args) => top::run(&args, environment),
+        Command::Refusals(args) => refusals::run(&args, environment),
+        Command::Counter(command) => counter::run(&command, environment),
+        Command::Override(command) => overrides::run(&command, environment),
+        Command::Settings(args) => Ok(settings::run(&args, environment)),
+        Command::Completions { shell } => {
+            terminal::print_data(&completions(shell));
+            Ok(Verdict::Yes)
+        }
+        Command::Man { dir } => print_man_pages(dir.as_deref()),
+    };
+    let verdict = verdict.unwrap_or_else(|failure| {
+        terminal::print_error(failure);
+        Verdict::Unknown
+    });
+    ExitCode::from(verdict as u8)
 }
 
-fn try_parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, clap::Error> {
+fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, clap::Error> {
     let args: Vec<OsString> = args.into_iter().collect();
     let is_command = |arg: &OsString| Cli::command().get_subcommands().any(|known| known.get_name() == arg);
     if called_as_ratelimit(&args) && !args.get(1).is_some_and(is_command) {
@@ -137,13 +163,6 @@ fn called_as_ratelimit(args: &[OsString]) -> bool {
     args.first().and_then(|name| Path::new(name).file_name()).is_some_and(|name| name == "ratelimit")
 }
 
-/// Prints the script that completes the commands in `shell`.
-#[must_use]
-pub fn print_completions(shell: Shell) -> Verdict {
-    terminal::print_data(&completions(shell));
-    Verdict::Yes
-}
-
 fn completions(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "tollgate", &mut script);
@@ -151,29 +170,25 @@ fn completions(shell: Shell) -> String {
 }
 
 /// Prints `tollgate(1)`, or writes the man pages of all commands into `dir`.
-#[must_use]
-pub fn print_man_pages(dir: Option<&Path>) -> Verdict {
+fn print_man_pages(dir: Option<&Path>) -> Result<Verdict, Failure> {
     let mut page = Vec::new();
     let (written, place) = match dir {
         Some(dir) => (clap_mangen::generate_to(Cli::command(), dir), dir.display().to_string()),
         None => (clap_mangen::Man::new(Cli::command()).render(&mut page), "tollgate(1)".to_owned()),
     };
-    if let Err(error) = written {
-        terminal::print_error(&format!("{place}: {error}"));
-        return Verdict::Unknown;
-    }
+    written.map_err(|error| format!("cannot write {place}: {error}"))?;
     terminal::print_data(&String::from_utf8_lossy(&page));
-    Verdict::Yes
+    Ok(Verdict::Yes)
 }
 
 #[cfg(test)]
 mod tests {
     use clap::ValueEnum as _;
 
-    use super::*;
+    use super::{rules_files::ReadingArgs, *};
 
     fn typed(line: &str) -> Result<Command, clap::Error> {
-        try_parse(line.split_whitespace().map(OsString::from))
+        parse(line.split_whitespace().map(OsString::from))
     }
 
     fn serving(ignored: &[&str]) -> Command {
@@ -193,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn called_as_ratelimit_it_ignores_all_arguments_but_commands() {
+    fn ignores_arguments_other_than_commands_when_called_as_ratelimit() {
         for (line, ignored) in [
             ("ratelimit", &[][..]),
             ("/bin/ratelimit", &[]),
@@ -235,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn other_arguments_are_refused() {
+    fn rejects_other_arguments() {
         for line in [
             "tollgate nonsense",
             "tollgate -config /data",
@@ -277,12 +292,12 @@ mod tests {
             }
         }
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(print_man_pages(Some(dir.path())), Verdict::Yes);
+        assert_eq!(print_man_pages(Some(dir.path())), Ok(Verdict::Yes));
         for name in &names {
             let page = std::fs::read_to_string(dir.path().join(format!("tollgate-{name}.1"))).unwrap();
             assert!(page.contains(".SH SYNOPSIS"), "{name}: {page}");
         }
         assert!(dir.path().join("tollgate.1").exists());
-        assert_eq!(print_man_pages(Some(Path::new("/nowhere/at/all"))), Verdict::Unknown);
+        assert!(print_man_pages(Some(Path::new("/nowhere/at/all"))).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The rules files that `check` and `explain` read, and how they read them.
+//! Reads rules files for `check` and `explain`.
 
 use std::{
     fs,
@@ -14,22 +14,21 @@ use crate::{
     rules_source::{Reading, RulesDir},
 };
 
-/// How rules files are read.
 #[derive(Args, Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ReadingArgs {
+pub(crate) struct ReadingArgs {
     /// Let several files share a domain, like `MERGE_DOMAIN_CONFIG`.
     #[arg(long)]
-    pub merge_domains: bool,
+    pub(crate) merge_domains: bool,
     /// Skip files whose name begins with a dot, like `RUNTIME_IGNOREDOTFILES`.
     #[arg(long)]
-    pub ignore_dot_files: bool,
-    /// Refuse limits that memcached cannot count, like `BACKEND_TYPE=memcache`.
+    pub(crate) ignore_dot_files: bool,
+    /// Reject limits that memcached cannot count, like `BACKEND_TYPE=memcache`.
     #[arg(long)]
-    pub memcached: bool,
+    pub(crate) memcached: bool,
 }
 
 impl ReadingArgs {
-    /// The options of the settings, extended by these arguments.
+    /// The options of the settings with these arguments.
     fn options(self, settings: CompileOptions) -> CompileOptions {
         CompileOptions {
             merge_domains: settings.merge_domains || self.merge_domains,
@@ -39,16 +38,13 @@ impl ReadingArgs {
     }
 }
 
-/// Reads the rules files in or below these paths. Without any path, reads those that the service would
-/// read, with its settings.
-///
-/// # Errors
-/// The reasons why there is nothing to read, a line each.
+/// Reads the rules files in or below these paths; without paths, those that the service would read, with its
+/// settings.
 pub(super) fn read(
     paths: &[PathBuf],
     args: ReadingArgs,
     environment: &Environment,
-) -> Result<(Reading, CompileOptions), Vec<String>> {
+) -> Result<(Reading, CompileOptions), String> {
     if !paths.is_empty() {
         let mut all = Reading::default();
         for path in paths {
@@ -67,8 +63,8 @@ pub(super) fn read(
     Ok((directory.read(), options))
 }
 
-fn read_file(file: &Path) -> Result<Reading, Vec<String>> {
+fn read_file(file: &Path) -> Result<Reading, String> {
     let name = file.display().to_string();
-    let text = fs::read(file).map_err(|error| vec![format!("{name}: {error}")])?;
+    let text = fs::read(file).map_err(|error| format!("cannot read {name}: {error}"))?;
     Ok(Reading { files: vec![SourceFile { name, text }], diagnostics: Vec::new() })
 }

@@ -7,7 +7,7 @@ use tracing::warn;
 use super::terminal::{self, Verdict};
 use crate::{
     app, panics,
-    settings::{Settings, vars::Var},
+    settings::{Settings, misspelt, vars::Var},
     telemetry::logs,
 };
 
@@ -16,14 +16,13 @@ use crate::{
 pub struct Environment {
     /// The environment variables.
     pub variables: BTreeMap<String, String>,
-    /// How many cores the process may use.
+    /// The number of cores that the process may use.
     pub cores: usize,
 }
 
 impl Environment {
     /// The value of a variable, or its default.
-    #[must_use]
-    pub fn value(&self, var: &Var) -> String {
+    pub(super) fn value(&self, var: &Var) -> String {
         let set = self.variables.get(var.name).filter(|value| !value.is_empty());
         set.map_or_else(|| var.default.to_owned(), Clone::clone)
     }
@@ -31,40 +30,41 @@ impl Environment {
     /// The settings, and warnings about them.
     ///
     /// # Errors
-    /// Every invalid variable, a line each.
-    pub fn settings(&self) -> Result<(Settings, Vec<String>), Vec<String>> {
+    /// A heading, and a line for each invalid variable.
+    pub(super) fn settings(&self) -> Result<(Settings, Vec<String>), String> {
         let variable = |name: &str| self.variables.get(name).cloned();
-        let (settings, mut warnings) = Settings::read(&variable, &Path::exists, self.cores)
-            .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-        warnings.extend(crate::settings::misspelt(self.variables.keys().map(String::as_str)));
+        let (settings, mut warnings) =
+            Settings::read(&variable, &Path::exists, self.cores).map_err(|problems| {
+                problems
+                    .iter()
+                    .fold("invalid settings:".to_owned(), |text, problem| format!("{text}\n  {problem}"))
+            })?;
+        warnings.extend(misspelt(self.variables.keys().map(String::as_str)));
         Ok((settings, warnings.iter().map(ToString::to_string).collect()))
     }
 }
 
-/// Serves until a signal stops the service. `ignored` are arguments without a meaning. The verdict is no
-/// when the service could not start.
-#[must_use]
-pub fn run(environment: &Environment, ignored: &[String]) -> Verdict {
-    let (settings, warnings) = match environment.settings() {
-        Ok(read) => read,
-        Err(problems) => return fail("invalid settings:", &problems),
-    };
-    logs::install(&settings.log);
-    panics::install();
-    if !ignored.is_empty() {
-        warn!(arguments = ignored.join(" "), "called as ratelimit: arguments are ignored");
-    }
-    for warning in warnings {
-        warn!("{warning}");
-    }
-    match app::serve(&settings) {
+/// Serves until a signal stops the service. The verdict is no if the service could not start.
+pub(super) fn run(environment: &Environment, ignored: &[String]) -> Verdict {
+    let started = environment.settings().and_then(|(settings, warnings)| {
+        logs::install(&settings.log);
+        panics::install();
+        if !ignored.is_empty() {
+            warn!(arguments = ignored.join(" "), "called as ratelimit: arguments are ignored");
+        }
+        for warning in warnings {
+            warn!("{warning}");
+        }
+        let failed =
+            |error: app::StartError| format!("the service could not start:\n  {}", error.0.join("\n  "));
+        app::serve(&settings).map_err(failed)
+    });
+    match started {
         Ok(()) => Verdict::Yes,
-        Err(error) => fail("the service could not start:", error.reasons()),
+        Err(error) => {
+            // Not through the log, whose level may be `off`.
+            terminal::print_error(error);
+            Verdict::No
+        }
     }
-}
-
-/// Prints to standard error, because the log level may be `off`.
-fn fail(what: &str, reasons: &[String]) -> Verdict {
-    terminal::print_error(&format!("{what}\n  {}", reasons.join("\n  ")));
-    Verdict::No
 }

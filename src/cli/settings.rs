@@ -1,4 +1,4 @@
-//! `tollgate settings`: the table of variables, or the values that this environment gives.
+//! `tollgate settings`: the table of variables, or their values in this environment.
 
 use std::fmt::Write as _;
 
@@ -12,15 +12,14 @@ use crate::settings::{self, Settings, Source, markdown, vars};
 
 /// The arguments of `tollgate settings`.
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
-pub struct SettingsArgs {
+pub(crate) struct SettingsArgs {
     /// Print the value of every variable in this environment instead; passwords are masked.
     #[arg(long)]
-    pub effective: bool,
+    pub(crate) effective: bool,
 }
 
-/// Prints the table. With `--effective` the verdict is whether the settings are valid.
-#[must_use]
-pub fn run(args: &SettingsArgs, environment: &Environment) -> Verdict {
+/// Prints the table. With `--effective`, the verdict is whether the settings are valid.
+pub(super) fn run(args: &SettingsArgs, environment: &Environment) -> Verdict {
     if !args.effective {
         terminal::print_data(&markdown());
         return Verdict::Yes;
@@ -29,19 +28,19 @@ pub fn run(args: &SettingsArgs, environment: &Environment) -> Verdict {
     terminal::print(&effective(environment, settings.as_ref().ok().map(|(settings, _)| settings)));
     match settings {
         Ok((_, warnings)) => {
-            for warning in &warnings {
-                terminal::print_warning(warning);
+            for warning in warnings {
+                terminal::print_warning(&warning);
             }
             Verdict::Yes
         }
-        Err(problems) => {
-            terminal::print_error(&format!("invalid settings:\n  {}", problems.join("\n  ")));
+        Err(error) => {
+            terminal::print_error(error);
             Verdict::No
         }
     }
 }
 
-/// A line `NAME=value` for each variable. Those that are set are marked with their default.
+/// A line `NAME=value` for each variable. Variables that are set are marked with their default.
 fn effective(environment: &Environment, settings: Option<&Settings>) -> String {
     let rows = settings::effective(&|name| environment.variables.get(name).cloned());
     let mut text = String::new();
@@ -64,12 +63,8 @@ fn effective(environment: &Environment, settings: Option<&Settings>) -> String {
             Source::Default => writeln!(text, "{line}"),
             Source::Derived => writeln!(text, "{line}{}", paint(DIM, "  # derived")),
             Source::Environment => {
-                writeln!(
-                    text,
-                    "{}{}",
-                    paint(BOLD, &line),
-                    paint(DIM, &format!("  # set; default: {default}"))
-                )
+                let comment = paint(DIM, &format!("  # set; default: {default}"));
+                writeln!(text, "{}{comment}", paint(BOLD, &line))
             }
         };
     }
@@ -90,7 +85,7 @@ fn derived(name: &str, settings: &Settings) -> Option<String> {
     }
 }
 
-/// The value as a shell reads it.
+/// The value, quoted for a shell.
 fn quoted(value: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:,=*@%+[]".contains(&byte) || byte > 127;
     if value.bytes().all(is_plain) {

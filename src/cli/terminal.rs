@@ -1,11 +1,10 @@
-//! What every command shares: colours, printing and exit codes.
+//! Output that every command shares: colours, numbers with their nouns, printing, errors and exit codes.
 //!
-//! Texts hold ANSI escape codes; [`print`] removes them where standard output is not a terminal, and where
-//! `NO_COLOR` is set.
+//! Texts contain ANSI escape codes; [`print`] removes them if standard output is not a terminal or `NO_COLOR` is set.
 
 use std::{
+    fmt,
     io::{self, Write as _},
-    process::ExitCode,
 };
 
 use anstyle::{AnsiColor, Style};
@@ -20,19 +19,12 @@ pub(super) const PLACE: Style = AnsiColor::Cyan.on_default();
 
 /// The result of a command, which is its exit code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
-    /// Yes: the rules are valid, a rule matches, the request is allowed, the service is healthy.
+pub(super) enum Verdict {
+    /// The rules are valid, a rule matches, the request is allowed, the service is healthy.
     Yes = 0,
-    /// No.
     No = 1,
-    /// There is no verdict: wrong arguments, settings that are invalid, or no response.
+    /// Invalid arguments or settings, or no response.
     Unknown = 2,
-}
-
-impl From<Verdict> for ExitCode {
-    fn from(verdict: Verdict) -> Self {
-        Self::from(verdict as u8)
-    }
 }
 
 impl From<bool> for Verdict {
@@ -41,24 +33,51 @@ impl From<bool> for Verdict {
     }
 }
 
-/// A text in a style.
+/// Why a command has no verdict, and what to do about it.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Failure {
+    pub(super) what: String,
+    /// Empty if there is nothing to suggest.
+    pub(super) advice: String,
+    /// The service replied that there is no such thing.
+    pub(super) is_not_found: bool,
+}
+
+impl Failure {
+    pub(super) fn new(what: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { what: what.into(), advice: advice.into(), is_not_found: false }
+    }
+}
+
+impl From<String> for Failure {
+    fn from(what: String) -> Self {
+        Self::new(what, "")
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        if self.advice.is_empty() { Ok(()) } else { write!(f, "\n  {}", self.advice) }
+    }
+}
+
 pub(super) fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// Prints a text with colours to standard output. A reader may close the pipe early, as in
-/// `tollgate settings | head`; that is not an error.
+/// Prints a text with colours to standard output. A closed pipe, as in `tollgate settings | head`, is not an error.
 pub(super) fn print(text: &str) {
     let _ = anstream::stdout().lock().write_all(text.as_bytes());
 }
 
-/// Prints data byte by byte as it is: JSON, Markdown, completions.
+/// Prints data unchanged: JSON, Markdown, completions.
 pub(super) fn print_data(text: &str) {
     let _ = io::stdout().lock().write_all(text.as_bytes());
 }
 
 /// Prints an error to standard error.
-pub(super) fn print_error(message: &str) {
+pub(super) fn print_error(message: impl fmt::Display) {
     // There is no other place to report to.
     let _ = writeln!(anstream::stderr().lock(), "{}: {message}", paint(ERROR, "error"));
 }
@@ -68,9 +87,23 @@ pub(super) fn print_warning(message: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{}: {message}", paint(WARNING, "warning"));
 }
 
-/// A number with its noun: `1 file`, `2 files`.
-pub(super) fn count(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+/// A number with its noun: `1 file`, `2,000 files`.
+pub(super) fn count(number: impl TryInto<u64>, noun: &str) -> String {
+    let number = number.try_into().unwrap_or(u64::MAX);
+    format!("{} {noun}{}", thousands(number), if number == 1 { "" } else { "s" })
+}
+
+/// A number in groups of three digits.
+pub(super) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 #[cfg(test)]

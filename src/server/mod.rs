@@ -1,18 +1,17 @@
 //! The servers: gRPC for Envoy, HTTP for probes, Prometheus and the admin API.
 //!
-//! [`grpc`] is the hot path and `wire` converts its messages, [`http::json`] is the same call over HTTP, `connections`
-//! limits the connections of a port, [`http::admin`] has the debug pages, [`admin`] is the admin API and its page,
-//! [`health`] is the result of health checks, [`tls`] holds the gRPC port's certificate, and `span_attributes` has the
-//! attributes of a call's span.
+//! [`grpc`] is the hot path, `wire` converts its messages to the limiter's types and back, `connections` bounds the
+//! connections of a port, [`health`] is the result of probes, [`tls`] has the certificate of the gRPC port. `http` is
+//! the server of the HTTP ports with `/json` and the debug pages, `admin` is the admin API and its page,
+//! `span_attributes` has the attributes of a call's span.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
-pub(crate) mod span_attributes;
-
-pub mod admin;
+pub(crate) mod admin;
 mod connections;
 pub mod grpc;
 pub mod health;
-pub mod http;
+pub(crate) mod http;
+pub(crate) mod span_attributes;
 pub mod tls;
 pub(crate) mod wire;

@@ -1,4 +1,4 @@
-//! Who may call the admin API: hosts, origins, tokens, sockets, TLS, and clients that are slow.
+//! Access to the admin API: hosts, origins, tokens, sockets, TLS, and slow clients.
 
 use std::{
     fs,
@@ -35,7 +35,7 @@ fn refuses_other_hosts_and_pages_of_other_sites() {
         (&[STATUS, &own][..], 200),
         (&[STATUS, "host: localhost"], 200),
         (&[STATUS, &own, &page, "sec-fetch-site: same-origin"], 200),
-        // After a DNS rebinding the browser still names the other site.
+        // After DNS rebinding, the browser still sends the name of the other site.
         (&[STATUS, "host: evil.test:6071"], 403),
         (&[STATUS, "host: evil.test:6071", "origin: http://evil.test:6071"], 403),
         (&["GET / HTTP/1.1", "host: evil.test"], 403),
@@ -52,7 +52,7 @@ fn refuses_other_hosts_and_pages_of_other_sites() {
 }
 
 #[test]
-fn answers_unknown_paths_methods_and_parameters_with_what_is_expected() {
+fn errors_of_paths_methods_and_parameters_name_the_expected_ones() {
     let admin = Admin::start();
     for (method, path, status, expected) in [
         ("GET", "/api/v1/nothing", 404, "no such path: /api/v1/nothing"),
@@ -74,7 +74,7 @@ fn answers_unknown_paths_methods_and_parameters_with_what_is_expected() {
 }
 
 #[test]
-fn every_answer_forbids_keeping_framing_and_guessing() {
+fn every_response_forbids_caching_framing_and_sniffing() {
     let admin = Admin::start();
     for path in ["/", "/page.js", "/api/v1/status", "/nothing"] {
         let answer = http::get(admin.port, path);
@@ -96,7 +96,7 @@ fn every_answer_forbids_keeping_framing_and_guessing() {
 }
 
 #[test]
-fn with_a_token_file_every_call_needs_a_token_and_a_changed_file_counts() {
+fn a_token_file_protects_every_call_and_is_reloaded() {
     let (setup, port) = setup();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tokens");
@@ -119,22 +119,22 @@ fn with_a_token_file_every_call_needs_a_token_and_a_changed_file_counts() {
         assert_eq!(answer.header("www-authenticate"), Some("Bearer realm=\"tollgate\""));
         assert!(answer.text().contains(expected), "{}", answer.text());
     }
-    assert_eq!(http::get(admin.port, "/").status, 200, "the page asks for the token");
+    assert_eq!(http::get(admin.port, "/").status, 200, "the page itself needs no token");
     assert_exit(&admin.run(&["status"]), 2, &["401 Unauthorized: a token is required", "--token-file"]);
     assert_exit(&admin.run(&["status", "--token-file", path.to_str().unwrap()]), 0, &["memory, connected"]);
     fs::write(&path, format!("bob {BOB}\n")).unwrap();
-    eventually("the new token counts", || {
+    eventually("the new token is accepted", || {
         let (ann, bob) = (status(Some(ANN)).status, status(Some(BOB)).status);
         holds((ann, bob) == (401, 200), || format!("{ann} {bob}"))
     });
     fs::write(&path, "").unwrap();
     thread::sleep(Duration::from_millis(1100));
-    assert_eq!(status(Some(BOB)).status, 200, "an empty file lets nobody in and shuts nobody out");
+    assert_eq!(status(Some(BOB)).status, 200, "an empty file changes nothing");
     admin.server.wait_for_log(&["keeping previous tokens of ADMIN_TOKEN_FILE"]);
 }
 
 #[test]
-fn an_address_that_others_reach_needs_tokens() {
+fn a_non_local_address_requires_tokens() {
     let log = Setup::new().env("ADMIN_ADDR", &format!(":{}", free_port())).try_start().err().unwrap();
     assert!(log.contains("ADMIN_TOKEN_FILE: accepted is the path of a file with tokens"), "{log}");
     let dir = tempfile::tempdir().unwrap();
@@ -146,12 +146,12 @@ fn an_address_that_others_reach_needs_tokens() {
 }
 
 #[test]
-fn a_taken_port_stops_the_start_only_where_it_was_asked_for() {
+fn a_port_in_use_stops_the_start_only_if_it_was_configured() {
     let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = format!("127.0.0.1:{}", taken.local_addr().unwrap().port());
     let log = Setup::new().env("ADMIN_ADDR", &address).try_start().err().unwrap();
     assert!(log.contains(&format!("cannot listen for the admin API on {address}")), "{log}");
-    // Whoever has the default port, this or another process: one of two services runs without it.
+    // Only one of two services has the default port, or another process has it.
     let default = || Setup::new().rules("shop.yaml", RULES).unset("ADMIN_ADDR");
     let (_first, second) = (default().start(), default().start());
     second.wait_for_log(&["the admin API is not served: set ADMIN_ADDR to a free address, or to off"]);
@@ -194,7 +194,7 @@ fn tls_has_the_certificate_of_the_grpc_port() {
 }
 
 #[test]
-fn six_hundred_slow_clients_of_the_admin_port_change_nothing_for_grpc() {
+fn six_hundred_slow_clients_of_the_admin_port_do_not_slow_grpc_down() {
     let admin = Admin::start();
     let client = admin.server.client();
     let ask = || time_of(|| client.ask(request("shop", &[&[("free", "")]])).unwrap());

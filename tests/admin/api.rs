@@ -1,4 +1,4 @@
-//! What the calls say after requests whose outcomes are known.
+//! The replies of the admin API after requests with known outcomes.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -35,7 +35,7 @@ fn the_status_shows_rules_store_requests_and_memory() {
         holds(latency["p99_seconds"].as_f64().is_some_and(|p99| p99 > 0.0), || latency.to_string())
     });
     admin.server.write("shop.yaml", "domain: shop\ndescriptors:\n  - kye: user\n");
-    eventually("the bad rules are seen", || {
+    eventually("the invalid rules are reported", || {
         let rules = admin.get("/api/v1/status")["rules"].clone();
         let error = rules["last_error"]["errors"][0].as_str().unwrap_or_default();
         holds(rules["is_current"] == false && error.contains("shop.yaml:3"), || rules.to_string())
@@ -73,7 +73,7 @@ fn top_keys_have_the_exact_numbers_of_a_quiet_service() {
 }
 
 #[test]
-fn refusals_say_which_limit_of_which_line_refused_and_until_when() {
+fn refusals_show_the_limit_its_line_and_the_time_to_wait() {
     let clock = Clock::at("2026-11-22T10:59:15Z");
     let _clock = clock.enter();
     let admin = Admin::start();
@@ -125,7 +125,7 @@ fn refusals_are_found_by_domain_entries_and_id_and_the_newest_come_first() {
 }
 
 #[test]
-fn the_cache_and_the_failure_policy_are_named_as_what_decided() {
+fn refusals_name_the_cache_or_the_failure_policy_that_decided() {
     let (setup, port) = setup();
     let server = setup.env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start();
     let admin = Admin { server, port };
@@ -195,7 +195,7 @@ fn rules_have_their_lines_limits_and_rates() {
 }
 
 #[test]
-fn events_begin_with_the_history_and_come_every_second() {
+fn events_start_with_the_history_and_follow_every_second() {
     let admin = Admin::start();
     admin.ask("ann", 3);
     let mut stream = TcpStream::connect(("127.0.0.1", admin.port)).unwrap();
@@ -244,7 +244,7 @@ fn at_most_32_clients_follow_and_a_place_becomes_free() {
     assert!(following.iter().all(|(line, _)| line.contains("200 OK")));
     assert!(follow().0.contains("503"), "the 33rd");
     following.pop();
-    eventually("the place is free", || {
+    eventually("a place is free", || {
         let (line, stream) = follow();
         drop(stream);
         holds(line.contains("200 OK"), || line)
@@ -252,7 +252,7 @@ fn at_most_32_clients_follow_and_a_place_becomes_free() {
 }
 
 #[test]
-fn values_appear_as_the_setting_says() {
+fn key_values_hashes_or_hides_values() {
     for (setting, shown) in [("hashed", "sha256:49915e0d7d4b402e"), ("hidden", "***")] {
         let (setup, port) = setup();
         let setup = setup.env("KEY_VALUES", setting).env("METRICS_TOP_KEYS", "5");
@@ -267,7 +267,7 @@ fn values_appear_as_the_setting_says() {
 }
 
 #[test]
-fn only_as_many_top_keys_have_series_as_are_wanted() {
+fn metrics_top_keys_bounds_the_series_of_top_keys() {
     let series = |n: &str| {
         let (setup, port) = setup();
         let admin = Admin { server: setup.env("METRICS_TOP_KEYS", n).start(), port };
@@ -294,12 +294,14 @@ fn a_long_value_of_a_caller_is_cut_and_takes_no_more_memory() {
 }
 
 #[test]
-fn the_service_ends_though_somebody_follows() {
+fn a_client_of_the_events_does_not_delay_the_shutdown() {
     let mut admin = Admin::start();
     let mut stream = TcpStream::connect(("127.0.0.1", admin.port)).unwrap();
     stream.write_all(b"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     let reading = thread::spawn(move || BufReader::new(stream).lines().map_while(Result::ok).count());
     admin.server.process.signal("TERM");
-    eventually("it has ended", || holds(admin.server.process.exited().is_some(), || "running".to_owned()));
+    eventually("the service has stopped", || {
+        holds(admin.server.process.exited().is_some(), || "running".to_owned())
+    });
     assert!(reading.join().unwrap() > 0);
 }

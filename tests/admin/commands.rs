@@ -1,4 +1,4 @@
-//! `tollgate status`, `top` and `refusals`: what they print, and their exit codes.
+//! `tollgate status`, `top` and `refusals`: their output and their exit codes.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -90,7 +90,7 @@ fn refusals_are_printed_in_order_and_followed() {
 }
 
 #[test]
-fn a_service_that_is_not_there_is_an_error_with_advice() {
+fn an_unreachable_service_is_an_error_with_advice() {
     for command in ["status", "top", "refusals"] {
         let output = tollgate(&[command, "--admin", "127.0.0.1:1"], &[]);
         assert_exit(
@@ -111,7 +111,7 @@ fn a_service_that_is_not_there_is_an_error_with_advice() {
 }
 
 #[test]
-fn a_terminal_obeys_no_value_of_a_caller() {
+fn control_characters_of_callers_are_escaped_on_terminals() {
     let admin = Admin::start();
     let evil = "evil\u{1b}[2J\u{9b}31m\r\nshop.user  user=nobody\u{202e}\u{7}";
     assert_eq!(admin.ask(evil, 5), 3);
@@ -149,7 +149,7 @@ fn a_terminal_obeys_no_value_of_a_caller() {
             text.escape_debug()
         );
     }
-    // What is shown is what the commands take: it was this caller's counter.
+    // The commands accept the notation that they print: it was this caller's counter.
     let json: Value = serde_json::from_slice(&run(&["top", "--json"]).stdout).unwrap();
     assert_eq!(json["keys"][0]["descriptor"][0]["value"], evil);
     assert_exit(&run(&["counter", "reset", "shop", shown]), 0, &["reset 1 counter"]);

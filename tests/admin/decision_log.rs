@@ -1,4 +1,4 @@
-//! The log of decisions: its lines, its file, and what it drops.
+//! The decision log: its lines, its file, and dropped lines.
 
 use std::{fs, path::Path};
 
@@ -29,7 +29,7 @@ fn wait_for_lines(path: &Path, number: usize) -> Vec<Value> {
 }
 
 #[test]
-fn refusals_are_logged_to_a_file_that_may_be_moved_away() {
+fn refusals_are_logged_to_a_file_that_may_be_rotated() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("decisions.json");
     let admin = start(&[("DECISION_LOG", "refused"), ("DECISION_LOG_FILE", path.to_str().unwrap())]);
@@ -70,11 +70,11 @@ fn lines_that_cannot_be_written_are_counted_and_requests_are_still_decided() {
         let dropped = admin.server.metrics()["tollgate_decision_log_dropped_total"];
         holds(dropped >= 3.0, || dropped.to_string())
     });
-    admin.server.wait_for_log(&["the log of decisions could not be written", "/nowhere/decisions.json"]);
+    admin.server.wait_for_log(&["the decision log could not be written", "/nowhere/decisions.json"]);
 }
 
 #[test]
-fn what_waits_is_written_before_the_service_ends() {
+fn pending_lines_are_written_before_the_service_ends() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("decisions.json");
     let mut admin = start(&[("DECISION_LOG", "refused"), ("DECISION_LOG_FILE", path.to_str().unwrap())]);

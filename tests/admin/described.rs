@@ -1,4 +1,4 @@
-//! `docs/openapi.yaml`: a valid description, of the calls that there are, whose replies are as it says.
+//! `docs/openapi.yaml`: it is valid, describes every call, and the replies match it.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use super::{Admin, setup};
 /// Python with the packages that check deployments.
 const PYTHON: &str = "target/deploy-tools/bin/python";
 
-/// What the document is checked with: replies, each with the method, the path, and the status.
+/// Checks the document with replies, each with its method, path and status.
 fn check(replies: &Value) {
     let mut child = Command::new(PYTHON)
         .args(["tests/admin/described.py", "docs/openapi.yaml"])
@@ -33,7 +33,7 @@ fn check(replies: &Value) {
 const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
 
 #[test]
-fn every_reply_is_as_the_document_says() {
+fn every_reply_matches_the_openapi_document() {
     let (setup, port) = setup();
     let admin = Admin { server: setup.env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start(), port };
     admin.ask("ann", 5);
@@ -95,7 +95,7 @@ fn every_reply_is_as_the_document_says() {
 }
 
 #[test]
-fn the_document_has_the_calls_that_there_are() {
+fn the_openapi_document_has_all_calls() {
     let admin = Admin::start();
     let text = fs::read_to_string("docs/openapi.yaml").unwrap();
     let document: Value = serde_yaml::from_str(&text).unwrap();

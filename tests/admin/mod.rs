@@ -1,4 +1,4 @@
-//! The admin API, its commands, and the log of decisions.
+//! The admin API, its commands, and the decision log.
 
 mod access;
 mod api;
@@ -61,7 +61,7 @@ impl Admin {
         answer.json()
     }
 
-    /// Sends a request with this user so often, and returns how many were refused.
+    /// Sends requests with this user, and returns the number of refused ones.
     pub(crate) fn ask(&self, user: &str, times: usize) -> usize {
         let client = self.server.client();
         let is_refused = |_: &usize| {
@@ -85,7 +85,7 @@ pub(crate) fn tollgate(args: &[&str], variables: &[(&str, &str)]) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
 }
 
-/// The status and the body of a request whose head is given line by line.
+/// The status and the text of the response to a request with these lines.
 pub(crate) fn raw(port: u16, lines: &[&str]) -> (u16, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

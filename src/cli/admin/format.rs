@@ -1,24 +1,30 @@
-//! Numbers, durations and tables as the commands of the admin API print them.
+//! Values of replies as text: numbers, limits, durations, tables.
 
 use serde_json::Value;
 
 use crate::{
-    cli::terminal::{BOLD, paint},
+    cli::terminal::{BOLD, paint, thousands},
     entries,
     text::printable,
 };
 
-/// The text of a value; a dash where there is none.
+/// The text of a value, or a dash.
 pub(super) fn word(value: &Value) -> &str {
     value.as_str().unwrap_or("-")
 }
 
-/// A descriptor as commands take it.
+/// The items of a list, which is empty if the value is not a list.
+pub(super) fn items(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// A descriptor in the notation of arguments.
 pub(super) fn descriptor(entries: &Value) -> String {
-    let entries = entries.as_array().map_or(&[][..], Vec::as_slice);
-    entries::write(
-        entries.iter().map(|entry| (entry["key"].as_str().unwrap_or_default(), entry["value"].as_str())),
-    )
+    let entry = |entry| {
+        let entry: &Value = entry;
+        (entry["key"].as_str().unwrap_or_default(), entry["value"].as_str())
+    };
+    entries::write(items(entries).iter().map(entry))
 }
 
 /// The number of a value, or 0.
@@ -26,25 +32,17 @@ pub(super) fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_default()
 }
 
-/// A number with its noun: `1 rule`, `2 rules`.
-pub(super) fn count(number: u64, noun: &str) -> String {
-    format!("{} {noun}{}", thousands(number), if number == 1 { "" } else { "s" })
+/// `1,000 per 15 minutes`, or with a unit alone `5 per hour`.
+pub(super) fn limit(limit: &Value) -> String {
+    let unit = word(&limit["unit"]).to_lowercase();
+    let span = match number(&limit["unit_multiplier"]) {
+        0 | 1 => unit,
+        multiplier => format!("{multiplier} {unit}s"),
+    };
+    format!("{} per {span}", thousands(number(&limit["requests_per_unit"])))
 }
 
-/// A number in groups of three digits.
-pub(super) fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// A rate, with a fraction where it is small.
+/// A rate, with a fraction if it is below 10.
 pub(super) fn rate(value: &Value) -> String {
     let rate = value.as_f64().unwrap_or_default();
     if rate > 0.0 && rate < 9.95 {
@@ -54,7 +52,7 @@ pub(super) fn rate(value: &Value) -> String {
     thousands(rate.round() as u64)
 }
 
-/// Seconds as days, hours, minutes and seconds, the two largest of them.
+/// Seconds in the two largest units of days, hours, minutes and seconds.
 pub(super) fn duration(seconds: u64) -> String {
     let parts =
         [(seconds / 86_400, "d"), (seconds / 3600 % 24, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
@@ -63,7 +61,7 @@ pub(super) fn duration(seconds: u64) -> String {
     if text.is_empty() { "0s".to_owned() } else { text }
 }
 
-/// A latency in milliseconds, or microseconds where it is short.
+/// A latency in milliseconds, or in microseconds below 0.1 ms.
 pub(super) fn seconds(seconds: f64) -> String {
     if seconds < 0.000_1 { format!("{:.0} µs", seconds * 1e6) } else { format!("{:.1} ms", seconds * 1e3) }
 }
@@ -78,19 +76,19 @@ pub(super) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A table: numbers are aligned to the right, and the widest column of text is cut where the terminal is narrow.
+/// A table: numbers are aligned to the right, and the widest column of text is cut to the width of the terminal.
 pub(super) struct Table {
     header: Vec<&'static str>,
-    /// Which columns are of numbers.
+    /// True for columns of numbers.
     numbers: Vec<bool>,
     rows: Vec<Vec<String>>,
 }
 
-/// No column of text becomes narrower.
+/// The minimum width of a column of text that is cut.
 const MIN_WIDTH: usize = 8;
 
 impl Table {
-    /// A table with these columns; the name of a column of numbers begins with `#`, which is not shown.
+    /// A table with these columns; `#` before a name marks a column of numbers and is not shown.
     pub(super) fn new(columns: &[&'static str]) -> Self {
         Self {
             header: columns.iter().map(|name| name.strip_prefix('#').unwrap_or(name)).collect(),
@@ -99,12 +97,12 @@ impl Table {
         }
     }
 
-    /// Adds a row. A terminal obeys nothing in its cells.
+    /// Adds a row. Control characters are escaped.
     pub(super) fn row(&mut self, cells: impl Into<Vec<String>>) {
         self.rows.push(cells.into().iter().map(|cell| printable(cell).into_owned()).collect());
     }
 
-    /// The table for standard output: as wide as the terminal, or as it needs to be where there is none.
+    /// The table for standard output: at most as wide as the terminal, if there is one.
     pub(super) fn print(&self) -> String {
         let size = terminal_size::terminal_size();
         self.fit(size.map_or(usize::MAX, |(terminal_size::Width(width), _)| usize::from(width)))
@@ -133,8 +131,7 @@ impl Table {
         loop {
             let total = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
             let texts = widths.iter_mut().zip(&self.numbers).filter(|(_, is_number)| !**is_number);
-            let widest = texts.map(|(width, _)| width).max();
-            match widest {
+            match texts.map(|(width, _)| width).max() {
                 Some(width) if total > most && *width > MIN_WIDTH => *width -= 1,
                 _ => return widths,
             }
@@ -163,7 +160,7 @@ mod tests {
     use crate::cli::terminal::plain;
 
     #[test]
-    fn numbers_are_written_for_people() {
+    fn formats_numbers_durations_and_sizes() {
         assert_eq!([0, 999, 1000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!(
             [0, 59, 60, 3600, 3661, 90_000].map(duration),
@@ -176,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_gives_way_in_its_widest_text() {
+    fn a_narrow_table_cuts_its_widest_text() {
         let mut table = Table::new(&["rule", "descriptor", "#refused"]);
         table.row(["shop.user".into(), "user=somebody@example.com".into(), "12".into()]);
         table.row(["shop.user".into(), "user=é".into(), "1,200".into()]);

@@ -1,17 +1,17 @@
 //! The commands that use the admin API of a running service, and the HTTP client that they share.
 //!
-//! Each command has a file of its own: it makes a `Client` of the [`AdminArgs`], calls it, and prints a table, or
-//! with `--json` the reply as it came.
+//! Each command has its file: it makes a [`Client`] from the [`AdminArgs`], calls it, and prints text or, with `--json`,
+//! the reply.
 
-pub mod counter;
+pub(super) mod counter;
 mod format;
-pub mod overrides;
-pub mod refusals;
-pub mod status;
-pub mod top;
+pub(super) mod overrides;
+pub(super) mod refusals;
+pub(super) mod status;
+pub(super) mod top;
 
 use std::{
-    fmt, fs,
+    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -19,84 +19,72 @@ use std::{
 use bytes::Bytes;
 use clap::Args;
 use form_urlencoded::Serializer;
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::{
-    Method, Request, Response, StatusCode,
-    body::Incoming,
+    Method, Request, StatusCode,
     client::conn::http1,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST},
 };
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::{
-    net::{TcpStream, UnixStream},
-    runtime::{Builder, Runtime},
-};
+use tokio::runtime::Runtime;
 
-pub use self::{
-    counter::CounterArgs, overrides::OverrideArgs, refusals::RefusalsArgs, status::StatusArgs, top::TopArgs,
-};
 use super::{
-    request::{Address, Tls, TlsArgs, root_cause, timeout},
     serve::Environment,
-    terminal::{self, Verdict},
+    server::{self, Address, Server, Service, TlsArgs, root_cause},
+    terminal::{self, Failure},
 };
 use crate::{
     net::channel::Socket,
-    settings::{ServerAddress, address, vars},
+    settings::{address, parse::boolean, vars},
 };
 
-/// The longest reply that is read.
+/// The maximum size of a reply.
 const MAX_REPLY: usize = 256 << 20;
 
-/// Where the admin API is, and who asks.
+const SERVICE: Service = Service {
+    name: "the admin API at ",
+    advice: "is the service running, with ADMIN_ADDR? --admin sets another address",
+    protocol: "http/1.1",
+};
+
 #[derive(Args, Clone, PartialEq, Debug, Default)]
-pub struct AdminArgs {
+pub(super) struct AdminArgs {
     /// The address of the admin API: http://host:port, https://host:port, host:port or `unix:/path`. By
     /// default the address or socket that `ADMIN_ADDR` or `ADMIN_UDS` sets on this machine.
     #[arg(long, value_name = "URL")]
-    pub admin: Option<Address>,
+    pub(super) admin: Option<Address>,
     /// A file whose first token is sent; by default `ADMIN_TOKEN_FILE`, if set.
     #[arg(long, value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
+    pub(super) token_file: Option<PathBuf>,
     /// Print the reply as JSON.
     #[arg(long)]
-    pub json: bool,
+    pub(super) json: bool,
     /// How long to wait for a reply; by default 5s.
-    #[arg(long, value_name = "DURATION", value_parser = timeout)]
-    pub timeout: Option<Duration>,
-    /// TLS to the service.
+    #[arg(long, value_name = "DURATION", value_parser = server::timeout)]
+    pub(super) timeout: Option<Duration>,
     #[command(flatten)]
-    pub tls: TlsArgs,
+    pub(super) tls: TlsArgs,
 }
 
-/// Runs a command, and prints why it has no verdict.
-pub(super) fn run(
-    args: &AdminArgs,
-    environment: &Environment,
-    command: impl FnOnce(&Client) -> Result<Verdict, Failure>,
-) -> Verdict {
-    Client::new(args, environment).and_then(|client| command(&client)).unwrap_or_else(|failure| {
-        terminal::print_error(&failure.to_string());
-        Verdict::Unknown
-    })
+impl AdminArgs {
+    /// Prints a reply: with `--json` as it is, else as this text and its warning.
+    fn print(&self, reply: &Value, text: impl FnOnce() -> String) {
+        if self.json {
+            terminal::print_data(&format!("{reply:#}\n"));
+        } else {
+            terminal::print(&text());
+            reply["warning"].as_str().into_iter().for_each(terminal::print_warning);
+        }
+    }
 }
 
-/// A client of the admin API. Each call is a connection of its own.
-pub(super) struct Client {
-    address: Address,
-    tls: Option<Tls>,
+/// A client of the admin API. Each call opens a connection.
+struct Client {
+    server: Server,
     token: Option<String>,
     timeout: Duration,
     runtime: Runtime,
-}
-
-/// Why a call has no reply, and what to do about it.
-#[derive(PartialEq, Eq, Debug)]
-pub(super) struct Failure {
-    what: String,
-    advice: Option<String>,
-    status: Option<StatusCode>,
 }
 
 impl Client {
@@ -104,203 +92,127 @@ impl Client {
     fn new(args: &AdminArgs, environment: &Environment) -> Result<Self, Failure> {
         let address = match &args.admin {
             Some(address) => address.clone(),
-            None => of_service(environment)?,
+            None => local(environment)?,
         };
-        let tls =
-            args.tls.read(&address, b"http/1.1").map_err(|failure| Failure::plain(failure.to_string()))?;
         let set = Some(environment.value(&vars::ADMIN_TOKEN_FILE)).filter(|path| !path.is_empty());
         let file = args.token_file.clone().or_else(|| set.map(PathBuf::from));
-        let token = file.as_deref().map(first_token).transpose()?;
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Failure::plain(format!("cannot prepare the call: {error}")))?;
-        let timeout = args.timeout.unwrap_or(Duration::from_secs(5));
-        Ok(Self { address, tls, token, timeout, runtime })
-    }
-
-    /// `GET path` with these parameters, as JSON.
-    pub(super) fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, Failure> {
-        self.call(Method::GET, &with_query(path, query.iter().copied()), None)
-    }
-
-    /// A call with a body of JSON or none, whose reply is JSON.
-    pub(super) fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
-        let body = body.map(|body| ("application/json", Bytes::from(body.to_string())));
-        let reply = self.send(method, path, body)?;
-        serde_json::from_slice(&reply)
-            .map_err(|error| Failure::plain(format!("{}: the reply is not JSON: {error}", self.address())))
-    }
-
-    /// A call with a body of a content type or none, and the bytes of its reply.
-    pub(super) fn send(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<(&'static str, Bytes)>,
-    ) -> Result<Vec<u8>, Failure> {
-        let reply = async {
-            let response = self.respond(method, path, body).await?;
-            self.read(response).await
-        };
-        let reply = async { tokio::time::timeout(self.timeout, reply).await };
-        self.runtime.block_on(reply).unwrap_or_else(|_| {
-            Err(Failure {
-                what: format!("{}: no reply within {:?}", self.address(), self.timeout),
-                advice: Some("--timeout waits longer".to_owned()),
-                status: None,
-            })
+        Ok(Self {
+            server: Server::new(&address, &args.tls, &SERVICE)?,
+            token: file.as_deref().map(first_token).transpose()?,
+            timeout: args.timeout.unwrap_or(Duration::from_secs(5)),
+            runtime: server::runtime()?,
         })
     }
 
-    async fn respond(
+    /// `GET path` with these parameters.
+    fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, Failure> {
+        self.call(Method::GET, &with_query(path, query.iter().copied()), None)
+    }
+
+    /// A call with a JSON body or none, whose reply is JSON.
+    fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
+        let body = body.map(|body| ("application/json", Bytes::from(body.to_string())));
+        let reply = self.send(method, path, body)?;
+        Ok(serde_json::from_slice(&reply)
+            .map_err(|error| format!("{}: the reply is not JSON: {error}", self.server))?)
+    }
+
+    /// A call with a body of a content type or none, and the bytes of its reply.
+    fn send(
         &self,
         method: Method,
         path: &str,
         body: Option<(&'static str, Bytes)>,
-    ) -> Result<Response<Incoming>, Failure> {
-        let failed = |error: hyper::Error| self.unreachable(&root_cause(&error));
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(self.connect().await?)).await.map_err(failed)?;
-        // It ends with its connection, whose errors the sender reports.
-        tokio::spawn(async move { drop(connection.await) });
-        let host = match &self.address.at {
-            ServerAddress::Tcp(at) => at.to_string(),
-            ServerAddress::Unix(_) => "localhost".to_owned(),
-        };
-        let mut request =
-            Request::builder().method(method).uri(path).header(HOST, host).header(ACCEPT, "*/*");
+    ) -> Result<Bytes, Failure> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, self.server.host())
+            .header(ACCEPT, "*/*");
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
         if let Some((content_type, _)) = &body {
             request = request.header(CONTENT_TYPE, *content_type);
         }
-        let body = Full::new(body.map(|(_, bytes)| bytes).unwrap_or_default());
-        let request =
-            request.body(body).map_err(|error| Failure::plain(format!("invalid call {path}: {error}")))?;
-        sender.send_request(request).await.map_err(failed)
+        let request = request.body(Full::new(body.map(|(_, bytes)| bytes).unwrap_or_default()));
+        let request = request.map_err(|error| format!("invalid call {path}: {error}"))?;
+        let reply = async {
+            let socket = self.server.connect().await?;
+            let exchanged = exchange(socket, request, MAX_REPLY).await;
+            exchanged.map_err(|why| self.server.unreachable(why))
+        };
+        let reply = self.runtime.block_on(async { tokio::time::timeout(self.timeout, reply).await });
+        let (status, body) = reply.unwrap_or_else(|_| {
+            let what = format!("{}: no reply within {:?}", self.server, self.timeout);
+            Err(Failure::new(what, "--timeout waits longer"))
+        })?;
+        if status.is_success() { Ok(body) } else { Err(self.rejected(status, &body)) }
     }
 
-    async fn connect(&self) -> Result<Socket, Failure> {
-        let unreachable = |error: std::io::Error| self.unreachable(&error.to_string());
-        match &self.address.at {
-            ServerAddress::Tcp(at) => {
-                let socket = TcpStream::connect((&*at.host, at.port)).await.map_err(unreachable)?;
-                match &self.tls {
-                    Some(tls) => tls.secure(socket).await.map_err(|why| self.unreachable(&why)),
-                    None => Ok(Box::new(socket)),
-                }
-            }
-            ServerAddress::Unix(path) => Ok(Box::new(UnixStream::connect(path).await.map_err(unreachable)?)),
-        }
-    }
-
-    /// The body of a reply, or the error that it is.
-    async fn read(&self, mut response: Response<Incoming>) -> Result<Vec<u8>, Failure> {
-        let status = response.status();
-        let mut body = Vec::new();
-        while let Some(frame) = response.frame().await {
-            let frame = frame.map_err(|error| self.unreachable(&root_cause(&error)))?;
-            body.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
-            if body.len() > MAX_REPLY {
-                return Err(Failure::plain(format!(
-                    "{}: the reply exceeds {MAX_REPLY} bytes",
-                    self.address()
-                )));
-            }
-        }
-        if status.is_success() { Ok(body) } else { Err(self.refused(status, &body)) }
-    }
-
-    fn refused(&self, status: StatusCode, body: &[u8]) -> Failure {
+    fn rejected(&self, status: StatusCode, body: &[u8]) -> Failure {
         let message = serde_json::from_slice::<Value>(body).ok();
         let message = message.as_ref().and_then(|value| value.get("error")?.as_str());
         let text = message.map_or_else(|| String::from_utf8_lossy(body).trim().to_owned(), str::to_owned);
         let advice = match status {
-            StatusCode::UNAUTHORIZED => Some("--token-file names the file with the token".to_owned()),
-            _ if message.is_none() => Some("is that the admin API? --admin sets another address".to_owned()),
-            _ => None,
+            StatusCode::UNAUTHORIZED => "--token-file names the file with the token",
+            _ if message.is_none() => "is that the admin API? --admin sets another address",
+            _ => "",
         };
-        Failure { what: format!("{}: {status}: {text}", self.address()), advice, status: Some(status) }
-    }
-
-    fn unreachable(&self, why: &str) -> Failure {
-        Failure {
-            what: format!("cannot reach the admin API at {}: {why}", self.address()),
-            advice: Some("is the service running, with ADMIN_ADDR? --admin sets another address".to_owned()),
-            status: None,
-        }
-    }
-
-    fn address(&self) -> String {
-        match (&self.address.at, &self.tls) {
-            (ServerAddress::Unix(path), _) => format!("unix:{}", path.display()),
-            (ServerAddress::Tcp(at), Some(_)) => format!("https://{at}"),
-            (ServerAddress::Tcp(at), None) => format!("http://{at}"),
-        }
+        let failure = Failure::new(format!("{}: {status}: {text}", self.server), advice);
+        Failure { is_not_found: status == StatusCode::NOT_FOUND, ..failure }
     }
 }
 
+/// Sends a request over a connection: the status of the response, and its body of at most `max` bytes.
+pub(super) async fn exchange(
+    socket: Socket,
+    request: Request<Full<Bytes>>,
+    max: usize,
+) -> Result<(StatusCode, Bytes), String> {
+    let failed = |error: hyper::Error| root_cause(&error);
+    let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await.map_err(failed)?;
+    // It ends with its connection, whose errors the sender reports.
+    tokio::spawn(async move { drop(connection.await) });
+    let (head, body) = sender.send_request(request).await.map_err(failed)?.into_parts();
+    let body = Limited::new(body, max).collect().await.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            format!("the response exceeds {max} bytes")
+        } else {
+            root_cause(&*error)
+        }
+    })?;
+    Ok((head.status, body.to_bytes()))
+}
+
 /// A path with these parameters.
-pub(super) fn with_query<'a>(path: &str, query: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+fn with_query<'a>(path: &str, query: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let query = Serializer::new(String::new()).extend_pairs(query).finish();
     if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
 }
 
-/// Prints a reply as it came, for programs.
-pub(super) fn print_json(reply: &Value) {
-    terminal::print_data(&format!("{reply:#}\n"));
-}
-
-/// The address that the environment gives the service on this machine.
-fn of_service(environment: &Environment) -> Result<Address, Failure> {
-    let socket = environment.value(&vars::ADMIN_UDS);
-    if !socket.is_empty() {
-        return Ok(Address { at: ServerAddress::Unix(socket.into()), tls: None });
-    }
+/// The address of the service on this machine, from its environment variables.
+fn local(environment: &Environment) -> Result<Address, Failure> {
     let set = environment.value(&vars::ADMIN_ADDR);
-    let mut at = address::host_port(&set).ok().filter(|at| at.port != 0).ok_or_else(|| Failure {
-        what: format!("no admin address: ADMIN_ADDR={set:?}"),
-        advice: Some("set --admin, or ADMIN_ADDR as the service has it".to_owned()),
-        status: None,
+    let address = Address::local(environment, &vars::ADMIN_UDS, address::host_port(&set).ok());
+    let address = address.ok_or_else(|| {
+        let what = format!("no admin address: ADMIN_ADDR={set:?}");
+        Failure::new(what, "set --admin, or ADMIN_ADDR as the service has it")
     })?;
-    if at.is_every_address() {
-        "127.0.0.1".clone_into(&mut at.host);
-    }
-    let is_tls =
-        crate::settings::parse::boolean(&environment.value(&vars::ADMIN_USE_TLS)).unwrap_or_default();
-    Ok(Address { at: ServerAddress::Tcp(at), tls: is_tls.then_some(true) })
+    let tls = boolean(&environment.value(&vars::ADMIN_USE_TLS)).unwrap_or_default();
+    Ok(address.with_tls(tls))
 }
 
 /// The first token of a file, in the format of `ADMIN_TOKEN_FILE`.
 fn first_token(path: &Path) -> Result<String, Failure> {
-    let failed = |why: String| Failure {
-        what: format!("token file {}: {why}", path.display()),
-        advice: Some("expected a line TOKEN or NAME TOKEN, as in ADMIN_TOKEN_FILE".to_owned()),
-        status: None,
+    let failed = |why: &str| {
+        let what = format!("token file {}: {why}", path.display());
+        Failure::new(what, "expected a line TOKEN or NAME TOKEN, as in ADMIN_TOKEN_FILE")
     };
-    let text = fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    let text = fs::read_to_string(path).map_err(|error| failed(&error.to_string()))?;
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let token = lines.next().and_then(|line| line.split_whitespace().last());
-    token.map(str::to_owned).ok_or_else(|| failed("no token".to_owned()))
-}
-
-impl Failure {
-    /// A failure without advice.
-    pub(super) fn plain(what: impl Into<String>) -> Self {
-        Self { what: what.into(), advice: None, status: None }
-    }
-
-    /// True if the service replied that it has no such thing.
-    pub(super) fn is_not_found(&self) -> bool {
-        self.status == Some(StatusCode::NOT_FOUND)
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)?;
-        self.advice.iter().try_for_each(|advice| write!(f, "\n  {advice}"))
-    }
+    token.map(str::to_owned).ok_or_else(|| failed("no token"))
 }
 
 #[cfg(test)]
@@ -322,7 +234,7 @@ mod tests {
             (&[("ADMIN_ADDR", "127.0.0.1:0")], Err("no admin address: ADMIN_ADDR=\"127.0.0.1:0\"")),
         ] {
             let client = Client::new(&AdminArgs::default(), &environment(variables));
-            let address = client.map(|client| client.address()).map_err(|failure| failure.what);
+            let address = client.map(|client| client.server.to_string()).map_err(|failure| failure.what);
             assert_eq!(address.as_deref().map_err(|what| &**what), expected, "{variables:?}");
         }
     }

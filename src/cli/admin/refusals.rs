@@ -1,69 +1,61 @@
-//! `tollgate refusals`: the last refused requests and why, and with `--follow` those that come.
+//! `tollgate refusals`: the last refused requests with their reasons; with `--follow` also new ones.
 
-use std::{fmt::Write as _, thread, time::Duration};
+use std::{thread, time::Duration};
 
 use clap::Args;
 use serde_json::Value;
 
 use super::{
-    AdminArgs, Client, Failure,
-    format::{descriptor, number, thousands, word},
-    print_json, run as run_admin,
+    AdminArgs, Client,
+    format::{descriptor, items, limit, number, word},
 };
 use crate::cli::{
     request::Descriptor,
     serve::Environment,
-    terminal::{self, BOLD, DIM, PLACE, Verdict, paint},
+    terminal::{self, BOLD, DIM, Failure, PLACE, Verdict, paint, thousands},
 };
 
 /// The pause between two calls of `--follow`.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The arguments of `tollgate refusals`.
 #[derive(Args, Clone, PartialEq, Debug)]
-pub struct RefusalsArgs {
+pub(crate) struct RefusalsArgs {
     /// Refusals of this domain only.
     #[arg(long)]
-    pub domain: Option<String>,
+    domain: Option<String>,
     /// Refusals of descriptors with these entries only.
     #[arg(long, value_name = "KEY=VALUE[,...]")]
-    pub descriptor: Option<Descriptor>,
-    /// How many of the last refusals.
+    descriptor: Option<Descriptor>,
+    /// The number of refusals.
     #[arg(short, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub n: u16,
-    /// Print refusals as they come, until interrupted; with --json, a line for each.
+    n: u16,
+    /// Print new refusals until interrupted; with --json, a line for each.
     #[arg(long)]
-    pub follow: bool,
-    /// Where the admin API is.
+    follow: bool,
     #[command(flatten)]
-    pub admin: AdminArgs,
+    admin: AdminArgs,
 }
 
-/// Prints the refusals. The verdict is no when there are none.
-#[must_use]
-pub fn run(args: &RefusalsArgs, environment: &Environment) -> Verdict {
-    run_admin(&args.admin, environment, |client| {
-        let reply = refusals(client, args, args.n, 0)?;
-        if args.follow {
-            return follow(client, args, &reply);
-        }
-        if args.admin.json {
-            print_json(&reply);
-        } else if list(&reply).is_empty() {
-            terminal::print("no refusals\n");
-        } else {
-            terminal::print(&list(&reply).iter().rev().map(text).collect::<String>());
-        }
-        Ok(Verdict::from(!list(&reply).is_empty()))
-    })
+/// Prints the refusals. The verdict is no if there are none.
+pub(crate) fn run(args: &RefusalsArgs, environment: &Environment) -> Result<Verdict, Failure> {
+    let client = Client::new(&args.admin, environment)?;
+    let reply = refusals(&client, args, args.n, 0)?;
+    if args.follow {
+        return follow(&client, args, reply);
+    }
+    let list = items(&reply["refusals"]);
+    args.admin.print(&reply, || match list {
+        [] => "no refusals\n".to_owned(),
+        list => list.iter().rev().map(text).collect(),
+    });
+    Ok((!list.is_empty()).into())
 }
 
-/// Prints these refusals, and those that come after them.
-fn follow(client: &Client, args: &RefusalsArgs, first: &Value) -> Result<Verdict, Failure> {
-    let mut reply = first.clone();
+/// Prints the refusals of a reply, and those that follow.
+fn follow(client: &Client, args: &RefusalsArgs, mut reply: Value) -> Result<Verdict, Failure> {
     let mut last = 0;
     loop {
-        for refusal in list(&reply).iter().rev() {
+        for refusal in items(&reply["refusals"]).iter().rev() {
             last = last.max(number(&refusal["id"]));
             if args.admin.json {
                 terminal::print_data(&format!("{refusal}\n"));
@@ -76,6 +68,7 @@ fn follow(client: &Client, args: &RefusalsArgs, first: &Value) -> Result<Verdict
     }
 }
 
+/// The newest `n` refusals with an id above `after`, the newest first.
 fn refusals(client: &Client, args: &RefusalsArgs, n: u16, after: u64) -> Result<Value, Failure> {
     let (n, after) = (n.to_string(), after.to_string());
     let descriptor = args.descriptor.as_ref().map(ToString::to_string);
@@ -85,60 +78,48 @@ fn refusals(client: &Client, args: &RefusalsArgs, n: u16, after: u64) -> Result<
     client.get("/api/v1/refusals", &query)
 }
 
-/// The refusals of a reply, the newest first.
-fn list(reply: &Value) -> &[Value] {
-    reply["refusals"].as_array().map_or(&[], Vec::as_slice)
-}
-
-/// A refusal in two lines: who, and why.
+/// A refusal in two lines: the descriptor, and the reason.
 fn text(refusal: &Value) -> String {
     let mut text = format!(
-        "{} {} {}\n  ",
+        "{} {} {}\n  limit {}",
         paint(DIM, word(&refusal["time"])),
         word(&refusal["domain"]),
         paint(BOLD, &descriptor(&refusal["descriptor"])),
+        limit(&refusal["limit"]),
     );
-    let limit = &refusal["limit"];
-    let multiplier = number(&limit["unit_multiplier"]);
-    let unit = word(&limit["unit"]).to_lowercase();
-    let per = if multiplier > 1 { format!("{multiplier} {unit}s") } else { unit };
-    // Writing to a String cannot fail.
-    let _ = write!(text, "limit {} per {per}", thousands(number(&limit["requests_per_unit"])));
-    if number(&limit["of"]) > 1 {
-        let _ = write!(text, " ({} of {})", number(&limit["number"]), number(&limit["of"]));
+    let mut add = |part: String| text.push_str(&part);
+    let (at, of) = (number(&refusal["limit"]["number"]), number(&refusal["limit"]["of"]));
+    if of > 1 {
+        add(format!(" ({at} of {of})"));
     }
     if let Some(count) = refusal["count"].as_u64() {
-        let _ = write!(text, ", count {}", thousands(count));
+        add(format!(", count {}", thousands(count)));
     }
     let hits = number(&refusal["hits"]);
     if hits != 1 {
-        let _ = write!(text, ", {} hits", thousands(hits));
+        add(format!(", {} hits", thousands(hits)));
     }
-    match refusal["retry_after_seconds"].as_u64() {
-        Some(seconds) => _ = write!(text, ", retry after {seconds}s"),
-        None => text.push_str(", never fits"),
-    }
+    add(match refusal["retry_after_seconds"].as_u64() {
+        Some(seconds) => format!(", retry after {seconds}s"),
+        None => ", never fits".to_owned(),
+    });
     match word(&refusal["decided_by"]) {
         "counter" => {}
-        by => _ = write!(text, ", by {}", by.replace('_', " ")),
+        by => add(format!(", by {}", by.replace('_', " "))),
     }
-    match (refusal["file"].as_str(), refusal["rule"].as_str()) {
+    add(match (refusal["file"].as_str(), refusal["rule"].as_str()) {
         (Some(file), Some(rule)) => {
-            _ = write!(
-                text,
-                ", rule {rule} {}",
-                paint(PLACE, &format!("{file}:{}", number(&refusal["line"])))
-            );
+            let place = format!("{file}:{}", number(&refusal["line"]));
+            format!(", rule {rule} {}", paint(PLACE, &place))
         }
-        (None, Some(rule)) => _ = write!(text, ", rule {rule}"),
-        _ => text.push_str(", limit of the request"),
-    }
+        (None, Some(rule)) => format!(", rule {rule}"),
+        _ => ", limit of the request".to_owned(),
+    });
     let weight = number(&refusal["weight"]);
     if weight > 1 {
-        let _ = write!(text, ", one of {weight}");
+        add(format!(", one of {weight}"));
     }
-    text.push('\n');
-    text
+    text + "\n"
 }
 
 #[cfg(test)]
@@ -149,7 +130,7 @@ mod tests {
     use crate::cli::terminal::plain;
 
     #[test]
-    fn a_refusal_says_who_and_why() {
+    fn a_refusal_shows_its_descriptor_and_reason() {
         let refusal = json!({
             "id": 1, "time": "2026-11-22T10:00:00.000Z", "domain": "shop",
             "descriptor": [{ "key": "path", "value": "/cart" }, { "key": "user", "value": "ann" }],

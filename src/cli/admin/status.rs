@@ -2,39 +2,22 @@
 
 use std::fmt::Write as _;
 
-use clap::Args;
 use serde_json::Value;
 
 use super::{
-    AdminArgs,
-    format::{bytes, count, duration, number, rate, seconds, thousands, word},
-    print_json, run as run_admin,
+    AdminArgs, Client,
+    format::{bytes, duration, items, number, rate, seconds, word},
 };
 use crate::cli::{
     serve::Environment,
-    terminal::{self, DIM, ERROR, GOOD, Verdict, WARNING, paint},
+    terminal::{DIM, ERROR, Failure, GOOD, Verdict, WARNING, count, paint, thousands},
 };
 
-/// The arguments of `tollgate status`.
-#[derive(Args, Clone, PartialEq, Debug)]
-pub struct StatusArgs {
-    #[command(flatten)]
-    #[expect(missing_docs, reason = "help is that of its fields")]
-    pub admin: AdminArgs,
-}
-
-/// Prints the status. The verdict is no when the rules are not current or the store is not connected.
-#[must_use]
-pub fn run(args: &StatusArgs, environment: &Environment) -> Verdict {
-    run_admin(&args.admin, environment, |client| {
-        let status = client.get("/api/v1/status", &[])?;
-        if args.admin.json {
-            print_json(&status);
-        } else {
-            terminal::print(&text(&status));
-        }
-        Ok(verdict(&status))
-    })
+/// Prints the status. The verdict is no if the rules are not current or the store is not connected.
+pub(crate) fn run(args: &AdminArgs, environment: &Environment) -> Result<Verdict, Failure> {
+    let status = Client::new(args, environment)?.get("/api/v1/status", &[])?;
+    args.print(&status, || text(&status));
+    Ok(verdict(&status))
 }
 
 fn verdict(status: &Value) -> Verdict {
@@ -78,13 +61,9 @@ fn text(status: &Value) -> String {
         ),
     );
     let keys = get("/memory/keys");
-    let held = if keys.is_null() {
-        String::new()
-    } else {
-        format!(", {} of {} counters", thousands(number(&keys["held"])), thousands(number(&keys["max"])))
-    };
-    let resident = get("/memory/resident_bytes");
-    line("memory", format!("{}{held}", bytes(number(resident))));
+    let (held, max) = (thousands(number(&keys["held"])), thousands(number(&keys["max"])));
+    let counters = if keys.is_null() { String::new() } else { format!(", {held} of {max} counters") };
+    line("memory", bytes(number(get("/memory/resident_bytes"))) + &counters);
     if let Some(text) = overrides(get("/overrides")) {
         line("overrides", text);
     }
@@ -106,7 +85,7 @@ fn rules(status: &Value) -> String {
     )
 }
 
-/// `1,200 limit, 3 block, in redis`; nothing without overrides.
+/// `1,200 limit, 3 block, in redis`; `None` without overrides.
 fn overrides(overrides: &Value) -> Option<String> {
     let actions = ["limit", "block", "allow", "shadow"].iter();
     let counts = actions.map(|action| (action, number(&overrides[*action]))).filter(|(_, n)| *n > 0);
@@ -114,30 +93,22 @@ fn overrides(overrides: &Value) -> Option<String> {
     (!counts.is_empty()).then(|| format!("{}, in {}", counts.join(", "), word(&overrides["kept_in"])))
 }
 
-/// The replicas, if there are others: a line, or one for each if they serve different rules.
+/// The replicas: a line, or one for each if they serve different rules.
 fn replicas(status: &Value) -> Vec<(&'static str, String)> {
-    let replicas = status["replicas"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let replicas = items(&status["replicas"]);
     let Some((first, others)) = replicas.split_first() else { return Vec::new() };
+    let total = thousands(replicas.len() as u64);
     if others.iter().all(|other| other["rules_hash"] == first["rules_hash"]) {
         let rates = replicas.iter().map(|replica| number(&replica["requests_per_second"]));
-        let text = format!(
-            "{} with the same rules, {} requests/s in all",
-            thousands(replicas.len() as u64),
-            thousands(rates.sum())
-        );
-        return vec![("replicas", text)];
+        let rate = thousands(rates.sum());
+        return vec![("replicas", format!("{total} with the same rules, {rate} requests/s in all"))];
     }
     let one = |replica: &Value| {
-        let (id, hash) = (word(&replica["id"]), word(&replica["rules_hash"]));
-        format!(
-            "{id} {}, rules {hash}, {}/s",
-            word(&replica["version"]),
-            number(&replica["requests_per_second"])
-        )
+        let [id, version, hash] = ["id", "version", "rules_hash"].map(|name| word(&replica[name]));
+        ("", format!("{id} {version}, rules {hash}, {}/s", number(&replica["requests_per_second"])))
     };
-    let heading = paint(WARNING, &format!("{} serve different rules", thousands(replicas.len() as u64)));
-    let lines = replicas.iter().map(|replica| ("", one(replica)));
-    std::iter::once(("replicas", heading)).chain(lines).collect()
+    let heading = paint(WARNING, &format!("{total} serve different rules"));
+    std::iter::once(("replicas", heading)).chain(replicas.iter().map(one)).collect()
 }
 
 fn store(status: &Value) -> String {
@@ -183,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_is_a_line_for_each_part() {
+    fn the_status_has_a_line_for_each_part() {
         let expected = "\
 tollgate  0.1.0 (abc), up 3h 12m
 rules     12 rules in 1 file and 2 domains, hash 00ff, loaded 2026-11-22T09:00:00.000Z
@@ -196,7 +167,7 @@ memory    45.0 MB, 12,000 of 10,000,000 counters
     }
 
     #[test]
-    fn overrides_and_replicas_are_shown_where_there_are_any() {
+    fn overrides_and_replicas_are_shown_if_there_are_any() {
         let mut status = status();
         status["overrides"] = json!({"limit": 1200, "block": 3, "allow": 0, "shadow": 0, "kept_in": "redis"});
         let replica = |id: &str, hash: &str| json!({"id": id, "version": "0.1.0", "rules_hash": hash, "requests_per_second": 600});
@@ -213,7 +184,7 @@ memory    45.0 MB, 12,000 of 10,000,000 counters
     }
 
     #[test]
-    fn what_is_wrong_is_said_and_is_a_no() {
+    fn stale_rules_and_a_lost_store_are_shown_and_the_verdict_is_no() {
         let mut wrong = status();
         wrong["rules"]["is_current"] = json!(false);
         wrong["rules"]["last_error"] =

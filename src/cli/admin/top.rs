@@ -4,73 +4,59 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use super::{
-    AdminArgs,
-    format::{Table, descriptor, duration, number, thousands, word},
-    print_json, run as run_admin,
+    AdminArgs, Client,
+    format::{Table, descriptor, duration, items, number, word},
 };
 use crate::cli::{
     serve::Environment,
-    terminal::{self, DIM, Verdict, paint},
+    terminal::{DIM, Failure, Verdict, paint, thousands},
 };
 
-/// The arguments of `tollgate top`.
 #[derive(Args, Clone, PartialEq, Debug)]
-pub struct TopArgs {
+pub(crate) struct TopArgs {
     /// Keys of this domain only.
     #[arg(long)]
-    pub domain: Option<String>,
+    domain: Option<String>,
     /// Keys of this rule only: its full key, as in the table.
     #[arg(long)]
-    pub rule: Option<String>,
+    rule: Option<String>,
     /// The order of the keys.
     #[arg(long, value_enum, default_value_t = By::Refused)]
-    pub by: By,
-    /// How many keys.
+    by: By,
+    /// The number of keys.
     #[arg(short, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub n: u16,
-    /// Where the admin API is.
+    n: u16,
     #[command(flatten)]
-    pub admin: AdminArgs,
+    admin: AdminArgs,
 }
 
-/// The order of the keys.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum By {
-    /// Their refused hits.
+enum By {
+    /// By refused hits.
     Refused,
-    /// Their allowed hits.
+    /// By allowed hits.
     Allowed,
 }
 
-/// Prints the keys. The verdict is no when there are none.
-#[must_use]
-pub fn run(args: &TopArgs, environment: &Environment) -> Verdict {
-    run_admin(&args.admin, environment, |client| {
-        let (n, by) = (args.n.to_string(), if args.by == By::Refused { "refused" } else { "allowed" });
-        let mut query = vec![("n", n.as_str()), ("by", by)];
-        query.extend(args.domain.iter().map(|domain| ("domain", domain.as_str())));
-        query.extend(args.rule.iter().map(|rule| ("rule", rule.as_str())));
-        let top = client.get("/api/v1/top", &query)?;
-        if args.admin.json {
-            print_json(&top);
-        } else {
-            terminal::print(&text(&top, by));
-        }
-        Ok(Verdict::from(!keys(&top).is_empty()))
-    })
-}
-
-fn keys(top: &Value) -> &[Value] {
-    top["keys"].as_array().map_or(&[], Vec::as_slice)
+/// Prints the keys. The verdict is no if there are none.
+pub(crate) fn run(args: &TopArgs, environment: &Environment) -> Result<Verdict, Failure> {
+    let (n, by) = (args.n.to_string(), if args.by == By::Refused { "refused" } else { "allowed" });
+    let mut query = vec![("n", n.as_str()), ("by", by)];
+    query.extend(args.domain.iter().map(|domain| ("domain", domain.as_str())));
+    query.extend(args.rule.iter().map(|rule| ("rule", rule.as_str())));
+    let top = Client::new(&args.admin, environment)?.get("/api/v1/top", &query)?;
+    args.admin.print(&top, || text(&top, by));
+    Ok((!items(&top["keys"]).is_empty()).into())
 }
 
 fn text(top: &Value, by: &str) -> String {
     let window = duration(number(&top["window_seconds"]));
-    if keys(top).is_empty() {
+    let keys = items(&top["keys"]);
+    if keys.is_empty() {
         return format!("no {by} hits in the last {window}\n");
     }
     let mut table = Table::new(&["rule", "descriptor", "#refused", "#allowed"]);
-    for key in keys(top) {
+    for key in keys {
         let error = number(&key["error"]);
         let hits = |name: &str| match number(&key[name]) {
             0 => "0".to_owned(),

@@ -1,25 +1,24 @@
-//! An explanation for programs: one object.
+//! An explanation as JSON.
 
 use serde_json::{Value, json};
 
 use super::{
-    Counting, DomainLookup, Explained, LimitOutcome, Outcome,
-    path::{Step, Why},
+    Explained, LimitOutcome, Outcome,
+    path::{Step, words},
     text,
 };
 use crate::{
     limiter::{Code, OverrideLimit},
     overrides::{Found, model::timestamp},
-    rules::{How, model::Node},
+    rules::model::Node,
 };
 
 /// The explanation, indented.
 pub(super) fn of(explained: &Explained<'_>) -> String {
-    let unknown = matches!(explained.domain, DomainLookup::Unknown { .. });
-    let descriptors = explained.outcomes().iter().map(|outcome| descriptor(outcome, explained));
+    let descriptors = explained.outcomes.iter().map(|outcome| descriptor(outcome, explained));
     let value = json!({
         "domain": explained.query.domain,
-        "error": unknown.then(|| text::unknown_domain(explained)),
+        "error": explained.unknown_domain,
         "matches": explained.all_match(),
         "hits": explained.query.hits,
         "descriptors": descriptors.collect::<Vec<_>>(),
@@ -30,7 +29,7 @@ pub(super) fn of(explained: &Explained<'_>) -> String {
 
 fn descriptor(outcome: &Outcome<'_>, explained: &Explained<'_>) -> Value {
     let entries: Vec<Value> =
-        outcome.descriptor.entries().iter().map(|(key, value)| json!({"key": key, "value": value})).collect();
+        outcome.descriptor.0.iter().map(|(key, value)| json!({"key": key, "value": value})).collect();
     let levels = outcome.path.levels.iter().zip(&entries).map(|(step, entry)| level(step, entry, explained));
     let rule = outcome.path.matched().map(|(node, rule)| {
         json!({
@@ -48,14 +47,14 @@ fn descriptor(outcome: &Outcome<'_>, explained: &Explained<'_>) -> Value {
         "matches": rule.is_some(),
         "summary": text::summary(outcome, explained),
         "rule": rule,
-        "override": outcome.steered.as_ref().map(steered),
+        "override": outcome.applied.as_ref().map(overriding),
         "replaced_by": outcome.replaced_by().map(rule_key),
         "levels": levels.collect::<Vec<_>>(),
         "limits": outcome.limits.iter().map(limit).collect::<Vec<_>>(),
     })
 }
 
-fn steered((found, limit): &(Found, OverrideLimit)) -> Value {
+fn overriding((found, limit): &(Found, OverrideLimit)) -> Value {
     json!({
         "action": found.action.name(),
         "expires_at": found.expires.map(timestamp),
@@ -68,10 +67,10 @@ fn steered((found, limit): &(Found, OverrideLimit)) -> Value {
 
 fn level(step: &Step<'_>, entry: &Value, explained: &Explained<'_>) -> Value {
     let of = |node: &Node, reason: &str| json!({"text": node.text, "place": place(node, explained), "reason": reason});
-    let near = step.near.iter().map(|near| of(near.node, why(near.why)));
+    let near = step.near.iter().map(|near| of(near.node, near.why.words().0));
     json!({
         "entry": entry,
-        "match": step.matched.map(|matched| of(matched.node, how(matched.how))),
+        "match": step.matched.map(|matched| of(matched.node, words(matched.how).0)),
         "near": near.collect::<Vec<_>>(),
         "others": step.others,
     })
@@ -86,11 +85,7 @@ fn rule_key(node: &Node) -> Option<&str> {
     node.rule.as_ref().map(|rule| &*rule.full_key)
 }
 
-fn limit(LimitOutcome { limit, counting }: &LimitOutcome<'_>) -> Value {
-    let (counter, replaced_by) = match counting {
-        Counting::Key(key) => (Some(key), None),
-        Counting::ReplacedBy(node) => (None, rule_key(node)),
-    };
+fn limit(LimitOutcome { limit, counter, replaced_by }: &LimitOutcome<'_>) -> Value {
     json!({
         "name": limit.name.as_deref(),
         "requests_per_unit": limit.requests_per_unit,
@@ -101,11 +96,11 @@ fn limit(LimitOutcome { limit, counting }: &LimitOutcome<'_>) -> Value {
         "counting": limit.counting.name(),
         "capacity": limit.algorithm.capacity(),
         "counter": counter,
-        "replaced_by": replaced_by,
+        "replaced_by": replaced_by.map(rule_key),
     })
 }
 
-/// Null where the request cannot be over a limit.
+/// Null if the request cannot be over a limit.
 fn over_limit_response(explained: &Explained<'_>) -> Value {
     let response = &explained.over_limit;
     if response.code == Code::Ok {
@@ -114,24 +109,4 @@ fn over_limit_response(explained: &Explained<'_>) -> Value {
     let headers = response.response_headers.iter();
     let headers = headers.map(|header| json!({"name": *header.name, "value": header.value}));
     json!({"headers": headers.collect::<Vec<_>>(), "body": response.body})
-}
-
-fn how(how: How) -> &'static str {
-    match how {
-        How::Exact => "exact",
-        How::Wildcard => "wildcard",
-        How::Bare => "any_value",
-    }
-}
-
-fn why(why: Why) -> &'static str {
-    match why {
-        Why::AfterExact => "exact_takes_precedence",
-        Why::AfterWildcard => "earlier_wildcard_takes_precedence",
-        Why::AfterValue => "wildcard_takes_precedence",
-        Why::OtherValue => "other_value",
-        Why::OtherPattern => "other_pattern",
-        Why::Similar => "similar_spelling",
-        Why::OtherKey => "other_key",
-    }
 }

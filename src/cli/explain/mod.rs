@@ -1,77 +1,73 @@
-//! `tollgate explain`: the rule that each descriptor of a request matches and why, the near ones that it
-//! does not, the counters, and the response over the limit.
+//! `tollgate explain`: the rule that each descriptor of a request matches and why, descriptors that nearly match, the
+//! counters, and the over-limit response.
 //!
-//! `query` reads what was typed, `path` walks down the rules, `text` and `json` print the result. Keys and
-//! the response come from the limiter itself. This file puts the parts together.
+//! `path` walks down the rules, `text` and `json` format the result. Counters and the response come from the limiter.
 
 mod json;
 mod path;
-pub(crate) mod query;
 #[cfg(test)]
 mod tests;
 mod text;
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{ffi::OsString, fmt, fs::File, io::BufReader, path::PathBuf};
 
 use clap::Args;
 
-use self::{path::Path, query::Query};
+use self::path::Path;
 use super::{
     admin::{
         AdminArgs,
         overrides::{self, Source},
     },
     check::Report,
-    request::{Address, Descriptor, TlsArgs, timeout},
+    request::Descriptor,
     rules_files::{self, ReadingArgs},
     serve::Environment,
-    terminal::{self, Verdict},
+    terminal::{self, Failure, Verdict},
 };
 use crate::{
     app,
     clock::{Clock, SystemClock, Time},
-    entries,
     limiter::{self, Answer, Handles, OverrideLimit, Policy, Served},
     overrides::{Found, Index},
     rules::{Limit, Limits, Rule, RuleSet, model::Node, nearest},
 };
 
-/// The arguments of `tollgate explain`.
-#[derive(Args, Clone, PartialEq, Eq, Debug)]
-pub struct ExplainArgs {
+#[derive(Args, Clone, PartialEq, Debug)]
+#[command(
+    mut_arg("admin", |arg| arg.help("The address of an admin API, whose overrides are applied").long_help(None)),
+    mut_arg("token_file", |arg| arg.requires("admin")),
+    mut_arg("timeout", |arg| arg.requires("admin")),
+    mut_arg("json", |arg| arg.help("Print the explanation as JSON"))
+)]
+pub(crate) struct ExplainArgs {
     /// The domain, then descriptors; a comma within a value is written `\,`.
     #[arg(value_name = "DOMAIN KEY=VALUE[,...]", required = true)]
-    pub words: Vec<OsString>,
-    /// A directory with rules, or a rules file; may be repeated. Without it, the directory that the service
-    /// would read.
+    words: Vec<OsString>,
+    /// A rules file, or a directory of them; may be repeated. By default the directory that the service would read.
     #[arg(long, value_name = "PATH")]
-    pub rules: Vec<PathBuf>,
-    /// The hits of each descriptor; 0 looks without counting.
+    rules: Vec<PathBuf>,
+    /// The hits of each descriptor; 0 hits are not counted.
     #[arg(long, value_name = "N", default_value_t = 1)]
-    pub hits: u32,
+    hits: u32,
     /// A file of overrides to apply, CSV with a header or JSON lines; by default `OVERRIDES_FILE`, if set.
     /// `tollgate override list --csv` writes one.
     #[arg(long, value_name = "FILE", conflicts_with = "admin")]
-    pub overrides: Option<PathBuf>,
-    /// The address of an admin API, whose overrides are applied: http://host:port, https://host:port, host:port or
-    /// `unix:/path`.
-    #[arg(long, value_name = "URL")]
-    pub admin: Option<Address>,
-    /// A file whose first token is sent; by default `ADMIN_TOKEN_FILE`, if set.
-    #[arg(long, value_name = "FILE", requires = "admin")]
-    pub token_file: Option<PathBuf>,
-    /// How long to wait for a reply of the admin API; by default 5s.
-    #[arg(long, value_name = "DURATION", value_parser = timeout, requires = "admin")]
-    pub timeout: Option<Duration>,
-    /// TLS to the admin API.
+    overrides: Option<PathBuf>,
     #[command(flatten)]
-    pub tls: TlsArgs,
-    /// How the rules are read.
+    reading: ReadingArgs,
     #[command(flatten)]
-    pub reading: ReadingArgs,
-    /// Print the explanation as JSON.
-    #[arg(long)]
-    pub json: bool,
+    admin: AdminArgs,
+}
+
+/// A request to be explained.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Query {
+    domain: String,
+    /// At least one.
+    descriptors: Vec<Descriptor>,
+    /// The hits of each descriptor.
+    hits: u32,
 }
 
 /// An explained request.
@@ -79,120 +75,78 @@ struct Explained<'r> {
     query: &'r Query,
     rules: &'r RuleSet,
     now: Time,
-    domain: DomainLookup<'r>,
+    /// The message about a domain that no rules file has; then there are no outcomes.
+    unknown_domain: Option<String>,
+    /// One for each descriptor of the request.
+    outcomes: Vec<Outcome<'r>>,
     /// The response when every limit is exceeded.
     over_limit: Answer,
 }
 
-/// The request's domain among those of the rules.
-enum DomainLookup<'r> {
-    /// No rules file has it.
-    Unknown { similar: Option<&'r str>, known: Vec<&'r str> },
-    /// Each descriptor, in the request's order.
-    Known(Vec<Outcome<'r>>),
-}
-
-/// What becomes of one descriptor.
+/// The outcome of one descriptor.
 struct Outcome<'r> {
     descriptor: &'r Descriptor,
     path: Path<'r>,
     /// The limits of the matching rule.
     limits: Vec<LimitOutcome<'r>>,
-    /// The override that applies, with its limit in place of the rule's and the key of its counter.
-    steered: Option<(Found, OverrideLimit)>,
+    /// The override that applies, with its limit, which replaces the rule's, and the key of its counter.
+    applied: Option<(Found, OverrideLimit)>,
 }
 
-/// What becomes of one limit of a rule.
+/// The outcome of one limit of a rule: it is counted, or replaced.
 struct LimitOutcome<'r> {
     limit: &'r Limit,
-    counting: Counting<'r>,
+    /// The key of its counter.
+    counter: Option<String>,
+    /// The rule of another descriptor that replaces the limit.
+    replaced_by: Option<&'r Node>,
 }
 
-enum Counting<'r> {
-    /// Under this key.
-    Key(String),
-    /// Not at all: this rule of another descriptor replaces the limit.
-    ReplacedBy(&'r Node),
-}
-
-/// Explains a request. The verdict is yes when every descriptor matches a rule.
-#[must_use]
-pub fn run(args: &ExplainArgs, environment: &Environment) -> Verdict {
-    match explained(args, environment, SystemClock.now()) {
-        Ok((text, all_match)) => {
-            if args.json {
-                terminal::print_data(&text);
-            } else {
-                terminal::print(&text);
-            }
-            all_match.into()
-        }
-        Err(reason) => {
-            terminal::print_error(&reason);
-            Verdict::Unknown
-        }
-    }
-}
-
-/// The explanation, and whether every descriptor matches a rule.
-fn explained(args: &ExplainArgs, environment: &Environment, now: Time) -> Result<(String, bool), String> {
+/// Explains a request. The verdict is yes if every descriptor matches a rule.
+pub(crate) fn run(args: &ExplainArgs, environment: &Environment) -> Result<Verdict, Failure> {
+    let now = SystemClock.now();
     let (query, more) = Query::read(&args.words, !args.rules.is_empty(), args.hits)?;
-    let lines = |problems: Vec<String>| format!("invalid settings:\n  {}", problems.join("\n  "));
-    let settings = environment.settings().map_err(lines)?.0;
-    let policy = app::policy(&settings);
+    let settings = environment.settings()?.0;
     let file = args.overrides.as_deref().or(settings.overrides.file.as_deref());
-    let overrides = match (&args.admin, file) {
-        (Some(admin), _) => overrides_in_force(admin, args, environment, &query)?,
+    let overrides = match (&args.admin.admin, file) {
+        (Some(_), _) => overrides_in_force(&args.admin, environment, &query)?,
         (None, Some(path)) => read_overrides(path, now)?,
         (None, None) => Index::default(),
     };
     let paths: Vec<PathBuf> = args.rules.iter().cloned().chain(more.iter().map(PathBuf::from)).collect();
-    let read = rules_files::read(&paths, args.reading, environment);
-    let (reading, options) = read.map_err(|problems| problems.join("\n  "))?;
+    let (reading, options) = rules_files::read(&paths, args.reading, environment)?;
     let mut report = Report::new(reading, options, false);
     let Some(rules) = report.rules.take() else {
-        return Err(format!("the rules are invalid:\n{}", report.text().trim_end()));
+        return Err(format!("the rules are invalid:\n{}", report.text().trim_end()).into());
     };
     let served = Served { rules, attached: Handles::default() };
-    let explained = explain(&query, &served, &overrides, &policy, now)?;
-    let text = if args.json { json::of(&explained) } else { text::of(&explained) };
-    Ok((text, explained.all_match()))
+    let explained = explain(&query, &served, &overrides, &app::policy(&settings), now)?;
+    if args.admin.json {
+        terminal::print_data(&json::of(&explained));
+    } else {
+        terminal::print(&text::of(&explained));
+    }
+    Ok(explained.all_match().into())
 }
 
-/// The overrides in force at a service.
-fn overrides_in_force(
-    admin: &Address,
-    args: &ExplainArgs,
-    environment: &Environment,
-    query: &Query,
-) -> Result<Index, String> {
-    let admin = AdminArgs {
-        admin: Some(admin.clone()),
-        token_file: args.token_file.clone(),
-        json: false,
-        timeout: args.timeout,
-        tls: args.tls.clone(),
-    };
-    let typed = query.descriptors.iter().map(|descriptor| {
-        let entries = descriptor.entries().iter();
-        entries::write(entries.map(|(key, value)| (key.as_str(), value.into())))
-    });
-    let all = overrides::in_force(&admin, environment, &query.domain, typed);
+/// The overrides of a service that may apply to the request.
+fn overrides_in_force(admin: &AdminArgs, environment: &Environment, query: &Query) -> Result<Index, Failure> {
+    let descriptors = query.descriptors.iter().map(ToString::to_string);
     let index = Index::default();
     let mut draft = index.draft();
-    for one in all.map_err(|failure| failure.to_string())? {
+    for one in overrides::in_force(admin, environment, &query.domain, descriptors)? {
         index.add_to(&mut draft, &one)?;
     }
     index.add(&draft)?;
     Ok(index)
 }
 
-/// The overrides of a file. Those that have ended are left out.
+/// The overrides of a file, without those that have expired.
 fn read_overrides(path: &std::path::Path, now: Time) -> Result<Index, String> {
-    let failed = |error: &dyn std::fmt::Display| format!("overrides {}: {error}", path.display());
-    let file = std::fs::File::open(path).map_err(|error| failed(&error))?;
+    let failed = |error: &dyn fmt::Display| format!("overrides {}: {error}", path.display());
+    let file = File::open(path).map_err(|error| failed(&error))?;
     let is_csv = path.extension().is_some_and(|name| name.eq_ignore_ascii_case("csv"));
-    let source = Source::new(std::io::BufReader::new(file), is_csv, Time::default());
+    let source = Source::new(BufReader::new(file), is_csv, Time::default());
     let mut source = source.map_err(|error| failed(&error))?;
     let index = Index::default();
     let mut draft = index.draft();
@@ -215,12 +169,13 @@ fn explain<'r>(
     let preview =
         limiter::preview(&request, served, overrides, policy, now).map_err(|error| error.to_string())?;
     let rules = &served.rules;
-    let explained = |domain| Explained { query, rules, now, domain, over_limit: preview.over_limit };
+    let (unknown_domain, outcomes) = (None, Vec::new());
+    let explained = Explained { query, rules, now, unknown_domain, outcomes, over_limit: preview.over_limit };
     let Some(domain) = rules.domain(&query.domain) else {
-        let mut known: Vec<&str> = rules.domains().map(|domain| &*domain.name).collect();
-        known.sort_unstable();
-        let similar = nearest(&query.domain, known.iter().copied());
-        return Ok(explained(DomainLookup::Unknown { similar, known }));
+        return Ok(Explained {
+            unknown_domain: Some(unknown_domain_message(&query.domain, rules)),
+            ..explained
+        });
     };
     let paths: Vec<Path<'r>> =
         request.descriptors.iter().map(|descriptor| path::walk(domain, &descriptor.entries)).collect();
@@ -231,30 +186,69 @@ fn explain<'r>(
         matched.iter().find(|(_, rule)| replaces(rule)).map(|(node, _)| *node)
     };
     let outcomes = query.descriptors.iter().zip(paths).zip(preview.counters).zip(preview.overrides);
-    let outcomes = outcomes.map(|(((descriptor, path), counters), steered)| {
+    let outcomes = outcomes.map(|(((descriptor, path), counters), applied)| {
         let limits = path.matched().and_then(|(_, rule)| rule.limits()).into_iter().flat_map(Limits::iter);
-        let limits = limits.zip(counters).filter_map(|(limit, key)| {
-            let replaced = || replacing(limit).map(Counting::ReplacedBy);
-            Some(LimitOutcome { limit, counting: key.map(Counting::Key).or_else(replaced)? })
+        let limits = limits.zip(counters).filter_map(|(limit, counter)| {
+            let replaced_by = if counter.is_some() { None } else { Some(replacing(limit)?) };
+            Some(LimitOutcome { limit, counter, replaced_by })
         });
-        Outcome { descriptor, limits: limits.collect(), path, steered }
+        Outcome { descriptor, limits: limits.collect(), path, applied }
     });
-    let outcomes = outcomes.collect();
-    Ok(explained(DomainLookup::Known(outcomes)))
+    Ok(Explained { outcomes: outcomes.collect(), ..explained })
+}
+
+/// `unknown domain "shops"; did you mean "shop"?`
+fn unknown_domain_message(domain: &str, rules: &RuleSet) -> String {
+    let mut known: Vec<&str> = rules.domains().map(|domain| &*domain.name).collect();
+    known.sort_unstable();
+    let hint = match nearest(domain, known.iter().copied()) {
+        Some(similar) => format!("did you mean {similar:?}?"),
+        None if known.is_empty() => "the rules define no domain".to_owned(),
+        None => format!("known: {}", known.join(", ")),
+    };
+    format!("unknown domain {domain:?}; {hint}")
+}
+
+const EXPECTED: &str = "expected a domain and descriptors: DOMAIN KEY=VALUE[,KEY=VALUE]...";
+
+impl Query {
+    /// Reads `DOMAIN KEY=VALUE,... ...`, or the older form: paths of rules, then one argument with the domain and a
+    /// descriptor. Returns the query and the paths.
+    fn read(words: &[OsString], rules_are_named: bool, hits: u32) -> Result<(Self, &[OsString]), String> {
+        let (last, before) = words.split_last().ok_or(EXPECTED)?;
+        let text = last.to_string_lossy();
+        let one_argument = text.trim().split_once(' ').filter(|(domain, _)| !domain.contains('='));
+        if let (Some((domain, descriptor)), true) = (one_argument, before.is_empty() || !rules_are_named) {
+            let descriptors = vec![descriptor.trim_start().parse()?];
+            return Ok((Self { domain: domain.to_owned(), descriptors, hits }, before));
+        }
+        let (domain, descriptors) =
+            words.split_first().filter(|(_, rest)| !rest.is_empty()).ok_or(EXPECTED)?;
+        let descriptors = descriptors.iter().map(|word| word.to_string_lossy().parse());
+        let descriptors = descriptors.collect::<Result<Vec<Descriptor>, String>>();
+        let descriptors = descriptors.map_err(|reason| format!("{reason}; {EXPECTED}"))?;
+        Ok((Self { domain: domain.to_string_lossy().into_owned(), descriptors, hits }, &[]))
+    }
+
+    fn to_request(&self) -> limiter::Request<'_> {
+        let descriptors = self.descriptors.iter().map(|descriptor| {
+            let entries = descriptor.0.iter().map(|(key, value)| limiter::Entry { key, value });
+            let hits_addend = (self.hits == 0).then_some(0);
+            limiter::Descriptor { entries: entries.collect(), hits_addend, ..limiter::Descriptor::default() }
+        });
+        limiter::Request {
+            domain: &self.domain,
+            descriptors: descriptors.collect(),
+            hits_addend: self.hits,
+            ..limiter::Request::default()
+        }
+    }
 }
 
 impl Explained<'_> {
-    fn outcomes(&self) -> &[Outcome<'_>] {
-        match &self.domain {
-            DomainLookup::Known(outcomes) => outcomes,
-            DomainLookup::Unknown { .. } => &[],
-        }
-    }
-
-    /// True when every descriptor matches a rule.
+    /// True if every descriptor matches a rule.
     fn all_match(&self) -> bool {
-        let outcomes = self.outcomes();
-        !outcomes.is_empty() && outcomes.iter().all(|outcome| outcome.rule().is_some())
+        !self.outcomes.is_empty() && self.outcomes.iter().all(|outcome| outcome.path.matched().is_some())
     }
 
     /// `shop.yaml:4`
@@ -270,11 +264,7 @@ impl<'r> Outcome<'r> {
 
     /// The rule that replaces every limit of this descriptor's rule.
     fn replaced_by(&self) -> Option<&'r Node> {
-        let replacing = |limit: &LimitOutcome<'r>| match limit.counting {
-            Counting::ReplacedBy(node) => Some(node),
-            Counting::Key(_) => None,
-        };
-        let first = replacing(self.limits.first()?)?;
-        self.limits.iter().all(|limit| replacing(limit).is_some()).then_some(first)
+        let first = self.limits.first()?.replaced_by;
+        self.limits.iter().all(|limit| limit.replaced_by.is_some()).then_some(first).flatten()
     }
 }

@@ -1,8 +1,7 @@
-//! The path of a descriptor's entries down the rules: the descriptor of each level that matched, the near
-//! ones that did not, and why.
+//! The path of a descriptor's entries down the rules: on each level the descriptor that matched, near descriptors that
+//! did not, and why.
 //!
-//! A pure function of rules and entries. It takes the matcher's own steps, so that it cannot end elsewhere
-//! than a request does.
+//! It uses the matcher's steps, so that it finds the rule that a request matches.
 
 use crate::rules::{
     Entry, How, Rule,
@@ -11,7 +10,7 @@ use crate::rules::{
     wildcard::Pattern,
 };
 
-/// The most near descriptors of a level that are listed.
+/// The maximum number of near descriptors of a level.
 const MAX_NEAR: usize = 8;
 
 /// The levels that the entries reached, and the end of the path.
@@ -28,15 +27,24 @@ pub(super) struct Step<'r> {
     pub(super) matched: Option<Match<'r>>,
     /// Near descriptors, at most [`MAX_NEAR`].
     pub(super) near: Vec<Near<'r>>,
-    /// How many more descriptors the level has.
+    /// The number of other descriptors on the level.
     pub(super) others: usize,
 }
 
-/// The descriptor that an entry matched.
+/// The descriptor that an entry matches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Match<'r> {
     pub(super) node: &'r Node,
     pub(super) how: How,
+}
+
+/// How an entry matches, in JSON and in text.
+pub(super) fn words(how: How) -> (&'static str, &'static str) {
+    match how {
+        How::Exact => ("exact", "exact value"),
+        How::Wildcard => ("wildcard", "the pattern matches"),
+        How::Bare => ("any_value", "any value"),
+    }
 }
 
 /// A descriptor that was not chosen.
@@ -46,7 +54,7 @@ pub(super) struct Near<'r> {
     pub(super) why: Why,
 }
 
-/// Why a descriptor was not chosen, from near to far.
+/// Why a descriptor was not chosen, the nearest first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Why {
     /// It matches, but an exact value takes precedence.
@@ -65,18 +73,17 @@ pub(super) enum Why {
     OtherKey,
 }
 
-/// The end of the path.
 #[derive(Debug)]
 pub(super) enum End<'r> {
     /// A rule, and the descriptor that has it.
     Rule(&'r Node, &'r Rule),
-    /// An entry, the last of the levels, matched nothing.
+    /// The last entry matches no descriptor.
     NoMatch,
-    /// The rules end above this entry, by its index.
+    /// No level is left for the entry with this index.
     TooManyEntries { first: usize },
-    /// The last level has no limit, but further levels.
+    /// The last descriptor has no limit, but descriptors below it.
     TooFewEntries { below: Vec<&'r str> },
-    /// The last level has no limit and no further levels: an exemption.
+    /// The last descriptor has no limit and nothing below it: an exemption.
     NoLimit(&'r Node),
 }
 
@@ -91,9 +98,29 @@ impl<'r> Path<'r> {
 }
 
 impl Why {
-    /// True where the descriptor matches and another one takes precedence.
+    /// True if the descriptor matches and another one takes precedence.
     pub(super) fn matches(self) -> bool {
         matches!(self, Self::AfterExact | Self::AfterWildcard | Self::AfterValue)
+    }
+
+    /// The reason in JSON and in text.
+    pub(super) fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::AfterExact => {
+                ("exact_takes_precedence", "matches too, but an exact value takes precedence")
+            }
+            Self::AfterWildcard => (
+                "earlier_wildcard_takes_precedence",
+                "matches too, but is after the other pattern in the file",
+            ),
+            Self::AfterValue => {
+                ("wildcard_takes_precedence", "matches too, but a pattern takes precedence over any value")
+            }
+            Self::OtherValue => ("other_value", "another value"),
+            Self::OtherPattern => ("other_pattern", "the pattern does not match"),
+            Self::Similar => ("similar_spelling", "similar spelling"),
+            Self::OtherKey => ("other_key", "another key"),
+        }
     }
 }
 
@@ -144,7 +171,7 @@ fn step_of<'r>(level: &'r Level, entry: &impl Entry, matched: Option<Match<'r>>)
             }
         }
     }
-    // Descriptors of other keys are of interest only where there is nothing nearer.
+    // Descriptors of other keys are listed only if there is nothing nearer.
     if matched.is_some() || near.iter().any(|near| near.why != Why::OtherKey) {
         near.retain(|near| near.why != Why::OtherKey);
     }

@@ -1,4 +1,4 @@
-//! The path down the rules, what stands near it, and how both are printed.
+//! The path down the rules, the descriptors near it, and the output.
 
 use proptest::prelude::*;
 
@@ -78,7 +78,7 @@ fn explained(words: &str) -> (String, serde_json::Value) {
 }
 
 #[test]
-fn prints_the_rule_what_stands_near_the_counter_and_the_response() {
+fn prints_the_rule_near_descriptors_the_counter_and_the_response() {
     let (text, json) = explain_hits("shop client=bob", 1, |policy| {
         policy.response.retry_after = Some("Retry-After".into());
         policy.response.policy_headers = true;
@@ -126,7 +126,7 @@ over-limit response
 }
 
 #[test]
-fn a_request_that_is_never_over_limit_says_why() {
+fn a_request_that_is_never_over_limit_has_a_reason() {
     for (words, end) in [
         ("shop client=ann", "\nnever over limit: shadow_mode\n"),
         ("shop free=1", "\n  unlimited: every request is allowed, and nothing is counted\n"),
@@ -325,4 +325,52 @@ fn overrides_are_explained() {
         "{text}"
     );
     assert_eq!(explained("shop client=ann").1, serde_json::Value::Null);
+}
+
+fn read(words: &[&str], rules_are_named: bool) -> Result<(Query, Vec<OsString>), String> {
+    let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+    Query::read(&words, rules_are_named, 1).map(|(query, paths)| (query, paths.to_vec()))
+}
+
+#[test]
+fn a_domain_and_descriptors_are_separate_words() {
+    for rules_are_named in [false, true] {
+        let (query, paths) = read(&["shop", "name=ann lee,path=/", "a=b"], rules_are_named).unwrap();
+        let request = query.to_request();
+        let entries: Vec<Vec<_>> = request
+            .descriptors
+            .iter()
+            .map(|descriptor| descriptor.entries.iter().map(|entry| (entry.key, entry.value)).collect())
+            .collect();
+        assert_eq!(entries, [vec![("name", "ann lee"), ("path", "/")], vec![("a", "b")]]);
+        assert_eq!((request.domain, paths.len()), ("shop", 0));
+    }
+}
+
+#[test]
+fn one_argument_may_hold_both_and_follow_paths() {
+    for (words, rules_are_named, count) in [
+        (&[" shop  name=ann lee,path=/"][..], true, 0),
+        (&["shop name=ann lee"], false, 0),
+        (&["a.yaml", "b", "shop name=ann lee"], false, 2),
+    ] {
+        let (query, paths) = read(words, rules_are_named).unwrap();
+        assert_eq!((query.domain.as_str(), paths.len()), ("shop", count), "{words:?}");
+        assert_eq!(query.descriptors[0].0[0], ("name".to_owned(), "ann lee".to_owned()));
+    }
+}
+
+#[test]
+fn rejects_other_words_with_a_reason() {
+    for (words, reason) in [
+        (&["shop"][..], "expected a domain"),
+        (&["name=ann"], "expected a domain"),
+        (&[], "expected a domain"),
+        (&["shop", "name"], "\"name\" has no ="),
+        (&["shop name"], "\"name\" has no ="),
+        (&["a.yaml", "shop", "k"], "\"shop\" has no ="),
+    ] {
+        let error = read(words, false).unwrap_err();
+        assert!(error.contains(reason), "{words:?}: {error}");
+    }
 }

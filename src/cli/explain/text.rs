@@ -1,31 +1,28 @@
-//! An explanation for people.
+//! An explanation as text.
 
 use std::fmt::Write as _;
 
 use super::{
-    Counting, DomainLookup, Explained, LimitOutcome, Outcome,
-    path::{End, Path, Step, Why},
+    Explained, LimitOutcome, Outcome,
+    path::{End, Path, Step, words},
 };
 use crate::{
     cli::terminal::{BOLD, DIM, ERROR, GOOD, PLACE, WARNING, count, paint},
     limiter::{Code, OverrideLimit, algorithm::Algorithm},
     overrides::{Action, Found, model::timestamp},
-    rules::{Allowance, How, Limit, Rule},
+    rules::{Allowance, Limit, Rule, model::Node},
 };
 
 /// The explanation, with colours.
 pub(super) fn of(explained: &Explained<'_>) -> String {
     let mut text = String::new();
-    match &explained.domain {
+    if let Some(unknown) = &explained.unknown_domain {
         // Writing to a String cannot fail, here and below.
-        DomainLookup::Unknown { .. } => drop(writeln!(text, "{}", paint(ERROR, &unknown_domain(explained)))),
-        DomainLookup::Known(outcomes) => {
-            for outcome in outcomes {
-                add_outcome(&mut text, outcome, explained);
-                text.push('\n');
-            }
-            text.pop();
-        }
+        let _ = writeln!(text, "{}", paint(ERROR, unknown));
+    }
+    for (index, outcome) in explained.outcomes.iter().enumerate() {
+        text.push_str(if index > 0 { "\n" } else { "" });
+        add_outcome(&mut text, outcome, explained);
     }
     add_response(&mut text, explained);
     text
@@ -43,14 +40,14 @@ fn add_outcome(text: &mut String, outcome: &Outcome<'_>, explained: &Explained<'
         paint(BOLD, &outcome.descriptor.to_string()),
         paint(style, &summary(outcome, explained))
     );
-    let entries = outcome.descriptor.entries();
+    let entries = &outcome.descriptor.0;
     for (step, (key, value)) in outcome.path.levels.iter().zip(entries) {
-        // A single entry is the descriptor itself, which stands above.
+        // A single entry is the descriptor in the line above.
         let heading = if entries.len() > 1 { format!("\n  {key}={value}\n") } else { String::new() };
         text.push_str(&heading);
         add_step(text, step, explained);
     }
-    if let Some((found, limit)) = &outcome.steered {
+    if let Some((found, limit)) = &outcome.applied {
         add_override(text, *found, limit.as_ref(), explained);
         if !matches!(found.action, Action::Shadow) {
             return;
@@ -84,7 +81,7 @@ fn add_override(text: &mut String, found: Found, limit: Option<&(Limit, String)>
 /// The result of one descriptor in a line: `matches rule shop.client (shop.yaml:4)`.
 pub(super) fn summary(outcome: &Outcome<'_>, explained: &Explained<'_>) -> String {
     let Path { levels, end } = &outcome.path;
-    let entries = outcome.descriptor.entries();
+    let entries = &outcome.descriptor.0;
     let entry =
         |index: usize| entries.get(index).map(|(key, value)| format!("{key}={value}")).unwrap_or_default();
     let place = |node| match explained.place(node) {
@@ -95,15 +92,13 @@ pub(super) fn summary(outcome: &Outcome<'_>, explained: &Explained<'_>) -> Strin
     match end {
         End::Rule(node, rule) => match outcome.replaced_by() {
             None => format!("matches rule {}{}{}", rule.full_key, place(node), modes(rule)),
-            Some(by) => {
-                let name = by.rule.as_ref().map_or("", |rule| &rule.full_key);
-                format!(
-                    "matches rule {}{}, which is replaced by {name}{}",
-                    rule.full_key,
-                    place(node),
-                    place(by)
-                )
-            }
+            Some(by) => format!(
+                "matches rule {}{}, which is replaced by {}{}",
+                rule.full_key,
+                place(node),
+                full_key(by),
+                place(by)
+            ),
         },
         End::NoMatch => {
             format!("no rule matches: no descriptor matches {}", entry(levels.len().saturating_sub(1)))
@@ -122,17 +117,6 @@ pub(super) fn summary(outcome: &Outcome<'_>, explained: &Explained<'_>) -> Strin
     }
 }
 
-/// `unknown domain "shops"; did you mean "shop"?`
-pub(super) fn unknown_domain(explained: &Explained<'_>) -> String {
-    let DomainLookup::Unknown { similar, known } = &explained.domain else { return String::new() };
-    let hint = match (similar, &**known) {
-        (Some(similar), _) => format!("did you mean {similar:?}?"),
-        (None, []) => "the rules define no domain".to_owned(),
-        (None, known) => format!("known: {}", known.join(", ")),
-    };
-    format!("unknown domain {:?}; {hint}", explained.query.domain)
-}
-
 fn modes(rule: &Rule) -> &'static str {
     match (rule.shadow_mode, rule.quota_mode) {
         (false, false) => "",
@@ -143,10 +127,10 @@ fn modes(rule: &Rule) -> &'static str {
 }
 
 fn add_step(text: &mut String, step: &Step<'_>, explained: &Explained<'_>) {
-    let matched = step.matched.map(|matched| (GOOD, "match", matched.node, how(matched.how)));
+    let matched = step.matched.map(|matched| (GOOD, "match", matched.node, words(matched.how).1));
     let near = step.near.iter().map(|near| {
         let (style, label) = if near.why.matches() { (WARNING, "outranked") } else { (DIM, "no match") };
-        (style, label, near.node, why(near.why))
+        (style, label, near.node, near.why.words().1)
     });
     let lines: Vec<_> = matched
         .into_iter()
@@ -166,47 +150,22 @@ fn add_step(text: &mut String, step: &Step<'_>, explained: &Explained<'_>) {
     }
 }
 
-fn how(how: How) -> &'static str {
-    match how {
-        How::Exact => "exact value",
-        How::Wildcard => "the pattern matches",
-        How::Bare => "any value",
-    }
-}
-
-fn why(why: Why) -> &'static str {
-    match why {
-        Why::AfterExact => "matches too, but an exact value takes precedence",
-        Why::AfterWildcard => "matches too, but stands after the other pattern in the file",
-        Why::AfterValue => "matches too, but a pattern takes precedence over any value",
-        Why::OtherValue => "another value",
-        Why::OtherPattern => "the pattern does not match",
-        Why::Similar => "similar spelling",
-        Why::OtherKey => "another key",
-    }
+fn full_key(node: &Node) -> &str {
+    node.rule.as_ref().map_or("", |rule| &rule.full_key)
 }
 
 fn add_limit(text: &mut String, limit: &LimitOutcome<'_>, explained: &Explained<'_>) {
     let _ = writeln!(text, "\n  {}", limit_line(limit.limit, explained));
-    match &limit.counting {
-        Counting::Key(key) => {
-            let hits = explained.query.hits;
-            let hits =
-                if hits == 1 { String::new() } else { format!("{} under ", count(hits as usize, "hit")) };
-            let _ = writeln!(text, "    counter {hits}{key}");
-        }
-        Counting::ReplacedBy(node) => {
-            let name = node.rule.as_ref().map_or("", |rule| &rule.full_key);
-            let _ = writeln!(text, "    not counted: replaced by {name}");
-        }
+    let hits = explained.query.hits;
+    if let Some(key) = &limit.counter {
+        let hits = if hits == 1 { String::new() } else { format!("{} under ", count(hits, "hit")) };
+        let _ = writeln!(text, "    counter {hits}{key}");
     }
-    let capacity = limit.limit.algorithm.capacity();
-    if explained.query.hits > capacity {
-        let _ = writeln!(
-            text,
-            "    {} exceed it at once: always over limit",
-            count(explained.query.hits as usize, "hit")
-        );
+    if let Some(node) = limit.replaced_by {
+        let _ = writeln!(text, "    not counted: replaced by {}", full_key(node));
+    }
+    if hits > limit.limit.algorithm.capacity() {
+        let _ = writeln!(text, "    {} exceed it at once: always over limit", count(hits, "hit"));
     }
 }
 
@@ -227,15 +186,15 @@ fn add_response(text: &mut String, explained: &Explained<'_>) {
     let counted = |outcome: &Outcome<'_>| {
         let is_blocked =
             |(found, limit): &(Found, OverrideLimit)| limit.is_some() || found.action == Action::Block;
-        outcome.limits.iter().any(|limit| matches!(limit.counting, Counting::Key(_)))
-            || outcome.steered.as_ref().is_some_and(is_blocked)
+        outcome.limits.iter().any(|limit| limit.counter.is_some())
+            || outcome.applied.as_ref().is_some_and(is_blocked)
     };
-    let Some(counted) = explained.outcomes().iter().find(|outcome| counted(outcome)) else { return };
+    let Some(counted) = explained.outcomes.iter().find(|outcome| counted(outcome)) else { return };
     let response = &explained.over_limit;
     if response.code == Code::Ok {
         let reason = match counted.rule() {
-            _ if explained.query.hits == 0 => "0 hits only look",
-            _ if counted.steered.as_ref().is_some_and(|(found, _)| found.action == Action::Shadow) => {
+            _ if explained.query.hits == 0 => "0 hits are not counted",
+            _ if counted.applied.as_ref().is_some_and(|(found, _)| found.action == Action::Shadow) => {
                 "override shadow"
             }
             Some(rule) if rule.shadow_mode => "shadow_mode",

@@ -1,31 +1,47 @@
-//! A response for people, and the same as JSON.
+//! A response as text and as JSON.
 
 use std::{borrow::Cow, fmt::Write as _};
 
 use prost::Message;
-use prost_reflect::{DescriptorPool, DynamicMessage};
+use prost_reflect::DynamicMessage;
 
-use super::{Descriptor, failure::Failure};
-use crate::cli::terminal::{ERROR, GOOD, paint};
-use crate::proto::{
-    DESCRIPTORS,
-    envoy::{
-        config::core::v3::HeaderValue,
-        service::ratelimit::v3::{
-            RateLimitResponse,
-            rate_limit_response::{Code, DescriptorStatus, RateLimit},
+use super::Descriptor;
+use crate::{
+    cli::terminal::{ERROR, Failure, GOOD, paint},
+    proto::{
+        self,
+        envoy::{
+            config::core::v3::HeaderValue,
+            service::ratelimit::v3::{
+                RateLimitResponse,
+                rate_limit_response::{Code, DescriptorStatus, RateLimit},
+            },
         },
     },
+    text::printable,
 };
 
 /// The response in proto3's JSON mapping, indented.
 pub(super) fn json(response: &RateLimitResponse) -> Result<String, Failure> {
-    let message = reflected("envoy.service.ratelimit.v3.RateLimitResponse", response)?;
-    let text = serde_json::to_string_pretty(&message).map_err(|error| Failure::unprintable(&error))?;
-    Ok(text + "\n")
+    mapped("envoy.service.ratelimit.v3.RateLimitResponse", response, serde_json::to_string_pretty)
+        .map(|text| text + "\n")
 }
 
-/// The overall code, a line for each descriptor, and what else the response has. `unknown_domain` is the
+/// A message in proto3's JSON mapping.
+fn mapped(
+    name: &str,
+    message: &impl Message,
+    write: fn(&DynamicMessage) -> serde_json::Result<String>,
+) -> Result<String, Failure> {
+    let mapped = proto::reflected(name, message)
+        .and_then(|message| write(&message).map_err(|error| error.to_string()));
+    mapped.map_err(|error| {
+        let what = format!("the response cannot be printed: {error}");
+        Failure::new(what, "the server may use another version of the API")
+    })
+}
+
+/// The overall code, a line for each descriptor, and the other fields of the response. `unknown_domain` is the
 /// message about a domain that the service does not have.
 pub(super) fn text(
     descriptors: &[Descriptor],
@@ -39,7 +55,7 @@ pub(super) fn text(
     let mut text = format!("{}\n", paint(style, response.overall_code().as_str_name()));
     let no_rule = match unknown_domain {
         Some(unknown) => unknown,
-        // The response does not say which of the two it is.
+        // The response does not show which of the two it is.
         None if response.statuses.iter().any(|status| status.current_limit.is_some()) => {
             "no rule matches, or another one replaces it"
         }
@@ -57,19 +73,10 @@ pub(super) fn text(
     add_headers(&mut text, "request headers", &response.request_headers_to_add);
     add_body(&mut text, &response.raw_body);
     if let Some(metadata) = &response.dynamic_metadata {
-        let metadata = reflected("google.protobuf.Struct", metadata)?;
-        let metadata = serde_json::to_string(&metadata).map_err(|error| Failure::unprintable(&error))?;
+        let metadata = mapped("google.protobuf.Struct", metadata, serde_json::to_string)?;
         let _ = writeln!(text, "dynamic metadata\n  {metadata}");
     }
     Ok(text)
-}
-
-/// A message with its descriptor, which JSON needs.
-fn reflected(name: &str, message: &impl Message) -> Result<DynamicMessage, Failure> {
-    let pool = DescriptorPool::decode(DESCRIPTORS).map_err(|error| Failure::unprintable(&error))?;
-    let descriptor = pool.get_message_by_name(name).ok_or_else(|| Failure::unprintable(&name))?;
-    let bytes = message.encode_to_vec();
-    DynamicMessage::decode(descriptor, &*bytes).map_err(|error| Failure::unprintable(&error))
 }
 
 /// `OK, 2 of 3 per minute remaining, resets in 17s, limit "name"`
@@ -77,7 +84,7 @@ fn status_line(status: &DescriptorStatus, no_rule: &str) -> String {
     let style = if status.code() == Code::Ok { GOOD } else { ERROR };
     let code = paint(style, status.code().as_str_name());
     let Some(limit) = &status.current_limit else {
-        // An unlimited rule has no limit, but the largest remainder there is.
+        // The status of an unlimited rule has no limit and the maximum of `limit_remaining`.
         let reason = if status.limit_remaining == u32::MAX { "unlimited" } else { no_rule };
         return format!("{code}, {reason}");
     };
@@ -101,7 +108,7 @@ fn add_headers(text: &mut String, title: &str, headers: &[HeaderValue]) {
     for HeaderValue { key, value, raw_value } in headers {
         let value =
             if value.is_empty() { String::from_utf8_lossy(raw_value) } else { Cow::Borrowed(value.as_str()) };
-        let _ = writeln!(text, "  {key}: {}", value.escape_debug());
+        let _ = writeln!(text, "  {}: {}", printable(key), printable(&value));
     }
 }
 
@@ -110,12 +117,7 @@ fn add_body(text: &mut String, body: &[u8]) {
         let _ = writeln!(text, "body");
     }
     for line in String::from_utf8_lossy(body).lines() {
-        // Control characters would move the cursor of the terminal.
-        let shown = line.chars().flat_map(|letter| match letter {
-            control if control.is_control() => control.escape_debug().collect(),
-            letter => vec![letter],
-        });
-        let _ = writeln!(text, "  {}", shown.collect::<String>());
+        let _ = writeln!(text, "  {}", printable(line));
     }
 }
 

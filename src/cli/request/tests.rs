@@ -27,7 +27,7 @@ fn args(addr: &str) -> RequestArgs {
 
 /// Calls the server that these arguments name.
 async fn send(args: &RequestArgs) -> Result<RateLimitResponse, Failure> {
-    call(&Server::new(args.addr.as_ref().unwrap(), &args.tls)?, args).await
+    call(&Server::new(args.addr.as_ref().unwrap(), &args.tls, &SERVICE)?, args).await
 }
 
 /// Runs a test where sockets can be used.
@@ -38,7 +38,7 @@ fn with_runtime<T>(test: impl Future<Output = T>) -> T {
 /// Responds with the request: a status for each descriptor, over limit when it counts 7.
 async fn echo(call: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let body = call.into_body().collect().await.unwrap().to_bytes();
-    // Five bytes stand before a message of gRPC: not compressed, and its length.
+    // Five bytes precede a message of gRPC: the compression flag and the length.
     let request = RateLimitRequest::decode(&body[5..]).unwrap();
     if request.domain.is_empty() {
         let refused =
@@ -95,7 +95,7 @@ fn an_error_of_the_server_is_printed() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_named() {
+fn the_error_of_an_unreachable_server_names_it() {
     let printed = with_runtime(async {
         let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         (address, send(&args(&format!("http://{address}"))).await.unwrap_err().to_string())
@@ -106,7 +106,7 @@ fn a_server_that_is_not_there_is_named() {
 }
 
 #[test]
-fn a_unix_socket_that_is_not_there_is_named() {
+fn the_error_of_a_missing_unix_socket_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let addr = format!("unix:{}", folder.path().join("none.sock").display());
     let printed = with_runtime(send(&args(&addr))).unwrap_err().to_string();
@@ -142,9 +142,21 @@ fn another_protocol_is_suspected() {
 }
 
 #[test]
-fn refuses_a_timeout_of_zero() {
-    assert_eq!(timeout("20ms"), Ok(Duration::from_millis(20)));
-    for typed in ["0", "0s", "1", "-1s", "soon", ""] {
-        assert!(timeout(typed).is_err(), "{typed:?}");
+fn the_environment_gives_the_default_address() {
+    for (variables, expected) in [
+        (&[][..], Ok("http://127.0.0.1:8081")),
+        (&[("GRPC_PORT", "9081")], Ok("http://127.0.0.1:9081")),
+        (&[("GRPC_HOST", "::"), ("GRPC_PORT", "9081")], Ok("http://127.0.0.1:9081")),
+        (&[("GRPC_HOST", "10.0.0.7")], Ok("http://10.0.0.7:8081")),
+        (&[("GRPC_UDS", "/run/rl.sock"), ("GRPC_PORT", "9081")], Ok("unix:/run/rl.sock")),
+        (&[("GRPC_PORT", "0")], Err(())),
+        (&[("GRPC_PORT", "http")], Err(())),
+    ] {
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let environment = Environment { variables: variables.collect(), cores: 1 };
+        let server = local(&environment)
+            .and_then(|addr| Server::new(&addr, &TlsArgs::default(), &SERVICE))
+            .map(|server| server.to_string());
+        assert_eq!(server.as_deref().map_err(|_| ()), expected);
     }
 }

@@ -1,12 +1,12 @@
-//! `/api/v1/counters`: the counters of one descriptor, read without counting, and reset.
+//! `/api/v1/counters`: reads and resets the counters of one descriptor, without counting.
 
 use http::StatusCode;
+use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use tracing::warn;
 
 use super::{
     Api,
-    overrides::reason,
     reply::{Call, Problem, Reply},
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// `GET /api/v1/counters`: the limits of a descriptor with what is used and left of them.
+/// `GET /api/v1/counters`: the limits of a descriptor with their usage.
 pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = call.query(&["domain", "descriptor"])?;
     let needed = |name: &str, example: &str| {
@@ -30,19 +30,16 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let entries = entries_of_text(needed("descriptor", "KEY=VALUE,…")?);
     let entries = entries.map_err(|error| Problem::bad_request(format!("descriptor: {error}")))?;
     let target = exact(Target::new(domain, entries))?;
-    let counters = api.options.shown.limiter.counters(&request(&target)).await.map_err(problem)?;
+    let counters = api.options.service.limiter.counters(&request(&target)).await.map_err(problem)?;
     let counters = counters.into_iter().next().unwrap_or_default();
     let rule = counters.rule.as_deref();
     let limits: Vec<Json> = counters.limits.iter().map(|state| limit(rule, state)).collect();
-    let steered = counters.overridden.map(steered);
-    Reply::json(&json!({"rule": rule, "override": steered, "limits": limits}))
-}
-
-/// The override of a descriptor.
-fn steered(found: Found) -> Json {
-    let mut fields = serde_json::Map::new();
-    found.action.add_to_json(found.expires, &mut fields);
-    Json::Object(fields)
+    let current = counters.overridden.map(|Found { action, expires, .. }| {
+        let mut fields = serde_json::Map::new();
+        action.add_to_json(expires, &mut fields);
+        fields
+    });
+    Reply::json(&json!({"rule": rule, "override": current, "limits": limits}))
 }
 
 fn limit(rule: Option<&str>, state: &CounterState) -> Json {
@@ -60,50 +57,43 @@ fn limit(rule: Option<&str>, state: &CounterState) -> Json {
     })
 }
 
-/// `POST /api/v1/counters/reset`: the counters of a descriptor are as if they had never been used, in all replicas that
-/// share the store.
+/// The body of a reset.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reset {
+    domain: Option<String>,
+    descriptor: Option<Json>,
+    reason: Option<String>,
+}
+
+/// `POST /api/v1/counters/reset`: resets the counters of a descriptor, in all replicas that share the store.
 pub(super) async fn reset(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let body: Json = call.json()?;
-    let Json::Object(fields) = &body else {
-        return Err(Problem::bad_request("expected an object with domain, descriptor and reason"));
-    };
-    if let Some(name) =
-        fields.keys().find(|name| !["domain", "descriptor", "reason"].contains(&name.as_str()))
-    {
-        let message = format!("unknown field {name:?}; expected domain, descriptor, reason");
-        return Err(Problem::bad_request(message));
-    }
-    let text = |name: &str| match fields.get(name) {
-        None | Some(Json::Null) => Ok(""),
-        Some(Json::String(text)) => Ok(text.as_str()),
-        Some(other) => Err(Problem::bad_request(format!("{name}: expected text, got {other}"))),
-    };
-    let entries = entries_of_json(fields.get("descriptor")).map_err(Problem::bad_request)?;
-    let target = exact(Target::new(text("domain")?, entries))?;
-    let given = reason(text("reason")?);
-    let keys = api.options.shown.limiter.reset_counters(&request(&target)).await.map_err(problem)?;
+    let Reset { domain, descriptor, reason } = call.json()?;
+    let entries = entries_of_json(descriptor.as_ref()).map_err(Problem::bad_request)?;
+    let target = exact(Target::new(&domain.unwrap_or_default(), entries))?;
+    let keys = api.options.service.limiter.reset_counters(&request(&target)).await.map_err(problem)?;
     if keys.is_empty() {
         let message =
-            format!("nothing limits {target}; GET /api/v1/counters shows the limits of a descriptor");
+            format!("no limit applies to {target}; GET /api/v1/counters shows the limits of a descriptor");
         return Err(Problem::new(StatusCode::NOT_FOUND, message));
     }
-    let announced = api.options.shown.keeper.announce_reset(&keys).await;
-    // The counters are reset. Other replicas may refuse by what they remember until the limit's window ends.
+    let announced = api.options.service.keeper.announce_reset(&keys).await;
+    // Without the notification, other replicas may reject by their caches until the limit's window ends.
     let warning = announced.err().map(|error| format!("other replicas were not notified: {error}"));
     if let Some(warning) = &warning {
         warn!("reset of {target}: {warning}");
     }
     let reply = json!({"reset": keys.len(), "warning": warning});
-    Ok(Reply::json(&reply)?.changed(target.to_string(), given))
+    Ok(Reply::json(&reply)?.changed(target.to_string(), &reason.unwrap_or_default()))
 }
 
-/// A target whose entries all have values: a counter belongs to one.
+/// A target whose entries all have values, as those of a counter.
 fn exact(target: Result<Target, String>) -> Result<Target, Problem> {
     let target = target.map_err(Problem::bad_request)?;
     match target.entries().iter().find(|(_, value)| *value == Value::Any) {
         None => Ok(target),
         Some((key, _)) => Err(Problem::bad_request(format!(
-            "descriptor: {key} has no value; a counter belongs to one value, {key}= is the empty one"
+            "descriptor: {key} has no value; expected {key}=VALUE, or {key}= for the empty value"
         ))),
     }
 }

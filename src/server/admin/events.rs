@@ -1,136 +1,93 @@
-//! `GET /api/v1/events`: what the page draws, once a second, as server-sent events.
+//! `GET /api/v1/events`: the content of the page once a second, as server-sent events.
 //!
-//! An event is made once for all who follow, from the replies of other calls. Who reads slowly misses events; who does
-//! not read at all is closed by the server of the port.
+//! An event is made once for all followers, from the replies of other calls. A slow follower misses events; the server
+//! of the port closes one that does not read.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering::Relaxed},
-};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Method, Request, StatusCode};
-use tokio::sync::{mpsc, watch};
+use http::StatusCode;
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::{
     Api,
-    guard::Who,
     reply::{Body, Call, Problem, Reply},
-    routes::{self, EVENT_PARTS, Found},
 };
 
-/// Streams at a time. An event of a busy service has 100 kB.
+/// The maximum number of streams. An event of a busy service has 100 kB.
 const MAX_FOLLOWERS: usize = 32;
 
-/// Events of one stream that wait to be read.
-const WAITING: usize = 2;
+/// The queue of a stream, in events.
+const QUEUE: usize = 2;
 
-/// The streams of events.
 pub(super) struct Events {
+    /// The last event.
     last: watch::Sender<Last>,
-    followers: Arc<AtomicUsize>,
+    /// One permit for each stream.
+    places: Arc<Semaphore>,
 }
 
-/// The last event.
+impl Default for Events {
+    fn default() -> Self {
+        Self { last: watch::Sender::default(), places: Arc::new(Semaphore::new(MAX_FOLLOWERS)) }
+    }
+}
+
 #[derive(Clone, Default)]
 struct Last {
     text: Bytes,
     is_closed: bool,
 }
 
-impl Default for Events {
-    fn default() -> Self {
-        Self { last: watch::Sender::new(Last::default()), followers: Arc::default() }
-    }
-}
-
 impl Events {
+    pub(super) fn has_followers(&self) -> bool {
+        self.last.receiver_count() > 0
+    }
+
+    /// Sends a `tick` to all followers.
+    pub(super) fn send(&self, tick: &[u8]) {
+        let text = event("tick", tick);
+        self.last.send_modify(|last| last.text = text);
+    }
+
     /// Ends every stream.
     pub(super) fn close(&self) {
         self.last.send_modify(|last| last.is_closed = true);
     }
 }
 
-/// Sends an event to all who follow, if anybody does.
-pub(super) async fn send(api: &Api) {
-    if api.events.last.receiver_count() > 0 {
-        let text = event("tick", &tick(api).await);
-        api.events.last.send_modify(|last| last.text = text);
-    }
-}
-
 /// A stream of events: first `history`, with the points of the last five minutes, then `tick` once a second.
 pub(super) fn follow(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
-    let Some(place) = Place::take(&api.events.followers) else {
-        let message = format!("{MAX_FOLLOWERS} clients follow already; close one of them");
+    let Ok(place) = api.events.places.clone().try_acquire_owned() else {
+        let message = format!("{MAX_FOLLOWERS} clients receive events already; close one of them");
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, message));
     };
     let history = serde_json::to_vec(&api.history.points()).unwrap_or_default();
-    let (sender, events) = mpsc::channel(WAITING);
+    let (sender, events) = mpsc::channel(QUEUE);
     let mut last = api.events.last.subscribe();
     last.mark_unchanged();
     tokio::task::spawn_local(async move {
         let _place = place;
         let mut text = event("history", &history);
-        // It ends when the client is gone, or the service ends.
+        // Ends when the client disconnects or the service shuts down.
         while sender.send(text).await.is_ok() {
-            let gone = sender.closed();
-            text = tokio::select! {
+            tokio::select! {
                 changed = last.changed() => {
-                    let Last { text, is_closed } = last.borrow_and_update().clone();
-                    if changed.is_err() || is_closed {
+                    let last = last.borrow_and_update();
+                    if changed.is_err() || last.is_closed {
                         return;
                     }
-                    text
+                    text = last.text.clone();
                 }
-                () = gone => return,
-            };
+                () = sender.closed() => return,
+            }
         }
     });
-    Ok(Reply::events(events))
-}
-
-/// The parts of an event: what the calls of [`EVENT_PARTS`] reply. One that fails is left out.
-async fn tick(api: &Api) -> Vec<u8> {
-    let mut text = vec![b'{'];
-    for (name, uri) in EVENT_PARTS {
-        let Ok(request) = Request::builder().uri(*uri).body(Bytes::new()) else { continue };
-        let Found::Route(route, parameter) = routes::find(&Method::GET, request.uri().path()) else {
-            continue;
-        };
-        let call = Call { who: &Who::SELF, parameter, request: &request };
-        if let Ok(Reply { body: Body::Json(body), .. }) = (route.handler)(api, &call).await {
-            if text.len() > 1 {
-                text.push(b',');
-            }
-            text.extend_from_slice(format!("\"{name}\":").as_bytes());
-            text.extend_from_slice(&body);
-        }
-    }
-    text.push(b'}');
-    text
+    Ok(Reply { body: Body::Events(events), change: None })
 }
 
 /// An event; JSON has no line breaks.
 fn event(name: &str, data: &[u8]) -> Bytes {
     [b"event: ", name.as_bytes(), b"\ndata: ", data, b"\n\n"].concat().into()
-}
-
-/// A place among those who follow, given back when it is dropped.
-struct Place(Arc<AtomicUsize>);
-
-impl Place {
-    fn take(followers: &Arc<AtomicUsize>) -> Option<Self> {
-        let more =
-            |followers: usize| followers.checked_add(1).filter(|followers| *followers <= MAX_FOLLOWERS);
-        followers.fetch_update(Relaxed, Relaxed, more).ok()?;
-        Some(Self(followers.clone()))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
 }

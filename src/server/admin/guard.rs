@@ -1,8 +1,8 @@
-//! Who may call the admin API, and by which name.
+//! Checks who calls the admin API, and under which host name.
 //!
-//! A browser on the operator's machine reaches a loopback address too, and runs the scripts of any page. Against them
-//! stand the `Host` header, which names the page's own site after a DNS rebinding, and `Origin` and `Sec-Fetch-Site`,
-//! which name the page that sends a request.
+//! A browser on the operator's machine also reaches a loopback address, and runs the scripts of any page. The `Host`
+//! header shows DNS rebinding, as it has the name of the page's site; `Origin` and `Sec-Fetch-Site` show the page that
+//! sends a request.
 
 use std::{fmt, net::IpAddr};
 
@@ -13,16 +13,16 @@ use crate::server::http::Peer;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// The names that the admin API may be called by.
+/// The host names of the admin API.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Hosts {
-    /// Any: no browser reaches a unix socket.
+pub(crate) enum Hosts {
+    /// Any name: no browser reaches a unix socket.
     Any,
-    /// `localhost`, any address, and this host of `ADMIN_ADDR`.
+    /// `localhost`, any IP address, and this host of `ADMIN_ADDR`.
     Local(String),
 }
 
-/// Who calls: the name of a token or the peer.
+/// The caller: the name of a token, or the peer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Who {
     token: Option<String>,
@@ -33,7 +33,7 @@ impl Who {
     /// The service itself.
     pub(super) const SELF: Self = Self { token: None, peer: Peer::Unix(None) };
 
-    /// The name of the token, or the address or user of the peer: the same for all calls of one.
+    /// The name of the token, or the address or user of the peer, which is the same for all its calls.
     pub(super) fn name(&self) -> String {
         match (&self.token, self.peer) {
             (Some(name), _) => name.clone(),
@@ -52,10 +52,10 @@ impl fmt::Display for Who {
     }
 }
 
-/// Refuses a request that was sent to the name of another site.
+/// Rejects a request to the name of another site.
 ///
-/// Addresses are allowed: a site whose name is made to point here still has its name in `Host`. So is every name where
-/// tokens are required, because the page of another site has none.
+/// IP addresses are allowed: after DNS rebinding, `Host` still has the name of the other site. All names are allowed if
+/// tokens are required, because a page of another site has none.
 pub(super) fn check_host(hosts: &Hosts, headers: &HeaderMap, has_tokens: bool) -> Result<(), Problem> {
     let Hosts::Local(own) = hosts else { return Ok(()) };
     let host = host(headers).unwrap_or_default();
@@ -71,40 +71,39 @@ pub(super) fn check_host(hosts: &Hosts, headers: &HeaderMap, has_tokens: bool) -
     ))
 }
 
-/// Refuses what a page of another site makes a browser send.
+/// Rejects requests that a page of another site makes a browser send.
 pub(super) fn check_origin(headers: &HeaderMap) -> Result<(), Problem> {
-    let refused = |name: &HeaderName, value: &str| {
+    let rejected = |name: &HeaderName, value: &str| {
         let message = format!("sent by a page of another site ({name}: {value})");
         Err(Problem::new(StatusCode::FORBIDDEN, message))
     };
     for value in headers.get_all(SEC_FETCH_SITE) {
         if value != "same-origin" && value != "none" {
-            return refused(&SEC_FETCH_SITE, value.to_str().unwrap_or_default());
+            return rejected(&SEC_FETCH_SITE, value.to_str().unwrap_or_default());
         }
     }
     for value in headers.get_all(header::ORIGIN) {
         let origin = value.to_str().unwrap_or_default();
         let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
         if authority.is_none() || authority != host(headers) {
-            return refused(&header::ORIGIN, origin);
+            return rejected(&header::ORIGIN, origin);
         }
     }
     Ok(())
 }
 
-/// Who calls, if they may.
+/// The caller, who must have one of the tokens if there are any.
 pub(super) fn authenticate(tokens: Option<&Tokens>, headers: &HeaderMap, peer: Peer) -> Result<Who, Problem> {
     let Some(tokens) = tokens else { return Ok(Who { token: None, peer }) };
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let scheme_and_token = given.and_then(|given| given.split_once(' '));
     let token = scheme_and_token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    let Some((_, token)) = token else {
-        return Err(Problem::unauthorized("a token is required: send Authorization: Bearer TOKEN"));
-    };
-    match tokens.name_of(token.trim()) {
-        Some(name) => Ok(Who { token: Some(name), peer }),
-        None => Err(Problem::unauthorized("unknown token: use one of ADMIN_TOKEN_FILE")),
-    }
+    let unauthorized = |message: &str| Problem::new(StatusCode::UNAUTHORIZED, message);
+    let (_, token) =
+        token.ok_or_else(|| unauthorized("a token is required: send Authorization: Bearer TOKEN"))?;
+    let name = tokens.name_of(token.trim());
+    let name = name.ok_or_else(|| unauthorized("unknown token: use one of ADMIN_TOKEN_FILE"))?;
+    Ok(Who { token: Some(name), peer })
 }
 
 /// The value of the only `Host` header.

@@ -1,7 +1,6 @@
-//! The last five minutes, second by second: requests by code and latencies, for rates and plots.
+//! Requests by code and latencies in each second of the last five minutes, for rates and plots.
 //!
-//! `app` calls [`History::sample`] once a second; everything here is a difference of two samples of counters that only
-//! grow.
+//! `app` calls [`History::sample`] once a second. All values are differences of two samples of monotonic counters.
 
 use std::{collections::VecDeque, sync::Mutex};
 
@@ -14,13 +13,12 @@ use crate::{
     telemetry::metrics::{Method, ResponseCode, Stats},
 };
 
-/// The seconds that plots show.
+/// The number of points of the plots, in seconds.
 const SECONDS: usize = 300;
 
-/// Quantiles are of so many seconds: few requests make those of a second jump.
+/// The window of quantiles: those of a second would jump with few requests.
 const LATENCY_SECONDS: usize = 60;
 
-/// The last five minutes.
 #[derive(Default)]
 pub(super) struct History(Mutex<State>);
 
@@ -48,9 +46,8 @@ pub(super) struct Point {
     pub(super) time: u64,
     #[serde(flatten)]
     pub(super) rates: Rates,
-    /// Response times of the last minute; none without requests.
-    pub(super) p50_seconds: Option<f64>,
-    pub(super) p99_seconds: Option<f64>,
+    #[serde(flatten)]
+    pub(super) latency: Latency,
 }
 
 /// Requests in a second, by code.
@@ -61,7 +58,7 @@ pub(super) struct Rates {
     pub(super) error: f64,
 }
 
-/// Latencies of the last minute; none where there were no requests.
+/// Latencies of the last minute; `None` without requests.
 #[derive(Serialize, Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct Latency {
     pub(super) p50_seconds: Option<f64>,
@@ -76,11 +73,13 @@ impl History {
             time: now,
             requests: stats.requests_by_code(),
             response_time: stats.service().response_time(Method::ShouldRateLimit).distribution(),
-            store_time: times.reduce(|all, next| added(&all, &next)).unwrap_or_default(),
+            store_time: times
+                .reduce(|all, next| combined(&all, &next, u64::saturating_add))
+                .unwrap_or_default(),
         });
     }
 
-    /// Requests of the last second.
+    /// The rates of the last second.
     pub(super) fn rates(&self) -> Rates {
         lock(&self.0).points.back().map(|point| point.rates).unwrap_or_default()
     }
@@ -106,14 +105,13 @@ impl State {
         if let Some(last) = self.samples.back() {
             let micros = sample.time.micros().saturating_sub(last.time.micros());
             if micros == 0 {
-                // The clock stands still or was set back: this second has no rate.
+                // The clock stopped or was set back: this second has no rate.
                 self.samples.clear();
             } else {
                 let rates = rates(last.requests, sample.requests, micros);
                 self.samples.push_back(sample.clone());
-                let Latency { p50_seconds, p99_seconds } = self.latency(|sample| &sample.response_time);
-                let time = sample.time.seconds();
-                self.points.push_back(Point { time, rates, p50_seconds, p99_seconds });
+                let latency = self.latency(|sample| &sample.response_time);
+                self.points.push_back(Point { time: sample.time.seconds(), rates, latency });
                 keep(&mut self.points, SECONDS);
                 return keep(&mut self.samples, LATENCY_SECONDS.saturating_add(1));
             }
@@ -125,7 +123,7 @@ impl State {
         let (Some(first), Some(last)) = (self.samples.front(), self.samples.back()) else {
             return Latency::default();
         };
-        let times = subtracted(of(last), of(first));
+        let times = combined(of(last), of(first), u64::saturating_sub);
         Latency { p50_seconds: quantile(&times, 0.5), p99_seconds: quantile(&times, 0.99) }
     }
 }
@@ -149,16 +147,7 @@ fn rates(before: [u64; 3], after: [u64; 3], micros: u64) -> Rates {
     }
 }
 
-/// Both together. Pools have the same buckets.
-fn added(one: &Distribution, other: &Distribution) -> Distribution {
-    combined(one, other, u64::saturating_add)
-}
-
-/// What came after the earlier one.
-fn subtracted(later: &Distribution, earlier: &Distribution) -> Distribution {
-    combined(later, earlier, u64::saturating_sub)
-}
-
+/// The sums or differences of the counts. All distributions of a kind have the same buckets.
 fn combined(one: &Distribution, other: &Distribution, with: impl Fn(u64, u64) -> u64) -> Distribution {
     let buckets = one.buckets.iter().enumerate().map(|(index, (bound, count))| {
         let other = other.buckets.get(index).map_or(0, |(_, count)| *count);
@@ -167,8 +156,7 @@ fn combined(one: &Distribution, other: &Distribution, with: impl Fn(u64, u64) ->
     Distribution { buckets: buckets.collect(), count: with(one.count, other.count), sum: 0.0 }
 }
 
-/// The value below which this part of the values lies, interpolated within its bucket as Prometheus does. Beyond the
-/// last bound it is that bound.
+/// A quantile, interpolated within its bucket as Prometheus does; at most the last bound.
 #[expect(clippy::cast_precision_loss, reason = "counts of a minute")]
 fn quantile(values: &Distribution, part: f64) -> Option<f64> {
     if values.count == 0 {
@@ -198,15 +186,15 @@ mod tests {
     }
 
     #[test]
-    fn rates_and_quantiles_are_those_of_the_time_between() {
+    fn rates_and_quantiles_are_those_between_two_samples() {
         let mut state = State::default();
         state.add(sample(100, 50, [0, 0, 0]));
         assert!(state.points.is_empty(), "one sample has no rate");
         state.add(sample(102, 70, [10, 20, 20]));
         let point = state.points[0];
         assert_eq!((point.time, point.rates.ok), (102, 10.0));
-        assert_eq!(point.p50_seconds, Some(0.001));
-        assert!((point.p99_seconds.unwrap() - 0.00982).abs() < 1e-9, "{point:?}");
+        assert_eq!(point.latency.p50_seconds, Some(0.001));
+        assert!((point.latency.p99_seconds.unwrap() - 0.00982).abs() < 1e-9, "{point:?}");
         for second in 0..1000 {
             state.add(sample(103 + second, 70, [10, 20, 20]));
         }
@@ -219,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_back_makes_no_rate() {
+    fn a_clock_that_was_set_back_gives_no_rate() {
         let mut state = State::default();
         state.add(sample(100, 0, [0; 3]));
         state.add(sample(90, 100, [0; 3]));
@@ -229,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn values_beyond_the_last_bound_count_as_it() {
+    fn values_above_the_last_bound_count_as_the_bound() {
         let values = Distribution { buckets: vec![(1.0, 0), (2.0, 1)], count: 100, sum: 0.0 };
         assert_eq!(quantile(&values, 0.99), Some(2.0));
         assert_eq!(quantile(&Distribution::default(), 0.5), None);

@@ -1,9 +1,9 @@
-//! The admin API: what the service does now, for people and programs that look after it, and changes to it.
+//! The admin API: the state of the service, and changes to it.
 //!
-//! `app` makes an [`Api`] and serves [`Api::answer`] on a port or socket of its own with the server of
-//! [`http`](super::http), which bounds connections, sizes and times. A request passes `guard` (host, origin, token),
-//! is looked up in the table of `routes`, and is answered by a handler, each in a file of its own. Every call that
-//! changes something is logged as one line with who, what and why, and counted.
+//! `app` makes an [`Api`] and serves [`Api::answer`] on a separate port or socket with the server of
+//! [`http`](super::http), which bounds connections, sizes and times. A request passes `guard` (host, origin, token), and
+//! the table of `routes` leads it to a handler. Every change is counted, and logged as one line with its author and
+//! reason.
 
 mod counters;
 mod events;
@@ -11,16 +11,14 @@ mod guard;
 mod history;
 mod overrides;
 mod page;
-mod refusals;
+mod recent;
 mod reply;
 mod routes;
-mod rule_rates;
 mod rules;
 mod status;
 #[cfg(test)]
 mod tests;
 mod tokens;
-mod top;
 
 use std::sync::Arc;
 
@@ -30,42 +28,30 @@ use tracing::info;
 
 use self::{
     events::Events,
+    guard::Who,
     history::History,
-    reply::{Call, Problem},
-    routes::{Found, Route},
-    rule_rates::RuleRates,
+    reply::{Body, Call, Problem, Reply},
+    routes::{EVENT_PARTS, Found, Route},
+    rules::RuleRates,
 };
-pub use self::{guard::Hosts, tokens::Tokens};
-use super::http::{Answer, Peer, admin::Admin};
+pub(crate) use self::{guard::Hosts, tokens::Tokens};
+use super::http::{Answer, Peer, service::Service};
 use crate::{clock::Time, telemetry::metrics::ChangeResult};
 
-/// What the admin API is made of.
-pub struct Options {
-    /// What it shows: the parts of the service.
-    pub shown: Admin,
-    /// The names it may be called by.
-    pub hosts: Hosts,
-    /// The tokens of which every call needs one, if any.
-    pub tokens: Option<Tokens>,
-    /// Changes are rejected.
-    pub read_only: bool,
-    /// The store of counters.
-    pub store: StoreInfo,
-    /// When the service started.
-    pub started: Time,
+pub(crate) struct Options {
+    pub(crate) service: Arc<Service>,
+    pub(crate) hosts: Hosts,
+    /// If there are any, every call needs one.
+    pub(crate) tokens: Option<Tokens>,
+    /// Rejects changes.
+    pub(crate) read_only: bool,
+    pub(crate) store_kind: &'static str,
+    /// The servers of the store, without credentials.
+    pub(crate) store_address: Option<String>,
+    pub(crate) started: Time,
 }
 
-/// The store of counters as the settings name it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StoreInfo {
-    /// Its kind: `memory`, `redis` or `memcached`.
-    pub kind: &'static str,
-    /// Its servers, without credentials.
-    pub address: Option<String>,
-}
-
-/// The admin API.
-pub struct Api {
+pub(crate) struct Api {
     options: Options,
     history: History,
     rule_rates: RuleRates,
@@ -73,32 +59,49 @@ pub struct Api {
 }
 
 impl Api {
-    /// An API over these parts.
-    #[must_use]
-    pub fn new(options: Options) -> Self {
-        Self {
-            options,
-            history: History::default(),
-            rule_rates: RuleRates::default(),
-            events: Events::default(),
+    pub(crate) fn new(options: Options) -> Self {
+        let (history, rule_rates, events) = Default::default();
+        Self { options, history, rule_rates, events }
+    }
+
+    /// Samples the counters and sends an event to the followers; called once a second.
+    pub(crate) async fn tick(&self, now: Time) {
+        let service = &self.options.service;
+        self.history.sample(&service.stats, &*service.store, now);
+        self.rule_rates.sample(service.source.current(), now);
+        if self.events.has_followers() {
+            self.events.send(&self.event().await);
         }
     }
 
-    /// Notes what was counted until now, and sends it to those who follow; to be called once a second.
-    pub async fn tick(&self, now: Time) {
-        let shown = &self.options.shown;
-        self.history.sample(&shown.stats, &*shown.store, now);
-        self.rule_rates.sample(shown.source.current(), now);
-        events::send(self).await;
+    /// The replies to the calls of [`EVENT_PARTS`]. One that fails is left out.
+    async fn event(&self) -> Vec<u8> {
+        let mut text = vec![b'{'];
+        for (name, uri) in EVENT_PARTS {
+            let Ok(request) = Request::builder().uri(*uri).body(Bytes::new()) else { continue };
+            let Found::Route(route, parameter) = routes::find(&Method::GET, request.uri().path()) else {
+                continue;
+            };
+            let call = Call { who: &Who::SELF, parameter, request: &request };
+            if let Ok(Reply { body: Body::Json(body), .. }) = (route.handler)(self, &call).await {
+                if text.len() > 1 {
+                    text.push(b',');
+                }
+                text.extend_from_slice(format!("\"{name}\":").as_bytes());
+                text.extend_from_slice(&body);
+            }
+        }
+        text.push(b'}');
+        text
     }
 
-    /// Ends the streams of those who follow.
-    pub fn close(&self) {
+    /// Ends the streams of events.
+    pub(crate) fn close(&self) {
         self.events.close();
     }
 
-    /// Answers a request of the admin port.
-    pub async fn answer(self: Arc<Self>, request: Request<Bytes>) -> Answer {
+    /// The response to a request of the admin port.
+    pub(crate) async fn answer(self: Arc<Self>, request: Request<Bytes>) -> Answer {
         let answered = self.try_answer(&request).await;
         let mut answer = answered.unwrap_or_else(Problem::into_answer);
         let headers = answer.headers_mut();
@@ -119,39 +122,38 @@ impl Api {
         guard::check_origin(headers)?;
         let who = guard::authenticate(self.options.tokens.as_ref(), headers, peer)?;
         match routes::find(request.method(), path) {
-            Found::Route(route, parameter) => {
-                let call = Call { who: &who, parameter, request };
-                self.call(route, &call).await
-            }
+            Found::Route(route, parameter) => self.call(route, &Call { who: &who, parameter, request }).await,
             Found::OtherMethods(allowed) => {
                 Err(Problem::method_not_allowed(request.method(), path, &allowed))
             }
-            Found::Nothing => Err(Problem::not_found(path)),
+            Found::Nothing => Err(Problem::new(
+                StatusCode::NOT_FOUND,
+                format!("no such path: {path}; docs/admin.md lists the calls"),
+            )),
         }
     }
 
     async fn call(&self, route: &Route, call: &Call<'_>) -> Result<Answer, Problem> {
-        let changes = &self.options.shown.stats.service().admin_changes;
-        // Every method but GET changes something, or prepares a change.
+        let changes = &self.options.service.stats.service().admin_changes;
+        // All methods but GET make or prepare a change.
         if self.options.read_only && route.method != Method::GET {
             if let Some(action) = route.action {
                 changes.count(action, ChangeResult::Rejected);
             }
-            let message = "ADMIN_READ_ONLY is true: nothing may be changed";
+            let message = "changes are disabled: ADMIN_READ_ONLY is true";
             return Err(Problem::new(StatusCode::FORBIDDEN, message));
         }
         let Some(action) = route.action else { return Ok((route.handler)(self, call).await?.into_answer()) };
         match (route.handler)(self, call).await {
             Ok(mut reply) => {
                 changes.count(action, ChangeResult::Ok);
-                let change = reply.change.take();
-                let (what, reason) = change.map(|change| (change.what, change.reason)).unwrap_or_default();
+                let (what, reason) = reply.change.take().unwrap_or_default();
                 info!(action, by = %call.who, what, reason, "admin change");
                 Ok(reply.into_answer())
             }
             Err(problem) => {
-                let is_ours = problem.status.is_server_error();
-                let result = if is_ours { ChangeResult::Error } else { ChangeResult::Rejected };
+                let is_error = problem.status.is_server_error();
+                let result = if is_error { ChangeResult::Error } else { ChangeResult::Rejected };
                 changes.count(action, result);
                 info!(action, by = %call.who, result = result.name(), error = problem.message, "admin change rejected");
                 Err(problem)
@@ -160,7 +162,7 @@ impl Api {
     }
 }
 
-/// The headers of every answer: nothing is kept, framed or guessed.
+/// The headers of every response: it is not cached, not framed, and its type is not guessed.
 const HEADERS: [(header::HeaderName, &str); 5] = [
     (header::CACHE_CONTROL, "no-store"),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),

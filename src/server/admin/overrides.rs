@@ -1,4 +1,4 @@
-//! `/api/v1/overrides`: what operators set while the service runs; and `/api/v1/imports`: many at once.
+//! `/api/v1/overrides`: lists, sets and removes overrides; and `/api/v1/imports`: imports many at once.
 
 use http::StatusCode;
 use serde_json::{Value as Json, json};
@@ -15,16 +15,16 @@ use crate::{
     panics::{self, Boundary, Panicked},
 };
 
-/// Overrides in one reply, unless another number is asked for.
+/// The default number of overrides in one reply.
 const PAGE: usize = 1_000;
 
-/// The most overrides in one reply.
+/// The maximum number of overrides in one reply.
 const MAX_PAGE: usize = 10_000;
 
-/// Mistakes that one reply has.
-const MAX_MISTAKES: usize = 10;
+/// The maximum number of errors in one reply.
+const MAX_ERRORS: usize = 10;
 
-/// `GET /api/v1/overrides`: some of the overrides, in no particular order that stays while there are no changes.
+/// `GET /api/v1/overrides`: a page of the overrides. Their order is arbitrary, and stable while there are no changes.
 pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = call.query(&["domain", "descriptor", "request", "action", "n", "offset"])?;
     let (count, offset) =
@@ -39,20 +39,20 @@ pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         let entries = text(name).map(|text| entries_of_text(&text)).transpose();
         entries.map_err(|error| Problem::bad_request(format!("{name}: {error}")))
     };
-    let (entries, asked) = (parsed("descriptor")?, parsed("request")?);
-    let index = api.options.shown.keeper.index().clone();
+    let (entries, requested) = (parsed("descriptor")?, parsed("request")?);
+    let index = api.options.service.keeper.index().clone();
     let total = index.len();
     let matches = move |one: &Override| {
         domain.as_deref().is_none_or(|domain| one.target.domain() == domain)
             && entries.as_deref().is_none_or(|entries| one.target.entries() == entries)
-            && asked.as_deref().is_none_or(|asked| one.target.may_match(asked))
+            && requested.as_deref().is_none_or(|requested| one.target.may_match(requested))
             && action.as_deref().is_none_or(|action| one.action.name() == action)
     };
     let now = SystemClock.now();
-    // Without a condition every override matches, so that a few of a million are found without looking at all.
+    // Without a condition every override matches, so that a page of a million is found without reading all.
     let is_filtered =
         ["domain", "descriptor", "request", "action"].iter().any(|name| query.text(name).is_some());
-    let (found, matching) = apart(move || {
+    let (found, matching) = on_thread(move || {
         let (mut found, mut matching) = (Vec::new(), 0_usize);
         index.for_each(|one| {
             if matches(&one) && !one.is_over(now) {
@@ -66,85 +66,85 @@ pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         (found, if is_filtered { matching } else { total })
     })
     .await?;
-    let place = api.options.shown.keeper.place();
+    let place = api.options.service.keeper.place();
     Reply::json(&json!({"overrides": found, "matching": matching, "total": total, "kept_in": place}))
 }
 
-/// `POST /api/v1/overrides`: sets an override, in place of the one for the same descriptor.
+/// `POST /api/v1/overrides`: sets an override, and replaces the one for the same descriptor.
 pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let body: Json = call.json()?;
     let mut one = Override::from_json(&body, SystemClock.now()).map_err(Problem::bad_request)?;
     one.by = by(call, &one.by);
-    api.options.shown.keeper.set(&one).await?;
+    api.options.service.keeper.set(&one).await?;
     let mut reply = one.to_json();
     add_rule(&mut reply, api, &one.target);
     let end = reply.get("expires_at").and_then(Json::as_str).map(|end| format!(" until {end}"));
     let what = format!("{}: {}{}", one.target, one.action, end.unwrap_or_default());
-    Ok(Reply::json(&reply)?.changed(what, reason(&one.reason)))
+    Ok(Reply::json(&reply)?.changed(what, &one.reason))
 }
 
 /// `DELETE /api/v1/overrides/{id}`: removes an override.
 pub(super) async fn remove(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = call.query(&["reason"])?;
-    let (keeper, id) = (api.options.shown.keeper.clone(), call.parameter.to_owned());
-    let found = apart(move || keeper.by_id(&id)).await?;
+    let (keeper, id) = (api.options.service.keeper.clone(), call.parameter.to_owned());
+    let found = on_thread(move || keeper.by_id(&id)).await?;
     let Some(one) = found else {
         let message = format!("no override {:?}; GET /api/v1/overrides lists them", call.parameter);
         return Err(Problem::new(StatusCode::NOT_FOUND, message));
     };
-    api.options.shown.keeper.remove(&one.target).await?;
+    api.options.service.keeper.remove(&one.target).await?;
     let what = format!("{}: {}", one.target, one.action);
-    Ok(Reply::json(&json!({"removed": one.to_json()}))?
-        .changed(what, reason(query.text("reason").unwrap_or_default())))
+    let reason = query.text("reason").unwrap_or_default();
+    Ok(Reply::json(&json!({"removed": one.to_json()}))?.changed(what, reason))
 }
 
-/// `POST /api/v1/imports`: begins an import. Nothing changes until it is put in force.
+/// `POST /api/v1/imports`: begins an import. Nothing changes until it is committed.
 pub(super) fn begin(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
-    let import = api.options.shown.keeper.begin_import()?;
+    let import = api.options.service.keeper.begin_import()?;
     Reply::json(&json!({"import": import}))
 }
 
-/// `POST /api/v1/imports/{id}`: adds overrides to an import, a line of JSON each.
+/// `POST /api/v1/imports/{id}`: adds overrides to an import, as JSON lines.
 pub(super) async fn add(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
-    let keeper = &api.options.shown.keeper;
+    let keeper = &api.options.service.keeper;
     let (body, by) = (call.request.body().clone(), by(call, ""));
     let now = SystemClock.now();
-    let read = apart(move || {
+    let read = on_thread(move || {
         let text = std::str::from_utf8(&body).map_err(|error| format!("the body is not UTF-8: {error}"))?;
-        let (mut all, mut mistakes) = (Vec::new(), Vec::new());
+        let (mut all, mut errors) = (Vec::new(), Vec::new());
         for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
             match of_json_line(line, now) {
                 Ok(one) if one.by.is_empty() => all.push(Override { by: by.clone(), ..one }),
                 Ok(one) => all.push(one),
-                Err(error) => mistakes.push(format!("line {number}: {error}")),
+                Err(error) => errors.push(format!("line {number}: {error}")),
             }
-            if mistakes.len() >= MAX_MISTAKES {
+            if errors.len() >= MAX_ERRORS {
                 break;
             }
         }
-        if mistakes.is_empty() { Ok(all) } else { Err(mistakes.join("; ")) }
+        if errors.is_empty() { Ok(all) } else { Err(errors.join("; ")) }
     });
     let all = read.await?.map_err(Problem::bad_request)?;
     let length = keeper.add_to_import(call.parameter, &all).await?;
     Reply::json(&json!({"import": call.parameter, "overrides": length}))
 }
 
-/// `PUT /api/v1/imports/{id}`: puts an import in force, all of it at one time.
+/// `PUT /api/v1/imports/{id}`: commits an import, all of it at once.
 pub(super) async fn commit(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = call.query(&["reason"])?;
-    let imported = api.options.shown.keeper.commit_import(call.parameter).await?;
-    let total = api.options.shown.keeper.index().len();
+    let imported = api.options.service.keeper.commit_import(call.parameter).await?;
+    let total = api.options.service.keeper.index().len();
     let what = format!("{imported} overrides imported");
-    let reason = reason(query.text("reason").unwrap_or_default());
+    let reason = query.text("reason").unwrap_or_default();
     Ok(Reply::json(&json!({"imported": imported, "total": total}))?.changed(what, reason))
 }
 
-/// `DELETE /api/v1/imports/{id}`: forgets an import.
+/// `DELETE /api/v1/imports/{id}`: discards an import.
 pub(super) async fn abort(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
-    api.options.shown.keeper.abort_import(call.parameter).await?;
+    api.options.service.keeper.abort_import(call.parameter).await?;
     Reply::json(&json!({"aborted": call.parameter}))
 }
 
@@ -162,7 +162,7 @@ impl From<ChangeError> for Problem {
 
 /// Adds the rule that an override applies to, or a warning that there is none.
 fn add_rule(reply: &mut Json, api: &Api, target: &Target) {
-    let Some(served) = api.options.shown.source.current() else { return };
+    let Some(served) = api.options.service.source.current() else { return };
     let (name, value) = match applies::rule(target, &served.rules) {
         Ok(rule) => ("rule", rule.full_key.to_string()),
         Err(warning) => ("warning", warning),
@@ -172,18 +172,14 @@ fn add_rule(reply: &mut Json, api: &Api, target: &Target) {
     }
 }
 
-/// Who sets an override: who calls, and whom the call names.
+/// The author of an override: the caller, after the name that the call gives.
 fn by(call: &Call<'_>, named: &str) -> Box<str> {
     let caller = call.who.name();
     if named.is_empty() { caller.into() } else { format!("{named} ({caller})").into() }
 }
 
-pub(super) fn reason(text: &str) -> Option<String> {
-    (!text.is_empty()).then(|| text.to_owned())
-}
-
-/// Does work that takes long on a thread of its own.
-async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+/// Runs long work on another thread.
+async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
     let done = tokio::task::spawn_blocking(move || panics::catch(Boundary::HttpRequest, work)).await;
     match done {
         Ok(Ok(done)) => Ok(done),

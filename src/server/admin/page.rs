@@ -1,6 +1,6 @@
-//! The page: files that are part of the program. They show nothing by themselves, so that they need no token.
+//! The page: files that are part of the program. They contain no data, so that they need no token.
 //!
-//! The page loads nothing from elsewhere, and its policy lets it run no script and call no address but its own.
+//! The page loads nothing from other sites, and its policy allows only its own scripts and addresses.
 
 use http::{HeaderValue, Method, StatusCode, header};
 
@@ -25,7 +25,7 @@ const POLICY: HeaderValue = HeaderValue::from_static(
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
 
-/// The file of a path, if it is one of the page's.
+/// The file of a path, if the page has it.
 pub(super) fn get(method: &Method, path: &str) -> Option<Answer> {
     if method != Method::GET && method != Method::HEAD {
         return None;

@@ -1,4 +1,4 @@
-//! A call of the admin API and its reply: query parameters, JSON in and out, and errors.
+//! Calls of the admin API and their replies: query parameters, JSON, and errors.
 
 use std::{borrow::Cow, ops::RangeInclusive};
 
@@ -11,13 +11,13 @@ use super::guard::Who;
 use crate::{
     entries,
     server::http::{Answer, streamed, typed},
+    text::cut_display,
 };
 
 /// A call.
 pub(super) struct Call<'a> {
-    /// Who calls.
     pub(super) who: &'a Who,
-    /// What the path has in the place of `{id}`; empty if there is none.
+    /// The value of `{id}` in the path; empty if the route has none.
     pub(super) parameter: &'a str,
     pub(super) request: &'a Request<Bytes>,
 }
@@ -25,31 +25,22 @@ pub(super) struct Call<'a> {
 /// The reply to a call.
 pub(super) struct Reply {
     pub(super) body: Body,
-    /// What was changed.
-    pub(super) change: Option<Change>,
+    /// The change and its reason, for the log.
+    pub(super) change: Option<(String, Option<String>)>,
 }
 
-/// What a reply has.
 pub(super) enum Body {
-    /// JSON.
     Json(Bytes),
     /// Server-sent events.
     Events(mpsc::Receiver<Bytes>),
 }
 
-/// A change, for the log.
-pub(super) struct Change {
-    /// What was changed, in a few words.
-    pub(super) what: String,
-    /// The reason that the caller gave.
-    pub(super) reason: Option<String>,
-}
-
-/// Why a call has no reply. The message says what was seen, what is expected and what to do.
+/// Why a call failed. The message has the value seen, the expected one, and what to do.
 #[derive(Debug)]
 pub(super) struct Problem {
     pub(super) status: StatusCode,
     pub(super) message: String,
+    /// The `Allow` header.
     allowed: Option<HeaderValue>,
 }
 
@@ -57,10 +48,7 @@ pub(super) struct Problem {
 pub(super) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl Call<'_> {
-    /// The query parameters.
-    ///
-    /// # Errors
-    /// When one is given twice or is not among the `known`.
+    /// The query parameters: each of the `known` ones at most once, and no others.
     pub(super) fn query(&self, known: &[&str]) -> Result<Query<'_>, Problem> {
         let text = self.request.uri().query().unwrap_or_default();
         let pairs: Vec<_> = form_urlencoded::parse(text.as_bytes()).collect();
@@ -77,9 +65,6 @@ impl Call<'_> {
     }
 
     /// The body, which must be JSON of this type.
-    ///
-    /// # Errors
-    /// When it is not; the message says where.
     pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T, Problem> {
         let content_type =
             self.request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -90,33 +75,22 @@ impl Call<'_> {
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
         serde_json::from_slice(self.request.body())
-            .map_err(|error| Problem::bad_request(format!("invalid body: {error}")))
+            .map_err(|error| Problem::bad_request(format!("invalid body: {}", cut_display(error))))
     }
 }
 
 impl Query<'_> {
-    /// The entries of a descriptor in a parameter, if it is given.
-    ///
-    /// # Errors
-    /// When it is not `key=value,key=value`.
+    /// The entries of a descriptor in a parameter, `key=value,key=value`, if it is given.
     pub(super) fn descriptor(&self, name: &str) -> Result<Option<Vec<(String, String)>>, Problem> {
-        let read = |text| {
-            entries::parse_with_values(text).map_err(|why| Problem::bad_request(format!("{name}: {why}")))
-        };
-        self.text(name).map(read).transpose()
+        let read = self.text(name).map(entries::parse_with_values).transpose();
+        read.map_err(|error| Problem::bad_request(format!("{name}: {error}")))
     }
 
     /// One of these words; the first one if the parameter is not given.
-    ///
-    /// # Errors
-    /// When it is another word.
     pub(super) fn word<'w>(&self, name: &str, words: &[&'w str]) -> Result<&'w str, Problem> {
-        let Some(text) = self.text(name) else { return Ok(words.first().copied().unwrap_or_default()) };
-        words
-            .iter()
-            .find(|word| **word == text)
-            .copied()
-            .ok_or_else(|| Problem::bad_request(format!("{name}={text:?}: expected {}", words.join(" or "))))
+        let text = self.text(name).or(words.first().copied()).unwrap_or_default();
+        let known = words.iter().find(|word| **word == text).copied();
+        known.ok_or_else(|| Problem::bad_request(format!("{name}={text:?}: expected {}", words.join(" or "))))
     }
 
     /// The text of a parameter, if it is given.
@@ -124,10 +98,7 @@ impl Query<'_> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }
 
-    /// The number of a parameter.
-    ///
-    /// # Errors
-    /// When it is not a number in this range.
+    /// The number of a parameter, in this range.
     pub(super) fn number(
         &self,
         name: &str,
@@ -143,17 +114,11 @@ impl Query<'_> {
 }
 
 impl Reply {
-    /// A reply of JSON.
     pub(super) fn json(value: &impl Serialize) -> Result<Self, Problem> {
         let body = serde_json::to_vec(value).map_err(|error| {
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the reply is not JSON: {error}"))
         })?;
         Ok(Self { body: Body::Json(body.into()), change: None })
-    }
-
-    /// A reply of events.
-    pub(super) fn events(events: mpsc::Receiver<Bytes>) -> Self {
-        Self { body: Body::Events(events), change: None }
     }
 
     pub(super) fn into_answer(self) -> Answer {
@@ -163,9 +128,10 @@ impl Reply {
         }
     }
 
-    /// The same, with what was changed.
-    pub(super) fn changed(self, what: impl Into<String>, reason: Option<String>) -> Self {
-        Self { change: Some(Change { what: what.into(), reason }), ..self }
+    /// The same, with a change for the log; the reason may be empty.
+    pub(super) fn changed(self, what: impl Into<String>, reason: &str) -> Self {
+        let reason = (!reason.is_empty()).then(|| reason.to_owned());
+        Self { change: Some((what.into(), reason)), ..self }
     }
 }
 
@@ -176,14 +142,6 @@ impl Problem {
 
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
-    }
-
-    pub(super) fn unauthorized(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, message)
-    }
-
-    pub(super) fn not_found(path: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, format!("no such path: {path}; docs/admin.md lists the calls"))
     }
 
     pub(super) fn method_not_allowed(method: &Method, path: &str, allowed: &str) -> Self {

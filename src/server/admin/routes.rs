@@ -1,27 +1,24 @@
-//! The table of the admin API: every path and method, whether it changes something, and its handler.
+//! The table of routes: every path and method of the admin API, its change, and its handler.
 
 use std::pin::Pin;
 
 use http::Method;
 
 use super::{
-    Api, counters, events, overrides, refusals,
+    Api, counters, events, overrides, recent,
     reply::{Call, Problem, Reply},
-    rules, status, top,
+    rules, status,
 };
 
-/// A reply that is being made.
-pub(super) type Handling<'a> = Pin<Box<dyn Future<Output = Result<Reply, Problem>> + 'a>>;
-
 /// Makes the reply to a call.
-pub(super) type Handler = for<'a> fn(&'a Api, &'a Call<'a>) -> Handling<'a>;
+pub(super) type Handler =
+    for<'a> fn(&'a Api, &'a Call<'a>) -> Pin<Box<dyn Future<Output = Result<Reply, Problem>> + 'a>>;
 
-/// A path and what it does.
 pub(super) struct Route {
     pub(super) method: Method,
-    /// Its last segment may be `{id}`, which stands for any text.
+    /// `{id}` may be its last segment, and matches any text.
     pub(super) path: &'static str,
-    /// The name of the change in the log and the metric; none for a call that changes nothing.
+    /// The name of the change in the log and the metric; `None` if the call changes nothing.
     pub(super) action: Option<&'static str>,
     pub(super) handler: Handler,
 }
@@ -29,10 +26,10 @@ pub(super) struct Route {
 /// Every call. `docs/openapi.yaml` describes them; a test compares the two.
 pub(super) const ROUTES: &[Route] = &[
     Route::reads("/api/v1/events", |api, call| Box::pin(async { events::follow(api, call) })),
-    Route::reads("/api/v1/refusals", |api, call| Box::pin(async { refusals::get(api, call) })),
+    Route::reads("/api/v1/refusals", |api, call| Box::pin(async { recent::refusals(api, call) })),
     Route::reads("/api/v1/rules", |api, call| Box::pin(async { rules::get(api, call) })),
     Route::reads("/api/v1/status", |api, call| Box::pin(async { status::get(api, call) })),
-    Route::reads("/api/v1/top", |api, call| Box::pin(async { top::get(api, call) })),
+    Route::reads("/api/v1/top", |api, call| Box::pin(async { recent::top(api, call) })),
     Route::reads("/api/v1/replicas", |api, call| Box::pin(async { status::replicas(api, call) })),
     Route::reads("/api/v1/counters", |api, call| Box::pin(counters::get(api, call))),
     Route::changes(Method::POST, "/api/v1/counters/reset", "counter_reset", |api, call| {
@@ -45,7 +42,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route::changes(Method::DELETE, "/api/v1/overrides/{id}", "override_remove", |api, call| {
         Box::pin(overrides::remove(api, call))
     }),
-    // An import is one change, made when it is put in force.
+    // An import is one change, made by its commit.
     Route::prepares(Method::POST, "/api/v1/imports", |api, call| {
         Box::pin(async { overrides::begin(api, call) })
     }),
@@ -58,7 +55,7 @@ pub(super) const ROUTES: &[Route] = &[
     }),
 ];
 
-/// The calls whose replies make an event of `/api/v1/events`, each with its name there.
+/// The parts of an event of `/api/v1/events`: each has a name, and is the reply to a call.
 pub(super) const EVENT_PARTS: &[(&str, &str)] = &[
     ("refusals", "/api/v1/refusals?n=50"),
     ("rules", "/api/v1/rules?n=100&by=hits"),
@@ -79,12 +76,11 @@ impl Route {
         Self { method, path, action: None, handler }
     }
 
-    /// A call that changes something.
     const fn changes(method: Method, path: &'static str, action: &'static str, handler: Handler) -> Self {
         Self { method, path, action: Some(action), handler }
     }
 
-    /// What the path has in the place of `{id}`, if it is this one's.
+    /// The value of `{id}` if the path matches, empty for a route without one.
     fn matches<'p>(&self, path: &'p str) -> Option<&'p str> {
         match self.path.strip_suffix("{id}") {
             Some(before) => path.strip_prefix(before).filter(|id| !id.is_empty() && !id.contains('/')),
@@ -93,11 +89,10 @@ impl Route {
     }
 }
 
-/// What a path and a method lead to.
 pub(super) enum Found<'p> {
-    /// A call, and what stands in the place of `{id}`.
+    /// A route, and the value of `{id}`.
     Route(&'static Route, &'p str),
-    /// The path has these other methods.
+    /// The path has only these methods.
     OtherMethods(String),
     Nothing,
 }

@@ -1,24 +1,33 @@
-//! `GET /api/v1/rules`: every rule, where it is defined, what it allows, and its hits in a second.
+//! `GET /api/v1/rules`: every rule with its place, its limits, its hits, and its rates from samples of the counters.
 
-use std::{cmp::Ordering, sync::Arc};
+use std::{
+    cmp::Ordering,
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+};
 
 use serde::Serialize;
 
 use super::{
     Api,
     reply::{Call, Problem, Reply},
-    rule_rates::{Hits, PerSecond},
 };
 use crate::{
+    clock::Time,
     limiter::Served,
+    mutex::lock,
     recent::LimitShown,
-    rules::{Limits, Rule},
+    rules::{Limits, Rule, RuleId},
+    telemetry::metrics::{RuleCounter, RuleStats},
 };
+
+/// The window of the rates.
+const SECONDS: usize = 2;
 
 #[derive(Serialize)]
 struct Rules<'a> {
     rules: Vec<RuleJson<'a>>,
-    /// How many rules there are, beyond those that are shown too.
+    /// The number of rules, including those that are not in the reply.
     total: usize,
 }
 
@@ -32,18 +41,38 @@ struct RuleJson<'a> {
     unlimited: bool,
     shadow_mode: bool,
     quota_mode: bool,
-    /// False where metrics have the request's values in their names: then its hits are not counted here.
+    /// False if the names of its metrics contain values of requests: then its hits are not counted here.
     has_fixed_name: bool,
-    hits: Hits,
-    per_second: Option<PerSecond>,
+    hits: Hits<u64>,
+    per_second: Option<Hits<f64>>,
 }
 
-/// The first `n` rules of a domain, in the order of their names or of their hits in a second.
+/// The hits of a rule: in total, or in a second.
+#[derive(Serialize, Clone, Copy, PartialEq, Debug, Default)]
+struct Hits<N> {
+    allowed: N,
+    refused: N,
+    near: N,
+    shadowed: N,
+}
+
+/// The last samples of the rules' counters.
+#[derive(Default)]
+pub(super) struct RuleRates(Mutex<VecDeque<Sample>>);
+
+/// The counters of a set of rules at one moment, by the ids of the rules.
+struct Sample {
+    time: Time,
+    served: Arc<Served>,
+    hits: Vec<Hits<u64>>,
+}
+
+/// The first `n` rules of a domain, by their names or by their rates.
 pub(super) fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = call.query(&["n", "domain", "by"])?;
     let most = query.number("n", 1000, 1..=100_000)?;
     let by_hits = query.word("by", &["name", "hits"])? == "hits";
-    let Some(served) = api.options.shown.source.current() else {
+    let Some(served) = api.options.service.source.current() else {
         return Reply::json(&Rules { rules: Vec::new(), total: 0 });
     };
     let rates = api.rule_rates.of(&served);
@@ -62,7 +91,7 @@ pub(super) fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     Reply::json(&Rules { rules: rules.collect(), total })
 }
 
-/// The rules of a domain, or of all, and whether metrics name each by its full key.
+/// The rules of a domain or of all domains, each with whether its metrics have its full key as their name.
 fn rules<'a>(served: &'a Arc<Served>, domain: Option<&str>) -> Vec<(&'a Rule, bool)> {
     let domains = served.rules.domains().filter(|known| domain.is_none_or(|name| *known.name == *name));
     domains.flat_map(|domain| domain.rules()).collect()
@@ -72,7 +101,7 @@ fn json<'a>(
     served: &'a Arc<Served>,
     rule: &'a Rule,
     has_fixed_name: bool,
-    rates: &[PerSecond],
+    rates: &[Hits<f64>],
 ) -> RuleJson<'a> {
     let info = served.attached.recent(rule.id);
     let place = info.and_then(|info| info.place.as_ref());
@@ -89,5 +118,58 @@ fn json<'a>(
         has_fixed_name,
         hits: stats.map(|stats| Hits::of(stats)).unwrap_or_default(),
         per_second: rates.get(rule.id.0 as usize).copied(),
+    }
+}
+
+impl Hits<u64> {
+    fn of(stats: &RuleStats) -> Self {
+        let shadowed = stats.get(RuleCounter::ShadowMode);
+        Self {
+            allowed: stats.get(RuleCounter::WithinLimit),
+            refused: stats.get(RuleCounter::OverLimit).saturating_sub(shadowed),
+            near: stats.get(RuleCounter::NearLimit),
+            shadowed,
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "rates are for people")]
+    fn per_second(self, before: Self, micros: u64) -> Hits<f64> {
+        let rate = |after: u64, before: u64| after.saturating_sub(before) as f64 * 1e6 / micros as f64;
+        Hits {
+            allowed: rate(self.allowed, before.allowed),
+            refused: rate(self.refused, before.refused),
+            near: rate(self.near, before.near),
+            shadowed: rate(self.shadowed, before.shadowed),
+        }
+    }
+}
+
+impl RuleRates {
+    /// Samples the counters of the rules in force; called once a second.
+    pub(super) fn sample(&self, served: Option<Arc<Served>>, now: Time) {
+        let Some(served) = served else { return };
+        let ids = (0..served.rules.rule_count()).map(RuleId);
+        let hits = ids.map(|id| served.attached.stats(id).map(|stats| Hits::of(stats)).unwrap_or_default());
+        let sample = Sample { time: now, hits: hits.collect(), served };
+        let mut samples = lock(&self.0);
+        // After a reload the ids differ, and a clock that was set back gives no rate.
+        if samples.back().is_some_and(|last| !Arc::ptr_eq(&last.served, &sample.served) || last.time >= now) {
+            samples.clear();
+        }
+        samples.push_back(sample);
+        while samples.len() > SECONDS.saturating_add(1) {
+            samples.pop_front();
+        }
+    }
+
+    /// The rates of the rules by their ids; empty in the first second after a reload.
+    fn of(&self, served: &Arc<Served>) -> Vec<Hits<f64>> {
+        let samples = lock(&self.0);
+        let (Some(first), Some(last)) = (samples.front(), samples.back()) else { return Vec::new() };
+        let micros = last.time.micros().saturating_sub(first.time.micros());
+        if micros == 0 || !Arc::ptr_eq(&last.served, served) {
+            return Vec::new();
+        }
+        last.hits.iter().zip(&first.hits).map(|(after, before)| after.per_second(*before, micros)).collect()
     }
 }

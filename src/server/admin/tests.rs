@@ -15,7 +15,7 @@ fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
 }
 
 #[test]
-fn requests_to_the_name_of_another_site_are_refused() {
+fn rejects_requests_to_the_name_of_another_site() {
     let own = Hosts::Local("admin.internal".to_owned());
     for (host, is_refused) in [
         ("127.0.0.1:6071", false),
@@ -41,11 +41,11 @@ fn requests_to_the_name_of_another_site_are_refused() {
     assert!(check_host(&own, &HeaderMap::new(), false).is_err());
     let mut two = headers(&[("host", "localhost")]);
     two.append("host", HeaderValue::from_static("localhost"));
-    assert!(check_host(&own, &two, false).is_err(), "two hosts are none");
+    assert!(check_host(&own, &two, false).is_err(), "two hosts");
 }
 
 #[test]
-fn requests_of_another_sites_page_are_refused() {
+fn rejects_requests_of_another_sites_page() {
     for (pairs, is_refused) in [
         (&[][..], false),
         (&[("origin", "http://127.0.0.1:6071")], false),
@@ -69,7 +69,7 @@ fn requests_of_another_sites_page_are_refused() {
 }
 
 #[test]
-fn a_path_leads_to_its_call_or_to_the_methods_that_it_has() {
+fn finds_the_route_of_a_path_or_its_methods() {
     let found = |method, path| match routes::find(&method, path) {
         Found::Route(route, parameter) => format!("{} {} {parameter}", route.method, route.path),
         Found::OtherMethods(others) => others,
@@ -84,11 +84,11 @@ fn a_path_leads_to_its_call_or_to_the_methods_that_it_has() {
 }
 
 #[test]
-fn every_route_is_listed_once_and_reads_do_not_change() {
+fn every_route_is_listed_once_and_reads_are_no_changes() {
     for (at, route) in ROUTES.iter().enumerate() {
         let is_same = |other: &routes::Route| (&other.method, other.path) == (&route.method, route.path);
         assert!(!ROUTES[..at].iter().any(is_same), "{} {}", route.method, route.path);
-        // What prepares an import is no change yet; its handlers check ADMIN_READ_ONLY themselves.
+        // An import is counted as a change by its commit; all its calls are rejected by ADMIN_READ_ONLY.
         let prepares = route.path.starts_with("/api/v1/imports") && route.method != Method::PUT;
         let reads = route.method == Method::GET || prepares;
         assert_eq!(reads, route.action.is_none(), "{} {}", route.method, route.path);

@@ -1,4 +1,4 @@
-//! The tokens of the admin API: read from a file, read again when it changes, compared in constant time.
+//! The tokens of the admin API: read from a file, reloaded when it changes, compared in constant time.
 
 use std::{
     fs, io,
@@ -11,20 +11,19 @@ use crate::mutex::lock;
 use ring::{hmac, rand::SystemRandom};
 use tracing::{info, warn};
 
-/// A changed file counts within this time. A mounted secret is replaced by the swap of a symlink, which no file time
-/// shows, so that the file is read again, at most this often.
-const READ_EVERY: Duration = Duration::from_secs(1);
+/// The minimum interval between two reads of the file. It is read without comparing times of modification: Kubernetes
+/// replaces a mounted secret by swapping a symlink, which does not change them.
+const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Larger files are refused: tokens of a thousand people take less.
+/// The maximum size of the file; a thousand tokens take less.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Shorter tokens are refused: they can be guessed.
+/// Shorter tokens can be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
 
-/// The tokens in force.
-pub struct Tokens {
+pub(crate) struct Tokens {
     path: PathBuf,
-    /// Tokens are compared by their tags under this key, which takes the same time whatever they have in common.
+    /// Tokens are compared by their tags under this key, so that the time does not depend on a common prefix.
     key: hmac::Key,
     state: Mutex<State>,
 }
@@ -33,7 +32,7 @@ struct State {
     read: Instant,
     text: String,
     tokens: Vec<Token>,
-    /// The last reading failed, and was logged.
+    /// The last read failed, and was logged.
     has_failed: bool,
 }
 
@@ -43,11 +42,8 @@ struct Token {
 }
 
 impl Tokens {
-    /// Reads the file for the first time.
-    ///
-    /// # Errors
-    /// When it cannot be read, or has no token.
-    pub fn load(path: &Path) -> Result<Self, String> {
+    /// Reads the file, which must have a token.
+    pub(crate) fn load(path: &Path) -> Result<Self, String> {
         let failed = |why: String| format!("ADMIN_TOKEN_FILE={}: {why}", path.display());
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
             .map_err(|_| failed("the system has no random numbers".to_owned()))?;
@@ -57,14 +53,14 @@ impl Tokens {
         Ok(Self { path: path.to_owned(), key, state: Mutex::new(state) })
     }
 
-    /// The name of this token, if it is one.
+    /// The name of this token, if it is known.
     pub(super) fn name_of(&self, token: &str) -> Option<String> {
         let mut state = lock(&self.state);
-        if state.read.elapsed() >= READ_EVERY {
+        if state.read.elapsed() >= INTERVAL {
             state.read = Instant::now();
-            self.read_again(&mut state);
+            self.reload(&mut state);
         }
-        // Every token is compared, so that the time does not reveal which one it is.
+        // All tokens are compared, so that the time does not reveal which one matches.
         let matching = state
             .tokens
             .iter()
@@ -72,7 +68,7 @@ impl Tokens {
         matching.last().map(|known| known.name.clone())
     }
 
-    fn read_again(&self, state: &mut State) {
+    fn reload(&self, state: &mut State) {
         let read = read(&self.path).map_err(|error| error.to_string());
         if read.as_ref().is_ok_and(|text| *text == state.text) {
             state.has_failed = false;
@@ -99,7 +95,7 @@ fn read(path: &Path) -> io::Result<String> {
     fs::read_to_string(path)
 }
 
-/// The tokens of a file: one a line, with a name before it or none. Lines that begin with `#` are comments.
+/// The tokens of a file: one a line, optionally after a name. Lines that begin with `#` are comments.
 fn tokens(text: &str, key: &hmac::Key) -> Result<Vec<Token>, String> {
     let mut tokens = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -138,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_has_the_name_before_it() {
+    fn a_token_has_the_name_in_front_of_it() {
         let (_dir, path) = file(&format!("# people\n\nann {ONE}\n{OTHER}\n"));
         let tokens = Tokens::load(&path).unwrap();
         assert_eq!(tokens.name_of(ONE).as_deref(), Some("ann"));
@@ -149,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn files_without_a_good_token_are_refused() {
+    fn rejects_files_without_a_valid_token() {
         for (text, expected) in [
             ("", "no token in the file"),
             ("# nothing\n", "no token in the file"),
@@ -164,10 +160,10 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_file_counts_and_a_broken_one_does_not() {
+    fn a_changed_file_takes_effect_and_an_invalid_one_does_not() {
         let (_dir, path) = file(ONE);
         let tokens = Tokens::load(&path).unwrap();
-        let later = || lock(&tokens.state).read = Instant::now().checked_sub(READ_EVERY).unwrap();
+        let later = || lock(&tokens.state).read = Instant::now().checked_sub(INTERVAL).unwrap();
         fs::write(&path, OTHER).unwrap();
         assert!(tokens.name_of(ONE).is_some(), "not read again yet");
         later();

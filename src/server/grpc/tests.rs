@@ -123,7 +123,7 @@ impl Client {
             max_request_bytes: 1 << 20,
             receive_timeout: Duration::from_secs(5),
             budget: budget.clone(),
-            routes: aux_services::routes(&Arc::new(Health::new())),
+            routes: aux_services::routes(&Arc::<Health>::default()),
             buffers: Cell::default(),
             tries: Tries::default(),
         };

@@ -1,15 +1,14 @@
-//! The HTTP/1.1 server of three ports: health checks and `/json`, pages for people, metrics for Prometheus.
+//! The HTTP/1.1 server of the ports for health checks and `/json`, debug pages, metrics, and the admin API.
 //!
-//! `app` serves each port with [`serve`] and a function from a request to its answer. The server bounds everything
-//! around that function: connections (in all and of one address), time to send a request and to read the answer,
-//! bytes of heads, bodies and pipelined requests. While all connections of a port are busy, the path that probes read
-//! is still answered, on places reserved for it. What a page of another site makes a browser send is refused.
+//! `app` serves each port with [`serve`] and a function from a request to its response. The server bounds everything
+//! around that function: connections (in total and of one address), the time to send a request and to read the
+//! response, the size of heads, bodies and pipelined requests. While all connections of a port are busy, reserved
+//! connections serve the path of probes. Requests that a page of another site makes a browser send are rejected.
 
-pub mod admin;
-pub mod json;
-pub(crate) mod pages;
+pub(crate) mod json;
+mod pages;
+pub(crate) mod service;
 
-mod answer;
 mod body;
 mod socket;
 mod stream;
@@ -26,19 +25,19 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
+use futures_util::stream::poll_fn;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body::{Body as _, Frame};
+use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
-    sync::watch,
+    sync::{mpsc, watch},
     time::{sleep, timeout},
 };
 use tracing::{debug, warn};
 
-pub use self::{
-    answer::{Answer, AnswerBody, internal_error, streamed, text, typed},
-    socket::Peer,
-};
+pub(crate) use self::socket::Peer;
 
 use self::{
     body::Bodies,
@@ -55,57 +54,56 @@ use crate::{
     telemetry::metrics::{ConnectionClosed, ConnectionRefused, Port, Stats},
 };
 
-/// A connection makes room for another when nothing has moved on it for so long. Before, it may only be waiting
-/// for its turn: of a burst of clients nobody is closed who sent a request.
+/// An idle connection is closed to make room for another after this time. A burst of clients that have sent their
+/// requests is served before.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The pause before a connection without a place is tried again, and between looks at the end.
+/// The interval at which a connection tries to get a place, and at which the shutdown counts connections.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// Connections beyond the limit, on which only the path of the probes is answered. A kubelet, a load balancer
-/// and two Prometheus servers open no more at a time.
+/// Connections beyond the limit, which only serve the path of probes. A kubelet, a load balancer and two Prometheus
+/// servers open no more at a time.
 const RESERVED: usize = 16;
 
-/// How long such a connection may last. Probes wait one second by default.
+/// The maximum age of a reserved connection. Probes wait one second by default.
 const RESERVED_TIME: Duration = Duration::from_secs(5);
 
-/// Bytes of a request's head, and bytes read ahead of the request that is being answered: pipelined requests
-/// beyond wait in the kernel.
+/// The size of a request's head, and of bytes read ahead of the current request. Further pipelined requests stay in the
+/// kernel.
 const READ_AHEAD: usize = 16 * 1024;
 
-/// How long answers may still take when the service ends.
+/// The time for pending responses at shutdown.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// The end accepts connections that wait in the backlog until none came for so long, or for so long in all.
+/// At shutdown, connections in the backlog are accepted until there is no other for `BACKLOG_QUIET`, and for
+/// `BACKLOG_TIMEOUT` in all.
 const BACKLOG_QUIET: Duration = Duration::from_millis(5);
 const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How long a connection on which nothing came may still send a request at the end.
+/// The time at shutdown for the first request of a connection.
 const LAST_REQUEST: Duration = Duration::from_millis(100);
 
 /// How a port is served.
-pub struct Options {
-    /// Which port it is.
-    pub port: Port,
-    /// Where refused and closed connections are counted.
-    pub stats: Arc<Stats>,
-    /// Connections at one time; three quarters of them of one address.
-    pub max_connections: usize,
-    /// How long a client may take for the head of a request, for its body, and to read the answer.
-    pub timeout: Duration,
-    /// Bytes of a request's body.
-    pub max_body: usize,
-    /// The path that probes read.
-    pub probe: Arc<str>,
-    /// TLS, where the port has it.
-    pub tls: Option<Arc<Tls>>,
+pub(crate) struct Options {
+    pub(crate) port: Port,
+    /// Counts rejected and closed connections.
+    pub(crate) stats: Arc<Stats>,
+    /// Connections at a time; at most three quarters of them from one address.
+    pub(crate) max_connections: usize,
+    /// The time to send the head of a request, to send its body, and to read the response.
+    pub(crate) timeout: Duration,
+    /// The maximum size of a request's body.
+    pub(crate) max_body: usize,
+    /// The path of probes.
+    pub(crate) probe: Arc<str>,
+    pub(crate) tls: Option<Arc<Tls>>,
     /// True if `answer` checks the origin of requests itself, because pages of the port may send them.
-    pub has_own_pages: bool,
+    pub(crate) has_own_pages: bool,
 }
 
-/// Serves a port with `answer`, until `stop` turns true; then finishes the answers that are under way. Run it on a
+/// Serves a port with `answer`, until `stop` turns true; then finishes the pending responses. Must run on a
 /// [`LocalSet`](tokio::task::LocalSet).
-pub async fn serve<F, A>(listener: Listener, options: Options, answer: F, stop: watch::Receiver<bool>)
+pub(crate) async fn serve<F, A>(listener: Listener, options: Options, answer: F, stop: watch::Receiver<bool>)
 where
     F: Fn(Request<Bytes>) -> A + 'static,
     A: Future<Output = Answer> + 'static,
@@ -140,7 +138,7 @@ where
             }
         }
     }
-    // Who has connected already gets an answer instead of a reset.
+    // Clients that are connected already get a response instead of a reset.
     let begun = Instant::now();
     while begun.elapsed() < BACKLOG_TIMEOUT
         && let Ok(Ok(accepted)) = timeout(BACKLOG_QUIET, socket::accept(listener)).await
@@ -173,7 +171,7 @@ where
     fn new(options: Options, answer: F) -> Self {
         let registry = |connections, per_address, patience| {
             let names = ["HTTP_MAX_CONNECTIONS", "three quarters of HTTP_MAX_CONNECTIONS"];
-            // HTTP/1 clients connect often anyway, so that any number may make room.
+            // HTTP/1 clients reconnect often, so that any number of idle connections may be closed.
             let idle_closed_per_second = usize::MAX;
             let limits = Limits { connections, per_address, patience, idle_closed_per_second, names };
             Registry::new(options.port, limits, options.stats.clone(), Instant::now())
@@ -189,7 +187,7 @@ where
         }
     }
 
-    /// A place, waited for while others are about to give theirs up; else one that is reserved.
+    /// A place, after a short wait for others to become idle; else a reserved one.
     async fn place(&self, peer: Option<IpAddr>) -> Option<Place> {
         let admit = || self.places.try_admit(peer, Instant::now()).ok();
         let mut handle = admit();
@@ -209,7 +207,7 @@ where
         Some(Place { handle, is_reserved: true })
     }
 
-    /// Waits until the connections that are left are closed, but not long.
+    /// Waits a short time for the remaining connections.
     async fn finish(&self) {
         let begun = Instant::now();
         let is_open = || self.places.open().saturating_add(self.reserved.open()) > 0;
@@ -245,7 +243,7 @@ where
             _ = activity.handle.closing() => return activity.discard(),
             () = sleep(RESERVED_TIME), if is_reserved => return activity.discard(),
             _ = stop.wait_for(|stop| *stop) => {
-                // hyper would close a silent connection at once, though its request may be on the way.
+                // hyper would close a silent connection at once, though its request may be in flight.
                 let last = if activity.handle.is_silent() { LAST_REQUEST } else { Duration::ZERO };
                 tokio::select! {
                     ended = connection.as_mut() => ended,
@@ -264,14 +262,11 @@ where
         }
     }
 
-    /// The socket with TLS, if the port has it; none where the handshake failed, which is counted and logged.
+    /// The socket, with TLS if the port has it; `None` if the handshake failed, which is counted and logged.
     async fn secure(&self, socket: Socket, peer: Peer, stop: &mut watch::Receiver<bool>) -> Option<Socket> {
-        match (socket, &self.options.tls) {
-            (Socket::Tcp(stream), Some(tls)) => {
-                let secured = tls.handshake(HTTP_1, stream, peer, stop).await?;
-                Some(Socket::Tls(Box::new(secured)))
-            }
-            (socket, _) => Some(socket),
+        match (&self.options.tls, peer) {
+            (Some(tls), Peer::Address(_)) => Some(Box::new(tls.handshake(HTTP_1, socket, peer, stop).await?)),
+            _ => Some(socket),
         }
     }
 
@@ -285,9 +280,10 @@ where
         if is_reserved && request.uri().path() != &*self.options.probe {
             let refused = self.options.stats.service();
             refused.connections_refused(self.options.port, ConnectionRefused::Total).increment();
-            let text =
-                text(StatusCode::SERVICE_UNAVAILABLE, "Service Unavailable: HTTP_MAX_CONNECTIONS reached\n");
-            return text;
+            return text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "Service Unavailable: HTTP_MAX_CONNECTIONS reached\n",
+            );
         }
         if !self.options.has_own_pages && is_of_another_site(request.method(), request.headers()) {
             return text(
@@ -299,11 +295,11 @@ where
         head.extensions.insert(peer);
         let body = match self.bodies.read(body).await {
             Ok(body) => body,
-            Err(refused) => {
-                if refused.is_late() {
+            Err((status, why)) => {
+                if status == StatusCode::REQUEST_TIMEOUT {
                     activity.handle.count(ConnectionClosed::ReadTimeout);
                 }
-                return refused.into();
+                return text(status, why);
             }
         };
         activity.begin();
@@ -312,16 +308,16 @@ where
             (self.answer)(Request::from_parts(head, body.bytes.clone())).await
         });
         let answer = answered.await.unwrap_or_else(|Panicked| internal_error());
-        // A stream stays busy to its end, so that it does not make room for others.
-        if !answer.body().is_stream() {
+        // A stream has no known size. It stays busy to its end, so that it is not closed to make room.
+        if answer.body().size_hint().exact().is_some() {
             activity.end();
         }
         answer
     }
 }
 
-/// Whether a browser sends this for a page of another site. Browsers name the page's origin with everything but GET
-/// and HEAD, which change nothing here; other clients send neither header.
+/// True if a page of another site makes a browser send the request. Browsers send the page's origin with all methods
+/// but GET and HEAD, which change nothing here; other clients send neither header.
 fn is_of_another_site(method: &Method, headers: &HeaderMap) -> bool {
     const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
     if method == Method::GET || method == Method::HEAD {
@@ -331,12 +327,48 @@ fn is_of_another_site(method: &Method, headers: &HeaderMap) -> bool {
     headers.contains_key(header::ORIGIN) || !headers.get_all(SEC_FETCH_SITE).iter().all(is_own)
 }
 
+/// A response: a complete body, or a stream of pieces.
+pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+/// The response to a request that panicked.
+pub(crate) fn internal_error() -> Answer {
+    text(StatusCode::INTERNAL_SERVER_ERROR, "Internal error; the log has the details.\n")
+}
+
+/// A response in plain text.
+pub(crate) fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+    typed(status, "text/plain; charset=utf-8", body)
+}
+
+/// A response with this content type.
+pub(crate) fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+    with_body(status, content_type, Full::new(body.into()).boxed_unsync())
+}
+
+/// A response whose pieces are sent as they come; it ends when the sender is dropped.
+pub(crate) fn streamed(content_type: &'static str, mut pieces: mpsc::Receiver<Bytes>) -> Answer {
+    let frames =
+        poll_fn(move |context| pieces.poll_recv(context).map(|piece| piece.map(Frame::data).map(Ok)));
+    with_body(StatusCode::OK, content_type, StreamBody::new(frames).boxed_unsync())
+}
+
+fn with_body(
+    status: StatusCode,
+    content_type: &'static str,
+    body: UnsyncBoxBody<Bytes, Infallible>,
+) -> Answer {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn recognises_requests_of_other_sites_by_their_headers() {
+    fn detects_requests_of_other_sites_by_their_headers() {
         for (method, name, value, is_refused) in [
             (Method::POST, "origin", "http://evil.test", true),
             (Method::POST, "origin", "null", true),

@@ -1,7 +1,7 @@
-//! Large pages: each is made for all who asked for it before it was begun, and few copies are in memory at a time.
+//! Large pages: one copy serves all requests that waited for it, and few copies are in memory at a time.
 //!
-//! Used by `admin`. A page of metrics can have megabytes. Five hundred clients that request it and never read it
-//! would otherwise hold five hundred copies, and keep every thread busy making them.
+//! Used by `service`. A page of metrics can have megabytes. Five hundred clients that request it and never read it
+//! would otherwise hold five hundred copies, and keep every thread busy rendering them.
 
 use std::{
     sync::{
@@ -18,14 +18,13 @@ use crate::{
     panics::{self, Boundary, Panicked},
 };
 
-/// Different copies of a page that may be on their way to readers; while there are as many, the last one made is
-/// shared.
-const COPIES: usize = 4;
+/// The maximum number of different copies of a page that are being sent. At the maximum, the last copy is shared.
+const MAX_COPIES: usize = 4;
 
 /// The copies of one page.
 #[derive(Default)]
-pub(in crate::server) struct Pages {
-    /// Held by whom makes the page.
+pub(super) struct Pages {
+    /// Held while the page is rendered.
     turn: tokio::sync::Mutex<()>,
     last: Mutex<Last>,
     copies: Arc<AtomicUsize>,
@@ -34,24 +33,24 @@ pub(in crate::server) struct Pages {
 #[derive(Default)]
 struct Last {
     waiting: usize,
-    /// The page made last, and when that was begun.
+    /// The last copy, and when it was begun.
     page: Option<(Instant, Bytes)>,
 }
 
 impl Pages {
-    /// The page: made now, or by another request that began to after this one.
+    /// The page, rendered after this call.
     ///
     /// # Errors
-    /// When making it panicked.
-    pub(in crate::server) async fn get(
+    /// When `make` panicked.
+    pub(super) async fn get(
         &self,
         make: impl FnOnce() -> String + Send + 'static,
     ) -> Result<Bytes, Panicked> {
-        let asked = Instant::now();
+        let requested = Instant::now();
         let _waiting = Waiting::new(self);
         let _turn = self.turn.lock().await;
         if let Some((begun, page)) = &lock(&self.last).page
-            && (*begun >= asked || self.copies.load(Ordering::Relaxed) >= COPIES)
+            && (*begun >= requested || self.copies.load(Ordering::Relaxed) >= MAX_COPIES)
         {
             return Ok(page.clone());
         }
@@ -62,7 +61,7 @@ impl Pages {
                 make()
             })
         };
-        // On a thread of its own: a large page must not hold up health checks.
+        // On another thread: a large page must not delay health checks.
         let text = tokio::task::spawn_blocking(make).await.map_err(|_| Panicked)??;
         let page = Bytes::from_owner(Copy::new(text, self.copies.clone()));
         lock(&self.last).page = Some((begun, page.clone()));
@@ -70,7 +69,7 @@ impl Pages {
     }
 }
 
-/// A request that waits for the page. The last one to go leaves no copy behind, unless that is shared.
+/// A request that waits for the page. The last one drops the copy, unless it is shared.
 struct Waiting<'a>(&'a Pages);
 
 impl<'a> Waiting<'a> {
@@ -86,13 +85,13 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let mut last = lock(&self.0.last);
         last.waiting = last.waiting.saturating_sub(1);
-        if last.waiting == 0 && self.0.copies.load(Ordering::Relaxed) < COPIES {
+        if last.waiting == 0 && self.0.copies.load(Ordering::Relaxed) < MAX_COPIES {
             last.page = None;
         }
     }
 }
 
-/// A copy, counted until its last reader has it.
+/// A copy, counted until it is sent to its last reader.
 struct Copy {
     text: String,
     copies: Arc<AtomicUsize>,
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_made_anew_for_each_request_and_shared_by_those_that_wait() {
+    fn a_page_is_rendered_for_each_request_and_shared_by_those_that_wait() {
         Builder::new_current_thread().build().unwrap().block_on(async {
             let (pages, count) = (Arc::new(Pages::default()), Arc::default());
             for expected in ["0", "1", "2"] {
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn few_copies_are_in_memory_however_many_readers_hold_one() {
+    fn few_copies_are_in_memory_for_any_number_of_readers() {
         Builder::new_current_thread().build().unwrap().block_on(async {
             let (pages, count) = (Pages::default(), Arc::default());
             let mut held = Vec::new();

@@ -1,4 +1,4 @@
-//! The stream below HTTP/1: notes when bytes move, and gives up a peer that does not read its answer.
+//! The stream below HTTP/1: records when bytes move, and closes a connection whose peer does not read.
 
 use std::{
     cell::Cell,
@@ -18,29 +18,33 @@ use tokio::{
 use super::socket::Socket;
 use crate::{server::connections::Handle, telemetry::metrics::ConnectionClosed};
 
-/// What a connection does, for the registry of its port: busy while an answer is being made, else idle since
+/// The activity of a connection, for the registry of its port: busy while a response is being made, else idle since
 /// bytes last moved.
 pub(super) struct Activity {
     pub(super) handle: Handle,
     is_busy: Cell<bool>,
-    /// Bytes came since the last answer.
-    is_asked: Cell<bool>,
-    /// What is not yet sent is dropped with the connection, not kept by the kernel for a peer that does not read.
+    /// Bytes were received since the last response.
+    has_received: Cell<bool>,
+    /// Unsent bytes are dropped with the connection, not kept by the kernel for a peer that does not read.
     is_discarded: Cell<bool>,
 }
 
 impl Activity {
     pub(super) fn new(handle: Handle) -> Self {
-        Self { handle, is_busy: Cell::new(false), is_asked: Cell::new(false), is_discarded: Cell::new(false) }
+        Self {
+            handle,
+            is_busy: Cell::new(false),
+            has_received: Cell::new(false),
+            is_discarded: Cell::new(false),
+        }
     }
 
-    /// An answer is being made.
+    /// The start of a response.
     pub(super) fn begin(&self) {
         self.is_busy.set(true);
         self.handle.busy();
     }
 
-    /// It is made.
     pub(super) fn end(&self) {
         self.is_busy.set(false);
         self.handle.idle(Instant::now());
@@ -50,17 +54,17 @@ impl Activity {
         self.is_discarded.set(true);
     }
 
-    /// Counts that no head of a request came in time; not where a peer merely kept its connection open.
+    /// Counts a request whose head was late; not a connection that is only kept open.
     pub(super) fn count_late_head(&self) {
         if self.handle.is_silent() {
             self.handle.count(ConnectionClosed::PrefaceTimeout);
-        } else if self.is_asked.get() {
+        } else if self.has_received.get() {
             self.handle.count(ConnectionClosed::ReadTimeout);
         }
     }
 
-    fn bytes_came(&self) {
-        self.is_asked.set(true);
+    fn bytes_received(&self) {
+        self.has_received.set(true);
         if self.handle.is_silent() {
             self.handle.ready(Instant::now());
         } else {
@@ -75,12 +79,12 @@ impl Activity {
     }
 }
 
-/// A stream whose peer has so much time to read an answer.
+/// A stream with a timeout for reading a response.
 pub(super) struct Watched {
     stream: Socket,
     activity: Rc<Activity>,
     timeout: Duration,
-    /// The end of that time, from the first byte of an answer that the kernel had no room for.
+    /// Set when the kernel has no room for a response.
     deadline: Option<Pin<Box<Sleep>>>,
     has_written: bool,
 }
@@ -125,7 +129,7 @@ impl AsyncRead for Watched {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if buffer.filled().len() > before {
-            self.activity.bytes_came();
+            self.activity.bytes_received();
         }
         read
     }
@@ -154,11 +158,11 @@ impl AsyncWrite for Watched {
         self.stream.is_write_vectored()
     }
 
-    /// hyper flushes when all of an answer is written.
+    /// hyper flushes when a response is written completely.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if std::mem::take(&mut self.has_written) {
             self.deadline = None;
-            self.activity.is_asked.set(false);
+            self.activity.has_received.set(false);
         }
         Pin::new(&mut self.stream).poll_flush(context)
     }

@@ -9,59 +9,62 @@ use std::{
 
 use bytes::Bytes;
 use hyper::Method;
-use serde_json::json;
 
 use super::{ImportArgs, source::Source, user};
 use crate::{
     cli::{
         admin::{
-            Client, Failure,
-            format::{count, number, thousands, word},
-            print_json, run as run_admin, with_query,
+            Client,
+            format::{number, word},
+            with_query,
         },
         serve::Environment,
-        terminal::{self, Verdict},
+        terminal::{self, Failure, Verdict, count, thousands},
     },
     clock::{Clock, SystemClock},
     overrides::Override,
 };
 
-/// The text of one call. The service reads 4 MB at most, unless it is set lower.
+/// The size of one call. The service accepts 4 MB, unless it is set lower.
 const PIECE: usize = 512 << 10;
 
-/// Mistakes that are printed.
-const MAX_MISTAKES: usize = 20;
+/// The maximum number of errors that are printed.
+const MAX_ERRORS: usize = 20;
 
-/// How long putting an import in force may take: all replicas read it.
+/// The default timeout, for the commit of an import: all replicas read it.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Imports a file. The verdict is no when it has mistakes; then nothing has changed.
-pub(super) fn run(args: &ImportArgs, environment: &Environment) -> Verdict {
-    let text = match read(&args.file) {
-        Ok(text) => text,
-        Err(error) => {
-            terminal::print_error(&format!("{}: {error}", args.file.display()));
-            return Verdict::Unknown;
-        }
-    };
-    let by = user(environment);
+/// The overrides of a file as JSON lines.
+#[derive(PartialEq, Eq, Debug)]
+struct Import {
+    /// Each with the number of overrides up to its end.
+    pieces: Vec<(String, u64)>,
+    total: u64,
+}
+
+/// Imports a file. The verdict is no if it has errors; then nothing has changed.
+pub(super) fn run(args: &ImportArgs, environment: &Environment) -> Result<Verdict, Failure> {
+    let file = args.file.display();
+    let text = read(&args.file).map_err(|error| format!("{file}: {error}"))?;
     let is_csv = args.csv || args.file.extension().is_some_and(|name| name.eq_ignore_ascii_case("csv"));
-    let total = match check(&text, is_csv) {
-        Ok(total) => total,
-        Err(mistakes) => {
-            for mistake in &mistakes {
-                terminal::print_error(&format!("{}: {mistake}", args.file.display()));
+    let import =
+        match Import::read(&text, is_csv, args.change.reason.as_deref(), user(environment).as_deref()) {
+            Ok(import) => import,
+            Err(errors) => {
+                for error in errors {
+                    terminal::print_error(format!("{file}: {error}"));
+                }
+                return Ok(Verdict::No);
             }
-            return Verdict::No;
-        }
-    };
+        };
+    drop(text);
     if args.check {
-        terminal::print(&format!("{}: {}: OK\n", args.file.display(), count(total, "override")));
-        return Verdict::Yes;
+        terminal::print(&format!("{file}: {}: OK\n", count(import.total, "override")));
+        return Ok(Verdict::Yes);
     }
     let mut admin = args.change.admin.clone();
     admin.timeout = admin.timeout.or(Some(TIMEOUT));
-    run_admin(&admin, environment, |client| send(client, args, &text, is_csv, total, by.as_deref()))
+    import.send(&Client::new(&admin, environment)?, args)
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
@@ -73,148 +76,101 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The number of overrides, or the mistakes of the file.
-fn check(text: &[u8], is_csv: bool) -> Result<u64, Vec<String>> {
-    let mut source =
-        Source::new(Cursor::new(text), is_csv, SystemClock.now()).map_err(|error| vec![error])?;
-    let (mut total, mut mistakes) = (0, Vec::new());
-    while let Some(one) = source.next() {
-        total += 1;
-        mistakes.extend(one.err());
-        if mistakes.len() >= MAX_MISTAKES {
-            mistakes.push("and maybe more".to_owned());
-            break;
+impl Import {
+    /// Reads a file, or returns its errors. Overrides without a reason or an author get these.
+    fn read(text: &[u8], is_csv: bool, reason: Option<&str>, by: Option<&str>) -> Result<Self, Vec<String>> {
+        let mut source =
+            Source::new(Cursor::new(text), is_csv, SystemClock.now()).map_err(|error| vec![error])?;
+        let (mut import, mut errors) = (Self { pieces: Vec::new(), total: 0 }, Vec::new());
+        while let Some(one) = source.next() {
+            match one {
+                Ok(one) => import.add(&one, reason, by),
+                Err(error) => errors.push(error),
+            }
+            if errors.len() >= MAX_ERRORS {
+                errors.push("further lines were not checked".to_owned());
+                break;
+            }
         }
-    }
-    match total {
-        _ if !mistakes.is_empty() => Err(mistakes),
-        0 => Err(vec!["there is no override in it".to_owned()]),
-        total => Ok(total),
-    }
-}
-
-fn send(
-    client: &Client,
-    args: &ImportArgs,
-    text: &[u8],
-    is_csv: bool,
-    total: u64,
-    by: Option<&str>,
-) -> Result<Verdict, Failure> {
-    let begun = Instant::now();
-    let reply = client.call(Method::POST, "/api/v1/imports", None)?;
-    let path = format!("/api/v1/imports/{}", word(&reply["import"]));
-    let sent = send_pieces(client, args, text, is_csv, total, by, &path);
-    if let Err(failure) = sent {
-        // It ends by itself where the service is not reached any more.
-        let _ = client.call(Method::DELETE, &path, None);
-        return Err(failure);
-    }
-    let reply = client.call(Method::PUT, &with_query(&path, args.change.reason_query()), None)?;
-    if args.change.admin.json {
-        print_json(&reply);
-        return Ok(Verdict::Yes);
-    }
-    let seconds = begun.elapsed().as_secs_f64();
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "a rate for people"
-    )]
-    let rate = (total as f64 / seconds.max(0.001)) as u64;
-    terminal::print(&format!(
-        "imported {} in {seconds:.1}s ({} per second); {} in force\n",
-        count(number(&reply["imported"]), "override"),
-        thousands(rate),
-        thousands(number(&reply["total"])),
-    ));
-    Ok(Verdict::Yes)
-}
-
-fn send_pieces(
-    client: &Client,
-    args: &ImportArgs,
-    text: &[u8],
-    is_csv: bool,
-    total: u64,
-    by: Option<&str>,
-    path: &str,
-) -> Result<(), Failure> {
-    let mut source = Source::new(Cursor::new(text), is_csv, SystemClock.now()).map_err(Failure::plain)?;
-    let mut progress = Progress::new(total);
-    let (mut piece, mut lines) = (String::with_capacity(PIECE + 1024), 0_u64);
-    loop {
-        let next = source.next().transpose().map_err(Failure::plain)?;
-        if let Some(one) = &next {
-            add_line(&mut piece, one, args.change.reason.as_deref(), by);
-            lines += 1;
-        }
-        let is_end = next.is_none();
-        if piece.len() >= PIECE || (is_end && !piece.is_empty()) {
-            let body = Bytes::from(std::mem::take(&mut piece));
-            client.send(Method::POST, path, Some(("application/x-ndjson", body)))?;
-            progress.show(lines);
-        }
-        if is_end {
-            progress.end();
-            return Ok(());
-        }
-    }
-}
-
-fn add_line(piece: &mut String, one: &Override, reason: Option<&str>, by: Option<&str>) {
-    let mut json = one.to_json();
-    for (name, value) in [("reason", reason), ("by", by)] {
-        if let (true, Some(value)) = (json[name].is_null(), value) {
-            json[name] = json!(value);
-        }
-    }
-    piece.push_str(&json.to_string());
-    piece.push('\n');
-}
-
-/// A bar on the terminal's last line; nothing where standard error is none.
-struct Progress {
-    total: u64,
-    begun: Instant,
-    is_shown: bool,
-}
-
-impl Progress {
-    fn new(total: u64) -> Self {
-        Self { total, begun: Instant::now(), is_shown: io::stderr().is_terminal() }
-    }
-
-    fn show(&mut self, done: u64) {
-        if self.is_shown {
-            let line = bar(done, self.total, self.begun.elapsed());
-            // There is no other place to report to.
-            let _ = write!(io::stderr(), "\r{line}");
+        match import.total {
+            _ if !errors.is_empty() => Err(errors),
+            0 => Err(vec!["the file has no overrides".to_owned()]),
+            _ => Ok(import),
         }
     }
 
-    fn end(&self) {
-        if self.is_shown {
+    fn add(&mut self, one: &Override, reason: Option<&str>, by: Option<&str>) {
+        let mut json = one.to_json();
+        for (name, value) in [("reason", reason), ("by", by)] {
+            if let (true, Some(value)) = (json[name].is_null(), value) {
+                json[name] = value.into();
+            }
+        }
+        self.total += 1;
+        let line = format!("{json}\n");
+        match self.pieces.last_mut().filter(|(piece, _)| piece.len() < PIECE) {
+            Some((piece, until)) => {
+                piece.push_str(&line);
+                *until = self.total;
+            }
+            None => self.pieces.push((line, self.total)),
+        }
+    }
+
+    fn send(self, client: &Client, args: &ImportArgs) -> Result<Verdict, Failure> {
+        let (begun, total) = (Instant::now(), self.total);
+        let reply = client.call(Method::POST, "/api/v1/imports", None)?;
+        let path = format!("/api/v1/imports/{}", word(&reply["import"]));
+        if let Err(failure) = self.send_pieces(client, &path) {
+            // The service discards it by itself if it cannot be reached.
+            let _ = client.call(Method::DELETE, &path, None);
+            return Err(failure);
+        }
+        let reply = client.call(Method::PUT, &with_query(&path, args.change.reason_query()), None)?;
+        args.change.admin.print(&reply, || {
+            let rate = per_second(total, begun.elapsed());
+            format!(
+                "imported {} in {:.1}s ({} per second); {} in force\n",
+                count(number(&reply["imported"]), "override"),
+                begun.elapsed().as_secs_f64(),
+                thousands(rate),
+                thousands(number(&reply["total"])),
+            )
+        });
+        Ok(Verdict::Yes)
+    }
+
+    fn send_pieces(self, client: &Client, path: &str) -> Result<(), Failure> {
+        let (begun, is_shown) = (Instant::now(), io::stderr().is_terminal());
+        for (piece, until) in self.pieces {
+            client.send(Method::POST, path, Some(("application/x-ndjson", Bytes::from(piece))))?;
+            if is_shown {
+                // There is no other place to report to.
+                let _ = write!(io::stderr(), "\r{}", bar(until, self.total, begun.elapsed()));
+            }
+        }
+        if is_shown {
             let _ = writeln!(io::stderr());
         }
+        Ok(())
     }
+}
+
+fn per_second(count: u64, elapsed: Duration) -> u64 {
+    let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
+    count.saturating_mul(1000) / millis
 }
 
 /// `[#####     ]  50 %  500,000 of 1,000,000, 81,000/s`
 fn bar(done: u64, total: u64, elapsed: Duration) -> String {
-    const WIDTH: u64 = 20;
     let part = |of: u64| (done.min(total).saturating_mul(of)).checked_div(total).unwrap_or(of);
-    let filled = usize::try_from(part(WIDTH)).unwrap_or_default();
-    let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
-    let rate = done.saturating_mul(1000) / millis;
     format!(
         "[{:<20}] {:>3} %  {} of {}, {}/s",
-        "#".repeat(filled),
+        "#".repeat(usize::try_from(part(20)).unwrap_or_default()),
         part(100),
         thousands(done),
         thousands(total),
-        thousands(rate)
+        thousands(per_second(done, elapsed))
     )
 }
 
@@ -222,8 +178,13 @@ fn bar(done: u64, total: u64, elapsed: Duration) -> String {
 mod tests {
     use super::*;
 
+    /// The number of overrides, or the errors.
+    fn check(text: &[u8], is_csv: bool) -> Result<u64, Vec<String>> {
+        Import::read(text, is_csv, None, None).map(|import| import.total)
+    }
+
     #[test]
-    fn a_bar_grows_with_what_is_done() {
+    fn the_bar_shows_the_progress() {
         let second = Duration::from_secs(2);
         assert_eq!(bar(0, 1_000_000, second), "[                    ]   0 %  0 of 1,000,000, 0/s");
         assert_eq!(
@@ -234,23 +195,23 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_of_a_file_has_its_line() {
+    fn every_error_of_a_file_has_its_line() {
         let json = r#"{"domain": "d", "descriptor": "k=a", "action": "block"}"#;
         let checked = check(format!("{json}\n\n{{}}\n{json}\nx\n").as_bytes(), false);
-        let mistakes = checked.unwrap_err();
-        assert_eq!(mistakes.len(), 2, "{mistakes:?}");
-        assert!(mistakes[0].starts_with("line 3: domain is missing"), "{mistakes:?}");
-        assert!(mistakes[1].starts_with("line 5: invalid JSON"), "{mistakes:?}");
+        let errors = checked.unwrap_err();
+        assert_eq!(errors.len(), 2, "{errors:?}");
+        assert!(errors[0].starts_with("line 3: domain is missing"), "{errors:?}");
+        assert!(errors[1].starts_with("line 5: invalid JSON"), "{errors:?}");
         assert_eq!(check(format!("{json}\n{json}\n").as_bytes(), false), Ok(2));
-        assert_eq!(check(b"\n", false), Err(vec!["there is no override in it".to_owned()]));
+        assert_eq!(check(b"\n", false), Err(vec!["the file has no overrides".to_owned()]));
         let header = "domain,descriptor,action,requests_per_unit,unit\n";
         let good = format!("{header}d,\"k=a,l=b\",limit,5,hour\nd,k,block,,\n");
         assert_eq!(check(good.as_bytes(), true), Ok(2));
         let bad = format!("{header}d,k=a,limit,5\nd,k=a,limit,5,our\nd,k=a,limit,-5,hour\nd,\"k=\n");
-        let mistakes = check(bad.as_bytes(), true).unwrap_err();
-        assert!(mistakes[0].starts_with("line 2: expected 5 cells, got 4"), "{mistakes:?}");
-        assert!(mistakes[1].starts_with("line 3: unit: unknown unit \"our\""), "{mistakes:?}");
-        assert!(mistakes[2].starts_with("line 4: requests_per_unit: expected an integer"), "{mistakes:?}");
+        let errors = check(bad.as_bytes(), true).unwrap_err();
+        assert!(errors[0].starts_with("line 2: expected 5 cells, got 4"), "{errors:?}");
+        assert!(errors[1].starts_with("line 3: unit: unknown unit \"our\""), "{errors:?}");
+        assert!(errors[2].starts_with("line 4: requests_per_unit: expected an integer"), "{errors:?}");
         let header = check(b"domain,descriptor,acton\n", true).unwrap_err();
         assert!(
             header[0].starts_with("line 1: unknown column \"acton\"; did you mean \"action\"?"),
@@ -264,22 +225,22 @@ mod tests {
                 "line 1: stream did not contain valid UTF-8",
             ),
         ] {
-            let mistakes = check(text, false).unwrap_err();
-            assert!(mistakes[0].starts_with(expected), "{mistakes:?}");
+            let errors = check(text, false).unwrap_err();
+            assert!(errors[0].starts_with(expected), "{errors:?}");
         }
         assert_eq!(check(format!("\u{feff}{json}\r\n{json}\r\n").as_bytes(), false), Ok(2));
         for end in ["\n", "\r\n"] {
             let header =
                 ["\u{feff}domain,descriptor,action", "d,k,block", "d,\"k=", "x\",block", "d,k,bloc", ""];
-            let mistakes = check(header.join(end).as_bytes(), true).unwrap_err();
-            assert_eq!(mistakes.len(), 1, "{mistakes:?}");
-            assert!(mistakes[0].starts_with("line 5: action: unknown action"), "{mistakes:?}");
+            let errors = check(header.join(end).as_bytes(), true).unwrap_err();
+            assert_eq!(errors.len(), 1, "{errors:?}");
+            assert!(errors[0].starts_with("line 5: action: unknown action"), "{errors:?}");
             let latin = [&b"domain,descriptor,action"[..], end.as_bytes(), b"d,k=\xe9,block", end.as_bytes()];
             let expected = vec!["line 2: the text is not UTF-8; save the file as UTF-8".to_owned()];
             assert_eq!(check(&latin.concat(), true), Err(expected));
         }
         assert!(check(b"\xff\xfed\0", true).unwrap_err()[0].starts_with("line 1: the text is not UTF-8"));
         let many = "x\n".repeat(100);
-        assert_eq!(check(many.as_bytes(), false).unwrap_err().len(), MAX_MISTAKES + 1);
+        assert_eq!(check(many.as_bytes(), false).unwrap_err().len(), MAX_ERRORS + 1);
     }
 }

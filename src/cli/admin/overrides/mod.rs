@@ -1,11 +1,11 @@
-//! `tollgate override`: limits, blocks and exemptions that hold at once and end by themselves.
+//! `tollgate override`: limits, blocks and exemptions that take effect at once and may expire.
 //!
-//! `import` reads a file of many. What is mistyped is found before anything is sent.
+//! `import` sends a file of many. Typing errors are reported before anything is sent.
 
 mod import;
 mod source;
 
-pub(in crate::cli) use self::source::Source;
+pub(crate) use self::source::Source;
 
 use std::path::PathBuf;
 
@@ -14,35 +14,25 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::{
-    AdminArgs, Client, Failure,
-    format::{self, Table, count, duration, number, thousands, word},
-    print_json, run as run_admin, with_query,
+    AdminArgs, Client,
+    format::{self, Table, duration, number, word},
+    with_query,
 };
 use crate::{
     cli::{
         serve::Environment,
-        terminal::{self, Verdict},
+        terminal::{self, Failure, Verdict, count},
     },
-    clock::{Clock, SystemClock},
-    entries,
-    overrides::{Override, Target, model::entries_of_text},
+    clock::{Clock, SystemClock, Time},
+    overrides::{Override, Target, model::entries_of_text, table},
     rules::Unit,
 };
 
-/// The arguments of `tollgate override`.
-#[derive(Args, Clone, PartialEq, Debug)]
-pub struct OverrideArgs {
-    #[command(subcommand)]
-    #[expect(missing_docs, reason = "help is that of the commands")]
-    pub command: OverrideCommand,
-}
-
-/// What is done with the overrides.
 #[derive(Subcommand, Clone, PartialEq, Debug)]
-pub enum OverrideCommand {
+pub(crate) enum OverrideCommand {
     /// Set an override, in place of the one for the same descriptor.
     ///
-    /// KEY=VALUE is for this value; KEY alone is for every value that matches the rule with this key.
+    /// KEY=VALUE applies to this value; KEY alone applies to every value that matches the rule with this key.
     #[command(
         override_usage = "tollgate override set [OPTIONS] DOMAIN KEY[=VALUE][,...] \
             <--limit N/UNIT|--block|--allow|--shadow>",
@@ -62,106 +52,91 @@ pub enum OverrideCommand {
     Import(ImportArgs),
 }
 
-/// The arguments of `tollgate override set`.
 #[derive(Args, Clone, PartialEq, Debug)]
 #[command(group = ArgGroup::new("action").required(true))]
-pub struct SetArgs {
+pub(crate) struct SetArgs {
     /// The domain.
-    pub domain: String,
+    domain: String,
     /// The descriptor; a comma within a value is written `\,`.
     #[arg(value_name = "KEY[=VALUE][,...]")]
-    pub descriptor: String,
-    /// This limit, in place of those of the rule.
+    descriptor: String,
+    /// A limit that replaces those of the rule.
     #[arg(long, value_name = "N/UNIT", group = "action", value_parser = limit)]
-    pub limit: Option<(u32, String)>,
-    /// Refuse every request, and count none.
+    limit: Option<(u32, String)>,
+    /// Refuse every request without counting.
     #[arg(long, group = "action")]
-    pub block: bool,
-    /// Let every request pass, and count none.
+    block: bool,
+    /// Allow every request without counting.
     #[arg(long, group = "action")]
-    pub allow: bool,
-    /// Count requests as the rule does, and let all pass.
+    allow: bool,
+    /// Count requests by the rule, and allow all of them.
     #[arg(long, group = "action")]
-    pub shadow: bool,
-    /// How long it holds, such as 30m or 72h; without it, until it is removed.
+    shadow: bool,
+    /// The duration, such as 30m or 72h; without it, the override has no end.
     #[arg(long = "for", value_name = "DURATION", conflicts_with = "until")]
-    pub lasts: Option<String>,
-    /// When it ends, such as 2026-11-23T00:00:00Z.
+    duration: Option<String>,
+    /// The end, such as 2026-11-23T00:00:00Z.
     #[arg(long, value_name = "TIME")]
-    pub until: Option<String>,
+    until: Option<String>,
     #[command(flatten)]
-    #[expect(missing_docs, reason = "help is that of its fields")]
-    pub change: ChangeArgs,
+    change: ChangeArgs,
 }
 
-/// The arguments of `tollgate override list`.
 #[derive(Args, Clone, PartialEq, Debug)]
-pub struct ListArgs {
-    /// Only those of this domain.
-    pub domain: Option<String>,
-    /// Only the one for this descriptor.
+pub(crate) struct ListArgs {
+    /// Overrides of this domain only.
+    domain: Option<String>,
+    /// The override of this descriptor only.
     #[arg(value_name = "KEY[=VALUE][,...]")]
-    pub descriptor: Option<String>,
-    /// Only those with this action: limit, block, allow or shadow.
+    descriptor: Option<String>,
+    /// Overrides with this action only: limit, block, allow or shadow.
     #[arg(long)]
-    pub action: Option<String>,
-    /// As CSV, which `tollgate override import` reads.
+    action: Option<String>,
+    /// Print CSV, which `tollgate override import` reads.
     #[arg(long, conflicts_with = "json")]
-    pub csv: bool,
+    csv: bool,
     #[command(flatten)]
-    #[expect(missing_docs, reason = "help is that of its fields")]
-    pub admin: AdminArgs,
+    admin: AdminArgs,
 }
 
-/// The arguments of `tollgate override remove`.
 #[derive(Args, Clone, PartialEq, Debug)]
-pub struct RemoveArgs {
+pub(crate) struct RemoveArgs {
     /// The domain and the descriptor, or the identifier that `tollgate override list` shows.
     #[arg(value_name = "DOMAIN KEY[=VALUE][,...] | ID", required = true, num_args = 1..=2)]
-    pub words: Vec<String>,
+    words: Vec<String>,
     #[command(flatten)]
-    #[expect(missing_docs, reason = "help is that of its fields")]
-    pub change: ChangeArgs,
+    change: ChangeArgs,
 }
 
-/// The arguments of `tollgate override import`.
 #[derive(Args, Clone, PartialEq, Debug)]
-pub struct ImportArgs {
-    /// The file; `.csv` is CSV, and everything else JSON lines. `-` is standard input.
-    pub file: PathBuf,
-    /// The file is CSV, whatever its name.
+pub(crate) struct ImportArgs {
+    /// The file: CSV if its name ends in `.csv`, else JSON lines. `-` is standard input.
+    file: PathBuf,
+    /// Read the file as CSV, whatever its name.
     #[arg(long)]
-    pub csv: bool,
+    csv: bool,
     /// Check the file and send nothing.
     #[arg(long)]
-    pub check: bool,
+    check: bool,
     #[command(flatten)]
-    #[expect(missing_docs, reason = "help is that of its fields")]
-    pub change: ChangeArgs,
+    change: ChangeArgs,
 }
 
-/// Why something is changed, and where.
 #[derive(Args, Clone, PartialEq, Debug)]
-pub struct ChangeArgs {
-    /// Why; it is logged, and kept with an override that has no reason of its own.
+pub(crate) struct ChangeArgs {
+    /// The reason, for the log and for overrides that have none.
     #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
+    reason: Option<String>,
     #[command(flatten)]
-    #[expect(missing_docs, reason = "help is that of its fields")]
-    pub admin: AdminArgs,
+    admin: AdminArgs,
 }
 
 /// Sets, lists, removes or imports overrides.
-#[must_use]
-pub fn run(args: &OverrideArgs, environment: &Environment) -> Verdict {
-    match &args.command {
-        OverrideCommand::Set(args) => {
-            run_admin(&args.change.admin, environment, |client| set(client, args, environment))
-        }
-        OverrideCommand::List(args) => run_admin(&args.admin, environment, |client| list(client, args)),
-        OverrideCommand::Remove(args) => {
-            run_admin(&args.change.admin, environment, |client| remove(client, args))
-        }
+pub(crate) fn run(command: &OverrideCommand, environment: &Environment) -> Result<Verdict, Failure> {
+    match command {
+        OverrideCommand::Set(args) => set(args, environment),
+        OverrideCommand::List(args) => list(args, environment),
+        OverrideCommand::Remove(args) => remove(args, environment),
         OverrideCommand::Import(args) => import::run(args, environment),
     }
 }
@@ -173,59 +148,46 @@ impl ChangeArgs {
     }
 }
 
-fn set(client: &Client, args: &SetArgs, environment: &Environment) -> Result<Verdict, Failure> {
+fn set(args: &SetArgs, environment: &Environment) -> Result<Verdict, Failure> {
+    let flags = [(args.block, "block"), (args.allow, "allow"), (args.shadow, "shadow")];
     let mut body = json!({
         "domain": args.domain,
-        "descriptor": descriptor_json(&args.descriptor)?,
-        "action": if args.block { "block" } else if args.allow { "allow" } else if args.shadow { "shadow" } else { "limit" },
+        "descriptor": args.descriptor,
+        "action": flags.iter().find(|(is_set, _)| *is_set).map_or("limit", |(_, action)| *action),
         "reason": args.change.reason,
         "by": user(environment),
-        "for": args.lasts,
+        "for": args.duration,
         "expires_at": args.until,
     });
     if let Some((requests_per_unit, unit)) = &args.limit {
         body["requests_per_unit"] = (*requests_per_unit).into();
         body["unit"] = unit.as_str().into();
     }
-    crate::overrides::Override::from_json(&body, SystemClock.now()).map_err(Failure::plain)?;
-    let reply = client.call(Method::POST, "/api/v1/overrides", Some(&body))?;
-    if args.change.admin.json {
-        print_json(&reply);
-        return Ok(Verdict::Yes);
-    }
-    let rule = reply["rule"].as_str().map(|rule| format!(" (rule {rule})")).unwrap_or_default();
-    terminal::print(&format!(
-        "{} {}{rule}: {}{}\n",
-        args.domain,
-        args.descriptor,
-        action_text(&reply),
-        left_text(&reply)
-    ));
-    if let Some(warning) = reply["warning"].as_str() {
-        terminal::print_warning(warning);
-    }
+    Override::from_json(&body, SystemClock.now())?;
+    let admin = &args.change.admin;
+    let reply = Client::new(admin, environment)?.call(Method::POST, "/api/v1/overrides", Some(&body))?;
+    admin.print(&reply, || {
+        let rule = reply["rule"].as_str().map(|rule| format!(" (rule {rule})")).unwrap_or_default();
+        let (action, left) = (action_text(&reply), left_text(&reply));
+        format!("{} {}{rule}: {action}{left}\n", args.domain, args.descriptor)
+    });
     Ok(Verdict::Yes)
 }
 
-fn list(client: &Client, args: &ListArgs) -> Result<Verdict, Failure> {
-    let mut query: Vec<(&str, &str)> = Vec::new();
-    for (name, value) in
-        [("domain", &args.domain), ("descriptor", &args.descriptor), ("action", &args.action)]
-    {
-        query.extend(value.as_deref().map(|value| (name, value)));
-    }
-    let (all, total) = all(client, &query)?;
-    if args.admin.json {
-        print_json(&json!({"overrides": all, "total": total}));
-    } else if args.csv {
-        print_csv(&all)?;
+fn list(args: &ListArgs, environment: &Environment) -> Result<Verdict, Failure> {
+    let query = [("domain", &args.domain), ("descriptor", &args.descriptor), ("action", &args.action)];
+    let query: Vec<_> =
+        query.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect();
+    let (all, total) = all(&Client::new(&args.admin, environment)?, &query)?;
+    if args.csv {
+        terminal::print_data(&csv(&all)?);
     } else {
-        terminal::print(&table(&all, total));
+        args.admin.print(&json!({"overrides": all, "total": total}), || text(&all, total));
     }
     Ok(Verdict::Yes)
 }
 
-/// The overrides that a query selects, and how many there are in all.
+/// The overrides that a query selects, and the number of all overrides.
 fn all(client: &Client, query: &[(&str, &str)]) -> Result<(Vec<Value>, u64), Failure> {
     let mut all: Vec<Value> = Vec::new();
     loop {
@@ -241,8 +203,8 @@ fn all(client: &Client, query: &[(&str, &str)]) -> Result<(Vec<Value>, u64), Fai
     }
 }
 
-/// The overrides in force at a service that a request with these descriptors, as they are typed, may meet.
-pub(in crate::cli) fn in_force(
+/// The overrides of a service that may apply to a request with these descriptors.
+pub(crate) fn in_force(
     args: &AdminArgs,
     environment: &Environment,
     domain: &str,
@@ -253,80 +215,68 @@ pub(in crate::cli) fn in_force(
     for descriptor in descriptors {
         let (some, _) = all(&client, &[("domain", domain), ("request", &descriptor)])?;
         for one in some {
-            let one = Override::from_json(&one, crate::clock::Time::default());
-            let unreadable = |error| Failure::plain(format!("{}: an override: {error}", client.address()));
-            found.push(one.map_err(unreadable)?);
+            let one = Override::from_json(&one, Time::default());
+            found.push(one.map_err(|error| format!("{}: invalid override: {error}", client.server))?);
         }
     }
     Ok(found)
 }
 
-fn print_csv(all: &[Value]) -> Result<(), Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure::plain(format!("cannot write CSV: {error}"));
+fn csv(all: &[Value]) -> Result<String, Failure> {
+    let failed = |error: csv::Error| format!("cannot write CSV: {error}");
     let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(crate::overrides::model::FIELDS).map_err(|error| failed(&error))?;
+    writer.write_record(crate::overrides::model::FIELDS).map_err(failed)?;
     for one in all {
-        let one = Override::from_json(one, crate::clock::Time::default());
-        let row = crate::overrides::table::csv_row(&one.map_err(Failure::plain)?);
-        writer.write_record(row).map_err(|error| failed(&error))?;
+        let one = Override::from_json(one, Time::default())?;
+        writer.write_record(table::csv_row(&one)).map_err(failed)?;
     }
-    let bytes = writer.into_inner().map_err(|error| failed(&error))?;
-    terminal::print_data(&String::from_utf8_lossy(&bytes));
-    Ok(())
+    let bytes = writer.into_inner().map_err(|error| format!("cannot write CSV: {error}"))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn table(all: &[Value], total: u64) -> String {
+fn text(all: &[Value], total: u64) -> String {
     if all.is_empty() {
         let which = if total == 0 { "no overrides" } else { "no such override" };
         return format!("{which}; {} in all\n", count(total, "override"));
     }
     let mut table = Table::new(&["id", "domain", "descriptor", "override", "#time left", "by", "reason"]);
     for one in all {
-        let descriptor = format::descriptor(&one["descriptor"]);
+        let [id, domain, by, reason] =
+            ["id", "domain", "by", "reason"].map(|name| word(&one[name]).to_owned());
         let left = seconds_left(one).map_or_else(|| "no end".to_owned(), duration);
-        let texts = [word(&one["id"]), word(&one["domain"]), &descriptor].map(str::to_owned);
-        let [id, domain, descriptor] = texts;
-        let (by, reason) = (word(&one["by"]).to_owned(), word(&one["reason"]).to_owned());
-        table.row([id, domain, descriptor, action_text(one), left, by, reason]);
+        table.row([id, domain, format::descriptor(&one["descriptor"]), action_text(one), left, by, reason]);
     }
     table.print()
 }
 
-fn remove(client: &Client, args: &RemoveArgs) -> Result<Verdict, Failure> {
+fn remove(args: &RemoveArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let id = match args.words.as_slice() {
         [id] if !id.contains('=') => id.clone(),
         [domain, text] => {
-            let entries =
-                entries_of_text(text).map_err(|error| Failure::plain(format!("{text}: {error}")))?;
-            Target::new(domain, entries).map_err(Failure::plain)?.id()
+            let entries = entries_of_text(text).map_err(|error| format!("{text}: {error}"))?;
+            Target::new(domain, entries)?.id()
         }
         words => {
             let words = words.join(" ");
-            return Err(Failure::plain(format!("expected DOMAIN KEY=VALUE or an identifier, got {words:?}")));
+            return Err(format!("expected DOMAIN KEY=VALUE or an identifier, got {words:?}").into());
         }
     };
     let id: String = form_urlencoded::byte_serialize(id.as_bytes()).collect();
     let path = with_query(&format!("/api/v1/overrides/{id}"), args.change.reason_query());
-    let reply = match client.call(Method::DELETE, &path, None) {
-        Ok(reply) => reply,
-        Err(failure) if failure.is_not_found() => {
-            terminal::print(&format!("no override for {}\n", args.words.join(" ")));
-            return Ok(Verdict::No);
+    let admin = &args.change.admin;
+    match Client::new(admin, environment)?.call(Method::DELETE, &path, None) {
+        Ok(reply) => {
+            let removed = &reply["removed"];
+            let (domain, descriptor) = (word(&removed["domain"]), format::descriptor(&removed["descriptor"]));
+            admin.print(&reply, || format!("removed {domain} {descriptor}: {}\n", action_text(removed)));
+            Ok(Verdict::Yes)
         }
-        Err(failure) => return Err(failure),
-    };
-    if args.change.admin.json {
-        print_json(&reply);
-    } else {
-        let removed = &reply["removed"];
-        let descriptor = format::descriptor(&removed["descriptor"]);
-        terminal::print(&format!(
-            "removed {} {descriptor}: {}\n",
-            word(&removed["domain"]),
-            action_text(removed)
-        ));
+        Err(failure) if failure.is_not_found => {
+            terminal::print(&format!("no override for {}\n", args.words.join(" ")));
+            Ok(Verdict::No)
+        }
+        Err(failure) => Err(failure),
     }
-    Ok(Verdict::Yes)
 }
 
 /// `100/minute`.
@@ -346,27 +296,15 @@ fn limit(text: &str) -> Result<(u32, String), String> {
     })
 }
 
-/// The entries of a typed descriptor, as the API has them.
-pub(super) fn descriptor_json(text: &str) -> Result<Value, Failure> {
-    let entries = entries::parse(text).map_err(|error| Failure::plain(format!("{text}: {error}")))?;
-    let entry = |(key, value)| match value {
-        Some(value) => json!({"key": key, "value": value}),
-        None => json!({"key": key}),
-    };
-    Ok(entries.into_iter().map(entry).collect())
-}
-
 /// `limit 100 per minute`, `block`.
 pub(super) fn action_text(one: &Value) -> String {
-    match (word(&one["action"]), one["requests_per_unit"].as_u64()) {
-        ("limit", Some(requests)) => {
-            format!("limit {} per {}", thousands(requests), word(&one["unit"]).to_lowercase())
-        }
-        (action, _) => action.to_owned(),
+    match word(&one["action"]) {
+        "limit" => format!("limit {}", format::limit(one)),
+        action => action.to_owned(),
     }
 }
 
-/// ` until 2026-11-23T00:00:00Z (3h left)`; nothing without an end.
+/// ` until 2026-11-23T00:00:00Z (3h left)`; empty without an end.
 pub(super) fn left_text(one: &Value) -> String {
     match (one["expires_at"].as_str(), seconds_left(one)) {
         (Some(end), Some(left)) => format!(" until {end} ({} left)", duration(left)),
@@ -380,7 +318,7 @@ fn seconds_left(one: &Value) -> Option<u64> {
     Some(end.saturating_sub(SystemClock.now().seconds()))
 }
 
-/// Who runs the command, as the environment says.
+/// The user that the environment names.
 fn user(environment: &Environment) -> Option<String> {
     ["USER", "LOGNAME"]
         .iter()
@@ -420,9 +358,9 @@ mod tests {
             "id": "0123", "domain": "shop", "descriptor": [{"key": "user", "value": "a,b"}, {"key": "path"}],
             "action": "limit", "requests_per_unit": 1500, "unit": "HOUR", "by": "ann",
         })];
-        let text = plain(&table(&all, 1));
+        let text = plain(&super::text(&all, 1));
         assert!(text.contains("user=a\\,b,path  limit 1,500 per hour"), "{text}");
         assert!(text.contains("no end") && text.contains("ann"), "{text}");
-        assert!(plain(&table(&[], 0)).starts_with("no overrides"));
+        assert!(plain(&super::text(&[], 0)).starts_with("no overrides"));
     }
 }

@@ -1,6 +1,6 @@
-// The dialog that blocks, limits, allows or shadows a key, or resets its counter, and says first what will happen.
+// The dialog that blocks, limits, allows or shadows a key, or resets its counter, and describes the effect first.
 
-import { Refused, get, send } from "./api.js";
+import { ApiError, get, send } from "./api.js";
 import { count, descriptor, duration } from "./format.js";
 
 const $ = (id) => document.getElementById(id);
@@ -12,23 +12,23 @@ let done = () => {};
 const action = () => dialog.querySelector("input[name=action]:checked").value;
 const seconds = () => Number($("act-for").value);
 
-/** Where an override holds, by the place that it is kept in. */
+/** The scope of an override, by the place where it is stored. */
 const PLACES = {
   redis: "on all replicas that share this Redis",
   file: "on this replica",
   memory: "on this replica, until it restarts",
 };
 
-/** What will happen, in a sentence or two. */
+/** The effect of the change. */
 function effect() {
   const key = `${descriptor(target.descriptor)} in domain ${target.domain}`;
   const time = seconds() ? `for ${duration(seconds())}` : "until the override is removed";
   switch (action()) {
-    case "block": return `Every request with ${key} is refused with 429 ${time}, ${where}. Nothing is counted.`;
-    case "limit": return `${key} may have ${count($("act-number").value)} requests per ${$("act-unit").value} ${time}, ${where}, in place of the limit of its rule.`;
+    case "block": return `Every request with ${key} is rejected with 429 ${time}, ${where}. Nothing is counted.`;
+    case "limit": return `${key} is limited to ${count($("act-number").value)} requests per ${$("act-unit").value} ${time}, ${where}. This replaces the limit of its rule.`;
     case "allow": return `No request with ${key} is limited ${time}, ${where}.`;
-    case "shadow": return `${key} is counted and never refused ${time}, ${where}.`;
-    default: return `The counters of ${key} begin at zero, as if it had never been used, on all replicas that share the store.`;
+    case "shadow": return `Requests with ${key} are counted and never rejected ${time}, ${where}.`;
+    default: return `The counters of ${key} are set to zero, on all replicas that share the store.`;
   }
 }
 
@@ -48,7 +48,7 @@ function refresh() {
   $("act-error").textContent = "";
 }
 
-/** What the counter holds now, where the service can say. */
+/** Shows the usage of the key's limits. */
 async function showCounter(shown) {
   const query = new URLSearchParams({ domain: shown.domain, descriptor: descriptor(shown.descriptor) });
   try {
@@ -58,13 +58,13 @@ async function showCounter(shown) {
       `${count(used)} used, ${count(remaining)} left${reset ? `, resets in ${duration(reset)}` : ""}`);
     $("act-counter").textContent = texts.length ? `Counter: ${texts.join("; ")}` : "";
   } catch {
-    // The dialog is of use without it.
+    // The dialog works without it.
   }
 }
 
 /**
- * Opens the dialog for a key: its domain, descriptor and rule. `kept` is the place of overrides; `changed` is called
- * after a change.
+ * Opens the dialog for a key: its domain, descriptor and rule. `kept` is where overrides are stored; `changed` is
+ * called after a change.
  */
 export function open(key, kept, changed) {
   target = key;
@@ -91,7 +91,7 @@ async function confirm() {
     body.requests_per_unit = Number($("act-number").value);
     body.unit = $("act-unit").value;
   }
-  // Not a moment: the clock of this machine may differ from that of the service.
+  // A duration, because the clock of this machine may differ from that of the service.
   if (seconds()) body.for = `${seconds()}s`;
   return send("POST", "api/v1/overrides", body);
 }
@@ -106,7 +106,7 @@ dialog.querySelector("form").addEventListener("submit", async (event) => {
     dialog.close();
     done(label());
   } catch (error) {
-    $("act-error").textContent = error instanceof Refused ? error.message : `No answer: ${error.message}`;
+    $("act-error").textContent = error instanceof ApiError ? error.message : `No response: ${error.message}`;
   } finally {
     $("act-confirm").disabled = false;
   }

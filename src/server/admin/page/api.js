@@ -2,8 +2,8 @@
 
 let token = sessionStorage.getItem("token") ?? "";
 
-/** An answer that is an error, with its status. */
-export class Refused extends Error {
+/** An error response, with its status. */
+export class ApiError extends Error {
   constructor(status, message) {
     super(message);
     this.status = status;
@@ -23,7 +23,7 @@ async function request(path, options = {}) {
   const text = await response.text();
   let message = text;
   try { message = JSON.parse(text).error ?? text; } catch { /* not JSON */ }
-  throw new Refused(response.status, message || `status ${response.status}`);
+  throw new ApiError(response.status, message || `status ${response.status}`);
 }
 
 export const get = async (path) => (await request(path)).json();

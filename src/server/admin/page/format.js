@@ -1,4 +1,4 @@
-// Numbers, times and descriptors for people.
+// Formats numbers, times and descriptors.
 
 const number = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const small = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
@@ -22,7 +22,7 @@ export const bytes = (value) => {
   return value < 1e9 ? `${small.format(value / 1e6)} MB` : `${small.format(value / 1e9)} GB`;
 };
 
-/** The two largest of days, hours, minutes and seconds. */
+/** Seconds in the two largest units of days, hours, minutes and seconds. */
 export function duration(seconds) {
   const whole = Math.max(0, Math.round(seconds));
   const parts = [[86400, "d"], [3600, "h"], [60, "m"], [1, "s"]];
@@ -38,7 +38,7 @@ export function duration(seconds) {
 
 export const clock = (time) => new Date(time).toLocaleTimeString("en-GB");
 
-/** A descriptor as commands take it. */
+/** A descriptor in the notation of the commands. */
 export const descriptor = (entries) =>
   entries.map(({ key, value }) => {
     const escaped = (text) => text.replaceAll("\\", "\\\\").replaceAll(",", "\\,");

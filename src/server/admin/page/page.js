@@ -1,7 +1,7 @@
-// The page: draws what the stream of events says, once a second.
+// The page: draws the events of the stream, one a second.
 
 import { open as act } from "./act.js";
-import { Refused, follow, send, setToken } from "./api.js";
+import { ApiError, follow, send, setToken } from "./api.js";
 import { bytes, clock, count, descriptor, duration, latency, limit, rate, short } from "./format.js";
 import { Plot, sparkline } from "./plot.js";
 
@@ -41,7 +41,7 @@ function element(name, properties = {}, ...children) {
   return made;
 }
 
-/** Has the rows of a table be those of `items`, by their keys. Rows that stay keep the focus that is in them. */
+/** Updates the rows of a table to `items`, by their keys. Rows that stay keep the focus. */
 function rows(body, items, keyOf, create, update = () => {}) {
   const known = new Map([...body.rows].map((row) => [row.dataset.key, row]));
   items.forEach((item, index) => {
@@ -68,7 +68,7 @@ function keyCell(item) {
   return element("td", {}, item.descriptor_cut ? `${text}…` : text, small);
 }
 
-/** The button that opens the dialog; none where callers' values are not known here, or nothing may be changed. */
+/** The button that opens the dialog; empty if values are not shown, or changes are disabled. */
 function actCell(item) {
   const td = element("td", { className: "act" });
   if (!canChange || item.descriptor_cut) return td;
@@ -79,11 +79,11 @@ function actCell(item) {
   return td;
 }
 
-/** Says for some seconds what was done. */
+/** Shows a message for some seconds. */
 function announce(text) {
-  $("said").textContent = text;
+  $("message").textContent = text;
   setTimeout(() => {
-    if ($("said").textContent === text) $("said").textContent = "";
+    if ($("message").textContent === text) $("message").textContent = "";
   }, 6000);
 }
 
@@ -105,9 +105,9 @@ function drawStatus(status) {
   $("rate-error").textContent = rate(now.error);
   $("p99").textContent = latency(status.latency.p99_seconds);
   const { store } = status;
-  const isWell = store.connected && store.breakers_open === 0;
+  const isHealthy = store.connected && store.breakers_open === 0;
   $("store").textContent = store.connected ? store.kind : `${store.kind}: not connected`;
-  $("store").closest(".tile").dataset.state = isWell ? "good" : "bad";
+  $("store").closest(".tile").dataset.state = isHealthy ? "good" : "bad";
   const slow = store.p99_seconds === null ? "" : `p99 ${latency(store.p99_seconds)}`;
   $("store-more").textContent = store.breakers_open > 0 ? `${store.breakers_open} open breakers` : slow;
   $("memory").textContent = bytes(status.memory.resident_bytes);
@@ -133,10 +133,10 @@ function drawTop({ keys, window_seconds: window }) {
   $("top-window").textContent = `Hits of the last ${duration(window)}`;
 }
 
-/** The file's name and the line of a rule. */
+/** The file name and the line of a rule. */
 const place = ({ file, line }) => (file ? `${file.split("/").at(-1)}:${line}` : "");
 
-const REASONS = { over_limit_cache: "known to be over", override: "override", failure_policy: "store failure" };
+const REASONS = { over_limit_cache: "cached", override: "override", failure_policy: "store failure" };
 
 function why(refusal) {
   const number = refusal.limit.of > 1 ? ` (limit ${refusal.limit.number} of ${refusal.limit.of})` : "";
@@ -158,7 +158,7 @@ function drawRefusals({ refusals }) {
   const before = new Set([...$("refusals").rows].map((row) => row.dataset.key));
   rows($("refusals"), refusals, (refusal) => `${canChange} ${refusal.id}`, create);
   const fresh = [...$("refusals").rows].filter((row) => !before.has(row.dataset.key));
-  // Where many come in a second, a flash of all of them shows nothing.
+  // Many new rows in a second do not flash.
   const isFew = !isFirst && fresh.length <= MAX_FLASHES;
   for (const row of $("refusals").rows) row.classList.toggle("new", isFew && fresh.includes(row));
 }
@@ -195,7 +195,7 @@ function drawRules({ rules, total }) {
   $("rules-about").textContent = total > rules.length ? `the busiest ${count(rules.length)} of ${count(total)}` : "";
 }
 
-/** Seconds until a moment by the clock of the service; null for one that never comes. */
+/** Seconds until a time by the clock of the service; null without a time. */
 const until = (moment) => (moment ? (new Date(moment) - new Date(last.status.time)) / 1000 : null);
 
 function drawOverrides({ overrides, total }) {
@@ -238,7 +238,7 @@ function drawReplicas({ own, replicas }) {
   const create = () => [element("td", {}, element("span"), element("small")), cell(""), cell("", "n")];
   const update = (row, replica) => {
     row.querySelector("span").textContent = replica.id;
-    row.querySelector("small").textContent = replica.version + (replica.id === own ? " · this one" : "");
+    row.querySelector("small").textContent = replica.version + (replica.id === own ? " · this replica" : "");
     row.cells[1].textContent = replica.rules_hash?.slice(0, 8) ?? "none";
     row.cells[1].classList.toggle("over", replica.rules_hash !== rules.hash);
     row.cells[2].textContent = rate(replica.requests_per_second);
@@ -260,7 +260,7 @@ function drawTick(tick) {
   live("live", "Live");
 }
 
-/** Asks for a token; resolves when one is given. */
+/** Opens the dialog for a token; resolves when one is entered. */
 function login(message) {
   $("login-error").textContent = message;
   if (!$("login").open) $("login").showModal();
@@ -281,15 +281,15 @@ async function run() {
         if (name === "history") points = value;
         if (name === "tick") drawTick(value);
       });
-      live("lost", "Disconnected, connecting again…");
+      live("lost", "Disconnected, reconnecting…");
     } catch (error) {
-      if (error instanceof Refused && error.status === 401) {
-        live("lost", "A token is needed");
+      if (error instanceof ApiError && error.status === 401) {
+        live("lost", "A token is required");
         await login(tried ? error.message : "");
         continue;
       }
-      if (error instanceof Refused) notice(error.message);
-      live("lost", "Disconnected, connecting again…");
+      if (error instanceof ApiError) notice(error.message);
+      live("lost", "Disconnected, reconnecting…");
     }
     await pause(1000);
   }

@@ -9,14 +9,14 @@ function shape(name, attributes, text) {
   return element;
 }
 
-/** The least of 1, 2, 2.5, 5 times a power of ten that is not below `value`. */
+/** The smallest of 1, 2, 2.5, 5 times a power of ten that is not below `value`. */
 function roundUp(value) {
   if (!(value > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
   return [1, 2, 2.5, 5, 10].map((n) => n * power).find((n) => n >= value * 0.999999);
 }
 
-/** A path through points; a missing value begins a new line. */
+/** A path through points; a missing value starts a new line. */
 function path(points) {
   let text = "";
   let pen = "M";
@@ -29,8 +29,8 @@ function path(points) {
 }
 
 /**
- * A plot of `lines`, each with a class and the name of a value of a point, over `seconds`. The place of the pointer, or
- * of the arrow keys, is described in `output`.
+ * A plot of `lines` over `seconds`, each with a class and the name of a value of a point. `output` describes the point at
+ * the pointer, or at the cursor that the arrow keys move.
  */
 export class Plot {
   constructor(element, output, { seconds, lines, format, describe }) {
@@ -50,7 +50,7 @@ export class Plot {
   }
 
   set(points) {
-    // The cursor stays at its moment while time moves on.
+    // The cursor stays at its time.
     const shown = this.at === null ? null : this.points[this.at]?.time;
     this.points = points;
     this.at = shown === null ? null : points.findIndex((point) => point.time === shown);
@@ -92,7 +92,7 @@ export class Plot {
       svg.append(shape("text", { x: left - 6, y: y(most * part) + 4, "text-anchor": "end" }, this.format(most * part)));
     }
     if (!values.length) {
-      svg.append(shape("text", { x: left + width / 2, y: top + height / 2 - 6, "text-anchor": "middle" }, "no calls in the last minute"));
+      svg.append(shape("text", { x: left + width / 2, y: top + height / 2 - 6, "text-anchor": "middle" }, "no requests in the last minute"));
     }
     const labels = [["start", left, `${this.seconds / 60} min ago`], ["end", left + width, "now"]];
     for (const [anchor, place, text] of labels) {

@@ -1,109 +1,87 @@
-//! `POST /json`: the same question and answer in protobuf's JSON mapping, for callers without gRPC.
+//! `POST /json`: requests and responses in protobuf's JSON mapping, for callers without gRPC.
 //!
-//! `request` reads the question; the answer is written by `prost-reflect`.
+//! `request` reads a request; `prost-reflect` writes the response.
 
 mod part;
 mod request;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
-use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
+use prost_reflect::DynamicMessage;
 
-use crate::server::{
-    health::Health,
-    http::{Answer, text, typed},
-    span_attributes, wire,
-};
+use super::{Answer, service::Service, text, typed};
 use crate::{
     limiter::{self, Code, DecisionTrace, Limiter, RequestError},
     panics, proto,
-    telemetry::tracing::{OpenSpan, Tracer},
+    server::{
+        health::{Health, Part},
+        span_attributes, wire,
+    },
+    telemetry::tracing::OpenSpan,
     text::cut,
 };
 
-/// What the questions are answered with.
-#[derive(Clone)]
-pub struct Parts {
-    /// Decides.
-    pub limiter: Arc<Limiter>,
-    /// Whether the service is healthy.
-    pub health: Arc<Health>,
-    /// Where spans go, if there are any.
-    pub tracer: Option<Arc<Tracer>>,
-    /// `JSON_ENABLED`: answers `/json`.
-    pub is_enabled: bool,
-}
-
-/// Why a request was not decided.
-enum NotDecided {
-    /// It is no request, or asks what cannot be.
-    BadRequest(String),
-    /// The service cannot answer now.
-    Unavailable(String),
-}
+/// Why a request was not decided: the status of the response, and the reason.
+struct NotDecided(StatusCode, String);
 
 impl From<RequestError> for NotDecided {
-    fn from(refusal: RequestError) -> Self {
-        let why = refusal.to_string();
-        if refusal.is_unavailable() { Self::Unavailable(why) } else { Self::BadRequest(why) }
+    fn from(error: RequestError) -> Self {
+        let is_unavailable = error.is_unavailable();
+        let status = if is_unavailable { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::BAD_REQUEST };
+        Self(status, error.to_string())
     }
 }
 
-impl Parts {
-    /// Answers `/healthcheck` and `/json`.
-    pub async fn answer(self, request: Request<Bytes>) -> Answer {
-        match request.uri().path() {
-            "/healthcheck" => healthcheck(&self.health),
-            "/json" if !self.is_enabled => {
-                text(StatusCode::NOT_FOUND, "Not Found: /json is off (JSON_ENABLED)\n")
-            }
-            // What changes something is not done for GET, which a browser sends for any page.
-            "/json" if matches!(*request.method(), Method::GET | Method::HEAD) => {
-                let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed: use POST\n");
-                answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
-                answer
-            }
-            "/json" => self.decide(&request).await,
-            _ => text(StatusCode::NOT_FOUND, "Not found. Endpoints: GET /healthcheck, POST /json.\n"),
+/// Serves `/healthcheck`, and `/json` if it is enabled.
+pub(crate) async fn answer(service: Arc<Service>, is_enabled: bool, request: Request<Bytes>) -> Answer {
+    match request.uri().path() {
+        "/healthcheck" => healthcheck(&service.health),
+        "/json" if !is_enabled => {
+            text(StatusCode::NOT_FOUND, "Not Found: /json is disabled (JSON_ENABLED)\n")
         }
-    }
-
-    async fn decide(&self, request: &Request<Bytes>) -> Answer {
-        let mut span = self.tracer.as_ref().and_then(|tracer| tracer.join(request.headers(), "POST /json"));
-        let decided = decide(request.body(), &self.limiter, span.as_deref_mut()).await;
-        let (answer, error) = match decided {
-            Ok(answer) => (answered(&answer), None),
-            Err(NotDecided::BadRequest(why)) => {
-                (text(StatusCode::BAD_REQUEST, format!("Bad Request: {}\n", cut(&why))), Some(why))
-            }
-            Err(NotDecided::Unavailable(why)) => (
-                text(StatusCode::SERVICE_UNAVAILABLE, format!("Service Unavailable: {}\n", cut(&why))),
-                Some(why),
-            ),
-        };
-        if let Some(mut span) = span {
-            span.add("http.request.method", "POST".into());
-            span.add("url.path", "/json".into());
-            span.add("http.response.status_code", i64::from(answer.status().as_u16()).into());
-            if let Some(error) = error {
-                span.fail(&error);
-            }
-            span.answered();
+        // Browsers send GET for any page, so GET must not count.
+        "/json" if matches!(*request.method(), Method::GET | Method::HEAD) => {
+            let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed: use POST\n");
+            answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+            answer
         }
-        answer
+        "/json" => respond(&service, &request).await,
+        _ => text(StatusCode::NOT_FOUND, "Not found. Endpoints: GET /healthcheck, POST /json.\n"),
     }
 }
 
-/// 200 `OK`; else why not, a line for each part that is not well.
+/// 200 `OK`, or 500 with a line for each unhealthy part.
 fn healthcheck(health: &Health) -> Answer {
-    let unwell = health.unwell();
-    if unwell.is_empty() {
+    let unhealthy = health.unhealthy();
+    if unhealthy.is_empty() {
         return text(StatusCode::OK, "OK");
     }
-    let why: Vec<String> = unwell.iter().map(ToString::to_string).collect();
+    let why: Vec<&str> = unhealthy.into_iter().map(Part::name).collect();
     text(StatusCode::INTERNAL_SERVER_ERROR, why.join("\n") + "\n")
+}
+
+async fn respond(service: &Service, request: &Request<Bytes>) -> Answer {
+    let mut span = service.tracer.as_ref().and_then(|tracer| tracer.join(request.headers(), "POST /json"));
+    let decided = decide(request.body(), &service.limiter, span.as_deref_mut()).await;
+    let (answer, error) = match decided {
+        Ok(answer) => (answered(&answer), None),
+        Err(NotDecided(status, why)) => {
+            let reason = status.canonical_reason().unwrap_or_default();
+            (text(status, format!("{reason}: {}\n", cut(&why))), Some(why))
+        }
+    };
+    if let Some(mut span) = span {
+        span.add("http.request.method", "POST".into());
+        span.add("url.path", "/json".into());
+        span.add("http.response.status_code", i64::from(answer.status().as_u16()).into());
+        if let Some(error) = error {
+            span.fail(&error);
+        }
+        span.answered();
+    }
+    answer
 }
 
 async fn decide(
@@ -112,7 +90,8 @@ async fn decide(
     span: Option<&mut OpenSpan>,
 ) -> Result<limiter::Answer, NotDecided> {
     panics::point("json");
-    let read = request::read(body, limiter.bounds()).map_err(NotDecided::BadRequest)?;
+    let read = request::read(body, limiter.bounds());
+    let read = read.map_err(|why| NotDecided(StatusCode::BAD_REQUEST, why))?;
     let request = read.to_limiter();
     let Some(span) = span else {
         return Ok(limiter.decide(&request, None, None).await?);
@@ -134,27 +113,16 @@ fn answered(answer: &limiter::Answer) -> Answer {
     }
 }
 
-/// Writes a response in protobuf's JSON mapping.
-///
-/// # Errors
-/// When the response cannot be written, which no response of this service causes.
+/// Writes a response in protobuf's JSON mapping. No response of this service causes an error.
 fn write(answer: &limiter::Answer) -> Result<Bytes, String> {
     let mut encoded = Vec::new();
     wire::encode(answer, &mut encoded);
-    let descriptor = descriptor("envoy.service.ratelimit.v3.RateLimitResponse")?;
+    let descriptor = proto::descriptor("envoy.service.ratelimit.v3.RateLimitResponse")?;
     let message = DynamicMessage::decode(descriptor, &*encoded).map_err(|error| error.to_string())?;
     serde_json::to_vec(&message).map(Bytes::from).map_err(|error| error.to_string())
 }
 
-fn descriptor(name: &str) -> Result<MessageDescriptor, String> {
-    static POOL: LazyLock<Option<DescriptorPool>> =
-        LazyLock::new(|| DescriptorPool::decode(proto::DESCRIPTORS).ok());
-    POOL.as_ref()
-        .and_then(|pool| pool.get_message_by_name(name))
-        .ok_or_else(|| format!("{name} is not among the compiled descriptors"))
-}
-
-/// A body, read by our own reader and by `prost-reflect`.
+/// Reads a body with `request` and with `prost-reflect`, and compares the results.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     request::fuzz(bytes);

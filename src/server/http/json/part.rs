@@ -1,53 +1,85 @@
-//! The values that messages in protobuf's JSON mapping consist of, and what `null` leaves unset.
+//! Values of messages in protobuf's JSON mapping, and `null`, which leaves a field unset.
 //!
 //! [`request`](super::request) builds its messages of them.
 
-use std::{borrow::Cow, fmt, marker::PhantomData, str::FromStr};
+use std::{borrow::Cow, fmt, iter::Empty, marker::PhantomData, str::FromStr};
 
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor,
+    value::{MapDeserializer, SeqDeserializer},
+};
 
 use crate::text::cut;
 
-/// What a value is made of. A type's own way to read itself: `serde`'s errors repeat whatever stands in the
-/// place of what was expected, at any length, so that texts are met here first.
-pub(super) trait Part<'de>: Sized {
-    type Value;
-    const EXPECTED: &'static str;
-
-    fn of_map<A: MapAccess<'de>>(self, _: A) -> Result<Self::Value, A::Error> {
-        Err(Error::custom(format_args!("invalid type: map, expected {}", Self::EXPECTED)))
-    }
-
-    fn of_list<A: SeqAccess<'de>>(self, _: A) -> Result<Self::Value, A::Error> {
-        Err(Error::custom(format_args!("invalid type: sequence, expected {}", Self::EXPECTED)))
-    }
-
-    fn of_text<E: Error>(self, text: Cow<'de, str>) -> Result<Self::Value, E> {
-        let text = cut(&text);
-        Err(Error::custom(format_args!("invalid type: string {text:?}, expected {}", Self::EXPECTED)))
-    }
-
-    fn of_whole<E: Error>(self, number: Whole) -> Result<Self::Value, E> {
-        Err(Error::custom(format_args!("invalid type: number `{number}`, expected {}", Self::EXPECTED)))
-    }
-
-    fn of_float<E: Error>(self, number: f64) -> Result<Self::Value, E> {
-        Err(Error::custom(format_args!("invalid type: number `{number}`, expected {}", Self::EXPECTED)))
-    }
-
-    fn of_flag<E: Error>(self, flag: bool) -> Result<Self::Value, E> {
-        Err(Error::custom(format_args!("invalid type: boolean `{flag}`, expected {}", Self::EXPECTED)))
-    }
-
-    fn of_null<E: Error>(self) -> Result<Self::Value, E> {
-        Err(Error::custom(format_args!("invalid type: null, expected {}", Self::EXPECTED)))
-    }
+/// A value of JSON.
+pub(super) enum Json<'de, A: Access<'de>> {
+    Map(A::Map),
+    List(A::List),
+    Text(Cow<'de, str>),
+    Whole(Whole),
+    Float(f64),
+    Flag(bool),
+    Null,
 }
 
 /// A whole number of JSON.
 pub(super) type Whole = i128;
 
-/// A part as serde knows it.
+/// Reads the content of maps and lists.
+pub(super) trait Access<'de> {
+    type Error: Error;
+    type Map: MapAccess<'de, Error = Self::Error>;
+    type List: SeqAccess<'de, Error = Self::Error>;
+}
+
+impl<'de, M: MapAccess<'de>, L: SeqAccess<'de, Error = M::Error>> Access<'de> for (M, L) {
+    type Error = M::Error;
+    type Map = M;
+    type List = L;
+}
+
+type NoMap<'de, E> = MapDeserializer<'de, Empty<((), ())>, E>;
+type NoList<E> = SeqDeserializer<Empty<()>, E>;
+type Scalar<'de, E> = Json<'de, (NoMap<'de, E>, NoList<E>)>;
+
+impl<'de, A: Access<'de>> Json<'de, A> {
+    /// The error of another type. `serde`'s errors repeat a text of any length; this one cuts it.
+    pub(super) fn unexpected(&self, expected: &str) -> A::Error {
+        let found = match self {
+            Self::Map(_) => "map".to_owned(),
+            Self::List(_) => "sequence".to_owned(),
+            Self::Text(text) => format!("string {:?}", cut(text)),
+            Self::Whole(number) => format!("number `{number}`"),
+            Self::Float(number) => format!("number `{number}`"),
+            Self::Flag(flag) => format!("boolean `{flag}`"),
+            Self::Null => "null".to_owned(),
+        };
+        Error::custom(format_args!("invalid type: {found}, expected {expected}"))
+    }
+
+    pub(super) fn map(self) -> Result<A::Map, A::Error> {
+        match self {
+            Self::Map(map) => Ok(map),
+            other => Err(other.unexpected("a map")),
+        }
+    }
+
+    pub(super) fn list(self) -> Result<A::List, A::Error> {
+        match self {
+            Self::List(list) => Ok(list),
+            other => Err(other.unexpected("a list")),
+        }
+    }
+}
+
+/// A part of a message: reads itself from JSON.
+pub(super) trait Part<'de>: Sized {
+    type Value;
+
+    fn read<A: Access<'de>>(self, json: Json<'de, A>) -> Result<Self::Value, A::Error>;
+}
+
+/// A part as serde deserializes it.
 pub(super) struct Seed<P>(pub(super) P);
 
 impl<'de, P: Part<'de>> DeserializeSeed<'de> for Seed<P> {
@@ -62,43 +94,43 @@ impl<'de, P: Part<'de>> Visitor<'de> for Seed<P> {
     type Value = P::Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(P::EXPECTED)
+        f.write_str("JSON")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<P::Value, A::Error> {
-        self.0.of_map(map)
+    fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<P::Value, M::Error> {
+        self.0.read(Json::<(M, NoList<M::Error>)>::Map(map))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<P::Value, A::Error> {
-        self.0.of_list(list)
+    fn visit_seq<L: SeqAccess<'de>>(self, list: L) -> Result<P::Value, L::Error> {
+        self.0.read(Json::<(NoMap<'de, L::Error>, L)>::List(list))
     }
 
     fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<P::Value, E> {
-        self.0.of_text(Cow::Borrowed(text))
+        self.0.read(Scalar::Text(Cow::Borrowed(text)))
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<P::Value, E> {
-        self.0.of_text(Cow::Owned(text.to_owned()))
+        self.0.read(Scalar::Text(Cow::Owned(text.to_owned())))
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<P::Value, E> {
-        self.0.of_whole(number.into())
+        self.0.read(Scalar::Whole(number.into()))
     }
 
     fn visit_i64<E: Error>(self, number: i64) -> Result<P::Value, E> {
-        self.0.of_whole(number.into())
+        self.0.read(Scalar::Whole(number.into()))
     }
 
     fn visit_f64<E: Error>(self, number: f64) -> Result<P::Value, E> {
-        self.0.of_float(number)
+        self.0.read(Scalar::Float(number))
     }
 
     fn visit_bool<E: Error>(self, flag: bool) -> Result<P::Value, E> {
-        self.0.of_flag(flag)
+        self.0.read(Scalar::Flag(flag))
     }
 
     fn visit_unit<E: Error>(self) -> Result<P::Value, E> {
-        self.0.of_null()
+        self.0.read(Scalar::Null)
     }
 }
 
@@ -107,62 +139,44 @@ struct Field<P>(P);
 
 impl<'de, P: Part<'de>> Part<'de> for Field<P> {
     type Value = Option<P::Value>;
-    const EXPECTED: &'static str = P::EXPECTED;
 
-    fn of_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-        self.0.of_map(map).map(Some)
-    }
-
-    fn of_list<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
-        self.0.of_list(list).map(Some)
-    }
-
-    fn of_text<E: Error>(self, text: Cow<'de, str>) -> Result<Self::Value, E> {
-        self.0.of_text(text).map(Some)
-    }
-
-    fn of_whole<E: Error>(self, number: Whole) -> Result<Self::Value, E> {
-        self.0.of_whole(number).map(Some)
-    }
-
-    fn of_float<E: Error>(self, number: f64) -> Result<Self::Value, E> {
-        self.0.of_float(number).map(Some)
-    }
-
-    fn of_flag<E: Error>(self, flag: bool) -> Result<Self::Value, E> {
-        self.0.of_flag(flag).map(Some)
-    }
-
-    fn of_null<E: Error>(self) -> Result<Self::Value, E> {
-        Ok(None)
+    fn read<A: Access<'de>>(self, json: Json<'de, A>) -> Result<Self::Value, A::Error> {
+        match json {
+            Json::Null => Ok(None),
+            json => self.0.read(json).map(Some),
+        }
     }
 }
 
-/// Any text.
+/// A string.
 pub(super) struct Text;
 
 impl<'de> Part<'de> for Text {
     type Value = Cow<'de, str>;
-    const EXPECTED: &'static str = "a string";
 
-    fn of_text<E: Error>(self, text: Cow<'de, str>) -> Result<Self::Value, E> {
-        Ok(text)
+    fn read<A: Access<'de>>(self, json: Json<'de, A>) -> Result<Self::Value, A::Error> {
+        match json {
+            Json::Text(text) => Ok(text),
+            other => Err(other.unexpected("a string")),
+        }
     }
 }
 
-/// A flag.
+/// A boolean.
 pub(super) struct Flag;
 
-impl Part<'_> for Flag {
+impl<'de> Part<'de> for Flag {
     type Value = bool;
-    const EXPECTED: &'static str = "a boolean";
 
-    fn of_flag<E: Error>(self, flag: bool) -> Result<bool, E> {
-        Ok(flag)
+    fn read<A: Access<'de>>(self, json: Json<'de, A>) -> Result<bool, A::Error> {
+        match json {
+            Json::Flag(flag) => Ok(flag),
+            other => Err(other.unexpected("a boolean")),
+        }
     }
 }
 
-/// A whole number without a sign, as a number or as text.
+/// An unsigned integer, as a number or a decimal string.
 pub(super) struct Number<N>(PhantomData<N>);
 
 impl<N> Number<N> {
@@ -171,54 +185,40 @@ impl<N> Number<N> {
     }
 }
 
-/// A type of such numbers.
-pub(super) trait Unsigned: TryFrom<Whole> + FromStr {
-    /// A float without a fraction, unless it is out of range.
-    fn of_float(number: f64) -> Option<Self>;
-}
-
-impl Unsigned for u32 {
-    fn of_float(number: f64) -> Option<Self> {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in the range")]
-        (0.0..=f64::from(Self::MAX)).contains(&number).then_some(number as Self)
-    }
-}
-
-impl Unsigned for u64 {
-    /// The largest number has no float of its own: 2^64 stands for it, and is taken for it.
-    fn of_float(number: f64) -> Option<Self> {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in the range")]
-        #[expect(clippy::cast_precision_loss, reason = "see above")]
-        (0.0..=Self::MAX as f64).contains(&number).then_some(number as Self)
-    }
-}
-
-impl<'de, N: Unsigned> Part<'de> for Number<N> {
+impl<'de, N: TryFrom<Whole> + FromStr> Part<'de> for Number<N> {
     type Value = N;
-    const EXPECTED: &'static str = "an unsigned integer or decimal string";
 
-    fn of_text<E: Error>(self, text: Cow<'de, str>) -> Result<N, E> {
-        let not_one = |_| E::custom(format_args!("{:?} is not {}", cut(&text), Self::EXPECTED));
-        text.parse().map_err(not_one)
-    }
-
-    fn of_whole<E: Error>(self, number: Whole) -> Result<N, E> {
-        N::try_from(number).map_err(|_| out_of_range(number))
-    }
-
-    fn of_float<E: Error>(self, number: f64) -> Result<N, E> {
-        if number.fract() != 0.0 {
-            return Err(E::custom(format_args!("expected an integer, not {number}")));
-        }
-        N::of_float(number).ok_or_else(|| out_of_range(number))
+    fn read<A: Access<'de>>(self, json: Json<'de, A>) -> Result<N, A::Error> {
+        const EXPECTED: &str = "an unsigned integer or decimal string";
+        let whole = match json {
+            Json::Text(text) => {
+                let invalid = |_| Error::custom(format_args!("{:?} is not {EXPECTED}", cut(&text)));
+                return text.parse().map_err(invalid);
+            }
+            Json::Whole(number) => number,
+            Json::Float(number) if number.fract() != 0.0 => {
+                return Err(Error::custom(format_args!("expected an integer, not {number}")));
+            }
+            #[expect(clippy::cast_possible_truncation, reason = "a cast saturates")]
+            Json::Float(number) => match number as Whole {
+                // The float that is nearest to the largest u64.
+                LIMIT => Whole::from(u64::MAX),
+                whole => whole,
+            },
+            other => return Err(other.unexpected(EXPECTED)),
+        };
+        N::try_from(whole).map_err(|_| out_of_range(whole))
     }
 }
+
+/// 2^64
+const LIMIT: Whole = 1 << 64;
 
 pub(super) fn out_of_range<E: Error>(number: impl fmt::Display) -> E {
     E::custom(format_args!("the number {number} is out of range"))
 }
 
-/// The name of a field, which is one of these.
+/// The name of a field: one of these.
 pub(super) struct Name(pub(super) &'static [&'static str]);
 
 impl<'de> DeserializeSeed<'de> for Name {
@@ -249,3 +249,16 @@ pub(super) fn value<'de, A: MapAccess<'de>, P: Part<'de>>(
 ) -> Result<Option<P::Value>, A::Error> {
     map.next_value_seed(Seed(Field(part)))
 }
+
+/// Reads the fields of a map: a list of names, and the value of each.
+macro_rules! fields {
+    ($map:ident { $($($name:literal)|+ => $read:expr,)* }) => {
+        while let Some(name) = $map.next_key_seed(Name(&[$($($name),+),*]))? {
+            match name {
+                $($($name)|+ => $read,)*
+                _ => {}
+            }
+        }
+    };
+}
+pub(super) use fields;

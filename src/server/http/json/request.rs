@@ -1,26 +1,25 @@
-//! Reads a request in protobuf's JSON mapping, as a stream: what exceeds a bound is counted and not kept, and
-//! texts are borrowed from the body where they hold no escapes.
+//! Reads a request in protobuf's JSON mapping, as a stream: items beyond a bound are counted and not kept, and
+//! texts without escapes are borrowed from the body.
 //!
-//! Both forms of a field's name are read, and numbers that come as text; unknown fields are refused. What is
-//! accepted, and what is read of it, is what `prost-reflect` makes of the same text; a property test compares
-//! the two. Written here because `prost-reflect` builds a map for each message before anything can be counted:
-//! a body of 1,000,000 `{}` took 196 MB.
+//! Both forms of a field's name are read, and numbers as strings; unknown fields are rejected. A property test compares
+//! the reader with `prost-reflect`, which builds a map for each message before anything can be counted: a body of
+//! 1,000,000 `{}` took 196 MB.
 
 #[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
 
-use serde::de::{DeserializeSeed as _, Error, MapAccess, SeqAccess};
+use serde::de::{DeserializeSeed as _, Error, MapAccess as _, SeqAccess as _};
 
-use super::part::{Flag, Name, Number, Part, Seed, Text, Whole, out_of_range, value};
+use super::part::{Access, Flag, Json, Name, Number, Part, Seed, Text, fields, out_of_range, value};
 use crate::{
     limiter::{self, Bounds, Entry, LimitOverride},
     proto::envoy::r#type::v3::RateLimitUnit,
     text::{cut, cut_display},
 };
 
-/// A request that owns those of its texts that were written with escapes.
+/// A request that owns its texts with escapes.
 #[derive(Debug, Default)]
 pub(super) struct Request<'a> {
     domain: Cow<'a, str>,
@@ -38,10 +37,7 @@ struct Descriptor<'a> {
     is_negative_hits: bool,
 }
 
-/// Reads a request and keeps as many descriptors and entries as the bounds allow.
-///
-/// # Errors
-/// When the text is no such request; the error says where.
+/// Reads a request and keeps the descriptors and entries within the bounds.
 pub(super) fn read(body: &[u8], bounds: Bounds) -> Result<Request<'_>, String> {
     if let Some(name) = long_name(body) {
         return Err(cut_display(format_args!("unrecognized field name '{}'", String::from_utf8_lossy(name))));
@@ -52,11 +48,11 @@ pub(super) fn read(body: &[u8], bounds: Bounds) -> Result<Request<'_>, String> {
     request.map_err(cut_display)
 }
 
-/// The longest name of a field has 17 letters, each of which may be written as an escape of six.
+/// The maximum length of a field's name: 17 letters, each of which may be an escape of six.
 const LONGEST_NAME: usize = 17 * 6;
 
-/// The beginning of a name that is longer than any field's. It is looked for before anything is read: `serde_json`
-/// copies a name with escapes into a buffer that doubles as it grows.
+/// The beginning of a name that is longer than any field's. It is checked before anything is read: `serde_json` copies a
+/// name with escapes into a buffer that doubles as it grows.
 fn long_name(body: &[u8]) -> Option<&[u8]> {
     let mut rest = body;
     loop {
@@ -76,7 +72,6 @@ fn long_name(body: &[u8]) -> Option<&[u8]> {
 }
 
 impl Request<'_> {
-    /// As the limiter has it.
     pub(super) fn to_limiter(&self) -> limiter::Request<'_> {
         limiter::Request {
             domain: &self.domain,
@@ -104,38 +99,33 @@ struct RequestPart(Bounds);
 
 impl<'de> Part<'de> for RequestPart {
     type Value = Request<'de>;
-    const EXPECTED: &'static str = "a map";
 
-    fn of_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+    fn read<A: Access<'de>>(self, json: Json<'de, A>) -> Result<Self::Value, A::Error> {
+        let mut map = json.map()?;
         let mut request = Request::default();
-        while let Some(name) =
-            map.next_key_seed(Name(&["domain", "descriptors", "hitsAddend", "hits_addend"]))?
-        {
-            match name {
-                "domain" => request.domain = value(&mut map, Text)?.unwrap_or(request.domain),
-                "descriptors" => {
-                    if let Some(kept) = value(&mut map, Descriptors(self.0))? {
-                        (request.descriptors, request.excess) = kept;
-                    }
+        fields!(map {
+            "domain" => request.domain = value(&mut map, Text)?.unwrap_or(request.domain),
+            "descriptors" => {
+                if let Some(kept) = value(&mut map, Descriptors(self.0))? {
+                    (request.descriptors, request.excess) = kept;
                 }
-                "hitsAddend" | "hits_addend" => {
-                    request.hits_addend = value(&mut map, Number::new())?.unwrap_or(request.hits_addend);
-                }
-                _ => {}
-            }
-        }
+            },
+            "hitsAddend" | "hits_addend" => {
+                request.hits_addend = value(&mut map, Number::new())?.unwrap_or(request.hits_addend);
+            },
+        });
         Ok(request)
     }
 }
 
-/// A list of descriptors: those that are kept, and how many more there were.
+/// A list of descriptors: those within the bounds, and the number of further ones.
 struct Descriptors(Bounds);
 
 impl<'de> Part<'de> for Descriptors {
     type Value = (Vec<Descriptor<'de>>, usize);
-    const EXPECTED: &'static str = "a list";
 
-    fn of_list<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+    fn read<A: Access<'de>>(self, json: Json<'de, A>) -> Result<Self::Value, A::Error> {
+        let mut list = json.list()?;
         let (mut kept, mut excess) = (Vec::new(), 0_usize);
         loop {
             let is_kept = kept.len() < self.0.descriptors;
@@ -149,51 +139,41 @@ impl<'de> Part<'de> for Descriptors {
     }
 }
 
-/// A descriptor of which so many entries are kept.
+/// A descriptor, with the maximum number of entries.
 struct DescriptorPart(usize);
 
 impl<'de> Part<'de> for DescriptorPart {
     type Value = Descriptor<'de>;
-    const EXPECTED: &'static str = "a map";
 
-    fn of_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+    fn read<A: Access<'de>>(self, json: Json<'de, A>) -> Result<Self::Value, A::Error> {
+        let mut map = json.map()?;
         let mut read = Descriptor::default();
-        while let Some(name) = map.next_key_seed(Name(&[
-            "entries",
-            "limit",
-            "hitsAddend",
-            "hits_addend",
-            "isNegativeHits",
-            "is_negative_hits",
-        ]))? {
-            match name {
-                "entries" => {
-                    if let Some(kept) = value(&mut map, Entries(self.0))? {
-                        (read.entries, read.excess) = kept;
-                    }
+        fields!(map {
+            "entries" => {
+                if let Some(kept) = value(&mut map, Entries(self.0))? {
+                    (read.entries, read.excess) = kept;
                 }
-                "limit" => read.limit = value(&mut map, Limit)?.or(read.limit),
-                "hitsAddend" | "hits_addend" => {
-                    read.hits_addend = value(&mut map, Number::new())?.or(read.hits_addend);
-                }
-                "isNegativeHits" | "is_negative_hits" => {
-                    read.is_negative_hits = value(&mut map, Flag)?.unwrap_or(read.is_negative_hits);
-                }
-                _ => {}
-            }
-        }
+            },
+            "limit" => read.limit = value(&mut map, Limit)?.or(read.limit),
+            "hitsAddend" | "hits_addend" => {
+                read.hits_addend = value(&mut map, Number::new())?.or(read.hits_addend);
+            },
+            "isNegativeHits" | "is_negative_hits" => {
+                read.is_negative_hits = value(&mut map, Flag)?.unwrap_or(read.is_negative_hits);
+            },
+        });
         Ok(read)
     }
 }
 
-/// A list of entries, of which so many are kept.
+/// A list of entries, with the maximum number: those that are kept, and the number of further ones.
 struct Entries(usize);
 
 impl<'de> Part<'de> for Entries {
     type Value = (Vec<(Cow<'de, str>, Cow<'de, str>)>, usize);
-    const EXPECTED: &'static str = "a list";
 
-    fn of_list<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+    fn read<A: Access<'de>>(self, json: Json<'de, A>) -> Result<Self::Value, A::Error> {
+        let mut list = json.list()?;
         let (mut kept, mut excess) = (Vec::new(), 0_usize);
         while let Some(entry) = list.next_element_seed(Seed(EntryPart))? {
             if kept.len() < self.0 {
@@ -211,63 +191,56 @@ struct EntryPart;
 
 impl<'de> Part<'de> for EntryPart {
     type Value = (Cow<'de, str>, Cow<'de, str>);
-    const EXPECTED: &'static str = "a map";
 
-    fn of_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+    fn read<A: Access<'de>>(self, json: Json<'de, A>) -> Result<Self::Value, A::Error> {
+        let mut map = json.map()?;
         let mut entry = Self::Value::default();
-        while let Some(name) = map.next_key_seed(Name(&["key", "value"]))? {
-            match name {
-                "key" => entry.0 = value(&mut map, Text)?.unwrap_or(entry.0),
-                "value" => entry.1 = value(&mut map, Text)?.unwrap_or(entry.1),
-                _ => {}
-            }
-        }
+        fields!(map {
+            "key" => entry.0 = value(&mut map, Text)?.unwrap_or(entry.0),
+            "value" => entry.1 = value(&mut map, Text)?.unwrap_or(entry.1),
+        });
         Ok(entry)
     }
 }
 
-/// A limit that the request brings along.
+/// The limit of a request.
 struct Limit;
 
 impl<'de> Part<'de> for Limit {
     type Value = LimitOverride;
-    const EXPECTED: &'static str = "a map";
 
-    fn of_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+    fn read<A: Access<'de>>(self, json: Json<'de, A>) -> Result<Self::Value, A::Error> {
+        let mut map = json.map()?;
         let mut limit = LimitOverride { requests_per_unit: 0, unit: 0 };
-        while let Some(name) = map.next_key_seed(Name(&["requestsPerUnit", "requests_per_unit", "unit"]))? {
-            match name {
-                "requestsPerUnit" | "requests_per_unit" => {
-                    let read = value(&mut map, Number::new())?;
-                    limit.requests_per_unit = read.unwrap_or(limit.requests_per_unit);
-                }
-                "unit" => limit.unit = value(&mut map, Unit)?.unwrap_or(limit.unit),
-                _ => {}
-            }
-        }
+        fields!(map {
+            "requestsPerUnit" | "requests_per_unit" => {
+                let read = value(&mut map, Number::new())?;
+                limit.requests_per_unit = read.unwrap_or(limit.requests_per_unit);
+            },
+            "unit" => limit.unit = value(&mut map, Unit)?.unwrap_or(limit.unit),
+        });
         Ok(limit)
     }
 }
 
-/// A unit, by its name or by any number.
+/// A unit, by its name or a number.
 struct Unit;
 
 impl<'de> Part<'de> for Unit {
     type Value = i32;
-    const EXPECTED: &'static str = "a string or integer";
 
-    fn of_text<E: Error>(self, text: Cow<'de, str>) -> Result<i32, E> {
-        let unit = RateLimitUnit::from_str_name(&text);
-        unit.map(i32::from)
-            .ok_or_else(|| Error::custom(format_args!("unrecognized enum value '{}'", cut(&text))))
-    }
-
-    fn of_whole<E: Error>(self, number: Whole) -> Result<i32, E> {
-        i32::try_from(number).map_err(|_| out_of_range(number))
+    fn read<A: Access<'de>>(self, json: Json<'de, A>) -> Result<i32, A::Error> {
+        match json {
+            Json::Text(text) => RateLimitUnit::from_str_name(&text)
+                .map(i32::from)
+                .ok_or_else(|| Error::custom(format_args!("unrecognized enum value '{}'", cut(&text)))),
+            Json::Whole(number) => i32::try_from(number).map_err(|_| out_of_range(number)),
+            other => Err(other.unexpected("a string or integer")),
+        }
     }
 }
 
-/// Holds the reader against `prost-reflect`: both accept the same texts, and read the same content.
+/// Compares the reader with `prost-reflect`: both accept the same texts, and read the same content.
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(body: &[u8]) {
     let none = Bounds { descriptors: usize::MAX, entries: usize::MAX };
@@ -282,7 +255,7 @@ pub(super) fn fuzz(body: &[u8]) {
 fn by_prost_reflect(
     body: &[u8],
 ) -> Result<crate::proto::envoy::service::ratelimit::v3::RateLimitRequest, String> {
-    let message = super::descriptor("envoy.service.ratelimit.v3.RateLimitRequest")?;
+    let message = crate::proto::descriptor("envoy.service.ratelimit.v3.RateLimitRequest")?;
     let mut json = serde_json::Deserializer::from_slice(body);
     let options = prost_reflect::DeserializeOptions::new().deny_unknown_fields(true);
     let read = prost_reflect::DynamicMessage::deserialize_with_options(message, &mut json, &options)

@@ -1,4 +1,4 @@
-//! Holds the reader against `prost-reflect`, an independent reader of the same mapping.
+//! Compares the reader with `prost-reflect`, an independent reader of the same mapping.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 
@@ -18,7 +18,7 @@ fn check(json: &str) -> Result<bool, TestCaseError> {
     Ok(ours.is_ok())
 }
 
-/// A scalar of any kind, good and bad.
+/// A valid or invalid scalar of any kind.
 fn scalar() -> impl Strategy<Value = String> {
     const SOME: &[&str] = &[
         "null",
@@ -107,12 +107,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn requests_are_accepted_and_refused_as_by_prost_reflect(json in request()) {
+    fn accepts_the_requests_that_prost_reflect_accepts(json in request()) {
         check(&json)?;
     }
 
     #[test]
-    fn damaged_requests_are_accepted_and_refused_as_by_prost_reflect(
+    fn accepts_the_damaged_requests_that_prost_reflect_accepts(
         json in request(),
         damage in vec((any::<prop::sample::Index>(), select(&b"{}[],:\"\\ 0a"[..]), any::<bool>()), 0..3),
     ) {
@@ -141,7 +141,7 @@ fn reads_both_forms_of_names_and_numbers_as_text() {
 }
 
 #[test]
-fn an_error_names_what_is_wrong_and_never_repeats_it_at_length() {
+fn an_error_names_the_place_and_cuts_long_texts() {
     let long = "x".repeat(4_000_000);
     for (json, shown) in [
         (r#"{"domian":"d"}"#.to_owned(), "unrecognized field name 'domian' at line 1"),
@@ -151,7 +151,7 @@ fn an_error_names_what_is_wrong_and_never_repeats_it_at_length() {
         ("[]".to_owned(), "map"),
         (String::new(), "EOF"),
         (format!("{{\"{long}\":1}}"), "unrecognized field name 'xxx"),
-        // What is too long for any field's name is not decoded.
+        // A name longer than any field's is not decoded.
         (format!("{{\"\\u0078{long}\":1}}"), "unrecognized field name '\\u0078xxx"),
         (format!("{{\"hits_addend\":\"{long}\"}}"), "xxx"),
         (format!("{{\"descriptors\":\"{long}\"}}"), "xxx"),
@@ -167,7 +167,7 @@ fn an_error_names_what_is_wrong_and_never_repeats_it_at_length() {
 }
 
 #[test]
-fn what_exceeds_a_bound_is_counted_and_not_kept() {
+fn items_beyond_a_bound_are_counted_and_not_kept() {
     let bounds = Bounds { descriptors: 3, entries: 2 };
     for count in [0, 1, 2, 3, 4, 300_000] {
         let list = vec!["{}"; count].join(",");

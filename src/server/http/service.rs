@@ -1,15 +1,11 @@
-//! What people and Prometheus look at: the loaded rules, the counters, the metrics.
+//! The parts of the service, and what the HTTP ports show of them: the rules, the leases, the counters, the metrics.
 
 use std::{cmp::Reverse, fmt::Write, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
 
-use super::pages::Pages;
-use crate::server::{
-    http::{Answer, internal_error, text, typed},
-    tls::Tls,
-};
+use super::{Answer, internal_error, pages::Pages, text, typed};
 use crate::{
     clock::{Clock, SystemClock, Time},
     limiter::{Handles, Limiter, OverLimitCache},
@@ -18,6 +14,7 @@ use crate::{
     recent::{DecisionLog, Recent, TopKey},
     replicas::Replicas,
     rules_source::{ReloadState, Source, xds},
+    server::{health::Health, tls::Tls},
     store::{LeaseState, Store},
     telemetry::{
         metrics::{
@@ -28,48 +25,38 @@ use crate::{
     },
 };
 
-/// What the pages show.
-#[derive(Clone)]
-pub struct Admin {
-    /// The rules.
-    pub source: Arc<Source<Handles>>,
-    /// The state of the control plane, if rules come from one.
-    pub xds: Option<Arc<xds::Status>>,
-    /// The counters of rules and of the service.
-    pub stats: Arc<Stats>,
-    /// The counters of requests.
-    pub store: Arc<dyn Store>,
-    /// The keys known to be over their limit, if they are remembered.
-    pub over_limit: Option<Arc<OverLimitCache>>,
-    /// The counters of this process, where they stand in for a lost store.
-    pub limiter: Arc<Limiter>,
-    /// What happened in the last minutes.
-    pub recent: Arc<Recent>,
-    /// How many of the most refused keys the metrics show.
-    pub top_keys: usize,
-    /// TLS on the gRPC port, if it is spoken there.
-    pub tls: Option<Arc<Tls>>,
-    /// Where spans go, if there are any.
-    pub tracer: Option<Arc<Tracer>>,
-    /// The overrides.
-    pub keeper: Arc<Keeper>,
-    /// The replicas that share the store.
-    pub replicas: Arc<Replicas>,
-    /// The pages on their way to readers.
-    pub shown: Arc<Shown>,
+/// The parts that live as long as the service.
+pub(crate) struct Service {
+    pub(crate) source: Arc<Source<Handles>>,
+    /// The state of the subscription, if rules come from a control plane.
+    pub(crate) xds: Option<Arc<xds::Status>>,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) over_limit: Option<Arc<OverLimitCache>>,
+    pub(crate) limiter: Arc<Limiter>,
+    pub(crate) recent: Arc<Recent>,
+    /// The maximum number of keys in `tollgate_top_refused_hits`.
+    pub(crate) top_keys: usize,
+    pub(crate) health: Arc<Health>,
+    /// TLS on the gRPC port, if it is enabled.
+    pub(crate) tls: Option<Arc<Tls>>,
+    pub(crate) tracer: Option<Arc<Tracer>>,
+    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) replicas: Arc<Replicas>,
+    pub(crate) copies: Copies,
 }
 
-/// The large pages.
+/// The copies of large pages that are being sent.
 #[derive(Default)]
-pub struct Shown {
+pub(crate) struct Copies {
     leases: Pages,
     rules: Pages,
     stats: Pages,
 }
 
-/// Overrides that `/rlconfig` shows. There may be a million.
-const SHOWN_OVERRIDES: usize = 1_000;
-/// Leases on their page.
+/// The maximum number of overrides in `/rlconfig`. There may be a million.
+const MAX_OVERRIDES: usize = 1_000;
+/// The maximum number of leases in `/leases`.
 const MAX_LEASES: usize = 1000;
 
 const PAGES: &str = "/: this list\n\
@@ -77,44 +64,35 @@ const PAGES: &str = "/: this list\n\
     /rlconfig: print out the currently loaded configuration for debugging\n\
     /stats: print out stats\n";
 
-impl Admin {
+impl Service {
     /// The pages of the debug port.
-    pub async fn page(self, request: Request<Bytes>) -> Answer {
-        match request.uri().path() {
-            "/" => text(StatusCode::OK, PAGES),
-            "/leases" => {
-                let shown = self.shown.clone();
-                let page = shown.leases.get(move || self.leases()).await;
-                page.map_or_else(|Panicked| internal_error(), |page| text(StatusCode::OK, page))
-            }
-            "/rlconfig" => {
-                let shown = self.shown.clone();
-                let page = shown.rules.get(move || self.rules()).await;
-                page.map_or_else(|Panicked| internal_error(), |page| text(StatusCode::OK, page))
-            }
-            "/stats" => {
-                let page = self.statistics().await;
-                page.map_or_else(|Panicked| internal_error(), |page| text(StatusCode::OK, page))
-            }
-            _ => text(StatusCode::NOT_FOUND, PAGES),
-        }
+    pub(crate) async fn page(self: Arc<Self>, request: Request<Bytes>) -> Answer {
+        let service = self.clone();
+        let page = match request.uri().path() {
+            "/leases" => self.copies.leases.get(move || service.leases()).await,
+            "/rlconfig" => self.copies.rules.get(move || service.rules()).await,
+            "/stats" => self.statistics().await,
+            "/" => return text(StatusCode::OK, PAGES),
+            _ => return text(StatusCode::NOT_FOUND, PAGES),
+        };
+        page.map_or_else(|Panicked| internal_error(), |page| text(StatusCode::OK, page))
     }
 
     /// The metrics, at their path.
-    pub async fn metrics(self, request: Request<Bytes>, path: Arc<str>) -> Answer {
+    pub(crate) async fn metrics(self: Arc<Self>, request: Request<Bytes>, path: Arc<str>) -> Answer {
         if request.uri().path() != &*path {
-            return text(StatusCode::NOT_FOUND, format!("The metrics are at {path}\n"));
+            return text(StatusCode::NOT_FOUND, format!("Not found. The metrics are at {path}\n"));
         }
         let page = self.statistics().await;
         page.map_or_else(|Panicked| internal_error(), |page| typed(StatusCode::OK, CONTENT_TYPE, page))
     }
 
-    async fn statistics(self) -> Result<Bytes, Panicked> {
-        let shown = self.shown.clone();
-        shown.stats.get(move || self.stats.render(&self.gauges())).await
+    async fn statistics(self: Arc<Self>) -> Result<Bytes, Panicked> {
+        let service = self.clone();
+        self.copies.stats.get(move || service.stats.render(&service.gauges())).await
     }
 
-    /// The leases, one a line: those with the most hits first.
+    /// The leases, one a line, those with the most hits first.
     fn leases(&self) -> String {
         let mut page = String::new();
         for lease in self.store.top_leases(MAX_LEASES, SystemClock.now()) {
@@ -129,12 +107,12 @@ impl Admin {
         page
     }
 
-    /// The loaded rules, one a line; and above them, when newer ones were refused, why.
+    /// The loaded rules, one a line, after the errors of newer rules that were rejected.
     fn rules(&self) -> String {
         let mut page = String::new();
         let state = self.source.state();
         if let (false, Some((_, errors))) = (state.is_current, &state.last_error) {
-            page.push_str("# Newer rules were refused for these errors. Those below are still served.\n");
+            page.push_str("# Newer rules were rejected with these errors. The rules below are in force.\n");
             for error in errors {
                 let _ = writeln!(page, "# {error}");
             }
@@ -150,29 +128,28 @@ impl Admin {
         page
     }
 
-    /// The overrides in force, as comments, so that tools that read rules skip them.
+    /// The overrides in force, as comments, which tools that read rules skip.
     fn overrides(&self, page: &mut String) {
         let index = self.keeper.index();
         if index.is_empty() {
             return;
         }
         let _ = writeln!(page, "# {} overrides (tollgate override list):", index.len());
-        let mut left = SHOWN_OVERRIDES;
+        let mut left = MAX_OVERRIDES;
         index.for_each(|one| {
             let end = one.expires.map(|end| format!(" until {}", timestamp(end))).unwrap_or_default();
             let _ = writeln!(page, "# override {}: {}{end}", one.target, one.action);
             left = left.saturating_sub(1);
             left > 0
         });
-        let more = index.len().saturating_sub(SHOWN_OVERRIDES);
+        let more = index.len().saturating_sub(MAX_OVERRIDES);
         if more > 0 {
             let _ = writeln!(page, "# and {more} more");
         }
     }
 
-    /// The present state of the rooms that statistics do not know.
-    #[must_use]
-    pub fn gauges(&self) -> Gauges {
+    /// The state of the parts that do not count in the statistics.
+    pub(crate) fn gauges(&self) -> Gauges {
         Gauges {
             rules: Some(rules_gauges(&self.source.state())),
             xds: self.xds.as_ref().map(|status| {
@@ -210,10 +187,8 @@ impl Admin {
             leases: self.store.leases(),
         }
     }
-}
 
-impl Admin {
-    /// The most refused keys of all rules, as many as the settings want.
+    /// The most refused keys of all rules, at most `METRICS_TOP_KEYS`.
     fn top_refused(&self) -> Vec<TopRefusedGauge> {
         let served = if self.top_keys > 0 { self.source.current() } else { None };
         let Some(served) = served else { return Vec::new() };
