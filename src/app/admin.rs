@@ -12,7 +12,7 @@ use crate::{
     clock::{Clock, SystemClock},
     panics::{self, Boundary},
     server::admin::{Api, Hosts, Options, StoreInfo, Tokens},
-    settings::{AdminListen, Settings},
+    settings::{ServerAddress, Settings},
 };
 
 /// The admin API, if it is on.
@@ -26,8 +26,8 @@ pub(super) fn api(settings: &Settings, parts: &Parts) -> Result<Option<Arc<Api>>
     let options = Options {
         shown: parts.admin(),
         hosts: match &admin.listen {
-            AdminListen::Tcp { address, .. } => Hosts::Local(address.host.clone()),
-            AdminListen::Unix(_) => Hosts::Any,
+            ServerAddress::Tcp(address) => Hosts::Local(address.host.clone()),
+            ServerAddress::Unix(_) => Hosts::Any,
         },
         tokens,
         read_only: admin.read_only,

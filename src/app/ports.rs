@@ -7,7 +7,7 @@ use tracing::{info, warn};
 use super::StartError;
 use crate::{
     server::grpc::{Listener, bind_tcp},
-    settings::{AdminListen, GrpcListen, HostPort, Settings},
+    settings::{self, HostPort, ServerAddress, Settings},
 };
 
 /// Every port, bound.
@@ -24,10 +24,10 @@ impl Ports {
     pub(super) fn bind(settings: &Settings) -> Result<Self, StartError> {
         let mut failed = Vec::new();
         let grpc = match &settings.server.listen() {
-            GrpcListen::Tcp(address) => {
+            ServerAddress::Tcp(address) => {
                 bound(&mut failed, "gRPC", address, bind(address).and_then(Listener::tcp))
             }
-            GrpcListen::Unix(path) => bound(&mut failed, "gRPC", &path.display(), Listener::unix(path)),
+            ServerAddress::Unix(path) => bound(&mut failed, "gRPC", &path.display(), Listener::unix(path)),
         };
         let mut page = |name, address: &HostPort| {
             bound(&mut failed, name, address, bind(address).and_then(Listener::tcp))
@@ -36,7 +36,7 @@ impl Ports {
         let debug = page("debug", &settings.http.debug());
         let metrics =
             settings.stats.prometheus.as_ref().map(|prometheus| page("Prometheus", &prometheus.listen));
-        let admin = settings.admin.as_ref().and_then(|admin| bind_admin(&admin.listen, &mut failed));
+        let admin = settings.admin.as_ref().and_then(|admin| bind_admin(admin, &mut failed));
         match (grpc, http, debug) {
             (Some(grpc), Some(http), Some(debug)) if failed.is_empty() => {
                 Ok(Self { grpc, http, debug, metrics: metrics.flatten(), admin })
@@ -71,12 +71,12 @@ fn port(listener: &Listener) -> String {
 }
 
 /// Binds the admin API. Nobody asked for the default address, so without it the service runs all the same.
-fn bind_admin(listen: &AdminListen, failed: &mut Vec<String>) -> Option<Listener> {
-    match listen {
-        AdminListen::Unix(path) => bound(failed, "the admin API", &path.display(), Listener::unix(path)),
-        AdminListen::Tcp { address, is_default } => {
+fn bind_admin(admin: &settings::Admin, failed: &mut Vec<String>) -> Option<Listener> {
+    match &admin.listen {
+        ServerAddress::Unix(path) => bound(failed, "the admin API", &path.display(), Listener::unix(path)),
+        ServerAddress::Tcp(address) => {
             let listener = bind(address).and_then(Listener::tcp);
-            if let (true, Err(error)) = (is_default, &listener) {
+            if let (true, Err(error)) = (admin.is_default, &listener) {
                 warn!(
                     %address,
                     %error,

@@ -21,18 +21,18 @@ use crate::{
 
 /// Empty tables.
 pub(super) fn recent(settings: &Settings) -> Arc<Recent> {
-    let Decisions { key_values, log, .. } = &settings.decisions;
+    let &Decisions { key_values, logged, .. } = &settings.decisions;
     Arc::new(Recent::new(RecentOptions {
         shards: ShardCount::for_workers(settings.server.workers),
-        values: *key_values,
-        logged: log.as_ref().map(|log| log.logged),
+        values: key_values,
+        logged,
     }))
 }
 
 /// Whether anybody looks at what is noted.
 pub(super) fn is_wanted(settings: &Settings) -> bool {
     let decisions = &settings.decisions;
-    settings.admin.is_some() || decisions.log.is_some() || decisions.metrics_top_keys > 0
+    settings.admin.is_some() || decisions.logged.is_some() || decisions.metrics_top_keys > 0
 }
 
 /// The thread that writes the log of decisions.
@@ -43,9 +43,11 @@ pub(super) struct Writing {
 
 /// Starts to write the log of decisions, if it is on.
 pub(super) fn write_log(settings: &Settings, recent: &Arc<Recent>) -> io::Result<Option<Writing>> {
-    let Some(log) = &settings.decisions.log else { return Ok(None) };
+    if settings.decisions.logged.is_none() {
+        return Ok(None);
+    }
     let (stop, stopping) = mpsc::channel();
-    let (file, recent) = (log.file.clone(), recent.clone());
+    let (file, recent) = (settings.decisions.file.clone(), recent.clone());
     let writing = move || {
         let throttle = LogThrottle::new(10);
         while stopping.recv_timeout(DecisionLog::PAUSE) == Err(mpsc::RecvTimeoutError::Timeout) {

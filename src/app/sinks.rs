@@ -63,7 +63,7 @@ pub(super) fn start(settings: &Settings, stats: &Arc<Stats>, admin: Admin) -> io
 
 fn mogrifiers(dog: &DogStatsd) -> Vec<Mogrifier> {
     let mogrifier = |mogrifier: &crate::settings::sinks::Mogrifier| {
-        Mogrifier::new(mogrifier.pattern.regex().clone(), &mogrifier.name, &mogrifier.tags)
+        Mogrifier::new(mogrifier.pattern.clone(), &mogrifier.name, &mogrifier.tags)
     };
     dog.mogrifiers.iter().map(mogrifier).collect()
 }

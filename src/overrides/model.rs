@@ -378,7 +378,7 @@ pub fn expiry(at: Option<&str>, lasts: Option<&str>, now: Time) -> Result<Option
             let seconds = crate::settings::duration(lasts)
                 .map_err(|error| {
                     let hint = error.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-                    format!("for: expected {}, got {:?}{hint}", error.accepted, text::cut(lasts))
+                    format!("for: expected {}, got {:?}{hint}", error.expected, text::cut(lasts))
                 })?
                 .as_secs();
             if seconds == 0 {

@@ -1,36 +1,35 @@
-//! The settings as the program relies on them: the groups of [`vars`](super::vars) that are used as they are read,
-//! and what is made of the others.
+//! The settings as the program uses them: groups of [`vars`](super::vars) as they are, and types made of the others.
 
 use std::path::PathBuf;
 
 pub use super::memcached::{Memcached, MemcachedServers};
 pub use super::redis::{Credentials, Redis, RedisAddress, RedisPool, RedisServers, RedisTls, Secret};
 pub use super::sinks::Sinks;
-pub use super::vars::{Answers, Http, Log, Overrides, Rules, Server, Store};
+pub use super::vars::{Answers, Decisions, Http, Log, Overrides, Rules, Server, Store};
 pub use super::xds::{Xds, XdsBackoff, XdsTls};
 use super::{
-    Admin, Decisions, GrpcTls, HostPort,
-    parse::{InvalidValue, Value, choice},
+    Admin, Backend, GrpcTls, HostPort, ServerAddress,
+    parse::{InvalidValue, Value},
     spans::Spans,
 };
-use crate::rules::{CountingMode, OnStoreFailure};
+use crate::limiter::template::Template;
 
 /// All settings.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {
     /// The gRPC server.
     pub server: Server,
-    /// TLS on its port, if any.
+    /// TLS on its port, if enabled.
     pub grpc_tls: Option<GrpcTls>,
     /// The HTTP ports.
     pub http: Http,
-    /// The admin API, where it is on.
+    /// The admin API, if enabled.
     pub admin: Option<Admin>,
-    /// What is kept and shown of decisions.
+    /// How decisions are logged and shown.
     pub decisions: Decisions,
     /// Where rules come from and how they are read.
     pub rules: Rules,
-    /// The control plane, where rules come from one instead of files.
+    /// The control plane, if rules come from one.
     pub control_plane: Option<Box<Xds>>,
     /// How hits are counted.
     pub store: Store,
@@ -40,127 +39,101 @@ pub struct Settings {
     pub backend: Backend,
     /// Neither `BACKEND_TYPE` nor a variable of Redis is set.
     pub is_backend_default: bool,
-    /// What responses contain.
+    /// The content of responses.
     pub answers: Answers,
     /// Metrics and where they are sent.
     pub stats: StatsSettings,
-    /// Tracing, where it is on.
+    /// Tracing, if enabled.
     pub spans: Option<Spans>,
     /// The log.
     pub log: Log,
 }
 
 impl Server {
-    /// Where the server listens.
+    /// The address of the gRPC port.
     #[must_use]
-    pub fn listen(&self) -> GrpcListen {
+    pub fn listen(&self) -> ServerAddress {
         match &self.socket {
-            Some(path) => GrpcListen::Unix(path.clone()),
-            None => GrpcListen::Tcp(HostPort { host: self.host.clone(), port: self.port }),
+            Some(path) => ServerAddress::Unix(path.clone()),
+            None => ServerAddress::Tcp(HostPort { host: self.host.clone(), port: self.port }),
         }
     }
 }
 
-/// Where the gRPC server listens.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum GrpcListen {
-    /// On a port.
-    Tcp(HostPort),
-    /// On a unix socket of this path.
-    Unix(PathBuf),
-}
-
-/// Which implementation of HTTP/2 serves gRPC.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum GrpcServer {
-    /// A connection made for `ShouldRateLimit`.
-    #[default]
-    Fast,
-    /// tonic, the reference.
-    Tonic,
-}
-
-impl Value for GrpcServer {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        choice(text, &[("fast", Self::Fast), ("tonic", Self::Tonic)], "fast or tonic")
+named! {
+    /// The HTTP/2 implementation of the gRPC port.
+    #[derive(Default)]
+    pub enum GrpcServer {
+        /// The implementation made for `ShouldRateLimit`.
+        #[default]
+        Fast = "fast",
+        /// tonic, the reference.
+        Tonic = "tonic",
     }
 }
 
 impl Http {
-    /// The port for health checks and `/json`.
+    /// The address of the port for health checks and `/json`.
     #[must_use]
     pub fn listen(&self) -> HostPort {
         HostPort { host: self.host.clone(), port: self.port }
     }
 
-    /// The debug port.
+    /// The address of the debug port.
     #[must_use]
     pub fn debug(&self) -> HostPort {
         HostPort { host: self.debug_host.clone(), port: self.debug_port }
     }
 }
 
-/// How counters are named in a store that others share.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum KeyFormat {
-    /// As by the Go service, with which they are shared.
-    #[default]
-    Compatible,
-    /// So that no two have one name, whatever callers send.
-    Unambiguous,
+named! {
+    /// The format of counter keys in a shared store.
+    #[derive(Default)]
+    pub enum KeyFormat {
+        /// The format of the Go service.
+        #[default]
+        Compatible = "compatible",
+        /// A format in which values chosen by callers cannot make keys collide.
+        Unambiguous = "unambiguous",
+    }
 }
 
-impl Value for KeyFormat {
+named! {
+    /// How callers' values are shown.
+    #[derive(Default)]
+    pub enum KeyValues {
+        /// As received.
+        #[default]
+        Plain = "plain",
+        /// The first 16 digits of their SHA-256, so that equal values are recognised.
+        Hashed = "hashed",
+        /// Not at all.
+        Hidden = "hidden",
+    }
+}
+
+/// The decisions that are logged.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Logged {
+    /// Those that rejected a request.
+    Refused,
+    /// A sample with this probability: above 0, at most 1.
+    Sampled(f64),
+}
+
+/// `None` for `off`.
+impl Value for Option<Logged> {
     fn parse(text: &str) -> Result<Self, InvalidValue> {
-        let choices = [("compatible", Self::Compatible), ("unambiguous", Self::Unambiguous)];
-        choice(text, &choices, "compatible or unambiguous, in any case")
-    }
-}
-
-impl Value for CountingMode {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        choice(text, &[("exact", Self::Exact), ("leased", Self::Leased)], "exact or leased, in any case")
-    }
-}
-
-impl Value for OnStoreFailure {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        Self::from_name(text).ok_or_else(|| InvalidValue::new("error, allow, deny or local, in any case"))
-    }
-}
-
-/// Where hits are counted.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Backend {
-    /// In this process.
-    Memory,
-    /// In Redis, shared by all replicas.
-    Redis(Box<Redis>),
-    /// In memcached, shared by all replicas.
-    Memcached(Box<Memcached>),
-}
-
-impl Backend {
-    /// Its name in logs.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Redis(_) => "redis",
-            Self::Memcached(_) => "memcached",
-        }
-    }
-
-    /// Its servers, without credentials; none for the memory of this process.
-    #[must_use]
-    pub fn address(&self) -> Option<String> {
-        match self {
-            Self::Memory => None,
-            Self::Redis(redis) => {
-                let second = redis.per_second.iter().map(|pool| format!(" per_second={}", pool.servers));
-                Some([redis.main.servers.to_string()].into_iter().chain(second).collect())
+        let invalid = InvalidValue::new("off, refused, or sampled: and a share, such as sampled:0.01");
+        match text.to_ascii_lowercase().as_str() {
+            "off" => Ok(None),
+            "refused" => Ok(Some(Logged::Refused)),
+            text => {
+                let Some(share) = text.strip_prefix("sampled:") else { return Err(invalid) };
+                let share = share.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
+                let share = share.ok_or_else(|| invalid.with_hint("the share is above 0 and at most 1"))?;
+                Ok(Some(Logged::Sampled(share)))
             }
-            Self::Memcached(memcached) => Some(memcached.servers.to_string()),
         }
     }
 }
@@ -168,40 +141,83 @@ impl Backend {
 /// Metrics and where they are sent.
 #[derive(Clone, PartialEq, Debug)]
 pub struct StatsSettings {
-    /// Where Prometheus finds them, if it may.
+    /// The endpoint for Prometheus, if enabled.
     pub prometheus: Option<Prometheus>,
-    /// A file that maps their names and labels; it may be missing.
+    /// A file that maps names and labels; it may be missing.
     pub mapper: Option<PathBuf>,
-    /// Without such a file, response times are in milliseconds, whatever their name says.
+    /// Without a mapper file, response times are in milliseconds, though the name ends in seconds.
     pub response_time_in_milliseconds: bool,
-    /// Who is sent them.
+    /// The sinks that metrics are sent to.
     pub sinks: Sinks,
     /// Maximum number of series named by requests.
     pub max_series: usize,
 }
 
-/// Where Prometheus finds the metrics.
+/// The endpoint for Prometheus.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Prometheus {
-    /// The port's address.
+    /// The address of the port.
     pub listen: HostPort,
     /// The path, with its leading slash.
     pub path: String,
 }
 
-/// The form of log lines.
+/// The format of log lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LogFormat {
-    /// For people.
+    /// Text.
     #[default]
     Text,
-    /// For machines: one JSON object a line.
+    /// One JSON object a line.
     Json,
 }
 
-/// The Go service takes anything but json for text.
+/// As in the Go service, any value but `json` means text.
 impl Value for LogFormat {
     fn parse(text: &str) -> Result<Self, InvalidValue> {
         Ok(if text.eq_ignore_ascii_case("json") { Self::Json } else { Self::Text })
+    }
+}
+
+impl Value for Template {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        Self::parse(text).map_err(|error| {
+            InvalidValue::new("text or JSON").with_hint(format!("{}; {}", error.message, error.help))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_which_decisions_are_logged() {
+        for (text, expected) in [
+            ("off", Ok(None)),
+            ("refused", Ok(Some(Logged::Refused))),
+            ("Sampled:0.01", Ok(Some(Logged::Sampled(0.01)))),
+            ("sampled:1", Ok(Some(Logged::Sampled(1.0)))),
+            ("sampled:0", Err(())),
+            ("sampled:1.1", Err(())),
+            ("sampled:NaN", Err(())),
+            ("sampled:", Err(())),
+            ("sampled", Err(())),
+            ("all", Err(())),
+        ] {
+            assert_eq!(Option::<Logged>::parse(text).map_err(|_| ()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn reads_how_values_are_shown() {
+        for (text, expected) in [
+            ("plain", Some(KeyValues::Plain)),
+            ("HASHED", Some(KeyValues::Hashed)),
+            ("hidden", Some(KeyValues::Hidden)),
+            ("none", None),
+        ] {
+            assert_eq!(KeyValues::parse(text).ok(), expected, "{text}");
+        }
     }
 }

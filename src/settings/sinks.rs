@@ -1,7 +1,6 @@
-//! The settings of those who are sent statistics: statsd and DogStatsD.
+//! The sinks of metrics: statsd and DogStatsD.
 //!
-//! Called by [`Settings::read`](super::Settings::read). The variables are the Go service's, which has one
-//! sink at a time; here each of them is on by itself.
+//! The Go service has one sink at a time; here each is enabled by itself.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
@@ -10,18 +9,17 @@ use regex::Regex;
 use super::{
     HostPort,
     address::host_port,
-    duration,
     parse::{InvalidValue, Value},
     reader::Reader,
     vars::{self, Metrics, Var},
 };
 
-/// Who is sent statistics.
+/// The sinks of metrics.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sinks {
-    /// How often; never zero.
+    /// The interval at which metrics are sent; never zero.
     pub interval: Duration,
-    /// Tags of everything that is sent.
+    /// Tags of all metrics.
     pub tags: Tags,
     /// A statsd.
     pub statsd: Option<Statsd>,
@@ -35,31 +33,31 @@ pub type Tags = Vec<(String, String)>;
 /// A statsd.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Statsd {
-    /// Where it listens.
+    /// Its address.
     pub address: SinkAddress,
-    /// False when it is only the default, and it is no trouble that nobody is there.
+    /// False if it is the default; a refused connection is no warning then.
     pub is_asked_for: bool,
 }
 
 /// An agent that reads DogStatsD.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DogStatsd {
-    /// Where it listens.
+    /// Its address.
     pub address: SinkAddress,
-    /// Tags that Datadog's own clients add.
+    /// Tags that Datadog's clients add.
     pub tags: Tags,
-    /// What to make of names: the first that matches counts.
+    /// Rules for names; the first match applies.
     pub mogrifiers: Vec<Mogrifier>,
 }
 
-/// Where a sink listens.
+/// The address of a sink.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SinkAddress {
-    /// On a TCP port.
+    /// A TCP port.
     Tcp(HostPort),
-    /// On a UDP port.
+    /// A UDP port.
     Udp(HostPort),
-    /// On a unix socket, of datagrams or a stream.
+    /// The path of a unix socket, of datagrams or a stream.
     Unix(PathBuf),
 }
 
@@ -73,36 +71,25 @@ impl fmt::Display for SinkAddress {
     }
 }
 
-/// A name of statsd made into another name and tags.
-#[derive(Clone, PartialEq, Debug)]
+/// A rule that turns a statsd name into another name and tags.
+#[derive(Clone, Debug)]
 pub struct Mogrifier {
-    /// The names that it is for.
-    pub pattern: Pattern,
-    /// The name they get.
+    /// Matches the names that the rule applies to.
+    pub pattern: Regex,
+    /// The new name.
     pub name: String,
-    /// The tags they get.
+    /// The new tags.
     pub tags: Tags,
 }
 
-/// A regular expression.
-#[derive(Clone, Debug)]
-pub struct Pattern(Regex);
-
-impl Pattern {
-    /// The expression.
-    #[must_use]
-    pub fn regex(&self) -> &Regex {
-        &self.0
-    }
-}
-
-impl PartialEq for Pattern {
+impl PartialEq for Mogrifier {
     fn eq(&self, other: &Self) -> bool {
-        self.0.as_str() == other.0.as_str()
+        let parts = |of: &Self| (of.pattern.to_string(), of.name.clone(), of.tags.clone());
+        parts(self) == parts(other)
     }
 }
 
-/// Which of an address's forms `STATSD_PROTOCOL` selects.
+/// `STATSD_PROTOCOL`.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub enum Protocol {
     /// TCP.
@@ -110,18 +97,17 @@ pub enum Protocol {
     Tcp,
     /// UDP.
     Udp,
-    /// A unix socket.
+    /// The path of a unix socket.
     Unix(PathBuf),
 }
 
 impl Value for Protocol {
     fn parse(text: &str) -> Result<Self, InvalidValue> {
+        let expected = "tcp, udp, or the path of a unix socket, which begins with /";
         match text {
             "tcp" => Ok(Self::Tcp),
             "udp" => Ok(Self::Udp),
-            _ => socket_path(text).map(Self::Unix).ok_or_else(|| {
-                InvalidValue::new("tcp, udp, or the path of a unix socket, which begins with /")
-            }),
+            _ => socket_path(text).map(Self::Unix).ok_or_else(|| InvalidValue::new(expected)),
         }
     }
 }
@@ -136,16 +122,15 @@ pub(super) fn read(reader: &mut Reader<'_>, metrics: Metrics) -> Sinks {
         statsd: statsd.filter(|_| !metrics.disable),
         dog: dog.filter(|_| !metrics.disable),
     };
-    if !sinks.tags.is_empty() && sinks.statsd.is_none() && sinks.dog.is_none() {
-        let message = "is for statsd and DogStatsD, and neither is sent anything: \
-            Prometheus adds labels of its own where it scrapes";
-        reader.warn(&vars::EXTRA_TAGS, message);
+    if sinks.statsd.is_none() && sinks.dog.is_none() {
+        let condition = "without statsd or DogStatsD; Prometheus adds labels where it scrapes";
+        reader.warn_unused(&[&vars::EXTRA_TAGS], condition);
     }
     sinks
 }
 
-/// The Go service has statsd on by default, and ends when another sink is on as well. So it is the
-/// default here only where nothing else is set.
+/// The Go service enables statsd by default, and stops if another sink is enabled too. Here statsd is the default only if
+/// no other sink is set.
 fn statsd(reader: &Reader<'_>, metrics: &Metrics, address: HostPort) -> Option<Statsd> {
     let asking: [&Var; 4] =
         [&vars::USE_STATSD, &vars::STATSD_HOST, &vars::STATSD_PORT, &vars::STATSD_PROTOCOL];
@@ -181,47 +166,45 @@ fn dog(reader: &mut Reader<'_>, metrics: &Metrics, shared: HostPort) -> Option<D
 fn mogrifiers(reader: &mut Reader<'_>, names: &str) -> Vec<Mogrifier> {
     let mut mogrifiers = Vec::new();
     for name in names.split(',').filter(|_| !names.is_empty()) {
-        match mogrifier(name, &|variable| reader.value_of(variable)) {
+        match mogrifier(name, reader) {
             Ok(mogrifier) => mogrifiers.push(mogrifier),
-            Err(why) => {
-                let accepted = "names with commas between, each with its DOG_STATSD_MOGRIFIER_<NAME>_PATTERN, \
-                    _NAME and, if it is to add some, _TAGS";
-                let refusal = InvalidValue::new(accepted).with_hint(why);
-                reader.refuse(&vars::USE_DOG_STATSD_MOGRIFIERS, Some(names.to_owned()), refusal);
+            Err(hint) => {
+                let expected = "comma-separated names, each with DOG_STATSD_MOGRIFIER_<NAME>_PATTERN, _NAME and, \
+                    optionally, _TAGS";
+                reader.conflict(&vars::USE_DOG_STATSD_MOGRIFIERS, expected, hint);
             }
         }
     }
     mogrifiers
 }
 
-fn mogrifier(name: &str, value_of: &dyn Fn(&str) -> Option<String>) -> Result<Mogrifier, String> {
+fn mogrifier(name: &str, reader: &Reader<'_>) -> Result<Mogrifier, String> {
     let variable = |part: &str| format!("DOG_STATSD_MOGRIFIER_{}_{part}", name.to_uppercase());
-    let needed = |part: &str| {
-        let value = value_of(&variable(part)).filter(|value| !value.is_empty());
+    let required = |part: &str| {
+        let value = reader.value_of(&variable(part)).filter(|value| !value.is_empty());
         value.ok_or_else(|| format!("{} is not set", variable(part)))
     };
-    let pattern = needed("PATTERN")?;
+    let pattern = required("PATTERN")?;
     let pattern = Regex::new(&pattern).map_err(|error| {
-        let why = error.to_string();
-        let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        format!("{}={pattern:?} is no regular expression: {why}", variable("PATTERN"))
+        let error = error.to_string();
+        let error = error.lines().last().unwrap_or_default().trim_start_matches("error: ");
+        format!("{}={pattern:?}: invalid regular expression: {error}", variable("PATTERN"))
     })?;
-    let given = value_of(&variable("TAGS")).unwrap_or_default();
-    let tags =
-        tags(&given).ok().filter(|tags| tags.iter().all(|(key, value)| !key.is_empty() && !value.is_empty()));
-    let tags =
-        tags.ok_or_else(|| format!("{}={given:?} is not of the form key:value,key:value", variable("TAGS")))?;
-    Ok(Mogrifier { pattern: Pattern(pattern), name: needed("NAME")?, tags })
+    let given = reader.value_of(&variable("TAGS")).unwrap_or_default();
+    let is_complete = |tags: &Tags| tags.iter().all(|(key, value)| !key.is_empty() && !value.is_empty());
+    let tags = tags(&given).ok().filter(is_complete);
+    let tags = tags.ok_or_else(|| format!("{}={given:?}: expected key:value,key:value", variable("TAGS")))?;
+    Ok(Mogrifier { pattern, name: required("NAME")?, tags })
 }
 
-/// Keys and values: `key:value,key:value`. The last value of a key counts.
+/// Tags, `key:value,key:value`. The last value of a key applies.
 pub(super) fn tags(text: &str) -> Result<Tags, InvalidValue> {
     let mut tags = Tags::new();
     for pair in text.split(',').filter(|_| !text.trim().is_empty()) {
         let parts: Vec<&str> = pair.split(':').collect();
         let [key, value] = parts[..] else {
-            let refusal = InvalidValue::new("tags such as key:value,key:value");
-            return Err(refusal.with_hint(format!("one colon is expected in {pair:?}")));
+            let invalid = InvalidValue::new("tags such as key:value,key:value");
+            return Err(invalid.with_hint(format!("{pair:?} must have one colon")));
         };
         let (key, value) = (key.trim().to_owned(), value.trim().to_owned());
         tags.retain(|(known, _)| *known != key);
@@ -230,36 +213,25 @@ pub(super) fn tags(text: &str) -> Result<Tags, InvalidValue> {
     Ok(tags)
 }
 
-/// A duration above 0.
-pub(super) fn interval(text: &str) -> Result<Duration, InvalidValue> {
-    let interval = duration(text)?;
-    if interval.is_zero() {
-        return Err(InvalidValue::new("a duration above 0").with_hint("10s is the default"));
+/// The address of an agent.
+impl Value for SinkAddress {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        if let Some(path) = socket_path(text) {
+            return Ok(Self::Unix(path));
+        }
+        let expected = "an address such as agent:8125, or the path of a unix socket, which begins with /";
+        let address = host_port(text.strip_prefix("udp://").unwrap_or(text));
+        address.map(reachable).map(Self::Udp).map_err(|_| InvalidValue::new(expected))
     }
-    Ok(interval)
 }
 
-/// The address of an agent, or nothing.
-pub(super) fn dog_address(text: &str) -> Result<Option<SinkAddress>, InvalidValue> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    if let Some(path) = socket_path(text) {
-        return Ok(Some(SinkAddress::Unix(path)));
-    }
-    let address = host_port(text.strip_prefix("udp://").unwrap_or(text)).map_err(|_| {
-        InvalidValue::new("an address such as agent:8125, or the path of a unix socket, which begins with /")
-    })?;
-    Ok(Some(SinkAddress::Udp(reachable(address))))
-}
-
-/// No host is this one.
+/// The address to send to: an empty host means this one.
 fn reachable(address: HostPort) -> HostPort {
     let host = if address.host.is_empty() { vars::STATSD_HOST.default.to_owned() } else { address.host };
     HostPort { host, ..address }
 }
 
-/// A path, also in the form in which Datadog's clients are given it.
+/// The absolute path of a unix socket, or its `unix://` URL as Datadog's clients accept it.
 fn socket_path(text: &str) -> Option<PathBuf> {
     let path = text.strip_prefix("unix://").unwrap_or(text);
     path.starts_with('/').then(|| path.into())

@@ -1,23 +1,21 @@
-//! One environment variable, and the macro that makes a table of them.
-//!
-//! [`vars`](super::vars) is that table.
+//! An environment variable, and the macro that declares a table of them: [`vars`](super::vars).
 
 use std::ops::Deref;
 
 use super::{parse::InvalidValue, redis};
 
-/// What is known of an environment variable, whatever the type of its value.
+/// An environment variable, whatever the type of its value.
 #[derive(Debug)]
 pub struct Var {
     /// The name in the environment.
     pub name: &'static str,
     /// The heading of its group in the documentation.
     pub group: &'static str,
-    /// The value when it is not set, as it would be written.
+    /// The default, as it would be set.
     pub default: &'static str,
-    /// What it does, in a sentence of Markdown or two.
+    /// Its meaning, in Markdown.
     pub doc: &'static str,
-    /// How much of a value may be shown.
+    /// The part of a value that may be shown.
     pub secrecy: Secrecy,
 }
 
@@ -32,12 +30,12 @@ impl Var {
     }
 }
 
-/// How much of a value may be shown.
+/// The part of a value that may be shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Secrecy {
     /// All of it.
     Public,
-    /// An address without the login in it.
+    /// An address without its login.
     Login,
     /// Nothing.
     Secret,
@@ -46,13 +44,10 @@ pub enum Secrecy {
 /// A variable whose value is a `T`.
 pub struct Setting<T> {
     pub(super) var: Var,
-    pub(super) parse: Parse<T>,
+    pub(super) parse: fn(&str) -> Result<T, InvalidValue>,
 }
 
-/// Reads a value, or says why it is refused.
-pub(super) type Parse<T> = fn(&str) -> Result<T, InvalidValue>;
-
-/// A setting stands for its variable wherever the type of its value does not matter.
+/// A setting is passed as its variable where the type of the value does not matter.
 impl<T> Deref for Setting<T> {
     type Target = Var;
 
@@ -61,8 +56,7 @@ impl<T> Deref for Setting<T> {
     }
 }
 
-/// Makes of each row a static [`Setting`], so that a misspelt name does not compile, of each group a struct with the
-/// fields that its rows name, and of all rows together `ALL`.
+/// Declares a static [`Setting`] for each row, a struct for each group with the fields that its rows name, and `ALL`.
 macro_rules! table {
     (@secrecy) => { Secrecy::Public };
     (@secrecy login) => { Secrecy::Login };

@@ -136,7 +136,7 @@ fn with_a_token_file_every_call_needs_a_token_and_a_changed_file_counts() {
 #[test]
 fn an_address_that_others_reach_needs_tokens() {
     let log = Setup::new().env("ADMIN_ADDR", &format!(":{}", free_port())).try_start().err().unwrap();
-    assert!(log.contains("ADMIN_TOKEN_FILE: accepted is the path of a file with tokens"), "{log}");
+    assert!(log.contains("ADMIN_TOKEN_FILE: expected the path of a file with tokens"), "{log}");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tokens");
     fs::write(&path, "short\n").unwrap();

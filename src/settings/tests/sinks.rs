@@ -1,4 +1,4 @@
-//! Where statistics are sent.
+//! The sinks of metrics.
 
 use super::{
     super::{
@@ -9,7 +9,7 @@ use super::{
 };
 
 #[test]
-fn statsd_is_the_default_where_nothing_else_was_asked_for() {
+fn statsd_is_the_default_without_another_sink() {
     let statsd = |set: &[(&str, &str)]| settings(set).stats.sinks.statsd;
     let usual = SinkAddress::Tcp(HostPort { host: "localhost".into(), port: 8125 });
     assert_eq!(statsd(&[]), Some(Statsd { address: usual.clone(), is_asked_for: false }));
@@ -25,7 +25,7 @@ fn statsd_is_the_default_where_nothing_else_was_asked_for() {
 }
 
 #[test]
-fn sinks_are_found_where_they_are_said_to_be() {
+fn reads_the_addresses_of_sinks() {
     let host = |port| HostPort { host: "agent".into(), port };
     let at = [("STATSD_HOST", "agent"), ("STATSD_PORT", "9")];
     let statsd = |protocol| {
@@ -54,12 +54,12 @@ fn sinks_are_found_where_they_are_said_to_be() {
 }
 
 #[test]
-fn a_mogrifier_is_refused_with_the_variable_at_fault() {
+fn an_invalid_mogrifier_names_its_variable() {
     let dog = [("USE_DOG_STATSD", "true"), ("USE_DOG_STATSD_MOGRIFIERS", "HITS")];
     let hits = |part: &'static str, value| [&dog[..], &[(part, value)]].concat();
     for (set, expected) in [
         (dog.to_vec(), "DOG_STATSD_MOGRIFIER_HITS_PATTERN is not set"),
-        (hits("DOG_STATSD_MOGRIFIER_HITS_PATTERN", "("), "is no regular expression: unclosed group"),
+        (hits("DOG_STATSD_MOGRIFIER_HITS_PATTERN", "("), "invalid regular expression: unclosed group"),
         (hits("DOG_STATSD_MOGRIFIER_HITS_PATTERN", "a"), "DOG_STATSD_MOGRIFIER_HITS_NAME is not set"),
     ] {
         let problems = problems(&set);

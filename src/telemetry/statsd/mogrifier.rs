@@ -112,7 +112,7 @@ mod tests {
             }
             let dog = read.unwrap().0.stats.sinks.dog.unwrap();
             let mogrifiers =
-                dog.mogrifiers.iter().map(|m| Mogrifier::new(m.pattern.regex().clone(), &m.name, &m.tags));
+                dog.mogrifiers.iter().map(|m| Mogrifier::new(m.pattern.clone(), &m.name, &m.tags));
             let mogrifiers: Vec<_> = mogrifiers.collect();
             for said in case["said"].as_array().unwrap() {
                 let asked = said["asked"].as_str().unwrap();
