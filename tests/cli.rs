@@ -136,7 +136,7 @@ fn check_warns_of_what_the_go_service_would_refuse_with_portable() {
     let output = check(dir.path(), &[]);
     assert_exit(&output, 0, &[]);
     assert!(!printed(&output).contains("warning"), "{}", printed(&output));
-    let warned = ["warning: the Go service refuses `on_store_failure`", "d.yaml:1:1"];
+    let warned = ["warning: the Go service rejects `on_store_failure`", "d.yaml:1:1"];
     assert_exit(&check(dir.path(), &["--portable"]), 0, &warned);
 }
 

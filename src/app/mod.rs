@@ -181,8 +181,8 @@ impl Pages<'_> {
         let admin = parts.admin();
         let page = move |request| admin.clone().page(request);
         serving.spawn_local(http::serve(debug, self.options(Port::Debug, "/"), page, stop.clone()));
-        if let (Some(listener), Some(prometheus)) = (metrics, &settings.stats.prometheus) {
-            let (admin, path) = (parts.admin(), Arc::<str>::from(prometheus.path.as_str()));
+        if let Some(listener) = metrics {
+            let (admin, path) = (parts.admin(), Arc::<str>::from(settings.metrics.prometheus_path.as_str()));
             let options = self.options(Port::Metrics, &path);
             let page = move |request| admin.clone().metrics(request, path.clone());
             serving.spawn_local(http::serve(listener, options, page, stop.clone()));

@@ -65,7 +65,7 @@ impl Parts {
             Fallible::new(settings)?;
         let (keeper, link) = overrides(settings, others)?;
         let stats = Stats::new(StatsOptions {
-            max_series: settings.stats.max_series,
+            max_series: settings.metrics.max_series,
             shards: ShardCount::for_workers(settings.server.workers),
         });
         let stats = Arc::new(stats.shown(exposition));

@@ -35,7 +35,7 @@ impl Ports {
         let http = page("HTTP", &settings.http.listen());
         let debug = page("debug", &settings.http.debug());
         let metrics =
-            settings.stats.prometheus.as_ref().map(|prometheus| page("Prometheus", &prometheus.listen));
+            settings.metrics.use_prometheus.then(|| page("Prometheus", &settings.metrics.prometheus_address));
         let admin = settings.admin.as_ref().and_then(|admin| bind_admin(admin, &mut failed));
         match (grpc, http, debug) {
             (Some(grpc), Some(http), Some(debug)) if failed.is_empty() => {
@@ -47,13 +47,13 @@ impl Ports {
 
     /// Logs the addresses of the listeners.
     pub(super) fn announce(&self, settings: &Settings) {
-        let metrics = self.metrics.as_ref().zip(settings.stats.prometheus.as_ref());
         info!(
             grpc = port(&self.grpc),
             tls = settings.grpc_tls.is_some(),
             http = port(&self.http),
             debug = port(&self.debug),
-            metrics = metrics.map(|(listener, prometheus)| port(listener) + &prometheus.path),
+            metrics =
+                self.metrics.as_ref().map(|listener| port(listener) + &settings.metrics.prometheus_path),
             admin = self.admin.as_ref().map(port),
             "listening"
         );

@@ -20,9 +20,9 @@ use crate::{
 /// The names on the metrics page. A missing mapper file has no effect: deployments name one that they do not always
 /// mount.
 pub(super) fn exposition(settings: &Settings) -> Result<Exposition, StartError> {
-    let stats = &settings.stats;
-    let own = Exposition::Own { in_milliseconds: stats.response_time_in_milliseconds };
-    let (Some(_), Some(path)) = (&stats.prometheus, &stats.mapper) else { return Ok(own) };
+    let metrics = &settings.metrics;
+    let own = Exposition::Own { in_milliseconds: metrics.response_time_in_milliseconds };
+    let Some(path) = metrics.mapper.as_ref().filter(|_| metrics.use_prometheus) else { return Ok(own) };
     let name = path.display().to_string();
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
@@ -46,19 +46,19 @@ pub(super) fn exposition(settings: &Settings) -> Result<Exposition, StartError> 
 
 /// Starts the sinks.
 pub(super) fn start(settings: &Settings, stats: &Arc<Stats>, admin: Admin) -> io::Result<Flushing> {
-    let sinks = &settings.stats.sinks;
+    let (sinks, tags) = (&settings.sinks, &settings.metrics.tags);
     let statsd = sinks.statsd.as_ref().map(|statsd| Sink {
         target: statsd.address.clone(),
-        dialect: Dialect::statsd(&sinks.tags),
+        dialect: Dialect::statsd(tags),
         is_asked_for: statsd.is_asked_for,
     });
     let dog = sinks.dog.as_ref().map(|dog| Sink {
         target: dog.address.clone(),
-        dialect: Dialect::dog(&dog.tags, &sinks.tags, mogrifiers(dog)),
+        dialect: Dialect::dog(&dog.tags, tags, mogrifiers(dog)),
         is_asked_for: true,
     });
     let state: statsd::State = Arc::new(move || admin.gauges());
-    statsd::start(stats, &state, sinks.interval, statsd.into_iter().chain(dog).collect())
+    statsd::start(stats, &state, settings.metrics.flush_interval, statsd.into_iter().chain(dog).collect())
 }
 
 fn mogrifiers(dog: &DogStatsd) -> Vec<Mogrifier> {

@@ -6,7 +6,7 @@ use std::{
     path::PathBuf,
 };
 
-use super::parse::{InvalidValue, Value};
+use super::parse::{InvalidValue, Value, by_function};
 
 /// An address to listen on or to connect to.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -58,6 +58,13 @@ impl HostPort {
         let mut found: Vec<_> = found.map_err(|error| self.unresolved(&error))?.collect();
         found.sort_by_key(SocketAddr::is_ipv6);
         if found.is_empty() { Err(self.unresolved(&"it has no address")) } else { Ok(found) }
+    }
+
+    /// The address to connect to: an empty host is this one, as in Go.
+    #[must_use]
+    pub fn or_localhost(self) -> Self {
+        let host = if self.host.is_empty() { "localhost".to_owned() } else { self.host };
+        Self { host, ..self }
     }
 
     /// True if the host means every address of the machine.
@@ -135,6 +142,8 @@ pub fn host_port(text: &str) -> Result<HostPort, InvalidValue> {
     let host = host(before).map_err(|_| invalid)?;
     Ok(HostPort { host, port })
 }
+
+by_function! { HostPort: host_port; }
 
 #[cfg(test)]
 mod tests {

@@ -4,8 +4,6 @@ use std::{net::IpAddr, path::PathBuf};
 
 use super::{
     GrpcTls, HostPort, ServerAddress,
-    address::host_port,
-    parse::InvalidValue,
     reader::Reader,
     vars::{self, AdminVars},
 };
@@ -48,17 +46,6 @@ pub(super) fn read(reader: &mut Reader<'_>, grpc_tls: Option<&GrpcTls>) -> Optio
         reader.conflict(&vars::ADMIN_USE_TLS, "false without TLS on the gRPC port", hint);
     }
     Some(Admin { listen, is_default, token_file, read_only, tls })
-}
-
-/// The address; `None` for `off`.
-pub(super) fn address(text: &str) -> Result<Option<HostPort>, InvalidValue> {
-    if text.eq_ignore_ascii_case("off") {
-        return Ok(None);
-    }
-    host_port(text).map(Some).map_err(|invalid| {
-        let expected = "off, or an address such as 127.0.0.1:6071, [::1]:6071 or :6071".to_owned();
-        InvalidValue { expected, ..invalid }
-    })
 }
 
 /// True if only processes of this machine can connect to the address.

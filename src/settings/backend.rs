@@ -1,22 +1,15 @@
-//! The store of counters, and the time limit of its operations.
+//! The store of counters.
 //!
 //! The Go service counts in Redis by default. Here Redis is the default if any variable of Redis is set, so that a clone
 //! of the project starts with counters in memory.
 
-use std::time::Duration;
-
 use super::{
-    duration::duration,
     memcached::{self, Memcached},
-    parse::{InvalidValue, Value, exact_choice},
     reader::Reader,
     redis::{self, Redis},
-    variable::Setting,
+    values::BackendType,
     vars,
 };
-
-/// The default timeout of Envoy's rate limit filter.
-const ENVOY_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The store of counters.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,24 +47,6 @@ impl Backend {
     }
 }
 
-/// `BACKEND_TYPE`.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub enum BackendType {
-    /// `memory`.
-    #[default]
-    Memory,
-    /// `redis`.
-    Redis,
-    /// `memcache`.
-    Memcached,
-}
-
-impl Value for BackendType {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        exact_choice(text, &[("redis", Self::Redis), ("memcache", Self::Memcached), ("memory", Self::Memory)])
-    }
-}
-
 /// The store, and whether it is only the default. Memory replaces a store whose settings were rejected.
 pub(super) fn read(reader: &mut Reader<'_>) -> (Backend, bool) {
     let is_set = reader.is_set(&vars::BACKEND_TYPE);
@@ -87,27 +62,4 @@ pub(super) fn read(reader: &mut Reader<'_>) -> (Backend, bool) {
         BackendType::Memcached => memcached::read(reader).map(|read| Backend::Memcached(Box::new(read))),
     };
     (backend.unwrap_or(Backend::Memory), is_default)
-}
-
-/// The time limit of an operation, whose default in the Go service is `go_default`.
-pub(super) fn timeout(
-    reader: &mut Reader<'_>,
-    setting: &'static Setting<Duration>,
-    go_default: Duration,
-) -> Duration {
-    let default = duration(setting.default).unwrap_or_default();
-    let set = reader.read(setting);
-    if set.is_zero() {
-        reader.warn(setting, format!("0 would wait forever; using {default:?}"));
-        return default;
-    }
-    if set > ENVOY_TIMEOUT {
-        let default_of = if set == go_default { ", the Go service's default," } else { "" };
-        let message = format!(
-            "with {set:?}{default_of} a response may arrive after Envoy's timeout, {ENVOY_TIMEOUT:?} by default; \
-             use {default:?}, or half of the `timeout` of Envoy's rate limit filter"
-        );
-        reader.warn(setting, message);
-    }
-    set
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::parse::{InvalidValue, integer};
+use super::parse::{InvalidValue, Value, by_function, integer};
 
 /// A duration in Go's notation; `0` needs no unit.
 ///
@@ -37,6 +37,8 @@ pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
     // The bound above makes the conversion succeed.
     Ok(Duration::from_nanos(u64::try_from(total).unwrap_or(u64::MAX)))
 }
+
+by_function! { Duration: duration; }
 
 /// A duration above 0.
 pub(super) fn positive(text: &str) -> Result<Duration, InvalidValue> {

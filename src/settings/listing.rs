@@ -55,7 +55,7 @@ pub enum Source {
 /// Every variable with its value in this environment, in the order of the documentation.
 #[must_use]
 pub fn effective(env: &dyn Fn(&str) -> Option<String>) -> Vec<Row> {
-    let reader = Reader::new(env, &|_| false);
+    let reader = Reader::new(env, &|_| false, vars::ALL);
     let has_redis = !reader.set_with_prefix("REDIS_").is_empty();
     let row = |&var: &&'static Var| {
         let (value, source) = match reader.raw(var).filter(|value| !value.is_empty()) {

@@ -6,10 +6,10 @@
 use std::{fmt, time::Duration};
 
 use super::{
-    ClientTls, HostPort, ServerAddress, address, backend,
-    parse::InvalidValue,
+    ClientTls, ServerAddress,
     reader::Reader,
     tls::TlsVars,
+    values::MEMCACHED_SERVERS,
     vars::{self, MemcachedVars},
 };
 
@@ -55,8 +55,6 @@ impl fmt::Display for MemcachedServers {
     }
 }
 
-const PORT: u16 = 11211;
-
 /// The timeout of the Go service's client.
 const GO_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -78,7 +76,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<Memcached> {
         TLS.reject_half_identity(reader);
     }
     reader.read(&vars::MEMCACHE_MAX_IDLE_CONNS);
-    let timeout = backend::timeout(reader, &vars::MEMCACHE_TIMEOUT, GO_TIMEOUT);
+    let timeout = reader.timeout(&vars::MEMCACHE_TIMEOUT, GO_TIMEOUT);
     if use_tls && servers.iter().any(|address| matches!(address, ServerAddress::Unix(_))) {
         reader.conflict(&vars::MEMCACHE_TLS, "false", "memcached does not support TLS over a unix socket");
     }
@@ -95,50 +93,12 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<Memcached> {
         }
         (false, false) => {
             let hint = "BACKEND_TYPE=memcache requires it, or MEMCACHE_SRV";
-            reader.conflict(&vars::MEMCACHE_HOST_PORT, ADDRESSES, hint);
+            reader.conflict(&vars::MEMCACHE_HOST_PORT, MEMCACHED_SERVERS, hint);
             return None;
         }
     };
     let tls = use_tls.then_some(tls);
     Some(Memcached { servers, tls, timeout, connect_timeout, max_queued, unhealthy_without })
-}
-
-const ADDRESSES: &str = "servers such as host:11211,host:11211, or the path of a unix socket";
-
-/// The servers of a list, which may be empty.
-pub(super) fn servers(text: &str) -> Result<Vec<ServerAddress>, InvalidValue> {
-    let all = text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(server);
-    let all: Vec<_> = all.collect::<Result<_, _>>()?;
-    if all.is_empty() && !text.is_empty() { Err(InvalidValue::new(ADDRESSES)) } else { Ok(all) }
-}
-
-fn server(text: &str) -> Result<ServerAddress, InvalidValue> {
-    if text.contains("://") {
-        return Err(InvalidValue::new(ADDRESSES).with_hint("remove the scheme"));
-    }
-    if text.contains('/') {
-        return Ok(ServerAddress::Unix(text.into()));
-    }
-    let with_port = address::host_port(text).ok().filter(|address| address.port != 0);
-    let host = || address::host(text).ok().map(|host| HostPort { host, port: PORT });
-    with_port
-        .or_else(host)
-        .map(ServerAddress::Tcp)
-        .ok_or_else(|| InvalidValue::new(ADDRESSES).with_hint(format!("invalid server {text:?}")))
-}
-
-/// The name of a record in the form that the Go service accepts.
-pub(super) fn srv(text: &str) -> Result<String, InvalidValue> {
-    let parts = text.strip_prefix('_').and_then(|rest| {
-        let (service, rest) = rest.split_once("._")?;
-        let (protocol, name) = rest.split_once('.')?;
-        Some([service, protocol, name])
-    });
-    match parts {
-        Some(parts) if parts.iter().all(|part| !part.is_empty()) => Ok(text.to_owned()),
-        _ => Err(InvalidValue::new("a name such as _memcache._tcp.example.com")
-            .with_hint("it begins with the service and the protocol, each after a _")),
-    }
 }
 
 #[cfg(test)]
@@ -151,7 +111,7 @@ mod tests {
     fn read_from(set: &[(&str, &str)]) -> (Option<Memcached>, Vec<String>, Vec<String>) {
         let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
         let exists = |path: &Path| path == Path::new("/there.pem");
-        let mut reader = Reader::new(&env, &exists);
+        let mut reader = Reader::new(&env, &exists, vars::ALL);
         let read = read(&mut reader);
         let warnings = reader.warnings.iter().map(ToString::to_string).collect();
         (read, warnings, reader.problems.iter().map(ToString::to_string).collect())

@@ -1,14 +1,13 @@
 //! Settings: environment variables, parsed and checked.
 //!
-//! [`vars`] is the table of variables with their types: a new setting is a row there, and a use of its field. `groups` has
-//! the types that the program uses; `parse`, `duration` and `address` parse one value each; `tls`, `admin`, `backend`,
+//! [`vars`] is the table of variables with their types: a new setting is a row there, and a use of its field. [`Settings`]
+//! is what the program uses. `parse`, `duration`, `address` and `values` parse one value each; `tls`, `admin`, `backend`,
 //! `redis`, `memcached`, `xds`, `sinks` and `spans` check values that depend on each other. The command line passes the
 //! environment and prints the problems that [`Settings::read`] reports; nothing here reads the process's environment, the
 //! clock or a file.
 
 pub mod address;
 pub mod duration;
-pub mod groups;
 pub mod parse;
 pub mod vars;
 
@@ -23,6 +22,7 @@ pub mod spans;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod values;
 mod variable;
 pub mod xds;
 
@@ -33,19 +33,76 @@ pub use self::{
     admin::Admin,
     backend::Backend,
     duration::duration,
-    groups::{
-        Answers, Decisions, GrpcServer, Http, KeyFormat, KeyValues, Log, LogFormat, Logged, Overrides,
-        Prometheus, Rules, Server, Settings, StatsSettings, Store,
-    },
     listing::{Row, Source, effective, markdown, misspelt},
     reader::{Problem, Warning},
     tls::{ClientName, ClientTls, GrpcTls, GrpcTlsClients},
+    values::{GrpcServer, KeyFormat, KeyValues, LogFormat, Logged},
+    vars::{Answers, Decisions, Http, Log, Metrics, Overrides, Rules, Server, Store},
 };
 
-use self::{
-    reader::Reader,
-    vars::{Metrics, Var},
-};
+use self::{reader::Reader, sinks::Sinks, spans::Spans, vars::Var, xds::Xds};
+
+/// All settings.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Settings {
+    /// The gRPC server.
+    pub server: Server,
+    /// TLS on its port, if enabled.
+    pub grpc_tls: Option<GrpcTls>,
+    /// The HTTP ports.
+    pub http: Http,
+    /// The admin API, if enabled.
+    pub admin: Option<Admin>,
+    /// How decisions are logged and shown.
+    pub decisions: Decisions,
+    /// Where rules come from and how they are read.
+    pub rules: Rules,
+    /// The control plane, if rules come from one.
+    pub control_plane: Option<Box<Xds>>,
+    /// How hits are counted.
+    pub store: Store,
+    /// Overrides, and the replicas that share them.
+    pub overrides: Overrides,
+    /// Where hits are counted.
+    pub backend: Backend,
+    /// Neither `BACKEND_TYPE` nor a variable of Redis is set.
+    pub is_backend_default: bool,
+    /// The content of responses.
+    pub answers: Answers,
+    /// Metrics.
+    pub metrics: Metrics,
+    /// The sinks that metrics are sent to.
+    pub sinks: Sinks,
+    /// Tracing, if enabled.
+    pub spans: Option<Spans>,
+    /// The log.
+    pub log: Log,
+}
+
+impl Server {
+    /// The address of the gRPC port.
+    #[must_use]
+    pub fn listen(&self) -> ServerAddress {
+        match &self.socket {
+            Some(path) => ServerAddress::Unix(path.clone()),
+            None => ServerAddress::Tcp(HostPort { host: self.host.clone(), port: self.port }),
+        }
+    }
+}
+
+impl Http {
+    /// The address of the port for health checks and `/json`.
+    #[must_use]
+    pub fn listen(&self) -> HostPort {
+        HostPort { host: self.host.clone(), port: self.port }
+    }
+
+    /// The address of the debug port.
+    #[must_use]
+    pub fn debug(&self) -> HostPort {
+        HostPort { host: self.debug_host.clone(), port: self.debug_port }
+    }
+}
 
 impl Settings {
     /// The settings of this environment, with warnings about them.
@@ -61,7 +118,7 @@ impl Settings {
         exists: &dyn Fn(&Path) -> bool,
         cores: usize,
     ) -> Result<(Self, Vec<Warning>), Vec<Problem>> {
-        let mut reader = Reader::new(env, exists);
+        let mut reader = Reader::new(env, exists, vars::ALL);
         let server = server(&mut reader, cores);
         let grpc_tls = tls::read(&mut reader);
         let mut http = Http::read(&mut reader);
@@ -73,6 +130,8 @@ impl Settings {
             rules.root = rules_root(&mut reader, &rules);
         }
         let (backend, is_backend_default) = backend::read(&mut reader);
+        let mut metrics = Metrics::read(&mut reader);
+        metrics.use_prometheus &= !metrics.disable;
         let settings = Self {
             server,
             grpc_tls,
@@ -86,7 +145,8 @@ impl Settings {
             backend,
             is_backend_default,
             answers: answers(&mut reader),
-            stats: stats(&mut reader),
+            sinks: sinks::read(&mut reader, &metrics),
+            metrics,
             spans: spans::read(&mut reader),
             log: log(&mut reader),
         };
@@ -109,7 +169,7 @@ fn server(reader: &mut Reader<'_>, cores: usize) -> Server {
         let var = &vars::GRPC_MAX_INFLIGHT_BYTES;
         if reader.is_set(var) && !reader.is_rejected(var) {
             let expected = format!("an integer from {least} to {}", i64::MAX);
-            reader.conflict(var, expected, "it is at least four times GRPC_MAX_REQUEST_BYTES");
+            reader.conflict(var, &expected, "it is at least four times GRPC_MAX_REQUEST_BYTES");
         }
         server.max_inflight_bytes = least;
     }
@@ -196,19 +256,6 @@ fn answers(reader: &mut Reader<'_>) -> Answers {
     answers
 }
 
-fn stats(reader: &mut Reader<'_>) -> StatsSettings {
-    let metrics = Metrics::read(reader);
-    let prometheus =
-        Prometheus { listen: metrics.prometheus_address.clone(), path: metrics.prometheus_path.clone() };
-    StatsSettings {
-        prometheus: (metrics.use_prometheus && !metrics.disable).then_some(prometheus),
-        mapper: metrics.mapper.clone(),
-        response_time_in_milliseconds: metrics.response_time_in_milliseconds,
-        max_series: metrics.max_series,
-        sinks: sinks::read(reader, metrics),
-    }
-}
-
 fn log(reader: &mut Reader<'_>) -> Log {
     let format = reader.raw(&vars::LOG_FORMAT).unwrap_or_default().to_ascii_lowercase();
     if !matches!(&*format, "" | "text" | "json") {
@@ -225,8 +272,8 @@ fn reject_shared_ports(reader: &mut Reader<'_>, settings: &Settings) {
     if let ServerAddress::Tcp(listen) = settings.server.listen() {
         listeners.push((&vars::GRPC_PORT, listen));
     }
-    if let Some(prometheus) = &settings.stats.prometheus {
-        listeners.push((&vars::PROMETHEUS_ADDR, prometheus.listen.clone()));
+    if settings.metrics.use_prometheus {
+        listeners.push((&vars::PROMETHEUS_ADDR, settings.metrics.prometheus_address.clone()));
     }
     if let Some(Admin { listen: ServerAddress::Tcp(listen), is_default: false, .. }) = &settings.admin {
         listeners.push((&vars::ADMIN_ADDR, listen.clone()));

@@ -3,19 +3,10 @@
 //! The Go service parses variables with Go's `strconv`; the same texts are accepted here. An error says what is
 //! expected and, for common mistakes, what to write instead.
 
-use std::{fmt, ops::RangeInclusive, path::PathBuf, time::Duration};
+use std::{fmt, ops::RangeInclusive, path::PathBuf};
 
 use percent_encoding::percent_decode_str;
 use tracing::Level;
-
-use super::{
-    HostPort,
-    address::host_port,
-    duration::duration,
-    groups::{GrpcServer, KeyFormat, KeyValues},
-    redis::RedisType,
-};
-use crate::rules::{CountingMode, OnStoreFailure};
 
 /// The error of a value that cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -62,9 +53,7 @@ macro_rules! by_name {
     )* };
 }
 
-by_name!(CountingMode, GrpcServer, KeyFormat, KeyValues, OnStoreFailure, RedisType);
-
-/// Accepts these functions' values.
+/// Accepts what these functions accept.
 macro_rules! by_function {
     ($($type:ty: $parse:expr;)*) => { $(
         impl Value for $type {
@@ -75,12 +64,12 @@ macro_rules! by_function {
     )* };
 }
 
+pub(super) use {by_function, by_name};
+
 by_function! {
     bool: boolean;
     f32: ratio;
     u16: port;
-    Duration: duration;
-    HostPort: host_port;
     String: |text: &str| Ok(text.to_owned());
     PathBuf: |text: &str| Ok(text.into());
 }
@@ -243,7 +232,6 @@ pub(super) fn level(text: &str) -> Result<Option<Level>, InvalidValue> {
     choice(text, &choices)
 }
 
-/// A valid name of an HTTP header.
 pub(super) fn header_name(text: &str) -> Result<String, InvalidValue> {
     let expected = "a header name: letters, digits and any of !#$%&'*+-.^_`|~, at least one of them";
     let name = http::HeaderName::from_bytes(text.as_bytes());

@@ -3,13 +3,15 @@
 //! An invalid value is noted and replaced by the default, so that the others are checked too. The replacement is never
 //! used, because one [`Problem`] fails the whole reading.
 
-use std::{fmt, path::Path};
+use std::{fmt, path::Path, time::Duration};
 
 use super::{
     parse::InvalidValue,
     variable::{Setting, Var},
-    vars,
 };
+
+/// The default timeout of Envoy's rate limit filter.
+const ENVOY_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// A setting that cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,10 +47,10 @@ impl fmt::Display for Warning {
     }
 }
 
-/// The environment, and the problems found in it so far.
 pub(super) struct Reader<'a> {
     env: &'a dyn Fn(&str) -> Option<String>,
     exists: &'a dyn Fn(&Path) -> bool,
+    vars: &'static [&'static Var],
     /// `REDIS_…` means `REDIS_PERSECOND_…` where the second Redis has such a variable.
     second_redis: bool,
     pub(super) problems: Vec<Problem>,
@@ -56,8 +58,12 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(env: &'a dyn Fn(&str) -> Option<String>, exists: &'a dyn Fn(&Path) -> bool) -> Self {
-        Self { env, exists, second_redis: false, problems: Vec::new(), warnings: Vec::new() }
+    pub(super) fn new(
+        env: &'a dyn Fn(&str) -> Option<String>,
+        exists: &'a dyn Fn(&Path) -> bool,
+        vars: &'static [&'static Var],
+    ) -> Self {
+        Self { env, exists, vars, second_redis: false, problems: Vec::new(), warnings: Vec::new() }
     }
 
     /// Reads the variables of a Redis as those of the second one.
@@ -72,7 +78,7 @@ impl<'a> Reader<'a> {
     pub(super) fn effective(&self, var: &'static Var) -> &'static Var {
         let Some(rest) = var.name.strip_prefix("REDIS_").filter(|_| self.second_redis) else { return var };
         let of_second = |var: &&&Var| var.name.strip_prefix("REDIS_PERSECOND_") == Some(rest);
-        vars::ALL.iter().find(of_second).copied().unwrap_or(var)
+        self.vars.iter().find(of_second).copied().unwrap_or(var)
     }
 
     /// The value of a setting. An empty one means the default, unless the setting accepts any text.
@@ -85,12 +91,10 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The value as it is set, even if empty.
     pub(super) fn raw(&self, var: &'static Var) -> Option<String> {
         self.value_of(self.effective(var).name)
     }
 
-    /// True if the variable has a value that is not empty.
     pub(super) fn is_set(&self, var: &'static Var) -> bool {
         self.raw(var).is_some_and(|value| !value.is_empty())
     }
@@ -106,7 +110,7 @@ impl<'a> Reader<'a> {
 
     /// The names of the variables with this prefix that are set.
     pub(super) fn set_with_prefix(&self, prefix: &str) -> Vec<&'static str> {
-        let names = vars::ALL.iter().filter(|&&var| var.name.starts_with(prefix) && self.is_set(var));
+        let names = self.vars.iter().filter(|&&var| var.name.starts_with(prefix) && self.is_set(var));
         names.map(|var| var.name).collect()
     }
 
@@ -136,12 +140,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Notes a problem that other settings cause.
-    pub(super) fn conflict(
-        &mut self,
-        var: &'static Var,
-        expected: impl Into<String>,
-        hint: impl Into<String>,
-    ) {
+    pub(super) fn conflict(&mut self, var: &'static Var, expected: &str, hint: impl Into<String>) {
         self.reject(var, InvalidValue::new(expected).with_hint(hint));
     }
 
@@ -168,7 +167,25 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Warns about a number that is not a share.
+    /// The time limit of an operation, whose default in the Go service is `go_default`.
+    pub(super) fn timeout(&mut self, setting: &'static Setting<Duration>, go_default: Duration) -> Duration {
+        let default = (setting.parse)(setting.default).unwrap_or_default();
+        let set = self.read(setting);
+        if set.is_zero() {
+            self.warn(setting, format!("0 would wait forever; using {default:?}"));
+            return default;
+        }
+        if set > ENVOY_TIMEOUT {
+            let default_of = if set == go_default { ", the Go service's default," } else { "" };
+            let message = format!(
+                "with {set:?}{default_of} a response may arrive after Envoy's timeout, {ENVOY_TIMEOUT:?} by default; \
+                 use {default:?}, or half of the `timeout` of Envoy's rate limit filter"
+            );
+            self.warn(setting, message);
+        }
+        set
+    }
+
     pub(super) fn warn_outside_of_0_to_1(&mut self, var: &'static Var, share: f32) {
         if !(0.0..=1.0).contains(&share) {
             self.warn(var, format!("{share} is outside of 0 to 1"));

@@ -10,17 +10,14 @@ mod url;
 
 use std::{fmt, time::Duration};
 
-pub use self::place::{RedisType, Socket};
-pub(super) use self::url::masked;
-pub use super::{ClientTls as RedisTls, ServerAddress as RedisAddress};
+pub use super::{ClientTls as RedisTls, ServerAddress as RedisAddress, values::Secret};
 
 use self::url::{Login, Parsed};
 use super::{
-    HostPort, backend,
-    duration::duration,
-    parse::{InvalidValue, whole},
+    HostPort,
     reader::Reader,
     tls::TlsVars,
+    values::{RedisType, Socket},
     variable::{Setting, Var},
     vars::{self, RedisVars, SecondRedis},
 };
@@ -114,16 +111,6 @@ pub struct Credentials {
     pub password: Secret,
 }
 
-/// A text that is never printed.
-#[derive(Clone, PartialEq, Eq, Default)]
-pub struct Secret(pub String);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
-
 /// The default of `REDIS_TIMEOUT` in the Go service.
 const GO_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -173,11 +160,11 @@ fn pool(
     *uses_tls |= set.use_tls;
     let skip_hostname = reader.read(&vars::REDIS_TLS_SKIP_HOSTNAME_VERIFICATION);
     let tls = RedisTls { skip_hostname, ..TLS.read(reader) };
-    let timeout = backend::timeout(reader, &vars::REDIS_TIMEOUT, GO_TIMEOUT);
+    let timeout = reader.timeout(&vars::REDIS_TIMEOUT, GO_TIMEOUT);
     if set.pipeline_window >= timeout && !reader.is_rejected(&vars::REDIS_TIMEOUT) {
         let expected = format!("less than {} ({timeout:?})", reader.effective(&vars::REDIS_TIMEOUT).name);
         let hint = "checks that are gathered for so long would time out";
-        reader.conflict(&vars::REDIS_PIPELINE_WINDOW, expected, hint);
+        reader.conflict(&vars::REDIS_PIPELINE_WINDOW, &expected, hint);
     }
     let Parsed { at: servers, login, database, tls: is_tls_url } = servers(reader, &set, go_default)?;
     let (servers, login) = logins(reader, &set, servers, login);
@@ -242,17 +229,10 @@ fn warn_about_missing_password(reader: &mut Reader<'_>, auth: &'static Var, logi
     }
 }
 
-/// A number of connections to each server, up to the number of TCP ports.
-pub(super) fn pool_size(text: &str) -> Result<usize, InvalidValue> {
-    let connections = whole::<_, 0, 65_535>(text)?;
-    // In the client library of the Go service, 0 means 4.
-    Ok(if connections == 0 { 4 } else { connections })
-}
-
 /// The delays between attempts. Zero means the default, and a default maximum is raised to the first delay.
 fn startup(reader: &Reader<'_>, set: &RedisVars) -> Startup {
     let or_default = |set: Duration, setting: &Setting<Duration>| {
-        if set.is_zero() { duration(setting.default).unwrap_or_default() } else { set }
+        if set.is_zero() { (setting.parse)(setting.default).unwrap_or_default() } else { set }
     };
     let initial = or_default(set.startup_initial, &vars::REDIS_STARTUP_INITIAL_INTERVAL);
     let max = or_default(set.startup_max, &vars::REDIS_STARTUP_MAX_INTERVAL);

@@ -2,33 +2,26 @@
 //!
 //! The Go service has one sink at a time; here each is enabled by itself.
 
-use std::{fmt, path::PathBuf, time::Duration};
-
 use regex::Regex;
 
 use super::{
     HostPort,
-    address::host_port,
-    parse::{InvalidValue, Value},
     reader::Reader,
-    vars::{self, Metrics, Var},
+    values::{StatsdProtocol, tags},
+    variable::Var,
+    vars::{self, Metrics},
 };
+
+pub use super::values::{SinkAddress, Tags};
 
 /// The sinks of metrics.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sinks {
-    /// The interval at which metrics are sent; never zero.
-    pub interval: Duration,
-    /// Tags of all metrics.
-    pub tags: Tags,
     /// A statsd.
     pub statsd: Option<Statsd>,
     /// An agent that reads DogStatsD.
     pub dog: Option<DogStatsd>,
 }
-
-/// Keys and values.
-pub type Tags = Vec<(String, String)>;
 
 /// A statsd.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,27 +43,6 @@ pub struct DogStatsd {
     pub mogrifiers: Vec<Mogrifier>,
 }
 
-/// The address of a sink.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum SinkAddress {
-    /// A TCP port.
-    Tcp(HostPort),
-    /// A UDP port.
-    Udp(HostPort),
-    /// The path of a unix socket, of datagrams or a stream.
-    Unix(PathBuf),
-}
-
-impl fmt::Display for SinkAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(HostPort { host, port }) => write!(f, "{host}:{port} (TCP)"),
-            Self::Udp(HostPort { host, port }) => write!(f, "{host}:{port} (UDP)"),
-            Self::Unix(path) => path.display().fmt(f),
-        }
-    }
-}
-
 /// A rule that turns a statsd name into another name and tags.
 #[derive(Clone, Debug)]
 pub struct Mogrifier {
@@ -89,39 +61,11 @@ impl PartialEq for Mogrifier {
     }
 }
 
-/// `STATSD_PROTOCOL`.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub enum Protocol {
-    /// TCP.
-    #[default]
-    Tcp,
-    /// UDP.
-    Udp,
-    /// The path of a unix socket.
-    Unix(PathBuf),
-}
-
-impl Value for Protocol {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        let expected = "tcp, udp, or the path of a unix socket, which begins with /";
-        match text {
-            "tcp" => Ok(Self::Tcp),
-            "udp" => Ok(Self::Udp),
-            _ => socket_path(text).map(Self::Unix).ok_or_else(|| InvalidValue::new(expected)),
-        }
-    }
-}
-
-pub(super) fn read(reader: &mut Reader<'_>, metrics: Metrics) -> Sinks {
-    let shared = reachable(HostPort { host: metrics.statsd_host.clone(), port: metrics.statsd_port });
-    let statsd = statsd(reader, &metrics, shared.clone());
-    let dog = dog(reader, &metrics, shared);
-    let sinks = Sinks {
-        interval: metrics.flush_interval,
-        tags: metrics.tags,
-        statsd: statsd.filter(|_| !metrics.disable),
-        dog: dog.filter(|_| !metrics.disable),
-    };
+pub(super) fn read(reader: &mut Reader<'_>, metrics: &Metrics) -> Sinks {
+    let shared = HostPort { host: metrics.statsd_host.clone(), port: metrics.statsd_port }.or_localhost();
+    let statsd = statsd(reader, metrics, shared.clone());
+    let dog = dog(reader, metrics, shared);
+    let sinks = Sinks { statsd: statsd.filter(|_| !metrics.disable), dog: dog.filter(|_| !metrics.disable) };
     if sinks.statsd.is_none() && sinks.dog.is_none() {
         let condition = "without statsd or DogStatsD; Prometheus adds labels where it scrapes";
         reader.warn_unused(&[&vars::EXTRA_TAGS], condition);
@@ -137,9 +81,9 @@ fn statsd(reader: &Reader<'_>, metrics: &Metrics, address: HostPort) -> Option<S
     let is_another = reader.is_set(&vars::USE_PROMETHEUS) && metrics.use_prometheus || metrics.use_dog_statsd;
     let is_on = metrics.use_statsd && (reader.is_set(&vars::USE_STATSD) || !is_another);
     let address = match &metrics.statsd_protocol {
-        Protocol::Tcp => SinkAddress::Tcp(address),
-        Protocol::Udp => SinkAddress::Udp(address),
-        Protocol::Unix(path) => SinkAddress::Unix(path.clone()),
+        StatsdProtocol::Tcp => SinkAddress::Tcp(address),
+        StatsdProtocol::Udp => SinkAddress::Udp(address),
+        StatsdProtocol::Unix(path) => SinkAddress::Unix(path.clone()),
     };
     is_on.then(|| Statsd { address, is_asked_for: asking.into_iter().any(|var| reader.is_set(var)) })
 }
@@ -195,44 +139,4 @@ fn mogrifier(name: &str, reader: &Reader<'_>) -> Result<Mogrifier, String> {
     let tags = tags(&given).ok().filter(is_complete);
     let tags = tags.ok_or_else(|| format!("{}={given:?}: expected key:value,key:value", variable("TAGS")))?;
     Ok(Mogrifier { pattern, name: required("NAME")?, tags })
-}
-
-/// Tags, `key:value,key:value`. The last value of a key applies.
-pub(super) fn tags(text: &str) -> Result<Tags, InvalidValue> {
-    let mut tags = Tags::new();
-    for pair in text.split(',').filter(|_| !text.trim().is_empty()) {
-        let parts: Vec<&str> = pair.split(':').collect();
-        let [key, value] = parts[..] else {
-            let invalid = InvalidValue::new("tags such as key:value,key:value");
-            return Err(invalid.with_hint(format!("{pair:?} must have one colon")));
-        };
-        let (key, value) = (key.trim().to_owned(), value.trim().to_owned());
-        tags.retain(|(known, _)| *known != key);
-        tags.push((key, value));
-    }
-    Ok(tags)
-}
-
-/// The address of an agent.
-impl Value for SinkAddress {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        if let Some(path) = socket_path(text) {
-            return Ok(Self::Unix(path));
-        }
-        let expected = "an address such as agent:8125, or the path of a unix socket, which begins with /";
-        let address = host_port(text.strip_prefix("udp://").unwrap_or(text));
-        address.map(reachable).map(Self::Udp).map_err(|_| InvalidValue::new(expected))
-    }
-}
-
-/// The address to send to: an empty host means this one.
-fn reachable(address: HostPort) -> HostPort {
-    let host = if address.host.is_empty() { vars::STATSD_HOST.default.to_owned() } else { address.host };
-    HostPort { host, ..address }
-}
-
-/// The absolute path of a unix socket, or its `unix://` URL as Datadog's clients accept it.
-fn socket_path(text: &str) -> Option<PathBuf> {
-    let path = text.strip_prefix("unix://").unwrap_or(text);
-    path.starts_with('/').then(|| path.into())
 }

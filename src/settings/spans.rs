@@ -4,15 +4,18 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use http::{HeaderMap, Uri};
 
 use super::{
     ClientTls,
-    parse::{InvalidValue, Value, exact_choice, percent_decoded},
+    parse::InvalidValue,
     reader::Reader,
     tls::TlsVars,
+    values::pairs,
     vars::{self, Tracing},
 };
+
+pub use super::values::SpanProtocol as Protocol;
 
 /// Tracing, if enabled.
 #[derive(Clone, PartialEq, Debug)]
@@ -50,16 +53,6 @@ pub struct Collector {
     pub tls: Option<CollectorTls>,
 }
 
-/// The protocol of the collector.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Protocol {
-    /// OTLP over HTTP/1.1.
-    #[default]
-    Http,
-    /// OTLP over gRPC.
-    Grpc,
-}
-
 /// TLS to the collector.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CollectorTls {
@@ -67,12 +60,6 @@ pub struct CollectorTls {
     pub files: ClientTls,
     /// The variables of the CAs, the client certificate and its key: those for traces, or those for all signals.
     pub variables: [&'static str; 3],
-}
-
-impl Value for Protocol {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        exact_choice(text, &[("http", Self::Http), ("grpc", Self::Grpc)])
-    }
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<Spans> {
@@ -129,10 +116,6 @@ fn collector(reader: &mut Reader<'_>, protocol: Protocol) -> Collector {
     }
 }
 
-pub(super) fn gzip(text: &str) -> Result<bool, InvalidValue> {
-    exact_choice(text, &[("gzip", true), ("none", false)])
-}
-
 /// The endpoint for traces, else a path below the endpoint for all signals, else this host.
 fn endpoint(reader: &mut Reader<'_>, protocol: Protocol) -> Uri {
     let is_insecure =
@@ -181,30 +164,6 @@ fn url(text: &str, scheme: &str, below: &str) -> Result<Uri, InvalidValue> {
         .path_and_query(path)
         .build()
         .map_err(|_| invalid())
-}
-
-/// The headers of every export, `name=value,name=value`.
-pub(super) fn headers(text: &str) -> Result<HeaderMap, InvalidValue> {
-    let header = |(name, value): (String, String)| {
-        let mut value = HeaderValue::from_str(&value).ok()?;
-        value.set_sensitive(true);
-        Some((HeaderName::from_bytes(name.as_bytes()).ok()?, value))
-    };
-    pairs(text).and_then(|pairs| pairs.into_iter().map(header).collect()).ok_or_else(|| {
-        InvalidValue::new("name=value,name=value, with %2C for a comma in a value and %20 for a space")
-    })
-}
-
-/// `name=value,name=value`, the values percent-encoded.
-fn pairs(text: &str) -> Option<Vec<(String, String)>> {
-    let members = text.split(',').map(str::trim).filter(|member| !member.is_empty());
-    let pair = |member: &str| {
-        let (name, value) = member.split_once('=')?;
-        let name = name.trim();
-        (!name.is_empty()).then_some(())?;
-        Some((name.to_owned(), percent_decoded(value.trim())?))
-    };
-    members.map(pair).collect()
 }
 
 fn tls(reader: &mut Reader<'_>) -> CollectorTls {

@@ -65,8 +65,9 @@ fn an_empty_environment_has_no_warnings() {
     assert_eq!(settings.store.expiration_jitter_max, Duration::from_secs(300));
     assert!((settings.store.near_limit_ratio - 0.8).abs() < f32::EPSILON);
     assert!(!settings.answers.headers);
-    let prometheus = settings.stats.prometheus.unwrap();
-    assert_eq!((prometheus.listen.to_string(), &*prometheus.path), (":9090".into(), "/metrics"));
+    assert!(settings.metrics.use_prometheus);
+    assert_eq!(settings.metrics.prometheus_address.to_string(), ":9090");
+    assert_eq!(settings.metrics.prometheus_path, "/metrics");
     assert_eq!(settings.log, Log { level: Some(Level::INFO), format: LogFormat::Text });
 }
 
@@ -78,7 +79,7 @@ fn every_variable_accepts_its_default() {
     assert!(!written_out.is_backend_default);
     written_out.is_backend_default = true;
     // A variable that is set to its default counts as set.
-    written_out.stats.sinks.statsd = settings(&[]).stats.sinks.statsd;
+    written_out.sinks.statsd = settings(&[]).sinks.statsd;
     written_out.admin = settings(&[]).admin;
     assert_eq!(written_out, settings(&[]));
 }
@@ -92,7 +93,7 @@ fn an_empty_value_is_the_default_except_for_texts() {
     assert_eq!((&*read.rules.root, &*read.rules.app_directory), (Path::new("."), ""));
     assert!(read.is_backend_default);
     assert_eq!(read.log, settings(&[]).log);
-    assert_eq!(read.stats, settings(&[]).stats);
+    assert_eq!((read.metrics, read.sinks), (settings(&[]).metrics, settings(&[]).sinks));
 }
 
 #[test]

@@ -57,15 +57,12 @@ pub struct ClientTls {
     pub skip_hostname: bool,
 }
 
-/// What a file of certificates or keys is.
 pub(super) const PEM: &str = "the path of a PEM file";
 
-/// The variables of TLS to one server.
 pub(super) struct TlsVars {
     pub(super) ca: &'static Setting<Option<PathBuf>>,
     pub(super) certificate: &'static Setting<Option<PathBuf>>,
     pub(super) key: &'static Setting<Option<PathBuf>>,
-    /// The setting that enables TLS.
     pub(super) enabled_by: &'static str,
 }
 
@@ -102,7 +99,6 @@ impl TlsVars {
         }
     }
 
-    /// Rejects half of a client certificate.
     pub(super) fn reject_half_identity(&self, reader: &mut Reader<'_>) {
         if let Some((set, missing)) = self.half_identity(reader) {
             reader.conflict(missing, PEM, format!("{} requires it", set.name));
@@ -110,7 +106,6 @@ impl TlsVars {
     }
 }
 
-/// TLS on the gRPC port, if it is enabled.
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<GrpcTls> {
     reader.warn_unused(
         &[&vars::GRPC_SERVER_TLS_CA_CERT],
@@ -206,7 +201,7 @@ mod tests {
     /// TLS, warnings and problems of these variables.
     fn settings(set: &[(&str, &str)]) -> (Option<GrpcTls>, Vec<String>, Vec<String>) {
         let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
-        let mut reader = Reader::new(&env, &|_| true);
+        let mut reader = Reader::new(&env, &|_| true, vars::ALL);
         let tls = read(&mut reader);
         let text = |warning: &dyn ToString| warning.to_string();
         let warnings = reader.warnings.iter().map(|warning| text(warning)).collect();

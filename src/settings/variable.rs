@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use super::{parse::InvalidValue, redis};
+use super::parse::InvalidValue;
 
 /// An environment variable, whatever the type of its value.
 #[derive(Debug)]
@@ -20,11 +20,10 @@ pub struct Var {
 }
 
 impl Var {
-    /// The part of a value that may be shown, if any.
     pub(super) fn shown(&self, value: String) -> Option<String> {
         match self.secrecy {
             Secrecy::Public => Some(value),
-            Secrecy::Login => Some(redis::masked(&value)),
+            Secrecy::Login => Some(masked(&value)),
             Secrecy::Secret => None,
         }
     }
@@ -39,6 +38,31 @@ pub enum Secrecy {
     Login,
     /// Nothing.
     Secret,
+}
+
+/// A value of `REDIS_URL` without anything that may be a password.
+pub(super) fn masked(text: &str) -> String {
+    let begin = text.find("://").map_or(0, |at| at + "://".len());
+    let (scheme, rest) = text.split_at(begin);
+    let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+    if query.is_some_and(|query| query.contains('@')) {
+        return format!("{scheme}***");
+    }
+    let (login, hosts) = rest.rsplit_once('@').map_or(("", rest), |(_, hosts)| ("***@", hosts));
+    let is_plain = scheme.is_empty() && login.is_empty();
+    let hosts = if is_plain || looks_like_hosts(hosts) { hosts } else { "***" };
+    format!("{scheme}{login}{hosts}{}", query.map_or("", |_| "?***"))
+}
+
+/// False if a URL may lack its host, so that a password is in the place of the port.
+fn looks_like_hosts(text: &str) -> bool {
+    let is_port =
+        |text: &str| text.split('/').next().unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit());
+    text.split(',').all(|one| {
+        let at = one.split_once("://").map_or(one, |(_, at)| at);
+        let after_ipv6 = at.rsplit(']').next().unwrap_or(at);
+        after_ipv6.split_once(':').is_none_or(|(_, port)| is_port(port))
+    })
 }
 
 /// A variable whose value is a `T`.

@@ -12,16 +12,15 @@ use tracing::Level;
 
 pub use super::variable::{Secrecy, Setting, Var};
 use super::{
-    GrpcServer, HostPort, KeyFormat, KeyValues, LogFormat, Logged, ServerAddress, address, admin,
-    backend::BackendType,
-    duration, memcached,
+    address::{self, HostPort, ServerAddress},
+    duration,
     parse::{self, at_least},
     reader::Reader,
-    redis::{self, RedisType, Socket},
-    sinks::{self, SinkAddress, Tags},
-    spans,
+    values::{
+        self, BackendType, GrpcServer, KeyFormat, KeyValues, LogFormat, Logged, RedisType, RulesSource,
+        SinkAddress, Socket, SpanProtocol, StatsdProtocol, Tags,
+    },
     variable::table,
-    xds::{self, RulesSource},
 };
 use crate::{
     limiter::template::Template,
@@ -127,7 +126,7 @@ table! {
     }
     /// The admin API.
     pub AdminVars in "Admin API" {
-        ADMIN_ADDR address: Option<HostPort> = "127.0.0.1:6071" as admin::address, "Address of the admin API \
+        ADMIN_ADDR address: Option<HostPort> = "127.0.0.1:6071" as values::admin_address, "Address of the admin API \
             and its page: `host:port`, or `off`. On anything but a loopback address it needs \
             `ADMIN_TOKEN_FILE`. If it is unset and the port is taken, the service runs without it.";
         ADMIN_UDS socket: Option<PathBuf> = "", "Path of a unix socket for the admin API; replaces the port.";
@@ -178,7 +177,7 @@ table! {
     }
     /// The control plane.
     pub(super) ControlPlane in "Rules from a control plane (xDS)" {
-        CONFIG_GRPC_XDS_SERVER_URL server: ServerAddress = "localhost:18000" as xds::server, "Address of \
+        CONFIG_GRPC_XDS_SERVER_URL server: ServerAddress = "localhost:18000" as values::xds_server, "Address of \
             the control plane: `host:port`, or `unix:` and the path of a socket.";
         CONFIG_GRPC_XDS_NODE_ID node_id: String = "default", "Node id sent to the control plane.";
         CONFIG_GRPC_XDS_NODE_METADATA node_metadata: String = "", "Node metadata sent to the control \
@@ -198,14 +197,14 @@ table! {
         XDS_CLIENT_BACKOFF_INITIAL_INTERVAL backoff_initial: Duration = "10s", "First delay after a stream \
             was closed.";
         XDS_CLIENT_BACKOFF_MAX_INTERVAL backoff_max: Duration = "60s", "Maximum delay.";
-        XDS_CLIENT_BACKOFF_RANDOM_FACTOR backoff_factor: f64 = "0.5" as xds::factor, "Backoff multiplier, \
+        XDS_CLIENT_BACKOFF_RANDOM_FACTOR backoff_factor: f64 = "0.5" as values::backoff_factor, "Backoff multiplier, \
             as in the Go service. Values of 1 or less disable growth.";
         XDS_CLIENT_BACKOFF_JITTER backoff_jitter: bool = "true", "Multiplies each delay by a random 0.5 to \
             1, so that replicas do not reconnect together.";
         XDS_CLIENT_KEEPALIVE_INTERVAL keepalive_interval: Duration = "6m", "Idle time after which the \
             control plane is pinged. Servers of gRPC's libraries disconnect clients that ping within five \
             minutes. `0` is never; TCP keepalive detects a dead peer within a minute anyway.";
-        XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES max_message_bytes: usize = "67108864" as xds::message_bytes,
+        XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES max_message_bytes: usize = "67108864" as values::xds_message_bytes,
             "Maximum size of a response; `0` is the default. The default of the Go service is 4 MiB.";
     }
     /// How hits are counted.
@@ -267,7 +266,7 @@ table! {
             decides.";
         REDIS_CONNECT_TIMEOUT connect_timeout: Duration = "300ms" as duration::positive, "Time limit for \
             connecting, including TLS and authentication; for the second Redis too.";
-        REDIS_POOL_SIZE connections: usize = "10" as redis::pool_size, "Maximum number of connections to \
+        REDIS_POOL_SIZE connections: usize = "10" as values::redis_pool_size, "Maximum number of connections to \
             each server; `0` is 4, as in the Go service.";
         REDIS_MAX_QUEUED max_queued: usize = "8192" as at_least::<1>, "Maximum number of checks queued per \
             connection; more fail at once. For the second Redis too.";
@@ -308,10 +307,10 @@ table! {
     }
     /// memcached.
     pub(super) MemcachedVars in "Memcached" {
-        MEMCACHE_HOST_PORT servers: Vec<ServerAddress> = "" as memcached::servers, "Servers, \
+        MEMCACHE_HOST_PORT servers: Vec<ServerAddress> = "" as values::memcached_servers, "Servers, \
             `host:port,host:port,…`; the default port is 11211, and a path is a unix socket. Their order \
             determines which server has a key, as in the Go service.";
-        MEMCACHE_SRV srv: Option<String> = "" as |text| parse::optional(text, memcached::srv), "DNS SRV record that lists the servers, \
+        MEMCACHE_SRV srv: Option<String> = "" as |text| parse::optional(text, values::memcached_srv), "DNS SRV record that lists the servers, \
             `_memcache._tcp.example.com`; replaces `MEMCACHE_HOST_PORT`.";
         MEMCACHE_SRV_REFRESH srv_refresh: Duration = "0", "Interval at which the SRV record is resolved \
             again; `0` is never after the first answer.";
@@ -358,7 +357,7 @@ table! {
             else text. Placeholders: `{limit}`, `{unit}`, `{remaining}`, `{retry_after}` and `{rule}`.";
     }
     /// The metrics port and the sinks.
-    pub(super) Metrics in "Metrics" {
+    pub Metrics in "Metrics" {
         USE_PROMETHEUS use_prometheus: bool = "true", "Serves metrics to Prometheus; off by default in the \
             Go service.";
         PROMETHEUS_ADDR prometheus_address: HostPort = ":9090", "Address of the \
@@ -377,7 +376,7 @@ table! {
             `USE_PROMETHEUS` or `USE_DOG_STATSD` is true, and a refused connection is not a warning.";
         STATSD_HOST statsd_host: String = "localhost" as address::host, "Host of statsd.";
         STATSD_PORT statsd_port: u16 = "8125", "Port of statsd.";
-        STATSD_PROTOCOL statsd_protocol: sinks::Protocol = "tcp", "`tcp` as in the Go service, `udp`, or \
+        STATSD_PROTOCOL statsd_protocol: StatsdProtocol = "tcp", "`tcp` as in the Go service, `udp`, or \
             the path of a unix socket, which replaces host and port.";
         USE_DOG_STATSD use_dog_statsd: bool = "false", "Sends metrics with tags, in the format of \
             Datadog's agent.";
@@ -390,7 +389,7 @@ table! {
         DD_ENV env: String = "", "Tag `env`.";
         DD_SERVICE service: String = "", "Tag `service`.";
         DD_VERSION version: String = "", "Tag `version`.";
-        EXTRA_TAGS tags: Tags = "" as sinks::tags, "Tags of everything that is sent, also to statsd: \
+        EXTRA_TAGS tags: Tags = "" as values::tags, "Tags of everything that is sent, also to statsd: \
             `key:value,key:value`.";
         STATS_FLUSH_INTERVAL flush_interval: Duration = "10s" as duration::positive, "Interval at which \
             metrics are sent.";
@@ -399,7 +398,7 @@ table! {
     pub(super) Tracing in "Tracing" {
         TRACING_ENABLED: bool = "false", "Sends a span for each sampled call to a collector, over OTLP. \
             The other variables of this group need it.";
-        TRACING_EXPORTER_PROTOCOL protocol: spans::Protocol = "http", "`http` or `grpc`.";
+        TRACING_EXPORTER_PROTOCOL protocol: SpanProtocol = "http", "`http` or `grpc`.";
         TRACING_SAMPLING_RATE sampling_rate: f32 = "1", "Share of the calls without a sampling decision \
             that are traced, from 0 to 1.";
         TRACING_DESCRIPTOR_VALUES descriptor_values: bool = "false", "Adds keys and values of descriptors \
@@ -412,11 +411,11 @@ table! {
             `name=value,name=value`.";
         OTEL_EXPORTER_OTLP_ENDPOINT: String = "", "URL of the collector; `/v1/traces` is appended for \
             `http`. Defaults to `http://localhost:4318`, or `http://localhost:4317` for `grpc`.", login;
-        OTEL_EXPORTER_OTLP_HEADERS: HeaderMap = "" as spans::headers, "Headers of every export: \
+        OTEL_EXPORTER_OTLP_HEADERS: HeaderMap = "" as values::headers, "Headers of every export: \
             `name=value,name=value`, values percent-encoded.", secret;
         OTEL_EXPORTER_OTLP_TIMEOUT: Duration = "10000" as duration::milliseconds::<1, HOUR>, "Time limit \
             of an export in milliseconds.";
-        OTEL_EXPORTER_OTLP_COMPRESSION: bool = "none" as spans::gzip, "`gzip` or `none`.";
+        OTEL_EXPORTER_OTLP_COMPRESSION: bool = "none" as values::gzip, "`gzip` or `none`.";
         OTEL_EXPORTER_OTLP_CERTIFICATE: Option<PathBuf> = "", "PEM file of CAs; replaces the system's.";
         OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE: Option<PathBuf> = "", "PEM file of the client certificate.";
         OTEL_EXPORTER_OTLP_CLIENT_KEY: Option<PathBuf> = "", "PEM file of its key.";
@@ -424,10 +423,10 @@ table! {
         OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: String = "", "Takes precedence over \
             `OTEL_EXPORTER_OTLP_ENDPOINT`, and is used as is. The next seven take precedence likewise.",
             login;
-        OTEL_EXPORTER_OTLP_TRACES_HEADERS: HeaderMap = "" as spans::headers, "Headers.", secret;
+        OTEL_EXPORTER_OTLP_TRACES_HEADERS: HeaderMap = "" as values::headers, "Headers.", secret;
         OTEL_EXPORTER_OTLP_TRACES_TIMEOUT: Duration = "10000" as duration::milliseconds::<1, HOUR>, "Time \
             limit in milliseconds.";
-        OTEL_EXPORTER_OTLP_TRACES_COMPRESSION: bool = "none" as spans::gzip, "Compression.";
+        OTEL_EXPORTER_OTLP_TRACES_COMPRESSION: bool = "none" as values::gzip, "Compression.";
         OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE: Option<PathBuf> = "", "CAs.";
         OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE: Option<PathBuf> = "", "Client certificate.";
         OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY: Option<PathBuf> = "", "Its key.";

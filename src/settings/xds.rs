@@ -5,11 +5,11 @@
 use std::time::Duration;
 
 use super::{
-    ClientTls, HostPort, ServerAddress, address,
-    groups::Secret,
-    parse::{self, InvalidValue, Value, exact_choice, whole},
+    ClientTls, ServerAddress,
+    parse::{self, InvalidValue},
     reader::Reader,
     tls::TlsVars,
+    values::{RulesSource, Secret},
     vars::{self, ControlPlane},
 };
 
@@ -70,28 +70,6 @@ pub struct XdsBackoff {
     pub jitter: bool,
 }
 
-/// `CONFIG_TYPE`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum RulesSource {
-    /// Files.
-    #[default]
-    File,
-    /// A control plane.
-    Xds {
-        /// The incremental protocol: responses contain changes only.
-        incremental: bool,
-    },
-}
-
-impl Value for RulesSource {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        let xds = |incremental| Self::Xds { incremental };
-        let choices = [("FILE", Self::File), ("GRPC_XDS_SOTW", xds(false)), ("GRPC_XDS_DELTA", xds(true))];
-        exact_choice(text, &choices)
-    }
-}
-
-/// The control plane, if rules come from one.
 pub(super) fn read(reader: &mut Reader<'_>, source: RulesSource) -> Option<Box<Xds>> {
     let set = ControlPlane::read(reader);
     let xds = Xds {
@@ -112,31 +90,6 @@ pub(super) fn read(reader: &mut Reader<'_>, source: RulesSource) -> Option<Box<X
         max_message_bytes: set.max_message_bytes,
     };
     (source != RulesSource::File).then(|| Box::new(xds))
-}
-
-/// The maximum size of a response; 0 is the default, as in the Go service.
-pub(super) fn message_bytes(text: &str) -> Result<usize, InvalidValue> {
-    let bytes: usize = whole::<_, 0, { u32::MAX as u64 }>(text)?;
-    Ok(if bytes == 0 { 64 << 20 } else { bytes })
-}
-
-/// A target in the notation of gRPC for Go: a host and a port, or a unix socket.
-pub(super) fn server(text: &str) -> Result<ServerAddress, InvalidValue> {
-    let expected = "host:port, or unix: and the path of a socket";
-    if let Some(path) = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")) {
-        let address = ServerAddress::Unix(path.into());
-        return if path.is_empty() { Err(InvalidValue::new(expected)) } else { Ok(address) };
-    }
-    let schemes = ["dns:///", "passthrough:///", "dns:"];
-    let bare = schemes.iter().find_map(|scheme| text.strip_prefix(scheme)).unwrap_or(text);
-    let address = address::host_port(bare)
-        .map_err(|invalid| InvalidValue { expected: expected.to_owned(), ..invalid })?;
-    if address.port == 0 {
-        return Err(InvalidValue::new(expected).with_hint("the port is a number from 1 to 65535"));
-    }
-    // An empty host to connect to is this one, as in Go.
-    let host = if address.host.is_empty() { "localhost".to_owned() } else { address.host };
-    Ok(ServerAddress::Tcp(HostPort { host, ..address }))
 }
 
 /// `name=text,name=text`. Entries without `=` are ignored, as in the Go service.
@@ -195,13 +148,6 @@ fn tls(reader: &mut Reader<'_>, set: &ControlPlane, source: RulesSource) -> Opti
     let server_name = Some(set.server_name.clone()).filter(|name| !name.is_empty());
     let files = TLS.read(reader);
     set.use_tls.then_some(XdsTls { files, server_name })
-}
-
-/// A number. As in the Go service, numbers that are not above 0 mean 2.
-pub(super) fn factor(text: &str) -> Result<f64, InvalidValue> {
-    let factor = text.parse::<f64>().ok().filter(|factor| factor.is_finite());
-    let factor = factor.ok_or_else(|| InvalidValue::new("a number, such as 1.5"))?;
-    Ok(if factor > 0.0 { factor } else { 2.0 })
 }
 
 #[cfg(test)]

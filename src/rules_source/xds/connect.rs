@@ -18,7 +18,7 @@ use crate::{
         channel::{self, Duplex, Socket},
         tls::{self, Words, explain, server_name},
     },
-    settings::{ClientTls, ServerAddress, groups::Xds},
+    settings::{ClientTls, ServerAddress, xds::Xds},
 };
 
 /// The variables that errors of TLS refer to.

@@ -28,7 +28,7 @@ use crate::{
     clock::Clock,
     mutex::lock,
     panics::{self, Boundary},
-    settings::groups::Xds,
+    settings::xds::Xds,
 };
 
 /// A subscription. It ends when this is dropped.

@@ -2,45 +2,15 @@
 
 use super::{
     super::{
-        parse::{InvalidValue, Value, choice},
+        parse::InvalidValue,
         reader::Reader,
+        values::{RedisType, Socket},
         vars,
     },
     RedisAddress, RedisServers,
     url::{self, Parsed},
 };
 
-named! {
-    /// `REDIS_TYPE`.
-    #[derive(Default)]
-    pub enum RedisType {
-        /// One server.
-        #[default]
-        Single = "SINGLE",
-        /// Sentinels.
-        Sentinel = "SENTINEL",
-        /// A cluster.
-        Cluster = "CLUSTER",
-    }
-}
-
-/// `REDIS_SOCKET_TYPE`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Socket {
-    /// TCP.
-    Tcp,
-    /// A unix socket.
-    Unix,
-}
-
-impl Value for Socket {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        let choices = [("tcp", Self::Tcp), ("tcp4", Self::Tcp), ("tcp6", Self::Tcp), ("unix", Self::Unix)];
-        choice(text, &choices)
-    }
-}
-
-/// The default ports of Redis and its sentinels.
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
@@ -58,7 +28,6 @@ pub(super) fn servers(
     }
 }
 
-/// The error of a URL.
 pub(super) fn invalid(kind: RedisType, hint: impl Into<String>) -> InvalidValue {
     let expected = match kind {
         RedisType::Single => format!("{}, or the path of a unix socket", url::SERVER),

@@ -31,7 +31,6 @@ impl<A> Parsed<A> {
     }
 }
 
-/// The forms of a server.
 pub(super) const SERVER: &str =
     "host:port, or a URL such as redis://user:password@host:6379/0 (rediss:// for TLS)";
 
@@ -73,7 +72,7 @@ pub(super) fn is_url(text: &str) -> bool {
 }
 
 fn address(text: &str, default_port: u16) -> Result<HostPort, InvalidValue> {
-    let mut address = host_port(text).map_err(|invalid| {
+    let address = host_port(text).map_err(|invalid| {
         let with_port = format!("{text}:{default_port}");
         let lacks_port =
             || host_port(&with_port).is_ok().then(|| format!("the port is missing: {with_port}"));
@@ -83,11 +82,7 @@ fn address(text: &str, default_port: u16) -> Result<HostPort, InvalidValue> {
         let hint = format!("cannot connect to port 0; the default is {default_port}");
         return Err(InvalidValue::new(SERVER).with_hint(hint));
     }
-    if address.host.is_empty() {
-        // An empty host is this one, as in Go.
-        address.host.push_str("localhost");
-    }
-    Ok(address)
+    Ok(address.or_localhost())
 }
 
 fn url(text: &str, default_port: u16) -> Result<Parsed<HostPort>, InvalidValue> {
@@ -129,7 +124,6 @@ fn in_query(uri: &http::Uri, name: &str) -> Option<String> {
     percent_decoded(&value.replace('+', " "))
 }
 
-/// The number of a database; 0 for an empty text.
 fn number(text: &str) -> Result<u32, InvalidValue> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = if text.is_empty() { Some(0) } else { text.parse().ok().filter(|_| is_number) };
@@ -137,7 +131,6 @@ fn number(text: &str) -> Result<u32, InvalidValue> {
         .ok_or_else(|| InvalidValue::new("a URL whose path is the number of a database: redis://host:6379/0"))
 }
 
-/// A user and a password, each empty if not given.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Login {
     pub(super) user: String,
@@ -167,43 +160,17 @@ impl Login {
         }
     }
 
-    /// `None` if neither is given.
     pub(super) fn credentials(self) -> Option<Credentials> {
         let user = (!self.user.is_empty()).then(|| self.user.clone());
         (!self.is_empty()).then_some(Credentials { user, password: self.password })
     }
 }
 
-/// A value of `REDIS_URL` without anything that may be a password.
-pub(in crate::settings) fn masked(text: &str) -> String {
-    let begin = text.find("://").map_or(0, |at| at + "://".len());
-    let (scheme, rest) = text.split_at(begin);
-    let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
-    if query.is_some_and(|query| query.contains('@')) {
-        return format!("{scheme}***");
-    }
-    let (login, hosts) = rest.rsplit_once('@').map_or(("", rest), |(_, hosts)| ("***@", hosts));
-    let is_plain = scheme.is_empty() && login.is_empty();
-    let hosts = if is_plain || looks_like_hosts(hosts) { hosts } else { "***" };
-    format!("{scheme}{login}{hosts}{}", query.map_or("", |_| "?***"))
-}
-
-/// False if a URL may lack its host, so that a password is in the place of the port.
-fn looks_like_hosts(text: &str) -> bool {
-    let is_port =
-        |text: &str| text.split('/').next().unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit());
-    text.split(',').all(|one| {
-        let at = one.split_once("://").map_or(one, |(_, at)| at);
-        let after_ipv6 = at.rsplit(']').next().unwrap_or(at);
-        after_ipv6.split_once(':').is_none_or(|(_, port)| is_port(port))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::*;
+    use super::{super::super::variable::masked, *};
 
     /// Address, user, password, database and TLS of a text.
     fn read(text: &str) -> Option<(String, String, String, u32, bool)> {

@@ -2,12 +2,12 @@
 
 use proptest::prelude::*;
 
-use super::*;
+use super::{super::parse::percent_decoded, *};
 
 /// Tracing, warnings and problems of these variables.
 fn settings(set: &[(&str, &str)]) -> (Option<Spans>, Vec<String>, Vec<String>) {
     let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
-    let mut reader = Reader::new(&env, &|_| true);
+    let mut reader = Reader::new(&env, &|_| true, vars::ALL);
     let spans = read(&mut reader);
     let warnings = reader.warnings.iter().map(ToString::to_string).collect();
     let problems = reader.problems.iter().map(ToString::to_string).collect();

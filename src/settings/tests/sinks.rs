@@ -10,7 +10,7 @@ use super::{
 
 #[test]
 fn statsd_is_the_default_without_another_sink() {
-    let statsd = |set: &[(&str, &str)]| settings(set).stats.sinks.statsd;
+    let statsd = |set: &[(&str, &str)]| settings(set).sinks.statsd;
     let usual = SinkAddress::Tcp(HostPort { host: "localhost".into(), port: 8125 });
     assert_eq!(statsd(&[]), Some(Statsd { address: usual.clone(), is_asked_for: false }));
     assert_eq!(statsd(&[("USE_STATSD", "true")]), Some(Statsd { address: usual, is_asked_for: true }));
@@ -19,9 +19,8 @@ fn statsd_is_the_default_without_another_sink() {
     {
         assert_eq!(statsd(&[set]), None, "{set:?}");
     }
-    let both =
-        settings(&[("USE_STATSD", "true"), ("USE_DOG_STATSD", "true"), ("USE_PROMETHEUS", "true")]).stats;
-    assert!(both.sinks.statsd.is_some() && both.sinks.dog.is_some() && both.prometheus.is_some());
+    let both = settings(&[("USE_STATSD", "true"), ("USE_DOG_STATSD", "true"), ("USE_PROMETHEUS", "true")]);
+    assert!(both.sinks.statsd.is_some() && both.sinks.dog.is_some() && both.metrics.use_prometheus);
 }
 
 #[test]
@@ -30,14 +29,14 @@ fn reads_the_addresses_of_sinks() {
     let at = [("STATSD_HOST", "agent"), ("STATSD_PORT", "9")];
     let statsd = |protocol| {
         let set = [&at[..], &[("STATSD_PROTOCOL", protocol)]].concat();
-        settings(&set).stats.sinks.statsd.unwrap().address
+        settings(&set).sinks.statsd.unwrap().address
     };
     assert_eq!(statsd("tcp"), SinkAddress::Tcp(host(9)));
     assert_eq!(statsd("udp"), SinkAddress::Udp(host(9)));
     assert_eq!(statsd("/run/statsd"), SinkAddress::Unix("/run/statsd".into()));
     let dog = |address| {
         let set = [&at[..], &[("USE_DOG_STATSD", "true"), ("DOG_STATSD_ADDR", address)]].concat();
-        settings(&set).stats.sinks.dog.unwrap().address
+        settings(&set).sinks.dog.unwrap().address
     };
     assert_eq!(dog(""), SinkAddress::Udp(host(9)));
     assert_eq!(dog("agent:7"), SinkAddress::Udp(host(7)));

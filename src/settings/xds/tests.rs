@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use super::*;
+use super::{
+    super::values::{backoff_factor, xds_server},
+    *,
+};
 
 type Read = (Option<Box<Xds>>, Vec<String>, Vec<String>);
 
@@ -10,7 +13,7 @@ type Read = (Option<Box<Xds>>, Vec<String>, Vec<String>);
 fn read_all(set: &[(&str, &str)]) -> Read {
     let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
     let exists = |path: &Path| path == Path::new("/there");
-    let mut reader = Reader::new(&env, &exists);
+    let mut reader = Reader::new(&env, &exists, vars::ALL);
     let source = reader.read(&vars::CONFIG_TYPE);
     let xds = read(&mut reader, source);
     let problems = reader.problems.iter().map(ToString::to_string).collect();
@@ -50,12 +53,12 @@ fn targets_are_those_of_grpc_for_go() {
         ("unix:///run/xds.sock", "/run/xds.sock"),
         ("unix:xds.sock", "xds.sock"),
     ] {
-        assert_eq!(server(text).unwrap().to_string(), shown, "{text}");
+        assert_eq!(xds_server(text).unwrap().to_string(), shown, "{text}");
     }
     for text in ["", "unix:", "host", "host:0", "http://host:1", "xds:///a:1", "host:http", "a b:1"] {
-        assert!(server(text).is_err(), "{text}");
+        assert!(xds_server(text).is_err(), "{text}");
     }
-    assert_eq!(server("https://a:1").unwrap_err().hint.as_deref(), Some("remove the scheme"));
+    assert_eq!(xds_server("https://a:1").unwrap_err().hint.as_deref(), Some("remove the scheme"));
 }
 
 #[test]
@@ -118,9 +121,9 @@ fn numbers_are_as_in_the_go_service() {
     assert_eq!(defaults.max_message_bytes, 64 << 20);
     assert_eq!(defaults.backoff.initial, Duration::from_secs(10));
     for (text, read) in [("0.5", 0.5), ("3", 3.0), ("0", 2.0), ("-1", 2.0)] {
-        assert!((factor(text).unwrap() - read).abs() < f64::EPSILON, "{text}");
+        assert!((backoff_factor(text).unwrap() - read).abs() < f64::EPSILON, "{text}");
     }
-    assert!(factor("NaN").is_err() && factor("x").is_err());
+    assert!(backoff_factor("NaN").is_err() && backoff_factor("x").is_err());
     assert_eq!(good(&[("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "0")]).max_message_bytes, 64 << 20);
     assert_eq!(good(&[("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "100")]).max_message_bytes, 100);
 }

@@ -110,7 +110,7 @@ mod tests {
                 assert!(read.is_err(), "{case}");
                 continue;
             }
-            let dog = read.unwrap().0.stats.sinks.dog.unwrap();
+            let dog = read.unwrap().0.sinks.dog.unwrap();
             let mogrifiers =
                 dog.mogrifiers.iter().map(|m| Mogrifier::new(m.pattern.clone(), &m.name, &m.tags));
             let mogrifiers: Vec<_> = mogrifiers.collect();

@@ -77,7 +77,7 @@ pub fn read(file: &str, bytes: &[u8]) -> Result<(Mapper, Vec<Diagnostic>), Vec<D
     let mapper = match read_yaml(bytes, MOST) {
         Ok(document) => document.root.as_ref().map(|root| reader.mapper(root)),
         Err(fault) => {
-            reader.findings.fault(fault);
+            reader.findings.file_error(fault);
             None
         }
     };
