@@ -136,7 +136,7 @@ fn check_with_portable_warns_of_rules_that_the_go_service_rejects() {
     let output = check(dir.path(), &[]);
     assert_exit(&output, 0, &[]);
     assert!(!printed(&output).contains("warning"), "{}", printed(&output));
-    let warned = ["warning: the Go service refuses `on_store_failure`", "d.yaml:1:1"];
+    let warned = ["warning: the Go service rejects `on_store_failure`", "d.yaml:1:1"];
     assert_exit(&check(dir.path(), &["--portable"]), 0, &warned);
 }
 

@@ -155,7 +155,7 @@ fn reports_all_invalid_settings_of_redis_without_passwords() {
     let log = server.process.log();
     for expected in [
         "REDIS_URL=\"redis://***@redis:6379/1\"",
-        "database 0 alone",
+        "only database 0",
         "REDIS_TLS_CLIENT_CERT=\"/nowhere/at/all.pem\"",
         "REDIS_TLS_CLIENT_KEY",
         "REDIS_PERSECOND_URL",

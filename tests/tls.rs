@@ -141,7 +141,7 @@ fn the_variable_that_envoy_gateway_sets_rejects_no_client() {
     let server = setup.start();
     TlsClient::new(&[&ours], None).ask(server.ports.grpc).unwrap();
     let log = server.process.log();
-    assert_eq!(log.matches("GRPC_SERVER_TLS_CA_CERT: changes nothing").count(), 1, "{log}");
+    assert_eq!(log.matches("GRPC_SERVER_TLS_CA_CERT: has no effect").count(), 1, "{log}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::{
         grpc::Listener,
         http::{self, json, service::Service},
     },
-    settings::{AdminListen, Settings},
+    settings::{ServerAddress, Settings},
     telemetry::metrics::Port,
 };
 
@@ -40,8 +40,8 @@ pub(super) fn api(settings: &Settings, service: &Arc<Service>) -> Result<Option<
     Ok(Some(Arc::new(Api::new(Options {
         service: service.clone(),
         hosts: match &admin.listen {
-            AdminListen::Tcp { address, .. } => Hosts::Local(address.host.clone()),
-            AdminListen::Unix(_) => Hosts::Any,
+            ServerAddress::Tcp(address) => Hosts::Local(address.host.clone()),
+            ServerAddress::Unix(_) => Hosts::Any,
         },
         tokens,
         read_only: admin.read_only,
@@ -93,8 +93,9 @@ impl Pages {
         let shown = service.clone();
         let page = move |request| shown.clone().page(request);
         serving.spawn_local(http::serve(self.debug, options(Port::Debug, "/"), page, stop.clone()));
-        if let (Some(listener), Some(prometheus)) = (self.metrics, &settings.stats.prometheus) {
-            let (shown, path) = (service.clone(), Arc::<str>::from(prometheus.path.as_str()));
+        if let Some(listener) = self.metrics {
+            let (shown, path) =
+                (service.clone(), Arc::<str>::from(settings.metrics.prometheus_path.as_str()));
             let port = options(Port::Metrics, &path);
             let page = move |request| shown.clone().metrics(request, path.clone());
             serving.spawn_local(http::serve(listener, port, page, stop.clone()));

@@ -48,7 +48,7 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<Service>, Option<Link>)
     else {
         return Err(failed);
     };
-    let max_series = settings.stats.max_series;
+    let max_series = settings.metrics.max_series;
     let stats = StatsOptions { max_series, shards: ShardCount::for_workers(settings.server.workers) };
     let stats = Arc::new(Stats::new(stats).shown(exposition));
     let recent = recent::recent(settings);

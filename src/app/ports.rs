@@ -9,7 +9,7 @@ use tracing::{info, warn};
 use super::StartError;
 use crate::{
     server::grpc::{Listener, bind_tcp},
-    settings::{AdminListen, GrpcListen, HostPort, Settings},
+    settings::{self, HostPort, ServerAddress, Settings},
 };
 
 /// Descriptors for rules files, connections to the store, sinks, and the reserved connections of four HTTP ports.
@@ -29,10 +29,10 @@ impl Ports {
     pub(super) fn bind(settings: &Settings) -> Result<Self, StartError> {
         let mut failed = Vec::new();
         let grpc = match &settings.server.listen() {
-            GrpcListen::Tcp(address) => {
+            ServerAddress::Tcp(address) => {
                 bound(&mut failed, "gRPC", address, bind(address).and_then(Listener::tcp))
             }
-            GrpcListen::Unix(path) => bound(&mut failed, "gRPC", &path.display(), Listener::unix(path)),
+            ServerAddress::Unix(path) => bound(&mut failed, "gRPC", &path.display(), Listener::unix(path)),
         };
         let mut page = |name, address: &HostPort| {
             bound(&mut failed, name, address, bind(address).and_then(Listener::tcp))
@@ -40,8 +40,8 @@ impl Ports {
         let http = page("HTTP", &settings.http.listen());
         let debug = page("debug", &settings.http.debug());
         let metrics =
-            settings.stats.prometheus.as_ref().map(|prometheus| page("Prometheus", &prometheus.listen));
-        let admin = settings.admin.as_ref().and_then(|admin| bind_admin(&admin.listen, &mut failed));
+            settings.metrics.use_prometheus.then(|| page("Prometheus", &settings.metrics.prometheus_address));
+        let admin = settings.admin.as_ref().and_then(|admin| bind_admin(admin, &mut failed));
         match (grpc, http, debug) {
             (Some(grpc), Some(http), Some(debug)) if failed.is_empty() => {
                 Ok(Self { grpc, http, debug, metrics: metrics.flatten(), admin })
@@ -52,13 +52,13 @@ impl Ports {
 
     /// Logs the addresses of the listeners.
     pub(super) fn announce(&self, settings: &Settings) {
-        let metrics = self.metrics.as_ref().zip(settings.stats.prometheus.as_ref());
         info!(
             grpc = port(&self.grpc),
             tls = settings.grpc_tls.is_some(),
             http = port(&self.http),
             debug = port(&self.debug),
-            metrics = metrics.map(|(listener, prometheus)| port(listener) + &prometheus.path),
+            metrics =
+                self.metrics.as_ref().map(|listener| port(listener) + &settings.metrics.prometheus_path),
             admin = self.admin.as_ref().map(port),
             "listening"
         );
@@ -76,12 +76,12 @@ fn port(listener: &Listener) -> String {
 }
 
 /// Binds the admin API. The service also runs without it if its address is the default.
-fn bind_admin(listen: &AdminListen, failed: &mut Vec<String>) -> Option<Listener> {
-    match listen {
-        AdminListen::Unix(path) => bound(failed, "the admin API", &path.display(), Listener::unix(path)),
-        AdminListen::Tcp { address, is_default } => {
+fn bind_admin(admin: &settings::Admin, failed: &mut Vec<String>) -> Option<Listener> {
+    match &admin.listen {
+        ServerAddress::Unix(path) => bound(failed, "the admin API", &path.display(), Listener::unix(path)),
+        ServerAddress::Tcp(address) => {
             let listener = bind(address).and_then(Listener::tcp);
-            if let (true, Err(error)) = (is_default, &listener) {
+            if let (true, Err(error)) = (admin.is_default, &listener) {
                 warn!(%address, %error, "the admin API is not served: set ADMIN_ADDR to a free address, or to off");
                 return None;
             }

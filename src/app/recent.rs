@@ -20,15 +20,15 @@ use crate::{
 };
 
 pub(super) fn recent(settings: &Settings) -> Arc<Recent> {
-    let Decisions { key_values, log, .. } = &settings.decisions;
+    let &Decisions { key_values, logged, .. } = &settings.decisions;
     let shards = ShardCount::for_workers(settings.server.workers);
-    Arc::new(Recent::new(shards, *key_values, log.as_ref().map(|log| log.logged)))
+    Arc::new(Recent::new(shards, key_values, logged))
 }
 
 /// True if anything reads the recent decisions.
 pub(super) fn is_wanted(settings: &Settings) -> bool {
     let decisions = &settings.decisions;
-    settings.admin.is_some() || decisions.log.is_some() || decisions.metrics_top_keys > 0
+    settings.admin.is_some() || decisions.logged.is_some() || decisions.metrics_top_keys > 0
 }
 
 /// The thread that writes the decision log.
@@ -39,9 +39,11 @@ pub(super) struct Writing {
 
 /// Starts the thread that writes the decision log, if it is enabled.
 pub(super) fn write_log(settings: &Settings, recent: &Arc<Recent>) -> io::Result<Option<Writing>> {
-    let Some(log) = &settings.decisions.log else { return Ok(None) };
+    if settings.decisions.logged.is_none() {
+        return Ok(None);
+    }
     let (stop, stopping) = mpsc::channel();
-    let (file, recent) = (log.file.clone(), recent.clone());
+    let (file, recent) = (settings.decisions.file.clone(), recent.clone());
     let writing = move || {
         let throttle = LogThrottle::new(10);
         while stopping.recv_timeout(DecisionLog::PAUSE) == Err(mpsc::RecvTimeoutError::Timeout) {

@@ -21,9 +21,9 @@ use crate::{
 /// The names on the metrics page. A missing mapper file is only a warning, as some deployments set it without mounting
 /// it.
 pub(super) fn exposition(settings: &Settings) -> Result<Exposition, StartError> {
-    let stats = &settings.stats;
-    let own = Exposition::Own { in_milliseconds: stats.response_time_in_milliseconds };
-    let (Some(_), Some(path)) = (&stats.prometheus, &stats.mapper) else { return Ok(own) };
+    let metrics = &settings.metrics;
+    let own = Exposition::Own { in_milliseconds: metrics.response_time_in_milliseconds };
+    let Some(path) = metrics.mapper.as_ref().filter(|_| metrics.use_prometheus) else { return Ok(own) };
     let name = path.display().to_string();
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
@@ -45,18 +45,23 @@ pub(super) fn exposition(settings: &Settings) -> Result<Exposition, StartError> 
 
 /// Starts the sinks.
 pub(super) fn start(settings: &Settings, service: &Arc<Service>) -> io::Result<Flushing> {
-    let sinks = &settings.stats.sinks;
+    let (sinks, tags) = (&settings.sinks, &settings.metrics.tags);
     let statsd = sinks.statsd.as_ref().map(|statsd| Sink {
         target: statsd.address.clone(),
-        dialect: Dialect::statsd(&sinks.tags),
+        dialect: Dialect::statsd(tags),
         is_asked_for: statsd.is_asked_for,
     });
     let dog = sinks.dog.as_ref().map(|dog| Sink {
         target: dog.address.clone(),
-        dialect: Dialect::dog(&dog.tags, &sinks.tags, dog.mogrifiers.clone()),
+        dialect: Dialect::dog(&dog.tags, tags, dog.mogrifiers.clone()),
         is_asked_for: true,
     });
     let shown = service.clone();
     let state: statsd::State = Arc::new(move || shown.gauges());
-    statsd::start(&service.stats, &state, sinks.interval, statsd.into_iter().chain(dog).collect())
+    statsd::start(
+        &service.stats,
+        &state,
+        settings.metrics.flush_interval,
+        statsd.into_iter().chain(dog).collect(),
+    )
 }

@@ -274,7 +274,7 @@ mod tests {
         assert!(text(&checked(&files, false, false).1).contains("1 file: OK, hash"));
         let (verdict, report) = checked(&files, true, false);
         assert_eq!(verdict, Verdict::Yes);
-        let shown = "warning: the Go service refuses `on_store_failure`\n   --> a.yaml:1:1\n   |\n \
+        let shown = "warning: the Go service rejects `on_store_failure`\n   --> a.yaml:1:1\n   |\n \
             1 | on_store_failure: deny\n   | ^\n";
         assert!(text(&report).starts_with(shown), "{}", text(&report));
     }

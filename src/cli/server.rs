@@ -268,10 +268,7 @@ pub(super) fn timeout(text: &str) -> Result<Duration, String> {
     match settings::duration(text) {
         Ok(duration) if duration.is_zero() => Err("expected a duration above 0".to_owned()),
         Ok(duration) => Ok(duration),
-        Err(invalid) => {
-            let hint = invalid.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-            Err(format!("expected {}{hint}", invalid.accepted))
-        }
+        Err(invalid) => Err(invalid.to_string()),
     }
 }
 

@@ -50,7 +50,7 @@ pub fn rule<'r>(target: &Target, rules: &'r RuleSet) -> Result<&'r Rule, String>
 fn node<'r>(level: &'r Level, key: &str, value: &Value) -> Option<&'r crate::rules::model::Node> {
     let text = match value {
         Value::Exact(value) => {
-            return level.step(&(key, &**value), &mut String::new()).map(|step| step.node());
+            return level.step(&(key, &**value), &mut String::new()).map(|step| step.node);
         }
         Value::Any => key.to_owned(),
         Value::Pattern(pattern) => format!("{key}_{pattern}"),

@@ -354,7 +354,7 @@ pub(super) fn expiry(at: Option<&str>, duration: Option<&str>, now: Time) -> Res
             let seconds = crate::settings::duration(duration)
                 .map_err(|error| {
                     let hint = error.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-                    format!("for: expected {}, got {:?}{hint}", error.accepted, cut(duration))
+                    format!("for: expected {}, got {:?}{hint}", error.expected, cut(duration))
                 })?
                 .as_secs();
             if seconds == 0 {

@@ -1,20 +1,18 @@
-//! From the texts of rules files, or the messages of a control plane, to one [`RuleSet`], or to all errors.
+//! Compiles rules files, or the messages of a control plane, to a [`RuleSet`], or reports all errors.
 //!
-//! The source that publishes rules calls it, and the commands. An error in one file does not stop the
-//! checks of the others, so that one run reports every error; a set is made only when there is none.
+//! `rules_source` and the commands call it. An error in one file does not stop the checks of the others, so that one run
+//! reports every error; a set is created only if there is none.
 
 use std::collections::HashMap;
 
 use super::{
-    countable::Countable,
-    diagnostic::{Diagnostic, is_break},
-    diagnostics::{Diagnostics, Kind, Path, quoted},
-    limit::CountingMode,
+    diagnostics::{Diagnostic, Diagnostics, FileError, Kind, Path, is_break, quoted},
+    limit::{Countable, CountingMode},
     lower::{Lowering, Sibling},
     messages,
-    model::{Domain, RuleSet},
-    store_failure,
-    yaml::{self, Fault, MaxValues},
+    model::{Domain, OnStoreFailure, RuleSet},
+    spelling::choose,
+    yaml::{self, MaxValues},
 };
 use crate::rules::{
     ast::{self, Field, RawFile},
@@ -25,25 +23,25 @@ use crate::{
     proto::ratelimit::config::ratelimit::v3::RateLimitConfig,
 };
 
-/// A rules file as it was read.
+/// The content of a rules file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SourceFile {
-    /// Its name in diagnostics.
+    /// The name in diagnostics.
     pub name: String,
-    /// Its bytes.
+    /// The bytes.
     pub text: Vec<u8>,
 }
 
 /// The options of the compiler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompileOptions {
-    /// Several files may share a domain, and their descriptors join (`MERGE_DOMAIN_CONFIG`).
+    /// Several files may have the same domain; their descriptors are joined (`MERGE_DOMAIN_CONFIG`).
     pub merge_domains: bool,
-    /// Warn of what the Go service rejects.
+    /// Warn about extensions, which the Go service rejects.
     pub portable: bool,
     /// The algorithms that the store can count.
     pub countable: Countable,
-    /// How limits are counted that do not say it (`COUNTING`).
+    /// The counting mode of limits without `counting` (`COUNTING`).
     pub counting: CountingMode,
     /// The maximum number of values in all files, with aliases expanded (`RULES_MAX_VALUES`).
     pub max_values: usize,
@@ -61,20 +59,20 @@ impl Default for CompileOptions {
     }
 }
 
-/// The default of `RULES_MAX_VALUES`. A rule has about nine values, and a value takes up to half a kilobyte
-/// while rules are compiled: this is 55,000 rules, five times what a large installation has, and 250 MB.
+/// The default of `RULES_MAX_VALUES`. A rule has about nine values, and a value takes up to half a kilobyte while rules are
+/// compiled: this is 55,000 rules, five times those of a large installation, and 250 MB.
 const DEFAULT_MAX_VALUES: usize = 500_000;
 
 /// The result of compiling a set of files.
 #[derive(Debug)]
 pub struct Compiled {
-    /// The rules, exactly when no diagnostic is an error.
+    /// The rules, if no diagnostic is an error.
     pub rules: Option<RuleSet>,
-    /// Errors and warnings, by file in the order given, then by place.
+    /// Errors and warnings, by file, then by place.
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// Compiles rules files, given in the order in which they are to be read.
+/// Compiles rules files in this order.
 #[must_use]
 pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
     let mut diagnostics: Vec<Diagnostics> =
@@ -83,13 +81,13 @@ pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
     let raw: Vec<Option<RawFile>> = files
         .iter()
         .zip(&mut diagnostics)
-        .map(|(file, diagnostics)| read_or_fault(file, &mut room, diagnostics))
+        .map(|(file, diagnostics)| read_or_report(file, &mut room, diagnostics))
         .collect();
     compile_ast(&raw, options, diagnostics)
 }
 
-/// Compiles the resources of a control plane, given in the order in which they are to be read. Their
-/// [diagnostics](Compiled::diagnostics) name the resource in place of a file, and have no lines.
+/// Compiles the resources of a control plane in this order. Their [diagnostics](Compiled::diagnostics) name the resource
+/// instead of a file, and have no lines.
 #[must_use]
 pub fn compile_resources(resources: &[&RateLimitConfig], options: CompileOptions) -> Compiled {
     let diagnostics = resources.iter().map(|resource| Diagnostics::of_resource(&resource.name)).collect();
@@ -98,17 +96,14 @@ pub fn compile_resources(resources: &[&RateLimitConfig], options: CompileOptions
 }
 
 /// Reads a file. A panic of the YAML scanner is an error in that file.
-fn read_or_fault(file: &SourceFile, room: &mut usize, diagnostics: &mut Diagnostics) -> Option<RawFile> {
+fn read_or_report(file: &SourceFile, room: &mut usize, diagnostics: &mut Diagnostics) -> Option<RawFile> {
     let read = panics::catch(Boundary::RulesReload, || {
         panics::point("yaml_scan");
         read(file, room, diagnostics)
     });
     read.unwrap_or_else(|Panicked| {
-        diagnostics.fault(Fault {
-            place: None,
-            message: "internal error: reading the file panicked".to_owned(),
-            help: Some("please report it with the file; the log has a backtrace".to_owned()),
-        });
+        let error = FileError::new("internal error: reading the file panicked");
+        diagnostics.file_error(error.with_help("please report it with the file; the log has a backtrace"));
         None
     })
 }
@@ -122,8 +117,8 @@ fn compile_ast(
     let drafts = domains(raw, options, &mut diagnostics);
 
     let on_store_failure: Vec<_> =
-        drafts.iter().map(|draft| store_failure::of_domain(&draft.files, &mut diagnostics)).collect();
-    let mut lowering = Lowering::new(&mut diagnostics, options);
+        drafts.iter().map(|draft| on_store_failure(&draft.files, &mut diagnostics)).collect();
+    let mut lowering = Lowering::new(&mut diagnostics, options.countable, options.counting);
     let mut domains = hashbrown::HashMap::with_capacity(drafts.len());
     for (at, draft) in drafts.iter().enumerate() {
         let siblings = draft.siblings();
@@ -133,10 +128,10 @@ fn compile_ast(
         let domain = Domain { on_store_failure, ..Domain::new(draft.name.into(), root) };
         domains.insert(domain.name.clone(), domain);
     }
-    let rule_count = lowering.rule_count();
+    let rule_count = lowering.rule_count;
 
     for draft in &drafts {
-        // Lints about a domain with a missing part would mislead.
+        // Lints about an incomplete domain would be misleading.
         if !draft.files.iter().any(|(file, _)| diagnostics[*file].has_errors()) {
             lint::of_domain(&draft.files, &draft.siblings(), &mut diagnostics);
         }
@@ -148,11 +143,11 @@ fn compile_ast(
 }
 
 impl SourceFile {
-    /// The text for printing a line of it: every line break of YAML is `\n`.
+    /// The text for excerpts: every line break of YAML is `\n`.
     #[must_use]
     pub fn readable(&self) -> String {
         let text = match yaml::decode(&self.text) {
-            // Diagnostics are at or before the first character that is not allowed.
+            // Diagnostics are not after the first invalid character.
             Ok(text) if text.is_complete() => text.allowed,
             _ => String::from_utf8_lossy(&self.text),
         };
@@ -162,23 +157,21 @@ impl SourceFile {
 
 /// Reads a file of at most `room` values.
 fn read(file: &SourceFile, room: &mut usize, diagnostics: &mut Diagnostics) -> Option<RawFile> {
-    let max = MaxValues { values: *room, set_by: "RULES_MAX_VALUES bounds those of all files" };
+    let max = MaxValues { values: *room, set_by: "RULES_MAX_VALUES, for all files" };
     match yaml::read(&file.text, max) {
         Ok(document) => {
             *room = room.saturating_sub(document.values());
             Some(ast::read(&document, diagnostics))
         }
-        Err(fault) => {
-            diagnostics.fault(fault);
+        Err(error) => {
+            diagnostics.file_error(error);
             None
         }
     }
 }
 
-/// The files that make one domain.
 struct Draft<'r> {
     name: &'r str,
-    /// By their number, in order.
     files: Vec<(usize, &'r RawFile)>,
 }
 
@@ -192,8 +185,7 @@ impl<'r> Draft<'r> {
     }
 }
 
-/// Groups the files by domain. A file with an invalid domain is on its own, so that the rest of it is
-/// checked.
+/// Groups the files by domain. A file with an invalid domain is a separate group, so that the rest of it is checked.
 fn domains<'r>(
     raw: &'r [Option<RawFile>],
     options: CompileOptions,
@@ -218,22 +210,22 @@ fn domains<'r>(
     drafts
 }
 
-/// The file's domain; empty after reporting that there is none.
+/// The domain of a file. Reports a missing one, and returns an empty text.
 fn domain_name<'r>(raw: &'r RawFile, diagnostics: &mut Diagnostics) -> &'r str {
     let name = raw.domain.value().map_or("", String::as_str);
     if name.is_empty() && !raw.domain.is_wrong() {
-        let place = raw.domain.given().map(|given| given.place).or(raw.place);
+        let place = raw.domain.place().or(raw.place);
         let kind = diagnostics.kind();
         let message = match place {
-            Some(_) => format!("the {kind} has no domain"),
-            None => format!("the {kind} is empty; a rules {kind} must have a domain"),
+            Some(_) => format!("the {} has no domain", kind.name()),
+            None => format!("the {0} is empty; a rules {0} must have a domain", kind.name()),
         };
-        let what = match kind {
+        let action = match kind {
             Kind::File => "begin the file with `domain: NAME`",
             Kind::Resource => "give it a `domain`",
         };
-        let help = Some(format!("{what}, the domain of Envoy's rate limit filter"));
-        diagnostics.fault(Fault { place, message, help });
+        let help = Some(format!("{action}, the domain of Envoy's rate limit filter"));
+        diagnostics.file_error(FileError { place, message, help });
     }
     name
 }
@@ -243,7 +235,37 @@ fn duplicate_domain(raw: &RawFile, name: &str, first: &str, diagnostics: &mut Di
     let message = format!("the domain {} is already defined in {first}", quoted(name));
     let help = format!(
         "put its descriptors into one {}, or set MERGE_DOMAIN_CONFIG=true to merge several",
-        diagnostics.kind()
+        diagnostics.kind().name()
     );
     diagnostics.error(domain.place, &Path::File.key("domain"), message, Some(help));
+}
+
+/// The failure policy of the files of a domain. Reports unknown policies, and files whose policies differ: the result must
+/// not depend on their order.
+fn on_store_failure(files: &[(usize, &RawFile)], diagnostics: &mut [Diagnostics]) -> Option<OnStoreFailure> {
+    let path = Path::File.key("on_store_failure");
+    let mut first = None;
+    for (file, raw) in files {
+        let Some(given) = raw.on_store_failure.given() else { continue };
+        let policy = choose("`on_store_failure`", &given.value, &OnStoreFailure::ALL, OnStoreFailure::name);
+        let policy = match policy {
+            Ok(policy) => policy,
+            Err((message, help)) => {
+                diagnostics[*file].error(given.place, &path, message, Some(help));
+                continue;
+            }
+        };
+        let (known, known_file, place) = *first.get_or_insert((policy, *file, given.place));
+        if known != policy {
+            let elsewhere = diagnostics[known_file].file();
+            let message = format!(
+                "this file sets `{}`, but {elsewhere} sets `{}` at {place}",
+                policy.name(),
+                known.name()
+            );
+            let help = "set the same value in all files of a domain, or in one of them".to_owned();
+            diagnostics[*file].error(given.place, &path, message, Some(help));
+        }
+    }
+    first.map(|(policy, ..)| policy)
 }

@@ -1,20 +1,151 @@
-//! Collects the diagnostics of one file, or of one resource of a control plane, while it is compiled.
+//! Errors and warnings about rules files, and their collection while a file or a resource is compiled.
 //!
-//! An invalid value that many aliases share is reported once, and beyond a bound diagnostics are only counted,
-//! so that a broken file does not fill the log.
+//! A [`Diagnostic`] is self-contained: the place, the value seen, what is expected, and what to do. `tollgate check` prints
+//! it like a compiler; the service logs it on one line. An invalid value that many aliases share is reported once, and
+//! beyond a bound diagnostics are only counted, so that a broken file does not fill the log.
 
 use std::{collections::HashSet, fmt};
 
-use super::{
-    diagnostic::{Diagnostic, Place, Severity},
-    yaml::Fault,
-};
 use crate::text::{cut_display, cut_owned};
 
-/// The most diagnostics of one file that are listed.
+/// One error or warning about one file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Diagnostic {
+    /// Whether the file can be served.
+    pub severity: Severity,
+    /// The name of the file.
+    pub file: String,
+    /// The place in the file; `None` for the complete file.
+    pub place: Option<Place>,
+    /// The path to the value, such as `descriptors[0].rate_limit.unit`; empty for the complete file.
+    pub path: String,
+    /// The problem, with the value seen.
+    pub message: String,
+    /// What is expected, or what to do.
+    pub help: Option<String>,
+}
+
+named! {
+    /// Whether rules with this diagnostic can be served.
+    #[derive(PartialOrd, Ord)]
+    pub enum Severity {
+        /// They cannot.
+        Error = "error",
+        /// They can, but probably mean something else.
+        Warning = "warning",
+    }
+}
+
+/// A place in a file, counted from 1 as in editors.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Place {
+    /// The line.
+    pub line: u32,
+    /// The column, in characters.
+    pub column: u32,
+}
+
+impl Diagnostic {
+    /// True if the rules cannot be served.
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+}
+
+/// The diagnostic in several lines, with the line of the source, in which every line break is `\n`:
+/// [`SourceFile::readable`](super::SourceFile::readable).
+///
+/// ```text
+/// error: unknown unit `hours`
+///   --> a.yaml:6:13
+///    |
+///  6 |       unit: hours
+///    |             ^
+///    = at: descriptors[0].rate_limit.unit
+///    = help: did you mean `hour`?
+/// ```
+#[must_use]
+pub fn render(diagnostic: &Diagnostic, source: Option<&str>) -> String {
+    let Diagnostic { severity, file, place, path, message, help } = diagnostic;
+    let number = place.map(|place| place.line.to_string()).unwrap_or_default();
+    let margin = " ".repeat(number.len() + 2);
+    let at = place.map(|Place { line, column }| format!(":{line}:{column}")).unwrap_or_default();
+    let mut lines = vec![format!("{severity}: {message}"), format!("{margin}--> {file}{at}")];
+    if let (Some(place), Some(source)) = (place, source)
+        && let Some((line, caret)) = excerpt(source, *place)
+    {
+        let blanks = " ".repeat(caret);
+        lines.extend([format!("{margin}|"), format!(" {number} | {line}"), format!("{margin}| {blanks}^")]);
+    }
+    if !path.is_empty() {
+        lines.push(format!("{margin}= at: {path}"));
+    }
+    lines.extend(help.iter().map(|help| format!("{margin}= help: {help}")));
+    lines.join("\n") + "\n"
+}
+
+/// The number of characters of a long line that are printed, and those of them before the caret.
+const SHOWN: usize = 100;
+const SHOWN_BEFORE: usize = 60;
+
+/// Longer lines are generated; searching them for each of many diagnostics would take too long.
+const LAST_SHOWN_COLUMN: usize = 10_000;
+
+/// An excerpt of the line, and the column of the caret in it. `None` for an empty line, such as the one after the end of
+/// the file.
+fn excerpt(source: &str, place: Place) -> Option<(String, usize)> {
+    let line = source.split('\n').nth(usize::try_from(place.line).ok()?.checked_sub(1)?)?.trim_end();
+    let column = usize::try_from(place.column).ok()?.checked_sub(1)?;
+    if column > LAST_SHOWN_COLUMN || line.is_empty() {
+        return None;
+    }
+    let skipped = column.saturating_sub(SHOWN_BEFORE);
+    let mut characters = line.chars().skip(skipped);
+    // A tab or a control character would move the caret.
+    let visible = |c: char| if c == '\t' || c.is_control() { ' ' } else { c };
+    let mut shown: String = characters.by_ref().take(SHOWN).map(visible).collect();
+    shown.truncate(shown.trim_end().len());
+    if characters.next().is_some() {
+        shown.push('…');
+    }
+    let caret = column - skipped;
+    Some(if skipped > 0 { (format!("…{shown}"), caret + 1) } else { (shown, caret) })
+}
+
+pub(super) fn is_break(character: char) -> bool {
+    matches!(character, '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some(Place { line, column }) = self.place {
+            write!(f, ":{line}:{column}")?;
+        }
+        write!(f, ": {}: {}", self.severity, self.message)?;
+        if !self.path.is_empty() {
+            write!(f, " (at {})", self.path)?;
+        }
+        self.help.iter().try_for_each(|help| write!(f, "; {help}"))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}", self.line, self.column)
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Maximum number of listed diagnostics of one file.
 const MAX_DIAGNOSTICS: usize = 500;
 
-/// The diagnostics of one file.
 #[derive(Debug)]
 pub(crate) struct Diagnostics {
     kind: Kind,
@@ -23,17 +154,22 @@ pub(crate) struct Diagnostics {
     known: HashSet<(Option<Place>, String)>,
     left_out: usize,
     has_errors: bool,
-    /// Report what the Go service rejects.
+    /// Warn about extensions, which the Go service rejects.
     portable: bool,
 }
 
-/// The kind of source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// A text, with lines.
     File,
     /// A message of a control plane, without lines.
     Resource,
+}
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        if self == Self::File { "file" } else { "resource" }
+    }
 }
 
 /// The path from the top of a file to a value.
@@ -47,22 +183,11 @@ pub(crate) enum Path<'a> {
     Item(&'a Path<'a>, usize),
 }
 
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::File => "file",
-            Self::Resource => "resource",
-        })
-    }
-}
-
 impl<'a> Path<'a> {
-    /// The path to the value of a key.
     pub(crate) fn key(&'a self, key: &'a str) -> Self {
         Path::Key(self, key)
     }
 
-    /// The path to an item.
     pub(crate) fn item(&'a self, at: usize) -> Self {
         Path::Item(self, at)
     }
@@ -79,8 +204,31 @@ impl fmt::Display for Path<'_> {
     }
 }
 
+/// An error that ends the reading of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct FileError {
+    /// Where reading ended; `None` if it did not begin.
+    pub(crate) place: Option<Place>,
+    pub(crate) message: String,
+    pub(crate) help: Option<String>,
+}
+
+impl FileError {
+    pub(super) fn new(message: impl Into<String>) -> Self {
+        Self { place: None, message: message.into(), help: None }
+    }
+
+    pub(super) fn at(place: Place, message: impl Into<String>) -> Self {
+        Self { place: Some(place), ..Self::new(message) }
+    }
+
+    pub(super) fn with_help(self, help: impl Into<String>) -> Self {
+        Self { help: Some(help.into()), ..self }
+    }
+}
+
 impl Diagnostics {
-    /// An empty list for this file. With `portable` it takes what the Go service rejects.
+    /// An empty list for a file. With `portable` it includes warnings about extensions.
     pub(crate) fn of(file: &str, portable: bool) -> Self {
         Self {
             kind: Kind::File,
@@ -93,7 +241,6 @@ impl Diagnostics {
         }
     }
 
-    /// An empty list for the resource of this name.
     pub(super) fn of_resource(name: &str) -> Self {
         let name = if name.is_empty() {
             "a resource without a name".to_owned()
@@ -103,12 +250,10 @@ impl Diagnostics {
         Self { kind: Kind::Resource, ..Self::of(&name, false) }
     }
 
-    /// The kind of source.
     pub(super) fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// A place in words.
     pub(super) fn location(&self, place: Place, path: &Path<'_>) -> String {
         match self.kind {
             Kind::File => place.to_string(),
@@ -116,37 +261,32 @@ impl Diagnostics {
         }
     }
 
-    /// The file's name.
     pub(crate) fn file(&self) -> &str {
         &self.file
     }
 
-    /// True when the file cannot be served.
     pub(crate) fn has_errors(&self) -> bool {
         self.has_errors
     }
 
-    /// Adds an error.
     pub(crate) fn error(&mut self, place: Place, path: &Path<'_>, message: String, help: Option<String>) {
         self.add(Severity::Error, Some(place), path, message, help);
     }
 
-    /// Adds a warning.
     pub(crate) fn warning(&mut self, place: Place, path: &Path<'_>, message: String, help: Option<String>) {
         self.add(Severity::Warning, Some(place), path, message, help);
     }
 
-    /// Adds a warning about an extension, which the Go service rejects, with `portable`.
+    /// Adds a warning about an extension, if they are wanted.
     pub(crate) fn unportable(&mut self, place: Place, path: &Path<'_>, what: &str) {
         if self.portable {
             let help = "remove it from files that the Go service reads too";
-            self.warning(place, path, format!("the Go service refuses {what}"), Some(help.to_owned()));
+            self.warning(place, path, format!("the Go service rejects {what}"), Some(help.to_owned()));
         }
     }
 
-    /// Adds the reason why the file could not be read.
-    pub(crate) fn fault(&mut self, fault: Fault) {
-        self.add(Severity::Error, fault.place, &Path::File, fault.message, fault.help);
+    pub(crate) fn file_error(&mut self, error: FileError) {
+        self.add(Severity::Error, error.place, &Path::File, error.message, error.help);
     }
 
     fn add(
@@ -157,9 +297,9 @@ impl Diagnostics {
         message: String,
         help: Option<String>,
     ) {
-        // Hundreds of diagnostics are kept, so each is short whatever the file has.
+        // Hundreds of diagnostics are kept, so each is bounded.
         let (message, help) = (cut_owned(message), help.map(cut_owned));
-        // An error that is not listed counts too: the file must not be served.
+        // An error that is not listed counts too.
         self.has_errors |= severity == Severity::Error;
         if self.found.len() >= MAX_DIAGNOSTICS {
             self.left_out += 1;
@@ -181,7 +321,11 @@ impl Diagnostics {
                 file: self.file,
                 place: None,
                 path: String::new(),
-                message: format!("{} more problems in this {} are not shown", self.left_out, self.kind),
+                message: format!(
+                    "{} more problems in this {} are not shown",
+                    self.left_out,
+                    self.kind.name()
+                ),
                 help: None,
             });
         }
@@ -189,7 +333,7 @@ impl Diagnostics {
     }
 }
 
-/// A text of the file as a message shows it: between backticks, on one line, cut where it is long.
+/// A text of the file in messages: in backticks, on one line, truncated.
 pub(crate) fn quoted(text: &str) -> String {
     const SHOWN: usize = 60;
     let shown: String = text.chars().take(SHOWN).collect();
@@ -200,6 +344,53 @@ pub(crate) fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn diagnostic(line: u32, column: u32) -> Diagnostic {
+        Diagnostic {
+            severity: Severity::Error,
+            file: "a.yaml".to_owned(),
+            place: Some(Place { line, column }),
+            path: "descriptors[0].rate_limit.unit".to_owned(),
+            message: "unknown unit `hours`".to_owned(),
+            help: Some("did you mean `hour`?".to_owned()),
+        }
+    }
+
+    #[test]
+    fn a_finding_shows_its_line_with_a_caret() {
+        let expected = "error: unknown unit `hours`\n   --> a.yaml:2:7\n   |\n 2 | unit: hours\n   |       ^\n   \
+                        = at: descriptors[0].rate_limit.unit\n   = help: did you mean `hour`?\n";
+        assert_eq!(render(&diagnostic(2, 7), Some("a: b\r\nunit: hours\r\n")), expected);
+    }
+
+    #[test]
+    fn a_finding_of_a_whole_file_shows_no_line() {
+        let of_file = Diagnostic { place: None, path: String::new(), help: None, ..diagnostic(1, 1) };
+        assert_eq!(render(&of_file, Some("a: b")), "error: unknown unit `hours`\n  --> a.yaml\n");
+        assert_eq!(of_file.to_string(), "a.yaml: error: unknown unit `hours`");
+    }
+
+    #[test]
+    fn a_finding_for_the_log_is_one_line() {
+        assert_eq!(
+            diagnostic(2, 7).to_string(),
+            "a.yaml:2:7: error: unknown unit `hours` (at descriptors[0].rate_limit.unit); did you mean `hour`?"
+        );
+    }
+
+    #[test]
+    fn a_long_line_is_cut_around_the_caret() {
+        let source = format!("{}x{}", "\t".repeat(500), "y".repeat(500));
+        let (line, caret) = excerpt(&source, Place { line: 1, column: 501 }).unwrap();
+        assert_eq!(line.chars().nth(caret), Some('x'));
+        assert_eq!(line.chars().count(), SHOWN + 2);
+    }
+
+    #[test]
+    fn a_place_beyond_the_source_shows_nothing() {
+        assert_eq!(excerpt("a\nb\n", Place { line: 4, column: 1 }), None);
+        assert_eq!(excerpt("a\nb", Place { line: 2, column: 9 }), Some(("b".to_owned(), 8)));
+    }
 
     const HERE: Place = Place { line: 3, column: 1 };
 

@@ -1,8 +1,7 @@
-//! A hash of what rules mean, by which replicas and `tollgate check` compare them.
+//! A hash of the meaning of rules, which replicas and `tollgate check` compare.
 //!
-//! Comments, formatting, the names of files, the order of exact values and the split of a domain into
-//! files do not change it. The order of two wildcards changes it only if one text before the first `*` begins with
-//! the other.
+//! Comments, formatting, the names of files, the order of exact values and the split of a domain into files do not change
+//! it. The order of two wildcards changes it only if the text before the first `*` of one is a prefix of the other's.
 
 use std::hash::{Hash as _, Hasher as _};
 
@@ -29,7 +28,7 @@ impl RuleSet {
     }
 }
 
-/// Hashes values in a form that no two different rule sets share. Lengths precede texts and lists.
+/// Hashes an unambiguous encoding: lengths precede texts and lists.
 struct Canon(SipHasher13);
 
 impl Canon {
@@ -63,12 +62,8 @@ impl Canon {
         let (wildcards, exact) = nodes.split_at(wildcards);
         self.length(nodes.len());
         let wildcards: Vec<&Node> = wildcards.iter().map(|(_, node)| *node).collect();
-        for node in canonical_order(&wildcards) {
-            self.node(node);
-        }
-        for (_, node) in exact {
-            self.node(node);
-        }
+        let exact = exact.iter().map(|(_, node)| *node);
+        canonical_order(&wildcards).into_iter().chain(exact).for_each(|node| self.node(node));
     }
 
     fn node(&mut self, node: &Node) {
@@ -91,7 +86,7 @@ impl Canon {
             self.number(limit.algorithm.capacity().into());
             self.optional(limit.name.as_deref());
             if limit.is_leased() {
-                // Exact limits keep the hash that they had before there were others.
+                // The hash of exact limits is that of versions without leases.
                 self.text(limit.counting.name());
             }
         }
@@ -99,9 +94,7 @@ impl Canon {
         replaces.sort_unstable();
         replaces.dedup();
         self.length(replaces.len());
-        for name in replaces {
-            self.text(name);
-        }
+        replaces.into_iter().for_each(|name| self.text(name));
         self.flags(&[rule.shadow_mode, rule.quota_mode, rule.detailed_metric]);
         if rule.overrides_only {
             self.text("overrides_only");
@@ -136,9 +129,7 @@ impl Canon {
             Value::List(values) => {
                 self.number(4);
                 self.length(values.len());
-                for value in values {
-                    self.value(value);
-                }
+                values.iter().for_each(|value| self.value(value));
             }
             Value::Map(map) => {
                 self.number(5);
@@ -148,14 +139,14 @@ impl Canon {
     }
 }
 
-/// The wildcards of a level, those that exclude each other by their beginnings in the order of their
-/// texts, and the others in the order of the file.
+/// The wildcards of a level: those whose prefixes exclude each other in the order of their texts, and the others in the
+/// order of the file.
 fn canonical_order<'r>(wildcards: &[&'r Node]) -> Vec<&'r Node> {
-    let beginning = |node: &'r Node| node.text.split('*').next().unwrap_or_default();
+    let prefix = |node: &'r Node| node.text.split('*').next().unwrap_or_default();
     let mut sorted: Vec<(&str, usize, &Node)> =
-        wildcards.iter().enumerate().map(|(index, node)| (beginning(node), index, *node)).collect();
-    sorted.sort_unstable_by_key(|(beginning, index, _)| (*beginning, *index));
-    // A group shares the beginning of its first member, and texts that start with it follow directly.
+        wildcards.iter().enumerate().map(|(index, node)| (prefix(node), index, *node)).collect();
+    sorted.sort_unstable_by_key(|(prefix, index, _)| (*prefix, *index));
+    // A group shares the prefix of its first member; the texts with that prefix follow directly.
     let mut groups = sorted.as_mut_slice();
     while let Some((shared, ..)) = groups.first() {
         let shared = *shared;
@@ -264,10 +255,10 @@ mod tests {
                 format!("domain: d\ndescriptors:\n{}", values.iter().map(descriptor).collect::<String>())
             };
             let (one, other) = (rules(&[&file(&values)]), rules(&[&file(&shuffled)]));
-            let beginnings = |values: &[String]| -> Vec<String> {
+            let prefixs = |values: &[String]| -> Vec<String> {
                 values.iter().map(|value| value.split('*').next().unwrap().to_owned()).collect()
             };
-            let all = beginnings(&values);
+            let all = prefixs(&values);
             let disjoint = all.iter().enumerate().all(|(at, text)| {
                 all.iter().enumerate().all(|(other, begin)| at == other || !begin.starts_with(text.as_str()))
             });

@@ -1,6 +1,6 @@
 //! A limit: the number of requests, the window and the algorithm.
 //!
-//! The compiler makes those of rules, the limiter those of limit overrides.
+//! The compiler creates those of rules, the limiter those of limit overrides.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -8,7 +8,7 @@ use std::{fmt, num::NonZeroU32, sync::Arc};
 
 use crate::limiter::algorithm::{Algorithm, Kind, Window};
 
-/// The most hits of a sliding log. A longer one would delay others while it is counted, in memory and in Redis.
+/// Maximum number of hits in a sliding log. A longer one would delay other checks, in memory and in Redis.
 pub const LONGEST_LOG: u32 = 100_000;
 
 /// A number of requests in a window, or a rate.
@@ -18,7 +18,7 @@ pub struct Limit {
     pub requests_per_unit: u32,
     /// The unit of the window.
     pub unit: Unit,
-    /// How many units the window has.
+    /// The length of the window in units.
     pub multiplier: NonZeroU32,
     /// The algorithm that counts hits.
     pub algorithm: Algorithm,
@@ -42,11 +42,31 @@ named! {
     }
 }
 
-impl CountingMode {
-    /// The mode of this name, in any case.
+/// The algorithms that a store can count. `lower` checks each limit, so that a limit that cannot be counted is an error
+/// when rules are compiled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Countable {
+    /// Every algorithm.
+    #[default]
+    Everything,
+    /// Fixed windows of any length: memcached.
+    FixedWindows,
+}
+
+impl Countable {
+    /// True if a replica may count hits ahead of time.
     #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|mode| mode.name().eq_ignore_ascii_case(name))
+    pub const fn may_lease(self) -> bool {
+        matches!(self, Self::Everything)
+    }
+
+    /// True if limits of this kind are counted.
+    #[must_use]
+    pub const fn has(self, kind: Kind) -> bool {
+        match self {
+            Self::Everything => true,
+            Self::FixedWindows => matches!(kind, Kind::FixedWindow),
+        }
     }
 }
 
@@ -54,12 +74,12 @@ impl CountingMode {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limits {
     first: Limit,
-    /// Most rules have none, so that the one limit is inline.
+    /// Empty for most rules, so that the only limit is inline.
     others: Box<[Limit]>,
 }
 
 impl Limit {
-    /// A fixed window of one unit without a name, as the Go service has them.
+    /// A fixed window of one unit without a name, as in the Go service.
     #[must_use]
     pub fn plain(requests_per_unit: u32, unit: Unit) -> Self {
         Self {
@@ -73,7 +93,7 @@ impl Limit {
         }
     }
 
-    /// A limit of any kind; nothing where the window is too long.
+    /// A limit of any kind; `None` if the window is too long.
     #[must_use]
     pub fn new(
         requests_per_unit: u32,
@@ -89,13 +109,13 @@ impl Limit {
         Some(if is_plain { limit } else { limit.tagged() })
     }
 
-    /// The same with this name.
+    /// The limit with this name.
     #[must_use]
     pub fn named(self, name: Option<Arc<str>>) -> Self {
         Self { name, ..self }
     }
 
-    /// The same, counted in this way. Only fixed windows are leased.
+    /// The limit with this counting mode. Only fixed windows are leased.
     #[must_use]
     pub fn counted(self, counting: CountingMode) -> Self {
         let is_window = matches!(self.algorithm, Algorithm::FixedWindow(_));
@@ -108,13 +128,13 @@ impl Limit {
         self.counting == CountingMode::Leased
     }
 
-    /// The same with a key that no limit of another kind, window or rate has.
+    /// The limit with a key that no limit of another kind, window or rate has.
     #[must_use]
     pub fn tagged(self) -> Self {
         Self { tag: self.algorithm.tag().into(), ..self }
     }
 
-    /// The window in words, behind `per`: `minute`, `15 minutes`.
+    /// The window in words: `minute`, `15 minutes`.
     #[must_use]
     pub fn span(&self) -> String {
         let unit = self.unit.name().to_ascii_lowercase();
@@ -126,7 +146,7 @@ impl Limit {
     pub fn window(&self) -> Window {
         match self.algorithm {
             Algorithm::FixedWindow(fixed) => fixed.window,
-            // It was not too long when the limit was made.
+            // `new` rejected a window that is too long.
             _ => window(self.unit, self.multiplier).unwrap_or(Window::MAX),
         }
     }
@@ -150,41 +170,38 @@ impl Limit {
     }
 }
 
-/// The window of so many units; none where it is too long.
+/// The window of a number of units; `None` if it is too long.
 fn window(unit: Unit, multiplier: NonZeroU32) -> Option<Window> {
     Window::of_seconds(unit.seconds().saturating_mul(multiplier.get().into()))
 }
 
 impl Limits {
-    /// These limits; nothing where there is none.
+    /// The limits of a rule; `None` without any.
     #[must_use]
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Option<Self> {
         let mut limits = limits.into_iter();
         let mut limits = Self { first: limits.next()?, others: limits.collect() };
-        // They count all or nothing: one that is asked for each hit leaves nothing to gain.
+        // A rule counts all or nothing: leases save nothing if one of its limits is checked for each hit.
         if !limits.iter().all(Limit::is_leased) {
-            limits.each_mut().for_each(|limit| limit.counting = CountingMode::Exact);
+            let all = std::iter::once(&mut limits.first).chain(&mut limits.others);
+            all.for_each(|limit| limit.counting = CountingMode::Exact);
         }
         Some(limits)
     }
 
-    /// The first.
+    /// The first limit.
     #[must_use]
     pub fn first(&self) -> &Limit {
         &self.first
     }
 
-    /// True when there is more than one.
+    /// True if there is more than one.
     #[must_use]
     pub fn are_several(&self) -> bool {
         !self.others.is_empty()
     }
 
-    fn each_mut(&mut self) -> impl Iterator<Item = &mut Limit> {
-        std::iter::once(&mut self.first).chain(&mut self.others)
-    }
-
-    /// All, in the order of the file.
+    /// All limits, in the order of the file.
     pub fn iter(&self) -> impl Iterator<Item = &Limit> + Clone {
         std::iter::once(&self.first).chain(&self.others)
     }
@@ -234,7 +251,7 @@ impl Unit {
         }
     }
 
-    /// As `/rlconfig` and Envoy's API write it.
+    /// The name in `/rlconfig` and Envoy's API.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -254,8 +271,7 @@ impl Unit {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 
-    /// The unit that a usual abbreviation or adverb means: `secs`, `min`, `hrs`, `d`, `weekly`.
-    /// Rules files must write units in full; this is for suggestions.
+    /// The unit of a common abbreviation or adverb, for suggestions: `secs`, `min`, `hrs`, `d`, `weekly`.
     #[must_use]
     pub fn from_abbreviation(word: &str) -> Option<Self> {
         let word = word.trim().to_ascii_uppercase();

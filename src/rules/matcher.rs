@@ -1,9 +1,8 @@
 //! Finds the rule that a request's descriptor matches.
 //!
-//! An entry of the descriptor is one level of the tree. On each level the exact `key_value` is looked
-//! up first, then the wildcards in the order of the file, then the bare `key`. The texts are compared
-//! joined, as the Go service does: the entry `a` = `b` matches a rule whose bare key is `a_b` too.
-//! A rule applies only on the level of the descriptor's last entry.
+//! Each entry of the descriptor is matched on one level of the tree: first the exact `key_value`, then the wildcards in the
+//! order of the file, then the bare `key`. Keys and values are compared joined, as in the Go service: the entry `a` = `b`
+//! also matches a rule whose bare key is `a_b`. A rule applies only on the level of the last entry.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -15,9 +14,9 @@ use super::model::{Domain, Level, Metadata, Node, Rule};
 
 /// One `key = value` of a request's descriptor.
 pub trait Entry {
-    /// Its key.
+    /// The key.
     fn key(&self) -> &str;
-    /// Its value; empty when it has none.
+    /// The value; empty if it has none.
     fn value(&self) -> &str;
 }
 
@@ -35,8 +34,10 @@ pub enum How {
 /// One level on the path to a rule.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'r> {
-    node: &'r Node,
-    how: How,
+    /// The descriptor of the rules file.
+    pub node: &'r Node,
+    /// How the entry matched.
+    pub how: How,
 }
 
 /// A rule, and the path to it.
@@ -45,9 +46,9 @@ pub struct Matched<'r> {
     /// The rule.
     pub rule: &'r Rule,
     steps: SmallVec<[Step<'r>; 4]>,
-    /// The last level has further levels below it.
+    /// There are levels below the last one.
     has_children: bool,
-    /// The metric key is the rule's own, made when the rules were compiled.
+    /// The metric name is the rule's full key.
     as_written: bool,
 }
 
@@ -96,19 +97,7 @@ impl Level {
 }
 
 impl<'r> Step<'r> {
-    /// The descriptor of the rules file.
-    #[must_use]
-    pub fn node(&self) -> &'r Node {
-        self.node
-    }
-
-    /// How the entry matched.
-    #[must_use]
-    pub fn how(&self) -> How {
-        self.how
-    }
-
-    /// The part of the pattern after `key_`; the complete pattern when the key has the `*`.
+    /// The part of the pattern after `key_`; the complete pattern if the key has the `*`.
     #[must_use]
     pub fn pattern_value(&self, entry: &impl Entry) -> &'r str {
         let text = &*self.node.text;
@@ -140,35 +129,35 @@ impl<'r> Step<'r> {
         }
     }
 
-    /// True when metric names have the text of the file for this level.
+    /// True if metric names have the text of the file for this level.
     fn is_as_written(&self, entry: &impl Entry) -> bool {
         match (self.how, self.metric_value(entry)) {
             (How::Exact, value) => !value.is_empty(),
             (How::Bare, value) => value.is_empty(),
             (How::Wildcard, value) => {
-                let behind_key = self.node.text.strip_prefix(entry.key());
-                !value.is_empty() && behind_key.and_then(|rest| rest.strip_prefix('_')) == Some(value)
+                let after_key = self.node.text.strip_prefix(entry.key());
+                !value.is_empty() && after_key.and_then(|rest| rest.strip_prefix('_')) == Some(value)
             }
         }
     }
 }
 
 impl<'r> Matched<'r> {
-    /// The levels of the path, first to last.
+    /// The levels of the path, from first to last.
     #[must_use]
     pub fn steps(&self) -> &[Step<'r>] {
         &self.steps
     }
 
-    /// The pattern that replaces the value of entry `index` in the counter's key, where all values that match it
-    /// share one counter. The pattern itself is one of those values.
+    /// The pattern that replaces the value of entry `index` in the counter's key, if all values that match it share one
+    /// counter. The pattern itself is one of those values.
     #[must_use]
     pub fn shared_value<E: Entry>(&self, index: usize, entry: &E) -> Option<&'r str> {
         let step = self.steps.get(index).filter(|step| step.how != How::Bare && step.node.share_threshold)?;
         Some(step.pattern_value(entry)).filter(|value| !value.is_empty())
     }
 
-    /// True when the metric name is the rule's full key, so that no name is built.
+    /// True if the metric name is the rule's full key, so that no name is built.
     #[must_use]
     pub fn is_as_written(&self) -> bool {
         self.as_written
@@ -195,8 +184,8 @@ impl<'r> Matched<'r> {
         }
     }
 
-    /// The metadata of the response. The Go service loses it where it builds the metric name: on a
-    /// detailed rule without levels below, and where the name differs from the rule's full key.
+    /// The metadata of the response. The Go service loses it if it builds the metric name: on a detailed rule without levels
+    /// below, and if the name differs from the rule's full key.
     #[must_use]
     pub fn metadata(&self) -> Option<&'r Arc<Metadata>> {
         let kept = if self.rule.detailed_metric { self.has_children } else { self.as_written };

@@ -1,13 +1,13 @@
 //! The second front end of the compiler: the AST of the messages that a control plane sends.
 //!
-//! [`compile_resources`](super::compile_resources) calls it once for each resource. The form of a message cannot
-//! be wrong, so nothing is reported here. Protobuf defaults (an empty text, `false`, a 0 beside `unlimited`)
-//! count as absent. The places are made up and only sort diagnostics; the path locates a value.
+//! [`compile_resources`](super::compile_resources) calls it once for each resource. The form of a message cannot be invalid,
+//! so nothing is reported here. Protobuf defaults (an empty text, `false`, a 0 beside `unlimited`) count as absent. Places
+//! are synthetic and only sort diagnostics; the path locates a value.
 
 use prost_types::{Struct, value::Kind};
 
 use super::{
-    diagnostic::Place,
+    diagnostics::Place,
     limit::Unit,
     model::{Metadata, Value},
 };
@@ -16,19 +16,18 @@ use crate::proto::ratelimit::config::ratelimit::v3::{
 };
 use crate::rules::ast::{Field, Given, RawDescriptor, RawFile, RawLimit, RawLimits, RawReplaces};
 
-/// The AST of a resource.
 pub(super) fn read(config: &RateLimitConfig) -> RawFile {
-    let place = Place { line: 0, column: 0 };
+    let place = Place::default();
     let mut reader = Reader { descriptors: 0 };
     RawFile {
         place: Some(place),
-        on_store_failure: Field::Absent,
         domain: text(&config.domain, place),
         descriptors: list(reader.descriptors(&config.descriptors), place),
+        ..RawFile::default()
     }
 }
 
-/// Numbers the descriptors, as made-up lines.
+/// Numbers the descriptors, for synthetic lines.
 struct Reader {
     descriptors: u32,
 }
@@ -50,17 +49,13 @@ impl Reader {
             shadow_mode: flag(message.shadow_mode, at(3)),
             quota_mode: flag(message.quota_mode, at(4)),
             detailed_metric: flag(message.detailed_metric, at(5)),
-            // Messages have no such fields.
-            value_to_metric: Field::Absent,
-            share_threshold: Field::Absent,
-            over_limit_body: Field::Absent,
-            overrides_only: Field::Absent,
-            metadata: message.metadata.as_ref().map(metadata).map_or(Field::Absent, |map| given(map, at(6))),
-            rate_limit: message
-                .rate_limit
-                .as_ref()
-                .map_or(Field::Absent, |policy| given(RawLimits::One(Box::new(limit(policy, line))), at(7))),
+            metadata: optional(message.metadata.as_ref().map(metadata), at(6)),
+            rate_limit: optional(
+                message.rate_limit.as_ref().map(|policy| RawLimits::One(Box::new(limit(policy, line)))),
+                at(7),
+            ),
             descriptors: list(self.descriptors(&message.descriptors), at(8)),
+            ..RawDescriptor::default()
         }
     }
 }
@@ -78,20 +73,15 @@ fn limit(message: &RateLimitPolicy, line: u32) -> RawLimit {
     };
     RawLimit {
         place: at(7),
-        index: 0,
-        // Messages have no such fields.
-        unit_multiplier: Field::Absent,
-        algorithm: Field::Absent,
-        burst: Field::Absent,
-        counting: Field::Absent,
         unit: text(&unit, at(10)),
-        requests_per_unit: match message.requests_per_unit {
-            0 if message.unlimited => Field::Absent,
-            requests => given(requests, at(11)),
-        },
+        requests_per_unit: optional(
+            Some(message.requests_per_unit).filter(|requests| *requests > 0 || !message.unlimited),
+            at(11),
+        ),
         unlimited: flag(message.unlimited, at(12)),
         name: text(&message.name, at(13)),
         replaces: list((20..).map(at).zip(&message.replaces).map(replaces).collect(), at(14)),
+        ..RawLimit::default()
     }
 }
 
@@ -110,20 +100,20 @@ fn value(message: &prost_types::Value) -> Value {
     }
 }
 
-fn given<T>(value: T, place: Place) -> Field<T> {
-    Field::Given(Given { value, place, key: place })
+fn optional<T>(value: Option<T>, place: Place) -> Field<T> {
+    value.map_or(Field::Absent, |value| Field::Given(Given { value, place, key: place }))
 }
 
 fn text(text: &str, place: Place) -> Field<String> {
-    if text.is_empty() { Field::Absent } else { given(text.to_owned(), place) }
+    optional((!text.is_empty()).then(|| text.to_owned()), place)
 }
 
 fn flag(set: bool, place: Place) -> Field<bool> {
-    if set { given(true, place) } else { Field::Absent }
+    optional(set.then_some(true), place)
 }
 
 fn list<T>(items: Vec<T>, place: Place) -> Field<Vec<T>> {
-    if items.is_empty() { Field::Absent } else { given(items, place) }
+    optional((!items.is_empty()).then_some(items), place)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The compiled rules: valid by construction and immutable.
 //!
-//! [`compile()`](super::compile()) makes them from files; [`matcher`](super::matcher) finds the rule for a
-//! request; everything else only reads them.
+//! [`compile()`](super::compile()) creates them; [`matcher`](super::matcher) finds the rule for a request; all others only
+//! read them.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -21,9 +21,9 @@ use crate::limiter::template::Template;
 pub struct RuleSet {
     /// The domains by name.
     pub(super) domains: HashMap<Box<str>, Domain>,
-    /// How many rules carry a limit; their ids run from 0 to this.
+    /// The number of rules; their ids are below it.
     pub(super) rule_count: u32,
-    /// The names of the files, which an [`Origin`] refers to by index.
+    /// The names of the files, by the index in [`Origin`].
     pub(super) files: Box<[Box<str>]>,
 }
 
@@ -41,11 +41,11 @@ pub struct Origin {
 pub struct Domain {
     /// Its name in requests.
     pub name: Box<str>,
-    /// Its number within the set, dense from 0: what parallel tables are indexed by.
+    /// Its number within the set, dense from 0: the index in parallel tables.
     pub index: usize,
     /// The first level of its rules.
     pub root: Level,
-    /// A rule replaces a limit, so that the descriptors of a request may affect each other.
+    /// A rule replaces a limit, so the descriptors of a request may affect each other.
     pub has_replaces: bool,
     /// The failure policy of its files, if they set one.
     pub on_store_failure: Option<OnStoreFailure>,
@@ -62,7 +62,7 @@ named! {
         Allow = "allow",
         /// The request is over limit.
         Deny = "deny",
-        /// This process counts it in memory.
+        /// This replica counts it in memory.
         Local = "local",
     }
 }
@@ -70,16 +70,16 @@ named! {
 /// The descriptors that one entry of a request is matched against.
 #[derive(Debug, Default)]
 pub struct Level {
-    /// By the text that is looked up: `key_value`, or a bare `key`.
+    /// By text: `key_value`, or a bare `key`.
     pub(super) nodes: HashMap<Box<str>, Arc<Node>>,
-    /// Those whose text has a `*`, in the order of the file.
+    /// Descriptors whose text has a `*`, in the order of the file.
     pub(super) wildcards: Wildcards<Arc<Node>>,
 }
 
-/// One descriptor of a rules file: a step in the tree, with a rule on it or without.
+/// One descriptor of a rules file: a node of the tree, with or without a rule.
 #[derive(Debug)]
 pub struct Node {
-    /// `key`, or `key_value`: the text it is found by, and the pattern of a wildcard.
+    /// `key`, or `key_value`, which may be a pattern.
     pub text: Box<str>,
     /// The limit of this descriptor, if it has one.
     pub rule: Option<Rule>,
@@ -89,60 +89,60 @@ pub struct Node {
     pub share_threshold: bool,
     /// The next level.
     pub children: Level,
-    /// Where it was defined; none for the resource of a control plane, which has no lines.
+    /// Where it is defined; `None` for a resource of a control plane, which has no lines.
     pub origin: Option<Origin>,
 }
 
-/// The number of a rule within its set, dense from 0: what parallel tables are indexed by.
+/// The number of a rule within its set, dense from 0: the index in parallel tables.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RuleId(pub u32);
 
-/// A limit, or the lifting of one, where the file puts it.
+/// A limit, or an exemption, of a descriptor.
 #[derive(Debug)]
 pub struct Rule {
     /// Its number within the set.
     pub id: RuleId,
-    /// The domain and each level's text, joined by dots: what metrics and `/rlconfig` call it.
+    /// The domain and the texts of each level, joined by dots: its name in metrics and `/rlconfig`.
     pub full_key: Box<str>,
-    /// What it allows.
+    /// The requests that it allows.
     pub allowance: Allowance,
     /// Names of limits that are not evaluated when this rule matches in the same request.
     pub replaces: Box<[Box<str>]>,
-    /// Counted and reported like any limit, but never over limit.
+    /// Counted and reported, but never over limit.
     pub shadow_mode: bool,
-    /// Over limit only when every quota of the request is.
+    /// Over limit only if every quota of the request is.
     pub quota_mode: bool,
-    /// Limits only what has an override.
+    /// Limits only requests that have an override.
     pub overrides_only: bool,
     /// Metric names have the request's keys and values.
     pub detailed_metric: bool,
-    /// Sent to Envoy when the descriptor is allowed.
+    /// Sent to Envoy if the descriptor is allowed.
     pub metadata: Option<Arc<Metadata>>,
-    /// Its limits as a header has them, in their order.
+    /// Its limits in the `RateLimit-Policy` header, in order.
     pub policies: Box<[QuotaPolicy]>,
-    /// The body of its over-limit responses; an empty one sends none, whatever the settings are.
+    /// The body of its over-limit responses; an empty one disables the default body.
     pub over_limit_body: Option<Box<Template>>,
 }
 
-/// What a rule allows.
+/// The requests that a rule allows.
 #[derive(Debug)]
 pub enum Allowance {
-    /// Everything, uncounted. The number is that of the file, for `/rlconfig`.
+    /// Everything, uncounted.
     Unlimited {
-        /// `requests_per_unit` of the file; it limits nothing.
+        /// `requests_per_unit` of the file, for `/rlconfig`.
         requests_per_unit: u32,
     },
-    /// As much as every one of these allows.
+    /// Requests that all of these limits allow.
     Limited(Limits),
 }
 
-/// A map of anything, as a rule's `metadata` and an answer's dynamic metadata hold it.
+/// A map of any values, in a rule's `metadata` and in dynamic metadata.
 pub type Metadata = BTreeMap<String, Value>;
 
-/// A value of [`Metadata`], in the types that protobuf's `Struct` knows.
+/// A value of [`Metadata`], in the types of protobuf's `Struct`.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value {
-    /// Nothing.
+    /// Null.
     Null,
     /// True or false.
     Bool(bool),
@@ -168,13 +168,13 @@ impl RuleSet {
         self.domains.values()
     }
 
-    /// True when no domain is loaded.
+    /// True if there is no domain.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.domains.is_empty()
     }
 
-    /// The file and the line in which a descriptor is defined.
+    /// The file and the line where a descriptor is defined.
     #[must_use]
     pub fn origin(&self, node: &Node) -> Option<(&str, u32)> {
         let Origin { file, line } = node.origin?;
@@ -186,13 +186,13 @@ impl RuleSet {
         self.files.iter().map(|file| &**file)
     }
 
-    /// How many rules carry a limit.
+    /// The number of rules.
     #[must_use]
     pub fn rule_count(&self) -> u32 {
         self.rule_count
     }
 
-    /// Every rule that carries a limit, in no particular order.
+    /// Every rule, in no particular order.
     #[must_use]
     pub fn rules(&self) -> Vec<&Rule> {
         self.domains.values().flat_map(Domain::rules).map(|(rule, _)| rule).collect()
@@ -200,8 +200,7 @@ impl RuleSet {
 }
 
 impl Domain {
-    /// Every rule of the domain, and whether metrics always name it by its full key: not where requests lend
-    /// their values to the name.
+    /// Every rule of the domain, and whether its name in metrics is always its full key, without values of requests.
     #[must_use]
     pub fn rules(&self) -> Vec<(&Rule, bool)> {
         let mut rules = Vec::new();
@@ -219,14 +218,6 @@ impl Domain {
     }
 }
 
-impl OnStoreFailure {
-    /// The policy of this name, in any case.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.name().eq_ignore_ascii_case(name))
-    }
-}
-
 impl Level {
     fn collect<'r>(&'r self, has_fixed_name: bool, into: &mut Vec<(&'r Rule, bool)>) {
         for node in self.nodes.values() {
@@ -236,8 +227,8 @@ impl Level {
         }
     }
 
-    /// The descriptors: first the wildcards in the order in which they are tried, each with its pattern,
-    /// then the others sorted by text.
+    /// The descriptors: first the wildcards with their patterns, in the order in which they are tried, then the others
+    /// sorted by text.
     #[must_use]
     pub fn in_order(&self) -> Vec<(Option<&Pattern>, &Node)> {
         let wildcards = self.wildcards.iter().map(|(pattern, node)| (Some(pattern), &**node));
@@ -255,7 +246,7 @@ impl Level {
         }
     }
 
-    /// True when the level has no descriptor, so that a path ends one level above.
+    /// True if the level has no descriptor.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
@@ -263,7 +254,7 @@ impl Level {
 }
 
 impl Rule {
-    /// The limits, unless everything is allowed.
+    /// The limits; `None` if everything is allowed.
     #[must_use]
     pub fn limits(&self) -> Option<&Limits> {
         match &self.allowance {
@@ -273,7 +264,7 @@ impl Rule {
     }
 }
 
-/// A line of `/rlconfig`: the fields of the Go service as it prints them, then those that it lacks.
+/// A line of `/rlconfig`: the fields of the Go service in its format, then extensions.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (unit, requests) = match &self.allowance {

@@ -1,20 +1,19 @@
-//! A limit as an item of the header `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-10): a
-//! structured field's string with its name, and its numbers as parameters.
+//! A limit as an item of the header `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-10): its name as a structured
+//! field's string, and its numbers as parameters.
 //!
-//! The compiler writes those of the rules, so that a response only copies them; the limiter writes those
-//! of limit overrides.
+//! The compiler formats those of rules, so that a response only copies them; the limiter formats those of limit overrides.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::fmt::Write as _;
 
-use super::{limit::Limit, model::Allowance};
+use super::limit::{Limit, Limits};
 
 /// One item of the list in `RateLimit-Policy`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QuotaPolicy {
     text: Box<str>,
-    /// Where the quoted name ends.
+    /// The end of the quoted name.
     name_ends: usize,
 }
 
@@ -33,15 +32,13 @@ impl QuotaPolicy {
     }
 
     /// The policies of a rule's limits. A limit without a name has the rule's full key, followed by its
-    /// number where there are several.
+    /// number if there are several.
     #[must_use]
-    pub fn of_rule(full_key: &str, allowance: &Allowance) -> Box<[Self]> {
-        let Allowance::Limited(limits) = allowance else { return Box::default() };
-        let is_alone = limits.iter().count() == 1;
+    pub fn of_rule(full_key: &str, limits: &Limits) -> Box<[Self]> {
         let policies = limits.iter().enumerate().map(|(at, limit)| match &limit.name {
             Some(name) => Self::new(name, limit),
-            None if is_alone => Self::new(full_key, limit),
-            None => Self::new(&format!("{full_key}#{}", at.saturating_add(1)), limit),
+            None if limits.are_several() => Self::new(&format!("{full_key}#{}", at.saturating_add(1)), limit),
+            None => Self::new(full_key, limit),
         });
         policies.collect()
     }

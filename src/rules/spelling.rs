@@ -1,10 +1,12 @@
-//! Suggestions for misspelt words.
+//! Names in rules files, and suggestions for misspelt ones.
 
-/// The candidate that is nearest to a misspelt word, if one is near enough. Case, `-` and `_` are ignored:
-/// `rateLimit` is `rate_limit`.
+use super::diagnostics::quoted;
+
+/// The candidate that is nearest to a misspelt word, if it is near enough. Case, `-` and `_` are ignored: `rateLimit` is
+/// `rate_limit`.
 pub(crate) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let word = plain(word);
-    // No keyword is that long, and measuring takes quadratic time.
+    // No keyword is as long, and the edit distance takes quadratic time.
     if word.len() > 40 {
         return None;
     }
@@ -16,7 +18,20 @@ pub(crate) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c s
         .map(|(_, candidate)| candidate)
 }
 
-/// The accepted names, and the one that was probably meant by an unknown name.
+/// The choice of this name, in any case, or the message and the help for an unknown name of `what`.
+pub(super) fn choose<T: Copy>(
+    what: &str,
+    written: &str,
+    choices: &[T],
+    name: fn(T) -> &'static str,
+) -> Result<T, (String, String)> {
+    choices.iter().copied().find(|choice| name(*choice).eq_ignore_ascii_case(written)).ok_or_else(|| {
+        let names: Vec<_> = choices.iter().map(|choice| name(*choice)).collect();
+        (format!("unknown {what} {}", quoted(written)), help_for(written, &names, None))
+    })
+}
+
+/// The help for an unknown name: the nearest name, and all accepted ones.
 pub(super) fn help_for(written: &str, names: &[&str], abbreviated: Option<&str>) -> String {
     let accepted: Vec<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
     let accepted = format!("accepted, in any case: {}", accepted.join(", "));
@@ -26,7 +41,7 @@ pub(super) fn help_for(written: &str, names: &[&str], abbreviated: Option<&str>)
     }
 }
 
-/// A third of the shorter word may be wrong: `units` means `unit`, but `burst` means nothing.
+/// The maximum edit distance, a third of the shorter word: `units` means `unit`, but `burst` does not.
 fn allowance(word: &str, candidate: &str) -> usize {
     (word.len().min(candidate.len()) / 3).min(4)
 }

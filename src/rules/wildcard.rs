@@ -1,7 +1,6 @@
-//! Patterns with `*`, and the first of many that matches a text.
+//! Patterns with `*`, and the first one of a list that matches a text.
 //!
-//! A `*` matches zero or more characters. A level keeps its patterns in the order of the file and
-//! the first that matches is taken; a long level is not tried one by one.
+//! A `*` matches zero or more characters. The patterns of a level are in the order of the file; a long list has an index.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -10,21 +9,21 @@ use std::cmp::Reverse;
 use aho_corasick::{AhoCorasick, MatchKind};
 use hashbrown::HashMap;
 
-/// One text with `*` in it, split once so that matching only compares.
+/// A text with `*`, split once so that matching only compares.
 #[derive(Debug)]
 pub struct Pattern {
-    /// The texts between the stars; two at least.
+    /// The literals between the stars; at least two.
     parts: Box<[Box<str>]>,
 }
 
 impl Pattern {
-    /// The pattern that this text writes.
+    /// The pattern of this text.
     #[must_use]
     pub fn new(text: &str) -> Self {
         Self { parts: text.split('*').map(Box::from).collect() }
     }
 
-    /// True when the pattern matches `text`.
+    /// True if the pattern matches `text`.
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         let [first, middle @ .., last] = &*self.parts else {
@@ -33,17 +32,17 @@ impl Pattern {
         let Some(rest) = text.strip_prefix(&**first) else { return false };
         let Some(mut rest) = rest.strip_suffix(&**last) else { return false };
         for part in middle {
-            let Some((_, behind)) = rest.split_once(&**part) else { return false };
-            rest = behind;
+            let Some((_, after)) = rest.split_once(&**part) else { return false };
+            rest = after;
         }
         true
     }
 }
 
-/// From this many patterns on, an index finds those worth trying; below, trying each is faster.
+/// The number of patterns from which an index is faster than trying each.
 const INDEX_FROM: usize = 9;
 
-/// A level's patterns in the order of the file, each with what it leads to.
+/// Patterns in the order in which they are tried, each with its target.
 #[derive(Debug)]
 pub struct Wildcards<T> {
     entries: Vec<(Pattern, T)>,
@@ -57,19 +56,19 @@ impl<T> Default for Wildcards<T> {
 }
 
 impl<T> Wildcards<T> {
-    /// The patterns in the order in which they are to be tried.
+    /// A list of patterns and targets, in the order in which they are tried.
     #[must_use]
     pub fn new(patterns: Vec<(Pattern, T)>) -> Self {
         let index = (patterns.len() >= INDEX_FROM).then(|| Index::of(&patterns)).flatten();
         Self { entries: patterns, index }
     }
 
-    /// The patterns in the order in which they are tried, each with what it leads to.
+    /// The patterns and their targets, in the order in which they are tried.
     pub fn iter(&self) -> impl Iterator<Item = (&Pattern, &T)> {
         self.entries.iter().map(|(pattern, to)| (pattern, to))
     }
 
-    /// What the first matching pattern leads to.
+    /// The target of the first matching pattern.
     #[must_use]
     pub fn first_match(&self, text: &str) -> Option<&T> {
         let found = match &self.index {
@@ -80,14 +79,14 @@ impl<T> Wildcards<T> {
     }
 }
 
-/// Finds the patterns that can match a text: each is filed under the literal of its that the fewest
-/// others hold, and only those whose literal occurs in the text are tried.
+/// Finds the patterns that can match a text. A pattern is filed under its rarest literal, and is tried only if that literal
+/// occurs in the text.
 #[derive(Debug)]
 struct Index {
     literals: AhoCorasick,
     /// For each literal the patterns filed under it, in order.
     filed: Vec<Vec<usize>>,
-    /// Those without any literal, in order: nothing but stars.
+    /// Patterns without a literal, in order.
     anywhere: Vec<usize>,
 }
 

@@ -1,30 +1,54 @@
-//! Where to listen: a host and a port, read and understood as Go does.
+//! Addresses of listeners and servers: hosts, ports and unix sockets, parsed as in Go.
 
 use std::{
     fmt, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs},
+    path::PathBuf,
 };
 
-use super::parse::{self, InvalidValue};
+use super::parse::{InvalidValue, Value, by_function};
 
-/// A host, by name or by address, and a port; port 0 takes any free one.
+/// An address to listen on or to connect to.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum ServerAddress {
+    /// A TCP port.
+    Tcp(HostPort),
+    /// The path of a unix socket.
+    Unix(PathBuf),
+}
+
+impl Default for ServerAddress {
+    fn default() -> Self {
+        Self::Tcp(HostPort::default())
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// A host and a port; port 0 stands for any free one.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
 pub struct HostPort {
-    /// A name, an IPv4 address, an IPv6 address without brackets, or nothing for all addresses.
+    /// A name, an IPv4 address, an IPv6 address without brackets, or empty for all addresses.
     pub host: String,
     /// The port.
     pub port: u16,
 }
 
 impl HostPort {
-    /// The addresses to try in this order; the first that can be bound is the one to listen on.
+    /// The addresses to bind, in the order to try them.
     ///
-    /// An empty host, `0.0.0.0` and `::` all mean every address of the machine, as they do in Go: first
-    /// `::`, on which the listener must take IPv4 as well, then `0.0.0.0` for machines without IPv6.
-    /// Of a name's addresses those of IPv4 come first, as in Go.
+    /// An empty host, `0.0.0.0` and `::` all mean every address of the machine, as in Go: first `::`, whose listener
+    /// must accept IPv4 too, then `0.0.0.0` for machines without IPv6. IPv4 addresses of a name come first, as in Go.
     ///
     /// # Errors
-    /// A name that does not resolve.
+    /// The name does not resolve.
     pub fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         if self.is_every_address() {
             let every: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
@@ -36,13 +60,20 @@ impl HostPort {
         if found.is_empty() { Err(self.unresolved(&"it has no address")) } else { Ok(found) }
     }
 
-    /// True when the host stands for every address of the machine.
+    /// The address to connect to: an empty host is this one, as in Go.
+    #[must_use]
+    pub fn or_localhost(self) -> Self {
+        let host = if self.host.is_empty() { "localhost".to_owned() } else { self.host };
+        Self { host, ..self }
+    }
+
+    /// True if the host means every address of the machine.
     #[must_use]
     pub fn is_every_address(&self) -> bool {
         self.host.is_empty() || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified())
     }
 
-    /// True when both cannot be listened on at the same time.
+    /// True if both cannot be bound at the same time.
     #[must_use]
     pub fn collides_with(&self, other: &Self) -> bool {
         let every = self.is_every_address() || other.is_every_address();
@@ -50,7 +81,7 @@ impl HostPort {
     }
 
     fn unresolved(&self, why: &dyn fmt::Display) -> io::Error {
-        io::Error::new(io::ErrorKind::NotFound, format!("the host {:?} is unknown here: {why}", self.host))
+        io::Error::new(io::ErrorKind::NotFound, format!("cannot resolve host {:?}: {why}", self.host))
     }
 }
 
@@ -64,10 +95,10 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// A host alone, as it stands in `HOST`; brackets around an IPv6 address are taken off.
+/// A host without a port. Brackets around an IPv6 address are removed.
 ///
 /// # Errors
-/// A text that no host's name can be.
+/// The text is not a valid host name or address.
 pub fn host(text: &str) -> Result<String, InvalidValue> {
     let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let bare = inner.unwrap_or(text);
@@ -79,36 +110,40 @@ pub fn host(text: &str) -> Result<String, InvalidValue> {
     if is_ipv6 || (inner.is_none() && is_name(text)) {
         return Ok(bare.to_owned());
     }
-    let refusal = InvalidValue::new("an IPv4 or IPv6 address, a host name, or nothing for all addresses");
+    let invalid = InvalidValue::new("an IPv4 or IPv6 address, a host name, or nothing for all addresses");
     Err(if text.contains("://") {
-        refusal.with_hint("leave out the scheme")
+        invalid.with_hint("remove the scheme")
     } else if text.contains(':') {
-        refusal.with_hint("the port has a variable of its own")
+        invalid.with_hint("remove the port, which has its own variable")
     } else {
-        refusal
+        invalid
     })
 }
 
-/// A host and a port together: `:9090`, `127.0.0.1:9090`, `[::1]:9090`, `name:9090`.
+/// A host and a port: `:9090`, `127.0.0.1:9090`, `[::1]:9090`, `name:9090`.
 ///
 /// # Errors
-/// Anything else.
+/// Any other text.
 pub fn host_port(text: &str) -> Result<HostPort, InvalidValue> {
-    let refusal = || InvalidValue::new("an address such as :9090, 127.0.0.1:9090, [::1]:9090 or name:9090");
+    let invalid = InvalidValue::new("an address such as :9090, 127.0.0.1:9090, [::1]:9090 or name:9090");
     if text.contains("://") {
-        return Err(refusal().with_hint("leave out the scheme"));
+        return Err(invalid.with_hint("remove the scheme"));
     }
     let Some((before, after)) = text.rsplit_once(':') else {
-        let is_port = parse::port(text).is_ok();
-        return Err(if is_port { refusal().with_hint(format!("write :{text}")) } else { refusal() });
+        let is_port = u16::parse(text).is_ok();
+        return Err(if is_port { invalid.with_hint(format!("write :{text}")) } else { invalid });
     };
     if before.contains(':') && !before.starts_with('[') {
-        return Err(refusal().with_hint("an IPv6 address stands in brackets before the port: [::1]:9090"));
+        return Err(invalid.with_hint("an IPv6 address needs brackets: [::1]:9090"));
     }
-    let port = parse::port(after).map_err(|_| refusal().with_hint("the port is a number from 0 to 65535"))?;
-    let host = host(before).map_err(|_| refusal())?;
+    let Ok(port) = u16::parse(after) else {
+        return Err(invalid.with_hint("the port is a number from 0 to 65535"));
+    };
+    let host = host(before).map_err(|_| invalid)?;
     Ok(HostPort { host, port })
 }
+
+by_function! { HostPort: host_port; }
 
 #[cfg(test)]
 mod tests {
@@ -136,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_no_addresses() {
+    fn rejects_other_texts() {
         for text in [
             "",
             ":",
@@ -170,19 +205,19 @@ mod tests {
     fn common_mistakes_have_a_hint() {
         for (text, hint) in [
             ("9090", "write :9090"),
-            ("http://:9090", "leave out the scheme"),
-            ("::1:9090", "an IPv6 address stands in brackets before the port: [::1]:9090"),
+            ("http://:9090", "remove the scheme"),
+            ("::1:9090", "an IPv6 address needs brackets: [::1]:9090"),
         ] {
             assert_eq!(host_port(text).unwrap_err().hint.as_deref(), Some(hint), "{text}");
         }
         assert_eq!(
             host("localhost:80").unwrap_err().hint.as_deref(),
-            Some("the port has a variable of its own")
+            Some("remove the port, which has its own variable")
         );
     }
 
     #[test]
-    fn hosts_stand_alone() {
+    fn hosts_have_no_port() {
         for (text, read) in
             [("", ""), ("::", "::"), ("[::]", "::"), ("0.0.0.0", "0.0.0.0"), ("localhost", "localhost")]
         {
@@ -196,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_say_all_addresses_takes_both_families() {
+    fn every_form_of_all_addresses_accepts_both_families() {
         for text in [":80", "0.0.0.0:80", "[::]:80", "[0:0::0]:80"] {
             let found: Vec<_> = at(text).resolve().unwrap().iter().map(ToString::to_string).collect();
             assert_eq!(found, ["[::]:80", "0.0.0.0:80"], "{text}");
@@ -207,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_host_that_does_not_resolve_is_named() {
-        // A label has at most 63 characters, so that no name server is asked.
+        // A label has at most 63 characters, so no name server is queried.
         let host = "x".repeat(64);
         let error = HostPort { host: host.clone(), port: 80 }.resolve().unwrap_err().to_string();
         assert!(error.contains(&host), "{error}");

@@ -1,39 +1,36 @@
-//! Durations as Go writes them: `10s`, `150us`, `1h30m`, `1.5h`.
-//!
-//! Settings and the command line read theirs here, so that one notation serves both.
+//! Durations in Go's notation: `10s`, `150us`, `1h30m`, `1.5h`. Settings and the command line share it.
 
 use std::time::Duration;
 
-use super::parse::{InvalidValue, integer};
+use super::parse::{InvalidValue, Value, by_function, integer};
 
-/// A duration as Go writes it, such as `10s`, `150us`, `1h30m` or `1.5h`; `0` needs no unit.
+/// A duration in Go's notation; `0` needs no unit.
 ///
 /// # Errors
-/// Anything else, negative ones and those beyond 292 years among them.
+/// Any other text, and durations that are negative or longer than 292 years.
 pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
-    let refusal =
-        || InvalidValue::new("a duration such as 10s, 150us, 1h30m or 1.5h, in ns, us, ms, s, m and h");
+    let invalid =
+        InvalidValue::new("a duration such as 10s, 150us, 1h30m or 1.5h, in ns, us, ms, s, m and h");
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
         return Ok(Duration::ZERO);
     }
     if rest.starts_with('-') {
-        return Err(refusal().with_hint("a duration cannot be negative"));
+        return Err(invalid.with_hint("a duration cannot be negative"));
     }
     if rest.is_empty() {
-        return Err(refusal());
+        return Err(invalid);
     }
     let mut total = 0;
     while !rest.is_empty() {
-        let (nanos, after) = duration_part(rest).ok_or_else(|| {
-            if rest.bytes().all(|byte| byte.is_ascii_digit()) {
-                return refusal().with_hint(format!("the unit is missing: {text}s is in seconds"));
-            }
-            refusal()
-        })?;
+        let Some((nanos, after)) = duration_part(rest) else {
+            let is_number = rest.bytes().all(|byte| byte.is_ascii_digit());
+            let hint = || format!("the unit is missing; {text}s is in seconds");
+            return Err(if is_number { invalid.with_hint(hint()) } else { invalid });
+        };
         total += nanos;
         if total > LONGEST {
-            return Err(refusal().with_hint("the longest is some 292 years"));
+            return Err(invalid.with_hint("the longest duration is about 292 years"));
         }
         rest = after;
     }
@@ -41,12 +38,12 @@ pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
     Ok(Duration::from_nanos(u64::try_from(total).unwrap_or(u64::MAX)))
 }
 
+by_function! { Duration: duration; }
+
 /// A duration above 0.
 pub(super) fn positive(text: &str) -> Result<Duration, InvalidValue> {
-    match duration(text)? {
-        Duration::ZERO => Err(InvalidValue::new("a duration such as 300ms, longer than nothing")),
-        set => Ok(set),
-    }
+    let set = duration(text)?;
+    if set.is_zero() { Err(InvalidValue::new("a duration above 0, such as 300ms")) } else { Ok(set) }
 }
 
 /// A number of seconds, up to `MOST`.
@@ -59,10 +56,10 @@ pub(super) fn milliseconds<const LEAST: u64, const MOST: u64>(text: &str) -> Res
     integer(text, LEAST..=MOST).map(Duration::from_millis)
 }
 
-/// The longest duration that Go can hold: 2^63 - 1 nanoseconds, some 292 years.
+/// The longest duration in Go: 2^63 - 1 nanoseconds, about 292 years.
 const LONGEST: u128 = i64::MAX as u128;
 
-/// The units of Go's durations in nanoseconds. Of two that begin alike the longer stands first.
+/// The units of Go's durations in nanoseconds. `ms` must come before `m`.
 const UNITS: [(&str, u128); 8] = [
     ("ns", 1),
     ("us", 1_000),
@@ -74,7 +71,7 @@ const UNITS: [(&str, u128); 8] = [
     ("h", 3_600 * 1_000_000_000),
 ];
 
-/// One number with its unit at the head of `text`: its nanoseconds, and what follows.
+/// Splits off a number with its unit: its nanoseconds, and the rest.
 fn duration_part(text: &str) -> Option<(u128, &str)> {
     let (whole, rest) = digits(text);
     let (fraction, rest) = rest.strip_prefix('.').map_or(("", rest), digits);
@@ -83,9 +80,9 @@ fn duration_part(text: &str) -> Option<(u128, &str)> {
     }
     let (unit, rest) =
         UNITS.into_iter().find_map(|(name, unit)| rest.strip_prefix(name).map(|rest| (unit, rest)))?;
-    // More digits than a u128 holds are beyond every bound, so the largest number stands for them.
+    // A number that does not fit in a u128 is above every bound.
     let whole = if whole.is_empty() { 0 } else { whole.parse::<u128>().unwrap_or(u128::MAX) };
-    // The fraction of an hour in nanoseconds has no use for more than 18 digits.
+    // 18 digits are enough for the fraction of an hour in nanoseconds.
     let fraction = fraction.get(..18).unwrap_or(fraction);
     let scale = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
     let part = fraction.parse::<u128>().unwrap_or_default() * unit / scale;
@@ -93,7 +90,7 @@ fn duration_part(text: &str) -> Option<(u128, &str)> {
     Some((nanos, rest))
 }
 
-/// The digits at the head of `text`, and what follows.
+/// Splits off the leading digits.
 fn digits(text: &str) -> (&str, &str) {
     text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
 }
@@ -184,9 +181,9 @@ mod tests {
     #[test]
     fn common_mistakes_have_a_hint() {
         for (text, hint) in [
-            ("10", "the unit is missing: 10s is in seconds"),
+            ("10", "the unit is missing; 10s is in seconds"),
             ("-5s", "a duration cannot be negative"),
-            ("2562048h", "the longest is some 292 years"),
+            ("2562048h", "the longest duration is about 292 years"),
         ] {
             assert_eq!(duration(text).unwrap_err().hint.as_deref(), Some(hint), "{text}");
         }

@@ -1,12 +1,12 @@
-//! Every variable for people: the table of docs/settings.md and `tollgate settings`, and with `--effective` the value
-//! of each in one environment.
+//! Lists of variables: the table of docs/settings.md and `tollgate settings`, the values in an environment for
+//! `--effective`, and suggestions for misspelt names.
 //!
 //! Values are shown as texts, not parsed: [`Settings::read`](super::Settings::read) checks them. Secrets are masked.
 
 use std::fmt::Write as _;
 
 use super::{
-    reader::Reader,
+    reader::{Reader, Warning},
     vars::{self, Var},
 };
 
@@ -28,7 +28,7 @@ pub fn markdown() -> String {
     text
 }
 
-/// One variable as this environment gives it.
+/// One variable in an environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {
     /// The variable's name.
@@ -44,30 +44,18 @@ pub struct Row {
 /// Where a value comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// The variable is set.
+    /// The variable.
     Environment,
-    /// The variable is not set, or empty where only its default makes sense.
+    /// The default: the variable is not set, or empty.
     Default,
-    /// The variable is not set, and others decide.
+    /// Other variables: this one is not set.
     Derived,
-}
-
-impl Source {
-    /// The source in one word.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Environment => "environment",
-            Self::Default => "default",
-            Self::Derived => "derived",
-        }
-    }
 }
 
 /// Every variable with its value in this environment, in the order of the documentation.
 #[must_use]
 pub fn effective(env: &dyn Fn(&str) -> Option<String>) -> Vec<Row> {
-    let reader = Reader::new(env);
+    let reader = Reader::new(env, &|_| false, vars::ALL);
     let has_redis = !reader.set_with_prefix("REDIS_").is_empty();
     let row = |&var: &&'static Var| {
         let (value, source) = match reader.raw(var).filter(|value| !value.is_empty()) {
@@ -78,6 +66,48 @@ pub fn effective(env: &dyn Fn(&str) -> Option<String>) -> Vec<Row> {
         Row { name: var.name, value, default: var.default, source }
     };
     vars::ALL.iter().map(row).collect()
+}
+
+/// A warning for each name that is probably a misspelt variable.
+///
+/// A misspelt variable is never read, so no parser can report it. Most names in an environment belong to other programs;
+/// only close matches are reported.
+pub fn misspelt<'n>(names: impl IntoIterator<Item = &'n str>) -> Vec<Warning> {
+    let warning = |name: &str| {
+        let message = format!("unknown variable, ignored; did you mean {}?", nearest(name)?);
+        Some(Warning { variable: name.to_owned(), message })
+    };
+    let mut warnings: Vec<_> = names.into_iter().filter_map(warning).collect();
+    warnings.sort_by(|one, other| one.variable.cmp(&other.variable));
+    warnings
+}
+
+/// The variable that an unknown name probably means.
+fn nearest(name: &str) -> Option<&'static str> {
+    // Short names and single words are too close to those of other programs.
+    if name.len() < 8 || !name.contains('_') || vars::ALL.iter().any(|var| var.name == name) {
+        return None;
+    }
+    let near = vars::ALL.iter().map(|var| var.name).filter(|known| known.contains('_'));
+    let near = near.map(|known| (strsim::osa_distance(&plain(name), &plain(known)), known));
+    let (distance, known) = near.min()?;
+    (distance <= tolerance(name, known)).then_some(known)
+}
+
+/// The largest edit distance of a misspelt name: 0 for a short one with another first word.
+fn tolerance(name: &str, known: &str) -> usize {
+    let first_word = |text: &str| text.split('_').next().map(str::to_ascii_uppercase);
+    let same_family = first_word(name) == first_word(known);
+    match known.len() {
+        ..8 => 0,
+        8..12 => usize::from(same_family),
+        _ => 1 + usize::from(same_family),
+    }
+}
+
+/// A name in upper case and without underscores, whose place is misremembered most often.
+fn plain(name: &str) -> String {
+    name.chars().filter(|char| *char != '_').map(|char| char.to_ascii_uppercase()).collect()
 }
 
 #[cfg(test)]
@@ -140,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn no_variable_stands_in_the_table_twice() {
+    fn every_variable_is_in_the_table_once() {
         let names: BTreeSet<_> = vars::ALL.iter().map(|var| var.name).collect();
         assert_eq!(names.len(), vars::ALL.len());
     }
@@ -164,10 +194,95 @@ mod tests {
     }
 
     #[test]
-    fn sentences_end() {
+    fn descriptions_end_with_a_period() {
         for var in vars::ALL {
             assert!(var.doc.ends_with('.'), "{}: {}", var.name, var.doc);
             assert!(!var.doc.contains("  "), "{}: {}", var.name, var.doc);
         }
+    }
+
+    #[test]
+    fn recognises_misspelt_names() {
+        for (name, meant) in [
+            ("GRPC_MAX_CONECTION_AGE", "GRPC_MAX_CONNECTION_AGE"),
+            ("GRPC_MAX_CONNECTIONS_AGE", "GRPC_MAX_CONNECTION_AGE"),
+            ("GPRC_MAX_CONNECTIONS", "GRPC_MAX_CONNECTIONS"),
+            ("RUNTIME_APP_DIRECTORY", "RUNTIME_APPDIRECTORY"),
+            ("RUNTIME_IGNORE_DOT_FILES", "RUNTIME_IGNOREDOTFILES"),
+            ("RUNTIME_ROOTS", "RUNTIME_ROOT"),
+            ("LOG_LEVLE", "LOG_LEVEL"),
+            ("log_level", "LOG_LEVEL"),
+            ("SHADOWMODE_", "SHADOW_MODE"),
+            ("NEAR_LIMT_RATIO", "NEAR_LIMIT_RATIO"),
+            ("GRPC_POTR", "GRPC_PORT"),
+        ] {
+            let warnings = misspelt([name]);
+            assert_eq!(warnings.len(), 1, "{name}");
+            assert_eq!(warnings[0].variable, name);
+            assert!(warnings[0].message.contains(&format!("did you mean {meant}?")), "{}", warnings[0]);
+        }
+    }
+
+    #[test]
+    fn names_of_other_programs_are_left_alone() {
+        for name in [
+            "PATH",
+            "HOME",
+            "HOSTS",
+            "POST",
+            "PORTS",
+            "HOSTNAME",
+            "HOSTTYPE",
+            "LOGNAME",
+            "LOG_LEVEL_ROOT",
+            "RUST_LOG",
+            "USER_AGENT",
+            "HTTP_PORT",
+            "HTTP_HOST",
+            "GRPC_TRACE",
+            "GRPC_VERBOSITY",
+            "GRPC_GO_LOG_SEVERITY_LEVEL",
+            "XDG_RUNTIME_DIR",
+            "KUBERNETES_PORT",
+            "KUBERNETES_SERVICE_PORT",
+            "REDIS_PORT",
+            "REDIS_HOST",
+            "REDIS_SERVICE_HOST",
+            "RATELIMIT_PORT_8081_TCP",
+            "DEBUG_COLORS",
+            "DEBUG_MODE",
+            "SAFE_MODE",
+            "DOTNET_RUNNING_IN_CONTAINER",
+            "PROMETHEUS_PORT",
+            "USE_SSL",
+            "LOG_FILE",
+            "BACKEND_HOST",
+            "POD_NAMESPACE",
+            "GOMEMLIMIT",
+            "LC_MESSAGES",
+            "SSH_CONNECTION",
+            "SHADOW_COPY",
+            "M\u{fc}ll_\u{e9}\u{e9}\u{e9}",
+        ] {
+            assert_eq!(misspelt([name]), [], "{name}");
+        }
+    }
+
+    #[test]
+    fn names_that_are_right_are_left_alone() {
+        assert_eq!(misspelt(vars::ALL.iter().map(|var| var.name)), []);
+    }
+
+    #[test]
+    fn the_other_variables_of_the_go_service_are_left_alone() {
+        let names = "GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_SERVER_TLS_CA_CERT GRPC_CLIENT_TLS_CACERT \
+            GRPC_CLIENT_TLS_SAN CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_SERVER_URL \
+            CONFIG_GRPC_XDS_SERVER_USE_TLS XDS_CLIENT_BACKOFF_JITTER \
+            XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES REDIS_SOCKET_TYPE REDIS_TYPE REDIS_POOL_SIZE REDIS_AUTH \
+            REDIS_TLS REDIS_PERSECOND REDIS_PERSECOND_URL REDIS_TIMEOUT REDIS_PIPELINE_WINDOW \
+            MEMCACHE_HOST_PORT MEMCACHE_SRV STATSD_HOST STATSD_PORT USE_DOG_STATSD_MOGRIFIERS \
+            STATS_FLUSH_INTERVAL TRACING_SERVICE_NAME TRACING_SAMPLING_RATE \
+            OTEL_EXPORTER_OTLP_ENDPOINT";
+        assert_eq!(misspelt(names.split_whitespace()), []);
     }
 }

@@ -1,45 +1,45 @@
-//! The settings of memcached: which servers there are, and how they are asked.
+//! The settings of memcached: its servers and the connections to them.
 //!
-//! What the Go service would not get to memcached with is refused; it passes every request then, and says so in
-//! its log alone.
+//! Settings with which the Go service could not reach memcached are rejected. The Go service allows every request then,
+//! and reports it only in its log.
 
-use std::{fmt, path::Path, time::Duration};
+use std::{fmt, time::Duration};
 
 use super::{
-    ClientTls, HostPort, ServerAddress, address,
-    parse::InvalidValue,
+    ClientTls, ServerAddress,
     reader::Reader,
-    server::{self, TlsSettings},
+    tls::TlsVars,
+    values::MEMCACHED_SERVERS,
     vars::{self, MemcachedVars},
 };
 
-/// memcached as a store of counters.
+/// memcached as the store of counters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Memcached {
-    /// Where it is.
+    /// Its servers.
     pub servers: MemcachedServers,
-    /// TLS, if it is spoken.
+    /// TLS, if enabled.
     pub tls: Option<ClientTls>,
-    /// How long an operation may take, from the question to the answer.
+    /// The time limit of an operation, from request to response.
     pub timeout: Duration,
-    /// How long connecting may take, with TLS.
+    /// The time limit for connecting, including TLS.
     pub connect_timeout: Duration,
-    /// Checks that may wait for one connection; one at least.
+    /// Maximum number of checks queued per connection; at least one.
     pub max_queued: usize,
     /// The service is unhealthy while it has no connection to one of the servers.
     pub unhealthy_without: bool,
 }
 
-/// Which servers share the keys.
+/// The servers that share the keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MemcachedServers {
-    /// These, in this order; one at least.
+    /// These, in this order; at least one.
     Named(Vec<ServerAddress>),
     /// Those of a DNS SRV record.
     Srv {
-        /// The name that is looked up: `_service._protocol.name`.
+        /// The name of the record: `_service._protocol.name`.
         name: String,
-        /// How often it is looked up again; none looks it up until it was found.
+        /// The interval at which it is resolved again; `None` is never after the first answer.
         refresh: Option<Duration>,
     },
 }
@@ -55,119 +55,64 @@ impl fmt::Display for MemcachedServers {
     }
 }
 
-const PORT: u16 = 11211;
-
-/// How long the Go service's client waits.
+/// The timeout of the Go service's client.
 const GO_TIMEOUT: Duration = Duration::from_millis(500);
 
-const TLS: TlsSettings = TlsSettings {
+const TLS: TlsVars = TlsVars {
     ca: &vars::MEMCACHE_TLS_CACERT,
     certificate: &vars::MEMCACHE_TLS_CLIENT_CERT,
     key: &vars::MEMCACHE_TLS_CLIENT_KEY,
-    skip_hostname: &vars::MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION,
-    asked_for_by: "MEMCACHE_TLS=true",
+    enabled_by: "MEMCACHE_TLS=true",
 };
 
-/// The memcached that the variables describe; none when something about it was refused.
-pub(super) fn read(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> Option<Memcached> {
-    let set = MemcachedVars::read(reader);
-    let tls = TLS.read(reader);
-    TLS.check(reader, set.use_tls, exists);
-    reader.read(&vars::MEMCACHE_MAX_IDLE_CONNS);
-    let timeout = server::timeout(reader, &vars::MEMCACHE_TIMEOUT, GO_TIMEOUT);
-    let is_unix = set.servers.iter().any(|address| matches!(address, ServerAddress::Unix(_)));
-    let (use_tls, connect_timeout, max_queued) = (set.use_tls, set.connect_timeout, set.max_queued);
-    let unhealthy_without = set.unhealthy_without;
-    let servers = servers_of(reader, set)?;
-    if use_tls && is_unix {
-        let refusal = InvalidValue::new("false").with_hint("over a unix socket memcached speaks no TLS");
-        reader.refuse(&vars::MEMCACHE_TLS, Some("true".to_owned()), refusal);
+/// The settings of memcached; `None` if its servers were rejected.
+pub(super) fn read(reader: &mut Reader<'_>) -> Option<Memcached> {
+    let MemcachedVars { servers, srv, srv_refresh, use_tls, connect_timeout, max_queued, unhealthy_without } =
+        MemcachedVars::read(reader);
+    let skip_hostname = reader.read(&vars::MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION);
+    let tls = ClientTls { skip_hostname, ..TLS.read(reader) };
+    TLS.check_files(reader, use_tls);
+    if use_tls {
+        TLS.reject_half_identity(reader);
     }
+    reader.read(&vars::MEMCACHE_MAX_IDLE_CONNS);
+    let timeout = reader.timeout(&vars::MEMCACHE_TIMEOUT, GO_TIMEOUT);
+    if use_tls && servers.iter().any(|address| matches!(address, ServerAddress::Unix(_))) {
+        reader.conflict(&vars::MEMCACHE_TLS, "false", "memcached does not support TLS over a unix socket");
+    }
+    let servers = match (reader.is_set(&vars::MEMCACHE_HOST_PORT), reader.is_set(&vars::MEMCACHE_SRV)) {
+        (true, false) => (!servers.is_empty()).then_some(MemcachedServers::Named(servers))?,
+        (false, true) => {
+            let refresh = (!srv_refresh.is_zero()).then_some(srv_refresh);
+            MemcachedServers::Srv { name: srv?, refresh }
+        }
+        (true, true) => {
+            let hint = "set one of the two, as in the Go service";
+            reader.conflict(&vars::MEMCACHE_SRV, "nothing, because MEMCACHE_HOST_PORT is set", hint);
+            return None;
+        }
+        (false, false) => {
+            let hint = "BACKEND_TYPE=memcache requires it, or MEMCACHE_SRV";
+            reader.conflict(&vars::MEMCACHE_HOST_PORT, MEMCACHED_SERVERS, hint);
+            return None;
+        }
+    };
     let tls = use_tls.then_some(tls);
     Some(Memcached { servers, tls, timeout, connect_timeout, max_queued, unhealthy_without })
 }
 
-/// Warns of variables of memcached where `BACKEND_TYPE` is not set.
-pub(super) fn warn_of_unused(reader: &mut Reader<'_>) {
-    let set = reader.set_with_prefix("MEMCACHE_");
-    if !set.is_empty() {
-        let message = format!("is not memcache, so that these do nothing: {}", set.join(", "));
-        reader.warn(&vars::BACKEND_TYPE, message);
-    }
-}
-
-fn servers_of(reader: &mut Reader<'_>, set: MemcachedVars) -> Option<MemcachedServers> {
-    match (reader.is_set(&vars::MEMCACHE_HOST_PORT), reader.is_set(&vars::MEMCACHE_SRV)) {
-        (true, false) => (!set.servers.is_empty()).then_some(MemcachedServers::Named(set.servers)),
-        (false, true) => {
-            let refresh = (!set.srv_refresh.is_zero()).then_some(set.srv_refresh);
-            set.srv.map(|name| MemcachedServers::Srv { name, refresh })
-        }
-        (true, true) => {
-            let refusal = InvalidValue::new("nothing where MEMCACHE_HOST_PORT is set");
-            let refusal = refusal.with_hint("one of them says where the servers are, as in the Go service");
-            reader.refuse(&vars::MEMCACHE_SRV, set.srv, refusal);
-            None
-        }
-        (false, false) => {
-            let refusal = InvalidValue::new(ADDRESSES);
-            let refusal = refusal.with_hint("BACKEND_TYPE=memcache needs it, or MEMCACHE_SRV");
-            reader.refuse(&vars::MEMCACHE_HOST_PORT, None, refusal);
-            None
-        }
-    }
-}
-
-const ADDRESSES: &str = "servers such as host:11211,host:11211, or the path of a unix socket";
-
-/// The servers of a list; none where it is empty.
-pub(super) fn servers(text: &str) -> Result<Vec<ServerAddress>, InvalidValue> {
-    let all = text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(server);
-    let all: Vec<_> = all.collect::<Result<_, _>>()?;
-    if all.is_empty() && !text.is_empty() { Err(InvalidValue::new(ADDRESSES)) } else { Ok(all) }
-}
-
-fn server(text: &str) -> Result<ServerAddress, InvalidValue> {
-    if text.contains("://") {
-        return Err(InvalidValue::new(ADDRESSES).with_hint("leave out the scheme"));
-    }
-    if text.contains('/') {
-        return Ok(ServerAddress::Unix(text.into()));
-    }
-    let with_port = address::host_port(text).ok().filter(|address| address.port != 0);
-    let alone = || address::host(text).ok().map(|host| HostPort { host, port: PORT });
-    with_port
-        .or_else(alone)
-        .map(ServerAddress::Tcp)
-        .ok_or_else(|| InvalidValue::new(ADDRESSES).with_hint(format!("{text:?} is none")))
-}
-
-/// A name of the form that the Go service takes; none where nothing is set.
-pub(super) fn srv(text: &str) -> Result<Option<String>, InvalidValue> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let parts = text.strip_prefix('_').and_then(|rest| {
-        let (service, rest) = rest.split_once("._")?;
-        let (protocol, name) = rest.split_once('.')?;
-        Some([service, protocol, name])
-    });
-    match parts {
-        Some(parts) if parts.iter().all(|part| !part.is_empty()) => Ok(Some(text.to_owned())),
-        _ => Err(InvalidValue::new("a name such as _memcache._tcp.example.com")
-            .with_hint("the service and the protocol come first, each behind a _")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
-    /// What these variables come to: the settings, warnings and problems.
+    /// The settings, warnings and problems of these variables.
     fn read_from(set: &[(&str, &str)]) -> (Option<Memcached>, Vec<String>, Vec<String>) {
         let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
-        let mut reader = Reader::new(&env);
-        let read = read(&mut reader, &|path| path == Path::new("/there.pem"));
+        let exists = |path: &Path| path == Path::new("/there.pem");
+        let mut reader = Reader::new(&env, &exists, vars::ALL);
+        let read = read(&mut reader);
         let warnings = reader.warnings.iter().map(ToString::to_string).collect();
         (read, warnings, reader.problems.iter().map(ToString::to_string).collect())
     }
@@ -190,17 +135,17 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_server_is_refused() {
+    fn rejects_servers_that_are_missing_or_invalid() {
         for (set, expected) in [
-            (&[][..], "BACKEND_TYPE=memcache needs it"),
-            (&[("MEMCACHE_HOST_PORT", "")], "BACKEND_TYPE=memcache needs it"),
-            (&[("MEMCACHE_HOST_PORT", ",")], "MEMCACHE_HOST_PORT=\",\": accepted is servers"),
-            (&[("MEMCACHE_HOST_PORT", "a:0")], "\"a:0\" is none"),
-            (&[("MEMCACHE_HOST_PORT", "a:1,b:x")], "\"b:x\" is none"),
-            (&[("MEMCACHE_HOST_PORT", "tcp://a:1")], "leave out the scheme"),
-            (&[("MEMCACHE_HOST_PORT", "a:1"), ("MEMCACHE_SRV", "_m._tcp.a")], "one of them"),
-            (&[("MEMCACHE_SRV", "memcached.example.com")], "each behind a _"),
-            (&[("MEMCACHE_SRV", "_memcache._tcp.")], "each behind a _"),
+            (&[][..], "BACKEND_TYPE=memcache requires it"),
+            (&[("MEMCACHE_HOST_PORT", "")], "BACKEND_TYPE=memcache requires it"),
+            (&[("MEMCACHE_HOST_PORT", ",")], "MEMCACHE_HOST_PORT=\",\": expected servers"),
+            (&[("MEMCACHE_HOST_PORT", "a:0")], "invalid server \"a:0\""),
+            (&[("MEMCACHE_HOST_PORT", "a:1,b:x")], "invalid server \"b:x\""),
+            (&[("MEMCACHE_HOST_PORT", "tcp://a:1")], "remove the scheme"),
+            (&[("MEMCACHE_HOST_PORT", "a:1"), ("MEMCACHE_SRV", "_m._tcp.a")], "one of the two"),
+            (&[("MEMCACHE_SRV", "memcached.example.com")], "each after a _"),
+            (&[("MEMCACHE_SRV", "_memcache._tcp.")], "each after a _"),
         ] {
             let (read, _, problems) = read_from(set);
             assert!(read.is_none() && problems.len() == 1, "{set:?}: {problems:?}");
@@ -209,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_looked_up_as_often_as_is_set() {
+    fn an_srv_record_is_resolved_at_the_refresh_interval() {
         for (refresh, expected) in [("0", None), ("30s", Some(Duration::from_secs(30)))] {
             let set = [("MEMCACHE_SRV", "_memcache._tcp.example.com"), ("MEMCACHE_SRV_REFRESH", refresh)];
             let name = "_memcache._tcp.example.com".to_owned();
@@ -241,7 +186,7 @@ mod tests {
         assert_eq!(read.unwrap().tls, Some(tls));
         let (read, warnings, _) = read_from(&[host, ca]);
         assert_eq!(read.unwrap().tls, None);
-        assert_eq!(warnings, ["MEMCACHE_TLS_CACERT: does nothing: set MEMCACHE_TLS=true to speak TLS"]);
+        assert_eq!(warnings, ["MEMCACHE_TLS_CACERT: has no effect without MEMCACHE_TLS=true"]);
         let (_, _, problems) = read_from(&[host, on, ("MEMCACHE_TLS_CLIENT_KEY", "/there.pem")]);
         assert!(problems[0].starts_with("MEMCACHE_TLS_CLIENT_CERT: "), "{problems:?}");
         let (_, _, problems) = read_from(&[("MEMCACHE_HOST_PORT", "/run/m.sock"), on]);

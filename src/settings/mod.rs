@@ -1,67 +1,115 @@
-//! Settings: from environment variables to checked values, grouped by who needs them.
+//! Settings: environment variables, parsed and checked.
 //!
-//! [`vars`] is the table of variables, with types: whoever adds a setting adds a row there and uses the field. `groups`
-//! has what the program relies on; `parse`, `duration`, `address` and `names` read one value each, `redis`,
-//! `memcached`, `xds`, `sinks`, `spans` and `grpc_tls` values that depend on each other. The command line hands in the
-//! environment and prints the problems that [`Settings::read`] finds; nothing here looks at the process, the clock or
-//! a file.
+//! [`vars`] is the table of variables with their types: a new setting is a row there, and a use of its field. [`Settings`]
+//! is what the program uses. `parse`, `duration`, `address` and `values` parse one value each; `tls`, `admin`, `backend`,
+//! `redis`, `memcached`, `xds`, `sinks` and `spans` check values that depend on each other. The command line passes the
+//! environment and prints the problems that [`Settings::read`] reports; nothing here reads the process's environment, the
+//! clock or a file.
 
 pub mod address;
 pub mod duration;
-pub mod groups;
-pub mod names;
 pub mod parse;
 pub mod vars;
 
 mod admin;
-mod answers;
 mod backend;
-pub mod decisions;
-pub mod grpc_tls;
 mod listing;
 pub mod memcached;
-mod misspelt;
 mod reader;
 pub mod redis;
-mod server;
 pub mod sinks;
 pub mod spans;
 #[cfg(test)]
 mod tests;
+mod tls;
+mod values;
 mod variable;
 pub mod xds;
 
 use std::path::{Path, PathBuf};
 
 pub use self::{
-    address::HostPort,
-    admin::{Admin, AdminListen},
-    decisions::{DecisionLog, Decisions, KeyValues, Logged},
+    address::{HostPort, ServerAddress},
+    admin::Admin,
+    backend::Backend,
     duration::duration,
-    groups::{
-        Answers, Backend, GrpcListen, GrpcServer, Http, KeyFormat, Log, LogFormat, Overrides, Prometheus,
-        Rules, Server, Settings, StatsSettings, Store,
-    },
-    grpc_tls::{ClientName, GrpcTls, GrpcTlsClients},
-    listing::{Row, Source, effective, markdown},
-    misspelt::misspelt,
-    names::LogLevel,
+    listing::{Row, Source, effective, markdown, misspelt},
     reader::{Problem, Warning},
-    server::{ClientTls, ServerAddress},
+    tls::{ClientName, ClientTls, GrpcTls, GrpcTlsClients},
+    values::{GrpcServer, KeyFormat, KeyValues, LogFormat, Logged},
+    vars::{Answers, Decisions, Http, Log, Metrics, Overrides, Rules, Server, Store},
 };
 
-use self::{
-    parse::InvalidValue,
-    reader::Reader,
-    vars::{Metrics, Var},
-};
+use self::{reader::Reader, sinks::Sinks, spans::Spans, vars::Var, xds::Xds};
+
+/// All settings.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Settings {
+    /// The gRPC server.
+    pub server: Server,
+    /// TLS on its port, if enabled.
+    pub grpc_tls: Option<GrpcTls>,
+    /// The HTTP ports.
+    pub http: Http,
+    /// The admin API, if enabled.
+    pub admin: Option<Admin>,
+    /// How decisions are logged and shown.
+    pub decisions: Decisions,
+    /// Where rules come from and how they are read.
+    pub rules: Rules,
+    /// The control plane, if rules come from one.
+    pub control_plane: Option<Box<Xds>>,
+    /// How hits are counted.
+    pub store: Store,
+    /// Overrides, and the replicas that share them.
+    pub overrides: Overrides,
+    /// Where hits are counted.
+    pub backend: Backend,
+    /// Neither `BACKEND_TYPE` nor a variable of Redis is set.
+    pub is_backend_default: bool,
+    /// The content of responses.
+    pub answers: Answers,
+    /// Metrics.
+    pub metrics: Metrics,
+    /// The sinks that metrics are sent to.
+    pub sinks: Sinks,
+    /// Tracing, if enabled.
+    pub spans: Option<Spans>,
+    /// The log.
+    pub log: Log,
+}
+
+impl Server {
+    /// The address of the gRPC port.
+    #[must_use]
+    pub fn listen(&self) -> ServerAddress {
+        match &self.socket {
+            Some(path) => ServerAddress::Unix(path.clone()),
+            None => ServerAddress::Tcp(HostPort { host: self.host.clone(), port: self.port }),
+        }
+    }
+}
+
+impl Http {
+    /// The address of the port for health checks and `/json`.
+    #[must_use]
+    pub fn listen(&self) -> HostPort {
+        HostPort { host: self.host.clone(), port: self.port }
+    }
+
+    /// The address of the debug port.
+    #[must_use]
+    pub fn debug(&self) -> HostPort {
+        HostPort { host: self.debug_host.clone(), port: self.debug_port }
+    }
+}
 
 impl Settings {
     /// The settings of this environment, with warnings about them.
     ///
-    /// `exists` says whether a path exists, and `cores` is how many cores the process may use: both
-    /// decide defaults, and a file that is named must exist. An empty value means the default, unless any text will
-    /// do.
+    /// `exists` returns whether a path exists: a file that a variable names must exist, and the default of the rules'
+    /// root depends on it. `cores` is the number of cores that the process may use. An empty value means the default,
+    /// unless the variable accepts any text.
     ///
     /// # Errors
     /// Every setting that cannot be used.
@@ -70,36 +118,39 @@ impl Settings {
         exists: &dyn Fn(&Path) -> bool,
         cores: usize,
     ) -> Result<(Self, Vec<Warning>), Vec<Problem>> {
-        let mut reader = Reader::new(env);
+        let mut reader = Reader::new(env, exists, vars::ALL);
         let server = server(&mut reader, cores);
-        let grpc_tls = grpc_tls::read(&mut reader);
+        let grpc_tls = tls::read(&mut reader);
         let mut http = Http::read(&mut reader);
         http.json = json(&mut reader, http.json, grpc_tls.as_ref());
-        let admin = admin::read(&mut reader, grpc_tls.as_ref(), exists);
+        let admin = admin::read(&mut reader, grpc_tls.as_ref());
         let mut rules = Rules::read(&mut reader);
-        let control_plane = xds::read(&mut reader, rules.source, exists);
+        let control_plane = xds::read(&mut reader, rules.source);
         if control_plane.is_none() {
-            rules.root = rules_root(&mut reader, &rules, exists);
+            rules.root = rules_root(&mut reader, &rules);
         }
-        let (backend, is_backend_default) = backend::read(&mut reader, exists);
+        let (backend, is_backend_default) = backend::read(&mut reader);
+        let mut metrics = Metrics::read(&mut reader);
+        metrics.use_prometheus &= !metrics.disable;
         let settings = Self {
             server,
             grpc_tls,
             http,
             admin,
-            decisions: decisions::read(&mut reader),
+            decisions: decisions(&mut reader),
             rules,
             control_plane,
             store: store(&mut reader),
             overrides: overrides(&mut reader, &backend),
             backend,
             is_backend_default,
-            answers: answers::read(&mut reader),
-            stats: stats(&mut reader),
+            answers: answers(&mut reader),
+            sinks: sinks::read(&mut reader, &metrics),
+            metrics,
             spans: spans::read(&mut reader),
             log: log(&mut reader),
         };
-        refuse_shared_ports(&mut reader, &settings);
+        reject_shared_ports(&mut reader, &settings);
         if reader.problems.is_empty() { Ok((settings, reader.warnings)) } else { Err(reader.problems) }
     }
 }
@@ -112,54 +163,52 @@ fn server(reader: &mut Reader<'_>, cores: usize) -> Server {
     if server.max_connections_per_address == 0 {
         server.max_connections_per_address = server.max_connections - server.max_connections / 4;
     }
-    // Half of it is for requests that are larger than a stream's first window, so that one of the largest fits
-    // beside others.
+    // Requests larger than a stream's first window share half of it, so that the largest one fits beside others.
     let least = server.max_request_bytes.saturating_mul(4);
     if server.max_inflight_bytes < least {
-        if reader.is_set(&vars::GRPC_MAX_INFLIGHT_BYTES) && !reader.is_refused(&vars::GRPC_MAX_INFLIGHT_BYTES)
-        {
-            let accepted = format!("a whole number from {least} to {}", i64::MAX);
-            let seen = reader.raw(&vars::GRPC_MAX_INFLIGHT_BYTES);
-            reader.refuse(&vars::GRPC_MAX_INFLIGHT_BYTES, seen, InvalidValue::new(accepted));
+        let var = &vars::GRPC_MAX_INFLIGHT_BYTES;
+        if reader.is_set(var) && !reader.is_rejected(var) {
+            let expected = format!("an integer from {least} to {}", i64::MAX);
+            reader.conflict(var, &expected, "it is at least four times GRPC_MAX_REQUEST_BYTES");
         }
         server.max_inflight_bytes = least;
     }
     server
 }
 
-/// Whether `/json` is served: where clients of the gRPC port must show a certificate, only when it is set.
+/// Whether `/json` is served. If client certificates are required, its default is off.
 fn json(reader: &mut Reader<'_>, is_on: bool, tls: Option<&GrpcTls>) -> bool {
     if tls.is_none_or(|tls| tls.clients.is_none()) {
         return is_on;
     }
     if !reader.is_set(&vars::JSON_ENABLED) {
-        let message = "is false, because GRPC_CLIENT_TLS_CACERT requires client certificates and /json would count \
-            without one: set it to serve /json all the same";
+        let message = "is false, because GRPC_CLIENT_TLS_CACERT requires client certificates and /json accepts \
+            requests without one; set it to true to serve /json anyway";
         reader.warn(&vars::JSON_ENABLED, message);
         return false;
     }
     if is_on {
-        let message = "serves /json to clients without a certificate, which GRPC_CLIENT_TLS_CACERT requires on the \
+        let message = "serves /json to clients without the certificate that GRPC_CLIENT_TLS_CACERT requires on the \
             gRPC port";
         reader.warn(&vars::JSON_ENABLED, message);
     }
     is_on
 }
 
-/// The root as set, else the default, else the working directory if there are rules below it: so that
-/// a clone of the project serves the rules that come with it.
-fn rules_root(reader: &mut Reader<'_>, rules: &Rules, exists: &dyn Fn(&Path) -> bool) -> PathBuf {
+/// The root as set, else the default, else the working directory if it contains rules, so that a clone of the project
+/// serves its rules.
+fn rules_root(reader: &mut Reader<'_>, rules: &Rules) -> PathBuf {
     let here = PathBuf::from(".");
     let below = Path::new(&rules.subdirectory).join(&rules.app_directory);
     if rules.root.as_os_str().is_empty() {
         return here;
     }
     let is_set = reader.raw(&vars::RUNTIME_ROOT).is_some();
-    if is_set || exists(&rules.root) || !exists(&here.join(&below)) {
+    if is_set || reader.exists(&rules.root) || !reader.exists(&here.join(&below)) {
         return rules.root.clone();
     }
     let message = format!(
-        "is not set and {} does not exist: rules are read from {} in the working directory",
+        "is not set and {} does not exist; using {} in the working directory",
         rules.root.display(),
         below.display(),
     );
@@ -169,65 +218,71 @@ fn rules_root(reader: &mut Reader<'_>, rules: &Rules, exists: &dyn Fn(&Path) -> 
 
 fn store(reader: &mut Reader<'_>) -> Store {
     let store = Store::read(reader);
-    let ratio = store.near_limit_ratio;
-    if !(0.0..=1.0).contains(&ratio) {
-        let message = format!("{ratio} is not a share of a limit, from 0 to 1");
-        reader.warn(&vars::NEAR_LIMIT_RATIO, message);
-    }
+    reader.warn_outside_of_0_to_1(&vars::NEAR_LIMIT_RATIO, store.near_limit_ratio);
     store
 }
 
 fn overrides(reader: &mut Reader<'_>, backend: &Backend) -> Overrides {
     let overrides = Overrides::read(reader);
     if overrides.replica_sync && overrides.file.is_some() && matches!(backend, Backend::Redis(_)) {
-        reader.warn(&vars::OVERRIDES_FILE, "has no effect: overrides are in Redis");
+        reader.warn(&vars::OVERRIDES_FILE, "has no effect: overrides are stored in Redis");
     }
     overrides
 }
 
-fn stats(reader: &mut Reader<'_>) -> StatsSettings {
-    let metrics = Metrics::read(reader);
-    let prometheus =
-        Prometheus { listen: metrics.prometheus_address.clone(), path: metrics.prometheus_path.clone() };
-    StatsSettings {
-        prometheus: (metrics.use_prometheus && !metrics.disable).then_some(prometheus),
-        mapper: metrics.mapper.clone(),
-        response_time_in_milliseconds: metrics.response_time_in_milliseconds,
-        max_series: metrics.max_series,
-        sinks: sinks::read(reader, metrics),
+fn decisions(reader: &mut Reader<'_>) -> Decisions {
+    let decisions = Decisions::read(reader);
+    if decisions.logged.is_none() {
+        let condition = "unless DECISION_LOG is refused or a share, such as sampled:0.01";
+        reader.warn_unused(&[&vars::DECISION_LOG_FILE], condition);
     }
+    decisions
+}
+
+fn answers(reader: &mut Reader<'_>) -> Answers {
+    let answers = Answers::read(reader);
+    // Names that are not used may be invalid, as in the Go service.
+    if answers.headers {
+        for (setting, name) in [
+            (&vars::LIMIT_LIMIT_HEADER, &answers.limit_header),
+            (&vars::LIMIT_REMAINING_HEADER, &answers.remaining_header),
+            (&vars::LIMIT_RESET_HEADER, &answers.reset_header),
+        ] {
+            if let Err(invalid) = parse::header_name(name) {
+                reader.reject(setting, invalid);
+            }
+        }
+    }
+    answers
 }
 
 fn log(reader: &mut Reader<'_>) -> Log {
     let format = reader.raw(&vars::LOG_FORMAT).unwrap_or_default().to_ascii_lowercase();
     if !matches!(&*format, "" | "text" | "json") {
-        reader.warn(&vars::LOG_FORMAT, format!("{format:?} is neither text nor json: logs are text"));
+        reader.warn(&vars::LOG_FORMAT, format!("{format:?} is neither text nor json; using text"));
     }
     Log::read(reader)
 }
 
-/// Two of our own listeners on one port would leave one of them without.
-fn refuse_shared_ports(reader: &mut Reader<'_>, settings: &Settings) {
+/// Two listeners cannot share a port.
+fn reject_shared_ports(reader: &mut Reader<'_>, settings: &Settings) {
     let http: [(&'static Var, HostPort); 2] =
         [(&vars::PORT, settings.http.listen()), (&vars::DEBUG_PORT, settings.http.debug())];
     let mut listeners = http.to_vec();
-    if let GrpcListen::Tcp(listen) = settings.server.listen() {
+    if let ServerAddress::Tcp(listen) = settings.server.listen() {
         listeners.push((&vars::GRPC_PORT, listen));
     }
-    if let Some(prometheus) = &settings.stats.prometheus {
-        listeners.push((&vars::PROMETHEUS_ADDR, prometheus.listen.clone()));
+    if settings.metrics.use_prometheus {
+        listeners.push((&vars::PROMETHEUS_ADDR, settings.metrics.prometheus_address.clone()));
     }
-    if let Some(address) = settings.admin.as_ref().and_then(Admin::fixed_address) {
-        listeners.push((&vars::ADMIN_ADDR, address.clone()));
+    if let Some(Admin { listen: ServerAddress::Tcp(listen), is_default: false, .. }) = &settings.admin {
+        listeners.push((&vars::ADMIN_ADDR, listen.clone()));
     }
-    listeners.retain(|(var, _)| !reader.is_refused(var));
+    listeners.retain(|(var, _)| !reader.is_rejected(var));
     for (at, &(var, ref listen)) in listeners.iter().enumerate() {
-        for (earlier, other) in &listeners[..at] {
-            if listen.collides_with(other) {
-                let refusal = InvalidValue::new("a port of its own")
-                    .with_hint(format!("{} has {other} already", earlier.name));
-                reader.refuse(var, Some(listen.to_string()), refusal);
-            }
+        for (earlier, other) in listeners[..at].iter().filter(|(_, other)| listen.collides_with(other)) {
+            let hint = format!("{listen} collides with {}, {other}", earlier.name);
+            reader.conflict(var, "a port that no other listener has", hint);
         }
     }
 }

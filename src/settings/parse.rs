@@ -1,75 +1,153 @@
-//! Values of settings from their texts: what most types take, numbers in a range, and choices by name.
+//! Values of settings from their texts, and what is expected of an invalid one.
 //!
-//! The Go service hands the text of a variable to Go's `strconv`; what that takes is taken here. A refusal
-//! says what is accepted and, where the mistake is a common one, what to write instead.
+//! The Go service parses variables with Go's `strconv`; the same texts are accepted here. An error says what is
+//! expected and, for common mistakes, what to write instead.
 
-use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
+use std::{fmt, ops::RangeInclusive, path::PathBuf};
 
 use percent_encoding::percent_decode_str;
+use tracing::Level;
 
-use super::duration::duration;
-
-/// Why a value is refused.
+/// The error of a value that cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InvalidValue {
-    /// What would have been accepted.
-    pub accepted: String,
-    /// What to do about this very value.
+    /// The values that are accepted.
+    pub expected: String,
+    /// What to do about this value.
     pub hint: Option<String>,
 }
 
 impl InvalidValue {
-    /// A refusal without advice.
-    pub fn new(accepted: impl Into<String>) -> Self {
-        Self { accepted: accepted.into(), hint: None }
+    /// An error without a hint.
+    pub fn new(expected: impl Into<String>) -> Self {
+        Self { expected: expected.into(), hint: None }
     }
 
-    /// The same with advice.
+    /// The same error with a hint.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 }
 
-/// A boolean in one of the forms of Go's `strconv.ParseBool`.
-///
-/// # Errors
-/// Any other text, `yes` and `on` among them.
-pub fn boolean(text: &str) -> Result<bool, InvalidValue> {
-    match text {
-        "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
-        "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
-        _ => {
-            let refusal =
-                InvalidValue::new("true or false (also 1, t, T, True, TRUE, 0, f, F, False, FALSE)");
-            match text.trim().to_ascii_lowercase().as_str() {
-                "yes" | "y" | "on" | "true" | "t" | "1" => Err(refusal.with_hint("write true")),
-                "no" | "n" | "off" | "false" | "f" | "0" => Err(refusal.with_hint("write false")),
-                _ => Err(refusal),
-            }
-        }
+impl fmt::Display for InvalidValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "expected {}", self.expected)?;
+        self.hint.iter().try_for_each(|hint| write!(f, "; {hint}"))
     }
 }
 
-/// A whole number of this range, in the bases and with the underscores of Go's literals.
+/// A type whose values are parsed the same way in every variable.
+pub(super) trait Value: Sized {
+    fn parse(text: &str) -> Result<Self, InvalidValue>;
+}
+
+/// Accepts the names of an enum made by `named!`, in any case.
+macro_rules! by_name {
+    ($($type:ty),*) => { $(
+        impl Value for $type {
+            fn parse(text: &str) -> Result<Self, InvalidValue> {
+                choice(text, &<$type>::ALL.map(|value| (value.name(), value)))
+            }
+        }
+    )* };
+}
+
+/// Accepts what these functions accept.
+macro_rules! by_function {
+    ($($type:ty: $parse:expr;)*) => { $(
+        impl Value for $type {
+            fn parse(text: &str) -> Result<Self, InvalidValue> {
+                ($parse)(text)
+            }
+        }
+    )* };
+}
+
+pub(super) use {by_function, by_name};
+
+by_function! {
+    bool: boolean;
+    f32: ratio;
+    u16: port;
+    String: |text: &str| Ok(text.to_owned());
+    PathBuf: |text: &str| Ok(text.into());
+}
+
+/// An empty text is `None`.
+impl<T: Value> Value for Option<T> {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        optional(text, T::parse)
+    }
+}
+
+/// `None` for an empty text.
+pub(super) fn optional<T>(
+    text: &str,
+    parse: impl FnOnce(&str) -> Result<T, InvalidValue>,
+) -> Result<Option<T>, InvalidValue> {
+    (!text.is_empty()).then(|| parse(text)).transpose()
+}
+
+/// The choice of this name, in any case.
+pub(super) fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, InvalidValue> {
+    match choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)) {
+        Some(&(_, choice)) => Ok(choice),
+        None => exact_choice(text, choices),
+    }
+}
+
+/// The choice of this name. A longer name, and one in another case, has a hint.
+pub(super) fn exact_choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, InvalidValue> {
+    if let Some(&(_, choice)) = choices.iter().find(|(name, _)| *name == text) {
+        return Ok(choice);
+    }
+    let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
+    let [others @ .., last] = &*names else { return Err(InvalidValue::new("nothing")) };
+    let invalid = InvalidValue::new(format!("{} or {last}", others.join(", ")));
+    let is_meant = |name: &&str| text.to_lowercase().starts_with(&name.to_lowercase());
+    Err(match names.iter().copied().find(is_meant) {
+        Some(name) => invalid.with_hint(format!("write {name}")),
+        None => invalid,
+    })
+}
+
+/// A boolean in one of the forms of Go's `strconv.ParseBool`.
 ///
 /// # Errors
-/// Anything else.
+/// Any other text, such as `yes` or `on`.
+pub fn boolean(text: &str) -> Result<bool, InvalidValue> {
+    match text {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => return Ok(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => return Ok(false),
+        _ => {}
+    }
+    let invalid = InvalidValue::new("true or false (also 1, t, T, True, TRUE, 0, f, F, False, FALSE)");
+    Err(match text.trim().to_ascii_lowercase().as_str() {
+        "yes" | "y" | "on" | "true" | "t" | "1" => invalid.with_hint("write true"),
+        "no" | "n" | "off" | "false" | "f" | "0" => invalid.with_hint("write false"),
+        _ => invalid,
+    })
+}
+
+/// An integer in this range, in the bases and with the underscores of Go's literals.
+///
+/// # Errors
+/// Any other text.
 pub fn integer(text: &str, range: RangeInclusive<u64>) -> Result<u64, InvalidValue> {
-    let accepted = match (*range.start(), *range.end()) {
-        (0, u64::MAX) => "a whole number, 0 or more".to_owned(),
-        (least, u64::MAX) => format!("a whole number, {least} or more"),
-        (least, most) => format!("a whole number from {least} to {most}"),
-    };
     let number = go_integer(text.strip_prefix('+').unwrap_or(text)).filter(|number| range.contains(number));
     number.ok_or_else(|| {
+        let invalid = InvalidValue::new(match (*range.start(), *range.end()) {
+            (least, u64::MAX) => format!("an integer of at least {least}"),
+            (least, most) => format!("an integer from {least} to {most}"),
+        });
         if text.starts_with("tcp://") {
-            return InvalidValue::new(accepted).with_hint(
-                "Kubernetes sets such a value for a service of that name: \
-                 set the variable yourself, or enableServiceLinks: false in the pod",
+            return invalid.with_hint(
+                "Kubernetes sets such a value for a service of that name: set the variable yourself, or set \
+                 enableServiceLinks: false in the pod",
             );
         }
-        InvalidValue::new(accepted)
+        invalid
     })
 }
 
@@ -96,12 +174,12 @@ fn go_integer(text: &str) -> Option<u64> {
     u64::from_str_radix(&digits.replace('_', ""), radix).ok()
 }
 
-/// A whole number from `LEAST` to `MOST`.
+/// An integer from `LEAST` to `MOST`.
 pub(super) fn whole<T: TryFrom<u64>, const LEAST: u64, const MOST: u64>(
     text: &str,
 ) -> Result<T, InvalidValue> {
     let number = integer(text, LEAST..=MOST)?;
-    T::try_from(number).map_err(|_| InvalidValue::new("a number that this machine can hold"))
+    T::try_from(number).map_err(|_| InvalidValue::new("a number that fits this machine's integers"))
 }
 
 /// A number of things or bytes in memory, up to the largest of Go's `int`.
@@ -109,7 +187,7 @@ pub(super) fn at_least<const LEAST: u64>(text: &str) -> Result<usize, InvalidVal
     whole::<usize, LEAST, { i64::MAX.unsigned_abs() }>(text)
 }
 
-/// What is read as the Go service reads it, and has no effect: an integer.
+/// An integer that the Go service parses and that has no effect.
 pub(super) fn unused_integer(text: &str) -> Result<(), InvalidValue> {
     integer(text.strip_prefix('-').unwrap_or(text), 0..=1 << 63).map(drop)
 }
@@ -119,13 +197,18 @@ pub(super) fn unused_count(text: &str) -> Result<(), InvalidValue> {
     integer(text, 0..=u64::MAX >> 1).map(drop)
 }
 
-/// The choice of this name, in any case.
-pub(super) fn choice<T: Copy>(text: &str, choices: &[(&str, T)], accepted: &str) -> Result<T, InvalidValue> {
-    let chosen = choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
-    chosen.map(|(_, choice)| *choice).ok_or_else(|| InvalidValue::new(accepted))
+/// A port number; 0 stands for any free one.
+fn port(text: &str) -> Result<u16, InvalidValue> {
+    whole::<_, 0, { u16::MAX as u64 }>(text)
 }
 
-/// A text with its percent escapes decoded; none if one of them is broken, or the result is not UTF-8.
+/// A finite number. Numbers outside of 0 to 1 log a warning where the setting is read.
+fn ratio(text: &str) -> Result<f32, InvalidValue> {
+    let ratio = text.parse().ok().filter(|ratio: &f32| ratio.is_finite());
+    ratio.ok_or_else(|| InvalidValue::new("a number from 0 to 1"))
+}
+
+/// A text with its percent escapes decoded; `None` if one of them is invalid, or the result is not UTF-8.
 pub(super) fn percent_decoded(text: &str) -> Option<String> {
     let is_escape = |rest: &str| rest.get(..2).is_some_and(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()));
     let is_encoded = text.split('%').skip(1).all(is_escape);
@@ -133,74 +216,38 @@ pub(super) fn percent_decoded(text: &str) -> Option<String> {
     Some(decoded.into_owned())
 }
 
-/// A type that is read the same way wherever it stands.
-pub(super) trait Value: Sized {
-    fn parse(text: &str) -> Result<Self, InvalidValue>;
+/// A level by its name in logrus, in any case; `None` disables the log.
+pub(super) fn level(text: &str) -> Result<Option<Level>, InvalidValue> {
+    let choices = [
+        // Nothing is logged at these levels: a fatal error is printed before the exit.
+        ("panic", None),
+        ("fatal", None),
+        ("error", Some(Level::ERROR)),
+        ("warn", Some(Level::WARN)),
+        ("warning", Some(Level::WARN)),
+        ("info", Some(Level::INFO)),
+        ("debug", Some(Level::DEBUG)),
+        ("trace", Some(Level::TRACE)),
+    ];
+    choice(text, &choices)
 }
 
-impl Value for bool {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        boolean(text)
+pub(super) fn header_name(text: &str) -> Result<String, InvalidValue> {
+    let expected = "a header name: letters, digits and any of !#$%&'*+-.^_`|~, at least one of them";
+    let name = http::HeaderName::from_bytes(text.as_bytes());
+    name.map(|_| text.to_owned()).map_err(|_| InvalidValue::new(expected))
+}
+
+/// The path of a URL, without characters that would need an escape.
+pub(super) fn url_path(text: &str) -> Result<String, InvalidValue> {
+    let invalid = InvalidValue::new("a path that begins with /, without spaces, ? and #");
+    if !text.starts_with('/') {
+        return Err(invalid.with_hint(format!("write /{}", text.trim())));
     }
-}
-
-impl Value for Duration {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        duration(text)
+    if text.bytes().any(|byte| !byte.is_ascii_graphic() || matches!(byte, b'?' | b'#')) {
+        return Err(invalid);
     }
-}
-
-/// Any text, the empty one too.
-impl Value for String {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        Ok(text.to_owned())
-    }
-}
-
-impl Value for PathBuf {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        Ok(text.into())
-    }
-}
-
-impl Value for Option<PathBuf> {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        Ok((!text.is_empty()).then(|| text.into()))
-    }
-}
-
-/// A port; 0 takes any free one.
-impl Value for u16 {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        port(text)
-    }
-}
-
-/// A finite number; the reader of the setting warns of numbers outside of 0 to 1.
-impl Value for f32 {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        ratio(text)
-    }
-}
-
-/// A port number; 0 asks for any free one.
-///
-/// # Errors
-/// Anything that is not a whole number up to 65535.
-pub fn port(text: &str) -> Result<u16, InvalidValue> {
-    // The range makes the conversion succeed.
-    integer(text, 0..=u64::from(u16::MAX)).map(|port| u16::try_from(port).unwrap_or_default())
-}
-
-/// A finite 32-bit number.
-///
-/// # Errors
-/// Anything else, `NaN` and what overflows among them.
-pub fn ratio(text: &str) -> Result<f32, InvalidValue> {
-    text.parse::<f32>()
-        .ok()
-        .filter(|ratio| ratio.is_finite())
-        .ok_or_else(|| InvalidValue::new("a number from 0 to 1"))
+    Ok(text.to_owned())
 }
 
 #[cfg(test)]
@@ -291,13 +338,13 @@ mod tests {
     }
 
     #[test]
-    fn integers_keep_their_range_and_say_it() {
+    fn rejects_integers_out_of_range() {
         assert_eq!(integer("5", 1..=5), Ok(5));
         for text in ["0", "6", "x"] {
-            assert_eq!(integer(text, 1..=5).unwrap_err().accepted, "a whole number from 1 to 5", "{text}");
+            assert_eq!(integer(text, 1..=5).unwrap_err().expected, "an integer from 1 to 5", "{text}");
         }
-        assert_eq!(integer("0", 1..=u64::MAX).unwrap_err().accepted, "a whole number, 1 or more");
-        assert_eq!(integer("", 0..=u64::MAX).unwrap_err().accepted, "a whole number, 0 or more");
+        assert_eq!(integer("0", 1..=u64::MAX).unwrap_err().expected, "an integer of at least 1");
+        assert_eq!(integer("", 0..=u64::MAX).unwrap_err().expected, "an integer of at least 0");
     }
 
     #[test]
@@ -310,9 +357,9 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_kubernetes_made_of_a_service_is_explained() {
+    fn explains_a_port_that_kubernetes_sets_for_a_service() {
         let refusal = port("tcp://10.96.0.7:8081").unwrap_err();
-        assert!(refusal.hint.is_some_and(|hint| hint.contains("enableServiceLinks")), "{}", refusal.accepted);
+        assert!(refusal.hint.is_some_and(|hint| hint.contains("enableServiceLinks")), "{}", refusal.expected);
     }
 
     #[test]
@@ -324,6 +371,44 @@ mod tests {
         }
         for text in ["", "NaN", "nan", "inf", "-Infinity", "1e39", "0,8", "80%", "0.8 ", "x"] {
             assert!(ratio(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn levels_have_the_names_of_logrus() {
+        for (text, expected) in [
+            ("panic", None),
+            ("Fatal", None),
+            ("ERROR", Some(Level::ERROR)),
+            ("WARN", Some(Level::WARN)),
+            ("warning", Some(Level::WARN)),
+            ("iNFO", Some(Level::INFO)),
+            ("debug", Some(Level::DEBUG)),
+            ("trace", Some(Level::TRACE)),
+        ] {
+            assert_eq!(level(text), Ok(expected), "{text}");
+        }
+        for text in ["", "warnings", "err", "notice", "3", "off", "info "] {
+            assert!(level(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn header_names_are_those_of_http_and_keep_their_case() {
+        assert_eq!(header_name("RateLimit-Limit").as_deref(), Ok("RateLimit-Limit"));
+        for text in
+            ["", " ", "Rate Limit", "Limit:", ":path", "x\n", "x\r\ny: z", "Grenzwert-\u{fc}", "a,b", "(x)"]
+        {
+            assert!(header_name(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn paths_begin_with_a_slash() {
+        assert_eq!(url_path("/metrics/x%20y").as_deref(), Ok("/metrics/x%20y"));
+        assert_eq!(url_path("metrics").unwrap_err().hint.as_deref(), Some("write /metrics"));
+        for text in ["", "metrics", " /metrics", "/a b", "/a?b", "/a#b", "/\u{fc}", "/a\n"] {
+            assert!(url_path(text).is_err(), "{text:?}");
         }
     }
 

@@ -1,46 +1,43 @@
-//! Reads settings from the environment and gathers everything that is wrong with them.
+//! Reads settings from the environment, and collects all problems and warnings.
 //!
-//! A bad value does not end the reading: it is noted, and the default stands in for it, so that the others are
-//! checked too. The stand-in is never used, because one [`Problem`] makes the whole reading fail.
+//! An invalid value is noted and replaced by the default, so that the others are checked too. The replacement is never
+//! used, because one [`Problem`] fails the whole reading.
 
-use std::fmt;
+use std::{fmt, path::Path, time::Duration};
 
 use super::{
     parse::InvalidValue,
     variable::{Setting, Var},
-    vars,
 };
+
+/// The default timeout of Envoy's rate limit filter.
+const ENVOY_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// A setting that cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
     /// The variable's name.
     pub variable: &'static str,
-    /// Its value, without what may be secret.
+    /// Its value, without secrets.
     pub seen: Option<String>,
-    /// What is accepted.
-    pub accepted: String,
-    /// What to do about it.
-    pub hint: Option<String>,
+    /// The expected values.
+    pub invalid: InvalidValue,
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.variable)?;
-        if let Some(seen) = &self.seen {
-            write!(f, "={seen:?}")?;
-        }
-        write!(f, ": accepted is {}", self.accepted)?;
-        self.hint.iter().try_for_each(|hint| write!(f, "; {hint}"))
+        self.seen.iter().try_for_each(|seen| write!(f, "={seen:?}"))?;
+        write!(f, ": {}", self.invalid)
     }
 }
 
-/// A setting that is used, but hardly means what its author thinks.
+/// A setting that is used, but probably not as intended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Warning {
-    /// The variable's name, as it stands in the environment.
+    /// The variable's name in the environment.
     pub variable: String,
-    /// What happens, and what to do about it.
+    /// The effect, and what to do about it.
     pub message: String,
 }
 
@@ -50,18 +47,23 @@ impl fmt::Display for Warning {
     }
 }
 
-/// The environment, and what was found wrong in it so far.
 pub(super) struct Reader<'a> {
     env: &'a dyn Fn(&str) -> Option<String>,
-    /// `REDIS_…` means `REDIS_PERSECOND_…`, where the second Redis has such a variable.
+    exists: &'a dyn Fn(&Path) -> bool,
+    vars: &'static [&'static Var],
+    /// `REDIS_…` means `REDIS_PERSECOND_…` where the second Redis has such a variable.
     second_redis: bool,
     pub(super) problems: Vec<Problem>,
     pub(super) warnings: Vec<Warning>,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(env: &'a dyn Fn(&str) -> Option<String>) -> Self {
-        Self { env, second_redis: false, problems: Vec::new(), warnings: Vec::new() }
+    pub(super) fn new(
+        env: &'a dyn Fn(&str) -> Option<String>,
+        exists: &'a dyn Fn(&Path) -> bool,
+        vars: &'static [&'static Var],
+    ) -> Self {
+        Self { env, exists, vars, second_redis: false, problems: Vec::new(), warnings: Vec::new() }
     }
 
     /// Reads the variables of a Redis as those of the second one.
@@ -72,75 +74,121 @@ impl<'a> Reader<'a> {
         read
     }
 
-    /// The variable that is meant by this one.
-    pub(super) fn meant(&self, var: &'static Var) -> &'static Var {
+    /// The variable of the second Redis in place of this one, while its variables are read.
+    pub(super) fn effective(&self, var: &'static Var) -> &'static Var {
         let Some(rest) = var.name.strip_prefix("REDIS_").filter(|_| self.second_redis) else { return var };
         let of_second = |var: &&&Var| var.name.strip_prefix("REDIS_PERSECOND_") == Some(rest);
-        vars::ALL.iter().find(of_second).copied().unwrap_or(var)
+        self.vars.iter().find(of_second).copied().unwrap_or(var)
     }
 
-    /// The value of a setting. An empty one means the default, unless any text will do.
+    /// The value of a setting. An empty one means the default, unless the setting accepts any text.
     pub(super) fn read<T: Default>(&mut self, setting: &'static Setting<T>) -> T {
         let set = self.raw(setting).filter(|value| !value.is_empty() || (setting.parse)(value).is_ok());
-        let text = set.unwrap_or_else(|| self.meant(setting).default.to_owned());
+        let text = set.unwrap_or_else(|| self.effective(setting).default.to_owned());
         (setting.parse)(&text).unwrap_or_else(|invalid| {
-            self.refuse(setting, Some(text), invalid);
+            self.reject(setting, invalid);
             (setting.parse)(setting.default).unwrap_or_default()
         })
     }
 
-    /// The value as it is set, the empty one too.
     pub(super) fn raw(&self, var: &'static Var) -> Option<String> {
-        self.value_of(self.meant(var).name)
+        self.value_of(self.effective(var).name)
     }
 
-    /// True when the variable has a value that is not empty.
     pub(super) fn is_set(&self, var: &'static Var) -> bool {
         self.raw(var).is_some_and(|value| !value.is_empty())
     }
 
-    /// The value of a variable of this name, which may be made of another's value.
+    /// The value of a variable that is not in the table, because its name contains another's value.
     pub(super) fn value_of(&self, name: &str) -> Option<String> {
         (self.env)(name)
     }
 
-    /// The names of the variables that begin so and are set.
+    pub(super) fn exists(&self, path: &Path) -> bool {
+        (self.exists)(path)
+    }
+
+    /// The names of the variables with this prefix that are set.
     pub(super) fn set_with_prefix(&self, prefix: &str) -> Vec<&'static str> {
-        let names = vars::ALL.iter().filter(|&&var| var.name.starts_with(prefix) && self.is_set(var));
+        let names = self.vars.iter().filter(|&&var| var.name.starts_with(prefix) && self.is_set(var));
         names.map(|var| var.name).collect()
     }
 
-    /// The one of two settings that counts: the first where it is set.
-    pub(super) fn either<T>(
-        &self,
+    /// The value of the first setting if it is set, else of the second.
+    pub(super) fn either<T: Default>(
+        &mut self,
         first: &'static Setting<T>,
         second: &'static Setting<T>,
-    ) -> &'static Setting<T> {
-        if self.is_set(first) { first } else { second }
+    ) -> T {
+        let setting = if self.is_set(first) { first } else { second };
+        self.read(setting)
     }
 
-    /// True when the value of the variable was refused.
-    pub(super) fn is_refused(&self, var: &'static Var) -> bool {
-        let name = self.meant(var).name;
+    pub(super) fn is_rejected(&self, var: &'static Var) -> bool {
+        let name = self.effective(var).name;
         self.problems.iter().any(|problem| problem.variable == name)
     }
 
-    /// Notes a problem, once; what may be secret in the value is left out.
-    pub(super) fn refuse(&mut self, var: &'static Var, seen: Option<String>, invalid: InvalidValue) {
-        let InvalidValue { accepted, hint } = invalid;
-        let var = self.meant(var);
-        let seen = seen.and_then(|seen| var.shown(seen));
-        let problem = Problem { variable: var.name, seen, accepted, hint };
+    /// Notes a problem with the value, once.
+    pub(super) fn reject(&mut self, var: &'static Var, invalid: InvalidValue) {
+        let seen = self.raw(var).filter(|value| !value.is_empty());
+        let var = self.effective(var);
+        let problem = Problem { variable: var.name, seen: seen.and_then(|seen| var.shown(seen)), invalid };
         if !self.problems.contains(&problem) {
             self.problems.push(problem);
         }
     }
 
+    /// Notes a problem that other settings cause.
+    pub(super) fn conflict(&mut self, var: &'static Var, expected: &str, hint: impl Into<String>) {
+        self.reject(var, InvalidValue::new(expected).with_hint(hint));
+    }
+
     /// Notes a warning, once.
     pub(super) fn warn(&mut self, var: &'static Var, message: impl Into<String>) {
-        let warning = Warning { variable: self.meant(var).name.to_owned(), message: message.into() };
+        let warning = Warning { variable: self.effective(var).name.to_owned(), message: message.into() };
         if !self.warnings.contains(&warning) {
             self.warnings.push(warning);
+        }
+    }
+
+    /// Warns about each of these variables that is set: it has no effect.
+    pub(super) fn warn_unused(&mut self, vars: &[&'static Var], condition: &str) {
+        for var in vars.iter().filter(|&&var| self.is_set(var)).collect::<Vec<_>>() {
+            self.warn(var, format!("has no effect {condition}"));
+        }
+    }
+
+    /// Warns about the variables with this prefix that are set, on the variable that would enable them.
+    pub(super) fn warn_unused_prefix(&mut self, enabled_by: &'static Var, value: &str, prefix: &str) {
+        let set = self.set_with_prefix(prefix);
+        if !set.is_empty() {
+            self.warn(enabled_by, format!("is not {value}, so these have no effect: {}", set.join(", ")));
+        }
+    }
+
+    /// The time limit of an operation, whose default in the Go service is `go_default`.
+    pub(super) fn timeout(&mut self, setting: &'static Setting<Duration>, go_default: Duration) -> Duration {
+        let default = (setting.parse)(setting.default).unwrap_or_default();
+        let set = self.read(setting);
+        if set.is_zero() {
+            self.warn(setting, format!("0 would wait forever; using {default:?}"));
+            return default;
+        }
+        if set > ENVOY_TIMEOUT {
+            let default_of = if set == go_default { ", the Go service's default," } else { "" };
+            let message = format!(
+                "with {set:?}{default_of} a response may arrive after Envoy's timeout, {ENVOY_TIMEOUT:?} by default; \
+                 use {default:?}, or half of the `timeout` of Envoy's rate limit filter"
+            );
+            self.warn(setting, message);
+        }
+        set
+    }
+
+    pub(super) fn warn_outside_of_0_to_1(&mut self, var: &'static Var, share: f32) {
+        if !(0.0..=1.0).contains(&share) {
+            self.warn(var, format!("{share} is outside of 0 to 1"));
         }
     }
 }

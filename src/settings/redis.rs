@@ -1,91 +1,91 @@
-//! The settings of Redis, as the program relies on them.
+//! The settings of Redis: its servers and the connections to them.
 //!
-//! `read` makes them of variables: `place` and `url` say what `REDIS_URL` means, `login` who logs in, and how a URL is
-//! shown.
+//! Settings with which the Go service could not reach Redis are rejected. Those that it ignores are ignored here too, with
+//! a warning.
 
-mod login;
 mod place;
-mod read;
 #[cfg(test)]
 mod tests;
 mod url;
 
 use std::{fmt, time::Duration};
 
-pub use self::place::{RedisType, Socket};
-pub(super) use self::{
-    login::masked,
-    read::{pool_size, read},
+pub use super::{ClientTls as RedisTls, ServerAddress as RedisAddress, values::Secret};
+
+use self::url::{Login, Parsed};
+use super::{
+    HostPort,
+    reader::Reader,
+    tls::TlsVars,
+    values::{RedisType, Socket},
+    variable::{Setting, Var},
+    vars::{self, RedisVars, SecondRedis},
 };
 
-pub use super::{ClientTls as RedisTls, ServerAddress as RedisAddress};
-
-use super::HostPort;
-
-/// Redis as a store of counters.
+/// Redis as the store of counters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Redis {
-    /// Where counters are, but those of seconds if they have a Redis of their own.
+    /// Counters, except those in `per_second`.
     pub main: RedisPool,
-    /// Where the counters of limits per second are, when they are kept apart.
+    /// Counters of limits per second, if they have their own Redis.
     pub per_second: Option<RedisPool>,
     /// The service is unhealthy while it has no connection.
     pub unhealthy_without: bool,
-    /// How far apart the attempts to reach a Redis are that was never reached.
+    /// Delays between attempts to connect until the first success.
     pub startup: Startup,
 }
 
-/// How long is waited for a Redis that was never reached since the start.
+/// Delays between attempts to connect until the first success.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Startup {
-    /// The pause after the first attempt.
+    /// The first delay.
     pub initial_interval: Duration,
-    /// The longest pause.
+    /// The maximum delay.
     pub max_interval: Duration,
-    /// After this the service stops; none retries for ever.
+    /// The time after which the service stops; `None` retries forever.
     pub give_up_after: Option<Duration>,
 }
 
 /// One Redis: a server, or several that act as one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RedisPool {
-    /// Where it is.
+    /// Its servers.
     pub servers: RedisServers,
-    /// Who we are to it.
+    /// The login to its servers.
     pub credentials: Option<Credentials>,
     /// The number of the database.
     pub database: u32,
-    /// TLS, if it is spoken.
+    /// TLS, if enabled.
     pub tls: Option<RedisTls>,
-    /// Connections to each server, at most; one at least.
+    /// Maximum number of connections to each server; at least one.
     pub connections: usize,
-    /// How long an operation may take, from the question to the answer.
+    /// The time limit of an operation, from request to response.
     pub timeout: Duration,
-    /// How long connecting may take, with TLS and the log-in.
+    /// The time limit for connecting, including TLS and authentication.
     pub connect_timeout: Duration,
-    /// How long what is to be asked is gathered before it is sent; zero sends at once.
+    /// The time to gather checks before they are sent; zero sends at once.
     pub pipeline_window: Duration,
-    /// Checks that may wait for one connection; one at least.
+    /// Maximum number of checks queued per connection; at least one.
     pub max_queued: usize,
 }
 
-/// Which servers are one Redis.
+/// The servers of one Redis.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RedisServers {
     /// One server.
     Single(RedisAddress),
-    /// A master that sentinels know.
+    /// A master, found through sentinels.
     Sentinel {
-        /// What the sentinels call it.
+        /// Its name.
         master: String,
-        /// Where they are; one at least.
+        /// The sentinels; at least one.
         sentinels: Vec<HostPort>,
-        /// Who we are to them.
+        /// The login to the sentinels.
         credentials: Option<Credentials>,
     },
     /// Masters that share the keys.
     Cluster {
-        /// Some of them; one at least.
+        /// Some of them; at least one.
         seeds: Vec<HostPort>,
     },
 }
@@ -102,21 +102,156 @@ impl fmt::Display for RedisServers {
     }
 }
 
-/// A name and a password.
+/// A user and a password.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Credentials {
-    /// The user; none is the one that Redis calls `default`.
+    /// The user; `None` is Redis's user `default`.
     pub user: Option<String>,
-    /// Their password.
+    /// The password.
     pub password: Secret,
 }
 
-/// What must never be printed.
-#[derive(Clone, PartialEq, Eq, Default)]
-pub struct Secret(pub String);
+/// The default of `REDIS_TIMEOUT` in the Go service.
+const GO_TIMEOUT: Duration = Duration::from_secs(10);
 
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
+/// TLS to both.
+const TLS: TlsVars = TlsVars {
+    ca: &vars::REDIS_TLS_CACERT,
+    certificate: &vars::REDIS_TLS_CLIENT_CERT,
+    key: &vars::REDIS_TLS_CLIENT_KEY,
+    enabled_by: "REDIS_TLS=true or rediss:// in REDIS_URL",
+};
+
+/// The settings of Redis; `None` if a URL was rejected.
+pub(super) fn read(reader: &mut Reader<'_>) -> Option<Redis> {
+    let set = RedisVars::read(reader);
+    let (unhealthy_without, startup) = (set.unhealthy_without, startup(reader, &set));
+    let mut uses_tls = false;
+    let main = pool(reader, set, "/var/run/nutcracker/ratelimit.sock", &mut uses_tls);
+    let has_second = SecondRedis::read(reader).is_on;
+    let per_second = has_second.then(|| {
+        reader.of_second_redis(|reader| {
+            let set = RedisVars::read(reader);
+            pool(reader, set, "/var/run/nutcracker/ratelimitpersecond.sock", &mut uses_tls)
+        })
+    });
+    if !has_second {
+        reader.warn_unused_prefix(&vars::REDIS_PERSECOND, "true", "REDIS_PERSECOND_");
+    }
+    TLS.check_files(reader, uses_tls);
+    if uses_tls {
+        TLS.reject_half_identity(reader);
+    }
+    let per_second = match per_second {
+        Some(pool) => Some(pool?),
+        None => None,
+    };
+    Some(Redis { main: main?, per_second, unhealthy_without, startup })
+}
+
+/// One Redis, whose URL in the Go service is `go_default` by default. `uses_tls` becomes true if TLS is enabled.
+fn pool(
+    reader: &mut Reader<'_>,
+    set: RedisVars,
+    go_default: &'static str,
+    uses_tls: &mut bool,
+) -> Option<RedisPool> {
+    read_unused(reader);
+    *uses_tls |= set.use_tls;
+    let skip_hostname = reader.read(&vars::REDIS_TLS_SKIP_HOSTNAME_VERIFICATION);
+    let tls = RedisTls { skip_hostname, ..TLS.read(reader) };
+    let timeout = reader.timeout(&vars::REDIS_TIMEOUT, GO_TIMEOUT);
+    if set.pipeline_window >= timeout && !reader.is_rejected(&vars::REDIS_TIMEOUT) {
+        let expected = format!("less than {} ({timeout:?})", reader.effective(&vars::REDIS_TIMEOUT).name);
+        let hint = "checks that are gathered for so long would time out";
+        reader.conflict(&vars::REDIS_PIPELINE_WINDOW, &expected, hint);
+    }
+    let Parsed { at: servers, login, database, tls: is_tls_url } = servers(reader, &set, go_default)?;
+    let (servers, login) = logins(reader, &set, servers, login);
+    *uses_tls |= is_tls_url;
+    let tls = (set.use_tls || is_tls_url).then_some(tls);
+    if tls.is_some() && matches!(servers, RedisServers::Single(RedisAddress::Unix(_))) {
+        reader.conflict(&vars::REDIS_TLS, "false", "Redis does not support TLS over a unix socket");
+    }
+    Some(RedisPool {
+        servers,
+        credentials: login.credentials(),
+        database,
+        tls,
+        connections: set.connections,
+        timeout,
+        connect_timeout: set.connect_timeout,
+        pipeline_window: set.pipeline_window,
+        max_queued: set.max_queued,
+    })
+}
+
+fn servers(
+    reader: &mut Reader<'_>,
+    set: &RedisVars,
+    go_default: &'static str,
+) -> Option<Parsed<RedisServers>> {
+    if set.kind != RedisType::Single && set.socket_type == Some(Socket::Unix) {
+        let message = "is ignored: connections to sentinels and clusters use TCP";
+        reader.warn(&vars::REDIS_SOCKET_TYPE, message);
+    }
+    let servers = match set.url.trim() {
+        "" => Err(place::invalid(set.kind, format!("set it; the Go service's default is {go_default}"))),
+        url => place::servers(url, set.kind, set.socket_type, reader),
+    };
+    servers.map_err(|invalid| reader.reject(&vars::REDIS_URL, invalid)).ok()
+}
+
+/// The servers with the sentinels' credentials, and the login to the servers themselves.
+fn logins(
+    reader: &mut Reader<'_>,
+    set: &RedisVars,
+    servers: RedisServers,
+    of_url: Login,
+) -> (RedisServers, Login) {
+    let own = Login::of_auth(&set.auth);
+    let RedisServers::Sentinel { master, sentinels, .. } = servers else {
+        let kind = reader.effective(&vars::REDIS_TYPE).name;
+        reader.warn_unused(&[&vars::REDIS_SENTINEL_AUTH], &format!("without {kind}=SENTINEL"));
+        let login = own.or(of_url);
+        warn_about_missing_password(reader, &vars::REDIS_AUTH, &login);
+        return (servers, login);
+    };
+    let of_sentinels = Login::of_auth(&set.sentinel_auth).or(of_url);
+    warn_about_missing_password(reader, &vars::REDIS_AUTH, &own);
+    warn_about_missing_password(reader, &vars::REDIS_SENTINEL_AUTH, &of_sentinels);
+    (RedisServers::Sentinel { master, sentinels, credentials: of_sentinels.credentials() }, own)
+}
+
+fn warn_about_missing_password(reader: &mut Reader<'_>, auth: &'static Var, login: &Login) {
+    if !login.user.is_empty() && login.password.0.is_empty() {
+        reader.warn(auth, "a user without a password; write user:password, here or in the URL");
+    }
+}
+
+/// The delays between attempts. Zero means the default, and a default maximum is raised to the first delay.
+fn startup(reader: &Reader<'_>, set: &RedisVars) -> Startup {
+    let or_default = |set: Duration, setting: &Setting<Duration>| {
+        if set.is_zero() { (setting.parse)(setting.default).unwrap_or_default() } else { set }
+    };
+    let initial = or_default(set.startup_initial, &vars::REDIS_STARTUP_INITIAL_INTERVAL);
+    let max = or_default(set.startup_max, &vars::REDIS_STARTUP_MAX_INTERVAL);
+    let max = if reader.is_set(&vars::REDIS_STARTUP_MAX_INTERVAL) { max } else { max.max(initial) };
+    let give_up_after = set.startup_give_up_after;
+    Startup {
+        initial_interval: initial.min(max),
+        max_interval: max,
+        give_up_after: (!give_up_after.is_zero()).then_some(give_up_after),
+    }
+}
+
+/// Checks the variables that the Go service parses and that have no effect.
+fn read_unused(reader: &mut Reader<'_>) {
+    reader.read(&vars::REDIS_PIPELINE_LIMIT);
+    reader.read(&vars::REDIS_CLUSTER_PIPELINE_PARALLELISM);
+    let on_empty = reader.read(&vars::REDIS_POOL_ON_EMPTY_BEHAVIOR);
+    if ["CREATE", "ERROR"].iter().any(|known| on_empty.eq_ignore_ascii_case(known)) {
+        let message = "has no effect: REDIS_MAX_QUEUED bounds the queue of a connection";
+        reader.warn(&vars::REDIS_POOL_ON_EMPTY_BEHAVIOR, message);
     }
 }

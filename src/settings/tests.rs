@@ -1,12 +1,13 @@
-//! What whole environments come to.
+//! The settings of whole environments.
 
+mod answers;
 mod sinks;
 mod store;
 mod wrong;
 
 use std::{cell::RefCell, collections::BTreeSet, time::Duration};
 
-use tracing::level_filters::LevelFilter;
+use tracing::Level;
 
 use super::*;
 
@@ -17,7 +18,7 @@ fn read(set: &[(&str, &str)]) -> Outcome {
     read_on(set, &[])
 }
 
-/// The same where these paths exist.
+/// The same environment where these paths exist.
 fn read_on(set: &[(&str, &str)], paths: &[&str]) -> Outcome {
     let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
     Settings::read(&env, &|path| paths.iter().any(|there| Path::new(there) == path), 3)
@@ -37,22 +38,22 @@ fn problems(set: &[(&str, &str)]) -> Vec<String> {
 
 #[test]
 fn the_variables_of_the_table_are_those_that_are_read() {
-    let asked = RefCell::new(BTreeSet::new());
+    let read = RefCell::new(BTreeSet::new());
     let env = |name: &str| {
-        asked.borrow_mut().insert(name.to_owned());
-        // Those of a collector mean nothing, and may mean others, where nothing is traced.
+        read.borrow_mut().insert(name.to_owned());
+        // Those of a collector are read only with tracing.
         (name == "TRACING_ENABLED").then(|| "true".to_owned())
     };
     assert!(Settings::read(&env, &|_| false, 1).is_ok());
     let known: BTreeSet<_> = vars::ALL.iter().map(|var| var.name.to_owned()).collect();
-    assert_eq!(asked.into_inner(), known);
+    assert_eq!(read.into_inner(), known);
 }
 
 #[test]
-fn an_empty_environment_is_served_without_a_warning() {
+fn an_empty_environment_has_no_warnings() {
     let (settings, warnings) = read(&[]).unwrap();
     assert_eq!(warnings, []);
-    assert_eq!(settings.server.listen(), GrpcListen::Tcp(HostPort { host: "0.0.0.0".into(), port: 8081 }));
+    assert_eq!(settings.server.listen(), ServerAddress::Tcp(HostPort { host: "0.0.0.0".into(), port: 8081 }));
     assert_eq!(settings.server.workers, 3);
     assert_eq!(settings.server.max_connection_age, Duration::from_secs(86_400));
     assert_eq!(settings.http.listen().to_string(), "0.0.0.0:8080");
@@ -64,26 +65,27 @@ fn an_empty_environment_is_served_without_a_warning() {
     assert_eq!(settings.store.expiration_jitter_max, Duration::from_secs(300));
     assert!((settings.store.near_limit_ratio - 0.8).abs() < f32::EPSILON);
     assert!(!settings.answers.headers);
-    let prometheus = settings.stats.prometheus.unwrap();
-    assert_eq!((prometheus.listen.to_string(), &*prometheus.path), (":9090".into(), "/metrics"));
-    assert_eq!(settings.log, Log { level: LogLevel(LevelFilter::INFO), format: LogFormat::Text });
+    assert!(settings.metrics.use_prometheus);
+    assert_eq!(settings.metrics.prometheus_address.to_string(), ":9090");
+    assert_eq!(settings.metrics.prometheus_path, "/metrics");
+    assert_eq!(settings.log, Log { level: Some(Level::INFO), format: LogFormat::Text });
 }
 
 #[test]
-fn every_variable_takes_its_default_when_it_is_set_to_it() {
+fn every_variable_accepts_its_default() {
     let table: Vec<_> = vars::ALL.iter().map(|var| (var.name, var.default)).collect();
     let (mut written_out, warnings) = read(&table).unwrap();
     assert_eq!(warnings, []);
     assert!(!written_out.is_backend_default);
     written_out.is_backend_default = true;
-    // What is set to its default is asked for all the same.
-    written_out.stats.sinks.statsd = settings(&[]).stats.sinks.statsd;
+    // A variable that is set to its default counts as set.
+    written_out.sinks.statsd = settings(&[]).sinks.statsd;
     written_out.admin = settings(&[]).admin;
     assert_eq!(written_out, settings(&[]));
 }
 
 #[test]
-fn an_empty_value_is_the_default_but_of_texts() {
+fn an_empty_value_is_the_default_except_for_texts() {
     let empty: Vec<_> = vars::ALL.iter().map(|var| (var.name, "")).collect();
     let (read, warnings) = read(&empty).unwrap();
     assert_eq!(warnings, []);
@@ -91,11 +93,11 @@ fn an_empty_value_is_the_default_but_of_texts() {
     assert_eq!((&*read.rules.root, &*read.rules.app_directory), (Path::new("."), ""));
     assert!(read.is_backend_default);
     assert_eq!(read.log, settings(&[]).log);
-    assert_eq!(read.stats, settings(&[]).stats);
+    assert_eq!((read.metrics, read.sinks), (settings(&[]).metrics, settings(&[]).sinks));
 }
 
 #[test]
-fn istios_sample_is_served() {
+fn accepts_istios_sample() {
     let sample = [
         ("LOG_LEVEL", "debug"),
         ("REDIS_SOCKET_TYPE", "tcp"),
@@ -113,7 +115,7 @@ fn istios_sample_is_served() {
     assert_eq!((&*read.rules.root, &*read.rules.subdirectory), (Path::new("/data"), "ratelimit"));
     assert!(read.rules.ignore_dot_files && !read.rules.watch_root);
     assert!(matches!(read.backend, Backend::Redis(_)) && !read.is_backend_default);
-    assert_eq!(read.log.level, LogLevel(LevelFilter::DEBUG));
+    assert_eq!(read.log.level, Some(Level::DEBUG));
     assert_eq!(warnings(&sample), [""; 0]);
     let in_memory = [&sample[..], &[("BACKEND_TYPE", "memory")]].concat();
     assert_eq!(settings(&in_memory).backend, Backend::Memory);
@@ -121,13 +123,13 @@ fn istios_sample_is_served() {
 }
 
 #[test]
-fn a_unix_socket_takes_the_place_of_the_port() {
+fn a_unix_socket_replaces_the_port() {
     let read = settings(&[("GRPC_UDS", "/run/rl.sock"), ("GRPC_PORT", "8080")]);
-    assert_eq!(read.server.listen(), GrpcListen::Unix("/run/rl.sock".into()));
+    assert_eq!(read.server.listen(), ServerAddress::Unix("/run/rl.sock".into()));
 }
 
 #[test]
-fn rules_of_the_working_directory_are_found_where_nothing_else_is() {
+fn uses_rules_in_the_working_directory_if_the_default_root_is_missing() {
     let (usual, here) = ("/srv/runtime_data/current", "./config");
     let root = |set: &[(&str, &str)], paths: &[&str]| {
         let (settings, warnings) = read_on(set, paths).unwrap();
@@ -142,7 +144,7 @@ fn rules_of_the_working_directory_are_found_where_nothing_else_is() {
 }
 
 #[test]
-fn workers_are_as_many_as_cores_unless_set() {
+fn workers_default_to_the_number_of_cores() {
     assert_eq!(settings(&[("GRPC_WORKERS", "0")]).server.workers, 3);
     assert_eq!(settings(&[("GRPC_WORKERS", "7")]).server.workers, 7);
     let on_none = Settings::read(&|_| None, &|_| false, 0).unwrap().0;
@@ -150,7 +152,7 @@ fn workers_are_as_many_as_cores_unless_set() {
 }
 
 #[test]
-fn headers_are_named_when_they_are_wanted() {
+fn reads_the_names_of_headers() {
     let read = settings(&[("LIMIT_RESPONSE_HEADERS_ENABLED", "1"), ("LIMIT_LIMIT_HEADER", "X-Limit")]);
     let Answers { headers, limit_header, remaining_header, reset_header, .. } = read.answers;
     assert!(headers);

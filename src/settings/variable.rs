@@ -1,58 +1,77 @@
-//! One environment variable, and the macro that makes a table of them.
-//!
-//! [`vars`](super::vars) is that table.
+//! An environment variable, and the macro that declares a table of them: [`vars`](super::vars).
 
 use std::ops::Deref;
 
-use super::{parse::InvalidValue, redis};
+use super::parse::InvalidValue;
 
-/// What is known of an environment variable, whatever the type of its value.
+/// An environment variable, whatever the type of its value.
 #[derive(Debug)]
 pub struct Var {
     /// The name in the environment.
     pub name: &'static str,
     /// The heading of its group in the documentation.
     pub group: &'static str,
-    /// The value when it is not set, as it would be written.
+    /// The default, as it would be set.
     pub default: &'static str,
-    /// What it does, in a sentence of Markdown or two.
+    /// Its meaning, in Markdown.
     pub doc: &'static str,
-    /// How much of a value may be shown.
+    /// The part of a value that may be shown.
     pub secrecy: Secrecy,
 }
 
 impl Var {
-    /// The part of a value that may be shown, if any.
     pub(super) fn shown(&self, value: String) -> Option<String> {
         match self.secrecy {
             Secrecy::Public => Some(value),
-            Secrecy::Login => Some(redis::masked(&value)),
+            Secrecy::Login => Some(masked(&value)),
             Secrecy::Secret => None,
         }
     }
 }
 
-/// How much of a value may be shown.
+/// The part of a value that may be shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Secrecy {
     /// All of it.
     Public,
-    /// An address without the login in it.
+    /// An address without its login.
     Login,
     /// Nothing.
     Secret,
 }
 
+/// A value of `REDIS_URL` without anything that may be a password.
+pub(super) fn masked(text: &str) -> String {
+    let begin = text.find("://").map_or(0, |at| at + "://".len());
+    let (scheme, rest) = text.split_at(begin);
+    let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+    if query.is_some_and(|query| query.contains('@')) {
+        return format!("{scheme}***");
+    }
+    let (login, hosts) = rest.rsplit_once('@').map_or(("", rest), |(_, hosts)| ("***@", hosts));
+    let is_plain = scheme.is_empty() && login.is_empty();
+    let hosts = if is_plain || looks_like_hosts(hosts) { hosts } else { "***" };
+    format!("{scheme}{login}{hosts}{}", query.map_or("", |_| "?***"))
+}
+
+/// False if a URL may lack its host, so that a password is in the place of the port.
+fn looks_like_hosts(text: &str) -> bool {
+    let is_port =
+        |text: &str| text.split('/').next().unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit());
+    text.split(',').all(|one| {
+        let at = one.split_once("://").map_or(one, |(_, at)| at);
+        let after_ipv6 = at.rsplit(']').next().unwrap_or(at);
+        after_ipv6.split_once(':').is_none_or(|(_, port)| is_port(port))
+    })
+}
+
 /// A variable whose value is a `T`.
 pub struct Setting<T> {
     pub(super) var: Var,
-    pub(super) parse: Parse<T>,
+    pub(super) parse: fn(&str) -> Result<T, InvalidValue>,
 }
 
-/// Reads a value, or says why it is refused.
-pub(super) type Parse<T> = fn(&str) -> Result<T, InvalidValue>;
-
-/// A setting stands for its variable wherever the type of its value does not matter.
+/// A setting is passed as its variable where the type of the value does not matter.
 impl<T> Deref for Setting<T> {
     type Target = Var;
 
@@ -61,8 +80,7 @@ impl<T> Deref for Setting<T> {
     }
 }
 
-/// Makes of each row a static [`Setting`], so that a misspelt name does not compile, of each group a struct with the
-/// fields that its rows name, and of all rows together `ALL`.
+/// Declares a static [`Setting`] for each row, a struct for each group with the fields that its rows name, and `ALL`.
 macro_rules! table {
     (@secrecy) => { Secrecy::Public };
     (@secrecy login) => { Secrecy::Login };

@@ -1,37 +1,36 @@
-//! The table of every environment variable, by groups: a row has the variable's name, the field that holds its value
-//! with its type, the default, how a value is read where its type alone does not say it (`as`), and what it does.
+//! The table of every environment variable, in groups. A row has the name, the field that holds the value with its type,
+//! the default, a parser if the type has several (`as`), and the description.
 //!
-//! Everything about a variable comes from its row: its value and what is refused (`Reader::read`), `tollgate
-//! settings`, docs/settings.md, whether a misspelt name is recognised, and whether a value is masked (`secret`, or
-//! `login` for an address that may hold one). Names are those of the Go service where it has the variable.
+//! A row defines everything about its variable: parsing and validation (`Reader::read`), `tollgate settings`,
+//! docs/settings.md, suggestions for misspelt names, and masking (`secret`, or `login` for an address that may contain
+//! one). Names are those of the Go service where it has the variable.
 
 use std::{path::PathBuf, time::Duration};
 
 use http::HeaderMap;
+use tracing::Level;
 
 pub use super::variable::{Secrecy, Setting, Var};
 use super::{
-    GrpcServer, HostPort, KeyFormat, KeyValues, LogFormat, Logged, ServerAddress, address, admin, answers,
-    backend::BackendType,
-    decisions, duration, memcached,
-    names::{self, LogLevel},
+    address::{self, HostPort, ServerAddress},
+    duration,
     parse::{self, at_least},
     reader::Reader,
-    redis::{self, RedisType, Socket},
-    sinks::{self, SinkAddress, Tags},
-    spans,
+    values::{
+        self, BackendType, GrpcServer, KeyFormat, KeyValues, LogFormat, Logged, RedisType, RulesSource,
+        SinkAddress, Socket, SpanProtocol, StatsdProtocol, Tags,
+    },
     variable::table,
-    xds::{self, RulesSource},
 };
 use crate::{
     limiter::template::Template,
     rules::{CountingMode, OnStoreFailure},
 };
 
-/// The largest number of 32 bits: the length before a message of gRPC, and fields of HTTP/2.
+/// The maximum of the length before a gRPC message, and of HTTP/2 fields.
 const BITS_32: u64 = u32::MAX as u64;
 
-/// In seconds. It keeps expiries far from where they would overflow.
+/// In seconds. Expiries below it cannot overflow.
 const CENTURY: u64 = 100 * 365 * 86_400;
 
 /// In milliseconds.
@@ -86,7 +85,7 @@ table! {
             unhealthy, and closing the listeners.";
         SHUTDOWN_TIMEOUT shutdown_timeout: Duration = "30s", "Time for open requests after that.";
     }
-    /// TLS on the gRPC port, on or off.
+    /// TLS on the gRPC port.
     pub(super) GrpcTlsFiles in "TLS on the gRPC port" {
         GRPC_SERVER_USE_TLS is_on: bool = "false", "Enables TLS 1.2 and 1.3. Plaintext connections are \
             rejected.";
@@ -125,9 +124,9 @@ table! {
         DEBUG_PORT debug_port: u16 = "6070", "Debug port, for `/rlconfig` and `/stats`; `0` takes any free \
             one.";
     }
-    /// The admin API, on or off.
+    /// The admin API.
     pub AdminVars in "Admin API" {
-        ADMIN_ADDR address: Option<HostPort> = "127.0.0.1:6071" as admin::address, "Address of the admin API \
+        ADMIN_ADDR address: Option<HostPort> = "127.0.0.1:6071" as values::admin_address, "Address of the admin API \
             and its page: `host:port`, or `off`. On anything but a loopback address it needs \
             `ADMIN_TOKEN_FILE`. If it is unset and the port is taken, the service runs without it.";
         ADMIN_UDS socket: Option<PathBuf> = "", "Path of a unix socket for the admin API; replaces the port.";
@@ -138,12 +137,12 @@ table! {
         ADMIN_USE_TLS tls: bool = "false", "Serves the admin API with the gRPC port's TLS: \
             `GRPC_SERVER_TLS_CERT`, and client certificates if `GRPC_CLIENT_TLS_CACERT` is set.";
     }
-    /// What is kept and shown of decisions.
-    pub(super) DecisionVars in "Decisions" {
+    /// How decisions are logged and shown.
+    pub Decisions in "Decisions" {
         KEY_VALUES key_values: KeyValues = "plain", "How values of descriptors appear in the admin API, on \
             its page, in the log of decisions and in `METRICS_TOP_KEYS`: `plain`, `hashed`, the first 16 \
             digits of their SHA-256, or `hidden`.";
-        DECISION_LOG logged: Option<Logged> = "off" as decisions::logged, "Logs decisions as JSON lines: \
+        DECISION_LOG logged: Option<Logged> = "off", "Logs decisions as JSON lines: \
             `refused`, or `sampled:` and a share, such as `sampled:0.01`; `off` logs none. At most 2,500 a \
             second per worker; more are counted as dropped.";
         DECISION_LOG_FILE file: Option<PathBuf> = "", "Path of the file they are appended to; standard output \
@@ -176,9 +175,9 @@ table! {
         HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED healthy_with_at_least_one: bool = "false", "Unhealthy \
             while no rules are loaded.";
     }
-    /// The control plane, used or not.
+    /// The control plane.
     pub(super) ControlPlane in "Rules from a control plane (xDS)" {
-        CONFIG_GRPC_XDS_SERVER_URL server: ServerAddress = "localhost:18000" as xds::server, "Address of \
+        CONFIG_GRPC_XDS_SERVER_URL server: ServerAddress = "localhost:18000" as values::xds_server, "Address of \
             the control plane: `host:port`, or `unix:` and the path of a socket.";
         CONFIG_GRPC_XDS_NODE_ID node_id: String = "default", "Node id sent to the control plane.";
         CONFIG_GRPC_XDS_NODE_METADATA node_metadata: String = "", "Node metadata sent to the control \
@@ -198,14 +197,14 @@ table! {
         XDS_CLIENT_BACKOFF_INITIAL_INTERVAL backoff_initial: Duration = "10s", "First delay after a stream \
             was closed.";
         XDS_CLIENT_BACKOFF_MAX_INTERVAL backoff_max: Duration = "60s", "Maximum delay.";
-        XDS_CLIENT_BACKOFF_RANDOM_FACTOR backoff_factor: f64 = "0.5" as xds::factor, "Backoff multiplier, \
+        XDS_CLIENT_BACKOFF_RANDOM_FACTOR backoff_factor: f64 = "0.5" as values::backoff_factor, "Backoff multiplier, \
             as in the Go service. Values of 1 or less disable growth.";
         XDS_CLIENT_BACKOFF_JITTER backoff_jitter: bool = "true", "Multiplies each delay by a random 0.5 to \
             1, so that replicas do not reconnect together.";
         XDS_CLIENT_KEEPALIVE_INTERVAL keepalive_interval: Duration = "6m", "Idle time after which the \
             control plane is pinged. Servers of gRPC's libraries disconnect clients that ping within five \
             minutes. `0` is never; TCP keepalive detects a dead peer within a minute anyway.";
-        XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES max_message_bytes: usize = "67108864" as xds::message_bytes,
+        XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES max_message_bytes: usize = "67108864" as values::xds_message_bytes,
             "Maximum size of a response; `0` is the default. The default of the Go service is 4 MiB.";
     }
     /// How hits are counted.
@@ -244,7 +243,7 @@ table! {
             that use the same Redis, and lists those replicas; shares resets with those that use the same memcached. \
             Without it, overrides are as without Redis.";
     }
-    /// A Redis, or the second one.
+    /// A Redis: the first or the second one.
     pub(super) RedisVars in "Redis" {
         REDIS_URL url: String = "", "Address of Redis: `host:port`, the path of a unix socket, or a URL \
             `redis://user:password@host:port/database`, `rediss://` for TLS. With `REDIS_TYPE=SENTINEL` \
@@ -267,7 +266,7 @@ table! {
             decides.";
         REDIS_CONNECT_TIMEOUT connect_timeout: Duration = "300ms" as duration::positive, "Time limit for \
             connecting, including TLS and authentication; for the second Redis too.";
-        REDIS_POOL_SIZE connections: usize = "10" as redis::pool_size, "Maximum number of connections to \
+        REDIS_POOL_SIZE connections: usize = "10" as values::redis_pool_size, "Maximum number of connections to \
             each server; `0` is 4, as in the Go service.";
         REDIS_MAX_QUEUED max_queued: usize = "8192" as at_least::<1>, "Maximum number of checks queued per \
             connection; more fail at once. For the second Redis too.";
@@ -288,7 +287,7 @@ table! {
             queue.";
         REDIS_POOL_ON_EMPTY_WAIT_DURATION: String = "", "No effect: `REDIS_TIMEOUT` bounds the wait.";
     }
-    /// Whether there is a second Redis; `RedisVars` reads its variables.
+    /// The second Redis, whose variables `RedisVars` reads.
     pub(super) SecondRedis in "A second Redis, for limits per second" {
         REDIS_PERSECOND is_on: bool = "false", "Counts limits with the unit `second` in a second Redis, \
             configured by the variables below.";
@@ -306,12 +305,12 @@ table! {
         REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR: String = "WAIT", "No effect.";
         REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION: String = "", "No effect.";
     }
-    /// memcached, used or not.
+    /// memcached.
     pub(super) MemcachedVars in "Memcached" {
-        MEMCACHE_HOST_PORT servers: Vec<ServerAddress> = "" as memcached::servers, "Servers, \
+        MEMCACHE_HOST_PORT servers: Vec<ServerAddress> = "" as values::memcached_servers, "Servers, \
             `host:port,host:port,…`; the default port is 11211, and a path is a unix socket. Their order \
             determines which server has a key, as in the Go service.";
-        MEMCACHE_SRV srv: Option<String> = "" as memcached::srv, "DNS SRV record that lists the servers, \
+        MEMCACHE_SRV srv: Option<String> = "" as |text| parse::optional(text, values::memcached_srv), "DNS SRV record that lists the servers, \
             `_memcache._tcp.example.com`; replaces `MEMCACHE_HOST_PORT`.";
         MEMCACHE_SRV_REFRESH srv_refresh: Duration = "0", "Interval at which the SRV record is resolved \
             again; `0` is never after the first answer.";
@@ -332,7 +331,7 @@ table! {
         MEMCACHE_MAX_IDLE_CONNS: () = "2" as parse::unused_integer, "No effect: each worker \
             thread keeps one connection to each server.";
     }
-    /// What responses contain.
+    /// The content of responses.
     pub Answers in "Responses" {
         SHADOW_MODE shadow_mode: bool = "false", "Allows every request; requests over their limit are \
             counted.";
@@ -348,22 +347,22 @@ table! {
             the remaining hits.";
         LIMIT_RESET_HEADER reset_header: String = "RateLimit-Reset", "Name of the header with the seconds \
             until the reset.";
-        LIMIT_RETRY_AFTER_HEADER retry_after_header: Option<String> = "" as names::optional_header, "Name \
+        LIMIT_RETRY_AFTER_HEADER retry_after_header: Option<String> = "" as |text| parse::optional(text, parse::header_name), "Name \
             of a header, such as `Retry-After`, with the seconds until a rejected request would be \
             allowed.";
         LIMIT_POLICY_HEADERS policy_headers: bool = "false", "Adds `RateLimit-Policy` and `RateLimit` to \
             responses, as in the IETF draft.";
-        OVER_LIMIT_BODY over_limit_body: Option<Template> = "" as answers::body, "Body of over-limit \
+        OVER_LIMIT_BODY over_limit_body: Option<Template> = "", "Body of over-limit \
             responses for rules without `over_limit_body`: JSON if it begins with a brace or a bracket, \
             else text. Placeholders: `{limit}`, `{unit}`, `{remaining}`, `{retry_after}` and `{rule}`.";
     }
     /// The metrics port and the sinks.
-    pub(super) Metrics in "Metrics" {
+    pub Metrics in "Metrics" {
         USE_PROMETHEUS use_prometheus: bool = "true", "Serves metrics to Prometheus; off by default in the \
             Go service.";
-        PROMETHEUS_ADDR prometheus_address: HostPort = ":9090" as address::host_port, "Address of the \
+        PROMETHEUS_ADDR prometheus_address: HostPort = ":9090", "Address of the \
             metrics port, as `host:port`; without a host, all addresses.";
-        PROMETHEUS_PATH prometheus_path: String = "/metrics" as names::url_path, "Path of the metrics.";
+        PROMETHEUS_PATH prometheus_path: String = "/metrics" as parse::url_path, "Path of the metrics.";
         PROMETHEUS_MAPPER_YAML mapper: Option<PathBuf> = "", "Path of a file in the format of \
             `statsd_exporter` that maps names and labels; a missing file has no effect.";
         PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS response_time_in_milliseconds: bool = "false", "Response \
@@ -377,11 +376,11 @@ table! {
             `USE_PROMETHEUS` or `USE_DOG_STATSD` is true, and a refused connection is not a warning.";
         STATSD_HOST statsd_host: String = "localhost" as address::host, "Host of statsd.";
         STATSD_PORT statsd_port: u16 = "8125", "Port of statsd.";
-        STATSD_PROTOCOL statsd_protocol: sinks::Protocol = "tcp", "`tcp` as in the Go service, `udp`, or \
+        STATSD_PROTOCOL statsd_protocol: StatsdProtocol = "tcp", "`tcp` as in the Go service, `udp`, or \
             the path of a unix socket, which replaces host and port.";
         USE_DOG_STATSD use_dog_statsd: bool = "false", "Sends metrics with tags, in the format of \
             Datadog's agent.";
-        DOG_STATSD_ADDR dog_statsd_address: Option<SinkAddress> = "" as sinks::dog_address, "Address of \
+        DOG_STATSD_ADDR dog_statsd_address: Option<SinkAddress> = "", "Address of \
             the agent: `host:port` (UDP), or the path of its unix socket; defaults to `STATSD_HOST` and \
             `STATSD_PORT`.";
         USE_DOG_STATSD_MOGRIFIERS mogrifiers: String = "", "Comma-separated names of rules that turn parts \
@@ -390,16 +389,16 @@ table! {
         DD_ENV env: String = "", "Tag `env`.";
         DD_SERVICE service: String = "", "Tag `service`.";
         DD_VERSION version: String = "", "Tag `version`.";
-        EXTRA_TAGS tags: Tags = "" as sinks::tags, "Tags of everything that is sent, also to statsd: \
+        EXTRA_TAGS tags: Tags = "" as values::tags, "Tags of everything that is sent, also to statsd: \
             `key:value,key:value`.";
-        STATS_FLUSH_INTERVAL flush_interval: Duration = "10s" as sinks::interval, "Interval at which \
+        STATS_FLUSH_INTERVAL flush_interval: Duration = "10s" as duration::positive, "Interval at which \
             metrics are sent.";
     }
-    /// Tracing, on or off.
+    /// Tracing.
     pub(super) Tracing in "Tracing" {
         TRACING_ENABLED: bool = "false", "Sends a span for each sampled call to a collector, over OTLP. \
             The other variables of this group need it.";
-        TRACING_EXPORTER_PROTOCOL protocol: spans::Protocol = "http", "`http` or `grpc`.";
+        TRACING_EXPORTER_PROTOCOL protocol: SpanProtocol = "http", "`http` or `grpc`.";
         TRACING_SAMPLING_RATE sampling_rate: f32 = "1", "Share of the calls without a sampling decision \
             that are traced, from 0 to 1.";
         TRACING_DESCRIPTOR_VALUES descriptor_values: bool = "false", "Adds keys and values of descriptors \
@@ -412,11 +411,11 @@ table! {
             `name=value,name=value`.";
         OTEL_EXPORTER_OTLP_ENDPOINT: String = "", "URL of the collector; `/v1/traces` is appended for \
             `http`. Defaults to `http://localhost:4318`, or `http://localhost:4317` for `grpc`.", login;
-        OTEL_EXPORTER_OTLP_HEADERS: HeaderMap = "" as spans::headers, "Headers of every export: \
+        OTEL_EXPORTER_OTLP_HEADERS: HeaderMap = "" as values::headers, "Headers of every export: \
             `name=value,name=value`, values percent-encoded.", secret;
         OTEL_EXPORTER_OTLP_TIMEOUT: Duration = "10000" as duration::milliseconds::<1, HOUR>, "Time limit \
             of an export in milliseconds.";
-        OTEL_EXPORTER_OTLP_COMPRESSION: bool = "none" as spans::gzip, "`gzip` or `none`.";
+        OTEL_EXPORTER_OTLP_COMPRESSION: bool = "none" as values::gzip, "`gzip` or `none`.";
         OTEL_EXPORTER_OTLP_CERTIFICATE: Option<PathBuf> = "", "PEM file of CAs; replaces the system's.";
         OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE: Option<PathBuf> = "", "PEM file of the client certificate.";
         OTEL_EXPORTER_OTLP_CLIENT_KEY: Option<PathBuf> = "", "PEM file of its key.";
@@ -424,10 +423,10 @@ table! {
         OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: String = "", "Takes precedence over \
             `OTEL_EXPORTER_OTLP_ENDPOINT`, and is used as is. The next seven take precedence likewise.",
             login;
-        OTEL_EXPORTER_OTLP_TRACES_HEADERS: HeaderMap = "" as spans::headers, "Headers.", secret;
+        OTEL_EXPORTER_OTLP_TRACES_HEADERS: HeaderMap = "" as values::headers, "Headers.", secret;
         OTEL_EXPORTER_OTLP_TRACES_TIMEOUT: Duration = "10000" as duration::milliseconds::<1, HOUR>, "Time \
             limit in milliseconds.";
-        OTEL_EXPORTER_OTLP_TRACES_COMPRESSION: bool = "none" as spans::gzip, "Compression.";
+        OTEL_EXPORTER_OTLP_TRACES_COMPRESSION: bool = "none" as values::gzip, "Compression.";
         OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE: Option<PathBuf> = "", "CAs.";
         OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE: Option<PathBuf> = "", "Client certificate.";
         OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY: Option<PathBuf> = "", "Its key.";
@@ -441,7 +440,7 @@ table! {
     }
     /// The log.
     pub Log in "Logs" {
-        LOG_LEVEL level: LogLevel = "INFO", "`trace`, `debug`, `info`, `warn`, `error`, or `fatal` and \
+        LOG_LEVEL level: Option<Level> = "INFO" as parse::level, "`trace`, `debug`, `info`, `warn`, `error`, or `fatal` and \
             `panic` for no logs.";
         LOG_FORMAT format: LogFormat = "text", "`text`, or `json` with `@timestamp`, `@message` and `level`.";
     }

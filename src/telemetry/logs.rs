@@ -34,7 +34,7 @@ fn to_stderr(line: &str) {
 }
 
 fn subscriber(log: &Log, write: impl Fn(&str) + Send + Sync + 'static) -> impl Subscriber + Send + Sync {
-    Registry::default().with(targets(log.level.0)).with(Lines { format: log.format, write })
+    Registry::default().with(targets(log.level.into())).with(Lines { format: log.format, write })
 }
 
 /// The levels by target: warnings and errors alone from libraries.
@@ -184,14 +184,13 @@ mod tests {
     use tracing::{debug, error, info, trace, warn};
 
     use super::*;
-    use crate::settings::LogLevel;
 
     /// The lines of these events.
     fn lines(level: LevelFilter, format: LogFormat, events: impl FnOnce()) -> Vec<String> {
         let written = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&written);
         let write = move |line: &str| sink.lock().unwrap().push(line.to_owned());
-        subscriber::with_default(subscriber(&Log { level: LogLevel(level), format }, write), events);
+        subscriber::with_default(subscriber(&Log { level: level.into_level(), format }, write), events);
         Arc::try_unwrap(written).unwrap().into_inner().unwrap()
     }
 

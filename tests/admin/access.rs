@@ -136,7 +136,7 @@ fn a_token_file_protects_every_call_and_is_reloaded() {
 #[test]
 fn a_non_local_address_requires_tokens() {
     let log = Setup::new().env("ADMIN_ADDR", &format!(":{}", free_port())).try_start().err().unwrap();
-    assert!(log.contains("ADMIN_TOKEN_FILE: accepted is the path of a file with tokens"), "{log}");
+    assert!(log.contains("ADMIN_TOKEN_FILE: expected the path of a file with tokens"), "{log}");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tokens");
     fs::write(&path, "short\n").unwrap();

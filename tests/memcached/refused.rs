@@ -20,7 +20,7 @@ descriptors:
 const REPORTED: &[&str] = &[
     "bucket.yaml:6:18",
     "descriptors[0].rate_limit.algorithm",
-    "`token_bucket` cannot be counted: memcached counts fixed windows only",
+    "`token_bucket` cannot be counted: memcached counts only fixed windows",
     "use `fixed_window`",
     "BACKEND_TYPE=redis or memory",
 ];

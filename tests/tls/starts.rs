@@ -79,5 +79,5 @@ fn an_unused_name_logs_a_warning() {
     let files = Files::new(&Authority::new("ours").server());
     let server = files.setup().env("GRPC_CLIENT_TLS_SAN", "envoy.test").start();
     let log = server.process.log();
-    assert!(log.contains("GRPC_CLIENT_TLS_SAN: does nothing without GRPC_CLIENT_TLS_CACERT"), "{log}");
+    assert!(log.contains("GRPC_CLIENT_TLS_SAN: has no effect without GRPC_CLIENT_TLS_CACERT"), "{log}");
 }

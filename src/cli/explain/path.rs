@@ -135,7 +135,7 @@ pub(super) fn walk<'r, E: Entry>(domain: &'r Domain, entries: &[E]) -> Path<'r> 
             return Path { levels, end: End::TooManyEntries { first } };
         }
         let step = level.step(entry, &mut scratch);
-        let matched = step.map(|step| Match { node: step.node(), how: step.how() });
+        let matched = step.map(|step| Match { node: step.node, how: step.how });
         levels.push(step_of(level, entry, matched));
         let Some(matched) = matched else { return Path { levels, end: End::NoMatch } };
         last = Some(matched.node);

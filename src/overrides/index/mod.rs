@@ -427,7 +427,7 @@ fn values_by_rule<'v, 'r: 'v, E: Entry>(
 ) -> Option<SmallVec<[&'v str; 4]>> {
     let mut values = SmallVec::new();
     for ((level, entry), step) in shape.levels.iter().zip(entries).zip(matched.steps()) {
-        match (level, step.how()) {
+        match (level, step.how) {
             (Level::Exact, _) if fits(entry.value()) => values.push(entry.value()),
             (Level::Any, How::Bare) => {}
             // A request with the pattern itself as its value matches the rule exactly.

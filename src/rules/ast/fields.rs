@@ -1,18 +1,18 @@
-//! The keys of a map: valid, without effect, unknown, or duplicate.
+//! The keys of rules files: where each is valid, and the errors and warnings about all others.
 
 use std::collections::HashMap;
 
 use super::{
     super::{
         diagnostics::quoted,
+        spelling::nearest,
         yaml::{Content, Meaning, Pair},
     },
-    keys::{KeyStatus, Level, help_for_stray, is_of_go},
     reader::{Reader, Spot, kind},
 };
 
 impl Reader<'_> {
-    /// Passes each key that is valid on this level to `take`, in order, and reports all others.
+    /// Passes the value of each valid key to `take`, in order, and reports all other keys.
     pub(super) fn fields(
         &mut self,
         spot: Spot<'_>,
@@ -39,13 +39,18 @@ impl Reader<'_> {
                     let message = format!("`{key}` has no effect here{more}");
                     let help = level.help_for_no_effect(key);
                     self.diagnostics.warning(value.key, spot.path, message, Some(help));
-                    // The first reading ignores metadata anywhere.
+                    // The first pass ignores metadata anywhere.
                     if key != "metadata" {
                         self.check_ignored(value);
                     }
                 }
                 Some((key, KeyStatus::Unknown)) if live => {
-                    self.key_error(&spot, pair, format!("unknown key {}", quoted(key)), level.help_for(key));
+                    self.key_error(
+                        &spot,
+                        pair,
+                        format!("unknown key {}", quoted(key)),
+                        help_for(Some(level), key),
+                    );
                 }
                 None if live => self.key_is_not_text(&spot, pair),
                 _ => {}
@@ -74,13 +79,13 @@ impl Reader<'_> {
                 [pair, winner].iter().all(|pair| matches!(pair.value.node.content, Content::Map(_)));
             let again = winner.merged.unwrap_or(winner.key.node.place);
             let by = if winner.merged.is_some() { " by a merge" } else { "" };
-            let what_counts = match level {
+            let outcome = match level {
                 Some(Level::Descriptor) if both_maps && key != "descriptors" => "the two are merged",
-                _ => "the last one counts",
+                _ => "the last one applies",
             };
-            let message = format!("{} is given again{by} at {again}, and {what_counts}", quoted(key));
+            let message = format!("{} is set again{by} at {again}, and {outcome}", quoted(key));
             let help = match winner.merged {
-                Some(_) => "the last value wins: put `<<` before the keys that should win",
+                Some(_) => "put `<<` before the keys that take precedence",
                 None => "remove one of the two",
             };
             self.diagnostics.warning(pair.key.node.place, spot.path, message, Some(help.to_owned()));
@@ -88,15 +93,15 @@ impl Reader<'_> {
         last
     }
 
-    /// The checks of the first reading on a value that is ignored.
+    /// Checks an ignored value as the first pass of the Go service does.
     fn check_ignored(&mut self, spot: Spot<'_>) {
         match &spot.node.content {
             Content::Scalar(scalar) => {
                 if matches!(scalar.meaning, Meaning::Float(_) | Meaning::Large(_)) {
                     self.mismatch(
                         &spot,
-                        "text, a flag or a whole number",
-                        "such numbers are allowed below `metadata` only",
+                        "text, a flag or an integer",
+                        "such numbers are allowed only below `metadata`",
                     );
                 }
             }
@@ -131,14 +136,14 @@ impl Reader<'_> {
             if is_of_go(key) {
                 self.check_ignored(spot.value(pair, &path, true));
             } else {
-                self.key_error(&spot, pair, format!("unknown key {}", quoted(key)), help_for_stray(key));
+                self.key_error(&spot, pair, format!("unknown key {}", quoted(key)), help_for(None, key));
             }
         }
     }
 
     fn key_is_not_text(&mut self, spot: &Spot<'_>, pair: &Pair) {
         let message = format!("expected a text key, got {}", kind(&pair.key.node));
-        self.key_error(spot, pair, message, "only below `metadata` other keys are accepted".to_owned());
+        self.key_error(spot, pair, message, "other keys are accepted only below `metadata`".to_owned());
     }
 
     fn key_error(&mut self, spot: &Spot<'_>, pair: &Pair, message: String, help: String) {
@@ -147,8 +152,7 @@ impl Reader<'_> {
     }
 }
 
-/// The text of a key; none when it is of another type.
-pub(super) fn key_text(pair: &Pair) -> Option<&str> {
+fn key_text(pair: &Pair) -> Option<&str> {
     match &pair.key.node.content {
         Content::Scalar(scalar) => match &scalar.meaning {
             Meaning::Text => Some(&scalar.text),
@@ -156,5 +160,161 @@ pub(super) fn key_text(pair: &Pair) -> Option<&str> {
             _ => None,
         },
         _ => None,
+    }
+}
+
+/// The kinds of maps in a rules file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Level {
+    /// The file itself.
+    File,
+    Descriptor,
+    /// The value of `rate_limit`, or an item of it.
+    Limit,
+    Replaces,
+}
+
+/// The Go service's keys, and the maps in which each is valid. Elsewhere it has no effect.
+const KEYS: [(&str, &[Level]); 16] = [
+    ("domain", &[Level::File]),
+    ("descriptors", &[Level::File, Level::Descriptor]),
+    ("key", &[Level::Descriptor]),
+    ("value", &[Level::Descriptor]),
+    ("rate_limit", &[Level::Descriptor]),
+    ("shadow_mode", &[Level::Descriptor]),
+    ("quota_mode", &[Level::Descriptor]),
+    ("detailed_metric", &[Level::Descriptor]),
+    ("value_to_metric", &[Level::Descriptor]),
+    ("share_threshold", &[Level::Descriptor]),
+    ("metadata", &[Level::Descriptor]),
+    ("unit", &[Level::Limit]),
+    ("requests_per_unit", &[Level::Limit]),
+    ("unlimited", &[Level::Limit]),
+    ("name", &[Level::Limit, Level::Replaces]),
+    ("replaces", &[Level::Limit]),
+];
+
+/// Extensions, which the Go service rejects. In other maps they are errors, because no file in use has them there.
+const OWN_KEYS: [(&str, &[Level]); 7] = [
+    ("on_store_failure", &[Level::File]),
+    ("over_limit_body", &[Level::Descriptor]),
+    ("overrides_only", &[Level::Descriptor]),
+    ("unit_multiplier", &[Level::Limit]),
+    ("algorithm", &[Level::Limit]),
+    ("burst", &[Level::Limit]),
+    ("counting", &[Level::Limit]),
+];
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum KeyStatus {
+    /// It is valid here.
+    Valid,
+    /// It is valid here, but not in the Go service.
+    Extension,
+    /// It is known but has no effect here.
+    NoEffect,
+    /// It is not known.
+    Unknown,
+}
+
+impl Level {
+    fn status(self, key: &str) -> KeyStatus {
+        let counts = places_of(key).is_some_and(|levels| levels.contains(&self));
+        match (is_of_go(key), counts) {
+            (true, true) => KeyStatus::Valid,
+            (true, false) => KeyStatus::NoEffect,
+            (false, true) => KeyStatus::Extension,
+            (false, false) => KeyStatus::Unknown,
+        }
+    }
+
+    fn place(self) -> &'static str {
+        match self {
+            Self::File => "at the top of the file",
+            Self::Descriptor => "in a descriptor",
+            Self::Limit => "in `rate_limit`",
+            Self::Replaces => "in an item of `replaces`",
+        }
+    }
+
+    fn keys(self) -> String {
+        let accepted = all().filter(|(_, levels)| levels.contains(&self));
+        accepted.map(|(key, _)| format!("`{key}`")).collect::<Vec<_>>().join(", ")
+    }
+
+    fn loses_limit_by(self, key: &str) -> bool {
+        self == Self::Descriptor && places_of(key).is_some_and(|levels| levels.contains(&Self::Limit))
+    }
+
+    fn help_for_no_effect(self, key: &str) -> String {
+        let homes = places_of(key).unwrap_or_default();
+        let place = match self {
+            Self::Limit if homes.contains(&Self::Descriptor) => ": move it out of `rate_limit`, beside `key`",
+            Self::Descriptor if homes.contains(&Self::Limit) => ": move it there",
+            _ => "",
+        };
+        format!("it belongs {}{place}", home_of(key))
+    }
+}
+
+fn is_of_go(key: &str) -> bool {
+    KEYS.iter().any(|(known, _)| *known == key)
+}
+
+fn home_of(key: &str) -> String {
+    let levels = places_of(key).unwrap_or_default();
+    levels.iter().map(|level| level.place()).collect::<Vec<_>>().join(" or ")
+}
+
+fn places_of(key: &str) -> Option<&'static [Level]> {
+    all().find(|(known, _)| *known == key).map(|(_, levels)| levels)
+}
+
+fn all() -> impl Iterator<Item = (&'static str, &'static [Level])> {
+    KEYS.into_iter().chain(OWN_KEYS)
+}
+
+/// The help for an unknown key on this level, or in an ignored map.
+fn help_for(level: Option<Level>, unknown: &str) -> String {
+    match (nearest(unknown, all().map(|(key, _)| key)), level) {
+        (Some(known), _) if known == unknown => format!("it belongs {}", home_of(known)),
+        (Some(meant), Some(level)) if places_of(meant).is_some_and(|levels| levels.contains(&level)) => {
+            format!("did you mean `{meant}`?")
+        }
+        (Some(meant), _) => format!("did you mean `{meant}`? It belongs {}", home_of(meant)),
+        (None, Some(level)) => {
+            format!("accepted {}: {}; any key is accepted below `metadata`", level.place(), level.keys())
+        }
+        (None, None) => "any key is accepted only below `metadata`".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_says_what_was_meant_and_where_it_belongs() {
+        for (level, unknown, help) in [
+            (Level::Descriptor, "ratelimit", "did you mean `rate_limit`?"),
+            (Level::Limit, "shadowMode", "did you mean `shadow_mode`? It belongs in a descriptor"),
+            (Level::Replaces, "nmae", "did you mean `name`?"),
+            (Level::File, "onStoreFailures", "did you mean `on_store_failure`?"),
+            (Level::Limit, "on_store_failure", "it belongs at the top of the file"),
+            (Level::Limit, "unitMultiplier", "did you mean `unit_multiplier`?"),
+            (Level::Descriptor, "burst", "it belongs in `rate_limit`"),
+            (
+                Level::Descriptor,
+                "names",
+                "did you mean `name`? It belongs in `rate_limit` or in an item of `replaces`",
+            ),
+            (
+                Level::File,
+                "rules",
+                "accepted at the top of the file: `domain`, `descriptors`, `on_store_failure`; any key is accepted below `metadata`",
+            ),
+        ] {
+            assert_eq!(help_for(Some(level), unknown), help);
+        }
     }
 }

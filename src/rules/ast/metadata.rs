@@ -1,7 +1,7 @@
-//! `metadata`: any map, in the types that protobuf's `Struct` knows.
+//! `metadata`: any map, in the types of protobuf's `Struct`.
 //!
-//! Here alone any key and any value is accepted. Numbers become 64-bit floats, dates stay text, and keys
-//! that are no text are named as the Go service names them.
+//! Any key and any value is accepted. Numbers become 64-bit floats, dates stay text, and keys that are not text are printed
+//! as in the Go service.
 
 use super::{
     super::{
@@ -12,7 +12,7 @@ use super::{
     reader::{Reader, Spot, scalar},
 };
 
-/// Lays a `metadata` over what an earlier one of the same descriptor left.
+/// Reads a `metadata`, and merges it into an earlier one of the same descriptor.
 pub(super) fn read(reader: &mut Reader<'_>, spot: Spot<'_>, known: &mut Field<Metadata>) {
     let Content::Map(pairs) = &spot.node.content else {
         *known = if scalar(spot.node) == Some(&Meaning::Null) {
@@ -27,11 +27,11 @@ pub(super) fn read(reader: &mut Reader<'_>, spot: Spot<'_>, known: &mut Field<Me
         Field::Given(given) => given.value,
         Field::Absent | Field::Wrong => Metadata::new(),
     };
-    lay_over(reader, spot, pairs, written_key, &mut value);
+    merge(reader, spot, pairs, written_key, &mut value);
     *known = Field::Given(Given { value, place: spot.node.place, key: spot.key });
 }
 
-fn lay_over(
+fn merge(
     reader: &mut Reader<'_>,
     spot: Spot<'_>,
     pairs: &[Pair],
@@ -52,7 +52,7 @@ fn value(reader: &mut Reader<'_>, spot: Spot<'_>) -> Value {
         Content::Scalar(scalar) => match &scalar.meaning {
             Meaning::Null => Value::Null,
             Meaning::Bool(flag) => Value::Bool(*flag),
-            // Protobuf's numbers are floats: what lies beyond 2^53 is rounded, as in the Go service.
+            // Protobuf's numbers are floats: integers beyond 2^53 are rounded, as in the Go service.
             #[allow(clippy::cast_precision_loss)]
             Meaning::Int(number) => Value::Number(*number as f64),
             #[allow(clippy::cast_precision_loss)]
@@ -61,11 +61,7 @@ fn value(reader: &mut Reader<'_>, spot: Spot<'_>) -> Value {
             Meaning::Text => Value::Text(scalar.text.clone()),
             Meaning::Binary(bytes) => {
                 if std::str::from_utf8(bytes).is_err() {
-                    reader.error(
-                        &spot,
-                        "these bytes are not UTF-8 text".to_owned(),
-                        "metadata cannot carry other bytes",
-                    );
+                    reader.error(&spot, "these bytes are not UTF-8 text", "metadata cannot have other bytes");
                 }
                 Value::Text(String::from_utf8_lossy(bytes).into_owned())
             }
@@ -79,13 +75,13 @@ fn value(reader: &mut Reader<'_>, spot: Spot<'_>) -> Value {
         }
         Content::Map(pairs) => {
             let mut map = Metadata::new();
-            lay_over(reader, spot, pairs, printed_key, &mut map);
+            merge(reader, spot, pairs, printed_key, &mut map);
             Value::Map(map)
         }
     }
 }
 
-/// A key of the uppermost map: as it is written.
+/// A key of the top-level map, as written.
 fn written_key(pair: &Pair) -> String {
     match &pair.key.node.content {
         Content::Scalar(scalar) => match &scalar.meaning {
@@ -97,7 +93,7 @@ fn written_key(pair: &Pair) -> String {
     }
 }
 
-/// A key of a nested map: as Go prints its value.
+/// A key of a nested map, as Go prints its value.
 fn printed_key(pair: &Pair) -> String {
     match scalar(&pair.key.node) {
         Some(Meaning::Null) => "<nil>".to_owned(),

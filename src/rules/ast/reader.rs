@@ -1,20 +1,17 @@
-//! Typed readers: each reads a value as the expected type, or reports what it is instead.
+//! Typed readers: each reads a value as the expected type, or reports a mismatch.
 //!
-//! The Go service reads a file twice, and both readings can refuse it: once as maps of anything, where
-//! of a key given twice only the last survives, and once into its own types, where each is read in
-//! turn. A value that does not survive the first reading is not [live](Spot::live), and is spared the
-//! checks of that reading.
+//! The Go service parses a file twice, and either pass can reject it: first into generic maps, in which the last of several
+//! equal keys replaces the others, then into its types, where each of them is read. A replaced value is not
+//! [live](Spot::live): the checks of the first pass do not apply to it.
 
 use super::{
     super::{
-        diagnostic::Place,
-        diagnostics::{Diagnostics, Path, quoted},
+        diagnostics::{Diagnostics, Path, Place, quoted},
         yaml::{Content, Meaning, Node, NodeRef, Pair},
     },
     Field, Given,
 };
 
-/// Reads values and collects diagnostics.
 pub(super) struct Reader<'f> {
     pub(super) diagnostics: &'f mut Diagnostics,
 }
@@ -24,26 +21,23 @@ pub(super) struct Reader<'f> {
 pub(super) struct Spot<'a> {
     pub(super) node: &'a Node,
     pub(super) path: &'a Path<'a>,
-    /// The place of its key; of an item, that of the item.
+    /// The place of its key, or of the item.
     pub(super) key: Place,
-    /// The place of the alias or merge that it comes from, if any.
+    /// The place of the alias or merge that it comes from.
     pub(super) via: Option<Place>,
-    /// False when a later value of the same key replaces it.
+    /// False if a later value of the same key replaces it.
     pub(super) live: bool,
 }
 
 impl<'a> Spot<'a> {
-    /// The value of a complete file.
     pub(super) fn file(root: &'a NodeRef, path: &'a Path<'a>) -> Self {
         Self { node: &root.node, path, key: root.node.place, via: None, live: true }
     }
 
-    /// An item of this list.
     pub(super) fn item(&self, link: &'a NodeRef, path: &'a Path<'a>) -> Self {
         Self { node: &link.node, path, key: link.node.place, via: self.via.or(link.alias), live: self.live }
     }
 
-    /// The value of a pair of this map.
     pub(super) fn value(&self, pair: &'a Pair, path: &'a Path<'a>, live: bool) -> Self {
         let via = self.via.or(pair.merged).or(pair.value.alias);
         Self { node: &pair.value.node, path, key: pair.key.node.place, via, live }
@@ -55,23 +49,21 @@ impl<'a> Spot<'a> {
 }
 
 impl Reader<'_> {
-    /// Reports an invalid value.
-    pub(super) fn error(&mut self, spot: &Spot<'_>, message: String, help: impl Into<String>) {
+    pub(super) fn error(&mut self, spot: &Spot<'_>, message: impl Into<String>, help: impl Into<String>) {
         let mut help = help.into();
         if let Some(via) = spot.via {
             let joint = if help.is_empty() { "" } else { "; " };
             help = format!("{help}{joint}the value comes from the alias or merge at {via}");
         }
         let help = Some(help).filter(|help| !help.is_empty());
-        self.diagnostics.error(spot.node.place, spot.path, message, help);
+        self.diagnostics.error(spot.node.place, spot.path, message.into(), help);
     }
 
-    /// Reports a value of another kind than `expected`.
     pub(super) fn mismatch(&mut self, spot: &Spot<'_>, expected: &str, help: &str) {
         self.error(spot, format!("expected {expected}, got {}", kind(spot.node)), help);
     }
 
-    /// Text, as it is written: `007` stays `007`.
+    /// Text as written: `007` stays `007`.
     pub(super) fn text(&mut self, spot: Spot<'_>) -> Field<String> {
         let Content::Scalar(scalar) = &spot.node.content else {
             self.mismatch(&spot, "text", "");
@@ -89,12 +81,11 @@ impl Reader<'_> {
         }
     }
 
-    /// An integer of 32 bits.
     pub(super) fn number(&mut self, spot: Spot<'_>) -> Field<u32> {
         let number = match scalar(spot.node) {
             Some(Meaning::Null) => return Field::Absent,
             Some(Meaning::Int(number)) => u32::try_from(*number).ok(),
-            // Go cuts the fraction off where it gets as far.
+            // Go truncates a fraction that the first pass did not reject.
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
             Some(Meaning::Float(number)) if !spot.live && (0.0..4_294_967_296.0).contains(number) => {
                 Some(*number as u32)
@@ -108,27 +99,22 @@ impl Reader<'_> {
             Some(Meaning::Text) => "remove the quotes: 10, 1_000, 0x10",
             _ => "accepted: 0 to 4294967295",
         };
-        self.mismatch(&spot, "a whole number", help);
+        self.mismatch(&spot, "an integer", help);
         Field::Wrong
     }
 
-    /// A flag.
     pub(super) fn flag(&mut self, spot: Spot<'_>) -> Field<bool> {
         match scalar(spot.node) {
             Some(Meaning::Null) => Field::Absent,
             Some(Meaning::Bool(flag)) => spot.given(*flag),
             _ => {
-                self.mismatch(
-                    &spot,
-                    "`true` or `false`",
-                    "write flags without quotes: true, false, yes, no, on, off",
-                );
+                let help = "write flags without quotes: true, false, yes, no, on, off";
+                self.mismatch(&spot, "`true` or `false`", help);
                 Field::Wrong
             }
         }
     }
 
-    /// The items of a list of maps, each with its number.
     pub(super) fn list<T>(
         &mut self,
         spot: Spot<'_>,
@@ -139,11 +125,8 @@ impl Reader<'_> {
             if scalar(spot.node) == Some(&Meaning::Null) {
                 return Field::Absent;
             }
-            self.mismatch(
-                &spot,
-                &format!("a list of {items}"),
-                &format!("begin each item with a dash: `{example}`"),
-            );
+            let help = format!("begin each item with a dash: `{example}`");
+            self.mismatch(&spot, &format!("a list of {items}"), &help);
             return Field::Wrong;
         };
         let mut read_items = Vec::with_capacity(links.len());
@@ -161,7 +144,6 @@ impl Reader<'_> {
     }
 }
 
-/// The meaning of a scalar; none for lists and maps.
 pub(super) fn scalar(node: &Node) -> Option<&Meaning> {
     match &node.content {
         Content::Scalar(scalar) => Some(&scalar.meaning),
@@ -169,7 +151,6 @@ pub(super) fn scalar(node: &Node) -> Option<&Meaning> {
     }
 }
 
-/// A value as messages call it.
 pub(super) fn kind(node: &Node) -> String {
     let Content::Scalar(scalar) = &node.content else {
         return if matches!(node.content, Content::List(_)) { "a list" } else { "a map" }.to_owned();

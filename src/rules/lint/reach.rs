@@ -1,28 +1,25 @@
-//! Which descriptors of a level no request can match, and which have no effect.
+//! Finds descriptors of a level that no request can match, or that have no effect.
 //!
-//! On a level the exact text is looked up first, then the wildcards in order, then the bare key. So a
-//! wildcard hides a later one that matches nothing else, and any wildcard hides a bare key all of whose
-//! values it matches.
+//! On a level the exact text is looked up first, then the wildcards in order, then the bare key. So a wildcard hides a later
+//! one whose texts it all matches, and any wildcard hides a bare key whose values it all matches.
 
 use std::collections::HashSet;
 
 use super::super::{
-    unused,
     wildcard::{Pattern, Wildcards},
+    yaml::unused_characters,
 };
 
-/// The texts of one level, prepared for questions about each.
 pub(super) struct Reach<'t> {
     texts: &'t [String],
     known: HashSet<&'t str>,
     wildcards: Wildcards<usize>,
     wildcard_count: usize,
-    /// A character that no text of the level holds.
-    fresh: char,
+    /// A character that no text of the level contains.
+    unused: char,
 }
 
 impl<'t> Reach<'t> {
-    /// A level with these texts, in the order of the file.
     pub(super) fn of(texts: &'t [String]) -> Self {
         let wildcards: Vec<(Pattern, usize)> = texts
             .iter()
@@ -35,41 +32,41 @@ impl<'t> Reach<'t> {
             known: texts.iter().map(String::as_str).collect(),
             wildcard_count: wildcards.len(),
             wildcards: Wildcards::new(wildcards),
-            // A level that holds every private character has other troubles than a missing warning.
-            fresh: unused::characters(texts.iter().map(String::as_str)).next().unwrap_or('\u{10ffff}'),
+            // A level that contains every private character may lack a warning.
+            unused: unused_characters(texts.iter().map(String::as_str)).next().unwrap_or('\u{10ffff}'),
         }
     }
 
-    /// The wildcard before this one that matches every text that this one matches.
+    /// The earlier wildcard that matches every text that this one matches.
     ///
-    /// It is enough to match the text in which each `*` is a character that no pattern has: only another pattern's `*` can match that character, and a `*` that matches it there
-    /// matches any other text in its place.
+    /// It is enough to match the text in which each `*` is replaced by a character that no pattern has: only a `*` can match
+    /// that character, and then matches any other text in its place.
     pub(super) fn wildcard_covered_by(&self, at: usize) -> Option<usize> {
-        let text = self.texts[at].replace('*', self.fresh.encode_utf8(&mut [0; 4]));
+        let text = self.texts[at].replace('*', self.unused.encode_utf8(&mut [0; 4]));
         self.wildcards.first_match(&text).copied().filter(|cover| *cover < at)
     }
 
-    /// The wildcard that matches every value of this bare key, in any order.
+    /// The wildcard that matches every value of this bare key.
     pub(super) fn bare_key_covered_by(&self, at: usize) -> Option<usize> {
-        self.wildcards.first_match(&format!("{}_{}", self.texts[at], self.fresh)).copied()
+        self.wildcards.first_match(&format!("{}_{}", self.texts[at], self.unused)).copied()
     }
 
-    /// False when the level gives every request the same result without this descriptor, provided that it has
-    /// neither a limit nor levels below. True if uncertain.
+    /// False if every request has the same result without this descriptor, which has neither a limit nor descriptors below.
+    /// True if uncertain.
     pub(super) fn may_exempt(&self, at: usize) -> bool {
         let text = self.texts[at].as_str();
         match text.split_once('*') {
-            // It goes before the wildcards that match it and the bare keys that its text begins with.
+            // It takes precedence over wildcards that match it, and over bare keys that are a prefix of it.
             None => {
                 let is_bare_key = |(end, _)| text.get(..end).is_some_and(|key| self.known.contains(key));
                 self.wildcards.first_match(text).is_some() || text.match_indices('_').any(is_bare_key)
             }
             Some((prefix, _)) => {
-                let may_hold = |key: &String| {
+                let may_overlap = |key: &String| {
                     let values = format!("{key}_");
                     prefix.starts_with(&values) || values.starts_with(prefix)
                 };
-                self.wildcard_count > 1 || self.texts.iter().any(|key| !key.contains('*') && may_hold(key))
+                self.wildcard_count > 1 || self.texts.iter().any(|key| !key.contains('*') && may_overlap(key))
             }
         }
     }

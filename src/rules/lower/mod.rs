@@ -1,7 +1,7 @@
-//! From the AST to the model, with the errors that depend on several values.
+//! Lowers the AST to the model, and reports errors that depend on several values.
 //!
-//! [`compile`](super::compile()) calls it for each domain. Lowering continues after an error, so that all are
-//! reported; its result is dropped then. `limits` lowers a `rate_limit`.
+//! [`compile`](super::compile()) calls it for each domain. Lowering continues after an error, so that all are reported; its
+//! result is dropped then. `limits` lowers a `rate_limit`.
 
 mod limits;
 #[cfg(test)]
@@ -10,11 +10,8 @@ mod tests;
 use std::{collections::HashMap, sync::Arc};
 
 use super::{
-    compile::CompileOptions,
-    countable::Countable,
-    diagnostic::Place,
-    diagnostics::{Diagnostics, Kind, Path, quoted},
-    limit::CountingMode,
+    diagnostics::{Diagnostics, Kind, Path, Place, quoted},
+    limit::{Countable, CountingMode},
     model::{Allowance, Level, Node, Origin, Rule, RuleId},
     quota_policy::QuotaPolicy,
     wildcard::{Pattern, Wildcards},
@@ -24,7 +21,7 @@ use crate::{
     rules::ast::{Field, RawDescriptor},
 };
 
-/// A descriptor of a level, and the number of the file that it comes from.
+/// A descriptor of a level, and the index of its file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sibling<'r> {
     pub(super) file: usize,
@@ -32,7 +29,7 @@ pub(super) struct Sibling<'r> {
 }
 
 impl Sibling<'_> {
-    /// The location of this descriptor of `list`, as a message about the file `seen_from` names it.
+    /// The location of this descriptor of `list` in a message about the file `seen_from`.
     pub(super) fn location(&self, diagnostics: &[Diagnostics], list: &Path<'_>, seen_from: usize) -> String {
         let own = &diagnostics[self.file];
         let at = own.location(self.raw.place, &list.item(self.raw.index));
@@ -40,12 +37,16 @@ impl Sibling<'_> {
     }
 }
 
-/// Makes levels, numbering their rules.
+/// The file, the place and the path of a diagnostic.
+pub(super) type At<'a> = (usize, Place, &'a Path<'a>);
+
+/// Creates levels, and numbers their rules.
 pub(super) struct Lowering<'f> {
     diagnostics: &'f mut [Diagnostics],
     countable: Countable,
     counting: CountingMode,
-    rule_count: u32,
+    /// The number of rules created so far.
+    pub(super) rule_count: u32,
 }
 
 /// The descriptor whose parts are lowered.
@@ -57,17 +58,15 @@ struct Context<'a> {
 }
 
 impl<'f> Lowering<'f> {
-    pub(super) fn new(diagnostics: &'f mut [Diagnostics], options: CompileOptions) -> Self {
-        let CompileOptions { countable, counting, .. } = options;
+    pub(super) fn new(
+        diagnostics: &'f mut [Diagnostics],
+        countable: Countable,
+        counting: CountingMode,
+    ) -> Self {
         Self { diagnostics, countable, counting, rule_count: 0 }
     }
 
-    /// How many rules have been made.
-    pub(super) fn rule_count(&self) -> u32 {
-        self.rule_count
-    }
-
-    /// The level that these descriptors make. `above` is what the full keys on it begin with.
+    /// The level of these descriptors. `above` is the prefix of their full keys.
     pub(super) fn level(&mut self, siblings: &[Sibling<'_>], list: &Path<'_>, above: &str) -> Level {
         let mut first: HashMap<String, &Sibling<'_>> = HashMap::with_capacity(siblings.len());
         let mut nodes = hashbrown::HashMap::with_capacity(siblings.len());
@@ -108,7 +107,7 @@ impl<'f> Lowering<'f> {
         }
     }
 
-    /// Only files have lines; the places of a control plane's resources are made up.
+    /// The place of a descriptor. Resources of a control plane have none.
     fn origin(&self, place: Place, file: usize) -> Option<Origin> {
         let is_file = self.diagnostics.get(file)?.kind() == Kind::File;
         is_file.then_some(Origin { file: u32::try_from(file).ok()?, line: place.line })
@@ -118,9 +117,9 @@ impl<'f> Lowering<'f> {
     fn text(&mut self, sibling: Sibling<'_>, path: &Path<'_>) -> Option<String> {
         let raw = sibling.raw;
         if raw.key.value().is_none_or(String::is_empty) && !raw.key.is_wrong() {
-            let place = raw.key.given().map_or(raw.place, |given| given.place);
-            let help = "every descriptor needs `key`, the name that Envoy's rate limit action sends";
-            self.error(sibling.file, place, path, "this descriptor has no key".to_owned(), help);
+            let place = raw.key.place().unwrap_or(raw.place);
+            let help = "add `key`, the name that Envoy's rate limit action sends";
+            self.error((sibling.file, place, path), "this descriptor has no key", help);
         }
         raw.text()
     }
@@ -129,16 +128,16 @@ impl<'f> Lowering<'f> {
         let at = first.location(self.diagnostics, list, sibling.file);
         let message = format!("duplicate descriptor {}, first at {at}", quoted(text));
         let help = "the descriptors of a level must differ in `key` or `value`";
-        self.error(sibling.file, sibling.raw.place, &list.item(sibling.raw.index), message, help);
+        self.error((sibling.file, sibling.raw.place, &list.item(sibling.raw.index)), message, help);
     }
 
     fn check_share_threshold(&mut self, raw: &RawDescriptor, text: &str, context: Context<'_>) {
         let Field::Given(flag) = &raw.share_threshold else { return };
         if flag.value && !text.is_empty() && !text.contains('*') {
-            let message = format!("`share_threshold` needs a wildcard, and {} has no `*`", quoted(text));
+            let message = format!("`share_threshold` requires a wildcard, and {} has no `*`", quoted(text));
             let help =
                 "add a `*` to `value`, or remove `share_threshold`: an exact value has one counter anyway";
-            self.error(context.file, flag.place, &context.path.key("share_threshold"), message, help);
+            self.error((context.file, flag.place, &context.path.key("share_threshold")), message, help);
         }
     }
 
@@ -150,7 +149,7 @@ impl<'f> Lowering<'f> {
         let overrides_only = raw.overrides_only.is_set();
         let (replaces, allowance) = match &raw.rate_limit {
             Field::Given(given) => (self.replaces(&given.value, within), self.allowance(given, within).ok()?),
-            // Without a limit of its own such a rule has those of its overrides.
+            // A rule without a limit has those of its overrides.
             Field::Absent if overrides_only => {
                 (Box::default(), Allowance::Unlimited { requests_per_unit: 0 })
             }
@@ -161,7 +160,10 @@ impl<'f> Lowering<'f> {
         Some(Rule {
             id,
             full_key: context.full_key.into(),
-            policies: QuotaPolicy::of_rule(context.full_key, &allowance),
+            policies: match &allowance {
+                Allowance::Limited(limits) => QuotaPolicy::of_rule(context.full_key, limits),
+                Allowance::Unlimited { .. } => Box::default(),
+            },
             allowance,
             replaces,
             shadow_mode: raw.shadow_mode.is_set(),
@@ -173,17 +175,16 @@ impl<'f> Lowering<'f> {
         })
     }
 
-    fn warning(&mut self, file: usize, place: Place, path: &Path<'_>, message: String, help: &str) {
-        self.diagnostics[file].warning(place, path, message, Some(help.to_owned()));
+    fn warning(&mut self, (file, place, path): At<'_>, message: impl Into<String>, help: impl Into<String>) {
+        self.diagnostics[file].warning(place, path, message.into(), Some(help.into()));
     }
 
-    fn error(&mut self, file: usize, place: Place, path: &Path<'_>, message: String, help: &str) {
-        self.diagnostics[file].error(place, path, message, Some(help.to_owned()));
+    fn error(&mut self, (file, place, path): At<'_>, message: impl Into<String>, help: impl Into<String>) {
+        self.diagnostics[file].error(place, path, message.into(), Some(help.into()));
     }
 }
 
-/// The body of a rule's over-limit responses. An empty text is a template as well: it sends no body where the settings
-/// have one for all.
+/// The body of a rule's over-limit responses. An empty text is a template too: it disables the default body.
 fn over_limit_body(
     raw: &Field<String>,
     path: &Path<'_>,
@@ -192,8 +193,8 @@ fn over_limit_body(
     let given = raw.given()?;
     match Template::parse(&given.value) {
         Ok(template) => Some(Box::new(template)),
-        Err(fault) => {
-            diagnostics.error(given.place, &path.key("over_limit_body"), fault.message, Some(fault.help));
+        Err(error) => {
+            diagnostics.error(given.place, &path.key("over_limit_body"), error.message, Some(error.help));
             None
         }
     }

@@ -127,7 +127,7 @@ fn a_line_of_rlconfig_ends_with_what_the_go_service_does_not_know() {
 
 #[test]
 fn what_makes_no_limit_is_refused_where_it_stands() {
-    let bucket = "`burst` is the capacity of a `token_bucket` or a `leaky_bucket`: remove it";
+    let bucket = "remove it: `burst` is the capacity of a `token_bucket` or a `leaky_bucket`";
     let algorithms =
         "accepted, in any case: fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket";
     for (limit, expected) in [
@@ -143,7 +143,7 @@ fn what_makes_no_limit_is_refused_where_it_stands() {
         ),
         (
             "unit: day, unit_multiplier: 1.5",
-            "1.5: expected a whole number, got the number `1.5`; accepted: 0 to 4294967295",
+            "1.5: expected an integer, got the number `1.5`; accepted: 0 to 4294967295",
         ),
         (
             "unit: day, algorithm: tokenbucket",
@@ -176,10 +176,9 @@ fn warns_of_the_cost_of_a_log() {
     };
     assert_eq!(log(9_999), (vec![], true));
     let costly = "100000: each counter of this `sliding_log` may keep 100000 hits, which take up to 1600 kB; \
-        `sliding_window` counts nearly the same in two numbers";
+        `sliding_window` counts nearly the same with two numbers";
     assert_eq!(log(100_000), (vec![costly.to_owned()], true));
-    let long = "100001: a `sliding_log` of 100001 hits is too long; accepted: 0 to 100000; `sliding_window` counts \
-        nearly the same in two numbers";
+    let long = "100001: a `sliding_log` of 100001 hits is too long; accepted: 0 to 100000; `sliding_window` counts nearly the same with two numbers";
     assert_eq!(log(100_001), (vec![long.to_owned()], false));
 }
 
@@ -214,7 +213,7 @@ fn what_makes_no_list_is_refused_where_it_stands() {
              replaces: [{name: n}]}]"
                 .to_owned(),
             "n: this limit replaces `n`, which is part of the same `rate_limit`; `replaces` names other \
-             limits, which do not count when this one matches",
+             limits, which do not count if this one matches",
         ),
     ] {
         let compiled = compiled(&list, false);
@@ -257,7 +256,7 @@ fn the_go_service_would_refuse_each_of_them() {
         ("burst", "`burst`"),
     ];
     let help = "remove it from files that the Go service reads too";
-    let expected = expected.map(|(word, what)| format!("{word}: the Go service refuses {what}; {help}"));
+    let expected = expected.map(|(word, what)| format!("{word}: the Go service rejects {what}; {help}"));
     assert_eq!(messages(&compiled, list), expected);
     assert!(compiled.rules.is_some());
 }
@@ -300,7 +299,7 @@ fn the_service_may_be_set_to_lease_what_says_nothing() {
 
 #[test]
 fn a_lease_that_is_not_possible_is_a_warning() {
-    let help = "hits are leased of fixed windows in Redis: remove it";
+    let help = "remove it: only fixed windows in Redis are leased";
     for kind in ["token_bucket", "leaky_bucket", "sliding_window", "sliding_log"] {
         let written = format!("{{unit: day, requests_per_unit: 9, algorithm: {kind}, counting: leased}}");
         let expected =
@@ -311,8 +310,7 @@ fn a_lease_that_is_not_possible_is_a_warning() {
     }
     let written = "[{unit: day, requests_per_unit: 9, counting: leased}, {unit: hour, requests_per_unit: 5}]";
     let mixed = compiled(written, false);
-    let expected = "leased: `counting: leased` has no effect: the limit at line 4, column 69 is exact; the limits of a \
-        rule count all or nothing: lease all of them or none";
+    let expected = "leased: `counting: leased` has no effect: the limit at line 4, column 69 is exact; the limits of a rule count all or nothing; lease all or none";
     assert_eq!(messages(&mixed, written), [expected]);
     assert!(!mixed.rules.unwrap().rules()[0].limits().unwrap().iter().any(Limit::is_leased));
     let wrong = "{unit: day, requests_per_unit: 9, counting: lease}";

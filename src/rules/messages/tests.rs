@@ -104,8 +104,7 @@ fn reports_mistakes_by_resource_and_path() {
         ),
         (
             descriptor("", "v", policy(1, 1)),
-            "this descriptor has no key (at descriptors[0].descriptors[1]); every descriptor needs `key`, \
-             the name that Envoy's rate limit action sends"
+            "this descriptor has no key (at descriptors[0].descriptors[1]); add `key`, the name that Envoy's rate limit action sends"
                 .to_owned(),
         ),
         (
@@ -119,7 +118,7 @@ fn reports_mistakes_by_resource_and_path() {
             descriptor("b", "", replacing("own", &["x", "own"])),
             "this limit replaces `own`, which is itself (at \
              descriptors[0].descriptors[1].rate_limit.replaces[1].name); `replaces` names other limits, \
-             which do not count when this one matches"
+             which do not count if this one matches"
                 .to_owned(),
         ),
     ] {
@@ -187,7 +186,7 @@ fn warns_of_what_has_no_effect() {
              descriptors[0].rate_limit); remove one of the two",
             "resource a: warning: `name` has no effect with `unlimited: true` (at \
              descriptors[0].rate_limit); remove one of the two",
-            "resource b: warning: the domain `e` has no descriptors here, so the resource limits nothing (at \
+            "resource b: warning: the domain `e` has no descriptors here, so the resource has no effect (at \
              domain)",
         ]
     );

@@ -55,7 +55,7 @@ fn errors_of_one_descriptor() {
         ("- key: k\n  shadow_mode: 1", "5:16 expected `true` or `false`, got the number `1`"),
         (
             "- key: k\n  value: v\n  share_threshold: yes",
-            "6:20 `share_threshold` needs a wildcard, and `k_v` has no `*`",
+            "6:20 `share_threshold` requires a wildcard, and `k_v` has no `*`",
         ),
         ("- key: k\n  descriptors: {key: m}", "5:16 expected a list of descriptors, got a map"),
         ("- key: k\n  descriptors: [~]", "5:17 expected a map in this list of descriptors, got nothing"),
@@ -80,12 +80,9 @@ fn errors_of_one_limit() {
         ("requests_per_unit: 1", "5:15 this limit has no unit"),
         ("unit: hours, requests_per_unit: 1", "5:22 unknown unit `hours`"),
         ("unlimited: on, unit: day", "5:37 a limit is either `unlimited` or has a unit"),
-        ("unit: day, requests_per_unit: '2'", "5:46 expected a whole number, got the text `2`"),
-        (
-            "unit: day, requests_per_unit: 4294967296",
-            "5:46 expected a whole number, got the number `4294967296`",
-        ),
-        ("unit: day, requests_per_unit: -1", "5:46 expected a whole number, got the number `-1`"),
+        ("unit: day, requests_per_unit: '2'", "5:46 expected an integer, got the text `2`"),
+        ("unit: day, requests_per_unit: 4294967296", "5:46 expected an integer, got the number `4294967296`"),
+        ("unit: day, requests_per_unit: -1", "5:46 expected an integer, got the number `-1`"),
         (
             "unit: day, requests_per_unit: 1, name: m, replaces: [{name: m}]",
             "5:76 this limit replaces `m`, which is itself",
@@ -114,12 +111,12 @@ fn errors_of_a_whole_file() {
         ("- a", "1:1 expected a map with `domain` and `descriptors`, got a list"),
         (
             "domain: [",
-            "2:1 this is not YAML: did not find expected node content, while parsing a flow node \
+            "2:1 invalid YAML: did not find expected node content, while parsing a flow node \
              that begins at line 2, column 1",
         ),
         (
             "domain: d\n\tx: 1",
-            "2:1 this is not YAML: found a tab character that violates indentation, while scanning \
+            "2:1 invalid YAML: found a tab character that violates indentation, while scanning \
              a plain scalar that begins at line 1, column 9",
         ),
         ("domain: \x01", "1:9 the control character U+0001 is not allowed"),
@@ -133,7 +130,7 @@ fn warnings() {
     for (descriptor, expected) in [
         (
             "- key: k\n  key: m\n  rate_limit: {unit: day, requests_per_unit: 1}",
-            "4:3 `key` is given again at line 5, column 3, and the last one counts",
+            "4:3 `key` is set again at line 5, column 3, and the last one applies",
         ),
         (
             "- key: k\n  rate_limit: {unit: day, requests_per_unit: 1, shadow_mode: true}",
@@ -146,11 +143,11 @@ fn warnings() {
         ),
         (
             "- key: k\n  value: v\n  value_to_metric: true\n  rate_limit: {unit: day, requests_per_unit: 1}",
-            "6:3 `value_to_metric` has no effect here: metrics name an exact value anyway",
+            "6:3 `value_to_metric` has no effect here: metrics always contain an exact value",
         ),
         (
             "- key: k\n  value: v*\n  share_threshold: true",
-            "6:3 `share_threshold` has no effect here: no limit at or below the descriptor counts anything",
+            "6:3 `share_threshold` has no effect here: no limit at or below the descriptor counts hits",
         ),
         (
             "- key: k\n  rate_limit: {unit: day}",
@@ -255,7 +252,7 @@ fn a_limit_given_in_parts_is_laid_together() {
 fn reports_a_value_behind_an_alias_at_both_places() {
     let compiled =
         with("- key: k\n  rate_limit: &l {unit: day, requests_per_unit: '1'}\n- key: m\n  rate_limit: *l");
-    assert_eq!(messages(&compiled), ["5:49 expected a whole number, got the text `1`"]);
+    assert_eq!(messages(&compiled), ["5:49 expected an integer, got the text `1`"]);
     let compiled = with("- key: k\n  metadata: &l {unit: day, requests_per_unit: '1'}\n  rate_limit: *l");
     let help = compiled.diagnostics[0].help.as_deref().unwrap_or_default();
     assert!(help.ends_with("; the value comes from the alias or merge at line 6, column 15"), "{help}");

@@ -1,6 +1,8 @@
-//! Rules files as a whole: what is recorded of the Go service, what is damaged, and every diagnostic.
+//! Complete rules files: recordings of the Go service, mutations, and every diagnostic.
 
+mod countable;
 mod diagnostics;
 mod golden;
 mod mutation;
 mod over_limit_body;
+mod store_failure;

@@ -74,6 +74,6 @@ fn where_nothing_is_refused_it_logs_a_warning() {
 fn the_go_service_would_refuse_it() {
     let messages = messages(&compiled(&format!("{LIMIT}  over_limit_body: wait\n"), true));
     let expected =
-        "5:3: warning: the Go service refuses `over_limit_body` (at descriptors[0].over_limit_body)";
+        "5:3: warning: the Go service rejects `over_limit_body` (at descriptors[0].over_limit_body)";
     assert!(messages.len() == 1 && messages[0].contains(expected), "{messages:?}");
 }

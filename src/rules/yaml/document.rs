@@ -1,46 +1,44 @@
 //! From libyaml's events to the tree of the first document.
 //!
-//! The events come without recursion and the tree is built on a stack of open lists and maps, so that
-//! no text can exhaust the thread's own. Merges are spliced in as yaml.v2 does: at the place where the
-//! `<<` is, so that later pairs win over it, and it wins over earlier ones.
+//! The tree is built without recursion, on a stack of open lists and maps, so that no text can overflow the thread's stack.
+//! Merges are spliced in as in yaml.v2: at the place of the `<<`, so that it replaces earlier pairs, and later pairs
+//! replace it.
 
 use std::{collections::HashMap, rc::Rc};
 
 use libyaml_safer::EventData;
 
 use super::{
-    super::diagnostic::Place,
-    Content, Fault, MaxValues, Node, NodeRef, Pair, Scalar,
+    super::diagnostics::{FileError, Place},
+    Content, MaxValues, Node, NodeRef, Pair, Scalar,
     events::{Event, Events, QUOTE_STAR},
     guard::Guarded,
     scalar, text,
     weight::{MAX_DEPTH, Weight, too_much_aliasing},
 };
 
-/// The first document of a file.
 #[derive(Debug)]
 pub(crate) struct Document {
-    /// The first document; none when the file is empty.
+    /// The first document; `None` if the file is empty.
     pub(crate) root: Option<NodeRef>,
     /// Where the next document begins, which is ignored.
     pub(crate) remainder: Option<Place>,
 }
 
 impl Document {
-    /// How many values it holds, those behind aliases counted at each use.
+    /// The number of values, with aliases expanded.
     pub(crate) fn values(&self) -> usize {
-        let values = self.root.as_ref().map_or(0, |root| Weight::of_link(root).values());
+        let values = self.root.as_ref().map_or(0, |root| Weight::of_link(root).values);
         usize::try_from(values).unwrap_or(usize::MAX)
     }
 }
 
-/// Reads the first document of a file.
-pub(crate) fn read(bytes: &[u8], max: MaxValues) -> Result<Document, Fault> {
+pub(crate) fn read(bytes: &[u8], max: MaxValues) -> Result<Document, FileError> {
     let text = text::decode(bytes)?;
     let guarded = Guarded::of(&text.allowed)?;
-    // A value takes a byte at least: a text that may hold too many is looked through before anything is built.
+    // A value takes at least one byte: a text that may have too many is checked before the tree is built.
     if guarded.text.len() > max.values {
-        look_through(Events::new(&text, &guarded), max)?;
+        check_size(Events::new(&text, &guarded), max)?;
     }
     let mut events = Events::new(&text, &guarded);
     let mut builder = Builder::default();
@@ -54,8 +52,8 @@ pub(crate) fn read(bytes: &[u8], max: MaxValues) -> Result<Document, Fault> {
     if document.values() > max.values { Err(max.exceeded()) } else { Ok(document) }
 }
 
-/// Refuses a text of too many values, or of values nested too deep.
-fn look_through(mut events: Events<'_>, max: MaxValues) -> Result<(), Fault> {
+/// Rejects a text with too many values, or with values nested too deep.
+fn check_size(mut events: Events<'_>, max: MaxValues) -> Result<(), FileError> {
     let (mut room, mut depth) = (max.values, 0_u32);
     while let Some(Event { place, data }) = events.next_of_document()? {
         if is_value(&data) {
@@ -85,7 +83,6 @@ fn is_value(event: &EventData) -> bool {
     )
 }
 
-/// A tree under construction.
 #[derive(Default)]
 struct Builder {
     open: Vec<Open>,
@@ -98,11 +95,10 @@ struct Builder {
     merged: usize,
 }
 
-/// Pairs that merges may copy in a small file; a large one may have as many as it has values. A copy takes
-/// 64 bytes, so these are 6 MB; a file of 20,000 rules that each merge five pairs has as many.
+/// Maximum number of pairs that merges copy in a small file; a larger file may copy as many as it has values. A copy takes
+/// 64 bytes, so these are 6 MB: 20,000 rules that each merge five pairs.
 const MAX_MERGED: usize = 100_000;
 
-/// A list or map whose end has not been read.
 struct Open {
     number: usize,
     place: Place,
@@ -115,22 +111,21 @@ enum Items {
     Map { pairs: Vec<Pair>, weight: Weight, key: Option<(NodeRef, bool)> },
 }
 
-/// The value of an anchor.
 enum Anchor {
-    /// A list or map that is still open, by its number: an alias here would contain itself.
+    /// The number of a list or map that is still open: an alias in it would contain itself.
     Open(usize),
     Closed(Rc<Node>),
 }
 
 impl Builder {
-    fn take(&mut self, event: Event) -> Result<(), Fault> {
+    fn take(&mut self, event: Event) -> Result<(), FileError> {
         let Event { place, data } = event;
         self.values = self.values.saturating_add(is_value(&data).into());
         match data {
             EventData::Scalar { anchor, tag, value, plain_implicit, .. } => {
                 let is_merge = value == "<<" && (plain_implicit || tag.as_deref() == Some(MERGE_TAG));
                 let meaning = scalar::resolve(&value, tag.as_deref(), plain_implicit)
-                    .map_err(|message| Fault::at(place, message))?;
+                    .map_err(|message| FileError::at(place, message))?;
                 let content = Content::Scalar(Scalar { text: value, meaning });
                 let node = Rc::new(Node { place, content, weight: Weight::SCALAR });
                 if let Some(anchor) = anchor {
@@ -151,20 +146,20 @@ impl Builder {
         }
     }
 
-    fn alias(&self, anchor: &str, place: Place) -> Result<NodeRef, Fault> {
+    fn alias(&self, anchor: &str, place: Place) -> Result<NodeRef, FileError> {
         match self.anchors.get(anchor) {
             Some(Anchor::Closed(node)) => Ok(NodeRef { node: Rc::clone(node), alias: Some(place) }),
             Some(Anchor::Open(_)) => {
-                Err(Fault::at(place, format!("the value of the anchor `{anchor}` contains itself")))
+                Err(FileError::at(place, format!("the value of the anchor `{anchor}` contains itself")))
             }
             None => {
-                let fault = Fault::at(place, format!("no anchor `&{anchor}` precedes this alias"));
-                Err(fault.with_help(QUOTE_STAR))
+                let error = FileError::at(place, format!("no anchor `&{anchor}` precedes this alias"));
+                Err(error.with_help(QUOTE_STAR))
             }
         }
     }
 
-    fn open(&mut self, place: Place, anchor: Option<String>, items: Items) -> Result<(), Fault> {
+    fn open(&mut self, place: Place, anchor: Option<String>, items: Items) -> Result<(), FileError> {
         if self.open.len() >= MAX_DEPTH as usize {
             return Err(too_deep(place));
         }
@@ -176,7 +171,7 @@ impl Builder {
         Ok(())
     }
 
-    fn close(&mut self) -> Result<(), Fault> {
+    fn close(&mut self) -> Result<(), FileError> {
         let Some(Open { number, place, anchor, items }) = self.open.pop() else { return Ok(()) };
         let (content, weight) = match items {
             Items::List(items) => {
@@ -186,14 +181,14 @@ impl Builder {
             Items::Map { pairs, weight, .. } => (Content::Map(pairs), weight),
         };
         if weight.is_a_bomb() {
-            return Err(Fault { place: Some(place), ..too_much_aliasing() });
+            return Err(FileError { place: Some(place), ..too_much_aliasing() });
         }
         if weight.depth > MAX_DEPTH {
             return Err(too_deep(place));
         }
         let node = Rc::new(Node { place, content, weight });
         if let Some(anchor) = anchor {
-            // The same name may have been given anew within; that one is the later.
+            // An anchor of the same name within is later and stays.
             if let Some(known @ Anchor::Open(_)) = self.anchors.get_mut(&anchor)
                 && matches!(known, Anchor::Open(open) if *open == number)
             {
@@ -203,27 +198,24 @@ impl Builder {
         self.add(NodeRef { node, alias: None }, false)
     }
 
-    /// Puts a finished value where it belongs.
-    fn add(&mut self, link: NodeRef, is_merge: bool) -> Result<(), Fault> {
+    /// Adds a complete value to the innermost open list or map.
+    fn add(&mut self, link: NodeRef, is_merge: bool) -> Result<(), FileError> {
         match self.open.last_mut().map(|open| &mut open.items) {
             None => self.root = Some(link),
             Some(Items::List(items)) => items.push(link),
             Some(Items::Map { key: waiting @ None, .. }) => {
                 if !matches!(link.node.content, Content::Scalar(_)) {
                     let place = link.alias.unwrap_or(link.node.place);
-                    return Err(Fault::at(place, "a list or a map cannot be a key"));
+                    return Err(FileError::at(place, "a list or a map cannot be a key"));
                 }
                 *waiting = Some((link, is_merge));
             }
             Some(Items::Map { pairs, weight, key }) => match key.take() {
                 Some((key, true)) => {
                     *weight = weight.holding(Weight::of_link(&link));
-                    if weight.is_a_bomb() {
-                        return Err(Fault { place: Some(key.node.place), ..too_much_aliasing() });
-                    }
                     self.merged = self.merged.saturating_add(pairs_of(&link));
-                    if self.merged > MAX_MERGED.max(self.values) {
-                        return Err(Fault { place: Some(key.node.place), ..too_much_aliasing() });
+                    if weight.is_a_bomb() || self.merged > MAX_MERGED.max(self.values) {
+                        return Err(FileError { place: Some(key.node.place), ..too_much_aliasing() });
                     }
                     splice(&link, key.node.place, pairs)?;
                 }
@@ -239,10 +231,10 @@ impl Builder {
     }
 }
 
-/// The tag that makes a merge of a key.
+/// The tag of a merge key.
 const MERGE_TAG: &str = "tag:yaml.org,2002:merge";
 
-/// How many pairs [`splice`] appends.
+/// The number of pairs that [`splice`] appends.
 fn pairs_of(link: &NodeRef) -> usize {
     let of_map = |link: &NodeRef| match &link.node.content {
         Content::Map(pairs) => pairs.len(),
@@ -254,8 +246,8 @@ fn pairs_of(link: &NodeRef) -> usize {
     }
 }
 
-/// Appends the pairs of a merged map, or of a list of them, the first of which counts most.
-fn splice(link: &NodeRef, merge: Place, pairs: &mut Vec<Pair>) -> Result<(), Fault> {
+/// Appends the pairs of a merged map, or of a list of maps, the first of which takes precedence.
+fn splice(link: &NodeRef, merge: Place, pairs: &mut Vec<Pair>) -> Result<(), FileError> {
     let mut splice_map = |link: &NodeRef| {
         let Content::Map(merged) = &link.node.content else { return Err(not_a_map(link)) };
         pairs.extend(merged.iter().cloned().map(|pair| Pair { merged: Some(merge), ..pair }));
@@ -267,12 +259,12 @@ fn splice(link: &NodeRef, merge: Place, pairs: &mut Vec<Pair>) -> Result<(), Fau
     }
 }
 
-fn not_a_map(link: &NodeRef) -> Fault {
+fn not_a_map(link: &NodeRef) -> FileError {
     let place = link.alias.unwrap_or(link.node.place);
-    Fault::at(place, "`<<` merges a map or a list of maps, and this is neither")
-        .with_help("give it an alias of a map (`<<: *name`) or a list of such (`<<: [*one, *two]`)")
+    FileError::at(place, "expected a map or a list of maps after `<<`")
+        .with_help("write the alias of a map (`<<: *name`) or a list of aliases (`<<: [*one, *two]`)")
 }
 
-fn too_deep(place: Place) -> Fault {
-    Fault::at(place, format!("lists and maps are nested more than {MAX_DEPTH} levels deep"))
+fn too_deep(place: Place) -> FileError {
+    FileError::at(place, format!("lists and maps are nested more than {MAX_DEPTH} levels deep"))
 }

@@ -1,37 +1,32 @@
-//! libyaml's events of one text, with places as the file has them and errors in words.
+//! libyaml's events of one text, with places in the file.
 //!
-//! Called by [`document`](super::document) alone, and the only file besides [`guard`](super::guard) that
-//! knows of libyaml's marks.
+//! Only [`document`](super::document) uses it. Only it and [`guard`](super::guard) use libyaml's marks.
 
 use std::io::{BufReader, Chain, Read};
 
 use libyaml_safer::{EventData, Mark, Parser, ScalarStyle};
 
 use super::{
-    super::diagnostic::{Place, is_break},
-    Fault,
+    super::diagnostics::{FileError, Place, is_break},
     guard::Guarded,
     text::Text,
 };
 
-/// One event, and where it begins.
 pub(super) struct Event {
     pub(super) place: Place,
     pub(super) data: EventData,
 }
 
-/// The events of a text.
 pub(super) struct Events<'t> {
     parser: Parser<BufReader<Chain<&'t [u8], &'static [u8]>>>,
     text: &'t Text<'t>,
     guarded: &'t Guarded<'t>,
 }
 
-/// How many bytes the scanner is handed at a time; it holds four bytes for each.
+/// The number of bytes that the scanner receives at a time; it holds four bytes for each.
 const CHUNK: usize = 16 << 10;
 
-/// The scanner ends the program where a text ends within a line of a block or behind a backslash, so it
-/// is handed the line break that is missing.
+/// The scanner panics if a text ends within a line of a block or after a backslash, so a missing line break is added.
 const BREAK: &[u8] = b"\n";
 
 /// The most frequent reason for an unknown alias.
@@ -46,9 +41,9 @@ impl<'t> Events<'t> {
         Self { parser, text, guarded }
     }
 
-    /// The next event of the document; none at its end.
-    pub(super) fn next_of_document(&mut self) -> Result<Option<Event>, Fault> {
-        let event = self.parser.parse().map_err(|error| self.fault_of(&error))?;
+    /// The next event of the document; `None` at its end.
+    pub(super) fn next_of_document(&mut self) -> Result<Option<Event>, FileError> {
+        let event = self.parser.parse().map_err(|error| self.file_error(&error))?;
         let mut data = event.data;
         match &mut data {
             EventData::StreamEnd | EventData::DocumentEnd { .. } => {
@@ -60,7 +55,7 @@ impl<'t> Events<'t> {
             EventData::Scalar { value, style, .. } => {
                 self.guarded.restore(value, *style);
                 let is_block = matches!(style, ScalarStyle::Literal | ScalarStyle::Folded);
-                // The break that ends this block is then the one that was added.
+                // The break that ends this block is the added one.
                 if is_block && self.is_end(event.end_mark) && self.ends_within_a_line() {
                     value.truncate(value.strip_suffix('\n').map_or(value.len(), str::len));
                 }
@@ -75,7 +70,7 @@ impl<'t> Events<'t> {
         let start = match self.parser.parse() {
             Ok(event) if matches!(event.data, EventData::DocumentStart { .. }) => event.start_mark,
             Ok(_) => return None,
-            // A line with less indentation than the first ends the document, and begins none.
+            // A line with less indentation than the first one ends the document without starting another.
             Err(error) => return error.problem_mark().map(|mark| self.place_of(mark)),
         };
         match self.parser.parse().map(|event| event.data) {
@@ -84,7 +79,7 @@ impl<'t> Events<'t> {
         }
     }
 
-    /// True for a mark at or behind the last character of the text.
+    /// True for a mark at or after the end of the text.
     fn is_end(&self, mark: Mark) -> bool {
         mark.index >= self.guarded.text.len() as u64
     }
@@ -100,30 +95,32 @@ impl<'t> Events<'t> {
         Place { line: count(line), column: count(column) }
     }
 
-    fn fault_of(&self, error: &libyaml_safer::Error) -> Fault {
+    fn file_error(&self, error: &libyaml_safer::Error) -> FileError {
         let mark = error.problem_mark().unwrap_or_default();
         if let (Some(stop), true) = (&self.text.stop, self.is_end(mark)) {
             return stop.clone();
         }
         let context_mark = error.context_mark();
         if let (Some(tag), true) = (context_mark, self.guarded.is_marker(mark)) {
-            let fault = Fault::at(self.place_of(tag), "a tag must be followed by a space");
-            return fault.with_help("text that begins with `!` must be quoted");
+            let error = FileError::at(self.place_of(tag), "a tag must be followed by a space");
+            return error.with_help("text that begins with `!` must be quoted");
         }
-        let mut message = format!("this is not YAML: {}", error.problem());
+        let mut message = format!("invalid YAML: {}", error.problem());
         if let (Some(context), Some(began)) = (error.context(), context_mark) {
             message = format!("{message}, {context} that begins at {}", self.place_of(began));
         }
         let found = usize::try_from(mark.index).ok().and_then(|at| self.guarded.text.get(at..));
-        let fault = Fault::at(self.place_of(mark), message);
+        let file_error = FileError::at(self.place_of(mark), message);
         match found.unwrap_or_default().chars().next() {
-            Some('\t') => fault.with_help("indent with spaces: YAML does not allow tabs"),
+            Some('\t') => file_error.with_help("indent with spaces: YAML does not allow tabs"),
             Some(first @ ('@' | '`' | '%')) => {
-                fault.with_help(format!("text that begins with `{first}` must be quoted"))
+                file_error.with_help(format!("text that begins with `{first}` must be quoted"))
             }
-            _ if error.problem() == "found unexpected ':'" => fault.with_help("put a space after the colon"),
-            _ if error.context() == Some("while scanning an alias") => fault.with_help(QUOTE_STAR),
-            _ => fault,
+            _ if error.problem() == "found unexpected ':'" => {
+                file_error.with_help("put a space after the colon")
+            }
+            _ if error.context() == Some("while scanning an alias") => file_error.with_help(QUOTE_STAR),
+            _ => file_error,
         }
     }
 }

@@ -1,20 +1,16 @@
 //! Protects the scanner from texts that make it panic, or that yaml.v2 reads differently.
 //!
-//! `libyaml-safer` panics at a tag that is followed by a comma (`[!a,b]`), refuses a colon
-//! before the end of an item (`{a: b:}`), which yaml.v2 takes as part of the text, and refuses the escape
-//! `\'` between double quotes, which yaml.v2 takes for a `'`. Characters that the file does not use help: a
-//! marker after each such `!` and `:`, a placeholder for the backslash before each `'`. Where the `!`
-//! begins a tag, the marker ends it in an ordinary error (yaml.v2 would make the comma part of the tag);
-//! everywhere else the characters are part of some text, in which they are replaced by the original.
+//! `libyaml-safer` panics at a tag that is followed by a comma (`[!a,b]`), rejects a colon before the end of an item
+//! (`{a: b:}`), which is part of the text in yaml.v2, and rejects the escape `\'` in double quotes, which is a `'` in
+//! yaml.v2. So characters that the file does not use are inserted: a marker after each such `!` and `:`, and a placeholder
+//! for the backslash before each `'`. If the `!` begins a tag, the marker causes an ordinary error (in yaml.v2 the comma
+//! is part of the tag); everywhere else they are in a text, whose original is restored.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::HashSet};
 
 use libyaml_safer::{Mark, ScalarStyle};
 
-use super::{
-    super::{diagnostic::is_break, unused},
-    Fault,
-};
+use super::super::diagnostics::{FileError, is_break};
 
 /// A text that is safe for the scanner.
 pub(super) struct Guarded<'t> {
@@ -24,20 +20,20 @@ pub(super) struct Guarded<'t> {
     placeholder: char,
     /// The positions of the markers, in bytes.
     markers: Vec<usize>,
-    /// Where lines begin, in bytes; only known when there are markers.
+    /// Where lines begin, in bytes; empty without markers.
     lines: Vec<usize>,
 }
 
 impl<'t> Guarded<'t> {
-    /// Protects a text; most need no change.
-    pub(super) fn of(text: &'t str) -> Result<Self, Fault> {
+    /// Protects a text. Most texts stay unchanged.
+    pub(super) fn of(text: &'t str) -> Result<Self, FileError> {
         let suspects = suspects(text);
         if suspects.len() > MAX_SUSPECTS {
             let message = format!(
                 "the file has more than {MAX_SUSPECTS} colons before commas, tags before commas and escaped \
                  quotes"
             );
-            return Err(Fault { place: None, message, help: None });
+            return Err(FileError::new(message));
         }
         let (mut marker, mut placeholder) = ('\0', '\0');
         if suspects.is_empty() {
@@ -49,14 +45,10 @@ impl<'t> Guarded<'t> {
                 lines: Vec::new(),
             });
         }
-        let mut unused = unused::characters([text]);
+        let mut unused = unused_characters([text]);
         for character in [&mut marker, &mut placeholder] {
-            let message = "the file holds every character of Unicode's private area";
-            *character = unused.next().ok_or_else(|| Fault {
-                place: None,
-                message: message.to_owned(),
-                help: None,
-            })?;
+            let message = "the file contains every character of Unicode's private use areas";
+            *character = unused.next().ok_or_else(|| FileError::new(message))?;
         }
         let added = suspects.len().saturating_mul(marker.len_utf8());
         let mut guarded = String::with_capacity(text.len().saturating_add(added));
@@ -80,7 +72,7 @@ impl<'t> Guarded<'t> {
         Ok(Self { text: Cow::Owned(guarded), marker, placeholder, markers, lines })
     }
 
-    /// True when the scanner ended at a marker, so at a tag that a comma follows.
+    /// True if the mark is a marker: the scanner failed at a tag before a comma.
     pub(super) fn is_marker(&self, mark: Mark) -> bool {
         usize::try_from(mark.index).is_ok_and(|at| self.markers.binary_search(&at).is_ok())
     }
@@ -107,7 +99,17 @@ impl<'t> Guarded<'t> {
     }
 }
 
-/// The maximum number of guarded bytes: files have a handful, and each costs 30 bytes.
+/// Characters of Unicode's private use areas that none of these texts contains. There are 72,000.
+pub(in super::super) fn unused_characters<'t>(
+    texts: impl IntoIterator<Item = &'t str>,
+) -> impl Iterator<Item = char> {
+    let used: HashSet<char> = texts.into_iter().flat_map(str::chars).filter(|c| *c >= '\u{e000}').collect();
+    ('\u{e000}'..='\u{f8ff}')
+        .chain('\u{f0000}'..='\u{ffffd}')
+        .filter(move |character| !used.contains(character))
+}
+
+/// Maximum number of guarded bytes. Files have a handful, and each takes 30 bytes.
 const MAX_SUSPECTS: usize = 100_000;
 
 /// The bytes that need a marker or a placeholder, in order.
@@ -119,7 +121,7 @@ fn suspects(text: &str) -> Vec<usize> {
     suspects
 }
 
-/// Each backslash that would escape a `'`: one that is not itself escaped.
+/// Each backslash that escapes a `'`: one that is not escaped itself.
 fn escaped_quotes(text: &str) -> impl Iterator<Item = usize> {
     let bytes = text.as_bytes();
     text.match_indices("\\'").map(|(at, _)| at).filter(move |&at| {
@@ -128,15 +130,15 @@ fn escaped_quotes(text: &str) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Each `!` that may begin a tag with a comma behind it. No byte is looked at more than a few times.
+/// Each `!` that may begin a tag before a comma. The time is linear in the length of the text.
 fn tags_before_commas(text: &str) -> Vec<usize> {
     let bytes = text.as_bytes();
     let mut suspects = Vec::new();
-    // All within one run of a tag's characters ends where the run ends.
+    // Tags in one run of a tag's characters end with the run.
     let mut plain_run_end = 0;
     for (at, _) in text.match_indices('!') {
         let end = if bytes.get(at.saturating_add(1)) == Some(&b'<') {
-            // The text between the brackets is a run of its own, which may have commas.
+            // The text in brackets is a separate run, which may have commas.
             let end = run_end(bytes, at.saturating_add(2), b",[]");
             end.saturating_add(usize::from(bytes.get(end) == Some(&b'>')))
         } else {
@@ -155,13 +157,13 @@ fn tags_before_commas(text: &str) -> Vec<usize> {
     suspects
 }
 
-/// Each `:` that ends a text without quotes and precedes the end of an item. After a quote or a
-/// bracket, an anchor or an alias it would separate a key from its value.
+/// Each `:` between a plain text and the end of an item. After a quote, a bracket, an anchor or an alias, a colon separates
+/// a key from its value.
 fn colons_within_texts(text: &str) -> impl Iterator<Item = usize> {
     let bytes = text.as_bytes();
     text.match_indices(':').map(|(at, _)| at).filter(move |&at| {
-        let (before, behind) = bytes.split_at_checked(at).unwrap_or_default();
-        matches!(behind, [_, b',' | b']' | b'}', ..])
+        let (before, after) = bytes.split_at_checked(at).unwrap_or_default();
+        matches!(after, [_, b',' | b']' | b'}', ..])
             && before.last().is_some_and(|byte| !byte.is_ascii_whitespace() && !b"'\"[]{},".contains(byte))
             && {
                 let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
@@ -170,7 +172,7 @@ fn colons_within_texts(text: &str) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The end of the characters that a tag may have.
+/// The end of a run of characters that a tag may have.
 fn run_end(bytes: &[u8], from: usize, more: &[u8]) -> usize {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_;/?:@&=+$.%!~*'()".contains(byte);
     let rest = bytes.get(from..).unwrap_or_default();
@@ -192,7 +194,10 @@ fn line_starts(text: &str) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Content, read_without_bound as read};
+    use super::{
+        super::{Content, read_without_bound as read},
+        unused_characters,
+    };
 
     fn fault(text: &str) -> (u32, u32, String) {
         let fault = read(text.as_bytes()).unwrap_err();
@@ -257,5 +262,13 @@ mod tests {
         let places: Vec<_> =
             items.iter().map(|item| (item.node.place.line, item.node.place.column)).collect();
         assert_eq!(places, [(2, 2), (2, 8), (2, 15)]);
+    }
+
+    #[test]
+    fn used_characters_are_left_out() {
+        let first: Vec<char> = unused_characters(["a\u{e000}", "\u{e002}"]).take(2).collect();
+        assert_eq!(first, ['\u{e001}', '\u{e003}']);
+        let all: String = unused_characters([]).collect();
+        assert_eq!(unused_characters([&*all]).next(), None);
     }
 }

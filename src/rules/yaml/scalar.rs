@@ -1,7 +1,7 @@
 //! The meaning of a scalar: YAML 1.1 as Go's yaml.v2 reads it, with its deviations.
 //!
-//! Called by [`document`](super::document) for every scalar. A plain scalar may be nothing, a flag or a
-//! number; a quoted one is text; a tag (`!!str 12`) overrides both. What looks like a date stays text.
+//! Called by [`document`](super::document) for every scalar. A plain scalar may be null, a flag or a number; a quoted one is
+//! text; a tag (`!!str 12`) overrides both. Dates stay text.
 
 use base64::{
     Engine, alphabet,
@@ -11,33 +11,33 @@ use base64::{
 /// The meaning of a scalar.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Meaning {
-    /// Nothing: `~`, `null`, or no text at all.
+    /// `~`, `null`, or an empty text.
     Null,
-    /// A flag: `true`, `yes`, `on`, `y` and their opposites.
+    /// `true`, `yes`, `on`, `y` and their opposites.
     Bool(bool),
-    /// An integer of 64 bits with a sign.
+    /// An integer that fits in 64 bits with a sign.
     Int(i64),
-    /// An integer that fits 64 bits only without a sign.
+    /// An integer that fits in 64 bits only without a sign.
     Large(u64),
     /// A number with a fraction, with an exponent, or beyond 64 bits.
     Float(f64),
     /// The text as written.
     Text,
-    /// Bytes that were written in base64.
+    /// Bytes in base64.
     Binary(Vec<u8>),
 }
 
 /// The prefix that `!!` abbreviates.
 const STANDARD: &str = "tag:yaml.org,2002:";
 
-/// The meaning of a scalar with this text and tag; `plain` is false for a quoted one. Fails
-/// with words when the tag and the text contradict each other.
+/// The meaning of a scalar with this text and tag; `plain` is false for a quoted one. Returns a message if the tag does not
+/// fit the text.
 pub(super) fn resolve(text: &str, tag: Option<&str>, plain: bool) -> Result<Meaning, String> {
     let tag = tag.filter(|tag| !tag.is_empty());
     let Some(tag) = tag else {
         return Ok(if plain { of_plain(text) } else { Meaning::Text });
     };
-    // Unknown tags are the author's own business: the text is taken as it is.
+    // A scalar with an unknown tag is text.
     let Some(kind) = tag.strip_prefix(STANDARD) else { return Ok(Meaning::Text) };
     let meaning = match (kind, of_plain(text)) {
         ("binary", _) => return decode_base64(text).map(Meaning::Binary).ok_or_else(|| bad_tag(text, kind)),
@@ -50,7 +50,7 @@ pub(super) fn resolve(text: &str, tag: Option<&str>, plain: bool) -> Result<Mean
         | ("null", meaning @ Meaning::Null) => meaning,
         ("timestamp", Meaning::Text) if looks_like_a_date(text) => Meaning::Text,
         ("bool" | "int" | "float" | "null" | "timestamp", _) => return Err(bad_tag(text, kind)),
-        // `!!str`, and kinds that are not for scalars.
+        // `!!str`, and tags of lists and maps.
         _ => Meaning::Text,
     };
     Ok(meaning)
@@ -101,7 +101,7 @@ fn integer(digits: &str) -> Option<Meaning> {
         [b'0', _, ..] => (8, unsigned.get(1..)?),
         _ => (10, unsigned),
     };
-    // Rust takes a sign here, which has been read already.
+    // `from_str_radix` accepts a second sign.
     if digits.starts_with(['+', '-']) {
         return None;
     }
@@ -109,38 +109,38 @@ fn integer(digits: &str) -> Option<Meaning> {
     match i64::try_from(size) {
         Ok(size) => Some(Meaning::Int(if negative { size.wrapping_neg() } else { size })),
         Err(_) if negative => (size == 1 << 63).then_some(Meaning::Int(i64::MIN)),
-        // Go reads large numbers without a sign only.
+        // Go accepts large numbers only without a sign.
         Err(_) => (!signed).then_some(Meaning::Large(size)),
     }
 }
 
-/// Go also takes a sign within: `0b-101`.
+/// Go accepts a sign after the prefix: `0b-101`.
 fn odd_binary(digits: &str) -> Option<Meaning> {
     i64::from_str_radix(digits.strip_prefix("0b")?, 2).ok().map(Meaning::Int)
 }
 
-/// A number with a point or an exponent; beyond the range of 64 bits it is text.
+/// A number with a point or an exponent. A number out of range is text.
 fn float(digits: &str) -> Option<f64> {
     let unsigned = digits.strip_prefix(['+', '-']).unwrap_or(digits);
-    let begins_as_number = match unsigned.as_bytes() {
+    let has_first_digit = match unsigned.as_bytes() {
         [b'.', second, ..] => second.is_ascii_digit(),
         [first, ..] => first.is_ascii_digit(),
         [] => false,
     };
     let is_number = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E' | b'+' | b'-');
-    if !begins_as_number || !unsigned.bytes().all(is_number) {
+    if !has_first_digit || !unsigned.bytes().all(is_number) {
         return None;
     }
     digits.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// Dates are text, but not numbers, and `!!timestamp` requires one.
+/// True for dates, which are not numbers, and which `!!timestamp` requires.
 fn looks_like_a_date(text: &str) -> bool {
     let (year, rest) = text.as_bytes().split_at_checked(4).unwrap_or_default();
     rest.starts_with(b"-") && year.iter().all(u8::is_ascii_digit)
 }
 
-/// A float as Go prints it, which is what names a key of metadata that is one.
+/// A float as Go prints it, for keys of metadata.
 pub(crate) fn float_as_key(number: f64) -> String {
     if number.is_nan() {
         return "NaN".to_owned();
@@ -165,7 +165,7 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
     BASE64.decode(symbols).ok()
 }
 
-/// As Go decodes it: bits behind the last byte may be anything.
+/// As in Go, bits after the last byte may have any value.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),

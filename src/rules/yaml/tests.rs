@@ -120,13 +120,13 @@ fn reports_unreadable_yaml_with_its_place_and_help() {
         ("a: *b", 1, 4, "no anchor `&b` precedes this alias"),
         ("a: &b [*b]", 1, 8, "the value of the anchor `b` contains itself"),
         ("? [a]\n: b", 1, 3, "a list or a map cannot be a key"),
-        ("a: 1\n<<: [x]", 2, 6, "`<<` merges a map or a list of maps, and this is neither"),
+        ("a: 1\n<<: [x]", 2, 6, "expected a map or a list of maps after `<<`"),
         ("a: !!int x", 1, 4, "`x` cannot be read as !!int"),
         (
             "value: *",
             1,
             9,
-            "this is not YAML: did not find expected alphabetic or numeric character, while \
+            "invalid YAML: did not find expected alphabetic or numeric character, while \
              scanning an alias that begins at line 1, column 8",
         ),
     ] {

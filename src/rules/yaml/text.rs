@@ -1,42 +1,37 @@
-//! From a file's bytes to the text that YAML is read from.
+//! Decodes a file's bytes.
 //!
-//! Called by [`document`](super::document) and where a line of the file is printed. Byte order marks,
-//! UTF-16 and characters that YAML does not allow are dealt with here, so that the scanner behind only
-//! ever meets allowed characters.
+//! Called by [`document`](super::document) and where a line of the file is printed. Byte order marks and UTF-16 are decoded
+//! here, and characters that YAML does not allow end the text, so that the scanner receives only allowed ones.
 
 use std::borrow::Cow;
 
-use super::{
-    super::diagnostic::{Place, is_break},
-    Fault,
-};
+use super::super::diagnostics::{FileError, Place, is_break};
 
-/// The largest file that is read. A thousand times what a large installation has today; without a
-/// bound, a file that was mounted by mistake would fill the memory.
+/// Maximum size of a file: a thousand times that of a large installation. Without a bound, a file that was mounted by
+/// mistake would exhaust the memory.
 const MAX_BYTES: usize = 16 << 20;
 
 /// A file's text.
 pub(crate) struct Text<'f> {
     /// The text up to the first character that is not allowed.
     pub(crate) allowed: Cow<'f, str>,
-    /// What is wrong with that character. It only matters when the first document reaches that far.
-    pub(super) stop: Option<Fault>,
+    /// The error of that character. It only matters if the first document reaches that far.
+    pub(super) stop: Option<FileError>,
 }
 
 impl Text<'_> {
-    /// True when no character of the file is forbidden.
+    /// True if all characters are allowed.
     pub(crate) fn is_complete(&self) -> bool {
         self.stop.is_none()
     }
 }
 
-/// The text of these bytes.
-pub(crate) fn decode(bytes: &[u8]) -> Result<Text<'_>, Fault> {
+/// Decodes a file.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Text<'_>, FileError> {
     if bytes.len() > MAX_BYTES {
         let message = format!("the file is larger than {} MiB", MAX_BYTES >> 20);
-        let fault = Fault { place: None, message, help: None };
-        return Err(fault
-            .with_help("split it, one domain a file, or set MERGE_DOMAIN_CONFIG=true and split a domain"));
+        let help = "split it into one file per domain, or set MERGE_DOMAIN_CONFIG=true and split a domain";
+        return Err(FileError::new(message).with_help(help));
     }
     let (text, broken) = match bytes {
         [0xef, 0xbb, 0xbf, rest @ ..] => from_utf8(rest),
@@ -46,13 +41,14 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Text<'_>, Fault> {
     };
     let forbidden = text.char_indices().find(|(_, c)| !is_allowed(*c));
     let Some((at, character)) = forbidden else {
-        let stop = broken
-            .map(|what| Fault::at(place_of(&text, text.len()), what).with_help("save the file as UTF-8"));
+        let stop = broken.map(|error| {
+            FileError::at(place_of(&text, text.len()), error).with_help("save the file as UTF-8")
+        });
         return Ok(Text { allowed: text, stop });
     };
     let message = format!("the control character U+{:04X} is not allowed", u32::from(character));
-    let help = format!("between double quotes it can be written as \"\\u{:04x}\"", u32::from(character));
-    let stop = Some(Fault::at(place_of(&text, at), message).with_help(help));
+    let help = format!("write it as \"\\u{:04x}\", in double quotes", u32::from(character));
+    let stop = Some(FileError::at(place_of(&text, at), message).with_help(help));
     let allowed = match text {
         Cow::Borrowed(text) => Cow::Borrowed(text.get(..at).unwrap_or(text)),
         Cow::Owned(text) => Cow::Owned(text.get(..at).unwrap_or(&text).to_owned()),
@@ -60,17 +56,14 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Text<'_>, Fault> {
     Ok(Text { allowed, stop })
 }
 
-/// The text as far as it is UTF-8, and what is wrong with the rest.
+/// The text up to the first invalid byte, and its error.
 fn from_utf8(bytes: &[u8]) -> (Cow<'_, str>, Option<String>) {
     let Some(chunk) = bytes.utf8_chunks().next() else { return (Cow::Borrowed(""), None) };
     let broken = chunk.invalid().first();
-    (
-        Cow::Borrowed(chunk.valid()),
-        broken.map(|byte| format!("the byte 0x{byte:02x} does not belong to UTF-8 text")),
-    )
+    (Cow::Borrowed(chunk.valid()), broken.map(|byte| format!("invalid UTF-8: byte 0x{byte:02x}")))
 }
 
-/// The text as far as it is UTF-16, and what is wrong with the rest.
+/// The text up to the first invalid code unit, and its error.
 fn from_utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> (Cow<'_, str>, Option<String>) {
     let (pairs, odd) = bytes.as_chunks::<2>();
     let mut text = String::with_capacity(pairs.len());
@@ -78,12 +71,12 @@ fn from_utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> (Cow<'_, str>, Option<S
         match character {
             Ok(character) => text.push(character),
             Err(lone) => {
-                let what = format!("half of a UTF-16 pair, 0x{:04x}, is alone", lone.unpaired_surrogate());
-                return (Cow::Owned(text), Some(what));
+                let error = format!("invalid UTF-16: unpaired surrogate 0x{:04x}", lone.unpaired_surrogate());
+                return (Cow::Owned(text), Some(error));
             }
         }
     }
-    (Cow::Owned(text), odd.first().map(|_| "UTF-16 text ends within a character".to_owned()))
+    (Cow::Owned(text), odd.first().map(|_| "invalid UTF-16: the file ends within a character".to_owned()))
 }
 
 /// YAML 1.1's printable characters.

@@ -1,45 +1,35 @@
-//! How much a value holds once its aliases are written out: the bounds that keep a small file from
-//! becoming a large tree.
+//! The size of a value with its aliases expanded, and the bounds that keep a small file from becoming a large tree.
 
-use super::{Fault, NodeRef, Pair};
+use super::{super::diagnostics::FileError, NodeRef, Pair};
 
-/// How deep lists and maps may be nested, aliases followed. Readers of the tree recurse; this keeps
-/// them far from the end of a thread's stack. The Go service stops at 10,000.
+/// Maximum depth of lists and maps, with aliases expanded. Readers of the tree recurse; this is far below what a thread's
+/// stack allows. The bound of the Go service is 10,000.
 pub(super) const MAX_DEPTH: u32 = 250;
 
-/// More values than this never come from aliases in a file that yaml.v2 takes: it allows a tenth of
-/// the values, and a file of the largest size has some eight million.
+/// Maximum number of values from aliases. In a file that yaml.v2 accepts they are at most a tenth of the values, and a file
+/// of the maximum size has about eight million.
 const MAX_ALIASED: u64 = 1_000_000;
 
-/// What a value holds, itself included.
+/// The size of a value, itself included.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weight {
     /// Levels of lists and maps.
     pub(super) depth: u32,
-    /// Values, those behind aliases counted at each use.
-    values: u64,
-    /// Those among them that come from an alias.
+    /// Values, with aliases expanded.
+    pub(super) values: u64,
+    /// Values that come from an alias.
     aliased: u64,
 }
 
 impl Weight {
-    /// One scalar.
     pub(super) const SCALAR: Self = Self { depth: 0, values: 1, aliased: 0 };
 
-    /// A list or a map with nothing in it.
     pub(super) const EMPTY: Self = Self { depth: 1, ..Self::SCALAR };
 
-    /// Values, those behind aliases counted at each use.
-    pub(super) const fn values(self) -> u64 {
-        self.values
-    }
-
-    /// A list of these.
     pub(super) fn of_list(items: &[NodeRef]) -> Self {
         items.iter().fold(Self::EMPTY, |sum, item| sum.holding(Self::of_link(item)))
     }
 
-    /// This weight with one more value inside.
     pub(super) fn holding(self, inner: Self) -> Self {
         Self {
             depth: self.depth.max(inner.depth.saturating_add(1)),
@@ -48,7 +38,7 @@ impl Weight {
         }
     }
 
-    /// A value as it is used: yaml.v2 counts an alias, and each value behind it again.
+    /// A use of a value: yaml.v2 counts an alias, and each of its values again.
     pub(super) fn of_link(link: &NodeRef) -> Self {
         let weight = link.node.weight;
         if link.alias.is_none() {
@@ -57,20 +47,19 @@ impl Weight {
         Self { values: weight.values.saturating_add(1), aliased: weight.values, ..weight }
     }
 
-    /// A pair as it is used.
     pub(super) fn of_pair(pair: &Pair) -> Self {
         let (key, value) = (Self::of_link(&pair.key), Self::of_link(&pair.value));
         // A key is on the level of its value, not above it.
         Self { depth: value.depth, ..key.holding(value) }
     }
 
-    /// True when aliases expand to more than any file needs.
+    /// True if aliases expand to more values than any file needs.
     pub(super) fn is_a_bomb(self) -> bool {
         self.aliased > MAX_ALIASED
     }
 
-    /// Refuses what yaml.v2 refuses: a document most of which comes from aliases.
-    pub(super) fn check(self) -> Result<(), Fault> {
+    /// Rejects a document most of whose values come from aliases, as yaml.v2 does.
+    pub(super) fn check(self) -> Result<(), FileError> {
         // The exact shares are yaml.v2's; counts are well below 2^53.
         #[allow(clippy::cast_precision_loss)]
         let (values, aliased) = (self.values as f64, self.aliased as f64);
@@ -82,9 +71,7 @@ impl Weight {
     }
 }
 
-/// The fault of a document that repeats itself without measure.
-pub(super) fn too_much_aliasing() -> Fault {
-    let message = "the aliases of this file expand to too many values".to_owned();
-    let fault = Fault { place: None, message, help: None };
-    fault.with_help("use fewer aliases within aliases")
+pub(super) fn too_much_aliasing() -> FileError {
+    FileError::new("the aliases of this file expand to too many values")
+        .with_help("use fewer aliases within aliases")
 }

@@ -23,7 +23,7 @@ use crate::{
     net::backoff::{Backoff, jittered},
     panics,
     proto::envoy::config::core::v3::Node,
-    settings::groups::{Xds, XdsBackoff},
+    settings::xds::{Xds, XdsBackoff},
     text::cut,
 };
 

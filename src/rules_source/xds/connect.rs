@@ -20,7 +20,7 @@ use crate::{
     },
     settings::{
         ClientTls, ServerAddress,
-        groups::{Xds, XdsTls},
+        xds::{Xds, XdsTls},
     },
 };
 

@@ -23,7 +23,7 @@ use super::Source;
 use crate::{
     clock::Clock,
     panics::{self, Boundary},
-    settings::groups::Xds,
+    settings::xds::Xds,
 };
 
 /// A running subscription; ends when dropped.

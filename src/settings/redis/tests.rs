@@ -1,4 +1,4 @@
-//! What environments say of Redis.
+//! The settings of Redis in whole environments.
 
 mod wrong;
 
@@ -9,7 +9,7 @@ use crate::settings::Backend;
 
 type Outcome = Result<(Settings, Vec<String>), Vec<String>>;
 
-/// Reads an environment where the files of `/tls` are there and no others.
+/// Reads an environment where only the files of `/tls` exist.
 fn read(set: &[(&str, &str)]) -> Outcome {
     let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
     match Settings::read(&env, &|path| path.starts_with(Path::new("/tls")), 1) {
@@ -18,11 +18,11 @@ fn read(set: &[(&str, &str)]) -> Outcome {
     }
 }
 
-/// The Redis of an environment, in which nothing is suspicious.
+/// The Redis of an environment without warnings.
 fn redis(set: &[(&str, &str)]) -> Redis {
     let (settings, warnings) = read(set).unwrap();
     assert_eq!(warnings, [""; 0], "{set:?}");
-    let Backend::Redis(redis) = settings.backend else { panic!("{set:?} is no Redis") };
+    let Backend::Redis(redis) = settings.backend else { panic!("{set:?} does not select Redis") };
     *redis
 }
 
@@ -48,7 +48,7 @@ fn who(credentials: Option<&Credentials>) -> Option<(Option<&str>, &str)> {
 }
 
 #[test]
-fn a_bare_url_is_all_that_is_needed() {
+fn a_url_is_enough() {
     let expected = RedisPool {
         servers: RedisServers::Single(RedisAddress::Tcp(at("redis", 6379))),
         credentials: None,
@@ -112,17 +112,17 @@ fn sentinels_main(with: &[(&str, &str)]) -> RedisPool {
 }
 
 #[test]
-fn a_url_brings_user_password_database_and_tls_along() {
+fn a_url_contains_user_password_database_and_tls() {
     let pool = redis(&[("REDIS_URL", "rediss://u:p@h:1/3")]).main;
     assert_eq!(who(pool.credentials.as_ref()), Some((Some("u"), "p")));
     assert_eq!((pool.database, pool.tls), (3, Some(RedisTls::default())));
     let pool = redis(&[("REDIS_URL", "redis://u:p@h"), ("REDIS_AUTH", "v:q"), ("REDIS_TLS", "true")]).main;
-    assert_eq!(who(pool.credentials.as_ref()), Some((Some("v"), "q")), "the variable goes before the URL");
+    assert_eq!(who(pool.credentials.as_ref()), Some((Some("v"), "q")), "the variable takes precedence");
     assert!(pool.tls.is_some());
 }
 
 #[test]
-fn the_second_redis_has_variables_of_its_own_and_shares_some() {
+fn the_second_redis_has_its_own_variables_and_shares_some() {
     let read = redis(&[
         ("REDIS_URL", "a:1"),
         ("REDIS_PERSECOND", "true"),
@@ -157,7 +157,7 @@ fn the_second_redis_has_variables_of_its_own_and_shares_some() {
 }
 
 #[test]
-fn what_the_go_service_reads_and_does_not_use_is_taken() {
+fn accepts_unused_variables_of_the_go_service() {
     let read = redis(&[
         ("REDIS_URL", "a:1"),
         ("REDIS_PIPELINE_LIMIT", "-8"),
@@ -172,7 +172,7 @@ fn what_the_go_service_reads_and_does_not_use_is_taken() {
 }
 
 #[test]
-fn pauses_between_attempts_are_as_set() {
+fn reads_the_delays_between_attempts() {
     let startup = |set: &[(&str, &str)]| {
         let read = redis(&[&[("REDIS_URL", "a:1")], set].concat()).startup;
         (read.initial_interval.as_millis(), read.max_interval.as_millis(), read.give_up_after)

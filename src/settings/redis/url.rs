@@ -1,54 +1,61 @@
-//! The servers that `REDIS_URL` names, by address or by URL.
+//! Servers in `REDIS_URL`, by address or by URL, their logins, and URLs masked for display.
 //!
-//! A list is split at its commas, as in the Go service. URLs are those that its library reads
-//! (`redis://user:password@host:port/database`, also with `?username=`, `?password=` and `?db=`), and
-//! `rediss://` beside them.
+//! A list is split at its commas, as in the Go service. URLs have the form that its library reads
+//! (`redis://user:password@host:port/database`, also with `?username=`, `?password=` and `?db=`), or begin with
+//! `rediss://`.
 
 use super::{
     super::{
         address::host_port,
         parse::{InvalidValue, percent_decoded},
     },
-    HostPort,
-    login::Login,
+    Credentials, HostPort, Secret,
 };
 
-/// Addresses, and what the URLs among them say beside.
+/// Addresses, with the other contents of their URLs.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Named<A> {
+pub(super) struct Parsed<A> {
     pub(super) at: A,
     pub(super) login: Login,
     pub(super) database: u32,
     pub(super) tls: bool,
 }
 
-/// What a server is written as.
+impl<A> Parsed<A> {
+    pub(super) fn new(at: A) -> Self {
+        Self { at, login: Login::default(), database: 0, tls: false }
+    }
+
+    pub(super) fn map<B>(self, map: impl FnOnce(A) -> B) -> Parsed<B> {
+        Parsed { at: map(self.at), login: self.login, database: self.database, tls: self.tls }
+    }
+}
+
 pub(super) const SERVER: &str =
     "host:port, or a URL such as redis://user:password@host:6379/0 (rediss:// for TLS)";
 
-/// One server; a URL without a port means `usual_port`.
-pub(super) fn server(text: &str, usual_port: u16) -> Result<Named<HostPort>, InvalidValue> {
+/// One server; `default_port` applies to URLs without a port.
+pub(super) fn server(text: &str, default_port: u16) -> Result<Parsed<HostPort>, InvalidValue> {
     if is_url(text) {
-        return url(text, usual_port);
+        return url(text, default_port);
     }
     if text.contains("://") {
         return Err(InvalidValue::new(SERVER).with_hint("the schemes are redis:// and rediss://"));
     }
-    let at = address(text, usual_port)?;
-    Ok(Named { at, login: Login::default(), database: 0, tls: false })
+    address(text, default_port).map(Parsed::new)
 }
 
-/// Several servers that are one Redis. Whoever is given in one of the URLs is meant in all.
+/// The servers of one Redis. A login in one of the URLs applies to all servers.
 pub(super) fn servers<'t>(
     texts: impl Iterator<Item = &'t str>,
-    usual_port: u16,
-) -> Result<Named<Vec<HostPort>>, InvalidValue> {
-    let mut all = Named { at: Vec::new(), login: Login::default(), database: 0, tls: false };
+    default_port: u16,
+) -> Result<Parsed<Vec<HostPort>>, InvalidValue> {
+    let mut all = Parsed::new(Vec::new());
     for text in texts.map(str::trim).filter(|text| !text.is_empty()) {
-        let one = server(text, usual_port)?;
+        let one = server(text, default_port)?;
         if !one.login.is_empty() && !all.login.is_empty() && one.login != all.login {
-            let refusal = InvalidValue::new("a list of servers with one user and password for all");
-            return Err(refusal.with_hint("give them in one of the URLs, or in a variable of their own"));
+            let invalid = InvalidValue::new("a list of servers with one user and password for all");
+            return Err(invalid.with_hint("write them in one of the URLs, or in their own variable"));
         }
         if all.login.is_empty() {
             all.login = one.login;
@@ -64,42 +71,34 @@ pub(super) fn is_url(text: &str) -> bool {
     ["redis://", "rediss://"].iter().any(|scheme| text.starts_with(scheme))
 }
 
-fn address(text: &str, usual_port: u16) -> Result<HostPort, InvalidValue> {
-    let refusal = || InvalidValue::new(SERVER);
-    let mut address = host_port(text).map_err(|wrong| {
-        let with_port = format!("{text}:{usual_port}");
-        match wrong.hint {
-            Some(hint) => refusal().with_hint(hint),
-            None if host_port(&with_port).is_ok() => {
-                refusal().with_hint(format!("the port is missing: {with_port}"))
-            }
-            None => refusal(),
-        }
+fn address(text: &str, default_port: u16) -> Result<HostPort, InvalidValue> {
+    let address = host_port(text).map_err(|invalid| {
+        let with_port = format!("{text}:{default_port}");
+        let lacks_port =
+            || host_port(&with_port).is_ok().then(|| format!("the port is missing: {with_port}"));
+        InvalidValue { expected: SERVER.to_owned(), hint: invalid.hint.or_else(lacks_port) }
     })?;
     if address.port == 0 {
-        return Err(refusal().with_hint(format!("port 0 cannot be connected to; {usual_port} is usual")));
+        let hint = format!("cannot connect to port 0; the default is {default_port}");
+        return Err(InvalidValue::new(SERVER).with_hint(hint));
     }
-    if address.host.is_empty() {
-        // As Go dials an address without a host.
-        address.host.push_str("localhost");
-    }
-    Ok(address)
+    Ok(address.or_localhost())
 }
 
-fn url(text: &str, usual_port: u16) -> Result<Named<HostPort>, InvalidValue> {
-    let refusal = || {
-        let hint = "in a URL what is special in a user or password is written with a percent sign: %40 for @, %2F \
-            for /, %23 for #, %25 for %";
+fn url(text: &str, default_port: u16) -> Result<Parsed<HostPort>, InvalidValue> {
+    let invalid = || {
+        let hint = "percent-encode special characters of a user or password: %40 for @, %2F for /, %23 for #, %25 \
+            for %";
         InvalidValue::new(SERVER).with_hint(hint)
     };
-    let uri: http::Uri = text.parse().map_err(|_| refusal())?;
-    let authority = uri.authority().ok_or_else(refusal)?.as_str();
+    let uri: http::Uri = text.parse().map_err(|_| invalid())?;
+    let authority = uri.authority().ok_or_else(invalid)?.as_str();
     let (info, at) = authority.rsplit_once('@').unwrap_or(("", authority));
     let has_port = at.rsplit(']').next().is_some_and(|behind| behind.contains(':'));
-    let at = if has_port { at.to_owned() } else { format!("{at}:{usual_port}") };
-    // A special character in a password ends the server's part of the URL before its `@`.
+    let at = if has_port { at.to_owned() } else { format!("{at}:{default_port}") };
+    // A special character in a password ends the authority before its `@`.
     let is_cut = info.is_empty() && text.contains('@');
-    let at = address(&at, usual_port).map_err(|wrong| if is_cut { refusal() } else { wrong })?;
+    let at = address(&at, default_port).map_err(|error| if is_cut { invalid() } else { error })?;
     let (user, password) = info.split_once(':').unwrap_or((info, ""));
     let login = (
         percent_decoded(user),
@@ -108,43 +107,74 @@ fn url(text: &str, usual_port: u16) -> Result<Named<HostPort>, InvalidValue> {
         in_query(&uri, "password"),
     );
     let (Some(user), Some(password), Some(other_user), Some(other_password)) = login else {
-        return Err(refusal());
+        return Err(invalid());
     };
     let login = Login::new(user, password).or(Login::new(other_user, other_password));
     let database = match uri.path().strip_prefix('/').unwrap_or_default() {
-        "" => in_query(&uri, "db").ok_or_else(refusal)?,
+        "" => in_query(&uri, "db").ok_or_else(invalid)?,
         path => path.to_owned(),
     };
-    Ok(Named { at, login, database: number(&database)?, tls: text.starts_with("rediss:") })
+    Ok(Parsed { at, login, database: number(&database)?, tls: text.starts_with("rediss:") })
 }
 
-/// The first value of this name behind the `?`, empty when there is none; none when it cannot be decoded.
+/// The first value of this name in the query, or an empty one; `None` if it cannot be decoded.
 fn in_query(uri: &http::Uri, name: &str) -> Option<String> {
     let mut pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     let value = pairs.find(|(key, _)| *key == name).map_or("", |(_, value)| value);
     percent_decoded(&value.replace('+', " "))
 }
 
-/// The number of a database; nothing is 0.
 fn number(text: &str) -> Result<u32, InvalidValue> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = if text.is_empty() { Some(0) } else { text.parse().ok().filter(|_| is_number) };
-    number.ok_or_else(|| {
-        InvalidValue::new(
-            "a URL with the number of a database behind the server, or nothing: redis://host:6379/0",
-        )
-    })
+    number
+        .ok_or_else(|| InvalidValue::new("a URL whose path is the number of a database: redis://host:6379/0"))
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Login {
+    pub(super) user: String,
+    pub(super) password: Secret,
+}
+
+impl Login {
+    pub(super) fn new(user: String, password: String) -> Self {
+        Self { user, password: Secret(password) }
+    }
+
+    /// Parses `password` or `user:password`.
+    pub(super) fn of_auth(text: &str) -> Self {
+        let (user, password) = text.split_once(':').unwrap_or(("", text));
+        Self::new(user.to_owned(), password.to_owned())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.user.is_empty() && self.password.0.is_empty()
+    }
+
+    /// This login, with missing parts taken from another.
+    pub(super) fn or(self, other: Self) -> Self {
+        Self {
+            user: if self.user.is_empty() { other.user } else { self.user },
+            password: if self.password.0.is_empty() { other.password } else { self.password },
+        }
+    }
+
+    pub(super) fn credentials(self) -> Option<Credentials> {
+        let user = (!self.user.is_empty()).then(|| self.user.clone());
+        (!self.is_empty()).then_some(Credentials { user, password: self.password })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::{super::login::masked, *};
+    use super::{super::super::variable::masked, *};
 
-    /// What a text is read as: address, user, password, database, TLS.
+    /// Address, user, password, database and TLS of a text.
     fn read(text: &str) -> Option<(String, String, String, u32, bool)> {
-        let Named { at, login, database, tls } = server(text, 6379).ok()?;
+        let Parsed { at, login, database, tls } = server(text, 6379).ok()?;
         Some((at.to_string(), login.user, login.password.0, database, tls))
     }
 
@@ -174,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_no_servers() {
+    fn rejects_other_texts() {
         for text in [
             "",
             "redis",
@@ -213,7 +243,7 @@ mod tests {
             ("6379", "write :6379"),
             ("tcp://h:6379", "the schemes are redis:// and rediss://"),
             ("redis://u:p/q@h", "%2F for /"),
-            ("h:0", "port 0 cannot be connected to; 6379 is usual"),
+            ("h:0", "cannot connect to port 0; the default is 6379"),
         ] {
             let shown = server(text, 6379).unwrap_err().hint.unwrap_or_default();
             assert!(shown.contains(hint), "{text}: {shown}");
@@ -221,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_given_once_is_meant_in_a_whole_list() {
+    fn a_login_in_one_url_applies_to_the_whole_list() {
         let read = |text: &str| servers(text.split(','), 26379);
         let list = read(" a:1, redis://u:p@b ,rediss://c:3,").unwrap();
         let places: Vec<String> = list.at.iter().map(ToString::to_string).collect();
@@ -230,6 +260,57 @@ mod tests {
         assert!(read("redis://u:p@a,redis://u:p@b").is_ok());
         assert!(read("redis://u:p@a,redis://u:q@b").is_err());
         assert!(read("a:1,b").is_err());
+    }
+
+    #[test]
+    fn a_variable_takes_precedence_over_a_url_in_each_part() {
+        let of = |auth: &str, user: &str, password: &str| {
+            let login = Login::of_auth(auth).or(Login::new(user.to_owned(), password.to_owned()));
+            login.credentials().map(|found| (found.user.unwrap_or_default(), found.password.0))
+        };
+        let found = |user: &str, password: &str| Some((user.to_owned(), password.to_owned()));
+        assert_eq!(of("", "", ""), None);
+        assert_eq!(of(":", "", ""), None);
+        assert_eq!(of("p", "", ""), found("", "p"));
+        assert_eq!(of("u:p:q", "v", "r"), found("u", "p:q"));
+        assert_eq!(of("p", "v", "r"), found("v", "p"));
+        assert_eq!(of("u:", "v", "r"), found("u", "r"));
+        assert_eq!(of("", "v", "r"), found("v", "r"));
+        assert_eq!(of(":p", "", "r"), found("", "p"));
+    }
+
+    #[test]
+    fn passwords_are_not_printed() {
+        let login = Login::of_auth("user:hunter2");
+        assert!(!format!("{login:?}{:?}", login.clone().credentials()).contains("hunter2"));
+    }
+
+    #[test]
+    fn masks_possible_passwords() {
+        for (text, shown) in [
+            ("redis:6379", "redis:6379"),
+            ("localhost:http", "localhost:http"),
+            ("/run/redis.sock", "/run/redis.sock"),
+            ("mymaster,a:1,b:2", "mymaster,a:1,b:2"),
+            ("redis://h:6379/3", "redis://h:6379/3"),
+            ("redis://[::1]:6379", "redis://[::1]:6379"),
+            ("redis://a:1,redis://b:2", "redis://a:1,redis://b:2"),
+            ("redis://u:hunter2@h:6379/x", "redis://***@h:6379/x"),
+            ("redis://hunter2@h", "redis://***@h"),
+            ("u:hunter2@h:6379", "***@h:6379"),
+            ("hunter2@h", "***@h"),
+            ("redis://u:hun,ter2@h:1", "redis://***@h:1"),
+            ("redis://u:hun@ter2@h:1", "redis://***@h:1"),
+            ("redis://u:hun?ter2@h:1", "redis://***"),
+            ("redis://u:hun/ter2@h:1", "redis://***@h:1"),
+            ("m,redis://:hunter2@a:1,redis://:hunter2@b:2", "m,redis://***@b:2"),
+            ("redis://h?password=hunter2", "redis://h?***"),
+            ("redis://h?password=hunter@2", "redis://***"),
+            ("redis://u:hunter2", "redis://***"),
+            ("redis://u:p@hunter:2x", "redis://***@***"),
+        ] {
+            assert_eq!(masked(text), shown);
+        }
     }
 
     proptest! {

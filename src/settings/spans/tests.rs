@@ -1,20 +1,20 @@
-//! Tracing: what its variables come to, and what is refused of them.
+//! The settings of tracing, and the problems and warnings of its variables.
 
 use proptest::prelude::*;
 
-use super::*;
+use super::{super::parse::percent_decoded, *};
 
-/// What these variables come to: tracing, warnings and problems.
+/// Tracing, warnings and problems of these variables.
 fn settings(set: &[(&str, &str)]) -> (Option<Spans>, Vec<String>, Vec<String>) {
     let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
-    let mut reader = Reader::new(&env);
+    let mut reader = Reader::new(&env, &|_| true, vars::ALL);
     let spans = read(&mut reader);
     let warnings = reader.warnings.iter().map(ToString::to_string).collect();
     let problems = reader.problems.iter().map(ToString::to_string).collect();
     (spans, warnings, problems)
 }
 
-/// Tracing with these variables, about which nothing is wrong.
+/// Tracing with these variables, without problems and warnings.
 fn on(set: &[(&str, &str)]) -> Spans {
     let (spans, warnings, problems) = settings(&[&[("TRACING_ENABLED", "true")], set].concat());
     assert!(warnings.is_empty() && problems.is_empty(), "{warnings:?} {problems:?}");
@@ -27,7 +27,7 @@ fn problems(set: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn off_nothing_is_looked_at() {
+fn ignores_other_variables_while_tracing_is_off() {
     let set = [("TRACING_SAMPLING_RATE", "x"), ("OTEL_EXPORTER_OTLP_ENDPOINT", "ftp://x")];
     assert_eq!(settings(&set), (None, Vec::new(), Vec::new()));
 }
@@ -71,17 +71,17 @@ fn the_collector_is_found_by_either_variable() {
 }
 
 #[test]
-fn what_is_no_collector_is_refused() {
+fn rejects_invalid_endpoints() {
     for text in
         ["ftp://c:1", "unix:///run/c", "http://", "://c", "http://c:x", "http://c d", "a b", "http:///p"]
     {
         let problems = problems(&[("OTEL_EXPORTER_OTLP_ENDPOINT", text)]);
-        assert!(problems.len() == 1 && problems[0].contains("accepted is a URL"), "{text}: {problems:?}");
+        assert!(problems.len() == 1 && problems[0].contains("expected a URL"), "{text}: {problems:?}");
     }
 }
 
 #[test]
-fn no_secret_is_shown() {
+fn never_shows_a_secret() {
     for (name, value) in [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:hunter2@c:4318"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "ftp://c?key=hunter2"),
@@ -98,7 +98,7 @@ fn no_secret_is_shown() {
 }
 
 #[test]
-fn headers_are_unpacked() {
+fn decodes_headers() {
     let set = [("OTEL_EXPORTER_OTLP_HEADERS", " x-a = 1 , authorization=Basic%20a%2Cb==,")];
     let headers = on(&set).collector.headers;
     assert_eq!(
@@ -107,11 +107,11 @@ fn headers_are_unpacked() {
     );
     let both = [set[0], ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "x-b=2")];
     let headers = on(&both).collector.headers;
-    assert_eq!((headers.get("x-a"), headers.len()), (None, 1), "one takes the place of the other");
+    assert_eq!((headers.get("x-a"), headers.len()), (None, 1), "one replaces the other");
 }
 
 #[test]
-fn the_service_is_named() {
+fn reads_resource_attributes() {
     let spans = on(&[
         ("TRACING_SERVICE_NAME", "limits"),
         ("TRACING_SERVICE_NAMESPACE", "edge"),
@@ -128,7 +128,7 @@ fn the_service_is_named() {
 
     let (spans, warnings, _) = settings(&[("TRACING_ENABLED", "1"), ("OTEL_RESOURCE_ATTRIBUTES", "a,b")]);
     assert!(
-        spans.is_some() && warnings[0].starts_with("OTEL_RESOURCE_ATTRIBUTES: is passed over"),
+        spans.is_some() && warnings[0].starts_with("OTEL_RESOURCE_ATTRIBUTES: is ignored"),
         "{warnings:?}"
     );
 }
@@ -145,7 +145,7 @@ fn reports_all_mistakes_at_once() {
     ]);
     assert_eq!(problems.len(), 6, "{problems:#?}");
     assert!(
-        problems.iter().any(|problem| problem.contains("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE: accepted is"))
+        problems.iter().any(|problem| problem.contains("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE: expected"))
     );
     let (_, warnings, _) = settings(&[("TRACING_ENABLED", "1"), ("TRACING_SAMPLING_RATE", "50")]);
     assert_eq!(warnings.len(), 1, "{warnings:?}");
@@ -153,13 +153,13 @@ fn reports_all_mistakes_at_once() {
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused(text in "[a-c%=,0-9:/@?. é]{0,30}") {
+    fn any_text_is_accepted_or_rejected(text in "[a-c%=,0-9:/@?. é]{0,30}") {
         let set = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_RESOURCE_ATTRIBUTES"];
         problems(&set.map(|name| (name, text.as_str())));
     }
 
     #[test]
-    fn what_is_encoded_comes_back(bytes in "[ -~]{0,40}") {
+    fn decodes_percent_encoded_text(bytes in "[ -~]{0,40}") {
         let encoded: Vec<_> = bytes.bytes().map(|byte| format!("%{byte:02X}")).collect();
         prop_assert_eq!(percent_decoded(&encoded.concat()), Some(bytes));
     }

@@ -1,4 +1,4 @@
-//! Where statistics are sent.
+//! The sinks of metrics.
 
 use super::{
     super::{
@@ -9,8 +9,8 @@ use super::{
 };
 
 #[test]
-fn statsd_is_the_default_where_nothing_else_was_asked_for() {
-    let statsd = |set: &[(&str, &str)]| settings(set).stats.sinks.statsd;
+fn statsd_is_the_default_without_another_sink() {
+    let statsd = |set: &[(&str, &str)]| settings(set).sinks.statsd;
     let usual = SinkAddress::Tcp(HostPort { host: "localhost".into(), port: 8125 });
     assert_eq!(statsd(&[]), Some(Statsd { address: usual.clone(), is_asked_for: false }));
     assert_eq!(statsd(&[("USE_STATSD", "true")]), Some(Statsd { address: usual, is_asked_for: true }));
@@ -19,25 +19,24 @@ fn statsd_is_the_default_where_nothing_else_was_asked_for() {
     {
         assert_eq!(statsd(&[set]), None, "{set:?}");
     }
-    let both =
-        settings(&[("USE_STATSD", "true"), ("USE_DOG_STATSD", "true"), ("USE_PROMETHEUS", "true")]).stats;
-    assert!(both.sinks.statsd.is_some() && both.sinks.dog.is_some() && both.prometheus.is_some());
+    let both = settings(&[("USE_STATSD", "true"), ("USE_DOG_STATSD", "true"), ("USE_PROMETHEUS", "true")]);
+    assert!(both.sinks.statsd.is_some() && both.sinks.dog.is_some() && both.metrics.use_prometheus);
 }
 
 #[test]
-fn sinks_are_found_where_they_are_said_to_be() {
+fn reads_the_addresses_of_sinks() {
     let host = |port| HostPort { host: "agent".into(), port };
     let at = [("STATSD_HOST", "agent"), ("STATSD_PORT", "9")];
     let statsd = |protocol| {
         let set = [&at[..], &[("STATSD_PROTOCOL", protocol)]].concat();
-        settings(&set).stats.sinks.statsd.unwrap().address
+        settings(&set).sinks.statsd.unwrap().address
     };
     assert_eq!(statsd("tcp"), SinkAddress::Tcp(host(9)));
     assert_eq!(statsd("udp"), SinkAddress::Udp(host(9)));
     assert_eq!(statsd("/run/statsd"), SinkAddress::Unix("/run/statsd".into()));
     let dog = |address| {
         let set = [&at[..], &[("USE_DOG_STATSD", "true"), ("DOG_STATSD_ADDR", address)]].concat();
-        settings(&set).stats.sinks.dog.unwrap().address
+        settings(&set).sinks.dog.unwrap().address
     };
     assert_eq!(dog(""), SinkAddress::Udp(host(9)));
     assert_eq!(dog("agent:7"), SinkAddress::Udp(host(7)));
@@ -54,12 +53,12 @@ fn sinks_are_found_where_they_are_said_to_be() {
 }
 
 #[test]
-fn a_mogrifier_is_refused_with_the_variable_at_fault() {
+fn an_invalid_mogrifier_names_its_variable() {
     let dog = [("USE_DOG_STATSD", "true"), ("USE_DOG_STATSD_MOGRIFIERS", "HITS")];
     let hits = |part: &'static str, value| [&dog[..], &[(part, value)]].concat();
     for (set, expected) in [
         (dog.to_vec(), "DOG_STATSD_MOGRIFIER_HITS_PATTERN is not set"),
-        (hits("DOG_STATSD_MOGRIFIER_HITS_PATTERN", "("), "is no regular expression: unclosed group"),
+        (hits("DOG_STATSD_MOGRIFIER_HITS_PATTERN", "("), "invalid regular expression: unclosed group"),
         (hits("DOG_STATSD_MOGRIFIER_HITS_PATTERN", "a"), "DOG_STATSD_MOGRIFIER_HITS_NAME is not set"),
     ] {
         let problems = problems(&set);

@@ -1,21 +1,21 @@
-//! Which store counts, and what becomes of requests when it is lost.
+//! The store, and the policy for its failure.
 
 use super::{super::*, problems, read, settings, warnings};
 use crate::rules::{CountingMode, OnStoreFailure};
 
 #[test]
-fn memcached_is_asked_for_by_the_backends_type_alone() {
+fn memcached_is_selected_by_backend_type_only() {
     let host = ("MEMCACHE_HOST_PORT", "memcached:11211");
     let warned = warnings(&[host]);
-    assert_eq!(warned, ["BACKEND_TYPE: is not memcache, so that these do nothing: MEMCACHE_HOST_PORT"]);
+    assert_eq!(warned, ["BACKEND_TYPE: is not memcache, so these have no effect: MEMCACHE_HOST_PORT"]);
     assert_eq!(warnings(&[host, ("BACKEND_TYPE", "memory")]), [""; 0]);
-    let asked_for = [host, ("BACKEND_TYPE", "memcache")];
-    assert!(matches!(settings(&asked_for).backend, Backend::Memcached(_)));
-    assert_eq!(warnings(&asked_for), [""; 0]);
+    let selected = [host, ("BACKEND_TYPE", "memcache")];
+    assert!(matches!(settings(&selected).backend, Backend::Memcached(_)));
+    assert_eq!(warnings(&selected), [""; 0]);
 }
 
 #[test]
-fn anything_said_of_redis_asks_for_it() {
+fn any_variable_of_redis_selects_redis() {
     for var in vars::ALL.iter().filter(|var| var.name.starts_with("REDIS_")) {
         let value = match var.default {
             "" => "redis:6379",
@@ -34,7 +34,7 @@ fn anything_said_of_redis_asks_for_it() {
 }
 
 #[test]
-fn keys_are_those_of_the_go_service_unless_they_are_to_be_unambiguous() {
+fn keys_are_compatible_by_default() {
     assert_eq!(settings(&[]).store.key_format, KeyFormat::Compatible);
     for (text, expected) in [
         ("", KeyFormat::Compatible),
@@ -44,14 +44,11 @@ fn keys_are_those_of_the_go_service_unless_they_are_to_be_unambiguous() {
         assert_eq!(settings(&[("COUNTER_KEY_FORMAT", text)]).store.key_format, expected);
     }
     let reported = problems(&[("COUNTER_KEY_FORMAT", "ambiguous")]);
-    assert_eq!(
-        reported,
-        ["COUNTER_KEY_FORMAT=\"ambiguous\": accepted is compatible or unambiguous, in any case"]
-    );
+    assert_eq!(reported, ["COUNTER_KEY_FORMAT=\"ambiguous\": expected compatible or unambiguous"]);
 }
 
 #[test]
-fn what_becomes_of_requests_without_counters_is_read_in_any_case() {
+fn failure_policies_are_read_in_any_case() {
     for (text, expected) in [
         ("error", OnStoreFailure::Error),
         ("Allow", OnStoreFailure::Allow),
@@ -61,12 +58,12 @@ fn what_becomes_of_requests_without_counters_is_read_in_any_case() {
         assert_eq!(settings(&[("STORE_FAILURE_POLICY", text)]).store.on_failure, expected);
     }
     let reported = problems(&[("STORE_FAILURE_POLICY", "open")]);
-    let expected = "STORE_FAILURE_POLICY=\"open\": accepted is error, allow, deny or local, in any case";
+    let expected = "STORE_FAILURE_POLICY=\"open\": expected error, allow, deny or local";
     assert_eq!(reported, [expected]);
 }
 
 #[test]
-fn counting_is_exact_unless_it_is_leased() {
+fn counting_is_exact_by_default() {
     assert_eq!(settings(&[]).store.counting, CountingMode::Exact);
     for (text, expected) in
         [("", CountingMode::Exact), ("Exact", CountingMode::Exact), ("leased", CountingMode::Leased)]
@@ -75,5 +72,5 @@ fn counting_is_exact_unless_it_is_leased() {
     }
     let reported = problems(&[("COUNTING", "lease"), ("LEASE_MAX_KEYS", "0")]);
     assert_eq!(reported.len(), 2, "{reported:?}");
-    assert_eq!(reported[0], "COUNTING=\"lease\": accepted is exact or leased, in any case");
+    assert_eq!(reported[0], "COUNTING=\"lease\": expected exact or leased");
 }

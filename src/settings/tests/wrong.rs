@@ -1,4 +1,4 @@
-//! What is refused, and what logs a warning.
+//! Problems and warnings.
 
 use super::{super::*, problems, read, warnings};
 
@@ -18,19 +18,19 @@ fn reports_all_mistakes_at_once() {
         ("GRPC_MAX_CONCURRENT_STREAMS", "4294967296"),
     ]);
     assert_eq!(reported.len(), 10, "{reported:#?}");
-    let age = "GRPC_MAX_CONNECTION_AGE=\"24\": accepted is a duration such as 10s, 150us, 1h30m or 1.5h, \
-        in ns, us, ms, s, m and h; the unit is missing: 24s is in seconds";
+    let age = "GRPC_MAX_CONNECTION_AGE=\"24\": expected a duration such as 10s, 150us, 1h30m or 1.5h, \
+        in ns, us, ms, s, m and h; the unit is missing; 24s is in seconds";
     assert!(reported.contains(&age.to_owned()), "{reported:#?}");
-    let port = "PORT=\"http\": accepted is a whole number from 0 to 65535";
+    let port = "PORT=\"http\": expected an integer from 0 to 65535";
     assert!(reported.contains(&port.to_owned()), "{reported:#?}");
 }
 
 #[test]
-fn what_would_weaken_a_deployment_is_refused() {
+fn rejects_values_that_would_weaken_a_deployment() {
     for (name, value, reported) in [
         ("BACKEND_TYPE", "memcached", "write memcache"),
-        ("BACKEND_TYPE", "Memory", "accepted is redis, memcache or memory; write it in small letters"),
-        ("CONFIG_TYPE", "file", "capitals"),
+        ("BACKEND_TYPE", "Memory", "expected redis, memcache or memory; write memory"),
+        ("CONFIG_TYPE", "file", "write FILE"),
         ("GRPC_SERVER_USE_TLS", "yes", "write true"),
     ] {
         let problems = problems(&[(name, value)]);
@@ -40,7 +40,7 @@ fn what_would_weaken_a_deployment_is_refused() {
 }
 
 #[test]
-fn warns_of_what_has_no_effect() {
+fn warns_about_settings_without_an_effect() {
     for (name, value) in [("EXTRA_TAGS", "a:b"), ("LOG_FORMAT", "logfmt")] {
         let warnings = warnings(&[("USE_STATSD", "false"), (name, value)]);
         assert!(warnings.len() == 1 && warnings[0].starts_with(name), "{warnings:?}");
@@ -51,11 +51,11 @@ fn warns_of_what_has_no_effect() {
 }
 
 #[test]
-fn two_of_our_listeners_on_one_port_are_refused() {
+fn rejects_two_listeners_on_one_port() {
     for (set, reported) in [
         (
             &[("PORT", "8081")][..],
-            "GRPC_PORT=\"0.0.0.0:8081\": accepted is a port of its own; PORT has 0.0.0.0:8081 already",
+            "GRPC_PORT: expected a port that no other listener has; 0.0.0.0:8081 collides with PORT, 0.0.0.0:8081",
         ),
         (&[("DEBUG_PORT", "8080"), ("DEBUG_HOST", "127.0.0.1")], "DEBUG_PORT"),
         (&[("PROMETHEUS_ADDR", "127.0.0.1:6070")], "PROMETHEUS_ADDR"),
@@ -70,7 +70,7 @@ fn two_of_our_listeners_on_one_port_are_refused() {
 }
 
 #[test]
-fn any_value_in_any_variable_is_read_or_refused() {
+fn any_value_in_any_variable_is_accepted_or_rejected() {
     let values = [
         "",
         " ",
@@ -90,7 +90,7 @@ fn any_value_in_any_variable_is_read_or_refused() {
         [("REDIS_URL", "redis:6379"), ("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", "redis:6380")];
     for var in vars::ALL {
         for value in values {
-            // What TLS asks for beside itself.
+            // The files that TLS requires.
             let files = [("GRPC_SERVER_TLS_CERT", "c"), ("GRPC_SERVER_TLS_KEY", "k")];
             let around = if var.name.starts_with("REDIS_") { &around[..] } else { &files };
             if let Err(problems) = read(&[&[(var.name, value)], around].concat()) {

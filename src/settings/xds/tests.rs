@@ -1,15 +1,21 @@
-//! What the variables of a control plane come to.
+//! The settings of a control plane, and the problems and warnings of its variables.
 
-use super::*;
+use std::path::Path;
+
+use super::{
+    super::values::{backoff_factor, xds_server},
+    *,
+};
 
 type Read = (Option<Box<Xds>>, Vec<String>, Vec<String>);
 
-/// What these settings come to where only `/there` exists, the problems and the warnings.
+/// The settings, problems and warnings of these variables where only the file `/there` exists.
 fn read_all(set: &[(&str, &str)]) -> Read {
     let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
-    let mut reader = Reader::new(&env);
+    let exists = |path: &Path| path == Path::new("/there");
+    let mut reader = Reader::new(&env, &exists, vars::ALL);
     let source = reader.read(&vars::CONFIG_TYPE);
-    let xds = read(&mut reader, source, &|path| path == Path::new("/there"));
+    let xds = read(&mut reader, source);
     let problems = reader.problems.iter().map(ToString::to_string).collect();
     (xds, problems, reader.warnings.iter().map(ToString::to_string).collect())
 }
@@ -21,7 +27,7 @@ fn good(set: &[(&str, &str)]) -> Xds {
 }
 
 #[test]
-fn files_are_where_rules_come_from_unless_said_otherwise() {
+fn rules_come_from_files_by_default() {
     assert!(read_all(&[]).0.is_none());
     assert!(read_all(&[("CONFIG_TYPE", "FILE")]).0.is_none());
     assert!(!good(&[]).incremental);
@@ -30,7 +36,7 @@ fn files_are_where_rules_come_from_unless_said_otherwise() {
     assert_eq!(
         problems,
         [
-            "CONFIG_TYPE=\"grpc_xds_sotw\": accepted is FILE, GRPC_XDS_SOTW or GRPC_XDS_DELTA; write it in capitals"
+            "CONFIG_TYPE=\"grpc_xds_sotw\": expected FILE, GRPC_XDS_SOTW or GRPC_XDS_DELTA; write GRPC_XDS_SOTW"
         ]
     );
 }
@@ -47,12 +53,12 @@ fn targets_are_those_of_grpc_for_go() {
         ("unix:///run/xds.sock", "/run/xds.sock"),
         ("unix:xds.sock", "xds.sock"),
     ] {
-        assert_eq!(server(text).unwrap().to_string(), shown, "{text}");
+        assert_eq!(xds_server(text).unwrap().to_string(), shown, "{text}");
     }
     for text in ["", "unix:", "host", "host:0", "http://host:1", "xds:///a:1", "host:http", "a b:1"] {
-        assert!(server(text).is_err(), "{text}");
+        assert!(xds_server(text).is_err(), "{text}");
     }
-    assert_eq!(server("https://a:1").unwrap_err().hint.as_deref(), Some("leave out the scheme"));
+    assert_eq!(xds_server("https://a:1").unwrap_err().hint.as_deref(), Some("remove the scheme"));
 }
 
 #[test]
@@ -73,14 +79,14 @@ fn metadata_and_headers_are_lists_of_pairs() {
     ]);
     assert_eq!(problems.len(), 3, "{problems:?}");
     assert!(problems.iter().all(|problem| !problem.contains("secret")), "{problems:?}");
-    assert!(problems[0].contains("(see entry 2)"), "{problems:?}");
+    assert!(problems[0].contains("in entry 2"), "{problems:?}");
     assert!(warnings[0].contains("\"b\" has no `=`"), "{warnings:?}");
 }
 
 const TLS: [(&str, &str); 2] = [("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true")];
 
 #[test]
-fn files_of_tls_exist() {
+fn rejects_missing_files_of_tls() {
     let (_, problems, _) = read_all(
         &[
             &TLS[..],
@@ -90,14 +96,16 @@ fn files_of_tls_exist() {
     );
     assert_eq!(
         problems,
-        ["CONFIG_GRPC_XDS_CLIENT_TLS_CERT=\"/gone\": accepted is the path of a PEM file that exists"]
+        [
+            "CONFIG_GRPC_XDS_CLIENT_TLS_CERT=\"/gone\": expected the path of a PEM file; the file does not exist; is it mounted?"
+        ]
     );
     let files = [("CONFIG_TYPE", "FILE"), TLS[1], ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/gone")];
     assert!(read_all(&files).1.is_empty(), "rules come from files");
 }
 
 #[test]
-fn warns_of_half_of_tls() {
+fn warns_about_half_a_client_certificate() {
     let set = |name| [("CONFIG_TYPE", "GRPC_XDS_SOTW"), (name, "/there")];
     let (xds, _, warnings) = read_all(&set("CONFIG_GRPC_XDS_CLIENT_TLS_KEY"));
     assert_eq!(xds.unwrap().tls, None);
@@ -113,20 +121,20 @@ fn numbers_are_as_in_the_go_service() {
     assert_eq!(defaults.max_message_bytes, 64 << 20);
     assert_eq!(defaults.backoff.initial, Duration::from_secs(10));
     for (text, read) in [("0.5", 0.5), ("3", 3.0), ("0", 2.0), ("-1", 2.0)] {
-        assert!((factor(text).unwrap() - read).abs() < f64::EPSILON, "{text}");
+        assert!((backoff_factor(text).unwrap() - read).abs() < f64::EPSILON, "{text}");
     }
-    assert!(factor("NaN").is_err() && factor("x").is_err());
+    assert!(backoff_factor("NaN").is_err() && backoff_factor("x").is_err());
     assert_eq!(good(&[("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "0")]).max_message_bytes, 64 << 20);
     assert_eq!(good(&[("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "100")]).max_message_bytes, 100);
 }
 
 #[test]
-fn there_is_always_a_pause() {
+fn delays_are_never_zero() {
     let xds = good(&[
         ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "0"),
         ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "0"),
         ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "0s"),
     ]);
-    let pauses = [xds.connect_retry_interval, xds.backoff.initial, xds.backoff.max];
-    assert_eq!(pauses, [SHORTEST_PAUSE; 3]);
+    let delays = [xds.connect_retry_interval, xds.backoff.initial, xds.backoff.max];
+    assert_eq!(delays, [SHORTEST_DELAY; 3]);
 }

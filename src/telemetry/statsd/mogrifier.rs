@@ -6,7 +6,7 @@ use crate::settings::sinks::Mogrifier;
 
 /// The new name and the tags of a name that the mogrifier's pattern matches.
 pub(super) fn mogrify(mogrifier: &Mogrifier, name: &str) -> Option<(String, Vec<(String, String)>)> {
-    let groups = mogrifier.pattern.regex().captures(name)?;
+    let groups = mogrifier.pattern.captures(name)?;
     let tags = mogrifier.tags.iter().map(|(key, value)| (key.clone(), expand(value, &groups)));
     Some((expand(&mogrifier.name, &groups), tags.collect()))
 }
@@ -70,7 +70,7 @@ mod tests {
                 assert!(read.is_err(), "{case}");
                 continue;
             }
-            let dog = read.unwrap().0.stats.sinks.dog.unwrap();
+            let dog = read.unwrap().0.sinks.dog.unwrap();
             for said in case["said"].as_array().unwrap() {
                 let asked = said["asked"].as_str().unwrap();
                 let (name, tags) = dog

@@ -1,7 +1,6 @@
-//! The settings of TLS on the gRPC port: paths, and whom a client's certificate must be made out to.
+//! TLS on the gRPC port, and TLS to the servers that the service connects to.
 //!
-//! Whether the files are there and hold what they should is found out when they are read, at start and
-//! whenever they change.
+//! The files of the gRPC port are checked when they are read, at start and whenever they change.
 
 use std::path::PathBuf;
 
@@ -10,26 +9,27 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::{
     parse::InvalidValue,
     reader::Reader,
-    vars::{self, GrpcTlsFiles, Var},
+    variable::{Setting, Var},
+    vars::{self, GrpcTlsFiles, Trust},
 };
 
 /// TLS on the gRPC port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GrpcTls {
-    /// The certificate that clients are shown, and the chain behind it.
+    /// The server's certificate and its chain.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// What is asked of clients, if anything.
+    /// The verification of client certificates, if they are required.
     pub clients: Option<GrpcTlsClients>,
 }
 
-/// Clients must show a certificate.
+/// The verification of client certificates.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GrpcTlsClients {
-    /// The authorities that may have signed it.
+    /// The trusted CAs.
     pub authorities: PathBuf,
-    /// The name that it must be made out to; none lets any pass.
+    /// The name that a certificate must have; `None` accepts any.
     pub name: Option<ClientName>,
 }
 
@@ -38,83 +38,142 @@ pub struct GrpcTlsClients {
 pub enum ClientName {
     /// A DNS name or an IP address.
     Host(ServerName<'static>),
-    /// A URI, such as SPIFFE's.
+    /// A URI, such as a SPIFFE ID.
     Uri(String),
     /// An e-mail address.
     Email(String),
 }
 
-/// TLS as it is set, if it is.
-pub(super) fn read(reader: &mut Reader<'_>) -> Option<GrpcTls> {
-    if reader.is_set(&vars::GRPC_SERVER_TLS_CA_CERT) {
-        let message = "changes nothing, as in the Go service: no client is asked for a certificate because of it. \
-            GRPC_CLIENT_TLS_CACERT requires client certificates";
-        reader.warn(&vars::GRPC_SERVER_TLS_CA_CERT, message);
+/// TLS to a server.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ClientTls {
+    /// CAs; they replace those of the system.
+    pub ca: Option<PathBuf>,
+    /// `TLS_TRUST_SYSTEM_CAS`: the system's CAs are trusted too.
+    pub trust_system: bool,
+    /// The client certificate and its key.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// Accept a certificate for another host.
+    pub skip_hostname: bool,
+}
+
+pub(super) const PEM: &str = "the path of a PEM file";
+
+pub(super) struct TlsVars {
+    pub(super) ca: &'static Setting<Option<PathBuf>>,
+    pub(super) certificate: &'static Setting<Option<PathBuf>>,
+    pub(super) key: &'static Setting<Option<PathBuf>>,
+    pub(super) enabled_by: &'static str,
+}
+
+impl TlsVars {
+    /// The values, whether TLS is enabled or not.
+    pub(super) fn read(&self, reader: &mut Reader<'_>) -> ClientTls {
+        ClientTls {
+            ca: reader.read(self.ca),
+            trust_system: Trust::read(reader).in_addition,
+            identity: reader.read(self.certificate).zip(reader.read(self.key)),
+            skip_hostname: false,
+        }
     }
+
+    /// Rejects files that do not exist, and warns about files that have no effect.
+    pub(super) fn check_files(&self, reader: &mut Reader<'_>, is_enabled: bool) {
+        for setting in [self.ca, self.certificate, self.key] {
+            if !is_enabled {
+                reader.warn_unused(&[setting], &format!("without {}", self.enabled_by));
+            } else if let Some(path) = reader.read(setting)
+                && !reader.exists(&path)
+            {
+                reader.conflict(setting, PEM, "the file does not exist; is it mounted?");
+            }
+        }
+    }
+
+    /// The variable of a certificate without a key, or of a key without a certificate, and the missing one.
+    pub(super) fn half_identity(&self, reader: &Reader<'_>) -> Option<(&'static Var, &'static Var)> {
+        match (reader.is_set(self.certificate), reader.is_set(self.key)) {
+            (true, false) => Some((self.certificate, self.key)),
+            (false, true) => Some((self.key, self.certificate)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn reject_half_identity(&self, reader: &mut Reader<'_>) {
+        if let Some((set, missing)) = self.half_identity(reader) {
+            reader.conflict(missing, PEM, format!("{} requires it", set.name));
+        }
+    }
+}
+
+pub(super) fn read(reader: &mut Reader<'_>) -> Option<GrpcTls> {
+    reader.warn_unused(
+        &[&vars::GRPC_SERVER_TLS_CA_CERT],
+        "here or in the Go service; GRPC_CLIENT_TLS_CACERT requires client certificates",
+    );
     let files = GrpcTlsFiles::read(reader);
     if !files.is_on {
-        warn_of_unused(reader);
+        let unused: [&Var; 4] = [
+            &vars::GRPC_SERVER_TLS_CERT,
+            &vars::GRPC_SERVER_TLS_KEY,
+            &vars::GRPC_CLIENT_TLS_CACERT,
+            &vars::GRPC_CLIENT_TLS_SAN,
+        ];
+        reader.warn_unused(&unused, "without GRPC_SERVER_USE_TLS=true");
         return None;
     }
     let clients = clients(reader, &files);
-    let certificate = needed(reader, &vars::GRPC_SERVER_TLS_CERT, files.certificate);
-    Some(GrpcTls { certificate, key: needed(reader, &vars::GRPC_SERVER_TLS_KEY, files.key), clients })
+    let mut required = |var, path: Option<PathBuf>| {
+        path.unwrap_or_else(|| {
+            reader.conflict(var, PEM, "GRPC_SERVER_USE_TLS=true requires it");
+            PathBuf::new()
+        })
+    };
+    let certificate = required(&vars::GRPC_SERVER_TLS_CERT, files.certificate);
+    Some(GrpcTls { certificate, key: required(&vars::GRPC_SERVER_TLS_KEY, files.key), clients })
 }
 
 fn clients(reader: &mut Reader<'_>, files: &GrpcTlsFiles) -> Option<GrpcTlsClients> {
-    let san = files.client_name.as_str();
     let Some(authorities) = files.authorities.clone() else {
-        if !san.is_empty() {
-            // The Go service ignores it in silence; refusing it would stop what starts there.
-            let message = "does nothing without GRPC_CLIENT_TLS_CACERT: no client is asked for a certificate";
-            reader.warn(&vars::GRPC_CLIENT_TLS_SAN, message);
-        }
+        // The Go service ignores it without a warning. An error would stop deployments that start there.
+        reader.warn_unused(&[&vars::GRPC_CLIENT_TLS_SAN], "without GRPC_CLIENT_TLS_CACERT");
         return None;
     };
-    let name = (!san.is_empty()).then(|| name_of(san)).transpose();
+    let name = (!files.client_name.is_empty()).then(|| name_of(&files.client_name)).transpose();
     let name = name.unwrap_or_else(|invalid| {
-        reader.refuse(&vars::GRPC_CLIENT_TLS_SAN, Some(san.to_owned()), invalid);
+        reader.reject(&vars::GRPC_CLIENT_TLS_SAN, invalid);
         None
     });
     Some(GrpcTlsClients { authorities, name })
 }
 
-/// A path that TLS cannot do without.
-fn needed(reader: &mut Reader<'_>, var: &'static Var, path: Option<PathBuf>) -> PathBuf {
-    path.unwrap_or_else(|| {
-        let refusal =
-            InvalidValue::new("the path of a PEM file").with_hint("GRPC_SERVER_USE_TLS=true needs it");
-        reader.refuse(var, Some(String::new()), refusal);
-        PathBuf::new()
-    })
-}
-
-/// A name in one of the forms that certificates hold. Addresses may stand in brackets, as in Go.
+/// A name in one of the forms of a subjectAltName. IPv6 addresses may have brackets, as in Go.
 fn name_of(text: &str) -> Result<ClientName, InvalidValue> {
-    let refusal = InvalidValue::new("a DNS name, an IP address, a URI or an e-mail address");
+    let invalid = InvalidValue::new("a DNS name, an IP address, a URI or an e-mail address");
     if text.contains('*') {
-        let hint = "write a name in full; a certificate for *.example.com has every name one level below";
-        return Err(refusal.with_hint(hint));
+        let hint =
+            "write the full name; a certificate for *.example.com is valid for every name one level below";
+        return Err(invalid.with_hint(hint));
     }
     let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic());
     if let Some((scheme, rest)) = text.split_once("://") {
         return match scheme {
             "spiffe" => spiffe_id(rest)
-                .map_err(|hint| refusal.with_hint(hint))
+                .map_err(|hint| invalid.with_hint(hint))
                 .map(|()| ClientName::Uri(text.to_owned())),
             _ if is_plain && !scheme.is_empty() && !rest.is_empty() => Ok(ClientName::Uri(text.to_owned())),
-            _ => Err(refusal),
+            _ => Err(invalid),
         };
     }
     if let Some((local, domain)) = text.split_once('@') {
         let is_address = is_plain && !local.is_empty() && !domain.is_empty() && !domain.contains('@');
-        return if is_address { Ok(ClientName::Email(text.to_owned())) } else { Err(refusal) };
+        return if is_address { Ok(ClientName::Email(text.to_owned())) } else { Err(invalid) };
     }
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
-    ServerName::try_from(bare.to_owned()).map(ClientName::Host).map_err(|_| refusal)
+    ServerName::try_from(bare.to_owned()).map(ClientName::Host).map_err(|_| invalid)
 }
 
-/// What may stand behind `spiffe://`, by the SPIFFE ID specification.
+/// Checks the part after `spiffe://` against the SPIFFE ID specification.
 fn spiffe_id(rest: &str) -> Result<(), &'static str> {
     let (domain, path) = rest.split_once('/').map_or((rest, None), |(domain, path)| (domain, Some(path)));
     let is_lower = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
@@ -135,28 +194,14 @@ fn spiffe_id(rest: &str) -> Result<(), &'static str> {
     )
 }
 
-fn warn_of_unused(reader: &mut Reader<'_>) {
-    let unused: [&Var; 4] = [
-        &vars::GRPC_SERVER_TLS_CERT,
-        &vars::GRPC_SERVER_TLS_KEY,
-        &vars::GRPC_CLIENT_TLS_CACERT,
-        &vars::GRPC_CLIENT_TLS_SAN,
-    ];
-    for var in unused {
-        if reader.is_set(var) {
-            reader.warn(var, "does nothing without GRPC_SERVER_USE_TLS=true: gRPC is served without TLS");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What these variables come to: TLS, warnings and problems.
+    /// TLS, warnings and problems of these variables.
     fn settings(set: &[(&str, &str)]) -> (Option<GrpcTls>, Vec<String>, Vec<String>) {
         let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
-        let mut reader = Reader::new(&env);
+        let mut reader = Reader::new(&env, &|_| true, vars::ALL);
         let tls = read(&mut reader);
         let text = |warning: &dyn ToString| warning.to_string();
         let warnings = reader.warnings.iter().map(|warning| text(warning)).collect();
@@ -171,7 +216,7 @@ mod tests {
     ];
 
     #[test]
-    fn without_an_authority_no_client_is_asked_for_a_certificate() {
+    fn client_certificates_are_required_only_with_cas() {
         let (tls, warnings, problems) = settings(&ON);
         assert_eq!((warnings.len(), problems.len()), (0, 0));
         let key = "/certs/tls.key".into();
@@ -179,11 +224,11 @@ mod tests {
 
         let (tls, warnings, _) = settings(&[&ON[..], &[("GRPC_CLIENT_TLS_SAN", "envoy.test")]].concat());
         assert_eq!(tls.unwrap().clients, None);
-        assert!(warnings[0].starts_with("GRPC_CLIENT_TLS_SAN: does nothing"), "{warnings:?}");
+        assert!(warnings[0].starts_with("GRPC_CLIENT_TLS_SAN: has no effect"), "{warnings:?}");
     }
 
     #[test]
-    fn clients_are_named_by_every_kind_of_name() {
+    fn reads_every_kind_of_client_name() {
         let host = |name: &'static str| Some(ClientName::Host(ServerName::try_from(name).unwrap()));
         let uri = |text: &str| Some(ClientName::Uri(text.to_owned()));
         for (text, name) in [
@@ -206,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_no_certificate_could_have_are_refused() {
+    fn rejects_names_that_no_certificate_can_have() {
         for text in [
             "*.envoy.test",
             "a b",
@@ -236,25 +281,25 @@ mod tests {
     }
 
     #[test]
-    fn warns_once_of_the_variable_that_envoy_gateway_sets() {
+    fn warns_once_about_the_variable_that_envoy_gateway_sets() {
         for on in [&ON[..], &[]] {
             let set = [on, &[("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt")]].concat();
             let (tls, warnings, problems) = settings(&set);
             assert!(tls.is_none_or(|tls| tls.clients.is_none()));
             assert_eq!((warnings.len(), problems.len()), (1, 0), "{warnings:?}");
-            assert!(warnings[0].starts_with("GRPC_SERVER_TLS_CA_CERT: changes nothing"), "{warnings:?}");
+            assert!(warnings[0].starts_with("GRPC_SERVER_TLS_CA_CERT: has no effect"), "{warnings:?}");
         }
     }
 
     #[test]
-    fn what_tls_needs_is_named_all_at_once() {
+    fn reports_all_missing_files_at_once() {
         let problems = settings(&ON[..1]).2;
         assert_eq!(problems.len(), 2, "{problems:?}");
         assert!(problems[0].contains("GRPC_SERVER_TLS_CERT") && problems[1].contains("GRPC_SERVER_TLS_KEY"));
     }
 
     #[test]
-    fn warns_of_files_without_tls() {
+    fn warns_about_files_without_tls() {
         let (tls, warnings, problems) = settings(&ON[1..]);
         assert_eq!((tls, warnings.len(), problems.len()), (None, 2, 0), "{warnings:?}");
     }

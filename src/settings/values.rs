@@ -1,0 +1,433 @@
+//! Types of settings and their parsers, for the table of variables.
+
+use std::{fmt, path::PathBuf};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::{
+    address::{self, HostPort, ServerAddress, host_port},
+    parse::{InvalidValue, Value, by_name, choice, exact_choice, percent_decoded, whole},
+};
+use crate::{
+    limiter::template::Template,
+    rules::{CountingMode, OnStoreFailure},
+};
+
+by_name!(CountingMode, GrpcServer, KeyFormat, KeyValues, OnStoreFailure, RedisType);
+
+named! {
+    /// The HTTP/2 implementation of the gRPC port.
+    #[derive(Default)]
+    pub enum GrpcServer {
+        /// The implementation made for `ShouldRateLimit`.
+        #[default]
+        Fast = "fast",
+        /// tonic, the reference.
+        Tonic = "tonic",
+    }
+}
+
+named! {
+    /// The format of counter keys in a shared store.
+    #[derive(Default)]
+    pub enum KeyFormat {
+        /// The format of the Go service.
+        #[default]
+        Compatible = "compatible",
+        /// A format in which values chosen by callers cannot make keys collide.
+        Unambiguous = "unambiguous",
+    }
+}
+
+named! {
+    /// How callers' values are shown.
+    #[derive(Default)]
+    pub enum KeyValues {
+        /// As received.
+        #[default]
+        Plain = "plain",
+        /// The first 16 digits of their SHA-256, so that equal values are recognised.
+        Hashed = "hashed",
+        /// Not at all.
+        Hidden = "hidden",
+    }
+}
+
+/// The decisions that are logged.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Logged {
+    /// Those that rejected a request.
+    Refused,
+    /// A sample with this probability: above 0, at most 1.
+    Sampled(f64),
+}
+
+/// `None` for `off`.
+impl Value for Option<Logged> {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        let invalid = InvalidValue::new("off, refused, or sampled: and a share, such as sampled:0.01");
+        match text.to_ascii_lowercase().as_str() {
+            "off" => Ok(None),
+            "refused" => Ok(Some(Logged::Refused)),
+            text => {
+                let Some(share) = text.strip_prefix("sampled:") else { return Err(invalid) };
+                let share = share.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
+                let share = share.ok_or_else(|| invalid.with_hint("the share is above 0 and at most 1"))?;
+                Ok(Some(Logged::Sampled(share)))
+            }
+        }
+    }
+}
+
+/// The format of log lines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LogFormat {
+    /// Text.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// As in the Go service, any value but `json` means text.
+impl Value for LogFormat {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        Ok(if text.eq_ignore_ascii_case("json") { Self::Json } else { Self::Text })
+    }
+}
+
+/// `BACKEND_TYPE`.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub enum BackendType {
+    /// `memory`.
+    #[default]
+    Memory,
+    /// `redis`.
+    Redis,
+    /// `memcache`.
+    Memcached,
+}
+
+impl Value for BackendType {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        exact_choice(text, &[("redis", Self::Redis), ("memcache", Self::Memcached), ("memory", Self::Memory)])
+    }
+}
+
+named! {
+    /// `REDIS_TYPE`.
+    #[derive(Default)]
+    pub(super) enum RedisType {
+        /// One server.
+        #[default]
+        Single = "SINGLE",
+        /// Sentinels.
+        Sentinel = "SENTINEL",
+        /// A cluster.
+        Cluster = "CLUSTER",
+    }
+}
+
+/// `REDIS_SOCKET_TYPE`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Socket {
+    /// TCP.
+    Tcp,
+    /// A unix socket.
+    Unix,
+}
+
+impl Value for Socket {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        let choices = [("tcp", Self::Tcp), ("tcp4", Self::Tcp), ("tcp6", Self::Tcp), ("unix", Self::Unix)];
+        choice(text, &choices)
+    }
+}
+
+/// A number of connections to each server, up to the number of TCP ports.
+pub(super) fn redis_pool_size(text: &str) -> Result<usize, InvalidValue> {
+    let connections = whole::<_, 0, 65_535>(text)?;
+    // In the client library of the Go service, 0 means 4.
+    Ok(if connections == 0 { 4 } else { connections })
+}
+
+/// A text that is never printed.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+const MEMCACHED_PORT: u16 = 11211;
+
+pub(super) const MEMCACHED_SERVERS: &str =
+    "servers such as host:11211,host:11211, or the path of a unix socket";
+
+/// The servers of a list, which may be empty.
+pub(super) fn memcached_servers(text: &str) -> Result<Vec<ServerAddress>, InvalidValue> {
+    let all = text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(memcached_server);
+    let all: Vec<_> = all.collect::<Result<_, _>>()?;
+    if all.is_empty() && !text.is_empty() { Err(InvalidValue::new(MEMCACHED_SERVERS)) } else { Ok(all) }
+}
+
+fn memcached_server(text: &str) -> Result<ServerAddress, InvalidValue> {
+    if text.contains("://") {
+        return Err(InvalidValue::new(MEMCACHED_SERVERS).with_hint("remove the scheme"));
+    }
+    if text.contains('/') {
+        return Ok(ServerAddress::Unix(text.into()));
+    }
+    let with_port = address::host_port(text).ok().filter(|address| address.port != 0);
+    let host = || address::host(text).ok().map(|host| HostPort { host, port: MEMCACHED_PORT });
+    with_port
+        .or_else(host)
+        .map(ServerAddress::Tcp)
+        .ok_or_else(|| InvalidValue::new(MEMCACHED_SERVERS).with_hint(format!("invalid server {text:?}")))
+}
+
+/// The name of a record in the form that the Go service accepts.
+pub(super) fn memcached_srv(text: &str) -> Result<String, InvalidValue> {
+    let parts = text.strip_prefix('_').and_then(|rest| {
+        let (service, rest) = rest.split_once("._")?;
+        let (protocol, name) = rest.split_once('.')?;
+        Some([service, protocol, name])
+    });
+    match parts {
+        Some(parts) if parts.iter().all(|part| !part.is_empty()) => Ok(text.to_owned()),
+        _ => Err(InvalidValue::new("a name such as _memcache._tcp.example.com")
+            .with_hint("it begins with the service and the protocol, each after a _")),
+    }
+}
+
+/// `CONFIG_TYPE`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum RulesSource {
+    /// Files.
+    #[default]
+    File,
+    /// A control plane.
+    Xds {
+        /// The incremental protocol: responses contain changes only.
+        incremental: bool,
+    },
+}
+
+impl Value for RulesSource {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        let xds = |incremental| Self::Xds { incremental };
+        let choices = [("FILE", Self::File), ("GRPC_XDS_SOTW", xds(false)), ("GRPC_XDS_DELTA", xds(true))];
+        exact_choice(text, &choices)
+    }
+}
+
+/// The maximum size of a response; 0 is the default, as in the Go service.
+pub(super) fn xds_message_bytes(text: &str) -> Result<usize, InvalidValue> {
+    let bytes: usize = whole::<_, 0, { u32::MAX as u64 }>(text)?;
+    Ok(if bytes == 0 { 64 << 20 } else { bytes })
+}
+
+/// A target in the notation of gRPC for Go: a host and a port, or a unix socket.
+pub(super) fn xds_server(text: &str) -> Result<ServerAddress, InvalidValue> {
+    let expected = "host:port, or unix: and the path of a socket";
+    if let Some(path) = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")) {
+        let address = ServerAddress::Unix(path.into());
+        return if path.is_empty() { Err(InvalidValue::new(expected)) } else { Ok(address) };
+    }
+    let schemes = ["dns:///", "passthrough:///", "dns:"];
+    let bare = schemes.iter().find_map(|scheme| text.strip_prefix(scheme)).unwrap_or(text);
+    let address = address::host_port(bare)
+        .map_err(|invalid| InvalidValue { expected: expected.to_owned(), ..invalid })?;
+    if address.port == 0 {
+        return Err(InvalidValue::new(expected).with_hint("the port is a number from 1 to 65535"));
+    }
+    Ok(ServerAddress::Tcp(address.or_localhost()))
+}
+
+/// A number. As in the Go service, numbers that are not above 0 mean 2.
+pub(super) fn backoff_factor(text: &str) -> Result<f64, InvalidValue> {
+    let factor = text.parse::<f64>().ok().filter(|factor| factor.is_finite());
+    let factor = factor.ok_or_else(|| InvalidValue::new("a number, such as 1.5"))?;
+    Ok(if factor > 0.0 { factor } else { 2.0 })
+}
+
+/// The address of the admin API; `None` for `off`.
+pub(super) fn admin_address(text: &str) -> Result<Option<HostPort>, InvalidValue> {
+    if text.eq_ignore_ascii_case("off") {
+        return Ok(None);
+    }
+    host_port(text).map(Some).map_err(|invalid| {
+        let expected = "off, or an address such as 127.0.0.1:6071, [::1]:6071 or :6071".to_owned();
+        InvalidValue { expected, ..invalid }
+    })
+}
+
+/// Keys and values.
+pub type Tags = Vec<(String, String)>;
+
+/// The address of a sink.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SinkAddress {
+    /// A TCP port.
+    Tcp(HostPort),
+    /// A UDP port.
+    Udp(HostPort),
+    /// The path of a unix socket, of datagrams or a stream.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for SinkAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(HostPort { host, port }) => write!(f, "{host}:{port} (TCP)"),
+            Self::Udp(HostPort { host, port }) => write!(f, "{host}:{port} (UDP)"),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// `STATSD_PROTOCOL`.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub enum StatsdProtocol {
+    /// TCP.
+    #[default]
+    Tcp,
+    /// UDP.
+    Udp,
+    /// The path of a unix socket.
+    Unix(PathBuf),
+}
+
+impl Value for StatsdProtocol {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        let expected = "tcp, udp, or the path of a unix socket, which begins with /";
+        match text {
+            "tcp" => Ok(Self::Tcp),
+            "udp" => Ok(Self::Udp),
+            _ => socket_path(text).map(Self::Unix).ok_or_else(|| InvalidValue::new(expected)),
+        }
+    }
+}
+
+/// Tags, `key:value,key:value`. The last value of a key applies.
+pub(super) fn tags(text: &str) -> Result<Tags, InvalidValue> {
+    let mut tags = Tags::new();
+    for pair in text.split(',').filter(|_| !text.trim().is_empty()) {
+        let parts: Vec<&str> = pair.split(':').collect();
+        let [key, value] = parts[..] else {
+            let invalid = InvalidValue::new("tags such as key:value,key:value");
+            return Err(invalid.with_hint(format!("{pair:?} must have one colon")));
+        };
+        let (key, value) = (key.trim().to_owned(), value.trim().to_owned());
+        tags.retain(|(known, _)| *known != key);
+        tags.push((key, value));
+    }
+    Ok(tags)
+}
+
+/// The address of an agent.
+impl Value for SinkAddress {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        if let Some(path) = socket_path(text) {
+            return Ok(Self::Unix(path));
+        }
+        let expected = "an address such as agent:8125, or the path of a unix socket, which begins with /";
+        let address = host_port(text.strip_prefix("udp://").unwrap_or(text));
+        address.map(HostPort::or_localhost).map(Self::Udp).map_err(|_| InvalidValue::new(expected))
+    }
+}
+
+/// The absolute path of a unix socket, or its `unix://` URL as Datadog's clients accept it.
+fn socket_path(text: &str) -> Option<PathBuf> {
+    let path = text.strip_prefix("unix://").unwrap_or(text);
+    path.starts_with('/').then(|| path.into())
+}
+
+/// The protocol of the collector.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SpanProtocol {
+    /// OTLP over HTTP/1.1.
+    #[default]
+    Http,
+    /// OTLP over gRPC.
+    Grpc,
+}
+
+impl Value for SpanProtocol {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        exact_choice(text, &[("http", Self::Http), ("grpc", Self::Grpc)])
+    }
+}
+
+pub(super) fn gzip(text: &str) -> Result<bool, InvalidValue> {
+    exact_choice(text, &[("gzip", true), ("none", false)])
+}
+
+/// The headers of every export, `name=value,name=value`.
+pub(super) fn headers(text: &str) -> Result<HeaderMap, InvalidValue> {
+    let header = |(name, value): (String, String)| {
+        let mut value = HeaderValue::from_str(&value).ok()?;
+        value.set_sensitive(true);
+        Some((HeaderName::from_bytes(name.as_bytes()).ok()?, value))
+    };
+    pairs(text).and_then(|pairs| pairs.into_iter().map(header).collect()).ok_or_else(|| {
+        InvalidValue::new("name=value,name=value, with %2C for a comma in a value and %20 for a space")
+    })
+}
+
+/// `name=value,name=value`, the values percent-encoded.
+pub(super) fn pairs(text: &str) -> Option<Vec<(String, String)>> {
+    let members = text.split(',').map(str::trim).filter(|member| !member.is_empty());
+    let pair = |member: &str| {
+        let (name, value) = member.split_once('=')?;
+        let name = name.trim();
+        (!name.is_empty()).then_some(())?;
+        Some((name.to_owned(), percent_decoded(value.trim())?))
+    };
+    members.map(pair).collect()
+}
+
+impl Value for Template {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        Self::parse(text).map_err(|error| {
+            InvalidValue::new("text or JSON").with_hint(format!("{}; {}", error.message, error.help))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_which_decisions_are_logged() {
+        for (text, expected) in [
+            ("off", Ok(None)),
+            ("refused", Ok(Some(Logged::Refused))),
+            ("Sampled:0.01", Ok(Some(Logged::Sampled(0.01)))),
+            ("sampled:1", Ok(Some(Logged::Sampled(1.0)))),
+            ("sampled:0", Err(())),
+            ("sampled:1.1", Err(())),
+            ("sampled:NaN", Err(())),
+            ("sampled:", Err(())),
+            ("sampled", Err(())),
+            ("all", Err(())),
+        ] {
+            assert_eq!(Option::<Logged>::parse(text).map_err(|_| ()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn reads_how_values_are_shown() {
+        for (text, expected) in [
+            ("plain", Some(KeyValues::Plain)),
+            ("HASHED", Some(KeyValues::Hashed)),
+            ("hidden", Some(KeyValues::Hidden)),
+            ("none", None),
+        ] {
+            assert_eq!(KeyValues::parse(text).ok(), expected, "{text}");
+        }
+    }
+}
