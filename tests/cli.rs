@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::Write as _,
+    io::{Read as _, Write as _},
     net::TcpListener,
     os::unix::fs::symlink,
     path::Path,
@@ -282,6 +282,7 @@ fn health_waits_no_longer_than_its_timeout() {
     let trickle = thread::spawn(move || {
         // A response that comes byte by byte must not extend the timeout.
         let (mut socket, _) = listener.accept().unwrap();
+        assert!(socket.read(&mut [0; 1024]).unwrap() > 0);
         socket.write_all(b"HTTP/1.1 200 OK\r\nx: ").unwrap();
         while socket.write_all(b"H").is_ok() {
             thread::sleep(std::time::Duration::from_millis(20));

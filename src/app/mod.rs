@@ -54,10 +54,7 @@ impl StartError {
     }
 }
 
-/// Serves until a signal; then drains and returns.
-///
-/// # Errors
-/// Every reason why the service cannot start, and every port that cannot be bound.
+/// Serves until a signal; then drains and returns. An error has every reason why the service cannot start.
 pub(crate) fn serve(settings: &Settings) -> Result<(), StartError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::system)?;
     let result = LocalSet::new().block_on(&runtime, run(settings.clone()));

@@ -29,10 +29,7 @@ pub(super) struct Pages {
     pub(super) admin: Option<(Listener, Arc<Api>)>,
 }
 
-/// The admin API, if it is enabled.
-///
-/// # Errors
-/// When its tokens cannot be read.
+/// The admin API, if it is enabled. Its tokens must be readable.
 pub(super) fn api(settings: &Settings, service: &Arc<Service>) -> Result<Option<Arc<Api>>, StartError> {
     let Some(admin) = &settings.admin else { return Ok(None) };
     let tokens = admin.token_file.as_deref().map(Tokens::load).transpose();

@@ -27,10 +27,7 @@ impl Environment {
         set.map_or_else(|| var.default.to_owned(), Clone::clone)
     }
 
-    /// The settings, and warnings about them.
-    ///
-    /// # Errors
-    /// A heading, and a line for each invalid variable.
+    /// The settings, and warnings about them; or an error with a line for each invalid variable.
     pub(super) fn settings(&self) -> Result<(Settings, Vec<String>), String> {
         let variable = |name: &str| self.variables.get(name).cloned();
         let (settings, mut warnings) =

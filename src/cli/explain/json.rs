@@ -55,13 +55,14 @@ fn descriptor(outcome: &Outcome<'_>, explained: &Explained<'_>) -> Value {
 }
 
 fn overriding((found, limit): &(Found, OverrideLimit)) -> Value {
+    let (limit, counter) = limit.as_ref().map(|(limit, counter)| (limit, counter)).unzip();
     json!({
         "action": found.action.name(),
         "expires_at": found.expires.map(timestamp),
-        "requests_per_unit": limit.as_ref().map(|(limit, _)| limit.requests_per_unit),
-        "unit": limit.as_ref().map(|(limit, _)| limit.unit.name()),
-        "algorithm": limit.as_ref().map(|(limit, _)| limit.algorithm.kind().name()),
-        "counter": limit.as_ref().map(|(_, counter)| counter),
+        "requests_per_unit": limit.map(|limit| limit.requests_per_unit),
+        "unit": limit.map(|limit| limit.unit.name()),
+        "algorithm": limit.map(|limit| limit.algorithm.kind().name()),
+        "counter": counter,
     })
 }
 

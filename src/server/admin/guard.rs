@@ -4,11 +4,11 @@
 //! header shows DNS rebinding, as it has the name of the page's site; `Origin` and `Sec-Fetch-Site` show the page that
 //! sends a request.
 
-use std::{fmt, net::IpAddr};
+use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, StatusCode, header, uri::Authority};
 
-use super::{reply::Problem, tokens::Tokens};
+use super::{Who, reply::Problem, tokens::Tokens};
 use crate::server::http::Peer;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -20,36 +20,6 @@ pub(crate) enum Hosts {
     Any,
     /// `localhost`, any IP address, and this host of `ADMIN_ADDR`.
     Local(String),
-}
-
-/// The caller: the name of a token, or the peer.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Who {
-    token: Option<String>,
-    peer: Peer,
-}
-
-impl Who {
-    /// The service itself.
-    pub(super) const SELF: Self = Self { token: None, peer: Peer::Unix(None) };
-
-    /// The name of the token, or the address or user of the peer, which is the same for all its calls.
-    pub(super) fn name(&self) -> String {
-        match (&self.token, self.peer) {
-            (Some(name), _) => name.clone(),
-            (None, Peer::Address(address)) => address.ip().to_string(),
-            (None, peer @ Peer::Unix(_)) => peer.to_string(),
-        }
-    }
-}
-
-impl fmt::Display for Who {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.token {
-            Some(name) => write!(f, "{name} ({})", self.peer),
-            None => self.peer.fmt(f),
-        }
-    }
 }
 
 /// Rejects a request to the name of another site.

@@ -20,7 +20,7 @@ mod status;
 mod tests;
 mod tokens;
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
@@ -28,7 +28,6 @@ use tracing::info;
 
 use self::{
     events::Events,
-    guard::Who,
     history::History,
     reply::{Body, Call, Problem, Reply},
     routes::{EVENT_PARTS, Found, Route},
@@ -56,6 +55,36 @@ pub(crate) struct Api {
     history: History,
     rule_rates: RuleRates,
     events: Events,
+}
+
+/// The caller: the name of a token, or the peer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Who {
+    token: Option<String>,
+    peer: Peer,
+}
+
+impl Who {
+    /// The service itself.
+    const SELF: Self = Self { token: None, peer: Peer::Unix(None) };
+
+    /// The name of the token, or the address or user of the peer, which is the same for all its calls.
+    fn name(&self) -> String {
+        match (&self.token, self.peer) {
+            (Some(name), _) => name.clone(),
+            (None, Peer::Address(address)) => address.ip().to_string(),
+            (None, peer @ Peer::Unix(_)) => peer.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.token {
+            Some(name) => write!(f, "{name} ({})", self.peer),
+            None => self.peer.fmt(f),
+        }
+    }
 }
 
 impl Api {

@@ -7,7 +7,7 @@ use http::{HeaderValue, Method, Request, StatusCode, header};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::mpsc;
 
-use super::guard::Who;
+use super::Who;
 use crate::{
     entries,
     server::http::{Answer, streamed, typed},

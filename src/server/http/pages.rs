@@ -38,10 +38,7 @@ struct Last {
 }
 
 impl Pages {
-    /// The page, rendered after this call.
-    ///
-    /// # Errors
-    /// When `make` panicked.
+    /// The page, rendered after this call unless `make` panics.
     pub(super) async fn get(
         &self,
         make: impl FnOnce() -> String + Send + 'static,

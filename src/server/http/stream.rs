@@ -33,9 +33,9 @@ impl Activity {
     pub(super) fn new(handle: Handle) -> Self {
         Self {
             handle,
-            is_busy: Cell::new(false),
-            has_received: Cell::new(false),
-            is_discarded: Cell::new(false),
+            is_busy: Cell::default(),
+            has_received: Cell::default(),
+            is_discarded: Cell::default(),
         }
     }
 
