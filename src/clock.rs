@@ -38,12 +38,6 @@ impl Time {
     }
 }
 
-impl fmt::Display for Time {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:06}", self.seconds(), self.0 % 1_000_000)
-    }
-}
-
 /// A time in RFC 3339: UTC, to the millisecond.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rfc3339(pub Time);

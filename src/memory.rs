@@ -1,6 +1,6 @@
 //! Calls to the allocator, mimalloc: huge pages for the workers, and free memory returned to the system.
 //!
-//! The allocator asks the kernel for huge pages. Under load they save a fifth of a decision's CPU, most of it for
+//! The allocator requests huge pages. Under load they save a fifth of a decision's CPU, most of it for
 //! address translation. But each thread begins with a page of its own, and a huge one takes two megabytes for a thread
 //! that needs kilobytes: an idle process took 16 MB instead of 7. So they are disabled during startup, and enabled with
 //! the first connection.

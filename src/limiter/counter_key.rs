@@ -121,7 +121,7 @@ mod tests {
         (key[from..end].to_owned(), key[from..].to_owned())
     }
 
-    /// What distinguishes counters.
+    /// The parts that distinguish counters.
     #[derive(Clone, PartialEq, Debug)]
     struct Parts {
         prefix: String,
@@ -192,16 +192,16 @@ mod tests {
         assert_eq!(
             key("/a/*", true),
             key("/a/x", true),
-            "whoever sends the pattern has no counter of its own"
+            "a caller that sends the pattern shares the counter"
         );
         assert_eq!(
             key("/a/*", false),
             "d_path_/a/*_7200#0.1.4.4/3600",
-            "a request that brings its limit has"
+            "a limit of the request has its own counter"
         );
     }
 
-    /// Few characters, so that boundaries move and texts meet: those of the forms themselves among them.
+    /// Few characters, among them separators, so that different parts often have equal concatenations.
     fn part() -> impl Strategy<Value = String> {
         prop_oneof![
             8 => "[_#./*0-2a\u{0}]{0,4}",
@@ -232,7 +232,7 @@ mod tests {
         })
     }
 
-    /// Parts whose texts are joined to the same: entries that are cut elsewhere.
+    /// Parts with the same concatenation, but other boundaries.
     fn cut_elsewhere(parts: &Parts, cut: usize) -> Parts {
         let joined = parts.entries.iter().map(|(key, value)| format!("{key}_{value}"));
         let joined = joined.collect::<Vec<_>>().join("_");
@@ -269,7 +269,7 @@ mod tests {
             let now = Time::from_seconds(seconds);
             let state = |parts: &Parts| {
                 let Parts { prefix, domain, entries, limit } = parts.clone();
-                // The number of a limit is not part of what is counted, but for a bucket, whose ticks it sets.
+                // The number of a limit is not part of the counter, except for a bucket, whose ticks depend on it.
                 let counts_alike = (limit.algorithm.tag(), limit.tag);
                 (prefix, domain, entries, counts_alike)
             };

@@ -69,8 +69,7 @@ impl Limiter {
     }
 
     /// The usage of the local fallback; `None` before its first use.
-    #[must_use]
-    pub fn local_usage(&self) -> Option<StoreUsage> {
+    pub(crate) fn local_usage(&self) -> Option<StoreUsage> {
         self.local.get()?.usage()
     }
 }

@@ -213,8 +213,7 @@ impl Limiter {
     }
 
     /// True if [`decide_sync`](Self::decide_sync) may decide.
-    #[must_use]
-    pub fn may_decide_sync(&self) -> bool {
+    pub(crate) fn may_decide_sync(&self) -> bool {
         // Lookups in the cache are counted, so a request must not be looked up twice.
         self.store.is_synchronous() || self.store.may_answer_now() && self.over_limit.is_none()
     }

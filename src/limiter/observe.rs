@@ -88,13 +88,12 @@ fn set_outcome(
     decision.retry_after = outcome.retry_after().filter(|_| outcome.decision.over);
     let by = match outcome.source {
         CounterSource::Blocked(_) => DecidedBy::Override,
-        // If the store did not fail, `Assumed` follows from another limit of the rule in the cache.
-        CounterSource::KnownOver(_) => DecidedBy::OverLimitCache,
         CounterSource::Store(_) | CounterSource::Assumed { .. } if conclusion.is_without_store => {
             DecidedBy::FailurePolicy
         }
         CounterSource::Store(_) => DecidedBy::Counter,
-        CounterSource::Assumed { .. } => DecidedBy::OverLimitCache,
+        // If the store did not fail, `Assumed` follows from another limit of the rule in the cache.
+        CounterSource::KnownOver(_) | CounterSource::Assumed { .. } => DecidedBy::OverLimitCache,
     };
     decision.decided_by = if is_overridden && by == DecidedBy::Counter { DecidedBy::Override } else { by };
     decision.count = outcome.used(conclusion.batch);

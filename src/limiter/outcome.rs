@@ -70,8 +70,8 @@ pub(super) struct LimitOutcome<'r> {
 
 /// The outcome of the limit that governs a descriptor, and that its status shows; `None` only without limits.
 ///
-/// Among limits that reject the request it is the one that frees last, because the request cannot pass before.
-/// Otherwise it is the one with the smallest part remaining, because it will be the first to reject.
+/// Among limits that reject the request it is the one with the longest wait. Otherwise it is the one with the smallest
+/// part remaining, because it will be the first to reject.
 pub(super) fn governing<'r>(
     limited: &Limited<'r>,
     batch: &Batch<'_>,

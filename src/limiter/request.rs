@@ -154,14 +154,12 @@ impl Bounds {
 
 impl RequestError {
     /// True if the request exceeds a size limit, so that a retry fails too.
-    #[must_use]
-    pub fn is_out_of_bounds(&self) -> bool {
+    pub(crate) fn is_out_of_bounds(&self) -> bool {
         matches!(self, Self::TooManyDescriptors { .. } | Self::TooManyEntries { .. })
     }
 
     /// True if a retry may succeed later.
-    #[must_use]
-    pub fn is_unavailable(&self) -> bool {
+    pub(crate) fn is_unavailable(&self) -> bool {
         matches!(self, Self::NoRules | Self::Store(_))
     }
 

@@ -100,14 +100,12 @@ impl<'r> Batch<'r> {
     }
 
     /// True if some checks belong to a group.
-    #[must_use]
-    pub fn has_groups(&self) -> bool {
+    pub(crate) fn has_groups(&self) -> bool {
         self.has_groups
     }
 
     /// The indexes of the group or single check that begins at `first`. `None` at the end.
-    #[must_use]
-    pub fn group_at(&self, first: usize) -> Option<Range<usize>> {
+    pub(crate) fn group_at(&self, first: usize) -> Option<Range<usize>> {
         let rest = self.checks.get(first..)?.iter().skip(1);
         let rest = rest.take_while(|check| check.member == Member::Next).count();
         (first < self.checks.len()).then(|| first..first.saturating_add(1).saturating_add(rest))
@@ -140,8 +138,7 @@ impl<'r> Batch<'r> {
     }
 
     /// The counter's full key, which is unique.
-    #[must_use]
-    pub fn full_key(&self, check: &Check<'_>) -> &str {
+    pub(crate) fn full_key(&self, check: &Check<'_>) -> &str {
         self.keys.get(check.full_key.clone()).unwrap_or_default()
     }
 
@@ -152,8 +149,7 @@ impl<'r> Batch<'r> {
     }
 
     /// The checks at these indexes; empty if out of range.
-    #[must_use]
-    pub fn checks_at(&self, indexes: Range<usize>) -> &[Check<'r>] {
+    pub(crate) fn checks_at(&self, indexes: Range<usize>) -> &[Check<'r>] {
         self.checks.get(indexes).unwrap_or_default()
     }
 
@@ -286,8 +282,7 @@ impl Check<'_> {
     }
 
     /// True if the hits would exceed the limit, by the outcome of a read.
-    #[must_use]
-    pub fn would_be_over(&self, read: Outcome) -> bool {
+    pub(crate) fn would_be_over(&self, read: Outcome) -> bool {
         match read {
             Outcome::Counted(count) => {
                 fixed_window::count(count, self.hits) > u64::from(self.limit.requests_per_unit)

@@ -48,7 +48,7 @@ pub trait Store: Send + Sync {
     /// Called once on each worker thread, within its runtime: a networked store opens its connections there.
     fn start_worker(&self) {}
 
-    /// Called with new rules before they are published, so that the store can check what they need.
+    /// Called with new rules before they are published, so that the store can check their requirements.
     fn rules_changed(&self, _rules: &RuleSet) {}
 
     /// True if [`apply`](Self::apply) always returns [`Applied::Now`].

@@ -33,7 +33,7 @@ pub struct PoolUsage {
     pub queued: u64,
     /// Bound on queued checks.
     pub max_queued: u64,
-    /// Bound on outstanding checks, queued and in flight: what the servers answer in time, as measured.
+    /// Bound on outstanding checks, queued and in flight: the number that the servers answer in time, as measured.
     pub max_outstanding: u64,
     /// Checks that were not sent: `overloaded` failed at once, `late` waited too long.
     pub shed: [(&'static str, u64); 2],

@@ -100,8 +100,7 @@ impl Bucket {
     }
 
     /// The state of a bucket that is full `ticks` after this second.
-    #[must_use]
-    pub const fn full_at(self, second: u64, ticks: u64) -> State {
+    pub(crate) const fn full_at(self, second: u64, ticks: u64) -> State {
         self.state(second.saturating_mul(self.ticks_per_second).saturating_add(ticks))
     }
 
@@ -112,14 +111,12 @@ impl Bucket {
     }
 
     /// Ticks per second; at most 2³².
-    #[must_use]
-    pub const fn ticks_per_second(self) -> u64 {
+    pub(crate) const fn ticks_per_second(self) -> u64 {
         self.ticks_per_second
     }
 
     /// Ticks that a hit takes from the bucket.
-    #[must_use]
-    pub const fn ticks_per_hit(self) -> u64 {
+    pub(crate) const fn ticks_per_hit(self) -> u64 {
         self.ticks_per_hit
     }
 

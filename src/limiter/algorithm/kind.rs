@@ -41,14 +41,12 @@ named! {
 
 impl Kind {
     /// The algorithm with this name; case is ignored.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(name))
     }
 
     /// True for buckets. Other algorithms have no burst.
-    #[must_use]
-    pub const fn has_burst(self) -> bool {
+    pub(crate) const fn has_burst(self) -> bool {
         matches!(self, Self::TokenBucket | Self::LeakyBucket)
     }
 
@@ -103,8 +101,7 @@ impl Algorithm {
     }
 
     /// The verdict of an unused counter, or of one that has just been exhausted.
-    #[must_use]
-    pub fn assumed(self, spent: bool, hits: Hits, now: Time) -> Verdict {
+    pub(crate) fn assumed(self, spent: bool, hits: Hits, now: Time) -> Verdict {
         let wait = match self {
             Self::FixedWindow(limit) => {
                 let count = if spent { u64::from(limit.limit) + 1 } else { 0 };

@@ -134,8 +134,7 @@ impl Window {
     }
 
     /// Seconds until the window that contains `now` ends; at least 1.
-    #[must_use]
-    pub const fn seconds_left(self, now: Time) -> u64 {
+    pub(crate) const fn seconds_left(self, now: Time) -> u64 {
         self.seconds() - now.seconds() % self.seconds()
     }
 }

@@ -17,14 +17,12 @@ use crate::{
 
 /// `{domain, descriptors, hitsAddend?, metadata?}`.
 pub(super) fn metadata(conclusion: &Conclusion<'_, '_, '_>) -> Option<Metadata> {
-    let with_limits = match conclusion.policy.response.metadata {
-        MetadataDetail::None => return None,
-        MetadataDetail::Plain => false,
-        MetadataDetail::WithLimits => true,
-    };
-    let request = conclusion.request;
+    let (request, detail) = (conclusion.request, conclusion.policy.response.metadata);
+    if detail == MetadataDetail::None {
+        return None;
+    }
     let descriptors = request.descriptors.iter().enumerate().map(|(index, one)| {
-        let decision = with_limits.then(|| decision(conclusion, index));
+        let decision = (detail == MetadataDetail::WithLimits).then(|| decision(conclusion, index));
         descriptor(one, decision)
     });
     let mut passed = Metadata::new();

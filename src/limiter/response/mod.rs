@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    answer::{Answer, Header, HeaderNames, ResponseOptions, Status},
+    answer::{Answer, Header, ResponseOptions},
     conclude::Conclusion,
     plan::Limited,
     template::Values,
@@ -59,34 +59,30 @@ fn body(conclusion: &Conclusion<'_, '_, '_>) -> Option<(String, Header)> {
 /// All headers except the body's `content-type`.
 fn headers(conclusion: &Conclusion<'_, '_, '_>) -> Vec<Header> {
     let ResponseOptions { headers, retry_after, policy_headers, .. } = &conclusion.policy.response;
+    let header = |name: &Arc<str>, value| Header { name: name.clone(), value };
     let mut all = Vec::new();
     if let Some(names) = headers
         && let Some(status) = conclusion.closest.and_then(|closest| conclusion.statuses.get(closest))
+        && let Some(limit) = &status.current_limit
     {
-        all.extend(limit_headers(names, status));
+        all.push(header(&names.limit, limit.requests_per_unit.to_string()));
+        all.push(header(&names.remaining, status.limit_remaining.to_string()));
+        all.push(header(&names.reset, limit.seconds_until_reset.to_string()));
     }
-    if let (Some(name), Some(seconds)) = (retry_after, conclusion.retry_after()) {
-        all.push(Header { name: name.clone(), value: seconds.to_string() });
+    if let Some(name) = retry_after
+        && let Some(seconds) = conclusion.retry_after()
+    {
+        all.push(header(name, seconds.to_string()));
     }
-    if *policy_headers {
-        all.extend(policies(conclusion));
+    if *policy_headers && let Some([policies, states]) = policies(conclusion) {
+        all.extend([header(&POLICY, policies), header(&RATE_LIMIT, states)]);
     }
     all
 }
 
-fn limit_headers(names: &HeaderNames, status: &Status) -> Vec<Header> {
-    let Some(limit) = &status.current_limit else { return Vec::new() };
-    let header = |name: &Arc<str>, value: u64| Header { name: name.clone(), value: value.to_string() };
-    vec![
-        header(&names.limit, u64::from(limit.requests_per_unit)),
-        header(&names.remaining, u64::from(status.limit_remaining)),
-        header(&names.reset, limit.seconds_until_reset),
-    ]
-}
-
-/// `RateLimit-Policy` with every limit that can reject the request, and `RateLimit` with the state of those that
-/// govern a descriptor.
-fn policies(conclusion: &Conclusion<'_, '_, '_>) -> Vec<Header> {
+/// `RateLimit-Policy` with every limit that can reject the request, and `RateLimit` with the state of those that govern a
+/// descriptor; `None` without limits.
+fn policies(conclusion: &Conclusion<'_, '_, '_>) -> Option<[String; 2]> {
     let (mut policies, mut states) = (String::new(), String::new());
     for index in 0..conclusion.plan.len() {
         let Some(limited) = conclusion.limited(index).filter(|limited| !limited.is_shadow()) else {
@@ -105,10 +101,7 @@ fn policies(conclusion: &Conclusion<'_, '_, '_>) -> Vec<Header> {
             }
         }
     }
-    if policies.is_empty() {
-        return Vec::new();
-    }
-    vec![Header { name: POLICY.clone(), value: policies }, Header { name: RATE_LIMIT.clone(), value: states }]
+    (!policies.is_empty()).then_some([policies, states])
 }
 
 /// The separator before the next item of a list.

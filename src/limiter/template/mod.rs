@@ -52,11 +52,8 @@ pub struct TemplateError {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Part {
     Literal(Box<str>),
-    /// A placeholder; `quoted` inside a JSON string.
-    Slot {
-        slot: Slot,
-        quoted: bool,
-    },
+    /// A placeholder, and whether it is inside a JSON string.
+    Slot(Slot, bool),
 }
 
 named! {
@@ -113,7 +110,7 @@ impl Template {
         for part in &self.parts {
             match part {
                 Part::Literal(text) => body.push_str(text),
-                Part::Slot { slot, quoted } => self.fill_slot(*slot, *quoted, values, &mut body),
+                Part::Slot(slot, quoted) => self.fill_slot(*slot, *quoted, values, &mut body),
             }
         }
         body
@@ -175,7 +172,7 @@ fn parse_parts(text: &str) -> Result<Vec<Part>, TemplateError> {
             if !literal.is_empty() {
                 parts.push(Part::Literal(mem::take(&mut literal).into()));
             }
-            parts.push(Part::Slot { slot, quoted: false });
+            parts.push(Part::Slot(slot, false));
         } else {
             literal.push('{');
         }
@@ -208,7 +205,7 @@ fn mark_quoted(parts: &mut [Part]) {
     let (mut within, mut escaped) = (false, false);
     for part in parts {
         match part {
-            Part::Slot { quoted, .. } => *quoted = within,
+            Part::Slot(_, quoted) => *quoted = within,
             Part::Literal(text) => {
                 for letter in text.chars() {
                     within ^= letter == '"' && !escaped;

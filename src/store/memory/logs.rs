@@ -25,7 +25,7 @@ const SHARDS: usize = 256;
 /// The maximum memory of a key in the table: a slot of 24 bytes in a table that has just been doubled.
 const BYTES_PER_KEY: usize = 48;
 
-/// Logs that are compared for the one that ends soonest.
+/// The number of logs among which the one that expires first is evicted.
 const CANDIDATES: usize = 16;
 
 /// A log that grows doubles its memory, which may take the place of many others. One request evicts at most this many;
@@ -151,7 +151,7 @@ impl Logs {
     }
 
     /// Evicts logs until all together are within their bound: of a shard that holds more than its share, and of a few
-    /// candidates the one that ends soonest. Spares these keys. The caller has locked no shard.
+    /// candidates the one that expires first. Spares these keys. The caller has locked no shard.
     pub(super) fn make_room(&self, spared: &[Key]) {
         for _ in 0..MAX_EVICTED {
             if self.bytes.load(Relaxed) <= self.max_bytes || !self.evict_one(spared) {
@@ -213,7 +213,7 @@ impl LockedLogs<'_> {
 }
 
 impl ShardLogs {
-    /// Evicts the candidate that ends soonest, and returns its memory.
+    /// Evicts the candidate that expires first, and returns its memory.
     fn evict(&mut self, spared: &[Key]) -> Option<usize> {
         let from = if self.hand < self.logs.len() { self.hand } else { 0 };
         let places = (from..self.logs.len()).chain(0..from).take(CANDIDATES);
@@ -313,7 +313,7 @@ mod tests {
             assert_eq!(u64::from(verdict.remaining), 100_000 - n);
         }
         logs.apply(keys[1], of_seconds(60), Hits::Take(1), Time::from_seconds(1 << 21));
-        assert_eq!(logs.usage().entries, 1, "it gives way to the next: {:?}", logs.usage());
+        assert_eq!(logs.usage().entries, 1, "the next log evicts it: {:?}", logs.usage());
     }
 
     proptest! {

@@ -103,8 +103,7 @@ impl<S: Copy + Default> Table<S> {
     }
 
     /// The key of these texts, concatenated, and a number.
-    #[must_use]
-    pub fn key_of(&self, texts: [&str; 2], number: u32) -> Key {
+    pub(crate) fn key_of(&self, texts: [&str; 2], number: u32) -> Key {
         let mut hasher = self.hasher;
         for text in texts {
             hasher.write(text.as_bytes());

@@ -301,7 +301,7 @@ impl World {
 
     fn check(&self) {
         for (start, window) in &self.windows {
-            assert!(window.admitted <= window.allowed, "{window:?} from {start} is over its limit");
+            assert!(window.admitted <= window.allowed, "{window:?} from {start:?} is over its limit");
             if !self.is_sound {
                 continue;
             }
@@ -313,7 +313,7 @@ impl World {
                     _ => 0,
                 });
             let owed = window.admitted + held.sum::<u64>() + back.sum::<u64>();
-            assert!(owed <= window.counter, "{owed} of {window:?} from {start}");
+            assert!(owed <= window.counter, "{owed} of {window:?} from {start:?}");
         }
     }
 

@@ -136,7 +136,7 @@ fn all_receive(
     prop_assert!(learned.failures.is_empty(), "{:?}", learned.failures);
     for (mut received, expected) in waiting {
         let received = received.try_recv().unwrap().unwrap();
-        prop_assert_eq!(decided(&received[0]), expected, "at {}", now);
+        prop_assert_eq!(decided(&received[0]), expected, "at {:?}", now);
     }
     Ok(())
 }
@@ -263,7 +263,7 @@ fn groups_receive(
     prop_assert!(learned.failures.is_empty(), "{:?}", learned.failures);
     for (mut received, expected) in waiting {
         let received: Vec<_> = received.try_recv().unwrap().unwrap().iter().map(decided).collect();
-        prop_assert_eq!(received, expected, "at {}", now);
+        prop_assert_eq!(received, expected, "at {:?}", now);
     }
     Ok(())
 }

@@ -61,7 +61,7 @@ impl Model {
     /// The key, which for a fixed window contains its start.
     pub(super) fn name(&self, key: usize, now: Time) -> String {
         match self.algorithm {
-            Algorithm::FixedWindow(limit) => format!("key {key} {}", limit.window.start(now)),
+            Algorithm::FixedWindow(limit) => format!("key {key} {}", limit.window.start(now).seconds()),
             _ => format!("key {key}"),
         }
     }
