@@ -104,9 +104,9 @@ impl Dialer {
         for step in steps {
             let reply = handshake.receive(step).await;
             let reply = reply.map_err(|failure| self.without_echo(&handshake, failure))?;
-            self.check(step, &reply).map_err(|(kind, what)| handshake.failure(kind, what))?;
+            self.check(step, &reply).map_err(|(kind, what)| handshake.stream.failure(kind, what))?;
         }
-        Ok(handshake.finish())
+        Ok(handshake.stream)
     }
 
     fn commands(&self, must_be_master: bool) -> (Vec<&'static str>, Vec<u8>) {
@@ -135,9 +135,9 @@ impl Dialer {
 
     /// The failure without what a server received that echoes AUTH: it may echo the password.
     fn without_echo(&self, handshake: &Handshake<'_>, failure: Failure) -> Failure {
-        let is_echo = handshake.incoming().windows(4).any(|word| word == b"AUTH");
+        let is_echo = handshake.stream.incoming.windows(4).any(|word| word == b"AUTH");
         if failure.kind == Kind::ProtocolError && self.credentials.is_some() && is_echo {
-            return handshake.failure(failure.kind, "received an echo of our commands; see REDIS_URL");
+            return handshake.stream.failure(failure.kind, "received an echo of our commands; see REDIS_URL");
         }
         failure
     }

@@ -34,9 +34,10 @@ pub(crate) struct FramedStream<C> {
     /// Bytes to write, and how many of them were written.
     out: Vec<u8>,
     written: usize,
-    incoming: BytesMut,
+    /// The undecoded bytes.
+    pub(crate) incoming: BytesMut,
     /// Replies still to come.
-    pending: usize,
+    pub(crate) pending: usize,
     /// How many undecoded bytes are accepted.
     allowed: usize,
     /// Bytes arrived while no reply was pending.
@@ -64,14 +65,6 @@ impl<C: Codec> FramedStream<C> {
             unsolicited: false,
             codec: PhantomData,
         }
-    }
-
-    pub(crate) fn pending(&self) -> usize {
-        self.pending
-    }
-
-    pub(crate) fn incoming(&self) -> &[u8] {
-        &self.incoming
     }
 
     /// Accepts this many undecoded bytes more, until all pending replies were received.

@@ -282,7 +282,7 @@ impl<B: Backend> Connection<B> {
             match timeout(MAX_SILENCE, stream.drain()).await {
                 Ok(drained) => drained?,
                 Err(_) => {
-                    let pending = stream.pending();
+                    let pending = stream.pending;
                     let what = format_args!("{pending} replies pending for {MAX_SILENCE:?}, reconnecting");
                     return Err(self.failure(Kind::Timeout, what).into());
                 }
