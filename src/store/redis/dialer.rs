@@ -203,12 +203,8 @@ impl Dialer {
         max_bytes: usize,
     ) -> Result<Reply, Failure> {
         let exchange = async {
-            stream.write(|into| {
-                resp::write_command(into, command);
-                1
-            });
+            stream.send(1, |into| resp::write_command(into, command)).await?;
             stream.allow(max_bytes);
-            stream.flush().await?;
             stream.receive().await
         };
         match timeout(self.connector.timeout, exchange).await {

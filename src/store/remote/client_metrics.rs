@@ -83,7 +83,7 @@ impl ClientMetrics {
         self.log("overloaded", failure.server(), failure);
     }
 
-    /// Counts checks that were dropped unsent because their replies would have come too late.
+    /// Counts checks that were dropped unsent because their replies would have been too late.
     pub(crate) fn dropped(&self, checks: usize) {
         self.late.fetch_add(checks as u64, Relaxed);
     }

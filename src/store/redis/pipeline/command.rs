@@ -91,15 +91,11 @@ impl Command {
 
     fn is_scripted(&self) -> bool {
         match self.kind {
-            CommandKind::Refund { .. }
-            | CommandKind::GiveBack { .. }
-            | CommandKind::Lease { by: LeaseBy::Script, .. }
-            | CommandKind::ScriptCall(_)
-            | CommandKind::AtomicCheck(_)
-            | CommandKind::RuleLimits(_) => true,
             CommandKind::Count { added, expiry, .. } => added > 0 && expiry.set == Expire::Extend,
             CommandKind::Expire { set, .. } => set == Expire::Extend,
-            CommandKind::Check(_) | CommandKind::FindIncrex | CommandKind::Lease { .. } => false,
+            CommandKind::Lease { by, .. } => by == LeaseBy::Script,
+            CommandKind::Check(_) | CommandKind::FindIncrex => false,
+            _ => true,
         }
     }
 }
