@@ -198,7 +198,7 @@ mod tests {
     fn failures_are_counted_by_kind() {
         let metrics = ClientMetrics::default();
         for _ in 0..3 {
-            metrics.failed(&Failure::new(Kind::Timeout, "redis a:1: no answer"));
+            metrics.failed(&Failure::new(Kind::Timeout, "redis a:1: no reply"));
         }
         assert!(metrics.usage().errors.contains(&("timeout", 3)));
     }
