@@ -60,15 +60,15 @@ impl Backend for MemcachedBackend {
         let mut handshake = Handshake::begin(&self.0, to).await?;
         handshake.send(1, Self::PROBE).await;
         match handshake.receive("version").await? {
-            Reply::Version => Ok(handshake.finish()),
+            Reply::Version => Ok(handshake.stream),
             Reply::Error(error) => {
                 let kind = reply::kind(&error);
                 let what = format!("error reply to version: \"{error}\"{}", reply::hint(kind));
-                Err(handshake.failure(kind, what))
+                Err(handshake.stream.failure(kind, what))
             }
             _ => {
-                Err(handshake
-                    .failure(Kind::ProtocolError, "unexpected reply to version; see MEMCACHE_HOST_PORT"))
+                let what = "unexpected reply to version; see MEMCACHE_HOST_PORT";
+                Err(handshake.stream.failure(Kind::ProtocolError, what))
             }
         }
     }

@@ -127,7 +127,7 @@ impl ResetLog {
                 Err(failure) => {
                     connection = None;
                     if !std::mem::replace(&mut failing, true) {
-                        warn!("resets of counters: {failure}; the over-limit cache may not notice some");
+                        warn!("resets of counters: {failure}; the over-limit cache may miss some");
                     }
                 }
             }
@@ -172,11 +172,7 @@ impl ResetLog {
 }
 
 async fn query(stream: &mut FramedStream, command: &[&[u8]]) -> Result<Reply, String> {
-    let exchange = async {
-        stream.send(1, |into| into.extend(command.iter().copied().flatten())).await?;
-        stream.receive().await
-    };
-    match exchange.await {
+    match stream.request(|into| into.extend(command.iter().copied().flatten())).await {
         Ok(Reply::Error(error)) => Err(format!("memcached: error reply \"{error}\"")),
         Ok(reply) => Ok(reply),
         Err(failure) => Err(failure.message),

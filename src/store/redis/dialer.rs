@@ -55,6 +55,7 @@ pub(super) struct Dialer {
     /// The variable of the credentials.
     auth: &'static str,
     database: u32,
+    is_sentinel: bool,
 }
 
 impl Dialer {
@@ -78,7 +79,11 @@ impl Dialer {
         credentials: Option<&Credentials>,
     ) -> Result<Self, Vec<String>> {
         let auth = "REDIS_SENTINEL_AUTH (REDIS_PERSECOND_SENTINEL_AUTH)";
-        Ok(Self { database: 0, ..Self::of("redis sentinel", pool, REDIS_URL, credentials, auth)? })
+        Ok(Self {
+            database: 0,
+            is_sentinel: true,
+            ..Self::of("redis sentinel", pool, REDIS_URL, credentials, auth)?
+        })
     }
 
     fn of(
@@ -89,7 +94,8 @@ impl Dialer {
         auth: &'static str,
     ) -> Result<Self, Vec<String>> {
         let connector = Connector::new(store, pool.tls.as_ref(), &TLS_ADVICE, pool.connect_timeout, origin)?;
-        Ok(Self { connector, credentials: credentials.cloned(), auth, database: pool.database })
+        let (credentials, database) = (credentials.cloned(), pool.database);
+        Ok(Self { connector, credentials, auth, database, is_sentinel: false })
     }
 
     /// Opens a connection to a server that replies to `PING` and, if required, is a master.
@@ -104,9 +110,12 @@ impl Dialer {
         for step in steps {
             let reply = handshake.receive(step).await;
             let reply = reply.map_err(|failure| self.without_echo(&handshake, failure))?;
-            self.check(step, &reply).map_err(|(kind, what)| handshake.failure(kind, what))?;
+            self.check(step, &reply).map_err(|(kind, what)| handshake.stream.failure(kind, what))?;
         }
-        Ok(handshake.finish())
+        if !handshake.stream.incoming.is_empty() {
+            return Err(handshake.stream.failure(Kind::ProtocolError, "received more replies than commands"));
+        }
+        Ok(handshake.stream)
     }
 
     fn commands(&self, must_be_master: bool) -> (Vec<&'static str>, Vec<u8>) {
@@ -135,9 +144,9 @@ impl Dialer {
 
     /// The failure without what a server received that echoes AUTH: it may echo the password.
     fn without_echo(&self, handshake: &Handshake<'_>, failure: Failure) -> Failure {
-        let is_echo = handshake.incoming().windows(4).any(|word| word == b"AUTH");
+        let is_echo = handshake.stream.incoming.windows(4).any(|word| word == b"AUTH");
         if failure.kind == Kind::ProtocolError && self.credentials.is_some() && is_echo {
-            return handshake.failure(failure.kind, "received an echo of our commands; see REDIS_URL");
+            return handshake.stream.failure(failure.kind, "received an echo of our commands; see REDIS_URL");
         }
         failure
     }
@@ -148,11 +157,9 @@ impl Dialer {
             ("CLIENT SETNAME", _) | ("AUTH" | "SELECT" | "PING", Reply::Text(_)) => Ok(()),
             ("ROLE", Reply::List(role)) => check_role(role),
             // Without the permission or the command, the first write shows the role.
-            ("ROLE", Reply::Error(error))
-                if error.starts_with("NOPERM") || error.starts_with("ERR unknown command") =>
-            {
-                Ok(())
-            }
+            ("ROLE", Reply::Error(error)) if is_denied(error) => Ok(()),
+            // A sentinel's user needs no other command than the query.
+            ("PING", Reply::Error(error)) if self.is_sentinel && is_denied(error) => Ok(()),
             (_, Reply::Error(error)) => Err(self.rejected(step, error)),
             _ => Err((Kind::ProtocolError, format!("unexpected reply to {step}"))),
         }
@@ -203,12 +210,8 @@ impl Dialer {
         max_bytes: usize,
     ) -> Result<Reply, Failure> {
         let exchange = async {
-            stream.write(|into| {
-                resp::write_command(into, command);
-                1
-            });
+            stream.send(1, |into| resp::write_command(into, command)).await?;
             stream.allow(max_bytes);
-            stream.flush().await?;
             stream.receive().await
         };
         match timeout(self.connector.timeout, exchange).await {
@@ -219,6 +222,10 @@ impl Dialer {
             )),
         }
     }
+}
+
+fn is_denied(error: &str) -> bool {
+    error.starts_with("NOPERM") || error.starts_with("ERR unknown command")
 }
 
 fn check_role(role: &[Reply]) -> Result<(), (Kind, String)> {

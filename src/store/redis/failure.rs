@@ -13,7 +13,7 @@ impl Kind {
             Self::Denied => "; the user lacks the permission for the command or the key: see ACL SETUSER",
             Self::WritesDisabled => "; writes are disabled: see its log",
             Self::Busy => "; a script runs for too long: see SCRIPT KILL",
-            Self::Loading => "; it is loading its data set, will retry",
+            Self::Loading => "; it is loading its data, will retry",
             Self::ReadOnly => "; it is a replica: configure the master, or its sentinels",
             Self::OutOfMemory => "; give it more memory (maxmemory), or a policy that evicts",
             Self::NotANumber => {

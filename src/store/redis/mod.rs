@@ -32,6 +32,8 @@ use crate::{
 pub(super) use lease::{LeaseReply, Leased};
 use permissions::Needs;
 use pool::Pool;
+#[cfg(any(test, fuzzing))]
+pub(crate) use resp::fuzz as fuzz_resp;
 pub use side::Side;
 
 /// Redis as a store.
@@ -125,10 +127,4 @@ impl Store for RedisStore {
         let kinds = [StoreKind::Redis, StoreKind::RedisPerSecond];
         self.pools().zip(kinds).map(|(pool, kind)| pool.servers.usage(kind)).collect()
     }
-}
-
-/// Decodes a reply.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz_resp(bytes: &[u8]) {
-    resp::fuzz(bytes);
 }

@@ -93,7 +93,9 @@ impl Needs {
     pub(super) fn write(self, into: &mut Vec<u8>) {
         for (_, words) in self.probes() {
             resp::begin_command(into, words.len());
-            words.iter().for_each(|word| resp::write_word(into, word.as_bytes()));
+            for word in words {
+                resp::write_word(into, word.as_bytes());
+            }
         }
     }
 
@@ -130,7 +132,7 @@ pub(super) fn denial(user: &str, denied: &[&str]) -> String {
     let (names, grants) = (names.join(", "), grants.join(" "));
     let harm = if denied.contains(&"expire") { "counters never expire without EXPIRE; " } else { "" };
     format!(
-        "NOPERM: user \"{user}\" may not run {names}, which the rules need; {harm}grant it: ACL SETUSER {user} {grants}"
+        "NOPERM: user \"{user}\" lacks permission for {names}, which the rules need; {harm}grant it: ACL SETUSER {user} {grants}"
     )
 }
 
@@ -185,7 +187,7 @@ mod tests {
     #[test]
     fn a_denial_names_the_user_the_commands_and_the_grant() {
         let message = denial("ann", &["expire", "ttl"]);
-        assert!(message.contains("user \"ann\" may not run EXPIRE, TTL"), "{message}");
+        assert!(message.contains("user \"ann\" lacks permission for EXPIRE, TTL"), "{message}");
         assert!(message.contains("ACL SETUSER ann +expire +ttl"), "{message}");
     }
 }

@@ -167,7 +167,7 @@ impl<'a> Reader<'a> {
 
 /// A reply is not longer than its bytes, and a part of it is incomplete.
 #[cfg(any(test, fuzzing))]
-pub(super) fn fuzz(bytes: &[u8]) {
+pub(crate) fn fuzz(bytes: &[u8]) {
     if let Ok(Some((reply, length))) = read(bytes) {
         assert_eq!(bytes.get(..length).map(read), Some(Ok(Some((reply, length)))));
         for part in [0, length / 2, length.saturating_sub(1)] {

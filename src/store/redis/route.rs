@@ -57,6 +57,9 @@ struct Mode<'p> {
 
 type Indexes = SmallVec<[usize; 4]>;
 
+/// A connection that can count all checks of a request in one step.
+type OneStep<'a> = (&'a Pool, Arc<Connection>);
+
 struct Redirected {
     index: usize,
     error: Arc<str>,
@@ -153,8 +156,7 @@ impl RedisStore {
         self.receive(batch, mode, &mut submitted).await
     }
 
-    /// The connection that can count all checks of a request in one step.
-    fn one_step(&self, batch: &Batch<'_>) -> Result<Option<(&Arc<Pool>, Arc<Connection>)>, StoreError> {
+    fn one_step(&self, batch: &Batch<'_>) -> Result<Option<OneStep<'_>>, StoreError> {
         let Some(first) = batch.checks().first() else { return Ok(None) };
         let pool = self.pool(first);
         let key = pool.names.of(batch, first);
@@ -164,7 +166,7 @@ impl RedisStore {
                     || slots::slot(pool.names.of(batch, check).as_bytes()) == slots::slot(key.as_bytes()))
         };
         let is_one = batch.checks().iter().all(together);
-        is_one.then(|| pool.connection(&key).map(|connection| (pool, connection))).transpose()
+        is_one.then(|| pool.connection(&key).map(|connection| (&**pool, connection))).transpose()
     }
 
     /// The Redis of a check's counter. A group stays together, whatever its units.

@@ -25,7 +25,9 @@ impl Script {
     pub(super) fn call(&self, into: &mut Vec<u8>, form: Form, key: &[u8], arguments: &[u64]) {
         self.begin(into, form, 1, arguments.len());
         resp::write_word(into, key);
-        arguments.iter().for_each(|argument| resp::write_number(into, *argument));
+        for argument in arguments {
+            resp::write_number(into, *argument);
+        }
     }
 
     /// Begins a command that runs the script; its keys and arguments follow.

@@ -3,7 +3,10 @@
 //! They use `deadpool-redis`, with connections separate from those that count, so that a large or slow one delays no
 //! request. The connections belong to the runtime that opens them: each thread has its own [`Side`].
 
-use std::{sync::Mutex, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use deadpool_redis::{
     Connection, Manager, Pool as Connections, PoolError, Runtime,
@@ -34,12 +37,16 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connections to one Redis for everything but counting.
 pub struct Side {
+    config: Arc<Config>,
+    servers: Mutex<Vec<(RedisAddress, Connections)>>,
+}
+
+struct Config {
     topology: Topology,
     login: RedisConnectionInfo,
     /// An address that only carries the certificates.
     tls: Option<ConnectionAddr>,
     prefix: Box<str>,
-    servers: Mutex<Vec<(RedisAddress, Connections)>>,
 }
 
 impl Side {
@@ -54,30 +61,20 @@ impl Side {
             certificates(load_tls(settings, &TLS_ADVICE)?, settings.skip_hostname)
                 .map_err(|error| vec![format!("certificates for redis: {error}")])
         };
-        Ok(Self {
-            topology: topology.clone(),
-            login,
-            tls: pool.tls.as_ref().map(certificates).transpose()?,
-            prefix: prefix.into(),
-            servers: Mutex::default(),
-        })
+        let (topology, prefix) = (topology.clone(), prefix.into());
+        let tls = pool.tls.as_ref().map(certificates).transpose()?;
+        Ok(Self { config: Arc::new(Config { topology, login, tls, prefix }), servers: Mutex::default() })
     }
 
     /// The same with connections of its own, for another thread.
     pub(super) fn separate(&self) -> Self {
-        Self {
-            topology: self.topology.clone(),
-            login: self.login.clone(),
-            tls: self.tls.clone(),
-            prefix: self.prefix.clone(),
-            servers: Mutex::default(),
-        }
+        Self { config: self.config.clone(), servers: Mutex::default() }
     }
 
     /// The name of a key that is not a counter. All of them are on one server of a cluster.
     #[must_use]
     pub fn key(&self, name: &str) -> String {
-        format!("{}{{tollgate}}:{name}", self.prefix)
+        format!("{}{{tollgate}}:{name}", self.config.prefix)
     }
 
     /// Runs a command on the server that owns `key`.
@@ -139,7 +136,7 @@ impl Side {
         match timeout(TIMEOUT, pool.get()).await {
             Ok(Ok(connection)) => Ok((address, connection)),
             Ok(Err(PoolError::Backend(error))) => {
-                self.topology.request_refresh();
+                self.config.topology.request_refresh();
                 Err(self.explain(&address, &error))
             }
             Ok(Err(error)) => Err(format!("redis {address}: {error}")),
@@ -159,7 +156,7 @@ impl Side {
                 drop(Connection::take(connection));
             }
             // A master may have become a replica, and slots may have moved.
-            self.topology.request_refresh();
+            self.config.topology.request_refresh();
             self.explain(address, &error)
         })
     }
@@ -170,7 +167,7 @@ impl Side {
             (Some(code), Some(detail)) => format!("{code} {detail}"),
             _ => error.to_string(),
         };
-        let has_tls = self.tls.is_some();
+        let has_tls = self.config.tls.is_some();
         let late = format!("no reply within {TIMEOUT:?}");
         let text = match error.code() {
             _ if error.is_timeout() && has_tls => format!("{late}; {}", TLS_ADVICE.tls.plain_text),
@@ -190,10 +187,10 @@ impl Side {
     }
 
     fn owner(&self, key: &str) -> Result<RedisAddress, String> {
-        let servers = self.topology.servers();
+        let servers = self.config.topology.servers();
         let owner = servers.owner(key.as_bytes()).and_then(|owner| servers.masters.get(owner));
         owner.cloned().ok_or_else(|| {
-            self.topology.request_refresh();
+            self.config.topology.request_refresh();
             "redis: no known master owns the key".to_owned()
         })
     }
@@ -204,7 +201,7 @@ impl Side {
             return Ok(pool.clone());
         }
         // Forget former masters, so that they do not accumulate.
-        let current = self.topology.servers();
+        let current = self.config.topology.servers();
         servers.retain(|(known, _)| current.masters.contains(known));
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(TIMEOUT))
@@ -222,7 +219,7 @@ impl Side {
             RedisAddress::Unix(path) => ConnectionAddr::Unix(path.clone()),
             RedisAddress::Tcp(address) => {
                 let (host, port) = (host(address).to_owned(), address.port);
-                match self.tls.clone() {
+                match self.config.tls.clone() {
                     Some(ConnectionAddr::TcpTls { insecure, tls_params, .. }) => {
                         ConnectionAddr::TcpTls { host, port, insecure, tls_params }
                     }
@@ -231,7 +228,7 @@ impl Side {
             }
         };
         let info = address.into_connection_info().map_err(|error| error.to_string())?;
-        Ok(info.set_redis_settings(self.login.clone()))
+        Ok(info.set_redis_settings(self.config.login.clone()))
     }
 }
 

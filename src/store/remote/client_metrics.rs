@@ -83,7 +83,7 @@ impl ClientMetrics {
         self.log("overloaded", failure.server(), failure);
     }
 
-    /// Counts checks that were dropped unsent because their replies would have come too late.
+    /// Counts checks that were dropped unsent because their replies would have been too late.
     pub(crate) fn dropped(&self, checks: usize) {
         self.late.fetch_add(checks as u64, Relaxed);
     }
@@ -198,7 +198,7 @@ mod tests {
     fn failures_are_counted_by_kind() {
         let metrics = ClientMetrics::default();
         for _ in 0..3 {
-            metrics.failed(&Failure::new(Kind::Timeout, "redis a:1: no answer"));
+            metrics.failed(&Failure::new(Kind::Timeout, "redis a:1: no reply"));
         }
         assert!(metrics.usage().errors.contains(&("timeout", 3)));
     }

@@ -16,21 +16,14 @@ pub(crate) struct Failure {
 
 named! {
     pub(crate) enum Kind {
-        /// The name has no address.
         Resolve = "resolve",
-        /// The connection was refused, or there is no route.
         Connect = "connect",
-        /// The TLS handshake failed.
         Tls = "tls",
-        /// Authentication failed.
         Auth = "auth",
         /// `-NOPERM`: the user lacks the permission for a command or a key.
         Denied = "denied",
-        /// No reply within the timeout.
         Timeout = "timeout",
-        /// The connection was lost while replies were pending.
         Lost = "connection_lost",
-        /// The bytes received are not the protocol.
         ProtocolError = "garbage",
         /// `-LOADING`: it is loading its data set.
         Loading = "loading",
@@ -48,7 +41,6 @@ named! {
         Moved = "moved",
         /// `-CLUSTERDOWN` or `-TRYAGAIN`: currently no server owns the key.
         ClusterDown = "cluster_down",
-        /// Any other error reply.
         Other = "error",
     }
 }

@@ -15,7 +15,6 @@ pub(super) struct Sent<B: Backend> {
     /// When its first caller was added.
     pub(super) since: Instant,
     pub(super) at: Instant,
-    pub(super) checks: usize,
     expected: usize,
     replies: Vec<Reply<B>>,
     /// The replies of the first round, if some commands were sent again.
@@ -58,12 +57,10 @@ impl<B: Backend> Flight<B> {
         }
         let Queued { pipeline, since } = queued;
         let expected = stream.write(|into| B::write(&pipeline, into));
-        let checks = pipeline.checks();
         self.sent.push_back(Sent {
             pipeline,
             since,
             at: now,
-            checks,
             expected,
             replies: Vec::with_capacity(expected),
             first: None,
@@ -102,7 +99,7 @@ impl<B: Backend> Flight<B> {
 
     /// Records a complete pipeline. `has_shed` is passed to [`Capacity::record`].
     pub(super) fn record(&mut self, sent: &Sent<B>, now: Instant, has_shed: bool) {
-        self.capacity.record(sent.checks, sent.at, now, has_shed);
+        self.capacity.record(sent.pipeline.checks(), sent.at, now, has_shed);
         (self.was_late, self.emptied) = (sent.is_late, now);
         if !sent.is_late {
             self.last_in_time = now;

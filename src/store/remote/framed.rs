@@ -34,9 +34,10 @@ pub(crate) struct FramedStream<C> {
     /// Bytes to write, and how many of them were written.
     out: Vec<u8>,
     written: usize,
-    incoming: BytesMut,
+    /// The undecoded bytes.
+    pub(crate) incoming: BytesMut,
     /// Replies still to come.
-    pending: usize,
+    pub(crate) pending: usize,
     /// How many undecoded bytes are accepted.
     allowed: usize,
     /// Bytes arrived while no reply was pending.
@@ -64,14 +65,6 @@ impl<C: Codec> FramedStream<C> {
             unsolicited: false,
             codec: PhantomData,
         }
-    }
-
-    pub(crate) fn pending(&self) -> usize {
-        self.pending
-    }
-
-    pub(crate) fn incoming(&self) -> &[u8] {
-        &self.incoming
     }
 
     /// Accepts this many undecoded bytes more, until all pending replies were received.
@@ -146,11 +139,10 @@ impl<C: Codec> FramedStream<C> {
                 Ok(Some(reply))
             }
             Ok(None) if self.incoming.len() > self.allowed => {
-                let message = format!(
-                    "{}: sent more than {} bytes, the maximum for {} pending replies",
-                    self.server, self.allowed, self.pending
-                );
-                Err(Failure::new(Kind::ProtocolError, message))
+                let (allowed, pending) = (self.allowed, self.pending);
+                let what =
+                    format_args!("sent more than {allowed} bytes, the maximum for {pending} pending replies");
+                Err(self.failure(Kind::ProtocolError, what))
             }
             Ok(None) => Ok(None),
             Err(error) => Err(self.protocol_error(&error)),
@@ -162,6 +154,12 @@ impl<C: Codec> FramedStream<C> {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(()),
         }
+    }
+
+    /// Sends a command, and waits for its reply.
+    pub(crate) async fn request(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<C::Reply, Failure> {
+        self.send(1, write).await?;
+        self.receive().await
     }
 
     /// Sends the unsent bytes, and discards all pending replies.
@@ -182,13 +180,10 @@ impl<C: Codec> FramedStream<C> {
     }
 
     fn lost(&self, error: &io::Error) -> Failure {
-        self.failure(
-            Kind::Lost,
-            match error.kind() {
-                io::ErrorKind::UnexpectedEof => "connection closed by the server".to_owned(),
-                _ => format!("connection lost: {error}"),
-            },
-        )
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.failure(Kind::Lost, "connection closed by the server"),
+            _ => self.failure(Kind::Lost, format_args!("connection lost: {error}")),
+        }
     }
 
     fn protocol_error(&self, ProtocolError(seen): &ProtocolError) -> Failure {

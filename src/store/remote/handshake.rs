@@ -2,13 +2,11 @@
 //!
 //! Every failure names the server, the step and the variable to check.
 
-use std::fmt;
-
 use tokio::time::{Instant, timeout_at};
 
 use super::{
     after,
-    failure::{Failure, Kind},
+    failure::Failure,
     framed::{Codec, FramedStream},
     transport::Connector,
 };
@@ -16,7 +14,7 @@ use crate::settings::ServerAddress;
 
 pub(crate) struct Handshake<'c, C> {
     connector: &'c Connector,
-    stream: FramedStream<C>,
+    pub(crate) stream: FramedStream<C>,
     /// Advice if the server does not reply.
     advice: &'static str,
     until: Instant,
@@ -53,7 +51,7 @@ impl<'c, C: Codec> Handshake<'c, C> {
                 Ok(Some(reply)) => return Ok(reply),
                 Ok(None) => {}
                 Err(failure) => {
-                    let advice = match self.stream.incoming() {
+                    let advice = match &*self.stream.incoming {
                         // The first bytes of TLS records: an alert or a handshake.
                         [0x15 | 0x16, 3, ..] => self.advice,
                         _ => self.connector.origin,
@@ -66,20 +64,7 @@ impl<'c, C: Codec> Handshake<'c, C> {
                 Ok(Err(error)) => self.connector.lost(&error, step, self.advice),
                 Err(_) => self.connector.timed_out(step, self.advice),
             };
-            return Err(self.failure(kind, message));
+            return Err(self.stream.failure(kind, message));
         }
-    }
-
-    pub(crate) fn incoming(&self) -> &[u8] {
-        self.stream.incoming()
-    }
-
-    pub(crate) fn failure(&self, kind: Kind, what: impl fmt::Display) -> Failure {
-        self.stream.failure(kind, what)
-    }
-
-    /// The connection, when all replies were received.
-    pub(crate) fn finish(self) -> FramedStream<C> {
-        self.stream
     }
 }

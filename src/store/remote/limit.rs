@@ -43,6 +43,12 @@ pub(super) struct Bound {
     pub(super) seconds_each: f64,
 }
 
+impl Default for Bound {
+    fn default() -> Self {
+        Self::UNKNOWN
+    }
+}
+
 impl Bound {
     /// The bounds while the server has not been busy.
     pub(super) const UNKNOWN: Self =

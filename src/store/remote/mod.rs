@@ -85,6 +85,7 @@ pub(super) struct Bounds {
     pub(super) startup_backoff: Backoff,
 }
 
+#[derive(Default)]
 struct State<P> {
     queue: Queue<P>,
     /// Set while the breaker is open: the error for every caller.
@@ -129,20 +130,13 @@ impl<B: Backend> PendingReply<B> {
 
 impl<B: Backend> Connection<B> {
     fn new(address: ServerAddress, shared: Arc<Shared<B>>) -> Self {
-        let state = Mutex::new(State {
-            queue: Queue::default(),
-            breaker: None,
-            connected: false,
-            idle: false,
-            ended: false,
-        });
         let timeout = shared.bounds.timeout;
         let (name, variable) = (B::NAME, B::TIMEOUT);
         let message = format!(
             "{name} {address}: overloaded: more checks than it answers within {timeout:?} ({variable})"
         );
         let overloaded = StoreError { reason: FailureReason::Overloaded, message: message.into() };
-        Self { address, shared, state, work: Notify::new(), overloaded }
+        Self { address, shared, state: Mutex::default(), work: Notify::new(), overloaded }
     }
 
     /// Queues a caller that waits until `until`; `fill` adds its `checks` checks. Fails if the breaker is open, the queue

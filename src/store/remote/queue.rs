@@ -27,6 +27,7 @@ pub(super) enum Full {
     Overloaded,
 }
 
+#[derive(Default)]
 pub(super) struct Queue<P> {
     /// Oldest first. Callers join the last one.
     pipelines: VecDeque<Queued<P>>,
@@ -40,20 +41,6 @@ pub(super) struct Queue<P> {
     /// Checks rejected since this was last read.
     pub(super) shed: usize,
     spare: Vec<P>,
-}
-
-impl<P: Pipeline> Default for Queue<P> {
-    fn default() -> Self {
-        Self {
-            pipelines: VecDeque::new(),
-            sealed: false,
-            checks: 0,
-            in_flight: 0,
-            bound: Bound::UNKNOWN,
-            shed: 0,
-            spare: Vec::new(),
-        }
-    }
 }
 
 impl<P: Pipeline> Queue<P> {

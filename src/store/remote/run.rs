@@ -238,13 +238,13 @@ impl<B: Backend> Connection<B> {
     ) -> Result<(), Failure> {
         let Shared { backend, metrics, .. } = &*self.shared;
         let now = Instant::now();
-        metrics.answered(sent.checks, now.saturating_duration_since(sent.at));
+        metrics.answered(sent.pipeline.checks(), now.saturating_duration_since(sent.at));
         let completed = backend.complete(self, &mut sent.pipeline, replies);
         let mut state = self.lock();
         let shed = mem::take(&mut state.queue.shed);
         flight.record(&sent, now, shed > 0);
         state.queue.bound = flight.capacity.bound;
-        state.queue.in_flight = state.queue.in_flight.saturating_sub(sent.checks);
+        state.queue.in_flight = state.queue.in_flight.saturating_sub(sent.pipeline.checks());
         state.queue.recycle(sent.pipeline);
         drop(state);
         if shed > 0 {
@@ -263,12 +263,12 @@ impl<B: Backend> Connection<B> {
         self.drop_late(late);
     }
 
-    /// Fails callers whose checks were not sent because the replies would come too late.
+    /// Fails callers whose checks were not sent because the replies would be too late.
     fn drop_late(&self, late: Vec<Queued<B::Pipeline>>) {
         if late.is_empty() {
             return;
         }
-        let failure = self.failure(Kind::Timeout, format_args!("not sent: the reply would come too late"));
+        let failure = self.failure(Kind::Timeout, format_args!("not sent: the reply would be too late"));
         let error = failure.to_error(FailureReason::Timeout);
         for mut queued in late {
             self.shared.metrics.dropped(queued.pipeline.checks());
@@ -279,19 +279,14 @@ impl<B: Backend> Connection<B> {
     /// Probes the server until it replies in time.
     async fn probe(&self, stream: &mut FramedStream<B::Codec>, backoff: &mut Backoff) -> Result<(), Exit> {
         loop {
-            match timeout(MAX_SILENCE, stream.drain()).await {
-                Ok(drained) => drained?,
-                Err(_) => {
-                    let pending = stream.pending();
-                    let what = format_args!("{pending} replies pending for {MAX_SILENCE:?}, reconnecting");
-                    return Err(self.failure(Kind::Timeout, what).into());
-                }
-            }
-            let probe = timeout(self.shared.bounds.timeout, async {
-                stream.send(1, |into| into.extend_from_slice(B::PROBE)).await?;
-                stream.receive().await
-            });
-            if let Ok(reply) = probe.await {
+            let drained = timeout(MAX_SILENCE, stream.drain()).await;
+            drained.unwrap_or_else(|_| {
+                let pending = stream.pending;
+                let what = format_args!("{pending} replies pending for {MAX_SILENCE:?}, reconnecting");
+                Err(self.failure(Kind::Timeout, what))
+            })?;
+            let probe = stream.request(|into| into.extend_from_slice(B::PROBE));
+            if let Ok(reply) = timeout(self.shared.bounds.timeout, probe).await {
                 if let Some((kind, error)) = B::error(reply?) {
                     return Err(self.error_reply(kind, &error).into());
                 }

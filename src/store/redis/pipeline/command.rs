@@ -91,15 +91,11 @@ impl Command {
 
     fn is_scripted(&self) -> bool {
         match self.kind {
-            CommandKind::Refund { .. }
-            | CommandKind::GiveBack { .. }
-            | CommandKind::Lease { by: LeaseBy::Script, .. }
-            | CommandKind::ScriptCall(_)
-            | CommandKind::AtomicCheck(_)
-            | CommandKind::RuleLimits(_) => true,
             CommandKind::Count { added, expiry, .. } => added > 0 && expiry.set == Expire::Extend,
             CommandKind::Expire { set, .. } => set == Expire::Extend,
-            CommandKind::Check(_) | CommandKind::FindIncrex | CommandKind::Lease { .. } => false,
+            CommandKind::Lease { by, .. } => by == LeaseBy::Script,
+            CommandKind::Check(_) | CommandKind::FindIncrex => false,
+            _ => true,
         }
     }
 }
@@ -116,18 +112,25 @@ impl RedisPipeline {
         for command in unknown.iter().filter_map(|unknown| self.commands.get(unknown.command)) {
             match &command.kind {
                 // The hits have been counted.
-                CommandKind::Count { expiry, .. } => self.write_expire(command, *expiry, into, Form::Source),
+                CommandKind::Count { expiry, .. } => {
+                    self.write_expire(command, expiry.seconds, expiry.set, into, Form::Source);
+                }
                 _ => self.write_command(command, into, Form::Source),
             }
         }
     }
 
     /// Writes the expiry of a command's key.
-    fn write_expire(&self, command: &Command, expiry: Expiry, into: &mut Vec<u8>, form: Form) {
+    fn write_expire(&self, command: &Command, seconds: u32, set: Expire, into: &mut Vec<u8>, form: Form) {
+        let key = self.key(command);
         if command.asking {
             resp::write_command(into, &[b"ASKING"]);
         }
-        write_expire(into, self.key(command), expiry.seconds, expiry.set, form);
+        if set == Expire::Extend {
+            script::EXTEND.call(into, form, key, &[seconds.into()]);
+        } else {
+            resp::write_command(into, &[b"EXPIRE", key, itoa::Buffer::new().format(seconds).as_bytes()]);
+        }
     }
 
     fn write_command(&self, command: &Command, into: &mut Vec<u8>, form: Form) {
@@ -140,7 +143,7 @@ impl RedisPipeline {
             CommandKind::Count { added, expiry, .. } => {
                 resp::write_command(into, &[b"INCRBY", key, itoa::Buffer::new().format(*added).as_bytes()]);
                 if expiry.set != Expire::Known {
-                    self.write_expire(command, *expiry, into, form);
+                    self.write_expire(command, expiry.seconds, expiry.set, into, form);
                 }
             }
             CommandKind::Refund { hits } => script::REFUND.call(into, form, key, &[*hits]),
@@ -151,7 +154,8 @@ impl RedisPipeline {
             CommandKind::ScriptCall(call) => call.write(into, form),
             CommandKind::AtomicCheck(check) => check.write(into, form),
             CommandKind::RuleLimits(limits) => limits.write(into, form),
-            CommandKind::Expire { seconds, set } => write_expire(into, key, *seconds, *set, form),
+            // Never after ASKING.
+            CommandKind::Expire { seconds, set } => self.write_expire(command, *seconds, *set, into, form),
             CommandKind::Check(needs) => needs.write(into),
             // A server with `INCREX` rejects the argument.
             CommandKind::FindIncrex => {
@@ -188,13 +192,5 @@ impl RedisPipeline {
 
     pub(super) fn key(&self, command: &Command) -> &[u8] {
         self.keys.get(command.key.start as usize..command.key.end as usize).unwrap_or_default()
-    }
-}
-
-fn write_expire(into: &mut Vec<u8>, key: &[u8], seconds: u32, set: Expire, form: Form) {
-    if set == Expire::Extend {
-        script::EXTEND.call(into, form, key, &[seconds.into()]);
-    } else {
-        resp::write_command(into, &[b"EXPIRE", key, itoa::Buffer::new().format(seconds).as_bytes()]);
     }
 }

@@ -165,8 +165,6 @@ impl RedisPipeline {
         let before = count?.saturating_sub(added);
         match set {
             Some(Ok(1..)) => reading.learned.expiring.push((id, expiry.end)),
-            // The key was evicted or deleted meanwhile. The next hit creates it again.
-            Some(Ok(0)) => {}
             Some(Err(error)) => {
                 let by = if expiry.set == Expire::Extend { "evalsha" } else { "expire" };
                 reading.no_expiry(self.key_text(command), expiry.seconds, &error, by);
@@ -174,7 +172,8 @@ impl RedisPipeline {
             None if before == 0 => {
                 reading.learned.missing_ttl.push((self.key_text(command), expiry.seconds));
             }
-            None => {}
+            // After 0, the key was evicted or deleted meanwhile. The next hit creates it again.
+            Some(Ok(0)) | None => {}
         }
         Ok(Completion::Running(before))
     }

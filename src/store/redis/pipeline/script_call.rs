@@ -88,7 +88,9 @@ impl ScriptCall {
         for number in numbers {
             into.extend(number.to_le_bytes());
         }
-        runs.iter().for_each(|run| run.write(into));
+        for run in runs {
+            run.write(into);
+        }
     }
 
     /// Decodes a key's state; not for fixed windows. Fails if the key has another type.

@@ -71,7 +71,9 @@ impl Watcher {
             {
                 self.add_masters(&servers);
             }
-            is_refresh = wait(known, interval).await;
+            sleep(MIN_INTERVAL).await;
+            let rest = jittered(interval.saturating_sub(MIN_INTERVAL), 0.1);
+            is_refresh = timeout(rest, known.refresh.notified()).await.is_ok();
         }
     }
 
@@ -96,10 +98,4 @@ impl Watcher {
         });
         self.nodes.set(masters.chain(seeds));
     }
-}
-
-/// Waits for the next poll; returns true if a refresh was requested.
-async fn wait(known: &Known, interval: Duration) -> bool {
-    sleep(MIN_INTERVAL).await;
-    timeout(jittered(interval.saturating_sub(MIN_INTERVAL), 0.1), known.refresh.notified()).await.is_ok()
 }

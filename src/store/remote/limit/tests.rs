@@ -1,4 +1,4 @@
-//! The measured bound against servers whose pace is known.
+//! The measured bound with servers of known rates.
 
 #![expect(clippy::cast_precision_loss, reason = "a test's numbers are small")]
 
@@ -8,13 +8,13 @@ use super::*;
 
 const TIMEOUT: Duration = Duration::from_millis(10);
 
-/// A server that takes so long for a check and pauses for `pause` of every `every`.
+/// A server that takes `each` per check, and pauses for `pause` in every `every`.
 struct Server {
     each: Duration,
     pause: Duration,
     every: Duration,
     start: Instant,
-    /// When it has done all it was sent.
+    /// When it has completed all pipelines.
     free: Instant,
 }
 
@@ -24,7 +24,7 @@ impl Server {
         Self { each, pause, every, start, free: start }
     }
 
-    /// When it answers a pipeline that is sent at this moment.
+    /// When it completes a pipeline that is sent at `sent`.
     fn answers(&mut self, checks: usize, sent: Instant) -> Instant {
         let mut now = self.free.max(sent);
         for _ in 0..checks {
@@ -39,14 +39,14 @@ impl Server {
         now
     }
 
-    /// What it does in a second.
-    fn pace(&self) -> f64 {
+    /// Checks per second.
+    fn rate(&self) -> f64 {
         let share = 1.0 - self.pause.as_secs_f64() / self.every.as_secs_f64();
         share / self.each.as_secs_f64()
     }
 }
 
-/// Keeps a server busy as a connection does, for so long; the bounds that were seen.
+/// Keeps a server busy for this time, as a connection does; returns the bounds.
 fn busy(server: &mut Server, capacity: &mut Capacity, time: Duration) -> Vec<Bound> {
     let mut flight = std::collections::VecDeque::<(usize, Instant, Instant)>::new();
     let (mut now, mut seen) = (server.free, Vec::new());
@@ -65,10 +65,9 @@ fn busy(server: &mut Server, capacity: &mut Capacity, time: Duration) -> Vec<Bou
 }
 
 proptest! {
-    /// Whatever a server's pace, with or without pauses, what may wait is answered in time, and is enough to
-    /// keep it busy.
+    /// At any rate, with or without pauses, outstanding checks are answered in time and keep the server busy.
     #[test]
-    fn outstanding_checks_are_what_the_server_answers_in_time(
+    fn the_server_answers_outstanding_checks_in_time(
         nanos in 500_u64..1_000_000,
         pause in 0_u64..3,
     ) {
@@ -76,13 +75,13 @@ proptest! {
         let mut server = Server::new(Duration::from_nanos(nanos), pause, every);
         let mut capacity = Capacity::new(TIMEOUT);
         let seen = busy(&mut server, &mut capacity, Duration::from_millis(600));
-        let pace = server.pace();
-        let in_time = TIMEOUT.as_secs_f64() * pace;
+        let rate = server.rate();
+        let in_time = TIMEOUT.as_secs_f64() * rate;
         for bound in &seen[seen.len() / 2..] {
             let (most, window) = (bound.outstanding as f64, bound.window as f64);
-            prop_assert!(most <= in_time + 1.0, "{bound:?}, {pace} a second");
-            prop_assert!(most >= in_time * 0.4 - 1.0, "{bound:?}, {pace} a second");
-            prop_assert!(window <= in_time * 0.6 + 1.0, "{bound:?}, {pace} a second");
+            prop_assert!(most <= in_time + 1.0, "{bound:?}, {rate} per second");
+            prop_assert!(most >= in_time * 0.4 - 1.0, "{bound:?}, {rate} per second");
+            prop_assert!(window <= in_time * 0.6 + 1.0, "{bound:?}, {rate} per second");
             prop_assert!(bound.pipeline >= 1 && bound.pipeline <= MAX_PIPELINE);
         }
     }
@@ -106,7 +105,7 @@ fn few_checks_with_occasional_delays_are_not_bounded() {
     let mut now = Instant::now();
     for round in 0..1000_u32 {
         let sent = now;
-        // One comes up behind the other, and both are answered late.
+        // One is sent after the other, and both are answered late.
         now += Duration::from_millis((round % 9).into());
         capacity.record(1, sent, now, round % 5 == 0);
         capacity.record(1, sent + (now - sent) / 2, now + Duration::from_millis((round % 7).into()), false);
@@ -145,7 +144,7 @@ fn a_long_round_trip_does_not_shrink_the_window() {
         (now, done) = (answered, done + checks);
         capacity.record(checks, sent, answered, true);
     }
-    assert!(done > 85_000, "{done} of 100000 a second");
+    assert!(done > 85_000, "{done} of 100000 per second");
 }
 
 #[test]
@@ -157,7 +156,7 @@ fn the_bound_follows_a_server_that_becomes_faster_or_slower() {
         let bound = busy(&mut server, &mut capacity, Duration::from_millis(500)).pop().unwrap();
         assert!(bound.outstanding.abs_diff(most) <= most / 4 + 1, "{micros}: {bound:?}");
     }
-    // A bound that sheds nobody is given up after a while.
+    // A bound that rejects no caller is discarded after a while.
     let sent = server.free + 2 * FORGET;
     capacity.record(1, sent, sent + Duration::from_micros(200), false);
     assert_eq!(capacity.bound, Bound::UNKNOWN);

@@ -80,11 +80,16 @@ async fn servers_of_other_protocols_are_reported_with_what_they_sent() {
 
 #[tokio::test]
 async fn rejects_more_replies_than_commands() {
-    let server = server(PING, b"+OK\r\n+PONG\r\n+PONG\r\n", true, None).await;
-    let mut stream = dialer(&pool()).dial(&server.address, false).await.unwrap();
-    let failure = stream.send(1, |into| resp::write_command(into, &[b"PING"])).await.unwrap_err();
-    assert_eq!(failure.kind, Kind::ProtocolError);
-    assert!(failure.message.ends_with("expected a RESP reply, received \"+PONG\\r\\n\""), "{failure}");
+    let echo = b"+OK\r\n+PONG\r\n*2\r\n$4\r\nAUTH\r\n$7\r\nhunter2\r\n";
+    is_rejected(&pool(), echo, Kind::ProtocolError, &["more replies than commands"]).await;
+}
+
+#[tokio::test]
+async fn a_sentinel_may_deny_ping() {
+    let reply = b"+OK\r\n-NOPERM this user has no permissions to run the 'ping' command\r\n";
+    let server = server(PING, reply, true, None).await;
+    let dialer = Dialer::of_sentinels(&pool(), None).unwrap();
+    dialer.dial(&server.address, false).await.map(drop).unwrap();
 }
 
 #[tokio::test]
