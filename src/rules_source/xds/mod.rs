@@ -102,8 +102,21 @@ impl Subscription {
     }
 }
 
-/// Decodes and compiles a response of either variant.
+/// Decodes a response in both variants, and compiles its valid resources.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(bytes: &[u8]) {
-    stream::fuzz(bytes);
+    use tonic::codegen::Bytes;
+
+    use self::{delta::Delta, sotw::Sotw, stream::decode};
+    use crate::rules::{CompileOptions, compile_resources};
+
+    let plain = decode::<Sotw>(Bytes::copy_from_slice(bytes), 1_000);
+    let resources = plain.map(|received| received.response.resources).unwrap_or_default();
+    let configs: Vec<_> =
+        resources.iter().filter_map(|any| resource::decode(|| "a resource".to_owned(), any).ok()).collect();
+    for any in &resources {
+        assert!(message_count::of_resource(any) <= any.value.len() + 1);
+    }
+    let _ = compile_resources(&configs.iter().collect::<Vec<_>>(), CompileOptions::default());
+    let _ = decode::<Delta>(Bytes::copy_from_slice(bytes), 1_000);
 }
