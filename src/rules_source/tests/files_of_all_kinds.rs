@@ -248,7 +248,9 @@ fn the_hash_covers_names_and_texts() {
     let place = Place::new();
     let hash_of = |files: [(&str, &str); 2]| {
         let _ = fs::remove_dir_all(place.path("config"));
-        files.iter().for_each(|(name, text)| place.write(&format!("config/{name}"), text));
+        for (name, text) in files {
+            place.write(&format!("config/{name}"), text);
+        }
         read(&place).hash()
     };
     let files = [("a", "one"), ("b", "two")];

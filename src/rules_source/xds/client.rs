@@ -2,7 +2,7 @@
 //!
 //! An error is logged once until a response is received, not at each attempt.
 
-use std::{collections::HashSet, error::Error as _, time::Duration};
+use std::{collections::HashSet, error::Error as _};
 
 use prost_types::{Struct, Value, value::Kind};
 use tokio::time::{Instant, sleep};
@@ -27,27 +27,11 @@ use crate::{
     text::cut,
 };
 
-/// The interval at which replaced rules are freed, if no request uses them any more.
-const FREE_INTERVAL: Duration = Duration::from_secs(10);
-
 /// The limit of different errors that are logged until a response is received.
 const MAX_LOGGED: usize = 8;
 
 /// Runs the subscription; never returns.
 pub(super) async fn run<T>(settings: &Xds, session: &Session<'_, T>) {
-    let freeing = async {
-        loop {
-            sleep(FREE_INTERVAL).await;
-            session.source.free_retired();
-        }
-    };
-    tokio::select! {
-        () = subscribe(settings, session) => {}
-        () = freeing => {}
-    }
-}
-
-async fn subscribe<T>(settings: &Xds, session: &Session<'_, T>) {
     let (node, headers) = (node(settings), headers(settings));
     let subscriber = Subscriber { node, headers, max_message_bytes: settings.max_message_bytes };
     let mut known = Delta::default();

@@ -9,7 +9,7 @@ use http::uri::PathAndQuery;
 use prost::Message;
 use tokio::sync::mpsc;
 use tonic::{
-    Request, Status, Streaming,
+    Code, Request, Status, Streaming,
     client::Grpc,
     codec::{Codec, DecodeBuf, Decoder},
     codegen::{Bytes, tokio_stream::wrappers::ReceiverStream},
@@ -20,7 +20,7 @@ use tonic_prost::ProstEncoder;
 
 use super::{
     message_count::{self, Field},
-    session::{INTERNAL, Session},
+    session::Session,
 };
 use crate::proto::{envoy::config::core::v3::Node, google};
 
@@ -92,8 +92,8 @@ pub(super) async fn process<T, V: Variant>(
     let mut responses = open::<V>(channel, subscriber, session.max_values(), outbox).await?;
     while let Some(received) = responses.message().await? {
         let error_detail = session.guarded(variant.apply(session, &received)).await.err();
-        let is_lost =
-            V::IS_INCREMENTAL && error_detail.as_ref().is_some_and(|status| status.code == INTERNAL);
+        let is_lost = V::IS_INCREMENTAL
+            && error_detail.as_ref().is_some_and(|status| status.code == i32::from(Code::Internal));
         if requests.send(variant.answer(node(), received.response, error_detail)).await.is_err() {
             break;
         }
