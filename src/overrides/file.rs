@@ -32,10 +32,7 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Reads the file into an index, and creates it if it is missing.
-    ///
-    /// # Errors
-    /// When it cannot be read or written, and the errors in it, each with its line.
+    /// Reads the file into an index, and creates it if it is missing. Returns all errors in it, each with its line.
     pub(super) fn open(path: &Path, index: &Index, now: Time) -> Result<Self, Vec<String>> {
         let failed = |what: &str, error: &io::Error| {
             vec![format!("OVERRIDES_FILE: {}: cannot {what}: {error}", path.display())]

@@ -130,10 +130,7 @@ impl Shapes {
         same.next()
     }
 
-    /// The number of a target's shape, which is added if it is new.
-    ///
-    /// # Errors
-    /// When there are too many shapes.
+    /// The number of a target's shape, which is added if it is new and there are not too many.
     pub(super) fn add(&mut self, target: &Target, hasher: &DefaultHashBuilder) -> Result<u16, String> {
         if let Some(known) = self.known(target, hasher) {
             return Ok(known);

@@ -43,12 +43,13 @@ pub(super) async fn run<T>(settings: &Xds, session: &Session<'_, T>) {
         let (error, pause) = match connect(settings).await {
             Err(error) => (error, jittered(settings.connect_retry_interval, 0.5)),
             Ok(channel) => {
-                let end = run_stream(channel, settings, &subscriber, session, &mut known).await;
-                if end.was_useful {
+                let (error, was_useful) =
+                    run_stream(channel, settings, &subscriber, session, &mut known).await;
+                if was_useful {
                     backoff.reset();
                     logged.clear();
                 }
-                (end.error, backoff.next_pause())
+                (error, backoff.next_pause())
             }
         };
         session.is_lost.set(true);
@@ -62,20 +63,15 @@ pub(super) async fn run<T>(settings: &Xds, session: &Session<'_, T>) {
     }
 }
 
-/// How a stream ended.
-struct End {
-    error: String,
-    /// A response was received, or the stream was open longer than the longest backoff.
-    was_useful: bool,
-}
-
+/// Returns the error that ended the stream, and whether it was useful: it received a response, or was open longer than
+/// the longest backoff.
 async fn run_stream<T>(
     channel: Channel,
     settings: &Xds,
     subscriber: &Subscriber,
     session: &Session<'_, T>,
     known: &mut Delta,
-) -> End {
+) -> (String, bool) {
     tracing::debug!("connected to {}", session.origin);
     let (before, begun) = (session.status.state().updates, Instant::now());
     session.status.change(|status| status.connected = true);
@@ -92,7 +88,7 @@ async fn run_stream<T>(
         Err(status) if was_useful || status.source().is_none() => describe(&status),
         Err(status) => format!("{}{}", describe(&status), help(settings)),
     };
-    End { error, was_useful }
+    (error, was_useful)
 }
 
 /// The help for a connection that failed before the first response: one side may expect TLS.

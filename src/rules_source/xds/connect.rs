@@ -45,10 +45,7 @@ const TCP_KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_interval(Duration::from_secs(10))
     .with_retries(3);
 
-/// Connects.
-///
-/// # Errors
-/// The reason, and what to do.
+/// Connects. The error has the reason and the help.
 pub(super) async fn connect(settings: &Xds) -> Result<Channel, String> {
     let tls = settings.tls.as_ref().map(|tls| load_tls(&tls.files)).transpose()?;
     let host = host(settings);
