@@ -32,10 +32,7 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Reads the file into an index, and creates it if it is missing.
-    ///
-    /// # Errors
-    /// When it cannot be read or written, and the errors in it, each with its line.
+    /// Reads the file into an index, and creates it if it is missing. Returns all errors in it, each with its line.
     pub(super) fn open(path: &Path, index: &Index, now: Time) -> Result<Self, Vec<String>> {
         let failed = |what: &str, error: &io::Error| {
             vec![format!("OVERRIDES_FILE: {}: cannot {what}: {error}", path.display())]
@@ -95,22 +92,22 @@ fn load(path: &Path, mut file: impl io::BufRead, index: &Index) -> Result<(), Ve
     loop {
         line.clear();
         number = number.saturating_add(1);
-        let at = format!("OVERRIDES_FILE: {}:{number}", path.display());
+        let at = || format!("OVERRIDES_FILE: {}:{number}", path.display());
         match file.read_line(&mut line) {
             Ok(0) => break,
             Ok(_) if line.trim().is_empty() => continue,
             Ok(_) => {}
             Err(error) => {
-                errors.push(format!("{at}: {error}"));
+                errors.push(format!("{}: {error}", at()));
                 break;
             }
         }
         match read_change(line.trim_end()).and_then(|one| index.add_to(&mut draft, &one)) {
             Ok(()) => {}
             Err(error) if !line.ends_with('\n') => {
-                warn!("{at}: ignoring an incomplete last line: {error}");
+                warn!("{}: ignoring an incomplete last line: {error}", at());
             }
-            Err(error) => errors.push(format!("{at}: {error}")),
+            Err(error) => errors.push(format!("{}: {error}", at())),
         }
         if errors.len() >= MAX_ERRORS {
             break;

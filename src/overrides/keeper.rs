@@ -3,19 +3,18 @@
 //! The admin API calls it. A change that could not be written does not take effect.
 
 use std::{
-    fmt,
     path::Path,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use tracing::info;
-
 use super::{
+    ChangeError,
     file::{Journal, removed},
     index::{Draft, Index, MAX_OVERRIDES},
     model::{Override, Target},
     shared::{Shared, State, token},
+    sweep,
 };
 use crate::{
     clock::Time,
@@ -25,9 +24,6 @@ use crate::{
 
 /// An import that is idle for this long is replaced by the next one.
 const IDLE_IMPORT: Duration = Duration::from_secs(60);
-
-/// The most expired overrides that are logged one by one.
-const MAX_LOGGED: usize = 20;
 
 /// Changes overrides.
 pub struct Keeper {
@@ -49,19 +45,6 @@ struct Import {
     id: String,
     draft: Draft,
     last_used: Instant,
-}
-
-/// Why a change failed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum ChangeError {
-    /// The override is invalid.
-    Invalid(String),
-    /// There is no such override or import.
-    NotFound(String),
-    /// Another change is in progress.
-    Conflict(String),
-    /// The change could not be written.
-    Unavailable(String),
 }
 
 impl Keeper {
@@ -114,9 +97,7 @@ impl Keeper {
         self.index.add_to(&mut self.index.draft(), one).map_err(ChangeError::Invalid)?;
         match &self.place {
             Place::Memory => {}
-            Place::File(journal) => {
-                lock(journal).append(&one.to_json(), &self.index).map_err(ChangeError::file)?
-            }
+            Place::File(journal) => lock(journal).append(&one.to_json(), &self.index).map_err(unwritable)?,
             Place::Redis(shared) => return shared.set(std::slice::from_ref(one)).await,
         }
         self.index.set(one).map_err(ChangeError::Invalid)
@@ -144,7 +125,7 @@ impl Keeper {
         match &self.place {
             Place::Memory => {}
             Place::File(journal) => {
-                lock(journal).append(&removed(target), &self.index).map_err(ChangeError::file)?;
+                lock(journal).append(&removed(target), &self.index).map_err(unwritable)?;
             }
             Place::Redis(shared) => return shared.remove(target).await,
         }
@@ -225,7 +206,7 @@ impl Keeper {
             && let Err(error) = lock(journal).rewrite(&self.index)
         {
             self.index.roll_back(before);
-            return Err(ChangeError::file(error));
+            return Err(unwritable(error));
         }
         Ok(draft.count as u64)
     }
@@ -263,40 +244,9 @@ impl Keeper {
     }
 }
 
-impl ChangeError {
-    pub(super) fn unavailable(mut message: String) -> Self {
-        message.push_str("; the overrides are unchanged");
-        Self::Unavailable(message)
-    }
-
-    #[expect(clippy::needless_pass_by_value, reason = "the form that map_err calls")]
-    fn file(error: std::io::Error) -> Self {
-        Self::unavailable(format!("OVERRIDES_FILE: cannot write: {error}"))
-    }
-}
-
-impl fmt::Display for ChangeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Invalid(text) | Self::NotFound(text) | Self::Conflict(text) | Self::Unavailable(text) => {
-                f.write_str(text)
-            }
-        }
-    }
-}
-
-/// Removes expired overrides from an index, logs them, and returns them. Overrides that expired at second 0 are
-/// removals, which were logged before.
-pub(super) fn sweep(index: &Index, now: Time) -> Vec<Override> {
-    let mut expired = index.sweep(now);
-    expired.retain(|one| one.expires != Some(0));
-    for one in expired.iter().take(MAX_LOGGED) {
-        info!(target_descriptor = %one.target, action = %one.action, "override expired");
-    }
-    if expired.len() > MAX_LOGGED {
-        info!(suppressed = expired.len().saturating_sub(MAX_LOGGED), "overrides expired");
-    }
-    expired
+#[expect(clippy::needless_pass_by_value, reason = "the form that map_err calls")]
+fn unwritable(error: std::io::Error) -> ChangeError {
+    ChangeError::unavailable(format!("OVERRIDES_FILE: cannot write: {error}"))
 }
 
 fn no_import(id: &str) -> ChangeError {

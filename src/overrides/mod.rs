@@ -17,6 +17,60 @@ pub mod table;
 mod file;
 mod record;
 
-pub use index::{Found, Index, Usage};
-pub use keeper::{ChangeError, Keeper};
-pub use model::{Action, Override, Target, Value};
+use std::fmt;
+
+use tracing::info;
+
+pub use self::{
+    index::{Found, Index, Usage},
+    keeper::Keeper,
+    model::{Action, Override, Target, Value},
+};
+use crate::clock::Time;
+
+/// The most expired overrides that are logged one by one.
+const MAX_LOGGED: usize = 20;
+
+/// Why a change failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ChangeError {
+    /// The override is invalid.
+    Invalid(String),
+    /// There is no such override or import.
+    NotFound(String),
+    /// Another change is in progress.
+    Conflict(String),
+    /// The change could not be written.
+    Unavailable(String),
+}
+
+impl ChangeError {
+    fn unavailable(mut message: String) -> Self {
+        message.push_str("; the overrides are unchanged");
+        Self::Unavailable(message)
+    }
+}
+
+impl fmt::Display for ChangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(text) | Self::NotFound(text) | Self::Conflict(text) | Self::Unavailable(text) => {
+                f.write_str(text)
+            }
+        }
+    }
+}
+
+/// Removes expired overrides from an index, logs them, and returns them. Overrides that expired at second 0 are
+/// removals, which were logged before.
+fn sweep(index: &Index, now: Time) -> Vec<Override> {
+    let mut expired = index.sweep(now);
+    expired.retain(|one| one.expires != Some(0));
+    for one in expired.iter().take(MAX_LOGGED) {
+        info!(target_descriptor = %one.target, action = %one.action, "override expired");
+    }
+    if expired.len() > MAX_LOGGED {
+        info!(suppressed = expired.len().saturating_sub(MAX_LOGGED), "overrides expired");
+    }
+    expired
+}

@@ -289,13 +289,7 @@ impl Override {
         let Json::Object(fields) = json else {
             return Err(format!("expected an object, got {}", cut_display(json)));
         };
-        if let Some(name) = fields.keys().find(|name| !INPUT_FIELDS.contains(&name.as_str())) {
-            let hint = match nearest(name, INPUT_FIELDS) {
-                Some(meant) => format!("did you mean {meant:?}?"),
-                None => format!("expected {}", INPUT_FIELDS.join(", ")),
-            };
-            return Err(format!("unknown field {:?}; {hint}", cut(name)));
-        }
+        check_fields(fields, "", &INPUT_FIELDS)?;
         let text = |name| text_of(fields, "", name);
         let domain = text("domain")?.ok_or("domain is missing; expected the domain of a rules file")?;
         let target = Target::new(domain, entries_of_json(field(fields, "descriptor"))?)?;
@@ -420,15 +414,21 @@ pub fn entries_of_json(json: Option<&Json>) -> Result<Vec<(Box<str>, Value)>, St
             let seen = cut_display(item);
             return Err(format!("descriptor[{index}]: expected an object with key and value, got {seen}"));
         };
-        if let Some(name) = fields.keys().find(|name| !["key", "value"].contains(&name.as_str())) {
-            let name = cut(name);
-            return Err(format!("descriptor[{index}]: unknown field {name:?}; expected key, value"));
-        }
+        check_fields(fields, &format!("descriptor[{index}]: "), &["key", "value"])?;
         let text = |name| text_of(fields, &format!("descriptor[{index}]."), name);
         let key = text("key")?.ok_or_else(|| format!("descriptor[{index}]: key is missing"))?;
         Ok((key.into(), Value::new(text("value")?)))
     };
     items.iter().enumerate().map(entry).collect()
+}
+
+fn check_fields(fields: &Map<String, Json>, place: &str, known: &[&str]) -> Result<(), String> {
+    let Some(name) = fields.keys().find(|name| !known.contains(&name.as_str())) else { return Ok(()) };
+    let hint = match nearest(name, known.iter().copied()) {
+        Some(meant) => format!("did you mean {meant:?}?"),
+        None => format!("expected {}", known.join(", ")),
+    };
+    Err(format!("{place}unknown field {:?}; {hint}", cut(name)))
 }
 
 fn field<'j>(fields: &'j Map<String, Json>, name: &str) -> Option<&'j Json> {

@@ -21,10 +21,11 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
+    ChangeError,
     file::{read_change, removed},
     index::{Draft, Index},
-    keeper::{ChangeError, sweep},
     model::{Override, Target, timestamp},
+    sweep,
 };
 use crate::{
     clock::Clock,

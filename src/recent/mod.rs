@@ -38,7 +38,8 @@ use self::{
     decision_log::Pending,
     keys::HashedEntries,
     sampler::Sampler,
-    top::{Budget, PANE_SECONDS, Tables},
+    sketch::Budget,
+    top::{PANE_SECONDS, Tables},
 };
 use crate::{
     clock::Time,

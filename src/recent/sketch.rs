@@ -5,7 +5,12 @@
 //! by at most its error, a missing key has at most as many hits as the smallest count, and a table of 64 keys has every
 //! key with more than a 64th of all hits.
 
-use super::{keys::Key, top::Budget};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use super::keys::Key;
+
+/// The memory of all tables together.
+const MAX_BYTES: usize = 8 << 20;
 
 /// The most keys of a table.
 pub(super) const KEYS: usize = 64;
@@ -13,6 +18,23 @@ pub(super) const KEYS: usize = 64;
 /// The bytes of a key in a table, without its text. The vectors grow by doubling, so half as many again; 16 entries need
 /// more than the inline memory of `Held`.
 const KEY_BYTES: usize = (2 * size_of::<u64>() + size_of::<Held>()) * 3 / 2 + 64;
+
+/// The memory that all tables use, up to [`MAX_BYTES`].
+#[derive(Debug, Default)]
+pub(super) struct Budget(pub(super) AtomicUsize);
+
+impl Budget {
+    /// Takes memory, if enough is left.
+    pub(super) fn take(&self, bytes: usize) -> bool {
+        let more = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= MAX_BYTES);
+        self.0.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+
+    #[cfg(test)]
+    pub(super) fn taken(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Sketch {

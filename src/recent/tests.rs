@@ -5,8 +5,8 @@
 use std::{collections::HashMap, sync::Arc, thread};
 
 use super::{
-    sketch::Sketch,
-    top::{Budget, PANE_SECONDS},
+    sketch::{Budget, Sketch},
+    top::PANE_SECONDS,
     *,
 };
 use crate::rules::{CompileOptions, SourceFile, compile};
@@ -73,7 +73,7 @@ fn counts_on_zipf_traffic_are_within_their_error() {
             // 64 keys hold every key with more than a 64th of all hits.
             assert!(is_known || *n <= 300_000 / 64, "{key}: {n}");
         }
-        // The first five ranks come 25,000 to 5,000 times among 300,000; the smallest of 64 counts bounds the error.
+        // The first five ranks have 25,000 to 5,000 of 300,000 hits; the smallest of 64 counts bounds the error.
         for rank in 0..5 {
             let (count, _) = estimates[&rank];
             let off = (count - truth[rank]) as f64 / truth[rank] as f64;

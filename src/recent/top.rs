@@ -9,7 +9,7 @@ use std::{
     mem,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -20,32 +20,12 @@ use super::{
     keys::Key,
     lock,
     sampler::ONE_IN,
-    sketch::{Estimate, Sketch},
+    sketch::{Budget, Estimate, Sketch},
 };
 use crate::clock::Time;
 
 /// The length of a pane.
 pub(super) const PANE_SECONDS: u64 = 120;
-
-/// The memory of all tables together.
-const MAX_BYTES: usize = 8 << 20;
-
-/// The memory that all tables use, up to [`MAX_BYTES`].
-#[derive(Debug, Default)]
-pub(super) struct Budget(AtomicUsize);
-
-impl Budget {
-    /// Takes memory, if enough is left.
-    pub(super) fn take(&self, bytes: usize) -> bool {
-        let more = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= MAX_BYTES);
-        self.0.fetch_update(Relaxed, Relaxed, more).is_ok()
-    }
-
-    #[cfg(test)]
-    pub(super) fn taken(&self) -> usize {
-        self.0.load(Relaxed)
-    }
-}
 
 /// Identifies the tables of a rule.
 #[derive(Debug)]

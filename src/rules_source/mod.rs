@@ -240,7 +240,7 @@ impl<T> Source<T> {
 
 impl<T> Reloading<T> {
     fn free_unused(&mut self) {
-        // A set that is not published cannot be taken, so a count of one stays one.
+        // Only a published set can be acquired, so a count of one stays one.
         self.retired.retain(|set| Arc::strong_count(set) > 1);
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! The thread lists the files twice a second and compares the listings, which detects every kind of change on every file
 //! system: writes, renames, permissions, and symlinks that are swapped anywhere on the path. Events of the rules
-//! directories make it reload sooner. A burst of events causes one reload. It is a thread of its own because it reads
-//! and compiles, which must not delay requests.
+//! directories make it reload sooner. A burst of events causes one reload. The thread reads and compiles, which must
+//! not delay requests.
 
 use std::{
     io,

@@ -203,7 +203,7 @@ fn concurrent_resets_in_memcached_reach_both_replicas() {
     let mut left: Vec<_> = (0..2).flat_map(|index| (0..20).map(move |n| (index, n))).collect();
     eventually("every reset has reached the other", || {
         left.retain(|(index, n)| replicas[1 - index].ask("user", &value(*index, *n)).0 == OVER);
-        holds(left.is_empty(), || format!("{left:?} are still refused"))
+        holds(left.is_empty(), || format!("{left:?} are still over limit"))
     });
 }
 

@@ -82,7 +82,7 @@ impl Browser {
 
     /// Accepts an alert of the page.
     pub(crate) fn accept_alert(&self) {
-        eventually("the page asks", || {
+        eventually("the alert is open", || {
             self.try_send("POST", &format!("/session/{}/alert/accept", self.session), &json!({}))
         });
     }

@@ -190,7 +190,7 @@ pub(crate) fn frame(message: &[u8]) -> Bytes {
     framed.freeze()
 }
 
-/// True for an error by a GOAWAY with NO_ERROR. Only requests after the last accepted one fail with it.
+/// True for an error by a GOAWAY with `NO_ERROR`. Only requests after the last accepted one fail with it.
 fn is_farewell(error: &hyper::Error) -> bool {
     let reason = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
     reason.is_some_and(|error| {

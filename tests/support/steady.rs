@@ -116,7 +116,7 @@ struct Row {
 }
 
 impl Load {
-    /// Sends what is due until it is stopped.
+    /// Sends due requests until it is stopped.
     async fn run(mut self, port: u16) {
         let mut clients = Vec::new();
         for _ in 0..CONNECTIONS {

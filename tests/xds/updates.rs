@@ -165,9 +165,9 @@ fn names_the_variable_of_the_size_limit_of_a_response() {
     control_plane.publish("1", &[json!({"config": {"name": "a", "domain": "d"}, "many": 100})]);
     let setup = setup(&control_plane.address).env("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "1000");
     let server = setup.env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true").start();
-    eventually("the log has it", || {
+    eventually("the log names the variable", || {
         let log = server.process.log();
-        holds(log.contains("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES sets the limit"), || log)
+        holds(log.contains("the limit is XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"), || log)
     });
     control_plane.publish("2", &[limit("a", "d", "k", 5)]);
     wait_for(&server, &[shown("d", "k", 5)]);

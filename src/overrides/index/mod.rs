@@ -446,9 +446,13 @@ fn fits(value: &str) -> bool {
 fn hash_values<'v>(shape: u16, values: impl Iterator<Item = &'v str>, hasher: &DefaultHashBuilder) -> u64 {
     let mut state = hasher.build_hasher();
     state.write_u16(shape);
-    for value in values {
-        state.write(value.as_bytes());
-        // No text has this byte, so that the end of a value is unambiguous.
+    hash_texts(values, state)
+}
+
+fn hash_texts<'t>(texts: impl Iterator<Item = &'t str>, mut state: impl Hasher) -> u64 {
+    for text in texts {
+        state.write(text.as_bytes());
+        // No text has this byte, so that the end of a text is unambiguous.
         state.write_u8(0xff);
     }
     state.finish()

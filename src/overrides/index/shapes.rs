@@ -3,13 +3,11 @@
 //! The number of a shape in a record stays valid in every later snapshot. Numbers without a record are reused when there
 //! are no others, so that an import of mistyped keys has no lasting effect.
 
-use std::{
-    collections::HashSet,
-    hash::{BuildHasher, Hasher},
-};
+use std::{collections::HashSet, hash::BuildHasher as _};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
+use super::hash_texts;
 use crate::overrides::model::{Target, Value};
 
 /// The most shapes. They are written by hand, so there are few.
@@ -132,10 +130,7 @@ impl Shapes {
         same.next()
     }
 
-    /// The number of a target's shape, which is added if it is new.
-    ///
-    /// # Errors
-    /// When there are too many shapes.
+    /// The number of a target's shape, which is added if it is new and there are not too many.
     pub(super) fn add(&mut self, target: &Target, hasher: &DefaultHashBuilder) -> Result<u16, String> {
         if let Some(known) = self.known(target, hasher) {
             return Ok(known);
@@ -197,11 +192,5 @@ fn level(value: &Value) -> Level {
 }
 
 fn hash<'k>(domain: &'k str, keys: impl Iterator<Item = &'k str>, hasher: &DefaultHashBuilder) -> u64 {
-    let mut state = hasher.build_hasher();
-    for part in std::iter::once(domain).chain(keys) {
-        state.write(part.as_bytes());
-        // No text has this byte, so that the end of a part is unambiguous.
-        state.write_u8(0xff);
-    }
-    state.finish()
+    hash_texts(std::iter::once(domain).chain(keys), hasher.build_hasher())
 }

@@ -39,7 +39,7 @@ fn only(reading: &Reading) -> &Diagnostic {
 fn reads_every_file_in_the_order_of_the_go_service() {
     let place = Place::new();
     for name in ["b.yml", "a.yaml", "a", "a-b.txt", "a/z", "a/b/c", ".hidden", "..also.yaml", ".dir/x"] {
-        // One name is a file and a directory here; the directory goes by another.
+        // `a` is a file here, so the directory has another name.
         place.write(&format!("config/{}", name.replace("a/", "a.d/")), name);
     }
     let reading = read(&place);
@@ -202,7 +202,7 @@ fn reports_all_unreadable_files_and_reads_the_others() {
     place.write("config/large.yaml", "");
     let large = std::fs::File::options().write(true).open(place.path("config/large.yaml")).unwrap();
     large.set_len(40 << 20).unwrap();
-    // A file that its owner may open, and nobody can read, not even root: address 0 is never mapped.
+    // A file that its owner can open, and not even root can read: address 0 is never mapped.
     place.link("config/unreadable.yaml", "/proc/self/mem");
     let reading = read(&place);
     assert_eq!(names(&place, &reading), ["a.yaml"]);
@@ -248,7 +248,9 @@ fn the_hash_covers_names_and_texts() {
     let place = Place::new();
     let hash_of = |files: [(&str, &str); 2]| {
         let _ = fs::remove_dir_all(place.path("config"));
-        files.iter().for_each(|(name, text)| place.write(&format!("config/{name}"), text));
+        for (name, text) in files {
+            place.write(&format!("config/{name}"), text);
+        }
         read(&place).hash()
     };
     let files = [("a", "one"), ("b", "two")];

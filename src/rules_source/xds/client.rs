@@ -2,7 +2,7 @@
 //!
 //! An error is logged once until a response is received, not at each attempt.
 
-use std::{collections::HashSet, error::Error as _, time::Duration};
+use std::{collections::HashSet, error::Error as _};
 
 use prost_types::{Struct, Value, value::Kind};
 use tokio::time::{Instant, sleep};
@@ -27,27 +27,11 @@ use crate::{
     text::cut,
 };
 
-/// The interval at which replaced rules are freed, if no request uses them any more.
-const FREE_INTERVAL: Duration = Duration::from_secs(10);
-
 /// The limit of different errors that are logged until a response is received.
 const MAX_LOGGED: usize = 8;
 
 /// Runs the subscription; never returns.
 pub(super) async fn run<T>(settings: &Xds, session: &Session<'_, T>) {
-    let freeing = async {
-        loop {
-            sleep(FREE_INTERVAL).await;
-            session.source.free_retired();
-        }
-    };
-    tokio::select! {
-        () = subscribe(settings, session) => {}
-        () = freeing => {}
-    }
-}
-
-async fn subscribe<T>(settings: &Xds, session: &Session<'_, T>) {
     let (node, headers) = (node(settings), headers(settings));
     let subscriber = Subscriber { node, headers, max_message_bytes: settings.max_message_bytes };
     let mut known = Delta::default();
@@ -59,12 +43,13 @@ async fn subscribe<T>(settings: &Xds, session: &Session<'_, T>) {
         let (error, pause) = match connect(settings).await {
             Err(error) => (error, jittered(settings.connect_retry_interval, 0.5)),
             Ok(channel) => {
-                let end = run_stream(channel, settings, &subscriber, session, &mut known).await;
-                if end.was_useful {
+                let (error, was_useful) =
+                    run_stream(channel, settings, &subscriber, session, &mut known).await;
+                if was_useful {
                     backoff.reset();
                     logged.clear();
                 }
-                (end.error, backoff.next_pause())
+                (error, backoff.next_pause())
             }
         };
         session.is_lost.set(true);
@@ -78,20 +63,15 @@ async fn subscribe<T>(settings: &Xds, session: &Session<'_, T>) {
     }
 }
 
-/// How a stream ended.
-struct End {
-    error: String,
-    /// A response was received, or the stream was open longer than the longest backoff.
-    was_useful: bool,
-}
-
+/// Returns the error that ended the stream, and whether it was useful: it received a response, or was open longer than
+/// the longest backoff.
 async fn run_stream<T>(
     channel: Channel,
     settings: &Xds,
     subscriber: &Subscriber,
     session: &Session<'_, T>,
     known: &mut Delta,
-) -> End {
+) -> (String, bool) {
     tracing::debug!("connected to {}", session.origin);
     let (before, begun) = (session.status.state().updates, Instant::now());
     session.status.change(|status| status.connected = true);
@@ -108,7 +88,7 @@ async fn run_stream<T>(
         Err(status) if was_useful || status.source().is_none() => describe(&status),
         Err(status) => format!("{}{}", describe(&status), help(settings)),
     };
-    End { error, was_useful }
+    (error, was_useful)
 }
 
 /// The help for a connection that failed before the first response: one side may expect TLS.

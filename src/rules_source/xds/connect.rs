@@ -39,16 +39,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The timeout of a reply to an HTTP/2 ping.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Probes that detect a dead peer within a minute: after this idle time, then at this interval, so many.
+/// Probes that detect a dead peer within a minute: the idle time, the interval and the number of probes.
 const TCP_KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_time(Duration::from_secs(30))
     .with_interval(Duration::from_secs(10))
     .with_retries(3);
 
-/// Connects.
-///
-/// # Errors
-/// The reason, and what to do.
+/// Connects. The error has the reason and the help.
 pub(super) async fn connect(settings: &Xds) -> Result<Channel, String> {
     let tls = settings.tls.as_ref().map(|tls| load_tls(&tls.files)).transpose()?;
     let host = host(settings);

@@ -21,7 +21,7 @@ enum Content {
     Skipped,
     Message(&'static [Field]),
     /// The bytes of a `RateLimitConfig`. Counting ends where they are malformed: decoding reports the error, and costs
-    /// no more than what was counted.
+    /// no more than the counted part.
     Config,
 }
 

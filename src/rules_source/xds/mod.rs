@@ -15,9 +15,9 @@ mod session;
 mod sotw;
 mod stream;
 
-use std::{io, sync::Arc, thread};
+use std::{io, sync::Arc, thread, time::Duration};
 
-use tokio::{runtime, sync::watch};
+use tokio::{runtime, sync::watch, time::sleep};
 
 use super::Source;
 use crate::{
@@ -25,6 +25,9 @@ use crate::{
     panics::{self, Boundary},
     settings::xds::Xds,
 };
+
+/// The interval at which replaced rules are freed, if no request uses them any more.
+const FREE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A running subscription; ends when dropped.
 #[derive(Debug)]
@@ -80,9 +83,16 @@ pub fn spawn<T: Send + Sync + 'static>(
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     thread::Builder::new().name("rules-xds".to_owned()).spawn(move || {
         let session = session::Session::new(&source, &settings.server, &clock, &thread_status);
+        let freeing = async {
+            loop {
+                sleep(FREE_INTERVAL).await;
+                source.free_retired();
+            }
+        };
         runtime.block_on(async {
             tokio::select! {
                 () = panics::restart_task(Boundary::XdsClient, async || client::run(&settings, &session).await) => {}
+                () = freeing => {}
                 // Nothing is sent, so the sender was dropped.
                 _ = is_alive.changed() => {}
             }
@@ -102,8 +112,21 @@ impl Subscription {
     }
 }
 
-/// Decodes and compiles a response of either variant.
+/// Decodes a response in both variants, and compiles its valid resources.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(bytes: &[u8]) {
-    stream::fuzz(bytes);
+    use tonic::codegen::Bytes;
+
+    use self::{delta::Delta, sotw::Sotw, stream::decode};
+    use crate::rules::{CompileOptions, compile_resources};
+
+    let plain = decode::<Sotw>(Bytes::copy_from_slice(bytes), 1_000);
+    let resources = plain.map(|received| received.response.resources).unwrap_or_default();
+    let configs: Vec<_> =
+        resources.iter().filter_map(|any| resource::decode(|| "a resource".to_owned(), any).ok()).collect();
+    for any in &resources {
+        assert!(message_count::of_resource(any) <= any.value.len() + 1);
+    }
+    let _ = compile_resources(&configs.iter().collect::<Vec<_>>(), CompileOptions::default());
+    let _ = decode::<Delta>(Bytes::copy_from_slice(bytes), 1_000);
 }

@@ -10,6 +10,7 @@ use std::{
 };
 
 use prost::Message as _;
+use tonic::Code;
 
 use super::{
     super::{Input, Outcome, Source, lock},
@@ -30,12 +31,6 @@ const MAX_ERRORS: usize = 20;
 /// The delay before the same update is rejected again: some control planes resend a rejected update immediately and
 /// forever.
 const REPEATED_REJECTION_DELAY: Duration = Duration::from_secs(1);
-
-/// The gRPC status of a rejection.
-const INVALID_ARGUMENT: i32 = 3;
-
-/// The gRPC status of a response whose processing panicked.
-pub(super) const INTERNAL: i32 = 13;
 
 pub(super) struct Session<'a, T> {
     pub(super) source: &'a Source<T>,
@@ -85,7 +80,7 @@ impl<'a, T> Session<'a, T> {
         processed.await.unwrap_or_else(|Panicked| {
             self.status.change(|status| status.refused = status.refused.saturating_add(1));
             let message = "internal error: processing the response panicked".to_owned();
-            Err(google::rpc::Status { code: INTERNAL, message })
+            Err(google::rpc::Status { code: Code::Internal.into(), message })
         })
     }
 
@@ -114,7 +109,7 @@ impl<'a, T> Session<'a, T> {
         let errors = state.last_error.map(|(_, errors)| errors).unwrap_or_default();
         let mut lines: Vec<String> = errors.iter().take(MAX_ERRORS).map(ToString::to_string).collect();
         lines.extend((errors.len() > MAX_ERRORS).then(|| "and more".to_owned()));
-        Err(google::rpc::Status { code: INVALID_ARGUMENT, message: lines.join("\n") })
+        Err(google::rpc::Status { code: Code::InvalidArgument.into(), message: lines.join("\n") })
     }
 }
 
@@ -138,7 +133,9 @@ impl<T> Source<T> {
 /// in any order.
 fn hash(resources: &[&RateLimitConfig]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    resources.iter().for_each(|resource| hasher.write(&resource.encode_length_delimited_to_vec()));
+    for resource in resources {
+        hasher.write(&resource.encode_length_delimited_to_vec());
+    }
     hasher.finish()
 }
 

@@ -9,7 +9,7 @@ use http::uri::PathAndQuery;
 use prost::Message;
 use tokio::sync::mpsc;
 use tonic::{
-    Request, Status, Streaming,
+    Code, Request, Status, Streaming,
     client::Grpc,
     codec::{Codec, DecodeBuf, Decoder},
     codegen::{Bytes, tokio_stream::wrappers::ReceiverStream},
@@ -20,7 +20,7 @@ use tonic_prost::ProstEncoder;
 
 use super::{
     message_count::{self, Field},
-    session::{INTERNAL, Session},
+    session::Session,
 };
 use crate::proto::{envoy::config::core::v3::Node, google};
 
@@ -92,8 +92,8 @@ pub(super) async fn process<T, V: Variant>(
     let mut responses = open::<V>(channel, subscriber, session.max_values(), outbox).await?;
     while let Some(received) = responses.message().await? {
         let error_detail = session.guarded(variant.apply(session, &received)).await.err();
-        let is_lost =
-            V::IS_INCREMENTAL && error_detail.as_ref().is_some_and(|status| status.code == INTERNAL);
+        let is_lost = V::IS_INCREMENTAL
+            && error_detail.as_ref().is_some_and(|status| status.code == i32::from(Code::Internal));
         if requests.send(variant.answer(node(), received.response, error_detail)).await.is_err() {
             break;
         }
@@ -153,7 +153,7 @@ impl<V: Variant> Decoder for CountingCodec<V> {
     }
 }
 
-fn decode<V: Variant>(message: Bytes, max: usize) -> Result<Received<V::Response>, Status> {
+pub(super) fn decode<V: Variant>(message: Bytes, max: usize) -> Result<Received<V::Response>, Status> {
     let malformed =
         |error: &dyn std::error::Error| Status::internal(format!("the response is malformed: {error}"));
     let count =
@@ -165,23 +165,6 @@ fn decode<V: Variant>(message: Bytes, max: usize) -> Result<Received<V::Response
         V::Response::decode(message)
     };
     Ok(Received { response: response.map_err(|error| malformed(&error))?, is_too_large })
-}
-
-/// Decodes a response in both variants, and compiles its valid resources.
-#[cfg(any(test, fuzzing))]
-pub(super) fn fuzz(bytes: &[u8]) {
-    use super::{delta::Delta, resource, sotw::Sotw};
-    use crate::rules::{CompileOptions, compile_resources};
-
-    let plain = decode::<Sotw>(Bytes::copy_from_slice(bytes), 1_000);
-    let resources = plain.map(|received| received.response.resources).unwrap_or_default();
-    let configs: Vec<_> =
-        resources.iter().filter_map(|any| resource::decode(|| "a resource".to_owned(), any).ok()).collect();
-    for any in &resources {
-        assert!(message_count::of_resource(any) <= any.value.len() + 1);
-    }
-    let _ = compile_resources(&configs.iter().collect::<Vec<_>>(), CompileOptions::default());
-    let _ = decode::<Delta>(Bytes::copy_from_slice(bytes), 1_000);
 }
 
 #[cfg(test)]
