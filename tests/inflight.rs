@@ -211,7 +211,7 @@ fn a_message_that_is_incomplete_at_the_timeout_fails() {
     assert!(begun.elapsed() < PATIENCE, "{sent} bytes, and it is still waited for");
     client.begin(7);
     client.send(DATA, END_STREAM, 7, &framed(&request("d", &[&[("k", "v")]])));
-    assert!(client.end_of(7).ends_with("grpc-status\u{1}0"), "the connection goes on");
+    assert!(client.end_of(7).ends_with("grpc-status\u{1}0"), "the connection stays open");
     let mut alone = Connection::open(server.ports.grpc);
     alone.begin(1);
     let ended = alone.end_of(1);

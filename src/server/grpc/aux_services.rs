@@ -123,7 +123,7 @@ impl AuxCalls {
             let polled =
                 panics::catch(Boundary::GrpcRequest, || call.poll(*id, context, http, calls).is_ready());
             let is_done = polled.unwrap_or_else(|Panicked| {
-                send_failure(http, *id, &framing::internal_error());
+                send_failure(http, *id, &framing::internal_error().into());
                 true
             });
             call.credit(*id, http);

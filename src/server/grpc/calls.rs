@@ -146,7 +146,7 @@ impl Service for ConnectionCalls {
             }
             Call::Unary(_) => self.collect(http, id, data, end),
             Call::Aux(_) => self.aux.data(http, id, data, end),
-            Call::Panicked if end => send_failure(http, id, &framing::internal_error()),
+            Call::Panicked if end => send_failure(http, id, &framing::internal_error().into()),
             Call::Waiting(_) | Call::Answered | Call::Panicked => {}
         }
     }
@@ -171,7 +171,7 @@ impl Service for ConnectionCalls {
                 return;
             }
             Ok((call, Err(failure))) => (Some(call), failure),
-            Err(Panicked) => (None, framing::internal_error()),
+            Err(Panicked) => (None, framing::internal_error().into()),
         };
         self.answered = self.answered.saturating_add(1);
         finish_span(call.and_then(|call| call.span), Some(&failure));
@@ -233,7 +233,7 @@ impl ConnectionCalls {
     pub(super) fn decide(&mut self, http: &mut Http, id: u32, unary: Unary, framed: &[u8]) {
         let decided =
             panics::catch(Boundary::GrpcRequest, || self.decide_now(unary.route, &unary.head, framed));
-        match decided.unwrap_or_else(|Panicked| Err(framing::internal_error())) {
+        match decided.unwrap_or_else(|Panicked| Err(framing::internal_error().into())) {
             Ok(None) => {
                 http.send_message(id, &self.message);
                 self.count(&unary);
@@ -395,7 +395,7 @@ async fn guarded(decision: impl Future<Output = Result<Answer, Failure>>) -> Res
         panics::point("grpc_request");
         decision.await
     });
-    decided.await.unwrap_or_else(|Panicked| Err(framing::internal_error()))
+    decided.await.unwrap_or_else(|Panicked| Err(framing::internal_error().into()))
 }
 
 /// Writes a response with its prefix, replacing the content of `into`.

@@ -68,6 +68,6 @@ pub(super) fn deadline_exceeded(stats: &Stats) -> Status {
 }
 
 /// The status of a call that panicked.
-pub(super) fn internal_error() -> Failure {
-    Status::internal("internal error; see the log of the rate limit service").into()
+pub(super) fn internal_error() -> Status {
+    Status::internal("internal error; see the log of the rate limit service")
 }
