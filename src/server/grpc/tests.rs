@@ -26,8 +26,9 @@ use tokio::{
 use super::{
     activity::Activity,
     aux_services,
-    calls::{Calls, PATH, Tries},
+    calls::{Calls, Tries},
     driver::{self, Lifetime},
+    framing::PATH,
     http2::{Budget, Config, hpack},
 };
 use crate::{
