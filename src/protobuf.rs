@@ -57,7 +57,6 @@ impl<'a> Fields<'a> {
 
     /// The key of the next field; `None` at the end of the message.
     #[inline]
-    #[expect(clippy::should_implement_trait, reason = "an iterator could not return the error by `?`")]
     pub(crate) fn next(&mut self) -> Result<Option<Key>, Malformed> {
         if self.rest.is_empty() {
             return Ok(None);

@@ -104,7 +104,7 @@ fn reflect(server: &Server, question: MessageRequest) -> ServerReflectionRespons
     server.client().call(|channel| async move {
         let questions = tonic::codegen::tokio_stream::once(request);
         let answers = ServerReflectionClient::new(channel).server_reflection_info(questions).await;
-        answers.unwrap().into_inner().message().await.unwrap().expect("one answer to one question")
+        answers.unwrap().into_inner().message().await.unwrap().expect("one response to one request")
     })
 }
 

@@ -27,7 +27,7 @@ fn the_socket_file_of_a_stopped_service_is_replaced() {
     let mut server = setup.start();
     assert!(server.ask(request("d", &[&[("k", "v")]])).is_ok());
     server.process.stop();
-    assert!(!socket.exists(), "a service that ends well takes its file along");
+    assert!(!socket.exists(), "a graceful shutdown removes the file");
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn the_socket_of_a_running_service_is_kept() {
     let setup = || Setup::new().rules("d.yaml", RULES).env("GRPC_UDS", socket.to_str().unwrap());
     let first = setup().start();
     let mut second = setup().launch();
-    let status = second.process.wait(PATIENCE).expect("it ends by itself");
+    let status = second.process.wait(PATIENCE).expect("it exits");
     assert!(!status.success());
     assert!(second.process.log().contains("tollgate.sock"), "{}", second.process.log());
     assert!(first.ask(request("d", &[&[("k", "v")]])).is_ok());
@@ -49,7 +49,7 @@ fn a_file_that_is_not_a_socket_is_kept() {
     let path = dir.path().join("notes.txt");
     fs::write(&path, "keep me").unwrap();
     let mut server = Setup::new().env("GRPC_UDS", path.to_str().unwrap()).launch();
-    let status = server.process.wait(PATIENCE).expect("it ends by itself");
+    let status = server.process.wait(PATIENCE).expect("it exits");
     assert!(!status.success());
     assert_eq!(fs::read_to_string(&path).unwrap(), "keep me");
 }

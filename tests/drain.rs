@@ -38,7 +38,7 @@ fn sigterm_under_load_loses_no_request() {
         load.wait_for(500);
 
         ending.process.signal("TERM");
-        let status = ending.process.wait(PATIENCE).expect("it ends while it is asked");
+        let status = ending.process.wait(PATIENCE).expect("it exits under load");
         assert!(status.success(), "{status}");
         load.wait_for(500);
 
@@ -101,7 +101,7 @@ fn a_request_that_never_ends_does_not_prevent_the_shutdown() {
             signaled.elapsed()
         );
     });
-    assert!(server.process.wait(PATIENCE).is_some(), "it ends after its deadline");
+    assert!(server.process.wait(PATIENCE).is_some(), "it exits after its deadline");
 }
 
 /// Four workers that share one connection to Redis.
@@ -143,7 +143,7 @@ fn sigterm_under_load_loses_no_request_that_counts_in_redis_or_memcached() {
         let load = Load::start(&[ending.ports.grpc, staying.ports.grpc], 8, &request("d", &[&[("k", "v")]]));
         load.wait_for(2000);
         ending.process.signal("TERM");
-        let status = ending.process.wait(PATIENCE).expect("it ends under load");
+        let status = ending.process.wait(PATIENCE).expect("it exits under load");
         assert!(status.success(), "{status}");
         load.wait_for(500);
         load.stop().assert_nothing_lost();
@@ -167,7 +167,7 @@ fn clients_that_reconnect_without_pause_do_not_delay_the_shutdown() {
     let ended = server.process.wait(PATIENCE);
     let took = begun.elapsed();
     drop(storms);
-    assert!(ended.expect("it ends while clients reconnect").success());
+    assert!(ended.expect("it exits while clients reconnect").success());
     assert!(took < SHUTDOWN_TIMEOUT + PATIENCE / 12, "the end took {took:?}");
     load.wait_for(500);
     load.stop().assert_nothing_lost();

@@ -51,7 +51,7 @@ fn survives(rounds: usize, mut round: impl FnMut(&Server, &mut Noise)) {
     }
     let log = server.process.log();
     assert!(!log.contains("panicked"), "{log}");
-    let answer = server.ask(request("d", &[&[("k", "v")]])).expect("it still answers");
+    let answer = server.ask(request("d", &[&[("k", "v")]])).expect("it still responds");
     assert_eq!(answer.statuses.len(), 1);
     assert_eq!(http1::get(server.ports.http, "/healthcheck").status, 200);
     let after = server.process.resident_kib();

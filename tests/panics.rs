@@ -170,7 +170,7 @@ fn a_panic_costs_one_connection() {
     server.inject("http_connection");
     let mut lost = TcpStream::connect(("127.0.0.1", server.0.ports.http)).unwrap();
     server.wait("http_connection");
-    assert_eq!(lost.read(&mut [0; 1]).unwrap_or(0), 0, "closed without an answer");
+    assert_eq!(lost.read(&mut [0; 1]).unwrap_or(0), 0, "closed without a response");
     assert_eq!(get(server.0.ports.http, "/healthcheck").status, 200);
     server.assert_counted(&[("grpc_connection", 1.0), ("grpc_request", 1.0), ("http_connection", 1.0)]);
     eventually("lost connections are not counted as open", || {

@@ -204,10 +204,10 @@ fn busy_stay(server: &Server) {
     runtime().block_on(async {
         let mut kept = Vec::new();
         for _ in 0..2 {
-            kept.push(busy([127, 0, 0, 1], server.ports.grpc).await.expect("there is room"));
+            kept.push(busy([127, 0, 0, 1], server.ports.grpc).await.expect("a place is free"));
         }
         let mut third = connect_from([127, 0, 0, 2], server.ports.grpc).await.unwrap();
-        assert!(!is_answered(&mut third).await, "nobody can make room");
+        assert!(!is_answered(&mut third).await, "no connection can make room");
         for (client, _) in &mut kept {
             assert!(is_answered(client).await, "busy connections stay");
         }
@@ -227,13 +227,13 @@ fn one_address_cannot_block_the_others() {
         runtime().block_on(async {
             let mut kept = Vec::new();
             for _ in 0..3 {
-                kept.push(busy([127, 0, 0, 3], server.ports.grpc).await.expect("there is room"));
+                kept.push(busy([127, 0, 0, 3], server.ports.grpc).await.expect("a place is free"));
             }
             let mut fourth = connect_from([127, 0, 0, 3], server.ports.grpc).await.unwrap();
             assert!(!is_answered(&mut fourth).await, "its address is at its limit");
             assert_eq!(count(&server, "refused", "max_connections_per_address"), 1);
             let mut other = connect_from([127, 0, 0, 4], server.ports.grpc).await.unwrap();
-            assert!(is_answered(&mut other).await, "another address has room");
+            assert!(is_answered(&mut other).await, "another address is below its limit");
         });
     }
 }

@@ -44,7 +44,7 @@ fn serves_clients_over_tls() {
         "it is said once: {}",
         server.process.log()
     );
-    assert_eq!(get(server.ports.http, "/healthcheck").status, 200, "the other ports are as they were");
+    assert_eq!(get(server.ports.http, "/healthcheck").status, 200, "the other ports are unchanged");
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn handshakes_count_as_connections() {
     alone(async {
         let silent = || TcpStream::connect(("127.0.0.1", server.ports.grpc));
         let mut silent = [silent().await.unwrap(), silent().await.unwrap(), silent().await.unwrap()];
-        assert!(client.connect(server.ports.grpc).await.is_ok(), "a fourth takes the place of a silent one");
+        assert!(client.connect(server.ports.grpc).await.is_ok(), "a fourth replaces a silent one");
         assert_eq!(silent[0].read(&mut [0; 9]).await.unwrap_or(0), 0, "the one that is silent longest");
     });
 }

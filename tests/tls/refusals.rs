@@ -77,8 +77,8 @@ fn rejects_invalid_client_certificates() {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     });
     mutual.refuses(Some(&for_servers), "alert", "invalid client certificate");
-    mutual.refuses(Some(&theirs.own()), "alert", "it is that of an authority");
-    mutual.refuses(Some(&of_version_1(theirs, &mutual.files)), "alert", "it is of X.509's version 1");
+    mutual.refuses(Some(&theirs.own()), "alert", "it is a CA certificate");
+    mutual.refuses(Some(&of_version_1(theirs, &mutual.files)), "alert", "X.509 version 1");
 }
 
 /// A certificate without extensions, as `openssl x509 -req` makes them.

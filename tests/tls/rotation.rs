@@ -139,10 +139,10 @@ fn a_new_client_ca_applies_to_new_connections() {
             assert!(begun.elapsed() < PATIENCE, "{}", server.process.log());
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        ask(&mut living).await.expect("a living connection goes on");
+        ask(&mut living).await.expect("an open connection still works");
     });
     with_new.ask(port).unwrap();
-    assert!(with_old.ask(port).is_err(), "the old authority counts no more");
+    assert!(with_old.ask(port).is_err(), "the previous CA is no longer trusted");
 }
 
 async fn connect_and_ask(client: &TlsClient, port: u16) -> Result<(), String> {

@@ -12,7 +12,7 @@ use crate::support::{
 /// The output of a service that does not start.
 fn refusal(setup: Setup) -> String {
     let mut server = setup.launch();
-    let status = server.process.wait(PATIENCE).expect("it ends by itself");
+    let status = server.process.wait(PATIENCE).expect("it exits");
     assert!(!status.success());
     server.process.log()
 }

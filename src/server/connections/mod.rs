@@ -48,7 +48,7 @@ use crate::{
 };
 
 /// The time for an idle connection to close after [`Handle::closing`].
-pub(in crate::server) const FAREWELL: Duration = Duration::from_secs(1);
+pub(super) const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The maximum number of candidates from one scan of all connections. A scan of 10,000 takes about 100 µs, which is less
 /// than a microsecond per candidate.
@@ -59,22 +59,22 @@ const SCAN_PAUSE: Duration = Duration::from_millis(100);
 
 /// The limits of a port.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::server) struct Limits {
+pub(super) struct Limits {
     /// Maximum number of connections.
-    pub(in crate::server) connections: usize,
+    pub(super) connections: usize,
     /// Maximum number of connections of one peer address; of IPv6, of one /64 network.
-    pub(in crate::server) per_address: usize,
+    pub(super) per_address: usize,
     /// Minimum silent or idle time of a connection that makes room.
-    pub(in crate::server) patience: Duration,
+    pub(super) patience: Duration,
     /// Maximum number of idle connections per second that make room. Without it, more live clients than places would
     /// reconnect all the time.
-    pub(in crate::server) idle_closed_per_second: usize,
+    pub(super) idle_closed_per_second: usize,
     /// The variables of both connection limits, for log lines.
-    pub(in crate::server) names: [&'static str; 2],
+    pub(super) names: [&'static str; 2],
 }
 
 /// The connections of one port.
-pub(in crate::server) struct Registry {
+pub(super) struct Registry {
     port: Port,
     limits: Limits,
     stats: Arc<Stats>,
@@ -84,14 +84,14 @@ pub(in crate::server) struct Registry {
 }
 
 /// One connection's place in its registry, until it is dropped.
-pub(in crate::server) struct Handle {
+pub(super) struct Handle {
     registry: Arc<Registry>,
     entry: Arc<Entry>,
 }
 
 /// The state of a connection that has to make room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::server) enum Closing {
+pub(super) enum Closing {
     /// No preface was received.
     Silent,
     /// No request is open.
@@ -143,7 +143,7 @@ struct Allowance {
 
 impl Registry {
     /// An empty registry.
-    pub(in crate::server) fn new(port: Port, limits: Limits, stats: Arc<Stats>, now: Instant) -> Arc<Self> {
+    pub(super) fn new(port: Port, limits: Limits, stats: Arc<Stats>, now: Instant) -> Arc<Self> {
         Arc::new(Self {
             port,
             limits,
@@ -156,7 +156,7 @@ impl Registry {
 
     /// Admits a connection of this peer. The peer of a unix socket has no address and no limit per address.
     /// The error is the limit that is reached, if no connection can make room.
-    pub(in crate::server) fn admit(
+    pub(super) fn admit(
         self: &Arc<Self>,
         address: Option<IpAddr>,
         now: Instant,
@@ -168,7 +168,7 @@ impl Registry {
     }
 
     /// [`admit`](Self::admit), but a rejection is neither counted nor logged.
-    pub(in crate::server) fn try_admit(
+    pub(super) fn try_admit(
         self: &Arc<Self>,
         address: Option<IpAddr>,
         now: Instant,
@@ -200,7 +200,7 @@ impl Registry {
         Ok(Handle { registry: self.clone(), entry })
     }
 
-    pub(in crate::server) fn open(&self) -> usize {
+    pub(super) fn open(&self) -> usize {
         lock(&self.members).all.open
     }
 
@@ -333,7 +333,7 @@ impl Allowance {
 
 impl Handle {
     /// The peer has shown that it speaks the protocol; no request is open.
-    pub(in crate::server) fn ready(&self, now: Instant) {
+    pub(super) fn ready(&self, now: Instant) {
         if !self.is_silent() {
             return;
         }
@@ -347,28 +347,28 @@ impl Handle {
     }
 
     /// A request is open.
-    pub(in crate::server) fn busy(&self) {
+    pub(super) fn busy(&self) {
         self.entry.state.store(BUSY, Ordering::Relaxed);
     }
 
     /// The last request has ended.
-    pub(in crate::server) fn idle(&self, now: Instant) {
+    pub(super) fn idle(&self, now: Instant) {
         self.entry.state.store(self.registry.micros(now), Ordering::Relaxed);
     }
 
     /// True until [`Handle::ready`].
-    pub(in crate::server) fn is_silent(&self) -> bool {
+    pub(super) fn is_silent(&self) -> bool {
         self.entry.state() == SILENT
     }
 
     /// Completes when the connection has to make room, at most once.
-    pub(in crate::server) async fn closing(&self) -> Closing {
+    pub(super) async fn closing(&self) -> Closing {
         self.entry.closing.notified().await;
         if self.is_silent() { Closing::Silent } else { Closing::Idle }
     }
 
     /// Counts a connection that the server closes for this reason.
-    pub(in crate::server) fn count(&self, reason: ConnectionClosed) {
+    pub(super) fn count(&self, reason: ConnectionClosed) {
         self.registry.stats.service().connections_closed_by_us(self.registry.port, reason).increment();
     }
 }

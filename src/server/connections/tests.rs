@@ -62,7 +62,7 @@ fn silent_connections_make_room_before_idle_ones_and_busy_ones_stay() {
     assert_eq!(registry.admit(address(9), now).err(), Some(ConnectionRefused::Total));
     assert!(!must_close(&busy));
     drop(busy);
-    assert!(registry.admit(address(9), now).is_ok(), "a place that was given back is free");
+    assert!(registry.admit(address(9), now).is_ok(), "a released place is free");
 }
 
 #[test]

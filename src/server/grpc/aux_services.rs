@@ -24,18 +24,17 @@ use http_body_util::StreamBody;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tonic::service::Routes;
 use tonic_health::{ServingStatus, server::HealthReporter};
-use tower_service::Service;
+use tower_service::Service as _;
 
 use super::{
-    calls::{Call, Calls, Http, end_with, send_failure, write_head},
-    framing,
-    http2::{End, Head, Reason, Share},
+    framing::{self, end_with, send_failure, write_head},
+    http2::{Budget, Connection, End, Head, Reason, Service, Share},
 };
 use crate::{
     panics::{self, Boundary, Panicked},
     proto,
     server::health::{self, Health},
-    telemetry::metrics::Method,
+    telemetry::metrics::{Method, Stats},
 };
 
 /// The only one of these calls that is counted, as in the Go service.
@@ -72,28 +71,27 @@ enum Stage {
 }
 
 impl AuxCalls {
-    pub(super) fn open(&mut self, id: u32, head: &Head, calls: &Calls, now: Instant) -> Call {
+    pub(super) fn open(&mut self, id: u32, head: &Head, routes: &Routes, budget: &Arc<Budget>, now: Instant) {
         let (sender, receiver) = unbounded_channel();
         let read = Arc::<AtomicUsize>::default();
         let body = fed_body(receiver, read.clone());
         let request = head.request.as_deref().cloned().unwrap_or_default().map(|()| body);
         let check = (request.uri().path() == HEALTH_CHECK).then_some(now);
         let call = AuxCall {
-            stage: Stage::Calling(Box::pin(calls.routes.clone().call(request))),
+            stage: Stage::Calling(Box::pin(routes.clone().call(request))),
             body: Some(sender),
             received: 0,
             read,
             credited: 0,
-            share: Share::new(&calls.budget),
+            share: Share::new(budget),
             check,
         };
         self.calls.insert(id, call);
         self.has_fresh = true;
-        Call::Aux(id)
     }
 
     /// Passes request data to the service.
-    pub(super) fn data(&mut self, http: &mut Http, id: u32, data: &[u8], end: bool) {
+    pub(super) fn data<S: Service>(&mut self, http: &mut Connection<S>, id: u32, data: &[u8], end: bool) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         call.received = call.received.saturating_add(data.len());
         let unread = call.received.saturating_sub(call.read.load(Ordering::Relaxed));
@@ -117,35 +115,42 @@ impl AuxCalls {
         self.calls.remove(&id);
     }
 
-    pub(super) fn poll(&mut self, context: &mut Context<'_>, http: &mut Http, calls: &Calls) {
+    pub(super) fn poll<S: Service>(
+        &mut self,
+        context: &mut Context<'_>,
+        http: &mut Connection<S>,
+        stats: &Stats,
+    ) {
         self.has_fresh = false;
         self.calls.retain(|id, call| {
             let polled =
-                panics::catch(Boundary::GrpcRequest, || call.poll(*id, context, http, calls).is_ready());
+                panics::catch(Boundary::GrpcRequest, || call.poll(*id, context, http, stats).is_ready());
             let is_done = polled.unwrap_or_else(|Panicked| {
-                send_failure(http, *id, &framing::internal_error());
+                send_failure(http, *id, &framing::internal_error().into());
                 true
             });
             call.credit(*id, http);
-            let Some(open) = http.call(*id) else { return false };
-            if is_done {
-                *open = Call::Answered;
-            }
-            !is_done
+            !is_done && http.call(*id).is_some()
         });
         http.take_unblocked();
     }
 }
 
 impl AuxCall {
-    fn poll(&mut self, id: u32, context: &mut Context<'_>, http: &mut Http, calls: &Calls) -> Poll<()> {
+    fn poll<S: Service>(
+        &mut self,
+        id: u32,
+        context: &mut Context<'_>,
+        http: &mut Connection<S>,
+        stats: &Stats,
+    ) -> Poll<()> {
         loop {
             match &mut self.stage {
                 Stage::Calling(response) => {
                     panics::point("grpc_request_other");
                     let Ok(response) = ready!(response.as_mut().poll(context));
                     if let Some(begun) = self.check {
-                        let service = calls.stats.service();
+                        let service = stats.service();
                         service.requests(Method::Check).increment();
                         service.response_time(Method::Check).observe(begun.elapsed());
                     }
@@ -185,7 +190,7 @@ impl AuxCall {
     }
 
     /// Returns the bytes that the service has read to the peer's window.
-    fn credit(&mut self, id: u32, http: &mut Http) {
+    fn credit<S: Service>(&mut self, id: u32, http: &mut Connection<S>) {
         let read = self.read.load(Ordering::Relaxed);
         let more = read.saturating_sub(self.credited);
         if more >= CREDIT_STEP {

@@ -14,15 +14,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use http::HeaderMap;
 use tonic::Status;
 
 use super::{
     aux_services::AuxCalls,
-    framing::{self, Failure, PREFIX},
-    http2::{Budget, Connection, End, Head, Route, Service, hpack},
+    framing::{self, Failure, PREFIX, send_failure},
+    http2::{Budget, Connection, Head, Route, Service, Share},
     request_head::{RequestHead, decide_traced, finish_span},
-    unfinished::Unary,
     waiting::{Decision, Signal, Waiting},
 };
 use crate::{
@@ -35,8 +33,6 @@ use crate::{
         tracing::Tracer,
     },
 };
-
-pub(super) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 pub(super) type Http = Connection<ConnectionCalls>;
 
@@ -93,6 +89,28 @@ pub(super) struct Buffers {
     pub(super) message: Vec<u8>,
 }
 
+/// A call of `ShouldRateLimit` whose message is not complete.
+pub(super) struct Unary {
+    pub(super) head: RequestHead,
+    pub(super) route: Route,
+    pub(super) partial: Option<Box<Partial>>,
+}
+
+/// The received part of a message.
+pub(super) struct Partial {
+    pub(super) bytes: Vec<u8>,
+    pub(super) share: Share,
+    pub(super) granted: bool,
+}
+
+impl Unary {
+    /// The time at which the message has to be complete.
+    pub(super) fn deadline(&self, receive_timeout: Duration) -> Instant {
+        let timeout = self.head.timeout.map_or(receive_timeout, |timeout| timeout.min(receive_timeout));
+        self.head.begun.checked_add(timeout).unwrap_or(self.head.begun)
+    }
+}
+
 /// The state of a call while its stream is open.
 pub(super) enum Call {
     /// The message is incomplete.
@@ -131,7 +149,8 @@ impl Service for ConnectionCalls {
 
     fn open(&mut self, id: u32, head: &Head) -> Call {
         if head.route == Route::Other {
-            return self.aux.open(id, head, &self.calls, self.now);
+            self.aux.open(id, head, &self.calls.routes, &self.calls.budget, self.now);
+            return Call::Aux(id);
         }
         panics::catch(Boundary::GrpcRequest, || self.begin(head)).unwrap_or(Call::Panicked)
     }
@@ -146,7 +165,7 @@ impl Service for ConnectionCalls {
             }
             Call::Unary(_) => self.collect(http, id, data, end),
             Call::Aux(_) => self.aux.data(http, id, data, end),
-            Call::Panicked if end => send_failure(http, id, &framing::internal_error()),
+            Call::Panicked if end => send_failure(http, id, &framing::internal_error().into()),
             Call::Waiting(_) | Call::Answered | Call::Panicked => {}
         }
     }
@@ -171,7 +190,7 @@ impl Service for ConnectionCalls {
                 return;
             }
             Ok((call, Err(failure))) => (Some(call), failure),
-            Err(Panicked) => (None, framing::internal_error()),
+            Err(Panicked) => (None, framing::internal_error().into()),
         };
         self.answered = self.answered.saturating_add(1);
         finish_span(call.and_then(|call| call.span), Some(&failure));
@@ -233,7 +252,7 @@ impl ConnectionCalls {
     pub(super) fn decide(&mut self, http: &mut Http, id: u32, unary: Unary, framed: &[u8]) {
         let decided =
             panics::catch(Boundary::GrpcRequest, || self.decide_now(unary.route, &unary.head, framed));
-        match decided.unwrap_or_else(|Panicked| Err(framing::internal_error())) {
+        match decided.unwrap_or_else(|Panicked| Err(framing::internal_error().into())) {
             Ok(None) => {
                 http.send_message(id, &self.message);
                 self.count(&unary);
@@ -355,7 +374,7 @@ impl ConnectionCalls {
             }
         });
         if aux {
-            self.aux.poll(&mut context, http, calls);
+            self.aux.poll(&mut context, http, &calls.stats);
         }
     }
 }
@@ -395,7 +414,7 @@ async fn guarded(decision: impl Future<Output = Result<Answer, Failure>>) -> Res
         panics::point("grpc_request");
         decision.await
     });
-    decided.await.unwrap_or_else(|Panicked| Err(framing::internal_error()))
+    decided.await.unwrap_or_else(|Panicked| Err(framing::internal_error().into()))
 }
 
 /// Writes a response with its prefix, replacing the content of `into`.
@@ -408,32 +427,4 @@ fn write_message(answer: &Answer, into: &mut Vec<u8>) {
     if let Some(place) = into.get_mut(1..PREFIX) {
         place.copy_from_slice(&length.to_be_bytes());
     }
-}
-
-/// Sends a response that consists of a status alone.
-pub(super) fn send_failure(http: &mut Http, id: u32, failure: &Failure) {
-    let response = failure.clone().into_http::<()>();
-    let mut block = Vec::with_capacity(128);
-    write_head(&response, &mut block);
-    http.send_head(id, &block, true);
-}
-
-pub(super) fn write_head<B>(response: &http::Response<B>, block: &mut Vec<u8>) {
-    hpack::write_status(block, response.status().as_str());
-    write_fields(response.headers(), block);
-}
-
-fn write_fields(fields: &HeaderMap, block: &mut Vec<u8>) {
-    for (name, value) in fields {
-        hpack::write_field(block, name.as_str().as_bytes(), value.as_bytes());
-    }
-}
-
-/// The end of a response with these trailers.
-pub(super) fn end_with(trailers: Option<&HeaderMap>) -> End {
-    trailers.map_or(End::Data, |trailers| {
-        let mut block = Vec::with_capacity(64);
-        write_fields(trailers, &mut block);
-        End::Trailers(block)
-    })
 }

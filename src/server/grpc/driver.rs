@@ -125,7 +125,7 @@ struct Driver<S> {
     calls: ConnectionCalls,
     signal: Arc<Signal>,
     activity: Arc<Activity>,
-    /// The state that the registry was last told: whether no request was open, and the last stream.
+    /// The state last reported to the registry: whether no request was open, and the last stream.
     requests: (bool, u32),
     /// The number of bytes of `http.out` that are written.
     written: usize,

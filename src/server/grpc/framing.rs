@@ -1,9 +1,11 @@
-//! gRPC's message framing and statuses, shared by `calls` and the tonic `reference`.
+//! gRPC's message framing and statuses, shared by `calls`, `aux_services` and the tonic `reference`.
 //!
 //! A message follows a prefix: one byte for the compression and four for the length.
 
+use http::HeaderMap;
 use tonic::{Code, Status};
 
+use super::http2::{Connection, End, Service, hpack};
 use crate::{
     limiter::{Bounds, Request, RequestError},
     server::wire,
@@ -12,6 +14,9 @@ use crate::{
 
 /// A status other than OK, on the heap: failures are rare, and results are moved often.
 pub(super) type Failure = Box<Status>;
+
+/// The path of `ShouldRateLimit`.
+pub(super) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// Bytes before every message.
 pub(super) const PREFIX: usize = 5;
@@ -68,6 +73,34 @@ pub(super) fn deadline_exceeded(stats: &Stats) -> Status {
 }
 
 /// The status of a call that panicked.
-pub(super) fn internal_error() -> Failure {
-    Status::internal("internal error; see the log of the rate limit service").into()
+pub(super) fn internal_error() -> Status {
+    Status::internal("internal error; see the log of the rate limit service")
+}
+
+/// Sends a response that consists of a status alone.
+pub(super) fn send_failure<S: Service>(http: &mut Connection<S>, id: u32, failure: &Failure) {
+    let response = failure.clone().into_http::<()>();
+    let mut block = Vec::with_capacity(128);
+    write_head(&response, &mut block);
+    http.send_head(id, &block, true);
+}
+
+pub(super) fn write_head<B>(response: &http::Response<B>, block: &mut Vec<u8>) {
+    hpack::write_status(block, response.status().as_str());
+    write_fields(response.headers(), block);
+}
+
+fn write_fields(fields: &HeaderMap, block: &mut Vec<u8>) {
+    for (name, value) in fields {
+        hpack::write_field(block, name.as_str().as_bytes(), value.as_bytes());
+    }
+}
+
+/// The end of a response with these trailers.
+pub(super) fn end_with(trailers: Option<&HeaderMap>) -> End {
+    trailers.map_or(End::Data, |trailers| {
+        let mut block = Vec::with_capacity(64);
+        write_fields(trailers, &mut block);
+        End::Trailers(block)
+    })
 }

@@ -147,12 +147,11 @@ impl RateLimitService for RateLimit {
         let (metadata, _, message) = request.into_parts();
         let mut head = head(&metadata.into_headers(), self.tracer.as_ref());
         let request = limiter::Request::from(&message);
-        let answer = match head.span.take() {
-            Some(span) => decide_traced(&self.limiter, span, Ok(request), head.until()).await,
-            None => {
-                let decided = self.limiter.decide(&request, head.until(), None).await;
-                decided.map_err(|error| framing::status(&error).into())
-            }
+        let answer = if let Some(span) = head.span.take() {
+            decide_traced(&self.limiter, span, Ok(request), head.until()).await
+        } else {
+            let decided = self.limiter.decide(&request, head.until(), None).await;
+            decided.map_err(|error| framing::status(&error).into())
         };
         let mut encoded = Vec::new();
         wire::encode(&answer.map_err(|failure| *failure)?, &mut encoded);

@@ -8,10 +8,7 @@ use std::{
 use http::HeaderMap;
 use tonic::{Code, Status};
 
-use super::{
-    calls::PATH,
-    framing::{self, Failure},
-};
+use super::framing::{self, Failure, PATH};
 use crate::{
     limiter::{Answer, DecisionTrace, Limiter, Request},
     server::span_attributes,

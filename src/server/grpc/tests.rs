@@ -26,8 +26,9 @@ use tokio::{
 use super::{
     activity::Activity,
     aux_services,
-    calls::{Calls, PATH, Tries},
+    calls::{Calls, Tries},
     driver::{self, Lifetime},
+    framing::PATH,
     http2::{Budget, Config, hpack},
 };
 use crate::{
@@ -257,7 +258,7 @@ fn a_reset_of_a_blocked_response_cancels_no_other_call() {
         client.send(4, 0, 0, &[0, 4, 0, 0, 0, 0]).await;
         client.ask(1).await;
         client.gate.add_permits(1);
-        assert_eq!(client.receive(1, 1).await, 4, "the head of the answer");
+        assert_eq!(client.receive(1, 1).await, 4, "the head of the response");
         // The second call has the key of the first.
         client.ask(3).await;
         client.settle().await;
@@ -283,7 +284,7 @@ fn a_lingering_connection_does_not_spin() {
         timeout(Duration::from_secs(20), client.io.read_to_end(&mut rest)).await.unwrap().unwrap();
         let (reads, begun) = (client.reads.load(Relaxed), Instant::now());
         while !client.ended.get() {
-            assert!(begun.elapsed() < Duration::from_secs(20), "it lingers for ever");
+            assert!(begun.elapsed() < Duration::from_secs(20), "it never closes");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert!(begun.elapsed() > Duration::from_millis(500), "it waits for the peer to close");

@@ -8,37 +8,14 @@ use std::time::{Duration, Instant};
 use tonic::Status;
 
 use super::{
-    calls::{Call, Calls, ConnectionCalls, Http},
+    calls::{Call, Calls, ConnectionCalls, Http, Partial, Unary},
     framing::{self, Failure, PREFIX},
-    http2::{INITIAL_WINDOW, Route, Share},
-    request_head::RequestHead,
+    http2::{INITIAL_WINDOW, Share},
 };
 use crate::telemetry::metrics::RejectReason;
 
 /// The pause between attempts to grant the length of a large message.
 const GRANT_PAUSE: Duration = Duration::from_millis(5);
-
-/// A call of `ShouldRateLimit` whose message is not complete.
-pub(super) struct Unary {
-    pub(super) head: RequestHead,
-    pub(super) route: Route,
-    pub(super) partial: Option<Box<Partial>>,
-}
-
-/// The received part of a message.
-pub(super) struct Partial {
-    bytes: Vec<u8>,
-    share: Share,
-    granted: bool,
-}
-
-impl Unary {
-    /// The time at which the message has to be complete.
-    pub(super) fn deadline(&self, receive_timeout: Duration) -> Instant {
-        let timeout = self.head.timeout.map_or(receive_timeout, |timeout| timeout.min(receive_timeout));
-        self.head.begun.checked_add(timeout).unwrap_or(self.head.begun)
-    }
-}
 
 impl ConnectionCalls {
     pub(super) fn collect(&mut self, http: &mut Http, id: u32, data: &[u8], end: bool) {

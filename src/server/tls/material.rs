@@ -15,11 +15,11 @@ use tokio_rustls::rustls::{
 use x509_cert::{
     Certificate,
     der::{Decode as _, Encode as _},
+    time::Validity,
 };
 
 use super::{Contents, Files, clients::Named, handshake::HTTP_2};
 use crate::{
-    clock::Time,
     net::tls::pem,
     settings::{ClientName, GrpcTls},
 };
@@ -27,23 +27,14 @@ use crate::{
 /// The configuration for new connections.
 pub(super) struct Material {
     pub(super) config: Arc<ServerConfig>,
-    pub(super) lifetime: Lifetime,
-}
-
-/// The validity of the certificate, as times and as text.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Lifetime {
-    pub(super) from: Time,
-    pub(super) until: Time,
-    pub(super) shown_from: String,
-    pub(super) shown_until: String,
+    pub(super) validity: Validity,
 }
 
 /// The certificate chain to send, and properties of its first certificate.
 struct Chain {
     sent: Vec<CertificateDer<'static>>,
     public_key: Vec<u8>,
-    lifetime: Lifetime,
+    validity: Validity,
 }
 
 impl Material {
@@ -73,7 +64,7 @@ impl Material {
         };
         let (Ok(chain), Ok(key), Ok(clients)) = (chain, key, clients) else { return Err(problems) };
         let config = config(chain.sent, key, clients, provider).map_err(|problem| vec![problem])?;
-        Ok(Self { config: Arc::new(config), lifetime: chain.lifetime })
+        Ok(Self { config: Arc::new(config), validity: chain.validity })
     }
 }
 
@@ -105,15 +96,7 @@ fn chain(contents: &Contents) -> Result<Chain, String> {
     let first = sent.first().ok_or("holds no certificate")?;
     let certificate = Certificate::from_der(first).map_err(unreadable)?.tbs_certificate;
     let public_key = certificate.subject_public_key_info.to_der().map_err(unreadable)?;
-    let (from, until) = (certificate.validity.not_before, certificate.validity.not_after);
-    let moment = |time: &x509_cert::time::Time| Time::from_seconds(time.to_unix_duration().as_secs());
-    let lifetime = Lifetime {
-        from: moment(&from),
-        until: moment(&until),
-        shown_from: from.to_string(),
-        shown_until: until.to_string(),
-    };
-    Ok(Chain { sent, public_key, lifetime })
+    Ok(Chain { sent, public_key, validity: certificate.validity })
 }
 
 /// Not by rustls, which cannot parse X.509 version 1.

@@ -20,12 +20,10 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 use tokio_rustls::rustls::ServerConfig;
 use tracing::{error, info, warn};
+use x509_cert::time::Validity;
 
 pub(super) use self::handshake::{HTTP_1, HTTP_2};
-use self::{
-    handshake::Failures,
-    material::{Lifetime, Material},
-};
+use self::{handshake::Failures, material::Material};
 use crate::{
     clock::{Clock, Time},
     mutex::lock,
@@ -65,7 +63,7 @@ struct State {
     /// The hash of files that were invalid at the last read. A file that is being written, or a key that has not followed
     /// its certificate yet, differs at the next.
     rejected_once: Option<u64>,
-    lifetime: Lifetime,
+    validity: Validity,
     expiry_logged: bool,
     reload_errors: u64,
 }
@@ -92,7 +90,7 @@ impl Tls {
         let state = State {
             settled: hasher.hash_one(&files),
             rejected_once: None,
-            lifetime: material.lifetime,
+            validity: material.validity,
             expiry_logged: false,
             reload_errors: 0,
         };
@@ -104,7 +102,7 @@ impl Tls {
             options,
         };
         let mut state = lock(&tls.state);
-        tls.log_loaded(&state.lifetime, now);
+        tls.log_loaded(&state.validity, now);
         tls.log_expiry(&mut state, now);
         drop(state);
         Ok(tls)
@@ -120,11 +118,11 @@ impl Tls {
         if hash != state.settled {
             match Material::new(&self.options, &files) {
                 Ok(material) => {
-                    self.log_loaded(&material.lifetime, now);
+                    self.log_loaded(&material.validity, now);
                     self.serving.store(material.config);
                     state.settled = hash;
                     state.rejected_once = None;
-                    state.lifetime = material.lifetime;
+                    state.validity = material.validity;
                     state.expiry_logged = false;
                 }
                 Err(problems) if state.rejected_once == Some(hash) => {
@@ -144,27 +142,30 @@ impl Tls {
     pub fn gauges(&self) -> TlsGauges {
         let state = lock(&self.state);
         TlsGauges {
-            certificate_expiry: Duration::from_secs(state.lifetime.until.seconds()),
+            certificate_expiry: state.validity.not_after.to_unix_duration(),
             reload_errors: state.reload_errors,
             handshake_failures: self.failures.counted(),
         }
     }
 
-    fn log_loaded(&self, lifetime: &Lifetime, now: Time) {
-        let path = self.options.certificate.display();
-        info!(valid_until = %lifetime.shown_until, "serving TLS with the certificate {path}");
-        if now < lifetime.from {
-            let from = &lifetime.shown_from;
+    fn log_loaded(&self, validity: &Validity, now: Time) {
+        let (path, from) = (self.options.certificate.display(), validity.not_before);
+        info!(valid_until = %validity.not_after, "serving TLS with the certificate {path}");
+        if now < time(from) {
             warn!("the certificate {path} is not valid before {from}: clients will reject it until then");
         }
     }
 
     fn log_expiry(&self, state: &mut State, now: Time) {
-        if now >= state.lifetime.until && !std::mem::replace(&mut state.expiry_logged, true) {
-            let (path, until) = (self.options.certificate.display(), &state.lifetime.shown_until);
+        let (path, until) = (self.options.certificate.display(), state.validity.not_after);
+        if now >= time(until) && !std::mem::replace(&mut state.expiry_logged, true) {
             warn!("the certificate {path} has expired, at {until}: clients will reject it");
         }
     }
+}
+
+fn time(time: x509_cert::time::Time) -> Time {
+    Time::from_seconds(time.to_unix_duration().as_secs())
 }
 
 /// Reloads the files every two seconds, until `stop` becomes true.

@@ -107,7 +107,7 @@ mod tests {
         assert!(!b.grant(21) && b.grant(20));
         assert!(small.resize(50) && !small.resize(51));
         drop(a);
-        assert!(!b.grant(51), "half is the most");
+        assert!(!b.grant(51), "at most half");
         assert!(b.grant(50));
         assert_eq!((budget.used.load(Relaxed), budget.granted.load(Relaxed)), (100, 50));
         drop((b, small));

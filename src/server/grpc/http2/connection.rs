@@ -9,8 +9,7 @@ use std::{sync::Arc, time::Instant};
 use super::{
     budget::Budget,
     frame::{self, FrameHead, HEAD, MAX_PAYLOAD, Reason, flag, kind, setting},
-    head::{Head, MAX_LIST},
-    headers::{Block, Memo},
+    head::{Block, Head, MAX_LIST, Memo},
     hpack::Decoder,
     limits::{self, Limits},
     streams::{Resets, Streams},

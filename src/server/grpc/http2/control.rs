@@ -1,4 +1,4 @@
-//! Frames without request data: PRIORITY, RST_STREAM, SETTINGS, PING and WINDOW_UPDATE.
+//! Frames without request data: `PRIORITY`, `RST_STREAM`, `SETTINGS`, `PING` and `WINDOW_UPDATE`.
 
 use super::{
     connection::{Connection, GoAway, Service},

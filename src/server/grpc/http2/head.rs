@@ -8,6 +8,8 @@ use std::{rc::Rc, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 
+use super::budget::Share;
+
 /// Our `SETTINGS_MAX_HEADER_LIST_SIZE`.
 pub(super) const MAX_LIST: usize = 16 * 1024;
 
@@ -156,6 +158,43 @@ impl<'p> Reader<'p> {
             Rc::new(request)
         });
         Ok(Head { route, timeout: self.timeout, content_length: self.content_length, request })
+    }
+}
+
+/// The maximum size of a header block: no list below [`MAX_LIST`] needs more (CVE-2024-27316).
+const MAX_BLOCK: usize = 2 * MAX_LIST;
+
+/// The maximum number of frames of a header block, for the same reason.
+const MAX_BLOCK_FRAMES: u32 = 16;
+
+/// The last header block that did not change the HPACK table, and its decoded head.
+#[derive(Default)]
+pub(super) struct Memo {
+    pub(super) block: Vec<u8>,
+    pub(super) version: u64,
+    pub(super) head: Option<Head>,
+}
+
+/// A header block that CONTINUATION frames complete.
+pub(super) struct Block {
+    pub(super) stream: u32,
+    pub(super) end: bool,
+    pub(super) depends_on_itself: bool,
+    pub(super) bytes: Vec<u8>,
+    pub(super) frames: u32,
+    pub(super) share: Share,
+}
+
+impl Block {
+    pub(super) fn add(&mut self, bytes: &[u8]) -> bool {
+        self.frames = self.frames.saturating_add(1);
+        let length = self.bytes.len().saturating_add(bytes.len());
+        if length > MAX_BLOCK || self.frames > MAX_BLOCK_FRAMES || !self.share.resize(length) {
+            return false;
+        }
+        self.bytes.reserve_exact(bytes.len());
+        self.bytes.extend_from_slice(bytes);
+        true
     }
 }
 

@@ -5,38 +5,14 @@ use super::{
     connection::{Connection, GoAway, INITIAL_WINDOW, Service},
     control::depends_on,
     frame::{FrameHead, Reason, flag},
-    head::{BadHead, Head, MAX_LIST, Reader, is_trailer},
+    head::{BadHead, Block, Head, Reader, is_trailer},
     limits,
     streams::Stream,
 };
 use crate::telemetry::metrics::PeerError;
 
-/// The maximum size of a header block: no list below [`MAX_LIST`] needs more (CVE-2024-27316).
-const MAX_BLOCK: usize = 2 * MAX_LIST;
-
-/// The maximum number of frames of a header block, for the same reason.
-const MAX_BLOCK_FRAMES: u32 = 16;
-
 /// The largest header block that is cached.
 const KEPT_CAPACITY: usize = 1024;
-
-/// The last header block that did not change the HPACK table, and its decoded head.
-#[derive(Default)]
-pub(super) struct Memo {
-    pub(super) block: Vec<u8>,
-    pub(super) version: u64,
-    pub(super) head: Option<Head>,
-}
-
-/// A header block that CONTINUATION frames complete.
-pub(super) struct Block {
-    pub(super) stream: u32,
-    pub(super) end: bool,
-    pub(super) depends_on_itself: bool,
-    pub(super) bytes: Vec<u8>,
-    pub(super) frames: u32,
-    pub(super) share: Share,
-}
 
 impl<S: Service> Connection<S> {
     pub(super) fn headers(&mut self, head: FrameHead, payload: &[u8], service: &mut S) -> Result<(), Reason> {
@@ -199,18 +175,5 @@ impl<S: Service> Connection<S> {
         stream.receiving = false;
         service.data(self, id, &[], true);
         Ok(())
-    }
-}
-
-impl Block {
-    fn add(&mut self, bytes: &[u8]) -> bool {
-        self.frames = self.frames.saturating_add(1);
-        let length = self.bytes.len().saturating_add(bytes.len());
-        if length > MAX_BLOCK || self.frames > MAX_BLOCK_FRAMES || !self.share.resize(length) {
-            return false;
-        }
-        self.bytes.reserve_exact(bytes.len());
-        self.bytes.extend_from_slice(bytes);
-        true
     }
 }

@@ -22,7 +22,7 @@ fn rounds(flood: PeerError, mut round: impl FnMut(&mut Peer, u32) -> Result<(), 
         }
         peer.frames();
     }
-    panic!("it goes on for ever");
+    panic!("the connection never ends");
 }
 
 /// At most the burst, in frames of a round.

@@ -151,11 +151,11 @@ fn a_blocked_response_is_charged_to_the_budget() {
     peer.request(1, &[0; 600]).unwrap();
     assert_eq!(peer.resets(), []);
     peer.request(3, &[0; 600]).unwrap();
-    assert_eq!(peer.resets(), [(3, 11)], "there is no room for it");
+    assert_eq!(peer.resets(), [(3, 11)], "the budget is exhausted");
     peer.send(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 9, 0]).unwrap();
     assert_eq!(peer.answers().len(), 1);
     peer.request(5, &[0; 600]).unwrap();
-    assert_eq!(peer.resets(), [], "room again");
+    assert_eq!(peer.resets(), [], "the budget is released");
 }
 
 /// The fast path and the general path write the same response.

@@ -304,7 +304,7 @@ fn frames_on_a_stream_that_both_sides_ended_end_the_connection() {
         peer.send(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1]).unwrap();
         peer.send(kind::RST_STREAM, 0, 1, &[0; 4]).unwrap();
         peer.send(kind::PRIORITY, 0, 1, &[0; 5]).unwrap();
-        assert_eq!(peer.frames(), [], "these may have been on their way");
+        assert_eq!(peer.frames(), [], "these may have been in flight");
         assert_eq!(peer.send(kind, flags, 1, &payload), Err(Reason::StreamClosed), "{kind}");
     }
 }
