@@ -56,8 +56,8 @@ use crate::{clock::Time, mutex::lock};
 pub use self::{
     domains::{DomainStats, ResponseCode},
     gauges::{
-        Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges,
-        TopRefusedGauge, XdsGauges,
+        Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, TlsGauges, TopRefusedGauge,
+        XdsGauges,
     },
     histogram::Histogram,
     names::{Kind, Metric, documentation},

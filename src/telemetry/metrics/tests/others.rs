@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{super::*, reading::parse};
-use crate::store::{Distribution, LeaseUsage, PoolUsage, StoreKind};
+use crate::store::{Distribution, LeaseUsage, PoolUsage, StoreKind, StoreUsage, table::Usage};
 
 fn all_gauges() -> Gauges {
     Gauges {
@@ -32,7 +32,7 @@ fn all_gauges() -> Gauges {
             descriptor: "k=\"v\"".to_owned(),
             hits: 28,
         }],
-        store: Some(StoreGauges { keys: 5, keys_max: 6, bytes: 7, evictions: 8, expired: 9 }),
+        store: Some(StoreUsage { held: Usage { entries: 5, bytes: 7, evicted: 8, expired: 9 }, max_keys: 6 }),
         leases: Some(LeaseUsage::default()),
         local_cache: Some(LocalCacheGauges::default()),
         overrides: Some(OverrideGauges { by_action: [26, 27, 28, 29], bytes: 30 }),
