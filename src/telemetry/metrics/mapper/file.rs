@@ -1,6 +1,6 @@
 //! Reads a mapper file, in the format of `statsd_exporter`, and reports every mistake in it.
 //!
-//! The structs below are the format. Options that do not apply to metrics that are counted here (`ttl`, summaries) and
+//! The structs below are the format. MappingOptions that do not apply to metrics that are counted here (`ttl`, summaries) and
 //! unknown options are warnings.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt};
@@ -62,7 +62,7 @@ struct Defaults {
 
 #[derive(Deserialize, Default)]
 #[serde(expecting = "a map")]
-struct Options {
+struct MappingOptions {
     r#match: Option<String>,
     match_type: Option<MatchType>,
     match_metric_type: Option<Kind>,
@@ -198,7 +198,7 @@ impl Reader<'_> {
     }
 
     /// The file as its structs, without the mappings that are invalid; `None` for an empty or invalid file.
-    fn parse(&mut self, bytes: &[u8]) -> Option<File<Options>> {
+    fn parse(&mut self, bytes: &[u8]) -> Option<File<MappingOptions>> {
         let error = match serde_yaml::from_slice(bytes) {
             Ok(file) => return file,
             Err(error) => error,
@@ -214,7 +214,7 @@ impl Reader<'_> {
         Some(File { mappings: Some(mappings), defaults: file.defaults, others: file.others })
     }
 
-    fn mapping(&mut self, options: Options, path: &str, defaults: &Defaults) -> Option<Mapping> {
+    fn mapping(&mut self, options: MappingOptions, path: &str, defaults: &Defaults) -> Option<Mapping> {
         self.check(&options.others, options.observer_type.or(options.timer_type), path);
         if let Some(options) = &options.histogram_options {
             self.check(&options.others, None, &format!("{path}.histogram_options"));
@@ -262,14 +262,14 @@ impl Reader<'_> {
 
     fn target(
         &mut self,
-        options: Options,
+        options: MappingOptions,
         path: &str,
         pattern: Option<&Pattern>,
         defaults: &Defaults,
     ) -> Option<Target> {
         let has_buckets = pattern.is_some_and(is_of_response_times);
         let buckets = has_buckets.then(|| self.shown_buckets(&options, defaults, path)).flatten();
-        let Options { name, labels, help, scale, .. } = options;
+        let MappingOptions { name, labels, help, scale, .. } = options;
         let Some(name) = name else {
             self.add(Error, path, "missing `name`", "set a metric name, or action: drop");
             return None;
@@ -303,7 +303,12 @@ impl Reader<'_> {
     }
 
     /// The selected ones of our buckets; `None` for all. Times are counted in fixed buckets, so others do not exist.
-    fn shown_buckets(&mut self, options: &Options, defaults: &Defaults, path: &str) -> Option<Vec<usize>> {
+    fn shown_buckets(
+        &mut self,
+        options: &MappingOptions,
+        defaults: &Defaults,
+        path: &str,
+    ) -> Option<Vec<usize>> {
         let (path, buckets) = [
             (path, &options.histogram_options, &options.buckets),
             ("defaults", &defaults.histogram_options, &defaults.buckets),
