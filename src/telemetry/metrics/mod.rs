@@ -97,7 +97,7 @@ impl Default for StatsOptions {
 pub enum Exposition {
     /// The default names.
     Own {
-        /// Response times in milliseconds, though their name says seconds
+        /// Response times in milliseconds, though their name has the unit seconds
         /// (`PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS`).
         in_milliseconds: bool,
     },

@@ -1,6 +1,6 @@
 //! Reads a mapper file, in the format of `statsd_exporter`, and reports every mistake in it.
 //!
-//! The structs below are the format. MappingOptions that do not apply to metrics that are counted here (`ttl`, summaries) and
+//! The structs below are the format. Options that do not apply to metrics that are counted here (`ttl`, summaries) and
 //! unknown options are warnings.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt};

@@ -1,4 +1,4 @@
-//! What the page shows of other rooms.
+//! The state of other modules on the page.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -140,7 +140,7 @@ fn shows_no_redis_metrics_without_redis() {
 }
 
 #[test]
-fn values_from_other_rooms_stand_on_the_page() {
+fn the_page_has_values_of_other_modules() {
     let page = parse(&Stats::new(StatsOptions::default()).render(&all_gauges()));
     let value = |name: &str| page.get(&(name.to_owned(), Vec::new())).copied();
     assert_eq!(value("tollgate_rules_last_load_success_timestamp_seconds"), Some(1_700_000_000.25));
