@@ -60,9 +60,9 @@ pub use self::{
         XdsGauges,
     },
     histogram::Histogram,
-    names::{Kind, Metric, documentation},
+    names::{Kind, Metric, RuleCounter, documentation},
     prometheus::{COMMIT, CONTENT_TYPE},
-    rule::{RuleCounter, RuleStats},
+    rule::RuleStats,
     service::{
         AdminChanges, ChangeResult, ConnectionClosed, ConnectionRefused, Method, PeerError, Port,
         RejectReason, ServiceStats,

@@ -9,10 +9,10 @@ use super::{
     Exposition, Stats,
     gauges::{Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, TlsGauges, XdsGauges},
     labels::Labels,
-    names::{self, Kind, Metric},
+    names::{self, Kind, Metric, RuleCounter},
     one_of,
     page::{Page, Samples, Value},
-    rule::{RuleCounter, RuleStats},
+    rule::RuleStats,
     service::{ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats},
 };
 use crate::{

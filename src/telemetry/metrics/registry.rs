@@ -13,8 +13,9 @@ use super::{
     OVERFLOW,
     directory::{Directory, Named},
     labels::Labels,
+    names::RuleCounter,
     room::{Place, Room, cut},
-    rule::{Caller, Overflow, RuleCounter, RuleStats},
+    rule::{Caller, Overflow, RuleStats},
     shard::{Counter, ShardCount},
 };
 use crate::clock::Time;
