@@ -1,4 +1,4 @@
-//! What `deploy/` holds, run for real or checked by the tools made for it, and the page about moving there.
+//! The files of `deploy/`, run or checked by their own tools, and the migration page.
 //!
 //! `tests/run` installs the tools: Prometheus from the system, the others into `target/deploy-tools`.
 
@@ -23,7 +23,7 @@ mod rules;
 mod secured;
 mod watched;
 
-/// What Istio's guide deploys.
+/// The manifest of Istio's guide.
 const ISTIO: &str = "tests/deploy/istio.yaml";
 
 /// A file of the project.
@@ -42,7 +42,7 @@ fn tool(name: &str) -> Command {
     Command::new(path)
 }
 
-/// What a command prints on both outputs. It is run from the project's root and has to succeed.
+/// The output of a command on both streams. It runs in the root of the project and must succeed.
 fn output(command: &mut Command) -> String {
     let output = command.current_dir(root()).output();
     let output = output.unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
@@ -57,7 +57,7 @@ fn documents(text: &str) -> Vec<Value> {
     text.split("\n---\n").map(|document| read(&format!("{document}\n"))).collect()
 }
 
-/// The objects that a directory with a `kustomization.yaml` becomes.
+/// The objects of a directory with a `kustomization.yaml`.
 fn kustomized(directory: &str) -> Vec<Value> {
     documents(&output(tool("kubectl").args(["kustomize", directory])))
 }

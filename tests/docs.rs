@@ -1,6 +1,6 @@
-//! The pages for people, held against the program: tables, rules, commands, names and links.
+//! The documentation, compared with the program: tables, rules, commands, names and links.
 //!
-//! Two tables are made from the code. `TOLLGATE_WRITE_DOCS=1` writes them anew where they differ.
+//! Two tables are made from the code. `TOLLGATE_WRITE_DOCS=1` updates them.
 
 use std::{
     collections::BTreeSet,
@@ -41,7 +41,7 @@ fn the_metrics_table_is_that_of_the_program() {
     holds_table("docs/metrics.md", "metrics", &table);
 }
 
-/// Holds what stands between `<!-- name -->` and `<!-- /name -->` of a page against `table`.
+/// Compares the text between `<!-- name -->` and `<!-- /name -->` of a page with `table`.
 fn holds_table(page: &str, name: &str, table: &str) {
     let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->\n"));
     let text = read(page);
@@ -96,7 +96,7 @@ fn every_command_shown_answers_as_shown() {
         if consoles.is_empty() {
             continue;
         }
-        // The counters of a page begin anew when a minute ends, so it is played again then.
+        // Counters restart at the full minute, so the page is run again then.
         let differences = loop {
             let begun = minute();
             let differences = play(&page, &consoles);
@@ -110,8 +110,8 @@ fn every_command_shown_answers_as_shown() {
     assert!(seen > 5, "only {seen} blocks are marked as console");
 }
 
-/// Types the commands of a page, in their order, before one server that has every rules file of the page
-/// and those that come with the project. Gives what differs from the page.
+/// Runs the commands of a page, in order, against a server with every rules file of the page and those of the project.
+/// Returns the differences from the page.
 fn play(page: &str, consoles: &[Block]) -> Vec<String> {
     let lesson = fs::read_to_string(root().join("config/lesson.yaml")).unwrap();
     let files = rules_files(page);
@@ -143,8 +143,8 @@ fn play(page: &str, consoles: &[Block]) -> Vec<String> {
     differences
 }
 
-/// What a command of a page prints, and its exit code. `request` asks the server, `check` and `explain`
-/// look at the files that the page names. Variables may stand before it.
+/// The output and the exit code of a command of a page. `request` queries the server, `check` and `explain` read the files
+/// of the page. Variables may precede the command.
 fn type_command(server: &Server, command: &str) -> (String, Option<i32>) {
     let (variables, arguments) = command.split_once("tollgate ").expect("consoles show tollgate alone");
     let variables = variables.split_whitespace().filter_map(|word| word.split_once('='));
@@ -159,7 +159,7 @@ fn type_command(server: &Server, command: &str) -> (String, Option<i32>) {
     (String::from_utf8(said).unwrap(), output.status.code())
 }
 
-/// The words of a command line; single quotes hold some together.
+/// The words of a command line, with single quotes.
 fn words(arguments: &str) -> Vec<String> {
     let quoted = arguments.split('\'').enumerate();
     let words = quoted.flat_map(|(at, part)| match at % 2 {
@@ -169,8 +169,7 @@ fn words(arguments: &str) -> Vec<String> {
     words.map(str::to_owned).collect()
 }
 
-/// The text with an `N` for the seconds until a window ends, and without those at which it began: they
-/// depend on when one asks.
+/// The text with an `N` for the seconds until a window ends, and without its start: both depend on the time.
 fn without_times(text: &str) -> String {
     const BEFORE: [&str; 4] = ["resets in ", "Retry-After: ", "\"retry_after\": ", ";t="];
     let without_start = |line: &str| match line.rsplit_once('_') {
@@ -201,7 +200,7 @@ fn every_metric_named_exists() {
         let names = text
             .split(|character| !is_name(character))
             .filter(|word| word.starts_with("ratelimit_") || word.starts_with("tollgate_"))
-            // What statsd's names of the gRPC server begin with.
+            // The prefix of the gRPC server's statsd names.
             .filter(|word| *word != "ratelimit_server");
         for name in names {
             let base = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
@@ -257,7 +256,7 @@ fn every_link_leads_somewhere() {
     }
 }
 
-/// The pages for people, by their path from the root.
+/// The pages, by their path from the root.
 fn pages() -> Vec<String> {
     let of = |directory: &str| {
         let entries = fs::read_dir(root().join(directory)).unwrap().map(|entry| entry.unwrap().path());
@@ -271,7 +270,7 @@ fn pages() -> Vec<String> {
         .collect()
 }
 
-/// The rules files of a page. A block of YAML that is something else says so behind `yaml`.
+/// The rules files of a page. Other YAML has a word after `yaml`.
 fn rules_files(page: &str) -> Vec<Block> {
     blocks(&read(page)).into_iter().filter(Block::is_rules_file).collect()
 }

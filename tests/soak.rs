@@ -1,8 +1,7 @@
-//! A soak: three replicas that count in Redis and one that counts in memory, for minutes, under everything at once that
-//! the tests do to them one at a time. `tests/soak/run` starts it; docs/security.md has its table.
+//! A soak test: three replicas with Redis and one with counters in memory, for minutes, under all faults of the other
+//! tests at once. `tests/soak/run` starts it; docs/security.md has its table.
 //!
-//! [`load`] sends requests and sorts what becomes of them, [`disturbance`] is what else happens, and [`report`] makes
-//! the table.
+//! [`load`] sends requests and classifies the responses, [`disturbance`] injects faults, and [`report`] makes the table.
 
 use std::{
     env,
@@ -27,7 +26,7 @@ use disturbance::{break_redis, pester, reload, restart};
 use load::Load;
 use report::{Report, Sample};
 
-/// So few that a minute's load exceeds each bound many times over.
+/// Bounds so low that a minute of load exceeds each many times.
 const BOUNDS: [(&str, &str); 6] = [
     ("MEMORY_MAX_KEYS", "20000"),
     ("LOCAL_CACHE_SIZE_IN_BYTES", "65536"),
@@ -42,7 +41,7 @@ const QUIET: Duration = Duration::from_secs(15);
 
 const REPLICAS: [&str; 4] = ["redis 1", "redis 2, restarted", "redis 3, restarted", "memory"];
 
-/// Those in the middle are restarted in turn; the outer ones live from the start to the end.
+/// The replicas that are restarted in turn.
 const RESTARTED: [usize; 2] = [1, 2];
 
 #[test]
@@ -58,7 +57,7 @@ fn nothing_leaks_and_no_request_is_lost() {
     let setups: Vec<Setup> =
         setups.into_iter().zip(&ports).map(|(setup, ports)| setup.ports(*ports)).collect();
 
-    // What is made once, and what fills up to its bound, belongs to the start.
+    // Memory that is allocated once, or fills up to a bound, is not a leak.
     let warm = Load::start(&ports[..3], &ports[3..], rate);
     thread::sleep(WARM_UP);
     warm.stop();
@@ -89,18 +88,18 @@ fn nothing_leaks_and_no_request_is_lost() {
     report.check();
 }
 
-/// What the replicas hold once there are no requests any more.
+/// The memory of the idle replicas.
 fn samples(servers: &[Server]) -> Vec<Sample> {
     eventually("all connections are closed", || {
         let open: f64 = servers.iter().map(report::connections).sum();
         holds(open == 0.0, || format!("{open} are open"))
     });
-    // Idle memory is given back after some seconds.
+    // Idle memory is returned after some seconds.
     thread::sleep(QUIET);
     servers.iter().map(Sample::of).collect()
 }
 
-/// One replica; those that count in Redis decide by themselves while it is lost.
+/// One replica; those with Redis count locally while it is unreachable.
 fn setup(name: &str, way: &Proxy) -> Setup {
     let program = env::var("TOLLGATE_SOAK_BINARY").unwrap_or_else(|_| BINARY.to_owned());
     let setup = Setup::new().program(Path::new(&program), &["serve"]).rules("soak.yaml", load::RULES);

@@ -1,6 +1,5 @@
-//! Sinks of the real service: what they are sent in all is what the page shows, and nobody who is missing,
-//! slow or gone holds the service up. `statsd/` holds what the Go service makes of names, and the tests
-//! of a mapper's file.
+//! Sinks of the real service: their sums are those of the page, and absent or slow sinks do not delay the service.
+//! `statsd/` has recorded names of the Go service, and the tests of mapper files.
 
 use std::{
     collections::BTreeMap,
@@ -32,7 +31,7 @@ fn setup() -> Setup {
     Setup::new().rules("d.yaml", RULES).env("STATS_FLUSH_INTERVAL", "50ms").env("STATSD_HOST", "127.0.0.1")
 }
 
-/// Five questions about one rule, of which two are refused, and one about another.
+/// Five requests for one rule, of which two are over the limit, and one for another.
 fn ask(server: &Server) {
     let client = server.client();
     for _ in 0..5 {
@@ -43,11 +42,11 @@ fn ask(server: &Server) {
     assert!(client.ask(request("", &[])).is_err());
 }
 
-/// The sums of the lines, by everything of a line but its value.
+/// The sums of the values by the rest of the line.
 fn sums(text: &str) -> BTreeMap<String, f64> {
     let mut sums = BTreeMap::new();
     for line in text.lines() {
-        let (name, rest) = line.split_once(':').unwrap_or_else(|| panic!("no line of statsd: {line:?}"));
+        let (name, rest) = line.split_once(':').unwrap_or_else(|| panic!("not a statsd line: {line:?}"));
         let (value, kind) = rest.split_once('|').unwrap();
         let value: f64 = value.parse().unwrap();
         let sum = sums.entry(format!("{name}|{kind}")).or_default();
@@ -56,7 +55,7 @@ fn sums(text: &str) -> BTreeMap<String, f64> {
     sums
 }
 
-/// Datagrams as lines, until none comes for a while.
+/// Datagrams as lines, until the read times out.
 fn drain(mut receive: impl FnMut(&mut [u8]) -> io::Result<usize>) -> String {
     let mut text = String::new();
     let mut buffer = vec![0; 1 << 16];
@@ -75,7 +74,7 @@ fn udp() -> (UdpSocket, String) {
 }
 
 #[test]
-fn over_tcp_the_sums_are_those_of_the_page_and_the_rest_goes_at_the_end() {
+fn over_tcp_the_sums_are_those_of_the_page_after_shutdown() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
     let mut server = setup()
@@ -84,7 +83,7 @@ fn over_tcp_the_sums_are_those_of_the_page_and_the_rest_goes_at_the_end() {
         .env("EXTRA_TAGS", "zone:eu.west,app:rl")
         .start();
     ask(&server);
-    // The connection is there before the last questions, which only the end can show.
+    // The connection is open before the last requests, which the last flush sends.
     let mut stream = listener.accept().unwrap().0;
     ask(&server);
     let page = server.metrics();
@@ -109,7 +108,7 @@ fn over_tcp_the_sums_are_those_of_the_page_and_the_rest_goes_at_the_end() {
 }
 
 #[test]
-fn all_sinks_may_be_on_at_once() {
+fn sends_to_all_sinks_at_once() {
     let (statsd, statsd_port) = udp();
     let (dog, dog_port) = udp();
     let server = setup()
@@ -139,7 +138,7 @@ fn all_sinks_may_be_on_at_once() {
 }
 
 #[test]
-fn sends_metrics_of_each_redis_by_the_go_services_name_and_a_mappers() {
+fn sends_metrics_of_each_redis_with_the_names_of_the_go_service_and_of_a_mapper() {
     let (main, per_second) = (Redis::single(), Redis::single());
     let (statsd, port) = udp();
     let (_dir, setup) = mapper::with_mapper(
@@ -151,7 +150,7 @@ fn sends_metrics_of_each_redis_by_the_go_services_name_and_a_mappers() {
     let mut server = setup.env("STATSD_PROTOCOL", "udp").env("STATS_FLUSH_INTERVAL", "50ms").start_healthy();
     let mut text = String::new();
     let mut buffer = vec![0; 1 << 16];
-    eventually("what is sent is what the page shows", || {
+    eventually("sink and page agree", || {
         let length = statsd.recv(&mut buffer).map_err(|error| error.to_string())?;
         text.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
         text.push('\n');
@@ -170,7 +169,7 @@ fn sends_metrics_of_each_redis_by_the_go_services_name_and_a_mappers() {
 }
 
 #[test]
-fn an_agent_may_listen_on_a_unix_socket() {
+fn sends_to_an_agent_on_a_unix_socket() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("dsd.socket");
     let agent = UnixDatagram::bind(&path).unwrap();
@@ -186,13 +185,13 @@ fn an_agent_may_listen_on_a_unix_socket() {
 }
 
 #[test]
-fn logs_a_missing_sink_once_and_sends_everything_when_it_comes() {
+fn logs_a_missing_sink_once_and_sends_everything_later() {
     let port = free_port();
     let mut server = setup().env("USE_STATSD", "true").env("STATSD_PORT", &port.to_string()).start();
     ask(&server);
     let lines = || server.process.log().lines().filter(|line| line.contains("statsd")).count();
     eventually("the missing sink is logged", || holds(lines() > 0, || server.process.log()));
-    // A second and a half: the next two attempts.
+    // Time for the next two attempts.
     thread::sleep(Duration::from_millis(1500));
     assert_eq!(lines(), 1, "{}", server.process.log());
     ask(&server);
@@ -204,12 +203,12 @@ fn logs_a_missing_sink_once_and_sends_everything_when_it_comes() {
 }
 
 #[test]
-fn by_default_nobody_need_be_there() {
+fn the_default_sink_may_be_absent() {
     let dir = tempfile::tempdir().unwrap();
     let start = || Setup::bare(dir.path()).env("USE_PROMETHEUS", "").start();
     let mut servers: Vec<_> = (0..3).map(|_| start()).collect();
     thread::sleep(Duration::from_millis(300));
-    at_best_within("the end", Duration::from_secs(2), 3, || {
+    at_best_within("shutdown", Duration::from_secs(2), 3, || {
         let mut server = servers.pop().expect("there are three");
         let took = time_of(|| assert!(server.process.stop().success()));
         assert!(!server.process.log().contains("statsd"), "{}", server.process.log());
@@ -218,7 +217,7 @@ fn by_default_nobody_need_be_there() {
 }
 
 #[test]
-fn a_sink_that_stops_reading_holds_up_neither_answers_nor_the_end() {
+fn a_sink_that_stops_reading_delays_neither_responses_nor_shutdown() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
     let mut rules = "domain: many\ndescriptors:\n- key: k\n  detailed_metric: true\n  rate_limit: {unit: hour, requests_per_unit: 9}\n".to_owned();

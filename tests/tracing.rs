@@ -1,4 +1,4 @@
-//! Traces: the attributes of a span, its parent, and a collector that is slow, gone or particular.
+//! Tracing: the attributes of a span, its parent, and collectors that are slow, unreachable or reject spans.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ descriptors:
 
 const CALL: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// A service that sends its spans there soon.
+/// A service that exports spans to this port every 20 ms.
 fn setup(protocol: &str, port: u16) -> Setup {
     Setup::new()
         .rules("d.yaml", RULES)
@@ -43,7 +43,7 @@ fn setup(protocol: &str, port: u16) -> Setup {
         .env("OTEL_BSP_SCHEDULE_DELAY", "20")
 }
 
-/// Asks with these headers, whatever is answered.
+/// Sends a request with these headers; any response is accepted.
 fn ask(server: &Server, request: &RateLimitRequest, headers: &[(&'static str, &str)]) {
     let header = |(name, value): &(&'static str, &str)| {
         (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
@@ -91,7 +91,7 @@ fn a_span_has_rules_and_outcomes_and_no_values() {
         let over = &spans[2];
         assert_eq!(over.attribute("tollgate.code"), "OVER_LIMIT".into());
         assert_eq!(over.attribute("tollgate.codes"), ["OVER_LIMIT", "OK", "OK"].into());
-        assert_eq!(over.status, None, "a limit that is kept is no error");
+        assert_eq!(over.status, None, "a request over its limit is not an error");
 
         let export = &receiver.exports()[0];
         let path = if protocol == "grpc" {
@@ -111,9 +111,9 @@ fn a_span_has_rules_and_outcomes_and_no_values() {
             assert!(!sent.contains("ann") && !sent.contains("secret"), "{sent}");
         }
         assert!(!server.process.log().contains("hunter2"));
-        eventually("they are counted", || {
+        eventually("the spans are counted", || {
             let exported = server.metrics()["tollgate_spans_exported_total"];
-            holds(exported.to_string() == "3", || format!("{exported} are"))
+            holds(exported.to_string() == "3", || format!("{exported} are counted"))
         });
     }
 }
@@ -128,7 +128,7 @@ fn a_span_has_values_if_configured() {
 }
 
 #[test]
-fn who_gets_no_answer_has_an_error_in_the_span() {
+fn failed_requests_have_spans_with_an_error() {
     let receiver = Receiver::start(false, None);
     let server = setup("http", receiver.port).start();
     ask(&server, &request("", &[&[("user", "ann")]]), &[]);
@@ -144,7 +144,7 @@ fn who_gets_no_answer_has_an_error_in_the_span() {
 }
 
 #[test]
-fn json_is_traced_as_well() {
+fn json_requests_are_traced() {
     let receiver = Receiver::start(false, None);
     let server = setup("http", receiver.port).start();
     let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"ann"}]}]}"#;
@@ -161,21 +161,21 @@ fn json_is_traced_as_well() {
 }
 
 #[test]
-fn spans_that_wait_are_sent_when_the_service_ends() {
+fn queued_spans_are_sent_at_shutdown() {
     for protocol in ["http", "grpc"] {
         let receiver = Receiver::start(protocol == "grpc", None);
         let mut server = setup(protocol, receiver.port).env("OTEL_BSP_SCHEDULE_DELAY", "3600000").start();
         for _ in 0..5 {
             ask(&server, &request("d", &[&[("user", "ann")]]), &[]);
         }
-        assert_eq!(receiver.spans().len(), 0, "they wait for more");
+        assert_eq!(receiver.spans().len(), 0, "they are queued");
         assert!(server.process.stop().success());
         assert_eq!(receiver.spans().len(), 5, "{}", server.process.log());
     }
 }
 
 #[test]
-fn off_nothing_is_sent_and_nothing_is_counted() {
+fn sends_and_counts_nothing_when_disabled() {
     let receiver = Receiver::start(false, None);
     let server = setup("http", receiver.port).env("TRACING_ENABLED", "false").start();
     let sampled = [("b3", "1")];
@@ -186,7 +186,7 @@ fn off_nothing_is_sent_and_nothing_is_counted() {
 }
 
 #[test]
-fn many_spans_go_in_batches_and_none_is_lost() {
+fn many_spans_are_sent_in_batches_without_loss() {
     let receiver = Receiver::start(true, None);
     let server = setup("grpc", receiver.port)
         .env("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "50")
@@ -201,11 +201,11 @@ fn many_spans_go_in_batches_and_none_is_lost() {
     });
     let spans = receiver.wait_for(1000);
     let ids: std::collections::BTreeSet<_> = spans.iter().map(|span| span.id.clone()).collect();
-    assert_eq!((spans.len(), ids.len()), (1000, 1000), "each once");
+    assert_eq!((spans.len(), ids.len()), (1000, 1000), "each span arrives once");
     assert!(receiver.exports().iter().all(|export| export.spans.len() <= 50));
 }
 
-/// How long a hundred answers took, each on the same connection; the longest of them.
+/// The longest response time of a hundred requests on one connection.
 fn longest_of_a_hundred(server: &Server) -> Duration {
     let question = framed(&request("d", &[&[("user", "ann")]]));
     alone(async {

@@ -203,10 +203,10 @@ fn values_files() -> Vec<String> {
     files_below(&format!("{CHART}/ci"), &["yaml"])
 }
 
-/// The objects that the chart becomes, or the error.
+/// The rendered objects of the chart, or the error.
 fn rendered(arguments: &[&str]) -> Result<String, String> {
     let mut command = helm();
-    // `go install` builds a helm that takes any Kubernetes for 1.20.
+    // A helm built by `go install` assumes Kubernetes 1.20.
     command.args(["template", "edge", CHART, "--namespace", "ratelimit", "--kube-version", "1.33.0"]);
     let result = command.args(arguments).current_dir(root()).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();

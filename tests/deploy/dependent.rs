@@ -1,4 +1,4 @@
-//! A service that counts in memcached and exports spans to a collector, and the loss of either.
+//! A service with memcached and a trace collector, and the loss of either.
 
 use crate::support::{
     client::request,
@@ -9,10 +9,10 @@ use crate::support::{
 
 use super::read;
 
-/// So many spans wait for the collector, and as many are sent at a time.
+/// The size of the queue and of a batch of spans.
 const ROOM: usize = 5;
 
-/// It, and what it depends on.
+/// The service and its dependencies.
 pub(super) struct Dependent {
     pub(super) server: Server,
     memcached: Memcached,
@@ -20,7 +20,7 @@ pub(super) struct Dependent {
 }
 
 impl Dependent {
-    /// Starts one with which all is well: its calls are counted, and exported.
+    /// Starts a healthy service: its calls are counted and exported.
     pub(super) fn start() -> Self {
         let memcached = Memcached::single();
         let collector = Receiver::start(false, None);
@@ -38,7 +38,7 @@ impl Dependent {
         dependent
     }
 
-    /// Its collector ends, and more spans are made than may wait for it.
+    /// Stops the collector, and makes more spans than the queue holds.
     pub(super) fn lose_the_collector(&mut self) {
         self.collector = None;
         for _ in 0..4 * ROOM {

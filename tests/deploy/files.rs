@@ -1,4 +1,4 @@
-//! Each file of `deploy/`, held against the tool made for its kind, and against the others.
+//! The files of `deploy/`, checked by their tools and against each other.
 
 use std::{collections::BTreeSet, fs, process::Command};
 
@@ -12,12 +12,12 @@ use super::{ISTIO, documents, files_below, kustomized, object, output, read, roo
 const APPLIED: [&str; 2] = ["deploy/kubernetes", "deploy/kubernetes/example"];
 
 #[test]
-fn the_dockerfile_is_as_hadolint_wants_it() {
+fn hadolint_accepts_the_dockerfile() {
     output(tool("hadolint").arg("deploy/Dockerfile"));
 }
 
 #[test]
-fn compose_takes_its_file_and_what_it_mounts_is_there() {
+fn compose_accepts_its_file_and_its_mounts_exist() {
     let text =
         output(tool("docker-compose").args(["-f", "deploy/compose.yaml", "config", "--format", "json"]));
     let composed: Value = serde_json::from_str(&text).unwrap();
@@ -30,7 +30,7 @@ fn compose_takes_its_file_and_what_it_mounts_is_there() {
 }
 
 #[test]
-fn kubernetes_takes_the_objects() {
+fn the_objects_are_valid_for_kubernetes() {
     for directory in APPLIED {
         validate(&output(tool("kubectl").args(["kustomize", directory])));
     }
@@ -71,7 +71,7 @@ fn components_are_opt_in() {
 }
 
 #[test]
-fn what_belongs_to_the_deployment_finds_its_pods_and_ports() {
+fn selectors_and_ports_match_the_deployment() {
     let objects = kustomized("deploy/kubernetes/example");
     let pod = &object(&objects, "Deployment")["spec"]["template"];
     let labels = &pod["metadata"]["labels"];
@@ -98,7 +98,7 @@ fn what_belongs_to_the_deployment_finds_its_pods_and_ports() {
 }
 
 #[test]
-fn a_pod_is_given_longer_to_end_than_the_service_takes() {
+fn a_pod_has_longer_to_stop_than_the_service_takes() {
     let objects = kustomized("deploy/kubernetes");
     let pod = &object(&objects, "Deployment")["spec"]["template"]["spec"];
     let seconds = |name: &str| {
@@ -140,7 +140,7 @@ fn only_the_image_differs(before: &[Value], mut after: Vec<Value>) {
 }
 
 #[test]
-fn envoy_accepts_what_the_envoyfilter_adds() {
+fn envoy_accepts_the_envoyfilter() {
     let filters = documents(&read("deploy/istio/envoyfilter.yaml"));
     let value = |index: usize| filters[index].pointer("/spec/configPatches/0/patch/value").unwrap().clone();
     let mut config = documents(&read("deploy/envoy.yaml")).remove(0);
@@ -187,7 +187,7 @@ fn compose_publishes_the_ports_of_the_service() {
 }
 
 #[test]
-fn envoy_takes_every_configuration_of_it() {
+fn envoy_accepts_every_configuration() {
     let configurations: Vec<_> = files_below("deploy", &["yaml"])
         .into_iter()
         .filter(|path| read(path).contains("static_resources:"))

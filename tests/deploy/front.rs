@@ -1,4 +1,4 @@
-//! The Envoy of `deploy/envoy.yaml`, and a load that comes through it.
+//! The Envoy of `deploy/envoy.yaml`, and a load through it.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use crate::support::{envoy::binary, eventually, holds, http, ports::free_port, p
 
 use super::read;
 
-/// That Envoy, on ports of its own.
+/// That Envoy, on its own ports.
 pub(super) struct Front {
     listener: u16,
     process: Process,
@@ -51,7 +51,7 @@ impl Front {
         http::send(self.listener, "GET", "/", headers, b"")
     }
 
-    /// Asks for two clients in turn, until it is over; what becomes of a request is seen in Prometheus.
+    /// Sends requests of two clients in turn until it is stopped. Prometheus shows the outcomes.
     pub(super) fn ask_until(&self, over: &AtomicBool) {
         for client in ["alice", "partner"].iter().cycle() {
             if over.load(Ordering::Relaxed) {
@@ -63,7 +63,7 @@ impl Front {
     }
 }
 
-/// The text with every `from` replaced, of which there has to be one.
+/// The text with every `from` replaced; there must be one.
 fn replaced(text: &str, from: &str, to: &str) -> String {
     assert!(text.contains(from), "no {from:?} in the configuration");
     text.replace(from, to)

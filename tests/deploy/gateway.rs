@@ -1,5 +1,5 @@
-//! Envoy Gateway's rate limit service as a pod, with everything around it that it is wired to: a control plane over
-//! mTLS that comes later, certificates that are rotated, an Envoy that shows one and trusts theirs, and Redis.
+//! Envoy Gateway's rate limit service as a pod, with its dependencies: a control plane over mTLS that starts later,
+//! rotated certificates, an Envoy with a client certificate, and Redis.
 
 use std::{fs, path::Path, process::Command};
 
@@ -16,13 +16,13 @@ use super::{
     read, root, tool,
 };
 
-/// What Envoy Gateway deploys.
+/// The objects that Envoy Gateway deploys.
 const MADE: &str = "tests/deploy/envoy-gateway.yaml";
 /// A configuration of Envoy Gateway with settings of its user.
 const CONFIGURED: &str = "tests/deploy/envoy-gateway-config.yaml";
 
 #[test]
-fn envoy_gateways_pod_is_asked_over_tls_by_rules_of_its_control_plane_while_certificates_rotate() {
+fn envoy_gateways_pod_serves_tls_with_rules_of_its_control_plane_while_certificates_rotate() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("envoy.json"), envoy().to_string()).unwrap();
     let mut objects = documents(&read(MADE));
@@ -37,12 +37,12 @@ fn envoy_gateways_pod_is_asked_over_tls_by_rules_of_its_control_plane_while_cert
     let around = [dir.path(), &python(), Path::new(SCRIPT), &binary()].map(|path| path.display().to_string());
     let seen = run(&Pod::of(&objects, &format!(". tests/deploy/gateway.sh {}", around.join(" "))));
     for part in [
-        // Healthy without a control plane, and then with rules from it.
+        // Healthy without a control plane, then with its rules.
         "no rate limit configuration loaded",
         "ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"client_id\"} ",
-        // The names of PROMETHEUS_MAPPER_YAML are not there, and are not needed.
+        // The file of PROMETHEUS_MAPPER_YAML does not exist, which is accepted.
         "/etc/statsd-exporter/conf.yaml",
-        // Each was refused in the end: by the first rules, by the next on a connection of before, and on a new one.
+        // Each was over its limit: of the first rules, of the next ones on an old connection, and on a new one.
         "shop_client_id_alice_",
         "shop_client_id_bob_",
         "shop_client_id_carol_",
@@ -72,8 +72,8 @@ fn the_envoy_gateway_patch_changes_only_the_image() {
     assert_eq!(values, json!({"global": {"images": {"ratelimit": {"image": image}}}}));
 }
 
-/// The Envoy of `deploy/envoy.yaml`, which asks as one of Envoy Gateway does: it trusts the authority, whatever the
-/// name, and shows a certificate without being asked for one.
+/// The Envoy of `deploy/envoy.yaml` with the TLS of Envoy Gateway: it trusts the authority with any name, and has a client
+/// certificate.
 fn envoy() -> Value {
     // A busy test machine may miss the 20 ms.
     let text = read("deploy/envoy.yaml").replace("timeout: 0.02s", "timeout: 5s");
@@ -96,9 +96,9 @@ fn envoy() -> Value {
     config
 }
 
-/// What the control plane publishes: so many requests for every client.
+/// The published rules: this many requests for every client.
 fn published(version: &str, requests: u32) -> Value {
-    // A window of a year hardly ever ends while a test runs.
+    // A window of a year rarely ends during a test.
     let rate_limit = json!({"unit": "YEAR", "requests_per_unit": requests});
     let descriptors = json!([{"key": "client_id", "rate_limit": rate_limit}]);
     let config = json!({"name": "shop", "domain": "shop", "descriptors": descriptors});

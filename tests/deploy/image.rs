@@ -1,7 +1,7 @@
-//! The image of `deploy/Dockerfile`, without an engine: what it copies, what it runs, and what is in it.
+//! The image of `deploy/Dockerfile`, without a container engine: its copied files, commands and content.
 //!
-//! Compiling anew would take minutes, so the one step that does takes the program under test instead, and the
-//! compiler's own list of its sources is held against what is copied. The workflow on the forge builds it all.
+//! Compiling would take minutes, so that step copies the program under test instead, and the compiler's list of sources
+//! is compared with the copied files. The release workflow builds the complete image.
 
 use std::{
     collections::BTreeSet,
@@ -17,11 +17,11 @@ use crate::support::server::BINARY;
 use super::{output, read};
 
 const DOCKERFILE: &str = "deploy/Dockerfile";
-/// What the steps that compile have in them.
+/// Words of the steps that compile.
 const COMPILES: &str = "cargo build --locked --profile dist";
 
 #[test]
-fn everything_that_is_compiled_is_copied_and_let_through() {
+fn every_compiled_file_is_copied_and_not_ignored() {
     let copied = copied();
     let sources = sources();
     assert!(
@@ -38,7 +38,7 @@ fn everything_that_is_compiled_is_copied_and_let_through() {
     }
 }
 
-/// What the compiler read to make the library, and what the build script says that it reads.
+/// The files that the compiler read, and those that the build script declares.
 fn sources() -> BTreeSet<String> {
     let mut sources = BTreeSet::new();
     let executable = env::current_exe().unwrap();
@@ -53,7 +53,7 @@ fn sources() -> BTreeSet<String> {
         let read = said.lines().filter_map(|line| line.split_once("rerun-if-changed="));
         sources.extend(read.map(|(_, path)| path.to_owned()));
     }
-    // What the build script made itself is in the target directory. An image gets its commit by an argument.
+    // Generated files are in the target directory. An image gets its commit by an argument.
     sources.into_iter().filter(|path| !path.starts_with('/') && !path.starts_with(".git/")).collect()
 }
 
@@ -65,10 +65,10 @@ fn of_tollgate(directory: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 #[test]
-fn cargo_takes_the_manifest_among_what_is_copied() {
+fn cargo_accepts_the_manifest_among_the_copied_files() {
     let dir = tempfile::tempdir().unwrap();
     copy_into(dir.path());
-    // The command that reads all of a manifest as compiling would, and stops short of it.
+    // This command reads a manifest as compiling does.
     let version = output(Command::new("rustc").arg("-vV"));
     let host = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
     let mut fetch = Command::new("cargo");
@@ -76,7 +76,7 @@ fn cargo_takes_the_manifest_among_what_is_copied() {
     output(fetch.arg(dir.path().join("Cargo.toml")));
 }
 
-/// What the image has as its root: the libraries that its base brings along, and what is copied onto it.
+/// The root of the image: the libraries of its base, and the copied files.
 pub(super) fn image() -> TempDir {
     let dir = tempfile::Builder::new().prefix("tollgate-image-").tempdir().unwrap();
     let (build, out, image) = (dir.path().join("build"), dir.path().join("out"), dir.path().join("root"));
@@ -142,7 +142,7 @@ pub(super) fn user() -> String {
     instructions("USER").concat()
 }
 
-/// What stands behind each instruction of a name.
+/// The arguments of each instruction of a name.
 fn instructions(name: &str) -> Vec<String> {
     let file = read(DOCKERFILE);
     let found = file.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

@@ -1,5 +1,5 @@
-//! The page about moving from the Go service: its commands are typed as they stand, with a service on the usual
-//! ports in the part of the Go one.
+//! The migration page: its commands are run unchanged, with a service on the usual ports in the role of the Go
+//! service.
 
 use std::{
     fs,
@@ -14,11 +14,11 @@ use super::{output, read, root};
 const PAGE: &str = "docs/migration.md";
 
 #[test]
-fn the_commands_of_the_page_do_what_it_says() {
-    // Counters begin anew when an hour ends, so all is typed again then.
+fn the_commands_of_the_page_have_the_documented_results() {
+    // Counters restart at the full hour, so the commands are run again then.
     let said = loop {
         let begun = hour();
-        let said = type_all();
+        let said = run_all();
         if hour() == begun {
             break said;
         }
@@ -29,13 +29,13 @@ fn the_commands_of_the_page_do_what_it_says() {
     assert_eq!(said.matches("shop_client_id_migration_").count(), 1, "one key: {said}");
 }
 
-/// Types all commands of the page but those that need an engine for images, and gives what they print.
-fn type_all() -> String {
+/// Runs the commands of the page, except those that need a container engine, and returns their output.
+fn run_all() -> String {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("rules")).unwrap();
     fs::write(dir.path().join("rules/shop.yaml"), blocks("yaml rules/shop.yaml").concat()).unwrap();
     let typed: String = blocks("sh").into_iter().filter(|block| !block.starts_with("docker ")).collect();
-    // With numbers for jobs, as in the shell of whoever types.
+    // With job control, as in an interactive shell.
     fs::write(dir.path().join("typed"), format!("set -em\n{typed}\nwait %1\n")).unwrap();
     output(Command::new(root().join("tests/deploy/typed.sh")).arg(BINARY).arg(dir.path()))
 }
@@ -44,7 +44,7 @@ fn hour() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 3600
 }
 
-/// The fenced blocks of the page that have this behind their fence.
+/// The fenced blocks of the page with this info string.
 fn blocks(info: &str) -> Vec<String> {
     let page = read(PAGE);
     let found = page.split("\n```").skip(1).step_by(2);

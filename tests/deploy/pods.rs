@@ -1,6 +1,5 @@
-//! The deployments' own environments, taken literally: the image's root, read-only, as its user, with the rules
-//! and certificates where they are mounted, the names and ports as they stand, and a Redis, all in a network of
-//! their own. That of Envoy Gateway, around which there is more, is in `gateway`.
+//! The deployments, run literally: the root of the image, read-only, with its user, mounted rules and certificates, the
+//! same names and ports, and a Redis, in a network namespace. `gateway` has the deployment of Envoy Gateway.
 
 use std::{
     fs,
@@ -13,14 +12,14 @@ use serde_json::{Value, json};
 
 use super::{ISTIO, documents, image, kustomized, object, output, read, root};
 
-/// What is to be started, as a deployment says.
+/// A pod of a deployment.
 pub(super) struct Pod {
     command: Vec<String>,
     env: Vec<String>,
     volumes: Vec<Volume>,
-    /// Ports and paths that are asked whether it is well.
+    /// Ports and paths of the probes.
     probes: Vec<String>,
-    /// What is done with it while it runs, in the words of `pod.sh`.
+    /// The actions of `pod.sh` while it runs.
     asks: String,
 }
 
@@ -53,7 +52,7 @@ fn the_service_of_compose_runs() {
     let volume = service["volumes"][0].as_str().unwrap();
     let [source, mounted_at, "ro"] = volume.split(':').collect::<Vec<_>>()[..] else { panic!("{volume}") };
     let seen = run(&Pod {
-        // As the example of the Go service has it, though the image starts with the same anyway.
+        // As in the example of the Go service, and the default of the image.
         command: [image::entry_point(), vec!["/bin/ratelimit".to_owned()]].concat(),
         env: env.map(|(name, value)| format!("{name}={}", value.as_str().unwrap())).collect(),
         volumes: vec![Volume {
@@ -96,7 +95,7 @@ impl Pod {
     }
 }
 
-/// The files of a volume: those of the object that it names, or none where that may be missing and is.
+/// The files of a volume; none if its object is optional and missing.
 fn files(objects: &[Value], volume: &Value) -> Vec<(String, String)> {
     let (kind, name, field) = match volume.get("secret") {
         Some(secret) => ("Secret", &secret["secretName"], "stringData"),
@@ -108,7 +107,7 @@ fn files(objects: &[Value], volume: &Value) -> Vec<(String, String)> {
     data.map(|(name, text)| (name.clone(), text.as_str().unwrap().to_owned())).collect()
 }
 
-/// A variable with its value; one from a Secret that may be missing is missing.
+/// A variable with its value; `None` for one from an optional Secret.
 fn variable(variable: &Value) -> Option<String> {
     if let Some(value) = variable["value"].as_str() {
         return Some(format!("{}={value}", variable["name"].as_str()?));
@@ -117,7 +116,7 @@ fn variable(variable: &Value) -> Option<String> {
     None
 }
 
-/// `port/path` of each probe; where there is none, that of the Go service's.
+/// `port/path` of each probe, by default that of the Go service.
 fn probes(container: &Value) -> Vec<String> {
     let number = |port: &Value| {
         let named = container["ports"].as_array().unwrap().iter().find(|own| &own["name"] == port);
@@ -132,10 +131,10 @@ fn probes(container: &Value) -> Vec<String> {
     if found.is_empty() { vec!["8080/healthcheck".to_owned()] } else { found }
 }
 
-/// The names by which a pod finds what it asks, all on its own address.
+/// The host names that a pod uses, all on its own address.
 const HOSTS: &str = "127.0.0.1 localhost redis redis.redis-system.svc.cluster.local envoy-gateway\n";
 
-/// Starts the pod, does with it what is to be done, ends it, and gives what was seen: the keys in Redis among it.
+/// Runs the pod with its actions, and returns the output, which includes the keys in Redis.
 pub(super) fn run(pod: &Pod) -> String {
     let image = image::image();
     let root = image.path().join("root");
@@ -151,7 +150,7 @@ pub(super) fn run(pod: &Pod) -> String {
     output(command.args(&pod.env))
 }
 
-/// Lays files down as a ConfigMap or a Secret is mounted: behind two symlinks.
+/// Writes files as in a mounted ConfigMap or Secret: behind two symlinks.
 fn mount(files: &[(String, String)], directory: &Path) {
     let data = directory.join("..2026_01_02_03_04_05.678");
     fs::create_dir_all(&data).unwrap();
@@ -162,7 +161,7 @@ fn mount(files: &[(String, String)], directory: &Path) {
     }
 }
 
-/// The files of a directory, with what is in them.
+/// The files of a directory with their content.
 fn directory(path: &Path) -> Vec<(String, String)> {
     let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
     entries

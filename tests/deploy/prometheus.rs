@@ -15,7 +15,7 @@ pub(super) struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts one that scrapes the ports of these jobs and evaluates these rules.
+    /// Starts a Prometheus that scrapes the ports of these jobs and evaluates these rules.
     pub(super) fn start(jobs: &[(&str, Vec<u16>)], rules: &str) -> Self {
         let dir = tempfile::Builder::new().prefix("tollgate-prometheus-").tempdir().unwrap();
         let scraped = |(job, ports): &(&str, Vec<u16>)| {
@@ -45,7 +45,7 @@ impl Prometheus {
         Self { port, process, _dir: dir }
     }
 
-    /// The samples that an expression has now, each with its labels and its value.
+    /// The current samples of an expression, with labels and value.
     pub(super) fn query(&self, expression: &str) -> Vec<(Value, f64)> {
         let form = [("content-type", "application/x-www-form-urlencoded")];
         let body = format!("query={}", encoded(expression));
@@ -57,7 +57,7 @@ impl Prometheus {
         samples.iter().map(|sample| (sample["metric"].clone(), value(sample))).collect()
     }
 
-    /// The alerts that fire, by their names, each with its annotations.
+    /// The firing alerts by name, with their annotations.
     pub(super) fn firing(&self) -> BTreeMap<String, Vec<Value>> {
         let mut firing = BTreeMap::<_, Vec<_>>::new();
         let answer = http::get(self.port, "/api/v1/alerts").json();
@@ -71,7 +71,7 @@ impl Prometheus {
     }
 }
 
-/// A value in a form.
+/// A form-encoded value.
 fn encoded(text: &str) -> String {
     text.bytes().fold(String::new(), |mut encoded, byte| {
         // Writing to a String cannot fail.

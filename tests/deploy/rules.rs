@@ -1,4 +1,4 @@
-//! The recording rules and alerts, checked by promtool, and the dashboard that shows what they record.
+//! The recording rules and alerts, checked by promtool, and the dashboard.
 
 use std::{collections::BTreeSet, env, fs, process::Command};
 
@@ -11,7 +11,7 @@ const TESTS: &str = "deploy/prometheus/tests.yaml";
 const FOR_THE_OPERATOR: &str = "deploy/kubernetes/components/monitoring/prometheusrule.yaml";
 
 #[test]
-fn promtool_takes_the_configuration_and_the_rules_and_their_tests_pass() {
+fn promtool_accepts_the_configuration_and_the_rules_and_their_tests_pass() {
     output(Command::new("promtool").args(["check", "config", "deploy/prometheus/prometheus.yaml"]));
     output(Command::new("promtool").args(["check", "rules", "--lint-fatal", RULES]));
     output(Command::new("promtool").args(["test", "rules", TESTS]));
@@ -30,7 +30,7 @@ fn every_alert_has_a_test_in_which_it_fires() {
 }
 
 #[test]
-fn the_operator_of_prometheus_is_given_the_same_rules() {
+fn the_prometheus_operator_has_the_same_rules() {
     let rules = read(RULES);
     let groups = &rules[rules.find("groups:").unwrap()..];
     let shown = read(FOR_THE_OPERATOR);
@@ -58,8 +58,7 @@ pub(super) fn alerts() -> BTreeSet<String> {
     rules.filter_map(|rule| Some(rule["alert"].as_str()?.to_owned())).collect()
 }
 
-/// What the dashboard asks of Prometheus, each with where it stands, as Grafana would ask it when everything
-/// is chosen.
+/// The queries of the dashboard with their panels, with every variable set to all.
 pub(super) fn dashboard_queries() -> Vec<(String, String)> {
     let dashboard: Value = serde_json::from_str(&read("deploy/grafana/dashboard.json")).unwrap();
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A service that speaks TLS and receives its rules from a control plane, and all that can go wrong with either.
+//! A service with TLS and a control plane, and the failures of either.
 
 use std::{
     io::Write as _,
@@ -15,7 +15,7 @@ use crate::support::{
     server::Server,
 };
 
-/// It, and what it depends on.
+/// The service and its dependencies.
 pub(super) struct Secured {
     pub(super) server: Server,
     control_plane: Option<ControlPlane>,
@@ -24,7 +24,7 @@ pub(super) struct Secured {
 }
 
 impl Secured {
-    /// Starts one with which all is well.
+    /// Starts a healthy service.
     pub(super) fn start() -> Self {
         let authority = Authority::new("the authority");
         let files = Files::new(&authority.server());
@@ -35,7 +35,7 @@ impl Secured {
         Self { server, control_plane: Some(control_plane), authority, files }
     }
 
-    /// Its certificate is replaced by one for three days.
+    /// Replaces the certificate by one that expires in three days.
     pub(super) fn serve_what_expires_soon(&self) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
         let end = date_time_ymd(1970, 1, 1) + now + Duration::from_secs(3 * 86_400);
@@ -43,12 +43,12 @@ impl Secured {
         self.files.put_pair("tls", &pair);
     }
 
-    /// Its key is replaced by that of another certificate.
+    /// Replaces the key by that of another certificate.
     pub(super) fn confuse_the_keys(&self) {
         self.files.put("tls.key", &self.authority.server().key);
     }
 
-    /// Its control plane sends what is no rules.
+    /// The control plane sends invalid rules.
     pub(super) fn publish_nonsense(&self) {
         let control_plane = self.control_plane.as_ref().expect("it is there");
         control_plane.publish("2", &[json!({"hex": "ff"})]);
@@ -58,7 +58,7 @@ impl Secured {
         self.control_plane = None;
     }
 
-    /// Somebody takes its port for another.
+    /// A client connects without TLS.
     pub(super) fn speak_no_tls(&self) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.server.ports.grpc)).unwrap();
         stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();

@@ -1,5 +1,5 @@
-//! All of it together: Envoy asks Tollgate, which counts in Redis, and Prometheus scrapes it. The cause of each
-//! alert is brought about, and the dashboard is asked for what there was to see.
+//! Envoy, Tollgate with Redis, and Prometheus together: the cause of each alert is injected, and every query of the
+//! dashboard must have data.
 
 use std::{
     collections::BTreeSet,
@@ -32,7 +32,7 @@ use super::{
     secured::Secured,
 };
 
-/// Rules with something to show in every panel: names made from requests, and shadow mode.
+/// Rules with data for every panel: names made from requests, and shadow mode.
 const NAMED: &str = "
 domain: named
 descriptors:
@@ -44,11 +44,11 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 1}
 ";
 
-/// These may fire at any time on a busy machine; when they must be silent is in promtool's tests.
+/// These may fire at any time on a busy machine; promtool's tests check when they are silent.
 const ABOUT_TIME: [&str; 2] = ["TollgateRedisSlow", "TollgateLatencyHigh"];
 
 #[test]
-fn each_alert_fires_when_its_cause_is_brought_about_and_every_query_of_the_dashboard_has_an_answer() {
+fn each_alert_fires_with_its_cause_and_every_query_of_the_dashboard_has_data() {
     let _clock = Clock::machine().enter();
     let redis = Redis::single();
     let way = Proxy::to(redis.port);
@@ -65,7 +65,7 @@ fn each_alert_fires_when_its_cause_is_brought_about_and_every_query_of_the_dashb
     let at_once: String = read(RULES).lines().map(at_once).collect();
     let jobs = [
         ("tollgate", vec![shared.ports.metrics, alone.ports.metrics]),
-        // They serve other rules, which is no difference between replicas.
+        // They have other rules, which is not a difference between replicas.
         ("secured", vec![secured.server.ports.metrics]),
         ("dependent", vec![dependent.server.ports.metrics]),
     ];
@@ -75,7 +75,7 @@ fn each_alert_fires_when_its_cause_is_brought_about_and_every_query_of_the_dashb
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| envoy.ask_until(&over));
-        // Also when a check below fails, so that the load ends and the failure is reported.
+        // Also if a check below fails, so that the load stops and the failure is reported.
         let _ends = Ends(&over);
 
         watch.sees_load();
@@ -109,7 +109,7 @@ fn setup() -> Setup {
     Setup::new().rules("shop.yaml", &read("deploy/kubernetes/rules/shop.yaml")).rules("named.yaml", NAMED)
 }
 
-/// A line of the rules, but for how long an alert waits.
+/// A line of the rules without the `for` of an alert.
 fn at_once(line: &str) -> String {
     match line.split_once("for: ") {
         Some((indent, _)) if indent.trim().is_empty() => format!("{indent}for: 0s\n"),
@@ -117,14 +117,14 @@ fn at_once(line: &str) -> String {
     }
 }
 
-/// What Prometheus has reported so far.
+/// The alerts of Prometheus so far.
 struct Watch<'a> {
     prometheus: &'a Prometheus,
     fired: BTreeSet<String>,
 }
 
 impl Watch<'_> {
-    /// Waits until what Envoy sends is seen.
+    /// Waits until the requests of Envoy are scraped.
     fn sees_load(&self) {
         eventually("the load is recorded", || {
             let rate = self
@@ -137,14 +137,14 @@ impl Watch<'_> {
         });
     }
 
-    /// Nothing fires but what a busy machine may bring about.
+    /// Only alerts that a busy machine may cause are firing.
     fn sees_that_all_is_well(&self) {
         let mut firing = self.prometheus.firing();
         firing.retain(|name, _| !ABOUT_TIME.contains(&name.as_str()));
         assert!(firing.is_empty(), "all is well, but for {firing:?}");
     }
 
-    /// Waits until every query of the dashboard has an answer.
+    /// Waits until every query of the dashboard has data.
     fn sees_every_panel(&self) {
         for (place, query) in dashboard_queries() {
             eventually(&format!("{place} of the dashboard shows something"), || {
@@ -154,7 +154,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Waits until these fire, none of which did before, with texts that have no gaps.
+    /// Waits until these alerts fire, none of which did before, with complete texts.
     fn expects(&mut self, names: &[&str]) {
         for name in names.iter().filter(|name| !ABOUT_TIME.contains(name)) {
             assert!(!self.fired.contains(*name), "{name} fired before its cause");
@@ -179,7 +179,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Redis is slow, then gone, and back.
+/// Redis is slow, then stopped, then back.
 fn lose_redis(way: &Proxy, watch: &mut Watch<'_>) {
     way.set(Way::Open(Duration::from_millis(30)));
     watch.expects(&["TollgateRedisSlow", "TollgateLatencyHigh"]);
@@ -188,7 +188,7 @@ fn lose_redis(way: &Proxy, watch: &mut Watch<'_>) {
     way.set(Way::CLEAR);
 }
 
-/// One request panics, to which a build with debug assertions can be brought.
+/// One request panics, which builds with debug assertions support.
 fn panic_once(server: &Server, watch: &mut Watch<'_>) {
     let points = server.dir().join("panics");
     fs::create_dir_all(&points).unwrap();
@@ -199,7 +199,7 @@ fn panic_once(server: &Server, watch: &mut Watch<'_>) {
     watch.expects(&["TollgatePanics"]);
 }
 
-/// One replica is given rules that are none, then others than those of its neighbour.
+/// One replica gets invalid rules, then other rules than its neighbour.
 fn serve_other_rules(server: &Server, watch: &mut Watch<'_>) {
     server.write("shop.yaml", "domain: shop\ndescriptors: [{value: no key}]\n");
     watch.expects(&["TollgateRulesRejected"]);
@@ -207,7 +207,7 @@ fn serve_other_rules(server: &Server, watch: &mut Watch<'_>) {
     watch.expects(&["TollgateRulesDiffer"]);
 }
 
-/// A small service is asked for more than it has room for.
+/// A small service exceeds its bounds.
 fn go_beyond_bounds(server: &Server, watch: &mut Watch<'_>) {
     fill_with_keys(server);
     watch.expects(&["TollgateStoreFull", "TollgateSeriesLimitReached"]);
@@ -215,7 +215,7 @@ fn go_beyond_bounds(server: &Server, watch: &mut Watch<'_>) {
     watch.expects(&["TollgateBoundsReached"]);
 }
 
-/// Nobody cares for certificates and the control plane.
+/// Certificates expire and the control plane fails.
 fn neglect(secured: &mut Secured, watch: &mut Watch<'_>) {
     secured.serve_what_expires_soon();
     watch.expects(&["TollgateCertificateExpiring"]);
@@ -227,7 +227,7 @@ fn neglect(secured: &mut Secured, watch: &mut Watch<'_>) {
     watch.expects(&["TollgateControlPlaneDisconnected"]);
 }
 
-/// The collector ends, then memcached.
+/// The collector stops, then memcached.
 fn take_away(dependent: &mut Dependent, watch: &mut Watch<'_>) {
     dependent.lose_the_collector();
     watch.expects(&["TollgateSpansDropped"]);
@@ -235,7 +235,7 @@ fn take_away(dependent: &mut Dependent, watch: &mut Watch<'_>) {
     watch.expects(&["TollgateMemcachedUnavailable"]);
 }
 
-/// More counters and names of series than there is room for.
+/// More counters and series than the bounds.
 fn fill_with_keys(server: &Server) {
     let client = server.client();
     for batch in 0..40 {
@@ -260,7 +260,7 @@ fn ask_too_much(server: &Server) {
     drop(connections);
 }
 
-/// What no alert is about: a domain without rules, and a limit in shadow mode.
+/// Data without an alert: a domain without rules, and a limit in shadow mode.
 fn show_the_rest(server: &Server) {
     for domain in ["misspelt", "named"] {
         let rehearsed = || vec![descriptor(&[("rehearsed", "yes")])];

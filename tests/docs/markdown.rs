@@ -1,4 +1,4 @@
-//! As much of Markdown as the project's pages use: fenced blocks, links, headings.
+//! The Markdown of the project's pages: fenced blocks, links, headings.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 pub(super) struct Block {
     /// The line of its fence, from 1.
     pub(super) line: usize,
-    /// The words behind the fence: the language, and what the page says of the block.
+    /// The info string: the language, and the purpose of the block.
     info: Vec<String>,
     pub(super) text: String,
 }
@@ -25,12 +25,12 @@ impl Block {
         self.info.iter().any(|word| word == "refused")
     }
 
-    /// The file that the block is to be saved as.
+    /// The file name of the block.
     pub(super) fn path(&self) -> Option<&str> {
         self.info.iter().map(String::as_str).find(|word| word.contains('/'))
     }
 
-    /// The commands of a console, each with what it prints.
+    /// The commands of a console with their output.
     pub(super) fn steps(&self) -> Vec<(String, String)> {
         let mut steps: Vec<(String, String)> = Vec::new();
         for line in self.text.lines() {
@@ -68,14 +68,14 @@ pub(super) fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// Where the links of a page lead.
+/// The targets of the links of a page.
 pub(super) fn links(page: &str) -> Vec<String> {
     let prose = prose(page);
     let targets = prose.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
     targets.map(|(target, _)| target.to_owned()).collect()
 }
 
-/// The anchors of a page's headings, as forges make them.
+/// The anchors of the headings, as forges make them.
 pub(super) fn slugs(page: &str) -> BTreeSet<String> {
     let prose = prose(page);
     let headings = prose.lines().filter(|line| line.starts_with('#'));

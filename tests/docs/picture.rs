@@ -1,4 +1,4 @@
-//! The picture of a terminal on the README, made from what the commands print: docs/terminal.svg.
+//! The picture of a terminal in the README, made from the output of commands: docs/terminal.svg.
 
 use std::{env, fmt::Write as _, fs, process::Command};
 
@@ -43,7 +43,7 @@ fn the_picture_of_a_terminal_shows_what_the_commands_print() {
     );
 }
 
-/// The commands with what they print, in colour.
+/// The commands with their output, in colour.
 fn session() -> String {
     let dir = tempfile::tempdir().unwrap();
     for (path, text) in [("rules/shop.yaml", MISTAKES), ("config/lesson.yaml", &read("config/lesson.yaml"))] {
@@ -67,7 +67,7 @@ fn session() -> String {
     session.trim_end().to_owned()
 }
 
-/// The picture without the moment at which it was made.
+/// The picture without times.
 fn without_moments(picture: &str) -> String {
     let is_digit = |character: char| character.is_ascii_digit();
     let mut parts = picture.split("resets in ");

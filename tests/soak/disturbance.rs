@@ -1,4 +1,4 @@
-//! What happens to the replicas beside the load: Redis fails, replicas restart, rules change, clients misbehave.
+//! Faults during the load: Redis fails, replicas restart, rules change, clients misbehave.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use crate::support::{
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// How long a fault lasts, and how long all is well before it and behind it.
+/// The duration of a fault, and of the pauses before and after it.
 const FAULT: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_secs(2);
 
@@ -56,7 +56,7 @@ fn during(way: &Proxy, fault: Way) {
     way.set(Way::CLEAR);
 }
 
-/// Ends a replica by SIGTERM, and starts it again on the same ports.
+/// Stops a replica by SIGTERM, and starts it again on the same ports.
 pub(super) fn restart(server: &mut Server, setup: &Setup) {
     server.process.signal("TERM");
     let ended = server.process.wait(PATIENCE).expect("a replica ends under load");
@@ -64,7 +64,7 @@ pub(super) fn restart(server: &mut Server, setup: &Setup) {
     *server = setup.clone().start();
 }
 
-/// Writes rules anew, good ones and bad ones in turn, until it is stopped. How often it did.
+/// Writes valid and invalid rules in turn until it is stopped, and returns the number of changes.
 pub(super) fn reload(directories: &[PathBuf], stop: &AtomicBool) -> usize {
     let mut count = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -74,7 +74,7 @@ pub(super) fn reload(directories: &[PathBuf], stop: &AtomicBool) -> usize {
             _ => RULES.to_owned(),
         };
         for directory in directories {
-            // A replica that is being restarted has taken its directory along.
+            // The directory of a stopped replica is gone.
             let _ = put(directory, &text);
         }
         count += 1;
@@ -89,7 +89,7 @@ fn put(directory: &Path, text: &str) -> std::io::Result<()> {
     fs::rename(part, directory.join("soak.yaml"))
 }
 
-/// Opens connections that do nothing well, and drops them after some seconds, until it is stopped. How many it opened.
+/// Opens misbehaving connections, and closes them after some seconds, until it is stopped. Returns their number.
 pub(super) fn pester(ports: &[Ports], stop: &AtomicBool) -> usize {
     let mut count = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -106,7 +106,7 @@ pub(super) fn pester(ports: &[Ports], stop: &AtomicBool) -> usize {
 
 fn opened(ports: Ports) -> Vec<TcpStream> {
     let head = [PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0]].concat();
-    // A message that claims 4 MiB on a stream that was never opened, and a frame of a kind that does not exist.
+    // A message of 4 MiB on a stream that is not open, and a frame of an unknown type.
     let nonsense = [&head[..], &[0, 64, 0, 0, 0, 0, 0, 0, 1], &[0, 0, 1, 255, 0, 0, 0, 0, 0, 0]].concat();
     let body = "POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: 4000000\r\n\r\n{";
     let page = "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n".repeat(20);
@@ -117,7 +117,7 @@ fn opened(ports: Ports) -> Vec<TcpStream> {
         (ports.grpc, &nonsense),
         (ports.http, b"GET / HTTP/1.1\r\n"),
         (ports.http, body.as_bytes()),
-        // It never reads the pages that it wants.
+        // It never reads the responses.
         (ports.metrics, page.as_bytes()),
     ];
     kinds
@@ -131,7 +131,7 @@ fn opened(ports: Ports) -> Vec<TcpStream> {
 fn open(port: u16, bytes: &[u8]) -> std::io::Result<TcpStream> {
     let mut stream = TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), Duration::from_secs(1))?;
     stream.set_write_timeout(Some(Duration::from_secs(1)))?;
-    // Whoever refuses it has the same right as whoever waits for the rest.
+    // The server may reset the connection or wait for the rest.
     let _ = stream.write_all(bytes);
     Ok(stream)
 }

@@ -1,4 +1,4 @@
-//! The load: a steady number of requests a second over connections that follow GOAWAY, and what became of each.
+//! The load: a constant rate of requests over connections that respect GOAWAY, and the outcome of each.
 
 use std::{
     collections::BTreeMap,
@@ -47,36 +47,36 @@ descriptors:
 
 const KEYS: [&str; 6] = ["hot", "new", "named", "detailed", "bucket", "log"];
 
-/// Requests of a client that may be unanswered. Beyond them it sends none: a machine without time for the load would
-/// only measure its own queue.
+/// The maximum number of outstanding requests of a client. Without it, an overloaded machine would measure its own
+/// queue.
 const OUTSTANDING: usize = 64;
 
-/// A request that took so long is an error of its own kind.
+/// The timeout of a request.
 const HANGS: Duration = Duration::from_secs(5);
 
-/// Requests that are sent until it is stopped.
+/// A running load.
 pub(super) struct Load {
     stop: Arc<AtomicBool>,
     workers: Vec<JoinHandle<Outcome>>,
 }
 
-/// What became of all requests.
+/// The outcomes of all requests.
 #[derive(Default)]
 pub(super) struct Outcome {
     pub(super) admitted: u64,
     pub(super) over_limit: u64,
-    /// Requests that found their connection closing, and were sent again on another: none is lost by it.
+    /// Requests that were retried on another connection because theirs was closing.
     pub(super) sent_again: u64,
     pub(super) connections: u64,
-    /// Requests that were due and not sent, because too many were unanswered.
+    /// Requests that were not sent because too many were outstanding.
     pub(super) left_out: u64,
     pub(super) errors: BTreeMap<String, u64>,
-    /// How many answers took so many microseconds, in steps of a twentieth.
+    /// A histogram of response times in microseconds, in steps of 5 %.
     times: BTreeMap<u32, u64>,
 }
 
 impl Load {
-    /// Clients of those that are `together` go on to the next when one is gone; those that are `alone` have their own.
+    /// Clients of the `together` replicas reconnect to the next one; clients of the `alone` ones do not.
     pub(super) fn start(together: &[Ports], alone: &[Ports], per_second: u32) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let ports = |replicas: &[Ports]| replicas.iter().map(|ports| ports.grpc).collect::<Vec<_>>();
@@ -103,7 +103,7 @@ impl Load {
 }
 
 impl Outcome {
-    /// The time within which this share of the answers came.
+    /// This quantile of the response times.
     pub(super) fn quantile(&self, share: f64) -> Duration {
         let all: u64 = self.times.values().sum();
         #[expect(
@@ -147,26 +147,26 @@ impl Outcome {
     }
 }
 
-/// What the clients of one group share.
+/// The shared state of a group of clients.
 struct Group {
     ports: Vec<u16>,
     stop: Arc<AtomicBool>,
     outcome: Mutex<Outcome>,
-    /// Numbers the values that nobody sent before.
+    /// Numbers new values.
     fresh: AtomicU64,
 }
 
-/// A client's connection, if it has one.
+/// The connection of a client, if it is open.
 struct Slot {
     group: Arc<Group>,
     current: Mutex<Option<Arc<Connection>>>,
-    /// Where it connects next, among the ports of its group.
+    /// The next port of its group.
     turn: AtomicUsize,
 }
 
 struct Connection {
     client: RawClient,
-    /// Whether anything was answered: what the system accepted for a service already gone was never taken by it.
+    /// Whether a response was received: the system may accept connections for a service that is gone.
     has_answered: AtomicBool,
 }
 
@@ -184,7 +184,7 @@ async fn all(ports: &[u16], clients: usize, per_second: f64, stop: &Arc<AtomicBo
 }
 
 impl Slot {
-    /// Sends requests evenly, whether the earlier ones were answered or not, until it is stopped; then waits for those.
+    /// Sends requests at a constant rate, without waiting for responses, until it is stopped; then waits for them.
     async fn run(self: Arc<Self>, per_second: f64) {
         let mut noise = Noise::new(self.turn.load(Ordering::Relaxed) as u64);
         let (start, mut requests) = (Instant::now(), JoinSet::new());
@@ -217,7 +217,7 @@ impl Slot {
         }
     }
 
-    /// Sends a request until a replica has taken it.
+    /// Sends a request until a replica accepts it.
     async fn answer(&self, body: Bytes) -> Result<Code, String> {
         loop {
             let connection = self.connected().await;
@@ -239,7 +239,7 @@ impl Slot {
         }
     }
 
-    /// The connection, made to the next replica that accepts one.
+    /// The connection, to the next replica that accepts one.
     async fn connected(&self) -> Arc<Connection> {
         loop {
             if let Some(connection) = &*self.current.lock().unwrap() {
@@ -253,7 +253,7 @@ impl Slot {
             };
             let connection = Arc::new(Connection { client, has_answered: AtomicBool::new(false) });
             let mut current = self.current.lock().unwrap();
-            // Another request may have made one meanwhile.
+            // Another request may have connected meanwhile.
             if current.is_none() {
                 *current = Some(connection);
                 self.group.outcome.lock().unwrap().connections += 1;
@@ -270,7 +270,7 @@ impl Slot {
 }
 
 impl Group {
-    /// One to three descriptors: of few values, and of values that nobody sent before.
+    /// One to three descriptors, with repeated and with new values.
     fn request(&self, noise: &mut Noise) -> RateLimitRequest {
         let descriptors: Vec<_> = (0..=noise.below(3))
             .map(|_| {

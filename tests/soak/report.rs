@@ -1,14 +1,14 @@
-//! What the soak measured, as the table of docs/security.md.
+//! The measurements of the soak test, as the table of docs/security.md.
 
 use std::fmt;
 
 use super::{REPLICAS, RESTARTED, load::Outcome};
 use crate::support::server::Server;
 
-/// Memory that may be more in the end: pages in which little is used any more.
+/// Allowed growth of memory: fragmented pages.
 const LEEWAY_KIB: u64 = 24 * 1024;
 
-/// What a replica holds at one time.
+/// The resources of a replica.
 pub(super) struct Sample {
     resident_kib: u64,
     files: usize,
@@ -17,7 +17,7 @@ pub(super) struct Sample {
     panics: f64,
 }
 
-/// All that was measured.
+/// All measurements.
 pub(super) struct Report {
     pub(super) minutes: f64,
     pub(super) rate: u32,
@@ -53,7 +53,7 @@ pub(super) fn connections(server: &Server) -> f64 {
 }
 
 impl Report {
-    /// Fails when something was lost or has leaked.
+    /// Fails if a request was lost or something leaked.
     pub(super) fn check(&self) {
         assert!(self.outcome.errors.is_empty(), "requests failed");
         for (index, (before, after)) in self.before.iter().zip(&self.after).enumerate() {

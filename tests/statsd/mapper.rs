@@ -1,4 +1,4 @@
-//! The page by the names of `PROMETHEUS_MAPPER_YAML`, read by Prometheus's own tool.
+//! Pages with `PROMETHEUS_MAPPER_YAML`, checked by promtool.
 
 use std::{
     env, fs,
@@ -31,7 +31,7 @@ mappings:
   action: drop
 ";
 
-/// A service with this mapper's file.
+/// A service with this mapper file.
 pub(super) fn with_mapper(text: &str) -> (tempfile::TempDir, Setup) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mapper.yaml");
@@ -44,7 +44,7 @@ fn page(server: &Server) -> String {
     http::get(server.ports.metrics, "/metrics").text()
 }
 
-/// What `promtool check metrics` complains of. It must at least be able to read the page.
+/// The warnings of `promtool check metrics`, which must be able to parse the page.
 fn complaints(page: &str) -> Vec<String> {
     let promtool = env::var("PROMTOOL_BIN").unwrap_or_else(|_| "promtool".to_owned());
     let mut child = Command::new(&promtool)
@@ -56,14 +56,14 @@ fn complaints(page: &str) -> Vec<String> {
         .unwrap_or_else(|error| panic!("{promtool} cannot be started ({error}); tests/run fetches it"));
     child.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    // It ends with 3 when it could read everything and would have named some of it otherwise.
-    assert!(matches!(output.status.code(), Some(0 | 3)), "{}: {said}\n{page}", output.status);
-    said.lines().map(ToOwned::to_owned).collect()
+    let warnings = String::from_utf8(output.stderr).unwrap();
+    // Exit code 3 is a valid page with warnings about names.
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{}: {warnings}\n{page}", output.status);
+    warnings.lines().map(ToOwned::to_owned).collect()
 }
 
 #[test]
-fn a_page_is_fit_for_prometheus_with_a_mapper_and_without() {
+fn promtool_accepts_pages_with_and_without_a_mapper() {
     let server = Server::start(RULES);
     ask(&server);
     let of_go = |line: &String| line.starts_with("ratelimit_");
@@ -75,7 +75,7 @@ fn a_page_is_fit_for_prometheus_with_a_mapper_and_without() {
     ask(&server);
     let page = page(&server);
     let unfit: Vec<_> = complaints(&page).into_iter().filter(|line| !of_go(line)).collect();
-    // A unit that is no base unit is what this file asks for.
+    // This file sets a unit that is not a base unit.
     assert!(unfit.iter().all(|line| line.contains("rl_response_milliseconds")), "{unfit:#?}");
     for line in [
         r#"rl_total_hits_total{domain="d",rule="k_v"} 5"#,
@@ -98,7 +98,7 @@ fn a_page_is_fit_for_prometheus_with_a_mapper_and_without() {
 }
 
 #[test]
-fn a_missing_file_changes_nothing_but_the_log() {
+fn a_missing_file_is_logged_and_ignored() {
     let server =
         Setup::new().rules("d.yaml", RULES).env("PROMETHEUS_MAPPER_YAML", "/nowhere/conf.yaml").start();
     ask(&server);

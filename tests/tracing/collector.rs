@@ -1,4 +1,4 @@
-//! Collectors that are gone, slow, or do not want what they are sent, and TLS on the way to them.
+//! Collectors that are unreachable, slow or reject spans, and TLS to them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use crate::support::{
     server::{Server, Setup},
 };
 
-/// Waits until so many spans were dropped for this reason.
+/// Waits until this many spans were dropped for this reason.
 fn wait_for_dropped(server: &Server, reason: &str, count: f64) {
     eventually("spans are dropped", || {
         let dropped = server.metrics()[&format!("tollgate_spans_dropped_total{{reason=\"{reason}\"}}")];
@@ -31,24 +31,24 @@ fn wait_for_dropped(server: &Server, reason: &str, count: f64) {
     });
 }
 
-/// No request of a hundred waits for the collector, in one attempt of several: the machine may be busy.
-fn slows_nobody(server: &Server) {
+/// None of a hundred requests waits for the collector, in one attempt of several: the machine may be busy.
+fn delays_no_request(server: &Server) {
     at_best_within("the longest of a hundred", Duration::from_millis(500), 5, || {
         longest_of_a_hundred(server)
     });
 }
 
 #[test]
-fn a_collector_that_is_gone_costs_spans_and_nothing_else() {
+fn an_unreachable_collector_costs_spans_alone() {
     let port = free_port();
     let server = setup("http", port).env("OTEL_BSP_MAX_QUEUE_SIZE", "10").start();
-    slows_nobody(&server);
+    delays_no_request(&server);
     wait_for_dropped(&server, "queue_full", 50.0);
     server.wait_for_log(&[&format!("http://127.0.0.1:{port}"), "refused"]);
-    let complaints = server.process.log().matches("tracing:").count();
-    assert!(complaints <= 2, "it is not said all the time: {}", server.process.log());
+    let warnings = server.process.log().matches("tracing:").count();
+    assert!(warnings <= 2, "{}", server.process.log());
 
-    // What was kept is sent when the collector is there.
+    // The queued spans are sent once the collector is reachable.
     let receiver = Receiver::on(port, false, None);
     receiver.wait_for(10);
     let before = receiver.spans().len();
@@ -57,12 +57,12 @@ fn a_collector_that_is_gone_costs_spans_and_nothing_else() {
 }
 
 #[test]
-fn a_silent_collector_slows_nobody_and_holds_the_end_for_seconds_only() {
+fn a_silent_collector_delays_no_request_and_shutdown_by_seconds() {
     for protocol in ["http", "grpc"] {
         let receiver = Receiver::start(protocol == "grpc", None);
         receiver.set(Manner::Silent);
         let mut server = setup(protocol, receiver.port).start();
-        slows_nobody(&server);
+        delays_no_request(&server);
         server.process.signal("TERM");
         let ended = server.process.wait(Duration::from_secs(9));
         assert!(ended.is_some_and(|status| status.success()), "{}", server.process.log());
@@ -71,7 +71,7 @@ fn a_silent_collector_slows_nobody_and_holds_the_end_for_seconds_only() {
 }
 
 #[test]
-fn what_is_late_is_sent_again() {
+fn retries_after_a_timeout() {
     let receiver = Receiver::start(false, None);
     receiver.set(Manner::Silent);
     let server = setup("http", receiver.port).env("OTEL_EXPORTER_OTLP_TIMEOUT", "100").start();
@@ -82,17 +82,17 @@ fn what_is_late_is_sent_again() {
 }
 
 #[test]
-fn what_the_collector_wants_later_is_sent_again_and_what_it_never_wants_is_not() {
-    for (protocol, later, never) in [("http", 503, 400), ("grpc", 14, 3)] {
+fn retries_retryable_errors_alone() {
+    for (protocol, retryable, permanent) in [("http", 503, 400), ("grpc", 14, 3)] {
         let receiver = Receiver::start(protocol == "grpc", None);
-        receiver.set(Manner::Answers(later));
+        receiver.set(Manner::Answers(retryable));
         let server = setup(protocol, receiver.port).start();
         ask(&server, &request("d", &[&[("user", "ann")]]), &[]);
-        server.wait_for_log(&[&format!("{later}")]);
+        server.wait_for_log(&[&format!("{retryable}")]);
         receiver.set(Manner::Takes);
         receiver.wait_for(1);
 
-        receiver.set(Manner::Answers(never));
+        receiver.set(Manner::Answers(permanent));
         ask(&server, &request("d", &[&[("user", "ann")]]), &[]);
         wait_for_dropped(&server, "refused", 1.0);
         assert_eq!(server.metrics().get("tollgate_spans_exported_total"), Some(&1.0));
@@ -100,7 +100,7 @@ fn what_the_collector_wants_later_is_sent_again_and_what_it_never_wants_is_not()
 }
 
 #[test]
-fn what_is_left_out_of_a_batch_is_counted() {
+fn counts_the_rejected_spans_of_a_batch() {
     let receiver = Receiver::start(true, None);
     receiver.set(Manner::LeavesOut(1));
     let server = setup("grpc", receiver.port).start();
@@ -110,7 +110,7 @@ fn what_is_left_out_of_a_batch_is_counted() {
 }
 
 #[test]
-fn spans_go_over_tls_with_a_certificate_of_ours() {
+fn sends_spans_over_tls_with_a_client_certificate() {
     let certificates = Certificates::made_out_to("127.0.0.1");
     let path = |name: &str| certificates.path(name).display().to_string();
     for protocol in ["http", "grpc"] {
@@ -120,15 +120,15 @@ fn spans_go_over_tls_with_a_certificate_of_ours() {
                 .env("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("https://127.0.0.1:{}", receiver.port))
                 .env("OTEL_EXPORTER_OTLP_CERTIFICATE", &path("ca.pem"))
         };
-        let stranger = with_tls(setup(protocol, receiver.port)).start();
-        ask(&stranger, &request("d", &[&[("user", "ann")]]), &[]);
-        stranger.wait_for_log(&["tracing:"]);
+        let anonymous = with_tls(setup(protocol, receiver.port)).start();
+        ask(&anonymous, &request("d", &[&[("user", "ann")]]), &[]);
+        anonymous.wait_for_log(&["tracing:"]);
         let server = with_tls(setup(protocol, receiver.port))
             .env("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &path("client.pem"))
             .env("OTEL_EXPORTER_OTLP_CLIENT_KEY", &path("client.key"))
             .start();
         ask(&server, &request("d", &[&[("user", "ann")]]), &[]);
-        assert_eq!(receiver.wait_for(1).len(), 1, "the stranger's did not come");
+        assert_eq!(receiver.wait_for(1).len(), 1, "none without a client certificate");
     }
 }
 
@@ -149,7 +149,7 @@ fn reports_missing_files_at_start() {
     }
 }
 
-/// What a collector shows, and asks of its clients.
+/// TLS of a collector that requires client certificates.
 fn acceptor(certificates: &Certificates, protocol: &str) -> TlsAcceptor {
     let chain = |name| {
         let found = CertificateDer::pem_file_iter(certificates.path(name)).unwrap();

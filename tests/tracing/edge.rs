@@ -1,5 +1,4 @@
-//! The parent of a span: the headers that callers send, a real Envoy among them, and who decides whether a
-//! call is traced.
+//! The parent of a span and the sampling decision, from the headers of callers and of a real Envoy.
 
 use http::HeaderMap;
 use serde_json::json;
@@ -26,7 +25,7 @@ fn bytes(hex: &str) -> Vec<u8> {
 #[test]
 fn a_span_is_the_callers_child() {
     let receiver = Receiver::start(false, None);
-    // Where the caller does not say, nothing is traced.
+    // Without a decision of the caller, nothing is sampled.
     let server = setup("http", receiver.port).env("TRACING_SAMPLING_RATE", "0").start();
     let (w3c, b3) = (format!("00-{TRACE}-{SPAN}-01"), format!("{TRACE}-{SPAN}-1"));
     let ways: [&[(&'static str, &str)]; 3] = [
@@ -38,13 +37,13 @@ fn a_span_is_the_callers_child() {
         ask(&server, &request("d", &[&[("user", "ann")]]), headers);
         let span = receiver.wait_for(at + 1)[at].clone();
         assert_eq!((span.trace, span.parent), (bytes(TRACE), bytes(SPAN)));
-        assert_eq!(span.flags, 0x301, "the parent is another service's");
+        assert_eq!(span.flags, 0x301, "the parent belongs to another service");
         assert_eq!(span.trace_state, if at == 0 { "vendor=1" } else { "" });
     }
 }
 
 #[test]
-fn the_caller_decides_whether_a_call_is_traced() {
+fn the_caller_decides_the_sampling() {
     let receiver = Receiver::start(false, None);
     let mut server = setup("http", receiver.port).env("TRACING_SAMPLING_RATE", "1").start();
     let question = request("d", &[&[("user", "ann")]]);
@@ -64,7 +63,7 @@ fn the_caller_decides_whether_a_call_is_traced() {
 }
 
 #[test]
-fn a_share_of_the_calls_is_traced_where_the_caller_does_not_say() {
+fn samples_a_share_of_the_calls_without_a_decision() {
     let receiver = Receiver::start(false, None);
     let mut server = setup("http", receiver.port).env("TRACING_SAMPLING_RATE", "0.25").start();
     let question = framed(&request("d", &[&[("user", "ann")]]));
@@ -80,7 +79,7 @@ fn a_share_of_the_calls_is_traced_where_the_caller_does_not_say() {
 }
 
 #[test]
-fn a_span_is_the_child_of_envoys() {
+fn a_span_is_the_child_of_envoys_span() {
     let receiver = Receiver::start(true, None);
     let server = setup("grpc", receiver.port).env("TRACING_SAMPLING_RATE", "0").start();
     let tracing = json!({
@@ -100,7 +99,7 @@ fn a_span_is_the_child_of_envoys() {
     assert_eq!(envoy.statuses(1, &[("x-user", "ann")]), [200]);
     eventually("both have exported", || {
         let spans = receiver.spans();
-        let ours = spans.iter().find(|span| span.name == CALL).ok_or("nothing of ours")?;
+        let ours = spans.iter().find(|span| span.name == CALL).ok_or("no span of the service")?;
         let parent = spans.iter().find(|span| span.id == ours.parent).ok_or("no parent")?;
         holds(parent.trace == ours.trace && parent.name != CALL, || format!("{parent:?}"))
     });

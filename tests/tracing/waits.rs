@@ -1,4 +1,4 @@
-//! The spans of counters that are far away, or lost, and of callers who do not wait.
+//! Spans of requests that wait for counters, fail without them, or are cancelled.
 
 use http::HeaderMap;
 
@@ -14,7 +14,7 @@ use crate::support::{
 };
 
 #[test]
-fn waiting_for_counters_is_a_part_of_its_own() {
+fn waiting_for_counters_has_its_own_span() {
     let redis = Redis::single();
     let receiver = Receiver::start(false, None);
     let url = format!("127.0.0.1:{}", redis.port);
@@ -44,7 +44,7 @@ fn spans_have_the_policy_that_decided_without_counters() {
     let by_policy = |spans: Vec<Span>| {
         spans.into_iter().find(|span| span.attribute("tollgate.store_failure.policy") == "allow".into())
     };
-    let span = by_policy(receiver.spans()).expect("the call's own span has it");
+    let span = by_policy(receiver.spans()).expect("the span of the call has the policy");
     assert!(matches!(span.attribute("tollgate.store_failure.reason"), AttributeValue::Text(_)), "{span:?}");
     assert_eq!((span.attribute("tollgate.code"), span.status), ("OK".into(), None));
 
@@ -58,7 +58,7 @@ fn spans_have_the_policy_that_decided_without_counters() {
 }
 
 #[test]
-fn spans_have_an_error_when_the_caller_goes_away() {
+fn spans_of_cancelled_calls_have_an_error() {
     let silent = Fake::answering(|words, _| {
         let is_asked = words[0].starts_with("INCR") || words[0].starts_with("EXPIRE");
         if is_asked { String::new() } else { "+PONG\r\n".to_owned() }
@@ -76,5 +76,5 @@ fn spans_have_an_error_when_the_caller_goes_away() {
     });
     let span = receiver.wait_for(1)[0].clone();
     assert!(span.status.is_some_and(|status| status.code == 2 && status.message.contains("cancelled")));
-    assert!(span.ended - span.begun > 200_000_000, "it shows how long the caller has waited");
+    assert!(span.ended - span.begun > 200_000_000, "the span has the duration of the wait");
 }

@@ -19,7 +19,7 @@ use crate::{
     telemetry::{
         metrics::{
             CONTENT_TYPE, Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, Stats,
-            StoreGauges, TopRefusedGauge, XdsGauges,
+            TopRefusedGauge, XdsGauges,
         },
         tracing::{Dropped, Tracer},
     },
@@ -156,13 +156,7 @@ impl Service {
                 let xds::State { connected, reconnects, updates, refused, version } = status.state();
                 XdsGauges { connected, reconnects, updates, refused, version }
             }),
-            store: self.store.usage().or_else(|| self.limiter.local_usage()).map(|usage| StoreGauges {
-                keys: usage.held.entries as u64,
-                keys_max: usage.max_keys as u64,
-                bytes: usage.held.bytes as u64,
-                evictions: usage.held.evicted,
-                expired: usage.held.expired,
-            }),
+            store: self.store.usage().or_else(|| self.limiter.local_usage()),
             tls: self.tls.as_ref().map(|tls| tls.gauges()),
             spans: self.tracer.as_ref().map(|tracer| span_gauges(tracer)),
             local_cache: self.over_limit.as_ref().map(|cache| {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::store::{LeaseUsage, PoolUsage};
+use crate::store::{LeaseUsage, PoolUsage, StoreUsage};
 
 /// The state of other modules. Absent values are not shown.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -13,7 +13,7 @@ pub struct Gauges {
     /// The control plane that sends the rules.
     pub xds: Option<XdsGauges>,
     /// The store in memory.
-    pub store: Option<StoreGauges>,
+    pub store: Option<StoreUsage>,
     /// The local cache of keys over their limit.
     pub local_cache: Option<LocalCacheGauges>,
     /// The connections to each Redis, or to all servers of memcached.
@@ -92,21 +92,6 @@ pub struct XdsGauges {
     pub refused: u64,
     /// The last accepted version.
     pub version: Option<String>,
-}
-
-/// The store in memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct StoreGauges {
-    /// Counters.
-    pub keys: u64,
-    /// The maximum number of counters.
-    pub keys_max: u64,
-    /// Their memory.
-    pub bytes: u64,
-    /// Counters evicted because the maximum was reached.
-    pub evictions: u64,
-    /// Expired counters.
-    pub expired: u64,
 }
 
 /// The local cache of keys over their limit.

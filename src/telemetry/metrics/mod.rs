@@ -56,13 +56,13 @@ use crate::{clock::Time, mutex::lock};
 pub use self::{
     domains::{DomainStats, ResponseCode},
     gauges::{
-        Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges,
-        TopRefusedGauge, XdsGauges,
+        Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, TlsGauges, TopRefusedGauge,
+        XdsGauges,
     },
     histogram::Histogram,
-    names::{Kind, Metric, documentation},
+    names::{Kind, Metric, RuleCounter, documentation},
     prometheus::{COMMIT, CONTENT_TYPE},
-    rule::{RuleCounter, RuleStats},
+    rule::RuleStats,
     service::{
         AdminChanges, ChangeResult, ConnectionClosed, ConnectionRefused, Method, PeerError, Port,
         RejectReason, ServiceStats,
@@ -97,7 +97,7 @@ impl Default for StatsOptions {
 pub enum Exposition {
     /// The default names.
     Own {
-        /// Response times in milliseconds, though their name says seconds
+        /// Response times in milliseconds, though their name has the unit seconds
         /// (`PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS`).
         in_milliseconds: bool,
     },

@@ -28,6 +28,34 @@ named! {
     }
 }
 
+named! {
+    /// The counters of a rule, by their statsd names.
+    pub enum RuleCounter {
+        /// Hits, before the decision.
+        TotalHits = "total_hits",
+        /// Hits over the limit.
+        OverLimit = "over_limit",
+        /// Hits between the near threshold and the limit.
+        NearLimit = "near_limit",
+        /// Hits within the limit.
+        WithinLimit = "within_limit",
+        /// Hits over the limit that the local cache answered without the store.
+        OverLimitWithLocalCache = "over_limit_with_local_cache",
+        /// Hits over the limit that passed because the rule is in shadow mode.
+        ShadowMode = "shadow_mode",
+    }
+}
+
+impl RuleCounter {
+    /// The series of the page that show this counter. Three counters are shown by `tollgate_rule_hits_total` too.
+    pub(super) const fn series(self) -> usize {
+        match self {
+            Self::OverLimit | Self::WithinLimit | Self::ShadowMode => 2,
+            Self::TotalHits | Self::NearLimit | Self::OverLimitWithLocalCache => 1,
+        }
+    }
+}
+
 /// Every metric, in the order of the page.
 #[must_use]
 pub fn documentation() -> Vec<Metric> {

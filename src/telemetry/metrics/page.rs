@@ -83,7 +83,7 @@ impl Page {
         let units = if self.in_milliseconds { 1e3 } else { 1.0 };
         match value {
             Value::Times(times) => {
-                series(&mut self.text, name, &self.labels, (&times.in_units(units)).into())
+                series(&mut self.text, name, &self.labels, (&times.in_units(units)).into());
             }
             value => series(&mut self.text, name, &self.labels, value),
         }

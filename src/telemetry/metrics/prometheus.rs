@@ -7,20 +7,18 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Exposition, Stats,
-    gauges::{
-        Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges, XdsGauges,
-    },
+    gauges::{Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, TlsGauges, XdsGauges},
     labels::Labels,
-    names::{self, Kind, Metric},
+    names::{self, Kind, Metric, RuleCounter},
     one_of,
     page::{Page, Samples, Value},
-    rule::{RuleCounter, RuleStats},
+    rule::RuleStats,
     service::{ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats},
 };
 use crate::{
     panics,
     rules::OnStoreFailure,
-    store::{FailureReason, LeaseUsage, PoolUsage, StoreKind},
+    store::{FailureReason, LeaseUsage, PoolUsage, StoreKind, StoreUsage},
 };
 
 /// The commit that the program was built from, or `unknown`.
@@ -358,12 +356,12 @@ fn xds(samples: &mut Samples<'_>, xds: &XdsGauges) {
     samples.values(&names::XDS_VERSION, xds.version.iter().map(|version| ([version.as_str()], 1.0)));
 }
 
-fn store(samples: &mut Samples<'_>, store: &StoreGauges) {
-    samples.value(&names::STORE_KEYS, store.keys);
-    samples.value(&names::STORE_KEYS_MAX, store.keys_max);
-    samples.value(&names::STORE_BYTES, store.bytes);
-    samples.value(&names::STORE_EVICTIONS, store.evictions);
-    samples.value(&names::STORE_EXPIRED, store.expired);
+fn store(samples: &mut Samples<'_>, StoreUsage { held, max_keys }: &StoreUsage) {
+    samples.value(&names::STORE_KEYS, held.entries as u64);
+    samples.value(&names::STORE_KEYS_MAX, *max_keys as u64);
+    samples.value(&names::STORE_BYTES, held.bytes as u64);
+    samples.value(&names::STORE_EVICTIONS, held.evicted);
+    samples.value(&names::STORE_EXPIRED, held.expired);
 }
 
 fn overrides(samples: &mut Samples<'_>, overrides: &OverrideGauges) {

@@ -13,13 +13,14 @@ use super::{
     OVERFLOW,
     directory::{Directory, Named},
     labels::Labels,
+    names::RuleCounter,
     room::{Place, Room, cut},
-    rule::{Caller, Overflow, RuleCounter, RuleStats},
+    rule::{Caller, Overflow, RuleStats},
     shard::{Counter, ShardCount},
 };
 use crate::clock::Time;
 
-/// Domains with an overflow series of their own. Domains come from the rules, so they are few; the bound is for a
+/// Domains with their own overflow series. Domains come from the rules, so they are few; the bound is for a
 /// service whose rules have changed for a year.
 const OVERFLOWING_DOMAINS: usize = 1_000;
 
@@ -106,7 +107,7 @@ impl Registry {
         self.stats.make_room(now, |stats| stats.series);
     }
 
-    /// Forgets rules that are gone, in whole series like [`make_room`](Self::make_room).
+    /// Forgets removed rules, in whole series like [`make_room`](Self::make_room).
     fn forget_vanished(&self) {
         let left = self.stats.forget_unheld(|stats| stats.series, RuleStats::is_of_caller);
         let mut callers = 0_usize;

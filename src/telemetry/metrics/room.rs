@@ -14,7 +14,7 @@ use std::{
 
 use siphasher::sip::SipHasher13;
 
-use super::rule::RuleCounter;
+use super::names::RuleCounter;
 use crate::clock::Time;
 
 /// Seconds after which an unused series may be forgotten.

@@ -5,8 +5,7 @@
 
 use super::{
     labels::statsd_key,
-    names::{self, Metric},
-    rule::RuleCounter,
+    names::{self, Metric, RuleCounter},
 };
 
 /// The prefix of the metrics of rules.

@@ -1,4 +1,4 @@
-//! The page as Prometheus reads it: parsed back, and held against what was counted.
+//! Parsed pages against the counts.
 
 mod others;
 mod reading;
@@ -31,7 +31,7 @@ fn counts_decisions_without_counters_by_policy_and_reason() {
 }
 
 #[test]
-fn an_idle_rule_costs_no_series_and_the_first_hit_brings_all_six() {
+fn an_idle_rule_has_no_series_and_the_first_hit_adds_all_six() {
     let stats = Stats::new(StatsOptions::default());
     let rule = stats.rule("d", "d.k_v.other");
     let rules = || -> usize {
@@ -64,7 +64,7 @@ fn hits_refused_by_the_local_cache_count_twice_below_a_second_key_as_in_the_go_s
 }
 
 #[test]
-fn the_histogram_reads_as_prometheus_expects() {
+fn histograms_have_the_format_of_prometheus() {
     let stats = Stats::new(StatsOptions::default());
     let times = stats.service().response_time(Method::ShouldRateLimit);
     for micros in [25, 26, 2_000_000] {
@@ -84,7 +84,7 @@ fn the_histogram_reads_as_prometheus_expects() {
 }
 
 #[test]
-fn counts_made_by_four_threads_while_the_page_is_read_are_all_there_in_the_end() {
+fn no_count_is_lost_while_the_page_is_rendered() {
     let stats = Stats::new(StatsOptions { max_series: 100, shards: ShardCount::for_workers(4) });
     let rule = stats.rule("d", "d.hot");
     let work = |thread: usize| {
@@ -118,7 +118,7 @@ fn counts_made_by_four_threads_while_the_page_is_read_are_all_there_in_the_end()
 
 proptest! {
     #[test]
-    fn any_text_in_a_key_comes_back_from_the_page(keys in prop::collection::hash_set("\\PC{1,8}|[\"\\\\\n{}=,.# ]{1,8}", 1..8)) {
+    fn any_text_in_a_key_survives_the_page(keys in prop::collection::hash_set("\\PC{1,8}|[\"\\\\\n{}=,.# ]{1,8}", 1..8)) {
         let stats = Stats::new(StatsOptions::default());
         let mut expected = BTreeMap::<_, f64>::new();
         for key in &keys {
@@ -148,7 +148,7 @@ fn handles_outlive_their_registry() {
 }
 
 #[test]
-fn rule_hits_name_the_whole_path_and_what_the_hits_came_to() {
+fn rule_hits_have_the_full_path_and_the_outcome() {
     let stats = Stats::new(StatsOptions::default());
     let rule = stats.rule("shop.eu", "shop.eu.a.b_1.2.3.4.c:\"\\");
     rule.add(RuleCounter::TotalHits, 12);
@@ -163,7 +163,7 @@ fn rule_hits_name_the_whole_path_and_what_the_hits_came_to() {
 }
 
 #[test]
-fn rules_in_service_are_there_at_zero_until_a_reload_takes_them_away() {
+fn current_rules_are_shown_at_zero_until_a_reload_removes_them() {
     let stats = Stats::new(StatsOptions { max_series: 9, ..StatsOptions::default() });
     let hits = |rule| {
         let labels = [("domain", "d"), ("rule", rule), ("outcome", "allowed")];
@@ -202,7 +202,7 @@ fn a_callers_rule_hits_take_room_like_its_other_series() {
     hit("d.a", RuleCounter::WithinLimit);
     assert_eq!((series(), stats.room.taken()), (3, 3));
     hit("d.b", RuleCounter::WithinLimit);
-    assert_eq!((series(), stats.room.taken()), (4, 4), "the rest of it finds no room");
+    assert_eq!((series(), stats.room.taken()), (4, 4), "the other series find no room");
     hit("d.a", RuleCounter::NearLimit);
     assert_eq!((series(), stats.room.taken()), (5, 5));
     hit("d.a", RuleCounter::OverLimit);
@@ -224,7 +224,7 @@ fn requests_are_counted_by_domain_and_code() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn the_cpu_time_of_the_process_has_its_fraction() {
+fn the_cpu_time_of_the_process_has_a_fraction() {
     let stats = Stats::new(StatsOptions::default());
     let begun = std::time::Instant::now();
     let mut seen = Vec::new();

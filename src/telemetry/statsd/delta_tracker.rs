@@ -11,9 +11,8 @@ use crate::telemetry::metrics::{
     OVERFLOW, Stats,
     gauges::Gauges,
     labels::statsd_key,
-    names::{self, Kind, Metric},
+    names::{self, Kind, Metric, RuleCounter},
     page::Value,
-    rule::RuleCounter,
     statsd_names,
 };
 

@@ -43,7 +43,7 @@ pub(super) struct Link {
 /// A TCP, UDP or Unix socket.
 #[derive(Debug)]
 struct Socket {
-    socket: socket2::Socket,
+    inner: socket2::Socket,
     is_stream: bool,
     is_ip: bool,
 }
@@ -175,11 +175,11 @@ impl Socket {
         socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
         let is_ip = !address.is_unix();
         if is_ip {
-            socket.connect_timeout(address, CONNECT_TIMEOUT)?
+            socket.connect_timeout(address, CONNECT_TIMEOUT)?;
         } else {
-            socket.connect(address)?
+            socket.connect(address)?;
         }
-        Ok(Self { socket, is_stream: kind == Type::STREAM, is_ip })
+        Ok(Self { inner: socket, is_stream: kind == Type::STREAM, is_ip })
     }
 
     fn is_udp(&self) -> bool {
@@ -190,16 +190,16 @@ impl Socket {
     /// the close, which is lost.
     fn is_alive(&mut self) -> bool {
         !self.is_stream
-            || (self.socket.set_nonblocking(true).is_ok()
+            || (self.inner.set_nonblocking(true).is_ok()
                 && !self.at_end()
-                && self.socket.set_nonblocking(false).is_ok())
+                && self.inner.set_nonblocking(false).is_ok())
     }
 
     /// Whether a stream that does not block is at its end. Data from the sink is discarded.
     fn at_end(&mut self) -> bool {
         let mut discarded = [0; 512];
         loop {
-            match self.socket.read(&mut discarded) {
+            match self.inner.read(&mut discarded) {
                 Ok(0) => return true,
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -216,7 +216,7 @@ impl Socket {
         // Some receivers of datagrams take the text after the last line break for an empty line.
         let datagram = packet.strip_suffix(b"\n").unwrap_or(packet);
         // On one host, a refused packet is known as soon as it is sent.
-        match self.socket.send(datagram).and_then(|_| self.socket.take_error()) {
+        match self.inner.send(datagram).and_then(|_| self.inner.take_error()) {
             Ok(None) => (packet.len(), Ok(())),
             Ok(Some(error)) | Err(error) => (0, Err(error)),
         }
@@ -225,7 +225,7 @@ impl Socket {
     fn write(&mut self, packet: &[u8]) -> (usize, io::Result<()>) {
         let mut sent = 0;
         while sent < packet.len() {
-            match self.socket.write(&packet[sent..]) {
+            match self.inner.write(&packet[sent..]) {
                 Ok(0) => return (sent, Err(io::ErrorKind::WriteZero.into())),
                 Ok(n) => sent += n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

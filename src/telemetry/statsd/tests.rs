@@ -78,7 +78,7 @@ fn read(mut stream: impl Read) -> String {
 /// Ends what [`drain`] reads.
 const END: &[u8] = b"end";
 
-/// Reads datagrams, a line's end behind each, until [`END`] comes or `receive` waits in vain.
+/// Reads datagrams as lines until [`END`] or a timeout.
 fn drain(mut receive: impl FnMut(&mut [u8]) -> io::Result<usize>) -> (String, usize) {
     let (mut text, mut longest) = (String::new(), 0);
     let mut buffer = vec![0; 1 << 16];

@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(parent(&[&b3[..], &[("b3", &single)]].concat()), joined(Some(true), ""));
         let unsampled = format!("00-{TRACE}-{SPAN}-00");
         let both = [("traceparent", unsampled.as_str()), ("x-b3-flags", "1")];
-        assert_eq!(parent(&both), joined(Some(true), ""), "B3 without ids says what is to be done");
+        assert_eq!(parent(&both), joined(Some(true), ""), "B3 without ids has the decision");
     }
 
     proptest! {

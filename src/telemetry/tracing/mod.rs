@@ -2,7 +2,7 @@
 //!
 //! The server calls [`Tracer::join`] with the headers of each call, and adds attributes to the [`OpenSpan`] that it
 //! returns for a sampled call. Reading order: `headers` reads the parent span, `sampling` decides and makes ids, `span`
-//! is the record, `export` sends it from a thread of its own.
+//! is the record, `export` sends it from its own thread.
 //!
 //! Workers never wait for the collector: a span is dropped and counted when the queue is full.
 

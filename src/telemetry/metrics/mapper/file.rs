@@ -22,7 +22,12 @@ use super::{
     Mapper, Mapping, Target,
     pattern::{LABEL_NAME, METRIC_NAME, Pattern, matches},
 };
-use crate::rules::{Diagnostic, Place, Severity, diagnostics::quoted, nearest};
+use crate::rules::{
+    Diagnostic, Place,
+    Severity::{self, Error, Warning},
+    diagnostics::quoted,
+    nearest,
+};
 
 /// A file of a thousand mappings has some 150 KB. `serde_yaml` itself bounds what aliases expand to.
 const MAX_BYTES: usize = 1 << 20;
@@ -57,7 +62,7 @@ struct Defaults {
 
 #[derive(Deserialize, Default)]
 #[serde(expecting = "a map")]
-struct Options {
+struct MappingOptions {
     r#match: Option<String>,
     match_type: Option<MatchType>,
     match_metric_type: Option<Kind>,
@@ -116,7 +121,7 @@ pub fn read(file: &str, bytes: &[u8]) -> Result<(Mapper, Vec<Diagnostic>), Vec<D
     let mut reader = Reader { file, found: Vec::new() };
     let mapper = if bytes.len() > MAX_BYTES {
         let message = format!("the file has {} bytes, expected at most {MAX_BYTES}", bytes.len());
-        reader.error("", message, "split the patterns into fewer mappings");
+        reader.add(Error, "", message, "split the patterns into fewer mappings");
         Mapper::default()
     } else {
         reader.file(bytes)
@@ -145,17 +150,9 @@ struct Reader<'f> {
 }
 
 impl Reader<'_> {
-    fn error(&mut self, path: &str, message: String, help: &str) {
-        self.add(Severity::Error, path, message, help);
-    }
-
-    fn warning(&mut self, path: &str, message: String, help: &str) {
-        self.add(Severity::Warning, path, message, help);
-    }
-
-    fn add(&mut self, severity: Severity, path: &str, message: String, help: &str) {
+    fn add(&mut self, severity: Severity, path: &str, message: impl Into<String>, help: &str) {
         let (file, path, help) = (self.file.to_owned(), path.to_owned(), Some(help.to_owned()));
-        let found = Diagnostic { severity, file, place: None, path, message, help };
+        let found = Diagnostic { severity, file, place: None, path, message: message.into(), help };
         // A mistake in the defaults would show again for each mapping.
         if !self.found.contains(&found) {
             self.found.push(found);
@@ -176,7 +173,7 @@ impl Reader<'_> {
             Some((path, message)) => (format!("{within}.{path}"), message),
             None => (within.to_owned(), text),
         };
-        self.error(&path, message.to_owned(), "see the format of statsd_exporter's mapping file");
+        self.add(Error, &path, message, "see the format of statsd_exporter's mapping file");
         let number = |number| u32::try_from(number).unwrap_or(u32::MAX);
         if let (true, Some(at), Some(found)) = (path.is_empty(), location, self.found.last_mut()) {
             found.place = Some(Place { line: number(at.line()), column: number(at.column()) });
@@ -189,7 +186,9 @@ impl Reader<'_> {
         self.check(&file.others, None, "");
         let defaults = file.defaults.unwrap_or_default();
         self.check(&defaults.others, defaults.observer_type.or(defaults.timer_type), "defaults");
-        self.check_histogram(defaults.histogram_options.as_ref(), "defaults");
+        if let Some(options) = &defaults.histogram_options {
+            self.check(&options.others, None, "defaults.histogram_options");
+        }
         let specific_first = defaults.glob_disable_ordering == Some(true);
         let mappings = file.mappings.unwrap_or_default().into_iter().enumerate();
         let mappings = mappings
@@ -199,7 +198,7 @@ impl Reader<'_> {
     }
 
     /// The file as its structs, without the mappings that are invalid; `None` for an empty or invalid file.
-    fn parse(&mut self, bytes: &[u8]) -> Option<File<Options>> {
+    fn parse(&mut self, bytes: &[u8]) -> Option<File<MappingOptions>> {
         let error = match serde_yaml::from_slice(bytes) {
             Ok(file) => return file,
             Err(error) => error,
@@ -215,9 +214,11 @@ impl Reader<'_> {
         Some(File { mappings: Some(mappings), defaults: file.defaults, others: file.others })
     }
 
-    fn mapping(&mut self, options: Options, path: &str, defaults: &Defaults) -> Option<Mapping> {
+    fn mapping(&mut self, options: MappingOptions, path: &str, defaults: &Defaults) -> Option<Mapping> {
         self.check(&options.others, options.observer_type.or(options.timer_type), path);
-        self.check_histogram(options.histogram_options.as_ref(), path);
+        if let Some(options) = &options.histogram_options {
+            self.check(&options.others, None, &format!("{path}.histogram_options"));
+        }
         let match_type = options.match_type.or(defaults.match_type).unwrap_or_default();
         let pattern = self.pattern(options.r#match.as_deref(), match_type, path);
         let only = options.match_metric_type;
@@ -230,9 +231,10 @@ impl Reader<'_> {
 
     fn pattern(&mut self, text: Option<&str>, match_type: MatchType, path: &str) -> Option<Pattern> {
         let Some(text) = text else {
-            self.error(
+            self.add(
+                Error,
                 path,
-                "missing `match`".to_owned(),
+                "missing `match`",
                 "expected a glob or a regular expression of statsd names",
             );
             return None;
@@ -243,7 +245,7 @@ impl Reader<'_> {
             if glob.is_none() {
                 let help = "expected words of letters, digits, _ and -, separated by dots, or * for any word; \
                     for other patterns set match_type: regex";
-                self.error(&path, format!("invalid glob {}", quoted(text)), help);
+                self.add(Error, &path, format!("invalid glob {}", quoted(text)), help);
             }
             return glob;
         }
@@ -252,36 +254,38 @@ impl Reader<'_> {
             let why = error.to_string();
             let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ");
             let message = format!("invalid regular expression {}: {why}", quoted(text));
-            self.error(&path, message, "write a literal dot as \\.");
+            self.add(Error, &path, message, "write a literal dot as \\.");
         };
-        regex.map(Pattern::Regex).map_err(invalid).ok()
+        let regex = regex.map_err(invalid).ok()?;
+        Some(Pattern { regex, is_glob: false, specificity: Vec::new() })
     }
 
     fn target(
         &mut self,
-        options: Options,
+        options: MappingOptions,
         path: &str,
         pattern: Option<&Pattern>,
         defaults: &Defaults,
     ) -> Option<Target> {
         let has_buckets = pattern.is_some_and(is_of_response_times);
         let buckets = has_buckets.then(|| self.shown_buckets(&options, defaults, path)).flatten();
-        let Options { name, labels, help, scale, .. } = options;
+        let MappingOptions { name, labels, help, scale, .. } = options;
         let Some(name) = name else {
-            self.error(path, "missing `name`".to_owned(), "set a metric name, or action: drop");
+            self.add(Error, path, "missing `name`", "set a metric name, or action: drop");
             return None;
         };
         if scale.is_some_and(|scale| !scale.is_finite()) {
-            self.error(
+            self.add(
+                Error,
                 &format!("{path}.scale"),
-                "the scale is not finite".to_owned(),
+                "the scale is not finite",
                 "expected a number such as 0.001",
             );
         }
         if !matches(&name, METRIC_NAME) {
             let message = format!("{} is not a valid metric name", quoted(&name));
             let help = "expected letters, digits and _, no digit first; $1 or ${1} inserts a match";
-            self.error(&format!("{path}.name"), message, help);
+            self.add(Error, &format!("{path}.name"), message, help);
         }
         let labels: Vec<_> =
             labels.unwrap_or_default().into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
@@ -289,17 +293,22 @@ impl Reader<'_> {
             let path = format!("{path}.labels.{label}");
             if !matches(label, LABEL_NAME) {
                 let message = format!("{} is not a valid label name", quoted(label));
-                self.error(&path, message, "expected letters, digits and _, no digit first");
+                self.add(Error, &path, message, "expected letters, digits and _, no digit first");
             } else if label.starts_with("__") || label == "le" {
                 let message = format!("label {} is reserved by Prometheus", quoted(label));
-                self.error(&path, message, "choose another name");
+                self.add(Error, &path, message, "choose another name");
             }
         }
         Some(Target { name, labels, help, scale, buckets })
     }
 
     /// The selected ones of our buckets; `None` for all. Times are counted in fixed buckets, so others do not exist.
-    fn shown_buckets(&mut self, options: &Options, defaults: &Defaults, path: &str) -> Option<Vec<usize>> {
+    fn shown_buckets(
+        &mut self,
+        options: &MappingOptions,
+        defaults: &Defaults,
+        path: &str,
+    ) -> Option<Vec<usize>> {
         let (path, buckets) = [
             (path, &options.histogram_options, &options.buckets),
             ("defaults", &defaults.histogram_options, &defaults.buckets),
@@ -321,7 +330,7 @@ impl Reader<'_> {
             } else {
                 let own = BOUNDS_MICROS.map(|bound| (f64::from(bound) / 1e3 * scale).to_string());
                 let help = format!("times are counted in the buckets {}", own.join(", "));
-                self.warning(&format!("{path}[{at}]"), format!("bucket {bucket} is ignored"), &help);
+                self.add(Warning, &format!("{path}[{at}]"), format!("bucket {bucket} is ignored"), &help);
             }
         }
         shown.sort_unstable();
@@ -341,7 +350,7 @@ impl Reader<'_> {
                 "ttl" => ("a series exists as long as its rule", "remove it"),
                 "quantiles" | "summary_options" if observer == Some(ObserverType::Histogram) => {
                     let message = format!("`{key}` contradicts `observer_type: histogram`");
-                    self.error(&path, message, "remove one of them");
+                    self.add(Error, &path, message, "remove one of them");
                     continue;
                 }
                 "quantiles" | "summary_options" => (NO_SUMMARIES, "compute quantiles from the histogram"),
@@ -352,21 +361,15 @@ impl Reader<'_> {
                     let meant = nearest(key, OPTIONS.split_whitespace()).filter(|meant| *meant != key);
                     let help = meant
                         .map_or_else(|| "remove it".to_owned(), |meant| format!("did you mean `{meant}`?"));
-                    self.warning(&path, format!("unknown option {} is ignored", quoted(key)), &help);
+                    self.add(Warning, &path, format!("unknown option {} is ignored", quoted(key)), &help);
                     continue;
                 }
             };
-            self.warning(&path, format!("`{key}` has no effect: {why}"), help);
+            self.add(Warning, &path, format!("`{key}` has no effect: {why}"), help);
         }
         if observer == Some(ObserverType::Summary) {
             let message = "`observer_type: summary` has no effect: ".to_owned() + NO_SUMMARIES;
-            self.warning(path, message, "set histogram");
-        }
-    }
-
-    fn check_histogram(&mut self, options: Option<&HistogramOptions>, path: &str) {
-        if let Some(options) = options {
-            self.check(&options.others, None, &format!("{path}.histogram_options"));
+            self.add(Warning, path, message, "set histogram");
         }
     }
 }
@@ -377,8 +380,7 @@ const NO_SUMMARIES: &str = "summaries are not supported, times are shown as a hi
 fn is_of_response_times(pattern: &Pattern) -> bool {
     Method::ALL.iter().any(|method| {
         let name = statsd_names::of_single(&names::RESPONSE_TIME, &[method.name()]).unwrap_or_default();
-        let parts: Vec<&str> = name.split('.').collect();
-        pattern.glob(&parts).is_some() || pattern.regex(&name).is_some()
+        pattern.regex.is_match(&name)
     })
 }
 

@@ -12,7 +12,7 @@ mod tests;
 
 pub use self::{file::read, page::Mapped};
 
-use self::pattern::{Captured, Pattern, escaped};
+use self::pattern::{Pattern, escaped};
 use super::names::Kind;
 
 /// The mappings of a file.
@@ -56,32 +56,27 @@ enum MappingResult<'m> {
 impl Mapper {
     /// Maps a statsd name. As in `statsd_exporter`, globs take precedence over regular expressions in any order.
     fn map(&self, statsd: &str, kind: Kind) -> MappingResult<'_> {
-        let parts: Vec<&str> = statsd.split('.').collect();
-        let fits = |mapping: &&Mapping| mapping.only.is_none_or(|only| only == kind);
-        let globs = self.mappings.iter().filter(fits).filter_map(|mapping| {
-            let captured = mapping.pattern.glob(&parts)?;
-            Some((mapping, Captured::Parts(captured)))
-        });
-        let found = if self.specific_first {
-            // `max_by_key` returns the last of equals; the first one applies.
-            globs.rev().max_by_key(|(mapping, _)| mapping.pattern.specificity())
-        } else {
-            let mut globs = globs;
-            globs.next()
+        let of_kind = |mapping: &&Mapping| mapping.only.is_none_or(|only| only == kind);
+        let matching = |is_glob| {
+            let mappings =
+                self.mappings.iter().filter(of_kind).filter(move |one| one.pattern.is_glob == is_glob);
+            mappings.filter_map(|mapping| Some((mapping, mapping.pattern.regex.captures(statsd)?)))
         };
-        let found = found.or_else(|| {
-            self.mappings.iter().filter(fits).find_map(|mapping| {
-                let captured = mapping.pattern.regex(statsd)?;
-                Some((mapping, Captured::Groups(captured)))
-            })
-        });
-        let Some((mapping, captured)) = found else { return MappingResult::Unmapped };
-        let Some(target) = &mapping.target else { return MappingResult::Dropped };
-        let name = captured.fill(&target.name);
+        let glob = if self.specific_first {
+            // `max_by` returns the last of equals; the first one applies.
+            matching(true).rev().max_by(|(a, _), (b, _)| a.pattern.specificity.cmp(&b.pattern.specificity))
+        } else {
+            matching(true).next()
+        };
+        let Some((Mapping { pattern, target, .. }, groups)) = glob.or_else(|| matching(false).next()) else {
+            return MappingResult::Unmapped;
+        };
+        let Some(target) = target else { return MappingResult::Dropped };
+        let name = pattern.expand(&target.name, &groups);
         if name.is_empty() {
             return MappingResult::Dropped;
         }
-        let labels = target.labels.iter().map(|(label, value)| (&**label, captured.fill(value)));
+        let labels = target.labels.iter().map(|(label, value)| (&**label, pattern.expand(value, &groups)));
         MappingResult::Mapped { name: escaped(&name), labels: labels.collect(), target }
     }
 }

@@ -3,99 +3,45 @@
 //! Both are those of `statsd_exporter`, where `$1_$2` is one reference to a group `1_` that does not exist, and expands
 //! to nothing; `${1}_${2}` has two references.
 
+use std::sync::LazyLock;
+
 use regex::{Captures, Regex};
 
 /// The pattern of a mapping.
 #[derive(Debug)]
-pub(super) enum Pattern {
-    /// The parts of the name; `None` matches any part.
-    Glob(Vec<Option<String>>),
-    Regex(Regex),
+pub(super) struct Pattern {
+    pub(super) regex: Regex,
+    pub(super) is_glob: bool,
+    /// Orders globs that match one name: the greater one has a word where the other one first has `*`.
+    pub(super) specificity: Vec<bool>,
 }
 
 impl Pattern {
     /// A glob such as `a.*.c`; `None` if it is invalid.
     pub(super) fn of_glob(text: &str) -> Option<Self> {
-        let part = |part: &str| Some(part.to_owned()).filter(|part| part != "*");
-        matches(text, GLOB).then(|| Self::Glob(text.split('.').map(part).collect()))
+        let part = |part: &str| if part == "*" { "([^.]*)".to_owned() } else { regex::escape(part) };
+        let parts: Vec<String> = text.split('.').map(part).collect();
+        let regex = Regex::new(&format!("^{}$", parts.join(r"\."))).ok().filter(|_| matches(text, GLOB))?;
+        Some(Self { regex, is_glob: true, specificity: text.split('.').map(|part| part != "*").collect() })
     }
 
-    /// The part that each `*` matches, if this is a glob that matches.
-    pub(super) fn glob<'n>(&self, parts: &[&'n str]) -> Option<Vec<&'n str>> {
-        let Self::Glob(wanted) = self else { return None };
-        if wanted.len() != parts.len() {
-            return None;
+    /// The template with its references to groups expanded. In a glob's, a reference is `$` and the longest run of
+    /// letters, digits, `_` and `$`, with or without braces.
+    pub(super) fn expand(&self, template: &str, groups: &Captures<'_>) -> String {
+        static REFERENCE: LazyLock<Option<Regex>> =
+            LazyLock::new(|| Regex::new(r"\$\{?([a-zA-Z0-9_$]+)\}?").ok());
+        if let (true, Some(reference)) = (self.is_glob, &*REFERENCE) {
+            let group = |reference: &Captures<'_>| {
+                let number = reference.get(1).and_then(|number| number.as_str().parse().ok());
+                let group = number.filter(|number| *number > 0).and_then(|number| groups.get(number));
+                group.map_or("", |group| group.as_str()).to_owned()
+            };
+            return reference.replace_all(template, group).into_owned();
         }
-        let mut captured = Vec::new();
-        for (wanted, part) in wanted.iter().zip(parts) {
-            match wanted {
-                None => captured.push(*part),
-                Some(wanted) if wanted == part => {}
-                Some(_) => return None,
-            }
-        }
-        Some(captured)
+        let mut expanded = String::new();
+        groups.expand(template, &mut expanded);
+        expanded
     }
-
-    /// The groups, if this is a regular expression that matches.
-    pub(super) fn regex<'n>(&self, name: &'n str) -> Option<Captures<'n>> {
-        match self {
-            Self::Regex(regex) => regex.captures(name),
-            Self::Glob(_) => None,
-        }
-    }
-
-    /// Orders globs that match one name: the greater one has a word where the other one first has `*`.
-    pub(super) fn specificity(&self) -> Vec<bool> {
-        match self {
-            Self::Glob(parts) => parts.iter().map(Option::is_some).collect(),
-            Self::Regex(_) => Vec::new(),
-        }
-    }
-}
-
-/// The matches of a pattern.
-pub(super) enum Captured<'n> {
-    /// The parts that each `*` of a glob matched.
-    Parts(Vec<&'n str>),
-    /// The groups of a regular expression.
-    Groups(Captures<'n>),
-}
-
-impl Captured<'_> {
-    /// The template with its references expanded.
-    pub(super) fn fill(&self, template: &str) -> String {
-        match self {
-            Self::Parts(parts) => fill_parts(template, parts),
-            Self::Groups(groups) => {
-                let mut filled = String::new();
-                groups.expand(template, &mut filled);
-                filled
-            }
-        }
-    }
-}
-
-/// A reference is `$` and the longest run of letters, digits, `_` and `$`, with or without braces.
-fn fill_parts(template: &str, parts: &[&str]) -> String {
-    let mut filled = String::new();
-    let mut rest = template;
-    while let Some((before, after)) = rest.split_once('$') {
-        filled.push_str(before);
-        let open = after.strip_prefix('{').unwrap_or(after);
-        let is_reference_char = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '$';
-        let end = open.find(|c| !is_reference_char(c)).unwrap_or(open.len());
-        if end == 0 {
-            filled.push('$');
-            rest = after;
-            continue;
-        }
-        let (number, behind) = open.split_at_checked(end).unwrap_or((open, ""));
-        let number = number.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
-        filled.push_str(number.and_then(|at| parts.get(at)).copied().unwrap_or_default());
-        rest = behind.strip_prefix('}').unwrap_or(behind);
-    }
-    filled + rest
 }
 
 /// A name with `_` for characters that Prometheus does not allow.

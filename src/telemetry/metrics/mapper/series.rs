@@ -10,11 +10,10 @@ use tracing::warn;
 use super::{Mapper, MappingResult, Target};
 use crate::telemetry::metrics::{
     labels::Labels,
-    names::{Kind, Metric, documentation},
+    names::{Kind, Metric, RuleCounter, documentation},
     one_of,
     page::write_labels,
     prometheus::RULE_METRICS,
-    rule::RuleCounter,
     statsd_names,
 };
 

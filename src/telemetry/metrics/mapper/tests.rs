@@ -109,7 +109,8 @@ fn reports_every_mistake_with_its_place() {
 
 #[test]
 fn reports_a_file_that_cannot_be_parsed_with_its_place() {
-    let bomb = (0..30).map(|n| format!("a{n}: &a{n} [*a{0}, *a{0}, *a{0}]\n", n - 1)).collect::<String>();
+    let bomb: Vec<_> = (0..30).map(|n| format!("a{n}: &a{n} [*a{0}, *a{0}, *a{0}]\n", n - 1)).collect();
+    let bomb = bomb.concat();
     for (yaml, expected) in [
         ("a: b: c\n", "mapper.yaml:1:5: error: mapping values are not allowed in this context"),
         (

@@ -1,9 +1,9 @@
-//! What the page shows of other rooms.
+//! The state of other modules on the page.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{super::*, reading::parse};
-use crate::store::{Distribution, LeaseUsage, PoolUsage, StoreKind};
+use crate::store::{Distribution, LeaseUsage, PoolUsage, StoreKind, StoreUsage, table::Usage};
 
 fn all_gauges() -> Gauges {
     Gauges {
@@ -32,7 +32,7 @@ fn all_gauges() -> Gauges {
             descriptor: "k=\"v\"".to_owned(),
             hits: 28,
         }],
-        store: Some(StoreGauges { keys: 5, keys_max: 6, bytes: 7, evictions: 8, expired: 9 }),
+        store: Some(StoreUsage { held: Usage { entries: 5, bytes: 7, evicted: 8, expired: 9 }, max_keys: 6 }),
         leases: Some(LeaseUsage::default()),
         local_cache: Some(LocalCacheGauges::default()),
         overrides: Some(OverrideGauges { by_action: [26, 27, 28, 29], bytes: 30 }),
@@ -140,7 +140,7 @@ fn shows_no_redis_metrics_without_redis() {
 }
 
 #[test]
-fn values_from_other_rooms_stand_on_the_page() {
+fn the_page_has_values_of_other_modules() {
     let page = parse(&Stats::new(StatsOptions::default()).render(&all_gauges()));
     let value = |name: &str| page.get(&(name.to_owned(), Vec::new())).copied();
     assert_eq!(value("tollgate_rules_last_load_success_timestamp_seconds"), Some(1_700_000_000.25));

@@ -1,4 +1,4 @@
-//! Reads a page as Prometheus does.
+//! Parses a page as Prometheus does.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(super) fn parse(page: &str) -> BTreeMap<(String, Vec<(String, String)>), f64
             rest = after.strip_prefix('}').unwrap_or(after);
         }
         let old = samples.insert((name.to_owned(), labels), rest.trim().parse().unwrap());
-        assert_eq!(old, None, "a series stands twice on the page: {line}");
+        assert_eq!(old, None, "duplicate series: {line}");
     }
     samples
 }

@@ -22,7 +22,7 @@ use crate::{
 /// The bit of the flags for a sampled span, from W3C.
 const SAMPLED: u32 = 1;
 
-/// The bit that says that [`REMOTE`] is known.
+/// The bit that makes [`REMOTE`] meaningful.
 const KNOWN: u32 = 0x100;
 
 /// The bit for a parent of another service.
