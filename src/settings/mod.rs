@@ -1,13 +1,12 @@
 //! Settings: environment variables, parsed and checked.
 //!
 //! [`vars`] is the table of variables with their types: a new setting is a row there, and a use of its field. [`Settings`]
-//! is what the program uses. `parse`, `duration`, `address` and `values` parse one value each; `tls`, `admin`, `backend`,
+//! is what the program uses. `parse`, `address` and `values` parse one value each; `tls`, `admin`, `backend`,
 //! `redis`, `memcached`, `xds`, `sinks` and `spans` check values that depend on each other. The command line passes the
 //! environment and prints the problems that [`Settings::read`] reports; nothing here reads the process's environment, the
 //! clock or a file.
 
 pub mod address;
-pub mod duration;
 pub mod parse;
 pub mod vars;
 
@@ -32,8 +31,8 @@ pub use self::{
     address::{HostPort, ServerAddress},
     admin::Admin,
     backend::Backend,
-    duration::duration,
     listing::{Row, Source, effective, markdown, misspelt},
+    parse::duration,
     reader::{Problem, Warning},
     tls::{ClientName, ClientTls, GrpcTls, GrpcTlsClients},
     values::{GrpcServer, KeyFormat, KeyValues, LogFormat, Logged},

@@ -3,7 +3,6 @@
 //! Settings with which the Go service could not reach Redis are rejected. Those that it ignores are ignored here too, with
 //! a warning.
 
-mod place;
 #[cfg(test)]
 mod tests;
 mod url;
@@ -196,8 +195,8 @@ fn servers(
         reader.warn(&vars::REDIS_SOCKET_TYPE, message);
     }
     let servers = match set.url.trim() {
-        "" => Err(place::invalid(set.kind, format!("set it; the Go service's default is {go_default}"))),
-        url => place::servers(url, set.kind, set.socket_type, reader),
+        "" => Err(url::invalid(set.kind, format!("set it; the Go service's default is {go_default}"))),
+        text => url::servers(text, set.kind, set.socket_type, reader),
     };
     servers.map_err(|invalid| reader.reject(&vars::REDIS_URL, invalid)).ok()
 }
