@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_others_reach_needs_tokens() {
+    fn an_address_other_than_loopback_requires_tokens() {
         for address in [":6071", "0.0.0.0:6071", "10.0.0.7:6071", "[::]:6071", "admin.internal:6071"] {
             let error = admin(&[("ADMIN_ADDR", address)]).unwrap_err();
             assert!(error.starts_with("ADMIN_TOKEN_FILE: expected the path"), "{error}");
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_cannot_be_served() {
+    fn rejects_settings_that_cannot_be_served() {
         for (variables, expected) in [
             (&[("ADMIN_ADDR", "6071")][..], "ADMIN_ADDR=\"6071\": expected off, or an address"),
             (&[("ADMIN_TOKEN_FILE", "/missing")], "does not exist; is it mounted?"),

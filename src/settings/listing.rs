@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_other_programs_are_left_alone() {
+    fn ignores_names_of_other_programs() {
         for name in [
             "PATH",
             "HOME",
@@ -267,12 +267,12 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_right_are_left_alone() {
+    fn ignores_names_of_variables() {
         assert_eq!(misspelt(vars::ALL.iter().map(|var| var.name)), []);
     }
 
     #[test]
-    fn the_other_variables_of_the_go_service_are_left_alone() {
+    fn ignores_the_other_variables_of_the_go_service() {
         let names = "GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_SERVER_TLS_CA_CERT GRPC_CLIENT_TLS_CACERT \
             GRPC_CLIENT_TLS_SAN CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_SERVER_URL \
             CONFIG_GRPC_XDS_SERVER_USE_TLS XDS_CLIENT_BACKOFF_JITTER \

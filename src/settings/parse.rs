@@ -608,7 +608,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_sum_of_whole_parts_is_their_sum(parts in [0..9_000_u64, 0..9_000, 0..9_000, 0..9_000]) {
+        fn durations_of_several_parts_are_their_sum(parts in [0..9_000_u64, 0..9_000, 0..9_000, 0..9_000]) {
             let [h, m, s, n] = parts;
             let nanos = ((h * 60 + m) * 60 + s) * 1_000_000_000 + n;
             prop_assert_eq!(duration(&format!("{h}h{m}m{s}s{n}ns")), Ok(Duration::from_nanos(nanos)));

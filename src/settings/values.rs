@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_how_values_are_shown() {
+    fn reads_the_mode_of_key_values() {
         for (text, expected) in [
             ("plain", Some(KeyValues::Plain)),
             ("HASHED", Some(KeyValues::Hashed)),

@@ -57,7 +57,7 @@ pub(crate) struct Node {
 pub(crate) enum Content {
     Scalar(Scalar),
     List(Vec<NodeRef>),
-    /// A map, its pairs in the order in which they apply: a later pair replaces an earlier one.
+    /// A map. A later pair replaces an earlier one with the same key.
     Map(Vec<Pair>),
 }
 

@@ -53,7 +53,7 @@ pub(super) fn servers(
 
 pub(super) fn invalid(kind: RedisType, hint: impl Into<String>) -> InvalidValue {
     let expected = match kind {
-        RedisType::Single => format!("{}, or the path of a unix socket", SERVER),
+        RedisType::Single => format!("{SERVER}, or the path of a unix socket"),
         RedisType::Sentinel => {
             "the name of the master and its sentinels: mymaster,host:26379,host:26379".to_owned()
         }
@@ -423,7 +423,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_read_or_refused(text in "(redis://)?\\PC{0,30}") {
+        fn any_text_is_accepted_or_rejected(text in "(redis://)?\\PC{0,30}") {
             let _ = (server(&text, 1), server_list(text.split(','), 1), masked(&text));
         }
     }
