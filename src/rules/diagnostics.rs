@@ -148,7 +148,7 @@ const MAX_DIAGNOSTICS: usize = 500;
 
 #[derive(Debug)]
 pub(crate) struct Diagnostics {
-    kind: Kind,
+    pub(super) kind: Kind,
     file: String,
     found: Vec<Diagnostic>,
     known: HashSet<(Option<Place>, String)>,
@@ -248,10 +248,6 @@ impl Diagnostics {
             cut_display(format_args!("resource {}", name.escape_debug()))
         };
         Self { kind: Kind::Resource, ..Self::of(&name, false) }
-    }
-
-    pub(super) fn kind(&self) -> Kind {
-        self.kind
     }
 
     pub(super) fn location(&self, place: Place, path: &Path<'_>) -> String {

@@ -1,5 +1,6 @@
 //! The settings of whole environments.
 
+mod admin;
 mod answers;
 mod sinks;
 mod store;
