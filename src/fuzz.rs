@@ -1,9 +1,8 @@
-//! Targets for fuzzers: every parser of what a peer or a user sends, each as a function of bytes that must not
-//! panic, and must agree with an independent reader where there is one.
+//! Fuzz targets: every parser of input from peers or users, as a function of bytes that must not panic, and must agree
+//! with an independent parser if there is one.
 //!
-//! Compiled for tests and for fuzzers only. `tests.rs` runs each target on damaged seeds, a bounded number of
-//! them; `fuzz/` runs them under libFuzzer for as long as one likes, see `docs/fuzzing.md`. A module keeps its
-//! target beside what it tests, as it is private to it.
+//! Compiled only for tests and fuzzers. `tests.rs` runs each target on a bounded number of mutated seeds; `fuzz/` runs them
+//! under libFuzzer, see `docs/fuzzing.md`. A target of a private parser is in the parser's module.
 
 #[cfg(test)]
 mod tests;
@@ -24,9 +23,9 @@ use crate::{
 /// One parser.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name, and that of its directory of seeds in `fuzz/seeds`.
+    /// Its name, and the name of its directory in `fuzz/seeds`.
     pub name: &'static str,
-    /// What it does with an input.
+    /// Runs the parser on an input.
     pub run: fn(&[u8]),
 }
 
@@ -55,16 +54,21 @@ pub fn target(name: &str) -> Option<Target> {
     TARGETS.iter().copied().find(|target| target.name == name)
 }
 
-/// A rules file is compiled, and what is wrong with it is shown.
+/// Compiles a rules file, and renders its diagnostics.
 fn rules(bytes: &[u8]) {
     let file = SourceFile { name: "a.yaml".to_owned(), text: bytes.to_vec() };
     for portable in [false, true] {
         let compiled =
             compile(std::slice::from_ref(&file), CompileOptions { portable, ..CompileOptions::default() });
         let has_errors = compiled.diagnostics.iter().any(crate::rules::Diagnostic::is_error);
-        assert_ne!(compiled.rules.is_some(), has_errors, "a set is refused exactly for an error");
-        let panicked = compiled.diagnostics.iter().any(|found| found.message.starts_with("internal error: "));
-        assert!(!panicked, "a panic is caught where rules are read, and is one all the same");
+        assert_ne!(
+            compiled.rules.is_some(),
+            has_errors,
+            "rules are rejected if and only if there is an error"
+        );
+        let panicked =
+            compiled.diagnostics.iter().any(|diagnostic| diagnostic.message.starts_with("internal error: "));
+        assert!(!panicked, "a caught panic is a failure too");
         let source = file.readable();
         for diagnostic in compiled.diagnostics.iter().take(3) {
             assert!(!render(diagnostic, Some(&source)).is_empty());
@@ -72,7 +76,7 @@ fn rules(bytes: &[u8]) {
     }
 }
 
-/// A body is read and filled in; one that is JSON stays JSON.
+/// Parses a body and fills in its placeholders; a JSON body stays valid JSON.
 fn template(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let Ok(template) = Template::parse(&text) else { return };
@@ -87,7 +91,7 @@ fn template(bytes: &[u8]) {
     }
 }
 
-/// Lines of `NAME=value` as the environment; a value may be anything.
+/// Reads settings from lines `NAME=value`.
 fn settings(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let pairs: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once('=')).collect();
@@ -95,11 +99,11 @@ fn settings(bytes: &[u8]) {
         pairs.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
     };
     if let Err(problems) = Settings::read(&env, &|_: &Path| true, 2) {
-        assert!(!problems.is_empty(), "settings are refused for a reason");
+        assert!(!problems.is_empty(), "rejected settings have an error");
     }
 }
 
-/// Certificates and keys.
+/// Parses certificates and keys.
 fn pem_files(bytes: &[u8]) {
     let _ = pem::certificates(bytes);
     let _ = pem::chain(bytes);

@@ -1,8 +1,8 @@
-//! Requests as they arrive, in microseconds: the same in every run.
+//! Arrival times of requests in microseconds, the same in every run.
 
 use std::f64::consts::TAU;
 
-/// Numbers that look random: `SplitMix64`.
+/// Pseudorandom numbers: `SplitMix64`.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -23,13 +23,13 @@ impl Random {
         ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Microseconds until the next of requests that come independently, so many a second on average.
+    /// Microseconds until the next of independent requests, at this average rate.
     fn wait(&mut self, a_second: f64) -> u64 {
         micros(-self.share().ln() / a_second)
     }
 }
 
-/// Independent requests, on average so many a second.
+/// Independent requests at this average rate per second.
 pub(crate) fn steady(a_second: f64, requests: u32) -> Vec<u64> {
     let mut random = Random(1);
     let mut now = 0;
@@ -40,7 +40,7 @@ pub(crate) fn steady(a_second: f64, requests: u32) -> Vec<u64> {
     std::iter::repeat_with(next).take(requests as usize).collect()
 }
 
-/// Bursts of 1 to 79 requests, 10 ms apart within a burst; on average so many requests a second.
+/// Bursts of 1 to 79 requests, 10 ms apart within a burst, at this average rate per second.
 pub(crate) fn bursty(a_second: f64, requests: u32) -> Vec<u64> {
     let mut random = Random(2);
     let (mut now, mut left) = (0, 0);
@@ -56,7 +56,7 @@ pub(crate) fn bursty(a_second: f64, requests: u32) -> Vec<u64> {
     std::iter::repeat_with(next).take(requests as usize).collect()
 }
 
-/// Evenly spaced requests, of which there are at noon so many a second and hardly any at midnight.
+/// Evenly spaced requests at this rate per second at noon, and nearly none at midnight.
 pub(crate) fn smooth(at_noon: f64, requests: u32) -> Vec<u64> {
     let mut now = 0;
     let next = || {
@@ -66,7 +66,7 @@ pub(crate) fn smooth(at_noon: f64, requests: u32) -> Vec<u64> {
     std::iter::repeat_with(next).take(requests as usize).collect()
 }
 
-/// Independent requests, of which there are at noon so many a second on average and none at midnight.
+/// Independent requests at this average rate per second at noon, and none at midnight.
 pub(crate) fn day_and_night(at_noon: f64, requests: u32) -> Vec<u64> {
     let mut random = Random(3);
     let mut now = 0;

@@ -1,4 +1,4 @@
-//! The five algorithms behind one face.
+//! The five algorithms behind one interface.
 
 use tollgate::{
     clock::Time,
@@ -7,7 +7,7 @@ use tollgate::{
     },
 };
 
-/// One algorithm at one limit, and what it keeps for one key.
+/// One algorithm with a limit, and its state for one key.
 pub(crate) enum Counter {
     Fixed(FixedWindow, State),
     Sliding(SlidingWindow, State),
@@ -15,11 +15,11 @@ pub(crate) enum Counter {
     Bucket(Bucket, State),
 }
 
-/// The names of the five, as rules have them.
+/// The names of the algorithms in rules.
 pub(crate) const NAMES: [&str; 5] =
     ["fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket"];
 
-/// A new counter of each, in the order of [`NAMES`].
+/// A new counter of each algorithm, in the order of [`NAMES`].
 pub(crate) fn counters(limit: u32, window: Window) -> [Counter; 5] {
     [
         Counter::Fixed(FixedWindow { limit, window }, State::default()),
@@ -31,12 +31,12 @@ pub(crate) fn counters(limit: u32, window: Window) -> [Counter; 5] {
 }
 
 impl Counter {
-    /// Whether one hit is admitted at this microsecond.
+    /// True if a hit at this microsecond is admitted.
     pub(crate) fn admits(&mut self, micros: u64) -> bool {
         let (hit, now) = (Hits::Take(1), Time::from_micros(micros));
         let (state, verdict) = match self {
             Self::Exact(limit, log) => return limit.apply(log, hit, now).admitted,
-            // The window's start is part of the key, so each window has its own state.
+            // The key contains the window's start, so each window has its own state.
             Self::Fixed(limit, state) => {
                 let before = if state.end <= now { State::default() } else { *state };
                 let (after, count) = limit.apply(before, hit, now);

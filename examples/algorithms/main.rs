@@ -1,13 +1,13 @@
-//! The five algorithms side by side: writes the picture `docs/algorithms.svg`, and prints the figures of
-//! `docs/algorithms.md`. Every run makes the same ones.
+//! Compares the five algorithms: writes the picture `docs/algorithms.svg`, and prints the figures of
+//! `docs/algorithms.md`, which are the same in every run.
 //!
 //! ```text
 //! cargo run --example algorithms
 //! ```
 
 mod arrivals;
+mod errors;
 mod five;
-mod judged;
 mod picture;
 
 use std::{fs, io, path::Path};
@@ -15,6 +15,6 @@ use std::{fs, io, path::Path};
 fn main() -> io::Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/algorithms.svg");
     fs::write(path, picture::draw())?;
-    print!("{}", judged::tables());
+    print!("{}", errors::tables());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The picture: what each algorithm admits of the same arrivals, and what a fixed window's edge lets through.
+//! The picture: the requests that each algorithm admits of the same arrivals, and those at a fixed window's edge.
 
 use std::{array, fmt::Write as _};
 
@@ -20,17 +20,17 @@ const COLUMNS: usize = (MINUTE * 1000 / COLUMN) as usize;
 
 const WIDTH: f64 = 880.0;
 const HEIGHT: f64 = 806.0;
-/// Where time begins and ends.
+/// The edges of the time axis.
 const LEFT: f64 = 150.0;
 const RIGHT: f64 = 856.0;
-/// A row of columns: its distance to the next, and the height of one request.
+/// The distance between rows, and the height of one request.
 const ROW: f64 = 78.0;
 const REQUEST: f64 = 7.6;
-/// The ground that the first row stands on, and the curves.
+/// The baselines of the first row and of the curves.
 const FIRST_FLOOR: f64 = 142.0;
 const EDGE_FLOOR: f64 = 768.0;
 
-/// Everything that has a colour, by day and by night.
+/// The light and the dark theme.
 const STYLE: &str = "\
 text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;font-size:13px;fill:#24292f}\
 .title{font-size:16px;font-weight:600}.small{font-size:11.5px;fill:#57606a}.of-fixed{fill:#bc4c00}.of-sliding{fill:#8250df}.of-exact{fill:#0969da}\
@@ -66,7 +66,7 @@ pub(crate) fn draw() -> String {
     svg.finish()
 }
 
-/// Calm, a rush across the edge at 10 s, twice the limit for a while, a pause, a burst. In microseconds.
+/// Few requests, a peak across the edge at 10 s, twice the limit, a pause, and a burst. In microseconds.
 fn arrivals() -> Vec<u64> {
     let evenly = |from: u64, to: u64, every: usize| (from..to).step_by(every).map(|millis| millis * 1000 + 1);
     let mut times: Vec<u64> = evenly(2_500, 7_500, 1_500).collect();
@@ -78,7 +78,7 @@ fn arrivals() -> Vec<u64> {
     times
 }
 
-/// How many were admitted in the ten seconds before each moment, around the first window's end.
+/// The number of requests admitted in the ten seconds before each moment, around the end of the first window.
 fn edge_of_a_window(svg: &mut Svg, admitted: &[Vec<u64>; 5]) {
     const END: u64 = 25_000;
     let place = |millis: u64, hits: usize| (across(millis, END), EDGE_FLOOR - 4.9 * index(hits));
@@ -160,7 +160,7 @@ impl Svg {
         self.put(format_args!("<path d=\"M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}\" class=\"{class}\"/>"));
     }
 
-    /// Columns of what arrived, and before them of what was admitted.
+    /// Columns of the requests that arrived, and in front of them those that were admitted.
     fn row(&mut self, floor: f64, name: &str, arrived: &[u64], admitted: &[u64]) {
         for second in (0..=MINUTE).step_by(10) {
             let x = across(second * 1000, MINUTE * 1000);
@@ -201,15 +201,14 @@ impl Svg {
         self.put(format_args!("<path d=\"{}\" class=\"line {class}\"/>", steps(points)));
     }
 
-    /// What lies between a curve and the height above which it is too much.
+    /// The area between a curve and a line below it.
     fn area(&mut self, points: &[(f64, f64)], floor: f64, class: &str) {
         let above: Vec<(f64, f64)> = points.iter().map(|(x, y)| (*x, y.min(floor))).collect();
         self.put(format_args!("<path d=\"{}V{floor:.1}H{LEFT:.1}z\" class=\"{class}\"/>", steps(&above)));
     }
 }
 
-/// A path that goes level to the next point's place and then up or down; points that change nothing are
-/// left out.
+/// A step function through the points. Points of equal height are left out.
 fn steps(points: &[(f64, f64)]) -> String {
     let mut path = String::new();
     let mut height = f64::NAN;
@@ -227,7 +226,7 @@ fn steps(points: &[(f64, f64)]) -> String {
     path
 }
 
-/// Where a moment lies between the left and the right.
+/// The horizontal position of a moment.
 #[expect(clippy::cast_precision_loss, reason = "at most a minute of milliseconds")]
 fn across(millis: u64, all: u64) -> f64 {
     LEFT + (RIGHT - LEFT) * millis as f64 / all as f64

@@ -45,7 +45,8 @@ fn effective(environment: &Environment, settings: Option<&Settings>) -> String {
     let rows = settings::effective(&|name| environment.variables.get(name).cloned());
     let mut text = String::new();
     let mut group = "";
-    for (var, row) in vars::ALL.iter().zip(rows) {
+    for row in rows {
+        let var = row.var;
         if var.group != group {
             let gap = if group.is_empty() { "" } else { "\n" };
             group = var.group;
@@ -57,8 +58,8 @@ fn effective(environment: &Environment, settings: Option<&Settings>) -> String {
             (Source::Default, Some(value)) => (value, Source::Derived),
             (source, _) => (row.value, source),
         };
-        let line = format!("{}={}", row.name, quoted(&value));
-        let default = if row.default.is_empty() { "unset" } else { row.default };
+        let line = format!("{}={}", var.name, quoted(&value));
+        let default = if var.default.is_empty() { "unset" } else { var.default };
         let _ = match source {
             Source::Default => writeln!(text, "{line}"),
             Source::Derived => writeln!(text, "{line}{}", paint(DIM, "  # derived")),

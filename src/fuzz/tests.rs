@@ -1,16 +1,16 @@
-//! The short run: each target on its seeds and on damaged copies of them, the same ones each time.
+//! A short, reproducible run of each target on its seeds and on mutations of them.
 //!
-//! `TOLLGATE_FUZZ_INPUTS` sets how many inputs each target gets, and `TOLLGATE_FUZZ_SEED` where the damage
-//! begins; a failure names the target, and its input stands in a file.
+//! `TOLLGATE_FUZZ_INPUTS` is the number of inputs of each target, and `TOLLGATE_FUZZ_SEED` the seed of the mutations. A
+//! failure names the target and the file of its input.
 
 use std::{env, fs, panic, path::Path};
 
 use super::{TARGETS, Target};
 
-/// Inputs of each target when nobody says otherwise: together a few seconds without optimisation.
+/// The default number of inputs of each target: a few seconds for all of them without optimisation.
 const INPUTS: u64 = 1_500;
 
-/// Words that get further than bytes at random.
+/// Tokens of the formats, which reach more code than random bytes.
 const WORDS: &[&[u8]] = &[
     b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01",
     b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
@@ -125,7 +125,7 @@ fn run(target: Target, input: &[u8]) {
 }
 
 #[test]
-fn no_parser_panics_on_damaged_input() {
+fn no_parser_panics_on_mutated_input() {
     let inputs = number("TOLLGATE_FUZZ_INPUTS", INPUTS);
     for target in TARGETS {
         let mut noise = Noise(number("TOLLGATE_FUZZ_SEED", 7));
@@ -141,7 +141,7 @@ fn no_parser_panics_on_damaged_input() {
 }
 
 #[test]
-fn every_target_has_a_name_of_its_own() {
+fn target_names_are_unique() {
     for target in TARGETS {
         assert_eq!(TARGETS.iter().filter(|other| other.name == target.name).count(), 1, "{}", target.name);
         assert!(super::target(target.name).is_some());

@@ -215,7 +215,7 @@ fn domain_name<'r>(raw: &'r RawFile, diagnostics: &mut Diagnostics) -> &'r str {
     let name = raw.domain.value().map_or("", String::as_str);
     if name.is_empty() && !raw.domain.is_wrong() {
         let place = raw.domain.place().or(raw.place);
-        let kind = diagnostics.kind();
+        let kind = diagnostics.kind;
         let message = match place {
             Some(_) => format!("the {} has no domain", kind.name()),
             None => format!("the {0} is empty; a rules {0} must have a domain", kind.name()),
@@ -235,7 +235,7 @@ fn duplicate_domain(raw: &RawFile, name: &str, first: &str, diagnostics: &mut Di
     let message = format!("the domain {} is already defined in {first}", quoted(name));
     let help = format!(
         "put its descriptors into one {}, or set MERGE_DOMAIN_CONFIG=true to merge several",
-        diagnostics.kind().name()
+        diagnostics.kind.name()
     );
     diagnostics.error(domain.place, &Path::File.key("domain"), message, Some(help));
 }

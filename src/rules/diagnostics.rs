@@ -148,7 +148,7 @@ const MAX_DIAGNOSTICS: usize = 500;
 
 #[derive(Debug)]
 pub(crate) struct Diagnostics {
-    kind: Kind,
+    pub(super) kind: Kind,
     file: String,
     found: Vec<Diagnostic>,
     known: HashSet<(Option<Place>, String)>,
@@ -248,10 +248,6 @@ impl Diagnostics {
             cut_display(format_args!("resource {}", name.escape_debug()))
         };
         Self { kind: Kind::Resource, ..Self::of(&name, false) }
-    }
-
-    pub(super) fn kind(&self) -> Kind {
-        self.kind
     }
 
     pub(super) fn location(&self, place: Place, path: &Path<'_>) -> String {
@@ -357,21 +353,21 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_shows_its_line_with_a_caret() {
+    fn renders_the_line_with_a_caret() {
         let expected = "error: unknown unit `hours`\n   --> a.yaml:2:7\n   |\n 2 | unit: hours\n   |       ^\n   \
                         = at: descriptors[0].rate_limit.unit\n   = help: did you mean `hour`?\n";
         assert_eq!(render(&diagnostic(2, 7), Some("a: b\r\nunit: hours\r\n")), expected);
     }
 
     #[test]
-    fn a_finding_of_a_whole_file_shows_no_line() {
+    fn renders_no_line_for_a_complete_file() {
         let of_file = Diagnostic { place: None, path: String::new(), help: None, ..diagnostic(1, 1) };
         assert_eq!(render(&of_file, Some("a: b")), "error: unknown unit `hours`\n  --> a.yaml\n");
         assert_eq!(of_file.to_string(), "a.yaml: error: unknown unit `hours`");
     }
 
     #[test]
-    fn a_finding_for_the_log_is_one_line() {
+    fn a_diagnostic_in_the_log_is_one_line() {
         assert_eq!(
             diagnostic(2, 7).to_string(),
             "a.yaml:2:7: error: unknown unit `hours` (at descriptors[0].rate_limit.unit); did you mean `hour`?"
@@ -387,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_beyond_the_source_shows_nothing() {
+    fn renders_no_line_beyond_the_source() {
         assert_eq!(excerpt("a\nb\n", Place { line: 4, column: 1 }), None);
         assert_eq!(excerpt("a\nb", Place { line: 2, column: 9 }), Some(("b".to_owned(), 8)));
     }
@@ -395,7 +391,7 @@ mod tests {
     const HERE: Place = Place { line: 3, column: 1 };
 
     #[test]
-    fn reports_a_finding_at_one_place_once() {
+    fn reports_a_diagnostic_at_one_place_once() {
         let mut diagnostics = Diagnostics::of("a.yaml", false);
         for _ in 0..3 {
             diagnostics.warning(HERE, &Path::File, "odd".to_owned(), None);
@@ -408,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_what_is_not_portable_on_request() {
+    fn warns_about_extensions_if_enabled() {
         for portable in [false, true] {
             let mut diagnostics = Diagnostics::of("a.yaml", portable);
             diagnostics.unportable(HERE, &Path::File, "`burst`");
@@ -420,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_beyond_the_bound_are_counted() {
+    fn diagnostics_beyond_the_bound_are_counted() {
         let mut diagnostics = Diagnostics::of("a.yaml", false);
         for n in 0..MAX_DIAGNOSTICS + 7 {
             diagnostics.error(HERE, &Path::File, format!("bad {n}"), None);
@@ -431,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_reads_as_it_would_be_typed() {
+    fn formats_paths() {
         let root = Path::File;
         let list = root.key("descriptors");
         let item = list.item(2);

@@ -63,7 +63,9 @@ impl Canon {
         self.length(nodes.len());
         let wildcards: Vec<&Node> = wildcards.iter().map(|(_, node)| *node).collect();
         let exact = exact.iter().map(|(_, node)| *node);
-        canonical_order(&wildcards).into_iter().chain(exact).for_each(|node| self.node(node));
+        for node in canonical_order(&wildcards).into_iter().chain(exact) {
+            self.node(node);
+        }
     }
 
     fn node(&mut self, node: &Node) {
@@ -94,7 +96,9 @@ impl Canon {
         replaces.sort_unstable();
         replaces.dedup();
         self.length(replaces.len());
-        replaces.into_iter().for_each(|name| self.text(name));
+        for name in replaces {
+            self.text(name);
+        }
         self.flags(&[rule.shadow_mode, rule.quota_mode, rule.detailed_metric]);
         if rule.overrides_only {
             self.text("overrides_only");
@@ -129,7 +133,9 @@ impl Canon {
             Value::List(values) => {
                 self.number(4);
                 self.length(values.len());
-                values.iter().for_each(|value| self.value(value));
+                for value in values {
+                    self.value(value);
+                }
             }
             Value::Map(map) => {
                 self.number(5);
@@ -186,7 +192,7 @@ mod tests {
     #[test]
     fn comments_formatting_and_harmless_reordering_keep_the_hash() {
         let base = fingerprint(&[BASE]);
-        // A constant, since replicas of other versions and machines are compared by it.
+        // A constant, because replicas of different versions and machines compare it.
         assert_eq!(base, 0x2212_be04_e6cb_c6c6);
         for files in [
             &[
@@ -240,7 +246,7 @@ mod tests {
     proptest! {
         /// Shuffled descriptors with the same hash match every request alike, and disjoint ones share it.
         #[test]
-        fn an_order_that_matters_has_a_hash_of_its_own(
+        fn a_significant_order_changes_the_hash(
             values in prop::collection::hash_set("[ab]{0,2}\\*[ab*]{0,2}", 2..6),
             seeds in prop::array::uniform8(0_usize..1000),
         ) {

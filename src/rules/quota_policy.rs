@@ -83,7 +83,7 @@ mod tests {
     use crate::limiter::algorithm::Kind;
 
     #[test]
-    fn a_policy_has_its_numbers() {
+    fn formats_the_numbers_of_a_policy() {
         let limit = |multiplier, kind, burst| {
             Limit::new(100, Unit::Minute, NonZeroU32::new(multiplier).unwrap(), kind, NonZeroU32::new(burst))
         };
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn any_name_is_a_string_of_a_structured_field() {
+    fn quotes_any_name() {
         for (name, expected) in [
             ("per user; 100%", r#""per user; 100%""#),
             (r#"a"b\c"#, r#""a\"b\\c""#),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_has_one_for_each_limit() {
+    fn a_rule_has_a_policy_for_each_limit() {
         let text = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n\
             - {key: l, rate_limit: {unit: day, requests_per_unit: 1, name: n}}\n\
             - {key: u, rate_limit: {unlimited: true}}\n\

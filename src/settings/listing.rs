@@ -29,14 +29,12 @@ pub fn markdown() -> String {
 }
 
 /// One variable in an environment.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Row {
-    /// The variable's name.
-    pub name: &'static str,
+    /// The variable.
+    pub var: &'static Var,
     /// The value in effect, with secrets masked.
     pub value: String,
-    /// The default from the table of variables.
-    pub default: &'static str,
     /// Where the value comes from.
     pub source: Source,
 }
@@ -63,7 +61,7 @@ pub fn effective(env: &dyn Fn(&str) -> Option<String>) -> Vec<Row> {
             None if var.name == vars::BACKEND_TYPE.name && has_redis => ("redis".to_owned(), Source::Derived),
             None => (var.default.to_owned(), Source::Default),
         };
-        Row { name: var.name, value, default: var.default, source }
+        Row { var, value, source }
     };
     vars::ALL.iter().map(row).collect()
 }
@@ -118,12 +116,12 @@ mod tests {
 
     fn row(set: &[(&str, &str)], name: &str) -> Row {
         let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
-        effective(&env).into_iter().find(|row| row.name == name).unwrap()
+        effective(&env).into_iter().find(|row| row.var.name == name).unwrap()
     }
 
     #[test]
     fn lists_every_variable_once_in_the_order_of_the_table() {
-        let names: Vec<_> = effective(&|_| None).iter().map(|row| row.name).collect();
+        let names: Vec<_> = effective(&|_| None).iter().map(|row| row.var.name).collect();
         assert_eq!(names, vars::ALL.iter().map(|var| var.name).collect::<Vec<_>>());
     }
 
@@ -224,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_other_programs_are_left_alone() {
+    fn ignores_names_of_other_programs() {
         for name in [
             "PATH",
             "HOME",
@@ -269,12 +267,12 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_right_are_left_alone() {
+    fn ignores_names_of_variables() {
         assert_eq!(misspelt(vars::ALL.iter().map(|var| var.name)), []);
     }
 
     #[test]
-    fn the_other_variables_of_the_go_service_are_left_alone() {
+    fn ignores_the_other_variables_of_the_go_service() {
         let names = "GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_SERVER_TLS_CA_CERT GRPC_CLIENT_TLS_CACERT \
             GRPC_CLIENT_TLS_SAN CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_SERVER_URL \
             CONFIG_GRPC_XDS_SERVER_USE_TLS XDS_CLIENT_BACKOFF_JITTER \

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_needs_its_files_and_files_need_tls() {
+    fn tls_requires_its_files_and_files_require_tls() {
         let host = ("MEMCACHE_HOST_PORT", "a");
         let on = ("MEMCACHE_TLS", "true");
         let ca = ("MEMCACHE_TLS_CACERT", "/there.pem");

@@ -1,18 +1,15 @@
 //! Settings: environment variables, parsed and checked.
 //!
 //! [`vars`] is the table of variables with their types: a new setting is a row there, and a use of its field. [`Settings`]
-//! is what the program uses. `parse`, `duration`, `address` and `values` parse one value each; `tls`, `admin`, `backend`,
-//! `redis`, `memcached`, `xds`, `sinks` and `spans` check values that depend on each other. The command line passes the
+//! is what the program uses. `parse`, `address` and `values` parse one value each; `tls`, `redis`,
+//! `memcached`, `xds`, `sinks` and `spans` check values that depend on each other. The command line passes the
 //! environment and prints the problems that [`Settings::read`] reports; nothing here reads the process's environment, the
 //! clock or a file.
 
 pub mod address;
-pub mod duration;
 pub mod parse;
 pub mod vars;
 
-mod admin;
-mod backend;
 mod listing;
 pub mod memcached;
 mod reader;
@@ -26,21 +23,31 @@ mod values;
 mod variable;
 pub mod xds;
 
-use std::path::{Path, PathBuf};
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
 
 pub use self::{
     address::{HostPort, ServerAddress},
-    admin::Admin,
-    backend::Backend,
-    duration::duration,
     listing::{Row, Source, effective, markdown, misspelt},
+    parse::duration,
     reader::{Problem, Warning},
     tls::{ClientName, ClientTls, GrpcTls, GrpcTlsClients},
     values::{GrpcServer, KeyFormat, KeyValues, LogFormat, Logged},
     vars::{Answers, Decisions, Http, Log, Metrics, Overrides, Rules, Server, Store},
 };
 
-use self::{reader::Reader, sinks::Sinks, spans::Spans, vars::Var, xds::Xds};
+use self::{
+    memcached::Memcached,
+    reader::Reader,
+    redis::Redis,
+    sinks::Sinks,
+    spans::Spans,
+    values::BackendType,
+    vars::{AdminVars, Var},
+    xds::Xds,
+};
 
 /// All settings.
 #[derive(Clone, PartialEq, Debug)]
@@ -104,6 +111,57 @@ impl Http {
     }
 }
 
+/// The admin API.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Admin {
+    /// Its address.
+    pub listen: ServerAddress,
+    /// The address is the default: if it is taken, the service runs without the admin API.
+    pub is_default: bool,
+    /// The file of bearer tokens, if every call needs one.
+    pub token_file: Option<PathBuf>,
+    /// Calls that change something are rejected.
+    pub read_only: bool,
+    /// It uses the gRPC port's TLS.
+    pub tls: bool,
+}
+
+/// The store of counters.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Backend {
+    /// In this process.
+    Memory,
+    /// In Redis, shared by all replicas.
+    Redis(Box<Redis>),
+    /// In memcached, shared by all replicas.
+    Memcached(Box<Memcached>),
+}
+
+impl Backend {
+    /// Its name in logs.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Redis(_) => "redis",
+            Self::Memcached(_) => "memcached",
+        }
+    }
+
+    /// Its servers, without credentials; `None` for the memory of this process.
+    #[must_use]
+    pub fn address(&self) -> Option<String> {
+        match self {
+            Self::Memory => None,
+            Self::Redis(redis) => {
+                let second = redis.per_second.iter().map(|pool| format!(" per_second={}", pool.servers));
+                Some([redis.main.servers.to_string()].into_iter().chain(second).collect())
+            }
+            Self::Memcached(memcached) => Some(memcached.servers.to_string()),
+        }
+    }
+}
+
 impl Settings {
     /// The settings of this environment, with warnings about them.
     ///
@@ -123,13 +181,13 @@ impl Settings {
         let grpc_tls = tls::read(&mut reader);
         let mut http = Http::read(&mut reader);
         http.json = json(&mut reader, http.json, grpc_tls.as_ref());
-        let admin = admin::read(&mut reader, grpc_tls.as_ref());
+        let admin = admin(&mut reader, grpc_tls.as_ref());
         let mut rules = Rules::read(&mut reader);
         let control_plane = xds::read(&mut reader, rules.source);
         if control_plane.is_none() {
             rules.root = rules_root(&mut reader, &rules);
         }
-        let (backend, is_backend_default) = backend::read(&mut reader);
+        let (backend, is_backend_default) = backend(&mut reader);
         let mut metrics = Metrics::read(&mut reader);
         metrics.use_prometheus &= !metrics.disable;
         let settings = Self {
@@ -195,6 +253,37 @@ fn json(reader: &mut Reader<'_>, is_on: bool, tls: Option<&GrpcTls>) -> bool {
     is_on
 }
 
+fn admin(reader: &mut Reader<'_>, grpc_tls: Option<&GrpcTls>) -> Option<Admin> {
+    let AdminVars { address, socket, token_file, read_only, tls } = AdminVars::read(reader);
+    let is_default = socket.is_none() && !reader.is_set(&vars::ADMIN_ADDR);
+    let listen = socket.map(ServerAddress::Unix).or_else(|| address.map(ServerAddress::Tcp))?;
+    let tokens = "the path of a file with tokens";
+    match (&listen, &token_file) {
+        (_, Some(path)) if !reader.exists(path) => {
+            reader.conflict(&vars::ADMIN_TOKEN_FILE, tokens, "the file does not exist; is it mounted?");
+        }
+        (ServerAddress::Tcp(address), None) if !is_loopback(address) => {
+            let hint = format!(
+                "ADMIN_ADDR={address} accepts connections from other machines; use 127.0.0.1:6071 to serve without \
+                 a token"
+            );
+            reader.conflict(&vars::ADMIN_TOKEN_FILE, tokens, hint);
+        }
+        _ => {}
+    }
+    if tls && grpc_tls.is_none() {
+        let hint = "set GRPC_SERVER_USE_TLS and its certificate, or remove ADMIN_USE_TLS";
+        reader.conflict(&vars::ADMIN_USE_TLS, "false without TLS on the gRPC port", hint);
+    }
+    Some(Admin { listen, is_default, token_file, read_only, tls })
+}
+
+/// True if only processes of this machine can connect to the address.
+fn is_loopback(address: &HostPort) -> bool {
+    let ip = address.host.parse::<IpAddr>();
+    address.host.eq_ignore_ascii_case("localhost") || ip.is_ok_and(|ip| ip.is_loopback())
+}
+
 /// The root as set, else the default, else the working directory if it contains rules, so that a clone of the project
 /// serves its rules.
 fn rules_root(reader: &mut Reader<'_>, rules: &Rules) -> PathBuf {
@@ -220,6 +309,26 @@ fn store(reader: &mut Reader<'_>) -> Store {
     let store = Store::read(reader);
     reader.warn_outside_of_0_to_1(&vars::NEAR_LIMIT_RATIO, store.near_limit_ratio);
     store
+}
+
+/// The store, and whether it is only the default. Memory replaces a store whose settings were rejected.
+///
+/// The Go service counts in Redis by default. Here Redis is the default if any variable of Redis is set, so that a clone of
+/// the project starts with counters in memory.
+fn backend(reader: &mut Reader<'_>) -> (Backend, bool) {
+    let is_set = reader.is_set(&vars::BACKEND_TYPE);
+    let has_redis = !reader.set_with_prefix("REDIS_").is_empty();
+    let is_default = !is_set && !has_redis;
+    if is_default {
+        reader.warn_unused_prefix(&vars::BACKEND_TYPE, "memcache", "MEMCACHE_");
+    }
+    let chosen = if is_set || is_default { reader.read(&vars::BACKEND_TYPE) } else { BackendType::Redis };
+    let backend = match chosen {
+        BackendType::Memory => None,
+        BackendType::Redis => redis::read(reader).map(|redis| Backend::Redis(Box::new(redis))),
+        BackendType::Memcached => memcached::read(reader).map(|read| Backend::Memcached(Box::new(read))),
+    };
+    (backend.unwrap_or(Backend::Memory), is_default)
 }
 
 fn overrides(reader: &mut Reader<'_>, backend: &Backend) -> Overrides {

@@ -3,7 +3,6 @@
 //! Settings with which the Go service could not reach Redis are rejected. Those that it ignores are ignored here too, with
 //! a warning.
 
-mod place;
 #[cfg(test)]
 mod tests;
 mod url;
@@ -127,12 +126,12 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<Redis> {
     let set = RedisVars::read(reader);
     let (unhealthy_without, startup) = (set.unhealthy_without, startup(reader, &set));
     let mut uses_tls = false;
-    let main = pool(reader, set, "/var/run/nutcracker/ratelimit.sock", &mut uses_tls);
+    let main = pool(reader, &set, "/var/run/nutcracker/ratelimit.sock", &mut uses_tls);
     let has_second = SecondRedis::read(reader).is_on;
     let per_second = has_second.then(|| {
         reader.of_second_redis(|reader| {
             let set = RedisVars::read(reader);
-            pool(reader, set, "/var/run/nutcracker/ratelimitpersecond.sock", &mut uses_tls)
+            pool(reader, &set, "/var/run/nutcracker/ratelimitpersecond.sock", &mut uses_tls)
         })
     });
     if !has_second {
@@ -152,7 +151,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<Redis> {
 /// One Redis, whose URL in the Go service is `go_default` by default. `uses_tls` becomes true if TLS is enabled.
 fn pool(
     reader: &mut Reader<'_>,
-    set: RedisVars,
+    set: &RedisVars,
     go_default: &'static str,
     uses_tls: &mut bool,
 ) -> Option<RedisPool> {
@@ -166,8 +165,8 @@ fn pool(
         let hint = "checks that are gathered for so long would time out";
         reader.conflict(&vars::REDIS_PIPELINE_WINDOW, &expected, hint);
     }
-    let Parsed { at: servers, login, database, tls: is_tls_url } = servers(reader, &set, go_default)?;
-    let (servers, login) = logins(reader, &set, servers, login);
+    let Parsed { at: servers, login, database, tls: is_tls_url } = servers(reader, set, go_default)?;
+    let (servers, login) = logins(reader, set, servers, login);
     *uses_tls |= is_tls_url;
     let tls = (set.use_tls || is_tls_url).then_some(tls);
     if tls.is_some() && matches!(servers, RedisServers::Single(RedisAddress::Unix(_))) {
@@ -196,8 +195,8 @@ fn servers(
         reader.warn(&vars::REDIS_SOCKET_TYPE, message);
     }
     let servers = match set.url.trim() {
-        "" => Err(place::invalid(set.kind, format!("set it; the Go service's default is {go_default}"))),
-        url => place::servers(url, set.kind, set.socket_type, reader),
+        "" => Err(url::invalid(set.kind, format!("set it; the Go service's default is {go_default}"))),
+        text => url::servers(text, set.kind, set.socket_type, reader),
     };
     servers.map_err(|invalid| reader.reject(&vars::REDIS_URL, invalid)).ok()
 }

@@ -1,5 +1,6 @@
 //! The settings of whole environments.
 
+mod admin;
 mod answers;
 mod sinks;
 mod store;
@@ -93,7 +94,7 @@ fn an_empty_value_is_the_default_except_for_texts() {
     assert_eq!((&*read.rules.root, &*read.rules.app_directory), (Path::new("."), ""));
     assert!(read.is_backend_default);
     assert_eq!(read.log, settings(&[]).log);
-    assert_eq!((read.metrics, read.sinks), (settings(&[]).metrics, settings(&[]).sinks));
+    assert_eq!(read.sinks, settings(&[]).sinks);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{
     address::{self, HostPort, ServerAddress, host_port},
-    parse::{InvalidValue, Value, by_name, choice, exact_choice, percent_decoded, whole},
+    parse::{InvalidValue, Value, by_function, by_name, choice, exact_choice, percent_decoded, whole},
 };
 use crate::{
     limiter::template::Template,
@@ -14,6 +14,18 @@ use crate::{
 };
 
 by_name!(CountingMode, GrpcServer, KeyFormat, KeyValues, OnStoreFailure, RedisType);
+
+by_function! {
+    BackendType: |text| {
+        exact_choice(text, &[("redis", Self::Redis), ("memcache", Self::Memcached), ("memory", Self::Memory)])
+    };
+    // As in the Go service, any value but `json` means text.
+    LogFormat: |text: &str| Ok(if text.eq_ignore_ascii_case("json") { Self::Json } else { Self::Text });
+    Socket: |text| {
+        choice(text, &[("tcp", Self::Tcp), ("tcp4", Self::Tcp), ("tcp6", Self::Tcp), ("unix", Self::Unix)])
+    };
+    SpanProtocol: |text| exact_choice(text, &[("http", Self::Http), ("grpc", Self::Grpc)]);
+}
 
 named! {
     /// The HTTP/2 implementation of the gRPC port.
@@ -89,13 +101,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// As in the Go service, any value but `json` means text.
-impl Value for LogFormat {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        Ok(if text.eq_ignore_ascii_case("json") { Self::Json } else { Self::Text })
-    }
-}
-
 /// `BACKEND_TYPE`.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub enum BackendType {
@@ -106,12 +111,6 @@ pub enum BackendType {
     Redis,
     /// `memcache`.
     Memcached,
-}
-
-impl Value for BackendType {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        exact_choice(text, &[("redis", Self::Redis), ("memcache", Self::Memcached), ("memory", Self::Memory)])
-    }
 }
 
 named! {
@@ -135,13 +134,6 @@ pub(super) enum Socket {
     Tcp,
     /// A unix socket.
     Unix,
-}
-
-impl Value for Socket {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        let choices = [("tcp", Self::Tcp), ("tcp4", Self::Tcp), ("tcp6", Self::Tcp), ("unix", Self::Unix)];
-        choice(text, &choices)
-    }
 }
 
 /// A number of connections to each server, up to the number of TCP ports.
@@ -355,12 +347,6 @@ pub enum SpanProtocol {
     Grpc,
 }
 
-impl Value for SpanProtocol {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        exact_choice(text, &[("http", Self::Http), ("grpc", Self::Grpc)])
-    }
-}
-
 pub(super) fn gzip(text: &str) -> Result<bool, InvalidValue> {
     exact_choice(text, &[("gzip", true), ("none", false)])
 }
@@ -420,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_how_values_are_shown() {
+    fn reads_the_mode_of_key_values() {
         for (text, expected) in [
             ("plain", Some(KeyValues::Plain)),
             ("HASHED", Some(KeyValues::Hashed)),

@@ -13,7 +13,6 @@ use tracing::Level;
 pub use super::variable::{Secrecy, Setting, Var};
 use super::{
     address::{self, HostPort, ServerAddress},
-    duration,
     parse::{self, at_least},
     reader::Reader,
     values::{
@@ -118,7 +117,7 @@ table! {
             connections to each port of this group and to the metrics port, three quarters of them from \
             one address. At the maximum, a connection that sent nothing is closed for a new one, else the \
             one without traffic for longest. 16 further connections are reserved for probes.";
-        HTTP_TIMEOUT timeout: Duration = "10s" as duration::positive, "Time for the head of a request, for \
+        HTTP_TIMEOUT timeout: Duration = "10s" as parse::positive, "Time for the head of a request, for \
             its body, and for reading the response, on these ports.";
         DEBUG_HOST debug_host: String = "0.0.0.0" as address::host, "Address of the debug port.";
         DEBUG_PORT debug_port: u16 = "6070", "Debug port, for `/rlconfig` and `/stats`; `0` takes any free \
@@ -146,7 +145,7 @@ table! {
             `refused`, or `sampled:` and a share, such as `sampled:0.01`; `off` logs none. At most 2,500 a \
             second per worker; more are counted as dropped.";
         DECISION_LOG_FILE file: Option<PathBuf> = "", "Path of the file they are appended to; standard output \
-            if unset. It may be moved away at any time.";
+            if unset. It may be moved at any time.";
         METRICS_TOP_KEYS metrics_top_keys: usize = "0" as parse::whole::<_, 0, 1000>, "Number of most refused \
             keys, over all rules, that have a series `tollgate_top_refused_hits`; `0` is none.";
     }
@@ -217,10 +216,10 @@ table! {
             resolves; `allow`; `deny`; or `local`, counted by this replica.";
         MEMORY_MAX_KEYS max_keys: usize = "10000000" as at_least::<1>, "Maximum number of counters in \
             memory.";
-        COUNTING counting: CountingMode = "exact", "How limits without `counting` are counted in Redis: `exact`, \
-            every hit before it is decided, or `leased`, hits of hot keys ahead of time.";
-        LEASE_MAX_KEYS max_leases: usize = "100000" as at_least::<1>, "Maximum number of keys that hits are \
-            leased of. Beyond it the coldest gives its hits back.";
+        COUNTING counting: CountingMode = "exact", "Counting mode of limits without `counting`, in Redis: `exact` \
+            counts every hit before it is decided, `leased` takes hits of hot keys ahead of time.";
+        LEASE_MAX_KEYS max_leases: usize = "100000" as at_least::<1>, "Maximum number of keys with a lease. \
+            Beyond it the coldest key returns its hits.";
         LOCAL_CACHE_SIZE_IN_BYTES local_cache_bytes: usize = "0" as at_least::<0>, "Size of the cache of \
             keys over their limit; `0` disables it.";
         NEAR_LIMIT_RATIO near_limit_ratio: f32 = "0.8", "Share of a limit from which hits count as \
@@ -231,17 +230,17 @@ table! {
             cannot make collide. Keys in memory are unambiguous.";
         STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT stop_when_over: bool = "false", "A request over one of its \
             limits adds no hits to the others.";
-        EXPIRATION_JITTER_MAX_SECONDS expiration_jitter_max: Duration = "300" as duration::seconds::<CENTURY>,
-            "Maximum random delay of the expiry of counters in Redis and memcached. Counters in memory end \
+        EXPIRATION_JITTER_MAX_SECONDS expiration_jitter_max: Duration = "300" as parse::seconds::<CENTURY>,
+            "Maximum random delay of the expiry of counters in Redis and memcached. Counters in memory expire \
             with their window.";
     }
     /// Overrides, and the replicas that share them.
     pub Overrides in "Overrides" {
-        OVERRIDES_FILE file: Option<PathBuf> = "", "File of overrides where counters are not in Redis, created \
-            if it is missing. Without it, overrides end with the process. With Redis, overrides are in Redis.";
+        OVERRIDES_FILE file: Option<PathBuf> = "", "File of overrides if counters are not in Redis; created if \
+            missing. Without it, overrides are lost when the process stops. With Redis, overrides are stored in Redis.";
         REPLICA_SYNC replica_sync: bool = "true", "Shares overrides and resets of counters with the replicas \
             that use the same Redis, and lists those replicas; shares resets with those that use the same memcached. \
-            Without it, overrides are as without Redis.";
+            If `false`, overrides are stored as without Redis.";
     }
     /// A Redis: the first or the second one.
     pub(super) RedisVars in "Redis" {
@@ -264,7 +263,7 @@ table! {
             signature is still verified.";
         REDIS_TIMEOUT: Duration = "10ms", "Time limit of an operation; then `STORE_FAILURE_POLICY` \
             decides.";
-        REDIS_CONNECT_TIMEOUT connect_timeout: Duration = "300ms" as duration::positive, "Time limit for \
+        REDIS_CONNECT_TIMEOUT connect_timeout: Duration = "300ms" as parse::positive, "Time limit for \
             connecting, including TLS and authentication; for the second Redis too.";
         REDIS_POOL_SIZE connections: usize = "10" as values::redis_pool_size, "Maximum number of connections to \
             each server; `0` is 4, as in the Go service.";
@@ -322,7 +321,7 @@ table! {
             Its signature is still verified.";
         MEMCACHE_TIMEOUT: Duration = "10ms", "Time limit of an operation; then \
             `STORE_FAILURE_POLICY` decides.";
-        MEMCACHE_CONNECT_TIMEOUT connect_timeout: Duration = "300ms" as duration::positive, "Time limit \
+        MEMCACHE_CONNECT_TIMEOUT connect_timeout: Duration = "300ms" as parse::positive, "Time limit \
             for connecting, including TLS.";
         MEMCACHE_MAX_QUEUED max_queued: usize = "8192" as at_least::<1>, "Maximum number of checks queued \
             per connection; more fail at once.";
@@ -391,7 +390,7 @@ table! {
         DD_VERSION version: String = "", "Tag `version`.";
         EXTRA_TAGS tags: Tags = "" as values::tags, "Tags of everything that is sent, also to statsd: \
             `key:value,key:value`.";
-        STATS_FLUSH_INTERVAL flush_interval: Duration = "10s" as duration::positive, "Interval at which \
+        STATS_FLUSH_INTERVAL flush_interval: Duration = "10s" as parse::positive, "Interval at which \
             metrics are sent.";
     }
     /// Tracing.
@@ -413,7 +412,7 @@ table! {
             `http`. Defaults to `http://localhost:4318`, or `http://localhost:4317` for `grpc`.", login;
         OTEL_EXPORTER_OTLP_HEADERS: HeaderMap = "" as values::headers, "Headers of every export: \
             `name=value,name=value`, values percent-encoded.", secret;
-        OTEL_EXPORTER_OTLP_TIMEOUT: Duration = "10000" as duration::milliseconds::<1, HOUR>, "Time limit \
+        OTEL_EXPORTER_OTLP_TIMEOUT: Duration = "10000" as parse::milliseconds::<1, HOUR>, "Time limit \
             of an export in milliseconds.";
         OTEL_EXPORTER_OTLP_COMPRESSION: bool = "none" as values::gzip, "`gzip` or `none`.";
         OTEL_EXPORTER_OTLP_CERTIFICATE: Option<PathBuf> = "", "PEM file of CAs; replaces the system's.";
@@ -424,7 +423,7 @@ table! {
             `OTEL_EXPORTER_OTLP_ENDPOINT`, and is used as is. The next seven take precedence likewise.",
             login;
         OTEL_EXPORTER_OTLP_TRACES_HEADERS: HeaderMap = "" as values::headers, "Headers.", secret;
-        OTEL_EXPORTER_OTLP_TRACES_TIMEOUT: Duration = "10000" as duration::milliseconds::<1, HOUR>, "Time \
+        OTEL_EXPORTER_OTLP_TRACES_TIMEOUT: Duration = "10000" as parse::milliseconds::<1, HOUR>, "Time \
             limit in milliseconds.";
         OTEL_EXPORTER_OTLP_TRACES_COMPRESSION: bool = "none" as values::gzip, "Compression.";
         OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE: Option<PathBuf> = "", "CAs.";
@@ -435,7 +434,7 @@ table! {
             number of queued spans; further ones are dropped and counted.";
         OTEL_BSP_MAX_EXPORT_BATCH_SIZE max_batch: usize = "512" as parse::whole::<_, 1, MILLION>, "Spans \
             per export.";
-        OTEL_BSP_SCHEDULE_DELAY delay: Duration = "5000" as duration::milliseconds::<0, HOUR>,
+        OTEL_BSP_SCHEDULE_DELAY delay: Duration = "5000" as parse::milliseconds::<0, HOUR>,
             "Milliseconds that a span waits for others.";
     }
     /// The log.

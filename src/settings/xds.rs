@@ -96,13 +96,11 @@ pub(super) fn read(reader: &mut Reader<'_>, source: RulesSource) -> Option<Box<X
 fn node_metadata(reader: &mut Reader<'_>, text: &str) -> Vec<(String, String)> {
     let mut pairs = Vec::new();
     for entry in text.split(',').filter(|entry| !entry.is_empty()) {
-        match entry.split_once('=') {
-            Some((name, text)) => pairs.push((name.to_owned(), text.to_owned())),
-            None => {
-                let message =
-                    format!("entry {entry:?} has no `=` and is ignored; expected name=text,name=text");
-                reader.warn(&vars::CONFIG_GRPC_XDS_NODE_METADATA, message);
-            }
+        if let Some((name, text)) = entry.split_once('=') {
+            pairs.push((name.to_owned(), text.to_owned()));
+        } else {
+            let message = format!("entry {entry:?} has no `=` and is ignored; expected name=text,name=text");
+            reader.warn(&vars::CONFIG_GRPC_XDS_NODE_METADATA, message);
         }
     }
     pairs

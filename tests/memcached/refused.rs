@@ -22,7 +22,7 @@ const REPORTED: &[&str] = &[
     "descriptors[0].rate_limit.algorithm",
     "`token_bucket` cannot be counted: memcached counts only fixed windows",
     "use `fixed_window`",
-    "BACKEND_TYPE=redis or memory",
+    "set BACKEND_TYPE to redis or memory",
 ];
 
 #[test]

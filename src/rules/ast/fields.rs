@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn help_says_what_was_meant_and_where_it_belongs() {
+    fn help_names_the_nearest_key_and_its_level() {
         for (level, unknown, help) in [
             (Level::Descriptor, "ratelimit", "did you mean `rate_limit`?"),
             (Level::Limit, "shadowMode", "did you mean `shadow_mode`? It belongs in a descriptor"),

@@ -32,7 +32,7 @@ pub(super) fn of_domain(
             let message = format!(
                 "the domain {} has no descriptors here, so the {} has no effect",
                 quoted(&domain.value),
-                diagnostics[*file].kind().name(),
+                diagnostics[*file].kind.name(),
             );
             diagnostics[*file].warning(domain.place, &Path::File.key("domain"), message, None);
         }

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_hides_what_it_matches_whole() {
+    fn a_wildcard_hides_later_ones_that_it_covers() {
         for (texts, covered_by) in [
             (["k_*", "k_a*"], Some(0)),
             (["k_a*", "k_*"], None),
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_of_all_values_hides_the_bare_key_from_anywhere() {
+    fn a_wildcard_for_all_values_hides_the_bare_key_in_any_order() {
         for (other, taken) in [("k_*", true), ("k*", true), ("k_**", true), ("k_a*", false), ("j_*", false)] {
             let texts = level(&["k", other]);
             assert_eq!(Reach::of(&texts).bare_key_covered_by(0).is_some(), taken, "{other}");
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_may_exempt_itself_from_what_would_take_it_otherwise() {
+    fn a_value_may_be_an_exemption_from_other_descriptors() {
         for (texts, exempts) in [
             (["k_v", "k"], true),
             (["k_v", "k_*"], true),
@@ -120,7 +120,7 @@ mod tests {
         }
     }
 
-    /// Every text of up to so many of these letters.
+    /// Every text of up to this number of these letters.
     fn texts_of(letters: &[char], length: usize) -> Vec<String> {
         let mut all = vec![String::new()];
         let mut from = 0;
@@ -137,12 +137,12 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]
         #[test]
-        fn hidden_means_that_every_text_is_taken_before(
+        fn every_text_of_a_hidden_wildcard_matches_an_earlier_one(
             first in "[ab]{0,1}\\*[ab*]{0,3}",
             later in "[ab]{0,1}\\*[ab*]{0,3}",
         ) {
-            // One letter beyond those of the patterns, and as many as the later pattern is long: a text
-            // that only the later matches has its stars filled with one such letter each.
+            // One more letter than in the patterns, and texts as long as the later pattern: a text that only
+            // the later one matches replaces each of its stars by that letter.
             let (one, other) = (Pattern::new(&first), Pattern::new(&later));
             let included =
                 texts_of(&['a', 'b', 'c'], 5).iter().all(|text| !other.matches(text) || one.matches(text));

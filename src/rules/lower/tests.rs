@@ -1,4 +1,4 @@
-//! What a `rate_limit` may say beyond the Go service's, and every diagnostic that it can cause.
+//! Extensions in `rate_limit`, and every diagnostic about them.
 
 use std::num::NonZeroU32;
 
@@ -19,7 +19,7 @@ fn compiled(rate_limit: &str, portable: bool) -> Compiled {
     compile(&[file], CompileOptions { portable, ..CompileOptions::default() })
 }
 
-/// The diagnostics as `where: message; help`, with the word that stands where they point.
+/// The diagnostics as `where: message; help`, with the word at their place.
 fn messages(compiled: &Compiled, rate_limit: &str) -> Vec<String> {
     let text = file(rate_limit);
     let one = |Diagnostic { place, message, help, .. }: &Diagnostic| {
@@ -43,7 +43,7 @@ fn window(seconds: u64) -> Window {
 }
 
 #[test]
-fn a_limit_holds_its_algorithm() {
+fn reads_the_algorithm_of_a_limit() {
     let burst = NonZeroU32::new;
     for (written, algorithm, tag) in [
         ("unit: minute", Algorithm::FixedWindow(FixedWindow { limit: 9, window: window(60) }), ""),
@@ -90,7 +90,7 @@ fn a_limit_holds_its_algorithm() {
 }
 
 #[test]
-fn a_list_holds_limits_each_under_a_key_of_its_own() {
+fn each_limit_of_a_list_has_its_own_key() {
     let limits = limits(
         "[{unit: second, requests_per_unit: 10, name: spike}, {unit: hour, requests_per_unit: 5000},\n   \
          {unit: second, unit_multiplier: 3600, requests_per_unit: 5000, algorithm: sliding_window}]",
@@ -100,14 +100,14 @@ fn a_list_holds_limits_each_under_a_key_of_its_own() {
 }
 
 #[test]
-fn lists_are_made_of_the_same_yaml_as_all_else() {
+fn lists_may_use_anchors_and_merges() {
     let block = "\n  - &x\n    unit: minute\n    requests_per_unit: 1\n  - <<: *x\n    unit: hour\n  - <<: *x\n    \
                  algorithm: leaky_bucket";
     assert_eq!(limits(block).iter().count(), 3);
 }
 
 #[test]
-fn a_line_of_rlconfig_ends_with_what_the_go_service_does_not_know() {
+fn a_line_of_rlconfig_ends_with_extensions() {
     for (rate_limit, shown) in [
         ("{unit: day, requests_per_unit: 1, algorithm: fixed_window}", ""),
         (
@@ -126,7 +126,7 @@ fn a_line_of_rlconfig_ends_with_what_the_go_service_does_not_know() {
 }
 
 #[test]
-fn what_makes_no_limit_is_refused_where_it_stands() {
+fn rejects_invalid_limits_with_their_place() {
     let bucket = "remove it: `burst` is the capacity of a `token_bucket` or a `leaky_bucket`";
     let algorithms =
         "accepted, in any case: fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket";
@@ -168,7 +168,7 @@ fn what_makes_no_limit_is_refused_where_it_stands() {
 }
 
 #[test]
-fn warns_of_the_cost_of_a_log() {
+fn warns_about_the_cost_of_a_log() {
     let log = |requests: u32| {
         let limit = format!("{{unit: day, algorithm: sliding_log, requests_per_unit: {requests}}}");
         let compiled = compiled(&limit, false);
@@ -183,7 +183,7 @@ fn warns_of_the_cost_of_a_log() {
 }
 
 #[test]
-fn what_makes_no_list_is_refused_where_it_stands() {
+fn rejects_invalid_lists_with_their_place() {
     let plain = "{unit: day, requests_per_unit: 5}";
     let several = "write a list for two or more limits; a single limit has no dash before its `unit`";
     for (list, expected) in [
@@ -225,7 +225,7 @@ fn what_makes_no_list_is_refused_where_it_stands() {
 }
 
 #[test]
-fn two_limits_that_differ_in_kind_or_rate_may_share_a_window() {
+fn limits_of_different_kind_or_rate_may_share_a_window() {
     limits(
         "[{unit: day, requests_per_unit: 5}, {unit: day, requests_per_unit: 5, algorithm: sliding_window},\n   \
          {unit: day, requests_per_unit: 5, algorithm: token_bucket}, {unit: day, requests_per_unit: 7,\n   \
@@ -234,7 +234,7 @@ fn two_limits_that_differ_in_kind_or_rate_may_share_a_window() {
 }
 
 #[test]
-fn what_does_nothing_beside_unlimited_logs_a_warning() {
+fn warns_about_keys_without_effect_beside_unlimited() {
     let compiled =
         compiled("{unlimited: true, unit_multiplier: 2, algorithm: token_bucket, burst: 5}", false);
     let keys: Vec<_> = compiled.diagnostics.iter().map(|found| &*found.message).collect();
@@ -245,7 +245,7 @@ fn what_does_nothing_beside_unlimited_logs_a_warning() {
 }
 
 #[test]
-fn the_go_service_would_refuse_each_of_them() {
+fn warns_that_the_go_service_rejects_extensions() {
     let list = "[{unit: day, unit_multiplier: 2, requests_per_unit: 1}, {unit: hour, requests_per_unit: 1, \
         algorithm: token_bucket, burst: 5}]";
     let compiled = compiled(list, true);
@@ -262,7 +262,7 @@ fn the_go_service_would_refuse_each_of_them() {
 }
 
 #[test]
-fn a_limit_is_leased_where_that_is_possible_and_said() {
+fn a_limit_with_leased_counting_is_leased_if_possible() {
     for (written, expected) in [
         ("{unit: day, requests_per_unit: 9}", "exact"),
         ("{unit: day, requests_per_unit: 9, counting: exact}", "exact"),
@@ -278,7 +278,7 @@ fn a_limit_is_leased_where_that_is_possible_and_said() {
 }
 
 #[test]
-fn the_service_may_be_set_to_lease_what_says_nothing() {
+fn limits_without_counting_use_the_default_mode() {
     let options = CompileOptions { counting: CountingMode::Leased, ..CompileOptions::default() };
     let of = |rate_limit: &str, options| {
         let file = SourceFile { name: "a.yaml".to_owned(), text: file(rate_limit).into_bytes() };

@@ -1,4 +1,4 @@
-//! A message means the same as a file with the same fields, and diagnostics name the resource and the path.
+//! Messages have the same meaning as files with the same fields, and their diagnostics name the resource and the path.
 
 use proptest::prelude::*;
 use prost_types::ListValue;
@@ -129,7 +129,7 @@ fn reports_mistakes_by_resource_and_path() {
 }
 
 #[test]
-fn a_resource_names_a_domain_and_one_alone() {
+fn a_resource_has_exactly_one_domain() {
     let limits = || vec![descriptor("k", "", policy(4, 1))];
     let compiled =
         compiled(&[config("", "", limits()), config("a", "d", limits()), config("b", "d", limits())]);
@@ -145,7 +145,7 @@ fn a_resource_names_a_domain_and_one_alone() {
 }
 
 #[test]
-fn a_message_asks_for_nothing_but_fixed_windows_which_every_store_counts() {
+fn limits_of_messages_are_fixed_windows() {
     let options = CompileOptions { countable: Countable::FixedWindows, ..CompileOptions::default() };
     for unit in Unit::ALL {
         let resource = config("r", "d", vec![descriptor("k", "", policy(unit as i32, 5))]);
@@ -155,7 +155,7 @@ fn a_message_asks_for_nothing_but_fixed_windows_which_every_store_counts() {
 }
 
 #[test]
-fn resources_of_one_domain_are_merged_when_that_is_wanted() {
+fn resources_of_one_domain_are_merged_if_enabled() {
     let merging = CompileOptions { merge_domains: true, ..CompileOptions::default() };
     let one =
         |name: &str, key: &str, value: &str| config(name, "d", vec![descriptor(key, value, policy(4, 1))]);
@@ -174,7 +174,7 @@ fn resources_of_one_domain_are_merged_when_that_is_wanted() {
 }
 
 #[test]
-fn warns_of_what_has_no_effect() {
+fn warns_about_fields_without_an_effect() {
     let unlimited = RateLimitPolicy { unlimited: true, name: "n".to_owned(), ..policy(0, 7) };
     let compiled =
         compiled(&[config("a", "d", vec![descriptor("k", "", unlimited)]), config("b", "e", Vec::new())]);

@@ -35,7 +35,7 @@ fn shown(rules: &RuleSet) -> Vec<String> {
     lines
 }
 
-/// A descriptor with this on its lines, behind a sound one, from line 4 on.
+/// A valid descriptor, and from line 4 on a descriptor with these lines.
 fn with(descriptor: &str) -> Compiled {
     let sound =
         "domain: d\ndescriptors:\n- {key: sound, rate_limit: {unit: day, requests_per_unit: 4, name: n}}\n";
@@ -103,7 +103,7 @@ fn errors_of_one_limit() {
 }
 
 #[test]
-fn errors_of_a_whole_file() {
+fn errors_of_a_complete_file() {
     for (text, expected) in [
         ("", "the file is empty; a rules file must have a domain"),
         ("descriptors: []", "1:1 the file has no domain"),
@@ -180,7 +180,7 @@ fn warnings() {
 }
 
 #[test]
-fn what_is_common_and_sound_is_not_warned_about() {
+fn common_rules_have_no_warnings() {
     for descriptor in [
         "- key: k\n  rate_limit: {unit: day, requests_per_unit: 0}",
         "- key: sound\n  value: exempt",
@@ -239,7 +239,7 @@ fn merged_files_share_a_level() {
 }
 
 #[test]
-fn a_limit_given_in_parts_is_laid_together() {
+fn parts_of_a_limit_are_merged() {
     let compiled = with(
         "- &x\n  key: k\n  rate_limit: {unit: day, requests_per_unit: 1}\n- <<: *x\n  key: m\n  \
          rate_limit: {requests_per_unit: 9}",

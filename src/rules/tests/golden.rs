@@ -1,4 +1,4 @@
-//! Rules files that the Go service accepted or refused, as it was recorded, and what `/rlconfig` showed.
+//! Recordings of the Go service: rules files that it accepted or rejected, and their `/rlconfig`.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ fn cases() -> impl Iterator<Item = Value> {
     CASES.lines().map(|line| serde_json::from_str(line).unwrap())
 }
 
-/// Compiles the files of a case as the service would be started with them.
+/// Compiles the files of a case with the options of its settings.
 fn compile_case(case: &Value) -> Compiled {
     let is_set = |name: &str| case["env"][name] == "true";
     let mut files: Vec<SourceFile> = case["configs"]
@@ -35,7 +35,7 @@ fn shown(compiled: &Compiled) -> Option<Vec<String>> {
 }
 
 #[test]
-fn every_recorded_file_is_taken_or_refused_as_recorded() {
+fn every_recorded_file_is_accepted_or_rejected_as_recorded() {
     let mut differing = Vec::new();
     let mut compared = 0;
     for case in cases() {
@@ -60,7 +60,7 @@ fn every_recorded_file_is_taken_or_refused_as_recorded() {
 }
 
 #[test]
-fn a_refused_file_has_an_error_with_a_place_and_an_accepted_one_none() {
+fn a_rejected_file_has_an_error_with_a_place_and_an_accepted_one_has_none() {
     for case in cases() {
         let compiled = compile_case(&case);
         let errors: Vec<_> = compiled.diagnostics.iter().filter(|d| d.is_error()).collect();
@@ -113,7 +113,7 @@ fn as_json(metadata: &Metadata) -> Value {
 }
 
 #[test]
-fn limits_and_metadata_are_those_that_answers_carried() {
+fn limits_and_metadata_are_those_of_recorded_responses() {
     let mut with_metadata = 0;
     for case in cases().filter(|case| case["taken"] == true) {
         let rules = compile_case(&case).rules.unwrap();

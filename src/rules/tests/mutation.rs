@@ -1,7 +1,6 @@
-//! Rules files damaged at random: whatever the bytes, compiling ends, soon and without a panic, and a
-//! refusal says why.
+//! Rules files mutated at random: compiling ends in time and without a panic, and rejected files have an error.
 //!
-//! `TOLLGATE_MUTATIONS` sets how many are tried.
+//! `TOLLGATE_MUTATIONS` is the number of mutations.
 
 use std::{
     env,
@@ -11,13 +10,13 @@ use std::{
 
 use crate::rules::{CompileOptions, Compiled, Diagnostic, SourceFile, compile, render};
 
-/// Tried when nobody says otherwise: a few seconds without optimisation.
+/// The default number of mutations: a few seconds without optimisation.
 const MUTATIONS: u64 = 20_000;
 
-/// Far more than any damaged file has needed, and less than a reload may take.
+/// Much more than any mutated file needed, and less than a reload may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Rules of every shape, in every notation.
+/// Rules of every kind, in every notation.
 const SEEDS: [&str; 7] = [
     "domain: d
 descriptors:
@@ -74,7 +73,7 @@ descriptors:
     r#"{"domain": "d", "on_store_failure": "deny", "descriptors": [{"key": "k", "rate_limit": {"unit": "HOUR", "requests_per_unit": 3}}]}"#,
 ];
 
-/// What YAML is made of, and what it forbids.
+/// Tokens of YAML, and characters that it does not allow.
 const PIECES: [&str; 46] = [
     ":",
     ": ",
@@ -164,7 +163,7 @@ fn compile_one(text: &[u8]) -> Compiled {
 }
 
 #[test]
-fn damaged_files_cause_diagnostics_and_nothing_worse() {
+fn mutated_files_cause_diagnostics_and_no_panic() {
     let wanted =
         env::var("TOLLGATE_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(MUTATIONS);
     let mut dice = Dice(0x746f_6c6c_6761_7465);
@@ -185,12 +184,12 @@ fn damaged_files_cause_diagnostics_and_nothing_worse() {
         }
         taken += u64::from(compiled.rules.is_some());
     }
-    // A test that damages nothing, or everything, shows nothing.
+    // Some mutations must be valid, and some invalid.
     assert!(taken * 20 > wanted && taken * 20 < wanted * 19, "{taken} of {wanted} were taken");
 }
 
 #[test]
-fn a_file_that_repeats_itself_without_measure_is_refused() {
+fn rejects_a_file_with_too_many_aliases() {
     let mut laughs = String::from("a0: &a0 [x]\n");
     let mut merges = String::from("m0: &m0 {k: v}\n");
     for level in 1..40 {
@@ -207,7 +206,7 @@ fn a_file_that_repeats_itself_without_measure_is_refused() {
 }
 
 #[test]
-fn a_file_nested_without_measure_is_refused_and_the_deepest_allowed_fits_the_stack() {
+fn rejects_a_file_nested_too_deep_and_accepts_the_maximum_depth() {
     for (open, close) in [("[", "]"), ("{a: ", "}"), ("- ", ""), ("? ", "")] {
         let text = open.repeat(10_000) + &close.repeat(10_000);
         let compiled = compile_one(text.as_bytes());

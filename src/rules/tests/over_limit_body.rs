@@ -18,7 +18,7 @@ fn messages(compiled: &Compiled) -> Vec<String> {
 const LIMIT: &str = "  rate_limit: {unit: day, requests_per_unit: 1}\n";
 
 #[test]
-fn a_rule_has_the_body_that_stands_beside_its_limit() {
+fn a_rule_has_the_body_beside_its_limit() {
     for (body, expected) in [
         ("# none\n", None),
         ("  over_limit_body: ~\n", None),
@@ -36,7 +36,7 @@ fn a_rule_has_the_body_that_stands_beside_its_limit() {
 }
 
 #[test]
-fn what_is_no_template_is_refused_with_its_place() {
+fn rejects_invalid_templates_with_their_place() {
     for (body, expected) in [
         (
             "'{limits}'",
@@ -54,7 +54,7 @@ fn what_is_no_template_is_refused_with_its_place() {
 }
 
 #[test]
-fn where_nothing_is_refused_it_logs_a_warning() {
+fn warns_about_a_body_without_effect() {
     for (keys, reason) in [
         ("  rate_limit: {unlimited: true}\n", "the limit is `unlimited`"),
         (
@@ -71,7 +71,7 @@ fn where_nothing_is_refused_it_logs_a_warning() {
 }
 
 #[test]
-fn the_go_service_would_refuse_it() {
+fn warns_that_the_go_service_rejects_it() {
     let messages = messages(&compiled(&format!("{LIMIT}  over_limit_body: wait\n"), true));
     let expected =
         "5:3: warning: the Go service rejects `over_limit_body` (at descriptors[0].over_limit_body)";

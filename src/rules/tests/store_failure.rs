@@ -46,7 +46,10 @@ fn a_domain_has_the_policy_of_its_files() {
 fn rejects_unknown_policies() {
     let accepted = "accepted, in any case: error, allow, deny, local";
     for (top, expected) in [
-        ("on_store_failure: alow", format!("unknown `on_store_failure` `alow` (at on_store_failure); help")),
+        (
+            "on_store_failure: alow",
+            "unknown `on_store_failure` `alow` (at on_store_failure); help".to_owned(),
+        ),
         ("on_store_failure: ''", format!("unknown `on_store_failure` `` (at on_store_failure); {accepted}")),
         (
             "on_store_failure: yes",

@@ -11,7 +11,6 @@ mod events;
 mod guard;
 mod scalar;
 mod text;
-mod weight;
 
 #[cfg(test)]
 mod tests;
@@ -24,7 +23,7 @@ pub(crate) use scalar::{Meaning, float_as_key};
 pub(crate) use text::decode;
 
 use super::diagnostics::{FileError, Place};
-use weight::Weight;
+use document::Weight;
 
 /// The maximum number of values in a file, with aliases expanded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +57,7 @@ pub(crate) struct Node {
 pub(crate) enum Content {
     Scalar(Scalar),
     List(Vec<NodeRef>),
-    /// A map, its pairs in the order in which they apply: a later pair replaces an earlier one.
+    /// A map. A later pair replaces an earlier one with the same key.
     Map(Vec<Pair>),
 }
 

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_scalars_are_what_yaml_v2_takes_them_for() {
+    fn plain_scalars_have_the_types_of_yaml_v2() {
         use Meaning::{Bool, Float, Int, Large, Null, Text};
         for (text, meaning) in [
             ("", Null),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_override_and_contradictions_are_errors() {
+    fn tags_override_the_type_or_are_errors() {
         let tagged = |kind: &str, text| resolve(text, Some(&format!("{STANDARD}{kind}")), true);
         assert_eq!(tagged("str", "12"), Ok(Meaning::Text));
         assert_eq!(tagged("float", "3"), Ok(Meaning::Float(3.0)));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_name_keys_as_go_prints_them() {
+    fn floats_as_keys_are_printed_as_in_go() {
         let printed = [1.0, 1.5, 1e20, 1e21, 1.25e-5, 0.0001, -2.0].map(float_as_key);
         assert_eq!(printed, ["1", "1.5", "100000000000000000000", "1e+21", "1.25e-05", "0.0001", "-2"]);
     }

@@ -1,4 +1,4 @@
-//! Our tree held against that of `serde_yaml`, on random documents: lists, maps and texts must be the same.
+//! Compares the tree with that of `serde_yaml` on random documents: lists, maps and texts must be the same.
 //!
 //! The two resolve plain scalars by different versions of YAML, so only texts are compared where they
 //! agree that it is one.
@@ -8,7 +8,7 @@ use serde_yaml::Value;
 
 use super::{Content, MaxValues, Node, Pair, read_without_bound as read};
 
-/// True when both trees have one shape, and the same texts in it.
+/// True if both trees have the same structure and the same texts.
 fn agrees(ours: &Node, theirs: &Value) -> bool {
     match (&ours.content, theirs) {
         (_, Value::Tagged(tagged)) => agrees(ours, &tagged.value),
@@ -85,7 +85,7 @@ proptest! {
                 let root = ours.map_err(|fault| fault.message).unwrap().root.unwrap();
                 prop_assert!(agrees(&root.node, &theirs), "{text}\n{root:?}\n{theirs:?}");
             }
-            // It refuses a key given twice, and so says nothing about the rest.
+            // serde_yaml rejects duplicate keys, so such documents are not compared.
             Err(error) => prop_assert!(ours.is_err() || error.to_string().contains("duplicate \
              entry"), "{text}\n{error}"),
         }
@@ -93,7 +93,7 @@ proptest! {
 }
 
 #[test]
-fn aliases_and_merges_are_written_out_and_what_stands_last_wins() {
+fn aliases_and_merges_are_expanded_and_the_last_value_applies() {
     let text = "- &a {x: 1, y: 2}\n- {<<: *a, y: 3}\n- {y: 3, <<: *a}\n- {<<: [{x: 4}, *a]}\n- *a\n";
     let root = read(text.as_bytes()).unwrap().root.unwrap();
     let Content::List(items) = &root.node.content else { panic!("no list") };
@@ -115,7 +115,7 @@ fn aliases_and_merges_are_written_out_and_what_stands_last_wins() {
 }
 
 #[test]
-fn reports_unreadable_yaml_with_its_place_and_help() {
+fn reports_invalid_yaml_with_its_place_and_help() {
     for (text, line, column, message) in [
         ("a: *b", 1, 4, "no anchor `&b` precedes this alias"),
         ("a: &b [*b]", 1, 8, "the value of the anchor `b` contains itself"),
@@ -137,7 +137,7 @@ fn reports_unreadable_yaml_with_its_place_and_help() {
 }
 
 #[test]
-fn a_file_is_refused_above_the_bound_and_read_at_it() {
+fn rejects_a_file_above_the_bound_and_accepts_one_at_it() {
     // The list and its items; written out, the alias, its anchor's list and the two in it.
     for (text, values) in
         [("[a,b,{}]", 4), ("[&a [b,c],*a]", 8), ("{a: b}", 3), ("", 0), ("- {x: &m {a: b}}\n- {<<: *m}", 11)]

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_a_forbidden_character_with_its_place() {
+    fn reports_an_invalid_character_with_its_place() {
         let found = |text: &[u8]| stop(text).map(|(line, column, _)| (line, column));
         assert_eq!(found(b"a: 1\r\nb\xc3\xa9: \x07"), Some((2, 5)));
         assert_eq!(found(b"a: \xff"), Some((1, 4)));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_beyond_the_bound_is_refused_unread() {
+    fn rejects_a_file_above_the_maximum_size() {
         assert!(decode(&vec![b'#'; MAX_BYTES]).is_ok());
         let Err(fault) = decode(&vec![b'#'; MAX_BYTES + 1]) else { panic!("it was read") };
         assert_eq!(fault.message, "the file is larger than 16 MiB");

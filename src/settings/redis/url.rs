@@ -1,4 +1,4 @@
-//! Servers in `REDIS_URL`, by address or by URL, their logins, and URLs masked for display.
+//! `REDIS_URL`: servers by address or by URL, depending on `REDIS_TYPE` and `REDIS_SOCKET_TYPE`, and their logins.
 //!
 //! A list is split at its commas, as in the Go service. URLs have the form that its library reads
 //! (`redis://user:password@host:port/database`, also with `?username=`, `?password=` and `?db=`), or begin with
@@ -8,8 +8,11 @@ use super::{
     super::{
         address::host_port,
         parse::{InvalidValue, percent_decoded},
+        reader::Reader,
+        values::{RedisType, Socket},
+        vars,
     },
-    Credentials, HostPort, Secret,
+    Credentials, HostPort, RedisAddress, RedisServers, Secret,
 };
 
 /// Addresses, with the other contents of their URLs.
@@ -31,11 +34,105 @@ impl<A> Parsed<A> {
     }
 }
 
-pub(super) const SERVER: &str =
-    "host:port, or a URL such as redis://user:password@host:6379/0 (rediss:// for TLS)";
+const PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+
+/// The servers of a URL. Its login is for those servers: for the sentinels, if it names sentinels.
+pub(super) fn servers(
+    text: &str,
+    kind: RedisType,
+    socket: Option<Socket>,
+    reader: &Reader<'_>,
+) -> Result<Parsed<RedisServers>, InvalidValue> {
+    match kind {
+        RedisType::Single => single(text, socket, reader),
+        RedisType::Sentinel => sentinel(text),
+        RedisType::Cluster => cluster(text),
+    }
+}
+
+pub(super) fn invalid(kind: RedisType, hint: impl Into<String>) -> InvalidValue {
+    let expected = match kind {
+        RedisType::Single => format!("{SERVER}, or the path of a unix socket"),
+        RedisType::Sentinel => {
+            "the name of the master and its sentinels: mymaster,host:26379,host:26379".to_owned()
+        }
+        RedisType::Cluster => "some of the cluster's nodes: host:6379,host:6379".to_owned(),
+    };
+    InvalidValue::new(expected).with_hint(hint)
+}
+
+fn single(
+    text: &str,
+    socket: Option<Socket>,
+    reader: &Reader<'_>,
+) -> Result<Parsed<RedisServers>, InvalidValue> {
+    let is_path = text.starts_with('/') || (text.contains('/') && !text.contains("://"));
+    let is_server = |text: &str| is_url(text) || server(text, PORT).is_ok();
+    let variable = reader.effective(&vars::REDIS_SOCKET_TYPE).name;
+    match socket {
+        Some(Socket::Tcp) if is_path => {
+            Err(invalid(RedisType::Single, format!("a path requires {variable}=unix")))
+        }
+        Some(Socket::Unix) if is_server(text) => {
+            Err(invalid(RedisType::Single, format!("{variable}=unix requires a path; set it to tcp")))
+        }
+        None if !is_path => tcp(text, reader),
+        Some(Socket::Tcp) => tcp(text, reader),
+        Some(Socket::Unix) | None => Ok(Parsed::new(RedisServers::Single(RedisAddress::Unix(text.into())))),
+    }
+}
+
+fn tcp(text: &str, reader: &Reader<'_>) -> Result<Parsed<RedisServers>, InvalidValue> {
+    if text.split(',').nth(1).is_some_and(|second| server(second, PORT).is_ok()) {
+        let kind = reader.effective(&vars::REDIS_TYPE).name;
+        let hint = format!(
+            "this is one server; several require {kind}=CLUSTER, or {kind}=SENTINEL with the master's name first"
+        );
+        return Err(invalid(RedisType::Single, hint));
+    }
+    let server = server(text, PORT)
+        .map_err(|error| InvalidValue { hint: error.hint, ..invalid(RedisType::Single, "") })?;
+    Ok(server.map(|at| RedisServers::Single(RedisAddress::Tcp(at))))
+}
+
+fn sentinel(text: &str) -> Result<Parsed<RedisServers>, InvalidValue> {
+    let (master, sentinels) = text.split_once(',').unwrap_or((text, ""));
+    let master = master.trim();
+    // Redis does not allow these characters in a master's name.
+    if master.is_empty() || master.contains([':', '/', '@']) {
+        return Err(invalid(RedisType::Sentinel, "the name of the master comes first"));
+    }
+    let sentinels = server_list(sentinels.split(','), SENTINEL_PORT)?;
+    if sentinels.at.is_empty() {
+        return Err(invalid(RedisType::Sentinel, "at least one sentinel is required after the name"));
+    }
+    if sentinels.database > 0 {
+        let hint = "sentinels have no databases, and counters behind them are in database 0";
+        return Err(invalid(RedisType::Sentinel, hint));
+    }
+    let master = master.to_owned();
+    Ok(sentinels.map(|sentinels| RedisServers::Sentinel { master, sentinels, credentials: None }))
+}
+
+fn cluster(text: &str) -> Result<Parsed<RedisServers>, InvalidValue> {
+    if text.split(',').any(|one| one.trim().starts_with('/')) {
+        return Err(invalid(RedisType::Cluster, "a cluster requires TCP, not a unix socket"));
+    }
+    let seeds = server_list(text.split(','), PORT)?;
+    if seeds.at.is_empty() {
+        return Err(invalid(RedisType::Cluster, "at least one server is required"));
+    }
+    if seeds.database > 0 {
+        return Err(invalid(RedisType::Cluster, "a cluster has only database 0; remove the database"));
+    }
+    Ok(seeds.map(|seeds| RedisServers::Cluster { seeds }))
+}
+
+const SERVER: &str = "host:port, or a URL such as redis://user:password@host:6379/0 (rediss:// for TLS)";
 
 /// One server; `default_port` applies to URLs without a port.
-pub(super) fn server(text: &str, default_port: u16) -> Result<Parsed<HostPort>, InvalidValue> {
+fn server(text: &str, default_port: u16) -> Result<Parsed<HostPort>, InvalidValue> {
     if is_url(text) {
         return url(text, default_port);
     }
@@ -46,7 +143,7 @@ pub(super) fn server(text: &str, default_port: u16) -> Result<Parsed<HostPort>, 
 }
 
 /// The servers of one Redis. A login in one of the URLs applies to all servers.
-pub(super) fn servers<'t>(
+fn server_list<'t>(
     texts: impl Iterator<Item = &'t str>,
     default_port: u16,
 ) -> Result<Parsed<Vec<HostPort>>, InvalidValue> {
@@ -67,7 +164,7 @@ pub(super) fn servers<'t>(
     Ok(all)
 }
 
-pub(super) fn is_url(text: &str) -> bool {
+fn is_url(text: &str) -> bool {
     ["redis://", "rediss://"].iter().any(|scheme| text.starts_with(scheme))
 }
 
@@ -252,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_login_in_one_url_applies_to_the_whole_list() {
-        let read = |text: &str| servers(text.split(','), 26379);
+        let read = |text: &str| server_list(text.split(','), 26379);
         let list = read(" a:1, redis://u:p@b ,rediss://c:3,").unwrap();
         let places: Vec<String> = list.at.iter().map(ToString::to_string).collect();
         assert_eq!(places, ["a:1", "b:26379", "c:3"]);
@@ -326,8 +423,8 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_read_or_refused(text in "(redis://)?\\PC{0,30}") {
-            let _ = (server(&text, 1), servers(text.split(','), 1), masked(&text));
+        fn any_text_is_accepted_or_rejected(text in "(redis://)?\\PC{0,30}") {
+            let _ = (server(&text, 1), server_list(text.split(','), 1), masked(&text));
         }
     }
 }

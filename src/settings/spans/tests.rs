@@ -44,7 +44,7 @@ fn the_defaults_are_those_of_the_go_service() {
 }
 
 #[test]
-fn the_collector_is_found_by_either_variable() {
+fn reads_the_endpoint_of_either_variable() {
     for (protocol, own, common, insecure, endpoint) in [
         ("http", "", "", "", "http://localhost:4318/v1/traces"),
         ("grpc", "", "", "", "http://localhost:4317/"),

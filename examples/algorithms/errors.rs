@@ -1,4 +1,4 @@
-//! How often each algorithm decides otherwise than an exact log would have in its place.
+//! The errors of each algorithm: decisions that differ from those of an exact log.
 
 use std::{collections::VecDeque, fmt::Write as _};
 
@@ -9,22 +9,22 @@ use crate::{
     five::{self, Counter},
 };
 
-/// A hundred a minute, and a million requests of each kind.
+/// A limit of 100 a minute, and a million requests of each kind.
 const LIMIT: u32 = 100;
 const REQUESTS: u32 = 1_000_000;
 
 /// Midnight of a day in 2026.
 const BEGIN: u64 = 1_795_219_200_000_000;
 
-/// What became of the requests.
+/// The outcome of the requests.
 #[derive(Default)]
 struct Outcome {
     admitted: u32,
-    /// Admitted though the minute before held a hundred.
+    /// Admitted, with a hundred in the minute before.
     wrongly_admitted: u32,
-    /// Refused though the minute before held fewer.
-    wrongly_refused: u32,
-    /// The most that any minute held.
+    /// Rejected, with fewer in the minute before.
+    wrongly_rejected: u32,
+    /// The maximum in any minute.
     busiest: usize,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn tables() -> String {
     let titled = |title, cell| table(title, &outcomes, cell);
     [
         titled("wrongly allowed", |outcome| percent(outcome.wrongly_admitted)),
-        titled("wrongly rejected", |outcome| percent(outcome.wrongly_refused)),
+        titled("wrongly rejected", |outcome| percent(outcome.wrongly_rejected)),
         titled("allowed", |outcome| percent(outcome.admitted)),
         titled("busiest minute", |outcome| outcome.busiest.to_string()),
     ]
@@ -61,7 +61,7 @@ fn kinds() -> [(&'static str, Vec<u64>); 7] {
     ]
 }
 
-/// Holds every decision against those hits that the counter itself admitted in the window before.
+/// Compares every decision with the hits that the counter admitted in the window before.
 fn check(mut counter: Counter, times: &[u64], window: u64) -> Outcome {
     let mut outcome = Outcome::default();
     let mut recent: VecDeque<u64> = VecDeque::new();
@@ -76,7 +76,7 @@ fn check(mut counter: Counter, times: &[u64], window: u64) -> Outcome {
             outcome.wrongly_admitted += u32::from(!has_room);
             outcome.busiest = outcome.busiest.max(recent.len());
         } else {
-            outcome.wrongly_refused += u32::from(has_room);
+            outcome.wrongly_rejected += u32::from(has_room);
         }
     }
     outcome
@@ -93,7 +93,7 @@ fn table(title: &str, outcomes: &[(&str, Vec<Outcome>)], cell: fn(&Outcome) -> S
     table
 }
 
-/// Of all requests.
+/// The share of all requests.
 fn percent(requests: u32) -> String {
     match requests {
         0 => "0".to_owned(),
