@@ -11,6 +11,7 @@ use crate::support::{
     clock::Clock,
     eventually,
     grpc_tls::Files,
+    http,
     ports::free_port,
     server::{Server, Setup},
 };
@@ -126,6 +127,26 @@ fn bad_requests_are_logged_with_their_reason_at_most_once_a_second() {
 }
 
 #[test]
+fn requests_that_cannot_be_decoded_are_logged_with_their_reason_at_most_once_a_second() {
+    let server = Setup::new().rules("d.yaml", RULES).start();
+    let lines = || server.process.log().lines().filter(|line| line.contains("request rejected")).count();
+    let begun = Instant::now();
+    for _ in 0..50 {
+        assert_eq!(http::post(server.ports.http, "/json", r#"{"domain": 7}"#).status, 400);
+    }
+    let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap();
+    server.wait_for_log(&["request rejected: ", "expected a string"]);
+    assert!((1..=seconds + 2).contains(&lines()), "{}", server.process.log());
+    // The next line reports how many were suppressed.
+    let client = server.client();
+    eventually("a log line about a message that is too large", || {
+        assert!(client.ask(request(&"x".repeat(5 << 20), &[&[("k", "v")]])).is_err());
+        server.process.log().contains("GRPC_MAX_REQUEST_BYTES")
+    });
+    assert!(server.process.log().contains("suppressed="), "{}", server.process.log());
+}
+
+#[test]
 fn reports_all_invalid_settings_at_once() {
     let bad = [("PORT", "abc"), ("NEAR_LIMIT_RATIO", "often"), ("GRPC_MAX_CONNECTION_AGE", "5 parsecs")];
     let mut server = bad.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value)).launch();
@@ -178,11 +199,7 @@ fn reports_invalid_files_of_every_kind_in_one_start() {
         ),
         ("GRPC_CLIENT_TLS_CACERT", put("ca.crt", ""), "holds no CA certificate"),
         ("MEMCACHE_TLS_CACERT", put("memcached.crt", "no certificate\n"), "memcached.crt"),
-        (
-            "OTEL_EXPORTER_OTLP_CERTIFICATE",
-            put("collector.crt", "no certificate\n"),
-            "accepted is a PEM file",
-        ),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", put("collector.crt", "no certificate\n"), "expected a PEM file"),
     ];
     put("tls.crt", "no certificate\n");
     let setup = [

@@ -15,3 +15,16 @@ pub(crate) mod http;
 pub(crate) mod span_attributes;
 pub mod tls;
 pub(crate) mod wire;
+
+use tracing::warn;
+
+use crate::{log_throttle::LogThrottle, text::cut};
+
+/// Logs a request that cannot be decoded, at most one line a second. The limiter logs invalid requests.
+fn log_undecodable(reason: &str) {
+    static LOG: LogThrottle = LogThrottle::new(1);
+    if let Some(suppressed) = LOG.admit_now() {
+        let suppressed = (suppressed > 0).then_some(suppressed);
+        warn!(suppressed, "request rejected: {}", cut(reason));
+    }
+}

@@ -107,16 +107,16 @@ fn trusted(files: &ClientTls, words: &Words) -> Result<(Option<Vec<u8>>, RootCer
         roots.add_parsable_certificates(found.certs);
         why = found.errors.first().map(|error| format!(" ({error})")).unwrap_or_default();
     }
-    let accepted = "a PEM file with the certificates to trust";
+    let expected = "a PEM file with the certificates to trust";
     match &files.ca {
         Some(path) => {
-            let (mut text, ()) = read(words.ca, path, accepted, |text| add(&mut roots, text))?;
+            let (mut text, ()) = read(words.ca, path, expected, |text| add(&mut roots, text))?;
             text.push(b'\n');
             text.extend(of_system);
             Ok((Some(text), roots))
         }
         None if roots.is_empty() => Err(format!(
-            "{}: accepted is {accepted}; without it the authorities of the system are trusted, and it has none{why}",
+            "{}: expected {expected}; without it the CAs of the system are trusted, and it has none{why}",
             words.ca
         )),
         None => Ok((None, roots)),
@@ -140,8 +140,8 @@ fn identity(
     words: &Words,
 ) -> Result<Identity, Vec<String>> {
     let chain = read(words.certificate, certificate, "a PEM file with the client certificate", pem::chain);
-    let accepted = "a PEM file with an unencrypted private key";
-    let private = read(words.key, key, accepted, |text| pem::key(text, provider));
+    let expected = "a PEM file with an unencrypted private key";
+    let private = read(words.key, key, expected, |text| pem::key(text, provider));
     let ((chain_text, chain), (key_text, private)) = match (chain, private) {
         (Ok(chain), Ok(private)) => (chain, private),
         (chain, private) => return Err([chain.err(), private.err()].into_iter().flatten().collect()),
@@ -152,8 +152,8 @@ fn identity(
             Ok(((chain_text, key_text), certified))
         }
         Err(error) => {
-            let accepted = format!("the key of the certificate in {}", words.certificate);
-            Err(vec![refusal(words.key, key, &accepted, &error.to_string())])
+            let expected = format!("the key of the certificate in {}", words.certificate);
+            Err(vec![invalid(words.key, key, &expected, &error.to_string())])
         }
     }
 }
@@ -162,15 +162,15 @@ fn identity(
 fn read<T>(
     name: &str,
     path: &Path,
-    accepted: &str,
+    expected: &str,
     parse: impl FnOnce(&[u8]) -> Result<T, String>,
 ) -> Result<(Vec<u8>, T), String> {
     let read = pem::read(path).and_then(|text| parse(&text).map(|parsed| (text, parsed)));
-    read.map_err(|why| refusal(name, path, accepted, &format!("it {why}")))
+    read.map_err(|why| invalid(name, path, expected, &format!("it {why}")))
 }
 
-fn refusal(name: &str, path: &Path, accepted: &str, why: &str) -> String {
-    format!("{name}={}: accepted is {accepted}; {why}", path.display())
+fn invalid(name: &str, path: &Path, expected: &str, why: &str) -> String {
+    format!("{name}={}: expected {expected}; {why}", path.display())
 }
 
 /// The name that the certificate of a host must have.

@@ -136,7 +136,7 @@ mod tests {
         };
         let error = load_tls(&settings).map(drop).unwrap_err();
         for (variable, name) in [(WORDS.ca, "ca"), (WORDS.certificate, "cert"), (WORDS.key, "key")] {
-            assert!(error.contains(&format!("{variable}=/nowhere/{name}.pem: accepted is ")), "{error}");
+            assert!(error.contains(&format!("{variable}=/nowhere/{name}.pem: expected ")), "{error}");
         }
     }
 }

@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 use super::http2::{Connection, End, Service, hpack};
 use crate::{
     limiter::{Bounds, Request, RequestError},
-    server::wire,
+    server::{log_undecodable, wire},
     telemetry::metrics::{RejectReason, Stats},
 };
 
@@ -29,14 +29,14 @@ pub(super) fn length(prefix: [u8; PREFIX], max: usize, stats: &Stats) -> Result<
     let [compressed, length @ ..] = prefix;
     if compressed != 0 {
         let message = "the message is compressed; send it with grpc-encoding identity";
-        return Err(Status::unimplemented(message).into());
+        return Err(rejected(Status::unimplemented(message)));
     }
     let length = u32::from_be_bytes(length) as usize;
     if length > max {
         stats.service().refused(RejectReason::MessageTooLarge).increment();
         let message =
             format!("the message has {length} bytes, the maximum is {max} (GRPC_MAX_REQUEST_BYTES)");
-        return Err(Status::resource_exhausted(message).into());
+        return Err(rejected(Status::resource_exhausted(message)));
     }
     Ok(length)
 }
@@ -46,8 +46,15 @@ pub(super) fn length(prefix: [u8; PREFIX], max: usize, stats: &Stats) -> Result<
 /// # Errors
 /// If the message is not a `RateLimitRequest`.
 pub(super) fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Failure> {
-    wire::read(message, bounds)
-        .map_err(|error| Status::internal(format!("the message is not a RateLimitRequest: {error}")).into())
+    wire::read(message, bounds).map_err(|error| {
+        rejected(Status::internal(format!("the message is not a RateLimitRequest: {error}")))
+    })
+}
+
+/// The failure of a request that cannot be decoded, which is logged.
+fn rejected(status: Status) -> Failure {
+    log_undecodable(status.message());
+    status.into()
 }
 
 /// The Go service's errors have the code UNKNOWN, on which its callers may rely.
@@ -57,13 +64,13 @@ pub(super) fn status(error: &RequestError) -> Status {
 }
 
 /// The status of a call with data after its message.
-pub(super) fn too_many_messages() -> Status {
-    Status::internal("the request has more than one message, expected one")
+pub(super) fn too_many_messages() -> Failure {
+    rejected(Status::internal("the request has more than one message, expected one"))
 }
 
 /// The status of a call that ends within its message.
-pub(super) fn truncated() -> Status {
-    Status::internal("the request ended before its message was complete")
+pub(super) fn truncated() -> Failure {
+    rejected(Status::internal("the request ended before its message was complete"))
 }
 
 /// The status of a call whose message is incomplete at the caller's deadline; counts it.

@@ -1,10 +1,7 @@
 //! Error replies of Redis: their kinds, and advice.
 
-use super::permissions;
+use super::{permissions, resp::UNEXPECTED};
 pub(super) use crate::store::remote::failure::{Failure, Kind};
-
-/// The first word of the message about an unexpected reply.
-pub(super) const UNEXPECTED: &str = "unexpected-reply";
 
 impl Kind {
     pub(super) const fn hint(self) -> &'static str {

@@ -27,7 +27,38 @@ impl Reply {
             _ => None,
         }
     }
+
+    /// An integer; negative ones are 0.
+    pub(super) fn into_integer(self) -> Result<u64, String> {
+        match self {
+            Self::Integer(number) => Ok(u64::try_from(number).unwrap_or_default()),
+            other => Err(other.unexpected("an integer")),
+        }
+    }
+
+    /// An array of this length.
+    pub(super) fn into_list(self, expected: usize) -> Result<Vec<Self>, String> {
+        match self {
+            Self::List(list) if list.len() == expected => Ok(list),
+            other => Err(other.unexpected(&format!("an array of {expected}"))),
+        }
+    }
+
+    /// The error of an error reply, or about a reply of another type.
+    pub(super) fn unexpected(self, expected: &str) -> String {
+        let received = match self {
+            Self::Error(error) => return error,
+            Self::Integer(_) => "an integer",
+            Self::Text(_) => "a string",
+            Self::Nil => "null",
+            Self::List(_) => "an array",
+        };
+        format!("{UNEXPECTED}: expected {expected}, received {received}")
+    }
 }
+
+/// The first word of the error about a reply of an unexpected type. Replies may be shifted, so the connection is closed.
+pub(super) const UNEXPECTED: &str = "unexpected-reply";
 
 /// The protocol.
 pub(super) enum Resp {}

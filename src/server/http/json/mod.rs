@@ -17,7 +17,7 @@ use crate::{
     panics, proto,
     server::{
         health::{Health, Part},
-        span_attributes, wire,
+        log_undecodable, span_attributes, wire,
     },
     telemetry::tracing::OpenSpan,
     text::cut,
@@ -91,7 +91,10 @@ async fn decide(
 ) -> Result<limiter::Answer, NotDecided> {
     panics::point("json");
     let read = request::read(body, limiter.bounds());
-    let read = read.map_err(|why| NotDecided(StatusCode::BAD_REQUEST, why))?;
+    let read = read.map_err(|why| {
+        log_undecodable(&why);
+        NotDecided(StatusCode::BAD_REQUEST, why)
+    })?;
     let request = read.to_limiter();
     let Some(span) = span else {
         return Ok(limiter.decide(&request, None, None).await?);

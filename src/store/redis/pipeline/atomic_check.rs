@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::{ScriptCall, complete, reply_state, script_call::Run, within_bounds};
+use super::{ScriptCall, reply_state, script_call::Run, within_bounds};
 use crate::{
     clock::Time,
     limiter::algorithm::{Algorithm, Hits, fixed_window},
@@ -93,7 +93,7 @@ impl PendingAtomicCheck {
     ) -> Result<SmallVec<[Outcome; 4]>, String> {
         let answers = self.keys().saturating_mul(2);
         let (now, replies) = if self.only_counts() {
-            (Time::default(), complete::list(reply, answers)?)
+            (Time::default(), reply.into_list(answers)?)
         } else {
             reply_state::with_time(reply, answers)?
         };
@@ -124,12 +124,10 @@ impl Guarded<'_> {
 
     fn outcome(&self, state: Reply, result: &Reply, now: Time) -> Result<Outcome, String> {
         match (self.call.algorithm, result) {
-            (Algorithm::FixedWindow(_), Reply::Integer(2)) => {
-                complete::integer(state).map(Outcome::NotCounted)
-            }
-            (Algorithm::FixedWindow(_), Reply::Integer(1)) => complete::integer(state).map(Outcome::Counted),
+            (Algorithm::FixedWindow(_), Reply::Integer(2)) => state.into_integer().map(Outcome::NotCounted),
+            (Algorithm::FixedWindow(_), Reply::Integer(1)) => state.into_integer().map(Outcome::Counted),
             (Algorithm::FixedWindow(_), _) => {
-                Ok(Outcome::Counted(with_all(complete::integer(state)?, self.hits)))
+                Ok(Outcome::Counted(with_all(state.into_integer()?, self.hits)))
             }
             (_, result) => {
                 let hits = if *result == Reply::Integer(1) { without_taking(self.hits) } else { self.hits };

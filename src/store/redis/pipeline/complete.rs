@@ -17,7 +17,7 @@ use crate::{
     store::{
         self,
         redis::{
-            failure::{Failure, Kind, UNEXPECTED},
+            failure::{Failure, Kind},
             permissions::is_denied,
             resp::Reply,
         },
@@ -98,7 +98,7 @@ impl RedisPipeline {
                 self.counted(command, (*id, *added, *expiry), &mut next, reading)
             }
             CommandKind::Refund { .. } | CommandKind::GiveBack { .. } => {
-                integer(next()).map(Completion::Final)
+                next().into_integer().map(Completion::Final)
             }
             CommandKind::Lease { id, expiry, by, .. } => lease::read(next()).map(|(after, is_granted)| {
                 // INCREX keeps the expiry that the key has.
@@ -120,7 +120,7 @@ impl RedisPipeline {
                 limits.read(next()).map(|(now, limits)| Completion::RuleLimits(now, limits, SmallVec::new()))
             }
             CommandKind::Expire { seconds, .. } => {
-                if let Err(error) = integer(next()) {
+                if let Err(error) = next().into_integer() {
                     reading.no_expiry(self.key_text(command), *seconds, &error, command.name());
                 }
                 Ok(Completion::Final(0))
@@ -157,10 +157,10 @@ impl RedisPipeline {
         if added == 0 {
             return number(next()).map(Completion::Running);
         }
-        let count = saturated(integer(next()));
+        let count = saturated(next().into_integer());
         let set = (expiry.set != Expire::Known).then(|| {
             let asking = if command.asking { done(next()) } else { Ok(()) };
-            asking.and_then(|()| integer(next()))
+            asking.and_then(|()| next().into_integer())
         });
         let before = count?.saturating_sub(added);
         match set {
@@ -262,15 +262,7 @@ fn number(reply: Reply) -> Result<u64, String> {
             let number = number.ok_or("ERR value is not an integer or out of range")?;
             Ok(u64::try_from(number).unwrap_or_default())
         }
-        other => Err(unexpected("a counter's value", other)),
-    }
-}
-
-/// An integer reply; negative ones are 0.
-pub(super) fn integer(reply: Reply) -> Result<u64, String> {
-    match reply {
-        Reply::Integer(number) => Ok(u64::try_from(number).unwrap_or_default()),
-        other => Err(unexpected("an integer", other)),
+        other => Err(other.unexpected("a counter's value")),
     }
 }
 
@@ -278,26 +270,6 @@ pub(super) fn integer(reply: Reply) -> Result<u64, String> {
 fn done(reply: Reply) -> Result<(), String> {
     match reply {
         Reply::Text(_) => Ok(()),
-        other => Err(unexpected("OK", other)),
-    }
-}
-
-/// The error of a reply of another type. If it is not an error, replies may be shifted, so the connection is closed.
-pub(super) fn unexpected(expected: &str, reply: Reply) -> String {
-    let received = match reply {
-        Reply::Error(error) => return error,
-        Reply::Integer(_) => "an integer",
-        Reply::Text(_) => "a string",
-        Reply::Nil => "null",
-        Reply::List(_) => "an array",
-    };
-    format!("{UNEXPECTED}: expected {expected}, received {received}")
-}
-
-/// An array reply of this length.
-pub(super) fn list(reply: Reply, expected: usize) -> Result<Vec<Reply>, String> {
-    match reply {
-        Reply::List(list) if list.len() == expected => Ok(list),
-        other => Err(unexpected(&format!("an array of {expected}"), other)),
+        other => Err(other.unexpected("OK")),
     }
 }

@@ -2,16 +2,11 @@
 //!
 //! A server with `INCREX` (Redis 8.8, Valkey 9.2) does it in one command; others run a script.
 
-use super::{Expire, Expiry, RedisPipeline, complete};
-use crate::limiter::algorithm::Hits;
-use crate::store::{
-    redis::{
-        permissions::is_denied,
-        pipeline::{PendingCheck, command::CommandKind},
-        resp::{self, Reply},
-        script::{self, Form},
-    },
-    table::Key,
+use super::{Expire, Expiry};
+use crate::store::redis::{
+    permissions::is_denied,
+    resp::{self, Reply},
+    script::{self, Form},
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,22 +14,6 @@ pub(crate) enum LeaseBy {
     Script,
     /// `INCREX` never changes an existing expiry.
     Increx,
-}
-
-impl RedisPipeline {
-    /// Adds hits to a counter if they are within its limit.
-    pub(crate) fn lease(&mut self, key: &str, id: Key, hits: u64, limit: u64, expiry: Expiry, by: LeaseBy) {
-        // INCREX cannot extend the expiry that a shorter window has set.
-        let by = if expiry.set == Expire::Extend { LeaseBy::Script } else { by };
-        let target = self.push(key, CommandKind::Lease { id, hits, limit, expiry, by });
-        self.callers.push(PendingCheck { target, run: 0, hits: Hits::Take(hits) });
-    }
-
-    /// Returns unspent hits of a lease, of `own` that this replica has added.
-    pub(crate) fn give_back(&mut self, key: &str, hits: u64, own: u64) {
-        let target = self.push(key, CommandKind::GiveBack { hits, own });
-        self.callers.push(PendingCheck { target, run: 0, hits: Hits::Refund(hits) });
-    }
 }
 
 pub(super) fn write(
@@ -67,8 +46,8 @@ pub(super) fn is_known(reply: &Reply) -> bool {
 
 /// Reads the counter, and whether the hits were added.
 pub(super) fn read(reply: Reply) -> Result<(u64, bool), String> {
-    let mut list = complete::list(reply, 2)?.into_iter();
-    let mut next = || complete::integer(list.next().unwrap_or(Reply::Nil));
+    let mut list = reply.into_list(2)?.into_iter();
+    let mut next = || list.next().unwrap_or(Reply::Nil).into_integer();
     Ok((next()?, next()? > 0))
 }
 
@@ -80,7 +59,7 @@ mod tests {
         store::{
             redis::{
                 failure::{Failure, Kind},
-                pipeline::{Learned, Outcome},
+                pipeline::{Learned, Outcome, RedisPipeline},
             },
             remote::Pipeline,
             table::Table,

@@ -143,6 +143,20 @@ impl RedisPipeline {
         self.callers.push(PendingCheck { target, run: 0, hits: Hits::Refund(hits) });
     }
 
+    /// Adds hits to a counter if they are within its limit.
+    pub(super) fn lease(&mut self, key: &str, id: Key, hits: u64, limit: u64, expiry: Expiry, by: LeaseBy) {
+        // INCREX cannot extend the expiry that a shorter window has set.
+        let by = if expiry.set == Expire::Extend { LeaseBy::Script } else { by };
+        let target = self.push(key, CommandKind::Lease { id, hits, limit, expiry, by });
+        self.callers.push(PendingCheck { target, run: 0, hits: Hits::Take(hits) });
+    }
+
+    /// Returns unspent hits of a lease, of `own` that this replica has added.
+    pub(super) fn give_back(&mut self, key: &str, hits: u64, own: u64) {
+        let target = self.push(key, CommandKind::GiveBack { hits, own });
+        self.callers.push(PendingCheck { target, run: 0, hits: Hits::Refund(hits) });
+    }
+
     /// Counts hits by a script. Keys in the same `slot` share a command.
     pub(super) fn call_script(&mut self, key: &str, id: Key, slot: u16, call: ScriptCall, hits: Hits) {
         let hits = within_bounds(hits);

@@ -5,8 +5,6 @@
 
 use smallvec::SmallVec;
 
-use super::complete::unexpected;
-
 use crate::{
     clock::Time,
     limiter::algorithm::{
@@ -117,16 +115,15 @@ fn state<const BYTES: usize>(reply: &Reply, read: impl FnOnce([u8; BYTES]) -> St
 pub(super) fn with_time(reply: Reply, expected: usize) -> Result<(Time, Vec<Reply>), String> {
     let mut list = match reply {
         Reply::List(list) => list,
-        other => return Err(unexpected("an array", other)),
+        other => return Err(other.unexpected("an array")),
     };
     let number = |reply: &Reply| reply.text()?.parse::<u64>().ok();
     let now = match list.get(expected..) {
         Some([second, micros]) => number(second).zip(number(micros)),
         _ => None,
     };
-    let (second, micros) = now.ok_or_else(|| {
-        unexpected(&format!("an array of {expected} and the time"), Reply::List(Vec::new()))
-    })?;
+    let (second, micros) = now
+        .ok_or_else(|| Reply::List(Vec::new()).unexpected(&format!("an array of {expected} and the time")))?;
     list.truncate(expected);
     Ok((Time::from_micros(Time::from_seconds(second).micros().saturating_add(micros)), list))
 }

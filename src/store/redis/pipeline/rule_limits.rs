@@ -8,7 +8,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::{
-    Guarded, ScriptCall, complete,
+    Guarded, ScriptCall,
     reply_state::{self, ReplyState},
     script_call::{self, Run},
 };
@@ -120,12 +120,12 @@ impl RuleLimits {
     /// Reads the states before the hits, and their time.
     pub(super) fn read(&self, reply: Reply) -> Result<(Time, SmallVec<[Limit; 2]>), String> {
         let (now, states) = if self.only_counts() {
-            (Time::default(), complete::list(reply, self.keys())?)
+            (Time::default(), reply.into_list(self.keys())?)
         } else {
             reply_state::with_time(reply, self.keys())?
         };
         let limit = |(state, (_, call)): (Reply, &(Range<u32>, ScriptCall))| match call.window_limit() {
-            Some(limit) => complete::integer(state).map(|count| Limit::Count(limit, count)),
+            Some(limit) => state.into_integer().map(|count| Limit::Count(limit, count)),
             None => call.read(state).map(Limit::ScriptCall),
         };
         let limits: Result<_, String> = states.into_iter().zip(&self.limits).map(limit).collect();
