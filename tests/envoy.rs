@@ -1,5 +1,5 @@
 //! The real Envoy in front of the real service: HTTP requests go in, and what Envoy makes of the
-//! service's answers is looked at.
+//! service's answers is checked.
 
 use serde_json::json;
 

@@ -300,7 +300,7 @@ fn a_lost_store_is_503_and_not_a_bad_request() {
             hides(over_grpc.message(), &address);
             assert_eq!(http::post(server.ports.http, "/json", "{").status, 400, "invalid input is still 400");
         }
-        assert!(server.process.log().contains(&address), "the log names it: {}", server.process.log());
+        assert!(server.process.log().contains(&address), "the log has it: {}", server.process.log());
     }
     redis.thaw();
     memcached.thaw();

@@ -218,7 +218,7 @@ fn a_panic_costs_one_reload_and_the_previous_rules_stay() {
         });
         let shown = server.0.rules_shown();
         assert!(shown.iter().any(|line| line.contains(&format!("requests_per_unit={limit},"))), "{shown:?}");
-        assert!(shown.iter().any(|line| line.contains("internal error")), "it says why: {shown:?}");
+        assert!(shown.iter().any(|line| line.contains("internal error")), "a reason: {shown:?}");
         ask(&client).unwrap();
         limit += 10;
         server.0.write("d.yaml", &rules(limit));

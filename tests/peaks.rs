@@ -364,7 +364,7 @@ fn a_store_with_an_endless_reply() {
             .start();
         let client = server.client();
         let ask = || client.ask(request("d", &[&[("k", "v")]]));
-        eventually("the store is asked, and sends", || {
+        eventually("the store receives a request, and sends", || {
             let _ = ask();
             let log = server.process.log();
             holds(log.contains(&address), || log.clone())

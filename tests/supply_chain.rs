@@ -116,7 +116,7 @@ fn cargo_binstall_finds_the_archives_of_the_release_script() {
     assert!(script.contains("--strip \"$binary\" \"release/$name/tollgate\""));
 }
 
-/// What stands behind a word that a line begins with, and the line's number.
+/// The text after the first word of a line, and the line's number.
 fn values(text: &str, word: &str) -> Vec<(String, usize)> {
     let value = |line: &str| Some(line.trim_start_matches([' ', '-']).strip_prefix(word)?.trim().to_owned());
     text.lines().zip(1..).filter_map(|(line, number)| Some((value(line)?, number))).collect()

@@ -55,7 +55,7 @@ pub(crate) fn row_of_connections(kind: &str, rounds: &[(Opened, f64)], plain: &[
     );
 }
 
-/// The time within which so many of a hundred came, in microseconds; zero where there are none.
+/// This percentile of the times, in microseconds; zero where there are none.
 pub(crate) fn quantile(times: &mut [Duration], of_hundred: usize) -> f64 {
     times.sort_unstable();
     let place = (times.len() * of_hundred).div_ceil(100).saturating_sub(1);

@@ -28,7 +28,7 @@ pub struct Sinks {
 pub struct Statsd {
     /// Its address.
     pub address: SinkAddress,
-    /// False if it is the default; a refused connection is no warning then.
+    /// False if it is the default; then a refused connection causes no warning.
     pub is_asked_for: bool,
 }
 

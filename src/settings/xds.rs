@@ -137,7 +137,7 @@ fn tls(reader: &mut Reader<'_>, set: &ControlPlane, source: RulesSource) -> Opti
     if !set.use_tls || source != RulesSource::File {
         TLS.check_files(reader, set.use_tls);
     }
-    // The Go service connects without a certificate then, so this is no error.
+    // Not an error: the Go service connects without a certificate then.
     if set.use_tls
         && let Some((half, missing)) = TLS.half_identity(reader)
     {

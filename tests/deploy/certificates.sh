@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Certificates as Envoy Gateway's own job makes them: RSA, an authority, and what it signs, without an extension for
-# what it is to be used for.
+# its use.
 #
 #   certificates.sh DIRECTORY      ca.crt; plane for the control plane, tls for the service, envoy for Envoy
 set -euo pipefail

@@ -52,6 +52,6 @@ impl Dependent {
 
     fn ask(&self) {
         let asked = request("shop", &[&[("client_id", "alice")]]);
-        self.server.ask(asked).expect("memcached counts, whoever takes the spans");
+        self.server.ask(asked).expect("memcached counts without a collector");
     }
 }

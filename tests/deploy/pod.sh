@@ -42,7 +42,7 @@ done
 grep -qE "^Uid:[[:space:]]+${user%:*}[[:space:]]" "/proc/$service/status"
 
 # ask_until_refused DOMAIN DESCRIPTOR: limits are small. An answer that comes late on a busy machine is an error,
-# and is asked for again.
+# and is requested again.
 ask_until_refused() {
     local code
     for attempt in {1..50}; do

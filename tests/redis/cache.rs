@@ -51,7 +51,7 @@ fn a_rule_with_one_limit_reached_sends_no_commands() {
     assert_eq!(ask(6), (Code::OverLimit, 5));
     redis.ask(&["CONFIG", "RESETSTAT"]);
     for _ in 0..50 {
-        assert_eq!(ask(6), (Code::OverLimit, 5), "so many are known not to fit");
+        assert_eq!(ask(6), (Code::OverLimit, 5), "6 hits are known not to fit");
     }
     assert_eq!(redis.calls("evalsha"), 0);
     assert_eq!(ask(5), (Code::Ok, 0), "fewer may");

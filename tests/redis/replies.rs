@@ -161,7 +161,7 @@ fn keys_without_permission_fail_alone() {
     assert!(never_reconnected(&server));
 }
 
-/// Errors of the whole server: each request is decided by policy, the connection stays, and counting goes on at once.
+/// Errors of the whole server: each request is decided by policy, the connection stays, and counting continues at once.
 fn refuses_and_recovers(redis: &Redis, word: &str, kind: &str, begin: impl FnOnce(), end: impl FnOnce()) {
     let server = Setup::new().redis(&redis.env()).rules("d.yaml", RULES).start_healthy();
     let client = server.client();

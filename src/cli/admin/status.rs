@@ -194,6 +194,6 @@ memory    45.0 MB, 12,000 of 10,000,000 counters
         assert!(text.contains("newer rules rejected at 2026-11-22T10:00:00.000Z: a.yaml:3: bad"), "{text}");
         assert!(text.contains("redis redis:6379, not connected"), "{text}");
         assert_eq!(verdict(&wrong), Verdict::No);
-        assert!(plain(&super::text(&Value::Null)).contains("none loaded"), "an empty reply is no panic");
+        assert!(plain(&super::text(&Value::Null)).contains("none loaded"), "an empty reply does not panic");
     }
 }

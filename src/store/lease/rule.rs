@@ -24,7 +24,7 @@ const HOT: f64 = 4.0;
 /// A lease has at most this part of the hits that are left of the limit.
 const PART_OF_REST: f64 = 16.0;
 
-/// A lease is made for at most this part of the time in which all replicas spend what is left of the limit.
+/// A lease is made for at most this part of the time in which all replicas spend the rest of the limit.
 const PART_OF_TIME: f64 = 8.0;
 
 /// The fewest hits that are worth a lease.

@@ -29,7 +29,7 @@ const OVERFLOWING_DOMAINS: usize = 1_000;
 pub(super) struct Registry {
     stats: Directory<RuleStats>,
     overflows: Directory<Overflow>,
-    /// Stands in for domains beyond [`OVERFLOWING_DOMAINS`].
+    /// Counts domains beyond [`OVERFLOWING_DOMAINS`].
     last_overflow: Arc<Overflow>,
     /// Names of rules that are not forgotten.
     rules: AtomicUsize,

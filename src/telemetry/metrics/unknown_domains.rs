@@ -24,7 +24,7 @@ const SHARE: usize = 10;
 #[derive(Debug)]
 pub(super) struct UnknownDomains {
     domains: Directory<UnknownDomain>,
-    /// Stands in for those that find no room.
+    /// Counts all domains above the bound.
     rest: UnknownDomain,
     shards: ShardCount,
 }
