@@ -231,7 +231,10 @@ fn a_panic_costs_one_reload_and_the_previous_rules_stay() {
     server.0.wait_for_rule(&format!("requests_per_unit={},", limit + 2));
     server.assert_counted(&[("rules_reload", 3.0), ("rules_watcher", 1.0)]);
     let log = server.0.process.log();
-    assert!(log.contains("d.yaml: internal error: reading the file panicked"), "the file is named: {log}");
+    assert!(
+        log.contains("d.yaml: error: internal error: reading the file panicked"),
+        "the file is named: {log}"
+    );
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn connects_over_tls_if_the_ca_is_trusted() {
         answered(&files, addr, &["--tls", "--ca", "@trusted.pem", "--server-name", "127.0.0.1"]);
     }
     for (addr, options) in [(&named, &["--tls"][..]), (&https, &[])] {
-        fails(&files, addr, options, &[&https, "TLS handshake failed", "unknown authority", "--ca"]);
+        fails(&files, addr, options, &[&https, "TLS handshake failed", "unknown CA", "--ca"]);
     }
     files.put("system.pem", &authority.pem());
     answered(&files, &named, &["--tls"]);

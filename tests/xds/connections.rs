@@ -187,7 +187,7 @@ fn the_control_plane_must_have_a_certificate_of_the_ca() {
 
     let others = Secured::new("localhost");
     let server = others.setup(&control_plane).start();
-    wait_for_log(&server, "must be in the file of CONFIG_GRPC_XDS_SERVER_TLS_CACERT");
+    wait_for_log(&server, "the file of CONFIG_GRPC_XDS_SERVER_TLS_CACERT must contain the");
     assert_eq!(server.rules_shown(), [""; 0]);
 }
 

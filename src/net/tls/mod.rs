@@ -195,7 +195,7 @@ pub fn explain(error: &io::Error, words: &Words) -> Option<String> {
     Some(match error.get_ref()?.downcast_ref::<Error>()? {
         // An authority that was recreated under its old name appears as a bad signature.
         Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
-            format!("certificate signed by an unknown authority; the file of {ca} must contain the authority")
+            format!("certificate signed by an unknown CA; the file of {ca} must contain the CA")
         }
         Error::InvalidCertificate(why) if is_about_the_name(why) => format!("{why}; {other_host}"),
         Error::InvalidCertificate(why) => format!("invalid certificate: {why}"),

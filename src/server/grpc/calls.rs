@@ -389,9 +389,9 @@ impl Calls {
         }
         let message = framed.get(PREFIX..).unwrap_or_default();
         match self.length(framed)? {
-            Some(length) if message.len() > length => Err(framing::too_many_messages()),
+            Some(length) if message.len() > length => Err(framing::too_many_messages().into()),
             Some(length) if message.len() == length => Ok(message),
-            _ => Err(framing::truncated()),
+            _ => Err(framing::truncated().into()),
         }
     }
 

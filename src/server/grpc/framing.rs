@@ -29,14 +29,14 @@ pub(super) fn length(prefix: [u8; PREFIX], max: usize, stats: &Stats) -> Result<
     let [compressed, length @ ..] = prefix;
     if compressed != 0 {
         let message = "the message is compressed; send it with grpc-encoding identity";
-        return Err(rejected(Status::unimplemented(message)));
+        return Err(rejected(Status::unimplemented(message)).into());
     }
     let length = u32::from_be_bytes(length) as usize;
     if length > max {
         stats.service().refused(RejectReason::MessageTooLarge).increment();
         let message =
             format!("the message has {length} bytes, the maximum is {max} (GRPC_MAX_REQUEST_BYTES)");
-        return Err(rejected(Status::resource_exhausted(message)));
+        return Err(rejected(Status::resource_exhausted(message)).into());
     }
     Ok(length)
 }
@@ -47,14 +47,14 @@ pub(super) fn length(prefix: [u8; PREFIX], max: usize, stats: &Stats) -> Result<
 /// If the message is not a `RateLimitRequest`.
 pub(super) fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Failure> {
     wire::read(message, bounds).map_err(|error| {
-        rejected(Status::internal(format!("the message is not a RateLimitRequest: {error}")))
+        rejected(Status::internal(format!("the message is not a RateLimitRequest: {error}"))).into()
     })
 }
 
-/// The failure of a request that cannot be decoded, which is logged.
-fn rejected(status: Status) -> Failure {
+/// Logs the status of a request that cannot be decoded.
+fn rejected(status: Status) -> Status {
     log_undecodable(status.message());
-    status.into()
+    status
 }
 
 /// The Go service's errors have the code UNKNOWN, on which its callers may rely.
@@ -64,12 +64,12 @@ pub(super) fn status(error: &RequestError) -> Status {
 }
 
 /// The status of a call with data after its message.
-pub(super) fn too_many_messages() -> Failure {
+pub(super) fn too_many_messages() -> Status {
     rejected(Status::internal("the request has more than one message, expected one"))
 }
 
 /// The status of a call that ends within its message.
-pub(super) fn truncated() -> Failure {
+pub(super) fn truncated() -> Status {
     rejected(Status::internal("the request ended before its message was complete"))
 }
 

@@ -244,10 +244,10 @@ async fn read_message(mut body: Body, max: usize, stats: &Stats) -> Result<Bytes
             length = Some(framing::length(*prefix, max, stats)?.saturating_add(PREFIX));
         }
         if length.is_some_and(|length| data.len() > length) {
-            return Err(framing::too_many_messages());
+            return Err(framing::too_many_messages().into());
         }
     }
-    if length == Some(data.len()) { Ok(data.freeze()) } else { Err(framing::truncated()) }
+    if length == Some(data.len()) { Ok(data.freeze()) } else { Err(framing::truncated().into()) }
 }
 
 /// TCP, a unix socket, or TLS on either.

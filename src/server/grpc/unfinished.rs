@@ -111,7 +111,7 @@ impl Partial {
         self.bytes.extend_from_slice(data);
         match calls.length(&self.bytes)? {
             Some(whole) if self.bytes.len().saturating_sub(PREFIX) > whole => {
-                Err(framing::too_many_messages())
+                Err(framing::too_many_messages().into())
             }
             _ => Ok(()),
         }
