@@ -75,6 +75,25 @@ fn rejects_invalid_json_with_a_reason() {
 }
 
 #[test]
+fn an_error_about_a_body_does_not_repeat_megabytes_of_it() {
+    let server = Server::start(RULES);
+    let long = "x".repeat(1 << 20);
+    for body in [
+        long.clone(),
+        format!(r#"{{"{long}":1}}"#),
+        format!(r#"{{"domain":"d","descriptors":"{long}"}}"#),
+        format!(r#"{{"domain":"d","descriptors":[{{"limit":{{"unit":"{long}"}}}}]}}"#),
+        format!(r#"{{"domain":"d","hitsAddend":"{long}"}}"#),
+    ] {
+        let answer = http::post(server.ports.http, "/json", &body);
+        assert_eq!(answer.status, 400);
+        assert!(answer.body.len() < 2_000, "{} bytes", answer.body.len());
+    }
+    let log = server.process.log();
+    assert!(log.contains("request rejected") && log.len() < 20_000, "{} bytes", log.len());
+}
+
+#[test]
 fn reflection_lists_the_services_and_their_messages() {
     let server = Server::start(RULES);
     let listed = reflect(&server, MessageRequest::ListServices(String::new()));

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    Explained, LimitOutcome, Outcome,
+    Counting, Explained, LimitOutcome, Outcome,
     path::{Step, words},
     text,
 };
@@ -86,7 +86,11 @@ fn rule_key(node: &Node) -> Option<&str> {
     node.rule.as_ref().map(|rule| &*rule.full_key)
 }
 
-fn limit(LimitOutcome { limit, counter, replaced_by }: &LimitOutcome<'_>) -> Value {
+fn limit(LimitOutcome { limit, counting }: &LimitOutcome<'_>) -> Value {
+    let (counter, replaced_by) = match counting {
+        Counting::By(key) => (Some(key), None),
+        Counting::ReplacedBy(node) => (None, rule_key(node)),
+    };
     json!({
         "name": limit.name.as_deref(),
         "requests_per_unit": limit.requests_per_unit,
@@ -97,7 +101,7 @@ fn limit(LimitOutcome { limit, counter, replaced_by }: &LimitOutcome<'_>) -> Val
         "counting": limit.counting.name(),
         "capacity": limit.algorithm.capacity(),
         "counter": counter,
-        "replaced_by": replaced_by.map(rule_key),
+        "replaced_by": replaced_by,
     })
 }
 

@@ -93,13 +93,17 @@ struct Outcome<'r> {
     applied: Option<(Found, OverrideLimit)>,
 }
 
-/// The outcome of one limit of a rule: it is counted, or replaced.
+/// The outcome of one limit of a rule.
 struct LimitOutcome<'r> {
     limit: &'r Limit,
-    /// The key of its counter.
-    counter: Option<String>,
-    /// The rule of another descriptor that replaces the limit.
-    replaced_by: Option<&'r Node>,
+    counting: Counting<'r>,
+}
+
+enum Counting<'r> {
+    /// By the counter with this key.
+    By(String),
+    /// Not at all: this rule of another descriptor replaces the limit.
+    ReplacedBy(&'r Node),
 }
 
 /// Explains a request. The verdict is yes if every descriptor matches a rule.
@@ -189,8 +193,11 @@ fn explain<'r>(
     let outcomes = outcomes.map(|(((descriptor, path), counters), applied)| {
         let limits = path.matched().and_then(|(_, rule)| rule.limits()).into_iter().flat_map(Limits::iter);
         let limits = limits.zip(counters).filter_map(|(limit, counter)| {
-            let replaced_by = if counter.is_some() { None } else { Some(replacing(limit)?) };
-            Some(LimitOutcome { limit, counter, replaced_by })
+            let counting = match counter {
+                Some(key) => Counting::By(key),
+                None => Counting::ReplacedBy(replacing(limit)?),
+            };
+            Some(LimitOutcome { limit, counting })
         });
         Outcome { descriptor, limits: limits.collect(), path, applied }
     });
@@ -264,7 +271,10 @@ impl<'r> Outcome<'r> {
 
     /// The rule that replaces every limit of this descriptor's rule.
     fn replaced_by(&self) -> Option<&'r Node> {
-        let first = self.limits.first()?.replaced_by;
-        self.limits.iter().all(|limit| limit.replaced_by.is_some()).then_some(first).flatten()
+        let nodes = self.limits.iter().map(|limit| match limit.counting {
+            Counting::ReplacedBy(node) => Some(node),
+            Counting::By(_) => None,
+        });
+        nodes.collect::<Option<Vec<_>>>()?.first().copied()
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{
-    Explained, LimitOutcome, Outcome,
+    Counting, Explained, LimitOutcome, Outcome,
     path::{End, Path, Step, words},
 };
 use crate::{
@@ -157,13 +157,11 @@ fn full_key(node: &Node) -> &str {
 fn add_limit(text: &mut String, limit: &LimitOutcome<'_>, explained: &Explained<'_>) {
     let _ = writeln!(text, "\n  {}", limit_line(limit.limit, explained));
     let hits = explained.query.hits;
-    if let Some(key) = &limit.counter {
-        let hits = if hits == 1 { String::new() } else { format!("{} under ", count(hits, "hit")) };
-        let _ = writeln!(text, "    counter {hits}{key}");
-    }
-    if let Some(node) = limit.replaced_by {
-        let _ = writeln!(text, "    not counted: replaced by {}", full_key(node));
-    }
+    let _ = match &limit.counting {
+        Counting::By(key) if hits == 1 => writeln!(text, "    counter {key}"),
+        Counting::By(key) => writeln!(text, "    counter {} under {key}", count(hits, "hit")),
+        Counting::ReplacedBy(node) => writeln!(text, "    not counted: replaced by {}", full_key(node)),
+    };
     if hits > limit.limit.algorithm.capacity() {
         let _ = writeln!(text, "    {} exceed it at once: always over limit", count(hits, "hit"));
     }
@@ -186,7 +184,7 @@ fn add_response(text: &mut String, explained: &Explained<'_>) {
     let counted = |outcome: &Outcome<'_>| {
         let is_blocked =
             |(found, limit): &(Found, OverrideLimit)| limit.is_some() || found.action == Action::Block;
-        outcome.limits.iter().any(|limit| limit.counter.is_some())
+        outcome.limits.iter().any(|limit| matches!(limit.counting, Counting::By(_)))
             || outcome.applied.as_ref().is_some_and(is_blocked)
     };
     let Some(counted) = explained.outcomes.iter().find(|outcome| counted(outcome)) else { return };
