@@ -96,7 +96,7 @@ fn keys_above_512_bytes_are_hashed_in_redis() {
 }
 
 #[test]
-fn values_that_share_a_counter_share_it_with_whoever_sends_the_pattern() {
+fn values_that_share_a_counter_share_it_with_a_caller_that_sends_the_pattern() {
     let server = cached(Setup::new()).start();
     let client = server.client();
     let values = ["ab", "a*", "a", "ac"];

@@ -310,13 +310,13 @@ fn endless(start: &'static [u8], again: &'static [u8]) -> String {
     thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             let again = again.clone();
-            thread::spawn(move || answer_without_end(&mut stream, start, &again));
+            thread::spawn(move || answer_forever(&mut stream, start, &again));
         }
     });
     address
 }
 
-fn answer_without_end(stream: &mut TcpStream, start: &[u8], again: &[u8]) {
+fn answer_forever(stream: &mut TcpStream, start: &[u8], again: &[u8]) {
     let mut buffer = [0; 4096];
     while let Ok(length @ 1..) = stream.read(&mut buffer) {
         let asked = buffer[..length].to_ascii_lowercase();

@@ -49,12 +49,12 @@ pub(super) fn start(settings: &Settings, service: &Arc<Service>) -> io::Result<F
     let statsd = sinks.statsd.as_ref().map(|statsd| Sink {
         target: statsd.address.clone(),
         dialect: Dialect::statsd(tags),
-        is_asked_for: statsd.is_asked_for,
+        is_configured: statsd.is_configured,
     });
     let dog = sinks.dog.as_ref().map(|dog| Sink {
         target: dog.address.clone(),
         dialect: Dialect::dog(&dog.tags, tags, dog.mogrifiers.clone()),
-        is_asked_for: true,
+        is_configured: true,
     });
     let shown = service.clone();
     let state: statsd::State = Arc::new(move || shown.gauges());

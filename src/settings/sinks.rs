@@ -29,7 +29,7 @@ pub struct Statsd {
     /// Its address.
     pub address: SinkAddress,
     /// False if it is the default; then a refused connection causes no warning.
-    pub is_asked_for: bool,
+    pub is_configured: bool,
 }
 
 /// An agent that reads DogStatsD.
@@ -85,7 +85,7 @@ fn statsd(reader: &Reader<'_>, metrics: &Metrics, address: HostPort) -> Option<S
         StatsdProtocol::Udp => SinkAddress::Udp(address),
         StatsdProtocol::Unix(path) => SinkAddress::Unix(path.clone()),
     };
-    is_on.then(|| Statsd { address, is_asked_for: asking.into_iter().any(|var| reader.is_set(var)) })
+    is_on.then(|| Statsd { address, is_configured: asking.into_iter().any(|var| reader.is_set(var)) })
 }
 
 fn dog(reader: &mut Reader<'_>, metrics: &Metrics, shared: HostPort) -> Option<DogStatsd> {

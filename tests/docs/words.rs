@@ -76,8 +76,6 @@ const PHRASES: &[(&str, &str)] = &[
     ("accepted is", "expected"),
     ("is no glob", "invalid glob"),
     ("is no socket", "is not a socket"),
-    ("is no error", "is not an error"),
-    ("is no warning", "is not a warning"),
     ("is no panic", "does not panic"),
     ("whoever", "any client, any caller"),
     ("what becomes of", "the result of"),

@@ -96,9 +96,9 @@ impl Memcached {
             let before = answer.len();
             stream.read_line(&mut answer).expect("memcached answers");
             let line = &answer[before..];
-            let goes_on = ["VALUE ", "STAT ", "ITEM "].iter().any(|begin| line.starts_with(begin))
+            let continues = ["VALUE ", "STAT ", "ITEM "].iter().any(|begin| line.starts_with(begin))
                 || answer.starts_with("VALUE ") && line != "END\r\n";
-            if !goes_on {
+            if !continues {
                 return answer;
             }
         }

@@ -12,8 +12,8 @@ use super::{
 fn statsd_is_the_default_without_another_sink() {
     let statsd = |set: &[(&str, &str)]| settings(set).sinks.statsd;
     let usual = SinkAddress::Tcp(HostPort { host: "localhost".into(), port: 8125 });
-    assert_eq!(statsd(&[]), Some(Statsd { address: usual.clone(), is_asked_for: false }));
-    assert_eq!(statsd(&[("USE_STATSD", "true")]), Some(Statsd { address: usual, is_asked_for: true }));
+    assert_eq!(statsd(&[]), Some(Statsd { address: usual.clone(), is_configured: false }));
+    assert_eq!(statsd(&[("USE_STATSD", "true")]), Some(Statsd { address: usual, is_configured: true }));
     for set in
         [("USE_STATSD", "false"), ("USE_PROMETHEUS", "true"), ("USE_DOG_STATSD", "1"), ("DISABLE_STATS", "t")]
     {

@@ -29,7 +29,7 @@ const WARN_EVERY: u64 = 600;
 pub(super) struct Link {
     target: SinkAddress,
     /// The sink is configured, not the default.
-    pub(super) is_asked_for: bool,
+    pub(super) is_configured: bool,
     socket: Option<Socket>,
     opened: Instant,
     /// Consecutive failures; selects among the addresses of a host.
@@ -49,10 +49,10 @@ struct Socket {
 }
 
 impl Link {
-    pub(super) fn new(target: SinkAddress, is_asked_for: bool) -> Self {
+    pub(super) fn new(target: SinkAddress, is_configured: bool) -> Self {
         Self {
             target,
-            is_asked_for,
+            is_configured,
             socket: None,
             opened: Instant::now(),
             failures: 0,
@@ -129,7 +129,7 @@ impl Link {
         self.failures += 1;
         self.not_before = Some(Instant::now() + self.backoff.next_pause());
         let sink = &self.target;
-        if !self.is_asked_for {
+        if !self.is_configured {
             debug!(%sink, %error, "statsd: cannot send to the default sink; USE_STATSD=false disables it");
         } else if self.warnings.admit_now().is_some() {
             warn!(%sink, %error, "statsd: cannot send; unsent metrics are kept");

@@ -40,7 +40,7 @@ pub struct Sink {
     /// Its protocol.
     pub dialect: Dialect,
     /// False for the default sink, which may be absent.
-    pub is_asked_for: bool,
+    pub is_configured: bool,
 }
 
 /// Reads the state of other modules, at each flush.
@@ -66,7 +66,7 @@ pub fn start(
             stats: stats.clone(),
             state: state.clone(),
             deltas: DeltaTracker::default(),
-            link: Link::new(sink.target, sink.is_asked_for),
+            link: Link::new(sink.target, sink.is_configured),
             dialect: sink.dialect,
             entered: Instant::now(),
         };
@@ -119,7 +119,7 @@ impl Flusher {
 
     fn flush(&mut self, is_last: bool) {
         let is_open = self.link.is_open(is_last);
-        if !is_open && (!self.link.is_asked_for || self.entered.elapsed() <= ENTER_EVERY) {
+        if !is_open && (!self.link.is_configured || self.entered.elapsed() <= ENTER_EVERY) {
             return;
         }
         self.entered = Instant::now();

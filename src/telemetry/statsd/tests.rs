@@ -35,7 +35,7 @@ fn state() -> State {
 }
 
 fn begin(stats: &Arc<Stats>, target: SinkAddress) -> Flushing {
-    let sink = Sink { target, dialect: Dialect::statsd(&[]), is_asked_for: true };
+    let sink = Sink { target, dialect: Dialect::statsd(&[]), is_configured: true };
     start(stats, &state(), INTERVAL, vec![sink]).unwrap()
 }
 
@@ -233,7 +233,7 @@ fn a_sink_that_does_not_read_delays_no_other_and_receives_every_count() {
         SinkAddress::Tcp(HostPort { host, port }),
         SinkAddress::Udp(HostPort { host: other_host, port: other_port }),
     ];
-    let sinks = sinks.map(|target| Sink { target, dialect: Dialect::statsd(&[]), is_asked_for: true });
+    let sinks = sinks.map(|target| Sink { target, dialect: Dialect::statsd(&[]), is_configured: true });
     let flushing = start(&stats, &state(), INTERVAL, sinks.into()).unwrap();
     let stuck: TcpStream = listener.accept().unwrap().0;
     // The other sink receives every batch while this one is stuck.
