@@ -19,6 +19,10 @@ version() {
     [ "$(manifest_version)" = "$version" ] || fail "Cargo.toml has version $(manifest_version), the tag is $1"
     grep -qx "appVersion: $version" deploy/helm/tollgate/Chart.yaml || fail "Chart.yaml: appVersion is not $version"
     grep -q "^## \[$version\]" CHANGELOG.md || fail "CHANGELOG.md has no section [$version]"
+    # `cargo binstall` downloads archives from the repository that the manifest names.
+    local repository=${GITHUB_SERVER_URL:-}/${GITHUB_REPOSITORY:-}
+    [ "$repository" = / ] || grep -qx "repository = \"$repository\"" Cargo.toml ||
+        fail "Cargo.toml: expected repository = \"$repository\""
     echo "version=$version"
 }
 

@@ -91,11 +91,14 @@ fn the_image_is_built_by_the_compiler_that_the_tests_use() {
 }
 
 #[test]
-fn the_release_script_accepts_only_the_version_of_the_manifest() {
-    let check = |tag: &str| {
+fn the_release_script_accepts_only_the_version_and_repository_of_the_manifest() {
+    let run = |tag: &str, repository: &str| {
         let mut command = Command::new(Path::new(ROOT).join(".github/release.sh"));
+        let host = if repository.is_empty() { "" } else { "https://forge.example" };
+        command.env("GITHUB_SERVER_URL", host).env("GITHUB_REPOSITORY", repository);
         command.args(["version", tag]).output().unwrap()
     };
+    let check = |tag: &str| run(tag, "");
     let version = env!("CARGO_PKG_VERSION");
     let output = check(&format!("v{version}"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -103,6 +106,9 @@ fn the_release_script_accepts_only_the_version_of_the_manifest() {
     for tag in ["v9.9.9", "v", &format!("v{version}-rc1")] {
         assert!(!check(tag).status.success(), "{tag}");
     }
+    let output = run(&format!("v{version}"), "other/fork");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && error.contains("https://forge.example/other/fork"), "{error}");
 }
 
 #[test]
