@@ -124,7 +124,7 @@ pub(crate) struct ImportArgs {
 
 #[derive(Args, Clone, PartialEq, Debug)]
 pub(crate) struct ChangeArgs {
-    /// The reason, for the log and for overrides that have none.
+    /// The reason, shown in the log and in lists; an import uses it for overrides without one.
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     #[command(flatten)]
