@@ -35,8 +35,8 @@ const MAX_BYTES: usize = 1 << 20;
 /// The memory of a compiled regular expression. One of a hundred words with classes of letters takes a tenth of it.
 const MAX_REGEX_BYTES: usize = 1 << 20;
 
-/// Each place is found by reading the file again, so a file full of mistakes has places for the first ones only.
-const MAX_PLACES: usize = 50;
+/// The most errors, and the most warnings, that are reported. The place of each is found by reading the file again.
+const MAX_DIAGNOSTICS: usize = 50;
 
 #[derive(Deserialize, Default)]
 #[serde(expecting = "a map")]
@@ -118,7 +118,7 @@ enum ObserverType {
 /// # Errors
 /// Every error and warning of an invalid file, with its place.
 pub fn read(file: &str, bytes: &[u8]) -> Result<(Mapper, Vec<Diagnostic>), Vec<Diagnostic>> {
-    let mut reader = Reader { file, found: Vec::new() };
+    let mut reader = Reader { file, found: Vec::new(), suppressed: 0 };
     let mapper = if bytes.len() > MAX_BYTES {
         let message = format!("the file has {} bytes, expected at most {MAX_BYTES}", bytes.len());
         reader.add(Error, "", message, "split the patterns into fewer mappings");
@@ -127,10 +127,21 @@ pub fn read(file: &str, bytes: &[u8]) -> Result<(Mapper, Vec<Diagnostic>), Vec<D
         reader.file(bytes)
     };
     let mut found = reader.found;
-    for diagnostic in found.iter_mut().take(MAX_PLACES).filter(|one| !one.path.is_empty()) {
+    for diagnostic in found.iter_mut().filter(|one| !one.path.is_empty()) {
         diagnostic.place = place(bytes, &diagnostic.path);
     }
     found.sort_by_key(|diagnostic| diagnostic.place);
+    if reader.suppressed > 0 {
+        let message = format!("{} more errors and warnings", reader.suppressed);
+        found.push(Diagnostic {
+            severity: Warning,
+            file: file.to_owned(),
+            place: None,
+            path: String::new(),
+            message,
+            help: None,
+        });
+    }
     if found.iter().any(Diagnostic::is_error) { Err(found) } else { Ok((mapper, found)) }
 }
 
@@ -147,6 +158,8 @@ fn merged(bytes: &[u8]) -> serde_yaml::Result<Cow<'_, [u8]>> {
 struct Reader<'f> {
     file: &'f str,
     found: Vec<Diagnostic>,
+    /// The number of diagnostics beyond [`MAX_DIAGNOSTICS`].
+    suppressed: usize,
 }
 
 impl Reader<'_> {
@@ -154,8 +167,13 @@ impl Reader<'_> {
         let (file, path, help) = (self.file.to_owned(), path.to_owned(), Some(help.to_owned()));
         let found = Diagnostic { severity, file, place: None, path, message: message.into(), help };
         // A mistake in the defaults would show again for each mapping.
-        if !self.found.contains(&found) {
+        if self.found.contains(&found) {
+            return;
+        }
+        if self.found.iter().filter(|one| one.severity == severity).count() < MAX_DIAGNOSTICS {
             self.found.push(found);
+        } else {
+            self.suppressed = self.suppressed.saturating_add(1);
         }
     }
 
@@ -173,6 +191,7 @@ impl Reader<'_> {
             Some((path, message)) => (format!("{within}.{path}"), message),
             None => (within.to_owned(), text),
         };
+        let message = message.replace("expected f64", "expected a number");
         self.add(Error, &path, message, "see the format of statsd_exporter's mapping file");
         let number = |number| u32::try_from(number).unwrap_or(u32::MAX);
         if let (true, Some(at), Some(found)) = (path.is_empty(), location, self.found.last_mut()) {

@@ -279,6 +279,15 @@ fn a_known_page_takes_at_most_twice_the_time_of_the_default_page() {
     assert!(by_mapper < 2 * own, "{by_mapper:?} with the mapper, {own:?} without");
 }
 
+#[test]
+fn reports_a_bounded_number_of_errors_with_places() {
+    let yaml = format!("mappings:\n{}", "- {match: a.b, name: 9, what: ever}\n".repeat(2_000));
+    let reported = diagnostics(&yaml);
+    assert_eq!(reported.len(), 101, "{reported:#?}");
+    assert!(reported[0].starts_with("mapper.yaml:2:"), "{}", reported[0]);
+    assert!(reported[100].contains("3900 more errors and warnings"), "{}", reported[100]);
+}
+
 proptest! {
     #[test]
     fn no_file_panics(yaml in "\\PC{0,60}", known in "(mappings|defaults): *\n?[-{\\[]? ?(match|name|labels|buckets|ttl): [$a-z.*0-9{}\\[\\]'\"]{0,12}") {
