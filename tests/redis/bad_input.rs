@@ -31,9 +31,10 @@ impl Lost {
         Self { server, client }
     }
 
-    /// It is not ready, and [`logs_on_request`](Self::logs_on_request).
+    /// It is not ready, and [`logs_on_request`](Self::logs_on_request). A replica accepts a connection, and is known by
+    /// the first write.
     fn logs(self, texts: &[&str]) {
-        assert!(!self.server.is_healthy());
+        eventually("it is unhealthy", || holds(!self.server.is_healthy(), || self.server.process.log()));
         self.logs_on_request(texts);
     }
 
