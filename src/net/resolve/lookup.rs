@@ -139,7 +139,7 @@ mod tests {
         tokio::spawn(async move {
             let mut buffer = [0; 512];
             while let Ok((length, from)) = udp.recv_from(&mut buffer).await {
-                let _ = udp.send_to(b"garbage", from).await;
+                let _ = udp.send_to(b"noise", from).await;
                 let _ = udp.send_to(&reply_to(&buffer[..length], false), from).await;
             }
         });
