@@ -256,7 +256,7 @@ metrics! { OURS
     STORE_KEYS: Gauge "tollgate_store_keys" []
         "Counters in memory.";
     STORE_KEYS_MAX: Gauge "tollgate_store_keys_max" []
-        "Maximum number of counters in memory.";
+        "Maximum number of counters in memory. Sliding logs are bounded separately, by 48 bytes for each.";
     STORE_BYTES: Gauge "tollgate_store_bytes" []
         "Memory of the counters.";
     STORE_EVICTIONS: Counter "tollgate_store_evictions_total" []
