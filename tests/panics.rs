@@ -183,6 +183,8 @@ fn a_panic_costs_one_connection() {
 fn ports_accept_and_serve_connections_after_a_panic() {
     let server = Faulty::start(setup());
     let kept = server.0.client();
+    // Only a response shows that the server has accepted a connection: `connect` succeeds before.
+    ask(&kept).unwrap();
     for point in ["grpc_accept", "worker"] {
         server.inject(point);
         eventually("a connection is lost", || {
