@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::watch,
     task::JoinSet,
-    time::{MissedTickBehavior, interval},
+    time::{Instant, MissedTickBehavior, interval_at},
 };
 
 use super::StartError;
@@ -48,11 +48,13 @@ pub(super) fn api(settings: &Settings, service: &Arc<Service>) -> Result<Option<
     }))))
 }
 
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Samples the counters once a second, until `stop` turns true.
 async fn sample(api: Arc<Api>, stop: watch::Receiver<bool>) {
     let work = async || {
         let (api, mut stop) = (api.clone(), stop.clone());
-        let mut second = interval(Duration::from_secs(1));
+        let mut second = interval_at(Instant::now() + SAMPLE_INTERVAL, SAMPLE_INTERVAL);
         second.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {

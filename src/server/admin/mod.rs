@@ -88,16 +88,24 @@ impl fmt::Display for Who {
 }
 
 impl Api {
+    /// Takes the first sample of the counters: call it before the first request.
     pub(crate) fn new(options: Options) -> Self {
         let (history, rule_rates, events) = Default::default();
-        Self { options, history, rule_rates, events }
+        let started = options.started;
+        let api = Self { options, history, rule_rates, events };
+        api.sample(started);
+        api
+    }
+
+    fn sample(&self, now: Time) {
+        let service = &self.options.service;
+        self.history.sample(&service.stats, &*service.store, now);
+        self.rule_rates.sample(service.source.current(), now);
     }
 
     /// Samples the counters and sends an event to the followers; called once a second.
     pub(crate) async fn tick(&self, now: Time) {
-        let service = &self.options.service;
-        self.history.sample(&service.stats, &*service.store, now);
-        self.rule_rates.sample(service.source.current(), now);
+        self.sample(now);
         if self.events.has_followers() {
             self.events.send(&self.event().await);
         }
