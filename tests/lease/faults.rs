@@ -1,6 +1,10 @@
 //! Leases while Redis, a replica or a rule is lost.
 
-use std::{thread, time::Duration};
+use std::{
+    cell::Cell,
+    thread,
+    time::{Duration, Instant},
+};
 
 use crate::support::{
     clock::{Clock, window},
@@ -63,6 +67,44 @@ fn without_redis_leased_hits_are_spent_and_then_the_failure_policy_decides() {
         client.ask(hits("many", 1)).map(drop).map_err(|error| error.to_string())
     });
     warm_up(&server, 10.0);
+}
+
+#[test]
+fn hits_that_redis_grants_after_the_timeout_are_not_lost() {
+    let redis = Redis::single();
+    let server = impatient(&redis);
+    let client = server.client();
+    let asked = Cell::new(0);
+    let ask = || {
+        asked.set(asked.get() + 1);
+        client.ask(hits("many", 1)).is_ok()
+    };
+    let mut lost = Vec::new();
+    // A stall of half a second closes the connection, and its replies are lost: a busy machine needs several attempts.
+    for _ in 0..5 {
+        eventually("hits are leased", || {
+            for _ in 0..50 {
+                ask();
+            }
+            holds(metric(&server, "tollgate_lease_held_hits") >= 40.0, String::new)
+        });
+        let begun = Instant::now();
+        redis.freeze();
+        // The last leased hits are spent while more are under way.
+        while ask() {}
+        eventually("the breaker opens", || holds(!server.is_healthy(), String::new));
+        redis.thaw();
+        let stall = begun.elapsed();
+        server.wait_until_healthy();
+        // Unused hits are returned, so the counter has at most one hit for each request.
+        thread::sleep(super::IDLE);
+        let more = redis.counter(&counter()) - asked.get();
+        if more <= 0 {
+            return;
+        }
+        lost.push((more, stall));
+    }
+    panic!("hits that no request had, and the stall: {lost:?}");
 }
 
 #[test]
@@ -170,7 +212,7 @@ fn a_slow_redis_delays_only_requests_without_leased_hits() {
     warm_up(&server, 60.0);
     let client = server.client();
     redis.freeze();
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     assert_eq!(admitted(&client, &hits("many", 1), 20), 20);
     let took = begun.elapsed();
     redis.thaw();

@@ -41,6 +41,9 @@ use table::{Command, Commands, Leases, Renewal};
 /// The interval between visits: a fraction of the shortest time after which hits are returned.
 const TICK: Duration = Duration::from_millis(5);
 
+/// A renewal that takes longer met a stall, which says little about the next one.
+const MAX_ROUND_TRIP: Duration = Duration::from_millis(50);
+
 /// The deadline for returning hits at shutdown.
 const LAST_REPLIES: Duration = Duration::from_millis(500);
 
@@ -196,7 +199,8 @@ impl Shared {
         match reply.wait().await {
             None => self.leases.renewal_lost(renewal),
             Some((after, is_granted)) => {
-                self.leases.add_round_trip(start.elapsed().as_secs_f64() * 1e6);
+                let round_trip = start.elapsed().min(MAX_ROUND_TRIP);
+                self.leases.add_round_trip(round_trip.as_secs_f64() * 1e6);
                 self.leases.granted(renewal, snapshot, after, is_granted, SystemClock.now());
             }
         }

@@ -99,6 +99,11 @@ pub(crate) trait Pipeline: Default + Send + 'static {
 
     /// Answers every waiting caller with an error. The commands stay.
     fn fail(&mut self, error: &StoreError) {
-        self.callers_mut().fail(error);
+        self.callers_mut().fail(error, |_| false);
+    }
+
+    /// Answers the callers for whom a reply is useless after the timeout.
+    fn time_out(&mut self, error: &StoreError) {
+        self.fail(error);
     }
 }

@@ -54,8 +54,11 @@ impl<C, O> Callers<C, O> {
         }
     }
 
-    pub(super) fn fail(&mut self, error: &StoreError) {
-        for caller in self.callers.drain(..) {
+    /// Fails all callers but those whose first check is to be kept.
+    pub(crate) fn fail(&mut self, error: &StoreError, keep: impl Fn(&C) -> bool) {
+        let checks = &self.checks;
+        let keep = |caller: &Caller<O>| checks.get(caller.checks.start as usize).is_some_and(&keep);
+        for caller in self.callers.extract_if(.., |caller| !keep(caller)) {
             let _ = caller.reply.send(Err(error.clone()));
         }
     }

@@ -113,9 +113,16 @@ impl<B: Backend> Flight<B> {
         let mut any = None;
         for sent in self.sent.iter_mut().filter(late) {
             sent.is_late = true;
-            sent.pipeline.fail(any.get_or_insert_with(&error));
+            sent.pipeline.time_out(any.get_or_insert_with(&error));
         }
         any.is_some()
+    }
+
+    /// Fails all callers that time out, and keeps the pipelines of the others.
+    pub(super) fn time_out(&mut self, error: &StoreError) {
+        for sent in &mut self.sent {
+            sent.pipeline.time_out(error);
+        }
     }
 
     pub(super) fn fail(&mut self, error: &StoreError) {

@@ -109,32 +109,37 @@ impl<B: Backend> Connection<B> {
         mut stream: FramedStream<B::Codec>,
         backoff: &mut Backoff,
     ) -> Result<Infallible, Exit> {
+        let mut flight = Flight::new(self.shared.bounds.timeout);
+        let Err(exit) = self.serve_flight(&mut stream, &mut flight, backoff).await;
+        if let Some(failure) = &exit {
+            flight.fail(&failure.to_error(FailureReason::ConnectionLost));
+        }
+        Err(exit)
+    }
+
+    async fn serve_flight(
+        &self,
+        stream: &mut FramedStream<B::Codec>,
+        flight: &mut Flight<B>,
+        backoff: &mut Backoff,
+    ) -> Result<Infallible, Exit> {
         loop {
             if self.is_breaker_open() {
-                self.probe(&mut stream, backoff).await?;
+                self.probe(stream, flight, backoff).await?;
+                *flight = Flight::new(self.shared.bounds.timeout);
             }
             backoff.reset();
             self.lock().connected = true;
             self.shared.backend.connected(self);
-            let mut flight = Flight::new(self.shared.bounds.timeout);
-            let exit = self.pump(&mut stream, &mut flight).await;
+            let exit = self.pump(stream, flight).await;
             {
                 let mut state = self.lock();
                 (state.queue.in_flight, state.queue.bound) = (0, Bound::UNKNOWN);
             }
-            match exit {
-                Ok(()) => {
-                    let failure = self.timed_out();
-                    flight.fail(&failure.to_error(FailureReason::Timeout));
-                    self.open_breaker(FailureReason::Timeout, &failure);
-                }
-                Err(exit) => {
-                    if let Some(failure) = &exit {
-                        flight.fail(&failure.to_error(FailureReason::ConnectionLost));
-                    }
-                    return Err(exit);
-                }
-            }
+            exit?;
+            let failure = self.timed_out();
+            flight.time_out(&failure.to_error(FailureReason::Timeout));
+            self.open_breaker(FailureReason::Timeout, &failure);
         }
     }
 
@@ -276,11 +281,29 @@ impl<B: Backend> Connection<B> {
         }
     }
 
+    /// Waits for all pending replies. Callers that wait for late ones receive them.
+    async fn finish(
+        &self,
+        stream: &mut FramedStream<B::Codec>,
+        flight: &mut Flight<B>,
+    ) -> Result<(), Failure> {
+        while !flight.is_empty() {
+            let (mut sent, replies) = flight.next_complete(stream).await?;
+            self.shared.backend.complete(self, &mut sent.pipeline, replies)?;
+        }
+        stream.drain().await
+    }
+
     /// Probes the server until it replies in time.
-    async fn probe(&self, stream: &mut FramedStream<B::Codec>, backoff: &mut Backoff) -> Result<(), Exit> {
+    async fn probe(
+        &self,
+        stream: &mut FramedStream<B::Codec>,
+        flight: &mut Flight<B>,
+        backoff: &mut Backoff,
+    ) -> Result<(), Exit> {
         loop {
-            let drained = timeout(MAX_SILENCE, stream.drain()).await;
-            drained.unwrap_or_else(|_| {
+            let finished = timeout(MAX_SILENCE, self.finish(stream, flight)).await;
+            finished.unwrap_or_else(|_| {
                 let pending = stream.pending;
                 let what = format_args!("{pending} replies pending for {MAX_SILENCE:?}, reconnecting");
                 Err(self.failure(Kind::Timeout, what))

@@ -24,7 +24,7 @@ use crate::{
     clock::Time,
     limiter::algorithm::Hits,
     store::{
-        self,
+        self, StoreError,
         remote::{Callers, Pipeline, index},
         table::Key,
     },
@@ -112,6 +112,16 @@ impl Pipeline for RedisPipeline {
 
     fn callers_mut(&mut self) -> &mut Callers<PendingCheck, Outcome> {
         &mut self.callers
+    }
+
+    fn time_out(&mut self, error: &StoreError) {
+        let commands = &self.commands;
+        // The counter has the leased hits, whenever the reply arrives.
+        let is_lease = |check: &PendingCheck| {
+            let command = commands.get(check.target.command as usize);
+            command.is_some_and(|command| matches!(command.kind, CommandKind::Lease { .. }))
+        };
+        self.callers.fail(error, is_lease);
     }
 
     fn clear(&mut self) {
