@@ -235,15 +235,17 @@ fn nothing_is_bound_when_a_setting_is_invalid() {
 }
 
 #[test]
-fn the_error_of_a_port_in_use_names_it() {
-    for variable in ["PORT", "GRPC_PORT", "DEBUG_PORT"] {
+fn the_error_of_a_port_in_use_names_it_and_its_variable() {
+    for variable in ["PORT", "GRPC_PORT", "DEBUG_PORT", "PROMETHEUS_ADDR", "ADMIN_ADDR"] {
         let port = free_port();
         let _taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
-        let mut server = Setup::new().env(variable, &port.to_string()).launch();
+        let host = if variable.ends_with("ADDR") { "127.0.0.1:" } else { "" };
+        let mut server = Setup::new().env(variable, &format!("{host}{port}")).launch();
         let status = server.process.wait(PATIENCE).expect("the process exits");
         let log = server.process.log();
         assert!(!status.success());
         assert!(log.contains(&port.to_string()), "{variable}={port} in {log}");
+        assert!(log.contains(&format!("; see {variable}")), "{variable} in {log}");
     }
 }
 
