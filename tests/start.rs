@@ -81,6 +81,12 @@ fn a_start_logs_version_store_rules_and_listeners_at_info_and_no_warning() {
 }
 
 #[test]
+fn a_start_without_rules_is_a_warning() {
+    let server = Setup::new().start();
+    server.wait_for_log(&[" warning ", "no rules: every request is allowed", "config"]);
+}
+
+#[test]
 fn a_start_names_the_servers_of_its_store_without_credentials() {
     let server = Setup::new()
         .env("LOG_LEVEL", "info")
@@ -258,4 +264,6 @@ fn invalid_rules_do_not_prevent_the_start() {
         (tonic::Code::Unknown, "no rate limit configuration loaded")
     );
     assert!(server.process.log().contains("rules.yaml"), "the log names the file: {}", server.process.log());
+    let page = http::get(server.ports.debug, "/rlconfig").text();
+    assert!(page.contains("rules.yaml:2:") && page.contains("No rules are in force."), "{page}");
 }
