@@ -1,22 +1,22 @@
-//! Compiles the .proto files in Rust, so that no protoc is needed, and keeps the descriptors of what the
-//! service answers for gRPC reflection and for the JSON mapping.
+//! Compiles the .proto files in Rust, so that no protoc is needed, and writes the descriptors of the service's own API for
+//! gRPC reflection and the JSON mapping. Sets the commit of the build.
 
 use std::{env, error::Error, fs, path::PathBuf, process::Command};
 
 use prost::Message;
 
-/// What the service answers.
+/// The service's own API.
 const SERVED: &str = "envoy/service/ratelimit/v3/rls.proto";
 
-/// What it asks a control plane, the rules that it is told, and what it sends to a collector of spans.
-const ASKED: [&str; 3] = [
+/// The APIs of which it is a client: a control plane with its rules, and a collector of spans.
+const CLIENTS: [&str; 3] = [
     "envoy/service/discovery/v3/discovery.proto",
     "ratelimit/config/ratelimit/v3/rls_conf.proto",
     "opentelemetry/proto/collector/trace/v1/trace_service.proto",
 ];
 
-/// The commit that is built: `TOLLGATE_COMMIT` where it is set (an image is built without the repository), else of
-/// a release what git says. Other builds are not made again with each commit.
+/// The commit: `TOLLGATE_COMMIT` if it is set, since an image is built without the repository; else, in a release build,
+/// that of git. Other builds have none, so that a commit does not rebuild them.
 fn commit() -> String {
     println!("cargo:rerun-if-env-changed=TOLLGATE_COMMIT");
     if let Ok(commit) = env::var("TOLLGATE_COMMIT") {
@@ -46,6 +46,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs::write(out.join("descriptors.bin"), protox::compile([SERVED], ["proto"])?.encode_to_vec())?;
     tonic_prost_build::configure()
         .include_file("modules.rs")
-        .compile_fds(protox::compile([SERVED].into_iter().chain(ASKED), ["proto"])?)?;
+        .compile_fds(protox::compile([SERVED].into_iter().chain(CLIENTS), ["proto"])?)?;
     Ok(())
 }

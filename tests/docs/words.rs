@@ -124,6 +124,20 @@ const PAGES: [&str; 12] = [
     "tests/golden/README.md",
 ];
 
+/// Where code is.
+const CODE: [&str; 10] = [
+    "build.rs",
+    "src",
+    "tests",
+    "tests/run",
+    "benches",
+    "examples",
+    "fuzz/run",
+    "fuzz/src",
+    ".ci/run",
+    ".github/release.sh",
+];
+
 #[test]
 fn docs_and_code_use_the_words_of_the_field() {
     let mut found = BTreeMap::<String, Vec<String>>::new();
@@ -139,8 +153,7 @@ fn docs_and_code_use_the_words_of_the_field() {
             check(&path, lines, &mut found);
         }
     }
-    let code =
-        ["src", "tests", "benches", "examples"].map(|place| files(place, &["rs", "py", "sh"])).concat();
+    let code = CODE.map(|place| files(place, &["rs", "py", "sh", "js", "html", "css", "lua"])).concat();
     for path in code.iter().filter(|path| *path != OWN) {
         let text = fs::read_to_string(root().join(path)).unwrap();
         // Words of names count too.
