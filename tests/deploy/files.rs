@@ -57,8 +57,10 @@ fn manifests_and_pages_name_the_image_of_this_version() {
         for line in read(&path).lines() {
             let image = line.match_indices("tollgate:").map(|(at, name)| &line[at + name.len()..]);
             let tags = image.filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-            let replaced = line.split_once("newTag: ").map(|(_, rest)| rest);
-            for tag in tags.chain(replaced) {
+            let named = ["newTag: ", "ARG VERSION=", "appVersion: "]
+                .iter()
+                .filter_map(|name| line.split_once(name).map(|(_, rest)| rest));
+            for tag in tags.chain(named) {
                 found += 1;
                 assert!(tag.starts_with(version), "{path}: expected the tag {version}: {line}");
             }

@@ -45,7 +45,8 @@ pub(crate) struct ExplainArgs {
     /// The domain, then descriptors; a comma within a value is written `\,`.
     #[arg(value_name = "DOMAIN KEY=VALUE[,...]", required = true)]
     words: Vec<OsString>,
-    /// A rules file, or a directory of them; may be repeated. By default the directory that the service would read.
+    /// A rules file, a directory of them, or - for standard input; may be repeated. By default the directory that the
+    /// service would read.
     #[arg(long, value_name = "PATH")]
     rules: Vec<PathBuf>,
     /// The hits of each descriptor; 0 hits are not counted.
