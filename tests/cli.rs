@@ -388,8 +388,9 @@ fn help_version_settings_completions_and_man_pages_are_printed() {
         assert!(String::from_utf8_lossy(&output.stdout).contains(text), "{args:?}: {}", printed(&output));
     }
     let dir = tempfile::tempdir().unwrap();
-    assert_exit(&tollgate(&["man", dir.path().to_str().unwrap()]), 0, &[]);
-    assert!(fs::read_to_string(dir.path().join("tollgate-check.1")).unwrap().contains("deny\\-warnings"));
+    let pages = dir.path().join("man/man1");
+    assert_exit(&tollgate(&["man", pages.to_str().unwrap()]), 0, &[]);
+    assert!(fs::read_to_string(pages.join("tollgate-check.1")).unwrap().contains("deny\\-warnings"));
 }
 
 #[test]
