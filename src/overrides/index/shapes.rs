@@ -153,7 +153,7 @@ impl Shapes {
         };
         match self.families.find_mut(hash, is_same) {
             Some(family) if family.members.len() >= MAX_VARIANTS => {
-                return Err(too_many(MAX_VARIANTS, "choices of levels with a value for these keys"));
+                return Err(too_many(MAX_VARIANTS, "combinations of keys with and without a value"));
             }
             Some(family) => {
                 let rank = |at: u16| self.all.get(usize::from(at)).map(Shape::rank);

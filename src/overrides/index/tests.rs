@@ -190,7 +190,7 @@ fn shapes_are_bounded() {
         index.set(&one(&levels(bits).join(","), Action::Block)).unwrap();
     }
     let error = index.set(&one(&levels(16).join(","), Action::Block)).unwrap_err();
-    assert!(error.contains("more than 16 different choices of levels"), "{error}");
+    assert!(error.contains("more than 16 different combinations of keys"), "{error}");
 }
 
 #[test]

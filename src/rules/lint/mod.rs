@@ -122,7 +122,7 @@ impl Walk<'_> {
         let key = quoted(raw.key.value().map_or("", String::as_str));
         let (message, help) = if is_wildcard {
             let own = quoted(&raw.text().unwrap_or_default());
-            let message = format!("{own} is unreachable: {by} at {place} matches all that it does");
+            let message = format!("{own} is unreachable: {by} at {place} matches every text that it matches");
             (message, "wildcards are tried in the order of the file: put the narrower one first")
         } else {
             let message =

@@ -133,7 +133,7 @@ where
         match accepted {
             Ok(accepted) => begin(accepted, &stop),
             Err(error) => {
-                warn!(%error, "an HTTP connection could not be accepted");
+                warn!(%error, "failed to accept an HTTP connection");
                 sleep(Duration::from_millis(50)).await;
             }
         }
@@ -255,7 +255,7 @@ where
             }
         };
         if let Err(error) = ended {
-            debug!(%error, "an HTTP connection ended early");
+            debug!(%error, "HTTP connection ended early");
             if error.is_timeout() {
                 activity.count_late_head();
             }
