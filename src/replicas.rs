@@ -20,7 +20,7 @@ pub const INTERVAL_SECONDS: u64 = 5;
 /// The lifetime of an announcement, in seconds.
 const EXPIRY_SECONDS: u64 = 3 * INTERVAL_SECONDS;
 
-/// The most replicas that are read.
+/// Maximum number of replicas that are read.
 const MAX_REPLICAS: usize = 1_000;
 
 /// A replica. Announcements of other versions may lack fields, or have others.

@@ -8,7 +8,7 @@ use std::{
     fmt::{self, Write},
 };
 
-/// The most bytes that are kept of an error, or of a name in one: enough to recognise what was sent.
+/// Maximum size of a kept error, or of a name in one, in bytes: enough to recognise what was sent.
 pub const LONGEST: usize = 256;
 
 /// True for control characters, and for those that are invisible or change the direction of a text.

@@ -1,7 +1,5 @@
-//! Follows overrides, resets of counters, and other replicas in the store.
-//!
-//! With Redis, a separate thread has a runtime and connections for it, so that reading a million overrides delays no
-//! request.
+//! Follows overrides, resets of counters, and other replicas in the store. With Redis, a separate thread with its own
+//! runtime and connections does this, so that reading a million overrides delays no request.
 
 use std::{
     io,

@@ -34,8 +34,8 @@ pub(super) enum Link {
     Memcached(ResetLog),
 }
 
-/// The parts, and what follows the store if anything is shared there. An error has the reasons of all parts that
-/// failed.
+/// The parts, and the link to other replicas if something is shared in the store. An error has the reasons of all parts
+/// that failed.
 pub(super) fn create(settings: &Settings) -> Result<(Arc<Service>, Option<Link>), StartError> {
     let mut failed = StartError(Vec::new());
     let tls = settings.grpc_tls.clone().map(|files| Tls::load(files, SystemClock.now()).map(Arc::new));
@@ -85,7 +85,7 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<Service>, Option<Link>)
     Ok((Arc::new(service), link))
 }
 
-/// The store of counters, the overrides, and what follows the store.
+/// The store of counters, the overrides, and the link to other replicas.
 type Stored = (Arc<dyn Store>, Keeper, Option<Link>);
 
 /// Overrides are in Redis if they are shared, else in a file or in this process.

@@ -41,7 +41,7 @@ const POLL: Duration = Duration::from_secs(2);
 /// The pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The most fields in a command: about a millisecond of the server's time.
+/// Maximum number of fields in a command: about a millisecond of the server's time.
 const BATCH: usize = 1_000;
 
 /// The largest import that is published as one change.

@@ -37,7 +37,7 @@ named! {
         /// Every hit is counted in the store before it is decided.
         #[default]
         Exact = "exact",
-        /// A replica takes hits of a hot key from the store ahead of time. Fixed windows in Redis only.
+        /// A replica reserves hits of a hot key in the store ahead of time. Fixed windows in Redis only.
         Leased = "leased",
     }
 }

@@ -183,7 +183,7 @@ pub(super) fn whole<T: TryFrom<u64>, const LEAST: u64, const MOST: u64>(
     T::try_from(number).map_err(|_| InvalidValue::new("a number that fits this machine's integers"))
 }
 
-/// A number of things or bytes in memory, up to the largest of Go's `int`.
+/// A count, or a size in bytes, up to the maximum of Go's `int`.
 pub(super) fn at_least<const LEAST: u64>(text: &str) -> Result<usize, InvalidValue> {
     whole::<usize, LEAST, { i64::MAX.unsigned_abs() }>(text)
 }

@@ -26,7 +26,7 @@ use crate::{
     rules::{CountingMode, OnStoreFailure},
 };
 
-/// The maximum of the length before a gRPC message, and of HTTP/2 fields.
+/// The maximum of a gRPC message's length prefix, and of HTTP/2 settings.
 const BITS_32: u64 = u32::MAX as u64;
 
 /// In seconds. Expiries below it cannot overflow.

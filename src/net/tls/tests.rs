@@ -1,4 +1,4 @@
-//! Valid and invalid files. `store/redis/wire/tests.rs` tests handshakes with the certificates made here.
+//! Valid and invalid files. `store/redis/dialer/tests/tls.rs` tests handshakes with the certificates made here.
 
 use std::{fs, path::PathBuf};
 

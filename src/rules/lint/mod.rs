@@ -16,7 +16,7 @@ use crate::limiter::algorithm::Kind;
 use crate::rules::ast::{Field, RawDescriptor, RawFile, RawLimit};
 use reach::Reach;
 
-/// A log of as many hits takes up to 160 kB, as much as 6,000 other counters.
+/// A log of this many hits takes up to 160 kB, as much as 6,000 other counters.
 const COSTLY: u32 = 10_000;
 
 /// Reports the lints of a domain with these files and these descriptors of the first level.

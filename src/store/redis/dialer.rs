@@ -142,7 +142,7 @@ impl Dialer {
         (steps, into)
     }
 
-    /// The failure without what a server received that echoes AUTH: it may echo the password.
+    /// The failure, without the received bytes if the server echoed AUTH: they may contain the password.
     fn without_echo(&self, handshake: &Handshake<'_>, failure: Failure) -> Failure {
         let is_echo = handshake.stream.incoming.windows(4).any(|word| word == b"AUTH");
         if failure.kind == Kind::ProtocolError && self.credentials.is_some() && is_echo {

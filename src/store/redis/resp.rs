@@ -1,7 +1,6 @@
-//! RESP version 2, the protocol of Redis, as far as counting needs it.
-//!
-//! Written by hand because a decision's share of it must cost a tenth of a microsecond. The `redis` crate, which is used
-//! off the request path, takes four times as much.
+//! The part of RESP version 2, the protocol of Redis, that counting needs. Written by hand because its share of a
+//! decision must cost a tenth of a microsecond. The `redis` crate, which is used off the request path, takes four times
+//! as much.
 
 use std::str;
 
@@ -77,7 +76,8 @@ impl Codec for Resp {
 /// The deepest nesting that is decoded.
 const MAX_DEPTH: usize = 8;
 
-/// The most elements of an array and bytes of a string. The stream bounds the total by what was sent, see [`FramedStream`](crate::store::remote::framed::FramedStream).
+/// Maximum number of elements of an array, and of bytes of a string. The stream bounds the total by what was sent, see
+/// [`FramedStream`](crate::store::remote::framed::FramedStream).
 const MAX_LENGTH: i64 = 16 * 1024 * 1024;
 
 /// The bytes of the shortest element: its type and the end of its line.

@@ -1,4 +1,4 @@
-//! Commands to Redis apart from counting: overrides, resets of counters, and the list of replicas.
+//! Commands to Redis other than counting: overrides, resets of counters, and the list of replicas.
 //!
 //! They use `deadpool-redis`, with connections separate from those that count, so that a large or slow one delays no
 //! request. The connections belong to the runtime that opens them: each thread has its own [`Side`].

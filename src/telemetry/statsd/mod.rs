@@ -107,7 +107,7 @@ impl Flusher {
         loop {
             let wait = next.saturating_duration_since(Instant::now());
             let is_last = stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout);
-            // The next flush sends what a flush that panicked did not.
+            // After a panic, the next flush sends the rest.
             let _ = panics::catch(Boundary::Statsd, || self.flush(is_last));
             if is_last {
                 return;

@@ -50,8 +50,8 @@ pub(super) enum Outcome {
     Failed(Arc<Failure>),
 }
 
-/// The most that one caller adds on the server, though its outcome includes all of its hits. It is above every limit,
-/// 1,000 such hits do not overflow a counter of Redis, and Lua numbers are exact up to it.
+/// The maximum that one caller adds on the server, though its outcome includes all of its hits. It is above every
+/// limit, 1,000 such hits do not overflow a counter of Redis, and Lua numbers are exact up to it.
 const MAX_HITS: u64 = 1 << 53;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

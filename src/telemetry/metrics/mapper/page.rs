@@ -64,7 +64,7 @@ impl Mapped {
             }
         });
         known.families.iter().for_each(|family| shown.write(&mut page.text, &known, family));
-        // The registry gives names up, so they must not stay here.
+        // The registry evicts names, so they must not stay here.
         if known.names() > names.saturating_mul(2).saturating_add(1_000) {
             *known = Known::default();
         }

@@ -159,7 +159,9 @@ impl Known {
         let owner = taken.as_ref().map_or("an unmapped metric", |family| family.kind.name());
         if !taken.is_some_and(|family| std::mem::replace(&mut family.conflict_logged, true)) {
             let kind = kind.name();
-            warn!("PROMETHEUS_MAPPER_YAML: a {kind} is not exported because {owner} already has its name {name}");
+            warn!(
+                "PROMETHEUS_MAPPER_YAML: a {kind} is not exported because {owner} already has its name {name}"
+            );
         }
     }
 }
