@@ -127,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_cut_keeps_the_same_whole_characters(text in "\\PC{0,300}") {
+        fn every_way_of_cutting_keeps_the_same_complete_characters(text in "\\PC{0,300}") {
             let expected: String = text
                 .char_indices()
                 .take_while(|(at, character)| at + character.len_utf8() <= LONGEST)

@@ -150,7 +150,7 @@ fn no_two_files_import_each_other() {
 }
 
 #[test]
-fn modules_use_only_what_the_architecture_lets_them() {
+fn modules_use_only_what_the_architecture_allows() {
     let table = table();
     let mut files = Vec::new();
     sources(Path::new("src"), &mut files);
@@ -212,7 +212,7 @@ fn the_paths_that_pages_for_contributors_name_exist() {
 }
 
 #[test]
-fn imports_are_read_out_of_groups_too() {
+fn imports_in_groups_are_found() {
     let text = "use crate::{a::{b::{x, y}, c as z}, d,\n e::F};\nuse crate::g; crate::h::i() + crate::j::k::l();\npub(in crate::m) fn n() {}";
     let used = used_paths(text).into_iter().collect::<Vec<_>>();
     assert_eq!(used, ["a/b", "a/c", "d", "e/F", "g", "h/i", "j/k"]);

@@ -20,7 +20,7 @@ use crate::{
         lease::LeasedStore,
         memcached::{MemcachedStore, NameServers, ResetLog},
         memory::MemoryStore,
-        redis::{RedisStore, Side},
+        redis::{CommandPool, RedisStore},
     },
     telemetry::{
         metrics::{ShardCount, Stats, StatsOptions},
@@ -30,7 +30,7 @@ use crate::{
 
 /// Follows overrides, resets of counters and other replicas in the store.
 pub(super) enum Link {
-    Redis { side: Side, state: Arc<State> },
+    Redis { pool: CommandPool, state: Arc<State> },
     Memcached(ResetLog),
 }
 
@@ -102,9 +102,9 @@ fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
             store.watch();
             let (keeper, link) = if is_shared {
                 let state = Arc::<State>::default();
-                let keeper = Keeper::in_redis(Arc::clone(&index), store.side(), state.clone());
+                let keeper = Keeper::in_redis(Arc::clone(&index), store.command_pool(), state.clone());
                 // The thread that follows Redis has its own connections.
-                (keeper, Some(Link::Redis { side: store.side(), state }))
+                (keeper, Some(Link::Redis { pool: store.command_pool(), state }))
             } else {
                 (own(None)?, None)
             };

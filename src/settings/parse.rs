@@ -347,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn booleans_are_those_of_go() {
+    fn booleans_are_parsed_as_in_go() {
         for text in ["1", "t", "T", "TRUE", "true", "True"] {
             assert_eq!(boolean(text), Ok(true), "{text}");
         }
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_take_the_bases_of_go() {
+    fn integers_have_the_bases_of_go() {
         for (text, number) in [
             ("0", 0),
             ("00", 0),
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_end_at_65535() {
+    fn the_highest_port_is_65535() {
         assert_eq!(port("65535"), Ok(65535));
         assert_eq!(port("0"), Ok(0));
         for text in ["65536", "-1", "http", ":80", "80/tcp", ""] {
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_finite() {
+    fn ratios_must_be_finite() {
         for (text, number) in
             [("0.8", 0.8), ("1", 1.0), (".5", 0.5), ("1.5", 1.5), ("-1", -1.0), ("8e-1", 0.8)]
         {

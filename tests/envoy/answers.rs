@@ -55,7 +55,7 @@ fn a_rejected_caller_receives_retry_after_and_the_rules_body() {
 }
 
 #[test]
-fn a_rule_without_a_body_has_that_of_the_settings() {
+fn a_rule_without_a_body_uses_that_of_the_settings() {
     let (_server, envoy) = envoy(&[("OVER_LIMIT_BODY", "{rule}: {limit} per {unit}, {remaining} left")]);
     assert_eq!(envoy.get(&[("x-plan", "gold")]).status, 200);
     let refused = envoy.get(&[("x-plan", "gold")]);
@@ -96,7 +96,7 @@ fn every_response_has_the_policies_and_their_state() {
 }
 
 #[test]
-fn the_three_headers_and_the_policies_go_out_together() {
+fn the_three_headers_and_the_policies_can_be_combined() {
     let (_server, envoy) =
         envoy(&[("LIMIT_POLICY_HEADERS", "true"), ("LIMIT_RESPONSE_HEADERS_ENABLED", "true")]);
     let answer = envoy.get(&[("x-user", "ann")]);

@@ -53,7 +53,7 @@ fn a_number_in_a_header_is_counted() {
 }
 
 #[test]
-fn tokens_of_the_answer_are_charged_when_the_stream_is_done() {
+fn tokens_of_the_response_are_charged_when_the_stream_is_done() {
     let server = Server::start(TEN_TOKENS);
     // The request looks without counting; its answer says what it cost.
     let look = per_user(&json!({"number": 0}));
@@ -77,7 +77,7 @@ fn tokens_of_the_answer_are_charged_when_the_stream_is_done() {
 }
 
 #[test]
-fn tokens_that_were_not_used_are_given_back_when_the_stream_is_done() {
+fn unused_tokens_are_refunded_when_the_stream_is_done() {
     let server = Server::start(TEN_TOKENS);
     // Each request reserves four tokens; its answer gives three back.
     let reserve = per_user(&json!({"number": 4}));

@@ -10,7 +10,7 @@ use crate::support::{
 };
 
 #[test]
-fn shadow_mode_lets_everything_pass_and_counts_what_it_would_refuse() {
+fn shadow_mode_allows_everything_and_counts_what_it_would_reject() {
     let rules = "
 domain: edge
 descriptors:
@@ -29,7 +29,7 @@ descriptors:
 }
 
 #[test]
-fn quotas_reject_when_all_are_spent_and_metadata_shows_which_is_not() {
+fn quotas_reject_when_all_are_spent_and_metadata_shows_the_unspent_one() {
     let rules = "
 domain: edge
 descriptors:

@@ -14,7 +14,7 @@ use super::{
     resp::{self, FramedStream, Reply, Resp},
 };
 use crate::{
-    net::tls::Words as Names,
+    net::tls::Hints,
     settings::{
         HostPort,
         redis::{Credentials, RedisAddress, RedisPool, RedisServers},
@@ -27,7 +27,7 @@ use crate::{
 
 /// Variables and advice in errors about TLS.
 pub(super) static TLS_ADVICE: TlsAdvice = TlsAdvice {
-    tls: Names {
+    tls: Hints {
         ca: "REDIS_TLS_CACERT",
         certificate: "REDIS_TLS_CLIENT_CERT",
         key: "REDIS_TLS_CLIENT_KEY",

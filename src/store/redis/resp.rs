@@ -240,7 +240,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_and_a_part_of_it_is_unfinished(reply in any_reply(), more: Vec<u8>) {
+        fn a_written_reply_reads_back_and_a_prefix_is_incomplete(reply in any_reply(), more: Vec<u8>) {
             let mut bytes = Vec::new();
             written(&reply, &mut bytes);
             let length = bytes.len();
@@ -252,14 +252,14 @@ mod tests {
         }
 
         #[test]
-        fn takes_any_bytes(bytes: Vec<u8>, start in "[-+:$*]?[0-9-]{0,12}(\r\n)?") {
+        fn decodes_any_bytes_without_panic(bytes: Vec<u8>, start in "[-+:$*]?[0-9-]{0,12}(\r\n)?") {
             let _ = read(&bytes);
             let _ = read(&[start.as_bytes(), &bytes].concat());
         }
     }
 
     #[test]
-    fn reports_what_speaks_there() {
+    fn reports_the_protocol_of_another_server() {
         let garbage = read(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap_err();
         assert!(garbage.0.starts_with("HTTP/1.1 400"), "{garbage:?}");
         assert!(
