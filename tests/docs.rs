@@ -96,7 +96,7 @@ fn every_command_shown_prints_the_shown_output() {
         if consoles.is_empty() {
             continue;
         }
-        // Counters restart at the full minute, so the page is run again then.
+        // Counters restart at the full minute; if one passes, the page is run again.
         let differences = loop {
             let begun = minute();
             let differences = play(&page, &consoles);

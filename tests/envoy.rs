@@ -1,5 +1,5 @@
-//! The real Envoy in front of the real service: HTTP requests go in, and what Envoy makes of the
-//! service's answers is checked.
+//! The real Envoy in front of the real service: sends HTTP requests, and checks how Envoy applies the responses of the
+//! service.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Holds every import below `src/` against the table in `ARCHITECTURE.md`.
+//! Checks every import below `src/` against the table in `ARCHITECTURE.md`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -93,7 +93,7 @@ fn collect_paths<'t>(parent: &[String], text: &'t str, found: &mut Vec<Vec<Strin
     }
 }
 
-/// The module that a file is, as its segments; tests and binaries are none.
+/// The module of a file, as its segments; `None` for tests and binaries.
 fn module(path: &Path) -> Option<Vec<String>> {
     let within = path.strip_prefix("src").unwrap().with_extension("");
     let mut segments: Vec<String> = within.iter().map(|part| part.to_string_lossy().into_owned()).collect();
@@ -113,8 +113,8 @@ fn modules() -> BTreeMap<Vec<String>, String> {
     files.iter().filter_map(|path| Some((module(path)?, code(path)))).collect()
 }
 
-/// What two files import of each other cannot be read, or changed, apart. A parent and a child may: a `mod.rs` names
-/// its children, and holds the types that they share.
+/// Two files that import each other cannot be understood or changed separately. A parent and a child may: a `mod.rs`
+/// names its children, and has the types that they share.
 #[test]
 fn no_two_files_import_each_other() {
     let modules = modules();

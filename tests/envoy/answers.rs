@@ -1,5 +1,4 @@
-//! What a refused caller receives, and what the access log has of it: the headers, body and metadata of
-//! answers as they come out of Envoy.
+//! The headers, body and metadata that Envoy returns to a rejected caller, and writes to its access log.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,4 @@
-//! Rules that do more than refuse: shadow mode, quotas with dynamic metadata, and limits that Envoy brings
-//! along itself.
+//! Shadow mode, quotas with dynamic metadata, and limits that Envoy sends.
 
 use serde_json::{Value, json};
 
