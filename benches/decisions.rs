@@ -57,10 +57,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     cases.push(Case::new("1 rule for every value", "user", &bare, &|n| format!("u{n}"))?);
     cases.push(overridden("the same and 1 override, of another value", 1, &|n| format!("u{n}"))?);
     cases.push(overridden("the same and 1,000,000, all of other values", 1_000_000, &|n| format!("u{n}"))?);
-    cases
-        .push(overridden("the same and 1,000,000, one of them matched", 1_000_000, &|n| format!("c{}", n * 97))?);
-    cases
-        .push(Case::new("1 rule, recorded, nearly all refused", "user", &exact(7), &|_| "u7".into())?.noting()?);
+    cases.push(overridden("the same and 1,000,000, one of them matched", 1_000_000, &|n| {
+        format!("c{}", n * 97)
+    })?);
+    cases.push(
+        Case::new("1 rule, recorded, nearly all refused", "user", &exact(7), &|_| "u7".into())?.noting()?,
+    );
     let noted = Case::new("1 rule for every value, recorded", "user", &bare, &|n| format!("u{n}"))?;
     cases.push(noted.noting()?);
     // Round by round, so that other load on the machine affects all of them.

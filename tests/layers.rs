@@ -66,7 +66,7 @@ fn paths(text: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Adds the paths of the import that begins here, below `parent`; returns the text behind it.
+/// Adds the paths of the import that begins here, below `parent`; returns the text after it.
 fn collect_paths<'t>(parent: &[String], text: &'t str, found: &mut Vec<Vec<String>>) -> &'t str {
     let text = text.trim_start();
     if let Some(group) = text.strip_prefix('{') {

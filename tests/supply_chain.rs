@@ -52,10 +52,7 @@ fn base_images_are_pinned_by_digest() {
         let image = base.split(' ').next().unwrap_or_default();
         let (name, digest) = image.split_once("@sha256:").unwrap_or((image, ""));
         assert!(is_hex(digest, 64), "deploy/Dockerfile:{line}: expected NAME:TAG@sha256:DIGEST, got {image}");
-        assert!(
-            name.contains(':'),
-            "deploy/Dockerfile:{line}: {image} has no tag; expected NAME:TAG@DIGEST"
-        );
+        assert!(name.contains(':'), "deploy/Dockerfile:{line}: {image} has no tag; expected NAME:TAG@DIGEST");
     }
 }
 

@@ -190,7 +190,7 @@ fn envoy_works_over_mutual_tls() {
 }
 
 #[test]
-fn a_client_without_a_handshake_delays_nobody_and_times_out() {
+fn a_client_without_a_handshake_delays_no_other_and_times_out() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
     let server = files.setup().rules("d.yaml", RULES).env("GRPC_WORKERS", "1").start();
@@ -244,7 +244,8 @@ fn a_drain_waits_for_requests_but_not_for_handshakes() {
     load.wait_for(500);
 
     ending.process.signal("TERM");
-    let status = ending.process.wait(Duration::from_secs(8)).expect("a silent client does not delay the shutdown");
+    let status =
+        ending.process.wait(Duration::from_secs(8)).expect("a silent client does not delay the shutdown");
     assert!(status.success(), "{status}");
     load.wait_for(500);
     load.stop().assert_nothing_lost();

@@ -16,7 +16,7 @@ const RULES: &str =
     "domain: bench\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1000000}}]\n";
 
 /// The log line with the address of the gRPC port.
-const LISTENS: &str = "listening for gRPC on ";
+const LISTENS: &str = "listening grpc=";
 
 /// A start takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);

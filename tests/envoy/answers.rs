@@ -60,7 +60,7 @@ fn a_rule_without_a_body_uses_that_of_the_settings() {
     let refused = envoy.get(&[("x-plan", "gold")]);
     assert_eq!((refused.status, refused.header("content-type")), (429, Some("text/plain; charset=utf-8")));
     assert_eq!(refused.text(), "edge.plan: 2 per 3 days, 0 left");
-    assert_eq!(refused.header("retry-after"), None, "nobody asked for it");
+    assert_eq!(refused.header("retry-after"), None, "only if configured");
 }
 
 #[test]

@@ -261,7 +261,7 @@ fn a_cluster_that_redirects_to_a_missing_server() {
     for key in ["many", "several", "bucket"] {
         // Two commands: one is redirected, one follows. The rest is for a busy machine.
         let most = Duration::from_millis(200 * 2 + 1500);
-        at_best_within(key, most, 10, || time_of(|| ask(&client, key).expect_err("nobody counts it")));
+        at_best_within(key, most, 10, || time_of(|| ask(&client, key).expect_err("the check fails")));
     }
     assert!(!server.process.log().contains("panicked"));
 }

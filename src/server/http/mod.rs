@@ -345,7 +345,7 @@ pub(crate) fn typed(status: StatusCode, content_type: &'static str, body: impl I
     with_body(status, content_type, Full::new(body.into()).boxed_unsync())
 }
 
-/// A response whose pieces are sent as they come; it ends when the sender is dropped.
+/// A response whose pieces are sent as they are received; it ends when the sender is dropped.
 pub(crate) fn streamed(content_type: &'static str, mut pieces: mpsc::Receiver<Bytes>) -> Answer {
     let frames =
         poll_fn(move |context| pieces.poll_recv(context).map(|piece| piece.map(Frame::data).map(Ok)));

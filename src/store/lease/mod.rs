@@ -167,7 +167,7 @@ impl Shared {
                 Command::Renew(renewal) => self.renew(renewal, now),
                 // The reply changes nothing: hits that may have been returned are never returned again.
                 Command::Return { name, is_per_second, hits, own } => {
-                    drop(self.redis.give_back(&name, is_per_second, hits, own));
+                    drop(self.redis.return_hits(&name, is_per_second, hits, own));
                 }
             }
         }
@@ -228,7 +228,7 @@ impl Shared {
             self.leases.end(&mut commands);
             let replies = commands.into_iter().filter_map(|command| match command {
                 Command::Return { name, is_per_second, hits, own } => {
-                    self.redis.give_back(&name, is_per_second, hits, own).ok()
+                    self.redis.return_hits(&name, is_per_second, hits, own).ok()
                 }
                 Command::Renew(_) => None,
             });

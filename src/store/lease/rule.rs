@@ -109,7 +109,7 @@ pub(super) struct Lease {
     pending: u64,
     /// How often the counter was reset.
     resets: u32,
-    /// The part of the counter that other replicas added, by the last reply in this window, and when that came.
+    /// The part of the counter that other replicas added, by the last reply in this window, and the time of that reply.
     others: Option<(u64, Time)>,
     /// The same some time before; the difference is the rate.
     before: Option<(u64, Time)>,

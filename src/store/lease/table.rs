@@ -113,7 +113,7 @@ pub(super) struct Hit<'a> {
 /// A background command to the store.
 pub(super) enum Command {
     Renew(Renewal),
-    /// Returns hits to a counter, to which this replica has added `own` in all.
+    /// Returns hits to a counter, to which this replica has added `own` in total.
     Return {
         name: Box<str>,
         is_per_second: bool,

@@ -114,7 +114,7 @@ impl Registry {
         self.stats.for_each(|stats| callers = callers.saturating_add(stats.is_of_caller().into()));
         let rules = left.saturating_sub(callers);
         self.rules.store(rules, Relaxed);
-        // The next search comes when their number has doubled, so that a search costs nothing per rule.
+        // The next search follows when their number has doubled, so that its cost per rule is negligible.
         self.forget_at.store(rules.saturating_add(rules.max(self.stats.room.max)), Relaxed);
     }
 

@@ -97,7 +97,7 @@ impl RedisPipeline {
             CommandKind::Count { id, added, expiry } => {
                 self.counted(command, (*id, *added, *expiry), &mut next, reading)
             }
-            CommandKind::Refund { .. } | CommandKind::GiveBack { .. } => {
+            CommandKind::Refund { .. } | CommandKind::ReturnHits { .. } => {
                 next().into_integer().map(Completion::Final)
             }
             CommandKind::Lease { id, expiry, by, .. } => lease::read(next()).map(|(after, is_granted)| {

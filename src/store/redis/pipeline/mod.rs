@@ -162,8 +162,8 @@ impl RedisPipeline {
     }
 
     /// Returns unspent hits of a lease, of `own` that this replica has added.
-    pub(super) fn give_back(&mut self, key: &str, hits: u64, own: u64) {
-        let target = self.push(key, CommandKind::GiveBack { hits, own });
+    pub(super) fn return_hits(&mut self, key: &str, hits: u64, own: u64) {
+        let target = self.push(key, CommandKind::ReturnHits { hits, own });
         self.callers.push(PendingCheck { target, run: 0, hits: Hits::Refund(hits) });
     }
 
