@@ -62,7 +62,7 @@ fn holds_table(page: &str, name: &str, table: &str) {
         .collect();
     panic!(
         "the table `{name}` of {page} is not what the program says; TOLLGATE_WRITE_DOCS=1 cargo test --test all \
-         docs:: writes it anew. Differing lines:\n{}",
+         docs:: rewrites it. Differing lines:\n{}",
         differing.into_iter().collect::<Vec<_>>().join("\n")
     );
 }

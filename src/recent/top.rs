@@ -55,7 +55,7 @@ struct Panes {
 struct Pane {
     /// Allowed and refused hits.
     sketches: [Sketch; 2],
-    /// Not every decision was noted.
+    /// Not every decision was recorded.
     is_sampled: bool,
 }
 

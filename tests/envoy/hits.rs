@@ -88,7 +88,7 @@ fn unused_tokens_are_refunded_when_the_stream_is_done() {
 
     for request in 1..=7 {
         assert_eq!(envoy.get(&[("x-user", "ann")]).status, 200, "request {request}");
-        eventually("the tokens are given back", || holds(asked() == 2 * request, || asked().to_string()));
+        eventually("the tokens are refunded", || holds(asked() == 2 * request, || asked().to_string()));
     }
     assert_eq!(envoy.get(&[("x-user", "ann")]).status, 429, "seven are used, and four more are too many");
 }

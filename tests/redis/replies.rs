@@ -281,7 +281,7 @@ fn an_unexpected_reply_closes_the_connection() {
             let refused = server.ask(one("many", "v")).is_err();
             holds(refused && server.process.log().contains("unexpected-reply"), || server.process.log())
         });
-        eventually("it connects anew", || {
+        eventually("it reconnects", || {
             holds(metric(&server, "tollgate_redis_reconnects_total") >= 1.0, || server.process.log())
         });
     }
