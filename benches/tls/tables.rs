@@ -28,7 +28,7 @@ pub(crate) fn row_of_decisions(load: &str, kind: &str, rounds: &[Round], plain: 
 
 pub(crate) fn head_of_connections() {
     println!(
-        "| connections | CPU µs to open one | of it TLS | lowest to highest | first answer after µs | resumed \
+        "| connections | CPU µs to open one | of which TLS | lowest to highest | first answer after µs | resumed \
          | resident KiB of an idle one | lowest to highest |"
     );
     println!("|---|---|---|---|---|---|---|---|");

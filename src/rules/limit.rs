@@ -265,7 +265,7 @@ impl Unit {
         }
     }
 
-    /// The unit of this name, in any case.
+    /// The unit of this name, ignoring case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))

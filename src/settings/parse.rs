@@ -42,7 +42,7 @@ pub(super) trait Value: Sized {
     fn parse(text: &str) -> Result<Self, InvalidValue>;
 }
 
-/// Accepts the names of an enum made by `named!`, in any case.
+/// Accepts the names of an enum made by `named!`, ignoring case.
 macro_rules! by_name {
     ($($type:ty),*) => { $(
         impl Value for $type {
@@ -90,7 +90,7 @@ pub(super) fn optional<T>(
     (!text.is_empty()).then(|| parse(text)).transpose()
 }
 
-/// The choice of this name, in any case.
+/// The choice of this name, ignoring case.
 pub(super) fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, InvalidValue> {
     match choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)) {
         Some(&(_, choice)) => Ok(choice),
@@ -306,7 +306,7 @@ pub(super) fn percent_decoded(text: &str) -> Option<String> {
     Some(decoded.into_owned())
 }
 
-/// A level by its name in logrus, in any case; `None` disables the log.
+/// A level by its name in logrus, ignoring case; `None` disables the log.
 pub(super) fn level(text: &str) -> Result<Option<Level>, InvalidValue> {
     let choices = [
         // Nothing is logged at these levels: a fatal error is printed before the exit.

@@ -250,7 +250,7 @@ table! {
             `host:port,…`.", login;
         REDIS_SOCKET_TYPE socket_type: Option<Socket> = "", "`tcp` or `unix`; if unset, derived from \
             `REDIS_URL`. Sentinels and clusters always use TCP.";
-        REDIS_TYPE kind: RedisType = "SINGLE", "`SINGLE`, `SENTINEL` or `CLUSTER`, in any case.";
+        REDIS_TYPE kind: RedisType = "SINGLE", "`SINGLE`, `SENTINEL` or `CLUSTER`; case-insensitive.";
         REDIS_AUTH auth: String = "", "`password` or `user:password`; takes precedence over `REDIS_URL`.",
             secret;
         REDIS_SENTINEL_AUTH sentinel_auth: String = "", "The same for the sentinels.", secret;

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
 use super::root;
 
-/// A phrase that may not come back, and its replacement. Phrases match whole words, in any case.
+/// A phrase that may not come back, and its replacement. Phrases match whole words, ignoring case.
 const PHRASES: &[(&str, &str)] = &[
     ("told", "received, reported, configured"),
     ("telling", "reporting"),
@@ -59,6 +59,9 @@ const PHRASES: &[(&str, &str)] = &[
     ("hears", "receives"),
     ("heard", "received"),
     ("passes by all of it", "costs one branch"),
+    ("in any case", "case-insensitive"),
+    ("contradicting", "conflicting"),
+    ("warns of", "warns about"),
     ("is warned of", "logs a warning"),
     ("are warned of", "log a warning"),
     ("has its rules from", "receives its rules from"),

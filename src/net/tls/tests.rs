@@ -123,8 +123,8 @@ fn rejects_files_without_a_certificate() {
     let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let half = "-----BEGIN CERTIFICATE-----\nAAAA\n";
     for (text, why) in [
-        ("", "it holds no certificate"),
-        ("not PEM at all\n\u{0}", "it holds no certificate"),
+        ("", "it contains no certificate"),
+        ("not PEM at all\n\u{0}", "it contains no certificate"),
         (broken, "certificate 1"),
         (half, "certificate 1"),
         (&(authority.issuer.pem() + broken), "certificate 2"),
@@ -139,13 +139,13 @@ fn rejects_files_without_a_certificate() {
     // A certificate is not a key.
     let reported =
         refused(Some(&authority.ca()), Some(&(certificate.clone(), certificate.clone()))).join("\n");
-    assert!(reported.contains(HINTS.key) && reported.contains("it holds no private key"), "{reported}");
+    assert!(reported.contains(HINTS.key) && reported.contains("it contains no private key"), "{reported}");
     let locked = fs::read_to_string(&key).unwrap().replace("PRIVATE", "ENCRYPTED PRIVATE");
     let locked = authority.file("locked.key", &locked);
     let reported = refused(Some(&authority.ca()), Some(&(certificate, locked))).join("\n");
     assert!(reported.contains("encrypted key"), "{reported}");
     let ca_of_a_key = refused(Some(&key), None).join("\n");
-    assert!(ca_of_a_key.contains("it holds no certificate"), "{ca_of_a_key}");
+    assert!(ca_of_a_key.contains("it contains no certificate"), "{ca_of_a_key}");
 }
 
 #[test]

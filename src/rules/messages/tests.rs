@@ -84,7 +84,7 @@ fn reports_mistakes_by_resource_and_path() {
         descriptors: vec![descriptor("a", "", policy(4, 1)), child],
         ..descriptor("k", "v", policy(4, 1))
     };
-    let accepted = "accepted, in any case: second, minute, hour, day, week, month, year";
+    let accepted = "accepted (case-insensitive): second, minute, hour, day, week, month, year";
     for (child, expected) in [
         (
             descriptor("b", "", policy(9, 1)),
