@@ -103,7 +103,7 @@ impl Keeper {
         match &self.storage {
             Storage::Memory => {}
             Storage::File(journal) => {
-                lock(journal).append(&one.to_json(), &self.index).map_err(unwritable)?
+                lock(journal).append(&one.to_json(), &self.index).map_err(unwritable)?;
             }
             Storage::Redis(shared) => return shared.set(std::slice::from_ref(one)).await,
         }

@@ -151,7 +151,7 @@ impl RedisPipeline {
                 lease::write(into, key, *hits, *limit, *expiry, *by, form);
             }
             CommandKind::ReturnHits { hits, own } => {
-                script::RETURN_HITS.call(into, form, key, &[*hits, *own])
+                script::RETURN_HITS.call(into, form, key, &[*hits, *own]);
             }
             CommandKind::ScriptCall(call) => call.write(into, form),
             CommandKind::AtomicCheck(check) => check.write(into, form),
