@@ -131,7 +131,7 @@ fn check_and_the_service_report_the_same_hash_of_equal_rules() {
 }
 
 #[test]
-fn check_with_portable_warns_of_rules_that_the_go_service_rejects() {
+fn check_with_portable_warns_about_rules_that_the_go_service_rejects() {
     let dir = rules_dir(&[("d.yaml", &format!("on_store_failure: local\n{RULES}"))]);
     let output = check(dir.path(), &[]);
     assert_exit(&output, 0, &[]);
@@ -205,7 +205,7 @@ fn check_names_a_path_that_was_mistyped_without_advice_about_the_service() {
 }
 
 #[test]
-fn check_warns_of_a_directory_without_rules() {
+fn check_warns_about_a_directory_without_rules() {
     let dir = rules_dir(&[]);
     assert_exit(&check(dir.path(), &[]), 0, &["warning: no rules files here", "0 files: OK, 1 warning"]);
     assert_exit(&check(dir.path(), &["--deny-warnings"]), 1, &["error: no rules files here"]);

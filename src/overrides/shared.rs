@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    store::{Resets, redis::Side},
+    store::{Resets, redis::CommandPool},
 };
 
 /// The field of the hash with its version. Identifiers do not have this character.
@@ -41,7 +41,7 @@ const POLL: Duration = Duration::from_secs(2);
 /// The pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The most fields in a command: about a millisecond of the server's time.
+/// Maximum number of fields in a command: about a millisecond of the server's time.
 const BATCH: usize = 1_000;
 
 /// The largest import that is published as one change.
@@ -71,7 +71,7 @@ pub struct State {
 
 /// Changes overrides in Redis.
 pub(super) struct Shared {
-    pub(super) side: Side,
+    pub(super) pool: CommandPool,
     pub(super) state: Arc<State>,
 }
 
@@ -102,15 +102,15 @@ impl Shared {
 
     /// Writes fields (an empty value removes one), publishes `body`, and waits until the change is in force in this process.
     async fn change(&self, fields: &[(String, String)], body: &str) -> Result<(), ChangeError> {
-        let (key, after) = (self.side.key("overrides"), token());
+        let (key, after) = (self.pool.key("overrides"), token());
         let mut versions = self.state.version.subscribe();
         let known = self.state.version().unwrap_or_default();
         let mut call = CHANGE.key(&key);
-        call.arg(&after).arg(channel(&self.side)).arg(known).arg(body);
+        call.arg(&after).arg(channel(&self.pool)).arg(known).arg(body);
         for (id, value) in fields {
             call.arg(id).arg(value);
         }
-        let done: bool = self.side.script(&key, &call).await.map_err(ChangeError::unavailable)?;
+        let done: bool = self.pool.script(&key, &call).await.map_err(ChangeError::unavailable)?;
         if !done {
             return Err(ChangeError::Conflict(
                 "redis lost the overrides, and they are being written back; try again in a few seconds"
@@ -134,7 +134,7 @@ impl Shared {
         }
         commands.cmd("EXPIRE").arg(&key).arg(IMPORT_SECONDS).ignore().cmd("HLEN").arg(&key);
         let (length,): (u64,) =
-            self.side.pipeline(&key, &commands).await.map_err(ChangeError::unavailable)?;
+            self.pool.pipeline(&key, &commands).await.map_err(ChangeError::unavailable)?;
         Ok(length)
     }
 
@@ -144,13 +144,13 @@ impl Shared {
     }
 
     async fn unlink(&self, key: &str) -> Result<(), ChangeError> {
-        self.side.command(key, cmd("UNLINK").arg(key)).await.map_err(ChangeError::unavailable)
+        self.pool.command(key, cmd("UNLINK").arg(key)).await.map_err(ChangeError::unavailable)
     }
 
     /// Puts a whole import in force: the existing overrides are added to it, and it replaces them in one step.
     pub(super) async fn commit(&self, import: &str, index: &Arc<Index>) -> Result<u64, ChangeError> {
         let key = self.import_key(import);
-        let length: Result<u64, _> = self.side.command(&key, cmd("HLEN").arg(&key)).await;
+        let length: Result<u64, _> = self.pool.command(&key, cmd("HLEN").arg(&key)).await;
         let length = length.map_err(ChangeError::unavailable)?;
         if length == 0 {
             return Err(ChangeError::NotFound(format!(
@@ -159,7 +159,7 @@ impl Shared {
             )));
         }
         if length <= SMALL {
-            let values: Result<Vec<String>, _> = self.side.command(&key, cmd("HVALS").arg(&key)).await;
+            let values: Result<Vec<String>, _> = self.pool.command(&key, cmd("HVALS").arg(&key)).await;
             let values = values.map_err(ChangeError::unavailable)?;
             let all: Vec<_> = values.iter().filter_map(|value| read_change(value).ok()).collect();
             self.set(&all).await?;
@@ -168,7 +168,7 @@ impl Shared {
         }
         for _ in 0..3 {
             let before = self.state.version().unwrap_or_default();
-            write_missing(&self.side, &key, index).await.map_err(ChangeError::unavailable)?;
+            write_missing(&self.pool, &key, index).await.map_err(ChangeError::unavailable)?;
             if self.switch(&key, &before).await? {
                 return Ok(length);
             }
@@ -182,12 +182,12 @@ impl Shared {
 
     /// Replaces the hash by an import, unless its version is not `before`; then it returns false.
     async fn switch(&self, import: &str, before: &str) -> Result<bool, ChangeError> {
-        let (key, after) = (self.side.key("overrides"), token());
-        let old = self.side.key(&format!("overrides:old:{after}"));
+        let (key, after) = (self.pool.key("overrides"), token());
+        let old = self.pool.key(&format!("overrides:old:{after}"));
         let mut versions = self.state.version.subscribe();
         let mut call = SWITCH.key(&key);
-        call.key(import).key(&old).arg(&after).arg(channel(&self.side)).arg(before);
-        let done: bool = self.side.script(&key, &call).await.map_err(ChangeError::unavailable)?;
+        call.key(import).key(&old).arg(&after).arg(channel(&self.pool)).arg(before);
+        let done: bool = self.pool.script(&key, &call).await.map_err(ChangeError::unavailable)?;
         if done {
             self.unlink(&old).await?;
             let _ =
@@ -198,13 +198,13 @@ impl Shared {
 
     /// Notifies all replicas that counters were reset.
     pub(super) async fn announce_reset(&self, full_keys: &[String]) -> Result<(), String> {
-        let channel = channel(&self.side);
+        let channel = channel(&self.pool);
         let message = format!("reset\n{}", serde_json::Value::from(full_keys));
-        self.side.command(&channel, cmd("PUBLISH").arg(&channel).arg(message)).await
+        self.pool.command(&channel, cmd("PUBLISH").arg(&channel).arg(message)).await
     }
 
     fn import_key(&self, import: &str) -> String {
-        self.side.key(&format!("overrides:import:{import}"))
+        self.pool.key(&format!("overrides:import:{import}"))
     }
 }
 
@@ -213,12 +213,12 @@ pub(super) fn token() -> String {
     format!("{:032x}", fastrand::u128(..))
 }
 
-fn channel(side: &Side) -> String {
-    side.key("changes")
+fn channel(pool: &CommandPool) -> String {
+    pool.key("changes")
 }
 
 /// Adds the overrides of an index to a hash, without replacing those that it has.
-async fn write_missing(side: &Side, key: &str, index: &Arc<Index>) -> Result<(), String> {
+async fn write_missing(pool: &CommandPool, key: &str, index: &Arc<Index>) -> Result<(), String> {
     let (chunks, mut written) = tokio::sync::mpsc::channel::<Vec<(String, String)>>(4);
     let index = index.clone();
     let reading = tokio::task::spawn_blocking(move || {
@@ -237,7 +237,7 @@ async fn write_missing(side: &Side, key: &str, index: &Arc<Index>) -> Result<(),
         for (id, value) in &some {
             commands.cmd("HSETNX").arg(key).arg(id).arg(value).ignore();
         }
-        side.pipeline::<()>(key, &commands).await?;
+        pool.pipeline::<()>(key, &commands).await?;
     }
     reading.await.map_err(|error| error.to_string())
 }
@@ -245,7 +245,7 @@ async fn write_missing(side: &Side, key: &str, index: &Arc<Index>) -> Result<(),
 /// Follows Redis until the process ends.
 pub struct Follower<C> {
     /// Connections that belong to this thread.
-    pub side: Arc<Side>,
+    pub pool: Arc<CommandPool>,
     /// The overrides in force.
     pub index: Arc<Index>,
     /// The state of the [`Keeper`](super::Keeper).
@@ -261,7 +261,7 @@ impl<C: Clock> Follower<C> {
     pub async fn follow(&self) {
         let mut failing = false;
         loop {
-            let failure = match self.side.subscribe(&channel(&self.side)).await {
+            let failure = match self.pool.subscribe(&channel(&self.pool)).await {
                 Ok(messages) => {
                     if failing {
                         // Messages were missed. Overrides are compared; resets cannot be.
@@ -321,8 +321,8 @@ impl<C: Clock> Follower<C> {
     }
 
     async fn version_in_redis(&self) -> Result<Option<String>, String> {
-        let key = self.side.key("overrides");
-        self.side.command(&key, cmd("HGET").arg(&key).arg(VERSION)).await
+        let key = self.pool.key("overrides");
+        self.pool.command(&key, cmd("HGET").arg(&key).arg(VERSION)).await
     }
 
     /// Applies a message of the channel.
@@ -351,7 +351,7 @@ impl<C: Clock> Follower<C> {
         let mut draft = self.index.draft();
         for line in body.lines() {
             if let Err(error) = read_change(line).and_then(|one| self.index.add_to(&mut draft, &one)) {
-                warn!("overrides: ignoring an invalid one in redis: {error}");
+                warn!("overrides: ignoring an invalid override in redis: {error}");
             }
         }
         self.index.add(&draft)?;
@@ -378,19 +378,19 @@ impl<C: Clock> Follower<C> {
     }
 
     async fn scan(&self) -> Result<Draft, String> {
-        let key = self.side.key("overrides");
+        let key = self.pool.key("overrides");
         let (mut draft, mut cursor, mut is_logged) = (self.index.draft(), 0_u64, false);
         loop {
             let mut scan = cmd("HSCAN");
             scan.arg(&key).arg(cursor).arg("COUNT").arg(BATCH);
-            let (next, fields): (u64, Vec<String>) = self.side.command(&key, &scan).await?;
+            let (next, fields): (u64, Vec<String>) = self.pool.command(&key, &scan).await?;
             for [id, value] in fields.as_chunks::<2>().0 {
                 if id == VERSION {
                     continue;
                 }
                 let added = read_change(value).and_then(|one| self.index.add_to(&mut draft, &one));
                 if let (Err(error), false) = (added, is_logged) {
-                    warn!(field = id, "overrides: ignoring an invalid one in redis: {error}");
+                    warn!(field = id, "overrides: ignoring an invalid override in redis: {error}");
                     is_logged = true;
                 }
             }
@@ -403,18 +403,18 @@ impl<C: Clock> Follower<C> {
 
     /// Writes the known overrides back to a Redis that lost them. One replica writes, and the others read.
     async fn restore(&self) -> Result<(), String> {
-        let (key, lock) = (self.side.key("overrides"), self.side.key("overrides:restoring"));
+        let (key, lock) = (self.pool.key("overrides"), self.pool.key("overrides:restoring"));
         let mut take = cmd("SET");
         take.arg(&lock).arg(1).arg("NX").arg("EX").arg(60);
-        if self.side.command::<Option<String>>(&lock, &take).await?.is_none() {
+        if self.pool.command::<Option<String>>(&lock, &take).await?.is_none() {
             return Ok(());
         }
-        write_missing(&self.side, &key, &self.index).await?;
+        write_missing(&self.pool, &key, &self.index).await?;
         let after = token();
         let mut call = CHANGE.key(&key);
-        call.arg(&after).arg(channel(&self.side)).arg("").arg("*");
+        call.arg(&after).arg(channel(&self.pool)).arg("").arg("*");
         // The lock is not removed but expires: other replicas may have detected the loss at the same time.
-        let _: bool = self.side.script(&key, &call).await?;
+        let _: bool = self.pool.script(&key, &call).await?;
         warn!(overrides = self.index.len(), "overrides: redis lost them; written back");
         Ok(())
     }
@@ -423,14 +423,14 @@ impl<C: Clock> Follower<C> {
     async fn sweep(&self) -> Result<(), String> {
         let now = self.clock.now();
         let expired = sweep(&self.index, now);
-        let key = self.side.key("overrides");
+        let key = self.pool.key("overrides");
         for some in expired.chunks(BATCH) {
             let mut call = EXPIRE.key(&key);
             call.arg(timestamp(now.seconds()));
             for one in some {
                 call.arg(one.target.id());
             }
-            self.side.script::<u64>(&key, &call).await?;
+            self.pool.script::<u64>(&key, &call).await?;
         }
         Ok(())
     }

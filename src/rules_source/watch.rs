@@ -116,7 +116,7 @@ fn watch<W: notify::Watcher>(listing: &Listing, wakeup: &Weak<SyncSender<()>>) -
         }
     };
     let log =
-        |error: &notify::Error| tracing::debug!("no events of rules files, listing them instead: {error}");
+        |error: &notify::Error| tracing::debug!("cannot watch rules files for events, polling only: {error}");
     let mut watcher = W::new(handler, Config::default()).inspect_err(log).ok()?;
     for directory in &listing.directories {
         // A directory that was removed meanwhile is missing from the next listing.
