@@ -205,6 +205,11 @@ fn check_names_a_path_that_was_mistyped_without_advice_about_the_service() {
 }
 
 #[test]
+fn check_reads_no_more_of_a_device_than_of_a_file() {
+    assert_exit(&check(Path::new("/dev/zero"), &[]), 2, &["the file exceeds the limit of", "bytes"]);
+}
+
+#[test]
 fn check_warns_about_a_directory_without_rules() {
     let dir = rules_dir(&[]);
     assert_exit(&check(dir.path(), &[]), 0, &["warning: no rules files here", "0 files: OK, 1 warning"]);

@@ -1,16 +1,13 @@
 //! Reads rules files for `check` and `explain`.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::PathBuf;
 
 use clap::Args;
 
 use super::serve::Environment;
 use crate::{
     app,
-    rules::{CompileOptions, Countable, Diagnostic, Severity, SourceFile},
+    rules::{CompileOptions, Countable},
     rules_source::{Reading, RulesDir},
 };
 
@@ -49,7 +46,8 @@ pub(super) fn read(
         let mut all = Reading::default();
         for path in paths {
             let directory = RulesDir { path: path.clone(), ignore_dot_files: args.ignore_dot_files };
-            let read = if path.is_dir() { read_directory(&directory) } else { read_file(path) };
+            let read =
+                if path.is_dir() { directory.read().expecting_files(path) } else { Reading::of_file(path) };
             all.files.extend(read.files);
             all.diagnostics.extend(read.diagnostics);
         }
@@ -60,44 +58,5 @@ pub(super) fn read(
     let rules = settings.rules;
     let ignore_dot_files = rules.ignore_dot_files || args.ignore_dot_files;
     let directory = RulesDir::new(&rules.root, &rules.subdirectory, &rules.app_directory, ignore_dot_files);
-    Ok((read_directory(&directory), options))
-}
-
-/// The files of a directory. One without rules is valid, but usually it is another than was meant, or nothing is mounted
-/// there.
-fn read_directory(directory: &RulesDir) -> Reading {
-    let mut reading = directory.read();
-    if reading.files.is_empty() && !reading.has_errors() {
-        let help = "is it the directory that was meant, and is it mounted?";
-        reading.diagnostics.push(diagnostic(Severity::Warning, &directory.path, "no rules files here", help));
-    }
-    reading
-}
-
-/// A file, a pipe or standard input.
-fn read_file(path: &Path) -> Reading {
-    let place = if path == Path::new("-") { Path::new("/dev/stdin") } else { path };
-    match fs::read(place) {
-        Ok(text) => {
-            let name = path.display().to_string();
-            Reading { files: vec![SourceFile { name, text }], diagnostics: Vec::new() }
-        }
-        Err(error) => {
-            let message = format!("cannot read the file: {error}");
-            let help = "check the path and its permissions";
-            let unread = diagnostic(Severity::Error, path, &message, help);
-            Reading { files: Vec::new(), diagnostics: vec![unread] }
-        }
-    }
-}
-
-fn diagnostic(severity: Severity, path: &Path, message: &str, help: &str) -> Diagnostic {
-    Diagnostic {
-        severity,
-        file: path.display().to_string(),
-        place: None,
-        path: String::new(),
-        message: message.to_owned(),
-        help: Some(help.to_owned()),
-    }
+    Ok((directory.read().expecting_files(&directory.path), options))
 }

@@ -52,6 +52,16 @@ pub(super) fn unreadable_file(file: &Path, seen: &io::Error) -> Diagnostic {
     error(file, message, "grant the service's user access (`chmod a+r`), or move it elsewhere")
 }
 
+/// A file that was named on the command line.
+pub(super) fn unreadable_argument(file: &Path, seen: &io::Error) -> Diagnostic {
+    error(file, format!("cannot read the file: {seen}"), "check the path and its permissions")
+}
+
+pub(super) fn no_files(directory: &Path) -> Diagnostic {
+    let help = "is it the directory that was meant, and is it mounted?";
+    warning(directory, "no rules files here".to_owned(), help)
+}
+
 pub(super) fn too_large(file: &Path, limit: u64) -> Diagnostic {
     let message = format!("the file exceeds the limit of {limit} bytes");
     error(file, message, "split it by domain, or move it elsewhere if it has no rules")
