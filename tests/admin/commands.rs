@@ -48,7 +48,7 @@ fn top_prints_a_table_of_keys() {
     assert_exit(&output, 0, &["user=a\\,b         1        2"]);
     assert_exit(&admin.run(&["top", "--by", "allowed", "-n", "1", "--rule", "shop.user"]), 0, &["user="]);
     assert_exit(&admin.run(&["top", "--domain", "other"]), 1, &["no refused hits"]);
-    assert_exit(&admin.run(&["top", "-n", "0"]), 2, &["0 is not in 1..=1000"]);
+    assert_exit(&admin.run(&["top", "-n", "0"]), 2, &["expected an integer from 1 to 1000"]);
     let json: Value = serde_json::from_slice(&admin.run(&["top", "--json"]).stdout).unwrap();
     assert_eq!(json["keys"][0]["refused"], 3);
 }
