@@ -59,6 +59,15 @@ async fn begun(server: &Server) -> (oneshot::Sender<Bytes>, JoinHandle<Exchange>
     (send, tokio::spawn(async move { client.exchange(body, &HeaderMap::new()).await }))
 }
 
+/// Waits until the server serves this many connections, and gives it time for their headers.
+async fn accepted(server: &Server, connections: u32) {
+    eventually("the connections are served", || {
+        let open = server.metrics()["tollgate_connections_open"];
+        holds(open >= f64::from(connections), || open.to_string())
+    });
+    sleep(Duration::from_millis(200)).await;
+}
+
 /// Sends the message and waits for the response.
 async fn is_answered(send: oneshot::Sender<Bytes>, asking: JoinHandle<Exchange>) {
     send.send(framed(&request("d", &[&[("k", "v")]]))).unwrap();
@@ -74,7 +83,7 @@ fn a_request_that_is_open_at_sigterm_completes() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (send, asking) = begun(&server).await;
-        sleep(Duration::from_millis(200)).await;
+        accepted(&server, 1).await;
         server.process.signal("TERM");
         sleep(Duration::from_millis(300)).await;
         assert!(server.process.exited().is_none(), "it waits for the request");
@@ -90,7 +99,7 @@ fn a_request_that_never_ends_does_not_prevent_the_shutdown() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (_never_sent, asking) = begun(&server).await;
-        sleep(Duration::from_millis(200)).await;
+        accepted(&server, 1).await;
         let signaled = Instant::now();
         server.process.signal("TERM");
         let ended = asking.await.unwrap();
@@ -120,9 +129,8 @@ fn a_connection_to_redis_stays_open_until_its_last_worker_has_drained() {
         let mut open = Vec::new();
         for _ in 0..4 {
             open.push(begun(&server).await);
-            sleep(Duration::from_millis(50)).await;
         }
-        sleep(Duration::from_millis(200)).await;
+        accepted(&server, 4).await;
         server.process.signal("TERM");
         for (send, asking) in open {
             // The worker of the previous request has drained, whichever it is.

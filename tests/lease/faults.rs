@@ -216,7 +216,8 @@ fn a_slow_redis_delays_only_requests_without_leased_hits() {
     assert_eq!(admitted(&client, &hits("many", 1), 20), 20);
     let took = begun.elapsed();
     redis.thaw();
-    assert!(took < Duration::from_millis(500), "20 requests took {took:?}");
+    // Each that waits for Redis takes the timeout of 5 s.
+    assert!(took < Duration::from_secs(4), "20 requests took {took:?}");
 }
 
 /// A replica with an admin port, which receives the resets of others.
