@@ -2,7 +2,8 @@
 //!
 //! A script writes a change to the hash and publishes it. Each replica subscribes to the channel, and compares the
 //! version of the hash with its own every two seconds, so that it misses no change: versions are random, and a message
-//! names the previous one. While Redis is unreachable the known overrides stay in force. If Redis has lost its data
+//! names the previous one. A replica that missed one reads the whole hash, unless the messages that are still queued
+//! lead from its version to the next. While Redis is unreachable the known overrides stay in force. If Redis has lost its data
 //! when it returns, one replica writes the overrides back.
 //!
 //! The channel also carries resets of counters, for the over-limit caches and the leases of all replicas.
@@ -14,10 +15,7 @@ use std::{
 
 use deadpool_redis::redis::{Msg, Script, cmd, pipe};
 use futures_util::StreamExt as _;
-use tokio::{
-    sync::watch,
-    time::{MissedTickBehavior, interval, sleep, timeout},
-};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tracing::{info, warn};
 
 use super::{
@@ -26,6 +24,7 @@ use super::{
     index::{Draft, Index},
     model::{Override, Target, timestamp},
     sweep,
+    versions::State,
 };
 use crate::{
     clock::Clock,
@@ -60,32 +59,10 @@ static CHANGE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scr
 static SWITCH: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/switch.lua")));
 static EXPIRE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/expire.lua")));
 
-/// State that the [`Follower`] and the callers of changes share.
-#[derive(Default)]
-pub struct State {
-    /// The version of the overrides in force; `None` until they were read, and while the hash does not exist.
-    version: watch::Sender<Option<String>>,
-    /// True once the overrides were read, or Redis was unreachable.
-    settled: watch::Sender<bool>,
-}
-
 /// Changes overrides in Redis.
 pub(super) struct Shared {
     pub(super) side: Side,
     pub(super) state: Arc<State>,
-}
-
-impl State {
-    /// Waits until the overrides were read, or Redis was unreachable. Before that, a service does not apply overrides, and
-    /// allows clients that one of them blocks.
-    pub async fn settled(&self) {
-        // The sender is a field of `self`, so it exists.
-        let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
-    }
-
-    fn version(&self) -> Option<String> {
-        self.version.borrow().clone()
-    }
 }
 
 impl Shared {
@@ -103,7 +80,6 @@ impl Shared {
     /// Writes fields (an empty value removes one), publishes `body`, and waits until the change is in force in this process.
     async fn change(&self, fields: &[(String, String)], body: &str) -> Result<(), ChangeError> {
         let (key, after) = (self.side.key("overrides"), token());
-        let mut versions = self.state.version.subscribe();
         let known = self.state.version().unwrap_or_default();
         let mut call = CHANGE.key(&key);
         call.arg(&after).arg(channel(&self.side)).arg(known).arg(body);
@@ -117,7 +93,7 @@ impl Shared {
                     .to_owned(),
             ));
         }
-        let _ = timeout(IN_FORCE, versions.wait_for(|version| version.as_ref() == Some(&after))).await;
+        self.state.in_force(&after, IN_FORCE).await;
         Ok(())
     }
 
@@ -184,14 +160,12 @@ impl Shared {
     async fn switch(&self, import: &str, before: &str) -> Result<bool, ChangeError> {
         let (key, after) = (self.side.key("overrides"), token());
         let old = self.side.key(&format!("overrides:old:{after}"));
-        let mut versions = self.state.version.subscribe();
         let mut call = SWITCH.key(&key);
         call.key(import).key(&old).arg(&after).arg(channel(&self.side)).arg(before);
         let done: bool = self.side.script(&key, &call).await.map_err(ChangeError::unavailable)?;
         if done {
             self.unlink(&old).await?;
-            let _ =
-                timeout(IMPORT_IN_FORCE, versions.wait_for(|version| version.as_ref() == Some(&after))).await;
+            self.state.in_force(&after, IMPORT_IN_FORCE).await;
         }
         Ok(done)
     }
@@ -271,7 +245,7 @@ impl<C: Clock> Follower<C> {
                 }
                 Err(failure) => failure,
             };
-            self.state.settled.send_replace(true);
+            self.state.settle();
             if !failing {
                 warn!(overrides = self.index.len(), "overrides: {failure}; keeping previous overrides");
             }
@@ -291,11 +265,15 @@ impl<C: Clock> Follower<C> {
         poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let read_at = self.state.read_at();
             let done = tokio::select! {
+                // Messages first: they may have the missed change.
+                biased;
                 message = messages.next() => match message {
                     Some(message) => self.handle(&message.get_payload::<String>().unwrap_or_default()).await,
                     None => Err("redis: connection closed".to_owned()),
                 },
+                () = sleep_until(read_at.unwrap_or_else(Instant::now)), if read_at.is_some() => self.read_all().await,
                 _ = poll.tick() => self.compare().await,
                 _ = sweep.tick() => self.sweep().await,
             };
@@ -308,15 +286,18 @@ impl<C: Clock> Follower<C> {
         }
     }
 
-    /// Compares the version with that of the hash, and reads the hash if they differ.
+    /// Compares the version with that of the hash.
     async fn compare(&self) -> Result<(), String> {
-        match self.version_in_redis().await? {
-            Some(version) if self.state.version().as_ref() == Some(&version) => {}
-            Some(_) => self.read_all().await?,
-            None if self.index.is_empty() => self.adopt(None),
-            None => self.restore().await?,
+        match (self.version_in_redis().await?, self.state.version()) {
+            (Some(_), None) => self.read_all().await?,
+            // If they are equal, the messages that did not fit are older.
+            (Some(version), Some(own)) if version == own => self.state.adopt(Some(&own)),
+            // The messages of the changes in between may not have been received yet.
+            (Some(_), Some(_)) => self.state.missed(),
+            (None, _) if self.index.is_empty() => self.state.adopt(None),
+            (None, _) => self.restore().await?,
         }
-        self.state.settled.send_replace(true);
+        self.state.settle();
         Ok(())
     }
 
@@ -337,16 +318,16 @@ impl<C: Clock> Follower<C> {
         let (before, after, body) = (part(), part(), part());
         let own = self.state.version();
         if own.as_deref() == Some(after) {
+            self.state.adopt(Some(after));
             return Ok(());
         }
-        if body == "*" {
-            return self.read_all().await;
-        }
-        if before.is_empty() && own.is_some() && !self.index.is_empty() {
+        let is_lost = before.is_empty() && own.is_some() && !self.index.is_empty();
+        if is_lost && body != "*" {
             return self.restore().await;
         }
-        if own.as_deref().unwrap_or_default() != before {
-            return self.read_all().await;
+        if body == "*" || own.as_deref().unwrap_or_default() != before {
+            self.state.skip(after);
+            return Ok(());
         }
         let mut draft = self.index.draft();
         for line in body.lines() {
@@ -355,26 +336,23 @@ impl<C: Clock> Follower<C> {
             }
         }
         self.index.add(&draft)?;
-        self.adopt(Some(after));
+        self.state.adopt(Some(after));
         self.sweep().await
     }
 
-    /// Reads the whole hash.
+    /// Reads the whole hash. Changes during the read may be missing, and their messages follow.
     async fn read_all(&self) -> Result<(), String> {
-        let mut version = self.version_in_redis().await?;
-        // A hash that changes during the read is read once more. After that, the next comparison reads it.
-        for _ in 0..2 {
-            let Some(before) = version else { return Ok(()) };
-            let draft = self.scan().await?;
-            version = self.version_in_redis().await?;
-            if version.as_ref() == Some(&before) {
-                self.index.replace(&draft)?;
-                info!(overrides = self.index.len(), "overrides: read from redis");
-                self.adopt(Some(&before));
-                return self.sweep().await;
-            }
+        let version = self.version_in_redis().await?;
+        let draft = self.scan().await?;
+        // Redis may have lost the hash meanwhile; the next comparison detects it.
+        if let (Some(version), Some(_)) = (version, self.version_in_redis().await?) {
+            self.index.replace(&draft)?;
+            info!(overrides = self.index.len(), "overrides: read from redis");
+            self.state.adopt(Some(&version));
+        } else {
+            self.state.is_read();
         }
-        Ok(())
+        self.sweep().await
     }
 
     async fn scan(&self) -> Result<Draft, String> {
@@ -433,13 +411,5 @@ impl<C: Clock> Follower<C> {
             self.side.script::<u64>(&key, &call).await?;
         }
         Ok(())
-    }
-
-    fn adopt(&self, version: Option<&str>) {
-        self.state.version.send_if_modified(|known| {
-            let is_new = known.as_deref() != version;
-            *known = version.map(str::to_owned);
-            is_new
-        });
     }
 }
