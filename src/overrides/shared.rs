@@ -49,6 +49,9 @@ const SMALL: u64 = 500;
 /// An unfinished import expires after this time.
 const IMPORT_SECONDS: u64 = 900;
 
+/// The longest time in which the existing overrides are added to an import.
+const COMMIT_SECONDS: u64 = 300;
+
 /// The longest wait until a change is in force in this process. Without the message, the next comparison applies it.
 const IN_FORCE: Duration = Duration::from_secs(3);
 
@@ -56,6 +59,7 @@ const IN_FORCE: Duration = Duration::from_secs(3);
 const IMPORT_IN_FORCE: Duration = Duration::from_secs(120);
 
 static CHANGE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/change.lua")));
+static BEGIN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/begin.lua")));
 static SWITCH: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/switch.lua")));
 static EXPIRE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/expire.lua")));
 
@@ -82,6 +86,7 @@ impl Shared {
         let (key, after) = (self.side.key("overrides"), token());
         let known = self.state.version().unwrap_or_default();
         let mut call = CHANGE.key(&key);
+        call.key(self.side.key("overrides:committing"));
         call.arg(&after).arg(channel(&self.side)).arg(known).arg(body);
         for (id, value) in fields {
             call.arg(id).arg(value);
@@ -123,7 +128,8 @@ impl Shared {
         self.side.command(key, cmd("UNLINK").arg(key)).await.map_err(ChangeError::unavailable)
     }
 
-    /// Puts a whole import in force: the existing overrides are added to it, and it replaces them in one step.
+    /// Puts a whole import in force: the existing overrides are added to it, and it replaces them in one step. Overrides
+    /// that change meanwhile keep the change.
     pub(super) async fn commit(&self, import: &str, index: &Arc<Index>) -> Result<u64, ChangeError> {
         let key = self.import_key(import);
         let length: Result<u64, _> = self.side.command(&key, cmd("HLEN").arg(&key)).await;
@@ -142,32 +148,62 @@ impl Shared {
             self.abort(import).await?;
             return Ok(length);
         }
-        for _ in 0..3 {
-            let before = self.state.version().unwrap_or_default();
-            write_missing(&self.side, &key, index).await.map_err(ChangeError::unavailable)?;
-            if self.switch(&key, &before).await? {
-                return Ok(length);
-            }
-            // Another change was made meanwhile; wait until it is in force in this process.
-            sleep(PAUSE).await;
+        let (committing, commit) = (self.side.key("overrides:committing"), token());
+        let mut begin = BEGIN.key(&committing);
+        begin.arg(&commit).arg(COMMIT_SECONDS);
+        let begun = self.side.script(&committing, &begin).await;
+        let is_first: bool = begun.map_err(ChangeError::unavailable)?;
+        if !is_first {
+            return Err(ChangeError::Conflict(
+                "another import is being committed; commit again when it is done".to_owned(),
+            ));
         }
-        Err(ChangeError::Conflict(
-            "overrides kept changing during the commit; commit the import again".to_owned(),
-        ))
+        let switched = self.merge_and_switch(&key, &committing, &commit, index).await;
+        if switched.is_err() {
+            // Unless Redis is unreachable; then it expires.
+            let _ = self.unlink(&committing).await;
+        }
+        switched.map(|()| length)
     }
 
-    /// Replaces the hash by an import, unless its version is not `before`; then it returns false.
-    async fn switch(&self, import: &str, before: &str) -> Result<bool, ChangeError> {
-        let (key, after) = (self.side.key("overrides"), token());
-        let old = self.side.key(&format!("overrides:old:{after}"));
-        let mut call = SWITCH.key(&key);
-        call.key(import).key(&old).arg(&after).arg(channel(&self.side)).arg(before);
-        let done: bool = self.side.script(&key, &call).await.map_err(ChangeError::unavailable)?;
-        if done {
-            self.unlink(&old).await?;
-            self.state.in_force(&after, IMPORT_IN_FORCE).await;
+    /// Adds the known overrides to an import, and replaces the hash by it. Changes meanwhile are noted under `committing`.
+    async fn merge_and_switch(
+        &self,
+        import: &str,
+        committing: &str,
+        commit: &str,
+        index: &Arc<Index>,
+    ) -> Result<(), ChangeError> {
+        let key = self.side.key("overrides");
+        // Earlier changes are not noted, and must be in the index.
+        let before: Result<Option<String>, _> =
+            self.side.command(&key, cmd("HGET").arg(&key).arg(VERSION)).await;
+        match before.map_err(ChangeError::unavailable)? {
+            Some(before) if self.state.in_force(&before, IN_FORCE).await => {}
+            None if self.state.version().is_none() => {}
+            _ => {
+                let message = "this replica has not read the latest overrides; commit again in a few seconds";
+                return Err(ChangeError::Conflict(message.to_owned()));
+            }
         }
-        Ok(done)
+        // Under another name, so that an import that other overrides were added to is not committed again.
+        let merged = self.side.key(&format!("overrides:merged:{commit}"));
+        let renamed: Result<(), _> = self.side.command(import, cmd("RENAME").arg(import).arg(&merged)).await;
+        renamed.map_err(ChangeError::unavailable)?;
+        write_missing(&self.side, &merged, index).await.map_err(ChangeError::unavailable)?;
+        let (after, old) = (token(), self.side.key(&format!("overrides:old:{commit}")));
+        let mut call = SWITCH.key(&key);
+        call.key(&merged).key(&old).key(committing).arg(&after).arg(channel(&self.side)).arg(commit);
+        let done: bool = self.side.script(&key, &call).await.map_err(ChangeError::unavailable)?;
+        if !done {
+            self.unlink(&merged).await?;
+            return Err(ChangeError::Conflict(format!(
+                "redis lost the import, or the commit took more than {COMMIT_SECONDS} seconds; import again"
+            )));
+        }
+        self.unlink(&old).await?;
+        self.state.in_force(&after, IMPORT_IN_FORCE).await;
+        Ok(())
     }
 
     /// Notifies all replicas that counters were reset.
@@ -390,6 +426,7 @@ impl<C: Clock> Follower<C> {
         write_missing(&self.side, &key, &self.index).await?;
         let after = token();
         let mut call = CHANGE.key(&key);
+        call.key(self.side.key("overrides:committing"));
         call.arg(&after).arg(channel(&self.side)).arg("").arg("*");
         // The lock is not removed but expires: other replicas may have detected the loss at the same time.
         let _: bool = self.side.script(&key, &call).await?;

@@ -43,13 +43,13 @@ impl State {
         self.settled.send_replace(true);
     }
 
-    /// Waits until a version or a later one is in force in this process, at most this long.
-    pub(super) async fn in_force(&self, version: &str, patience: Duration) {
+    /// Waits until a version or a later one is in force in this process, at most this long. Returns false if it is not.
+    pub(super) async fn in_force(&self, version: &str, patience: Duration) -> bool {
         let mut versions = self.versions.subscribe();
         let is_in_force = |versions: &Versions| {
             versions.read_at.is_none() && versions.recent.iter().any(|recent| recent == version)
         };
-        let _ = timeout(patience, versions.wait_for(is_in_force)).await;
+        timeout(patience, versions.wait_for(is_in_force)).await.is_ok()
     }
 
     pub(super) fn version(&self) -> Option<String> {

@@ -413,3 +413,49 @@ fn a_replica_that_starts_while_overrides_change_reads_them_once() {
         assert!((1..=3).contains(&log.matches("overrides: read from redis").count()), "{log}");
     });
 }
+
+#[test]
+fn an_import_succeeds_while_overrides_change_and_loses_no_change() {
+    let redis = Redis::single();
+    let [one, other] = two(&redis);
+    let dir = tempfile::tempdir().unwrap();
+    let import = |replica: &Replica, prefix: &str, count: usize| {
+        let file = dir.path().join(format!("{prefix}.csv"));
+        let lines: String = (0..count).map(|n| format!("shop,client={prefix}{n},block\n")).collect();
+        std::fs::write(&file, format!("domain,descriptor,action\n{lines}")).unwrap();
+        replica.tollgate(&["override", "import", file.to_str().unwrap()]);
+    };
+    import(&one, "old", 20_000);
+    let is_done = AtomicBool::new(false);
+    let changes = std::thread::scope(|scope| {
+        let changing = scope.spawn(|| {
+            let ids: Vec<_> = (0..300)
+                .map(|n| {
+                    let path = format!("/api/v1/overrides?domain=shop&descriptor=client%3Dold{n}");
+                    one.get(&path)["overrides"][0]["id"].as_str().unwrap().to_owned()
+                })
+                .take_while(|id| {
+                    let path = format!("/api/v1/overrides/{id}");
+                    assert_eq!(http::send(one.admin, "DELETE", &path, &[], b"").unwrap().status, 200);
+                    !is_done.load(Relaxed)
+                })
+                .collect();
+            ids.len()
+        });
+        for round in 0..3 {
+            import(&other, &format!("new{round}-"), 1_000);
+        }
+        is_done.store(true, Relaxed);
+        changing.join().unwrap()
+    });
+    assert!(changes > 20, "{changes}");
+    for replica in [&one, &other] {
+        soon("all changes are in force", replica, |replica| {
+            let is_removed = (0..changes).all(|n| !replica.is_blocked(&format!("old{n}")));
+            is_removed && (0..3).all(|round| replica.is_blocked(&format!("new{round}-999")))
+        });
+        // The last one was removed, but not counted.
+        let total = replica.get("/api/v1/overrides?n=1")["total"].as_u64().unwrap();
+        assert!([0, 1].contains(&(23_000 - changes as u64 - total)), "{total} with {changes} changes");
+    }
+}
