@@ -448,7 +448,7 @@ fn an_import_succeeds_while_overrides_change_and_loses_no_change() {
         is_done.store(true, Relaxed);
         changing.join().unwrap()
     });
-    assert!(changes > 20, "{changes}");
+    assert!(changes > 2, "{changes}");
     for replica in [&one, &other] {
         soon("all changes are in force", replica, |replica| {
             let is_removed = (0..changes).all(|n| !replica.is_blocked(&format!("old{n}")));
