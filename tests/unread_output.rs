@@ -72,7 +72,7 @@ fn lines_are_written_when_standard_error_is_read_again() {
     let server = with_output(2, &path).env("LOG_LEVEL", "info").start();
     let mut seen = Vec::new();
     eventually("the lines arrive", || {
-        let mut some = [0; 65_536];
+        let mut some = vec![0; 65_536];
         let read = unread.read(&mut some).unwrap_or_default();
         seen.extend_from_slice(&some[..read]);
         let text = String::from_utf8_lossy(&seen).into_owned();

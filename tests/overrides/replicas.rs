@@ -356,6 +356,12 @@ fn concurrent_changes_of_an_override_converge_on_all_replicas() {
     });
 }
 
+/// A file of overrides that block clients.
+fn blocked_clients(prefix: &str, count: usize) -> String {
+    let line = |n| format!("shop,client={prefix}{n},block\n");
+    ["domain,descriptor,action\n".to_owned()].into_iter().chain((0..count).map(line)).collect()
+}
+
 /// Blocks a client by the admin API, and returns how long that took.
 fn block(replica: &Replica, client: &str) -> Duration {
     let body = json!({"domain": "shop", "descriptor": format!("client={client}"), "action": "block"});
@@ -390,8 +396,7 @@ fn a_replica_that_starts_while_overrides_change_reads_them_once() {
     let one = Replica::on(&redis);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("o.csv");
-    let lines: String = (0..50_000).map(|n| format!("shop,client=i{n},block\n")).collect();
-    std::fs::write(&file, format!("domain,descriptor,action\n{lines}")).unwrap();
+    std::fs::write(&file, blocked_clients("i", 50_000)).unwrap();
     one.tollgate(&["override", "import", file.to_str().unwrap()]);
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -421,8 +426,7 @@ fn an_import_succeeds_while_overrides_change_and_loses_no_change() {
     let dir = tempfile::tempdir().unwrap();
     let import = |replica: &Replica, prefix: &str, count: usize| {
         let file = dir.path().join(format!("{prefix}.csv"));
-        let lines: String = (0..count).map(|n| format!("shop,client={prefix}{n},block\n")).collect();
-        std::fs::write(&file, format!("domain,descriptor,action\n{lines}")).unwrap();
+        std::fs::write(&file, blocked_clients(prefix, count)).unwrap();
         replica.tollgate(&["override", "import", file.to_str().unwrap()]);
     };
     import(&one, "old", 20_000);
