@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The steps of a release, one a subcommand. The workflow `release` runs them; each also runs by hand.
+# The steps of a release, each a subcommand. The workflow `release` runs them; each can also be run by hand.
 #
 #   release.sh version TAG                     prints version=…; fails unless manifest, chart and changelog have it
 #   release.sh archive VERSION TARGET          release/: archive, SBOM and checksums of a static binary
@@ -29,7 +29,7 @@ version() {
 archive() {
     local version=$1 target=$2 name=tollgate-$1-$2 binary=target/$2/dist/tollgate
     [[ $("$binary" --version) == "tollgate $version"* ]] || fail "$binary --version prints $("$binary" --version)"
-    # A static binary has no interpreter and needs no library.
+    # A static binary has no program interpreter.
     ! readelf --program-headers "$binary" | grep -q INTERP || fail "$binary is not static"
     "$binary" check config
     rm -rf "release/$name"
@@ -41,7 +41,7 @@ archive() {
     for shell in bash fish zsh; do
         "$binary" completions "$shell" > "release/$name/completions/tollgate.$shell"
     done
-    # The same commit makes the same archive.
+    # The archive is reproducible: it depends only on the commit.
     tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$(git log -1 --format=%ct)" \
         --create --directory release "$name" | gzip --no-name --best > "release/$name.tar.gz"
     rm -r "release/${name:?}"

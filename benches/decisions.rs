@@ -1,4 +1,4 @@
-//! The cost of a decision below the wire, and the memory of a counter: `cargo bench --bench decisions`.
+//! The cost of a decision without gRPC, and the memory of a counter: `cargo bench --bench decisions`.
 //!
 //! Prints nanoseconds per decision for one rule, for ten thousand of several kinds, and with overrides, as a ratio to the
 //! one rule in the same run, and the bytes of a million counters. Compare the ratios: they are stable on a busy machine,
@@ -44,11 +44,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         Case::new("1 rule", "user", &exact(7), &|_| "u7".into())?,
         Case::new("1 rule of two limits", "user", &two, &|_| "u7".into())?,
         Case::new("1 rule of three limits", "user", &three, &|_| "u7".into())?,
-        Case::new("10,000 rules, one asked", "user", &many(&exact), &|_| "u7".into())?,
-        Case::new("10,000 rules, all asked", "user", &many(&exact), &|n| format!("u{n}"))?,
+        Case::new("10,000 rules, one matched", "user", &many(&exact), &|_| "u7".into())?,
+        Case::new("10,000 rules, all matched", "user", &many(&exact), &|n| format!("u{n}"))?,
         Case::new("1 wildcard", "path", &prefix(7), &|_| "/p7/x".into())?,
-        Case::new("10,000 wildcards by prefix, one asked", "path", &many(&prefix), &|_| "/p7/x".into())?,
-        Case::new("10,000 wildcards by suffix, one asked", "path", &many(&suffix), &|_| "/x/s7".into())?,
+        Case::new("10,000 wildcards by prefix, one matched", "path", &many(&prefix), &|_| "/p7/x".into())?,
+        Case::new("10,000 wildcards by suffix, one matched", "path", &many(&suffix), &|_| "/x/s7".into())?,
     ];
     let overridden = |name, count: usize, value: &dyn Fn(usize) -> String| -> Result<Case, Box<dyn Error>> {
         let case = Case::new(name, "user", &bare, value)?;
@@ -57,11 +57,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     cases.push(Case::new("1 rule for every value", "user", &bare, &|n| format!("u{n}"))?);
     cases.push(overridden("the same and 1 override, of another value", 1, &|n| format!("u{n}"))?);
     cases.push(overridden("the same and 1,000,000, all of other values", 1_000_000, &|n| format!("u{n}"))?);
-    cases
-        .push(overridden("the same and 1,000,000, all of them met", 1_000_000, &|n| format!("c{}", n * 97))?);
-    cases
-        .push(Case::new("1 rule, noted, nearly all refused", "user", &exact(7), &|_| "u7".into())?.noting()?);
-    let noted = Case::new("1 rule for every value, noted", "user", &bare, &|n| format!("u{n}"))?;
+    cases.push(overridden("the same and 1,000,000, one of them matched", 1_000_000, &|n| {
+        format!("c{}", n * 97)
+    })?);
+    cases.push(
+        Case::new("1 rule, recorded, nearly all refused", "user", &exact(7), &|_| "u7".into())?.noting()?,
+    );
+    let noted = Case::new("1 rule for every value, recorded", "user", &bare, &|n| format!("u{n}"))?;
     cases.push(noted.noting()?);
     // Round by round, so that other load on the machine affects all of them.
     for _ in 0..ROUNDS {

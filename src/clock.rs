@@ -1,6 +1,5 @@
-//! Time as an argument: [`Time`] is a point in time, [`Clock`] is its source.
-//!
-//! The edges read the clock once per request and pass the time on; nothing below them reads it, so tests can set it.
+//! Time as an argument: [`Time`] is a point in time, [`Clock`] is its source. The edges read the clock once per request
+//! and pass the time as an argument; nothing below them reads it, so tests can set it.
 
 use std::{
     fmt,

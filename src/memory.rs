@@ -1,9 +1,7 @@
-//! Calls to the allocator, mimalloc: huge pages for the workers, and free memory returned to the system.
-//!
-//! The allocator requests huge pages. Under load they save a fifth of a decision's CPU, most of it for
-//! address translation. But each thread begins with a page of its own, and a huge one takes two megabytes for a thread
-//! that needs kilobytes: an idle process took 16 MB instead of 7. So they are disabled during startup, and enabled with
-//! the first connection.
+//! Calls to the allocator, mimalloc: huge pages for the workers, and free memory returned to the system. The allocator
+//! requests huge pages. Under load they save a fifth of a decision's CPU, most of it address translation. But each
+//! thread starts with its own page, and a huge page is two megabytes for a thread that needs kilobytes: an idle process
+//! took 16 MB instead of 7. So they are disabled during startup, and enabled with the first connection.
 
 /// Enables or disables huge pages for memory that is touched from now on. Where they were disabled before the first
 /// call, by `MIMALLOC_ALLOW_THP=0` or by the parent process, they stay disabled.

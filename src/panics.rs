@@ -87,7 +87,7 @@ named! {
     }
 }
 
-/// The work panicked, which the hook has logged and counted.
+/// The work panicked; the hook has logged and counted it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Panicked;
 

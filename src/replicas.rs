@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use deadpool_redis::redis::{cmd, pipe};
 use serde::{Deserialize, Serialize};
 
-use crate::{store::redis::Side, text};
+use crate::{store::redis::CommandPool, text};
 
 /// The interval of announcements, in seconds.
 pub const INTERVAL_SECONDS: u64 = 5;
@@ -20,7 +20,7 @@ pub const INTERVAL_SECONDS: u64 = 5;
 /// The lifetime of an announcement, in seconds.
 const EXPIRY_SECONDS: u64 = 3 * INTERVAL_SECONDS;
 
-/// The most replicas that are read.
+/// Maximum number of replicas that are read.
 const MAX_REPLICAS: usize = 1_000;
 
 /// A replica. Announcements of other versions may lack fields, or have others.
@@ -76,17 +76,17 @@ impl Replicas {
     ///
     /// # Errors
     /// When Redis is unreachable. The list does not change; the caller decides whether to [clear](Self::clear) it.
-    pub async fn announce(&self, side: &Side, own: &Replica) -> Result<(), String> {
-        let (members, key) = (side.key("replicas"), |id: &str| side.key(&format!("replica:{id}")));
+    pub async fn announce(&self, pool: &CommandPool, own: &Replica) -> Result<(), String> {
+        let (members, key) = (pool.key("replicas"), |id: &str| pool.key(&format!("replica:{id}")));
         let json = serde_json::to_string(own).map_err(|error| error.to_string())?;
         let mut announcing = pipe();
         announcing.cmd("SET").arg(key(&own.id)).arg(json).arg("EX").arg(EXPIRY_SECONDS).ignore();
         announcing.cmd("SADD").arg(&members).arg(&own.id).ignore().cmd("SMEMBERS").arg(&members);
-        let (mut ids,): (Vec<String>,) = side.pipeline(&members, &announcing).await?;
+        let (mut ids,): (Vec<String>,) = pool.pipeline(&members, &announcing).await?;
         ids.sort_unstable();
         ids.truncate(MAX_REPLICAS);
         let keys: Vec<String> = ids.iter().map(|id| key(id)).collect();
-        let values: Vec<Option<String>> = side.command(&members, cmd("MGET").arg(&keys)).await?;
+        let values: Vec<Option<String>> = pool.command(&members, cmd("MGET").arg(&keys)).await?;
         let (mut replicas, mut gone) = (Vec::new(), Vec::new());
         for (id, value) in ids.into_iter().zip(values) {
             match value {
@@ -96,7 +96,7 @@ impl Replicas {
         }
         self.0.store(Arc::new(replicas));
         if !gone.is_empty() {
-            side.command::<u64>(&members, cmd("SREM").arg(&members).arg(&gone)).await?;
+            pool.command::<u64>(&members, cmd("SREM").arg(&members).arg(&gone)).await?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::{
     fmt::{self, Write},
 };
 
-/// The most bytes that are kept of an error, or of a name in one: enough to recognise what was sent.
+/// Maximum size of a kept error, or of a name in one, in bytes: enough to recognise what was sent.
 pub const LONGEST: usize = 256;
 
 /// True for control characters, and for those that are invisible or change the direction of a text.
@@ -127,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_cut_keeps_the_same_whole_characters(text in "\\PC{0,300}") {
+        fn every_way_of_cutting_keeps_the_same_complete_characters(text in "\\PC{0,300}") {
             let expected: String = text
                 .char_indices()
                 .take_while(|(at, character)| at + character.len_utf8() <= LONGEST)

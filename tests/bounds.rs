@@ -51,7 +51,7 @@ fn rejects_a_descriptor_with_too_many_entries() {
 }
 
 #[test]
-fn the_callers_time_out_is_honoured() {
+fn the_callers_timeout_is_honoured() {
     let server = Server::start(RULES);
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

@@ -131,7 +131,7 @@ fn check_and_the_service_report_the_same_hash_of_equal_rules() {
 }
 
 #[test]
-fn check_with_portable_warns_of_rules_that_the_go_service_rejects() {
+fn check_with_portable_warns_about_rules_that_the_go_service_rejects() {
     let dir = rules_dir(&[("d.yaml", &format!("on_store_failure: local\n{RULES}"))]);
     let output = check(dir.path(), &[]);
     assert_exit(&output, 0, &[]);

@@ -65,7 +65,7 @@ fn connections_at_their_maximum_age_lose_no_request() {
     assert!(outcome.connections >= 12, "only {} connections in 3 s", outcome.connections);
 }
 
-/// Clients may take a thousand streams that are reset before they end for an attack.
+/// Clients may treat a thousand streams that are reset before they end as an attack.
 #[test]
 fn a_client_may_end_requests_in_a_separate_frame() {
     let server = Setup::new().rules("d.yaml", RULES).start();

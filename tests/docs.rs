@@ -62,13 +62,13 @@ fn holds_table(page: &str, name: &str, table: &str) {
         .collect();
     panic!(
         "the table `{name}` of {page} is not what the program says; TOLLGATE_WRITE_DOCS=1 cargo test --test all \
-         docs:: writes it anew. Differing lines:\n{}",
+         docs:: rewrites it. Differing lines:\n{}",
         differing.into_iter().collect::<Vec<_>>().join("\n")
     );
 }
 
 #[test]
-fn every_rules_file_shown_is_taken_or_refused_as_the_page_says() {
+fn every_rules_file_shown_is_accepted_or_rejected_as_documented() {
     let mut seen = 0;
     for page in pages() {
         for block in rules_files(&page) {
@@ -88,7 +88,7 @@ fn compiled(block: &Block) -> Compiled {
 }
 
 #[test]
-fn every_command_shown_answers_as_shown() {
+fn every_command_shown_prints_the_shown_output() {
     let _clock = Clock::ordinary().enter();
     let mut seen = 0;
     for page in pages() {
@@ -96,7 +96,7 @@ fn every_command_shown_answers_as_shown() {
         if consoles.is_empty() {
             continue;
         }
-        // Counters restart at the full minute, so the page is run again then.
+        // Counters restart at the full minute; if one passes, the page is run again.
         let differences = loop {
             let begun = minute();
             let differences = play(&page, &consoles);
@@ -236,7 +236,7 @@ fn the_readme_is_short() {
 }
 
 #[test]
-fn every_link_leads_somewhere() {
+fn every_link_has_a_target() {
     for page in pages() {
         let directory = Path::new(&page).parent().unwrap().to_owned();
         for link in links(&read(&page)) {

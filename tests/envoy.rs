@@ -1,5 +1,5 @@
-//! The real Envoy in front of the real service: HTTP requests go in, and what Envoy makes of the
-//! service's answers is checked.
+//! The real Envoy in front of the real service: sends HTTP requests, and checks how Envoy applies the responses of the
+//! service.
 
 use serde_json::json;
 
@@ -36,7 +36,7 @@ fn requests_within_the_limit_reach_the_upstream_and_others_get_429() {
 }
 
 #[test]
-fn a_request_without_a_descriptor_is_not_asked_about() {
+fn a_request_without_a_descriptor_is_not_sent_to_the_service() {
     let server = Server::start(TWO_PER_USER);
     let envoy = Envoy::start(&Wanted::of(&server, json!([by_header("user", "x-user")])));
 
@@ -45,7 +45,7 @@ fn a_request_without_a_descriptor_is_not_asked_about() {
 }
 
 #[test]
-fn envoy_counts_what_the_service_answered() {
+fn envoy_counts_the_decisions_of_the_service() {
     let server = Server::start(TWO_PER_USER);
     let envoy = Envoy::start(&Wanted::of(&server, json!([by_header("user", "x-user")])));
 
@@ -117,7 +117,7 @@ descriptors:
 }
 
 #[test]
-fn a_unix_socket_serves_as_well() {
+fn envoy_can_use_a_unix_socket() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("tollgate.sock");
     let setup = Setup::new().rules("edge.yaml", TWO_PER_USER).env("GRPC_UDS", socket.to_str().unwrap());

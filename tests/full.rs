@@ -101,8 +101,8 @@ fn the_cache_of_keys_over_their_limit_stays_within_its_bytes_and_keeps_working()
 #[test]
 fn counters_in_place_of_a_lost_redis_stay_within_their_bound_and_keep_counting() {
     for max in [1, 20_000] {
-        let nobody = format!("127.0.0.1:{}", free_port());
-        let setup = Setup::new().redis(&tcp(&nobody)).rules("d.yaml", RULES);
+        let unreachable = format!("127.0.0.1:{}", free_port());
+        let setup = Setup::new().redis(&tcp(&unreachable)).rules("d.yaml", RULES);
         let setup = setup.env("STORE_FAILURE_POLICY", "local").env("MEMORY_MAX_KEYS", &max.to_string());
         let server = setup.env("LOCAL_CACHE_SIZE_IN_BYTES", "65536").start();
         eventually("requests are decided", || {

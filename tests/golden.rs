@@ -50,7 +50,7 @@ fn requests_are_answered_as_recorded_and_leave_the_same_counters_in_redis() {
 }
 
 #[test]
-fn rules_files_are_taken_or_refused_as_recorded() {
+fn rules_files_are_accepted_or_rejected_as_recorded() {
     let _clock = Clock::ordinary().enter();
     replay("configs", |_, case| play_rules(case));
 }

@@ -52,8 +52,8 @@ fn a_caller_cannot_reach_the_counter_of_another_in_memory() {
 
 #[test]
 fn a_caller_cannot_reach_the_counter_of_another_while_redis_is_lost() {
-    let nobody = format!("127.0.0.1:{}", free_port());
-    let setup = cached(Setup::new().redis(&tcp(&nobody))).env("STORE_FAILURE_POLICY", "local");
+    let unreachable = format!("127.0.0.1:{}", free_port());
+    let setup = cached(Setup::new().redis(&tcp(&unreachable))).env("STORE_FAILURE_POLICY", "local");
     let server = setup.start();
     eventually("requests are decided", || {
         server.ask(request("d", &[&[("share", "a")]])).map(drop).map_err(|status| status.to_string())

@@ -1,4 +1,4 @@
-//! Holds every import below `src/` against the table in `ARCHITECTURE.md`.
+//! Checks every import below `src/` against the table in `ARCHITECTURE.md`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -66,7 +66,7 @@ fn paths(text: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Adds the paths of the import that begins here, below `parent`; returns the text behind it.
+/// Adds the paths of the import that begins here, below `parent`; returns the text after it.
 fn collect_paths<'t>(parent: &[String], text: &'t str, found: &mut Vec<Vec<String>>) -> &'t str {
     let text = text.trim_start();
     if let Some(group) = text.strip_prefix('{') {
@@ -93,7 +93,7 @@ fn collect_paths<'t>(parent: &[String], text: &'t str, found: &mut Vec<Vec<Strin
     }
 }
 
-/// The module that a file is, as its segments; tests and binaries are none.
+/// The module of a file, as its segments; `None` for tests and binaries.
 fn module(path: &Path) -> Option<Vec<String>> {
     let within = path.strip_prefix("src").unwrap().with_extension("");
     let mut segments: Vec<String> = within.iter().map(|part| part.to_string_lossy().into_owned()).collect();
@@ -113,8 +113,8 @@ fn modules() -> BTreeMap<Vec<String>, String> {
     files.iter().filter_map(|path| Some((module(path)?, code(path)))).collect()
 }
 
-/// What two files import of each other cannot be read, or changed, apart. A parent and a child may: a `mod.rs` names
-/// its children, and holds the types that they share.
+/// Two files that import each other cannot be understood or changed separately. A parent and a child may: a `mod.rs`
+/// names its children, and has the types that they share.
 #[test]
 fn no_two_files_import_each_other() {
     let modules = modules();
@@ -150,7 +150,7 @@ fn no_two_files_import_each_other() {
 }
 
 #[test]
-fn modules_use_only_what_the_architecture_lets_them() {
+fn modules_use_only_what_the_architecture_allows() {
     let table = table();
     let mut files = Vec::new();
     sources(Path::new("src"), &mut files);
@@ -212,7 +212,7 @@ fn the_paths_that_pages_for_contributors_name_exist() {
 }
 
 #[test]
-fn imports_are_read_out_of_groups_too() {
+fn imports_in_groups_are_found() {
     let text = "use crate::{a::{b::{x, y}, c as z}, d,\n e::F};\nuse crate::g; crate::h::i() + crate::j::k::l();\npub(in crate::m) fn n() {}";
     let used = used_paths(text).into_iter().collect::<Vec<_>>();
     assert_eq!(used, ["a/b", "a/c", "d", "e/F", "g", "h/i", "j/k"]);

@@ -9,7 +9,7 @@ mod golden;
 // HTTP through Envoy: limits, modes, hits, and a lost service.
 mod envoy;
 
-// The admin API, its commands, and the log of decisions.
+// The admin API, its commands, and the decision log.
 mod admin;
 // Errors, `/json`, reflection, the debug pages.
 mod api;

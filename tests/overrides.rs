@@ -307,9 +307,9 @@ fn explain_fails_if_the_overrides_of_a_service_cannot_be_read() {
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert!(printed(&output).contains(expected), "{words:?}: {}", printed(&output));
     }
-    let nobody =
+    let unreachable =
         ["explain", "--rules", rules.to_str().unwrap(), "--admin", "127.0.0.1:1", "shop", "user=ann"];
-    let output = Command::new(BINARY).args(nobody).output().unwrap();
+    let output = Command::new(BINARY).args(unreachable).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(
         printed(&output).contains("cannot reach the admin API at http://127.0.0.1:1"),

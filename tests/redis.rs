@@ -1,7 +1,6 @@
-//! Counters in real Redis servers of each topology: keys and values, and failures.
-//!
-//! Timeouts are long enough for a busy machine, except in tests about time. These send a control beside each request,
-//! which needs no counter, and subtract the delay of the control.
+//! Counters in real Redis servers of each topology: keys and values, and failures. Timeouts are long enough for a busy
+//! machine, except in tests about time. Those send a control request, which needs no counter, beside each request, and
+//! subtract its delay.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},

@@ -96,7 +96,7 @@ fn a_callers_series_appears_with_its_first_value() {
 }
 
 #[test]
-fn idle_series_make_room_hour_after_hour() {
+fn idle_series_are_evicted_for_new_ones_every_hour() {
     let clock = Clock::ordinary().steerable();
     let _clock = clock.enter();
     let server = setup().env("METRICS_MAX_SERIES", "20").start();
@@ -125,7 +125,7 @@ fn idle_series_make_room_hour_after_hour() {
 }
 
 #[test]
-fn statsd_is_sent_every_hit_of_series_that_go_and_come_back() {
+fn statsd_receives_every_hit_of_series_that_are_evicted_and_return() {
     let clock = Clock::ordinary().steerable();
     let _clock = clock.enter();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -183,7 +183,7 @@ fn statsd_is_sent_every_hit_of_series_that_go_and_come_back() {
 }
 
 #[test]
-fn rules_and_domains_are_there_at_zero_from_the_start_with_their_whole_path() {
+fn rules_and_domains_start_at_zero_under_their_full_path() {
     let rules = "domain: shop.eu\ndescriptors:\n- key: a\n  descriptors:\n  - key: b\n    value: x\n    descriptors:\n    \
         - {key: c, rate_limit: {unit: year, requests_per_unit: 2}}\n    \
         - {key: s, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}\n\

@@ -199,7 +199,7 @@ fn reports_invalid_files_of_every_kind_in_one_start() {
             put("mapper.yaml", "mappings:\n- match: a..b\n  name: x\n"),
             "invalid glob `a..b`",
         ),
-        ("GRPC_CLIENT_TLS_CACERT", put("ca.crt", ""), "holds no CA certificate"),
+        ("GRPC_CLIENT_TLS_CACERT", put("ca.crt", ""), "contains no CA certificate"),
         ("MEMCACHE_TLS_CACERT", put("memcached.crt", "no certificate\n"), "memcached.crt"),
         ("OTEL_EXPORTER_OTLP_CERTIFICATE", put("collector.crt", "no certificate\n"), "expected a PEM file"),
     ];
@@ -217,7 +217,7 @@ fn reports_invalid_files_of_every_kind_in_one_start() {
     assert!(!status.success());
     let log = server.process.log();
     let certificate =
-        [("GRPC_SERVER_TLS_CERT", "holds no certificate"), ("GRPC_SERVER_TLS_KEY", "No such file")];
+        [("GRPC_SERVER_TLS_CERT", "contains no certificate"), ("GRPC_SERVER_TLS_KEY", "No such file")];
     let all = bad.iter().map(|(name, _, why)| (*name, *why)).chain(certificate);
     for (name, why) in all {
         let is_logged = log.lines().any(|line| line.contains(name) && line.contains(why));

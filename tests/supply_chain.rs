@@ -1,4 +1,4 @@
-//! What the project is built from: crates, actions, base images, tools. Each is pinned to something that cannot move.
+//! The dependencies of the project: crates, actions, base images, tools. Each is pinned to an immutable version.
 
 use std::{fs, path::Path, process::Command};
 
@@ -52,10 +52,7 @@ fn base_images_are_pinned_by_digest() {
         let image = base.split(' ').next().unwrap_or_default();
         let (name, digest) = image.split_once("@sha256:").unwrap_or((image, ""));
         assert!(is_hex(digest, 64), "deploy/Dockerfile:{line}: expected NAME:TAG@sha256:DIGEST, got {image}");
-        assert!(
-            name.contains(':'),
-            "deploy/Dockerfile:{line}: no tag, so nobody knows what is behind {image}"
-        );
+        assert!(name.contains(':'), "deploy/Dockerfile:{line}: {image} has no tag; expected NAME:TAG@DIGEST");
     }
 }
 

@@ -41,7 +41,7 @@ fn serves_clients_over_tls() {
     assert_eq!(
         server.process.log().matches("tls=true").count(),
         1,
-        "it is said once: {}",
+        "the warning is logged once: {}",
         server.process.log()
     );
     assert_eq!(get(server.ports.http, "/healthcheck").status, 200, "the other ports are unchanged");
@@ -190,7 +190,7 @@ fn envoy_works_over_mutual_tls() {
 }
 
 #[test]
-fn a_client_without_a_handshake_delays_nobody_and_times_out() {
+fn a_client_without_a_handshake_delays_no_other_and_times_out() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
     let server = files.setup().rules("d.yaml", RULES).env("GRPC_WORKERS", "1").start();
@@ -219,7 +219,7 @@ fn handshakes_count_as_connections() {
     let setup = files.setup().rules("d.yaml", RULES);
     let server = setup.env("GRPC_MAX_CONNECTIONS", "3").start();
     let client = TlsClient::new(&[&authority], None);
-    eventually("those who looked whether it listens have gone", || {
+    eventually("the connections of the start probe are closed", || {
         let open = server.metrics().get("tollgate_connections_open").copied();
         holds(open == Some(0.0), || format!("{open:?} are open"))
     });
@@ -244,7 +244,8 @@ fn a_drain_waits_for_requests_but_not_for_handshakes() {
     load.wait_for(500);
 
     ending.process.signal("TERM");
-    let status = ending.process.wait(Duration::from_secs(8)).expect("a silent client does not hold it");
+    let status =
+        ending.process.wait(Duration::from_secs(8)).expect("a silent client does not delay the shutdown");
     assert!(status.success(), "{status}");
     load.wait_for(500);
     load.stop().assert_nothing_lost();

@@ -27,8 +27,8 @@ enum Pace {
 }
 
 pub(crate) const LOADS: [Load; 3] = [
-    Load { name: "10 connections x 32 streams, as fast as it goes", connections: 10, pace: Pace::Open(32) },
-    Load { name: "5,000 a second on 10 connections", connections: 10, pace: Pace::PerSecond(5_000) },
+    Load { name: "10 connections x 32 streams, closed loop", connections: 10, pace: Pace::Open(32) },
+    Load { name: "5,000/s on 10 connections", connections: 10, pace: Pace::PerSecond(5_000) },
     Load { name: "one request at a time", connections: 1, pace: Pace::Open(1) },
 ];
 

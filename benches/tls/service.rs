@@ -1,4 +1,4 @@
-//! The real binary, with counters in memory and one worker, and what it uses of the machine.
+//! The real binary, with counters in memory and one worker, and its CPU time and memory.
 
 use std::{
     fs::{self, File},
@@ -15,8 +15,8 @@ use super::{Cores, Kind, Result};
 const RULES: &str =
     "domain: bench\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1000000}}]\n";
 
-/// The line of the log by which it is known where it listens.
-const LISTENS: &str = "listening for gRPC on ";
+/// The log line with the address of the gRPC port.
+const LISTENS: &str = "listening grpc=";
 
 /// A start takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -67,8 +67,7 @@ impl Service {
         }
     }
 
-    /// The CPU time that its threads have used, to the nanosecond, where the process's own is known by the
-    /// hundredth of a second.
+    /// The CPU time of its threads, to the nanosecond; that of the process has a resolution of a hundredth of a second.
     pub(crate) fn cpu(&self) -> Result<Duration> {
         let mut sum = Duration::ZERO;
         for thread in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {

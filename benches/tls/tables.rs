@@ -11,7 +11,7 @@ pub(crate) fn head_of_decisions() {
     println!("|---|---|---|---|---|---|---|---|");
 }
 
-/// One row; the rounds of plain connections are what those of this kind are held against.
+/// One row; the ratios are relative to the rounds of plaintext connections.
 pub(crate) fn row_of_decisions(load: &str, kind: &str, rounds: &[Round], plain: &[Round]) {
     let of = |figure: fn(&Round) -> f64| median(rounds.iter().map(figure).collect());
     let ratios: Vec<_> = rounds.iter().zip(plain).map(|(round, plain)| round.cpu / plain.cpu).collect();
@@ -28,13 +28,13 @@ pub(crate) fn row_of_decisions(load: &str, kind: &str, rounds: &[Round], plain: 
 
 pub(crate) fn head_of_connections() {
     println!(
-        "| connections | CPU µs to open one | of it TLS | lowest to highest | first answer after µs | resumed \
+        "| connections | CPU µs to open one | of which TLS | lowest to highest | first answer after µs | resumed \
          | resident KiB of an idle one | lowest to highest |"
     );
     println!("|---|---|---|---|---|---|---|---|");
 }
 
-/// One row of what connections cost to open, and of their memory in KiB.
+/// One row with the cost of opening connections, and their memory in KiB.
 pub(crate) fn row_of_connections(kind: &str, rounds: &[(Opened, f64)], plain: &[(Opened, f64)]) {
     let of = |figure: fn(&(Opened, f64)) -> f64| median(rounds.iter().map(figure).collect());
     let more: Vec<_> = rounds.iter().zip(plain).map(|(round, plain)| round.0.cpu - plain.0.cpu).collect();

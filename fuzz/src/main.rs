@@ -1,4 +1,4 @@
-//! libFuzzer's entry: runs the target that the variable `TARGET` names on whatever libFuzzer makes.
+//! libFuzzer's entry point: runs the target in the variable `TARGET` on libFuzzer's inputs.
 #![no_main]
 
 use std::{env, process, sync::LazyLock};

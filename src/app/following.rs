@@ -1,7 +1,5 @@
-//! Follows overrides, resets of counters, and other replicas in the store.
-//!
-//! With Redis, a separate thread has a runtime and connections for it, so that reading a million overrides delays no
-//! request.
+//! Follows overrides, resets of counters, and other replicas in the store. With Redis, a separate thread with its own
+//! runtime and connections does this, so that reading a million overrides delays no request.
 
 use std::{
     io,
@@ -24,24 +22,24 @@ use crate::{
     panics::{self, Boundary},
     replicas::{INTERVAL_SECONDS, Replica, Replicas},
     server::{health::Part, http::service::Service},
-    store::{memcached::ResetLog, redis::Side},
+    store::{memcached::ResetLog, redis::CommandPool},
     telemetry::metrics::Method,
 };
 
 /// Starts the thread; it ends when `stop` turns true.
 pub(super) fn start(
     service: &Arc<Service>,
-    side: Side,
+    pool: CommandPool,
     state: Arc<State>,
     stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    let side = Arc::new(side);
+    let pool = Arc::new(pool);
     service.health.set(Part::Overrides, false);
     let (health, first) = (service.health.clone(), state.clone());
     let limiter = service.limiter.clone();
     let follower = Follower {
-        side: side.clone(),
+        pool: pool.clone(),
         index: service.keeper.index().clone(),
         state,
         clock: SystemClock,
@@ -58,7 +56,7 @@ pub(super) fn start(
                 std::future::pending::<()>().await;
             };
             let announcing =
-                panics::restart_task(Boundary::ReplicaSync, async || announce(&service, &side).await);
+                panics::restart_task(Boundary::ReplicaSync, async || announce(&service, &pool).await);
             tokio::select! {
                 () = panics::restart_task(Boundary::ReplicaSync, async || follower.follow().await) => {}
                 () = announcing => {}
@@ -83,7 +81,7 @@ pub(super) async fn follow_resets(limiter: Arc<Limiter>, resets: ResetLog, mut s
 }
 
 /// Announces this replica at intervals; never returns.
-async fn announce(service: &Service, side: &Side) {
+async fn announce(service: &Service, pool: &CommandPool) {
     let interval = Duration::from_secs(INTERVAL_SECONDS);
     // The first announcement waits for an interval, so that a process that ends at once leaves no key.
     let mut tick = interval_at(tokio::time::Instant::now() + interval, interval);
@@ -105,7 +103,7 @@ async fn announce(service: &Service, side: &Side) {
             requests_per_second: u64::try_from(per_second).unwrap_or(u64::MAX),
             started,
         };
-        match service.replicas.announce(side, &own).await {
+        match service.replicas.announce(pool, &own).await {
             Ok(()) => {
                 last_success = Instant::now();
                 if std::mem::take(&mut failing) {

@@ -1,7 +1,7 @@
-//! The whole service: its parts are created from the settings, the ports are bound and served, and a signal stops it.
+//! The service: creates its parts from the settings, binds and serves the ports, and stops on a signal.
 //!
 //! The thread that calls [`serve`] does maintenance: it accepts connections, serves probes, pages and metrics, and
-//! waits for signals. Workers decide requests, and a thread of the watcher reads rules.
+//! waits for signals. Workers decide requests, and the watcher's thread reads rules.
 
 mod following;
 mod maintenance;
@@ -113,8 +113,8 @@ fn start(
         tokio::task::spawn_local(tls::reload_periodically(tls, SystemClock, stopping.clone()));
     }
     match link {
-        Some(Link::Redis { side, state }) => {
-            following::start(service, side, state, stopping.clone()).map_err(StartError::system)?;
+        Some(Link::Redis { pool, state }) => {
+            following::start(service, pool, state, stopping.clone()).map_err(StartError::system)?;
         }
         Some(Link::Memcached(resets)) if service.over_limit.is_some() => {
             let limiter = service.limiter.clone();

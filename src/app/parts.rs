@@ -20,7 +20,7 @@ use crate::{
         lease::LeasedStore,
         memcached::{MemcachedStore, NameServers, ResetLog},
         memory::MemoryStore,
-        redis::{RedisStore, Side},
+        redis::{CommandPool, RedisStore},
     },
     telemetry::{
         metrics::{ShardCount, Stats, StatsOptions},
@@ -30,12 +30,12 @@ use crate::{
 
 /// Follows overrides, resets of counters and other replicas in the store.
 pub(super) enum Link {
-    Redis { side: Side, state: Arc<State> },
+    Redis { pool: CommandPool, state: Arc<State> },
     Memcached(ResetLog),
 }
 
-/// The parts, and what follows the store if anything is shared there. An error has the reasons of all parts that
-/// failed.
+/// The parts, and the link to other replicas if something is shared in the store. An error has the reasons of all parts
+/// that failed.
 pub(super) fn create(settings: &Settings) -> Result<(Arc<Service>, Option<Link>), StartError> {
     let mut failed = StartError(Vec::new());
     let tls = settings.grpc_tls.clone().map(|files| Tls::load(files, SystemClock.now()).map(Arc::new));
@@ -85,7 +85,7 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<Service>, Option<Link>)
     Ok((Arc::new(service), link))
 }
 
-/// The store of counters, the overrides, and what follows the store.
+/// The store of counters, the overrides, and the link to other replicas.
 type Stored = (Arc<dyn Store>, Keeper, Option<Link>);
 
 /// Overrides are in Redis if they are shared, else in a file or in this process.
@@ -102,9 +102,9 @@ fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
             store.watch();
             let (keeper, link) = if is_shared {
                 let state = Arc::<State>::default();
-                let keeper = Keeper::in_redis(Arc::clone(&index), store.side(), state.clone());
+                let keeper = Keeper::in_redis(Arc::clone(&index), store.command_pool(), state.clone());
                 // The thread that follows Redis has its own connections.
-                (keeper, Some(Link::Redis { side: store.side(), state }))
+                (keeper, Some(Link::Redis { pool: store.command_pool(), state }))
             } else {
                 (own(None)?, None)
             };

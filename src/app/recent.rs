@@ -73,7 +73,7 @@ fn flush(recent: &Recent, file: Option<&PathBuf>, throttle: &LogThrottle) {
     {
         let suppressed = (suppressed > 0).then_some(suppressed);
         let path = file.map(|path| path.display().to_string());
-        warn!(%error, path, suppressed, "the decision log could not be written: lines are dropped");
+        warn!(%error, path, suppressed, "cannot write the decision log, lines are dropped");
     }
 }
 

@@ -46,7 +46,7 @@ impl Feed {
     /// `FORCE_START_WITHOUT_INITIAL_CONFIG` is set.
     pub(super) async fn ready(&mut self, settings: &Settings) {
         if let (Self::ControlPlane(subscription), false) = (self, settings.rules.force_start) {
-            subscription.judged().await;
+            subscription.first_response().await;
         }
     }
 }

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn portable_warns_of_rules_that_the_go_service_rejects() {
+    fn portable_warns_about_rules_that_the_go_service_rejects() {
         let files = [("a.yaml", "on_store_failure: deny\n".to_owned() + GOOD)];
         let files = files.each_ref().map(|(name, text)| (*name, &**text));
         assert!(text(&checked(&files, false, false).1).contains("1 file: OK, hash"));

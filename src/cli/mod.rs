@@ -92,7 +92,7 @@ enum Command {
     ///
     /// The table is Markdown. With --effective, exits with 0 when the values are valid and with 1 when not.
     Settings(SettingsArgs),
-    /// Print the script that completes commands in a shell.
+    /// Print a shell completion script.
     Completions {
         /// The shell.
         shell: Shell,

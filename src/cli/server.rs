@@ -15,13 +15,13 @@ use super::{serve::Environment, terminal::Failure};
 use crate::{
     net::{
         channel::{Duplex, Socket},
-        tls::{self, Words},
+        tls::{self, Hints},
     },
     settings::{self, ClientTls, HostPort, ServerAddress, address, vars::Var},
 };
 
 /// The options that errors of TLS refer to.
-const WORDS: Words = Words {
+const HINTS: Hints = Hints {
     ca: "--ca",
     certificate: "--cert",
     key: "--key",
@@ -149,14 +149,14 @@ impl TlsArgs {
             identity: self.cert.clone().zip(self.key.clone()),
             ..ClientTls::default()
         };
-        let mut config = tls::load(&files, &WORDS).map_err(|errors| invalid(errors.join("\n  ")))?.config;
+        let mut config = tls::load(&files, &HINTS).map_err(|errors| invalid(errors.join("\n  ")))?.config;
         config.alpn_protocols = vec![protocol.into()];
         let host = match &address.at {
             ServerAddress::Tcp(at) => &at.host,
             ServerAddress::Unix(_) => "localhost",
         };
         let name = self.server_name.clone().map_or_else(|| tls::server_name(host), Ok);
-        let name = name.map_err(|why| invalid(format!("{why}; {}", WORDS.other_host)))?;
+        let name = name.map_err(|why| invalid(format!("{why}; {}", HINTS.other_host)))?;
         let connector = TlsConnector::from(Arc::new(config));
         Ok(Some(Tls { connector, name, has_client_certificate: self.cert.is_some() }))
     }
@@ -188,8 +188,8 @@ impl Server {
         match tls.connector.connect(tls.name.clone(), socket).await {
             Ok(secured) => Ok(Box::new(secured)),
             Err(error) => {
-                let why = tls::explain(&error, &WORDS);
-                let why = why.unwrap_or_else(|| format!("{error}; {}", WORDS.plain_text));
+                let why = tls::explain(&error, &HINTS);
+                let why = why.unwrap_or_else(|| format!("{error}; {}", HINTS.plain_text));
                 let what = format!("cannot reach {}{self}: the TLS handshake failed", self.service.name);
                 Err(Failure::new(what, why))
             }

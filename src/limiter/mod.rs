@@ -232,8 +232,8 @@ impl Limiter {
         self.clock.now()
     }
 
-    /// Decides a request, or returns `None` if that means to wait for the store. Requests that are read together share
-    /// one reading of the clock.
+    /// Decides a request, or returns `None` if it has to wait for the store. Requests that are read together share one
+    /// reading of the clock.
     ///
     /// # Errors
     /// As [`decide`](Self::decide).

@@ -180,7 +180,7 @@ mod tests {
         store::Batch,
     };
 
-    /// A cache that remembers of some keys what such a check with these hits has said at this second.
+    /// A cache that contains the outcome of a check of these keys with these hits at this second.
     fn cache_with(keys: &[&str], limit: &Limit, hits: u64, outcome: Outcome) -> OverLimitCache {
         let cache = OverLimitCache::new(100_000);
         let mut batch = Batch::default();
@@ -289,7 +289,7 @@ mod tests {
                     cache.insert(&n.to_string(), &batch.checks()[0], now);
                     assert!(cache.get(&n.to_string(), &limit, Hits::Take(1), now).is_some());
                 }
-                // One key is remembered however little there is.
+                // Even the smallest cache holds one key.
                 assert!(cache.usage().keys.bytes <= bytes.max(44), "{bytes}: {:?}", cache.usage());
             }
         }

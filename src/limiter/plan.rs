@@ -246,7 +246,7 @@ fn checks<'r>(
     }
     let (first, is_group) = (batch.checks().len(), rule_match.limits().is_some_and(Limits::are_several));
     let mut checks = SmallVec::new();
-    // Not collected: a single limit, the usual case, would cost as much as several.
+    // A loop, because collecting would make a single limit, the usual case, cost as much as several.
     limits.for_each(|limit| {
         let start = batch.keys().len();
         let key = CounterKey {

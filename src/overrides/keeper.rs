@@ -20,7 +20,7 @@ use super::{
 use crate::{
     clock::Time,
     mutex::lock,
-    store::{memcached::ResetLog, redis::Side},
+    store::{memcached::ResetLog, redis::CommandPool},
 };
 
 /// An import that is idle for this long is replaced by the next one.
@@ -29,13 +29,13 @@ const IDLE_IMPORT: Duration = Duration::from_secs(60);
 /// Changes overrides.
 pub struct Keeper {
     index: Arc<Index>,
-    place: Place,
+    storage: Storage,
     resets: Option<ResetLog>,
     import: Mutex<Option<Import>>,
 }
 
 /// The storage of overrides.
-enum Place {
+enum Storage {
     Memory,
     File(Mutex<Journal>),
     Redis(Shared),
@@ -60,14 +60,19 @@ impl Keeper {
         now: Time,
     ) -> Result<Self, Vec<String>> {
         let journal = file.map(|path| Journal::open(path, &index, now)).transpose()?;
-        let place = journal.map_or(Place::Memory, |journal| Place::File(Mutex::new(journal)));
-        Ok(Self { index, place, resets, import: Mutex::default() })
+        let storage = journal.map_or(Storage::Memory, |journal| Storage::File(Mutex::new(journal)));
+        Ok(Self { index, storage, resets, import: Mutex::default() })
     }
 
     /// Overrides in Redis. A [`Follower`](super::shared::Follower) with the same state reads them.
     #[must_use]
-    pub fn in_redis(index: Arc<Index>, side: Side, state: Arc<State>) -> Self {
-        Self { index, place: Place::Redis(Shared { side, state }), resets: None, import: Mutex::default() }
+    pub fn in_redis(index: Arc<Index>, pool: CommandPool, state: Arc<State>) -> Self {
+        Self {
+            index,
+            storage: Storage::Redis(Shared { pool, state }),
+            resets: None,
+            import: Mutex::default(),
+        }
     }
 
     /// The overrides in force.
@@ -78,11 +83,11 @@ impl Keeper {
 
     /// The storage: `memory`, `file` or `redis`.
     #[must_use]
-    pub fn place(&self) -> &'static str {
-        match self.place {
-            Place::Memory => "memory",
-            Place::File(_) => "file",
-            Place::Redis(_) => "redis",
+    pub fn storage(&self) -> &'static str {
+        match self.storage {
+            Storage::Memory => "memory",
+            Storage::File(_) => "file",
+            Storage::Redis(_) => "redis",
         }
     }
 
@@ -96,10 +101,12 @@ impl Keeper {
         }
         // The index must accept it before it is written.
         self.index.add_to(&mut self.index.draft(), one).map_err(ChangeError::Invalid)?;
-        match &self.place {
-            Place::Memory => {}
-            Place::File(journal) => lock(journal).append(&one.to_json(), &self.index).map_err(unwritable)?,
-            Place::Redis(shared) => return shared.set(std::slice::from_ref(one)).await,
+        match &self.storage {
+            Storage::Memory => {}
+            Storage::File(journal) => {
+                lock(journal).append(&one.to_json(), &self.index).map_err(unwritable)?;
+            }
+            Storage::Redis(shared) => return shared.set(std::slice::from_ref(one)).await,
         }
         self.index.set(one).map_err(ChangeError::Invalid)
     }
@@ -123,12 +130,12 @@ impl Keeper {
         if self.index.get(target).is_none() {
             return Err(ChangeError::NotFound(format!("no override for {target}")));
         }
-        match &self.place {
-            Place::Memory => {}
-            Place::File(journal) => {
+        match &self.storage {
+            Storage::Memory => {}
+            Storage::File(journal) => {
                 lock(journal).append(&removed(target), &self.index).map_err(unwritable)?;
             }
-            Place::Redis(shared) => return shared.remove(target).await,
+            Storage::Redis(shared) => return shared.remove(target).await,
         }
         self.index.remove(target);
         Ok(())
@@ -140,7 +147,7 @@ impl Keeper {
     /// When another import is in progress.
     pub fn begin_import(&self) -> Result<String, ChangeError> {
         let id = token();
-        if let Place::Redis(_) = self.place {
+        if let Storage::Redis(_) = self.storage {
             return Ok(id);
         }
         let mut import = lock(&self.import);
@@ -158,7 +165,7 @@ impl Keeper {
     /// # Errors
     /// When there is no such import, there are too many overrides, or they cannot be written.
     pub async fn add_to_import(&self, id: &str, all: &[Override]) -> Result<u64, ChangeError> {
-        if let Place::Redis(shared) = &self.place {
+        if let Storage::Redis(shared) = &self.storage {
             check_id(id)?;
             // The index must accept them before they are written.
             let mut draft = self.index.draft();
@@ -193,7 +200,7 @@ impl Keeper {
     /// # Errors
     /// When there is no such import, there would be too many overrides, or they cannot be written. Then nothing changes.
     pub async fn commit_import(&self, id: &str) -> Result<u64, ChangeError> {
-        if let Place::Redis(shared) = &self.place {
+        if let Storage::Redis(shared) = &self.storage {
             check_id(id)?;
             return shared.commit(id, &self.index).await;
         }
@@ -203,7 +210,7 @@ impl Keeper {
         };
         let before = self.index.checkpoint();
         self.index.add(&draft).map_err(ChangeError::Invalid)?;
-        if let Place::File(journal) = &self.place
+        if let Storage::File(journal) = &self.storage
             && let Err(error) = lock(journal).rewrite(&self.index)
         {
             self.index.roll_back(before);
@@ -217,7 +224,7 @@ impl Keeper {
     /// # Errors
     /// When Redis is unreachable. Then the import expires.
     pub async fn abort_import(&self, id: &str) -> Result<(), ChangeError> {
-        if let Place::Redis(shared) = &self.place {
+        if let Storage::Redis(shared) = &self.storage {
             check_id(id)?;
             return shared.abort(id).await;
         }
@@ -230,16 +237,16 @@ impl Keeper {
     /// # Errors
     /// When Redis or memcached is unreachable.
     pub async fn announce_reset(&self, full_keys: &[String]) -> Result<(), String> {
-        match (&self.place, &self.resets) {
-            (Place::Redis(shared), _) => shared.announce_reset(full_keys).await,
+        match (&self.storage, &self.resets) {
+            (Storage::Redis(shared), _) => shared.announce_reset(full_keys).await,
             (_, Some(resets)) => resets.announce(full_keys).await,
-            (Place::Memory | Place::File(_), None) => Ok(()),
+            (Storage::Memory | Storage::File(_), None) => Ok(()),
         }
     }
 
     /// Removes expired overrides; called about once a second. In Redis, the follower removes them.
     pub fn sweep(&self, now: Time) {
-        if !matches!(self.place, Place::Redis(_)) {
+        if !matches!(self.storage, Storage::Redis(_)) {
             sweep(&self.index, now);
         }
     }

@@ -29,7 +29,7 @@ pub use self::{
 };
 use crate::clock::Time;
 
-/// The most expired overrides that are logged one by one.
+/// Maximum number of expired overrides that are logged one by one.
 const MAX_LOGGED: usize = 20;
 
 /// Why a change failed.

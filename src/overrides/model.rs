@@ -63,10 +63,10 @@ pub enum Value {
     Pattern(Box<str>),
 }
 
-/// The most entries of a descriptor: an index of them is a bit of 32.
+/// Maximum number of entries of a descriptor: each is a bit of a 32-bit mask.
 pub const MAX_ENTRIES: usize = 32;
 
-/// The most bytes of a domain, key, value or reason. Records have 16 bits for such a length.
+/// Maximum size of a domain, key, value or reason, in bytes. Records have 16 bits for such a length.
 pub const MAX_BYTES: usize = 4096;
 
 /// The last second at which an override can expire: the end of 2099.

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    store::{Resets, redis::Side},
+    store::{Resets, redis::CommandPool},
 };
 
 /// The field of the hash with its version. Identifiers do not have this character.
@@ -40,7 +40,7 @@ const POLL: Duration = Duration::from_secs(2);
 /// The pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The most fields in a command: about a millisecond of the server's time.
+/// Maximum number of fields in a command: about a millisecond of the server's time.
 const BATCH: usize = 1_000;
 
 /// The largest import that is published as one change.
@@ -65,7 +65,7 @@ static EXPIRE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scr
 
 /// Changes overrides in Redis.
 pub(super) struct Shared {
-    pub(super) side: Side,
+    pub(super) pool: CommandPool,
     pub(super) state: Arc<State>,
 }
 
@@ -83,15 +83,15 @@ impl Shared {
 
     /// Writes fields (an empty value removes one), publishes `body`, and waits until the change is in force in this process.
     async fn change(&self, fields: &[(String, String)], body: &str) -> Result<(), ChangeError> {
-        let (key, after) = (self.side.key("overrides"), token());
+        let (key, after) = (self.pool.key("overrides"), token());
         let known = self.state.version().unwrap_or_default();
         let mut call = CHANGE.key(&key);
-        call.key(self.side.key("overrides:committing"));
-        call.arg(&after).arg(channel(&self.side)).arg(known).arg(body);
+        call.key(self.pool.key("overrides:committing"));
+        call.arg(&after).arg(channel(&self.pool)).arg(known).arg(body);
         for (id, value) in fields {
             call.arg(id).arg(value);
         }
-        let done: bool = self.side.script(&key, &call).await.map_err(ChangeError::unavailable)?;
+        let done: bool = self.pool.script(&key, &call).await.map_err(ChangeError::unavailable)?;
         if !done {
             return Err(ChangeError::Conflict(
                 "redis lost the overrides, and they are being written back; try again in a few seconds"
@@ -115,7 +115,7 @@ impl Shared {
         }
         commands.cmd("EXPIRE").arg(&key).arg(IMPORT_SECONDS).ignore().cmd("HLEN").arg(&key);
         let (length,): (u64,) =
-            self.side.pipeline(&key, &commands).await.map_err(ChangeError::unavailable)?;
+            self.pool.pipeline(&key, &commands).await.map_err(ChangeError::unavailable)?;
         Ok(length)
     }
 
@@ -125,14 +125,14 @@ impl Shared {
     }
 
     async fn unlink(&self, key: &str) -> Result<(), ChangeError> {
-        self.side.command(key, cmd("UNLINK").arg(key)).await.map_err(ChangeError::unavailable)
+        self.pool.command(key, cmd("UNLINK").arg(key)).await.map_err(ChangeError::unavailable)
     }
 
     /// Puts a whole import in force: the existing overrides are added to it, and it replaces them in one step. Overrides
     /// that change meanwhile keep the change.
     pub(super) async fn commit(&self, import: &str, index: &Arc<Index>) -> Result<u64, ChangeError> {
         let key = self.import_key(import);
-        let length: Result<u64, _> = self.side.command(&key, cmd("HLEN").arg(&key)).await;
+        let length: Result<u64, _> = self.pool.command(&key, cmd("HLEN").arg(&key)).await;
         let length = length.map_err(ChangeError::unavailable)?;
         if length == 0 {
             return Err(ChangeError::NotFound(format!(
@@ -141,17 +141,17 @@ impl Shared {
             )));
         }
         if length <= SMALL {
-            let values: Result<Vec<String>, _> = self.side.command(&key, cmd("HVALS").arg(&key)).await;
+            let values: Result<Vec<String>, _> = self.pool.command(&key, cmd("HVALS").arg(&key)).await;
             let values = values.map_err(ChangeError::unavailable)?;
             let all: Vec<_> = values.iter().filter_map(|value| read_change(value).ok()).collect();
             self.set(&all).await?;
             self.abort(import).await?;
             return Ok(length);
         }
-        let (committing, commit) = (self.side.key("overrides:committing"), token());
+        let (committing, commit) = (self.pool.key("overrides:committing"), token());
         let mut begin = BEGIN.key(&committing);
         begin.arg(&commit).arg(COMMIT_SECONDS);
-        let begun = self.side.script(&committing, &begin).await;
+        let begun = self.pool.script(&committing, &begin).await;
         let is_first: bool = begun.map_err(ChangeError::unavailable)?;
         if !is_first {
             return Err(ChangeError::Conflict(
@@ -174,10 +174,10 @@ impl Shared {
         commit: &str,
         index: &Arc<Index>,
     ) -> Result<(), ChangeError> {
-        let key = self.side.key("overrides");
+        let key = self.pool.key("overrides");
         // Earlier changes are not noted, and must be in the index.
         let before: Result<Option<String>, _> =
-            self.side.command(&key, cmd("HGET").arg(&key).arg(VERSION)).await;
+            self.pool.command(&key, cmd("HGET").arg(&key).arg(VERSION)).await;
         match before.map_err(ChangeError::unavailable)? {
             Some(before) if self.state.in_force(&before, IN_FORCE).await => {}
             None if self.state.version().is_none() => {}
@@ -187,14 +187,14 @@ impl Shared {
             }
         }
         // Under another name, so that an import that other overrides were added to is not committed again.
-        let merged = self.side.key(&format!("overrides:merged:{commit}"));
-        let renamed: Result<(), _> = self.side.command(import, cmd("RENAME").arg(import).arg(&merged)).await;
+        let merged = self.pool.key(&format!("overrides:merged:{commit}"));
+        let renamed: Result<(), _> = self.pool.command(import, cmd("RENAME").arg(import).arg(&merged)).await;
         renamed.map_err(ChangeError::unavailable)?;
-        write_missing(&self.side, &merged, index).await.map_err(ChangeError::unavailable)?;
-        let (after, old) = (token(), self.side.key(&format!("overrides:old:{commit}")));
+        write_missing(&self.pool, &merged, index).await.map_err(ChangeError::unavailable)?;
+        let (after, old) = (token(), self.pool.key(&format!("overrides:old:{commit}")));
         let mut call = SWITCH.key(&key);
-        call.key(&merged).key(&old).key(committing).arg(&after).arg(channel(&self.side)).arg(commit);
-        let done: bool = self.side.script(&key, &call).await.map_err(ChangeError::unavailable)?;
+        call.key(&merged).key(&old).key(committing).arg(&after).arg(channel(&self.pool)).arg(commit);
+        let done: bool = self.pool.script(&key, &call).await.map_err(ChangeError::unavailable)?;
         if !done {
             self.unlink(&merged).await?;
             return Err(ChangeError::Conflict(format!(
@@ -208,13 +208,13 @@ impl Shared {
 
     /// Notifies all replicas that counters were reset.
     pub(super) async fn announce_reset(&self, full_keys: &[String]) -> Result<(), String> {
-        let channel = channel(&self.side);
+        let channel = channel(&self.pool);
         let message = format!("reset\n{}", serde_json::Value::from(full_keys));
-        self.side.command(&channel, cmd("PUBLISH").arg(&channel).arg(message)).await
+        self.pool.command(&channel, cmd("PUBLISH").arg(&channel).arg(message)).await
     }
 
     fn import_key(&self, import: &str) -> String {
-        self.side.key(&format!("overrides:import:{import}"))
+        self.pool.key(&format!("overrides:import:{import}"))
     }
 }
 
@@ -223,12 +223,12 @@ pub(super) fn token() -> String {
     format!("{:032x}", fastrand::u128(..))
 }
 
-fn channel(side: &Side) -> String {
-    side.key("changes")
+fn channel(pool: &CommandPool) -> String {
+    pool.key("changes")
 }
 
 /// Adds the overrides of an index to a hash, without replacing those that it has.
-async fn write_missing(side: &Side, key: &str, index: &Arc<Index>) -> Result<(), String> {
+async fn write_missing(pool: &CommandPool, key: &str, index: &Arc<Index>) -> Result<(), String> {
     let (chunks, mut written) = tokio::sync::mpsc::channel::<Vec<(String, String)>>(4);
     let index = index.clone();
     let reading = tokio::task::spawn_blocking(move || {
@@ -247,7 +247,7 @@ async fn write_missing(side: &Side, key: &str, index: &Arc<Index>) -> Result<(),
         for (id, value) in &some {
             commands.cmd("HSETNX").arg(key).arg(id).arg(value).ignore();
         }
-        side.pipeline::<()>(key, &commands).await?;
+        pool.pipeline::<()>(key, &commands).await?;
     }
     reading.await.map_err(|error| error.to_string())
 }
@@ -255,7 +255,7 @@ async fn write_missing(side: &Side, key: &str, index: &Arc<Index>) -> Result<(),
 /// Follows Redis until the process ends.
 pub struct Follower<C> {
     /// Connections that belong to this thread.
-    pub side: Arc<Side>,
+    pub pool: Arc<CommandPool>,
     /// The overrides in force.
     pub index: Arc<Index>,
     /// The state of the [`Keeper`](super::Keeper).
@@ -271,7 +271,7 @@ impl<C: Clock> Follower<C> {
     pub async fn follow(&self) {
         let mut failing = false;
         loop {
-            let failure = match self.side.subscribe(&channel(&self.side)).await {
+            let failure = match self.pool.subscribe(&channel(&self.pool)).await {
                 Ok(messages) => {
                     if failing {
                         // Messages were missed. Overrides are compared; resets cannot be.
@@ -338,8 +338,8 @@ impl<C: Clock> Follower<C> {
     }
 
     async fn version_in_redis(&self) -> Result<Option<String>, String> {
-        let key = self.side.key("overrides");
-        self.side.command(&key, cmd("HGET").arg(&key).arg(VERSION)).await
+        let key = self.pool.key("overrides");
+        self.pool.command(&key, cmd("HGET").arg(&key).arg(VERSION)).await
     }
 
     /// Applies a message of the channel.
@@ -392,12 +392,12 @@ impl<C: Clock> Follower<C> {
     }
 
     async fn scan(&self) -> Result<Draft, String> {
-        let key = self.side.key("overrides");
+        let key = self.pool.key("overrides");
         let (mut draft, mut cursor, mut is_logged) = (self.index.draft(), 0_u64, false);
         loop {
             let mut scan = cmd("HSCAN");
             scan.arg(&key).arg(cursor).arg("COUNT").arg(BATCH);
-            let (next, fields): (u64, Vec<String>) = self.side.command(&key, &scan).await?;
+            let (next, fields): (u64, Vec<String>) = self.pool.command(&key, &scan).await?;
             for [id, value] in fields.as_chunks::<2>().0 {
                 if id == VERSION {
                     continue;
@@ -417,19 +417,19 @@ impl<C: Clock> Follower<C> {
 
     /// Writes the known overrides back to a Redis that lost them. One replica writes, and the others read.
     async fn restore(&self) -> Result<(), String> {
-        let (key, lock) = (self.side.key("overrides"), self.side.key("overrides:restoring"));
+        let (key, lock) = (self.pool.key("overrides"), self.pool.key("overrides:restoring"));
         let mut take = cmd("SET");
         take.arg(&lock).arg(1).arg("NX").arg("EX").arg(60);
-        if self.side.command::<Option<String>>(&lock, &take).await?.is_none() {
+        if self.pool.command::<Option<String>>(&lock, &take).await?.is_none() {
             return Ok(());
         }
-        write_missing(&self.side, &key, &self.index).await?;
+        write_missing(&self.pool, &key, &self.index).await?;
         let after = token();
         let mut call = CHANGE.key(&key);
-        call.key(self.side.key("overrides:committing"));
-        call.arg(&after).arg(channel(&self.side)).arg("").arg("*");
+        call.key(self.pool.key("overrides:committing"));
+        call.arg(&after).arg(channel(&self.pool)).arg("").arg("*");
         // The lock is not removed but expires: other replicas may have detected the loss at the same time.
-        let _: bool = self.side.script(&key, &call).await?;
+        let _: bool = self.pool.script(&key, &call).await?;
         warn!(overrides = self.index.len(), "overrides: redis lost them; written back");
         Ok(())
     }
@@ -438,14 +438,14 @@ impl<C: Clock> Follower<C> {
     async fn sweep(&self) -> Result<(), String> {
         let now = self.clock.now();
         let expired = sweep(&self.index, now);
-        let key = self.side.key("overrides");
+        let key = self.pool.key("overrides");
         for some in expired.chunks(BATCH) {
             let mut call = EXPIRE.key(&key);
             call.arg(timestamp(now.seconds()));
             for one in some {
                 call.arg(one.target.id());
             }
-            self.side.script::<u64>(&key, &call).await?;
+            self.pool.script::<u64>(&key, &call).await?;
         }
         Ok(())
     }

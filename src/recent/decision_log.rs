@@ -16,7 +16,7 @@ use std::{
 use super::{decision::Decision, lock};
 use crate::settings::{KeyValues, Logged};
 
-/// The most decisions in a worker's buffer, between two flushes.
+/// Maximum number of decisions in a worker's buffer between two flushes.
 const MAX_PENDING: usize = 500;
 
 /// The decision log.

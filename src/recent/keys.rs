@@ -11,10 +11,10 @@ use smallvec::SmallVec;
 
 use crate::{entries, settings::KeyValues, text};
 
-/// The most bytes of keys and values that are kept. Callers determine their length.
+/// Maximum size of the kept keys and values, in bytes, because callers determine their length.
 const MAX_BYTES: usize = 512;
 
-/// The most entries that are kept.
+/// Maximum number of kept entries.
 const MAX_ENTRIES: usize = 16;
 
 /// The entries of a descriptor, up to these limits.
@@ -33,7 +33,7 @@ impl Key {
         self.set_within(entries, MAX_BYTES);
     }
 
-    /// As [`set`](Self::set), with another limit of bytes.
+    /// As [`set`](Self::set), with another maximum size.
     fn set_within<'a>(&mut self, entries: impl Iterator<Item = (&'a str, &'a str)>, most: usize) {
         self.text.clear();
         self.ends.clear();

@@ -1,10 +1,9 @@
-//! The recent past: the busiest and the most rejected keys of each rule, and the last refusals.
-//!
-//! The limiter notes decisions with [`Recent::note_hits`] and [`Recent::note_decision`]; the admin API, the page and
-//! the metrics read them. Each worker has its own tables, so that workers do not wait for each other. A reader holds a
-//! worker's lock for microseconds; a worker that finds it locked counts the note as missed and does not wait. Up to a
-//! number of decisions a second every one is noted, beyond it one in 64 with 64 times its weight (`sampler`). So a note
-//! is cheap at any rate, and allocates nothing once the tables are filled.
+//! Recent decisions: the busiest and the most rejected keys of each rule, and the last refusals. The limiter records
+//! decisions with [`Recent::note_hits`] and [`Recent::note_decision`]; the admin API, the page and the metrics read
+//! them. Each worker has its own tables, so that workers do not wait for each other. A reader holds a worker's lock for
+//! microseconds; a worker that finds it locked counts the record as missed and does not wait. Up to a number per second
+//! every decision is recorded, and beyond it one in 64 with a weight of 64 (`sampler`). So recording is cheap at any
+//! rate, and allocates nothing once the tables are filled.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -49,16 +48,16 @@ use crate::{
     telemetry::metrics::{ShardCount, shard},
 };
 
-/// The most refusals of a worker that are kept, and the most in a reply.
+/// Maximum number of refusals kept per worker, and in a reply.
 pub const MAX_REFUSALS: usize = 1000;
 
-/// Decisions of a worker in a second that are all noted. 4,096 notes take a two-thousandth of a second.
+/// Up to this many decisions of a worker in a second are all recorded. 4,096 records take 0.5 ms.
 const EXACT_HITS: u32 = 4096;
 
-/// Refusals of a worker in a second that are all noted.
+/// Up to this many refusals of a worker in a second are all recorded.
 const EXACT_REFUSALS: u32 = 1000;
 
-/// The notes of all workers.
+/// The records of all workers.
 pub struct Recent {
     workers: Box<[Worker]>,
     /// The identifiers of the rules' tables by their full keys, across reloads.
@@ -73,7 +72,7 @@ pub struct Recent {
     values: KeyValues,
 }
 
-/// The notes of one worker, in separate cache lines.
+/// The records of one worker, in separate cache lines.
 #[repr(align(128))]
 struct Worker {
     hits: Sampler,
@@ -106,19 +105,19 @@ impl RuleInfo {
     }
 }
 
-/// The notes to make about a request.
+/// What to record about a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
-    /// The weight of a note of the hits.
+    /// The weight of the hits, if they are recorded.
     pub hits: Option<u32>,
-    /// The weight of a note of the refusal.
+    /// The weight of the refusal, if it is recorded.
     pub refusal: Option<u32>,
     /// A line in the decision log.
     pub line: bool,
 }
 
 impl Wanted {
-    /// True if nothing is noted.
+    /// True if nothing is recorded.
     #[must_use]
     pub fn is_nothing(self) -> bool {
         self.hits.is_none() && self.refusal.is_none() && !self.line
@@ -176,7 +175,7 @@ impl Recent {
         by_id.into_iter().map(|(_, info)| info).collect()
     }
 
-    /// The notes to make about a request.
+    /// What to record about a request.
     #[must_use]
     pub fn wanted(&self, is_refused: bool, now: Time) -> Wanted {
         let Some(worker) = self.worker() else { return Wanted::default() };
@@ -187,7 +186,7 @@ impl Recent {
         }
     }
 
-    /// Notes the hits of a descriptor with these entries.
+    /// Records the hits of a descriptor with these entries.
     pub fn note_hits<'a>(
         &self,
         rule: &RuleInfo,
@@ -202,7 +201,7 @@ impl Recent {
         }
     }
 
-    /// Notes a decision: `fill` overwrites an old one.
+    /// Records a decision: `fill` overwrites an old one.
     pub fn note_decision(&self, wanted: Wanted, fill: impl Fn(&mut Decision)) {
         let Some(worker) = self.worker() else { return };
         if let Some(weight) = wanted.refusal {
@@ -255,7 +254,7 @@ impl Recent {
         rules.flat_map(|rule| top::merge(rule, tables(), now)).collect()
     }
 
-    /// Notes that were missed because a reader held the lock.
+    /// The number of records that were missed because a reader held the lock.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.workers.iter().map(|worker| worker.missed.load(Relaxed)).fold(0, u64::saturating_add)
@@ -301,7 +300,7 @@ impl Recent {
 pub struct Hits {
     /// Their number.
     pub count: u64,
-    /// The number of decisions that the note stands for.
+    /// The number of decisions that the record stands for.
     pub weight: u32,
     /// True if they were over limit.
     pub refused: bool,

@@ -1,19 +1,18 @@
-//! Sampling of decisions: all up to a number a second, and beyond it one in 64, with 64 times its weight.
-//!
-//! So a service with little traffic shows exact numbers, and one with much traffic has a 64th of the cost and sums that
-//! are correct on average. The sampled one of 64 is random: with every 64th, clients whose requests alternate could
-//! always show the same one.
+//! Sampling of decisions: all up to a number per second, and beyond it one in 64 with a weight of 64. So numbers are
+//! exact at low traffic. At high traffic the cost is a 64th, and sums are correct on average. The sampled one of 64 is
+//! random: if it were every 64th, it could always be the same one of clients whose requests alternate.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::clock::Time;
 
-/// Beyond the exact number, one in this many decisions is noted.
+/// Beyond the exact number, one in this many decisions is recorded.
 pub(super) const ONE_IN: u32 = 64;
 
-/// One thread writes, so loads and stores are enough. Threads that share a worker index may note a few more decisions.
+/// One thread writes, so loads and stores are enough. Threads that share a worker index may record a few more
+/// decisions.
 pub(super) struct Sampler {
-    /// The decisions in a second that are all noted.
+    /// Up to this many decisions in a second are all recorded.
     exact: u32,
     second: AtomicU64,
     left: AtomicU32,
@@ -25,7 +24,7 @@ impl Sampler {
         Self { exact, second: AtomicU64::new(0), left: AtomicU32::new(0), skip: AtomicU32::new(0) }
     }
 
-    /// The weight of this decision, if it is noted.
+    /// The weight of this decision, if it is recorded.
     pub(super) fn admit(&self, now: Time) -> Option<u32> {
         let second = now.seconds();
         if self.second.load(Relaxed) != second {

@@ -12,7 +12,7 @@ use super::keys::Key;
 /// The memory of all tables together.
 const MAX_BYTES: usize = 8 << 20;
 
-/// The most keys of a table.
+/// Maximum number of keys in a table.
 pub(super) const KEYS: usize = 64;
 
 /// The bytes of a key in a table, without its text. The vectors grow by doubling, so half as many again; 16 entries need
@@ -123,7 +123,7 @@ impl Sketch {
         })
     }
 
-    /// The most hits of a key that is not in the table.
+    /// Maximum number of hits of a key that is not in the table.
     pub(super) fn missing_at_most(&self) -> u64 {
         let least = self.counts.iter().copied().min().filter(|_| self.is_full);
         least.unwrap_or_default().saturating_add(self.lost)

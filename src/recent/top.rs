@@ -1,8 +1,8 @@
 //! The top keys of a rule: tables of each worker, merged when they are read.
 //!
-//! Keys with many refused hits may have few hits, so allowed and refused hits have separate tables. Time is divided into
-//! panes of two minutes, the same for all workers; the current pane and the previous one are kept, which cover the last
-//! two to four minutes. That is simpler than a decay of each count, and the counts are hits in a known time.
+//! A key with many refused hits may have few allowed ones, so the two have separate tables. Time is divided into panes
+//! of two minutes, the same for all workers; the current pane and the previous one are kept, which cover the last two
+//! to four minutes. That is simpler than decaying each count, and the counts refer to a known time.
 
 use std::{
     collections::HashMap as Keys,
@@ -55,7 +55,7 @@ struct Panes {
 struct Pane {
     /// Allowed and refused hits.
     sketches: [Sketch; 2],
-    /// Not every decision was noted.
+    /// Not every decision was recorded.
     is_sampled: bool,
 }
 

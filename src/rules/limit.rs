@@ -37,7 +37,7 @@ named! {
         /// Every hit is counted in the store before it is decided.
         #[default]
         Exact = "exact",
-        /// A replica takes hits of a hot key from the store ahead of time. Fixed windows in Redis only.
+        /// A replica reserves hits of a hot key in the store ahead of time. Fixed windows in Redis only.
         Leased = "leased",
     }
 }
@@ -265,7 +265,7 @@ impl Unit {
         }
     }
 
-    /// The unit of this name, in any case.
+    /// The unit of this name, ignoring case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))

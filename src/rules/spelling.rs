@@ -18,7 +18,7 @@ pub(crate) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c s
         .map(|(_, candidate)| candidate)
 }
 
-/// The choice of this name, in any case, or the message and the help for an unknown name of `what`.
+/// The choice of this name, ignoring case, or the message and the help for an unknown name of `what`.
 pub(super) fn choose<T: Copy>(
     what: &str,
     written: &str,
@@ -34,7 +34,7 @@ pub(super) fn choose<T: Copy>(
 /// The help for an unknown name: the nearest name, and all accepted ones.
 pub(super) fn help_for(written: &str, names: &[&str], abbreviated: Option<&str>) -> String {
     let accepted: Vec<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
-    let accepted = format!("accepted, in any case: {}", accepted.join(", "));
+    let accepted = format!("accepted (case-insensitive): {}", accepted.join(", "));
     match nearest(written.trim(), names.iter().copied()).or(abbreviated) {
         Some(meant) => format!("did you mean `{}`? {accepted}", meant.to_ascii_lowercase()),
         None => accepted,

@@ -79,12 +79,12 @@ impl<T> Wildcards<T> {
     }
 }
 
-/// Finds the patterns that can match a text. A pattern is filed under its rarest literal, and is tried only if that literal
-/// occurs in the text.
+/// Finds the patterns that can match a text. A pattern is indexed by its rarest literal, and is tried only if that
+/// literal occurs in the text.
 #[derive(Debug)]
 struct Index {
     literals: AhoCorasick,
-    /// For each literal the patterns filed under it, in order.
+    /// For each literal, the patterns indexed by it, in order.
     filed: Vec<Vec<usize>>,
     /// Patterns without a literal, in order.
     anywhere: Vec<usize>,

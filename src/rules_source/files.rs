@@ -24,8 +24,8 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 /// The limit of all files together.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// How often files are read that change during the read, before the result is used. The watcher detects the change too,
-/// so that the next reload reads the final state.
+/// The maximum number of reads while files keep changing; then the last result is used. The watcher detects the change
+/// too, so that the next reload reads the final state.
 const ATTEMPTS: u32 = 3;
 
 /// A directory of rules files.

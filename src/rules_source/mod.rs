@@ -86,8 +86,8 @@ pub struct ReloadState {
     pub warnings: usize,
 }
 
-/// The most diagnostics of a reload that are logged and kept. A broken generator makes the same mistake thousands of
-/// times, and a hundred lines are enough to see it.
+/// Maximum number of diagnostics of a reload that are logged and kept. A broken generator makes the same mistake
+/// thousands of times, and a hundred lines are enough to see it.
 const MAX_DIAGNOSTICS: usize = 100;
 
 /// Rules as they were read, before they are compiled.
@@ -106,8 +106,8 @@ struct Input<'a> {
 struct Reloading<T> {
     /// The hash and the diagnostics of the last input, valid or not.
     last_read: Option<(u64, Vec<Diagnostic>)>,
-    /// Sets that were replaced while requests still used them. They are kept so that no request, on a thread that
-    /// serves, has to free ten thousand rules.
+    /// Sets that were replaced while requests still used them. They are kept so that no worker thread has to free ten
+    /// thousand rules at the end of a request.
     retired: Vec<Arc<Published<T>>>,
 }
 
@@ -123,8 +123,8 @@ impl<T> Source<T> {
         }
     }
 
-    /// The current rules, for the duration of a request: one atomic load. A thread that holds more than eight of
-    /// these at a time pays for a shared counter.
+    /// The current rules, for the duration of a request: one atomic load. Beyond eight held guards, a thread also
+    /// updates a shared counter.
     #[must_use]
     pub fn load(&self) -> Guard<Option<Arc<Published<T>>>> {
         self.published.load()

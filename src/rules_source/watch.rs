@@ -116,7 +116,7 @@ fn watch<W: notify::Watcher>(listing: &Listing, wakeup: &Weak<SyncSender<()>>) -
         }
     };
     let log =
-        |error: &notify::Error| tracing::debug!("no events of rules files, listing them instead: {error}");
+        |error: &notify::Error| tracing::debug!("cannot watch rules files for events, polling only: {error}");
     let mut watcher = W::new(handler, Config::default()).inspect_err(log).ok()?;
     // Where the system refuses another thread, the watcher has none: this call fails, and every other one panics. So does
     // its destructor, and a second panic would abort the process.

@@ -43,7 +43,7 @@ pub(super) fn add(
     }
     if let Some(wait) = &trace.wait {
         let checks = i64::try_from(wait.checks).unwrap_or(i64::MAX);
-        span.part(
+        span.add_child(
             "wait for counters",
             wait.times,
             vec![("tollgate.checks", checks.into())],

@@ -42,7 +42,7 @@ pub(super) trait Value: Sized {
     fn parse(text: &str) -> Result<Self, InvalidValue>;
 }
 
-/// Accepts the names of an enum made by `named!`, in any case.
+/// Accepts the names of an enum made by `named!`, ignoring case.
 macro_rules! by_name {
     ($($type:ty),*) => { $(
         impl Value for $type {
@@ -90,7 +90,7 @@ pub(super) fn optional<T>(
     (!text.is_empty()).then(|| parse(text)).transpose()
 }
 
-/// The choice of this name, in any case.
+/// The choice of this name, ignoring case.
 pub(super) fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, InvalidValue> {
     match choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)) {
         Some(&(_, choice)) => Ok(choice),
@@ -183,7 +183,7 @@ pub(super) fn whole<T: TryFrom<u64>, const LEAST: u64, const MOST: u64>(
     T::try_from(number).map_err(|_| InvalidValue::new("a number that fits this machine's integers"))
 }
 
-/// A number of things or bytes in memory, up to the largest of Go's `int`.
+/// A count, or a size in bytes, up to the maximum of Go's `int`.
 pub(super) fn at_least<const LEAST: u64>(text: &str) -> Result<usize, InvalidValue> {
     whole::<usize, LEAST, { i64::MAX.unsigned_abs() }>(text)
 }
@@ -306,7 +306,7 @@ pub(super) fn percent_decoded(text: &str) -> Option<String> {
     Some(decoded.into_owned())
 }
 
-/// A level by its name in logrus, in any case; `None` disables the log.
+/// A level by its name in logrus, ignoring case; `None` disables the log.
 pub(super) fn level(text: &str) -> Result<Option<Level>, InvalidValue> {
     let choices = [
         // Nothing is logged at these levels: a fatal error is printed before the exit.
@@ -347,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn booleans_are_those_of_go() {
+    fn booleans_are_parsed_as_in_go() {
         for text in ["1", "t", "T", "TRUE", "true", "True"] {
             assert_eq!(boolean(text), Ok(true), "{text}");
         }
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_take_the_bases_of_go() {
+    fn integers_have_the_bases_of_go() {
         for (text, number) in [
             ("0", 0),
             ("00", 0),
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_end_at_65535() {
+    fn the_highest_port_is_65535() {
         assert_eq!(port("65535"), Ok(65535));
         assert_eq!(port("0"), Ok(0));
         for text in ["65536", "-1", "http", ":80", "80/tcp", ""] {
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_finite() {
+    fn ratios_must_be_finite() {
         for (text, number) in
             [("0.8", 0.8), ("1", 1.0), (".5", 0.5), ("1.5", 1.5), ("-1", -1.0), ("8e-1", 0.8)]
         {

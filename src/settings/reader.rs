@@ -1,7 +1,6 @@
-//! Reads settings from the environment, and collects all problems and warnings.
-//!
-//! An invalid value is noted and replaced by the default, so that the others are checked too. The replacement is never
-//! used, because one [`Problem`] fails the whole reading.
+//! Reads settings from the environment, and collects all problems and warnings. An invalid value is recorded and
+//! replaced by the default, so that the others are checked too. The replacement is never used, because one [`Problem`]
+//! makes the result an error.
 
 use std::{fmt, path::Path, time::Duration};
 
@@ -129,7 +128,7 @@ impl<'a> Reader<'a> {
         self.problems.iter().any(|problem| problem.variable == name)
     }
 
-    /// Notes a problem with the value, once.
+    /// Records a problem with the value, once.
     pub(super) fn reject(&mut self, var: &'static Var, invalid: InvalidValue) {
         let seen = self.raw(var).filter(|value| !value.is_empty());
         let var = self.effective(var);
@@ -139,12 +138,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Notes a problem that other settings cause.
+    /// Records a problem that other settings cause.
     pub(super) fn conflict(&mut self, var: &'static Var, expected: &str, hint: impl Into<String>) {
         self.reject(var, InvalidValue::new(expected).with_hint(hint));
     }
 
-    /// Notes a warning, once.
+    /// Records a warning, once.
     pub(super) fn warn(&mut self, var: &'static Var, message: impl Into<String>) {
         let warning = Warning { variable: self.effective(var).name.to_owned(), message: message.into() };
         if !self.warnings.contains(&warning) {

@@ -162,7 +162,7 @@ fn pool(
     let timeout = reader.timeout(&vars::REDIS_TIMEOUT, GO_TIMEOUT);
     if set.pipeline_window >= timeout && !reader.is_rejected(&vars::REDIS_TIMEOUT) {
         let expected = format!("less than {} ({timeout:?})", reader.effective(&vars::REDIS_TIMEOUT).name);
-        let hint = "checks that are gathered for so long would time out";
+        let hint = "checks gathered for that long would time out";
         reader.conflict(&vars::REDIS_PIPELINE_WINDOW, &expected, hint);
     }
     let Parsed { at: servers, login, database, tls: is_tls_url } = servers(reader, set, go_default)?;

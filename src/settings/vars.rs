@@ -26,7 +26,7 @@ use crate::{
     rules::{CountingMode, OnStoreFailure},
 };
 
-/// The maximum of the length before a gRPC message, and of HTTP/2 fields.
+/// The maximum of a gRPC message's length prefix, and of HTTP/2 settings.
 const BITS_32: u64 = u32::MAX as u64;
 
 /// In seconds. Expiries below it cannot overflow.
@@ -139,15 +139,15 @@ table! {
     /// How decisions are logged and shown.
     pub Decisions in "Decisions" {
         KEY_VALUES key_values: KeyValues = "plain", "How values of descriptors appear in the admin API, on \
-            its page, in the log of decisions and in `METRICS_TOP_KEYS`: `plain`, `hashed`, the first 16 \
-            digits of their SHA-256, or `hidden`.";
+            its page, in the decision log and in `METRICS_TOP_KEYS`: `plain`; `hashed`, the first 16 digits of \
+            their SHA-256; or `hidden`.";
         DECISION_LOG logged: Option<Logged> = "off", "Logs decisions as JSON lines: \
             `refused`, or `sampled:` and a share, such as `sampled:0.01`; `off` logs none. At most 2,500 a \
             second per worker; more are counted as dropped.";
-        DECISION_LOG_FILE file: Option<PathBuf> = "", "Path of the file they are appended to; standard output \
-            if unset. It may be moved at any time.";
+        DECISION_LOG_FILE file: Option<PathBuf> = "", "Path of a file that decisions are appended to; \
+            standard output if unset. It may be rotated by renaming it.";
         METRICS_TOP_KEYS metrics_top_keys: usize = "0" as parse::whole::<_, 0, 1000>, "Number of most refused \
-            keys, over all rules, that have a series `tollgate_top_refused_hits`; `0` is none.";
+            keys, over all rules, to export as `tollgate_top_refused_hits`; `0` exports none.";
     }
     /// Where rules come from and how they are read.
     pub Rules in "Rules" {
@@ -217,7 +217,7 @@ table! {
         MEMORY_MAX_KEYS max_keys: usize = "10000000" as at_least::<1>, "Maximum number of counters in \
             memory.";
         COUNTING counting: CountingMode = "exact", "Counting mode of limits without `counting`, in Redis: `exact` \
-            counts every hit before it is decided, `leased` takes hits of hot keys ahead of time.";
+            counts every hit before it is decided, `leased` reserves hits of hot keys ahead of time.";
         LEASE_MAX_KEYS max_leases: usize = "100000" as at_least::<1>, "Maximum number of keys with a lease. \
             Beyond it the coldest key returns its hits.";
         LOCAL_CACHE_SIZE_IN_BYTES local_cache_bytes: usize = "0" as at_least::<0>, "Size of the cache of \
@@ -250,7 +250,7 @@ table! {
             `host:port,…`.", login;
         REDIS_SOCKET_TYPE socket_type: Option<Socket> = "", "`tcp` or `unix`; if unset, derived from \
             `REDIS_URL`. Sentinels and clusters always use TCP.";
-        REDIS_TYPE kind: RedisType = "SINGLE", "`SINGLE`, `SENTINEL` or `CLUSTER`, in any case.";
+        REDIS_TYPE kind: RedisType = "SINGLE", "`SINGLE`, `SENTINEL` or `CLUSTER`; case-insensitive.";
         REDIS_AUTH auth: String = "", "`password` or `user:password`; takes precedence over `REDIS_URL`.",
             secret;
         REDIS_SENTINEL_AUTH sentinel_auth: String = "", "The same for the sentinels.", secret;
@@ -388,7 +388,7 @@ table! {
         DD_ENV env: String = "", "Tag `env`.";
         DD_SERVICE service: String = "", "Tag `service`.";
         DD_VERSION version: String = "", "Tag `version`.";
-        EXTRA_TAGS tags: Tags = "" as values::tags, "Tags of everything that is sent, also to statsd: \
+        EXTRA_TAGS tags: Tags = "" as values::tags, "Tags of all metrics that are sent, to statsd too: \
             `key:value,key:value`.";
         STATS_FLUSH_INTERVAL flush_interval: Duration = "10s" as parse::positive, "Interval at which \
             metrics are sent.";
@@ -435,7 +435,7 @@ table! {
         OTEL_BSP_MAX_EXPORT_BATCH_SIZE max_batch: usize = "512" as parse::whole::<_, 1, MILLION>, "Spans \
             per export.";
         OTEL_BSP_SCHEDULE_DELAY delay: Duration = "5000" as parse::milliseconds::<0, HOUR>,
-            "Milliseconds that a span waits for others.";
+            "Maximum delay before a span is exported, in milliseconds.";
     }
     /// The log.
     pub Log in "Logs" {

@@ -34,7 +34,7 @@ pub enum Counting {
     Always,
     /// Only the checks that would go over their limits; the others read.
     StopWhenOver,
-    /// None: another check of the request is known to be over.
+    /// None: another check of the request is known to be over its limit.
     ReadOnly,
 }
 
@@ -236,7 +236,7 @@ impl<'r> Batch<'r> {
             if let (Outcome::Counted(count), true, Some(true)) =
                 (check.outcome, was_refunded, over.get(index))
             {
-                // Even if other requests have made room since.
+                // Even if other requests have refunded hits since.
                 check.outcome = Outcome::NotCounted(count);
             }
         }

@@ -62,7 +62,7 @@ fn subscriber(log: &Log, write: impl Fn(&str) + Send + Sync + 'static) -> impl S
     Registry::default().with(targets(log.level.into())).with(Lines { format: log.format, write })
 }
 
-/// The levels by target: warnings and errors alone from libraries.
+/// The levels by target: libraries log only warnings and errors.
 fn targets(level: LevelFilter) -> Targets {
     let libraries = ["h2", "hyper", "hyper_util", "mio", "notify", "tonic", "tower"];
     let of_libraries = level.min(LevelFilter::WARN);

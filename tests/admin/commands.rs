@@ -194,12 +194,12 @@ fn an_unreachable_service_is_an_error_with_advice() {
 #[test]
 fn control_characters_of_callers_are_escaped_on_terminals() {
     let admin = Admin::start();
-    let evil = "evil\u{1b}[2J\u{9b}31m\r\nshop.user  user=nobody\u{202e}\u{7}";
+    let evil = "evil\u{1b}[2J\u{9b}31m\r\nshop.user  user=mallory\u{202e}\u{7}";
     assert_eq!(admin.ask(evil, 5), 3);
     let address = format!("127.0.0.1:{}", admin.port);
     // As on a terminal: escape codes are not removed.
     let run = |args: &[&str]| tollgate(&[args, &["--admin", &address]].concat(), &[("CLICOLOR_FORCE", "1")]);
-    let shown = r"user=evil\u{1b}[2J\u{9b}31m\r\nshop.user  user=nobody\u{202e}\u{7}";
+    let shown = r"user=evil\u{1b}[2J\u{9b}31m\r\nshop.user  user=mallory\u{202e}\u{7}";
     let set =
         ["override", "set", "shop", shown, "--block", "--reason", "its\u{1b}]0;title\u{7}\n2026 INFO fine"];
     assert_exit(&run(&set), 0, &["rule shop.user"]);
@@ -222,7 +222,7 @@ fn control_characters_of_callers_are_escaped_on_terminals() {
                 "\r",
                 "\u{202e}",
                 "\n2026",
-                "\nshop.user  user=nobody"
+                "\nshop.user  user=mallory"
             ]
             .iter()
             .any(|sequence| text.contains(sequence)),

@@ -70,7 +70,7 @@ fn lines_that_cannot_be_written_are_counted_and_requests_are_still_decided() {
         let dropped = admin.server.metrics()["tollgate_decision_log_dropped_total"];
         holds(dropped >= 3.0, || dropped.to_string())
     });
-    admin.server.wait_for_log(&["the decision log could not be written", "/nowhere/decisions.json"]);
+    admin.server.wait_for_log(&["cannot write the decision log", "/nowhere/decisions.json"]);
 }
 
 #[test]

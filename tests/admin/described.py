@@ -1,4 +1,4 @@
-"""Checks a description of an API, and replies on standard input against it.
+"""Checks an OpenAPI document, and compares the replies on standard input with it.
 
 Each reply has `method`, `path`, `status` and `body`. The description is OpenAPI 3.1, whose schemas are JSON Schema of
 2020-12, so that jsonschema validates replies without a translation.
@@ -20,7 +20,7 @@ problems = []
 
 
 def resolved(value):
-    """What a reference stands for."""
+    """The target of a reference."""
     while isinstance(value, dict) and set(value) == {"$ref"}:
         found = document
         for part in value["$ref"].removeprefix("#/").split("/"):
@@ -33,7 +33,7 @@ def resolved(value):
 
 
 def everything(value, place=""):
-    """Every reference and every schema of the document is sound."""
+    """Checks every reference and every schema of the document."""
     if isinstance(value, dict):
         if "$ref" in value:
             resolved({"$ref": value["$ref"]})
@@ -49,7 +49,7 @@ def everything(value, place=""):
 
 
 def used():
-    """The names below `components` that something refers to."""
+    """Checks that every component is used."""
     text = json.dumps(document)
     for kind in ("schemas", "responses"):
         for name in document["components"][kind]:
@@ -58,7 +58,7 @@ def used():
 
 
 def operation(reply):
-    """The operation that a reply is of."""
+    """The operation that a reply belongs to."""
     path = urlsplit(reply["path"]).path
     for template, operations in document["paths"].items():
         parts, given = template.split("/"), path.split("/")

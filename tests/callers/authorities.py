@@ -2,8 +2,8 @@
 
     authorities.py ADDRESS FRAMED_REQUEST_IN_HEX
 
-ADDRESS is host:port or the path of a unix socket. Standard input holds the authorities as a JSON list; `null` sends
-none. The request ends in a frame of its own. Standard output is a JSON list: a status or what came instead.
+ADDRESS is host:port or the path of a unix socket. Standard input is a JSON list of authorities; `null` sends none. The
+request ends with a separate frame. Standard output is a JSON list of statuses, or of what was received instead.
 """
 
 import json
@@ -27,10 +27,10 @@ def connect(address):
 
 
 def call(address, authority, request):
-    """The grpc-status of one call on a connection of its own."""
+    """The grpc-status of one call on a new connection."""
     with connect(address) as wire:
         wire.settimeout(20)
-        # The package would refuse to send most of these.
+        # With validation, the package would not send most of these.
         config = h2.config.H2Configuration(
             header_encoding="utf-8", validate_outbound_headers=False, normalize_outbound_headers=False
         )

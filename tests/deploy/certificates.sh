@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Certificates as Envoy Gateway's own job makes them: RSA, an authority, and what it signs, without an extension for
-# its use.
+# Creates certificates like those of Envoy Gateway's own job: a CA and the certificates that it signs, with RSA keys and
+# without extended key usage.
 #
 #   certificates.sh DIRECTORY      ca.crt; plane for the control plane, tls for the service, envoy for Envoy
 set -euo pipefail
 cd "$1"
 
-# key NAME: in the form that it writes.
+# key NAME: in the format of that job.
 key() { openssl genrsa -traditional -out "$1.key" 2048 2>/dev/null; }
 
-# certificate NAME ARGUMENT…: with no extensions but those of the arguments.
+# certificate NAME ARGUMENT…: with only the extensions of the arguments.
 certificate() {
     local name=$1
     shift

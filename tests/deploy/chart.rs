@@ -164,7 +164,7 @@ fn the_values_table_is_that_of_the_values_file() {
     if env::var_os("TOLLGATE_WRITE_DOCS").is_some() {
         return fs::write(root().join(page), wanted).unwrap();
     }
-    assert!(text == wanted, "{page}: TOLLGATE_WRITE_DOCS=1 cargo test --test all deploy:: writes it anew");
+    assert!(text == wanted, "{page}: TOLLGATE_WRITE_DOCS=1 cargo test --test all deploy:: rewrites it");
 }
 
 /// Path, default and description of each value: an object with a description is one value.

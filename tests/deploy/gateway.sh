@@ -1,13 +1,12 @@
 # shellcheck shell=bash
-# Envoy Gateway around its rate limit service, for pod.sh, in which this is read: a control plane that comes after
-# the service did, an Envoy that asks, and then new certificates for all three.
+# Sourced by pod.sh. The environment of Envoy Gateway's rate limit service: a control plane that starts after the
+# service, an Envoy that sends requests, and then new certificates for all three.
 #
-#   . gateway.sh DIRECTORY PYTHON CONTROL_PLANE ENVOY
-#
-# The directory has `envoy.json`, and in `first` and `second` certificates and what the control plane publishes.
+#   . gateway.sh DIRECTORY PYTHON CONTROL_PLANE ENVOY The directory has `envoy.json`; `first` and `second` have
+#   certificates and the resources to publish.
 dir=$1 python=$2 program=$3 envoy=$4
 
-# begin_control_plane VERSION: it runs for as long as there might be something to read.
+# begin_control_plane VERSION: it runs until its standard input ends.
 begin_control_plane() {
     (
         cd "$dir/$1"
@@ -16,7 +15,7 @@ begin_control_plane() {
     control_plane=$!
 }
 
-# begin_envoy VERSION: it finds its certificates where it runs.
+# begin_envoy VERSION: its certificates are in its working directory.
 begin_envoy() {
     (
         cd "$dir/$1"
@@ -31,7 +30,7 @@ end() {
     wait "$1" || true
 }
 
-# is_refused CLIENT: through Envoy, which lets pass what it has no answer to in time, as happens on a busy machine.
+# is_refused CLIENT: sends a request through Envoy, which allows it if a busy machine answers too late.
 is_refused() { [ "$(curl --silent --output /dev/null --write-out '%{http_code}' --header "x-client-id: $1" localhost:10000)" = 429 ]; }
 
 serves_rules() { curl --silent localhost:6070/rlconfig | grep "requests_per_unit=$1,"; }
@@ -54,12 +53,12 @@ end "$control_plane"
 begin_control_plane second
 until_it serves_rules 2
 until_it shows_certificate second
-# On the connection that it has.
+# On the open connection.
 until_it is_refused bob
 end "$asking"
 begin_envoy second
 until_it is_refused carol
-# Both control planes were shown a certificate, and learned who asks.
+# Both control planes received the client certificate and the node id.
 for version in first second; do
     grep --quiet '"stream": "sotw".*x509_subject_alternative_name' "$dir/$version/seen"
     grep --quiet '"id": "envoy-ratelimit"' "$dir/$version/seen"

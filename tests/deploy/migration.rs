@@ -15,7 +15,7 @@ const PAGE: &str = "docs/migration.md";
 
 #[test]
 fn the_commands_of_the_page_have_the_documented_results() {
-    // Counters restart at the full hour, so the commands are run again then.
+    // Counters restart at the full hour; if one passes, the commands are run again.
     let said = loop {
         let begun = hour();
         let said = run_all();

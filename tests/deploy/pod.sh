@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# A pod on this machine: a network of its own with Redis on its usual port, and a container in it whose root is
-# read-only and whose user is not root. Does with it what its input says, ends it as the kubelet does, and prints what
-# it saw.
+# Runs a pod on this machine: a network namespace with Redis on its usual port, and a container with a read-only root
+# and an unprivileged user. Runs the given actions, stops the container as the kubelet does, and prints the results.
 #
-#   pod.sh ROOT USER:GROUP 'PORT/PATH…' 'ASKS…' 'COMMAND…' NAME=VALUE…
+#   pod.sh ROOT USER:GROUP 'PORT/PATH…' 'ACTIONS…' 'COMMAND…' NAME=VALUE…
 #
-# ASKS is bash; `$root` is what the container has as its root, to be written to as the kubelet writes to volumes.
+# ACTIONS is bash. `$root` is the container's root, where actions write to volumes as the kubelet does.
 set -euo pipefail
 
 if [ -z "${IN_POD:-}" ]; then
-    # Everything in it ends with its first process.
+    # All processes of the namespace end with its first one.
     as=(); [ "$(id -u)" = 0 ] || as=(sudo -n --preserve-env=PATH)
     exec "${as[@]}" env IN_POD=yes unshare --net --mount --pid --mount-proc --fork --kill-child "$0" "$@"
 fi
@@ -30,7 +29,7 @@ mount -t proc proc "$root.mounted/proc"
 env -i "$@" "$chroot" --userspec="$user" "$root.mounted" $command &
 service=$!
 
-# A probe that does not answer within a second has failed; the kubelet tries again.
+# A probe fails without an answer within a second; the kubelet retries.
 for probe in $probes; do
     for attempt in {1..100}; do
         curl --silent --fail --max-time 1 --output /dev/null "http://localhost:$probe" && continue 2
@@ -41,8 +40,8 @@ for probe in $probes; do
 done
 grep -qE "^Uid:[[:space:]]+${user%:*}[[:space:]]" "/proc/$service/status"
 
-# ask_until_refused DOMAIN DESCRIPTOR: limits are small. An answer that comes late on a busy machine is an error,
-# and is requested again.
+# ask_until_refused DOMAIN DESCRIPTOR: sends requests until one is rejected. A late answer on a busy machine is an
+# error, and is retried.
 ask_until_refused() {
     local code
     for attempt in {1..50}; do
@@ -55,7 +54,7 @@ ask_until_refused() {
     exit 1
 }
 
-# until_it COMMAND…: tries again until it succeeds.
+# until_it COMMAND…: retries until it succeeds.
 until_it() {
     for attempt in {1..200}; do
         "$@" >/dev/null 2>&1 && return

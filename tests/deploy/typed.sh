@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Types a script in a network of its own, in which Redis and a service on the usual ports run already.
+# Runs a script in a network namespace where Redis and a service already run on the usual ports.
 #
 #   typed.sh PROGRAM DIRECTORY      the directory has `rules/` and the script `typed`
 set -euo pipefail
@@ -18,9 +18,9 @@ export PATH=$PWD/bin:$PATH
 
 redis-server --bind 127.0.0.1 --save '' --dir / >/dev/null &
 until redis-cli ping >/dev/null 2>&1; do sleep 0.05; done
-# On a busy machine 10 ms may be too short.
+# 10 ms may be too short on a busy machine.
 export REDIS_TIMEOUT=2s
-# In the part of the Go service.
+# This service takes the role of the Go service.
 REDIS_URL=localhost:6379 RUNTIME_ROOT=$PWD RUNTIME_APPDIRECTORY=rules ratelimit &
 until curl --silent --fail --output /dev/null localhost:6070/; do sleep 0.05; done
 

@@ -65,7 +65,7 @@ fn each_alert_fires_with_its_cause_and_every_query_of_the_dashboard_has_data() {
     let at_once: String = read(RULES).lines().map(at_once).collect();
     let jobs = [
         ("tollgate", vec![shared.ports.metrics, alone.ports.metrics]),
-        // They have other rules, which is not a difference between replicas.
+        // This job has other rules, which must not count as a difference between replicas.
         ("secured", vec![secured.server.ports.metrics]),
         ("dependent", vec![dependent.server.ports.metrics]),
     ];

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
 use super::root;
 
-/// A phrase that may not come back, and its replacement. Phrases match whole words, in any case.
+/// A phrase that may not come back, and its replacement. Phrases match whole words, ignoring case.
 const PHRASES: &[(&str, &str)] = &[
     ("told", "received, reported, configured"),
     ("telling", "reporting"),
@@ -59,6 +59,9 @@ const PHRASES: &[(&str, &str)] = &[
     ("hears", "receives"),
     ("heard", "received"),
     ("passes by all of it", "costs one branch"),
+    ("in any case", "case-insensitive"),
+    ("contradicting", "conflicting"),
+    ("warns of", "warns about"),
     ("is warned of", "logs a warning"),
     ("are warned of", "log a warning"),
     ("has its rules from", "receives its rules from"),
@@ -103,13 +106,34 @@ const PHRASES: &[(&str, &str)] = &[
     ("looked at", "checked"),
     ("it says", "it reports"),
     ("begins anew", "restarts"),
+    ("anew", "again"),
+    ("asleep", "stopped, idle"),
+    ("as fast as it goes", "closed loop"),
+    ("as they come", "in this order, as they are received"),
+    ("below the wire", "without gRPC"),
+    ("for so long", "for this time"),
+    ("give back", "return, refund"),
+    ("given back", "returned, refunded"),
+    ("held against", "compared with"),
+    ("in turns", "alternately"),
+    ("lets pass", "allows"),
+    ("log of decisions", "decision log"),
+    ("made out to", "issued to, for"),
+    ("needed and missing", "missing"),
+    ("nobody", "no client, no caller"),
+    ("say no", "reject"),
+    ("says no", "rejects"),
+    ("stands between", "is between"),
+    ("to come", "pending"),
+    ("what it says", "the content"),
+    ("who asks", "the caller"),
 ];
 
 /// This list.
 const OWN: &str = "tests/docs/words.rs";
 
-/// Where text is, besides code.
-const PAGES: [&str; 12] = [
+/// Pages, manifests and scripts: files, or directories of them.
+const PAGES: [&str; 20] = [
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
@@ -122,6 +146,14 @@ const PAGES: [&str; 12] = [
     "config",
     ".github",
     "tests/golden/README.md",
+    "tests/run",
+    "tests/soak/run",
+    "tests/lease/run",
+    "fuzz/run",
+    "fuzz/Cargo.toml",
+    ".ci",
+    "build.rs",
+    "rust-toolchain.toml",
 ];
 
 #[test]
@@ -130,7 +162,7 @@ fn docs_and_code_use_the_words_of_the_field() {
     for page in PAGES {
         for path in files(page, &["md", "yaml", "yml", "toml", "json", "tpl", "txt", "svg", ""]) {
             let text = fs::read_to_string(root().join(&path)).unwrap();
-            // A changelog also quotes what was replaced.
+            // A changelog also quotes replaced terms.
             let is_quoted = path == "CHANGELOG.md";
             let lines = text
                 .lines()
@@ -139,8 +171,9 @@ fn docs_and_code_use_the_words_of_the_field() {
             check(&path, lines, &mut found);
         }
     }
-    let code =
-        ["src", "tests", "benches", "examples"].map(|place| files(place, &["rs", "py", "sh"])).concat();
+    let code = ["src", "tests", "benches", "examples"]
+        .map(|place| files(place, &["rs", "py", "sh", "lua", "js", "html", "css"]))
+        .concat();
     for path in code.iter().filter(|path| *path != OWN) {
         let text = fs::read_to_string(root().join(path)).unwrap();
         // Words of names count too.
@@ -188,12 +221,12 @@ fn contains(line: &str, phrase: &str) -> bool {
     })
 }
 
-/// The line without what stands between backticks.
+/// The line without the text in backticks.
 fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect::<Vec<_>>().join("`")
 }
 
-/// A file, or those below a directory that end in one of these; an empty one stands for none.
+/// The file, or the files below a directory with one of these extensions; an empty one means none.
 fn files(place: &str, extensions: &[&str]) -> Vec<String> {
     let path = root().join(place);
     if path.is_file() {

@@ -1,5 +1,4 @@
-//! What a refused caller receives, and what the access log has of it: the headers, body and metadata of
-//! answers as they come out of Envoy.
+//! The headers, body and metadata that Envoy returns to a rejected caller, and writes to its access log.
 
 use serde_json::{Value, json};
 
@@ -55,13 +54,13 @@ fn a_rejected_caller_receives_retry_after_and_the_rules_body() {
 }
 
 #[test]
-fn a_rule_without_a_body_has_that_of_the_settings() {
+fn a_rule_without_a_body_uses_that_of_the_settings() {
     let (_server, envoy) = envoy(&[("OVER_LIMIT_BODY", "{rule}: {limit} per {unit}, {remaining} left")]);
     assert_eq!(envoy.get(&[("x-plan", "gold")]).status, 200);
     let refused = envoy.get(&[("x-plan", "gold")]);
     assert_eq!((refused.status, refused.header("content-type")), (429, Some("text/plain; charset=utf-8")));
     assert_eq!(refused.text(), "edge.plan: 2 per 3 days, 0 left");
-    assert_eq!(refused.header("retry-after"), None, "nobody asked for it");
+    assert_eq!(refused.header("retry-after"), None, "only if configured");
 }
 
 #[test]
@@ -96,7 +95,7 @@ fn every_response_has_the_policies_and_their_state() {
 }
 
 #[test]
-fn the_three_headers_and_the_policies_go_out_together() {
+fn the_three_headers_and_the_policies_can_be_combined() {
     let (_server, envoy) =
         envoy(&[("LIMIT_POLICY_HEADERS", "true"), ("LIMIT_RESPONSE_HEADERS_ENABLED", "true")]);
     let answer = envoy.get(&[("x-user", "ann")]);

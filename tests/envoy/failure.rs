@@ -1,5 +1,5 @@
-//! A service that is gone: Envoy lets requests pass or refuses them, as its filter says, and asks again
-//! when the service is back.
+//! An unreachable service: Envoy allows or rejects requests according to its filter, and calls the service again when
+//! it is back.
 
 use serde_json::json;
 

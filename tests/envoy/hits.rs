@@ -1,5 +1,5 @@
-//! Requests that count for more than one: `hits_addend` before the request is forwarded, and after its
-//! answer, when its price is known.
+//! Requests with several hits: `hits_addend` before the request is forwarded, and after the response, when its cost is
+//! known.
 
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ fn counted(server: &Server) -> f64 {
     server.metric(name)
 }
 
-/// A user's descriptor that counts as `hits_addend` says.
+/// A user's descriptor with this `hits_addend`.
 fn per_user(hits_addend: &Value) -> Value {
     let mut limit = by_header("user", "x-user");
     limit["hits_addend"] = hits_addend.clone();
@@ -53,9 +53,9 @@ fn a_number_in_a_header_is_counted() {
 }
 
 #[test]
-fn tokens_of_the_answer_are_charged_when_the_stream_is_done() {
+fn tokens_of_the_response_are_charged_when_the_stream_is_done() {
     let server = Server::start(TEN_TOKENS);
-    // The request looks without counting; its answer says what it cost.
+    // The request reads without counting; its response has the cost.
     let look = per_user(&json!({"number": 0}));
     let mut charge = per_user(&json!({"format": "%DYNAMIC_METADATA(tokens:used)%"}));
     charge["apply_on_stream_done"] = json!(true);
@@ -77,9 +77,9 @@ fn tokens_of_the_answer_are_charged_when_the_stream_is_done() {
 }
 
 #[test]
-fn tokens_that_were_not_used_are_given_back_when_the_stream_is_done() {
+fn unused_tokens_are_refunded_when_the_stream_is_done() {
     let server = Server::start(TEN_TOKENS);
-    // Each request reserves four tokens; its answer gives three back.
+    // Each request reserves four tokens; its response refunds three.
     let reserve = per_user(&json!({"number": 4}));
     let mut refund = per_user(&json!({"number": 3, "is_negative_hits": true}));
     refund["apply_on_stream_done"] = json!(true);
@@ -88,7 +88,7 @@ fn tokens_that_were_not_used_are_given_back_when_the_stream_is_done() {
 
     for request in 1..=7 {
         assert_eq!(envoy.get(&[("x-user", "ann")]).status, 200, "request {request}");
-        eventually("the tokens are given back", || holds(asked() == 2 * request, || asked().to_string()));
+        eventually("the tokens are refunded", || holds(asked() == 2 * request, || asked().to_string()));
     }
     assert_eq!(envoy.get(&[("x-user", "ann")]).status, 429, "seven are used, and four more are too many");
 }

@@ -1,5 +1,4 @@
-//! Rules that do more than refuse: shadow mode, quotas with dynamic metadata, and limits that Envoy brings
-//! along itself.
+//! Shadow mode, quotas with dynamic metadata, and limits that Envoy sends.
 
 use serde_json::{Value, json};
 
@@ -10,7 +9,7 @@ use crate::support::{
 };
 
 #[test]
-fn shadow_mode_lets_everything_pass_and_counts_what_it_would_refuse() {
+fn shadow_mode_allows_everything_and_counts_what_it_would_reject() {
     let rules = "
 domain: edge
 descriptors:
@@ -29,7 +28,7 @@ descriptors:
 }
 
 #[test]
-fn quotas_reject_when_all_are_spent_and_metadata_shows_which_is_not() {
+fn quotas_reject_when_all_are_spent_and_metadata_shows_the_unspent_one() {
     let rules = "
 domain: edge
 descriptors:

@@ -75,7 +75,7 @@ fn forget(statuses: &mut Value, field: &str) {
     }
 }
 
-/// The headers but for the one that says when the window ends.
+/// The headers except the one with the time until the window ends.
 fn without_reset(headers: &Value) -> Value {
     let is_reset = |header: &Value| text(&header["key"]).to_ascii_lowercase().contains("reset");
     headers.as_array().into_iter().flatten().filter(|header| !is_reset(header)).cloned().collect()

@@ -168,7 +168,7 @@ fn a_reload_that_lowers_a_limit_applies_at_once_and_returns_the_leased_hits() {
         0,
         "{before} are more than 10, and {held} were leased"
     );
-    eventually("the lease is given back", || {
+    eventually("the lease is returned", || {
         let now = metric(&server, "tollgate_lease_held_hits");
         holds(now == 0.0, || format!("{now} are held"))
     });

@@ -78,7 +78,7 @@ fn an_idle_lease_is_returned_and_the_counter_is_that_of_exact_replicas() {
     assert_eq!(admitted(&replica.client(), &hits("many", 1), 700), 700);
     let key = counter("many");
     assert!(redis.counter(&key) >= 700, "the counter includes leased hits");
-    eventually("the lease is given back", || {
+    eventually("the lease is returned", || {
         let counter = redis.counter(&key);
         holds(counter == 700, || format!("the counter is {counter}"))
     });

@@ -13,5 +13,5 @@ fn exactly_the_limit_is_admitted() {
     let counter = |key: &str| -> i64 { memcached.iter().map(|server| server.counter(key)).sum() };
     servers.each_hit_is_one(&counter);
     servers.hits_are_many(&counter);
-    servers.hits_are_given_back(&counter);
+    servers.hits_are_refunded(&counter);
 }

@@ -41,7 +41,7 @@ fn logs(setup: Setup, texts: &[&str]) {
 
 #[test]
 fn counters_are_reached_over_tls() {
-    let certificates = Certificates::made_out_to("127.0.0.1");
+    let certificates = Certificates::for_host("127.0.0.1");
     let memcached = speaking(&certificates, false);
     let server = trusting(&memcached, &certificates).start_healthy();
     assert_eq!(code(&server.client(), "five", "v"), (Code::Ok, 4));
@@ -50,7 +50,7 @@ fn counters_are_reached_over_tls() {
 
 #[test]
 fn client_certificates_are_required_and_sent() {
-    let certificates = Certificates::made_out_to("127.0.0.1");
+    let certificates = Certificates::for_host("127.0.0.1");
     let memcached = speaking(&certificates, true);
     let setup = showing(trusting(&memcached, &certificates), &certificates).env("GRPC_WORKERS", "2");
     let server = setup.start_healthy();
@@ -66,10 +66,10 @@ fn client_certificates_are_required_and_sent() {
 
 #[test]
 fn a_ca_file_replaces_the_system_cas_unless_both_are_trusted() {
-    let certificates = Certificates::made_out_to("127.0.0.1");
+    let certificates = Certificates::for_host("127.0.0.1");
     let memcached = speaking(&certificates, false);
     let system = certificates.path("ca.pem").display().to_string();
-    let others = Certificates::made_out_to("127.0.0.1");
+    let others = Certificates::for_host("127.0.0.1");
     let setup = trusting(&memcached, &others).env("SSL_CERT_FILE", &system);
     logs(setup.clone(), &[&memcached.address(), "MEMCACHE_TLS_CACERT"]);
     for setup in [setup.clone().env("TLS_TRUST_SYSTEM_CAS", "true"), setup.unset("MEMCACHE_TLS_CACERT")] {
@@ -79,14 +79,14 @@ fn a_ca_file_replaces_the_system_cas_unless_both_are_trusted() {
 
 #[test]
 fn a_failed_handshake_is_logged_with_advice() {
-    let certificates = Certificates::made_out_to("elsewhere.test");
+    let certificates = Certificates::for_host("elsewhere.test");
     let memcached = speaking(&certificates, false);
     let address = memcached.address();
     let skip = "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION";
     logs(trusting(&memcached, &certificates), &[&address, skip]);
     let server = trusting(&memcached, &certificates).env(skip, "true").start_healthy();
     assert_eq!(code(&server.client(), "five", "v"), (Code::Ok, 4));
-    let others = Certificates::made_out_to("elsewhere.test");
+    let others = Certificates::for_host("elsewhere.test");
     logs(trusting(&memcached, &others).env(skip, "true"), &[&address, "MEMCACHE_TLS_CACERT"]);
 
     let plain = Memcached::single();

@@ -145,7 +145,7 @@ fn a_missed_change_is_detected_by_the_version() {
     eventually("the change is detected", || {
         holds(other.is_blocked("eve") && other.is_blocked("ann"), String::new)
     });
-    other.server.wait_for_log(&["ignoring an invalid one in redis", "invalid JSON"]);
+    other.server.wait_for_log(&["ignoring an invalid override in redis", "invalid JSON"]);
 }
 
 #[test]

@@ -132,7 +132,7 @@ fn a_database_out_of_range() {
 
 #[test]
 fn tls_to_a_plain_text_port_and_plain_text_to_tls() {
-    let certificates = Certificates::made_out_to("127.0.0.1");
+    let certificates = Certificates::for_host("127.0.0.1");
     let (port, args) = certificates.redis_args(false);
     let redis = Redis::with(&args.iter().map(String::as_str).collect::<Vec<_>>());
     let clear = redis.address();
@@ -143,8 +143,8 @@ fn tls_to_a_plain_text_port_and_plain_text_to_tls() {
 
 #[test]
 fn untrusted_certificates() {
-    let certificates = Certificates::made_out_to("127.0.0.1");
-    let others = Certificates::made_out_to("127.0.0.1");
+    let certificates = Certificates::for_host("127.0.0.1");
+    let others = Certificates::for_host("127.0.0.1");
     let (port, args) = certificates.redis_args(true);
     let _redis = Redis::with(&args.iter().map(String::as_str).collect::<Vec<_>>());
     let address = format!("127.0.0.1:{port}");
@@ -161,7 +161,7 @@ fn untrusted_certificates() {
 
 #[test]
 fn a_certificate_for_another_host() {
-    let certificates = Certificates::made_out_to("elsewhere.test");
+    let certificates = Certificates::for_host("elsewhere.test");
     let (port, args) = certificates.redis_args(false);
     let _redis = Redis::with(&args.iter().map(String::as_str).collect::<Vec<_>>());
     let address = format!("127.0.0.1:{port}");

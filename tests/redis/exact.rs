@@ -58,7 +58,7 @@ fn exactly_the_limit(setup: &Setup, counter: &dyn Fn(&str) -> i64) {
     let servers = Servers::start(setup);
     servers.each_hit_is_one(counter);
     servers.hits_are_many(counter);
-    servers.hits_are_given_back(counter);
+    servers.hits_are_refunded(counter);
     let servers = Servers::start(&setup.clone().env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"));
     servers.refused_requests_count_where_they_are_over(counter);
 }
@@ -125,7 +125,7 @@ impl Servers {
     }
 
     /// Hits and refunds in any order: none is lost, and no counter is negative.
-    pub(crate) fn hits_are_given_back(&self, counter: &dyn Fn(&str) -> i64) {
+    pub(crate) fn hits_are_refunded(&self, counter: &dyn Fn(&str) -> i64) {
         let (plenty, little) = ("plenty", "little");
         self.ask_all(&[single(10_000, plenty, 3000)]);
         let back = |value: &str, hits: u32| {

@@ -155,7 +155,7 @@ fn refunds_stop_at_zero() {
         request.descriptors[0].is_negative_hits = true;
         decision(&client.ask(request).unwrap())
     };
-    assert_eq!(back(3), (Code::Ok, 5), "there was nothing to give back");
+    assert_eq!(back(3), (Code::Ok, 5), "there was nothing to refund");
     assert_eq!(code(&client, "five", "v"), (Code::Ok, 4));
     assert_eq!(code(&client, "five", "v"), (Code::Ok, 3));
     assert_eq!(back(1), (Code::Ok, 4));

@@ -261,7 +261,7 @@ fn a_cluster_that_redirects_to_a_missing_server() {
     for key in ["many", "several", "bucket"] {
         // Two commands: one is redirected, one follows. The rest is for a busy machine.
         let most = Duration::from_millis(200 * 2 + 1500);
-        at_best_within(key, most, 10, || time_of(|| ask(&client, key).expect_err("nobody counts it")));
+        at_best_within(key, most, 10, || time_of(|| ask(&client, key).expect_err("the check fails")));
     }
     assert!(!server.process.log().contains("panicked"));
 }
@@ -281,7 +281,7 @@ fn an_unexpected_reply_closes_the_connection() {
             let refused = server.ask(one("many", "v")).is_err();
             holds(refused && server.process.log().contains("unexpected-reply"), || server.process.log())
         });
-        eventually("it connects anew", || {
+        eventually("it reconnects", || {
             holds(metric(&server, "tollgate_redis_reconnects_total") >= 1.0, || server.process.log())
         });
     }

@@ -63,7 +63,7 @@ fn a_password_of_the_default_user_or_of_another() {
 
 #[test]
 fn tls_by_the_urls_scheme_or_by_the_variable() {
-    let certificates = Certificates::made_out_to("localhost");
+    let certificates = Certificates::for_host("localhost");
     let (port, args) = certificates.redis_args(false);
     let redis = Redis::with(&args.iter().map(String::as_str).collect::<Vec<_>>());
     counts(&[tcp(&format!("rediss://localhost:{port}/1")), certificates.trusted()]);
@@ -73,7 +73,7 @@ fn tls_by_the_urls_scheme_or_by_the_variable() {
 
 #[test]
 fn tls_with_a_client_certificate_to_an_ip_address() {
-    let certificates = Certificates::made_out_to("127.0.0.1");
+    let certificates = Certificates::for_host("127.0.0.1");
     let (port, args) = certificates.redis_args(true);
     let redis = Redis::with(&args.iter().map(String::as_str).collect::<Vec<_>>());
     let url = tcp(&format!("127.0.0.1:{port}"));
@@ -83,8 +83,8 @@ fn tls_with_a_client_certificate_to_an_ip_address() {
 
 #[test]
 fn system_cas_are_trusted_without_a_ca_file_or_if_both_are_configured() {
-    let certificates = Certificates::made_out_to("127.0.0.1");
-    let others = Certificates::made_out_to("127.0.0.1");
+    let certificates = Certificates::for_host("127.0.0.1");
+    let others = Certificates::for_host("127.0.0.1");
     let (port, args) = certificates.redis_args(false);
     let redis = Redis::with(&args.iter().map(String::as_str).collect::<Vec<_>>());
     let url = || tcp(&format!("rediss://127.0.0.1:{port}"));
@@ -97,7 +97,7 @@ fn system_cas_are_trusted_without_a_ca_file_or_if_both_are_configured() {
 
 #[test]
 fn a_certificate_of_another_host_is_accepted_when_configured() {
-    let certificates = Certificates::made_out_to("elsewhere.test");
+    let certificates = Certificates::for_host("elsewhere.test");
     let (port, args) = certificates.redis_args(false);
     let redis = Redis::with(&args.iter().map(String::as_str).collect::<Vec<_>>());
     let skip = set("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true");

@@ -231,7 +231,7 @@ impl Slot {
                 }
                 Err(Exchange::Failed(cause)) if connection.has_answered.load(Ordering::Relaxed) => {
                     self.forget(&connection);
-                    return Err(format!("taken and not answered: {cause}"));
+                    return Err(format!("accepted and not answered: {cause}"));
                 }
                 Err(Exchange::NotTaken | Exchange::Failed(_)) => self.forget(&connection),
             }

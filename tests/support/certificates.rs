@@ -14,7 +14,7 @@ pub(crate) struct Certificates {
 
 impl Certificates {
     /// With a server certificate for this host name or IP address.
-    pub(crate) fn made_out_to(host: &str) -> Self {
+    pub(crate) fn for_host(host: &str) -> Self {
         let dir =
             tempfile::Builder::new().prefix("tollgate-tls-").tempdir().expect("cannot create a directory");
         let made = Self { dir };

@@ -1,11 +1,11 @@
 //! The servers and clients of the tests.
 //!
 //! [`server`] starts the real binary and [`envoy`] the real Envoy; [`client`], [`http`], [`load`] and [`steady`] send
-//! requests; [`upstream`] is the server behind Envoy; [`noise`] makes repeatable garbage. [`redis`] starts real Redis in
-//! each topology and [`memcached`] real memcached, with [`certificates`] for TLS; [`fake`] is a fake Redis, and [`proxy`]
-//! and [`slow`] delay or break its connections. [`clock`] moves the time of the started programs. [`grpc_tls`] has
-//! certificates and clients for the gRPC port; a [`browser`] opens pages; [`control_plane`] publishes rules, and a
-//! [`receiver`] collects spans. Assertions about the service are in the tests.
+//! requests; [`upstream`] is the server behind Envoy; [`noise`] generates repeatable random input. [`redis`] starts
+//! real Redis in each topology and [`memcached`] real memcached, with [`certificates`] for TLS; [`fake`] is a fake
+//! Redis, and [`proxy`] and [`slow`] delay or break its connections. [`clock`] moves the time of the started programs.
+//! [`grpc_tls`] has certificates and clients for the gRPC port; a [`browser`] opens pages; [`control_plane`] publishes
+//! rules, and a [`receiver`] collects spans. Assertions about the service are in the tests.
 
 use std::{
     thread,

@@ -1,4 +1,4 @@
-//! Repeatable garbage: a small generator with a seed, which a failure names.
+//! Repeatable random input: a small generator with a seed, which a failed test prints.
 
 /// A stream of pseudo-random numbers: `SplitMix64`.
 pub(crate) struct Noise(u64);

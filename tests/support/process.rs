@@ -7,10 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::{clock, within};
-
-/// The time between SIGTERM and SIGKILL.
-const STOP_DEADLINE: Duration = Duration::from_secs(10);
+use super::{PATIENCE, clock, within};
 
 /// A running program.
 pub(crate) struct Process {
@@ -57,13 +54,13 @@ impl Process {
         assert!(sent.success(), "cannot send SIG{name}");
     }
 
-    /// Stops it as an orchestrator would: SIGTERM, and SIGKILL after a deadline.
+    /// Stops it as an orchestrator would: SIGTERM, and SIGKILL after [`PATIENCE`].
     pub(crate) fn stop(&mut self) -> ExitStatus {
         if let Some(status) = self.exited() {
             return status;
         }
         self.signal("TERM");
-        self.wait(STOP_DEADLINE).unwrap_or_else(|| self.kill())
+        self.wait(PATIENCE).unwrap_or_else(|| self.kill())
     }
 
     /// Kills it.

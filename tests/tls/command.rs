@@ -110,14 +110,19 @@ fn reports_conflicting_options_before_connecting() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
     files.put_pair("other", &authority.server());
-    let nobody = "localhost:1";
+    let unreachable = "localhost:1";
     let absent = ["--ca", "@absent.pem", "--cert", "@tls.key", "--key", "@tls.crt"];
-    fails(&files, nobody, &absent, &["--ca=", "absent.pem", "No such file", "--cert=", "--key=", "expected"]);
+    fails(
+        &files,
+        unreachable,
+        &absent,
+        &["--ca=", "absent.pem", "No such file", "--cert=", "--key=", "expected"],
+    );
     let mixed = ["--cert", "@tls.crt", "--key", "@other.key"];
-    fails(&files, nobody, &mixed, &["--key=", "other.key", "the key of the certificate in --cert"]);
-    fails(&files, nobody, &["--cert", "@tls.crt"], &["--key <FILE>"]);
-    fails(&files, nobody, &["--key", "@tls.key"], &["--cert <FILE>"]);
-    fails(&files, nobody, &["--server-name", "a b"], &["\"a b\" is not a valid server name"]);
+    fails(&files, unreachable, &mixed, &["--key=", "other.key", "the key of the certificate in --cert"]);
+    fails(&files, unreachable, &["--cert", "@tls.crt"], &["--key <FILE>"]);
+    fails(&files, unreachable, &["--key", "@tls.key"], &["--cert <FILE>"]);
+    fails(&files, unreachable, &["--server-name", "a b"], &["\"a b\" is not a valid server name"]);
     fails(&files, "http://localhost:1", &["--tls"], &["http://", "write https://"]);
 }
 

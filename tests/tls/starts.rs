@@ -25,9 +25,9 @@ fn reports_all_invalid_files_at_once() {
     let ca = files.path("ca.crt").display().to_string();
     let log = refusal(files.setup().env("GRPC_CLIENT_TLS_CACERT", &ca));
     for (variable, name, why) in [
-        ("GRPC_SERVER_TLS_CERT", "tls.crt", "holds no certificate"),
+        ("GRPC_SERVER_TLS_CERT", "tls.crt", "contains no certificate"),
         ("GRPC_SERVER_TLS_KEY", "tls.key", "No such file"),
-        ("GRPC_CLIENT_TLS_CACERT", "ca.crt", "holds no CA certificate"),
+        ("GRPC_CLIENT_TLS_CACERT", "ca.crt", "contains no CA certificate"),
     ] {
         let line = format!("{variable}={}", files.path(name).display());
         let logged = log.lines().find(|one| one.contains(&line));

@@ -111,7 +111,7 @@ fn counts_the_rejected_spans_of_a_batch() {
 
 #[test]
 fn sends_spans_over_tls_with_a_client_certificate() {
-    let certificates = Certificates::made_out_to("127.0.0.1");
+    let certificates = Certificates::for_host("127.0.0.1");
     let path = |name: &str| certificates.path(name).display().to_string();
     for protocol in ["http", "grpc"] {
         let receiver = Receiver::start(protocol == "grpc", Some(acceptor(&certificates, protocol)));

@@ -62,7 +62,7 @@ fn an_invalid_update_is_rejected_reported_and_repaired() {
     assert_eq!(refused["error_detail"]["code"], 3);
     let detail = refused["error_detail"]["message"].as_str().unwrap().to_owned();
     for expected in [
-        "resource eg/default: error: unknown unit `9` (at descriptors[2].rate_limit.unit); accepted, in any case: \
+        "resource eg/default: error: unknown unit `9` (at descriptors[2].rate_limit.unit); accepted (case-insensitive): \
          second",
         "resource z: error: the resource has no domain",
     ] {

@@ -113,7 +113,7 @@ mod tests {
     use crate::cli::terminal::plain;
 
     #[test]
-    fn the_counters_are_a_table() {
+    fn counters_are_printed_as_a_table() {
         let counter = Counter {
             domain: "shop".to_owned(),
             descriptor: "user=ann".to_owned(),

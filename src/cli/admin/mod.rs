@@ -150,7 +150,7 @@ impl Client {
         let reply = self.runtime.block_on(async { tokio::time::timeout(self.timeout, reply).await });
         let (status, body) = reply.unwrap_or_else(|_| {
             let what = format!("{}: no reply within {:?}", self.server, self.timeout);
-            Err(Failure::new(what, "--timeout waits longer"))
+            Err(Failure::new(what, "--timeout sets the time to wait"))
         })?;
         if status.is_success() { Ok(body) } else { Err(self.rejected(status, &body)) }
     }

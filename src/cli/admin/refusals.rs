@@ -104,7 +104,7 @@ fn text(refusal: &Value) -> String {
     }
     add(match refusal["retry_after_seconds"].as_u64() {
         Some(seconds) => format!(", retry after {seconds}s"),
-        None => ", never fits".to_owned(),
+        None => ", never allowed".to_owned(),
     });
     match word(&refusal["decided_by"]) {
         "counter" => {}
@@ -150,6 +150,6 @@ mod tests {
             "limit": { "requests_per_unit": 5, "unit": "HOUR", "unit_multiplier": 1, "number": 1, "of": 1 },
             "retry_after_seconds": null, "decided_by": "counter",
         });
-        assert_eq!(plain(&text(&bare)), "t d \n  limit 5 per hour, never fits, limit of the request\n");
+        assert_eq!(plain(&text(&bare)), "t d \n  limit 5 per hour, never allowed, limit of the request\n");
     }
 }

@@ -182,7 +182,7 @@ fn distinguishes_an_unknown_domain_a_missing_rule_and_a_replaced_one() {
 }
 
 #[test]
-fn hits_are_named_where_they_are_not_one() {
+fn hits_are_printed_unless_they_are_one() {
     let (text, _) = explain_hits("shop client=bob", 3, |_| ());
     assert!(text.contains("    counter 3 hits under p:shop_client_bob_86400\n\nover-limit"), "{text}");
     let (text, json) = explain_hits("shop client=bob", 4, |_| ());

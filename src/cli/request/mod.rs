@@ -132,7 +132,7 @@ async fn call(server: &Server, args: &RequestArgs) -> Result<RateLimitResponse, 
     };
     let late = || {
         let what = format!("{server}: no response within {:?}", args.timeout);
-        Failure::new(what, "is that the gRPC port? --timeout waits longer")
+        Failure::new(what, "is that the gRPC port? --timeout sets the time to wait")
     };
     let response = async {
         let origin = server.origin().parse().map_err(|error| server.unreachable(error))?;

@@ -127,7 +127,7 @@ fn waits_for_a_silent_server_no_longer_than_the_timeout() {
 }
 
 #[test]
-fn another_protocol_is_suspected() {
+fn an_error_suggests_that_the_port_has_another_protocol() {
     let printed = with_runtime(async {
         let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = format!("http://{}", other.local_addr().unwrap());

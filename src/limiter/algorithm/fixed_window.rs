@@ -47,8 +47,8 @@ impl FixedWindow {
     }
 }
 
-/// The most that one request adds to a counter. A saturated counter minus this is still above every limit, so its value
-/// always shows whether it was over the limit before the last hits.
+/// The maximum that one request adds to a counter. A saturated counter minus this is still above every limit, so its
+/// value always shows whether it was over the limit before the last hits.
 pub const MAX_HITS: u64 = 1 << 63;
 
 /// The count after these hits; it saturates at both ends.

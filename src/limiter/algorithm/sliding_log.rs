@@ -96,7 +96,7 @@ impl Log {
         size_of::<Self>().saturating_add(entries)
     }
 
-    /// Moves entries that lie further in the future than [`LEEWAY`] to now.
+    /// Moves entries that are further in the future than [`LEEWAY`] to now.
     fn forget_future(&mut self, now: Time) {
         if self.entries.back().is_none_or(|last| last.time() <= now.micros().saturating_add(LEEWAY)) {
             return;

@@ -1,4 +1,4 @@
-//! What is filled in where, and what is refused.
+//! Rendered templates, and rejected ones.
 
 use proptest::prelude::*;
 use serde_json::Value;

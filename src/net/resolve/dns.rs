@@ -12,7 +12,7 @@ const RECURSION_DESIRED: u16 = 0x0100;
 /// Bytes before the question.
 const HEADER: usize = 12;
 
-/// The most compression pointers in a name.
+/// Maximum number of compression pointers in a name.
 const MAX_POINTERS: usize = 16;
 
 /// A server of a service.

@@ -1,8 +1,8 @@
 //! TLS to other servers: reads the files, selects the trusted CAs, and explains failed handshakes.
 //!
 //! Clients of control planes, stores and collectors, and `tollgate request`, call [`load`] and do the handshake
-//! themselves; [`Words`] has the names of their variables or options. TLS on the gRPC port is in `server`, which reads
-//! its files with [`pem`] too.
+//! themselves; [`Hints`] has the names of their variables or options, and advice. TLS on the gRPC port is in `server`,
+//! which reads its files with [`pem`] too.
 
 pub mod pem;
 #[cfg(test)]
@@ -28,9 +28,9 @@ use tokio_rustls::rustls::{
 
 use crate::settings::ClientTls;
 
-/// The variables or options that set up TLS, for errors.
+/// The variables or options that set up TLS, and advice, for errors.
 #[derive(Clone, Copy, Debug)]
-pub struct Words {
+pub struct Hints {
     /// Sets the authorities to trust.
     pub ca: &'static str,
     /// Sets the client certificate.
@@ -57,10 +57,10 @@ pub struct Client {
 ///
 /// # Errors
 /// Every invalid file, with its variable and path.
-pub fn load(files: &ClientTls, words: &Words) -> Result<Client, Vec<String>> {
+pub fn load(files: &ClientTls, hints: &Hints) -> Result<Client, Vec<String>> {
     let provider = Arc::new(ring::default_provider());
-    let trusted = trusted(files, words).map_err(|error| vec![error]);
-    let identity = files.identity.as_ref().map(|files| identity(files, &provider, words)).transpose();
+    let trusted = trusted(files, hints).map_err(|error| vec![error]);
+    let identity = files.identity.as_ref().map(|files| identity(files, &provider, hints)).transpose();
     let ((ca, roots), identity) = match (trusted, identity) {
         (Ok(trusted), Ok(identity)) => (trusted, identity),
         (trusted, identity) => {
@@ -95,7 +95,7 @@ fn config(
 }
 
 /// The file of authorities, if any, and the trusted roots.
-fn trusted(files: &ClientTls, words: &Words) -> Result<(Option<Vec<u8>>, RootCertStore), String> {
+fn trusted(files: &ClientTls, hints: &Hints) -> Result<(Option<Vec<u8>>, RootCertStore), String> {
     let mut roots = RootCertStore::empty();
     let mut why = String::new();
     let mut of_system = Vec::new();
@@ -110,14 +110,14 @@ fn trusted(files: &ClientTls, words: &Words) -> Result<(Option<Vec<u8>>, RootCer
     let expected = "a PEM file with the certificates to trust";
     match &files.ca {
         Some(path) => {
-            let (mut text, ()) = read(words.ca, path, expected, |text| add(&mut roots, text))?;
+            let (mut text, ()) = read(hints.ca, path, expected, |text| add(&mut roots, text))?;
             text.push(b'\n');
             text.extend(of_system);
             Ok((Some(text), roots))
         }
         None if roots.is_empty() => Err(format!(
             "{}: expected {expected}; without it the CAs of the system are trusted, and it has none{why}",
-            words.ca
+            hints.ca
         )),
         None => Ok((None, roots)),
     }
@@ -137,11 +137,11 @@ type Identity = ((Vec<u8>, Vec<u8>), CertifiedKey);
 fn identity(
     (certificate, key): &(PathBuf, PathBuf),
     provider: &CryptoProvider,
-    words: &Words,
+    hints: &Hints,
 ) -> Result<Identity, Vec<String>> {
-    let chain = read(words.certificate, certificate, "a PEM file with the client certificate", pem::chain);
+    let chain = read(hints.certificate, certificate, "a PEM file with the client certificate", pem::chain);
     let expected = "a PEM file with an unencrypted private key";
-    let private = read(words.key, key, expected, |text| pem::key(text, provider));
+    let private = read(hints.key, key, expected, |text| pem::key(text, provider));
     let ((chain_text, chain), (key_text, private)) = match (chain, private) {
         (Ok(chain), Ok(private)) => (chain, private),
         (chain, private) => return Err([chain.err(), private.err()].into_iter().flatten().collect()),
@@ -152,8 +152,8 @@ fn identity(
             Ok(((chain_text, key_text), certified))
         }
         Err(error) => {
-            let expected = format!("the key of the certificate in {}", words.certificate);
-            Err(vec![invalid(words.key, key, &expected, &error.to_string())])
+            let expected = format!("the key of the certificate in {}", hints.certificate);
+            Err(vec![invalid(hints.key, key, &expected, &error.to_string())])
         }
     }
 }
@@ -186,12 +186,12 @@ pub fn server_name(host: &str) -> Result<ServerName<'static>, String> {
 
 /// Why TLS failed, and what to do about it; `None` for another error.
 #[must_use]
-pub fn explain(error: &io::Error, words: &Words) -> Option<String> {
+pub fn explain(error: &io::Error, hints: &Hints) -> Option<String> {
     use tokio_rustls::rustls::AlertDescription::{
         AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateRevoked,
         CertificateUnknown, UnknownCA, UnsupportedCertificate,
     };
-    let Words { ca, certificate, key, other_host, plain_text } = words;
+    let Hints { ca, certificate, key, other_host, plain_text } = hints;
     Some(match error.get_ref()?.downcast_ref::<Error>()? {
         // An authority that was recreated under its old name appears as a bad signature.
         Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {

@@ -44,7 +44,7 @@ pub fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String
 pub fn chain(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found = certificates(bytes)?;
     if found.is_empty() {
-        return Err("holds no certificate: expected a BEGIN CERTIFICATE block".to_owned());
+        return Err("contains no certificate: expected a BEGIN CERTIFICATE block".to_owned());
     }
     Ok(found)
 }
@@ -72,13 +72,13 @@ pub fn key(bytes: &[u8], provider: &CryptoProvider) -> Result<Arc<dyn SigningKey
     let key = PrivateKeyDer::from_pem_slice(bytes).map_err(|_| {
         let encrypted = b"BEGIN ENCRYPTED PRIVATE KEY";
         if bytes.windows(encrypted.len()).any(|window| window == encrypted) {
-            "holds an encrypted key; decrypt it: openssl pkey -in KEY -out NEW"
+            "contains an encrypted key; decrypt it: openssl pkey -in KEY -out NEW"
         } else {
-            "holds no private key: expected a BEGIN PRIVATE KEY block (or RSA or EC PRIVATE KEY)"
+            "contains no private key: expected a BEGIN PRIVATE KEY block (or RSA or EC PRIVATE KEY)"
         }
     })?;
     provider.key_provider.load_private_key(key).map_err(|_| {
-        "holds an unsupported key: expected RSA with 2048 to 8192 bits, ECDSA with P-256 or P-384, or \
+        "contains an unsupported key: expected RSA with 2048 to 8192 bits, ECDSA with P-256 or P-384, or \
          Ed25519"
             .to_owned()
     })

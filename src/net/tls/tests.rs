@@ -1,4 +1,4 @@
-//! Valid and invalid files. `store/redis/wire/tests.rs` tests handshakes with the certificates made here.
+//! Valid and invalid files. `store/redis/dialer/tests/tls.rs` tests handshakes with the certificates made here.
 
 use std::{fs, path::PathBuf};
 
@@ -73,12 +73,12 @@ impl Authority {
     }
 }
 
-const WORDS: Words =
-    Words { ca: "CACERT", certificate: "CLIENT_CERT", key: "CLIENT_KEY", other_host: "", plain_text: "" };
+const HINTS: Hints =
+    Hints { ca: "CACERT", certificate: "CLIENT_CERT", key: "CLIENT_KEY", other_host: "", plain_text: "" };
 
 fn loaded(ca: Option<&Path>, identity: Option<&(PathBuf, PathBuf)>) -> Result<Client, Vec<String>> {
     let (ca, identity) = (ca.map(Path::to_owned), identity.cloned());
-    load(&ClientTls { ca, identity, skip_hostname: true, ..ClientTls::default() }, &WORDS)
+    load(&ClientTls { ca, identity, skip_hostname: true, ..ClientTls::default() }, &HINTS)
 }
 
 fn refused(ca: Option<&Path>, identity: Option<&(PathBuf, PathBuf)>) -> Vec<String> {
@@ -107,7 +107,7 @@ fn reports_every_invalid_file_with_its_path() {
     let reported = refused(Some(&missing("a.pem")), Some(&(missing("b.crt"), missing("b.key"))));
     assert_eq!(reported.len(), 3, "{reported:?}");
     for (reported, (variable, path)) in
-        reported.iter().zip([(WORDS.ca, "a.pem"), (WORDS.certificate, "b.crt"), (WORDS.key, "b.key")])
+        reported.iter().zip([(HINTS.ca, "a.pem"), (HINTS.certificate, "b.crt"), (HINTS.key, "b.key")])
     {
         assert!(
             reported.starts_with(variable) && reported.contains(path) && reported.contains("expected"),
@@ -123,8 +123,8 @@ fn rejects_files_without_a_certificate() {
     let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let half = "-----BEGIN CERTIFICATE-----\nAAAA\n";
     for (text, why) in [
-        ("", "it holds no certificate"),
-        ("not PEM at all\n\u{0}", "it holds no certificate"),
+        ("", "it contains no certificate"),
+        ("not PEM at all\n\u{0}", "it contains no certificate"),
         (broken, "certificate 1"),
         (half, "certificate 1"),
         (&(authority.issuer.pem() + broken), "certificate 2"),
@@ -139,13 +139,13 @@ fn rejects_files_without_a_certificate() {
     // A certificate is not a key.
     let reported =
         refused(Some(&authority.ca()), Some(&(certificate.clone(), certificate.clone()))).join("\n");
-    assert!(reported.contains(WORDS.key) && reported.contains("it holds no private key"), "{reported}");
+    assert!(reported.contains(HINTS.key) && reported.contains("it contains no private key"), "{reported}");
     let locked = fs::read_to_string(&key).unwrap().replace("PRIVATE", "ENCRYPTED PRIVATE");
     let locked = authority.file("locked.key", &locked);
     let reported = refused(Some(&authority.ca()), Some(&(certificate, locked))).join("\n");
     assert!(reported.contains("encrypted key"), "{reported}");
     let ca_of_a_key = refused(Some(&key), None).join("\n");
-    assert!(ca_of_a_key.contains("it holds no certificate"), "{ca_of_a_key}");
+    assert!(ca_of_a_key.contains("it contains no certificate"), "{ca_of_a_key}");
 }
 
 #[test]
@@ -154,9 +154,9 @@ fn a_key_must_match_its_certificate() {
     let ((certificate, _), (_, other)) = (authority.identity("one"), authority.identity("other"));
     let reported = refused(Some(&authority.ca()), Some(&(certificate, other))).join("\n");
     assert!(
-        reported.contains(WORDS.key)
+        reported.contains(HINTS.key)
             && reported.contains("other.key")
-            && reported.contains(WORDS.certificate),
+            && reported.contains(HINTS.certificate),
         "{reported}"
     );
 }

@@ -39,13 +39,13 @@ use crate::{
     rules::{Entry, How, Matched},
 };
 
-/// The most overrides.
+/// Maximum number of overrides.
 pub const MAX_OVERRIDES: usize = 2_000_000;
 
-/// Enough that the shard that a change copies is small.
+/// Enough shards that the one that a change copies is small.
 const SHARDS: usize = 1024;
 
-/// The most overrides that one sweep removes, so that the other work of the thread is not delayed.
+/// Maximum number of overrides that one sweep removes, so that it does not delay the thread's other work.
 const MAX_SWEPT: usize = 10_000;
 
 /// All overrides.
@@ -418,8 +418,8 @@ impl Snapshot {
     }
 }
 
-/// The values of a lookup in which the rule determines the values of some levels. `None` if the rule names an own value
-/// there.
+/// The values of a lookup in which the rule determines the values of some levels. `None` if the rule has an exact value
+/// on such a level.
 fn values_by_rule<'v, 'r: 'v, E: Entry>(
     shape: &Shape,
     entries: &'v [E],

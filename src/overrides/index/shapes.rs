@@ -10,10 +10,10 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use super::hash_texts;
 use crate::overrides::model::{Target, Value};
 
-/// The most shapes. They are written by hand, so there are few.
+/// Maximum number of shapes. Operators choose the keys, so there are few.
 const MAX_SHAPES: usize = 4096;
 
-/// The most shapes with the same domain and keys, each of which a lookup may try.
+/// Maximum number of shapes with the same domain and keys. A lookup may try each of them.
 const MAX_VARIANTS: usize = 16;
 
 /// The kind of value of a level.
@@ -153,7 +153,7 @@ impl Shapes {
         };
         match self.families.find_mut(hash, is_same) {
             Some(family) if family.members.len() >= MAX_VARIANTS => {
-                return Err(too_many(MAX_VARIANTS, "choices of levels with a value for these keys"));
+                return Err(too_many(MAX_VARIANTS, "combinations of keys with and without a value"));
             }
             Some(family) => {
                 let rank = |at: u16| self.all.get(usize::from(at)).map(Shape::rank);

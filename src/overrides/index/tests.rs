@@ -190,7 +190,7 @@ fn shapes_are_bounded() {
         index.set(&one(&levels(bits).join(","), Action::Block)).unwrap();
     }
     let error = index.set(&one(&levels(16).join(","), Action::Block)).unwrap_err();
-    assert!(error.contains("more than 16 different choices of levels"), "{error}");
+    assert!(error.contains("more than 16 different combinations of keys"), "{error}");
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn shapes_of_mistyped_keys_are_reused() {
     assert!(index.set(&new).is_err(), "a draft may have every shape");
     drop(mistyped);
     index.set(&new).unwrap();
-    // As many again, with the numbers of the others.
+    // The same number of overrides again, with the shape numbers of the removed ones.
     let mut many = index.draft();
     for n in 0..4_085 {
         index.add_to(&mut many, &one(&format!("next{n}=v"), Action::Block)).unwrap();

@@ -16,7 +16,7 @@ use crate::limiter::algorithm::Kind;
 use crate::rules::ast::{Field, RawDescriptor, RawFile, RawLimit};
 use reach::Reach;
 
-/// A log of as many hits takes up to 160 kB, as much as 6,000 other counters.
+/// A log of this many hits takes up to 160 kB, as much as 6,000 other counters.
 const COSTLY: u32 = 10_000;
 
 /// Reports the lints of a domain with these files and these descriptors of the first level.
@@ -122,7 +122,7 @@ impl Walk<'_> {
         let key = quoted(raw.key.value().map_or("", String::as_str));
         let (message, help) = if is_wildcard {
             let own = quoted(&raw.text().unwrap_or_default());
-            let message = format!("{own} is unreachable: {by} at {place} matches all that it does");
+            let message = format!("{own} is unreachable: {by} at {place} matches every text that it matches");
             (message, "wildcards are tried in the order of the file: put the narrower one first")
         } else {
             let message =

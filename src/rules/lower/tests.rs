@@ -129,7 +129,7 @@ fn a_line_of_rlconfig_ends_with_extensions() {
 fn rejects_invalid_limits_with_their_place() {
     let bucket = "remove it: `burst` is the capacity of a `token_bucket` or a `leaky_bucket`";
     let algorithms =
-        "accepted, in any case: fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket";
+        "accepted (case-insensitive): fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket";
     for (limit, expected) in [
         ("unit: day, unit_multiplier: 0", "0: a window has at least one unit; accepted for a day: 1 to 3650"),
         (
@@ -205,7 +205,7 @@ fn rejects_invalid_lists_with_their_place() {
         ),
         (
             format!("[{plain}, {{unit: hours, requests_per_unit: 6}}]"),
-            "hours: unknown unit `hours`; did you mean `hour`? accepted, in any case: second, minute, hour, day, \
+            "hours: unknown unit `hours`; did you mean `hour`? accepted (case-insensitive): second, minute, hour, day, \
              week, month, year",
         ),
         (
@@ -315,7 +315,7 @@ fn a_lease_that_is_not_possible_is_a_warning() {
     assert!(!mixed.rules.unwrap().rules()[0].limits().unwrap().iter().any(Limit::is_leased));
     let wrong = "{unit: day, requests_per_unit: 9, counting: lease}";
     let expected =
-        "lease: unknown counting `lease`; did you mean `leased`? accepted, in any case: exact, leased";
+        "lease: unknown counting `lease`; did you mean `leased`? accepted (case-insensitive): exact, leased";
     assert_eq!(messages(&compiled(wrong, false), wrong), [expected]);
     let text = file("{unit: day, requests_per_unit: 9, counting: leased}");
     let file = SourceFile { name: "a.yaml".to_owned(), text: text.into_bytes() };

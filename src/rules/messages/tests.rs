@@ -84,7 +84,7 @@ fn reports_mistakes_by_resource_and_path() {
         descriptors: vec![descriptor("a", "", policy(4, 1)), child],
         ..descriptor("k", "v", policy(4, 1))
     };
-    let accepted = "accepted, in any case: second, minute, hour, day, week, month, year";
+    let accepted = "accepted (case-insensitive): second, minute, hour, day, week, month, year";
     for (child, expected) in [
         (
             descriptor("b", "", policy(9, 1)),
@@ -222,7 +222,7 @@ fn any_descriptor() -> impl Strategy<Value = RateLimitDescriptor> {
 
 proptest! {
     #[test]
-    fn any_resources_come_to_rules_or_to_an_error_with_its_resource(
+    fn any_resources_compile_or_have_an_error_that_names_a_resource(
         trees in prop::collection::vec(("[de]?", prop::collection::vec(any_descriptor(), 0..4)), 0..4),
         merge_domains: bool,
     ) {

@@ -169,7 +169,7 @@ fn warnings() {
         (
             "- key: k\n  value: 'a*'\n  rate_limit: {unlimited: on}\n- key: k\n  value: 'ab*'\n  \
              rate_limit: {unlimited: on}",
-            "7:3 `k_ab*` is unreachable: `k_a*` at line 4, column 3 matches all that it does",
+            "7:3 `k_ab*` is unreachable: `k_a*` at line 4, column 3 matches every text that it matches",
         ),
         ("---\ndomain: e", "4:1 only the first document of a file is read, and it ends above this line"),
     ] {

@@ -44,7 +44,7 @@ fn a_domain_has_the_policy_of_its_files() {
 
 #[test]
 fn rejects_unknown_policies() {
-    let accepted = "accepted, in any case: error, allow, deny, local";
+    let accepted = "accepted (case-insensitive): error, allow, deny, local";
     for (top, expected) in [
         (
             "on_store_failure: alow",

@@ -94,8 +94,8 @@ struct Builder {
     merged: usize,
 }
 
-/// Maximum number of pairs that merges copy in a small file; a larger file may copy as many as it has values. A copy takes
-/// 64 bytes, so these are 6 MB: 20,000 rules that each merge five pairs.
+/// Maximum number of pairs that merges copy in a small file; a larger file may copy as many as it has values. A copy
+/// takes 64 bytes, so this is 6 MB, enough for 20,000 rules that each merge five pairs.
 const MAX_MERGED: usize = 100_000;
 
 struct Open {

@@ -1,4 +1,4 @@
-//! libyaml's events of one text, with places in the file.
+//! libyaml's events for one text, with their positions in the file.
 //!
 //! Only [`document`](super::document) uses it. Only it and [`guard`](super::guard) use libyaml's marks.
 

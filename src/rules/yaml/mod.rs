@@ -1,8 +1,8 @@
 //! A YAML document as a tree with source positions, in the dialect of Go's yaml.v2.
 //!
-//! [`compile`](super::compile()) calls [`read`] once for each file. In the tree, anchors are resolved, merges are applied,
-//! every scalar has its meaning, keys are scalars, and nesting and repetition are bounded, so that its readers can recurse.
-//! They define the valid keys and values.
+//! [`compile`](super::compile()) calls [`read`] once for each file. In the tree, anchors are resolved, merges are
+//! applied, every scalar has its meaning, keys are scalars, and nesting and repetition are bounded, so that its readers
+//! can recurse. The readers define the valid keys and values.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 

@@ -77,7 +77,7 @@ fn document() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn our_tree_is_the_one_that_serde_yaml_reads(text in document(), crlf: bool) {
+    fn the_tree_equals_that_of_serde_yaml(text in document(), crlf: bool) {
         let text = if crlf { text.replace('\n', "\r\n") } else { text };
         let ours = read(text.as_bytes());
         match serde_yaml::from_str::<Value>(&text) {

@@ -1,4 +1,4 @@
-//! The files that are read of a directory, and the diagnostics about others.
+//! Which files of a directory are read, and the diagnostics about the others.
 
 use std::{os::unix::net::UnixListener, process::Command};
 

@@ -3,7 +3,7 @@
 mod files_of_all_kinds;
 mod publishing;
 mod watching;
-mod watching_little;
+mod without_events;
 
 use std::{
     fs,

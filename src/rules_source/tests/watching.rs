@@ -23,7 +23,7 @@ fn watched_at(pace: Debounce) -> (Place, Watched) {
 }
 
 #[test]
-fn files_written_created_removed_and_renamed() {
+fn detects_written_created_removed_and_renamed_files() {
     let (place, watched) = watched();
     place.write("config/a.yaml", rules_of("b"));
     watched.wait_for(&["b"]);
@@ -39,7 +39,7 @@ fn files_written_created_removed_and_renamed() {
 }
 
 #[test]
-fn a_directory_made_below_is_watched_from_then_on() {
+fn watches_new_subdirectories() {
     let (place, watched) = watched();
     place.write("config/team/b/b.yaml", rules_of("b"));
     watched.wait_for(&["a", "b"]);
@@ -50,7 +50,7 @@ fn a_directory_made_below_is_watched_from_then_on() {
 }
 
 #[test]
-fn the_permission_to_read_given_and_taken() {
+fn detects_granted_and_revoked_read_permission() {
     let (place, watched) = watched();
     let chmod = |mode| fs::set_permissions(place.path("config/a.yaml"), Permissions::from_mode(mode));
     chmod(0o000).unwrap();
@@ -64,7 +64,7 @@ fn the_permission_to_read_given_and_taken() {
 }
 
 #[test]
-fn the_runtime_root_is_a_symlink_that_is_swapped() {
+fn detects_a_swapped_symlink_as_runtime_root() {
     let place = Place::new();
     for release in ["1", "2", "3"] {
         place.write(&format!("releases/{release}/config/a.yaml"), rules_of(release));
@@ -122,7 +122,7 @@ fn every_change_is_served_within_a_second() {
 }
 
 #[test]
-fn a_symlink_far_above_is_swapped() {
+fn detects_a_swapped_symlink_far_above() {
     let place = Place::new();
     for disk in ["disk1", "disk2"] {
         place.write(&format!("{disk}/srv/config/a.yaml"), rules_of(disk));
@@ -137,7 +137,7 @@ fn a_symlink_far_above_is_swapped() {
 }
 
 #[test]
-fn a_file_behind_a_symlink_is_written() {
+fn detects_a_write_behind_a_symlink() {
     let place = Place::new();
     place.write("shared/a.yaml", rules_of("a"));
     place.link("config/a.yaml", "../shared/a.yaml");
@@ -183,7 +183,7 @@ impl Volume<'_> {
 }
 
 #[test]
-fn a_config_map_is_updated() {
+fn detects_an_update_of_a_config_map() {
     let place = Place::new();
     let mut volume = Volume { place: &place, version: 0 };
     volume.update(&[("a.yaml", rules_of("a"))]);
@@ -199,7 +199,7 @@ fn a_config_map_is_updated() {
 }
 
 #[test]
-fn an_invalid_set_and_the_recovery() {
+fn recovers_from_an_invalid_set() {
     let (place, watched) = watched();
     place.write("config/b.yaml", BAD);
     watched.wait_until("the rejection", |source| source.state().errors == 1);
@@ -210,7 +210,7 @@ fn an_invalid_set_and_the_recovery() {
 }
 
 #[test]
-fn the_directory_is_removed_and_created_again() {
+fn detects_a_directory_removed_and_created_again() {
     let (place, watched) = watched_at(Debounce::default());
     for round in 1..=3 {
         fs::remove_dir_all(place.path("config")).unwrap();

@@ -16,7 +16,7 @@ use tonic::transport::{Channel, Uri};
 use crate::{
     net::{
         channel::{self, Duplex, Socket},
-        tls::{self, Words, explain, server_name},
+        tls::{self, Hints, explain, server_name},
     },
     settings::{
         ClientTls, ServerAddress,
@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The variables that errors of TLS refer to.
-const WORDS: Words = Words {
+const HINTS: Hints = Hints {
     ca: "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
     certificate: "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
     key: "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
@@ -95,9 +95,9 @@ async fn secure(
     host: &str,
 ) -> Result<Socket, String> {
     let Some(config) = tls else { return Ok(Box::new(socket)) };
-    let name = server_name(host).map_err(|why| format!("{why}; {}", WORDS.other_host))?;
+    let name = server_name(host).map_err(|why| format!("{why}; {}", HINTS.other_host))?;
     let secured = TlsConnector::from(config).connect(name, socket).await.map_err(|error| {
-        format!("TLS handshake failed: {}", explain(&error, &WORDS).unwrap_or_else(|| error.to_string()))
+        format!("TLS handshake failed: {}", explain(&error, &HINTS).unwrap_or_else(|| error.to_string()))
     });
     Ok(Box::new(secured?))
 }
@@ -117,7 +117,7 @@ fn origin(settings: &Xds, host: &str) -> Result<Uri, String> {
 
 /// Loads the TLS files. They are loaded for each connection, so that replaced certificates take effect.
 fn load_tls(files: &ClientTls) -> Result<Arc<ClientConfig>, String> {
-    let mut config = tls::load(files, &WORDS).map_err(|errors| errors.join("; "))?.config;
+    let mut config = tls::load(files, &HINTS).map_err(|errors| errors.join("; "))?.config;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Arc::new(config))
 }
@@ -135,7 +135,7 @@ mod tests {
             ..ClientTls::default()
         };
         let error = load_tls(&settings).map(drop).unwrap_err();
-        for (variable, name) in [(WORDS.ca, "ca"), (WORDS.certificate, "cert"), (WORDS.key, "key")] {
+        for (variable, name) in [(HINTS.ca, "ca"), (HINTS.certificate, "cert"), (HINTS.key, "key")] {
             assert!(error.contains(&format!("{variable}=/nowhere/{name}.pem: expected ")), "{error}");
         }
     }

@@ -105,7 +105,7 @@ pub fn spawn<T: Send + Sync + 'static>(
 
 impl Subscription {
     /// Waits until a first response was accepted or rejected.
-    pub async fn judged(&self) {
+    pub async fn first_response(&self) {
         let mut states = self.status.0.subscribe();
         // The sender is a field of the status, so it exists.
         let _ = states.wait_for(|state| state.updates > 0 || state.refused > 0).await;

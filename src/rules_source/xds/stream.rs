@@ -176,7 +176,7 @@ mod tests {
     };
 
     #[test]
-    fn a_response_that_is_too_large_keeps_what_it_is_answered_by() {
+    fn a_response_that_is_too_large_keeps_the_fields_of_its_answer() {
         let head = DiscoveryResponse {
             version_info: "7".to_owned(),
             type_url: "t".to_owned(),

@@ -1,7 +1,7 @@
-//! Checks who calls the admin API, and under which host name.
+//! Checks the caller of the admin API, and the host name of the request.
 //!
-//! A browser on the operator's machine also reaches a loopback address, and runs the scripts of any page. The `Host`
-//! header shows DNS rebinding, as it has the name of the page's site; `Origin` and `Sec-Fetch-Site` show the page that
+//! A browser on the operator's machine also reaches a loopback address, and runs the scripts of any page. After DNS
+//! rebinding, the `Host` header has the name of the page's site; `Origin` and `Sec-Fetch-Site` identify the page that
 //! sends a request.
 
 use std::net::IpAddr;

@@ -66,7 +66,7 @@ pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         (found, if is_filtered { matching } else { total })
     })
     .await?;
-    let place = api.options.service.keeper.place();
+    let place = api.options.service.keeper.storage();
     Reply::json(&json!({"overrides": found, "matching": matching, "total": total, "kept_in": place}))
 }
 

@@ -50,7 +50,7 @@ pub(super) fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
             "block": block,
             "allow": allow,
             "shadow": shadow,
-            "kept_in": service.keeper.place(),
+            "kept_in": service.keeper.storage(),
         },
     }))
 }

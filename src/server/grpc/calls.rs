@@ -52,8 +52,8 @@ pub(super) struct Calls {
     pub(super) tries: Tries,
 }
 
-/// Whether to try deciding a call without waiting for the store. After several failures few calls are tried, since a try
-/// costs as much as planning the request.
+/// Whether to try to decide a call without waiting for the store. After several failures only few calls are tried,
+/// because a try costs as much as planning the request.
 #[derive(Default)]
 pub(super) struct Tries {
     failed: Cell<u8>,

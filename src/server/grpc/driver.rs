@@ -49,7 +49,7 @@ const MAX_KEPT: usize = 1 << 20;
 /// Buffers up to this size are not charged to the budget.
 const UNCHARGED: usize = 1024;
 
-/// The remaining time for the preface during shutdown: the first request may be in flight.
+/// The time limit for the preface during shutdown: the first request may be in flight.
 const LAST_PREFACE: Duration = Duration::from_secs(1);
 
 /// The time after which the final GOAWAY is sent to a peer that has not acknowledged the first.

@@ -110,8 +110,8 @@ impl Workers {
         })
     }
 
-    /// Passes a connection to the worker that has fewest; closes it if the registry rejects it or the workers have
-    /// ended.
+    /// Passes a connection to the worker with the fewest connections; closes it if the registry rejects it or the
+    /// workers have ended.
     pub(super) fn assign(&self, connection: Connection) {
         let Ok(handle) = self.connections.admit(connection.address(), Instant::now()) else { return };
         let idlest = self.each.iter().min_by_key(|worker| worker.open.load(Ordering::Relaxed));

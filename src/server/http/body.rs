@@ -14,10 +14,10 @@ use tokio::{
 /// The size up to which every connection may send a body.
 const ORDINARY: usize = 64 * 1024;
 
-/// Larger bodies at a time, so that slow senders hold a few times `max` bytes.
+/// Maximum number of larger bodies at a time, so that slow senders hold at most a few times `max` bytes.
 const MAX_LARGE: usize = 4;
 
-/// The maximum capacity reserved before a body arrives: its length is only announced.
+/// The maximum capacity reserved before a body arrives: its declared length may be wrong.
 const MAX_RESERVED: usize = 4 << 20;
 
 pub(super) struct Bodies {

@@ -133,7 +133,7 @@ where
         match accepted {
             Ok(accepted) => begin(accepted, &stop),
             Err(error) => {
-                warn!(%error, "an HTTP connection could not be accepted");
+                warn!(%error, "failed to accept an HTTP connection");
                 sleep(Duration::from_millis(50)).await;
             }
         }
@@ -255,7 +255,7 @@ where
             }
         };
         if let Err(error) = ended {
-            debug!(%error, "an HTTP connection ended early");
+            debug!(%error, "HTTP connection ended early");
             if error.is_timeout() {
                 activity.count_late_head();
             }
@@ -345,7 +345,7 @@ pub(crate) fn typed(status: StatusCode, content_type: &'static str, body: impl I
     with_body(status, content_type, Full::new(body.into()).boxed_unsync())
 }
 
-/// A response whose pieces are sent as they come; it ends when the sender is dropped.
+/// A response whose pieces are sent as they are received; it ends when the sender is dropped.
 pub(crate) fn streamed(content_type: &'static str, mut pieces: mpsc::Receiver<Bytes>) -> Answer {
     let frames =
         poll_fn(move |context| pieces.poll_recv(context).map(|piece| piece.map(Frame::data).map(Ok)));

@@ -174,7 +174,7 @@ mod tests {
             assert_eq!(
                 pages.get(numbered(&count)).await.unwrap(),
                 "5",
-                "with the readers gone it is made anew"
+                "it is rendered again without readers"
             );
         });
     }

@@ -92,8 +92,8 @@ fn config(
 
 fn chain(contents: &Contents) -> Result<Chain, String> {
     let sent = pem::chain(bytes(contents)?)?;
-    let unreadable = |error| format!("holds a certificate that cannot be read: {error}");
-    let first = sent.first().ok_or("holds no certificate")?;
+    let unreadable = |error| format!("contains a certificate that cannot be read: {error}");
+    let first = sent.first().ok_or("contains no certificate")?;
     let certificate = Certificate::from_der(first).map_err(unreadable)?.tbs_certificate;
     let public_key = certificate.subject_public_key_info.to_der().map_err(unreadable)?;
     Ok(Chain { sent, public_key, validity: certificate.validity })
@@ -113,7 +113,7 @@ fn verifier(
     // As in the Go service, one valid certificate is enough.
     let (added, _) = roots.add_parsable_certificates(pem::certificates(bytes(contents)?)?);
     if added == 0 {
-        return Err("holds no CA certificate: expected a BEGIN CERTIFICATE block".to_owned());
+        return Err("contains no CA certificate: expected a BEGIN CERTIFICATE block".to_owned());
     }
     let signed = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
     let signed = signed.map_err(|error| format!("cannot be used: {error}"))?;

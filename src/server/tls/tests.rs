@@ -81,9 +81,9 @@ fn reports_all_errors_at_once() {
     for (certificate, key, authorities, expected) in [
         (&*pem, &*other_key, None, &["KEY=", "is not the key of"][..]),
         (torn, &key, None, &["CERT=", "is not valid PEM"]),
-        ("", &key, None, &["CERT=", "holds no certificate"]),
+        ("", &key, None, &["CERT=", "contains no certificate"]),
         (&damaged, &key, None, &["CERT=", "cannot be read"]),
-        (&pem, &pem, None, &["KEY=", "holds no private key"]),
+        (&pem, &pem, None, &["KEY=", "contains no private key"]),
         (&pem, &locked, None, &["KEY=", "encrypted key"]),
         (&pem, &key, Some(&*key), &["CACERT=", "no CA certificate"]),
         (

@@ -48,7 +48,7 @@ fn keys_are_compatible_by_default() {
 }
 
 #[test]
-fn failure_policies_are_read_in_any_case() {
+fn failure_policies_are_case_insensitive() {
     for (text, expected) in [
         ("error", OnStoreFailure::Error),
         ("Allow", OnStoreFailure::Allow),

@@ -42,7 +42,7 @@ fn rules_come_from_files_by_default() {
 }
 
 #[test]
-fn targets_are_those_of_grpc_for_go() {
+fn targets_are_parsed_as_in_grpc_for_go() {
     for (text, shown) in [
         ("localhost:18000", "localhost:18000"),
         ("envoy-gateway:18001", "envoy-gateway:18001"),

@@ -1,4 +1,4 @@
-//! Decides the checks of a request by their leases, and sends the rest to Redis.
+//! Decides the checks of a request by their leases, and sends the others to Redis.
 //!
 //! Checks count as they do without leases: each for itself, the limits of a rule all or nothing, and with
 //! `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT` the whole request. What counts all or nothing is decided by leases alone or
@@ -40,7 +40,7 @@ struct LeaseUse {
 /// By the index of the check.
 type LeaseUses = SmallVec<[Option<LeaseUse>; 4]>;
 
-/// The leases of a request in flight. If its future is dropped, they learn that no reply will come.
+/// The leases of a request in flight. If its future is dropped, they are notified that no reply will come.
 struct InFlight<'a> {
     shared: &'a Shared,
     uses: LeaseUses,

@@ -1,4 +1,4 @@
-//! Leases: hits of hot keys that a replica takes from Redis ahead of time and spends in memory.
+//! Leases: hits of hot keys that a replica reserves in Redis ahead of time and spends in memory.
 //!
 //! [`LeasedStore`] is Redis with leases in front of it. A request whose leases have room is decided at once; every
 //! other request is counted by Redis as if there were no leases. Hits are taken and returned in the background. So
@@ -41,7 +41,7 @@ use table::{Command, Commands, Leases, Renewal};
 /// The interval between visits: a fraction of the shortest time after which hits are returned.
 const TICK: Duration = Duration::from_millis(5);
 
-/// A renewal that takes longer met a stall, which says little about the next one.
+/// A renewal that takes longer was delayed by a stall, and does not predict the next one.
 const MAX_ROUND_TRIP: Duration = Duration::from_millis(50);
 
 /// The deadline for returning hits at shutdown.
@@ -167,13 +167,13 @@ impl Shared {
                 Command::Renew(renewal) => self.renew(renewal, now),
                 // The reply changes nothing: hits that may have been returned are never returned again.
                 Command::Return { name, is_per_second, hits, own } => {
-                    drop(self.redis.give_back(&name, is_per_second, hits, own));
+                    drop(self.redis.return_hits(&name, is_per_second, hits, own));
                 }
             }
         }
     }
 
-    /// Takes hits ahead of time, in the pipeline of the request that found the lease low.
+    /// Leases more hits, in the pipeline of the request that found the lease low.
     fn renew(self: &Arc<Self>, renewal: Renewal, now: Time) {
         let counter = &renewal.counter;
         let leased =
@@ -228,7 +228,7 @@ impl Shared {
             self.leases.end(&mut commands);
             let replies = commands.into_iter().filter_map(|command| match command {
                 Command::Return { name, is_per_second, hits, own } => {
-                    self.redis.give_back(&name, is_per_second, hits, own).ok()
+                    self.redis.return_hits(&name, is_per_second, hits, own).ok()
                 }
                 Command::Renew(_) => None,
             });

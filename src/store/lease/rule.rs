@@ -1,4 +1,4 @@
-//! The lease rule: how many hits a replica takes from a counter ahead of time, when it takes more, and what it returns.
+//! The lease rule: how many hits a replica leases from a counter, when it leases more, and which hits it returns.
 //!
 //! Plain functions over a small state, with the time as an argument. `table` holds the states, and the store does the
 //! I/O. A lease admits only hits that were added to the counter before, so no choice made here admits more than the
@@ -11,23 +11,24 @@ use crate::{clock::Time, limiter::algorithm::Window};
 pub(super) use pace::{Cold, Pace};
 use pace::{after, float, seconds, single, whole};
 
-/// A lease is made for at most this part of a window.
+/// A lease lasts at most the window divided by this.
 const PART_OF_WINDOW: f64 = 20.0;
 
-/// The longest time that a lease is made for, in seconds: the first, or this part of the window up to the second.
+/// The maximum duration of a lease in seconds: the first value, or for long windows a part of the window, up to the
+/// second value.
 const LONGEST: [f64; 2] = [0.5, 5.0];
 const PART_OF_LONG_WINDOW: f64 = 720.0;
 
 /// A key with this many requests in the duration of a lease is hot.
 const HOT: f64 = 4.0;
 
-/// A lease has at most this part of the hits that are left of the limit.
+/// A lease has at most the remaining hits of the limit divided by this.
 const PART_OF_REST: f64 = 16.0;
 
-/// A lease is made for at most this part of the time in which all replicas spend the rest of the limit.
+/// A lease covers at most this part of the time in which all replicas spend the remaining limit.
 const PART_OF_TIME: f64 = 8.0;
 
-/// The fewest hits that are worth a lease.
+/// Minimum number of hits of a lease.
 const LEAST: u64 = 2;
 
 /// A counter over its limit is read again after this many durations of a lease, and after this many seconds at the
@@ -108,7 +109,7 @@ pub(super) struct Lease {
     pending: u64,
     /// How often the counter was reset.
     resets: u32,
-    /// The part of the counter that other replicas added, by the last reply in this window, and when that came.
+    /// The part of the counter that other replicas added, by the last reply in this window, and the time of that reply.
     others: Option<(u64, Time)>,
     /// The same some time before; the difference is the rate.
     before: Option<(u64, Time)>,
@@ -259,7 +260,7 @@ impl Lease {
         rest.is_some()
     }
 
-    /// The hits to take ahead of time, if the lease will soon be spent.
+    /// The hits to lease, if the lease will soon be spent.
     pub(super) fn renew(&mut self, terms: &Terms, now: Time) -> Option<u64> {
         if self.renewal != Renewal::Idle || self.hot < 2 {
             return None;
@@ -282,12 +283,12 @@ impl Lease {
         Some(hits)
     }
 
-    /// The hits that are left of the limit, by the last reply.
+    /// The remaining hits of the limit, by the last reply.
     fn rest(&self, terms: &Terms) -> u64 {
         terms.limit.saturating_sub(self.counter().unwrap_or(0))
     }
 
-    /// The time that a lease is made for now, in seconds.
+    /// The time that a lease covers now, in seconds.
     fn reach(&self, terms: &Terms, now: Time) -> f64 {
         let duration = terms.duration();
         let to_end = terms.window.micros().saturating_sub(now.micros().saturating_sub(self.start.micros()));

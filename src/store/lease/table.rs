@@ -1,8 +1,6 @@
-//! The leases of this process, by key.
-//!
-//! Keys that are not hot have a pace and nothing else, in a [`Table`] that forgets the coldest. A hot key has a lease, in
-//! shards of their own: a lock is held for one lookup, and two keys share one by chance only. At the maximum number of
-//! leases, the coldest of a shard is evicted for a key that is much hotter, and its hits are returned.
+//! The leases of this process, by key. A key that is not hot has only a pace, in a [`Table`] that evicts the coldest. A
+//! hot key has a lease, in separate shards: a lock is held for one lookup, and keys rarely share one. At the maximum
+//! number of leases, the coldest of a shard is evicted for a key that is much hotter, and its hits are returned.
 
 use std::{
     collections::HashSet,
@@ -26,22 +24,22 @@ use crate::{
     },
 };
 
-/// As many shards as the memory store has, if there are enough keys.
+/// The number of shards of the memory store, if there are enough keys.
 const SHARDS: usize = 1024;
 
-/// The fewest leases of a shard, so that there is a cold one in it.
+/// Minimum number of leases of a shard, so that one of them is cold.
 const LEAST_IN_A_SHARD: usize = 64;
 
 /// How long the pace of a cold key is remembered, in seconds: longer than any lease.
 const REMEMBERED: u64 = 12;
 
-/// A lease is evicted for a key this many times as hot. Of keys that are equally hot, the first ones stay.
+/// A lease is evicted for a key that is this many times as hot. Among equally hot keys, the earlier ones stay.
 const MUCH_HOTTER: f64 = 2.0;
 
 /// The pause after a search of a shard that found no lease to evict, in microseconds.
 const PAUSE: u64 = 100_000;
 
-/// About as many leases are visited in one call.
+/// Approximate number of leases visited in one call.
 const MAX_VISITED: usize = 4096;
 
 /// Weight of a new round trip in the average.
@@ -115,7 +113,7 @@ pub(super) struct Hit<'a> {
 /// A background command to the store.
 pub(super) enum Command {
     Renew(Renewal),
-    /// Returns hits to a counter, to which this replica has added `own` in all.
+    /// Returns hits to a counter, to which this replica has added `own` in total.
     Return {
         name: Box<str>,
         is_per_second: bool,
@@ -126,7 +124,7 @@ pub(super) enum Command {
 
 pub(super) type Commands = SmallVec<[Command; 1]>;
 
-/// Hits to take ahead of time.
+/// Hits to lease.
 pub(super) struct Renewal {
     pub(super) key: Key,
     pub(super) start: Time,

@@ -5,7 +5,7 @@ use super::{
     reply::{self, FramedStream, Reply, Text},
 };
 use crate::{
-    net::tls::Words as Names,
+    net::tls::Hints,
     settings::{
         ServerAddress,
         memcached::{Memcached, MemcachedServers},
@@ -19,7 +19,7 @@ use crate::{
 };
 
 static TLS_ADVICE: TlsAdvice = TlsAdvice {
-    tls: Names {
+    tls: Hints {
         ca: "MEMCACHE_TLS_CACERT",
         certificate: "MEMCACHE_TLS_CLIENT_CERT",
         key: "MEMCACHE_TLS_CLIENT_KEY",

@@ -25,7 +25,7 @@ const MAX_RELATIVE: u64 = 30 * 24 * 3600;
 /// The last date that memcached accepts.
 const MAX_DATE: u64 = i32::MAX.unsigned_abs() as u64;
 
-/// A request to one connection: the indexes of its checks, and the reply to come.
+/// A request to one connection: the indexes of its checks, and the pending reply.
 struct Submitted {
     checks: SmallVec<[usize; 4]>,
     reply: PendingReply,

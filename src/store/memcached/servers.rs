@@ -1,7 +1,6 @@
-//! The current servers, which are those of `MEMCACHE_HOST_PORT` or the targets of `MEMCACHE_SRV`, and the owners of keys.
-//!
-//! Names and owners of keys are those of the Go service, so its replicas and ours share every counter that it supports.
-//! Keys that memcached does not accept, because they are too long or contain spaces, are hashed.
+//! The current servers, which are those of `MEMCACHE_HOST_PORT` or the targets of `MEMCACHE_SRV`, and the owners of
+//! keys. The names of keys and their servers are those of the Go service, so replicas of both share every counter that
+//! it supports. Keys that memcached does not accept, because they are too long or contain spaces, are hashed.
 
 use std::{borrow::Cow, mem, sync::Arc, time::Duration};
 

@@ -28,7 +28,7 @@ const BYTES_PER_KEY: usize = 48;
 /// The number of logs among which the one that expires first is evicted.
 const CANDIDATES: usize = 16;
 
-/// A log that grows doubles its memory, which may take the place of many others. One request evicts at most this many;
+/// A log that grows doubles its memory, which may require evicting many others. One request evicts at most this many;
 /// the next one continues.
 const MAX_EVICTED: usize = 64;
 

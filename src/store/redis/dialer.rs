@@ -14,7 +14,7 @@ use super::{
     resp::{self, FramedStream, Reply, Resp},
 };
 use crate::{
-    net::tls::Words as Names,
+    net::tls::Hints,
     settings::{
         HostPort,
         redis::{Credentials, RedisAddress, RedisPool, RedisServers},
@@ -27,7 +27,7 @@ use crate::{
 
 /// Variables and advice in errors about TLS.
 pub(super) static TLS_ADVICE: TlsAdvice = TlsAdvice {
-    tls: Names {
+    tls: Hints {
         ca: "REDIS_TLS_CACERT",
         certificate: "REDIS_TLS_CLIENT_CERT",
         key: "REDIS_TLS_CLIENT_KEY",
@@ -142,7 +142,7 @@ impl Dialer {
         (steps, into)
     }
 
-    /// The failure without what a server received that echoes AUTH: it may echo the password.
+    /// The failure, without the received bytes if the server echoed AUTH: they may contain the password.
     fn without_echo(&self, handshake: &Handshake<'_>, failure: Failure) -> Failure {
         let is_echo = handshake.stream.incoming.windows(4).any(|word| word == b"AUTH");
         if failure.kind == Kind::ProtocolError && self.credentials.is_some() && is_echo {

@@ -34,7 +34,7 @@ impl RedisStore {
     }
 
     /// Returns hits of a lease, unless the counter has fewer than the `own` that this replica has added to it.
-    pub(crate) fn give_back(
+    pub(crate) fn return_hits(
         &self,
         name: &str,
         is_per_second: bool,
@@ -42,7 +42,7 @@ impl RedisStore {
         own: u64,
     ) -> Result<LeaseReply, StoreError> {
         let connection = self.pool_of(is_per_second).connection(name)?;
-        connection.submit(1, None, |pipeline| pipeline.give_back(name, hits, own)).map(LeaseReply)
+        connection.submit(1, None, |pipeline| pipeline.return_hits(name, hits, own)).map(LeaseReply)
     }
 
     /// The name of a check's counter, and whether it is in the Redis for limits per second.

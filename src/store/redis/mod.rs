@@ -4,9 +4,10 @@
 //! commands of a `pipeline`; `lease` does so for hits that leases take and return. `backend` implements the shared
 //! connection's `Backend`. `permissions` checks the user's permissions, `script` has the Lua scripts, `ttl_cache` the
 //! keys with an expiry, `topology` the owners of keys. `dialer` opens connections, `resp` is the protocol, `failure`
-//! classifies errors. `side` is for all other commands, over separate connections.
+//! classifies errors. `command_pool` is for all other commands, over separate connections.
 
 mod backend;
+mod command_pool;
 mod dialer;
 mod failure;
 mod lease;
@@ -17,7 +18,6 @@ mod pool;
 mod resp;
 mod route;
 mod script;
-mod side;
 mod topology;
 mod ttl_cache;
 
@@ -29,12 +29,12 @@ use crate::{
     rules::{Limit, Limits, RuleSet, Unit},
     settings::redis::{Redis, RedisPool},
 };
+pub use command_pool::CommandPool;
 pub(super) use lease::{LeaseReply, Leased};
 use permissions::Needs;
 use pool::Pool;
 #[cfg(any(test, fuzzing))]
 pub(crate) use resp::fuzz as fuzz_resp;
-pub use side::Side;
 
 /// Redis as a store.
 pub struct RedisStore {
@@ -73,8 +73,8 @@ impl RedisStore {
 
     /// Connections to the Redis of the counters for everything but counting, for the runtime of one thread.
     #[must_use]
-    pub fn side(&self) -> Side {
-        self.main.side.separate()
+    pub fn command_pool(&self) -> CommandPool {
+        self.main.commands.separate()
     }
 
     fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {

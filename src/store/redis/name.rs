@@ -1,8 +1,8 @@
-//! The name of a counter's key in Redis, which is that of the Go service, so that its replicas and ours share the counter.
+//! The name of a counter's key in Redis, which is that of the Go service, so that replicas of both share the counter.
 //!
 //! The counters of a rule with several limits, which the Go service does not have, are updated in one step. Their
-//! common part is in braces, a hash tag, so that a Redis Cluster keeps them on one server. Braces in values from callers
-//! must not decide the server, so they are escaped, and so is `%`, so that no two keys become equal.
+//! common part is in braces, a hash tag, so that a Redis Cluster keeps them on one server. Braces in values from
+//! callers must not determine the server, so they are escaped. `%` is escaped too, so that no two keys become equal.
 //!
 //! Redis accepts keys of up to 512 MB, and every command contains its key. Long keys are hashed, so that callers with
 //! long values do not load Redis and the network.

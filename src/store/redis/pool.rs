@@ -9,10 +9,10 @@ use deadpool_redis::redis::cmd;
 
 use super::{
     backend::{Connection, RedisBackend},
+    command_pool::CommandPool,
     dialer::Dialer,
     name::Names,
     permissions::Needs,
-    side::Side,
     topology::{Servers, Topology},
     ttl_cache::TtlCache,
 };
@@ -33,7 +33,7 @@ pub(super) struct Pool {
     pub(super) is_cluster: bool,
     pub(super) names: Names,
     /// For deleting counters.
-    pub(super) side: Side,
+    pub(super) commands: CommandPool,
 }
 
 impl Pool {
@@ -47,7 +47,7 @@ impl Pool {
     ) -> Result<Self, Vec<String>> {
         let dialer = Dialer::new(settings)?;
         let topology = Topology::new(settings)?;
-        let side = Side::new(settings, &topology, key_prefix)?;
+        let commands = CommandPool::new(settings, &topology, key_prefix)?;
         let shared = Shared {
             backend: RedisBackend {
                 dialer,
@@ -72,7 +72,7 @@ impl Pool {
             servers: ServerPool::new(shared, threads.min(settings.connections)),
             is_cluster: matches!(settings.servers, RedisServers::Cluster { .. }),
             names: Names::new(key_prefix),
-            side,
+            commands,
         };
         pool.follow();
         Ok(pool)
@@ -147,7 +147,7 @@ impl Pool {
     /// Deletes a check's counter.
     pub(super) async fn delete(&self, batch: &Batch<'_>, check: &Check<'_>) -> Result<(), StoreError> {
         let name = self.names.of(batch, check);
-        let deleted = self.side.command::<u64>(&name, cmd("DEL").arg(&*name)).await;
+        let deleted = self.commands.command::<u64>(&name, cmd("DEL").arg(&*name)).await;
         deleted
             .map(drop)
             .map_err(|message| StoreError { reason: FailureReason::Unavailable, message: message.into() })

@@ -1,7 +1,6 @@
-//! RESP version 2, the protocol of Redis, as far as counting needs it.
-//!
-//! Written by hand because a decision's share of it must cost a tenth of a microsecond. The `redis` crate, which is used
-//! off the request path, takes four times as much.
+//! The part of RESP version 2, the protocol of Redis, that counting needs. Written by hand because its share of a
+//! decision must cost a tenth of a microsecond. The `redis` crate, which is used off the request path, takes four times
+//! as much.
 
 use std::str;
 
@@ -77,7 +76,8 @@ impl Codec for Resp {
 /// The deepest nesting that is decoded.
 const MAX_DEPTH: usize = 8;
 
-/// The most elements of an array and bytes of a string. The stream bounds the total by what was sent, see [`FramedStream`](crate::store::remote::framed::FramedStream).
+/// Maximum number of elements of an array, and of bytes of a string. The stream bounds the total by what was sent, see
+/// [`FramedStream`](crate::store::remote::framed::FramedStream).
 const MAX_LENGTH: i64 = 16 * 1024 * 1024;
 
 /// The bytes of the shortest element: its type and the end of its line.
@@ -240,7 +240,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_and_a_part_of_it_is_unfinished(reply in any_reply(), more: Vec<u8>) {
+        fn a_written_reply_reads_back_and_a_prefix_is_incomplete(reply in any_reply(), more: Vec<u8>) {
             let mut bytes = Vec::new();
             written(&reply, &mut bytes);
             let length = bytes.len();
@@ -252,14 +252,14 @@ mod tests {
         }
 
         #[test]
-        fn takes_any_bytes(bytes: Vec<u8>, start in "[-+:$*]?[0-9-]{0,12}(\r\n)?") {
+        fn decodes_any_bytes_without_panic(bytes: Vec<u8>, start in "[-+:$*]?[0-9-]{0,12}(\r\n)?") {
             let _ = read(&bytes);
             let _ = read(&[start.as_bytes(), &bytes].concat());
         }
     }
 
     #[test]
-    fn reports_what_speaks_there() {
+    fn reports_the_protocol_of_another_server() {
         let garbage = read(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap_err();
         assert!(garbage.0.starts_with("HTTP/1.1 400"), "{garbage:?}");
         assert!(

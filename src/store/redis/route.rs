@@ -30,7 +30,7 @@ use crate::{
 /// Redirections of a check before the servers are assumed to redirect to each other.
 const MAX_REDIRECTS: usize = 5;
 
-/// A request to one connection: the indexes of its checks, and the reply to come.
+/// A request to one connection: the indexes of its checks, and the pending reply.
 struct Submitted {
     checks: Indexes,
     reply: PendingReply,

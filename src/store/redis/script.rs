@@ -59,7 +59,7 @@ scripts! {
     /// expire before.
     LEASE = "lease";
     /// One key, the hits to subtract, and the counter's minimum for that.
-    GIVE_BACK = "give_back";
+    RETURN_HITS = "return_hits";
     /// One key, and its expiry in seconds unless it already expires later.
     EXTEND = "extend";
     /// Keys, and for each the hits (negative for a refund), the limit, the expiry in seconds, and the group membership.

@@ -13,7 +13,7 @@ use crate::{
     store::table::{Key, Table},
 };
 
-/// The most keys: 25 MB.
+/// Maximum number of keys: 25 MB.
 const MAX_KEYS: usize = 1 << 20;
 
 /// A sweep visits one of this many parts.
@@ -70,7 +70,7 @@ impl TtlCache {
         })
     }
 
-    /// 32 bits: a process never uses as many.
+    /// 32 bits, which a process never exhausts.
     fn generation(&self) -> u64 {
         self.generation.load(Relaxed) & u64::from(u32::MAX)
     }

@@ -54,7 +54,7 @@ impl<C, O> Callers<C, O> {
         }
     }
 
-    /// Fails all callers but those whose first check `keep` selects.
+    /// Fails all callers except those for whose first check `keep` is true.
     pub(crate) fn fail(&mut self, error: &StoreError, keep: impl Fn(&C) -> bool) {
         let checks = &self.checks;
         let keep = |caller: &Caller<O>| checks.get(caller.checks.start as usize).is_some_and(&keep);

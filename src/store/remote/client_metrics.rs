@@ -1,5 +1,5 @@
-//! Metrics and logging for the servers of one store. Every failure is counted; of each kind at most one every ten
-//! seconds is logged.
+//! Metrics and logging for the servers of one store. Every failure is counted; at most one of each kind is logged every
+//! ten seconds.
 
 use std::{
     collections::BTreeMap,

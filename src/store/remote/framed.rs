@@ -36,7 +36,7 @@ pub(crate) struct FramedStream<C> {
     written: usize,
     /// The undecoded bytes.
     pub(crate) incoming: BytesMut,
-    /// Replies still to come.
+    /// Number of pending replies.
     pub(crate) pending: usize,
     /// How many undecoded bytes are accepted.
     allowed: usize,

@@ -1,4 +1,4 @@
-//! A new connection to a server, until its first commands succeeded. All of it together has one timeout.
+//! A new connection to a server, until its first commands have succeeded. One timeout covers all steps.
 //!
 //! Every failure names the server, the step and the variable to check.
 

@@ -21,10 +21,10 @@ const MEMORY: f64 = 5.0;
 const MIN_MEMORY: f64 = 0.05;
 const MAX_MEMORY: f64 = 5.0;
 
-/// The fewest checks in that time that make a measurement. Fewer do not delay each other.
+/// Minimum number of checks in that time for a measurement. Fewer do not delay each other.
 const MIN_CHECKS: f64 = 16.0;
 
-/// A server that was not busy for this long is measured anew: it may have become faster.
+/// A server that was not busy for this long is measured again from the start: it may have become faster.
 const FORGET: Duration = Duration::from_secs(1);
 
 /// The largest pipeline: longer ones are not cheaper per check.

@@ -9,7 +9,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{after, backend::Pipeline, callers::Answered, limit::Bound, part};
 
-/// The most empty pipelines that are kept for reuse.
+/// Maximum number of empty pipelines kept for reuse.
 const SPARE: usize = 4;
 
 pub(super) struct Queued<P> {

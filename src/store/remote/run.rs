@@ -30,8 +30,8 @@ use crate::{
     },
 };
 
-/// A server that has not replied in time for the timeout and this (or half the timeout, if longer) has failed. Redis stalls
-/// for tens of milliseconds when it forks or a command is slow.
+/// A server that has not replied in time for this long beyond the timeout (or half the timeout, if longer) has failed.
+/// Redis stalls for tens of milliseconds when it forks or a command is slow.
 const STALL: Duration = Duration::from_millis(90);
 
 /// Deadlines are checked every tenth of the timeout, within these bounds.

@@ -64,7 +64,7 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
         }
     }
 
-    /// Makes the calling thread run the connections of this index.
+    /// Makes the calling thread run the connections with this index.
     pub(crate) fn start_worker(&self, worker: usize) {
         let mut threads = lock(&self.threads);
         let Some(slot) = threads.get_mut(worker) else { return };

@@ -145,8 +145,8 @@ impl Connector {
 
 /// Names of variables and advice in errors about TLS.
 pub(crate) struct TlsAdvice {
-    /// Names of the file variables, and advice if the server does not use TLS.
-    pub(crate) tls: tls::Words,
+    /// Names of the file variables, and advice for certificates and plaintext servers.
+    pub(crate) tls: tls::Hints,
     /// Advice if the server uses TLS and we do not.
     pub(crate) use_tls: &'static str,
 }

@@ -1,12 +1,13 @@
 //! A table of small states that expire: the counters of the memory store, and the keys over their limit.
 //!
 //! A key is represented by its keyed 128-bit hash: some bits select the shard, ten of them in a table of ten million
-//! keys, and 96 are in the slot. Two keys share a state only if all of them are equal: with ten million live keys the
-//! odds are 1 in 10¹⁸. The hash key is random, so that callers who choose their keys cannot target one part of the table.
+//! keys, and 96 are in the slot. Two keys share a state only if all of these bits are equal: with ten million live keys
+//! the odds are 1 in 10¹⁸. The hash key is random, so that callers who choose their keys cannot target one part of the
+//! table.
 //!
 //! Each shard has a lock, which is held for tens of nanoseconds, or while a shard that grows moves at most 16,384
 //! states; no lock is held across an await. A slot takes 24 bytes with a 64-bit state. ARCHITECTURE.md explains why the
-//! table is our own.
+//! table is written by hand.
 
 mod shard;
 mod slots;
@@ -26,11 +27,11 @@ use slots::{Shape, Tag};
 /// Enough shards that two cores seldom need the same one. Small tables have fewer, and large ones more.
 const SHARDS: usize = 1024;
 
-/// The fewest slots of a shard, unless it is the only one. With as many, one shard in a hundred is full when nine tenths
-/// of all slots are taken; with fewer it would be more.
+/// Minimum number of slots of a shard, unless it is the only one. With this number, one shard in a hundred is full when
+/// nine tenths of all slots are taken; with fewer slots more shards would be.
 const LEAST_IN_A_SHARD: usize = 512;
 
-/// The most slots of a shard, unless there are as many shards as a key can select: moving as many states takes a
+/// Maximum number of slots of a shard, unless there are already [`MOST_SHARDS`]: moving this many states takes a
 /// fraction of a millisecond.
 const MOST_IN_A_SHARD: usize = 16_384;
 

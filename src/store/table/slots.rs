@@ -1,10 +1,9 @@
 //! The slots of a shard, in buckets, in pieces of one size.
 //!
-//! A key is in one of two buckets, so an operation on it reads two buckets and no more.
-//!
-//! Shards grow one after the other. If each allocated one block, the allocator would serve every growth from pages for
-//! blocks of that size, and the pages of the last size would stay resident for the few shards that still use them: a
-//! third more than the slots take. Freed pieces are used again by the next shard that grows.
+//! A key is in one of two buckets, so an operation on it reads two buckets and no more. Shards grow one after the
+//! other. If each were one block, the allocator would serve each growth from pages for blocks of that size, and pages
+//! of the previous size would stay resident for the few shards that still use them: a third more than the slots take.
+//! Freed pieces are reused by the next shard that grows.
 
 use smallvec::SmallVec;
 

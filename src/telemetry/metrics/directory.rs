@@ -1,4 +1,5 @@
-//! Shared entries by name, for many threads that look up and few that add, with a bound on the names that callers make.
+//! Shared entries by name, for many lookups and few additions on all threads, with a bound on names made from callers'
+//! values.
 //!
 //! A lookup hashes the name once, with a keyed hash because callers may choose names, and takes the read lock of one of
 //! several tables; it allocates nothing. Beside the tables there is a list, which the exposition reads in chunks:
@@ -20,7 +21,7 @@ use super::{
 };
 use crate::{clock::Time, mutex::lock};
 
-/// Enough that cores which look up different names seldom meet at one lock.
+/// Enough tables that cores that look up different names rarely need the same lock.
 const TABLES: usize = 16;
 
 /// Entries per chunk of the list: microseconds during which a new name may wait.
@@ -82,7 +83,7 @@ impl<T: Named> Directory<T> {
     /// The entry of this name, made in the room if there is none; `None` if there is no room.
     pub(super) fn admit(&self, name: &str, now: Time, make: impl FnOnce(Place) -> T) -> Option<Arc<T>> {
         self.touch(name, now).or_else(|| {
-            // Without a write lock: names without room may come fast.
+            // Without a write lock, because names without room may arrive at a high rate.
             if self.room.refuses() {
                 return None;
             }
@@ -119,8 +120,8 @@ impl<T: Named> Directory<T> {
         }
     }
 
-    /// The counts of all names, and of `rest` for those without room, where they are above 0. Names that statsd writes
-    /// alike add up.
+    /// The counts above 0 of all names, and of `rest` for names without room. Names with the same statsd name are
+    /// summed.
     pub(super) fn totals(&self, rest: &T, count: impl Fn(&T) -> u64) -> BTreeMap<String, u64> {
         let mut totals = BTreeMap::new();
         let mut add = |entry: &T| {

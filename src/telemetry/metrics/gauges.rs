@@ -24,7 +24,7 @@ pub struct Gauges {
     pub tls: Option<TlsGauges>,
     /// Spans.
     pub spans: Option<SpanGauges>,
-    /// Lines of the log of decisions, and dropped decisions.
+    /// Lines of the decision log, and dropped decisions.
     pub decision_log: Option<(u64, u64)>,
     /// The most refused keys, up to `METRICS_TOP_KEYS`.
     pub top_refused: Vec<TopRefusedGauge>,

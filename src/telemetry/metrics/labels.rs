@@ -7,7 +7,7 @@ use std::{borrow::Cow, sync::LazyLock};
 
 use regex::{Captures, Regex};
 
-/// The labels of a rule's series. Counts of rules with the same labels are added up.
+/// The labels of a rule's series. Counts of rules with the same labels are summed.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(in crate::telemetry) struct Labels {
     pub(in crate::telemetry) domain: String,

@@ -12,15 +12,15 @@
 //! * The rules of the files are not bounded here: their operator bounds them.
 //! * Names made from requests (`detailed_metric`, `value_to_metric`, limit overrides) and domains without rules share
 //!   [`StatsOptions::max_series`] series, of which invented domains get a tenth at most. A series takes room with its
-//!   first hit. A new series never replaces an older one, so that a caller who invents values cannot remove the
-//!   series that are watched; but once one was refused, names idle for an hour are forgotten. Hits without room count in
-//!   the series `__overflow__` of their domain, and in `tollgate_metrics_series_overflow_total`.
+//!   first hit. A new series never replaces an older one, so that a caller who invents values cannot remove series that
+//!   operators watch. Once a series was refused, names idle for an hour are evicted. Hits without room count in the
+//!   series `__overflow__` of their domain, and in `tollgate_metrics_series_overflow_total`.
 //! * Such a name has at most 200 bytes after its domain. A longer one ends in `~` and a hash of the complete name, so
 //!   that two names never share a series.
-//! * A rule that a reload removes keeps its counts in case it returns. Removed rules are forgotten only when more rules
-//!   have come than there were after the last search, and more than `max_series`: never one that something may still
-//!   count on, and never a part of a series whose other rules live, so that no counter on the page decreases. A
-//!   forgotten rule that returns starts at zero.
+//! * A rule that a reload removes keeps its counts in case it returns. Removed rules are evicted only when there are
+//!   more rules than after the last search, and more than `max_series`. A rule that may still be counted is never
+//!   evicted, nor is a rule that shares a series with one that stays, so that no counter on the page decreases. An
+//!   evicted rule that returns starts at zero.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 

@@ -166,21 +166,21 @@ metrics! { OURS
     MEMCACHED_BATCH_CHECKS: Histogram "tollgate_memcached_batch_checks" []
         "Checks per pipeline.";
     LEASE_KEYS: Gauge "tollgate_lease_keys" []
-        "Keys that hits are leased of; absent until a key is hot.";
+        "Keys with a lease; absent until a key is hot.";
     LEASE_KEYS_MAX: Gauge "tollgate_lease_keys_max" []
-        "Maximum number of such keys (LEASE_MAX_KEYS).";
+        "Maximum number of keys with a lease (LEASE_MAX_KEYS).";
     LEASE_HELD: Gauge "tollgate_lease_held_hits" []
-        "Hits in leases that are not spent.";
+        "Unspent hits in leases.";
     LEASE_HITS: Counter "tollgate_lease_hits_total" []
         "Checks that a lease decided without the store.";
     LEASE_WAITS: Counter "tollgate_lease_waits_total" []
         "Checks of hot keys that waited for the store.";
     LEASE_GRANTS: Counter "tollgate_lease_grants_total" ["result"]
-        "Requests for hits ahead of time: granted, or refused if the limit had no room or the reply was lost.";
+        "Requests for leases by result: granted, or refused if the limit had too few hits left or the reply was lost.";
     LEASE_GRANTED: Counter "tollgate_lease_granted_total" []
         "Hits leased.";
     LEASE_RETURNED: Counter "tollgate_lease_returned_total" []
-        "Leased hits given back.";
+        "Leased hits returned unspent.";
     LEASE_EXPIRED: Counter "tollgate_lease_expired_total" []
         "Leased hits that were not spent before their window ended, or were lost with their counter.";
     LEASE_EVICTIONS: Counter "tollgate_lease_evictions_total" []
@@ -212,7 +212,7 @@ metrics! { OURS
     ADMIN_CHANGES: Counter "tollgate_admin_changes_total" ["action", "result"]
         "Changes through the admin API by result: ok; rejected if invalid or not allowed; error if they could not be made.";
     DECISION_LOG_LINES: Counter "tollgate_decision_log_lines_total" []
-        "Lines of the log of decisions; absent without DECISION_LOG.";
+        "Lines of the decision log; absent without DECISION_LOG.";
     DECISION_LOG_DROPPED: Counter "tollgate_decision_log_dropped_total" []
         "Decisions that were not logged because there were too many, or because the log could not be written.";
     TOP_REFUSED: Gauge "tollgate_top_refused_hits" ["domain", "rule", "descriptor"]
@@ -270,7 +270,7 @@ metrics! { OURS
     OVERRIDES_BYTES: Gauge "tollgate_overrides_bytes" []
         "Memory of the overrides.";
     REPLICAS: Gauge "tollgate_replicas" ["rules_hash"]
-        "Replicas that share the Redis, by the hash of the rules that they serve, as this replica sees them.";
+        "Replicas that share the Redis by the hash of their rules, as seen by this replica.";
     SERIES: Gauge "tollgate_metrics_series" []
         "Series named by requests, including unknown domains.";
     SERIES_MAX: Gauge "tollgate_metrics_series_max" []

@@ -1,7 +1,7 @@
 //! Samples, and the text format of Prometheus that they are written in.
 //!
-//! `prometheus` yields every sample once, in the order of the page. The page writes them as they come, so that a page
-//! of many series is never in memory twice; a mapper and the sinks of statsd take those that have a statsd name.
+//! `prometheus` yields every sample once, in the order of the page. The page writes them in this order, so that a page
+//! of many series is never in memory twice; a mapper and the statsd sinks use those that have a statsd name.
 
 use std::fmt::Write as _;
 

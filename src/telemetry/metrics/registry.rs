@@ -20,8 +20,8 @@ use super::{
 };
 use crate::clock::Time;
 
-/// Domains with their own overflow series. Domains come from the rules, so they are few; the bound is for a
-/// service whose rules have changed for a year.
+/// Maximum number of domains with their own overflow series. Domains come from the rules, so they are few; the bound
+/// matters only after many changes of the rules.
 const OVERFLOWING_DOMAINS: usize = 1_000;
 
 /// The counters of all rules.
@@ -33,7 +33,7 @@ pub(super) struct Registry {
     last_overflow: Arc<Overflow>,
     /// Names of rules that are not forgotten.
     rules: AtomicUsize,
-    /// The number of them that starts a search for vanished rules.
+    /// The number of names that starts a search for removed rules.
     forget_at: AtomicUsize,
     shards: ShardCount,
 }
@@ -114,7 +114,7 @@ impl Registry {
         self.stats.for_each(|stats| callers = callers.saturating_add(stats.is_of_caller().into()));
         let rules = left.saturating_sub(callers);
         self.rules.store(rules, Relaxed);
-        // The next search comes when their number has doubled, so that a search costs nothing per rule.
+        // The next search follows when their number has doubled, so that its cost per rule is negligible.
         self.forget_at.store(rules.saturating_add(rules.max(self.stats.room.max)), Relaxed);
     }
 

@@ -1,7 +1,7 @@
 //! The bound on series made from callers' values.
 //!
-//! `directory` takes a [`Place`] for each name, the name's counters take the rest of their series from it, and a dropped
-//! place returns them. Once a name was refused, names idle for [`IDLE`] are forgotten.
+//! `directory` reserves a [`Place`] for each name. The name's counters reserve further series in it, and a dropped place
+//! releases all of them. Once a name was refused, names idle for [`IDLE`] are evicted.
 
 use std::{
     borrow::Cow,

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::clock::Time;
 
-/// Invented domains have one part in this many of the room for callers' series, so that they leave the rest to the
+/// Unknown domains get one part in this many of the room for callers' series, so that the rest is available for the
 /// metrics that an operator wants.
 const SHARE: usize = 10;
 

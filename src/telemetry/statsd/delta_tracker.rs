@@ -1,4 +1,4 @@
-//! The counts, and the part of them that a sink has received: the next lines send the difference.
+//! The counts, and the part of them that a sink has received; the difference is sent next.
 //!
 //! Nothing is queued for an unreachable sink: unsent counts are sent later. A removed name stays here until its sum was
 //! sent, and returns as another counter. The memory is that of the current names, which are bounded elsewhere, and of
@@ -16,7 +16,7 @@ use crate::telemetry::metrics::{
     statsd_names,
 };
 
-/// The most removed names with unsent sums.
+/// Maximum number of removed names with unsent sums.
 const MAX_GONE: usize = 10_000;
 
 /// The counts of one sink.

@@ -1,12 +1,12 @@
 //! Sinks: metrics are sent to statsd, to DogStatsD or to both, at an interval and at shutdown.
 //!
 //! Reading order: [`start`] runs a thread per sink, whose `DeltaTracker` knows the counts that the sink has received;
-//! `line` writes a count, `mogrifier` renames it, `outbox` packs lines, `link` is the connection. Workers never wait for a
-//! sink, and no sink waits for another.
+//! `line` writes a count, `mogrifier` renames it, `outbox` packs lines, `connection` connects to the sink. Workers
+//! never wait for a sink, and no sink waits for another.
 
+mod connection;
 mod delta_tracker;
 mod line;
-mod link;
 mod mogrifier;
 mod outbox;
 #[cfg(test)]
@@ -25,7 +25,7 @@ use std::{
 
 pub use self::line::Dialect;
 
-use self::{delta_tracker::DeltaTracker, link::Link, outbox::Outbox};
+use self::{connection::SinkConnection, delta_tracker::DeltaTracker, outbox::Outbox};
 use crate::{
     panics::{self, Boundary},
     settings::sinks::SinkAddress,
@@ -66,7 +66,7 @@ pub fn start(
             stats: stats.clone(),
             state: state.clone(),
             deltas: DeltaTracker::default(),
-            link: Link::new(sink.target, sink.is_configured),
+            connection: SinkConnection::new(sink.target, sink.is_configured),
             dialect: sink.dialect,
             entered: Instant::now(),
         };
@@ -92,7 +92,7 @@ struct Flusher {
     stats: Arc<Stats>,
     state: State,
     deltas: DeltaTracker,
-    link: Link,
+    connection: SinkConnection,
     dialect: Dialect,
     /// The last time counters were read.
     entered: Instant,
@@ -107,7 +107,7 @@ impl Flusher {
         loop {
             let wait = next.saturating_duration_since(Instant::now());
             let is_last = stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout);
-            // The next flush sends what a flush that panicked did not.
+            // After a panic, the next flush sends the rest.
             let _ = panics::catch(Boundary::Statsd, || self.flush(is_last));
             if is_last {
                 return;
@@ -118,8 +118,8 @@ impl Flusher {
     }
 
     fn flush(&mut self, is_last: bool) {
-        let is_open = self.link.is_open(is_last);
-        if !is_open && (!self.link.is_configured || self.entered.elapsed() <= ENTER_EVERY) {
+        let is_open = self.connection.is_open(is_last);
+        if !is_open && (!self.connection.is_configured || self.entered.elapsed() <= ENTER_EVERY) {
             return;
         }
         self.entered = Instant::now();
@@ -128,9 +128,9 @@ impl Flusher {
         if !is_open {
             return;
         }
-        match self.deltas.send(&mut Outbox::new(&mut self.link, &self.dialect)) {
-            Ok(()) => self.link.succeeded(),
-            Err(error) => self.link.failed(&error),
+        match self.deltas.send(&mut Outbox::new(&mut self.connection, &self.dialect)) {
+            Ok(()) => self.connection.succeeded(),
+            Err(error) => self.connection.failed(&error),
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::{io, thread, time::Duration};
 
 use super::{
+    connection::SinkConnection,
     line::{Amount, Dialect},
-    link::Link,
 };
 
 /// The sender pauses after this many bytes. Otherwise a flush of ten thousand rules would take a core from the workers,
@@ -14,7 +14,7 @@ const REST: Duration = Duration::from_millis(1);
 
 /// Unsent lines.
 pub(super) struct Outbox<'s, 'l> {
-    link: &'s mut Link,
+    connection: &'s mut SinkConnection,
     dialect: &'s Dialect,
     packet: String,
     lines: Vec<Line<'l>>,
@@ -30,8 +30,8 @@ struct Line<'l> {
 }
 
 impl<'s, 'l> Outbox<'s, 'l> {
-    pub(super) fn new(link: &'s mut Link, dialect: &'s Dialect) -> Self {
-        Self { link, dialect, packet: String::new(), lines: Vec::new(), since_rest: 0 }
+    pub(super) fn new(connection: &'s mut SinkConnection, dialect: &'s Dialect) -> Self {
+        Self { connection, dialect, packet: String::new(), lines: Vec::new(), since_rest: 0 }
     }
 
     /// Adds a line; sends the packet first if the line does not fit.
@@ -43,7 +43,7 @@ impl<'s, 'l> Outbox<'s, 'l> {
     ) -> io::Result<()> {
         let begin = self.packet.len();
         self.dialect.write(&mut self.packet, name, amount);
-        if begin > 0 && self.packet.len() > self.link.packet_bytes() {
+        if begin > 0 && self.packet.len() > self.connection.packet_bytes() {
             let line = self.packet.split_off(begin);
             self.send()?;
             self.packet = line;
@@ -54,7 +54,7 @@ impl<'s, 'l> Outbox<'s, 'l> {
 
     /// Sends the packet, and settles the lines that were sent.
     pub(super) fn send(&mut self) -> io::Result<()> {
-        let (bytes, result) = self.link.send(self.packet.as_bytes());
+        let (bytes, result) = self.connection.send(self.packet.as_bytes());
         for line in self.lines.drain(..) {
             // A sink that reads to the end of a stream counts a line without its line break.
             if let Some((sent, counted)) = line.settles

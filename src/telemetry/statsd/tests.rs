@@ -271,17 +271,17 @@ fn a_sink_that_does_not_read_delays_no_other_and_receives_every_count() {
 fn a_rule_that_was_forgotten_and_returns_counts_from_zero() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (host, port) = here(listener.local_addr().unwrap());
-    let mut link = Link::new(SinkAddress::Tcp(HostPort { host, port }), true);
+    let mut connection = SinkConnection::new(SinkAddress::Tcp(HostPort { host, port }), true);
     let mut deltas = DeltaTracker::default();
     let dialect = Dialect::statsd(&[]);
     for n in [10, 4] {
         let stats = stats();
         hit(&stats, n);
-        assert!(link.is_open(false));
+        assert!(connection.is_open(false));
         deltas.enter(&stats, &Gauges::default());
-        deltas.send(&mut Outbox::new(&mut link, &dialect)).unwrap();
+        deltas.send(&mut Outbox::new(&mut connection, &dialect)).unwrap();
     }
-    drop(link);
+    drop(connection);
     assert_eq!(sums(&read(listener.accept().unwrap().0))[HITS], 14);
 }
 

@@ -9,8 +9,8 @@ use fastrand::Rng;
 
 use super::headers::{SpanId, TraceId};
 
-/// Samples a fraction of the traces by their id: every service with the same fraction samples the same ones, like the Go
-/// service.
+/// Samples a fraction of the traces by their id: every service with the same fraction samples the same traces, as the
+/// Go service does.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sampler {
     /// The bound on bits 1 to 63 of the id, as in OpenTelemetry's SDKs.

@@ -127,7 +127,7 @@ impl OpenSpan {
     }
 
     /// Adds a child span from `begun` to `ended`, with its error, if any.
-    pub fn part(
+    pub fn add_child(
         &self,
         name: &'static str,
         [begun, ended]: [Instant; 2],

@@ -50,7 +50,7 @@ fn assert_storm(fake: &Fake) {
     let before = fake.asked();
     thread::sleep(Duration::from_secs(1));
     let more = fake.asked() - before;
-    assert!(more < 200, "asked {more} times in a second in which nobody asked for anything");
+    assert!(more < 200, "asked {more} times in a second without requests");
     lost.server.wait_for_log(&[&fake.address()]);
     assert!(!lost.server.process.log().contains("panicked"));
     assert!(lost.server.process.log().lines().count() < 100, "{}", lost.server.process.log());

@@ -125,7 +125,7 @@ impl Cluster {
             let number = |index: usize| range.get(index)?.parse::<u16>().ok();
             (number(0)? <= slot && slot <= number(1)?).then(|| number(3)).flatten()
         });
-        owner.ok_or_else(|| format!("nobody owns slot {slot}"))
+        owner.ok_or_else(|| format!("slot {slot} has no owner"))
     }
 
     fn wait_until_ready(&self) {

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn overrides_are_a_table() {
+    fn overrides_are_printed_as_a_table() {
         let all = [json!({
             "id": "0123", "domain": "shop", "descriptor": [{"key": "user", "value": "a,b"}, {"key": "path"}],
             "action": "limit", "requests_per_unit": 1500, "unit": "HOUR", "by": "ann",

@@ -144,7 +144,7 @@ function why(refusal) {
   const parts = [];
   if (refusal.count !== null) parts.push(`count ${count(refusal.count)}`);
   if (refusal.hits !== 1) parts.push(`${count(refusal.hits)} hits`);
-  parts.push(refusal.retry_after_seconds === null ? "never fits" : `retry in ${duration(refusal.retry_after_seconds)}`);
+  parts.push(refusal.retry_after_seconds === null ? "never allowed" : `retry in ${duration(refusal.retry_after_seconds)}`);
   if (REASONS[refusal.decided_by]) parts.push(REASONS[refusal.decided_by]);
   if (refusal.file) parts.push(place(refusal));
   const small = element("small", { textContent: parts.join(" · "), title: refusal.file ?? "" });
@@ -221,7 +221,7 @@ function drawOverrides({ overrides, total }) {
 }
 
 async function remove(button, override) {
-  const text = `Remove the override of ${descriptor(override.descriptor)} in domain ${override.domain}? Its rule applies again at once, on all replicas.`;
+  const text = `Remove the override of ${descriptor(override.descriptor)} in domain ${override.domain}? Its rule applies again at once.`;
   if (!window.confirm(text)) return;
   button.disabled = true;
   try {

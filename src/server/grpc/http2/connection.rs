@@ -88,7 +88,7 @@ pub(in super::super) struct Connection<S: Service> {
     pub(super) peer_sent_goaway: bool,
     /// The last stream that the peer opened.
     pub(in super::super) last: u32,
-    /// The stream numbers last skipped by the peer, exclusive: those are closed and were never open.
+    /// The range of stream numbers that the peer skipped last, exclusive: those streams are closed and were never open.
     pub(super) skipped: (u32, u32),
     /// Streams that we reset: frames in flight for them are dropped without another reset.
     pub(super) resets: Resets,

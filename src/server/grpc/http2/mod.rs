@@ -1,4 +1,5 @@
-//! HTTP/2 for the gRPC port, without I/O: received bytes go in, calls come out, and output collects in a buffer.
+//! HTTP/2 for the gRPC port, without I/O: its input is received bytes, and its output is calls and a buffer of bytes to
+//! send.
 //!
 //! Reading order: `connection` is the state machine of a connection (RFC 9113). `headers` handles frames that open
 //! requests, `complete` is the fast path of most requests, `control` handles all other frames, and `sending` writes

@@ -22,7 +22,7 @@ enum Message {
         hits: u64,
         snapshot: Snapshot,
     },
-    GiveBack {
+    ReturnHits {
         hits: u64,
         own: u64,
     },
@@ -163,13 +163,13 @@ impl World {
                 is_granted = window.counter + hits <= limit;
                 window.counter += if is_granted { hits } else { 0 };
             }
-            Message::GiveBack { hits, own } if window.counter >= own => window.counter -= hits,
-            Message::GiveBack { .. } => {}
+            Message::ReturnHits { hits, own } if window.counter >= own => window.counter -= hits,
+            Message::ReturnHits { .. } => {}
             Message::Refund { hits } => window.counter = window.counter.saturating_sub(hits),
         }
         let reply = (window.counter, is_granted);
         self.network[index].reply = Some(reply);
-        if matches!(message, Message::GiveBack { .. }) {
+        if matches!(message, Message::ReturnHits { .. }) {
             self.network.swap_remove(index);
         }
     }
@@ -202,7 +202,7 @@ impl World {
                 lease.granted(hits, is_granted, after, snapshot, &terms, now);
             }
             Message::Refund { hits } if is_current => lease.refunded(hits, after, &terms, now),
-            Message::Lease { .. } | Message::Refund { .. } | Message::GiveBack { .. } => {}
+            Message::Lease { .. } | Message::Refund { .. } | Message::ReturnHits { .. } => {}
         }
     }
 
@@ -247,7 +247,7 @@ impl World {
             assert!(visit.returned == 0 || visit.expired == 0);
         }
         if visit.returned > 0 {
-            self.send(replica, start, Message::GiveBack { hits: visit.returned, own: visit.own });
+            self.send(replica, start, Message::ReturnHits { hits: visit.returned, own: visit.own });
         }
     }
 
@@ -263,7 +263,7 @@ impl World {
 
     /// All counters are reset, and every replica knows. Requests and renewals are in flight.
     fn reset(&mut self) {
-        self.network.retain(|sent| !matches!(sent.message, Message::GiveBack { .. }));
+        self.network.retain(|sent| !matches!(sent.message, Message::ReturnHits { .. }));
         for sent in &mut self.network {
             sent.is_sent_before = true;
             sent.is_executed_before |= sent.reply.is_some();
@@ -278,7 +278,7 @@ impl World {
         }
     }
 
-    /// Redis loses its keys. Admitted and held hits come on top of the new counter.
+    /// Redis loses its keys. Admitted and held hits are in addition to the new counter.
     fn flush(&mut self) {
         if self.is_sound {
             return;
@@ -290,7 +290,7 @@ impl World {
             let outstanding = self.network.iter().filter(of_window).map(|sent| match sent.message {
                 Message::Count { hits, reserved, .. } => hits + reserved,
                 // Hits may be returned to a new counter that does not include them.
-                Message::Lease { hits, .. } | Message::GiveBack { hits, .. } | Message::Refund { hits } => {
+                Message::Lease { hits, .. } | Message::ReturnHits { hits, .. } | Message::Refund { hits } => {
                     hits
                 }
             });
@@ -309,7 +309,7 @@ impl World {
             let held = self.replicas.iter().filter(|one| one.lease.start == *start).map(|one| one.lease.left);
             let back =
                 self.network.iter().filter(|sent| sent.start == *start).map(|sent| match sent.message {
-                    Message::GiveBack { hits, .. } => hits,
+                    Message::ReturnHits { hits, .. } => hits,
                     _ => 0,
                 });
             let owed = window.admitted + held.sum::<u64>() + back.sum::<u64>();

@@ -27,8 +27,8 @@ use crate::{
 /// The outcome of one check: the counter's new value, or a failure.
 pub(super) type Outcome = Result<u64, Arc<Failure>>;
 
-/// The most that one caller adds on the server, though its outcome includes all of its hits. It is above every limit,
-/// and 2³¹ such hits do not overflow memcached's 64-bit counters.
+/// The maximum that one caller adds on the server, though its outcome includes all of its hits. It is above every
+/// limit, and 2³¹ such hits do not overflow memcached's 64-bit counters.
 const MAX_HITS: u64 = 1 << 33;
 
 #[derive(Default)]

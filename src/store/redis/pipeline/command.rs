@@ -34,7 +34,7 @@ pub(super) enum CommandKind {
     /// Adds hits if they are within the limit.
     Lease { id: Key, hits: u64, limit: u64, expiry: Expiry, by: LeaseBy },
     /// Subtracts hits of a lease if the counter has at least `own`.
-    GiveBack { hits: u64, own: u64 },
+    ReturnHits { hits: u64, own: u64 },
     /// Keys that a script counts independently.
     ScriptCall(PendingScriptCall),
     /// All checks of a request in one step.
@@ -150,7 +150,9 @@ impl RedisPipeline {
             CommandKind::Lease { hits, limit, expiry, by, .. } => {
                 lease::write(into, key, *hits, *limit, *expiry, *by, form);
             }
-            CommandKind::GiveBack { hits, own } => script::GIVE_BACK.call(into, form, key, &[*hits, *own]),
+            CommandKind::ReturnHits { hits, own } => {
+                script::RETURN_HITS.call(into, form, key, &[*hits, *own]);
+            }
             CommandKind::ScriptCall(call) => call.write(into, form),
             CommandKind::AtomicCheck(check) => check.write(into, form),
             CommandKind::RuleLimits(limits) => limits.write(into, form),

@@ -51,7 +51,7 @@ enum Completion {
     Running(u64),
     /// The counter after the command.
     Final(u64),
-    /// The counter after hits were added ahead of time, and whether they were.
+    /// The counter after a request to lease hits, and whether it was granted.
     Leased(u64, bool),
     /// The state of each key before the next caller's hits, at this time.
     ScriptCall(Time, Vec<Result<ReplyState, Outcome>>),
@@ -97,7 +97,7 @@ impl RedisPipeline {
             CommandKind::Count { id, added, expiry } => {
                 self.counted(command, (*id, *added, *expiry), &mut next, reading)
             }
-            CommandKind::Refund { .. } | CommandKind::GiveBack { .. } => {
+            CommandKind::Refund { .. } | CommandKind::ReturnHits { .. } => {
                 next().into_integer().map(Completion::Final)
             }
             CommandKind::Lease { id, expiry, by, .. } => lease::read(next()).map(|(after, is_granted)| {

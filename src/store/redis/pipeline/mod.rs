@@ -50,8 +50,8 @@ pub(super) enum Outcome {
     Failed(Arc<Failure>),
 }
 
-/// The most that one caller adds on the server, though its outcome includes all of its hits. It is above every limit,
-/// 1,000 such hits do not overflow a counter of Redis, and Lua numbers are exact up to it.
+/// The maximum that one caller adds on the server, though its outcome includes all of its hits. It is above every
+/// limit, 1,000 such hits do not overflow a counter of Redis, and Lua numbers are exact up to it.
 const MAX_HITS: u64 = 1 << 53;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -162,8 +162,8 @@ impl RedisPipeline {
     }
 
     /// Returns unspent hits of a lease, of `own` that this replica has added.
-    pub(super) fn give_back(&mut self, key: &str, hits: u64, own: u64) {
-        let target = self.push(key, CommandKind::GiveBack { hits, own });
+    pub(super) fn return_hits(&mut self, key: &str, hits: u64, own: u64) {
+        let target = self.push(key, CommandKind::ReturnHits { hits, own });
         self.callers.push(PendingCheck { target, run: 0, hits: Hits::Refund(hits) });
     }
 

@@ -26,7 +26,7 @@ use crate::{
     },
 };
 
-/// The most runs in one call: each puts two numbers on Lua's stack, which holds 8,000.
+/// Maximum number of runs in one call: each puts two numbers on Lua's stack, which holds 8,000.
 const MAX_RUNS: usize = 1000;
 
 pub(super) struct RuleLimits {

@@ -20,10 +20,10 @@ use crate::{
     },
 };
 
-/// The most keys of one command: it blocks the server, and a byte refers to an argument.
+/// Maximum number of keys of one command: it blocks the server, and the index of an argument is one byte.
 const MAX_KEYS: usize = 255;
 
-/// Equal arguments are looked up in this many previous ones.
+/// Number of previous arguments that are searched for an equal one.
 const ARGUMENT_WINDOW: usize = 8;
 
 /// A limit as the scripts receive it.

@@ -1,8 +1,6 @@
-//! Which servers own the keys.
-//!
-//! A single server is fixed. For sentinels and clusters a task polls the nodes, and sooner when a connection requests a
-//! refresh. Readers take the current servers by one atomic load. A connection checks the role of a server that should be
-//! a master.
+//! Which servers own the keys. A single server is fixed. For sentinels and clusters a task polls the nodes, at an
+//! interval and when a connection requests a refresh. Readers take the current servers by one atomic load. A connection
+//! checks the role of a server that should be a master.
 
 mod node_list;
 mod replies;

@@ -89,7 +89,7 @@ async fn the_first_sentinel_that_knows_the_master_decides() {
     assert_eq!(topology.servers().owner(b"any"), Some(0));
     assert_eq!(ignorant.queries(), 1);
 
-    // The next poll comes at the interval.
+    // The next poll is at the interval.
     let changes = topology.changes();
     knowing.set_reply(master(6380));
     becomes(&topology, "10.0.0.1:6380").await;

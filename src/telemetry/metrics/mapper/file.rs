@@ -35,7 +35,7 @@ const MAX_BYTES: usize = 1 << 20;
 /// The memory of a compiled regular expression. One of a hundred words with classes of letters takes a tenth of it.
 const MAX_REGEX_BYTES: usize = 1 << 20;
 
-/// The most errors, and the most warnings, that are reported. The place of each is found by reading the file again.
+/// Maximum number of reported errors, and of warnings. The file is read again to find the place of each.
 const MAX_DIAGNOSTICS: usize = 50;
 
 #[derive(Deserialize, Default)]
@@ -166,7 +166,7 @@ impl Reader<'_> {
     fn add(&mut self, severity: Severity, path: &str, message: impl Into<String>, help: &str) {
         let (file, path, help) = (self.file.to_owned(), path.to_owned(), Some(help.to_owned()));
         let found = Diagnostic { severity, file, place: None, path, message: message.into(), help };
-        // A mistake in the defaults would show again for each mapping.
+        // A mistake in the defaults would be reported again for each mapping.
         if self.found.contains(&found) {
             return;
         }

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use super::{
     Mapper,
-    series::{Family, Known, Place},
+    series::{Family, Known, SeriesIndex},
 };
 use crate::{
     mutex::lock,
@@ -64,7 +64,7 @@ impl Mapped {
             }
         });
         known.families.iter().for_each(|family| shown.write(&mut page.text, &known, family));
-        // The registry gives names up, so they must not stay here.
+        // The registry evicts names, so they must not stay here.
         if known.names() > names.saturating_mul(2).saturating_add(1_000) {
             *known = Known::default();
         }
@@ -80,19 +80,19 @@ struct Shown {
 }
 
 impl Shown {
-    fn add(&mut self, place: Place, n: u64) {
+    fn add(&mut self, place: SeriesIndex, n: u64) {
         if let Some(number) = self.number(place) {
             *number = Some(number.unwrap_or(0).saturating_add(n));
         }
     }
 
-    fn set(&mut self, place: Place, n: u64) {
+    fn set(&mut self, place: SeriesIndex, n: u64) {
         if let Some(number) = self.number(place) {
             *number = Some(n);
         }
     }
 
-    fn number(&mut self, place: Place) -> Option<&mut Option<u64>> {
+    fn number(&mut self, place: SeriesIndex) -> Option<&mut Option<u64>> {
         let at = place?;
         if at >= self.numbers.len() {
             self.numbers.resize(at.saturating_add(1), None);
@@ -100,7 +100,7 @@ impl Shown {
         self.numbers.get_mut(at)
     }
 
-    fn merge(&mut self, place: Place, times: &Snapshot) {
+    fn merge(&mut self, place: SeriesIndex, times: &Snapshot) {
         let Some(place) = place else { return };
         match self.times.iter_mut().find(|(known, _)| *known == place) {
             Some((_, known)) => *known = known.with(times),

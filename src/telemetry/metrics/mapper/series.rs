@@ -18,13 +18,13 @@ use crate::telemetry::metrics::{
 };
 
 /// The number of the series that a metric counts in; `None` if it is dropped.
-pub(super) type Place = Option<usize>;
+pub(super) type SeriesIndex = Option<usize>;
 
 /// The series of all names shown so far.
 #[derive(Debug)]
 pub(super) struct Known {
-    rules: HashMap<Box<str>, [Place; RuleCounter::ALL.len()]>,
-    singles: HashMap<Box<str>, Place>,
+    rules: HashMap<Box<str>, [SeriesIndex; RuleCounter::ALL.len()]>,
+    singles: HashMap<Box<str>, SeriesIndex>,
     pub(super) families: Vec<Family>,
     by_name: HashMap<String, usize>,
     pub(super) series: Vec<Series>,
@@ -82,7 +82,7 @@ impl Known {
     }
 
     /// The series of the counters of the rule with this full key.
-    pub(super) fn rule(&mut self, mapper: &Mapper, full_key: &str) -> [Place; RuleCounter::ALL.len()] {
+    pub(super) fn rule(&mut self, mapper: &Mapper, full_key: &str) -> [SeriesIndex; RuleCounter::ALL.len()] {
         if let Some(places) = self.rules.get(full_key) {
             return *places;
         }
@@ -104,7 +104,7 @@ impl Known {
         statsd: &str,
         metric: &Metric,
         labels: &[&str],
-    ) -> Place {
+    ) -> SeriesIndex {
         if let Some(place) = self.singles.get(statsd) {
             return *place;
         }
@@ -113,7 +113,7 @@ impl Known {
         place
     }
 
-    fn place(&mut self, mapper: &Mapper, statsd: &str, metric: &Metric, labels: &[&str]) -> Place {
+    fn place(&mut self, mapper: &Mapper, statsd: &str, metric: &Metric, labels: &[&str]) -> SeriesIndex {
         match mapper.map(statsd, metric.kind) {
             MappingResult::Dropped => None,
             MappingResult::Unmapped => {
@@ -134,7 +134,7 @@ impl Known {
 
     /// The number of the series with this name and these labels; `None` if the name belongs to a metric of another type,
     /// since the first metric determines the type.
-    fn intern(&mut self, name: &str, kind: Kind, help: &str, series: Series) -> Place {
+    fn intern(&mut self, name: &str, kind: Kind, help: &str, series: Series) -> SeriesIndex {
         let next = self.families.len();
         let at = *self.by_name.entry(name.to_owned()).or_insert(next);
         if at == next {
@@ -159,7 +159,9 @@ impl Known {
         let owner = taken.as_ref().map_or("an unmapped metric", |family| family.kind.name());
         if !taken.is_some_and(|family| std::mem::replace(&mut family.conflict_logged, true)) {
             let kind = kind.name();
-            warn!("PROMETHEUS_MAPPER_YAML: a {kind} is not shown because {owner} has its name {name}");
+            warn!(
+                "PROMETHEUS_MAPPER_YAML: a {kind} is not exported because {owner} already has its name {name}"
+            );
         }
     }
 }

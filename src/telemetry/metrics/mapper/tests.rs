@@ -154,7 +154,7 @@ fn every_known_option_is_suggested_and_accepted() {
 }
 
 #[test]
-fn warns_of_options_without_effect_with_their_place() {
+fn warns_about_options_without_effect_with_their_place() {
     let yaml = "defaults:\n  ttl: 5m\n  quantile: []\nmappings:\n- match: ratelimit_server.*.response_time\n  \
                 name: took\n  observer_type: summary\n  lables: {}\n  buckets: [10, 12]\n";
     let reported = diagnostics(yaml);

@@ -1,10 +1,10 @@
 //! The thread that sends spans to the collector in batches, retries retryable errors, and counts the outcomes.
 //!
-//! `batch` makes the messages, `line` is the connection. During retries the queue fills and then drops new spans, so that
-//! memory is bounded and workers never wait.
+//! `batch` encodes the messages, `connection` connects to the collector. During retries the queue fills and then drops
+//! new spans, so that memory is bounded and workers never wait.
 
 mod batch;
-mod line;
+mod connection;
 
 use std::{
     io,
@@ -29,7 +29,7 @@ use crate::{
     proto::opentelemetry::proto::resource::v1::Resource,
     settings::spans::Spans,
 };
-use line::Line;
+use connection::CollectorConnection;
 
 /// The backoff of the collector's own exporters.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
@@ -46,7 +46,7 @@ pub(super) struct Exporter {
     ending: watch::Receiver<bool>,
     counts: Arc<Counts>,
     resource: Resource,
-    line: Line,
+    connection: CollectorConnection,
     timeout: Duration,
     gzip: bool,
     max_batch: usize,
@@ -79,7 +79,7 @@ impl Exporter {
             ending,
             counts,
             resource: batch::resource(&settings.resource),
-            line: Line::new(collector)?,
+            connection: CollectorConnection::new(collector)?,
             timeout: collector.timeout,
             gzip: collector.gzip,
             max_batch: settings.max_batch,
@@ -169,7 +169,7 @@ impl Exporter {
 
     /// Sends a batch, and returns the number of spans that the collector rejected.
     async fn send(&mut self, message: &Bytes) -> Result<u64, Failure> {
-        let accepted = match timeout(self.timeout, self.line.send(message)).await {
+        let accepted = match timeout(self.timeout, self.connection.send(message)).await {
             Ok(response) => response?,
             Err(_) => return Err(Failure::retryable(format!("no response within {:?}", self.timeout))),
         };
@@ -183,7 +183,7 @@ impl Exporter {
     /// Logs a problem, unless one was logged recently; `dropped` spans are lost.
     fn log(&mut self, why: &str, dropped: Option<u64>) {
         if self.warnings.admit_now().is_some() {
-            warn!(collector = self.line.shown(), dropped, "tracing: {why}");
+            warn!(collector = self.connection.shown(), dropped, "tracing: {why}");
         }
     }
 }

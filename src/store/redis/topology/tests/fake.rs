@@ -16,7 +16,7 @@ use crate::{
     store::redis::resp::{self, Reply},
 };
 
-/// Reports masters. Without a reply it closes the connection of the query.
+/// A node that reports masters. If it has no reply, it closes the connection of the query.
 #[derive(Clone)]
 pub(super) struct FakeNode {
     pub(super) address: HostPort,

@@ -1,7 +1,7 @@
-//! Commands to Redis apart from counting: overrides, resets of counters, and the list of replicas.
+//! Commands to Redis other than counting: overrides, resets of counters, and the list of replicas.
 //!
 //! They use `deadpool-redis`, with connections separate from those that count, so that a large or slow one delays no
-//! request. The connections belong to the runtime that opens them: each thread has its own [`Side`].
+//! request. The connections belong to the runtime that opens them: each thread has its own [`CommandPool`].
 
 use std::{
     sync::{Arc, Mutex},
@@ -36,7 +36,7 @@ const CONNECTIONS: usize = 2;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connections to one Redis for everything but counting.
-pub struct Side {
+pub struct CommandPool {
     config: Arc<Config>,
     servers: Mutex<Vec<(RedisAddress, Connections)>>,
 }
@@ -49,7 +49,7 @@ struct Config {
     prefix: Box<str>,
 }
 
-impl Side {
+impl CommandPool {
     /// Returns every problem with the TLS files.
     pub(super) fn new(pool: &RedisPool, topology: &Topology, prefix: &str) -> Result<Self, Vec<String>> {
         let mut login = RedisConnectionInfo::default().set_db(pool.database.into());
@@ -268,7 +268,7 @@ mod tests {
             max_queued: 1,
         };
         let topology = Topology::new(&pool).map_err(|errors| errors.join("\n")).unwrap();
-        let side = Side::new(&pool, &topology, "").map_err(|errors| errors.join("\n")).unwrap();
+        let commands = CommandPool::new(&pool, &topology, "").map_err(|errors| errors.join("\n")).unwrap();
         let rejected =
             |text: &str| RedisError::from((ServerErrorKind::ResponseError.into(), "x", text.to_owned()));
         let io = |kind: io::ErrorKind| RedisError::from(io::Error::from(kind));
@@ -283,7 +283,7 @@ mod tests {
             ),
             (rejected("odd"), "ERR odd"),
         ] {
-            let error = side.explain(&address, &error);
+            let error = commands.explain(&address, &error);
             assert!(error.starts_with("redis /run/redis.sock: ") && error.contains(word), "{error}");
         }
     }

@@ -92,17 +92,17 @@ fn is_detected_by_listings<W: notify::Watcher + 'static>() {
 }
 
 #[test]
-fn a_file_system_without_notifications() {
+fn detects_changes_on_a_file_system_without_notifications() {
     is_detected_by_listings::<NullWatcher>();
 }
 
 #[test]
-fn a_kernel_that_is_out_of_watches() {
+fn detects_changes_when_the_kernel_is_out_of_watches() {
     is_detected_by_listings::<OutOfWatches>();
 }
 
 #[test]
-fn a_kernel_that_is_out_of_watchers() {
+fn detects_changes_when_the_kernel_is_out_of_watchers() {
     is_detected_by_listings::<OutOfWatchers>();
 }
 

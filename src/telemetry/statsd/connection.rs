@@ -26,7 +26,7 @@ const WARN_EVERY: u64 = 600;
 
 /// The connection to a sink.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct SinkConnection {
     target: SinkAddress,
     /// The sink is configured, not the default.
     pub(super) is_configured: bool,
@@ -48,7 +48,7 @@ struct Socket {
     is_ip: bool,
 }
 
-impl Link {
+impl SinkConnection {
     pub(super) fn new(target: SinkAddress, is_configured: bool) -> Self {
         Self {
             target,

@@ -21,7 +21,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream, rustls::pki_types::ServerNam
 
 use super::Failure;
 use crate::{
-    net::tls::{self, Words},
+    net::tls::{self, Hints},
     proto::opentelemetry::proto::collector::trace::v1::ExportTraceServiceResponse,
     settings::spans::{Collector, CollectorTls, Protocol},
 };
@@ -36,7 +36,7 @@ const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 const MAX_MESSAGE_CHARS: usize = 200;
 
 /// The collector, and the connection to it.
-pub(super) struct Line {
+pub(super) struct CollectorConnection {
     to: Uri,
     protocol: Protocol,
     headers: HeaderMap,
@@ -58,7 +58,7 @@ pub(super) struct Accepted {
     pub(super) message: String,
 }
 
-impl Line {
+impl CollectorConnection {
     /// # Errors
     /// Every invalid file of the settings.
     pub(super) fn new(collector: &Collector) -> Result<Self, Vec<String>> {
@@ -258,14 +258,14 @@ fn shortened(message: &str) -> String {
 }
 
 /// Without the headers, which may have secrets.
-impl fmt::Debug for Line {
+impl fmt::Debug for CollectorConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Line").field("to", &self.shown()).finish_non_exhaustive()
+        f.debug_struct("CollectorConnection").field("to", &self.shown()).finish_non_exhaustive()
     }
 }
 
 /// The variables in errors, unless those for traces alone are set.
-const WORDS: Words = Words {
+const HINTS: Hints = Hints {
     ca: "OTEL_EXPORTER_OTLP_CERTIFICATE",
     certificate: "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
     key: "OTEL_EXPORTER_OTLP_CLIENT_KEY",
@@ -277,26 +277,26 @@ const WORDS: Words = Words {
 struct Tls {
     connector: TlsConnector,
     name: ServerName<'static>,
-    words: Words,
+    hints: Hints,
 }
 
 impl Tls {
     fn load(tls: &CollectorTls, endpoint: &Uri, protocol: Protocol) -> Result<Self, Vec<String>> {
         let [ca, certificate, key] = tls.variables;
-        let words = Words { ca, certificate, key, ..WORDS };
-        let mut config = tls::load(&tls.files, &words)?.config;
+        let hints = Hints { ca, certificate, key, ..HINTS };
+        let mut config = tls::load(&tls.files, &hints)?.config;
         config.alpn_protocols = vec![match protocol {
             Protocol::Http => b"http/1.1".to_vec(),
             Protocol::Grpc => b"h2".to_vec(),
         }];
         let name = tls::server_name(endpoint.host().unwrap_or_default());
         let name = name.map_err(|why| vec![format!("TLS to the collector: {why}")])?;
-        Ok(Self { connector: Arc::new(config).into(), name, words })
+        Ok(Self { connector: Arc::new(config).into(), name, hints })
     }
 
     async fn handshake(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let result = self.connector.connect(self.name.clone(), stream).await;
-        result.map_err(|error| match tls::explain(&error, &self.words) {
+        result.map_err(|error| match tls::explain(&error, &self.hints) {
             Some(why) => io::Error::other(format!("TLS handshake failed: {why}")),
             None => error,
         })
