@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The steps of a release, each a subcommand. The workflow `release` runs them; each can also be run by hand.
 #
-#   release.sh version TAG                     prints version=…; fails unless manifest, chart and changelog have it
+#   release.sh version TAG                     prints version=… and image=…; fails unless manifest, chart and changelog agree
 #   release.sh archive VERSION TARGET          release/: archive, SBOM and checksums of a static binary
 #   release.sh login                           logs docker in to the registry of the forge
 #   release.sh image IMAGE VERSION PLATFORM    builds and pushes an image with SBOM and provenance; digest/
@@ -18,12 +18,16 @@ version() {
     local version=${1#v}
     [ "$(manifest_version)" = "$version" ] || fail "Cargo.toml has version $(manifest_version), the tag is $1"
     grep -qx "appVersion: $version" deploy/helm/tollgate/Chart.yaml || fail "Chart.yaml: appVersion is not $version"
-    grep -q "^## \[$version\]" CHANGELOG.md || fail "CHANGELOG.md has no section [$version]"
+    grep -Eqx "## \[$version\] - [0-9]{4}-[0-9]{2}-[0-9]{2}" CHANGELOG.md ||
+        fail "CHANGELOG.md: expected a section ## [$version] with the date of the release"
     # `cargo binstall` downloads archives from the repository that the manifest names.
     local repository=${GITHUB_SERVER_URL:-}/${GITHUB_REPOSITORY:-}
     [ "$repository" = / ] || grep -qx "repository = \"$repository\"" Cargo.toml ||
         fail "Cargo.toml: expected repository = \"$repository\""
     echo "version=$version"
+    # A registry accepts lower case only.
+    local image=ghcr.io/${GITHUB_REPOSITORY:-tollgate}
+    echo "image=${image,,}"
 }
 
 archive() {
@@ -72,7 +76,10 @@ index() {
     local image=$1 version=$2 sources=() file
     for file in digest/*; do sources+=("$image@$(cat "$file")"); done
     [ "${#sources[@]}" = 2 ] || fail "expected digests of 2 architectures, got ${#sources[@]}"
-    docker buildx imagetools create --tag "$image:$version" --tag "$image:latest" "${sources[@]}" >&2
+    # `latest` is no pre-release such as 1.2.3-rc.1.
+    local tags=(--tag "$image:$version")
+    [[ $version == *-* ]] || tags+=(--tag "$image:latest")
+    docker buildx imagetools create "${tags[@]}" "${sources[@]}" >&2
     echo "digest=$(docker buildx imagetools inspect "$image:$version" --format '{{.Manifest.Digest}}')"
 }
 
@@ -80,7 +87,9 @@ publish() {
     local version=$1
     (cd release && cat ./*.sha256 | sort -k 2 > SHA256SUMS && rm ./*.sha256 && sha256sum --check SHA256SUMS)
     awk -v section="## [$version]" 'index($0, "## [") == 1 { shown = index($0, section) == 1; next } shown' CHANGELOG.md > release-notes.md
-    gh release create "v$version" --verify-tag --title "Tollgate $version" --notes-file release-notes.md release/*
+    local kind=()
+    [[ $version != *-* ]] || kind=(--prerelease)
+    gh release create "v$version" --verify-tag "${kind[@]}" --title "Tollgate $version" --notes-file release-notes.md release/*
 }
 
 command=${1:-}

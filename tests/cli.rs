@@ -179,6 +179,72 @@ fn check_has_no_verdict_on_unreadable_files() {
 }
 
 #[test]
+fn check_answers_in_json_whatever_happens() {
+    let report = |args: &[&str], variables: &[(&str, &str)], code: i32| -> Value {
+        let output = tollgate_in(&[&["check", "--json"], args].concat(), variables);
+        assert_exit(&output, code, &[]);
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let settings = report(&[], &[("NEAR_LIMIT_RATIO", "x")], 2);
+    assert!(
+        settings["diagnostics"][0]["message"].as_str().unwrap().contains("NEAR_LIMIT_RATIO"),
+        "{settings}"
+    );
+    for path in ["/nowhere/at/all", "/dev/null/below-a-file.yaml"] {
+        let unread = report(&[path], &[], 2);
+        assert_eq!((&unread["valid"], &unread["diagnostics"][0]["file"]), (&false.into(), &path.into()));
+    }
+}
+
+#[test]
+fn check_names_a_path_that_was_mistyped_without_advice_about_the_service() {
+    let dir = rules_dir(&[("a.yaml", RULES)]);
+    let output = check(&dir.path().join("b.yaml"), &[]);
+    assert_exit(&output, 2, &["cannot read the file: No such file or directory", "b.yaml", "check the path"]);
+    assert!(!printed(&output).contains("RUNTIME_"), "{}", printed(&output));
+}
+
+#[test]
+fn check_reads_no_more_of_a_device_than_of_a_file() {
+    assert_exit(&check(Path::new("/dev/zero"), &[]), 2, &["the file exceeds the limit of", "bytes"]);
+}
+
+#[test]
+fn check_warns_about_a_directory_without_rules() {
+    let dir = rules_dir(&[]);
+    assert_exit(&check(dir.path(), &[]), 0, &["warning: no rules files here", "0 files: OK, 1 warning"]);
+    assert_exit(&check(dir.path(), &["--deny-warnings"]), 1, &["error: no rules files here"]);
+    let place = [("RUNTIME_ROOT", dir.path().to_str().unwrap()), ("RUNTIME_SUBDIRECTORY", "")];
+    fs::create_dir(dir.path().join("config")).unwrap();
+    assert_exit(&tollgate_in(&["check"], &place), 0, &["warning: no rules files here"]);
+}
+
+#[test]
+fn check_reads_standard_input_and_pipes() {
+    let dir = rules_dir(&[("a.yaml", RULES)]);
+    let bash = |script: &str| {
+        let mut command = Command::new("bash");
+        command.args(["-c", script]).env("TOLLGATE", BINARY).current_dir(&dir).stdin(Stdio::null());
+        command.output().unwrap()
+    };
+    assert_exit(&bash("$TOLLGATE check - < a.yaml"), 0, &["1 rule, 1 domain, 1 file: OK"]);
+    assert_exit(&bash("$TOLLGATE check <(sed s/hour/secs/ a.yaml)"), 1, &["did you mean `second`?", ":2:"]);
+    assert_exit(&bash("$TOLLGATE explain --rules - d k=1 < a.yaml"), 0, &["matches rule d.k (-:2)"]);
+}
+
+#[test]
+fn a_wrong_number_is_named_with_what_is_expected() {
+    for (args, expected) in [
+        (&["request", "--hits", "x", "d", "k=1"][..], "from 0 to 4294967295"),
+        (&["explain", "--hits", "4294967296", "d", "k=1"], "from 0 to 4294967295"),
+        (&["top", "-n", "x"], "from 1 to 1000"),
+        (&["refusals", "-n", "1001"], "from 1 to 1000"),
+    ] {
+        assert_exit(&tollgate(args), 2, &[&format!("expected an integer {expected}")]);
+    }
+}
+
+#[test]
 fn colours_are_for_terminals_and_can_be_disabled() {
     let dir = rules_dir(&[("d.yaml", RULES)]);
     let args = ["check", dir.path().to_str().unwrap()];
@@ -327,8 +393,9 @@ fn help_version_settings_completions_and_man_pages_are_printed() {
         assert!(String::from_utf8_lossy(&output.stdout).contains(text), "{args:?}: {}", printed(&output));
     }
     let dir = tempfile::tempdir().unwrap();
-    assert_exit(&tollgate(&["man", dir.path().to_str().unwrap()]), 0, &[]);
-    assert!(fs::read_to_string(dir.path().join("tollgate-check.1")).unwrap().contains("deny\\-warnings"));
+    let pages = dir.path().join("man/man1");
+    assert_exit(&tollgate(&["man", pages.to_str().unwrap()]), 0, &[]);
+    assert!(fs::read_to_string(pages.join("tollgate-check.1")).unwrap().contains("deny\\-warnings"));
 }
 
 #[test]

@@ -82,6 +82,12 @@ fn a_start_logs_version_store_rules_and_listeners_at_info_and_no_warning() {
 }
 
 #[test]
+fn a_start_without_rules_is_a_warning() {
+    let server = Setup::new().start();
+    server.wait_for_log(&[" warning ", "no rules: every request is allowed", "config"]);
+}
+
+#[test]
 fn a_start_names_the_servers_of_its_store_without_credentials() {
     let server = Setup::new()
         .env("LOG_LEVEL", "info")
@@ -236,15 +242,17 @@ fn nothing_is_bound_when_a_setting_is_invalid() {
 }
 
 #[test]
-fn the_error_of_a_port_in_use_names_it() {
-    for variable in ["PORT", "GRPC_PORT", "DEBUG_PORT"] {
+fn the_error_of_a_port_in_use_names_it_and_its_variable() {
+    for variable in ["PORT", "GRPC_PORT", "DEBUG_PORT", "PROMETHEUS_ADDR", "ADMIN_ADDR"] {
         let port = free_port();
         let _taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
-        let mut server = Setup::new().env(variable, &port.to_string()).launch();
+        let host = if variable.ends_with("ADDR") { "127.0.0.1:" } else { "" };
+        let mut server = Setup::new().env(variable, &format!("{host}{port}")).launch();
         let status = server.process.wait(PATIENCE).expect("the process exits");
         let log = server.process.log();
         assert!(!status.success());
         assert!(log.contains(&port.to_string()), "{variable}={port} in {log}");
+        assert!(log.contains(&format!("; see {variable}")), "{variable} in {log}");
     }
 }
 
@@ -257,6 +265,8 @@ fn invalid_rules_do_not_prevent_the_start() {
         (tonic::Code::Unknown, "no rate limit configuration loaded")
     );
     assert!(server.process.log().contains("rules.yaml"), "the log names the file: {}", server.process.log());
+    let page = http::get(server.ports.debug, "/rlconfig").text();
+    assert!(page.contains("rules.yaml:2:") && page.contains("No rules are in force."), "{page}");
 }
 
 #[test]

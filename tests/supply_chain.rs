@@ -88,24 +88,41 @@ fn the_image_is_built_by_the_compiler_that_the_tests_use() {
 }
 
 #[test]
-fn the_release_script_accepts_only_the_version_and_repository_of_the_manifest() {
-    let run = |tag: &str, repository: &str| {
-        let mut command = Command::new(Path::new(ROOT).join(".github/release.sh"));
-        let host = if repository.is_empty() { "" } else { "https://forge.example" };
-        command.env("GITHUB_SERVER_URL", host).env("GITHUB_REPOSITORY", repository);
-        command.args(["version", tag]).output().unwrap()
+fn the_release_script_accepts_only_a_dated_version_and_the_repository_of_the_manifest() {
+    let project = tempfile::tempdir().unwrap();
+    let place = |path: &str, text: &str| {
+        let target = project.path().join(path);
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        fs::write(target, text).unwrap();
     };
-    let check = |tag: &str| run(tag, "");
-    let version = env!("CARGO_PKG_VERSION");
-    let output = check(&format!("v{version}"));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(String::from_utf8_lossy(&output.stdout), format!("version={version}\n"));
-    for tag in ["v9.9.9", "v", &format!("v{version}-rc1")] {
-        assert!(!check(tag).status.success(), "{tag}");
+    for path in [".github/release.sh", "deploy/helm/tollgate/Chart.yaml"] {
+        place(path, &read(path));
     }
-    let output = run(&format!("v{version}"), "other/fork");
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && error.contains("https://forge.example/other/fork"), "{error}");
+    let version = env!("CARGO_PKG_VERSION");
+    let manifest = read("Cargo.toml");
+    let manifest = manifest.lines().filter(|line| !line.starts_with("repository = "));
+    let manifest = manifest.collect::<Vec<_>>().join("\n");
+    place("Cargo.toml", &format!("{manifest}\nrepository = \"https://forge.example/Owner/Tollgate\"\n"));
+    place("CHANGELOG.md", &format!("## [{version}] - 2026-12-31\n"));
+    let run = |tag: &str, repository: &str| {
+        let mut command = Command::new("bash");
+        command.arg(project.path().join(".github/release.sh")).args(["version", tag]);
+        command.env("GITHUB_SERVER_URL", "https://forge.example").env("GITHUB_REPOSITORY", repository);
+        let output = command.output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(text).unwrap())
+    };
+    let tag = format!("v{version}");
+    let wanted = format!("version={version}\nimage=ghcr.io/owner/tollgate\n");
+    assert_eq!(run(&tag, "Owner/Tollgate"), (true, wanted));
+    for tag in ["v9.9.9", "v", &format!("v{version}-rc1")] {
+        assert!(!run(tag, "Owner/Tollgate").0, "{tag}");
+    }
+    let (accepted, error) = run(&tag, "other/fork");
+    assert!(!accepted && error.contains("https://forge.example/other/fork"), "{error}");
+    place("CHANGELOG.md", &format!("## [{version}] - unreleased\n"));
+    let (accepted, error) = run(&tag, "Owner/Tollgate");
+    assert!(!accepted && error.contains("date of the release"), "{error}");
 }
 
 #[test]

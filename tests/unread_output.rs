@@ -1,4 +1,4 @@
-//! Pipes that nobody reads: neither the log nor the log of decisions blocks requests, pages or the shutdown.
+//! Pipes that are not read: neither the log nor the decision log blocks requests, pages or the shutdown.
 
 use std::{
     fs::{File, OpenOptions},
@@ -57,7 +57,7 @@ fn with_output(descriptor: u8, path: &str) -> Setup {
 }
 
 #[test]
-fn a_standard_error_that_nobody_reads_blocks_nothing() {
+fn a_standard_error_that_is_not_read_blocks_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = pipe(dir.path());
     let _unread = filled(&path);
@@ -82,7 +82,7 @@ fn lines_are_written_when_standard_error_is_read_again() {
 }
 
 #[test]
-fn a_log_of_decisions_that_nobody_reads_blocks_nothing() {
+fn a_decision_log_that_is_not_read_blocks_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = pipe(dir.path());
     // Opening it blocks until it has a reader.

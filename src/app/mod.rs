@@ -86,7 +86,7 @@ async fn run(mut settings: Settings) -> Result<(), StartError> {
         error = maintenance::never_reached(&service, settings) => return Err(error),
     };
     let delay = settings.server.shutdown_delay;
-    info!(?delay, "received {signal}, draining");
+    info!(delay = format!("{}s", delay.as_secs_f64()), "received {signal}, draining");
     running.drain(&service, delay).await;
     drop(feed);
     info!("stopped");

@@ -9,7 +9,10 @@ use tracing::{info, warn};
 use super::StartError;
 use crate::{
     server::grpc::{Listener, bind_tcp},
-    settings::{self, HostPort, ServerAddress, Settings},
+    settings::{
+        self, HostPort, ServerAddress, Settings,
+        vars::{self, Var},
+    },
 };
 
 /// Descriptors for rules files, connections to the store, sinks, and the reserved connections of four HTTP ports.
@@ -30,17 +33,20 @@ impl Ports {
         let mut failed = Vec::new();
         let grpc = match &settings.server.listen() {
             ServerAddress::Tcp(address) => {
-                bound(&mut failed, "gRPC", address, bind(address).and_then(Listener::tcp))
+                bound(&mut failed, "gRPC", &vars::GRPC_PORT, address, bind(address).and_then(Listener::tcp))
             }
-            ServerAddress::Unix(path) => bound(&mut failed, "gRPC", &path.display(), Listener::unix(path)),
+            ServerAddress::Unix(path) => {
+                bound(&mut failed, "gRPC", &vars::GRPC_UDS, &path.display(), Listener::unix(path))
+            }
         };
-        let mut page = |name, address: &HostPort| {
-            bound(&mut failed, name, address, bind(address).and_then(Listener::tcp))
+        let mut page = |name, variable, address: &HostPort| {
+            bound(&mut failed, name, variable, address, bind(address).and_then(Listener::tcp))
         };
-        let http = page("HTTP", &settings.http.listen());
-        let debug = page("debug", &settings.http.debug());
+        let http = page("HTTP", &vars::PORT, &settings.http.listen());
+        let debug = page("debug", &vars::DEBUG_PORT, &settings.http.debug());
+        let prometheus = &settings.metrics.prometheus_address;
         let metrics =
-            settings.metrics.use_prometheus.then(|| page("Prometheus", &settings.metrics.prometheus_address));
+            settings.metrics.use_prometheus.then(|| page("Prometheus", &vars::PROMETHEUS_ADDR, prometheus));
         let admin = settings.admin.as_ref().and_then(|admin| bind_admin(admin, &mut failed));
         match (grpc, http, debug) {
             (Some(grpc), Some(http), Some(debug)) if failed.is_empty() => {
@@ -78,14 +84,16 @@ fn port(listener: &Listener) -> String {
 /// Binds the admin API. The service also runs without it if its address is the default.
 fn bind_admin(admin: &settings::Admin, failed: &mut Vec<String>) -> Option<Listener> {
     match &admin.listen {
-        ServerAddress::Unix(path) => bound(failed, "the admin API", &path.display(), Listener::unix(path)),
+        ServerAddress::Unix(path) => {
+            bound(failed, "the admin API", &vars::ADMIN_UDS, &path.display(), Listener::unix(path))
+        }
         ServerAddress::Tcp(address) => {
             let listener = bind(address).and_then(Listener::tcp);
             if let (true, Err(error)) = (admin.is_default, &listener) {
                 warn!(%address, %error, "the admin API is not served: set ADMIN_ADDR to a free address, or to off");
                 return None;
             }
-            bound(failed, "the admin API", address, listener)
+            bound(failed, "the admin API", &vars::ADMIN_ADDR, address, listener)
         }
     }
 }
@@ -105,10 +113,12 @@ fn bind(address: &HostPort) -> io::Result<StdTcpListener> {
 fn bound<T>(
     failed: &mut Vec<String>,
     name: &str,
+    variable: &Var,
     address: &dyn fmt::Display,
     result: io::Result<T>,
 ) -> Option<T> {
-    result.map_err(|error| failed.push(format!("cannot listen for {name} on {address}: {error}"))).ok()
+    let message = |error| format!("cannot listen for {name} on {address}: {error}; see {}", variable.name);
+    result.map_err(|error| failed.push(message(error))).ok()
 }
 
 /// Raises the soft limit of file descriptors to the hard one, as Go programs do, and lowers the connection limits if

@@ -60,7 +60,7 @@ pub(super) fn write_log(settings: &Settings, recent: &Arc<Recent>) -> io::Result
 }
 
 impl Writing {
-    /// Writes the remaining lines, and waits for it up to `patience`: a pipe that nobody reads blocks the thread.
+    /// Writes the remaining lines, and waits for it up to `patience`: a pipe that is not read blocks the thread.
     pub(super) fn finish(self, patience: Duration) {
         drop(self.stop);
         let _ = self.ended.recv_timeout(patience);

@@ -29,7 +29,7 @@ pub(super) fn signal() -> io::Result<impl Future<Output = &'static str>> {
     })
 }
 
-/// The timeout of the last flush to each of the sinks and the log of decisions, which may not respond.
+/// The timeout of the last flush to each of the sinks and the decision log, which may not respond.
 const LAST_FLUSH: Duration = Duration::from_secs(3);
 
 /// The tasks and threads that run until the shutdown.

@@ -19,7 +19,7 @@ use crate::{
 
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct CheckArgs {
-    /// Rules files, or directories of them; by default the directory that the service would read.
+    /// Rules files, directories of them, or - for standard input; by default the directory that the service would read.
     #[arg(value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
     #[command(flatten)]
@@ -50,15 +50,27 @@ pub(crate) enum Format {
 
 /// Checks the rules and prints a report.
 pub(crate) fn run(args: &CheckArgs, environment: &Environment) -> Result<Verdict, Failure> {
-    let (reading, options) = rules_files::read(&args.paths, args.reading, environment)?;
+    let format = if args.json { Format::Json } else { args.format };
+    let (reading, options) = match rules_files::read(&args.paths, args.reading, environment) {
+        Ok(read) => read,
+        Err(why) if format == Format::Json => (without_verdict(why), CompileOptions::default()),
+        Err(why) => return Err(why.into()),
+    };
     let options = CompileOptions { portable: args.portable, ..options };
     let report = Report::new(reading, options, args.deny_warnings);
-    match if args.json { Format::Json } else { args.format } {
+    match format {
         Format::Text => terminal::print(&report.text()),
         Format::Json => terminal::print_data(&report.json()),
         Format::Github => terminal::print_data(&report.github()),
     }
     Ok(report.verdict())
+}
+
+/// Invalid settings, as an error of no file: a program that reads JSON receives JSON.
+fn without_verdict(message: String) -> Reading {
+    let (file, path) = (String::new(), String::new());
+    let error = Diagnostic { severity: Severity::Error, file, place: None, path, message, help: None };
+    Reading { files: Vec::new(), diagnostics: vec![error] }
 }
 
 /// The diagnostics of a set of files.

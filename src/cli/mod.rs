@@ -16,6 +16,7 @@ mod terminal;
 
 use std::{
     ffi::OsString,
+    fs,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -99,7 +100,7 @@ enum Command {
     },
     /// Print the man page, or write one for each command into a directory.
     Man {
-        /// The directory; it must exist.
+        /// The directory; created if it is missing.
         dir: Option<PathBuf>,
     },
 }
@@ -173,11 +174,14 @@ fn completions(shell: Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// Prints `tollgate(1)`, or writes the man pages of all commands into `dir`.
+/// Prints `tollgate(1)`, or writes the man pages of all commands into `dir`, which is created if it is missing.
 fn print_man_pages(dir: Option<&Path>) -> Result<Verdict, Failure> {
     let mut page = Vec::new();
     let (written, place) = match dir {
-        Some(dir) => (clap_mangen::generate_to(Cli::command(), dir), dir.display().to_string()),
+        Some(dir) => {
+            let pages = || clap_mangen::generate_to(Cli::command(), dir);
+            (fs::create_dir_all(dir).and_then(|()| pages()), dir.display().to_string())
+        }
         None => (clap_mangen::Man::new(Cli::command()).render(&mut page), "tollgate(1)".to_owned()),
     };
     written.map_err(|error| format!("cannot write {place}: {error}"))?;
@@ -302,6 +306,6 @@ mod tests {
             assert!(page.contains(".SH SYNOPSIS"), "{name}: {page}");
         }
         assert!(dir.path().join("tollgate.1").exists());
-        assert!(print_man_pages(Some(Path::new("/nowhere/at/all"))).is_err());
+        assert!(print_man_pages(Some(Path::new("/dev/null/man1"))).is_err());
     }
 }

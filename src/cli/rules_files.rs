@@ -1,16 +1,13 @@
 //! Reads rules files for `check` and `explain`.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::PathBuf;
 
 use clap::Args;
 
 use super::serve::Environment;
 use crate::{
     app,
-    rules::{CompileOptions, Countable, SourceFile},
+    rules::{CompileOptions, Countable},
     rules_source::{Reading, RulesDir},
 };
 
@@ -38,8 +35,8 @@ impl ReadingArgs {
     }
 }
 
-/// Reads the rules files in or below these paths; without paths, those that the service would read, with its
-/// settings.
+/// Reads the rules files in or below these paths, `-` being standard input; without paths, those that the service would
+/// read, with its settings.
 pub(super) fn read(
     paths: &[PathBuf],
     args: ReadingArgs,
@@ -49,7 +46,8 @@ pub(super) fn read(
         let mut all = Reading::default();
         for path in paths {
             let directory = RulesDir { path: path.clone(), ignore_dot_files: args.ignore_dot_files };
-            let read = if path.is_file() { read_file(path)? } else { directory.read() };
+            let read =
+                if path.is_dir() { directory.read().expecting_files(path) } else { Reading::of_file(path) };
             all.files.extend(read.files);
             all.diagnostics.extend(read.diagnostics);
         }
@@ -60,11 +58,5 @@ pub(super) fn read(
     let rules = settings.rules;
     let ignore_dot_files = rules.ignore_dot_files || args.ignore_dot_files;
     let directory = RulesDir::new(&rules.root, &rules.subdirectory, &rules.app_directory, ignore_dot_files);
-    Ok((directory.read(), options))
-}
-
-fn read_file(file: &Path) -> Result<Reading, String> {
-    let name = file.display().to_string();
-    let text = fs::read(file).map_err(|error| format!("cannot read {name}: {error}"))?;
-    Ok(Reading { files: vec![SourceFile { name, text }], diagnostics: Vec::new() })
+    Ok((directory.read().expecting_files(&directory.path), options))
 }

@@ -263,6 +263,17 @@ pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
     last.to_string()
 }
 
+/// A number of hits.
+pub(super) fn hits(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "expected an integer from 0 to 4294967295".to_owned())
+}
+
+/// A number of rows that the admin API returns.
+pub(super) fn rows(text: &str) -> Result<u16, String> {
+    let rows = text.parse().ok().filter(|rows| (1..=1000).contains(rows));
+    rows.ok_or_else(|| "expected an integer from 1 to 1000".to_owned())
+}
+
 /// A timeout, in the notation of the settings.
 pub(super) fn timeout(text: &str) -> Result<Duration, String> {
     match settings::duration(text) {

@@ -368,7 +368,7 @@ impl<C: Clock> Follower<C> {
         let mut draft = self.index.draft();
         for line in body.lines() {
             if let Err(error) = read_change(line).and_then(|one| self.index.add_to(&mut draft, &one)) {
-                warn!("overrides: ignoring an invalid one in redis: {error}");
+                warn!("overrides: ignoring an invalid override in redis: {error}");
             }
         }
         self.index.add(&draft)?;
@@ -404,7 +404,7 @@ impl<C: Clock> Follower<C> {
                 }
                 let added = read_change(value).and_then(|one| self.index.add_to(&mut draft, &one));
                 if let (Err(error), false) = (added, is_logged) {
-                    warn!(field = id, "overrides: ignoring an invalid one in redis: {error}");
+                    warn!(field = id, "overrides: ignoring an invalid override in redis: {error}");
                     is_logged = true;
                 }
             }

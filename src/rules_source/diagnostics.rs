@@ -18,21 +18,26 @@ pub(super) fn check_directory(directory: &Path) -> Result<(), Diagnostic> {
     match fs::metadata(directory) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
         Ok(_) => Err(error(directory, "not a directory".to_owned(), USE_ANOTHER)),
-        Err(seen) if seen.kind() == io::ErrorKind::NotFound => Err(error(
-            directory,
-            format!("the directory does not exist{}", first_missing(directory).unwrap_or_default()),
-            USE_ANOTHER,
-        )),
+        Err(seen) if matches!(seen.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Err(error(
+                directory,
+                format!("the directory does not exist{}", first_missing(directory).unwrap_or_default()),
+                USE_ANOTHER,
+            ))
+        }
         Err(seen) => Err(unreadable_directory(directory, &seen)),
     }
 }
 
-/// The first name on the path to a directory that does not exist: usually it is misspelt.
+/// The first name on the path to a directory that does not exist or is a file: usually it is misspelt.
 fn first_missing(directory: &Path) -> Option<String> {
     let directory = std::path::absolute(directory).ok()?;
     let missing = directory.ancestors().find(|path| path.parent().is_some_and(Path::is_dir))?;
     if let Ok(target) = fs::read_link(missing) {
         return Some(format!(": the symlink `{}` to `{}` is broken", missing.display(), target.display()));
+    }
+    if missing.exists() {
+        return Some(format!(": `{}` is not a directory", missing.display()));
     }
     Some(format!(": `{}` has no `{}`", missing.parent()?.display(), missing.file_name()?.display()))
 }
@@ -45,6 +50,16 @@ pub(super) fn unreadable_directory(directory: &Path, seen: &io::Error) -> Diagno
 pub(super) fn unreadable_file(file: &Path, seen: &io::Error) -> Diagnostic {
     let message = format!("cannot read the file: {seen}");
     error(file, message, "grant the service's user access (`chmod a+r`), or move it elsewhere")
+}
+
+/// A file that was named on the command line.
+pub(super) fn unreadable_argument(file: &Path, seen: &io::Error) -> Diagnostic {
+    error(file, format!("cannot read the file: {seen}"), "check the path and its permissions")
+}
+
+pub(super) fn no_files(directory: &Path) -> Diagnostic {
+    let help = "is it the directory that was meant, and is it mounted?";
+    warning(directory, "no rules files here".to_owned(), help)
 }
 
 pub(super) fn too_large(file: &Path, limit: u64) -> Diagnostic {

@@ -5,7 +5,7 @@
 
 use std::{
     ffi::OsStr,
-    fs::OpenOptions,
+    fs::{File, OpenOptions},
     hash::{DefaultHasher, Hash as _, Hasher as _},
     io::{self, Read as _},
     os::unix::fs::OpenOptionsExt as _,
@@ -130,8 +130,13 @@ fn read_file(path: &Path) -> io::Result<Result<Vec<u8>, Diagnostic>> {
     if let Some(seen) = special(metadata.file_type()) {
         return Ok(Err(diagnostics::not_a_file(path, seen)));
     }
+    read_text(path, file, metadata.len())
+}
+
+/// Reads a text of probably `size` bytes.
+fn read_text(path: &Path, file: File, size: u64) -> io::Result<Result<Vec<u8>, Diagnostic>> {
     // One byte above the limit shows that there are more. The buffer is allocated once: growing would copy.
-    let size = usize::try_from(metadata.len().min(MAX_FILE_BYTES)).unwrap_or_default();
+    let size = usize::try_from(size.min(MAX_FILE_BYTES)).unwrap_or_default();
     let mut text = Vec::with_capacity(size.saturating_add(1));
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text)?;
     let is_too_large = text.len() as u64 > MAX_FILE_BYTES;
@@ -139,6 +144,28 @@ fn read_file(path: &Path) -> io::Result<Result<Vec<u8>, Diagnostic>> {
 }
 
 impl Reading {
+    /// Reads one file, pipe or device; `-` is standard input.
+    #[must_use]
+    pub fn of_file(path: &Path) -> Self {
+        let place = if path == Path::new("-") { Path::new("/dev/stdin") } else { path };
+        let mut reading = Self::default();
+        match File::open(place).and_then(|file| read_text(path, file, 0)) {
+            Ok(Ok(text)) => reading.files.push(SourceFile { name: path.display().to_string(), text }),
+            Ok(Err(diagnostic)) => reading.diagnostics.push(diagnostic),
+            Err(error) => reading.diagnostics.push(diagnostics::unreadable_argument(path, &error)),
+        }
+        reading
+    }
+
+    /// Warns of a directory without rules files, which is usually another than was meant, or not mounted.
+    #[must_use]
+    pub fn expecting_files(mut self, directory: &Path) -> Self {
+        if self.files.is_empty() && !self.has_errors() {
+            self.diagnostics.push(diagnostics::no_files(directory));
+        }
+        self
+    }
+
     /// True if rules may be missing.
     #[must_use]
     pub fn has_errors(&self) -> bool {

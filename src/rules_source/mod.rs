@@ -207,6 +207,9 @@ impl<T> Source<T> {
         let rules = set.rules.rule_count() as usize;
         let shown_hash = format_args!("{hash:016x}");
         tracing::info!(source = %origin, files, domains, rules, hash = shown_hash, "rules loaded");
+        if domains == 0 {
+            tracing::warn!(source = %origin, "no rules: every request is allowed");
+        }
         // Readers of the state wait for the lock until it describes the new rules.
         let mut state = lock(&self.state);
         *state = ReloadState {

@@ -177,7 +177,7 @@ table! {
     /// The control plane.
     pub(super) ControlPlane in "Rules from a control plane (xDS)" {
         CONFIG_GRPC_XDS_SERVER_URL server: ServerAddress = "localhost:18000" as values::xds_server, "Address of \
-            the control plane: `host:port`, or `unix:` and the path of a socket.";
+            the control plane: `host:port`, or `unix:` and the path of a socket.", login;
         CONFIG_GRPC_XDS_NODE_ID node_id: String = "default", "Node id sent to the control plane.";
         CONFIG_GRPC_XDS_NODE_METADATA node_metadata: String = "", "Node metadata sent to the control \
             plane, as `name=text,name=text`.";

@@ -94,7 +94,7 @@ fn refusals_are_printed_in_order_and_followed() {
 }
 
 #[test]
-fn following_ends_when_nobody_reads_it() {
+fn following_ends_when_its_reader_is_gone() {
     let admin = Admin::start();
     admin.ask("ann", 3);
     let mut command = Command::new(BINARY);

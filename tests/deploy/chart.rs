@@ -124,6 +124,16 @@ fn invalid_values_are_refused_with_their_name() {
         ("store.redis.timeout=10", "store.redis.timeout"),
         ("rules.source=xds", "rules.xds.serverUrl is required"),
         ("tls.enabled=true", "tls.existingSecret is required"),
+        ("tls.requireClientCertificate=true", "tls.enabled is required"),
+        ("tls.clientSubjectAltName=envoy", "tls.requireClientCertificate is required"),
+        (
+            "store.redis.tls.enabled=true,store.redis.tls.clientCertificate=true",
+            "store.redis.tls.existingSecret",
+        ),
+        ("rules.xds.tls.enabled=true,rules.xds.tls.clientCertificate=true", "rules.xds.tls.existingSecret"),
+        ("autoscaling.enabled=true,autoscaling.minReplicas=11", "autoscaling.minReplicas"),
+        ("extraEnv[0].nme=X", "name is required"),
+        ("resources.request.cpu=1", "request"),
         ("replicas=3", "replicas"),
         ("workers=0", "workers"),
         ("settings.lower=x", "lower"),
@@ -134,6 +144,47 @@ fn invalid_values_are_refused_with_their_name() {
         assert!(error.contains(part), "{set}: {error}");
     }
     rendered(&["--set", rules]).unwrap();
+}
+
+#[test]
+fn settings_and_extra_variables_replace_those_of_other_values() {
+    let set = "rules.existingConfigMap=my-rules,settings.LOG_LEVEL=debug,settings.LOG_FORMAT=json,\
+               extraEnv[0].name=LOG_FORMAT,extraEnv[0].value=text";
+    let objects = documents(&rendered(&["--set", set]).unwrap());
+    let container = &object(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+    let values = |name: &str| {
+        let of_name = |variable: &&Value| variable["name"] == name;
+        let variables = container["env"].as_array().unwrap().iter().filter(of_name);
+        variables.map(|variable| variable["value"].as_str().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(values("LOG_LEVEL"), ["debug"]);
+    assert_eq!(values("LOG_FORMAT"), ["text"]);
+    assert_eq!(values("BACKEND_TYPE"), ["memory"]);
+}
+
+#[test]
+fn an_empty_list_of_peers_closes_its_port() {
+    for peers in ["[]", "null"] {
+        let set = "rules.existingConfigMap=my-rules,networkPolicy.enabled=true";
+        let peers = format!("networkPolicy.metricsFrom={peers}");
+        let objects = documents(&rendered(&["--set", set, "--set-json", &peers]).unwrap());
+        let ingress = object(&objects, "NetworkPolicy")["spec"]["ingress"].as_array().unwrap().clone();
+        assert_eq!(ingress.len(), 1, "{ingress:?}");
+        assert_eq!(ingress[0]["ports"], json!([{"port": "grpc"}]));
+        assert_ne!(ingress[0]["from"], json!([]));
+    }
+}
+
+#[test]
+fn a_rules_file_keeps_its_text() {
+    for text in ["   # indented\ndomain: shop\n", "domain: shop", "# a: 'b' \"c\" {{ d }}\n\ndomain: shop\n"]
+    {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        let set = format!("rules.files.shop\\.yaml={}", file.path().display());
+        let objects = documents(&rendered(&["--set-file", &set]).unwrap());
+        assert_eq!(object(&objects, "ConfigMap")["data"]["shop.yaml"], text);
+    }
 }
 
 #[test]

@@ -46,6 +46,32 @@ pub(super) fn validate(objects: &str) {
     }
 }
 
+/// An image that a page builds by another name is not the one that the manifests start.
+#[test]
+fn manifests_and_pages_name_the_image_of_this_version() {
+    let version = env!("CARGO_PKG_VERSION");
+    let mut files = [files_below("deploy", &["yaml", "md"]), files_below("docs", &["md"])].concat();
+    files.extend(["README.md".to_owned(), "deploy/Dockerfile".to_owned()]);
+    let mut found = 0;
+    for path in files {
+        for line in read(&path).lines() {
+            let image = line.match_indices("tollgate:").map(|(at, name)| &line[at + name.len()..]);
+            let tags = image.filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+            let named = ["newTag: ", "ARG VERSION=", "appVersion: "]
+                .iter()
+                .filter_map(|name| line.split_once(name).map(|(_, rest)| rest));
+            for tag in tags.chain(named) {
+                found += 1;
+                assert!(tag.starts_with(version), "{path}: expected the tag {version}: {line}");
+            }
+            let built =
+                line.split_once("docker build ").is_none_or(|(_, rest)| rest.contains("-t tollgate:"));
+            assert!(built, "{path}: expected -t tollgate:{version}: {line}");
+        }
+    }
+    assert!(found > 8, "{found}");
+}
+
 #[test]
 fn manifests_never_create_or_change_the_users_rules() {
     for directory in APPLIED {
@@ -131,7 +157,7 @@ fn the_istio_patches_change_only_the_image() {
 fn only_the_image_differs(before: &[Value], mut after: Vec<Value>) {
     let deployment = after.iter_mut().find(|object| object["kind"] == "Deployment").unwrap();
     let image = deployment.pointer_mut("/spec/template/spec/containers/0/image").unwrap();
-    assert_eq!(*image, json!("tollgate:0.1.0"));
+    assert_eq!(*image, json!(format!("tollgate:{}", env!("CARGO_PKG_VERSION"))));
     *image = json!("envoyproxy/ratelimit");
     assert_eq!(before.len(), after.len());
     for object in before {

@@ -133,7 +133,7 @@ const PHRASES: &[(&str, &str)] = &[
 const OWN: &str = "tests/docs/words.rs";
 
 /// Pages, manifests and scripts: files, or directories of them.
-const PAGES: [&str; 20] = [
+const PAGES: [&str; 21] = [
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
@@ -145,6 +145,7 @@ const PAGES: [&str; 20] = [
     "deploy",
     "config",
     ".github",
+    ".github/release.sh",
     "tests/golden/README.md",
     "tests/run",
     "tests/soak/run",
@@ -171,7 +172,7 @@ fn docs_and_code_use_the_words_of_the_field() {
             check(&path, lines, &mut found);
         }
     }
-    let code = ["src", "tests", "benches", "examples"]
+    let code = ["src", "tests", "benches", "examples", "fuzz/src"]
         .map(|place| files(place, &["rs", "py", "sh", "lua", "js", "html", "css"]))
         .concat();
     for path in code.iter().filter(|path| *path != OWN) {

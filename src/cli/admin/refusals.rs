@@ -12,6 +12,7 @@ use super::{
 use crate::cli::{
     request::Descriptor,
     serve::Environment,
+    server,
     terminal::{self, BOLD, DIM, Failure, PLACE, Verdict, paint, thousands},
 };
 
@@ -27,7 +28,7 @@ pub(crate) struct RefusalsArgs {
     #[arg(long, value_name = "KEY=VALUE[,...]")]
     descriptor: Option<Descriptor>,
     /// The number of refusals.
-    #[arg(short, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(short, value_name = "N", default_value_t = 20, value_parser = server::rows)]
     n: u16,
     /// Print new refusals until interrupted; with --json, a line for each.
     #[arg(long)]

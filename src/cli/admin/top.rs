@@ -9,6 +9,7 @@ use super::{
 };
 use crate::cli::{
     serve::Environment,
+    server,
     terminal::{DIM, Failure, Verdict, paint, thousands},
 };
 
@@ -24,7 +25,7 @@ pub(crate) struct TopArgs {
     #[arg(long, value_enum, default_value_t = By::Refused)]
     by: By,
     /// The number of keys.
-    #[arg(short, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(short, value_name = "N", default_value_t = 20, value_parser = server::rows)]
     n: u16,
     #[command(flatten)]
     admin: AdminArgs,

@@ -23,6 +23,7 @@ use super::{
     request::Descriptor,
     rules_files::{self, ReadingArgs},
     serve::Environment,
+    server,
     terminal::{self, Failure, Verdict},
 };
 use crate::{
@@ -44,11 +45,12 @@ pub(crate) struct ExplainArgs {
     /// The domain, then descriptors; a comma within a value is written `\,`.
     #[arg(value_name = "DOMAIN KEY=VALUE[,...]", required = true)]
     words: Vec<OsString>,
-    /// A rules file, or a directory of them; may be repeated. By default the directory that the service would read.
+    /// A rules file, a directory of them, or - for standard input; may be repeated. By default the directory that the
+    /// service would read.
     #[arg(long, value_name = "PATH")]
     rules: Vec<PathBuf>,
     /// The hits of each descriptor; 0 hits are not counted.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = server::hits)]
     hits: u32,
     /// A file of overrides to apply, CSV with a header or JSON lines; by default `OVERRIDES_FILE`, if set.
     /// `tollgate override list --csv` writes one.
@@ -121,7 +123,7 @@ pub(crate) fn run(args: &ExplainArgs, environment: &Environment) -> Result<Verdi
     let (reading, options) = rules_files::read(&paths, args.reading, environment)?;
     let mut report = Report::new(reading, options, false);
     let Some(rules) = report.rules.take() else {
-        return Err(format!("the rules are invalid:\n{}", report.text().trim_end()).into());
+        return Err(format!("the rules cannot be used:\n{}", report.text().trim_end()).into());
     };
     let served = Served { rules, attached: Handles::default() };
     let explained = explain(&query, &served, &overrides, &app::policy(&settings), now)?;

@@ -47,7 +47,7 @@ pub(crate) struct RequestArgs {
     #[arg(long, value_name = "URL")]
     pub(crate) addr: Option<Address>,
     /// The hits of each descriptor; 0 reads the counters without counting.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = server::hits)]
     pub(crate) hits: u32,
     /// Read the counters without counting, like --hits 0.
     #[arg(long, conflicts_with = "hits")]

@@ -95,10 +95,9 @@ impl Reader<'_> {
         if let Some(number) = number {
             return spot.given(number);
         }
-        let help = match scalar(spot.node) {
-            Some(Meaning::Text) => "remove the quotes: 10, 1_000, 0x10",
-            _ => "accepted: 0 to 4294967295",
-        };
+        let is_quoted = matches!(&spot.node.content, Content::Scalar(scalar)
+            if scalar.meaning == Meaning::Text && scalar.text.replace('_', "").parse::<u32>().is_ok());
+        let help = if is_quoted { "remove the quotes: 10, 1_000, 0x10" } else { "accepted: 0 to 4294967295" };
         self.mismatch(&spot, "an integer", help);
         Field::Wrong
     }

@@ -186,6 +186,17 @@ fn reports_a_file_in_place_of_the_directory() {
 }
 
 #[test]
+fn reports_a_file_on_the_path_to_the_directory() {
+    let place = Place::new();
+    place.write("current", "domain: d");
+    let reading = read_dir(&place, "current/config", false);
+    let diagnostic = only(&reading);
+    let seen = format!("`{}` is not a directory", place.path("current").display());
+    assert!(diagnostic.message.contains(&seen), "{diagnostic:#?}");
+    assert!(!diagnostic.help.as_ref().is_some_and(|help| help.contains("chmod")), "{diagnostic:#?}");
+}
+
+#[test]
 fn reports_a_loop_in_place_of_the_directory() {
     let place = Place::new();
     place.link("config", "config");

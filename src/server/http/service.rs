@@ -110,14 +110,18 @@ impl Service {
     /// The loaded rules, one a line, after the errors of newer rules that were rejected.
     fn rules(&self) -> String {
         let mut page = String::new();
-        let state = self.source.state();
+        let (state, served) = (self.source.state(), self.source.current());
         if let (false, Some((_, errors))) = (state.is_current, &state.last_error) {
-            page.push_str("# Newer rules were rejected with these errors. The rules below are in force.\n");
+            page.push_str(if served.is_some() {
+                "# Newer rules were rejected with these errors. The rules below are in force.\n"
+            } else {
+                "# The rules were rejected with these errors. No rules are in force.\n"
+            });
             for error in errors {
                 let _ = writeln!(page, "# {error}");
             }
         }
-        if let Some(served) = self.source.current() {
+        if let Some(served) = served {
             let mut lines: Vec<String> = served.rules.rules().into_iter().map(ToString::to_string).collect();
             lines.sort_unstable();
             for line in lines {

@@ -1,4 +1,4 @@
-//! The thread that writes log lines, so that a standard error that nobody reads blocks no other thread.
+//! The thread that writes log lines, so that a standard error that is not read blocks no other thread.
 //!
 //! A pipe to a log collector that hangs is full after a few lines, and the next write to it blocks. Lines wait in a
 //! buffer; those that do not fit are dropped and counted.

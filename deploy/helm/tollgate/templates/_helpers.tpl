@@ -150,6 +150,70 @@ files as floats, which print as 1e+06. */}}
 {{- end }}
 {{- end -}}
 
+{{/* Refuses values that contradict each other and would otherwise be ignored, or fail in the cluster. */}}
+{{- define "tollgate.check" -}}
+{{- $tls := dict "store.redis.tls" .Values.store.redis.tls "store.memcached.tls" .Values.store.memcached.tls "rules.xds.tls" .Values.rules.xds.tls -}}
+{{- range $path, $values := $tls -}}
+{{- if and $values.enabled $values.clientCertificate (not $values.existingSecret) -}}
+{{- fail (printf "%s.existingSecret is required with %s.clientCertificate" $path $path) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.tls -}}
+{{- if and .requireClientCertificate (not .enabled) -}}
+{{- fail "tls.enabled is required with tls.requireClientCertificate" -}}
+{{- end -}}
+{{- if and .clientSubjectAltName (not .requireClientCertificate) -}}
+{{- fail "tls.requireClientCertificate is required with tls.clientSubjectAltName" -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.autoscaling -}}
+{{- if and .enabled (gt (int .minReplicas) (int .maxReplicas)) -}}
+{{- fail (printf "autoscaling.minReplicas: expected at most maxReplicas (%d), got %d" (int .maxReplicas) (int .minReplicas)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Variables that other values than `settings` and `extraEnv` set. */}}
+{{- define "tollgate.ownVariables" -}}
+{{- include "tollgate.store" . }}
+{{- include "tollgate.rules" . }}
+{{/* A replica without rules gets no traffic, so a rollout with bad rules stops at the first replica. */}}
+{{- include "tollgate.env" (list "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" true) }}
+{{- include "tollgate.env" (list "GRPC_WORKERS" .Values.workers) }}
+{{- include "tollgate.env" (list "SHUTDOWN_DELAY" (printf "%ds" (int .Values.shutdown.delaySeconds))) }}
+{{- include "tollgate.env" (list "SHUTDOWN_TIMEOUT" (printf "%ds" (int .Values.shutdown.timeoutSeconds))) }}
+{{- include "tollgate.env" (list "LOG_LEVEL" .Values.log.level) }}
+{{- include "tollgate.env" (list "LOG_FORMAT" .Values.log.format) }}
+{{- with .Values.tls }}
+{{- if .enabled }}
+{{- include "tollgate.env" (list "GRPC_SERVER_USE_TLS" true) }}
+{{- include "tollgate.env" (list "GRPC_SERVER_TLS_CERT" "/tls/grpc/tls.crt") }}
+{{- include "tollgate.env" (list "GRPC_SERVER_TLS_KEY" "/tls/grpc/tls.key") }}
+{{- if .requireClientCertificate }}
+{{- include "tollgate.env" (list "GRPC_CLIENT_TLS_CACERT" "/tls/grpc/ca.crt") }}
+{{- include "tollgate.env" (list "GRPC_CLIENT_TLS_SAN" .clientSubjectAltName) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* All variables, each once: `extraEnv` before `settings` before those of other values. */}}
+{{- define "tollgate.variables" -}}
+{{- $seen := dict -}}
+{{- $all := list -}}
+{{- $settings := "" -}}
+{{- range $name, $value := .Values.settings -}}
+{{- $settings = print $settings (include "tollgate.env" (list $name $value)) -}}
+{{- end -}}
+{{- range concat .Values.extraEnv (fromYamlArray $settings) (fromYamlArray (include "tollgate.ownVariables" .)) -}}
+{{- if not (hasKey $seen .name) -}}
+{{- $_ := set $seen .name true -}}
+{{- $all = append $all . -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $all -}}
+{{- end -}}
+
 {{/* The Secrets that are mounted, as a list of {name, secret}. */}}
 {{- define "tollgate.secrets" -}}
 {{- $store := get (dict "redis" .Values.store.redis.tls "memcached" .Values.store.memcached.tls) .Values.store.type -}}

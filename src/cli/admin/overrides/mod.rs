@@ -236,8 +236,10 @@ fn csv(all: &[Value]) -> Result<String, Failure> {
 
 fn text(all: &[Value], total: u64) -> String {
     if all.is_empty() {
-        let which = if total == 0 { "no overrides" } else { "no such override" };
-        return format!("{which}; {} in all\n", count(total, "override"));
+        if total == 0 {
+            return "no overrides\n".to_owned();
+        }
+        return format!("no such override; {} in all\n", count(total, "override"));
     }
     let mut table = Table::new(&["id", "domain", "descriptor", "override", "#time left", "by", "reason"]);
     for one in all {

@@ -113,7 +113,8 @@ function drawStatus(status) {
   $("memory").textContent = bytes(status.memory.resident_bytes);
   $("keys").textContent = status.memory.keys ? `${short(status.memory.keys.held)} counters` : "";
   const error = status.rules.is_current ? null : status.rules.last_error;
-  notice(error ? `Newer rules were rejected, the previous ones are in force: ${error.errors[0] ?? ""}` : "");
+  const rejected = status.rules.hash ? "Newer rules were rejected, the previous ones are in force" : "The rules were rejected, none are in force";
+  notice(error ? `${rejected}: ${error.errors[0] ?? ""}` : "");
   canChange = !status.read_only && status.key_values === "plain" && last.overrides !== undefined;
   points.push({ time: new Date(status.time) / 1000, ...now, p50_seconds: status.latency.p50_seconds, p99_seconds: status.latency.p99_seconds });
   points = points.slice(-SECONDS - 1);
