@@ -157,7 +157,7 @@ impl Reading {
         reading
     }
 
-    /// Warns of a directory without rules files, which is usually another than was meant, or not mounted.
+    /// Warns about a directory without rules files, which is usually another than was meant, or not mounted.
     #[must_use]
     pub fn expecting_files(mut self, directory: &Path) -> Self {
         if self.files.is_empty() && !self.has_errors() {
