@@ -19,6 +19,7 @@ mod app;
 pub mod cli;
 pub mod clock;
 pub mod entries;
+pub mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod limiter;

@@ -25,6 +25,8 @@ mod connections;
 mod deploy;
 // The documentation.
 mod docs;
+// Pipes for logs that are not read.
+mod unread_output;
 // Overrides, on one replica and on several.
 mod overrides;
 // Graceful shutdown.

@@ -2,6 +2,7 @@
 
 use std::{
     net::{TcpListener, TcpStream},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -266,4 +267,25 @@ fn invalid_rules_do_not_prevent_the_start() {
     assert!(server.process.log().contains("rules.yaml"), "the log names the file: {}", server.process.log());
     let page = http::get(server.ports.debug, "/rlconfig").text();
     assert!(page.contains("rules.yaml:2:") && page.contains("No rules are in force."), "{page}");
+}
+
+#[test]
+fn a_pipe_in_place_of_a_file_is_an_error_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe").to_str().unwrap().to_owned();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for (variable, others) in [
+        ("OVERRIDES_FILE", &[][..]),
+        ("PROMETHEUS_MAPPER_YAML", &[]),
+        ("ADMIN_TOKEN_FILE", &[("ADMIN_ADDR", "127.0.0.1:0")]),
+        ("GRPC_SERVER_TLS_CERT", &[("GRPC_SERVER_USE_TLS", "true"), ("GRPC_SERVER_TLS_KEY", "/absent")]),
+        (
+            "REDIS_TLS_CACERT",
+            &[("BACKEND_TYPE", "redis"), ("REDIS_URL", "localhost:1"), ("REDIS_TLS", "true")],
+        ),
+    ] {
+        let setup = others.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value));
+        let log = setup.env(variable, &pipe).try_start().err().unwrap();
+        assert!(log.contains(variable) && log.contains("not a regular file"), "{variable}: {log}");
+    }
 }

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use crate::{
     clock::{Clock, SystemClock},
     limiter::Limiter,
-    overrides::shared::{Follower, State},
+    overrides::{shared::Follower, versions::State},
     panics::{self, Boundary},
     replicas::{INTERVAL_SECONDS, Replica, Replicas},
     server::{health::Part, http::service::Service},

@@ -6,7 +6,7 @@ use super::{StartError, recent, rules::compile_options, sinks};
 use crate::{
     clock::{Clock, SystemClock},
     limiter::{self, Bounds, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, ResponseOptions},
-    overrides::{Keeper, shared::State},
+    overrides::{Keeper, versions::State},
     rules::RuleSet,
     rules_source::Source,
     server::{

@@ -5,7 +5,8 @@ use std::{
     io,
     path::PathBuf,
     sync::{Arc, mpsc},
-    thread::{self, JoinHandle},
+    thread,
+    time::Duration,
 };
 
 use tracing::warn;
@@ -34,7 +35,8 @@ pub(super) fn is_wanted(settings: &Settings) -> bool {
 /// The thread that writes the decision log.
 pub(super) struct Writing {
     stop: mpsc::Sender<()>,
-    thread: JoinHandle<()>,
+    /// Disconnected when the thread has ended.
+    ended: mpsc::Receiver<()>,
 }
 
 /// Starts the thread that writes the decision log, if it is enabled.
@@ -42,9 +44,10 @@ pub(super) fn write_log(settings: &Settings, recent: &Arc<Recent>) -> io::Result
     if settings.decisions.logged.is_none() {
         return Ok(None);
     }
-    let (stop, stopping) = mpsc::channel();
+    let ((stop, stopping), (running, ended)) = (mpsc::channel(), mpsc::channel());
     let (file, recent) = (settings.decisions.file.clone(), recent.clone());
     let writing = move || {
+        let _running = running;
         let throttle = LogThrottle::new(10);
         while stopping.recv_timeout(DecisionLog::PAUSE) == Err(mpsc::RecvTimeoutError::Timeout) {
             // A panic costs the lines of one flush.
@@ -52,15 +55,15 @@ pub(super) fn write_log(settings: &Settings, recent: &Arc<Recent>) -> io::Result
         }
         flush(&recent, file.as_ref(), &throttle);
     };
-    let thread = thread::Builder::new().name("decision-log".to_owned()).spawn(writing)?;
-    Ok(Some(Writing { stop, thread }))
+    thread::Builder::new().name("decision-log".to_owned()).spawn(writing)?;
+    Ok(Some(Writing { stop, ended }))
 }
 
 impl Writing {
-    /// Writes the remaining lines, and ends.
-    pub(super) fn finish(self) {
+    /// Writes the remaining lines, and waits for it up to `patience`: a pipe that is not read blocks the thread.
+    pub(super) fn finish(self, patience: Duration) {
         drop(self.stop);
-        let _ = self.thread.join();
+        let _ = self.ended.recv_timeout(patience);
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) fn signal() -> io::Result<impl Future<Output = &'static str>> {
     })
 }
 
-/// The timeout of the last flush to the sinks. It covers connecting and writing to a sink that does not respond.
+/// The timeout of the last flush to each of the sinks and the decision log, which may not respond.
 const LAST_FLUSH: Duration = Duration::from_secs(3);
 
 /// The tasks and threads that run until the shutdown.
@@ -58,7 +58,7 @@ impl Running {
         let flushing = self.flushing;
         let _ = spawn_blocking(move || flushing.finish(LAST_FLUSH)).await;
         if let Some(writing) = self.writing {
-            let _ = spawn_blocking(move || writing.finish()).await;
+            let _ = spawn_blocking(move || writing.finish(LAST_FLUSH)).await;
         }
         if let Some(tracer) = service.tracer.clone() {
             let _ = spawn_blocking(move || tracer.end()).await;

@@ -1,11 +1,12 @@
 //! The names of metrics on the page for Prometheus, and the statsd sinks.
 
-use std::{fs, io, sync::Arc};
+use std::{io, sync::Arc};
 
 use tracing::warn;
 
 use super::StartError;
 use crate::{
+    files,
     rules::Diagnostic,
     server::http::service::Service,
     settings::Settings,
@@ -18,6 +19,9 @@ use crate::{
     },
 };
 
+/// As the limit of a rules file.
+const MAX_MAPPER_BYTES: u64 = 16 << 20;
+
 /// The names on the metrics page. A missing mapper file is only a warning, as some deployments set it without mounting
 /// it.
 pub(super) fn exposition(settings: &Settings) -> Result<Exposition, StartError> {
@@ -25,7 +29,7 @@ pub(super) fn exposition(settings: &Settings) -> Result<Exposition, StartError> 
     let own = Exposition::Own { in_milliseconds: metrics.response_time_in_milliseconds };
     let Some(path) = metrics.mapper.as_ref().filter(|_| metrics.use_prometheus) else { return Ok(own) };
     let name = path.display().to_string();
-    let bytes = match fs::read(path) {
+    let bytes = match files::read(path, MAX_MAPPER_BYTES) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             warn!("PROMETHEUS_MAPPER_YAML: {name} does not exist: metrics have their default names");

@@ -145,6 +145,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>, environment: &Environment) 
         terminal::print_error(failure);
         Verdict::Unknown
     });
+    if let Some(error) = terminal::output_error() {
+        terminal::print_error(format!("cannot write to standard output: {error}"));
+        return ExitCode::from(Verdict::Unknown as u8);
+    }
     ExitCode::from(verdict as u8)
 }
 

@@ -44,7 +44,8 @@ impl Environment {
 /// Serves until a signal stops the service. The verdict is no if the service could not start.
 pub(super) fn run(environment: &Environment, ignored: &[String]) -> Verdict {
     let started = environment.settings().and_then(|(settings, warnings)| {
-        logs::install(&settings.log);
+        // Dropped before an error is printed, which then follows the log.
+        let _log = logs::install(&settings.log);
         panics::install();
         if !ignored.is_empty() {
             warn!(arguments = ignored.join(" "), "called as ratelimit: arguments are ignored");

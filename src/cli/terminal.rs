@@ -5,6 +5,7 @@
 use std::{
     fmt,
     io::{self, Write as _},
+    sync::OnceLock,
 };
 
 use anstyle::{AnsiColor, Style};
@@ -66,14 +67,34 @@ pub(super) fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// Prints a text with colours to standard output. A closed pipe, as in `tollgate settings | head`, is not an error.
+/// The first error of standard output.
+static OUTPUT_ERROR: OnceLock<io::Error> = OnceLock::new();
+
+/// Prints a text with colours to standard output.
 pub(super) fn print(text: &str) {
-    let _ = anstream::stdout().lock().write_all(text.as_bytes());
+    write(anstream::stdout().lock(), text);
 }
 
 /// Prints data unchanged: JSON, Markdown, completions.
 pub(super) fn print_data(text: &str) {
-    let _ = io::stdout().lock().write_all(text.as_bytes());
+    write(io::stdout().lock(), text);
+}
+
+fn write(mut output: impl io::Write, text: &str) {
+    if let Err(error) = output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        // Only the first one is reported.
+        let _ = OUTPUT_ERROR.set(error);
+    }
+}
+
+/// True if the reader of standard output is gone, as after `| head`, or it cannot be written for another reason.
+pub(super) fn is_output_closed() -> bool {
+    OUTPUT_ERROR.get().is_some()
+}
+
+/// Why not everything was printed. A reader that has seen enough is not an error.
+pub(super) fn output_error() -> Option<&'static io::Error> {
+    OUTPUT_ERROR.get().filter(|error| error.kind() != io::ErrorKind::BrokenPipe)
 }
 
 /// Prints an error to standard error.

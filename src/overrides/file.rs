@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use serde::de::IgnoredAny;
 use serde_json::{Value as Json, json};
 use tracing::warn;
 
@@ -16,7 +17,7 @@ use super::{
     index::Index,
     model::{Override, Target},
 };
-use crate::clock::Time;
+use crate::{clock::Time, files};
 
 /// The file is rewritten when it has more outdated lines than overrides, and more than this.
 const MAX_OUTDATED: usize = 1_000;
@@ -37,7 +38,9 @@ impl Journal {
         let failed = |what: &str, error: &io::Error| {
             vec![format!("OVERRIDES_FILE: {}: cannot {what}: {error}", path.display())]
         };
-        match File::open(path) {
+        // A rename would replace a symlink instead of its target.
+        let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        match files::open(path) {
             Ok(file) => load(path, BufReader::new(file), index)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed("read", &error)),
@@ -88,23 +91,25 @@ pub(super) fn read_change(line: &str) -> Result<Override, String> {
 }
 
 fn load(path: &Path, mut file: impl io::BufRead, index: &Index) -> Result<(), Vec<String>> {
-    let (mut draft, mut errors, mut line, mut number) = (index.draft(), Vec::new(), String::new(), 0_usize);
+    let (mut draft, mut errors, mut line, mut number) = (index.draft(), Vec::new(), Vec::new(), 0_usize);
     loop {
         line.clear();
         number = number.saturating_add(1);
         let at = || format!("OVERRIDES_FILE: {}:{number}", path.display());
-        match file.read_line(&mut line) {
+        match file.read_until(b'\n', &mut line) {
             Ok(0) => break,
-            Ok(_) if line.trim().is_empty() => continue,
+            Ok(_) if line.trim_ascii().is_empty() => continue,
             Ok(_) => {}
             Err(error) => {
                 errors.push(format!("{}: {error}", at()));
                 break;
             }
         }
-        match read_change(line.trim_end()).and_then(|one| index.add_to(&mut draft, &one)) {
+        let text = str::from_utf8(&line).map_err(|error| error.to_string());
+        let change = text.and_then(|text| read_change(text.trim_end()));
+        match change.and_then(|one| index.add_to(&mut draft, &one)) {
             Ok(()) => {}
-            Err(error) if !line.ends_with('\n') => {
+            Err(error) if is_incomplete(&line) => {
                 warn!("{}: ignoring an incomplete last line: {error}", at());
             }
             Err(error) => errors.push(format!("{}: {error}", at())),
@@ -118,6 +123,12 @@ fn load(path: &Path, mut file: impl io::BufRead, index: &Index) -> Result<(), Ve
     } else {
         Err(errors)
     }
+}
+
+/// True for the beginning of a line, which a crash during a write leaves. Anything else may be a file of another kind,
+/// which must not be replaced.
+fn is_incomplete(line: &[u8]) -> bool {
+    !line.ends_with(b"\n") && serde_json::from_slice::<IgnoredAny>(line).is_err_and(|error| error.is_eof())
 }
 
 /// Writes all overrides to a new file and renames it, so that a crash leaves one of the two.
@@ -140,6 +151,8 @@ fn write_new(path: &Path, index: &Index) -> io::Result<(File, usize)> {
 
 #[cfg(test)]
 mod tests {
+    use std::{os::unix::fs::symlink, process::Command};
+
     use super::*;
     use crate::overrides::table;
 
@@ -194,6 +207,43 @@ mod tests {
             missing[0].starts_with("OVERRIDES_FILE: ") && missing[0].contains("cannot write"),
             "{missing:?}"
         );
+    }
+
+    #[test]
+    fn a_line_that_a_crash_cut_anywhere_is_ignored() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("overrides.jsonl");
+        let [first, second] = ["k=a", "k=\u{1f600}"].map(|text| one(text).to_json().to_string());
+        for length in 1..second.len() {
+            fs::write(&path, [first.as_bytes(), b"\n", &second.as_bytes()[..length]].concat()).unwrap();
+            assert_eq!(open(&path, NOW).unwrap().1.len(), 1, "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn a_file_of_another_kind_is_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        for text in ["a secret", "{\"key\": 1}", "\u{0}", "a: yaml\n"] {
+            fs::write(&path, text).unwrap();
+            assert!(open(&path, NOW).is_err(), "{text:?}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        assert!(Command::new("mkfifo").arg(dir.path().join("pipe")).status().unwrap().success());
+        let errors = open(&dir.path().join("pipe"), NOW).err().unwrap();
+        assert!(errors[0].contains("pipe: cannot read: not a regular file"), "{errors:?}");
+    }
+
+    #[test]
+    fn changes_go_to_the_target_of_a_symlink() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, target] = ["symlink", "target"].map(|name| dir.path().join(name));
+        fs::write(&target, "").unwrap();
+        symlink(&target, &path).unwrap();
+        let (mut journal, index) = open(&path, NOW).unwrap();
+        journal.append(&one("k=a").to_json(), &index).unwrap();
+        assert!(path.is_symlink());
+        assert_eq!(fs::read_to_string(&target).unwrap().lines().count(), 1);
     }
 
     #[test]

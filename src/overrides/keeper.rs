@@ -13,8 +13,9 @@ use super::{
     file::{Journal, removed},
     index::{Draft, Index, MAX_OVERRIDES},
     model::{Override, Target},
-    shared::{Shared, State, token},
+    shared::{Shared, token},
     sweep,
+    versions::State,
 };
 use crate::{
     clock::Time,

@@ -2,7 +2,8 @@
 //!
 //! A script writes a change to the hash and publishes it. Each replica subscribes to the channel, and compares the
 //! version of the hash with its own every two seconds, so that it misses no change: versions are random, and a message
-//! names the previous one. While Redis is unreachable the known overrides stay in force. If Redis has lost its data
+//! names the previous one. A replica that missed one reads the whole hash, unless the messages that are still queued
+//! lead from its version to the next. While Redis is unreachable the known overrides stay in force. If Redis has lost its data
 //! when it returns, one replica writes the overrides back.
 //!
 //! The channel also carries resets of counters, for the over-limit caches and the leases of all replicas.
@@ -14,10 +15,7 @@ use std::{
 
 use deadpool_redis::redis::{Msg, Script, cmd, pipe};
 use futures_util::StreamExt as _;
-use tokio::{
-    sync::watch,
-    time::{MissedTickBehavior, interval, sleep, timeout},
-};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tracing::{info, warn};
 
 use super::{
@@ -26,6 +24,7 @@ use super::{
     index::{Draft, Index},
     model::{Override, Target, timestamp},
     sweep,
+    versions::State,
 };
 use crate::{
     clock::Clock,
@@ -50,6 +49,9 @@ const SMALL: u64 = 500;
 /// An unfinished import expires after this time.
 const IMPORT_SECONDS: u64 = 900;
 
+/// The longest time in which the existing overrides are added to an import.
+const COMMIT_SECONDS: u64 = 300;
+
 /// The longest wait until a change is in force in this process. Without the message, the next comparison applies it.
 const IN_FORCE: Duration = Duration::from_secs(3);
 
@@ -57,35 +59,14 @@ const IN_FORCE: Duration = Duration::from_secs(3);
 const IMPORT_IN_FORCE: Duration = Duration::from_secs(120);
 
 static CHANGE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/change.lua")));
+static BEGIN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/begin.lua")));
 static SWITCH: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/switch.lua")));
 static EXPIRE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/expire.lua")));
-
-/// State that the [`Follower`] and the callers of changes share.
-#[derive(Default)]
-pub struct State {
-    /// The version of the overrides in force; `None` until they were read, and while the hash does not exist.
-    version: watch::Sender<Option<String>>,
-    /// True once the overrides were read, or Redis was unreachable.
-    settled: watch::Sender<bool>,
-}
 
 /// Changes overrides in Redis.
 pub(super) struct Shared {
     pub(super) pool: CommandPool,
     pub(super) state: Arc<State>,
-}
-
-impl State {
-    /// Waits until the overrides were read, or Redis was unreachable. Before that, a service does not apply overrides, and
-    /// allows clients that one of them blocks.
-    pub async fn settled(&self) {
-        // The sender is a field of `self`, so it exists.
-        let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
-    }
-
-    fn version(&self) -> Option<String> {
-        self.version.borrow().clone()
-    }
 }
 
 impl Shared {
@@ -103,9 +84,9 @@ impl Shared {
     /// Writes fields (an empty value removes one), publishes `body`, and waits until the change is in force in this process.
     async fn change(&self, fields: &[(String, String)], body: &str) -> Result<(), ChangeError> {
         let (key, after) = (self.pool.key("overrides"), token());
-        let mut versions = self.state.version.subscribe();
         let known = self.state.version().unwrap_or_default();
         let mut call = CHANGE.key(&key);
+        call.key(self.pool.key("overrides:committing"));
         call.arg(&after).arg(channel(&self.pool)).arg(known).arg(body);
         for (id, value) in fields {
             call.arg(id).arg(value);
@@ -117,7 +98,7 @@ impl Shared {
                     .to_owned(),
             ));
         }
-        let _ = timeout(IN_FORCE, versions.wait_for(|version| version.as_ref() == Some(&after))).await;
+        self.state.in_force(&after, IN_FORCE).await;
         Ok(())
     }
 
@@ -147,7 +128,8 @@ impl Shared {
         self.pool.command(key, cmd("UNLINK").arg(key)).await.map_err(ChangeError::unavailable)
     }
 
-    /// Puts a whole import in force: the existing overrides are added to it, and it replaces them in one step.
+    /// Puts a whole import in force: the existing overrides are added to it, and it replaces them in one step. Overrides
+    /// that change meanwhile keep the change.
     pub(super) async fn commit(&self, import: &str, index: &Arc<Index>) -> Result<u64, ChangeError> {
         let key = self.import_key(import);
         let length: Result<u64, _> = self.pool.command(&key, cmd("HLEN").arg(&key)).await;
@@ -166,34 +148,62 @@ impl Shared {
             self.abort(import).await?;
             return Ok(length);
         }
-        for _ in 0..3 {
-            let before = self.state.version().unwrap_or_default();
-            write_missing(&self.pool, &key, index).await.map_err(ChangeError::unavailable)?;
-            if self.switch(&key, &before).await? {
-                return Ok(length);
-            }
-            // Another change was made meanwhile; wait until it is in force in this process.
-            sleep(PAUSE).await;
+        let (committing, commit) = (self.pool.key("overrides:committing"), token());
+        let mut begin = BEGIN.key(&committing);
+        begin.arg(&commit).arg(COMMIT_SECONDS);
+        let begun = self.pool.script(&committing, &begin).await;
+        let is_first: bool = begun.map_err(ChangeError::unavailable)?;
+        if !is_first {
+            return Err(ChangeError::Conflict(
+                "another import is being committed; commit again when it is done".to_owned(),
+            ));
         }
-        Err(ChangeError::Conflict(
-            "overrides kept changing during the commit; commit the import again".to_owned(),
-        ))
+        let switched = self.merge_and_switch(&key, &committing, &commit, index).await;
+        if switched.is_err() {
+            // Unless Redis is unreachable; then it expires.
+            let _ = self.unlink(&committing).await;
+        }
+        switched.map(|()| length)
     }
 
-    /// Replaces the hash by an import, unless its version is not `before`; then it returns false.
-    async fn switch(&self, import: &str, before: &str) -> Result<bool, ChangeError> {
-        let (key, after) = (self.pool.key("overrides"), token());
-        let old = self.pool.key(&format!("overrides:old:{after}"));
-        let mut versions = self.state.version.subscribe();
-        let mut call = SWITCH.key(&key);
-        call.key(import).key(&old).arg(&after).arg(channel(&self.pool)).arg(before);
-        let done: bool = self.pool.script(&key, &call).await.map_err(ChangeError::unavailable)?;
-        if done {
-            self.unlink(&old).await?;
-            let _ =
-                timeout(IMPORT_IN_FORCE, versions.wait_for(|version| version.as_ref() == Some(&after))).await;
+    /// Adds the known overrides to an import, and replaces the hash by it. Changes meanwhile are noted under `committing`.
+    async fn merge_and_switch(
+        &self,
+        import: &str,
+        committing: &str,
+        commit: &str,
+        index: &Arc<Index>,
+    ) -> Result<(), ChangeError> {
+        let key = self.pool.key("overrides");
+        // Earlier changes are not noted, and must be in the index.
+        let before: Result<Option<String>, _> =
+            self.pool.command(&key, cmd("HGET").arg(&key).arg(VERSION)).await;
+        match before.map_err(ChangeError::unavailable)? {
+            Some(before) if self.state.in_force(&before, IN_FORCE).await => {}
+            None if self.state.version().is_none() => {}
+            _ => {
+                let message = "this replica has not read the latest overrides; commit again in a few seconds";
+                return Err(ChangeError::Conflict(message.to_owned()));
+            }
         }
-        Ok(done)
+        // Under another name, so that an import that other overrides were added to is not committed again.
+        let merged = self.pool.key(&format!("overrides:merged:{commit}"));
+        let renamed: Result<(), _> = self.pool.command(import, cmd("RENAME").arg(import).arg(&merged)).await;
+        renamed.map_err(ChangeError::unavailable)?;
+        write_missing(&self.pool, &merged, index).await.map_err(ChangeError::unavailable)?;
+        let (after, old) = (token(), self.pool.key(&format!("overrides:old:{commit}")));
+        let mut call = SWITCH.key(&key);
+        call.key(&merged).key(&old).key(committing).arg(&after).arg(channel(&self.pool)).arg(commit);
+        let done: bool = self.pool.script(&key, &call).await.map_err(ChangeError::unavailable)?;
+        if !done {
+            self.unlink(&merged).await?;
+            return Err(ChangeError::Conflict(format!(
+                "redis lost the import, or the commit took more than {COMMIT_SECONDS} seconds; import again"
+            )));
+        }
+        self.unlink(&old).await?;
+        self.state.in_force(&after, IMPORT_IN_FORCE).await;
+        Ok(())
     }
 
     /// Notifies all replicas that counters were reset.
@@ -271,7 +281,7 @@ impl<C: Clock> Follower<C> {
                 }
                 Err(failure) => failure,
             };
-            self.state.settled.send_replace(true);
+            self.state.settle();
             if !failing {
                 warn!(overrides = self.index.len(), "overrides: {failure}; keeping previous overrides");
             }
@@ -291,11 +301,15 @@ impl<C: Clock> Follower<C> {
         poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let read_at = self.state.read_at();
             let done = tokio::select! {
+                // Messages first: they may have the missed change.
+                biased;
                 message = messages.next() => match message {
                     Some(message) => self.handle(&message.get_payload::<String>().unwrap_or_default()).await,
                     None => Err("redis: connection closed".to_owned()),
                 },
+                () = sleep_until(read_at.unwrap_or_else(Instant::now)), if read_at.is_some() => self.read_all().await,
                 _ = poll.tick() => self.compare().await,
                 _ = sweep.tick() => self.sweep().await,
             };
@@ -308,15 +322,18 @@ impl<C: Clock> Follower<C> {
         }
     }
 
-    /// Compares the version with that of the hash, and reads the hash if they differ.
+    /// Compares the version with that of the hash.
     async fn compare(&self) -> Result<(), String> {
-        match self.version_in_redis().await? {
-            Some(version) if self.state.version().as_ref() == Some(&version) => {}
-            Some(_) => self.read_all().await?,
-            None if self.index.is_empty() => self.adopt(None),
-            None => self.restore().await?,
+        match (self.version_in_redis().await?, self.state.version()) {
+            (Some(_), None) => self.read_all().await?,
+            // If they are equal, the messages that did not fit are older.
+            (Some(version), Some(own)) if version == own => self.state.adopt(Some(&own)),
+            // The messages of the changes in between may not have been received yet.
+            (Some(_), Some(_)) => self.state.missed(),
+            (None, _) if self.index.is_empty() => self.state.adopt(None),
+            (None, _) => self.restore().await?,
         }
-        self.state.settled.send_replace(true);
+        self.state.settle();
         Ok(())
     }
 
@@ -337,16 +354,16 @@ impl<C: Clock> Follower<C> {
         let (before, after, body) = (part(), part(), part());
         let own = self.state.version();
         if own.as_deref() == Some(after) {
+            self.state.adopt(Some(after));
             return Ok(());
         }
-        if body == "*" {
-            return self.read_all().await;
-        }
-        if before.is_empty() && own.is_some() && !self.index.is_empty() {
+        let is_lost = before.is_empty() && own.is_some() && !self.index.is_empty();
+        if is_lost && body != "*" {
             return self.restore().await;
         }
-        if own.as_deref().unwrap_or_default() != before {
-            return self.read_all().await;
+        if body == "*" || own.as_deref().unwrap_or_default() != before {
+            self.state.skip(after);
+            return Ok(());
         }
         let mut draft = self.index.draft();
         for line in body.lines() {
@@ -355,26 +372,23 @@ impl<C: Clock> Follower<C> {
             }
         }
         self.index.add(&draft)?;
-        self.adopt(Some(after));
+        self.state.adopt(Some(after));
         self.sweep().await
     }
 
-    /// Reads the whole hash.
+    /// Reads the whole hash. Changes during the read may be missing, and their messages follow.
     async fn read_all(&self) -> Result<(), String> {
-        let mut version = self.version_in_redis().await?;
-        // A hash that changes during the read is read once more. After that, the next comparison reads it.
-        for _ in 0..2 {
-            let Some(before) = version else { return Ok(()) };
-            let draft = self.scan().await?;
-            version = self.version_in_redis().await?;
-            if version.as_ref() == Some(&before) {
-                self.index.replace(&draft)?;
-                info!(overrides = self.index.len(), "overrides: read from redis");
-                self.adopt(Some(&before));
-                return self.sweep().await;
-            }
+        let version = self.version_in_redis().await?;
+        let draft = self.scan().await?;
+        // Redis may have lost the hash meanwhile; the next comparison detects it.
+        if let (Some(version), Some(_)) = (version, self.version_in_redis().await?) {
+            self.index.replace(&draft)?;
+            info!(overrides = self.index.len(), "overrides: read from redis");
+            self.state.adopt(Some(&version));
+        } else {
+            self.state.is_read();
         }
-        Ok(())
+        self.sweep().await
     }
 
     async fn scan(&self) -> Result<Draft, String> {
@@ -412,6 +426,7 @@ impl<C: Clock> Follower<C> {
         write_missing(&self.pool, &key, &self.index).await?;
         let after = token();
         let mut call = CHANGE.key(&key);
+        call.key(self.pool.key("overrides:committing"));
         call.arg(&after).arg(channel(&self.pool)).arg("").arg("*");
         // The lock is not removed but expires: other replicas may have detected the loss at the same time.
         let _: bool = self.pool.script(&key, &call).await?;
@@ -433,13 +448,5 @@ impl<C: Clock> Follower<C> {
             self.pool.script::<u64>(&key, &call).await?;
         }
         Ok(())
-    }
-
-    fn adopt(&self, version: Option<&str>) {
-        self.state.version.send_if_modified(|known| {
-            let is_new = known.as_deref() != version;
-            *known = version.map(str::to_owned);
-            is_new
-        });
     }
 }

@@ -6,7 +6,7 @@
 //! not delay requests.
 
 use std::{
-    io,
+    io, mem,
     sync::{
         Arc, Weak,
         mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
@@ -118,6 +118,12 @@ fn watch<W: notify::Watcher>(listing: &Listing, wakeup: &Weak<SyncSender<()>>) -
     let log =
         |error: &notify::Error| tracing::debug!("cannot watch rules files for events, polling only: {error}");
     let mut watcher = W::new(handler, Config::default()).inspect_err(log).ok()?;
+    // Where the system refuses another thread, the watcher has none: this call fails, and every other one panics. So does
+    // its destructor, and a second panic would abort the process.
+    if watcher.configure(Config::default()).inspect_err(log).is_err() {
+        mem::forget(watcher);
+        return None;
+    }
     for directory in &listing.directories {
         // A directory that was removed meanwhile is missing from the next listing.
         let _ = watcher.watch(directory, RecursiveMode::NonRecursive).inspect_err(log);

@@ -1,12 +1,15 @@
 //! Logs: one line per event, as text or JSON, to standard error.
 //!
-//! `main` installs this once, first. Each line is one write; if standard error is closed, lines are lost. Nothing is logged
-//! per request above debug.
+//! `tollgate serve` installs this once, first. A thread writes the lines; if standard error is closed, they are lost.
+//! Nothing is logged per request above debug.
+
+mod writer;
 
 use std::{
     fmt::{self, Write as _},
     io::{self, Write as _},
-    time::{SystemTime, UNIX_EPOCH},
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use tracing::{Event, Level, Subscriber, field::Field, level_filters::LevelFilter, subscriber};
@@ -21,16 +24,38 @@ use crate::{
     settings::{Log, LogFormat},
 };
 
-/// Logs to standard error from now on. Only the first call of a process has an effect.
-pub fn install(log: &Log) {
-    // Fails if there is a subscriber already, which stays.
-    let _ = subscriber::set_global_default(subscriber(log, to_stderr));
+use writer::Writer;
+pub use writer::dropped;
+
+/// The time for the last lines, if standard error is not read.
+const LAST_FLUSH: Duration = Duration::from_secs(1);
+
+/// Writes the pending lines when dropped.
+#[derive(Debug)]
+pub struct Installed(Option<Arc<Writer>>);
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|writer| writer.flush(LAST_FLUSH));
+    }
 }
 
-/// Writes a line at once, so that lines of threads do not mix.
-fn to_stderr(line: &str) {
+/// Logs to standard error from now on. Only the first call of a process has an effect.
+#[must_use]
+pub fn install(log: &Log) -> Installed {
+    let writer = Writer::start(to_stderr).ok();
+    let lines = writer.clone();
+    // Without a thread, as where the system allows no more of them, lines are written in place.
+    let write = move |line: &str| lines.as_ref().map_or_else(|| to_stderr(line), |lines| lines.push(line));
+    // Fails if there is a subscriber already, which stays.
+    let _ = subscriber::set_global_default(subscriber(log, write));
+    Installed(writer)
+}
+
+/// Writes lines at once, so that lines of threads do not mix.
+fn to_stderr(lines: &str) {
     // A failure of the log cannot be logged.
-    let _ = io::stderr().lock().write_all(line.as_bytes());
+    let _ = io::stderr().lock().write_all(lines.as_bytes());
 }
 
 fn subscriber(log: &Log, write: impl Fn(&str) + Send + Sync + 'static) -> impl Subscriber + Send + Sync {

@@ -1,13 +1,17 @@
 //! `tollgate status`, `top` and `refusals`: their output and their exit codes.
 
 use std::{
-    io::{BufRead as _, BufReader},
+    fs::File,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpListener,
     process::{Command, Stdio},
+    thread,
 };
 
 use serde_json::Value;
 
 use crate::support::{
+    eventually,
     process::{assert_exit, printed},
     server::BINARY,
 };
@@ -87,6 +91,83 @@ fn refusals_are_printed_in_order_and_followed() {
     assert_eq!([next(), next()], ["carl", "carl"]);
     following.kill().unwrap();
     following.wait().unwrap();
+}
+
+#[test]
+fn following_ends_when_its_reader_is_gone() {
+    let admin = Admin::start();
+    admin.ask("ann", 3);
+    let mut command = Command::new(BINARY);
+    command.args(["refusals", "--follow", "--admin", &format!("127.0.0.1:{}", admin.port)]);
+    let mut following = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(following.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().contains("user=ann"));
+    drop(lines);
+    let status = eventually("it ends", || {
+        admin.ask("bob", 3);
+        following.try_wait().unwrap().ok_or_else(String::new)
+    });
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let admin = Admin::start();
+    admin.ask("ann", 3);
+    let address = format!("127.0.0.1:{}", admin.port);
+    let rules = admin.server.rules_dir();
+    for args in [
+        &["override", "list", "--csv", "--admin", &address][..],
+        &["refusals", "--follow", "--admin", &address],
+        &["status", "--json", "--admin", &address],
+        &["check", rules.to_str().unwrap()],
+        &["settings"],
+        &["man"],
+    ] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = Command::new(BINARY).args(args).stdout(full).output().unwrap();
+        assert_exit(&output, 2, &["cannot write to standard output: No space left on device"]);
+    }
+}
+
+/// The address of an HTTP server that returns the same to every request.
+fn returning(head: &str, body: &'static str) -> String {
+    let reply = format!("{head}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            let _ = client.read(&mut [0; 4096]);
+            let _ = client.write_all(reply.as_bytes());
+        }
+    });
+    address
+}
+
+#[test]
+fn replies_of_another_service_are_errors_with_advice() {
+    for (head, body) in [
+        ("HTTP/1.1 200 OK", "[]"),
+        ("HTTP/1.1 200 OK", "null"),
+        ("HTTP/1.1 200 OK", "\"text\""),
+        ("HTTP/1.1 200 OK", "<html>"),
+        ("HTTP/1.1 500 Internal Server Error", "[]"),
+        ("HTTP/1.1 404 Not Found", "\u{1b}[2J\u{7}"),
+    ] {
+        let address = returning(head, body);
+        for args in [
+            &["status"][..],
+            &["top"],
+            &["refusals", "--follow"],
+            &["override", "list"],
+            &["override", "set", "d", "k=v", "--block"],
+            &["counter", "get", "d", "k=v"],
+        ] {
+            let output = tollgate(&[args, &["--admin", &address]].concat(), &[]);
+            assert_exit(&output, 2, &["is that the admin API?"]);
+            assert!(!printed(&output).contains(['\u{1b}', '\u{7}']), "{args:?}: {output:?}");
+        }
+    }
 }
 
 #[test]

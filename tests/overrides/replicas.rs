@@ -1,6 +1,9 @@
 //! Two replicas that share overrides in Redis, also while Redis is unreachable.
 
-use std::time::Instant;
+use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Instant,
+};
 
 use super::*;
 use crate::support::redis::{Cluster, Sentinels};
@@ -351,4 +354,112 @@ fn concurrent_changes_of_an_override_converge_on_all_replicas() {
         let kept = held[0].as_str().map_or(!kept.contains("action"), |action| kept.contains(action));
         holds(held[0] == held[1] && kept, || format!("{held:?}, {kept}"))
     });
+}
+
+/// A file of overrides that block clients.
+fn blocked_clients(prefix: &str, count: usize) -> String {
+    let line = |n| format!("shop,client={prefix}{n},block\n");
+    ["domain,descriptor,action\n".to_owned()].into_iter().chain((0..count).map(line)).collect()
+}
+
+/// Blocks a client by the admin API, and returns how long that took.
+fn block(replica: &Replica, client: &str) -> Duration {
+    let body = json!({"domain": "shop", "descriptor": format!("client={client}"), "action": "block"});
+    let headers = [("content-type", "application/json")];
+    let begun = Instant::now();
+    let reply = http::send(replica.admin, "POST", "/api/v1/overrides", &headers, body.to_string().as_bytes());
+    assert_eq!(reply.unwrap().status, 200);
+    begun.elapsed()
+}
+
+#[test]
+fn concurrent_changes_are_confirmed_as_soon_as_they_are_in_force() {
+    let redis = Redis::single();
+    let replicas = two(&redis);
+    let slowest = std::thread::scope(|scope| {
+        let callers = [0, 1, 2, 3, 4, 5, 6, 7].map(|number| {
+            let replica = &replicas[number % 2];
+            scope.spawn(move || (0..40).map(|n| block(replica, &format!("c{number}-{n}"))).max().unwrap())
+        });
+        callers.map(|caller| caller.join().unwrap()).into_iter().max().unwrap()
+    });
+    // A caller that misses its change waits three seconds.
+    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+    for replica in &replicas {
+        (0..8).for_each(|number| assert!(replica.is_blocked(&format!("c{number}-39"))));
+    }
+}
+
+#[test]
+fn a_replica_that_starts_while_overrides_change_reads_them_once() {
+    let redis = Redis::single();
+    let one = Replica::on(&redis);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("o.csv");
+    std::fs::write(&file, blocked_clients("i", 50_000)).unwrap();
+    one.tollgate(&["override", "import", file.to_str().unwrap()]);
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..20_000 {
+                block(&one, &format!("w{}", n % 50));
+                if is_done.load(Relaxed) {
+                    break;
+                }
+            }
+        });
+        let other = Replica::on(&redis);
+        let is_enforced = other.is_blocked("i7");
+        std::thread::sleep(Duration::from_secs(5));
+        let log = other.server.process.log();
+        is_done.store(true, Relaxed);
+        assert!(is_enforced, "a healthy replica enforces the overrides\n{log}");
+        // A message that is late may cause another read.
+        assert!((1..=3).contains(&log.matches("overrides: read from redis").count()), "{log}");
+    });
+}
+
+#[test]
+fn an_import_succeeds_while_overrides_change_and_loses_no_change() {
+    let redis = Redis::single();
+    let [one, other] = two(&redis);
+    let dir = tempfile::tempdir().unwrap();
+    let import = |replica: &Replica, prefix: &str, count: usize| {
+        let file = dir.path().join(format!("{prefix}.csv"));
+        std::fs::write(&file, blocked_clients(prefix, count)).unwrap();
+        replica.tollgate(&["override", "import", file.to_str().unwrap()]);
+    };
+    import(&one, "old", 20_000);
+    let is_done = AtomicBool::new(false);
+    let changes = std::thread::scope(|scope| {
+        let changing = scope.spawn(|| {
+            let ids: Vec<_> = (0..300)
+                .map(|n| {
+                    let path = format!("/api/v1/overrides?domain=shop&descriptor=client%3Dold{n}");
+                    one.get(&path)["overrides"][0]["id"].as_str().unwrap().to_owned()
+                })
+                .take_while(|id| {
+                    let path = format!("/api/v1/overrides/{id}");
+                    assert_eq!(http::send(one.admin, "DELETE", &path, &[], b"").unwrap().status, 200);
+                    !is_done.load(Relaxed)
+                })
+                .collect();
+            ids.len()
+        });
+        for round in 0..3 {
+            import(&other, &format!("new{round}-"), 1_000);
+        }
+        is_done.store(true, Relaxed);
+        changing.join().unwrap()
+    });
+    assert!(changes > 2, "{changes}");
+    for replica in [&one, &other] {
+        soon("all changes are in force", replica, |replica| {
+            let is_removed = (0..changes).all(|n| !replica.is_blocked(&format!("old{n}")));
+            is_removed && (0..3).all(|round| replica.is_blocked(&format!("new{round}-999")))
+        });
+        // The last one was removed, but not counted.
+        let total = replica.get("/api/v1/overrides?n=1")["total"].as_u64().unwrap();
+        assert!([0, 1].contains(&(23_000 - changes as u64 - total)), "{total} with {changes} changes");
+    }
 }

@@ -37,10 +37,13 @@ use super::{
 use crate::{
     net::channel::Socket,
     settings::{address, parse::boolean, vars},
+    text::{cut, printable},
 };
 
 /// The maximum size of a reply.
 const MAX_REPLY: usize = 256 << 20;
+
+const NOT_ADMIN: &str = "is that the admin API? --admin sets another address";
 
 const SERVICE: Service = Service {
     name: "the admin API at ",
@@ -113,8 +116,10 @@ impl Client {
     fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
         let body = body.map(|body| ("application/json", Bytes::from(body.to_string())));
         let reply = self.send(method, path, body)?;
-        Ok(serde_json::from_slice(&reply)
-            .map_err(|error| format!("{}: the reply is not JSON: {error}", self.server))?)
+        match serde_json::from_slice(&reply) {
+            Ok(reply @ Value::Object(_)) => Ok(reply),
+            _ => Err(Failure::new(format!("{}: the reply is not a JSON object", self.server), NOT_ADMIN)),
+        }
     }
 
     /// A call with a body of a content type or none, and the bytes of its reply.
@@ -153,10 +158,11 @@ impl Client {
     fn rejected(&self, status: StatusCode, body: &[u8]) -> Failure {
         let message = serde_json::from_slice::<Value>(body).ok();
         let message = message.as_ref().and_then(|value| value.get("error")?.as_str());
-        let text = message.map_or_else(|| String::from_utf8_lossy(body).trim().to_owned(), str::to_owned);
+        let foreign = || printable(cut(String::from_utf8_lossy(body).trim())).into_owned();
+        let text = message.map_or_else(foreign, str::to_owned);
         let advice = match status {
             StatusCode::UNAUTHORIZED => "--token-file names the file with the token",
-            _ if message.is_none() => "is that the admin API? --admin sets another address",
+            _ if message.is_none() => NOT_ADMIN,
             _ => "",
         };
         let failure = Failure::new(format!("{}: {status}: {text}", self.server), advice);

@@ -64,6 +64,9 @@ fn follow(client: &Client, args: &RefusalsArgs, mut reply: Value) -> Result<Verd
                 terminal::print(&text(refusal));
             }
         }
+        if terminal::is_output_closed() {
+            return Ok(Verdict::Yes);
+        }
         thread::sleep(PAUSE);
         reply = refusals(client, args, 1000, last)?;
     }

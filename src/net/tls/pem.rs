@@ -2,12 +2,7 @@
 //!
 //! Errors begin with a verb: the caller prepends the name of the file.
 
-use std::{
-    fs::{self, File},
-    io::{self, Read as _},
-    path::Path,
-    sync::Arc,
-};
+use std::{path::Path, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use tokio_rustls::rustls::{
@@ -16,25 +11,17 @@ use tokio_rustls::rustls::{
     sign::SigningKey,
 };
 
+use crate::files;
+
 /// Larger than any list of CAs: those of the web have 200 KB.
 const MAX_BYTES: u64 = 4 << 20;
 
 /// The bytes of a file.
 ///
 /// # Errors
-/// If it cannot be read, is not a file or is too large.
+/// If it cannot be read, is not a regular file or is too large.
 pub fn read(path: &Path) -> Result<Vec<u8>, String> {
-    // Opening a pipe blocks until it has a writer, and a directory can be opened but not read.
-    let reason = |error: io::Error| format!("cannot be read: {error}");
-    if !fs::metadata(path).map_err(reason)?.is_file() {
-        return Err("is not a file".to_owned());
-    }
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
-    if read.map_err(reason)? as u64 > MAX_BYTES {
-        return Err(format!("is larger than {MAX_BYTES} bytes"));
-    }
-    Ok(bytes)
+    files::read(path, MAX_BYTES).map_err(|error| format!("cannot be read: {error}"))
 }
 
 /// The certificates in these bytes, if any.
@@ -99,18 +86,20 @@ pub fn key(bytes: &[u8], provider: &CryptoProvider) -> Result<Arc<dyn SigningKey
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
     fn reports_why_a_file_cannot_be_read() {
         let dir = tempfile::tempdir().unwrap();
         let large = dir.path().join("large");
-        File::create(&large).unwrap().set_len(MAX_BYTES + 1).unwrap();
+        fs::File::create(&large).unwrap().set_len(MAX_BYTES + 1).unwrap();
         for (path, why) in [
             (dir.path().join("absent"), "cannot be read: No such file"),
-            (dir.path().to_owned(), "is not a file"),
-            ("/dev/null".into(), "is not a file"),
-            (large, "is larger than"),
+            (dir.path().to_owned(), "cannot be read: not a regular file"),
+            ("/dev/null".into(), "cannot be read: not a regular file"),
+            (large, "cannot be read: larger than"),
         ] {
             let error = read(&path).unwrap_err();
             assert!(error.starts_with(why), "{}: {error}", path.display());

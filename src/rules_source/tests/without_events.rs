@@ -48,6 +48,33 @@ impl notify::Watcher for OutOfWatchers {
     }
 }
 
+/// A system that refuses the watcher's thread, after which `notify` answers calls by a panic.
+struct OutOfThreads;
+
+impl notify::Watcher for OutOfThreads {
+    fn new<F: EventHandler>(_: F, _: Config) -> notify::Result<Self> {
+        Ok(Self)
+    }
+    fn watch(&mut self, _: &Path, _: RecursiveMode) -> notify::Result<()> {
+        panic!("there is no thread")
+    }
+    fn unwatch(&mut self, _: &Path) -> notify::Result<()> {
+        panic!("there is no thread")
+    }
+    fn configure(&mut self, _: Config) -> notify::Result<bool> {
+        Err(notify::Error::generic("there is no thread"))
+    }
+    fn kind() -> WatcherKind {
+        WatcherKind::NullWatcher
+    }
+}
+
+impl Drop for OutOfThreads {
+    fn drop(&mut self) {
+        panic!("there is no thread")
+    }
+}
+
 fn is_detected_by_listings<W: notify::Watcher + 'static>() {
     let place = Place::new();
     place.write("config/a.yaml", rules_of("a"));
@@ -77,6 +104,11 @@ fn detects_changes_when_the_kernel_is_out_of_watches() {
 #[test]
 fn detects_changes_when_the_kernel_is_out_of_watchers() {
     is_detected_by_listings::<OutOfWatchers>();
+}
+
+#[test]
+fn a_system_that_is_out_of_threads() {
+    is_detected_by_listings::<OutOfThreads>();
 }
 
 #[test]

@@ -28,8 +28,8 @@ use crate::{
 /// The limit of errors in a rejection; the log has more.
 const MAX_ERRORS: usize = 20;
 
-/// The delay before the same update is rejected again: some control planes resend a rejected update immediately and
-/// forever.
+/// The delay before another update is rejected: some control planes resend a rejected update immediately and forever, and
+/// two that contradict each other take turns.
 const REPEATED_REJECTION_DELAY: Duration = Duration::from_secs(1);
 
 pub(super) struct Session<'a, T> {
@@ -90,7 +90,8 @@ impl<'a, T> Session<'a, T> {
             tracing::info!("{}: recovered", self.origin);
         }
         let version = cut(update.version).to_owned();
-        let outcome = self.source.offer(&self.origin, update, self.clock.now());
+        let before = self.source.state();
+        self.source.offer(&self.origin, update, self.clock.now());
         let state = self.source.state();
         self.status.change(|status| {
             status.updates = status.updates.saturating_add(1);
@@ -103,7 +104,7 @@ impl<'a, T> Session<'a, T> {
         if state.is_current {
             return Ok(());
         }
-        if outcome == Outcome::Unchanged {
+        if !before.is_current && before.last_error.is_some() {
             tokio::time::sleep(REPEATED_REJECTION_DELAY).await;
         }
         let errors = state.last_error.map(|(_, errors)| errors).unwrap_or_default();

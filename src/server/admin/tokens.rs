@@ -1,13 +1,13 @@
 //! The tokens of the admin API: read from a file, reloaded when it changes, compared in constant time.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
     sync::Mutex,
     time::{Duration, Instant},
 };
 
-use crate::mutex::lock;
+use crate::{files, mutex::lock};
 use ring::{hmac, rand::SystemRandom};
 use tracing::{info, warn};
 
@@ -88,11 +88,7 @@ impl Tokens {
 }
 
 fn read(path: &Path) -> io::Result<String> {
-    let size = fs::metadata(path)?.len();
-    if size > MAX_BYTES {
-        return Err(io::Error::other(format!("{size} bytes, expected at most {MAX_BYTES}")));
-    }
-    fs::read_to_string(path)
+    String::from_utf8(files::read(path, MAX_BYTES)?).map_err(io::Error::other)
 }
 
 /// The tokens of a file: one a line, optionally after a name. Lines that begin with `#` are comments.
@@ -121,6 +117,8 @@ fn tokens(text: &str, key: &hmac::Key) -> Result<Vec<Token>, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, process::Command};
+
     use super::*;
 
     const ONE: &str = "0123456789abcdef";
@@ -174,6 +172,10 @@ mod tests {
             assert!(tokens.name_of(OTHER).is_some(), "{broken:?}");
         }
         fs::remove_file(&path).unwrap();
+        later();
+        assert!(tokens.name_of(OTHER).is_some());
+        // Reading it must not block, as it happens on the thread that accepts connections.
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
         later();
         assert!(tokens.name_of(OTHER).is_some());
     }

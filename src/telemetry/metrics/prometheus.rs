@@ -19,6 +19,7 @@ use crate::{
     panics,
     rules::OnStoreFailure,
     store::{FailureReason, LeaseUsage, PoolUsage, StoreKind, StoreUsage},
+    telemetry::logs,
 };
 
 /// The commit that the program was built from, or `unknown`.
@@ -303,6 +304,7 @@ fn bounds(samples: &mut Samples<'_>, stats: &Stats) {
     let refused = RejectReason::ALL.map(|reason| ([reason.name()], service.refused(reason).get()));
     samples.values(&names::REQUESTS_REFUSED, refused);
     samples.values(&names::PANICS, panics::counts().map(|(name, n)| ([name], n)));
+    samples.value(&names::LOG_LINES_DROPPED, logs::dropped());
     samples.value(&names::CONNECTIONS_OPEN, service.connections_open());
     samples.value(&names::CONNECTIONS_ACCEPTED, service.connections_accepted.get());
     let refused = Port::ALL.into_iter().flat_map(|port| {

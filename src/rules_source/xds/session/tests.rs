@@ -88,3 +88,17 @@ fn a_rejection_lists_at_most_20_errors() {
     let lines: Vec<_> = rejections[0].as_ref().unwrap().lines().collect();
     assert_eq!((lines.len(), lines[20]), (21, "and more"));
 }
+
+#[test]
+fn rejections_in_a_row_are_sent_at_most_once_a_second() {
+    let (good, bad, worse) = ([limit("a", "d", 1)], [limit("a", "d", 9)], [limit("a", "d", 10)]);
+    let elapsed = |updates: &[(&str, &[RateLimitConfig], &[Diagnostic])]| {
+        let begun = std::time::Instant::now();
+        apply(updates);
+        begun.elapsed()
+    };
+    let again: &[_] = &[("1", &bad[..], &[][..]), ("2", &worse, &[]), ("3", &bad, &[])];
+    assert!(elapsed(again) >= 2 * REPEATED_REJECTION_DELAY);
+    let repaired: &[_] = &[("1", &bad[..], &[][..]), ("2", &good, &[]), ("3", &bad, &[])];
+    assert!(elapsed(repaired) < REPEATED_REJECTION_DELAY);
+}
