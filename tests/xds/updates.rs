@@ -130,6 +130,29 @@ fn a_repeated_rejection_is_delayed() {
 }
 
 #[test]
+fn new_rules_on_every_ack_are_loaded_at_a_limited_rate() {
+    let (control_plane, server) = subscribed("1", &[limit("a", "d", "k", 1)]);
+    let begun = std::time::Instant::now();
+    let mut version = 1;
+    while begun.elapsed() < Duration::from_secs(2) {
+        control_plane.acknowledged(&version.to_string());
+        version += 1;
+        control_plane.publish(&version.to_string(), &[limit("a", "d", "k", version)]);
+    }
+    let loads = sample(&server, "ratelimit_service_config_load_success").unwrap();
+    assert!((20.0..40.0).contains(&loads), "{loads} loads in {:?}", begun.elapsed());
+    // The next response replaces those that arrive before it is processed.
+    for _ in 0..100 {
+        version += 1;
+        control_plane.publish(&version.to_string(), &[limit("a", "d", "k", version)]);
+    }
+    control_plane.acknowledged(&version.to_string());
+    assert_eq!(server.rules_shown(), [shown("d", "k", version)]);
+    let more = sample(&server, "ratelimit_service_config_load_success").unwrap() - loads;
+    assert!(more < 10.0, "{more} loads");
+}
+
+#[test]
 fn a_domain_in_two_resources_is_rejected_unless_domains_are_merged() {
     let two = [limit("a", "d", "k", 5), limit("b", "d", "m", 6)];
     let (control_plane, server) = subscribed("1", &two);

@@ -2,7 +2,8 @@
 //!
 //! [`spawn`] starts a thread that connects, compiles and serves each update, and acknowledges or rejects it; `app`
 //! starts it in place of the watcher of files. Reading order: `client` is the loop, `connect` opens a channel, `stream`
-//! receives responses and counts their messages (`message_count`) before it decodes them, `sotw` and `delta` are the
+//! receives responses at a limited rate (`update_limit`) and counts their messages (`message_count`) before it decodes
+//! them, `sotw` and `delta` are the
 //! protocol variants, `resource` decodes resources, and `session` applies updates. After an invalid update or a lost
 //! connection, [`Source`] keeps serving the previous rules.
 
@@ -14,6 +15,7 @@ mod resource;
 mod session;
 mod sotw;
 mod stream;
+mod update_limit;
 
 use std::{io, sync::Arc, thread, time::Duration};
 

@@ -5,9 +5,13 @@
 
 use std::marker::PhantomData;
 
+use futures_util::FutureExt as _;
 use http::uri::PathAndQuery;
 use prost::Message;
-use tokio::sync::mpsc;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep},
+};
 use tonic::{
     Code, Request, Status, Streaming,
     client::Grpc,
@@ -21,6 +25,7 @@ use tonic_prost::ProstEncoder;
 use super::{
     message_count::{self, Field},
     session::Session,
+    update_limit::UpdateLimit,
 };
 use crate::proto::{envoy::config::core::v3::Node, google};
 
@@ -90,7 +95,16 @@ pub(super) async fn process<T, V: Variant>(
     // The channel has room for one, and the receiver still exists.
     let _ = requests.try_send(variant.subscribe(node()));
     let mut responses = open::<V>(channel, subscriber, session.max_values(), outbox).await?;
-    while let Some(received) = responses.message().await? {
+    let mut limit = UpdateLimit::default();
+    while let Some(mut received) = responses.message().await? {
+        let delay = limit.delay(Instant::now());
+        if !delay.is_zero() {
+            sleep(delay).await;
+            // A response with all resources replaces those that are older.
+            while let Some(newer) = newer::<V>(&mut responses)? {
+                received = newer;
+            }
+        }
         let error_detail = session.guarded(variant.apply(session, &received)).await.err();
         let is_lost = V::IS_INCREMENTAL
             && error_detail.as_ref().is_some_and(|status| status.code == i32::from(Code::Internal));
@@ -103,6 +117,14 @@ pub(super) async fn process<T, V: Variant>(
         }
     }
     Ok(())
+}
+
+/// Returns a response that arrived already and replaces earlier ones.
+fn newer<V: Variant>(
+    responses: &mut Streaming<Received<V::Response>>,
+) -> Result<Option<Received<V::Response>>, Status> {
+    let arrived = if V::IS_INCREMENTAL { None } else { responses.message().now_or_never() };
+    Ok(arrived.transpose()?.flatten())
 }
 
 async fn open<V: Variant>(
