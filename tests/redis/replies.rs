@@ -72,7 +72,7 @@ fn a_missing_permission_for_expire_is_logged_before_the_first_request() {
     let mut server = as_ann(&redis, COUNTERS).start_healthy();
     server.wait_for_log(&[
         "error",
-        "user \"ann\" lacks permission for EXPIRE",
+        "user \"ann\" cannot run EXPIRE, which",
         "ACL SETUSER ann +expire",
         &redis.address(),
     ]);
@@ -102,7 +102,7 @@ fn exactly_the_commands_that_the_rules_need_are_checked() {
     for key in ["many", "several", "bucket", "log"] {
         ask(&client, key).expect("what is documented is enough");
     }
-    assert!(!server.process.log().contains("lacks permission"), "{}", server.process.log());
+    assert!(!server.process.log().contains("cannot run"), "{}", server.process.log());
     for command in ALL.split_whitespace().filter_map(|command| command.strip_prefix('+')) {
         if ["ping", "client|setname", "ttl"].contains(&command) {
             continue;
@@ -126,12 +126,11 @@ fn rules_that_need_more_are_checked_when_they_are_loaded() {
     let redis = with_user(&ALL.replace("+rpush", "").replace("+expire ", ""));
     let server = as_ann(&redis, COUNTERS).start_healthy();
     assert_eq!(ask(&server.client(), "many"), Ok((Code::Ok, 3_999_999)));
-    server.wait_for_log(&["lacks permission for EXPIRE, which"]);
+    server.wait_for_log(&["cannot run EXPIRE, which"]);
     assert!(!server.process.log().contains("RPUSH"), "counters need no lists: {}", server.process.log());
     // Other missing permissions are logged even within the throttle's interval.
     server.write("d.yaml", RULES);
-    server
-        .wait_for_log(&["user \"ann\" lacks permission for EXPIRE, RPUSH", "ACL SETUSER ann +expire +rpush"]);
+    server.wait_for_log(&["user \"ann\" cannot run EXPIRE, RPUSH, which", "ACL SETUSER ann +expire +rpush"]);
     // Limits that do not need it are counted.
     assert_eq!(ask(&server.client(), "many"), Ok((Code::Ok, 3_999_998)));
     ask(&server.client(), "bucket").expect("a bucket is no list");
@@ -145,6 +144,16 @@ fn a_script_that_fails_midway_counts_nothing() {
     let server = as_ann(&redis, RULES).start_healthy();
     ask(&server.client(), "several").expect_err("it may not be kept");
     assert_eq!(redis.keys().len(), 0);
+}
+
+#[test]
+fn a_command_that_the_server_renamed_is_logged_once_with_its_cause() {
+    let redis = Redis::with(&["--rename-command", "EXPIRE", ""]);
+    let server = Setup::new().redis(&redis.env()).rules("d.yaml", RULES).start_healthy();
+    ask(&server.client(), "many").expect("it counts");
+    server.wait_for_log(&["user \"default\" cannot run EXPIRE, which the rules need", "rename-command"]);
+    let log = server.process.log();
+    assert_eq!(log.matches("which the rules need").count(), 1, "{log}");
 }
 
 #[test]

@@ -125,14 +125,14 @@ fn is_denied_in_script(error: &str) -> bool {
         || error.contains("Unknown Redis command called from")
 }
 
-/// The log message about a user without these permissions.
+/// The log message about commands that the user may not run, or that the server does not know.
 pub(super) fn denial(user: &str, denied: &[&str]) -> String {
     let names: Vec<_> = denied.iter().map(|command| command.to_ascii_uppercase()).collect();
     let grants: Vec<_> = denied.iter().map(|command| format!("+{command}")).collect();
     let (names, grants) = (names.join(", "), grants.join(" "));
     let harm = if denied.contains(&"expire") { "counters never expire without EXPIRE; " } else { "" };
     format!(
-        "NOPERM: user \"{user}\" lacks permission for {names}, which the rules need; {harm}grant it: ACL SETUSER {user} {grants}"
+        "user \"{user}\" cannot run {names}, which the rules need; {harm}grant: ACL SETUSER {user} {grants}, or remove their rename-command from redis.conf"
     )
 }
 
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn a_denial_names_the_user_the_commands_and_the_grant() {
         let message = denial("ann", &["expire", "ttl"]);
-        assert!(message.contains("user \"ann\" lacks permission for EXPIRE, TTL"), "{message}");
-        assert!(message.contains("ACL SETUSER ann +expire +ttl"), "{message}");
+        assert!(message.contains("user \"ann\" cannot run EXPIRE, TTL,"), "{message}");
+        assert!(message.contains("ACL SETUSER ann +expire +ttl,"), "{message}");
     }
 }

@@ -130,7 +130,11 @@ impl RedisPipeline {
                 Ok(Completion::Final(0))
             }
             CommandKind::Check(needs) => {
-                reading.learned.missing.extend(needs.denied(next));
+                // A pipeline checks twice if rules are loaded while its connection is opened.
+                let missing = &mut reading.learned.missing;
+                let new = |command: &&str| !missing.contains(command);
+                let found: Vec<_> = needs.denied(next).into_iter().filter(new).collect();
+                missing.extend(found);
                 Ok(Completion::Final(0))
             }
         };
