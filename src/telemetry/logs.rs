@@ -3,12 +3,12 @@
 //! `tollgate serve` installs this once, first. A thread writes the lines; if standard error is closed, they are lost.
 //! Nothing is logged per request above debug.
 
+mod output;
 mod writer;
 
 use std::{
     fmt::{self, Write as _},
-    io::{self, Write as _},
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -21,9 +21,11 @@ use tracing_subscriber::{
 
 use crate::{
     clock::write_utc,
+    mutex::lock,
     settings::{Log, LogFormat},
 };
 
+use output::Output;
 use writer::Writer;
 pub use writer::dropped;
 
@@ -43,19 +45,18 @@ impl Drop for Installed {
 /// Logs to standard error from now on. Only the first call of a process has an effect.
 #[must_use]
 pub fn install(log: &Log) -> Installed {
-    let writer = Writer::start(to_stderr).ok();
+    let mut output = Output::stderr();
+    let writer = Writer::start(move |lines| output.write(lines)).ok();
     let lines = writer.clone();
     // Without a thread, as where the system allows no more of them, lines are written in place.
-    let write = move |line: &str| lines.as_ref().map_or_else(|| to_stderr(line), |lines| lines.push(line));
+    let in_place = Mutex::new(Output::stderr());
+    let write = move |line: &str| match &lines {
+        Some(lines) => lines.push(line),
+        None => writer::count_dropped(lock(&in_place).write(line)),
+    };
     // Fails if there is a subscriber already, which stays.
     let _ = subscriber::set_global_default(subscriber(log, write));
     Installed(writer)
-}
-
-/// Writes lines at once, so that lines of threads do not mix.
-fn to_stderr(lines: &str) {
-    // A failure of the log cannot be logged.
-    let _ = io::stderr().lock().write_all(lines.as_bytes());
 }
 
 fn subscriber(log: &Log, write: impl Fn(&str) + Send + Sync + 'static) -> impl Subscriber + Send + Sync {
@@ -201,10 +202,7 @@ impl fmt::Display for Timestamp {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        sync::{Arc, Mutex},
-        time::Duration,
-    };
+    use std::{io, time::Duration};
 
     use tracing::{debug, error, info, trace, warn};
 

@@ -27,6 +27,11 @@ pub fn dropped() -> u64 {
     DROPPED.load(Relaxed)
 }
 
+/// Adds lost lines to that number.
+pub(super) fn count_dropped(lines: usize) {
+    DROPPED.fetch_add(u64::try_from(lines).unwrap_or(u64::MAX), Relaxed);
+}
+
 /// The lines that wait for the thread.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
@@ -41,8 +46,8 @@ struct State {
 }
 
 impl Writer {
-    /// Starts the thread, which passes several lines at once to `write`.
-    pub(super) fn start(write: impl FnMut(&str) + Send + 'static) -> io::Result<Arc<Self>> {
+    /// Starts the thread, which passes several lines at once to `write`. That returns the number of lines lost.
+    pub(super) fn start(write: impl FnMut(&str) -> usize + Send + 'static) -> io::Result<Arc<Self>> {
         let writer = Arc::new(Self::default());
         let own = writer.clone();
         thread::Builder::new().name("log-writer".to_owned()).spawn(move || own.run(write))?;
@@ -53,7 +58,7 @@ impl Writer {
     pub(super) fn push(&self, line: &str) {
         let mut state = lock(&self.state);
         if state.lines.len().saturating_add(line.len()) > MAX_BYTES {
-            DROPPED.fetch_add(1, Relaxed);
+            count_dropped(1);
             return;
         }
         state.lines.push_str(line);
@@ -67,14 +72,16 @@ impl Writer {
         let _ = self.changed.wait_timeout_while(lock(&self.state), timeout, is_pending);
     }
 
-    fn run(&self, mut write: impl FnMut(&str)) {
+    fn run(&self, mut write: impl FnMut(&str) -> usize) {
         let mut reported = 0;
         loop {
-            write(&self.take());
+            let lost = write(&self.take());
+            count_dropped(lost);
             let dropped = dropped();
-            if dropped > reported {
+            // While lines are lost, another one would be too.
+            if lost == 0 && dropped > reported {
                 let lines = dropped.saturating_sub(mem::replace(&mut reported, dropped));
-                warn!(lines, "log lines dropped: standard error was not read in time");
+                warn!(lines, "log lines dropped: standard error was not writable, or not read in time");
             }
         }
     }
@@ -106,6 +113,7 @@ mod tests {
         let writer = Writer::start(move |lines| {
             let _ = blocked.recv();
             let _ = sender.send(lines.to_owned());
+            0
         });
         (writer.unwrap(), unblock, written)
     }

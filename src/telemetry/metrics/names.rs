@@ -198,7 +198,7 @@ metrics! { OURS
     PANICS: Counter "tollgate_panics_total" ["where"]
         "Panics by the interrupted work; the log has backtraces.";
     LOG_LINES_DROPPED: Counter "tollgate_log_lines_dropped_total" []
-        "Log lines dropped because standard error was not read in time.";
+        "Log lines dropped because standard error was not read in time, or its disk is full.";
     CONNECTIONS_OPEN: Gauge "tollgate_connections_open" []
         "Open gRPC connections.";
     CONNECTIONS_ACCEPTED: Counter "tollgate_connections_accepted_total" []
