@@ -64,7 +64,11 @@ impl<'a> Fields<'a> {
         self.key().map(Some)
     }
 
-    #[inline]
+    #[expect(
+        clippy::inline_always,
+        reason = "a call costs as much as its body: 160 instructions of a decision"
+    )]
+    #[inline(always)]
     fn key(&mut self) -> Result<Key, Malformed> {
         let key = u32::try_from(self.varint()?).map_err(|_| KEY)?;
         let wire_type = WireType::try_from(u64::from(key & 7)).map_err(|_| KEY)?;

@@ -132,10 +132,12 @@ fn message(out: &mut Vec<u8>, field: u64, write: impl FnOnce(&mut Vec<u8>)) {
 }
 
 /// The tag of a field; of the wire types, 0 is a varint, 1 is eight bytes and 2 is length-delimited.
+#[inline]
 fn tag(out: &mut Vec<u8>, field: u64, wire_type: u64) {
     varint(out, field << 3 | wire_type);
 }
 
+#[inline]
 fn varint(out: &mut Vec<u8>, number: u64) {
     match u8::try_from(number) {
         // Nearly all tags and lengths.
