@@ -25,7 +25,7 @@ impl<W: Write> Output<W> {
         let rest = if self.is_cut { lines.as_bytes() } else { self.write_part(lines.as_bytes()) };
         let written = lines.as_bytes().strip_suffix(rest).unwrap_or_default();
         self.is_cut |= !matches!(written.last(), None | Some(b'\n'));
-        rest.iter().filter(|byte| **byte == b'\n').count()
+        rest.split_inclusive(|byte| *byte == b'\n').count()
     }
 
     /// Returns the bytes that were not written.
