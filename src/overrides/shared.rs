@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use deadpool_redis::redis::{Msg, Script, cmd, pipe};
+use deadpool_redis::redis::{Cmd, Msg, Script, cmd, pipe};
 use futures_util::StreamExt as _;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tracing::{info, warn};
@@ -49,8 +49,8 @@ const SMALL: u64 = 500;
 /// An unfinished import expires after this time.
 const IMPORT_SECONDS: u64 = 900;
 
-/// The longest time in which the existing overrides are added to an import.
-const COMMIT_SECONDS: u64 = 300;
+/// The time after which a commit without progress expires, because its replica was lost.
+const COMMIT_SECONDS: u64 = 30;
 
 /// The longest wait until a change is in force in this process. Without the message, the next comparison applies it.
 const IN_FORCE: Duration = Duration::from_secs(3);
@@ -154,9 +154,9 @@ impl Shared {
         let begun = self.pool.script(&committing, &begin).await;
         let is_first: bool = begun.map_err(ChangeError::unavailable)?;
         if !is_first {
-            return Err(ChangeError::Conflict(
-                "another import is being committed; commit again when it is done".to_owned(),
-            ));
+            return Err(ChangeError::Conflict(format!(
+                "another import is being committed; commit again when it is done, or after {COMMIT_SECONDS} seconds if its replica was lost"
+            )));
         }
         let switched = self.merge_and_switch(&key, &committing, &commit, index).await;
         if switched.is_err() {
@@ -190,7 +190,10 @@ impl Shared {
         let merged = self.pool.key(&format!("overrides:merged:{commit}"));
         let renamed: Result<(), _> = self.pool.command(import, cmd("RENAME").arg(import).arg(&merged)).await;
         renamed.map_err(ChangeError::unavailable)?;
-        write_missing(&self.pool, &merged, index).await.map_err(ChangeError::unavailable)?;
+        let mut keep = cmd("EXPIRE");
+        keep.arg(committing).arg(COMMIT_SECONDS);
+        let written = write_missing(&self.pool, &merged, index, Some(keep)).await;
+        written.map_err(ChangeError::unavailable)?;
         let (after, old) = (token(), self.pool.key(&format!("overrides:old:{commit}")));
         let mut call = SWITCH.key(&key);
         call.key(&merged).key(&old).key(committing).arg(&after).arg(channel(&self.pool)).arg(commit);
@@ -198,7 +201,7 @@ impl Shared {
         if !done {
             self.unlink(&merged).await?;
             return Err(ChangeError::Conflict(format!(
-                "redis lost the import, or the commit took more than {COMMIT_SECONDS} seconds; import again"
+                "redis lost the import, or the commit made no progress for {COMMIT_SECONDS} seconds; import again"
             )));
         }
         self.unlink(&old).await?;
@@ -227,8 +230,13 @@ fn channel(pool: &CommandPool) -> String {
     pool.key("changes")
 }
 
-/// Adds the overrides of an index to a hash, without replacing those that it has.
-async fn write_missing(pool: &CommandPool, key: &str, index: &Arc<Index>) -> Result<(), String> {
+/// Adds the overrides of an index to a hash, without replacing those that it has. Runs another command with each batch.
+async fn write_missing(
+    pool: &CommandPool,
+    key: &str,
+    index: &Arc<Index>,
+    with_each: Option<Cmd>,
+) -> Result<(), String> {
     let (chunks, mut written) = tokio::sync::mpsc::channel::<Vec<(String, String)>>(4);
     let index = index.clone();
     let reading = tokio::task::spawn_blocking(move || {
@@ -244,6 +252,9 @@ async fn write_missing(pool: &CommandPool, key: &str, index: &Arc<Index>) -> Res
             continue;
         }
         let mut commands = pipe();
+        if let Some(command) = &with_each {
+            commands.add_command(command.clone()).ignore();
+        }
         for (id, value) in &some {
             commands.cmd("HSETNX").arg(key).arg(id).arg(value).ignore();
         }
@@ -423,7 +434,7 @@ impl<C: Clock> Follower<C> {
         if self.pool.command::<Option<String>>(&lock, &take).await?.is_none() {
             return Ok(());
         }
-        write_missing(&self.pool, &key, &self.index).await?;
+        write_missing(&self.pool, &key, &self.index, None).await?;
         let after = token();
         let mut call = CHANGE.key(&key);
         call.key(self.pool.key("overrides:committing"));

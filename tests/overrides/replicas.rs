@@ -322,6 +322,41 @@ fn an_import_that_redis_loses_changes_nothing_and_can_be_repeated() {
 }
 
 #[test]
+fn a_commit_whose_replica_is_lost_ends_within_half_a_minute() {
+    const COMMIT: &str = "{tollgate}:overrides:committing";
+    let redis = Redis::single();
+    let [one, other] = two(&redis);
+    one.tollgate(&["override", "set", "shop", "client=ann", "--block"]);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("o.csv");
+    std::fs::write(&file, blocked_clients("i", 1_000)).unwrap();
+    let import = |replica: &Replica| replica.run(&["override", "import", file.to_str().unwrap()]);
+    // A commit waits until its replica has read an unknown version, which takes two seconds after it read another one.
+    let unknown = |version| redis.ask(&["HSET", "{tollgate}:overrides", "@", version]);
+    unknown("1");
+    one.server.wait_for_log(&["overrides: read from redis"]);
+    unknown("2");
+    let lifetime = std::thread::scope(|scope| {
+        let failing = scope.spawn(|| import(&one));
+        eventually("the commit begins", || {
+            holds(redis.keys().contains(&COMMIT.to_owned()), || one.server.process.log())
+        });
+        one.server.process.signal("KILL");
+        assert_eq!(failing.join().unwrap().status.code(), Some(2));
+        redis.ask(&["TTL", COMMIT]).number()
+    });
+    assert!((1..=30).contains(&lifetime), "{lifetime} seconds");
+    let refused = printed(&import(&other));
+    assert!(refused.contains("or after 30 seconds if its replica was lost"), "{refused}");
+    redis.ask(&["EXPIRE", COMMIT, "0"]);
+    eventually("another replica commits", || {
+        let output = import(&other);
+        holds(output.status.success(), || printed(&output))
+    });
+    assert!(other.is_blocked("i999") && other.is_blocked("ann"));
+}
+
+#[test]
 fn concurrent_changes_of_an_override_converge_on_all_replicas() {
     let redis = Redis::single();
     let replicas = two(&redis);
