@@ -100,13 +100,9 @@ impl RedisPipeline {
             CommandKind::Refund { .. } | CommandKind::ReturnHits { .. } => {
                 next().into_integer().map(Completion::Final)
             }
-            CommandKind::Lease { id, expiry, by, .. } => lease::read(next()).map(|(after, is_granted)| {
-                // INCREX keeps the expiry that the key has.
-                if is_granted && expiry.set != Expire::Known && *by == LeaseBy::Script {
-                    reading.learned.expiring.push((*id, expiry.end));
-                }
-                Completion::Leased(after, is_granted)
-            }),
+            CommandKind::Lease { id, expiry, by, .. } => {
+                leased(next(), (*id, *expiry, *by), &mut reading.learned)
+            }
             CommandKind::ScriptCall(call) => call.read(next()).map(|(now, states)| {
                 let states = states
                     .into_iter()
@@ -138,14 +134,7 @@ impl RedisPipeline {
                 Ok(Completion::Final(0))
             }
         };
-        let result = asking.and(result);
-        if let (CommandKind::Lease { by: LeaseBy::Increx, .. }, Err(error)) = (&command.kind, &result)
-            && is_denied(error)
-        {
-            // Another server of the cluster may know it, or the user lost the permission. The next lease runs the script.
-            reading.learned.has_increx = Some(false);
-        }
-        result.unwrap_or_else(|error| {
+        asking.and(result).unwrap_or_else(|error| {
             Completion::Failed(reading.failed(&error, command.keys(), command.name()))
         })
     }
@@ -214,6 +203,25 @@ impl Reading<'_> {
             _ => Outcome::Failed(failure),
         }
     }
+}
+
+/// The reply to a lease. Records whether it set the expiry, and whether the server lacks `INCREX`.
+fn leased(
+    reply: Reply,
+    (id, expiry, by): (Key, Expiry, LeaseBy),
+    learned: &mut Learned,
+) -> Result<Completion, String> {
+    let read = lease::read(reply);
+    if by == LeaseBy::Increx && read.as_ref().is_err_and(|error| is_denied(error)) {
+        // Another server of the cluster may know it, or the user lost the permission. The next lease runs the script.
+        learned.has_increx = Some(false);
+    }
+    let (after, is_granted) = read?;
+    // INCREX keeps the expiry that the key has.
+    if is_granted && expiry.set != Expire::Known && by == LeaseBy::Script {
+        learned.expiring.push((id, expiry.end));
+    }
+    Ok(Completion::Leased(after, is_granted))
 }
 
 fn outcome(check: &PendingCheck, results: &mut [Completion]) -> Outcome {
