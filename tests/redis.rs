@@ -32,6 +32,8 @@ mod failover;
 mod keys;
 // Redis killed, frozen, unreachable and slow, under load.
 mod loss;
+// Servers that accept connections but no writes, and the health of the service.
+mod refused_writes;
 // Denied commands, errors of every kind, and unexpected replies.
 mod replies;
 // Rules with several limits, which count all or nothing.

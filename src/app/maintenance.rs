@@ -32,7 +32,7 @@ pub(super) fn update_health(service: &Service, settings: &Settings) {
         Backend::Memcached(memcached) => memcached.unhealthy_without,
     };
     if needs_store {
-        service.health.set(Part::Store, service.store.is_reachable());
+        service.health.set(Part::Store, service.store.is_usable());
     }
 }
 

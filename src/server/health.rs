@@ -15,8 +15,10 @@ named! {
         Rules = "rules: none loaded (HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED); see the log",
         /// The service is not shutting down.
         Running = "running: shutting down",
-        /// The store is connected, with `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`.
-        Store = "store: no connection to Redis (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION); see the log",
+        /// The store is connected and accepts writes, with `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION` or
+        /// `MEMCACHE_HEALTH_CHECK_ACTIVE_CONNECTION`.
+        Store = "store: it is not connected, or refuses writes (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION, \
+                 MEMCACHE_HEALTH_CHECK_ACTIVE_CONNECTION); see the log",
         /// The overrides in Redis were read once, or Redis cannot be reached, with `REPLICA_SYNC`.
         Overrides = "overrides: being read from Redis for the first time",
     }

@@ -271,8 +271,8 @@ table! {
             connection; more fail at once. For the second Redis too.";
         REDIS_PIPELINE_WINDOW pipeline_window: Duration = "0", "Time to gather checks before they are \
             sent. With `0` checks are sent at once, and gather only while a pipeline is in flight.";
-        REDIS_HEALTH_CHECK_ACTIVE_CONNECTION unhealthy_without: bool = "false", "Unhealthy while there is \
-            no connection to Redis.";
+        REDIS_HEALTH_CHECK_ACTIVE_CONNECTION unhealthy_without: bool = "false", "Unhealthy while a \
+            master of Redis is not connected or refuses writes.";
         REDIS_STARTUP_INITIAL_INTERVAL startup_initial: Duration = "50ms", "Delay after the first failed \
             connection since the start. It doubles with each attempt.";
         REDIS_STARTUP_MAX_INTERVAL startup_max: Duration = "300ms", "Maximum delay.";

@@ -94,6 +94,11 @@ pub trait Store: Send + Sync {
         true
     }
 
+    /// True while the store can count, as far as health checks need to know.
+    fn is_usable(&self) -> bool {
+        self.is_reachable()
+    }
+
     /// The connection metrics of a networked store.
     fn pools(&self) -> Vec<PoolUsage> {
         Vec::new()

@@ -31,10 +31,10 @@ impl Lost {
         Self { server, client }
     }
 
-    /// It is not ready, and [`logs_on_request`](Self::logs_on_request). A replica accepts a connection, and is known by
-    /// the first write.
+    /// It is unhealthy and logs this without a request, and [`logs_on_request`](Self::logs_on_request).
     fn logs(self, texts: &[&str]) {
-        eventually("it is unhealthy", || holds(!self.server.is_healthy(), || self.server.process.log()));
+        self.server.wait_for_log(texts);
+        assert!(!self.server.is_healthy(), "{}", self.server.process.log());
         self.logs_on_request(texts);
     }
 
@@ -121,7 +121,7 @@ fn a_wrong_or_missing_password() {
 fn a_user_without_permissions() {
     let ann = ["--user", "ann", "on", ">hush", "~*", "&*", "+@connection"];
     let redis = Redis::with(&ann);
-    Lost::start(&[redis.env(), set("REDIS_AUTH", "ann:hush")]).logs_on_request(&[&redis.address(), "NOPERM"]);
+    Lost::start(&[redis.env(), set("REDIS_AUTH", "ann:hush")]).logs(&[&redis.address(), "NOPERM"]);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_server_that_is_loading() {
 fn a_replica() {
     let master = Redis::single();
     let replica = Redis::with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
-    Lost::start(&[replica.env()]).logs(&[&replica.address()]);
+    Lost::start(&[replica.env()]).logs(&[&replica.address(), "READONLY"]);
 }
 
 #[test]

@@ -142,6 +142,10 @@ impl Store for LeasedStore {
         self.0.redis.is_reachable()
     }
 
+    fn is_usable(&self) -> bool {
+        self.0.redis.is_usable()
+    }
+
     fn pools(&self) -> Vec<PoolUsage> {
         self.0.redis.pools()
     }

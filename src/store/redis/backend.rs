@@ -10,6 +10,7 @@ use super::{
     resp::{FramedStream, Reply, Resp},
     topology::Topology,
     ttl_cache::TtlCache,
+    write_check::WriteCheck,
 };
 use crate::{
     clock::{Clock, SystemClock, Time},
@@ -35,6 +36,8 @@ pub(super) struct RedisBackend {
     pub(super) has_increx: AtomicBool,
     /// The user lacks the permission for scripts, so expiries are set without comparing them to existing ones.
     pub(super) cannot_extend: AtomicBool,
+    /// For health checks that depend on Redis.
+    pub(super) write_check: Option<WriteCheck>,
 }
 
 pub(super) type Connection = remote::Connection<RedisBackend>;
@@ -88,6 +91,12 @@ impl Backend for RedisBackend {
         // The user's permissions may have changed.
         self.cannot_extend.store(false, Relaxed);
         connection.piggyback(|first| first.check(Needs(self.needs.load(Relaxed))));
+        if let Some(check) = &self.write_check {
+            let keys = check.keys(&self.topology.servers());
+            check.probe(&connection.address, &keys, |key| {
+                connection.piggyback(|first| first.probe_writes(key));
+            });
+        }
     }
 
     fn error(reply: Reply) -> Option<(Kind, String)> {
@@ -128,6 +137,9 @@ impl RedisBackend {
         let (now, metrics) = (SystemClock.now(), &connection.shared.metrics);
         if let Some(has_increx) = learned.has_increx {
             self.has_increx.store(has_increx, Relaxed);
+        }
+        if let (Some(check), Some(accepts)) = (&self.write_check, learned.accepts_writes) {
+            check.record(&connection.address, accepts);
         }
         for (id, end) in learned.expiring {
             self.ttl_cache.learn(id, now, end);

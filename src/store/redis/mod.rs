@@ -2,8 +2,8 @@
 //!
 //! In reading order: `route` sends a request's checks to the connections of the `pool` that own their keys (`name`), as
 //! commands of a `pipeline`; `lease` does so for hits that leases take and return. `backend` implements the shared
-//! connection's `Backend`. `permissions` checks the user's permissions, `script` has the Lua scripts, `ttl_cache` the
-//! keys with an expiry, `topology` the owners of keys. `dialer` opens connections, `resp` is the protocol, `failure`
+//! connection's `Backend`. `permissions` checks the user's permissions, `write_check` whether servers accept writes,
+//! `script` has the Lua scripts, `ttl_cache` the keys with an expiry, `topology` the owners of keys. `dialer` opens connections, `resp` is the protocol, `failure`
 //! classifies errors. `command_pool` is for all other commands, over separate connections.
 
 mod backend;
@@ -20,6 +20,7 @@ mod route;
 mod script;
 mod topology;
 mod ttl_cache;
+mod write_check;
 
 use std::sync::Arc;
 
@@ -31,7 +32,6 @@ use crate::{
 };
 pub use command_pool::CommandPool;
 pub(super) use lease::{LeaseReply, Leased};
-use permissions::Needs;
 use pool::Pool;
 #[cfg(any(test, fuzzing))]
 pub(crate) use resp::fuzz as fuzz_resp;
@@ -51,8 +51,7 @@ impl RedisStore {
     /// # Errors
     /// Every problem with the files in the settings.
     pub fn new(settings: &Redis, key_prefix: &str, jitter: u64, threads: usize) -> Result<Self, Vec<String>> {
-        let pool =
-            |pool: &RedisPool| Pool::new(pool, settings.startup, key_prefix, jitter, threads).map(Arc::new);
+        let pool = |pool: &RedisPool| Pool::new(pool, settings, key_prefix, jitter, threads).map(Arc::new);
         let main = pool(&settings.main);
         let per_second = settings.per_second.as_ref().map(pool).transpose();
         match (main, per_second) {
@@ -88,9 +87,9 @@ impl Store for RedisStore {
         let is_per_second = |limits: &Limits, limit: &Limit| {
             !limits.are_several() && limit.unit == Unit::Second && per_second.is_some()
         };
-        self.main.need(Needs::of(rules, |limits, limit| !is_per_second(limits, limit)));
+        self.main.rules_changed(rules, |limits, limit| !is_per_second(limits, limit));
         if let Some(pool) = per_second {
-            pool.need(Needs::of(rules, is_per_second));
+            pool.rules_changed(rules, is_per_second);
         }
     }
 
@@ -116,11 +115,18 @@ impl Store for RedisStore {
     }
 
     fn maintain(&self, now: Time) {
-        self.pools().for_each(|pool| pool.backend().ttl_cache.sweep(now));
+        self.pools().for_each(|pool| {
+            pool.backend().ttl_cache.sweep(now);
+            pool.check_writes();
+        });
     }
 
     fn is_reachable(&self) -> bool {
         self.pools().all(|pool| pool.servers.is_reachable())
+    }
+
+    fn is_usable(&self) -> bool {
+        self.is_reachable() && self.pools().all(|pool| pool.accepts_writes())
     }
 
     fn pools(&self) -> Vec<PoolUsage> {

@@ -114,15 +114,20 @@ impl Needs {
 /// True for errors about denied and unknown commands. Errors about keys do not count: a user may have access to the
 /// rules' keys and not to that of the probes.
 pub(super) fn is_denied(error: &str) -> bool {
-    let of_command = error.starts_with("NOPERM") && !error.contains("access one of the keys");
+    let of_command = error.starts_with("NOPERM") && !is_about_a_key(error);
     of_command || error.starts_with("ERR unknown command") || is_denied_in_script(error)
 }
 
 /// The same for a command within a script, as Redis 7 and earlier versions report it.
 fn is_denied_in_script(error: &str) -> bool {
     error.contains("can't run this command")
-        || error.contains("-NOPERM") && !error.contains("access one of the keys")
+        || error.contains("-NOPERM") && !is_about_a_key(error)
         || error.contains("Unknown Redis command called from")
+}
+
+/// True for the denial of a key, as Redis 7.0 and later versions report it.
+fn is_about_a_key(error: &str) -> bool {
+    error.contains("access one of the keys") || error.contains("access a key")
 }
 
 /// The log message about commands that the user may not run, or that the server does not know.
@@ -176,6 +181,7 @@ mod tests {
                 true,
             ),
             ("NOPERM this user has no permissions to access one of the keys used as arguments", false),
+            ("NOPERM No permissions to access a key", false),
             ("ERR value is not an integer or out of range", false),
             ("OOM command not allowed when used memory > 'maxmemory'.", false),
             ("MOVED 3999 127.0.0.1:6381", false),

@@ -15,11 +15,13 @@ use super::{
     permissions::Needs,
     topology::{Servers, Topology},
     ttl_cache::TtlCache,
+    write_check::WriteCheck,
 };
 use crate::{
     net::backoff::Backoff,
     panics::{self, Boundary, Panicked},
-    settings::redis::{RedisAddress, RedisPool, RedisServers, Startup},
+    rules::{Limit, Limits, RuleSet},
+    settings::redis::{Redis, RedisAddress, RedisPool, RedisServers},
     store::{
         Batch, Check, FailureReason, StoreError,
         remote::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics},
@@ -40,7 +42,7 @@ impl Pool {
     /// A Redis for this many worker threads. Returns every problem with the TLS files.
     pub(super) fn new(
         settings: &RedisPool,
-        startup: Startup,
+        Redis { startup, unhealthy_without, .. }: &Redis,
         key_prefix: &str,
         jitter: u64,
         threads: usize,
@@ -58,6 +60,7 @@ impl Pool {
                 needs: AtomicU8::new(Needs::COUNTERS.0),
                 has_increx: AtomicBool::new(false),
                 cannot_extend: AtomicBool::new(false),
+                write_check: unhealthy_without.then(|| WriteCheck::new(key_prefix)),
             },
             metrics: ClientMetrics::default(),
             bounds: Bounds {
@@ -83,8 +86,40 @@ impl Pool {
         &self.servers.shared.backend
     }
 
+    /// Checks whether the servers fulfil the requirements of the limits for which `is_counted_here` is true.
+    pub(super) fn rules_changed(
+        &self,
+        rules: &RuleSet,
+        is_counted_here: impl Fn(&Limits, &Limit) -> bool + Copy,
+    ) {
+        self.need(Needs::of(rules, is_counted_here));
+        let check = self.backend().write_check.as_ref();
+        if check.is_some_and(|check| check.set_rules(rules, is_counted_here)) {
+            self.check_writes();
+        }
+    }
+
+    /// Probes each connected server, if health checks need to know whether it accepts writes.
+    pub(super) fn check_writes(&self) {
+        let RedisBackend { write_check: Some(check), topology, .. } = self.backend() else { return };
+        let servers = topology.servers();
+        check.keep_only(&servers.masters);
+        let keys = check.keys(&servers);
+        for connection in self.servers.open_connections() {
+            check.probe(&connection.address, &keys, |key| {
+                drop(connection.submit(0, None, |pipeline| pipeline.probe_writes(key)));
+            });
+        }
+    }
+
+    /// True if all servers accept writes, as far as health checks need to know.
+    pub(super) fn accepts_writes(&self) -> bool {
+        let servers = self.backend().topology.servers();
+        self.backend().write_check.as_ref().is_none_or(|check| check.all_accept(&servers.masters))
+    }
+
     /// Sets the needs of the rules.
-    pub(super) fn need(&self, needs: Needs) {
+    fn need(&self, needs: Needs) {
         // This need comes from a setting and not from rules.
         self.need_by(needs, |bits| Some(needs.0 | bits & Needs::WHOLE_REQUESTS.0));
     }

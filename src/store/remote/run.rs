@@ -243,7 +243,9 @@ impl<B: Backend> Connection<B> {
     ) -> Result<(), Failure> {
         let Shared { backend, metrics, .. } = &*self.shared;
         let now = Instant::now();
-        metrics.answered(sent.pipeline.checks(), now.saturating_duration_since(sent.at));
+        if sent.pipeline.checks() > 0 {
+            metrics.answered(sent.pipeline.checks(), now.saturating_duration_since(sent.at));
+        }
         let completed = backend.complete(self, &mut sent.pipeline, replies);
         let mut state = self.lock();
         let shed = mem::take(&mut state.queue.shed);

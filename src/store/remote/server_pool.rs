@@ -117,6 +117,13 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
         self.current.load().servers.iter().flat_map(|server| &server.connections).for_each(each);
     }
 
+    /// One connection to each server that has an open one.
+    pub(crate) fn open_connections(&self) -> Vec<Arc<Connection<B>>> {
+        let open =
+            |server: &Server<B>| server.connections.iter().find(|connection| connection.is_open()).cloned();
+        self.current.load().servers.iter().filter_map(open).collect()
+    }
+
     pub(crate) fn is_reachable(&self) -> bool {
         let current = self.current.load();
         let is_open = |server: &Server<B>| server.connections.iter().any(|connection| connection.is_open());

@@ -144,13 +144,17 @@ impl Redis {
         keys
     }
 
-    /// The number of calls of a command since the start.
+    /// The number of successful calls of a command since the start; probes fail on purpose.
     pub(crate) fn calls(&self, command: &str) -> u64 {
         let stats = self.ask(&["INFO", "commandstats"]).to_string();
-        let prefix = format!("cmdstat_{command}:calls=");
-        let calls =
-            stats.lines().find_map(|line| line.strip_prefix(&prefix)?.split(',').next()?.parse().ok());
-        calls.unwrap_or(0)
+        let prefix = format!("cmdstat_{command}:");
+        let Some(stats) = stats.lines().find_map(|line| line.strip_prefix(&prefix)) else { return 0 };
+        let number = |name: &str| -> u64 {
+            let number =
+                stats.split(',').find_map(|pair| pair.split_once('=').filter(|(key, _)| *key == name));
+            number.and_then(|(_, number)| number.trim().parse().ok()).expect("Redis 7 has this number")
+        };
+        number("calls") - number("failed_calls")
     }
 
     /// `host:port`.

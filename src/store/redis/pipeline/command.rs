@@ -14,6 +14,7 @@ use crate::store::{
         permissions::Needs,
         resp::{self, Reply},
         script::{self, Form},
+        write_check,
     },
     table::Key,
 };
@@ -47,6 +48,8 @@ pub(super) enum CommandKind {
     Check(Needs),
     /// Finds out whether the server knows `INCREX`.
     FindIncrex,
+    /// Tests whether the server accepts writes.
+    ProbeWrites,
 }
 
 /// A command whose script the server does not know.
@@ -73,7 +76,7 @@ impl Command {
     pub(super) fn name(&self) -> &'static str {
         match &self.kind {
             CommandKind::Count { added: 0, .. } => "get",
-            CommandKind::Count { .. } => "incrby",
+            CommandKind::Count { .. } | CommandKind::ProbeWrites => "incrby",
             CommandKind::Expire { set: Expire::Set, .. } => "expire",
             CommandKind::Lease { by: LeaseBy::Increx, .. } => "increx",
             _ => "evalsha",
@@ -163,6 +166,7 @@ impl RedisPipeline {
             CommandKind::FindIncrex => {
                 resp::write_command(into, &[b"INCREX", b"tollgate:check", b"BYINT", b"x"]);
             }
+            CommandKind::ProbeWrites => write_check::write_probe(key, into),
         }
     }
 

@@ -20,6 +20,7 @@ use crate::{
             failure::{Failure, Kind},
             permissions::is_denied,
             resp::Reply,
+            write_check,
         },
         table::Key,
     },
@@ -43,6 +44,8 @@ pub(crate) struct Learned {
     pub(crate) denied: Vec<&'static str>,
     /// Commands that a permission test found denied.
     pub(crate) missing: Vec<&'static str>,
+    /// Whether the server accepts writes, if that was tested.
+    pub(crate) accepts_writes: Option<bool>,
 }
 
 /// A command's result, while its callers get their outcomes.
@@ -123,6 +126,18 @@ impl RedisPipeline {
             }
             CommandKind::FindIncrex => {
                 reading.learned.has_increx = Some(lease::is_known(&next()));
+                Ok(Completion::Final(0))
+            }
+            CommandKind::ProbeWrites => {
+                reading.learned.accepts_writes = match write_check::refusal(next()) {
+                    Ok(()) => Some(true),
+                    // Another server owns the slot now.
+                    Err(error) if Kind::of_reply(&error) == Kind::Moved => None,
+                    Err(error) => {
+                        reading.failed(&error, 1, command.name());
+                        Some(false)
+                    }
+                };
                 Ok(Completion::Final(0))
             }
             CommandKind::Check(needs) => {

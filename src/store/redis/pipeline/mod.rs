@@ -273,6 +273,11 @@ impl RedisPipeline {
         }
     }
 
+    /// Tests whether the server accepts writes of this key.
+    pub(super) fn probe_writes(&mut self, key: &str) {
+        self.push(key, CommandKind::ProbeWrites);
+    }
+
     /// Ends the joining of earlier commands.
     fn barrier(&mut self) {
         self.counting.clear();

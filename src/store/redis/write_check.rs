@@ -1,0 +1,144 @@
+//! Whether the servers accept writes, for health checks with `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`.
+//!
+//! A replica, a server out of memory and one that refuses writes all accept connections and reads. So `pool` sends each
+//! server a probe per second, and `backend` one on each new connection: `INCRBY` with an argument that is not a number.
+//! Redis checks permissions, slot, memory, persistence, replicas and role before a command reads its arguments, so the
+//! reply shows whether a count would be accepted, and no key is created, changed or replicated.
+
+use std::{collections::HashMap, sync::Mutex};
+
+use super::{
+    failure::Kind,
+    permissions,
+    resp::{self, Reply},
+    topology::Servers,
+};
+use crate::{
+    mutex::lock,
+    rules::{Limit, Limits, RuleSet, model::Domain},
+    settings::redis::RedisAddress,
+};
+
+/// The keys that are tried per server of a cluster. One with a tenth of its share of the slots is missed once in 600
+/// times; then only clients see that it refuses writes.
+const TRIES: usize = 64;
+
+pub(super) struct WriteCheck {
+    /// `CACHE_KEY_PREFIX`.
+    prefix: String,
+    /// The first domain with limits that are counted here.
+    domain: Mutex<Option<Box<str>>>,
+    /// The servers that accepted their last probe, or own no key for one.
+    accepting: Mutex<Vec<RedisAddress>>,
+}
+
+impl WriteCheck {
+    pub(super) fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned(), domain: Mutex::default(), accepting: Mutex::default() }
+    }
+
+    /// Uses keys of the limits for which `is_counted_here` is true; returns true if the keys changed.
+    pub(super) fn set_rules(
+        &self,
+        rules: &RuleSet,
+        is_counted_here: impl Fn(&Limits, &Limit) -> bool,
+    ) -> bool {
+        let is_counted = |limits: &Limits| limits.iter().any(|limit| is_counted_here(limits, limit));
+        let has_counters = |domain: &&Domain| {
+            domain.rules().into_iter().filter_map(|(rule, _)| rule.limits()).any(is_counted)
+        };
+        let domain = rules.domains().filter(has_counters).map(|domain| domain.name.clone()).min();
+        let mut known = lock(&self.domain);
+        let is_new = *known != domain;
+        *known = domain;
+        is_new
+    }
+
+    /// A key for each server. It begins as the counters do, since the user may have access to no others.
+    pub(super) fn keys(&self, servers: &Servers) -> HashMap<RedisAddress, String> {
+        let (mut keys, count) = (HashMap::new(), servers.masters.len());
+        let Some(domain) = lock(&self.domain).clone() else { return keys };
+        for number in 0..count.saturating_mul(TRIES) {
+            let key = format!("{}{domain}_{number}", self.prefix);
+            if let Some(owner) = servers.owner(key.as_bytes()).and_then(|owner| servers.masters.get(owner)) {
+                keys.entry(owner.clone()).or_insert(key);
+            }
+            if keys.len() == count {
+                break;
+            }
+        }
+        keys
+    }
+
+    /// Sends a server's probe, if there is a key for it.
+    pub(super) fn probe(
+        &self,
+        server: &RedisAddress,
+        keys: &HashMap<RedisAddress, String>,
+        send: impl FnOnce(&str),
+    ) {
+        match keys.get(server) {
+            Some(key) => send(key),
+            None => self.record(server, true),
+        }
+    }
+
+    pub(super) fn record(&self, server: &RedisAddress, accepts: bool) {
+        let mut accepting = lock(&self.accepting);
+        accepting.retain(|known| known != server);
+        if accepts {
+            accepting.push(server.clone());
+        }
+    }
+
+    /// Forgets all other servers.
+    pub(super) fn keep_only(&self, servers: &[RedisAddress]) {
+        lock(&self.accepting).retain(|known| servers.contains(known));
+    }
+
+    /// True if all of these accept writes.
+    pub(super) fn all_accept(&self, servers: &[RedisAddress]) -> bool {
+        let accepting = lock(&self.accepting);
+        servers.iter().all(|server| accepting.contains(server))
+    }
+}
+
+pub(super) fn write_probe(key: &[u8], into: &mut Vec<u8>) {
+    resp::write_command(into, &[b"INCRBY", key, b"x"]);
+}
+
+/// The server's refusal, if the reply to a probe is one. A server that accepts the write rejects the argument.
+pub(super) fn refusal(reply: Reply) -> Result<(), String> {
+    let Reply::Error(error) = reply else { return Ok(()) };
+    match Kind::of_reply(&error) {
+        Kind::NotANumber => Ok(()),
+        // The user may have access to other keys of the domain.
+        Kind::Denied if !permissions::is_denied(&error) => Ok(()),
+        _ => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_rejection_of_the_argument_means_that_a_write_is_accepted() {
+        for (error, accepts) in [
+            ("ERR value is not an integer or out of range", true),
+            ("NOPERM this user has no permissions to access one of the keys used as arguments", true),
+            ("NOPERM No permissions to access a key", true),
+            ("NOPERM this user has no permissions to run the 'incrby' command", false),
+            ("ERR unknown command 'INCRBY', with args beginning with: 'd_0'", false),
+            ("READONLY You can't write against a read only replica.", false),
+            ("OOM command not allowed when used memory > 'maxmemory'.", false),
+            ("NOREPLICAS Not enough good replicas to write.", false),
+            ("MISCONF Redis is configured to save RDB snapshots", false),
+            ("CLUSTERDOWN Hash slot not served", false),
+            ("LOADING Redis is loading the dataset in memory", false),
+            ("upstream failure", false),
+        ] {
+            assert_eq!(refusal(Reply::Error(error.to_owned())).is_ok(), accepts, "{error}");
+        }
+    }
+}
