@@ -9,8 +9,8 @@ use std::{sync::Arc, time::Instant};
 use super::{
     budget::Budget,
     frame::{self, FrameHead, HEAD, MAX_PAYLOAD, Reason, flag, kind, setting},
-    head::{Block, Head, MAX_LIST, Memo},
-    hpack::Decoder,
+    head::{Block, Head, Memo},
+    hpack::{Decoder, MAX_LIST},
     limits::{self, Limits},
     streams::{Resets, Streams},
 };

@@ -1,24 +1,21 @@
 //! The head of a request: parses its header fields and rejects malformed requests (RFC 9113, section 8).
 //!
 //! `:method`, `:path` and `content-type` determine the route. Any `:authority` is accepted: Envoy sends the name of its
-//! cluster (`outbound|8081||ratelimit.default.svc.cluster.local`), gRPC's C core an escaped socket path. All fields are
-//! kept only for calls that need them.
+//! cluster (`outbound|8081||ratelimit.default.svc.cluster.local`), gRPC's C core an escaped socket path. Other fields
+//! are kept only for calls that need them.
 
 use std::{rc::Rc, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 
-use super::budget::Share;
-
-/// Our `SETTINGS_MAX_HEADER_LIST_SIZE`.
-pub(super) const MAX_LIST: usize = 16 * 1024;
+use super::{budget::Share, field::Field, hpack::MAX_LIST};
 
 #[derive(Clone, Debug)]
 pub(in super::super) struct Head {
     pub(in super::super) route: Route,
     pub(in super::super) timeout: Option<Duration>,
     pub(super) content_length: Option<u64>,
-    /// All fields, for calls that need them.
+    /// The fields of [`KEPT`], for calls that need them.
     pub(in super::super) request: Option<Rc<Request<()>>>,
 }
 
@@ -42,14 +39,41 @@ pub(super) enum BadHead {
     TooLarge,
 }
 
+/// The fields that tonic and the tracer read.
+const KEPT: [&[u8]; 10] = [
+    b"content-type",
+    b"grpc-encoding",
+    b"grpc-accept-encoding",
+    b"traceparent",
+    b"tracestate",
+    b"b3",
+    b"x-b3-traceid",
+    b"x-b3-spanid",
+    b"x-b3-sampled",
+    b"x-b3-flags",
+];
+
+// A reference of one byte stands for a field of up to 4 KB, so no work depends on the length of a field beyond these.
+
+/// The maximum bytes of kept fields. All of them together have less: a `tracestate` is used up to 512 bytes.
+const MAX_KEPT: usize = 1024;
+
+/// No service has a longer path.
+const MAX_PATH: usize = 128;
+
+/// No method has more bytes; the rest is ignored.
+const MAX_METHOD: usize = 32;
+
+/// The digits of the largest content-length.
+const MAX_DIGITS: usize = 20;
+
 /// Parses a head field by field.
 #[derive(Default)]
 pub(super) struct Reader<'p> {
     /// The path of [`Route::Unary`].
     unary: &'p str,
     keep_fields: bool,
-    size: usize,
-    bad: Option<BadHead>,
+    is_malformed: bool,
     method: Option<Method>,
     has_scheme: bool,
     has_authority: bool,
@@ -60,6 +84,8 @@ pub(super) struct Reader<'p> {
     timeout: Option<Duration>,
     content_length: Option<u64>,
     headers: HeaderMap,
+    /// The bytes in `headers`.
+    kept: usize,
 }
 
 enum Path {
@@ -72,35 +98,33 @@ impl<'p> Reader<'p> {
         Self { unary, keep_fields, ..Self::default() }
     }
 
-    pub(super) fn field(&mut self, name: &[u8], value: &[u8]) {
-        self.size = self.size.saturating_add(name.len()).saturating_add(value.len()).saturating_add(32);
-        if self.size > MAX_LIST {
-            self.bad.get_or_insert(BadHead::TooLarge);
-        }
-        if self.bad.is_none() && !self.accept(name, value) {
-            self.bad = Some(BadHead::Malformed);
-        }
+    pub(super) fn field(&mut self, field: Field<'_>) {
+        self.is_malformed = self.is_malformed || !self.accept(field);
     }
 
     /// False for a field that makes its request malformed.
-    fn accept(&mut self, name: &[u8], value: &[u8]) -> bool {
+    fn accept(&mut self, field: Field<'_>) -> bool {
+        let Field { name, value, is_regular, has_valid_value } = field;
         match name {
             [b':', ..] if self.regular => false,
             b":method" => {
-                let method = Method::from_bytes(value).ok();
+                let method = Method::from_bytes(value.get(..MAX_METHOD).unwrap_or(value)).ok();
                 method.is_some() && self.method.replace(method.unwrap_or_default()).is_none()
             }
             b":path" => {
-                let path =
-                    if value == self.unary.as_bytes() { Path::Unary } else { Path::Other(value.to_vec()) };
-                !value.is_empty() && is_value(value) && self.path.replace(path).is_none()
+                let path = match value {
+                    unary if unary == self.unary.as_bytes() => Path::Unary,
+                    long if long.len() > MAX_PATH => Path::Other(Vec::new()),
+                    other => Path::Other(other.to_vec()),
+                };
+                !value.is_empty() && has_valid_value && self.path.replace(path).is_none()
             }
             b":scheme" => !value.is_empty() && !std::mem::replace(&mut self.has_scheme, true),
             b":authority" => !std::mem::replace(&mut self.has_authority, true),
             [b':', ..] => false,
             _ => {
                 self.regular = true;
-                is_name(name) && is_value(value) && self.accept_regular(name, value)
+                is_regular && has_valid_value && self.accept_regular(name, value)
             }
         }
     }
@@ -112,8 +136,9 @@ impl<'p> Reader<'p> {
             }
             b"te" if !value.eq_ignore_ascii_case(b"trailers") => return false,
             b"content-length" => {
-                let length = str::from_utf8(value).ok().filter(|text| !text.starts_with('+'));
-                let length = length.and_then(|text| text.parse().ok());
+                let digits =
+                    Some(value).filter(|value| value.len() <= MAX_DIGITS && !value.starts_with(b"+"));
+                let length = digits.and_then(|digits| str::from_utf8(digits).ok()?.parse().ok());
                 if length.is_none() || self.content_length.is_some_and(|first| Some(first) != length) {
                     return false;
                 }
@@ -125,18 +150,27 @@ impl<'p> Reader<'p> {
             b"grpc-timeout" => self.timeout = self.timeout.or_else(|| grpc_timeout(value)),
             _ => {}
         }
-        if self.keep_fields || matches!(self.path, Some(Path::Other(_))) {
-            // Fields that the http crate rejects are of no use to the services.
-            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
-                self.headers.append(name, value);
-            }
+        if (self.keep_fields || matches!(self.path, Some(Path::Other(_)))) && KEPT.contains(&name) {
+            self.keep(name, value);
         }
         true
     }
 
+    fn keep(&mut self, name: &[u8], value: &[u8]) {
+        let kept = self.kept.saturating_add(name.len()).saturating_add(value.len());
+        if kept > MAX_KEPT {
+            return;
+        }
+        self.kept = kept;
+        // Fields that the http crate rejects are of no use to the services.
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+            self.headers.append(name, value);
+        }
+    }
+
     pub(super) fn finish(self) -> Result<Head, BadHead> {
-        if let Some(bad) = self.bad {
-            return Err(bad);
+        if self.is_malformed {
+            return Err(BadHead::Malformed);
         }
         let (Some(method), Some(path), true) = (self.method, self.path, self.has_scheme) else {
             return Err(BadHead::Malformed);
@@ -196,21 +230,6 @@ impl Block {
         self.bytes.extend_from_slice(bytes);
         true
     }
-}
-
-/// False for a trailer that makes its request malformed.
-pub(super) fn is_trailer(name: &[u8], value: &[u8]) -> bool {
-    is_name(name) && is_value(value)
-}
-
-/// RFC 9113, section 8.2.1; pseudo-fields are handled before.
-fn is_name(name: &[u8]) -> bool {
-    let fits = |byte: &u8| matches!(byte, 0x21..=0x39 | 0x3b..=0x40 | 0x5b..=0x7e);
-    !name.is_empty() && name.iter().all(fits)
-}
-
-fn is_value(value: &[u8]) -> bool {
-    !value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'))
 }
 
 /// Parses `grpc-timeout`: at most eight digits and a unit. An invalid one is ignored.

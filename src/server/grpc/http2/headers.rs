@@ -5,7 +5,7 @@ use super::{
     connection::{Connection, GoAway, INITIAL_WINDOW, Service},
     control::depends_on,
     frame::{FrameHead, Reason, flag},
-    head::{BadHead, Block, Head, Reader, is_trailer},
+    head::{BadHead, Block, Head, Reader},
     limits,
     streams::Stream,
 };
@@ -144,7 +144,10 @@ impl<S: Service> Connection<S> {
         }
         let version = self.decoder.table.version;
         let mut reader = Reader::new(self.config.unary, self.config.keep_fields);
-        self.decoder.decode(block, |name, value| reader.field(name, value))?;
+        let is_whole = self.decoder.decode(block, |field| reader.field(field))?;
+        if !is_whole {
+            return Ok(Err(BadHead::TooLarge));
+        }
         let head = reader.finish();
         if let Ok(head) = &head
             && self.decoder.table.version == version
@@ -161,7 +164,9 @@ impl<S: Service> Connection<S> {
     /// Handles a header block on a stream that was opened before.
     fn trailers(&mut self, id: u32, block: &[u8], end: bool, service: &mut S) -> Result<(), Reason> {
         let mut is_valid = true;
-        self.decoder.decode(block, |name, value| is_valid &= is_trailer(name, value))?;
+        let is_whole =
+            self.decoder.decode(block, |field| is_valid &= field.is_regular && field.has_valid_value)?;
+        is_valid &= is_whole;
         let (first, next) = self.skipped;
         if id > first && id < next {
             return Err(Reason::ProtocolError);

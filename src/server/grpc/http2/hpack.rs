@@ -2,8 +2,14 @@
 //!
 //! The decoder passes each field to a function without storing it. Responses are written as literals without indexing,
 //! so constant header blocks are constants of the program.
+//!
+//! A reference of one byte stands for up to 4 KB, so what a block means is bounded here: fields beyond [`MAX_LIST`] are
+//! not passed on, but still added to the table, which stays that of the peer. No step copies or scans a table entry.
 
-use super::{frame::Reason, huffman, table::Table};
+use super::{field::Field, frame::Reason, huffman, table::Table};
+
+/// The maximum size of a header list: our `SETTINGS_MAX_HEADER_LIST_SIZE`.
+pub(super) const MAX_LIST: usize = 16 * 1024;
 
 /// A block that cannot be decoded leaves the peers' tables different, so the connection has to end.
 const BROKEN: Reason = Reason::CompressionError;
@@ -21,16 +27,23 @@ pub(super) struct Decoder {
 const KEPT_CAPACITY: usize = 512;
 
 impl Decoder {
-    /// Decodes a block, and calls `field` with each name and value.
-    pub(super) fn decode(&mut self, block: &[u8], mut field: impl FnMut(&[u8], &[u8])) -> Result<(), Reason> {
+    /// Decodes a block, and calls `field` with each field; false if the list is larger than [`MAX_LIST`], whose
+    /// fields beyond it are not passed.
+    pub(super) fn decode(&mut self, block: &[u8], mut field: impl FnMut(Field<'_>)) -> Result<bool, Reason> {
+        let mut left = Some(MAX_LIST);
+        let mut pass = |found: Field<'_>| {
+            left = left.and_then(|left| left.checked_sub(found.size()));
+            if left.is_some() {
+                field(found);
+            }
+        };
         let mut rest = block;
         let mut resizable = true;
         while let Some(first) = rest.first().copied() {
             match first {
                 0x80.. => {
                     let index = integer(&mut rest, 7)?;
-                    let (name, value) = self.table.get(index).ok_or(BROKEN)?;
-                    field(name, value);
+                    pass(self.table.get(index).ok_or(BROKEN)?);
                 }
                 0x20..0x40 => {
                     let size = integer(&mut rest, 5)?;
@@ -40,8 +53,8 @@ impl Decoder {
                     }
                     continue;
                 }
-                0x40..0x80 => self.literal(&mut rest, 6, true, &mut field)?,
-                _ => self.literal(&mut rest, 4, false, &mut field)?,
+                0x40..0x80 => self.literal(&mut rest, 6, true, &mut pass)?,
+                _ => self.literal(&mut rest, 4, false, &mut pass)?,
             }
             resizable = false;
         }
@@ -51,7 +64,7 @@ impl Decoder {
                 *buffer = Vec::new();
             }
         }
-        Ok(())
+        Ok(left.is_some())
     }
 
     fn literal(
@@ -59,7 +72,7 @@ impl Decoder {
         rest: &mut &[u8],
         prefix: u32,
         indexed: bool,
-        field: &mut impl FnMut(&[u8], &[u8]),
+        pass: &mut impl FnMut(Field<'_>),
     ) -> Result<(), Reason> {
         let index = integer(rest, prefix)?;
         if index == 0 {
@@ -67,13 +80,13 @@ impl Decoder {
         }
         text(rest, &mut self.value)?;
         if index == 0 {
-            field(&self.name, &self.value);
+            let field = Field::new(&self.name, &self.value);
+            pass(field);
             if indexed {
-                self.table.add(&self.name, &self.value);
+                self.table.add(field);
             }
         } else {
-            let (name, _) = self.table.get(index).ok_or(BROKEN)?;
-            field(name, &self.value);
+            pass(self.table.get(index).ok_or(BROKEN)?.with_value(&self.value));
             if indexed {
                 self.table.add_with_name_of(index, &self.value);
             }

@@ -4,7 +4,7 @@
 //! Reading order: `connection` is the state machine of a connection (RFC 9113). `headers` handles frames that open
 //! requests, `complete` is the fast path of most requests, `control` handles all other frames, and `sending` writes
 //! responses. `frame` encodes frames, `hpack` with `table` and `huffman` encodes and decodes header blocks (RFC 7541),
-//! `head` rejects malformed requests, and `streams` holds the open streams and the numbers of reset ones. `limits`
+//! `field` is a header field, `head` rejects malformed requests, and `streams` holds the open streams and the numbers of reset ones. `limits`
 //! bounds the cost of one peer, `budget` the memory of all. `super::driver` does the I/O, `super::calls` responds.
 //!
 //! No input from a peer causes a panic: there is no indexing and no unchecked arithmetic.
@@ -13,6 +13,7 @@ pub(super) mod budget;
 mod complete;
 pub(super) mod connection;
 mod control;
+mod field;
 pub(super) mod frame;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;

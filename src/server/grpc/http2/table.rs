@@ -1,11 +1,11 @@
 //! HPACK's static and dynamic tables (RFC 7541, section 2.3).
+//!
+//! A name is shared by the entries that were added by reference to it. A peer adds such an entry with two bytes, and a
+//! copy of the name would have up to 4 KB.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, rc::Rc};
 
-type Field<'a> = (&'a [u8], &'a [u8]);
-
-/// The size of an entry beside its bytes (RFC 7541, section 4.1).
-const OVERHEAD: usize = 32;
+use super::field::Field;
 
 /// The largest size that the peer may choose: the initial value of `SETTINGS_HEADER_TABLE_SIZE`.
 pub(super) const MAX_SIZE: usize = 4096;
@@ -13,8 +13,6 @@ pub(super) const MAX_SIZE: usize = 4096;
 pub(super) struct Table {
     /// The oldest first.
     entries: VecDeque<Entry>,
-    /// Names and values in the order of the entries, after those of evicted entries.
-    bytes: Vec<u8>,
     size: usize,
     max: usize,
     /// Changes with the meaning of any index.
@@ -22,24 +20,28 @@ pub(super) struct Table {
 }
 
 struct Entry {
-    start: usize,
-    name: usize,
-    value: usize,
+    name: Rc<[u8]>,
+    value: Box<[u8]>,
+    is_regular: bool,
+    has_valid_value: bool,
 }
 
 impl Entry {
-    fn end(&self) -> usize {
-        self.start.saturating_add(self.name).saturating_add(self.value)
+    /// The entry of a field with a shared name.
+    fn new(name: Rc<[u8]>, field: Field<'_>) -> Self {
+        let Field { value, is_regular, has_valid_value, .. } = field;
+        Self { name, value: value.into(), is_regular, has_valid_value }
     }
 
-    fn size(&self) -> usize {
-        self.name.saturating_add(self.value).saturating_add(OVERHEAD)
+    fn field(&self) -> Field<'_> {
+        let Self { name, value, is_regular, has_valid_value } = self;
+        Field { name, value, is_regular: *is_regular, has_valid_value: *has_valid_value }
     }
 }
 
 impl Default for Table {
     fn default() -> Self {
-        Self { entries: VecDeque::new(), bytes: Vec::new(), size: 0, max: MAX_SIZE, version: 0 }
+        Self { entries: VecDeque::new(), size: 0, max: MAX_SIZE, version: 0 }
     }
 }
 
@@ -48,11 +50,17 @@ impl Table {
     pub(super) fn get(&self, index: usize) -> Option<Field<'_>> {
         let place = index.checked_sub(1)?;
         if let Some((name, value)) = STATIC.get(place) {
-            return Some((name.as_bytes(), value.as_bytes()));
+            let is_regular = !name.starts_with(':');
+            let (name, value) = (name.as_bytes(), value.as_bytes());
+            return Some(Field { name, value, is_regular, has_valid_value: true });
         }
-        let back = place.checked_sub(STATIC.len())?;
-        let entry = self.entries.get(self.entries.len().checked_sub(back)?.checked_sub(1)?)?;
-        self.bytes.get(entry.start..entry.end())?.split_at_checked(entry.name)
+        self.entry(index).map(Entry::field)
+    }
+
+    /// The dynamic entry at an index.
+    fn entry(&self, index: usize) -> Option<&Entry> {
+        let back = index.checked_sub(STATIC.len())?;
+        self.entries.get(self.entries.len().checked_sub(back)?)
     }
 
     /// Sets the maximum size; false if it is above [`MAX_SIZE`].
@@ -67,42 +75,31 @@ impl Table {
     }
 
     /// Adds a field; one that is larger than the table empties it.
-    pub(super) fn add(&mut self, name: &[u8], value: &[u8]) {
-        self.version = self.version.wrapping_add(1);
-        let mut entry = Entry { start: 0, name: name.len(), value: value.len() };
-        let Some(left) = self.max.checked_sub(entry.size()) else { return self.evict(0) };
-        self.evict(left);
-        let unused = self.entries.front().map_or(self.bytes.len(), |entry| entry.start);
-        // Moves at most as many bytes as were added since the last time.
-        if unused >= MAX_SIZE || self.entries.is_empty() {
-            self.bytes.drain(..unused);
-            for entry in &mut self.entries {
-                entry.start = entry.start.saturating_sub(unused);
-            }
-        }
-        entry.start = self.bytes.len();
-        self.bytes.extend_from_slice(name);
-        self.bytes.extend_from_slice(value);
-        self.size = self.size.saturating_add(entry.size());
-        self.entries.push_back(entry);
+    pub(super) fn add(&mut self, field: Field<'_>) {
+        self.insert(Entry::new(field.name.into(), field));
     }
 
     /// Adds a field with the name of the field at `index`, which may be evicted for it.
     pub(super) fn add_with_name_of(&mut self, index: usize, value: &[u8]) {
-        if let Some((name, _)) = index.checked_sub(1).and_then(|place| STATIC.get(place)) {
-            self.add(name.as_bytes(), value);
-        } else if let Some((name, _)) = self.get(index) {
-            // Adding may move or evict the name.
-            let name = name.to_vec();
-            self.add(&name, value);
-        }
+        let Some(field) = self.get(index) else { return };
+        let name = self.entry(index).map_or_else(|| field.name.into(), |entry| entry.name.clone());
+        self.insert(Entry::new(name, field.with_value(value)));
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        self.version = self.version.wrapping_add(1);
+        let size = entry.field().size();
+        let Some(left) = self.max.checked_sub(size) else { return self.evict(0) };
+        self.evict(left);
+        self.size = self.size.saturating_add(size);
+        self.entries.push_back(entry);
     }
 
     /// Drops the oldest entries until the others have at most this size.
     fn evict(&mut self, size: usize) {
         while self.size > size {
             let Some(entry) = self.entries.pop_front() else { return };
-            self.size = self.size.saturating_sub(entry.size());
+            self.size = self.size.saturating_sub(entry.field().size());
         }
     }
 }

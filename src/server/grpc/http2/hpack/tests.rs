@@ -5,7 +5,7 @@ use super::*;
 fn decode(decoder: &mut Decoder, block: &[u8]) -> Option<Vec<(String, String)>> {
     let mut fields = Vec::new();
     let text = |bytes: &[u8]| bytes.iter().map(|byte| char::from(*byte)).collect::<String>();
-    decoder.decode(block, |name, value| fields.push((text(name), text(value)))).ok()?;
+    decoder.decode(block, |field| fields.push((text(field.name), text(field.value)))).ok()?;
     Some(fields)
 }
 
@@ -128,29 +128,85 @@ fn rejects_invalid_blocks() {
     assert_eq!(decode(&mut Decoder::default(), &[0x3f, 0xe1, 0x1f]), Some(vec![]), "a table of 4096 bytes");
 }
 
-/// Repeated references to a field of 4096 bytes expand one small frame to gigabytes.
+/// A literal with a plain name and value.
+fn literal(kind: u8, name: &str, value: &str) -> Vec<u8> {
+    let mut block = vec![kind];
+    write_text(&mut block, name.as_bytes());
+    write_text(&mut block, value.as_bytes());
+    block
+}
+
+/// The number of fields that are passed and their size, and whether that is the whole list.
+fn passed(decoder: &mut Decoder, block: &[u8]) -> (usize, usize, bool) {
+    let (mut fields, mut size) = (0, 0);
+    let is_whole = decoder.decode(block, |field| {
+        fields += 1;
+        size += field.size();
+    });
+    (fields, size, is_whole.unwrap())
+}
+
 #[test]
-fn an_hpack_bomb_is_not_copied_cve_2016_6581() {
+fn a_list_at_the_limit_is_passed_and_one_byte_more_is_not() {
+    for (more, expected) in [(0, (2, MAX_LIST, true)), (1, (1, 34, false))] {
+        let long = "v".repeat(MAX_LIST - 34 - 33 + more);
+        let block = [literal(0, "a", "b"), literal(0, "c", &long)].concat();
+        assert_eq!(passed(&mut Decoder::default(), &block), expected);
+    }
+    // Nothing is passed after the first field that does not fit.
+    let block = [literal(0, "a", &"v".repeat(MAX_LIST)), literal(0, "a", "b")].concat();
+    assert_eq!(passed(&mut Decoder::default(), &block), (0, 0, false));
+}
+
+/// CVE-2016-6581: references of a byte to a field of 4 KB.
+#[test]
+fn references_pass_no_more_than_the_limit() {
     let mut decoder = Decoder::default();
-    let mut block = vec![0x40, 1, b'a', 0x7f, 0xc0, 0x1e];
-    block.resize(block.len() + 4000 - 33 - 32, b'v');
-    block.resize(16_384, 0xbe);
-    let mut fields = 0;
-    let mut size = 0_usize;
-    let length = integer(&mut &block[3..], 7).unwrap();
-    assert_eq!(length, 127 + 0x40 + (0x1e << 7));
-    let at = 6 + length;
-    block.truncate(6);
-    block.resize(at, b'v');
-    block.resize(16_384, 0xbe);
-    decoder
-        .decode(&block, |name, value| {
-            fields += 1;
-            size += name.len() + value.len();
-        })
-        .unwrap();
-    assert!(fields > 10_000 && size > 40_000_000, "{fields} fields of {size} bytes");
+    assert_eq!(passed(&mut decoder, &literal(0x40, "n", &"v".repeat(4063))), (1, 4096, true));
+    assert_eq!(passed(&mut decoder, &[0xbe; 4]), (4, MAX_LIST, true));
+    assert_eq!(passed(&mut decoder, &[0xbe; 5]), (4, MAX_LIST, false));
+    assert_eq!(passed(&mut decoder, &[0xbe; 16_384]), (4, MAX_LIST, false));
     assert!(decoder.value.capacity() <= KEPT_CAPACITY, "the buffer is released");
+}
+
+/// Two bytes add an entry with the name of 4 KB of another.
+#[test]
+fn names_are_shared_by_the_entries_that_refer_to_them() {
+    let mut decoder = Decoder::default();
+    let name = "n".repeat(2000);
+    decode(&mut decoder, &literal(0x40, &name, "")).unwrap();
+    for pairs in [1, 2, 8192] {
+        decode(&mut decoder, &[0x7e, 0].repeat(pairs)).unwrap();
+        let (one, other) = (decoder.table.get(62).unwrap(), decoder.table.get(63).unwrap());
+        assert_eq!((one.name.len(), one.name.as_ptr()), (2000, other.name.as_ptr()));
+        assert!(decoder.table.get(64).is_none());
+    }
+}
+
+#[test]
+fn validity_is_that_of_the_field_itself() {
+    let mut decoder = Decoder::default();
+    let pieces = ["a", ":a", "A", "", "a b", "\u{e9}", "a\0", "b\r", "\n", "te"];
+    let mut validity = |block: &[u8]| {
+        let mut found = None;
+        decoder.decode(block, |field| found = Some((field.is_regular, field.has_valid_value))).unwrap();
+        found.unwrap()
+    };
+    for name in pieces {
+        for value in pieces {
+            let is_regular = matches!(name, "a" | "te");
+            let expected = (is_regular, !value.contains(['\0', '\r', '\n']));
+            for kind in [0, 0x10, 0x40] {
+                assert_eq!(validity(&literal(kind, name, value)), expected, "{name:?}: {value:?}");
+            }
+            // The entry, a new value for its name, and that as an entry.
+            assert_eq!(validity(&[0xbe]), expected);
+            assert_eq!(validity(&[0x0f, 0x2f, 1, b'x']), (is_regular, true));
+            assert_eq!(validity(&[0x7e, 1, b'\n']), (is_regular, false));
+            assert_eq!(validity(&[0xbe]), (is_regular, false));
+        }
+    }
+    assert_eq!((validity(&[0x81]), validity(&[0x8f])), ((false, true), (true, true)), "the static table");
 }
 
 #[test]
@@ -224,6 +280,21 @@ mod against_another_decoder {
             .prop_map(|(size, fields)| [size, fields.concat()].concat())
     }
 
+    /// A block of long fields and many references to them, most of them beyond the limit.
+    fn long_block() -> impl Strategy<Value = Vec<u8>> {
+        let kind = || prop::sample::select(vec![0x40_u8, 0x40, 0x00]);
+        let added = (kind(), 1..4000_usize, 0..4000_usize)
+            .prop_map(|(kind, name, value)| super::literal(kind, &"n".repeat(name), &"v".repeat(value)));
+        let named = (kind(), 0..3_u8, 0..4_u8, 1..30_usize).prop_map(|(kind, back, value, times)| {
+            let index = if kind == 0 { vec![0x0f, 0x2f + back] } else { vec![0x7e] };
+            [index, vec![value], vec![b'w'; value.into()]].concat().repeat(times)
+        });
+        let references = (0..4_u8, 1..60_usize).prop_map(|(back, times)| vec![0xbe + back; times]);
+        let size = prop_oneof![5 => Just(vec![]), 1 => Just(vec![0x20]), 1 => Just(vec![0x3f, 0xe1, 0x1f])];
+        let field = prop_oneof![2 => added, 2 => named, 2 => references, 1 => field()];
+        (size, prop::collection::vec(field, 1..8)).prop_map(|(size, fields)| [size, fields.concat()].concat())
+    }
+
     type Fields = Vec<(String, String)>;
 
     fn theirs(decoder: &mut fluke_hpack::Decoder<'_>, block: &[u8]) -> Option<Fields> {
@@ -242,6 +313,25 @@ mod against_another_decoder {
                 if found.is_none() {
                     break;
                 }
+            }
+        }
+
+        /// The table stays in step with the peer's, also by a block of which only the first fields are passed.
+        #[test]
+        fn lists_beyond_the_limit_keep_the_table_in_step(blocks in prop::collection::vec(long_block(), 1..12)) {
+            let (mut decoder, mut other) = (Decoder::default(), fluke_hpack::Decoder::default());
+            for block in blocks {
+                let mut found = Vec::new();
+                let is_whole = decoder.decode(&block, |field| found.push((field.name.to_vec(), field.value.to_vec())));
+                let Ok(is_whole) = is_whole else { break };
+                let expected = other.decode(&block).unwrap();
+                let size = |fields: &[(Vec<u8>, Vec<u8>)]| -> usize {
+                    fields.iter().map(|(name, value)| name.len() + value.len() + 32).sum()
+                };
+                prop_assert_eq!(is_whole, size(&expected) <= MAX_LIST);
+                prop_assert_eq!(&found[..], &expected[..found.len()]);
+                prop_assert!(is_whole == (found.len() == expected.len()));
+                prop_assert!(is_whole || size(&expected[..=found.len()]) > MAX_LIST);
             }
         }
 
