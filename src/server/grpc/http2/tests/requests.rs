@@ -392,6 +392,31 @@ fn a_header_list_above_the_limit_returns_431() {
     assert_eq!(peer.answers().len(), 1);
 }
 
+/// A reference of one byte in trailers stands for a field of 4 KB, as in heads.
+#[test]
+fn trailers_above_the_limit_reset_the_stream() {
+    let entry = head_with(&[]);
+    let long = "v".repeat(4096 - 32 - 1);
+    for (references, resets) in [(4, &[][..]), (5, &[(1, 1)]), (16_000, &[(1, 1)])] {
+        let mut peer = Peer::new();
+        peer.open(1).unwrap();
+        let mut block = vec![0x40, 1, b'x', 127];
+        // The rest of the length above 127.
+        block.extend([
+            0x80 | u8::try_from((long.len() - 127) & 127).unwrap(),
+            u8::try_from((long.len() - 127) >> 7).unwrap(),
+        ]);
+        block.extend(long.bytes());
+        peer.send(kind::HEADERS, flag::END_HEADERS, 3, &[&entry[..], &block].concat()).unwrap();
+        peer.frames();
+        peer.send(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, &vec![0xbe; references]).unwrap();
+        assert_eq!(peer.resets(), resets, "{references}");
+        // The table is still that of the peer.
+        peer.send(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 3, &[0xbe]).unwrap();
+        assert_eq!(peer.answers().len(), 1);
+    }
+}
+
 #[test]
 fn streams_beyond_the_limit_are_refused_and_can_be_retried() {
     let mut peer = Peer::with(2, 1 << 20);
