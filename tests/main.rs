@@ -19,6 +19,8 @@ mod bounds;
 mod callers;
 // The command line and its exit codes.
 mod cli;
+// The cost of hostile connections.
+mod cost;
 // Unix sockets, and the age of connections.
 mod connections;
 // The image, Compose, Kubernetes, Istio, Prometheus and the dashboard, run or checked.

@@ -133,7 +133,7 @@ const PHRASES: &[(&str, &str)] = &[
 const OWN: &str = "tests/docs/words.rs";
 
 /// Pages, manifests and scripts: files, or directories of them.
-const PAGES: [&str; 21] = [
+const PAGES: [&str; 22] = [
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
@@ -149,6 +149,7 @@ const PAGES: [&str; 21] = [
     "tests/golden/README.md",
     "tests/run",
     "tests/soak/run",
+    "tests/cost/run",
     "tests/lease/run",
     "fuzz/run",
     "fuzz/Cargo.toml",
