@@ -46,7 +46,8 @@ pub use request::{Bounds, Descriptor, Entry, LimitOverride, Request, RequestErro
 use self::{
     algorithm::Verdict,
     failure::FailureDecision,
-    plan::{CounterSource, Plan, Planned},
+    over_limit_cache::Lookups,
+    plan::{Attempt, CounterSource, Plan, Planned},
 };
 use crate::{
     clock::{Clock, Time},
@@ -214,8 +215,7 @@ impl Limiter {
 
     /// True if [`decide_sync`](Self::decide_sync) may decide.
     pub(crate) fn may_decide_sync(&self) -> bool {
-        // Lookups in the cache are counted, so a request must not be looked up twice.
-        self.store.is_synchronous() || self.store.may_answer_now() && self.over_limit.is_none()
+        self.store.is_synchronous() || self.store.may_answer_now() || self.over_limit.is_some()
     }
 
     /// Checks that a request is complete and within the size limits.
@@ -250,7 +250,7 @@ impl Limiter {
         Some(decided.inspect_err(|error| self.failed(request, error)))
     }
 
-    /// Decides a request if the store can answer at once. Otherwise nothing is counted.
+    /// Decides a request if the over-limit cache and the store can answer at once. Otherwise nothing is counted.
     fn attempt(&self, request: &Request<'_>, served: &Served, now: Time) -> Option<Answer> {
         self.policy.bounds.check(request).ok()?;
         let domain = served.rules.domain(request.domain)?;
@@ -259,15 +259,19 @@ impl Limiter {
         }
         let replacements =
             replacement::of(request, Some(domain), (&self.overrides, self.policy.counting), now).ok()?;
-        let (mut batch, is_given_up) = (self.batch(), Cell::new(false));
-        let context = self.plan_context(now, Some(&is_given_up));
-        let plan = plan::plan(request, Some(domain), &replacements, served, &mut batch, &context);
-        if is_given_up.get() {
+        let mut batch = self.batch();
+        let attempt = Attempt { needs_leases: self.over_limit.is_none(), is_given_up: Cell::new(false) };
+        let context = self.plan_context(now, Some(&attempt));
+        let mut plan = plan::plan(request, Some(domain), &replacements, served, &mut batch, &context);
+        if attempt.is_given_up.get() {
             return None;
         }
+        let lookups = self.skip_known(&mut plan, &mut batch, now);
         if !batch.checks().is_empty() && !self.store.apply_now(&mut batch, now) {
             return None;
         }
+        self.count_lookups(lookups);
+        self.remember_over(&batch, now);
         plan::count_hits(&plan);
         Some(self.answer(request, served, Some(domain), (&plan, &batch), None, now))
     }
@@ -330,9 +334,8 @@ impl Limiter {
         if let Some(trace) = &mut trace {
             trace.set_rules(request, domain, &plan);
         }
-        if let Some(cache) = &self.over_limit {
-            self.skip_known(cache, &mut plan, &mut batch, now);
-        }
+        let lookups = self.skip_known(&mut plan, &mut batch, now);
+        self.count_lookups(lookups);
         let checks = batch.checks().len();
         let applied = if checks == 0 {
             Ok(())
@@ -341,11 +344,7 @@ impl Limiter {
         };
         let failure = match applied {
             Ok(()) => {
-                if let Some(cache) = &self.over_limit {
-                    for check in batch.checks().iter().filter(|check| check.is_over()) {
-                        cache.insert(batch.full_key(check), check, now);
-                    }
-                }
+                self.remember_over(&batch, now);
                 None
             }
             Err(error) => {
@@ -392,17 +391,36 @@ impl Limiter {
         batch
     }
 
-    fn plan_context<'a>(&'a self, now: Time, attempt: Option<&'a Cell<bool>>) -> plan::Context<'a> {
+    fn plan_context<'a>(&'a self, now: Time, attempt: Option<&'a Attempt>) -> plan::Context<'a> {
         plan::Context { policy: &self.policy, stats: &self.stats, now, attempt }
+    }
+
+    /// Stores the keys of a counted batch that are over their limits.
+    fn remember_over(&self, batch: &Batch<'_>, now: Time) {
+        let Some(cache) = &self.over_limit else { return };
+        for check in batch.checks().iter().filter(|check| check.is_over()) {
+            cache.insert(batch.full_key(check), check, now);
+        }
+    }
+
+    fn count_lookups(&self, lookups: Lookups) {
+        if let Some(cache) = self.over_limit.as_ref().filter(|_| lookups.all > 0) {
+            cache.count(lookups);
+        }
     }
 
     /// Removes checks from the batch whose counters are known to be over the limit. The limits of one rule are checked
     /// together or not at all.
-    fn skip_known(&self, cache: &OverLimitCache, plan: &mut Plan<'_>, batch: &mut Batch<'_>, now: Time) {
+    fn skip_known(&self, plan: &mut Plan<'_>, batch: &mut Batch<'_>, now: Time) -> Lookups {
+        let Some(cache) = &self.over_limit else { return Lookups::default() };
         let lookup = |check: &Check<'_>| cache.get(batch.full_key(check), check.limit, check.hits, now);
         let known: SmallVec<[Option<Verdict>; 4]> = batch.checks().iter().map(lookup).collect();
-        if known.iter().all(Option::is_none) {
-            return;
+        let lookups = Lookups {
+            all: batch.checks().iter().filter(|check| check.takes()).count(),
+            found: known.iter().flatten().count(),
+        };
+        if lookups.found == 0 {
+            return lookups;
         }
         let mut skipped: SmallVec<[bool; 4]> = known.iter().map(Option::is_some).collect();
         if batch.has_groups() {
@@ -430,5 +448,6 @@ impl Limiter {
         if self.policy.stop_when_over {
             batch.counting = Counting::ReadOnly;
         }
+        lookups
     }
 }

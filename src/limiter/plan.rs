@@ -144,10 +144,11 @@ pub(super) fn plan<'r>(
         let Some(limits) = rule_match.limits() else {
             return rule_match.rule().map_or(Planned::NoLimit, Planned::Unlimited);
         };
-        if let Some(is_given_up) = context.attempt
-            && !(rule_match.has_fixed_name() && limits.iter().all(Limit::is_leased))
+        if let Some(attempt) = context.attempt
+            && !(rule_match.has_fixed_name()
+                && (!attempt.needs_leases || limits.iter().all(Limit::is_leased)))
         {
-            is_given_up.set(true);
+            attempt.is_given_up.set(true);
             return Planned::NoLimit;
         }
         let may_be_replaced =
@@ -168,9 +169,15 @@ pub(super) struct Context<'a> {
     pub(super) policy: &'a Policy,
     pub(super) stats: &'a Stats,
     pub(super) now: Time,
-    /// An attempt to decide by leases alone; set to true if they cannot decide. Then the request is planned again, so an
-    /// attempt counts no hits and looks up no statistics.
-    pub(super) attempt: Option<&'a Cell<bool>>,
+    pub(super) attempt: Option<&'a Attempt>,
+}
+
+/// An attempt to decide a request without waiting. If it fails, the request is planned again, so an attempt counts no
+/// hits and looks up no statistics.
+pub(super) struct Attempt {
+    /// Only leases can decide.
+    pub(super) needs_leases: bool,
+    pub(super) is_given_up: Cell<bool>,
 }
 
 /// Counts the hits of a plan that was an attempt.

@@ -293,7 +293,7 @@ impl Check<'_> {
     }
 
     /// True unless the hits are a refund.
-    pub(super) fn takes(&self) -> bool {
+    pub(crate) fn takes(&self) -> bool {
         matches!(self.hits, Hits::Take(_))
     }
 

@@ -1,5 +1,6 @@
 //! Decisions with a store that answers later, or never.
 
+mod at_once;
 mod overrides;
 mod response;
 mod separation;
