@@ -177,41 +177,14 @@ fn envoy_works_with_any_cluster_name() {
     }
 }
 
-/// The cases of h2spec that contradict gRPC, by section. All others pass.
-const CONTRADICTED: [(&str, &str); 3] = [
-    // They expect DATA; a gRPC error is a HEADERS frame alone.
-    ("generic/2", "Sends a WINDOW_UPDATE frame on half-closed (remote) stream"),
-    ("generic/2", "Sends a PRIORITY frame on half-closed (remote) stream"),
-    // Its requests are complete, so each is answered before the next one is read.
-    (
-        "http2/5.1.2",
-        "Sends HEADERS frames that causes their advertised concurrent stream limit to be exceeded",
-    ),
-];
-
+/// The response to its requests, which are not gRPC, has a body: without DATA it skips cases and fails others.
 #[test]
-fn h2spec_passes_but_for_the_cases_that_contradict_grpc() {
+fn every_case_of_h2spec_passes() {
     let server = Server::start(RULES);
-    let dir = tempfile::tempdir().unwrap();
-    let report = dir.path().join("report.xml");
     let mut h2spec = go_program("h2spec");
     h2spec.args(["--host", "127.0.0.1", "--port", &server.ports.grpc.to_string(), "--timeout", "5"]);
-    h2spec.args(["--path", "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", "--junit-report"]);
     // Its exit code is not zero if a case fails.
-    let output = h2spec.arg(&report).output().expect("tests/run builds h2spec");
+    let output = h2spec.output().expect("tests/run builds h2spec");
     let text = String::from_utf8_lossy(&output.stdout);
-    let (mut cases, mut failed) = (0, Vec::new());
-    for case in std::fs::read_to_string(&report).unwrap().split("<testcase ").skip(1) {
-        let attribute = |name: &str| {
-            let (_, rest) = case.split_once(&format!("{name}=\"")).unwrap();
-            rest.split_once('"').unwrap().0.to_owned()
-        };
-        cases += 1;
-        if case.contains("<failure") || case.contains("<error") {
-            failed.push((attribute("package"), attribute("classname")));
-        }
-    }
-    assert_eq!(cases, 145, "{text}");
-    let failed: Vec<_> = failed.iter().map(|(section, case)| (section.as_str(), case.as_str())).collect();
-    assert_eq!(failed, CONTRADICTED, "{text}");
+    assert!(text.contains("145 tests, 145 passed, 0 skipped, 0 failed"), "{text}");
 }

@@ -158,6 +158,11 @@ impl Service for ConnectionCalls {
     fn data(&mut self, http: &mut Http, id: u32, data: &[u8], end: bool) {
         let Some(call) = http.call(id) else { return };
         match call {
+            Call::Unary(Unary { route: Route::NotGrpc, .. }) => {
+                if end && self.take(http, id).is_some() {
+                    framing::send_not_grpc(http, id);
+                }
+            }
             Call::Unary(unary) if end && unary.partial.is_none() => {
                 if let Some(unary) = self.take(http, id) {
                     self.decide(http, id, unary, data);
@@ -384,8 +389,7 @@ impl Calls {
     fn message_of<'m>(&self, route: Route, framed: &'m [u8]) -> Result<&'m [u8], Failure> {
         match route {
             Route::NotPost => return Err(Status::internal("the method is not POST").into()),
-            Route::NotGrpc => return Err(Status::internal("the content-type is not application/grpc").into()),
-            Route::Unary | Route::Other => {}
+            Route::Unary | Route::Other | Route::NotGrpc => {}
         }
         let message = framed.get(PREFIX..).unwrap_or_default();
         match self.length(framed)? {

@@ -92,6 +92,18 @@ pub(super) fn send_failure<S: Service>(http: &mut Connection<S>, id: u32, failur
     http.send_head(id, &block, true);
 }
 
+/// The body of the response to a request that is not gRPC.
+const NOT_GRPC: &[u8] = b"this port serves gRPC: expected content-type application/grpc\n";
+
+/// Responds to a request that is not gRPC. gRPC requires the status, so that no other client takes it for a success.
+pub(super) fn send_not_grpc<S: Service>(http: &mut Connection<S>, id: u32) {
+    let mut block = Vec::with_capacity(64);
+    hpack::write_status(&mut block, "415");
+    hpack::write_field(&mut block, b"content-type", b"text/plain");
+    http.send_head(id, &block, false);
+    http.send_data(id, NOT_GRPC, End::Data);
+}
+
 pub(super) fn write_head<B>(response: &http::Response<B>, block: &mut Vec<u8>) {
     hpack::write_status(block, response.status().as_str());
     write_fields(response.headers(), block);

@@ -26,9 +26,10 @@ pub(in super::super) enum Route {
     Unary,
     /// Its path, but not with POST.
     NotPost,
-    /// Its path, but not with `content-type: application/grpc`.
-    NotGrpc,
+    /// Another call.
     Other,
+    /// Any path, without `content-type: application/grpc`.
+    NotGrpc,
 }
 
 /// Why a head is rejected.
@@ -176,12 +177,13 @@ impl<'p> Reader<'p> {
             return Err(BadHead::Malformed);
         };
         let route = match (&path, self.is_grpc) {
+            (_, None | Some(false)) => Route::NotGrpc,
             (Path::Other(_), _) => Route::Other,
             (Path::Unary, _) if method != Method::POST => Route::NotPost,
-            (Path::Unary, Some(true)) => Route::Unary,
-            (Path::Unary, _) => Route::NotGrpc,
+            (Path::Unary, _) => Route::Unary,
         };
-        let request = (self.keep_fields || route == Route::Other).then(|| {
+        let is_kept = route == Route::Other || (self.keep_fields && route != Route::NotGrpc);
+        let request = is_kept.then(|| {
             let mut request = Request::new(());
             (*request.version_mut(), *request.method_mut()) = (Version::HTTP_2, method);
             if let Path::Other(path) = path {

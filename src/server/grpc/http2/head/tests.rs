@@ -62,6 +62,8 @@ fn distinguishes_calls_by_path_method_and_content_type() {
         assert_eq!(with(3, content), Ok(route), "{content}");
     }
     assert_eq!(text(&GOOD[..3]).map(|head| head.route), Ok(Route::NotGrpc));
+    let other = [GOOD[0], GOOD[1], (":path", "/s/other")];
+    assert_eq!(text(&other).map(|head| head.route), Ok(Route::NotGrpc), "whatever its path");
 }
 
 #[test]
@@ -142,6 +144,7 @@ fn fields_that_are_read_are_kept_up_to_a_limit() {
             (":method", "POST"),
             (":scheme", "http"),
             (":path", path),
+            GOOD[3],
             ("authorization", &"x".repeat(5000)),
             ("tracestate", state),
             ("tracestate", "b=2"),
@@ -152,7 +155,7 @@ fn fields_that_are_read_are_kept_up_to_a_limit() {
     };
     assert!(request(UNARY, false, "a=1").is_none());
     assert_eq!(request("/other", false, "").unwrap().uri(), "/other");
-    let long = "x".repeat(MAX_KEPT - "tracestatetracestateb=2".len());
+    let long = "x".repeat(MAX_KEPT - "content-typeapplication/grpctracestatetracestateb=2".len());
     let too_long = long.clone() + "x";
     for (path, keep) in [("/other", false), (UNARY, true)] {
         for (state, kept) in
