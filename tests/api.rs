@@ -89,7 +89,7 @@ fn an_error_about_a_body_does_not_repeat_megabytes_of_it() {
         assert_eq!(answer.status, 400);
         assert!(answer.body.len() < 2_000, "{} bytes", answer.body.len());
     }
-    let log = server.process.log();
+    let log = server.final_log();
     assert!(log.contains("request rejected") && log.len() < 20_000, "{} bytes", log.len());
 }
 

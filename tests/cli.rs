@@ -411,8 +411,7 @@ fn called_as_ratelimit_it_serves_and_warns_about_arguments() {
     let args = ["-config", "/somewhere", "--quotaRateLimitServiceAddr=elsewhere"];
     let server = Setup::new().rules("d.yaml", RULES).program(&link, &args).start();
     assert!(server.ask(request("d", &[&[("k", "v")]])).is_ok());
-    let log = server.process.log();
-    assert!(log.contains("--quotaRateLimitServiceAddr=elsewhere"), "{log}");
+    server.wait_for_log(&["--quotaRateLimitServiceAddr=elsewhere"]);
 }
 
 #[test]

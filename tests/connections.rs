@@ -39,7 +39,8 @@ fn the_socket_of_a_running_service_is_kept() {
     let mut second = setup().launch();
     let status = second.process.wait(PATIENCE).expect("it exits");
     assert!(!status.success());
-    assert!(second.process.log().contains("tollgate.sock"), "{}", second.process.log());
+    let log = second.process.final_log();
+    assert!(log.contains("tollgate.sock"), "{log}");
     assert!(first.ask(request("d", &[&[("k", "v")]])).is_ok());
 }
 

@@ -191,7 +191,8 @@ fn table() {
             slow.waits[1],
             exceeded.join("; ")
         );
-        assert!(!server.process.log().contains("panicked"), "{}", server.process.log());
+        let log = server.final_log();
+        assert!(!log.contains("panicked"), "{log}");
         if !exceeded.is_empty() {
             failed.push(script.name);
         }

@@ -49,14 +49,14 @@ fn survives(rounds: usize, mut round: impl FnMut(&Server, &mut Noise)) {
     if let Some(status) = server.process.exited() {
         panic!("it ended with {status}:\n{}", server.process.log());
     }
-    let log = server.process.log();
-    assert!(!log.contains("panicked"), "{log}");
     let answer = server.ask(request("d", &[&[("k", "v")]])).expect("it still responds");
     assert_eq!(answer.statuses.len(), 1);
     assert_eq!(http1::get(server.ports.http, "/healthcheck").status, 200);
     let after = server.process.resident_kib();
     println!("resident: {before} KiB after the first round, {after} KiB after the last");
     assert!(after < before + PLAY_KIB, "from {before} to {after} KiB");
+    let log = server.final_log();
+    assert!(!log.contains("panicked"), "{log}");
 }
 
 /// Sends bytes, closes the sending side, and reads until the connection closes.

@@ -271,7 +271,7 @@ fn json_is_disabled_by_default_if_clients_need_a_certificate() {
         let server = setup.start();
         assert_eq!(ask_json(&server, &[]).status, status, "{logged:?}");
         assert_eq!(http::get(server.ports.http, "/healthcheck").status, 200);
-        let log = server.process.log();
+        let log = server.final_log();
         assert_eq!(log.matches("JSON_ENABLED").count(), usize::from(logged.is_some()), "{log}");
         assert!(logged.is_none_or(|text| log.contains(text)), "{log}");
     }
@@ -300,7 +300,7 @@ fn a_lost_store_is_503_and_not_a_bad_request() {
             hides(over_grpc.message(), &address);
             assert_eq!(http::post(server.ports.http, "/json", "{").status, 400, "invalid input is still 400");
         }
-        assert!(server.process.log().contains(&address), "the log has it: {}", server.process.log());
+        server.wait_for_log(&[&address]);
     }
     redis.thaw();
     memcached.thaw();
@@ -381,7 +381,7 @@ fn ask_until(over: &AtomicBool, answered: &AtomicUsize, port: u16) -> Vec<Result
 fn few_file_descriptors_lower_the_connection_limits() {
     let shell = format!("ulimit -n 256; exec {BINARY}");
     let server = setup().program("/bin/sh".as_ref(), &["-c", &shell]).start();
-    assert!(server.process.log().contains("RLIMIT_NOFILE"), "{}", server.process.log());
+    server.wait_for_log(&["RLIMIT_NOFILE"]);
     for port in [server.ports.grpc, server.ports.http, server.ports.debug, server.ports.metrics] {
         let _silent: Vec<_> = (0..300).map(|_| connect(port)).collect();
         probe(&server);

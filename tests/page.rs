@@ -117,7 +117,8 @@ fn a_key_of_the_page_is_blocked_until_the_block_expires() {
     let ask = || admin.server.ask(request("shop", &[&[("user", "ann")]])).unwrap().overall_code();
     eventually("requests are allowed again", || holds(ask() == Code::Ok, || "over limit".to_owned()));
     assert_eq!(browser.complaints(), [""; 0]);
-    let log = admin.server.process.log();
+    drop(browser);
+    let log = admin.server.final_log();
     assert!(!log.contains("panicked"), "{log}");
 }
 

@@ -25,7 +25,7 @@ use tollgate::proto::envoy::service::discovery::v3::{DeltaDiscoveryResponse, Dis
 
 use crate::support::{
     client::request,
-    eventually, holds, http as http1,
+    holds, http as http1,
     process::Process,
     raw::{Exchange, GrpcStatus, RawClient, frame},
     redis::tcp,
@@ -206,7 +206,7 @@ fn a_rules_file_of_many_empty_values() {
             server.wait_for_log(&[&format!("/{name}.yaml"), message]);
         });
         is_small(name, text.len(), grown);
-        let log = server.process.log();
+        let log = server.final_log();
         assert!(log.lines().all(|line| line.len() < 2_000), "a line of the log is long");
     }
 }
@@ -364,10 +364,9 @@ fn a_store_with_an_endless_reply() {
             .start();
         let client = server.client();
         let ask = || client.ask(request("d", &[&[("k", "v")]]));
-        eventually("the store receives a request, and sends", || {
+        server.process.wait_until_log("the store receives a request, and sends", |log| {
             let _ = ask();
-            let log = server.process.log();
-            holds(log.contains(&address), || log.clone())
+            holds(log.contains(&address), || log)
         });
         let grown = growth(&server.process, || {
             for _ in 0..30 {
@@ -379,6 +378,7 @@ fn a_store_with_an_endless_reply() {
         // 128 KiB are read of each reply, on each connection; the rest is the allocator's reserve.
         println!("{what}: took {grown}");
         assert!(grown < 16_000_000, "{what}: took {grown}");
-        assert!(!server.process.log().contains("panicked"));
+        drop(client);
+        assert!(!server.final_log().contains("panicked"));
     }
 }

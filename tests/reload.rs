@@ -106,8 +106,7 @@ fn an_invalid_file_keeps_the_previous_rules() {
         let errors = errors(&server);
         holds(errors > 0.5, || format!("{errors}"))
     });
-    let log = server.process.log();
-    assert!(log.contains("rules.yaml") && log.contains("kee"), "the log names file and key: {log}");
+    server.wait_for_log(&["rules.yaml", "kee"]);
     let page = server.rules_shown().join("\n");
     assert!(page.contains(&shown("a", 5)) && page.contains("kee"), "the served rules and the error: {page}");
     let answer = server.ask(request("d", &[&[("a", "v")]])).unwrap();

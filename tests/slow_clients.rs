@@ -212,7 +212,7 @@ fn busy_stay(server: &Server) {
             assert!(is_answered(client).await, "busy connections stay");
         }
         assert_eq!(count(server, "refused", "max_connections"), 1);
-        assert!(server.process.log().contains("GRPC_MAX_CONNECTIONS"), "{}", server.process.log());
+        server.wait_for_log(&["GRPC_MAX_CONNECTIONS"]);
     });
 }
 

@@ -12,7 +12,7 @@ use crate::support::{
     clock::Clock,
     eventually,
     grpc_tls::Files,
-    http,
+    holds, http,
     ports::free_port,
     server::{Server, Setup},
 };
@@ -53,8 +53,8 @@ fn loads_the_rules_in_the_working_directory_by_default() {
 
     let answer = server.ask(request("d", &[&[("k", "v")]])).unwrap();
     assert_eq!(answer.statuses[0].limit_remaining, 1);
-    let log = server.process.log();
-    assert!(log.contains("memory"), "the log warns that each replica counts alone: {log:?}");
+    // A warning that each replica counts alone.
+    server.wait_for_log(&["memory"]);
 }
 
 #[test]
@@ -66,8 +66,7 @@ fn a_start_logs_version_store_rules_and_listeners_at_info_and_no_warning() {
         ports.grpc, ports.http, ports.debug, ports.metrics
     );
     let version = format!("version={}", env!("CARGO_PKG_VERSION"));
-    server.wait_for_log(&[&listening]);
-    let log = server.process.log();
+    let log = server.final_log();
     for (event, fields) in [
         ("starting tollgate", &[&*version, "commit=", "store=memory", "workers="][..]),
         ("rules loaded", &["source=", "files=1", "domains=1", "rules=1", "hash="]),
@@ -94,17 +93,13 @@ fn a_start_names_the_servers_of_its_store_without_credentials() {
         .env("BACKEND_TYPE", "redis")
         .env("REDIS_URL", "redis://user:hunter2@127.0.0.1:1/0")
         .start();
-    server.wait_for_log(&["store=redis address=127.0.0.1:1"]);
-    assert!(!server.process.log().contains("hunter2"));
+    let log = server.final_log();
+    assert!(log.contains("store=redis address=127.0.0.1:1") && !log.contains("hunter2"), "{log}");
 }
 
 #[test]
 fn the_default_store_in_memory_is_a_warning() {
-    let log = |setup: Setup| {
-        let server = setup.env("LOG_LEVEL", "info").start();
-        server.wait_for_log(&["listening"]);
-        server.process.log()
-    };
+    let log = |setup: Setup| setup.env("LOG_LEVEL", "info").start().final_log();
     let warning = "each replica counts alone";
     assert!(log(Setup::new().unset("BACKEND_TYPE")).contains(warning));
     assert!(!log(Setup::new()).contains(warning));
@@ -116,42 +111,43 @@ fn bad_requests_are_logged_with_their_reason_at_most_once_a_second() {
     let _clock = clock.enter();
     let server = Setup::new().rules("d.yaml", RULES).start();
     let client = server.client();
-    let lines = || server.process.log().lines().filter(|line| line.contains("request rejected")).count();
     for _ in 0..50 {
         assert!(client.ask(request("", &[&[("k", "v")]])).is_err());
     }
-    // The clock may have passed into a second or two more meanwhile.
-    let begun = lines();
-    assert!((1..=20).contains(&begun), "{begun} lines for 50 requests:\n{}", server.process.log());
     clock.step(60.0);
     assert!(client.ask(request(&"x\n".repeat(5_000), &[])).is_err());
-    server.wait_for_log(&["domain must not be empty", "descriptor list must not be empty", "suppressed="]);
-    assert_eq!(lines(), begun + 1);
-    let log = server.process.log();
-    assert!(log.lines().all(|line| line.len() < 2_000), "a caller's domain is cut: {log}");
     client.ask(request("d", &[&[("k", "v")]])).unwrap();
-    assert_eq!(lines(), begun + 1, "a valid request is not logged");
+    drop(client);
+    let log = server.final_log();
+    let lines = |text: &str| log.lines().filter(|line| line.contains(text)).count();
+    // The clock may have passed into a second or two more meanwhile.
+    let begun = lines("domain must not be empty");
+    assert!((1..=20).contains(&begun), "{begun} lines for 50 requests:\n{log}");
+    assert_eq!(lines("descriptor list must not be empty"), 1, "{log}");
+    assert_eq!(lines("request rejected"), begun + 1, "a valid request is not logged: {log}");
+    assert!(log.contains("suppressed="), "{log}");
+    assert!(log.lines().all(|line| line.len() < 2_000), "a caller's domain is cut: {log}");
 }
 
 #[test]
 fn requests_that_cannot_be_decoded_are_logged_with_their_reason_at_most_once_a_second() {
     let server = Setup::new().rules("d.yaml", RULES).start();
-    let lines = || server.process.log().lines().filter(|line| line.contains("request rejected")).count();
     let begun = Instant::now();
     for _ in 0..50 {
         assert_eq!(http::post(server.ports.http, "/json", r#"{"domain": 7}"#).status, 400);
     }
     let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap();
-    server.wait_for_log(&["request rejected: ", "expected a string"]);
-    assert!((1..=seconds + 2).contains(&lines()), "{}", server.process.log());
-    // The next line reports how many were suppressed.
+    // The next line reports how many were suppressed. A request within the same second is suppressed too.
     let client = server.client();
-    eventually("a log line about a message that is too large", || {
+    server.process.wait_until_log("a log line about a message that is too large", |log| {
         assert!(client.ask(request(&"x".repeat(5 << 20), &[&[("k", "v")]])).is_err());
-        let log = server.process.log();
-        if log.contains("GRPC_MAX_REQUEST_BYTES") { Ok(()) } else { Err(log) }
+        holds(log.contains("GRPC_MAX_REQUEST_BYTES"), || log)
     });
-    assert!(server.process.log().contains("suppressed="), "{}", server.process.log());
+    drop(client);
+    let log = server.final_log();
+    let lines = log.lines().filter(|line| line.contains("expected a string")).count();
+    assert!((1..=seconds + 2).contains(&lines), "{log}");
+    assert!(log.contains("suppressed="), "{log}");
 }
 
 #[test]
@@ -160,7 +156,7 @@ fn reports_all_invalid_settings_at_once() {
     let mut server = bad.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value)).launch();
     let status = server.process.wait(PATIENCE).expect("the process exits");
     assert!(!status.success());
-    let log = server.process.log();
+    let log = server.process.final_log();
     for (name, value) in bad {
         assert!(log.contains(name) && log.contains(value), "{name} with its value {value:?} in {log}");
     }
@@ -181,7 +177,7 @@ fn reports_all_invalid_settings_of_redis_without_passwords() {
     let mut server = bad.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value)).launch();
     let status = server.process.wait(PATIENCE).expect("the process exits");
     assert!(!status.success());
-    let log = server.process.log();
+    let log = server.process.final_log();
     for expected in [
         "REDIS_URL=\"redis://***@redis:6379/1\"",
         "only database 0",
@@ -221,7 +217,7 @@ fn reports_invalid_files_of_every_kind_in_one_start() {
     let mut server = bad.iter().fold(setup, |setup, (name, path, _)| setup.env(name, path)).launch();
     let status = server.process.wait(PATIENCE).expect("the process exits");
     assert!(!status.success());
-    let log = server.process.log();
+    let log = server.process.final_log();
     let certificate =
         [("GRPC_SERVER_TLS_CERT", "contains no certificate"), ("GRPC_SERVER_TLS_KEY", "No such file")];
     let all = bad.iter().map(|(name, _, why)| (*name, *why)).chain(certificate);
@@ -249,7 +245,7 @@ fn the_error_of_a_port_in_use_names_it_and_its_variable() {
         let host = if variable.ends_with("ADDR") { "127.0.0.1:" } else { "" };
         let mut server = Setup::new().env(variable, &format!("{host}{port}")).launch();
         let status = server.process.wait(PATIENCE).expect("the process exits");
-        let log = server.process.log();
+        let log = server.process.final_log();
         assert!(!status.success());
         assert!(log.contains(&port.to_string()), "{variable}={port} in {log}");
         assert!(log.contains(&format!("; see {variable}")), "{variable} in {log}");
@@ -264,7 +260,7 @@ fn invalid_rules_do_not_prevent_the_start() {
         (status.code(), status.message()),
         (tonic::Code::Unknown, "no rate limit configuration loaded")
     );
-    assert!(server.process.log().contains("rules.yaml"), "the log names the file: {}", server.process.log());
+    server.wait_for_log(&["rules.yaml"]);
     let page = http::get(server.ports.debug, "/rlconfig").text();
     assert!(page.contains("rules.yaml:2:") && page.contains("No rules are in force."), "{page}");
 }

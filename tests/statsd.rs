@@ -189,14 +189,13 @@ fn logs_a_missing_sink_once_and_sends_everything_later() {
     let port = free_port();
     let mut server = setup().env("USE_STATSD", "true").env("STATSD_PORT", &port.to_string()).start();
     ask(&server);
-    let lines = || server.process.log().lines().filter(|line| line.contains("statsd")).count();
-    eventually("the missing sink is logged", || holds(lines() > 0, || server.process.log()));
+    server.wait_for_log(&["statsd"]);
     // Time for the next two attempts.
     thread::sleep(Duration::from_millis(1500));
-    assert_eq!(lines(), 1, "{}", server.process.log());
     ask(&server);
     let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
-    assert!(server.process.stop().success());
+    let log = server.process.final_log();
+    assert_eq!(log.lines().filter(|line| line.contains("statsd")).count(), 1, "{log}");
     let mut text = String::new();
     listener.accept().unwrap().0.read_to_string(&mut text).unwrap();
     assert_eq!(sums(&text).get(&format!("{HITS}|c")), Some(&10.0), "{text}");
@@ -211,7 +210,8 @@ fn the_default_sink_may_be_absent() {
     at_best_within("shutdown", Duration::from_secs(2), 3, || {
         let mut server = servers.pop().expect("there are three");
         let took = time_of(|| assert!(server.process.stop().success()));
-        assert!(!server.process.log().contains("statsd"), "{}", server.process.log());
+        let log = server.process.final_log();
+        assert!(!log.contains("statsd"), "{log}");
         took
     });
 }

@@ -38,13 +38,9 @@ fn serves_clients_over_tls() {
     let client = TlsClient::new(&[&authority], None);
     client.ask(server.ports.grpc).unwrap();
     client.without_alpn().ask(server.ports.grpc).unwrap();
-    assert_eq!(
-        server.process.log().matches("tls=true").count(),
-        1,
-        "the warning is logged once: {}",
-        server.process.log()
-    );
     assert_eq!(get(server.ports.http, "/healthcheck").status, 200, "the other ports are unchanged");
+    let log = server.final_log();
+    assert_eq!(log.matches("tls=true").count(), 1, "the warning is logged once: {log}");
 }
 
 #[test]
@@ -140,7 +136,7 @@ fn the_variable_that_envoy_gateway_sets_rejects_no_client() {
     let setup = files.setup().env("GRPC_SERVER_TLS_CA_CERT", path.to_str().unwrap()).rules("d.yaml", RULES);
     let server = setup.start();
     TlsClient::new(&[&ours], None).ask(server.ports.grpc).unwrap();
-    let log = server.process.log();
+    let log = server.final_log();
     assert_eq!(log.matches("GRPC_SERVER_TLS_CA_CERT: has no effect").count(), 1, "{log}");
 }
 

@@ -132,8 +132,7 @@ fn sigterm_returns_leased_hits() {
     let client = replica.client();
     assert_eq!(admitted(&client, &hits("many", 1), 700), 700);
     drop(client);
-    replica.process.stop();
-    let log = replica.process.log();
+    let log = replica.process.final_log();
     assert_eq!(redis.counter(&counter("many")), 700, "{log}");
 }
 

@@ -145,7 +145,7 @@ impl Service {
         // The services are checked one after the other, and a busy machine may delay each of several steps.
         let machine = outcome.control.iter().map(|one| one.took).max().unwrap_or_default();
         let may_take = RECOVERY + 4 * WINDOW + 10 * machine;
-        assert!(!server.process.log().contains("panicked"));
+        assert!(!server.final_log().contains("panicked"));
         holds(back <= may_take, || format!("{policy:?}: after {back:?}, machine {machine:?}"))
     }
 }

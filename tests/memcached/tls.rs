@@ -60,7 +60,8 @@ fn client_certificates_are_required_and_sent() {
         let open = server.metrics()["tollgate_memcached_connections_open"];
         holds(open > 1.5, || server.process.log())
     });
-    assert!(!server.process.log().contains("TLS"), "{}", server.process.log());
+    let log = server.final_log();
+    assert!(!log.contains("TLS"), "{log}");
     logs(trusting(&memcached, &certificates), &[&memcached.address()]);
 }
 

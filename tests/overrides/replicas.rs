@@ -446,8 +446,8 @@ fn a_replica_that_starts_while_overrides_change_reads_them_once() {
         let other = Replica::on(&redis);
         let is_enforced = other.is_blocked("i7");
         std::thread::sleep(Duration::from_secs(5));
-        let log = other.server.process.log();
         is_done.store(true, Relaxed);
+        let log = other.server.final_log();
         assert!(is_enforced, "a healthy replica enforces the overrides\n{log}");
         // A message that is late may cause another read.
         assert!((1..=3).contains(&log.matches("overrides: read from redis").count()), "{log}");

@@ -90,11 +90,7 @@ fn promtool_accepts_pages_with_and_without_a_mapper() {
         assert!(page.lines().any(|seen| seen.starts_with(line)), "{line}\n{page}");
     }
     assert!(!page.contains("total_requests"), "{page}");
-    assert!(
-        server.process.log().contains("mapper.yaml:3:8: warning: `ttl` has no effect"),
-        "{}",
-        server.process.log()
-    );
+    server.wait_for_log(&["mapper.yaml:3:8: warning: `ttl` has no effect"]);
 }
 
 #[test]
@@ -103,8 +99,7 @@ fn a_missing_file_is_logged_and_ignored() {
         Setup::new().rules("d.yaml", RULES).env("PROMETHEUS_MAPPER_YAML", "/nowhere/conf.yaml").start();
     ask(&server);
     assert!(page(&server).contains(r#"ratelimit_service_rate_limit_over_limit{domain="d",key1="k_v"} 2"#));
-    let log = server.process.log();
-    assert!(log.contains("PROMETHEUS_MAPPER_YAML: /nowhere/conf.yaml does not exist"), "{log}");
+    server.wait_for_log(&["PROMETHEUS_MAPPER_YAML: /nowhere/conf.yaml does not exist"]);
 }
 
 #[test]

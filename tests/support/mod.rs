@@ -87,6 +87,6 @@ pub(crate) fn time_of<T>(action: impl FnOnce() -> T) -> Duration {
 }
 
 /// `Ok` if the condition is true, else the value seen: for [`eventually`].
-pub(crate) fn holds(condition: bool, seen: impl FnOnce() -> String) -> Result<(), String> {
-    if condition { Ok(()) } else { Err(seen()) }
+pub(crate) fn holds<S: ToString>(condition: bool, seen: impl FnOnce() -> S) -> Result<(), String> {
+    if condition { Ok(()) } else { Err(seen().to_string()) }
 }

@@ -1,13 +1,14 @@
 //! A program that a test started: its log, its memory, and its exit. It is killed when dropped.
 
 use std::{
+    fmt,
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
     time::Duration,
 };
 
-use super::{PATIENCE, clock, within};
+use super::{PATIENCE, clock, eventually, holds, within};
 
 /// A running program.
 pub(crate) struct Process {
@@ -29,8 +30,40 @@ impl Process {
         Self { child, log: log.to_owned() }
     }
 
-    /// The output so far.
-    pub(crate) fn log(&self) -> String {
+    /// The output so far, for the message of a failed test. It cannot be searched: a thread of the service writes the log,
+    /// so a line may be missing after everything else shows that it was logged.
+    pub(crate) fn log(&self) -> LogSoFar {
+        LogSoFar(self.output())
+    }
+
+    /// Waits until the output contains all of these.
+    pub(crate) fn wait_for_log(&self, texts: &[&str]) {
+        self.wait_until_log("the log has it", |log| {
+            let missing: Vec<_> = texts.iter().filter(|text| !log.contains(**text)).collect();
+            holds(missing.is_empty(), || format!("no {missing:?} in:\n{log}"))
+        });
+    }
+
+    /// Waits until `found` accepts the output, and returns what it found.
+    pub(crate) fn wait_until_log<T>(
+        &self,
+        what: &str,
+        mut found: impl FnMut(&str) -> Result<T, String>,
+    ) -> T {
+        eventually(what, || found(&self.output()))
+    }
+
+    /// Stops the program unless it has exited, and returns all of its output: only then no line can follow. Connections
+    /// that the test keeps open delay the exit.
+    pub(crate) fn final_log(&mut self) -> String {
+        if self.exited().is_none() {
+            let status = self.stop();
+            assert!(status.success(), "{status}\n{}", self.log());
+        }
+        self.output()
+    }
+
+    fn output(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
@@ -114,6 +147,15 @@ impl Process {
     fn memory(&self, name: &str) -> u64 {
         let number = self.status(name).and_then(|text| text.parse().ok());
         number.expect("no memory in /proc/PID/status")
+    }
+}
+
+/// The output of a program that still runs.
+pub(crate) struct LogSoFar(String);
+
+impl fmt::Display for LogSoFar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 

@@ -119,11 +119,12 @@ impl Server {
 
     /// Waits until the log contains all of these.
     pub(crate) fn wait_for_log(&self, texts: &[&str]) {
-        eventually("the log has it", || {
-            let log = self.process.log();
-            let missing: Vec<_> = texts.iter().filter(|text| !log.contains(**text)).collect();
-            holds(missing.is_empty(), || format!("no {missing:?} in:\n{log}"))
-        });
+        self.process.wait_for_log(texts);
+    }
+
+    /// Stops the service and returns its whole log, for what it must not contain. See [`Process::final_log`].
+    pub(crate) fn final_log(mut self) -> String {
+        self.process.final_log()
     }
 
     /// The directory of the rules files.

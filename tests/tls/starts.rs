@@ -14,7 +14,7 @@ fn refusal(setup: Setup) -> String {
     let mut server = setup.launch();
     let status = server.process.wait(PATIENCE).expect("it exits");
     assert!(!status.success());
-    server.process.log()
+    server.process.final_log()
 }
 
 #[test]
@@ -78,6 +78,5 @@ fn serves_certificates_made_by_openssl() {
 fn an_unused_name_logs_a_warning() {
     let files = Files::new(&Authority::new("ours").server());
     let server = files.setup().env("GRPC_CLIENT_TLS_SAN", "envoy.test").start();
-    let log = server.process.log();
-    assert!(log.contains("GRPC_CLIENT_TLS_SAN: has no effect without GRPC_CLIENT_TLS_CACERT"), "{log}");
+    server.wait_for_log(&["GRPC_CLIENT_TLS_SAN: has no effect without GRPC_CLIENT_TLS_CACERT"]);
 }

@@ -27,7 +27,7 @@ fn a_lost_control_plane_changes_nothing_and_may_return_with_an_older_version() {
     wait_for_sample(&server, "tollgate_xds_connected", |connected| connected > 0.5);
     assert!(sample(&server, "tollgate_xds_reconnects_total") >= Some(1.0));
     // An error is logged once, not at each attempt.
-    let log = server.process.log();
+    let log = server.final_log();
     assert!(log.lines().filter(|line| line.contains("cannot connect")).count() <= 1, "{log}");
 }
 
@@ -54,11 +54,11 @@ fn a_server_that_is_not_a_control_plane_is_retried() {
         }
     });
     let server = setup(&address).env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true").start();
-    wait_for_log(&server, &format!("the control plane {address}: stream error"));
+    server.wait_for_log(&[&format!("the control plane {address}: stream error")]);
     wait_for_sample(&server, "tollgate_xds_reconnects_total", |reconnects| reconnects > 3.0);
-    let lines = server.process.log().lines().filter(|line| line.contains("stream error")).count();
-    assert!(lines <= 8, "{}", server.process.log());
     assert_eq!(http::get(server.ports.http, "/healthcheck").status, 200);
+    let log = server.final_log();
+    assert!(log.lines().filter(|line| line.contains("stream error")).count() <= 8, "{log}");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn headers_and_metadata_are_sent_and_no_secret_is_logged() {
     let node = control_plane.event("request")["request"]["node"].take();
     assert_eq!(node["metadata"], json!({"zone": "z1", "rack": "r=7"}));
     assert_eq!(node["user_agent_name"], "tollgate");
-    assert!(!server.process.log().contains("s3cret"));
+    assert!(!server.final_log().contains("s3cret"));
 }
 
 #[test]
@@ -170,14 +170,6 @@ impl Secured {
     }
 }
 
-/// Waits until the log contains a text.
-fn wait_for_log(server: &Server, text: &str) {
-    eventually(text, || {
-        let log = server.process.log();
-        holds(log.contains(text), || log)
-    });
-}
-
 #[test]
 fn the_control_plane_must_have_a_certificate_of_the_ca() {
     let secured = Secured::new("localhost");
@@ -187,7 +179,7 @@ fn the_control_plane_must_have_a_certificate_of_the_ca() {
 
     let others = Secured::new("localhost");
     let server = others.setup(&control_plane).start();
-    wait_for_log(&server, "the file of CONFIG_GRPC_XDS_SERVER_TLS_CACERT must contain the");
+    server.wait_for_log(&["the file of CONFIG_GRPC_XDS_SERVER_TLS_CACERT must contain the"]);
     assert_eq!(server.rules_shown(), [""; 0]);
 }
 
@@ -207,7 +199,7 @@ fn the_expected_name_can_be_set() {
     let secured = Secured::new("control.plane");
     let control_plane = secured.control_plane(false);
     let server = secured.setup(&control_plane).start();
-    wait_for_log(&server, "set CONFIG_GRPC_XDS_SERVER_TLS_SAN to a name");
+    server.wait_for_log(&["set CONFIG_GRPC_XDS_SERVER_TLS_SAN to a name"]);
     let named = secured.setup(&control_plane).env("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "control.plane").start();
     wait_for(&named, &[shown("d", "k", 5)]);
 }
@@ -217,10 +209,10 @@ fn the_log_names_the_variable_if_only_one_side_uses_tls() {
     let secured = Secured::new("localhost");
     let plain = ControlPlane::start_at(&format!("localhost:{}", free_port()), &[]);
     let server = secured.setup(&plain).start();
-    wait_for_log(&server, "unset CONFIG_GRPC_XDS_SERVER_USE_TLS");
+    server.wait_for_log(&["unset CONFIG_GRPC_XDS_SERVER_USE_TLS"]);
     let control_plane = secured.control_plane(false);
     let server = setup(&control_plane.address).env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true").start();
-    wait_for_log(&server, "if the port expects TLS, set CONFIG_GRPC_XDS_SERVER_USE_TLS=true");
+    server.wait_for_log(&["if the port expects TLS, set CONFIG_GRPC_XDS_SERVER_USE_TLS=true"]);
 }
 
 #[test]
@@ -228,7 +220,7 @@ fn names_the_variable_when_a_control_plane_requires_a_certificate() {
     let secured = Secured::new("localhost");
     let control_plane = secured.control_plane(true);
     let server = secured.setup(&control_plane).start();
-    wait_for_log(&server, "if it requires a client certificate, set CONFIG_GRPC_XDS_CLIENT_TLS_CERT");
+    server.wait_for_log(&["if it requires a client certificate, set CONFIG_GRPC_XDS_CLIENT_TLS_CERT"]);
     assert_eq!(server.rules_shown(), [""; 0], "no client certificate");
 }
 

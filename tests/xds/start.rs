@@ -11,10 +11,7 @@ use crate::support::{PATIENCE, client::descriptor};
 fn opens_no_port_before_the_control_plane_is_reached() {
     let address = format!("127.0.0.1:{}", free_port());
     let mut server = setup(&address).launch();
-    eventually("the error is logged", || {
-        let log = server.process.log();
-        holds(log.contains(&address) && log.contains("cannot connect"), || log)
-    });
+    server.wait_for_log(&[&address, "cannot connect"]);
     for port in [server.ports.grpc, server.ports.http] {
         assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
     }
@@ -32,10 +29,7 @@ fn opens_no_port_before_the_control_plane_is_reached() {
 #[test]
 fn a_service_without_rules_stops_on_a_signal() {
     let mut server = setup(&format!("127.0.0.1:{}", free_port())).launch();
-    eventually("the service has started", || {
-        let log = server.process.log();
-        holds(!log.is_empty(), || log)
-    });
+    server.process.wait_until_log("the service has started", |log| holds(!log.is_empty(), String::new));
     server.process.signal("TERM");
     assert!(server.process.wait(PATIENCE).unwrap().success());
 }

@@ -68,12 +68,10 @@ fn an_invalid_update_is_rejected_reported_and_repaired() {
     ] {
         assert!(detail.contains(expected), "{expected:?} in {detail:?}");
     }
-    let log = server.process.log();
-    assert!(
-        log.contains("resource eg/default: error: unknown unit `9` (at descriptors[2].rate_limit.unit)"),
-        "{log}"
-    );
-    assert!(log.contains("keeping previous rules"), "{log}");
+    server.wait_for_log(&[
+        "resource eg/default: error: unknown unit `9` (at descriptors[2].rate_limit.unit)",
+        "keeping previous rules",
+    ]);
     let page = server.rules_shown().join("\n");
     assert!(page.contains(&shown("d", "k", 5)) && page.contains("unknown unit"), "{page}");
     assert_eq!(sample(&server, "tollgate_xds_nacks_total"), Some(1.0));
@@ -188,10 +186,7 @@ fn names_the_variable_of_the_size_limit_of_a_response() {
     control_plane.publish("1", &[json!({"config": {"name": "a", "domain": "d"}, "many": 100})]);
     let setup = setup(&control_plane.address).env("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "1000");
     let server = setup.env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true").start();
-    eventually("the log names the variable", || {
-        let log = server.process.log();
-        holds(log.contains("the limit is XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"), || log)
-    });
+    server.wait_for_log(&["the limit is XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"]);
     control_plane.publish("2", &[limit("a", "d", "k", 5)]);
     wait_for(&server, &[shown("d", "k", 5)]);
 }

@@ -174,7 +174,7 @@ impl Redis {
 
     /// Its log since the last start.
     pub(crate) fn log(&self) -> String {
-        self.process.as_ref().map_or_else(|| "(not running)".to_owned(), Process::log)
+        self.process.as_ref().map_or_else(|| "(not running)".to_owned(), |process| process.log().to_string())
     }
 }
 
