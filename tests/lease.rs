@@ -6,8 +6,6 @@ mod differential;
 mod faults;
 // The table of docs/leases.md; not part of the suite.
 mod measure;
-// Servers that grant leases with INCREX.
-mod increx;
 // Several replicas on one counter.
 mod replicas;
 

@@ -126,6 +126,72 @@ fn a_flushed_redis_ends_the_leases_and_no_hits_are_returned() {
     assert!(counter <= 300, "{counter} of 300 hits");
 }
 
+/// Waits until the replica has returned its lease, or has tried to.
+fn wait_until_idle(server: &Server) {
+    eventually("the lease ends", || {
+        let held = metric(server, "tollgate_lease_held_hits");
+        holds(held == 0.0, || format!("{held} hits are held"))
+    });
+    // The command may still be under way.
+    thread::sleep(Duration::from_millis(100));
+}
+
+#[test]
+fn no_hits_are_returned_to_a_new_counter_that_others_have_driven_far() {
+    let redis = Redis::single();
+    let (server, (other, admin)) = (start(&redis), in_sync(&redis));
+    // FLUSHALL, and a reset that this replica does not learn of.
+    let lose: [(&str, &dyn Fn()); 2] =
+        [("FLUSHALL", &|| drop(redis.ask(&["FLUSHALL"]))), ("reset", &|| reset(admin, "many"))];
+    for (what, lose) in lose {
+        warm_up(&server, 40.0);
+        lose();
+        redis.ask(&["INCRBY", &counter(), "50000"]);
+        wait_until_idle(&server);
+        assert_eq!(redis.counter(&counter()), 50_000, "{what}");
+    }
+    drop(other);
+    // The next lease is returned as always.
+    warm_up(&server, 40.0);
+    wait_until_idle(&server);
+}
+
+#[test]
+fn no_hits_are_returned_to_a_counter_from_a_snapshot_without_them() {
+    let mut redis = Redis::single();
+    let server = start(&redis);
+    warm_up(&server, 40.0);
+    // The counter knows the lease, but not its later grants.
+    redis.ask(&["SAVE"]);
+    let saved = redis.counter(&counter());
+    let granted = metric(&server, "tollgate_lease_granted_total");
+    let client = server.client();
+    eventually("more hits are leased", || {
+        assert_eq!(admitted(&client, &hits("many", 1), 50), 50);
+        let more = metric(&server, "tollgate_lease_granted_total") > granted;
+        holds(more && metric(&server, "tollgate_lease_held_hits") >= 40.0, String::new)
+    });
+    redis.kill();
+    redis.start();
+    assert_eq!(redis.counter(&counter()), saved);
+    redis.ask(&["INCRBY", &counter(), "50000"]);
+    wait_until_idle(&server);
+    assert_eq!(redis.counter(&counter()), saved + 50_000);
+}
+
+#[test]
+fn the_leases_of_a_counter_expire_with_it_and_are_deleted_with_it() {
+    let redis = Redis::single();
+    let (server, admin) = in_sync(&redis);
+    warm_up(&server, 40.0);
+    let leases = format!("{{{}}}:leases", counter());
+    assert_eq!(redis.ask(&["HLEN", &leases]).number(), 1, "{:?}", redis.keys());
+    let seconds = redis.ask(&["TTL", &leases]).number();
+    assert!((1..=i64::try_from(YEAR).unwrap()).contains(&seconds), "{seconds}");
+    reset(admin, "many");
+    assert_eq!(redis.ask(&["EXISTS", &counter(), &leases]).number(), 0, "{:?}", redis.keys());
+}
+
 #[test]
 fn a_killed_replica_loses_its_leased_hits_and_no_more() {
     let redis = Redis::single();

@@ -35,7 +35,7 @@ use crate::{
     panics::{self, Boundary, Panicked, caught},
     rules::RuleSet,
 };
-use rule::{Lease, Snapshot};
+use rule::Snapshot;
 use table::{Command, Commands, Leases, Renewal};
 
 /// The interval between visits: a fraction of the shortest time after which hits are returned.
@@ -43,6 +43,9 @@ const TICK: Duration = Duration::from_millis(5);
 
 /// A renewal that takes longer was delayed by a stall, and does not predict the next one.
 const MAX_ROUND_TRIP: Duration = Duration::from_millis(50);
+
+/// The numbers of grants begin below this, so that Lua's numbers are exact.
+const FIRST_GRANTS: u64 = 1 << 52;
 
 /// The deadline for returning hits at shutdown.
 const LAST_REPLIES: Duration = Duration::from_millis(500);
@@ -99,7 +102,7 @@ impl Store for LeasedStore {
             Resets::Of(full_keys) => {
                 self.0.leases.forget(&full_keys.iter().flat_map(|key| self.0.redis.names(key)).collect());
             }
-            // All hits are returned, except to counters that have fewer hits than this replica has added.
+            // All hits are returned, except to counters that were reset: their grants are deleted with them.
             Resets::Unknown => {
                 let mut commands = Commands::new();
                 self.0.leases.end(&mut commands);
@@ -170,8 +173,8 @@ impl Shared {
             match command {
                 Command::Renew(renewal) => self.renew(renewal, now),
                 // The reply changes nothing: hits that may have been returned are never returned again.
-                Command::Return { name, is_per_second, hits, own } => {
-                    drop(self.redis.return_hits(&name, is_per_second, hits, own));
+                Command::Return { name, is_per_second, hits, own, receipt } => {
+                    drop(self.redis.return_hits((&name, is_per_second), (hits, own), receipt));
                 }
             }
         }
@@ -183,12 +186,12 @@ impl Shared {
         let leased =
             Leased { name: &counter.name, is_per_second: counter.is_per_second, limit: &counter.limit };
         let start = Instant::now();
-        let snapshot = self.leases.with(renewal.key, renewal.start, Lease::send_renewal);
-        let sent = if self.is_closing.load(Relaxed) {
-            None
-        } else {
-            self.redis.lease(&leased, renewal.hits, now).ok()
-        };
+        let first = fastrand::u64(1..FIRST_GRANTS);
+        let snapshot = self.leases.with(renewal.key, renewal.start, |lease| lease.send_renewal(first));
+        let sent = snapshot.filter(|_| !self.is_closing.load(Relaxed)).and_then(|snapshot| {
+            let receipt = self.leases.receipt(&counter.limit, snapshot.grants);
+            self.redis.lease(&leased, renewal.hits, receipt, now)
+        });
         match (sent, snapshot, Handle::try_current()) {
             (Some(reply), Some(snapshot), Ok(runtime)) => {
                 let shared = self.clone();
@@ -202,10 +205,10 @@ impl Shared {
     async fn renewed(&self, reply: LeaseReply, renewal: &Renewal, snapshot: Snapshot, start: Instant) {
         match reply.wait().await {
             None => self.leases.renewal_lost(renewal),
-            Some((after, is_granted)) => {
+            Some((after, grant)) => {
                 let round_trip = start.elapsed().min(MAX_ROUND_TRIP);
                 self.leases.add_round_trip(round_trip.as_secs_f64() * 1e6);
-                self.leases.granted(renewal, snapshot, after, is_granted, SystemClock.now());
+                self.leases.granted(renewal, snapshot, after, grant, SystemClock.now());
             }
         }
     }
@@ -231,8 +234,8 @@ impl Shared {
             let mut commands = Commands::new();
             self.leases.end(&mut commands);
             let replies = commands.into_iter().filter_map(|command| match command {
-                Command::Return { name, is_per_second, hits, own } => {
-                    self.redis.return_hits(&name, is_per_second, hits, own).ok()
+                Command::Return { name, is_per_second, hits, own, receipt } => {
+                    self.redis.return_hits((&name, is_per_second), (hits, own), receipt)
                 }
                 Command::Renew(_) => None,
             });

@@ -7,7 +7,7 @@
 
 mod pace;
 
-use crate::{clock::Time, limiter::algorithm::Window};
+use crate::{clock::Time, limiter::algorithm::Window, store::redis::Grant};
 pub(super) use pace::{Cold, Pace};
 use pace::{after, float, seconds, single, whole};
 
@@ -83,6 +83,16 @@ pub(super) struct Snapshot {
     /// No renewal was in flight, whose hits the counter may or may not include.
     is_certain: bool,
     resets: u32,
+    pub(super) grants: Grants,
+}
+
+/// The numbers of a lease's grants, by which the counter knows the hits that it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Grants {
+    /// The last one that the counter confirmed; 0 for none.
+    pub(super) confirmed: u64,
+    /// The last one that was requested.
+    pub(super) requested: u64,
 }
 
 /// The hits that leave a lease, and when to visit it again.
@@ -121,6 +131,7 @@ pub(super) struct Lease {
     /// The hits that were granted last, and when.
     last: (u64, Time),
     renewal: Renewal,
+    pub(super) grants: Grants,
 }
 
 /// The state of a lease's request for more hits.
@@ -169,7 +180,8 @@ impl Lease {
         }
         let expired = self.left;
         let (others, before) = (None, None);
-        *self = Self { start, left: 0, own: 0, pending: 0, others, before, renewal: Renewal::Idle, ..*self };
+        let (renewal, grants) = (Renewal::Idle, Grants::default());
+        *self = Self { start, left: 0, own: 0, pending: 0, others, before, renewal, grants, ..*self };
         expired
     }
 
@@ -202,11 +214,15 @@ impl Lease {
     pub(super) fn send(&mut self, hits: u64) -> Snapshot {
         let own = self.own.saturating_add(self.pending);
         self.pending = self.pending.saturating_add(hits);
-        Snapshot { own, is_certain: self.renewal != Renewal::InFlight, resets: self.resets }
+        let is_certain = self.renewal != Renewal::InFlight;
+        Snapshot { own, is_certain, resets: self.resets, grants: self.grants }
     }
 
-    /// Records that the renewal is sent to the counter.
-    pub(super) fn send_renewal(&mut self) -> Snapshot {
+    /// Records that the renewal is sent to the counter. `first` is the number of a lease's first grant.
+    pub(super) fn send_renewal(&mut self, first: u64) -> Snapshot {
+        // Numbers begin below 2⁵², so the sum never wraps.
+        self.grants.requested =
+            if self.grants.requested == 0 { first } else { self.grants.requested.wrapping_add(1) };
         let snapshot = self.send(0);
         self.renewal = Renewal::InFlight;
         snapshot
@@ -241,9 +257,10 @@ impl Lease {
         self.left = self.left.saturating_add(hits).min(self.own.max(self.left));
     }
 
-    /// The counter was reset. Returns the hits that were left, which are no longer in the counter.
+    /// The counter was reset or lost. Returns the hits that were left, which are no longer in the counter.
     pub(super) fn forget(&mut self) -> u64 {
         self.resets = self.resets.wrapping_add(1);
+        self.grants = Grants::default();
         (self.own, self.others, self.before) = (0, None, None);
         std::mem::take(&mut self.left)
     }
@@ -309,8 +326,7 @@ impl Lease {
     ) -> u64 {
         let mut lost = 0;
         if after < snapshot.own.min(self.own).saturating_add(hits) {
-            lost = std::mem::take(&mut self.left);
-            (self.own, self.others, self.before) = (0, None, None);
+            lost = self.forget();
         }
         self.own = self.own.saturating_add(hits);
         if snapshot.is_certain || self.others.is_none() {
@@ -327,21 +343,29 @@ impl Lease {
     pub(super) fn granted(
         &mut self,
         hits: u64,
-        is_granted: bool,
+        grant: Grant,
         after: u64,
         snapshot: Snapshot,
         terms: &Terms,
         now: Time,
     ) -> u64 {
         self.renewal = Renewal::Idle;
-        let hits = if is_granted { hits } else { 0 };
-        if self.is_outdated(snapshot) {
+        let hits = if grant == Grant::Added { hits } else { 0 };
+        // The grant of a window that was left and entered again has another number.
+        if self.is_outdated(snapshot) || snapshot.grants.requested != self.grants.requested {
             return hits;
         }
+        if grant == Grant::Lost {
+            return self.forget();
+        }
         let lost = self.counted(hits, after, snapshot, terms, now);
-        if is_granted {
+        if self.is_outdated(snapshot) {
+            return lost.saturating_add(hits);
+        }
+        if grant == Grant::Added {
             self.left = self.left.saturating_add(hits);
             self.last = (hits, now);
+            self.grants.confirmed = snapshot.grants.requested;
         }
         lost
     }

@@ -13,13 +13,14 @@ use std::{
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
-use super::rule::{Cold, Lease, Snapshot, Step, Terms};
+use super::rule::{Cold, Grants, Lease, Snapshot, Step, Terms};
 use crate::{
     clock::Time,
     mutex::lock,
     rules::Limit,
     store::{
         LeaseState, LeaseUsage,
+        redis::{Grant, Receipt},
         table::{Key, Table},
     },
 };
@@ -46,6 +47,8 @@ const MAX_VISITED: usize = 4096;
 const WEIGHT: f64 = 0.1;
 
 pub(super) struct Leases {
+    /// Distinguishes this process from others.
+    id: u64,
     cold: Table<Cold>,
     shards: Box<[Shard]>,
     max_keys: usize,
@@ -119,6 +122,7 @@ pub(super) enum Command {
         is_per_second: bool,
         hits: u64,
         own: u64,
+        receipt: Receipt,
     },
 }
 
@@ -140,6 +144,7 @@ impl Leases {
         let shards = if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 };
         let shard = |_| Shard { due: AtomicU64::new(u64::MAX), leases: Mutex::default() };
         Self {
+            id: fastrand::u64(..),
             cold: Table::new(max_keys),
             shards: (0..shards).map(shard).collect(),
             max_keys,
@@ -231,21 +236,14 @@ impl Leases {
     }
 
     /// The store has granted or rejected a renewal.
-    pub(super) fn granted(
-        &self,
-        renewal: &Renewal,
-        snapshot: Snapshot,
-        after: u64,
-        is_granted: bool,
-        now: Time,
-    ) {
+    pub(super) fn granted(&self, renewal: &Renewal, snapshot: Snapshot, after: u64, grant: Grant, now: Time) {
         let Renewal { key, start, counter, hits } = renewal;
         let terms = self.terms(&counter.limit);
         let lost = self
-            .with(*key, *start, |lease| lease.granted(*hits, is_granted, after, snapshot, &terms, now))
+            .with(*key, *start, |lease| lease.granted(*hits, grant, after, snapshot, &terms, now))
             // The window has ended, or the lease was evicted.
-            .unwrap_or(if is_granted { *hits } else { 0 });
-        if is_granted {
+            .unwrap_or(if grant == Grant::Added { *hits } else { 0 });
+        if grant == Grant::Added {
             self.counts.grants.fetch_add(1, Relaxed);
             self.counts.granted.fetch_add(*hits, Relaxed);
         } else {
@@ -351,9 +349,16 @@ impl Leases {
     fn return_hits(&self, entry: &Entry, (hits, own): (u64, u64), commands: &mut Commands) {
         if hits > 0 {
             self.counts.returned.fetch_add(hits, Relaxed);
-            let Counter { name, is_per_second, .. } = &entry.counter;
-            commands.push(Command::Return { name: name.clone(), is_per_second: *is_per_second, hits, own });
+            let Counter { name, is_per_second, limit } = &entry.counter;
+            let receipt = self.receipt(limit, entry.lease.grants);
+            let (name, is_per_second) = (name.clone(), *is_per_second);
+            commands.push(Command::Return { name, is_per_second, hits, own, receipt });
         }
+    }
+
+    /// The receipt of a lease. Two limits of one counter have two leases.
+    pub(super) fn receipt(&self, limit: &Limit, Grants { confirmed, requested }: Grants) -> Receipt {
+        Receipt { holder: self.id.wrapping_add(limit.requests_per_unit.into()), confirmed, requested }
     }
 
     /// Adds a round trip to the average, in microseconds.

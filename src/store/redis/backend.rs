@@ -6,7 +6,7 @@ use super::{
     dialer::Dialer,
     failure::{Failure, Kind},
     permissions::{self, Needs},
-    pipeline::{Expire, Expiry, Learned, LeaseBy, RedisPipeline},
+    pipeline::{Expire, Expiry, Learned, RedisPipeline},
     resp::{FramedStream, Reply, Resp},
     topology::Topology,
     ttl_cache::TtlCache,
@@ -32,8 +32,6 @@ pub(super) struct RedisBackend {
     pub(super) user: Option<String>,
     /// The bits of the [`Needs`] of the rules in force.
     pub(super) needs: AtomicU8,
-    /// The servers know `INCREX`.
-    pub(super) has_increx: AtomicBool,
     /// The user lacks the permission for scripts, so expiries are set without comparing them to existing ones.
     pub(super) cannot_extend: AtomicBool,
     /// For health checks that depend on Redis.
@@ -129,15 +127,8 @@ impl RedisBackend {
         }
     }
 
-    pub(super) fn lease_by(&self) -> LeaseBy {
-        if self.has_increx.load(Relaxed) { LeaseBy::Increx } else { LeaseBy::Script }
-    }
-
     fn learn(&self, connection: &Connection, learned: Learned) -> Result<(), Failure> {
         let (now, metrics) = (SystemClock.now(), &connection.shared.metrics);
-        if let Some(has_increx) = learned.has_increx {
-            self.has_increx.store(has_increx, Relaxed);
-        }
         if let (Some(check), Some(accepts)) = (&self.write_check, learned.accepts_writes) {
             check.record(&connection.address, accepts);
         }

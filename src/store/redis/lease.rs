@@ -1,12 +1,23 @@
 //! The hits that leases take and return in the background, over the same connections as requests.
+//!
+//! Redis may lose a counter (FLUSHALL), or restore it from a time before hits were leased (a restart from a snapshot, a
+//! failover to a replica without the last writes). Then the hits must not be returned: other callers may have counted
+//! since. So each grant has a number, which the script stores in a hash beside the counter in the same step, and hits are
+//! returned only to a counter whose hash has the last number that the lease was confirmed.
 
 use std::borrow::Cow;
 
-use super::{RedisStore, backend::PendingReply, pipeline::Outcome, route::is_per_second};
+use super::{
+    RedisStore,
+    backend::PendingReply,
+    pipeline::{Leasing, Outcome},
+    pool::Pool,
+    route::is_per_second,
+};
 use crate::{
     clock::Time,
     rules::Limit,
-    store::{Batch, Check, StoreError},
+    store::{Batch, Check},
 };
 
 /// The pending reply to a lease or a return of hits.
@@ -19,30 +30,63 @@ pub(crate) struct Leased<'a> {
     pub(crate) limit: &'a Limit,
 }
 
+/// What a lease knows of its grants. Their numbers begin at random, below 2⁵², so that no two leases share one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Receipt {
+    /// The lease: its process and limit.
+    pub(crate) holder: u64,
+    /// The last grant that Redis confirmed; 0 for none.
+    pub(crate) confirmed: u64,
+    /// The last grant that was requested.
+    pub(crate) requested: u64,
+}
+
+/// Whether the hits of a lease were added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Grant {
+    Added,
+    /// They exceed the limit.
+    Refused,
+    /// The counter has lost earlier hits of the lease.
+    Lost,
+}
+
 impl RedisStore {
-    /// Adds hits to a counter if they are within its limit.
-    pub(crate) fn lease(&self, counter: &Leased<'_>, hits: u64, now: Time) -> Result<LeaseReply, StoreError> {
+    /// Adds hits to a counter if they are within its limit. `None` if the command cannot be sent.
+    pub(crate) fn lease(
+        &self,
+        counter: &Leased<'_>,
+        hits: u64,
+        receipt: Receipt,
+        now: Time,
+    ) -> Option<LeaseReply> {
         let pool = self.pool_of(counter.is_per_second);
-        let connection = pool.connection(counter.name)?;
+        let leasing = pool.leasing(counter.name, receipt)?;
         let backend = pool.backend();
         let id = backend.ttl_cache.id(counter.name);
         let expiry = backend.expiry(id, counter.limit, now);
-        let (limit, by) = (u64::from(counter.limit.requests_per_unit), backend.lease_by());
-        connection
-            .submit(1, None, |pipeline| pipeline.lease(counter.name, id, hits, limit, expiry, by))
-            .map(LeaseReply)
+        let hits = (hits, u64::from(counter.limit.requests_per_unit));
+        let connection = pool.connection(counter.name).ok()?;
+        let reply =
+            connection.submit(1, None, |pipeline| pipeline.lease(counter.name, id, hits, expiry, leasing));
+        reply.ok().map(LeaseReply)
     }
 
-    /// Returns hits of a lease, unless the counter has fewer than the `own` that this replica has added to it.
+    /// Returns hits of a lease, unless the counter has lost them, or has fewer than the `own` that this replica has added
+    /// to it. `None` if the command cannot be sent.
     pub(crate) fn return_hits(
         &self,
-        name: &str,
-        is_per_second: bool,
-        hits: u64,
-        own: u64,
-    ) -> Result<LeaseReply, StoreError> {
-        let connection = self.pool_of(is_per_second).connection(name)?;
-        connection.submit(1, None, |pipeline| pipeline.return_hits(name, hits, own)).map(LeaseReply)
+        (name, is_per_second): (&str, bool),
+        (hits, own): (u64, u64),
+        receipt: Receipt,
+    ) -> Option<LeaseReply> {
+        let pool = self.pool_of(is_per_second);
+        let leasing = pool.leasing(name, receipt)?;
+        let connection = pool.connection(name).ok()?;
+        connection
+            .submit(1, None, |pipeline| pipeline.return_hits(name, hits, own, leasing))
+            .ok()
+            .map(LeaseReply)
     }
 
     /// The name of a check's counter, and whether it is in the Redis for limits per second.
@@ -51,11 +95,17 @@ impl RedisStore {
     }
 }
 
+impl Pool {
+    fn leasing(&self, name: &str, receipt: Receipt) -> Option<Leasing> {
+        Some(Leasing { leases: self.leases_of(name)?.into(), receipt })
+    }
+}
+
 impl LeaseReply {
     /// The counter, and whether the hits were added; `None` after a failure.
-    pub(crate) async fn wait(mut self) -> Option<(u64, bool)> {
+    pub(crate) async fn wait(mut self) -> Option<(u64, Grant)> {
         match self.0.wait(None).await.ok()?.into_iter().next()? {
-            Outcome::Leased(after, is_granted) => Some((after, is_granted)),
+            Outcome::Leased(after, grant) => Some((after, grant)),
             _ => None,
         }
     }

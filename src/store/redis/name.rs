@@ -9,12 +9,14 @@
 
 use std::borrow::Cow;
 
+use super::topology::slots::hash_tag;
 use crate::store::{Batch, Check, Member, remote::hashed};
 
 const MAX_BYTES: usize = 512;
 
 /// Converts counter keys to Redis keys.
 pub(super) struct Names {
+    prefix: Box<str>,
     /// The number of bytes before the braces.
     before: usize,
 }
@@ -24,7 +26,7 @@ impl Names {
     /// all braces after an empty pair.
     pub(super) fn new(prefix: &str) -> Self {
         let has_empty_tag = prefix.split_once('{').is_some_and(|(_, behind)| behind.starts_with('}'));
-        Self { before: if has_empty_tag { 0 } else { prefix.len() } }
+        Self { prefix: prefix.into(), before: if has_empty_tag { 0 } else { prefix.len() } }
     }
 
     /// The Redis key of a check's counter.
@@ -32,6 +34,16 @@ impl Names {
         match check.member {
             Member::Alone => shortened(batch.key(check)),
             Member::First | Member::Next => Cow::Owned(self.of_member(batch.key(check))),
+        }
+    }
+
+    /// The key of the leases of a counter with this name. It begins with the prefix, and a cluster keeps both on one
+    /// server, unless the name has a closing brace but no hash tag.
+    pub(super) fn leases_of(&self, name: &str) -> String {
+        if hash_tag(name.as_bytes()).len() < name.len() {
+            format!("{name}:leases")
+        } else {
+            format!("{}{{{name}}}:leases", self.prefix)
         }
     }
 
@@ -83,6 +95,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::store::redis::topology::slots::slot;
 
     #[test]
     fn keys_above_512_bytes_are_hashed() {
@@ -112,6 +125,26 @@ mod tests {
             ["0/60", "0/3600"].map(|end| names.of_member(&format!("pre:d_k_{}_{end}", "v".repeat(512))));
         assert!(one.starts_with("pre:{tollgate:") && one.len() < 200 && one != other, "{one} {other}");
         assert_eq!(tag(&one), tag(&other));
+    }
+
+    #[test]
+    fn the_leases_of_a_counter_are_in_its_slot_and_begin_with_the_prefix() {
+        for (prefix, name, expected) in [
+            ("", "d_k_v_60", "{d_k_v_60}:leases"),
+            ("pre:", "pre:d_k_v_60", "pre:{pre:d_k_v_60}:leases"),
+            ("pre:", "pre:{d_k_v_}120/60", "pre:{d_k_v_}120/60:leases"),
+            ("{one}", "{one}d_k_v_60", "{one}d_k_v_60:leases"),
+            ("", "d_path_/users/{id}_60", "d_path_/users/{id}_60:leases"),
+            ("", "d_k_{v_60", "{d_k_{v_60}:leases"),
+        ] {
+            let leases = Names::new(prefix).leases_of(name);
+            assert_eq!(leases, expected);
+            assert_eq!(slot(leases.as_bytes()), slot(name.as_bytes()), "{name}");
+        }
+        for name in ["d_k_v}_60", "d_k_{}_60"] {
+            let leases = Names::new("").leases_of(name);
+            assert_ne!(slot(leases.as_bytes()), slot(name.as_bytes()), "{name}");
+        }
     }
 
     /// The hash tag, by the rules of Redis Cluster.

@@ -30,7 +30,7 @@ const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
 const RPUSH: &str = "redis.call('DEL', KEYS[1]) redis.call('RPUSH', KEYS[1], '') redis.call('DEL', KEYS[1])";
 
 /// Commands, the features that need them, and calls without effects that test the permission.
-const PROBES: [(&str, u8, &[&str]); 18] = [
+const PROBES: [(&str, u8, &[&str]); 21] = [
     ("incrby", COUNTERS | SEVERAL | WHOLE_REQUESTS, &["INCRBY", KEY, "x"]),
     ("expire", COUNTERS | LOGS | WHOLE_REQUESTS, &["EXPIRE", KEY, "1"]),
     ("get", COUNTERS | SEVERAL | WHOLE_REQUESTS, &["GET", KEY]),
@@ -39,6 +39,9 @@ const PROBES: [(&str, u8, &[&str]); 18] = [
     ("set", SEVERAL | STATES | WHOLE_REQUESTS, &["SET", KEY, "", "EX", "0"]),
     ("ttl", WHOLE_REQUESTS | LEASES, &["TTL", KEY]),
     ("decrby", LEASES, &["DECRBY", KEY, "x"]),
+    ("hget", LEASES, &["HGET", KEY, ""]),
+    ("hset", LEASES, &["HSET", KEY]),
+    ("hlen", LEASES, &["HLEN", KEY]),
     ("time", STATES | LOGS, &["TIME"]),
     ("mget", STATES, &["MGET", KEY]),
     ("setex", STATES, &["SETEX", KEY, "0", ""]),
@@ -54,8 +57,6 @@ const PROBES: [(&str, u8, &[&str]); 18] = [
 impl Needs {
     /// The needs of any rules, because requests may contain overrides.
     pub(super) const COUNTERS: Self = Self(COUNTERS);
-    /// The needs of limits that are leased.
-    pub(super) const LEASES: Self = Self(LEASES);
     /// The needs of `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`.
     pub(super) const WHOLE_REQUESTS: Self = Self(WHOLE_REQUESTS);
 

@@ -13,7 +13,7 @@ use super::{
     dialer::Dialer,
     name::Names,
     permissions::Needs,
-    topology::{Servers, Topology},
+    topology::{Servers, Topology, slots},
     ttl_cache::TtlCache,
     write_check::WriteCheck,
 };
@@ -58,7 +58,6 @@ impl Pool {
                 only_masters: matches!(settings.servers, RedisServers::Sentinel { .. }),
                 user: settings.credentials.as_ref().and_then(|login| login.user.clone()),
                 needs: AtomicU8::new(Needs::COUNTERS.0),
-                has_increx: AtomicBool::new(false),
                 cannot_extend: AtomicBool::new(false),
                 write_check: unhealthy_without.then(|| WriteCheck::new(key_prefix)),
             },
@@ -179,10 +178,19 @@ impl Pool {
         self.servers.connection(|known| known.owners.masters.iter().position(|master| master == address))
     }
 
-    /// Deletes a check's counter.
+    /// The key of a counter's leases. In a cluster, `None` for the few names that no other key shares a slot with: those
+    /// with a closing brace but no hash tag. Their hits are not leased.
+    pub(super) fn leases_of(&self, name: &str) -> Option<String> {
+        let leases = self.names.leases_of(name);
+        (!self.is_cluster || slots::slot(leases.as_bytes()) == slots::slot(name.as_bytes())).then_some(leases)
+    }
+
+    /// Deletes a check's counter, and its leases, so that no hits of the time before are returned to it.
     pub(super) async fn delete(&self, batch: &Batch<'_>, check: &Check<'_>) -> Result<(), StoreError> {
         let name = self.names.of(batch, check);
-        let deleted = self.commands.command::<u64>(&name, cmd("DEL").arg(&*name)).await;
+        let mut delete = cmd("DEL");
+        delete.arg(&*name).arg(self.leases_of(&name));
+        let deleted = self.commands.command::<u64>(&name, &delete).await;
         deleted
             .map(drop)
             .map_err(|message| StoreError { reason: FailureReason::Unavailable, message: message.into() })

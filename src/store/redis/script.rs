@@ -21,10 +21,12 @@ pub(super) enum Form {
 }
 
 impl Script {
-    /// Writes a command that runs the script on one key.
-    pub(super) fn call(&self, into: &mut Vec<u8>, form: Form, key: &[u8], arguments: &[u64]) {
-        self.begin(into, form, 1, arguments.len());
-        resp::write_word(into, key);
+    /// Writes a command that runs the script on these keys.
+    pub(super) fn call(&self, into: &mut Vec<u8>, form: Form, keys: &[&[u8]], arguments: &[u64]) {
+        self.begin(into, form, keys.len(), arguments.len());
+        for key in keys {
+            resp::write_word(into, key);
+        }
         for argument in arguments {
             resp::write_number(into, *argument);
         }
@@ -55,10 +57,10 @@ macro_rules! scripts {
 scripts! {
     /// One key, and the hits to subtract.
     REFUND = "refund";
-    /// One key, the hits to add if they are within the limit, the limit, the expiry in seconds, and 1 if the key may
-    /// expire before.
+    /// A counter and its leases, the hits to add if they are within the limit, the limit, the expiry in seconds, 1 if the
+    /// counter may expire before, and a [`Receipt`](super::lease::Receipt).
     LEASE = "lease";
-    /// One key, the hits to subtract, and the counter's minimum for that.
+    /// A counter and its leases, the hits to subtract, the counter's minimum for that, and a receipt.
     RETURN_HITS = "return_hits";
     /// One key, and its expiry in seconds unless it already expires later.
     EXTEND = "extend";

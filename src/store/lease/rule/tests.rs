@@ -1,6 +1,6 @@
 //! The rule against a slow model: replicas, a counter per window, and a network that delays, reorders and loses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fastrand::Rng;
 
@@ -25,6 +25,9 @@ enum Message {
     ReturnHits {
         hits: u64,
         own: u64,
+        grants: Grants,
+        /// The number of the lease's first grant.
+        first: u64,
     },
     Refund {
         hits: u64,
@@ -37,7 +40,7 @@ struct Sent {
     start: Time,
     message: Message,
     /// The counter after it was executed, and whether the hits of a lease were added.
-    reply: Option<(u64, bool)>,
+    reply: Option<(u64, Grant)>,
     /// It was sent before the counter was reset.
     is_sent_before: bool,
     /// It was executed before the reset.
@@ -48,12 +51,27 @@ struct Sent {
 struct Replica {
     lease: Lease,
     ahead: u64,
+    /// The number of the lease's first grant, and all that were confirmed.
+    first: u64,
+    confirmed: BTreeSet<u64>,
+}
+
+/// What Redis keeps of a window: a snapshot has all of it.
+#[derive(Clone, Debug, Default)]
+struct Stored {
+    /// `None` if there is no key.
+    counter: Option<u64>,
+    /// The number of each replica's last grant.
+    last: BTreeMap<usize, u64>,
+    /// All grants whose hits the counter has.
+    grants: BTreeSet<u64>,
 }
 
 /// The counter and the decisions of a window.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Window {
-    counter: u64,
+    stored: Stored,
+    snapshot: Stored,
     admitted: u64,
     /// The hits that may be admitted: the limit, refunds, and the effects of a lost counter.
     allowed: u64,
@@ -80,7 +98,8 @@ impl World {
             round_trip: rng.f64() * 0.01,
         };
         let now = 1_800_000_000_000_000;
-        let replica = |ahead| Replica { lease: Lease::new(Time::default(), Pace::default()), ahead };
+        let lease = Lease::new(Time::default(), Pace::default());
+        let replica = |ahead| Replica { lease, ahead, first: 0, confirmed: BTreeSet::new() };
         let replicas = (0..rng.usize(1..5)).map(|_| replica(rng.u64(..1_000_000))).collect();
         let windows = BTreeMap::new();
         Self { rng, terms, now, replicas, windows, network: Vec::new(), is_sound, decided: [0; 3] }
@@ -111,6 +130,7 @@ impl World {
             97 => self.lose(),
             98 => self.refund(),
             _ if self.rng.u32(..200) == 0 => self.flush(),
+            _ if self.rng.u32(..20) == 0 => self.save(),
             _ if self.rng.u32(..50) == 0 => self.reset(),
             _ if self.rng.u32(..50) == 0 => self.now += self.rng.u64(..3_000_000),
             _ => {}
@@ -144,7 +164,11 @@ impl World {
         }
         let lease = &mut self.replicas[replica].lease;
         if let Some(hits) = lease.renew(&terms, now) {
-            let snapshot = lease.send_renewal();
+            let first = self.rng.u64(1..1 << 52);
+            let snapshot = lease.send_renewal(first);
+            if snapshot.grants.requested == first {
+                self.replicas[replica].first = first;
+            }
             self.send(replica, start, Message::Lease { hits, snapshot });
         }
     }
@@ -154,20 +178,44 @@ impl World {
         let waiting: Vec<usize> =
             (0..self.network.len()).filter(|n| self.network[*n].reply.is_none()).collect();
         let Some(index) = self.rng.choice(waiting) else { return };
-        let (Sent { start, message, .. }, limit) = (self.network[index], self.terms.limit);
-        let window = self.window(start);
-        let mut is_granted = true;
-        match message {
-            Message::Count { hits, .. } => window.counter += hits,
-            Message::Lease { hits, .. } => {
-                is_granted = window.counter + hits <= limit;
-                window.counter += if is_granted { hits } else { 0 };
+        let (Sent { replica, start, message, .. }, limit) = (self.network[index], self.terms.limit);
+        self.window(start);
+        let window = self.windows.get_mut(&start).unwrap();
+        let stored = &mut window.stored;
+        let count = stored.counter.unwrap_or(0);
+        let knows = |grants: Grants| {
+            let known = stored.last.get(&replica).copied().unwrap_or(0);
+            stored.counter.is_some() && (grants.confirmed..=grants.requested).contains(&known)
+        };
+        let (grant, after) = match message {
+            Message::Count { hits, .. } => (Grant::Added, Some(count + hits)),
+            Message::Lease { snapshot: Snapshot { grants, .. }, .. }
+                if grants.confirmed != 0 && !knows(grants) =>
+            {
+                (Grant::Lost, stored.counter)
             }
-            Message::ReturnHits { hits, own } if window.counter >= own => window.counter -= hits,
-            Message::ReturnHits { .. } => {}
-            Message::Refund { hits } => window.counter = window.counter.saturating_sub(hits),
-        }
-        let reply = (window.counter, is_granted);
+            Message::Lease { hits, .. } if count + hits > limit => (Grant::Refused, stored.counter),
+            Message::Lease { hits, snapshot } => {
+                stored.last.insert(replica, snapshot.grants.requested);
+                stored.grants.insert(snapshot.grants.requested);
+                (Grant::Added, Some(count + hits))
+            }
+            Message::ReturnHits { hits, own, grants, first } if count >= own && knows(grants) => {
+                let confirmed = self.replicas[replica].confirmed.range(first..=grants.confirmed);
+                assert!(
+                    confirmed.clone().all(|number| stored.grants.contains(number)),
+                    "hits of {confirmed:?} are returned to a counter with {:?}",
+                    stored.grants
+                );
+                (Grant::Added, Some(count - hits))
+            }
+            Message::ReturnHits { .. } => (Grant::Lost, stored.counter),
+            Message::Refund { hits } => {
+                (Grant::Added, stored.counter.map(|count| count.saturating_sub(hits)))
+            }
+        };
+        window.stored.counter = after;
+        let reply = (after.unwrap_or(0), grant);
         self.network[index].reply = Some(reply);
         if matches!(message, Message::ReturnHits { .. }) {
             self.network.swap_remove(index);
@@ -180,7 +228,7 @@ impl World {
         let Some(index) = self.rng.choice(replied) else { return };
         let sent = self.network.swap_remove(index);
         let Sent { replica, start, message, reply, .. } = sent;
-        let ((after, is_granted), now, terms) = (reply.unwrap(), self.time(replica), self.terms);
+        let ((after, grant), now, terms) = (reply.unwrap(), self.time(replica), self.terms);
         let lease = &mut self.replicas[replica].lease;
         let is_current = lease.start == start;
         match message {
@@ -199,7 +247,10 @@ impl World {
                 self.window(start).admitted += if is_admitted { counted + reserved } else { 0 };
             }
             Message::Lease { hits, snapshot } if is_current => {
-                lease.granted(hits, is_granted, after, snapshot, &terms, now);
+                lease.granted(hits, grant, after, snapshot, &terms, now);
+                if lease.grants.confirmed == snapshot.grants.requested {
+                    self.replicas[replica].confirmed.insert(snapshot.grants.requested);
+                }
             }
             Message::Refund { hits } if is_current => lease.refunded(hits, after, &terms, now),
             Message::Lease { .. } | Message::Refund { .. } | Message::ReturnHits { .. } => {}
@@ -247,7 +298,9 @@ impl World {
             assert!(visit.returned == 0 || visit.expired == 0);
         }
         if visit.returned > 0 {
-            self.send(replica, start, Message::ReturnHits { hits: visit.returned, own: visit.own });
+            let Replica { lease: Lease { grants, .. }, first, .. } = self.replicas[replica];
+            let (hits, own) = (visit.returned, visit.own);
+            self.send(replica, start, Message::ReturnHits { hits, own, grants, first });
         }
     }
 
@@ -274,12 +327,20 @@ impl World {
             assert_eq!((replica.lease.left, replica.lease.counter()), (0, None));
         }
         for window in self.windows.values_mut() {
-            (window.counter, window.admitted) = (0, 0);
+            (window.stored, window.admitted) = (Stored::default(), 0);
         }
     }
 
-    /// Redis loses its keys. Admitted and held hits are in addition to the new counter.
+    /// Redis saves its keys.
+    fn save(&mut self) {
+        for window in self.windows.values_mut() {
+            window.snapshot = window.stored.clone();
+        }
+    }
+
+    /// Redis loses its keys, or those since a snapshot. Admitted and held hits are in addition to the new counter.
     fn flush(&mut self) {
+        let is_restored = self.rng.bool();
         if self.is_sound {
             return;
         }
@@ -289,13 +350,12 @@ impl World {
             let of_window = |sent: &&Sent| sent.start == *start;
             let outstanding = self.network.iter().filter(of_window).map(|sent| match sent.message {
                 Message::Count { hits, reserved, .. } => hits + reserved,
-                // Hits may be returned to a new counter that does not include them.
-                Message::Lease { hits, .. } | Message::ReturnHits { hits, .. } | Message::Refund { hits } => {
-                    hits
-                }
+                Message::Lease { hits, .. } | Message::Refund { hits } => hits,
+                // They are not returned to a counter that has lost them.
+                Message::ReturnHits { .. } => 0,
             });
-            window.allowed += window.admitted + held * 2 + outstanding.sum::<u64>() + self.terms.limit;
-            window.counter = 0;
+            window.allowed += window.admitted + held + outstanding.sum::<u64>() + self.terms.limit;
+            window.stored = if is_restored { window.snapshot.clone() } else { Stored::default() };
         }
     }
 
@@ -313,7 +373,7 @@ impl World {
                     _ => 0,
                 });
             let owed = window.admitted + held.sum::<u64>() + back.sum::<u64>();
-            assert!(owed <= window.counter, "{owed} of {window:?} from {start:?}");
+            assert!(owed <= window.stored.counter.unwrap_or(0), "{owed} of {window:?} from {start:?}");
         }
     }
 
@@ -367,8 +427,8 @@ fn leased(hits: u64, terms: &Terms) -> (Lease, u64) {
         lease.take(1, false, terms, Time::from_micros(start + n * 1000));
     }
     let now = start + 1_000_000;
-    let snapshot = lease.send_renewal();
-    lease.granted(hits, true, hits, snapshot, terms, Time::from_micros(now));
+    let snapshot = lease.send_renewal(1);
+    lease.granted(hits, Grant::Added, hits, snapshot, terms, Time::from_micros(now));
     (lease, now)
 }
 

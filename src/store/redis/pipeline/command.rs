@@ -3,10 +3,7 @@
 use std::ops::Range;
 
 use super::{
-    Expire, Expiry, RedisPipeline,
-    atomic_check::PendingAtomicCheck,
-    lease::{self, LeaseBy},
-    rule_limits::RuleLimits,
+    Expire, Expiry, RedisPipeline, atomic_check::PendingAtomicCheck, lease::Leasing, rule_limits::RuleLimits,
     script_call::PendingScriptCall,
 };
 use crate::store::{
@@ -33,9 +30,9 @@ pub(super) enum CommandKind {
     /// Subtracts hits, but never below 0.
     Refund { hits: u64 },
     /// Adds hits if they are within the limit.
-    Lease { id: Key, hits: u64, limit: u64, expiry: Expiry, by: LeaseBy },
-    /// Subtracts hits of a lease if the counter has at least `own`.
-    ReturnHits { hits: u64, own: u64 },
+    Lease { id: Key, hits: u64, limit: u64, expiry: Expiry, leasing: Leasing },
+    /// Subtracts hits of a lease if the counter has them, and at least `own`.
+    ReturnHits { hits: u64, own: u64, leasing: Leasing },
     /// Keys that a script counts independently.
     ScriptCall(PendingScriptCall),
     /// All checks of a request in one step.
@@ -46,8 +43,6 @@ pub(super) enum CommandKind {
     Expire { seconds: u32, set: Expire },
     /// Tests permissions.
     Check(Needs),
-    /// Finds out whether the server knows `INCREX`.
-    FindIncrex,
     /// Tests whether the server accepts writes.
     ProbeWrites,
 }
@@ -78,7 +73,6 @@ impl Command {
             CommandKind::Count { added: 0, .. } => "get",
             CommandKind::Count { .. } | CommandKind::ProbeWrites => "incrby",
             CommandKind::Expire { set: Expire::Set, .. } => "expire",
-            CommandKind::Lease { by: LeaseBy::Increx, .. } => "increx",
             _ => "evalsha",
         }
     }
@@ -96,8 +90,7 @@ impl Command {
         match self.kind {
             CommandKind::Count { added, expiry, .. } => added > 0 && expiry.set == Expire::Extend,
             CommandKind::Expire { set, .. } => set == Expire::Extend,
-            CommandKind::Lease { by, .. } => by == LeaseBy::Script,
-            CommandKind::Check(_) | CommandKind::FindIncrex => false,
+            CommandKind::Check(_) => false,
             _ => true,
         }
     }
@@ -130,7 +123,7 @@ impl RedisPipeline {
             resp::write_command(into, &[b"ASKING"]);
         }
         if set == Expire::Extend {
-            script::EXTEND.call(into, form, key, &[seconds.into()]);
+            script::EXTEND.call(into, form, &[key], &[seconds.into()]);
         } else {
             resp::write_command(into, &[b"EXPIRE", key, itoa::Buffer::new().format(seconds).as_bytes()]);
         }
@@ -149,12 +142,12 @@ impl RedisPipeline {
                     self.write_expire(command, expiry.seconds, expiry.set, into, form);
                 }
             }
-            CommandKind::Refund { hits } => script::REFUND.call(into, form, key, &[*hits]),
-            CommandKind::Lease { hits, limit, expiry, by, .. } => {
-                lease::write(into, key, *hits, *limit, *expiry, *by, form);
+            CommandKind::Refund { hits } => script::REFUND.call(into, form, &[key], &[*hits]),
+            CommandKind::Lease { hits, limit, expiry, leasing, .. } => {
+                leasing.write_lease(into, form, key, (*hits, *limit, *expiry));
             }
-            CommandKind::ReturnHits { hits, own } => {
-                script::RETURN_HITS.call(into, form, key, &[*hits, *own]);
+            CommandKind::ReturnHits { hits, own, leasing } => {
+                leasing.write_return(into, form, key, (*hits, *own));
             }
             CommandKind::ScriptCall(call) => call.write(into, form),
             CommandKind::AtomicCheck(check) => check.write(into, form),
@@ -162,10 +155,6 @@ impl RedisPipeline {
             // Never after ASKING.
             CommandKind::Expire { seconds, set } => self.write_expire(command, *seconds, *set, into, form),
             CommandKind::Check(needs) => needs.write(into),
-            // A server with `INCREX` rejects the argument.
-            CommandKind::FindIncrex => {
-                resp::write_command(into, &[b"INCREX", b"tollgate:check", b"BYINT", b"x"]);
-            }
             CommandKind::ProbeWrites => write_check::write_probe(key, into),
         }
     }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::{
     Expire, Expiry, Outcome, PendingCheck, RedisPipeline,
     command::{Command, CommandKind},
-    lease::{self, LeaseBy},
+    lease,
     reply_state::ReplyState,
     rule_limits,
 };
@@ -18,7 +18,7 @@ use crate::{
         self,
         redis::{
             failure::{Failure, Kind},
-            permissions::is_denied,
+            lease::Grant,
             resp::Reply,
             write_check,
         },
@@ -38,8 +38,6 @@ pub(crate) struct Learned {
     pub(crate) not_extended: Vec<(Box<str>, u32)>,
     /// The number of counted keys whose expiry could not be set.
     pub(crate) without_expiry: usize,
-    /// Whether the server knows `INCREX`, if that was tested.
-    pub(crate) has_increx: Option<bool>,
     /// Denied commands, once per denial.
     pub(crate) denied: Vec<&'static str>,
     /// Commands that a permission test found denied.
@@ -55,7 +53,7 @@ enum Completion {
     /// The counter after the command.
     Final(u64),
     /// The counter after a request to lease hits, and whether it was granted.
-    Leased(u64, bool),
+    Leased(u64, Grant),
     /// The state of each key before the next caller's hits, at this time.
     ScriptCall(Time, Vec<Result<ReplyState, Outcome>>),
     /// One outcome per key.
@@ -103,9 +101,7 @@ impl RedisPipeline {
             CommandKind::Refund { .. } | CommandKind::ReturnHits { .. } => {
                 next().into_integer().map(Completion::Final)
             }
-            CommandKind::Lease { id, expiry, by, .. } => {
-                leased(next(), (*id, *expiry, *by), &mut reading.learned)
-            }
+            CommandKind::Lease { id, expiry, .. } => leased(next(), (*id, *expiry), &mut reading.learned),
             CommandKind::ScriptCall(call) => call.read(next()).map(|(now, states)| {
                 let states = states
                     .into_iter()
@@ -122,10 +118,6 @@ impl RedisPipeline {
                 if let Err(error) = next().into_integer() {
                     reading.no_expiry(self.key_text(command), *seconds, &error, command.name());
                 }
-                Ok(Completion::Final(0))
-            }
-            CommandKind::FindIncrex => {
-                reading.learned.has_increx = Some(lease::is_known(&next()));
                 Ok(Completion::Final(0))
             }
             CommandKind::ProbeWrites => {
@@ -220,23 +212,13 @@ impl Reading<'_> {
     }
 }
 
-/// The reply to a lease. Records whether it set the expiry, and whether the server lacks `INCREX`.
-fn leased(
-    reply: Reply,
-    (id, expiry, by): (Key, Expiry, LeaseBy),
-    learned: &mut Learned,
-) -> Result<Completion, String> {
-    let read = lease::read(reply);
-    if by == LeaseBy::Increx && read.as_ref().is_err_and(|error| is_denied(error)) {
-        // Another server of the cluster may know it, or the user lost the permission. The next lease runs the script.
-        learned.has_increx = Some(false);
-    }
-    let (after, is_granted) = read?;
-    // INCREX keeps the expiry that the key has.
-    if is_granted && expiry.set != Expire::Known && by == LeaseBy::Script {
+/// The reply to a lease. Records whether it set the expiry.
+fn leased(reply: Reply, (id, expiry): (Key, Expiry), learned: &mut Learned) -> Result<Completion, String> {
+    let (after, grant) = lease::read(reply)?;
+    if grant == Grant::Added && expiry.set != Expire::Known {
         learned.expiring.push((id, expiry.end));
     }
-    Ok(Completion::Leased(after, is_granted))
+    Ok(Completion::Leased(after, grant))
 }
 
 fn outcome(check: &PendingCheck, results: &mut [Completion]) -> Outcome {
@@ -246,7 +228,7 @@ fn outcome(check: &PendingCheck, results: &mut [Completion]) -> Outcome {
             *count = fixed_window::count(*count, check.hits);
             store::Outcome::Counted(*count)
         }
-        Some(Completion::Leased(after, is_granted)) => return Outcome::Leased(*after, *is_granted),
+        Some(Completion::Leased(after, grant)) => return Outcome::Leased(*after, *grant),
         Some(Completion::Final(count)) => store::Outcome::Counted(*count),
         Some(Completion::ScriptCall(now, states)) => match states.get_mut(key) {
             Some(Ok(state)) => store::Outcome::Decided(state.apply(check.run, check.hits, *now)),

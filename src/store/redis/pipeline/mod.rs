@@ -19,7 +19,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
-use super::{failure::Failure, permissions::Needs};
+use super::{failure::Failure, lease::Grant, permissions::Needs};
 use crate::{
     clock::Time,
     limiter::algorithm::Hits,
@@ -36,7 +36,7 @@ use script_call::PendingScriptCall;
 pub(super) use {
     atomic_check::Guarded,
     complete::{Learned, cannot_count_together},
-    lease::LeaseBy,
+    lease::Leasing,
     script_call::ScriptCall,
 };
 
@@ -44,7 +44,7 @@ pub(super) use {
 pub(super) enum Outcome {
     Counted(store::Outcome),
     /// The counter after hits were added ahead of time, and whether they were.
-    Leased(u64, bool),
+    Leased(u64, Grant),
     /// Not counted: the server redirected it, or cannot count it together with others. Contains the error reply.
     Redirected(Arc<str>),
     Failed(Arc<Failure>),
@@ -154,16 +154,21 @@ impl RedisPipeline {
     }
 
     /// Adds hits to a counter if they are within its limit.
-    pub(super) fn lease(&mut self, key: &str, id: Key, hits: u64, limit: u64, expiry: Expiry, by: LeaseBy) {
-        // INCREX cannot extend the expiry that a shorter window has set.
-        let by = if expiry.set == Expire::Extend { LeaseBy::Script } else { by };
-        let target = self.push(key, CommandKind::Lease { id, hits, limit, expiry, by });
+    pub(super) fn lease(
+        &mut self,
+        key: &str,
+        id: Key,
+        (hits, limit): (u64, u64),
+        expiry: Expiry,
+        leasing: Leasing,
+    ) {
+        let target = self.push(key, CommandKind::Lease { id, hits, limit, expiry, leasing });
         self.callers.push(PendingCheck { target, run: 0, hits: Hits::Take(hits) });
     }
 
     /// Returns unspent hits of a lease, of `own` that this replica has added.
-    pub(super) fn return_hits(&mut self, key: &str, hits: u64, own: u64) {
-        let target = self.push(key, CommandKind::ReturnHits { hits, own });
+    pub(super) fn return_hits(&mut self, key: &str, hits: u64, own: u64, leasing: Leasing) {
+        let target = self.push(key, CommandKind::ReturnHits { hits, own, leasing });
         self.callers.push(PendingCheck { target, run: 0, hits: Hits::Refund(hits) });
     }
 
@@ -265,12 +270,9 @@ impl RedisPipeline {
         self.push(key, CommandKind::Expire { seconds, set });
     }
 
-    /// Tests the user's permission for these commands, and whether the server knows `INCREX` if it is needed.
+    /// Tests the user's permission for these commands.
     pub(super) fn check(&mut self, needs: Needs) {
         self.push("", CommandKind::Check(needs));
-        if needs.include(Needs::LEASES) {
-            self.push("", CommandKind::FindIncrex);
-        }
     }
 
     /// Tests whether the server accepts writes of this key.

@@ -34,7 +34,7 @@ pub(crate) fn slot(key: &[u8]) -> u16 {
 }
 
 /// The part of a key that decides its slot: its hash tag, the content of the first braces unless empty.
-fn hash_tag(key: &[u8]) -> &[u8] {
+pub(in crate::store::redis) fn hash_tag(key: &[u8]) -> &[u8] {
     let mut parts = key.splitn(2, |byte| *byte == b'{').skip(1);
     let inner = parts.next().unwrap_or_default();
     match inner.iter().position(|byte| *byte == b'}') {
