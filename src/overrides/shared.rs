@@ -27,7 +27,7 @@ use super::{
     versions::State,
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, Time},
     store::{Resets, redis::CommandPool},
 };
 
@@ -271,7 +271,7 @@ pub struct Follower<C> {
     pub index: Arc<Index>,
     /// The state of the [`Keeper`](super::Keeper).
     pub state: Arc<State>,
-    /// The clock by which overrides expire.
+    /// The clock of this process.
     pub clock: C,
     /// Called when counters were reset.
     pub on_reset: Box<dyn Fn(&Resets) + Send>,
@@ -335,7 +335,7 @@ impl<C: Clock> Follower<C> {
 
     /// Compares the version with that of the hash.
     async fn compare(&self) -> Result<(), String> {
-        match (self.version_in_redis().await?, self.state.version()) {
+        match (self.version_and_time().await?, self.state.version()) {
             (Some(_), None) => self.read_all().await?,
             // If they are equal, the messages that did not fit are older.
             (Some(version), Some(own)) if version == own => self.state.adopt(Some(&own)),
@@ -346,6 +346,20 @@ impl<C: Clock> Follower<C> {
         }
         self.state.settle();
         Ok(())
+    }
+
+    /// The version in Redis. Measures the clock of Redis too.
+    async fn version_and_time(&self) -> Result<Option<String>, String> {
+        let key = self.pool.key("overrides");
+        let mut commands = pipe();
+        commands.cmd("HGET").arg(&key).arg(VERSION).cmd("TIME");
+        let sent = self.clock.now();
+        let (version, (seconds, micros)): (_, (u64, u64)) = self.pool.pipeline(&key, &commands).await?;
+        // The server has read it halfway between.
+        let read = sent.micros().midpoint(self.clock.now().micros());
+        let theirs = Time::from_seconds(seconds).micros().saturating_add(micros);
+        self.index.set_time(Time::from_micros(theirs), Time::from_micros(read));
+        Ok(version)
     }
 
     async fn version_in_redis(&self) -> Result<Option<String>, String> {
@@ -445,16 +459,17 @@ impl<C: Clock> Follower<C> {
         Ok(())
     }
 
-    /// Removes expired overrides from the index and from Redis.
+    /// Removes expired overrides from the index and from Redis. They are not in force for a second already, so that the
+    /// end has passed by the clock of Redis too.
     async fn sweep(&self) -> Result<(), String> {
-        let now = self.clock.now();
-        let expired = sweep(&self.index, now);
+        let before = self.clock.now().micros().saturating_sub(1_000_000);
+        let expired = sweep(&self.index, Time::from_micros(before));
         let key = self.pool.key("overrides");
         for some in expired.chunks(BATCH) {
             let mut call = EXPIRE.key(&key);
-            call.arg(timestamp(now.seconds()));
             for one in some {
-                call.arg(one.target.id());
+                let end = one.expires.unwrap_or_default();
+                call.arg(one.target.id()).arg(timestamp(end)).arg(end);
             }
             self.pool.script::<u64>(&key, &call).await?;
         }

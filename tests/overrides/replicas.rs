@@ -65,6 +65,55 @@ fn overrides_expire_on_all_replicas_and_in_redis() {
 }
 
 #[test]
+fn overrides_expire_by_the_clock_of_redis() {
+    let redis = Redis::single();
+    let one = Replica::on(&redis);
+    let now = Clock::current().now();
+    let end = |reply: &Value| reply["expires_at"].as_str().unwrap().to_owned();
+    let block = |replica: &Replica, client: &str, duration: &str| {
+        let descriptor = format!("client={client}");
+        let body = json!({"domain": "shop", "descriptor": descriptor, "action": "block", "for": duration});
+        let headers = [("content-type", "application/json")];
+        let body = body.to_string();
+        let reply =
+            http::send(replica.admin, "POST", "/api/v1/overrides", &headers, body.as_bytes()).unwrap();
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        end(&reply.json())
+    };
+    for hours in [1.0, -1.0] {
+        let clock = Clock::current().ahead_by(hours * 3600.0);
+        let other = {
+            let _clock = clock.enter();
+            Replica::on(&redis)
+        };
+        // An end of the replica with the right clock, which that of the other one has passed or reaches much later.
+        block(&one, "half", "30m");
+        block(&one, "brief", "3s");
+        soon("set", &other, |replica| replica.is_blocked("half") && replica.is_blocked("brief"));
+        std::thread::sleep(Duration::from_secs(3));
+        for replica in [&one, &other] {
+            soon("ended", replica, |replica| !replica.is_blocked("brief"));
+        }
+        // Both remove expired overrides every second.
+        std::thread::sleep(Duration::from_secs(3));
+        assert!(one.is_blocked("half") && other.is_blocked("half"), "{hours} h");
+        // The version and one override: the other one is removed in Redis.
+        assert_eq!(redis.ask(&["HLEN", "{tollgate}:overrides"]).number(), 2, "{hours} h");
+        // An end that the replica with the wrong clock computes.
+        let ends = block(&other, "half", "10m");
+        let expected = [0.0, 60.0].map(|later| crate::support::clock::timestamp(now + 600.0 + later));
+        assert!(
+            (expected[0].clone()..=expected[1].clone()).contains(&ends),
+            "{hours} h: {ends}, {expected:?}"
+        );
+        soon("set", &one, |replica| {
+            let path = "/api/v1/overrides?domain=shop&descriptor=client%3Dhalf";
+            end(&replica.get(path)["overrides"][0]) == ends
+        });
+    }
+}
+
+#[test]
 fn overrides_stay_in_force_without_redis_and_are_written_back() {
     let mut redis = Redis::single();
     let [one, other] = two(&redis);

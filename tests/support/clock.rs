@@ -90,6 +90,11 @@ impl Clock {
         Entered(CURRENT.replace(Some(self.clone())))
     }
 
+    /// A clock that is ahead of this one.
+    pub(crate) fn ahead_by(&self, seconds: f64) -> Self {
+        Self::ahead(self.get() + seconds)
+    }
+
     /// Moves it forwards or backwards, also for running programs.
     pub(crate) fn step(&self, seconds: f64) {
         let ahead = self.get() + seconds;
@@ -189,6 +194,12 @@ fn write(dir: &Path, ahead: f64) {
     let part = dir.join("ahead.part");
     fs::write(&part, format!("{ahead:+.6}\n")).expect("cannot write the clock file");
     fs::rename(&part, dir.join("ahead")).expect("cannot replace the clock file");
+}
+
+/// A time in seconds since 1970 as a timestamp, without the fraction.
+pub(crate) fn timestamp(time: f64) -> String {
+    let seconds = Duration::from_secs_f64(time).as_secs().cast_signed();
+    prost_types::Timestamp { seconds, nanos: 0 }.to_string()
 }
 
 fn library(name: &str) -> String {

@@ -17,7 +17,7 @@ use std::{
     hash::{BuildHasher, Hasher},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed},
     },
 };
 
@@ -54,6 +54,8 @@ pub struct Index {
     snapshot: ArcSwap<Snapshot>,
     /// The number of overrides, so that a lookup without any is one branch.
     count: AtomicUsize,
+    /// The lead of the clock of the storage, by which overrides expire, over that of this process in microseconds.
+    clock_lead: AtomicI64,
     /// Held while a snapshot is replaced.
     changing: Mutex<()>,
     /// Each draft has a reference to it.
@@ -111,6 +113,18 @@ impl Index {
         self.count.load(Relaxed)
     }
 
+    /// The time by the clock of the storage: that of Redis, or this process's own.
+    #[must_use]
+    pub fn time(&self, now: Time) -> Time {
+        Time::from_micros(now.micros().saturating_add_signed(self.clock_lead.load(Relaxed)))
+    }
+
+    /// The clock of the storage shows `theirs` when that of this process shows `now`.
+    pub(super) fn set_time(&self, theirs: Time, now: Time) {
+        self.clock_lead
+            .store(theirs.micros().cast_signed().wrapping_sub(now.micros().cast_signed()), Relaxed);
+    }
+
     /// The override for this descriptor: one for all of its values, else the one that leaves the fewest levels to the
     /// rule, and of several the one that names the earlier levels. `matched` finds the rule that the descriptor matches;
     /// it is called only if an override may leave a level to the rule.
@@ -125,6 +139,7 @@ impl Index {
         if self.is_empty() || entries.len() > MAX_ENTRIES {
             return None;
         }
+        let now = self.time(now);
         let snapshot = self.snapshot.load();
         let mut shapes = snapshot.shapes.of(domain, entries.iter().map(Entry::key), &self.hasher);
         if let Some((first, rest)) = shapes.split_first()
@@ -264,9 +279,9 @@ impl Index {
         rebuilt.is_ok() && self.len() < before
     }
 
-    /// Removes expired overrides, up to the limit of one sweep, and returns them.
+    /// Removes overrides that have expired by the clock of the storage, up to the limit of one sweep, and returns them.
     pub fn sweep(&self, now: Time) -> Vec<Override> {
-        let second = now.seconds();
+        let second = self.time(now).seconds();
         let is_due = |shard: &Shard| shard.next_end.is_some_and(|end| second >= u64::from(end));
         let snapshot = self.snapshot.load_full();
         if self.is_empty() || !snapshot.shards.iter().any(|shard| is_due(shard)) {

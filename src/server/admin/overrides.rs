@@ -48,7 +48,7 @@ pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
             && requested.as_deref().is_none_or(|requested| one.target.may_match(requested))
             && action.as_deref().is_none_or(|action| one.action.name() == action)
     };
-    let now = SystemClock.now();
+    let now = index.time(SystemClock.now());
     // Without a condition every override matches, so that a page of a million is found without reading all.
     let is_filtered =
         ["domain", "descriptor", "request", "action"].iter().any(|name| query.text(name).is_some());
@@ -73,7 +73,8 @@ pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
 /// `POST /api/v1/overrides`: sets an override, and replaces the one for the same descriptor.
 pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let body: Json = call.json()?;
-    let mut one = Override::from_json(&body, SystemClock.now()).map_err(Problem::bad_request)?;
+    let now = api.options.service.keeper.index().time(SystemClock.now());
+    let mut one = Override::from_json(&body, now).map_err(Problem::bad_request)?;
     one.by = by(call, &one.by);
     api.options.service.keeper.set(&one).await?;
     let mut reply = one.to_json();
@@ -110,7 +111,7 @@ pub(super) async fn add(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
     let keeper = &api.options.service.keeper;
     let (body, by) = (call.request.body().clone(), by(call, ""));
-    let now = SystemClock.now();
+    let now = keeper.index().time(SystemClock.now());
     let read = on_thread(move || {
         let text = std::str::from_utf8(&body).map_err(|error| format!("the body is not UTF-8: {error}"))?;
         let (mut all, mut errors) = (Vec::new(), Vec::new());
