@@ -119,7 +119,7 @@ pub(super) fn plan<'r>(
         return request.descriptors.iter().map(|_| Planned::NoLimit).collect();
     };
     // One allocation for the keys of most requests.
-    batch.keys().reserve(128);
+    batch.keys().reserve(request.descriptors.len().saturating_add(1).saturating_mul(64));
     let find = |index: usize, scratch: &mut String| {
         let replacement = replacements.get(index).and_then(Option::as_ref);
         // A limit of the request has no rule.

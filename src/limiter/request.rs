@@ -1,6 +1,6 @@
 //! A request to the limiter, free of protocol types, with its bounds and its errors.
 //!
-//! Strings are borrowed from the message that the request was read from. A request of up to two descriptors with up
+//! Strings are borrowed from the message that the request was read from. A request of up to four descriptors with up
 //! to four entries each allocates nothing.
 
 use std::fmt;
@@ -20,7 +20,7 @@ pub struct Request<'a> {
     /// The domain whose rules apply.
     pub domain: &'a str,
     /// The request's descriptors; each may match a limit.
-    pub descriptors: SmallVec<[Descriptor<'a>; 2]>,
+    pub descriptors: SmallVec<[Descriptor<'a>; 4]>,
     /// Descriptors above the bound, which were counted but not stored.
     pub excess_descriptors: usize,
     /// Hits of each descriptor without its own; 0 means 1.

@@ -79,6 +79,13 @@ impl Level {
         if self.is_empty() {
             return None;
         }
+        let bare = || self.nodes.get(entry.key()).map(|node| Step { node, how: How::Bare });
+        let length = entry.key().len().saturating_add(entry.value().len());
+        if length >= self.longest && self.wildcards.is_empty() {
+            // With the underscore it is longer than every text: on levels of bare keys, joining it costs as much as the
+            // rest of the match.
+            return bare();
+        }
         let start = scratch.len();
         scratch.push_str(entry.key());
         scratch.push('_');
@@ -89,7 +96,7 @@ impl Level {
         } else if let Some(node) = self.wildcards.first_match(text) {
             Some(Step { node, how: How::Wildcard })
         } else {
-            self.nodes.get(entry.key()).map(|node| Step { node, how: How::Bare })
+            bare()
         };
         scratch.truncate(start);
         found

@@ -72,6 +72,8 @@ named! {
 pub struct Level {
     /// By text: `key_value`, or a bare `key`.
     pub(super) nodes: HashMap<Box<str>, Arc<Node>>,
+    /// The length of the longest text in `nodes`.
+    pub(super) longest: usize,
     /// Descriptors whose text has a `*`, in the order of the file.
     pub(super) wildcards: Wildcards<Arc<Node>>,
 }

@@ -56,6 +56,12 @@ impl<T> Default for Wildcards<T> {
 }
 
 impl<T> Wildcards<T> {
+    /// True if there are no patterns.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
     /// A list of patterns and targets, in the order in which they are tried.
     #[must_use]
     pub fn new(patterns: Vec<(Pattern, T)>) -> Self {

@@ -88,7 +88,8 @@ impl<'f> Lowering<'f> {
             }
             nodes.insert(node.text.clone(), node);
         }
-        Level { nodes, wildcards: Wildcards::new(wildcards) }
+        let longest = nodes.keys().map(|text: &Box<str>| text.len()).max().unwrap_or_default();
+        Level { nodes, longest, wildcards: Wildcards::new(wildcards) }
     }
 
     fn node(&mut self, raw: &RawDescriptor, text: &str, context: Context<'_>) -> Node {

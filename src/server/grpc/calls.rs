@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::FutureExt as _;
 use tonic::Status;
 
 use super::{
@@ -302,10 +303,12 @@ impl ConnectionCalls {
         // Created on the heap: it is large to move.
         let decision: Pin<Box<Decision>> = match call.span {
             Some(span) => Box::pin(guarded(async move {
+                panics::point("grpc_request");
                 let request = framing::read(&message, calls.limiter.bounds());
                 decide_traced(&calls.limiter, span, request, until).await
             })),
             None => Box::pin(guarded(async move {
+                panics::point("grpc_request");
                 let request = framing::read(&message, calls.limiter.bounds())?;
                 let decided = calls.limiter.decide(&request, until, None).await;
                 decided.map_err(|error| framing::status(&error).into())
@@ -412,13 +415,12 @@ impl Calls {
     }
 }
 
-/// Turns a panic of a decision into INTERNAL.
-async fn guarded(decision: impl Future<Output = Result<Answer, Failure>>) -> Result<Answer, Failure> {
-    let decided = caught(Boundary::GrpcRequest, async move {
-        panics::point("grpc_request");
-        decision.await
-    });
-    decided.await.unwrap_or_else(|Panicked| Err(framing::internal_error().into()))
+/// Turns a panic of a decision into INTERNAL. No `async fn`, whose future would have room for a second decision.
+fn guarded(
+    decision: impl Future<Output = Result<Answer, Failure>>,
+) -> impl Future<Output = Result<Answer, Failure>> {
+    let decided = caught(Boundary::GrpcRequest, decision);
+    decided.map(|decided| decided.unwrap_or_else(|Panicked| Err(framing::internal_error().into())))
 }
 
 /// Writes a response with its prefix, replacing the content of `into`.

@@ -15,7 +15,7 @@ use crate::{
 /// Parses a request and keeps as many descriptors and entries as the bounds allow.
 pub(in crate::server) fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Malformed> {
     let mut request = Request::default();
-    let mut fields = Fields::new(message);
+    let mut fields = Fields::of_strings(message);
     while let Some(key) = fields.next()? {
         match key.number {
             1 => request.domain = fields.text(key)?,

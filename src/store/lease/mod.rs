@@ -6,6 +6,7 @@
 //! than the limit is admitted. `rule` decides how much to lease, `table` holds the leases. docs/leases.md describes the
 //! guarantee.
 
+mod cold;
 mod decide;
 mod rule;
 mod table;

@@ -1,5 +1,4 @@
-//! The leases of this process, by key. A key that is not hot has only a pace, in a [`Table`] that evicts the coldest. A
-//! hot key has a lease, in separate shards: a lock is held for one lookup, and keys rarely share one. At the maximum
+//! The leases of this process, by key. A key that is not hot is in `cold`, and a hot key has a lease, in shards: a lock is held for one lookup, and keys rarely share one. At the maximum
 //! number of leases, the coldest of a shard is evicted for a key that is much hotter, and its hits are returned.
 
 use std::{
@@ -13,7 +12,10 @@ use std::{
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
-use super::rule::{Cold, Grants, Lease, Snapshot, Step, Terms};
+use super::{
+    cold::ColdKeys,
+    rule::{Grants, Lease, Snapshot, Step, Terms},
+};
 use crate::{
     clock::Time,
     mutex::lock,
@@ -21,7 +23,7 @@ use crate::{
     store::{
         LeaseState, LeaseUsage,
         redis::{Grant, Receipt},
-        table::{Key, Table},
+        table::Key,
     },
 };
 
@@ -30,9 +32,6 @@ const SHARDS: usize = 1024;
 
 /// Minimum number of leases of a shard, so that one of them is cold.
 const LEAST_IN_A_SHARD: usize = 64;
-
-/// How long the pace of a cold key is remembered, in seconds: longer than any lease.
-const REMEMBERED: u64 = 12;
 
 /// A lease is evicted for a key that is this many times as hot. Among equally hot keys, the earlier ones stay.
 const MUCH_HOTTER: f64 = 2.0;
@@ -43,13 +42,17 @@ const PAUSE: u64 = 100_000;
 /// Approximate number of leases visited in one call.
 const MAX_VISITED: usize = 4096;
 
+/// Approximate number of leases returned in one call: requests wait for the commands before theirs. With 200 calls a
+/// second, 12,800 leases.
+const MAX_RETURNS: usize = 64;
+
 /// Weight of a new round trip in the average.
 const WEIGHT: f64 = 0.1;
 
 pub(super) struct Leases {
     /// Distinguishes this process from others.
     id: u64,
-    cold: Table<Cold>,
+    cold: ColdKeys,
     shards: Box<[Shard]>,
     max_keys: usize,
     keys: AtomicUsize,
@@ -145,7 +148,7 @@ impl Leases {
         let shard = |_| Shard { due: AtomicU64::new(u64::MAX), leases: Mutex::default() };
         Self {
             id: fastrand::u64(..),
-            cold: Table::new(max_keys),
+            cold: ColdKeys::new(max_keys),
             shards: (0..shards).map(shard).collect(),
             max_keys,
             keys: AtomicUsize::new(0),
@@ -157,7 +160,7 @@ impl Leases {
 
     /// The key of a counter in all windows. Two limits of one counter have two leases.
     pub(super) fn key(&self, texts: [&str; 2], limit: &Limit) -> Key {
-        self.cold.key_of(texts, limit.requests_per_unit)
+        self.cold.key(texts, limit)
     }
 
     /// Takes hits from the lease of a key; all or none without `may_reserve`. `None` without a lease. `counter` makes the
@@ -175,9 +178,7 @@ impl Leases {
         let mut leases = lock(&shard.leases);
         if leases.find(hit.key).is_none() {
             drop(leases);
-            let visit = |cold: &mut Cold| cold.visit(hit.hits, now, terms.duration());
-            let end = Time::from_seconds(now.seconds().saturating_add(REMEMBERED));
-            let pace = self.cold.update(hit.key, now, end, visit)?;
+            let pace = self.cold.visit(hit, terms.duration(), self.len() >= self.max_keys, now)?;
             leases = lock(&shard.leases);
             if leases.find(hit.key).is_none() {
                 let lease = Lease::new(hit.start, pace);
@@ -268,7 +269,7 @@ impl Leases {
         let (first, mut visited) = (self.next.load(Relaxed), 0_usize);
         let shards = self.shards.iter().enumerate().cycle().skip(first).take(self.shards.len());
         for (index, shard) in shards {
-            if visited >= MAX_VISITED {
+            if visited >= MAX_VISITED || commands.len() >= MAX_RETURNS {
                 self.next.store(index, Relaxed);
                 return;
             }
@@ -383,7 +384,7 @@ impl Leases {
 
     /// Forgets the paces of keys that are no longer hit.
     pub(super) fn sweep(&self, now: Time) {
-        self.cold.sweep(0, 1, now);
+        self.cold.sweep(now);
     }
 
     pub(super) fn usage(&self) -> LeaseUsage {
@@ -481,5 +482,40 @@ impl Entry {
 
     fn decides(&self, hit: Hit<'_>, terms: &Terms, now: Time) -> bool {
         self.lease.start == hit.start && self.lease.decides(hit.hits, terms, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::Unit;
+
+    #[test]
+    fn many_leases_are_returned_gradually() {
+        let (leases, limit) = (Leases::new(10_000), Limit::plain(1_000_000, Unit::Hour));
+        let start = Time::from_seconds(7200);
+        let at = |millis: u64| Time::from_micros(start.micros() + millis * 1000);
+        let counter = || Counter { name: "name".into(), is_per_second: false, limit: limit.clone() };
+        let mut commands = Commands::new();
+        for millis in 0..20 {
+            for key in 0..1000 {
+                let key = leases.key([&format!("d_k_{key}_"), "/3600"], &limit);
+                let hit = Hit { key, limit: &limit, start, hits: 1 };
+                leases.take(hit, true, at(millis * 100), counter, &mut commands);
+            }
+            for command in commands.drain(..) {
+                let Command::Renew(renewal) = command else { panic!("the requests go on") };
+                let snapshot = leases.with(renewal.key, start, |lease| lease.send_renewal(1)).unwrap();
+                leases.granted(&renewal, snapshot, 500_000, Grant::Added, at(millis * 100));
+            }
+        }
+        assert_eq!(leases.usage().keys, 1000);
+        let mut returned = 0;
+        for call in 0..100 {
+            leases.visit(at(60_000 + call * 5), &mut commands);
+            assert!(commands.len() < MAX_RETURNS + 40, "and those of one shard: {}", commands.len());
+            returned += commands.drain(..).count();
+        }
+        assert_eq!((returned, leases.usage().held), (1000, 0));
     }
 }

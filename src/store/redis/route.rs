@@ -194,6 +194,15 @@ impl RedisStore {
                 continue;
             }
             let pool = self.pool(check);
+            let of_pool = |group: &Group<'_>| !pool.is_cluster && std::ptr::eq(group.pool, &**pool);
+            if let Some(known) = groups.iter().position(of_pool) {
+                // It has one server.
+                last = known;
+                if let Some(group) = groups.get_mut(last) {
+                    group.checks.push(index);
+                }
+                continue;
+            }
             let connection = pool.connection(&pool.names.of(batch, check))?;
             last = groups
                 .iter()
