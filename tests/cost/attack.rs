@@ -4,6 +4,7 @@
 //! than the service.
 
 use std::{
+    fs,
     rc::Rc,
     sync::{
         Arc,
@@ -45,8 +46,11 @@ pub(super) struct Round {
     pub(super) bytes: Vec<u8>,
     /// The places of numbers of streams; each round opens new streams.
     pub(super) ids: Vec<usize>,
-    /// The streams that a round opens.
+    /// The streams that a round opens, and those that were opened before the first.
     pub(super) streams: u32,
+    pub(super) before: u32,
+    /// The path of calls whose fields are in the table.
+    pub(super) indexed: Option<&'static str>,
     /// The places of eight digits that are new each time.
     pub(super) keys: Vec<usize>,
 }
@@ -58,6 +62,12 @@ pub(super) enum Reader {
     Never,
     /// A byte per second.
     Slow,
+    /// 64 KB at a time, with pauses.
+    Late,
+}
+
+impl Reader {
+    pub(super) const ALL: &'static [Self] = &[Self::All, Self::Never, Self::Slow, Self::Late];
 }
 
 /// What a connection does after its rounds.
@@ -71,8 +81,13 @@ pub(super) enum End {
     Stay,
 }
 
+impl End {
+    pub(super) const ALL: &'static [Self] = &[Self::Close, Self::Reset, Self::Stay];
+}
+
 /// Running connections; they are closed by [`stop`](Self::stop).
 pub(super) struct Attack {
+    port: u16,
     shared: Arc<Shared>,
     thread: JoinHandle<()>,
 }
@@ -80,6 +95,7 @@ pub(super) struct Attack {
 /// What the connections have done.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
+    /// Those that the service has not read at the end do not count.
     pub(super) bytes: u64,
     pub(super) connections: u64,
 }
@@ -107,15 +123,32 @@ impl Attack {
             let runtime = Builder::new_current_thread().enable_all().build().expect("cannot make a runtime");
             LocalSet::new().block_on(&runtime, run(port, Rc::new(script), rate, in_thread));
         });
-        Self { shared, thread }
+        Self { port, shared, thread }
     }
 
     /// Ends all connections, by a reset if the script says so.
     pub(super) fn stop(self) -> Sent {
+        let unread = unread(self.port);
         self.shared.stopped.store(true, Relaxed);
         self.thread.join().expect("the attack panicked");
-        Sent { bytes: self.shared.bytes.load(Relaxed), connections: self.shared.connections.load(Relaxed) }
+        let bytes = self.shared.bytes.load(Relaxed).saturating_sub(unread);
+        Sent { bytes, connections: self.shared.connections.load(Relaxed) }
     }
+}
+
+/// The bytes in the sockets of both sides that the service has not read.
+fn unread(port: u16) -> u64 {
+    let table = fs::read_to_string("/proc/net/tcp").expect("cannot read /proc/net/tcp");
+    let port = format!(":{port:04X}");
+    // A line is `sl local_address rem_address st tx_queue:rx_queue …`, in hexadecimal digits.
+    let queued = table.lines().filter_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let (local, remote, (sent, received)) =
+            (fields.get(1)?, fields.get(2)?, fields.get(4)?.split_once(':')?);
+        let queue = if local.ends_with(&port) { received } else { sent };
+        (local.ends_with(&port) || remote.ends_with(&port)).then(|| u64::from_str_radix(queue, 16).ok())?
+    });
+    queued.sum()
 }
 
 async fn run(port: u16, script: Rc<Script>, rate: Option<u32>, shared: Arc<Shared>) {
@@ -168,8 +201,10 @@ async fn read(from: &mut OwnedReadHalf, reader: Reader) {
         sleep(Duration::MAX).await;
     }
     while matches!(from.read(&mut buffer).await, Ok(1..)) {
-        if reader == Reader::Slow {
-            sleep(Duration::from_secs(1)).await;
+        match reader {
+            Reader::Slow => sleep(Duration::from_secs(1)).await,
+            Reader::Late => sleep(Duration::from_millis(5)).await,
+            Reader::All | Reader::Never => {}
         }
     }
 }

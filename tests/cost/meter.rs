@@ -116,9 +116,11 @@ fn wait_repeatedly((name, mut ask): Client, stop: &AtomicBool) -> Waits {
 /// The honest clients of the gRPC port: one sends PING frames, and one calls `ShouldRateLimit`.
 pub(super) fn grpc_clients(port: u16) -> Vec<Client> {
     let ping = b"\0\0\x08\x06\0\0\0\0\0honestly".to_vec();
-    let mut pinging = Honest::open(port);
-    let mut asking = Honest::open(port);
-    let (mut call, mut stream) = (grammar::one_call(), 1);
+    let (opening, mut call) = grammar::honest();
+    let mut pinging = Honest::open(port, &opening);
+    let mut asking = Honest::open(port, &opening);
+    // The opening has a call too.
+    let mut stream = 3;
     vec![
         ("PING", Box::new(move || pinging.exchange(&ping, (6, 1, 0)))),
         (
@@ -141,11 +143,11 @@ struct Honest {
 }
 
 impl Honest {
-    fn open(port: u16) -> Self {
+    fn open(port: u16, opening: &[u8]) -> Self {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("cannot connect");
         stream.set_nodelay(true).expect("cannot set TCP_NODELAY");
         stream.set_read_timeout(Some(PATIENCE)).expect("cannot set a timeout");
-        stream.write_all(&grammar::opening(&[])).expect("cannot write");
+        stream.write_all(opening).expect("cannot write");
         Self { stream, received: Vec::new() }
     }
 
