@@ -19,7 +19,7 @@ mod grammar;
 mod meter;
 
 use attack::{End, Reader, Script};
-use grammar::{Body, CHECK, Fields, Flood, Item, LIMIT, Place, REFLECTION, SERVICES, Shape, WATCH};
+use grammar::{Body, CHECK, Fields, Flood, Item, LIMIT, Place, REFLECTION, SERVICES, Service, Shape, WATCH};
 use meter::{Cost, KEPT_KIB, as_float, grpc_clients, measure};
 
 const RULES: &str = "
@@ -30,51 +30,50 @@ descriptors:
   - {key: detail, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 1000}}
 ";
 
-/// The bytes per second of a client that does not keep the service busy.
+/// The bytes per second of a client that does not keep a core busy.
 const SLOWLY: u32 = 1024 * 1024;
 
-/// The bounds for all scripts.
 struct Bounds {
     nanos_per_byte: f64,
+    /// CPU time besides, as a part of one core.
+    upkeep: f64,
     most_kib: u64,
-    /// The longest wait of an honest PING beside a client that sends as fast as it can.
-    beside_fast: Duration,
-    /// The 99th percentile beside a client that does not.
-    beside_slow: Duration,
+    /// A percentile of the waits of an honest PING, and its bound.
+    wait: (usize, Duration),
 }
-
-const BOUNDS: Bounds = Bounds {
-    nanos_per_byte: 100.0,
-    most_kib: 96 * 1024,
-    beside_fast: Duration::from_secs(1),
-    beside_slow: Duration::from_millis(20),
-};
 
 /// CPU time that honest clients and maintenance take, as a part of one core.
 const UPKEEP: f64 = 0.05;
 
+/// The bounds for a client that sends as fast as it can.
+const FAST: Bounds = Bounds {
+    nanos_per_byte: 100.0,
+    upkeep: UPKEEP,
+    most_kib: 96 * 1024,
+    wait: (100, Duration::from_secs(1)),
+};
+
+/// The bounds for a client of [`SLOWLY`].
+const SLOW: Bounds = Bounds { wait: (99, Duration::from_millis(20)), ..FAST };
+
+/// Bounds for a build without optimization, on one core, beside a busy neighbour.
+const SUITE: Bounds =
+    Bounds { nanos_per_byte: 4_000.0, upkeep: 0.5, wait: (100, Duration::from_secs(10)), ..FAST };
+
 /// All scripts; the first is ordinary load.
 fn scripts(random: u64) -> Vec<Script> {
-    let plain = |service, body| Item::Call(service, body, Fields::None, Place::Head);
-    let with = |service, fields, place| Item::Call(service, Body::Whole, fields, place);
     let mut shapes = Vec::new();
     for service in SERVICES {
         shapes.extend(Body::ALL.iter().map(|body| Shape::of(&[(1, plain(service, *body))])));
     }
     for fields in &Fields::ALL[1..] {
-        for (service, place) in [(LIMIT, Place::Head), (LIMIT, Place::Trailers), (CHECK, Place::Head)] {
-            // A block that repeats the last one is not decoded.
-            shapes.push(Shape::of(&[(1, with(service, *fields, place)), (1, plain(service, Body::Absent))]));
-        }
+        let places = [(LIMIT, Place::Head), (LIMIT, Place::Trailers), (CHECK, Place::Head)];
+        shapes.extend(places.map(|(service, place)| with(service, *fields, place)));
     }
     shapes.extend(Flood::ALL.iter().map(|flood| Shape::of(&[(1, Item::Flood(*flood))])));
-    // Responses allow more frames; each may concern all streams that are held.
-    let held = [plain(LIMIT, Body::Declared), plain(LIMIT, Body::Whole), plain(WATCH, Body::Whole)];
-    for held in held {
-        for flood in [Flood::Ping, Flood::Settings, Flood::WindowUpdate, Flood::StreamWindowUpdate] {
-            let shape = Shape::of(&[(8, Item::Flood(flood)), (1, plain(LIMIT, Body::Absent))]);
-            shapes.push(Shape { held: Some(held), window: 0, ..shape });
-        }
+    for held in [plain(LIMIT, Body::Declared), plain(LIMIT, Body::Whole), plain(WATCH, Body::Whole)] {
+        let floods = [Flood::Ping, Flood::Settings, Flood::WindowUpdate, Flood::StreamWindowUpdate];
+        shapes.extend(floods.map(|flood| beside(held, flood)));
         let calls = Shape::of(&[(1, plain(CHECK, Body::Whole))]);
         shapes.push(Shape { held: Some(held), window: 0, ..calls });
     }
@@ -88,8 +87,48 @@ fn scripts(random: u64) -> Vec<Script> {
         let shape = Shape::of(&[(1, unfinished)]);
         shapes.extend([End::Close, End::Reset].map(|end| Shape { end: Some(end), ..shape.clone() }));
     }
+    // As many streams as are free of charge, and a full table.
+    let free = Shape::of(&[(1, plain(LIMIT, Body::Declared))]);
+    shapes.push(Shape { connections: Some(1_000), open: 60, ..free });
     shapes.extend((0..random).map(|seed| Shape::random(&mut Noise::new(seed))));
     iter::once(ordinary()).chain(keys()).chain(shapes.iter().map(Shape::script)).collect()
+}
+
+fn plain(service: Service, body: Body) -> Item {
+    Item::Call(service, body, Fields::None, Place::Head)
+}
+
+/// Calls with fields. Others are between them, since a block that repeats the last one is not decoded.
+fn with(service: Service, fields: Fields, place: Place) -> Shape {
+    let call = Item::Call(service, Body::Whole, fields, place);
+    Shape::of(&[(1, call), (1, plain(service, Body::Absent))])
+}
+
+/// As many frames as the responses between them allow, each of which may concern all streams that are held.
+fn beside(held: Item, flood: Flood) -> Shape {
+    let shape = Shape::of(&[(8, Item::Flood(flood)), (1, plain(LIMIT, Body::Absent))]);
+    Shape { held: Some(held), window: 0, ..shape }
+}
+
+/// The scripts that exceeded a bound before it was enforced.
+fn worst() -> Vec<Shape> {
+    let calls = [
+        plain(CHECK, Body::Declared),
+        plain(CHECK, Body::Huge),
+        plain(WATCH, Body::Whole),
+        plain(WATCH, Body::Declared),
+        plain(REFLECTION, Body::Whole),
+        plain(REFLECTION, Body::Declared),
+    ];
+    let calls = calls.map(|call| Shape::of(&[(1, call)]));
+    let fields = [
+        with(LIMIT, Fields::References, Place::Trailers),
+        with(LIMIT, Fields::Names, Place::Trailers),
+        with(CHECK, Fields::FewReferences, Place::Head),
+    ];
+    let held = plain(LIMIT, Body::Whole);
+    let floods = [Flood::Settings, Flood::WindowUpdate].map(|flood| beside(held, flood));
+    calls.into_iter().chain(fields).chain(floods).collect()
 }
 
 /// Calls as Envoy sends them.
@@ -135,29 +174,40 @@ fn run(server: &Server, script: &Script, rate: Option<u32>, time: Duration) -> C
 
 impl Bounds {
     /// The bounds that a script exceeds.
-    fn exceeded(&self, fast: &Cost, slow: &Cost) -> Vec<String> {
-        let mut exceeded = Vec::new();
-        let mut check = |is_exceeded: bool, what: String| {
-            if is_exceeded {
-                exceeded.push(what);
-            }
-        };
-        for cost in [fast, slow] {
-            let upkeep = cost.took.as_secs_f64() * UPKEEP;
-            let most = as_float(cost.sent.bytes) * self.nanos_per_byte / 1e9;
-            check(
-                cost.cpu.as_secs_f64() > most + upkeep,
+    fn exceeded(&self, cost: &Cost) -> Vec<String> {
+        let most = as_float(cost.sent.bytes) * self.nanos_per_byte / 1e9;
+        let (percent, longest) = self.wait;
+        let wait = cost.wait("PING", percent);
+        let all = [
+            (
+                cost.cpu.as_secs_f64() > most + self.upkeep * cost.took.as_secs_f64(),
                 format!("{:.0} ns of CPU a byte", cost.nanos_per_byte()),
-            );
-            check(cost.most_kib > self.most_kib, format!("{} KiB of memory", cost.most_kib));
-            check(cost.after_kib > KEPT_KIB, format!("{} KiB of memory after 10 s", cost.after_kib));
-        }
-        let wait = fast.wait("PING", 100);
-        check(wait > self.beside_fast, format!("a PING waits {wait:?}"));
-        let wait = slow.wait("PING", 99);
-        check(wait > self.beside_slow, format!("a PING waits {wait:?} beside a slow client"));
-        exceeded
+            ),
+            (cost.most_kib > self.most_kib, format!("{} MiB more memory", cost.most_kib / 1024)),
+            (cost.after_kib > KEPT_KIB, format!("{} MiB of it after 10 s", cost.after_kib / 1024)),
+            (wait > longest, format!("a PING waits {wait:.0?}")),
+        ];
+        all.into_iter().filter_map(|(is_exceeded, what)| is_exceeded.then_some(what)).collect()
     }
+}
+
+/// Every axis, for a moment each. `TOLLGATE_TEST_SEED` chooses other scripts.
+#[test]
+#[ignore = "health checks and reflection are not bounded yet"]
+fn hostile_connections_cost_little() {
+    let seed = env::var("TOLLGATE_TEST_SEED").map_or(0, |text| text.parse().unwrap());
+    let server = setup().start_healthy();
+    let moment = Duration::from_millis(200);
+    run(&server, &ordinary(), Some(SLOWLY), moment);
+    let random = (seed..seed + 12).map(|seed| Shape::random(&mut Noise::new(seed)));
+    for shape in worst().into_iter().chain(random) {
+        let script = shape.script();
+        let cost = run(&server, &script, Some(4 * SLOWLY), moment);
+        let exceeded = SUITE.exceeded(&cost);
+        println!("{}: {:.0} ns/B, {} KiB", script.name, cost.nanos_per_byte(), cost.most_kib);
+        assert!(exceeded.is_empty(), "{}: {exceeded:?}", script.name);
+    }
+    assert!(!server.process.log().contains("panicked"), "{}", server.process.log());
 }
 
 #[test]
@@ -181,7 +231,7 @@ fn table() {
         run(&server, &warm_up, Some(SLOWLY), Duration::from_millis(300));
         let fast = run(&server, &script, None, time);
         let slow = run(&server, &script, Some(SLOWLY), time);
-        let exceeded = BOUNDS.exceeded(&fast, &slow);
+        let exceeded = [FAST.exceeded(&fast), SLOW.exceeded(&slow)].concat();
         println!(
             "| {} | {} | {} | {:.1} | {} | {} | {} | {} | {:.1} | {} | {} | {} |",
             script.name,

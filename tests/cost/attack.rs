@@ -102,6 +102,8 @@ pub(super) struct Sent {
 
 #[derive(Default)]
 struct Shared {
+    /// Nothing more is sent.
+    silent: AtomicBool,
     stopped: AtomicBool,
     bytes: AtomicU64,
     connections: AtomicU64,
@@ -111,7 +113,7 @@ struct Shared {
 /// Bytes of one write.
 const CHUNK: usize = 64 * 1024;
 
-/// The time for the service to end its side of a connection.
+/// The time for the service to read what was sent, and to end its side of a connection.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Attack {
@@ -126,8 +128,13 @@ impl Attack {
         Self { port, shared, thread }
     }
 
-    /// Ends all connections, by a reset if the script says so.
+    /// Sends nothing more, and ends all connections when the service has read what was sent.
     pub(super) fn stop(self) -> Sent {
+        self.shared.silent.store(true, Relaxed);
+        let end = Instant::now() + PATIENCE;
+        while unread(self.port) > 0 && Instant::now() < end {
+            thread::sleep(Duration::from_millis(5));
+        }
         let unread = unread(self.port);
         self.shared.stopped.store(true, Relaxed);
         self.thread.join().expect("the attack panicked");
@@ -164,7 +171,7 @@ async fn run(port: u16, script: Rc<Script>, rate: Option<u32>, shared: Arc<Share
 
 /// Opens a connection again and again.
 async fn repeat(port: u16, script: Rc<Script>, pause: Option<Duration>, shared: Arc<Shared>) {
-    loop {
+    while !shared.silent.load(Relaxed) {
         let Ok(stream) = TcpStream::connect(("127.0.0.1", port)).await else {
             sleep(Duration::from_millis(1)).await;
             continue;
@@ -232,6 +239,9 @@ async fn send_all(to: &mut OwnedWriteHalf, bytes: &[u8], pause: Option<Duration>
         let begun = Instant::now();
         let part = u32::try_from(chunk.len()).expect("a chunk is short");
         while !chunk.is_empty() {
+            if shared.silent.load(Relaxed) {
+                sleep(Duration::MAX).await;
+            }
             let Ok(count) = to.write(chunk).await else { return false };
             shared.bytes.fetch_add(count as u64, Relaxed);
             chunk = &chunk[count..];

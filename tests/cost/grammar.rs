@@ -145,6 +145,10 @@ pub(super) struct Shape {
     pub(super) reader: Reader,
     /// The default is `Stay` for calls that stay open, else `Close`.
     pub(super) end: Option<End>,
+    /// The default is 10 for calls that stay open, else 2.
+    pub(super) connections: Option<usize>,
+    /// Calls that a connection leaves open.
+    pub(super) open: usize,
 }
 
 const DATA: u8 = 0;
@@ -187,19 +191,28 @@ const ENTRY: usize = 3_850;
 
 impl Shape {
     pub(super) fn of(items: &[(usize, Item)]) -> Self {
-        Self { held: None, items: items.to_vec(), window: WINDOW, reader: Reader::All, end: None }
+        Self {
+            held: None,
+            items: items.to_vec(),
+            window: WINDOW,
+            reader: Reader::All,
+            end: None,
+            connections: None,
+            open: STREAMS,
+        }
     }
 
     /// A random shape.
     pub(super) fn random(noise: &mut Noise) -> Self {
         let items = (0..=noise.below(3)).map(|_| ([1, 1, 8][noise.below(3)], Item::random(noise)));
-        let items = items.collect();
+        let items: Vec<_> = items.collect();
         let held = (noise.below(3) == 0).then(|| {
             let body = [Body::Declared, Body::Trickled, Body::Huge][noise.below(3)];
             Item::Call(any(noise, &SERVICES), body, Fields::None, Place::Head)
         });
         let window = any(noise, &[WINDOW, WINDOW, 0, 1, 0x7fff_ffff]);
-        Self { held, items, window, reader: any(noise, Reader::ALL), end: Some(any(noise, End::ALL)) }
+        let (reader, end) = (any(noise, Reader::ALL), Some(any(noise, End::ALL)));
+        Self { held, window, reader, end, ..Self::of(&items) }
     }
 
     fn name(&self) -> String {
@@ -209,13 +222,16 @@ impl Shape {
         }
         let mut name = names.join(" and ");
         if let Some(held) = self.held {
-            name = format!("{name} beside {STREAMS} × {}", held.name());
+            name = format!("{name} beside {} × {}", self.open, held.name());
         }
         if self.window != WINDOW {
             name = format!("{name}; window {}", self.window);
         }
         if self.reader != Reader::All {
             name = format!("{name}; reads {:?}", self.reader);
+        }
+        if let Some(connections) = self.connections {
+            name = format!("{name}; {connections} connections");
         }
         self.end.map_or_else(|| name.clone(), |end| format!("{name}; {end:?}"))
     }
@@ -236,12 +252,12 @@ impl Shape {
             opening.fill_table(path);
         }
         if let Some(held) = self.held {
-            (0..STREAMS).for_each(|_| held.write(&mut opening));
+            (0..self.open).for_each(|_| held.write(&mut opening));
         }
         let mut round = opening.next();
         let fits = |round: &Round, times: usize| {
             if opening_calls > 0 {
-                times * opening_calls < STREAMS
+                times * opening_calls < self.open
             } else if floods > EARNED * calls {
                 times * floods < FLOODED
             } else {
@@ -260,7 +276,7 @@ impl Shape {
         let end = if opening_calls > 0 { End::Stay } else { End::Close };
         Script {
             name: self.name(),
-            connections: if opening_calls > 0 { 10 } else { 2 },
+            connections: self.connections.unwrap_or(if opening_calls > 0 { 10 } else { 2 }),
             opening: opening.bytes,
             round,
             rounds: if is_endless { usize::MAX } else { 1 },
