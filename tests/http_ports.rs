@@ -11,12 +11,13 @@ use std::{
 use socket2::{Domain, Socket, Type};
 
 use crate::support::{
-    PATIENCE, eventually,
+    PATIENCE, at_best_within, eventually,
     grpc_tls::{Authority, Files},
     holds, http,
     memcached::Memcached,
     redis::Redis,
     server::{BINARY, Server, Setup},
+    time_of,
 };
 
 const RULES: &str =
@@ -97,7 +98,7 @@ fn six_hundred_clients_that_never_read_do_not_block_probes() {
 
 #[test]
 fn six_hundred_silent_clients_do_not_block_probes() {
-    let server = setup().start();
+    let server = setup().env("HTTP_MAX_CONNECTIONS", "256").start();
     let ports = server.ports;
     for port in [ports.http, ports.debug, ports.metrics] {
         let _clients: Vec<_> = (0..600).map(|_| connect(port)).collect();
@@ -105,7 +106,77 @@ fn six_hundred_silent_clients_do_not_block_probes() {
             probe(&server);
         }
     }
-    assert!(count(&server, "closed", "metrics", "silent") >= 88);
+    // 192 of one address have places, and 272 wait for one.
+    assert!(count(&server, "closed", "metrics", "silent") >= 136);
+}
+
+/// Clients that repeat a request as fast as they are answered, on connections that they keep.
+struct Busy<'scope> {
+    stop: &'scope AtomicBool,
+    answered: &'scope AtomicUsize,
+}
+
+impl Busy<'_> {
+    fn repeat(&self, port: u16, clients: usize, request: &str) {
+        let mut streams: Vec<_> = (0..clients).map(|_| connect(port)).collect();
+        streams.iter().for_each(|stream| stream.set_read_timeout(Some(PATIENCE)).unwrap());
+        while !self.stop.load(Ordering::Relaxed) {
+            for stream in &mut streams {
+                stream.write_all(request.as_bytes()).unwrap();
+            }
+            for stream in &mut streams {
+                // The answers are small, so that each arrives as a whole.
+                assert!(stream.read(&mut [0; 4096]).unwrap() > 0, "the connection is kept");
+                self.answered.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_probe_does_not_wait_for_a_place_beside_as_many_clients_as_there_are_places() {
+    let server = setup().env("HTTP_MAX_CONNECTIONS", "64").start();
+    let (stop, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let busy = Busy { stop: &stop, answered: &answered };
+    let post = format!(
+        "POST /json HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{QUESTION}",
+        QUESTION.len()
+    );
+    thread::scope(|scope| {
+        // Of one address: 48 of 64.
+        scope.spawn(|| busy.repeat(server.ports.http, 48, &post));
+        eventually("all clients are served", || {
+            let answered = answered.load(Ordering::Relaxed);
+            holds(answered > 96, || answered.to_string())
+        });
+        // A connection waits 200 ms for a place.
+        at_best_within("a probe", Duration::from_millis(100), 100, || {
+            time_of(|| assert_eq!(http::get(server.ports.http, "/healthcheck").status, 200))
+        });
+        let begun = Instant::now();
+        let other = http::get(server.ports.http, "/other");
+        assert!(begun.elapsed() >= Duration::from_millis(190) || other.status == 404, "{other:?}");
+        assert!([404, 503].contains(&other.status), "{other:?}");
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_client_without_a_place_gets_one_when_another_is_idle() {
+    let server = setup().env("HTTP_MAX_CONNECTIONS", "8").start();
+    let idle: Vec<_> = (0..6)
+        .map(|_| {
+            let mut stream = connect(server.ports.http);
+            stream.write_all(b"GET /nowhere HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+            assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+            stream
+        })
+        .collect();
+    let answer = ask_json(&server, &[]);
+    assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
+    assert_eq!(count(&server, "closed", "http", "idle"), 1);
+    assert_eq!(count(&server, "refused", "http", "max_connections"), 0);
+    drop(idle);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Overrides through the real binary: the commands, the admin API, a real Redis, and two replicas that share it.
 
 mod counters;
+mod large;
 mod million;
 mod replicas;
 

@@ -4,17 +4,16 @@
 use std::{
     io,
     sync::Arc,
-    thread,
     time::{Duration, Instant},
 };
 
 use tokio::{
-    runtime,
     sync::watch,
     time::{MissedTickBehavior, interval_at},
 };
 use tracing::{info, warn};
 
+use super::threads::Thread;
 use crate::{
     clock::{Clock, SystemClock},
     limiter::Limiter,
@@ -33,7 +32,7 @@ pub(super) fn start(
     state: Arc<State>,
     stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    let thread = Thread::start("replica-sync", Boundary::ReplicaSync)?;
     let pool = Arc::new(pool);
     service.health.set(Part::Overrides, false);
     let (health, first) = (service.health.clone(), state.clone());
@@ -46,26 +45,24 @@ pub(super) fn start(
         on_reset: Box::new(move |resets| limiter.forget(resets)),
     };
     let service = service.clone();
-    let follow = move || {
-        panics::name_thread(Boundary::ReplicaSync);
-        runtime.block_on(async {
-            let mut stop = stop;
-            let settling = async {
-                first.settled().await;
-                health.set(Part::Overrides, true);
-                std::future::pending::<()>().await;
-            };
-            let announcing =
-                panics::restart_task(Boundary::ReplicaSync, async || announce(&service, &pool).await);
-            tokio::select! {
-                () = panics::restart_task(Boundary::ReplicaSync, async || follower.follow().await) => {}
-                () = announcing => {}
-                () = settling => {}
-                _ = stop.wait_for(|stop| *stop) => {}
-            }
-        });
-    };
-    thread::Builder::new().name("replica-sync".to_owned()).spawn(follow).map(drop)
+    // It ends with the process.
+    drop(thread.run(move || async move {
+        let mut stop = stop;
+        let settling = async {
+            first.settled().await;
+            health.set(Part::Overrides, true);
+            std::future::pending::<()>().await;
+        };
+        let announcing =
+            panics::restart_task(Boundary::ReplicaSync, async || announce(&service, &pool).await);
+        tokio::select! {
+            () = panics::restart_task(Boundary::ReplicaSync, async || follower.follow().await) => {}
+            () = announcing => {}
+            () = settling => {}
+            _ = stop.wait_for(|stop| *stop) => {}
+        }
+    }));
+    Ok(())
 }
 
 /// Follows the resets of other replicas in memcached until `stop` turns true. A small read twice a second needs no

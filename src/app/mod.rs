@@ -1,7 +1,7 @@
 //! The service: creates its parts from the settings, binds and serves the ports, and stops on a signal.
 //!
-//! The thread that calls [`serve`] does maintenance: it accepts connections, serves probes, pages and metrics, and
-//! waits for signals. Workers decide requests, and the watcher's thread reads rules.
+//! The thread that calls [`serve`] accepts gRPC connections, does maintenance, and waits for signals. Workers decide
+//! requests, the watcher's thread reads rules, and two threads serve the HTTP ports.
 
 mod following;
 mod maintenance;
@@ -12,6 +12,7 @@ mod recent;
 mod rules;
 mod shutdown;
 mod sinks;
+mod threads;
 
 use std::{io, pin::pin, sync::Arc, time::Duration};
 
@@ -30,7 +31,7 @@ use crate::{
     settings::Settings,
     telemetry::metrics::COMMIT,
 };
-use pages::Pages;
+use pages::{Pages, Threads};
 use parts::Link;
 pub(crate) use parts::policy;
 use ports::Ports;
@@ -78,9 +79,10 @@ async fn run(mut settings: Settings) -> Result<(), StartError> {
         }
     }
     let api = pages::api(settings, &service)?;
-    let ports = Ports::bind(settings)?;
+    let threads = Threads::start(settings).map_err(StartError::system)?;
+    let ports = Ports::bind(settings, &threads)?;
     maintenance::update_health(&service, settings);
-    let running = start(settings, &service, ports, api, link)?;
+    let running = start(settings, &service, ports, threads, api, link)?;
     let signal = tokio::select! {
         signal = signal => signal,
         error = maintenance::never_reached(&service, settings) => return Err(error),
@@ -98,6 +100,7 @@ fn start(
     settings: &Settings,
     service: &Arc<Service>,
     ports: Ports,
+    threads: Threads,
     api: Option<Arc<Api>>,
     link: Option<Link>,
 ) -> Result<Running, StartError> {
@@ -108,7 +111,8 @@ fn start(
     ports.announce(settings);
     let Ports { grpc, http, debug, metrics, admin } = ports;
     let accepting = tokio::task::spawn_local(grpc::accept(grpc, workers.clone(), draining));
-    let pages = Pages { http, debug, metrics, admin: admin.zip(api) }.serve(settings, service, &stopping);
+    let pages = Pages { http, debug, metrics, admin: admin.zip(api) };
+    let pages = pages.serve(threads, settings, service, &stopping);
     if let Some(tls) = service.tls.clone() {
         tokio::task::spawn_local(tls::reload_periodically(tls, SystemClock, stopping.clone()));
     }

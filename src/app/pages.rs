@@ -1,14 +1,14 @@
-//! Serves the HTTP ports: health checks and `/json`, the debug pages, the metrics, and the admin API.
+//! Serves the HTTP ports: one thread has health checks, `/json`, the debug pages and the metrics; another the admin API,
+//! whose changes and searches of a million overrides take seconds.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, thread::JoinHandle, time::Duration};
 
 use tokio::{
     sync::watch,
-    task::JoinSet,
     time::{Instant, MissedTickBehavior, interval_at},
 };
 
-use super::StartError;
+use super::{StartError, threads::Thread};
 use crate::{
     clock::{Clock, SystemClock},
     panics::{self, Boundary},
@@ -20,6 +20,19 @@ use crate::{
     settings::{ServerAddress, Settings},
     telemetry::metrics::Port,
 };
+
+/// The threads of the ports.
+pub(super) struct Threads {
+    pub(super) http: Thread,
+    pub(super) admin: Option<Thread>,
+}
+
+impl Threads {
+    pub(super) fn start(settings: &Settings) -> io::Result<Self> {
+        let start = |name| Thread::start(name, Boundary::HttpConnection);
+        Ok(Self { http: start("http")?, admin: settings.admin.as_ref().map(|_| start("admin")).transpose()? })
+    }
+}
 
 /// The ports, and what they serve.
 pub(super) struct Pages {
@@ -67,14 +80,14 @@ async fn sample(api: Arc<Api>, stop: watch::Receiver<bool>) {
 }
 
 impl Pages {
-    /// Serves the ports; each task ends after `stop` becomes true.
+    /// Serves the ports; each thread ends after `stop` becomes true.
     pub(super) fn serve(
         self,
+        threads: Threads,
         settings: &Settings,
         service: &Arc<Service>,
         stop: &watch::Receiver<bool>,
-    ) -> JoinSet<()> {
-        let mut serving = JoinSet::new();
+    ) -> Vec<JoinHandle<()>> {
         let options = |port, probe: &str| http::Options {
             port,
             stats: service.stats.clone(),
@@ -85,27 +98,40 @@ impl Pages {
             tls: None,
             has_own_pages: false,
         };
-        let (shown, is_enabled) = (service.clone(), settings.http.json);
-        let answer = move |request| json::answer(shown.clone(), is_enabled, request);
-        let port = options(Port::Http, "/healthcheck");
-        serving.spawn_local(http::serve(self.http, port, answer, stop.clone()));
-        let shown = service.clone();
-        let page = move |request| shown.clone().page(request);
-        serving.spawn_local(http::serve(self.debug, options(Port::Debug, "/"), page, stop.clone()));
-        if let Some(listener) = self.metrics {
-            let (shown, path) =
-                (service.clone(), Arc::<str>::from(settings.metrics.prometheus_path.as_str()));
-            let port = options(Port::Metrics, &path);
-            let page = move |request| shown.clone().metrics(request, path.clone());
-            serving.spawn_local(http::serve(listener, port, page, stop.clone()));
-        }
-        if let (Some((listener, api)), Some(admin)) = (self.admin, &settings.admin) {
+        let mut serving = Vec::new();
+        if let (Some(thread), Some((listener, api)), Some(admin)) =
+            (threads.admin, self.admin, &settings.admin)
+        {
             let tls = service.tls.clone().filter(|_| admin.tls);
             let port = http::Options { tls, has_own_pages: true, ..options(Port::Admin, "/api/v1/status") };
-            serving.spawn_local(sample(api.clone(), stop.clone()));
-            let answer = move |request| api.clone().answer(request);
-            serving.spawn_local(http::serve(listener, port, answer, stop.clone()));
+            let stop = stop.clone();
+            serving.push(thread.run(move || async move {
+                let sampling = sample(api.clone(), stop.clone());
+                let answer = move |request| api.clone().answer(request);
+                tokio::join!(http::serve(listener, port, answer, stop), sampling);
+            }));
         }
+        let path = Arc::<str>::from(settings.metrics.prometheus_path.as_str());
+        let ports =
+            [options(Port::Http, "/healthcheck"), options(Port::Debug, "/"), options(Port::Metrics, &path)];
+        let (service, has_json, stop) = (service.clone(), settings.http.json, stop.clone());
+        serving.push(threads.http.run(move || async move {
+            let [http, debug, metrics] = ports;
+            let (asked, shown, counted) = (service.clone(), service.clone(), service);
+            let answer = move |request| json::answer(asked.clone(), has_json, request);
+            let page = move |request| shown.clone().page(request);
+            let statistics = move |request| counted.clone().metrics(request, path.clone());
+            let with_metrics = async {
+                if let Some(listener) = self.metrics {
+                    http::serve(listener, metrics, statistics, stop.clone()).await;
+                }
+            };
+            tokio::join!(
+                http::serve(self.http, http, answer, stop.clone()),
+                http::serve(self.debug, debug, page, stop.clone()),
+                with_metrics,
+            );
+        }));
         serving
     }
 }

@@ -6,7 +6,7 @@ use std::{fmt, io, net::TcpListener as StdTcpListener};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{info, warn};
 
-use super::StartError;
+use super::{StartError, pages::Threads};
 use crate::{
     server::grpc::{Listener, bind_tcp},
     settings::{
@@ -15,7 +15,8 @@ use crate::{
     },
 };
 
-/// Descriptors for rules files, connections to the store, sinks, and the reserved connections of four HTTP ports.
+/// Descriptors for rules files, connections to the store, sinks, and the connections of four HTTP ports that only probes
+/// have.
 const OTHERS: usize = 128;
 
 /// The bound ports.
@@ -28,8 +29,8 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// Binds every port, or returns an error for each that cannot be bound.
-    pub(super) fn bind(settings: &Settings) -> Result<Self, StartError> {
+    /// Binds every port, or returns an error for each that cannot be bound. The HTTP ports belong to these threads.
+    pub(super) fn bind(settings: &Settings, threads: &Threads) -> Result<Self, StartError> {
         let mut failed = Vec::new();
         let grpc = match &settings.server.listen() {
             ServerAddress::Tcp(address) => {
@@ -42,12 +43,18 @@ impl Ports {
         let mut page = |name, variable, address: &HostPort| {
             bound(&mut failed, name, variable, address, bind(address).and_then(Listener::tcp))
         };
+        let entered = threads.http.enter();
         let http = page("HTTP", &vars::PORT, &settings.http.listen());
         let debug = page("debug", &vars::DEBUG_PORT, &settings.http.debug());
         let prometheus = &settings.metrics.prometheus_address;
         let metrics =
             settings.metrics.use_prometheus.then(|| page("Prometheus", &vars::PROMETHEUS_ADDR, prometheus));
-        let admin = settings.admin.as_ref().and_then(|admin| bind_admin(admin, &mut failed));
+        drop(entered);
+        let admin = settings.admin.as_ref().zip(threads.admin.as_ref());
+        let admin = admin.and_then(|(admin, thread)| {
+            let _entered = thread.enter();
+            bind_admin(admin, &mut failed)
+        });
         match (grpc, http, debug) {
             (Some(grpc), Some(http), Some(debug)) if failed.is_empty() => {
                 Ok(Self { grpc, http, debug, metrics: metrics.flatten(), admin })
@@ -147,10 +154,11 @@ pub(super) fn fit_descriptors(settings: &mut Settings) {
     }
 }
 
-/// The connection limits of the gRPC port, and of each of four HTTP ports, that fit this many descriptors.
+/// The connection limits of the gRPC port, and of each of four HTTP ports, that fit this many descriptors. As many
+/// connections as an HTTP port has may wait for a place.
 fn connections(granted: usize, grpc: usize, http: usize) -> (usize, usize) {
-    let http = http.min(granted / 16).max(1);
-    let left = granted.saturating_sub(OTHERS).saturating_sub(http.saturating_mul(4));
+    let http = http.min(granted / 32).max(1);
+    let left = granted.saturating_sub(OTHERS).saturating_sub(http.saturating_mul(8));
     (grpc.min(left).max(1), http)
 }
 
@@ -169,7 +177,7 @@ mod tests {
         for granted in 0..5000 {
             let (grpc, http) = connections(granted, 10_000, 512);
             assert!(grpc >= 1 && http >= 1);
-            assert!(granted < 200 || grpc + 4 * http + OTHERS <= granted, "{granted}: {grpc}, {http}");
+            assert!(granted < 200 || grpc + 8 * http + OTHERS <= granted, "{granted}: {grpc}, {http}");
         }
     }
 }

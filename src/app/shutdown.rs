@@ -1,11 +1,11 @@
 //! The signals that stop the service, and the order in which its parts end.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, sync::Arc, thread, time::Duration};
 
 use tokio::{
     signal::unix::{SignalKind, signal as listen},
     sync::watch,
-    task::{JoinHandle, JoinSet, spawn_blocking},
+    task::{JoinHandle, spawn_blocking},
     time::sleep,
 };
 
@@ -38,7 +38,7 @@ pub(super) struct Running {
     pub(super) accepting: JoinHandle<()>,
     pub(super) workers: Arc<Workers>,
     /// The HTTP ports, until `stop` is true.
-    pub(super) pages: JoinSet<()>,
+    pub(super) pages: Vec<thread::JoinHandle<()>>,
     pub(super) flushing: Flushing,
     pub(super) writing: Option<Writing>,
     pub(super) drain: watch::Sender<bool>,
@@ -47,7 +47,7 @@ pub(super) struct Running {
 
 impl Running {
     /// Reports the service as unhealthy, waits for `delay`, finishes the pending requests, and ends.
-    pub(super) async fn drain(mut self, service: &Service, delay: Duration) {
+    pub(super) async fn drain(self, service: &Service, delay: Duration) {
         service.health.set(Part::Running, false);
         sleep(delay).await;
         let _ = self.drain.send(true);
@@ -64,9 +64,13 @@ impl Running {
             let _ = spawn_blocking(move || tracer.end()).await;
         }
         let _ = self.stop.send(true);
-        while self.pages.join_next().await.is_some() {}
-        // Last, because `/json` uses the workers' connections to the store.
-        let workers = self.workers;
-        let _ = spawn_blocking(move || workers.join()).await;
+        let (pages, workers) = (self.pages, self.workers);
+        let end = move || {
+            // The hook has logged the panic of a thread.
+            pages.into_iter().for_each(|thread| drop(thread.join()));
+            // Last, because `/json` uses the workers' connections to the store.
+            workers.join();
+        };
+        let _ = spawn_blocking(end).await;
     }
 }

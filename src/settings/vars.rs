@@ -116,7 +116,8 @@ table! {
         HTTP_MAX_CONNECTIONS max_connections: usize = "512" as at_least::<1>, "Maximum number of \
             connections to each port of this group and to the metrics port, three quarters of them from \
             one address. At the maximum, a connection that sent nothing is closed for a new one, else the \
-            one without traffic for longest. 16 further connections are reserved for probes.";
+            one without traffic for longest. As many further connections wait up to 200 ms for that, and \
+            are answered at once if they are probes.";
         HTTP_TIMEOUT timeout: Duration = "10s" as parse::positive, "Time for the head of a request, for \
             its body, and for reading the response, on these ports.";
         DEBUG_HOST debug_host: String = "0.0.0.0" as address::host, "Address of the debug port.";

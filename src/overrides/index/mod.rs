@@ -16,7 +16,7 @@ mod tests;
 use std::{
     hash::{BuildHasher, Hasher},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed},
     },
 };
@@ -35,7 +35,7 @@ use super::{
 };
 use crate::{
     clock::Time,
-    mutex::lock,
+    mutex::{lock, try_lock},
     rules::{Entry, How, Matched},
 };
 
@@ -216,7 +216,7 @@ impl Index {
     /// # Errors
     /// When there would be too many overrides. Then nothing changes.
     pub fn add(&self, draft: &Draft) -> Result<(), String> {
-        self.rebuild(|at, shard, shapes| {
+        self.rebuild(&lock(&self.changing), |at, shard, shapes| {
             let new = draft.shards.get(at).map(Vec::as_slice).unwrap_or_default();
             (!new.is_empty()).then(|| Shard::new(&[&shard.bytes, new], shapes, &self.hasher, |_| true))
         })
@@ -227,7 +227,7 @@ impl Index {
     /// # Errors
     /// As [`add`](Self::add).
     pub fn replace(&self, draft: &Draft) -> Result<(), String> {
-        self.rebuild(|at, _, shapes| {
+        self.rebuild(&lock(&self.changing), |at, _, shapes| {
             let new = draft.shards.get(at).map(Vec::as_slice).unwrap_or_default();
             Some(Shard::new(&[new], shapes, &self.hasher, |_| true))
         })
@@ -265,7 +265,7 @@ impl Index {
         let values = record::values(target.entries());
         let (count, before) = (values.clone().count(), self.len());
         let mut place = None;
-        let rebuilt = self.rebuild(|at, shard, shapes| {
+        let rebuilt = self.rebuild(&lock(&self.changing), |at, shard, shapes| {
             let (shape, own) = *place
                 .get_or_insert_with(|| {
                     let shape = shapes.known(target, &self.hasher)?;
@@ -287,9 +287,11 @@ impl Index {
         if self.is_empty() || !snapshot.shards.iter().any(|shard| is_due(shard)) {
             return Vec::new();
         }
+        // An import holds the lock for seconds. The next sweep removes them.
+        let Some(changing) = try_lock(&self.changing) else { return Vec::new() };
         let mut expired = Vec::new();
         // The only error is that there are too many overrides.
-        let _ = self.rebuild(|_, shard, shapes| {
+        let _ = self.rebuild(&changing, |_, shard, shapes| {
             if !is_due(shard) || expired.len() >= MAX_SWEPT {
                 return None;
             }
@@ -314,8 +316,11 @@ impl Index {
     }
 
     /// Publishes a snapshot in which `change` has replaced shards.
-    fn rebuild(&self, mut change: impl FnMut(usize, &Shard, &Shapes) -> Option<Shard>) -> Result<(), String> {
-        let _changing = lock(&self.changing);
+    fn rebuild(
+        &self,
+        _changing: &MutexGuard<'_, ()>,
+        mut change: impl FnMut(usize, &Shard, &Shapes) -> Option<Shard>,
+    ) -> Result<(), String> {
         let mut next = Snapshot::clone(&self.snapshot.load());
         if next.shards.is_empty() {
             let empty = Arc::<Shard>::default();

@@ -8,11 +8,10 @@ use super::{
     reply::{Call, Problem, Reply},
 };
 use crate::{
-    clock::{Clock, SystemClock},
+    clock::{Clock, SystemClock, Time},
     overrides::{
         Action, ChangeError, Override, Target, applies, model::entries_of_text, table::of_json_line,
     },
-    panics::{self, Boundary, Panicked},
 };
 
 /// The default number of overrides in one reply.
@@ -25,7 +24,7 @@ const MAX_PAGE: usize = 10_000;
 const MAX_ERRORS: usize = 10;
 
 /// `GET /api/v1/overrides`: a page of the overrides. Their order is arbitrary, and stable while there are no changes.
-pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
+pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = call.query(&["domain", "descriptor", "request", "action", "n", "offset"])?;
     let (count, offset) =
         (query.number("n", PAGE, 1..=MAX_PAGE)?, query.number("offset", 0, 0..=usize::MAX)?);
@@ -40,9 +39,9 @@ pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         entries.map_err(|error| Problem::bad_request(format!("{name}: {error}")))
     };
     let (entries, requested) = (parsed("descriptor")?, parsed("request")?);
-    let index = api.options.service.keeper.index().clone();
+    let index = api.options.service.keeper.index();
     let total = index.len();
-    let matches = move |one: &Override| {
+    let matches = |one: &Override| {
         domain.as_deref().is_none_or(|domain| one.target.domain() == domain)
             && entries.as_deref().is_none_or(|entries| one.target.entries() == entries)
             && requested.as_deref().is_none_or(|requested| one.target.may_match(requested))
@@ -52,20 +51,17 @@ pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     // Without a condition every override matches, so that a page of a million is found without reading all.
     let is_filtered =
         ["domain", "descriptor", "request", "action"].iter().any(|name| query.text(name).is_some());
-    let (found, matching) = on_thread(move || {
-        let (mut found, mut matching) = (Vec::new(), 0_usize);
-        index.for_each(|one| {
-            if matches(&one) && !one.is_over(now) {
-                if matching >= offset && found.len() < count {
-                    found.push(one.to_json());
-                }
-                matching = matching.saturating_add(1);
+    let (mut found, mut matching) = (Vec::new(), 0_usize);
+    index.for_each(|one| {
+        if matches(&one) && !one.is_over(now) {
+            if matching >= offset && found.len() < count {
+                found.push(one.to_json());
             }
-            is_filtered || found.len() < count
-        });
-        (found, if is_filtered { matching } else { total })
-    })
-    .await?;
+            matching = matching.saturating_add(1);
+        }
+        is_filtered || found.len() < count
+    });
+    let matching = if is_filtered { matching } else { total };
     let place = api.options.service.keeper.storage();
     Reply::json(&json!({"overrides": found, "matching": matching, "total": total, "kept_in": place}))
 }
@@ -87,13 +83,12 @@ pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
 /// `DELETE /api/v1/overrides/{id}`: removes an override.
 pub(super) async fn remove(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = call.query(&["reason"])?;
-    let (keeper, id) = (api.options.service.keeper.clone(), call.parameter.to_owned());
-    let found = on_thread(move || keeper.by_id(&id)).await?;
-    let Some(one) = found else {
+    let keeper = &api.options.service.keeper;
+    let Some(one) = keeper.by_id(call.parameter) else {
         let message = format!("no override {:?}; GET /api/v1/overrides lists them", call.parameter);
         return Err(Problem::new(StatusCode::NOT_FOUND, message));
     };
-    api.options.service.keeper.remove(&one.target).await?;
+    keeper.remove(&one.target).await?;
     let what = format!("{}: {}", one.target, one.action);
     let reason = query.text("reason").unwrap_or_default();
     Ok(Reply::json(&json!({"removed": one.to_json()}))?.changed(what, reason))
@@ -110,26 +105,29 @@ pub(super) fn begin(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
 pub(super) async fn add(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
     let keeper = &api.options.service.keeper;
-    let (body, by) = (call.request.body().clone(), by(call, ""));
     let now = keeper.index().time(SystemClock.now());
-    let read = on_thread(move || {
-        let text = std::str::from_utf8(&body).map_err(|error| format!("the body is not UTF-8: {error}"))?;
-        let (mut all, mut errors) = (Vec::new(), Vec::new());
-        for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
-            match of_json_line(line, now) {
-                Ok(one) if one.by.is_empty() => all.push(Override { by: by.clone(), ..one }),
-                Ok(one) => all.push(one),
-                Err(error) => errors.push(format!("line {number}: {error}")),
-            }
-            if errors.len() >= MAX_ERRORS {
-                break;
-            }
-        }
-        if errors.is_empty() { Ok(all) } else { Err(errors.join("; ")) }
-    });
-    let all = read.await?.map_err(Problem::bad_request)?;
+    let all = read_lines(call, now).map_err(Problem::bad_request)?;
     let length = keeper.add_to_import(call.parameter, &all).await?;
     Reply::json(&json!({"import": call.parameter, "overrides": length}))
+}
+
+/// The overrides of a body of JSON lines, or the first errors.
+fn read_lines(call: &Call<'_>, now: Time) -> Result<Vec<Override>, String> {
+    let body = call.request.body();
+    let text = std::str::from_utf8(body).map_err(|error| format!("the body is not UTF-8: {error}"))?;
+    let by = by(call, "");
+    let (mut all, mut errors) = (Vec::new(), Vec::new());
+    for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
+        match of_json_line(line, now) {
+            Ok(one) if one.by.is_empty() => all.push(Override { by: by.clone(), ..one }),
+            Ok(one) => all.push(one),
+            Err(error) => errors.push(format!("line {number}: {error}")),
+        }
+        if errors.len() >= MAX_ERRORS {
+            break;
+        }
+    }
+    if errors.is_empty() { Ok(all) } else { Err(errors.join("; ")) }
 }
 
 /// `PUT /api/v1/imports/{id}`: commits an import, all of it at once.
@@ -177,15 +175,4 @@ fn add_rule(reply: &mut Json, api: &Api, target: &Target) {
 fn by(call: &Call<'_>, named: &str) -> Box<str> {
     let caller = call.who.name();
     if named.is_empty() { caller.into() } else { format!("{named} ({caller})").into() }
-}
-
-/// Runs long work on another thread.
-async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
-    let done = tokio::task::spawn_blocking(move || panics::catch(Boundary::HttpRequest, work)).await;
-    match done {
-        Ok(Ok(done)) => Ok(done),
-        Ok(Err(Panicked)) | Err(_) => {
-            Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal error; the log has the details"))
-        }
-    }
 }

@@ -35,7 +35,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route::changes(Method::POST, "/api/v1/counters/reset", "counter_reset", |api, call| {
         Box::pin(counters::reset(api, call))
     }),
-    Route::reads("/api/v1/overrides", |api, call| Box::pin(overrides::list(api, call))),
+    Route::reads("/api/v1/overrides", |api, call| Box::pin(async { overrides::list(api, call) })),
     Route::changes(Method::POST, "/api/v1/overrides", "override_set", |api, call| {
         Box::pin(overrides::set(api, call))
     }),

@@ -106,7 +106,8 @@ struct Entry {
     admitted: u64,
     /// [`SILENT`], [`BUSY`], or the microseconds since the registry's start at which it became idle.
     state: AtomicU64,
-    closing: Notify,
+    /// Shared by the places of a connection that has several.
+    closing: Arc<Notify>,
 }
 
 const BUSY: u64 = u64::MAX;
@@ -161,16 +162,18 @@ impl Registry {
         address: Option<IpAddr>,
         now: Instant,
     ) -> Result<Handle, ConnectionRefused> {
-        self.try_admit(address, now).inspect_err(|reason| {
+        self.try_admit(address, None, now).inspect_err(|reason| {
             self.stats.service().connections_refused(self.port, *reason).increment();
             self.log(&lock(&self.members), "connection refused: limit reached, all others are busy", *reason);
         })
     }
 
-    /// [`admit`](Self::admit), but a rejection is neither counted nor logged.
+    /// [`admit`](Self::admit), but a rejection is neither counted nor logged. `other` is a place of the same connection in
+    /// another registry.
     pub(super) fn try_admit(
         self: &Arc<Self>,
         address: Option<IpAddr>,
+        other: Option<&Handle>,
         now: Instant,
     ) -> Result<Handle, ConnectionRefused> {
         let address = address.map(network);
@@ -190,7 +193,7 @@ impl Registry {
             address,
             admitted: self.micros(now),
             state: AtomicU64::new(SILENT),
-            closing: Notify::new(),
+            closing: other.map(|other| other.entry.closing.clone()).unwrap_or_default(),
         });
         for scope in members.scopes(address) {
             scope.open = scope.open.saturating_add(1);

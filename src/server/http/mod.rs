@@ -2,8 +2,11 @@
 //!
 //! `app` serves each port with [`serve`] and a function from a request to its response. The server bounds everything
 //! around that function: connections (in total and of one address), the time to send a request and to read the
-//! response, the size of heads, bodies and pipelined requests. While all connections of a port are busy, reserved
-//! connections serve the path of probes. Requests that a page of another site makes a browser send are rejected.
+//! response, the size of heads, bodies and pipelined requests. While all connections of a port are busy, further ones
+//! wait for a place, and probes on them are answered at once. Cross-site requests (CSRF) are rejected.
+//!
+//! Connections take turns: a turn answers at most one request, and the first turn of a new connection comes before the
+//! others'. So a probe waits for a turn of each of a few dozen connections, whatever their clients send.
 
 pub(crate) mod json;
 mod pages;
@@ -14,18 +17,17 @@ mod socket;
 mod stream;
 
 use std::{
-    cell::Cell,
     convert::Infallible,
-    future::Future,
-    net::IpAddr,
+    future::{Future, poll_fn},
     pin::pin,
     rc::Rc,
     sync::Arc,
+    task::Poll,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
-use futures_util::stream::poll_fn;
+use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
@@ -45,7 +47,7 @@ use self::{
     stream::{Activity, Watched},
 };
 use super::{
-    connections::{Handle, Limits, Registry},
+    connections::{Limits, Registry},
     grpc::Listener,
     tls::{HTTP_1, Tls},
 };
@@ -58,15 +60,19 @@ use crate::{
 /// requests is served before.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The interval at which a connection tries to get a place, and at which the shutdown counts connections.
-const RETRY: Duration = Duration::from_millis(5);
+/// The longest wait for a place.
+const PLACE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Connections beyond the limit, which only serve the path of probes. A kubelet, a load balancer and two Prometheus
-/// servers open no more at a time.
+/// The interval at which a connection tries to get a place, and at which the shutdown counts connections.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// Further connections beyond those that wait for a place, which only serve the path of probes. A kubelet, a load
+/// balancer and two Prometheus servers open no more at a time.
 const RESERVED: usize = 16;
 
-/// The maximum age of a reserved connection. Probes wait one second by default.
-const RESERVED_TIME: Duration = Duration::from_secs(5);
+/// The turns of a new connection that come before those of others, after the one that accepts it: one in which the
+/// request arrives.
+const FIRST_TURNS: usize = 1;
 
 /// The size of a request's head, and of bytes read ahead of the current request. Further pipelined requests stay in the
 /// kernel.
@@ -122,29 +128,56 @@ where
 {
     let begin = |(socket, peer): (Socket, Peer), stop: &watch::Receiver<bool>| {
         let connection = server.clone().connection(socket, peer, stop.clone());
-        tokio::task::spawn_local(caught(Boundary::HttpConnection, connection));
+        Box::pin(caught(Boundary::HttpConnection, connection))
     };
+    // Connections at their first turns, which come before those of the other tasks.
+    let mut new = FuturesUnordered::new();
     loop {
         let accepted = tokio::select! {
             accepted = socket::accept(listener) => accepted,
+            Some(rest) = new.next() => {
+                if let Some(rest) = rest {
+                    tokio::task::spawn_local(rest);
+                }
+                continue;
+            }
             _ = stop.wait_for(|stop| *stop) => break,
         };
         panics::point("http_accept");
         match accepted {
-            Ok(accepted) => begin(accepted, &stop),
+            Ok(accepted) => new.push(first_turns(begin(accepted, &stop))),
             Err(error) => {
                 warn!(%error, "failed to accept an HTTP connection");
                 sleep(Duration::from_millis(50)).await;
             }
         }
     }
+    tokio::task::spawn_local(async move {
+        while let Some(rest) = new.next().await {
+            if let Some(rest) = rest {
+                tokio::task::spawn_local(rest);
+            }
+        }
+    });
     // Clients that are connected already get a response instead of a reset.
     let begun = Instant::now();
     while begun.elapsed() < BACKLOG_TIMEOUT
         && let Ok(Ok(accepted)) = timeout(BACKLOG_QUIET, socket::accept(listener)).await
     {
-        begin(accepted, &stop);
+        tokio::task::spawn_local(begin(accepted, &stop));
     }
+}
+
+/// The first turns of a connection: when it is accepted, and when its request arrives. Returns the connection if it is
+/// still open.
+async fn first_turns<C: Future + Unpin>(mut connection: C) -> Option<C> {
+    let mut turns = 0..FIRST_TURNS;
+    let ended = poll_fn(|context| match (connection.poll_unpin(context), turns.next()) {
+        (Poll::Ready(_), _) => Poll::Ready(true),
+        (Poll::Pending, Some(_)) => Poll::Pending,
+        (Poll::Pending, None) => Poll::Ready(false),
+    });
+    if ended.await { None } else { Some(connection) }
 }
 
 struct Server<F> {
@@ -152,15 +185,8 @@ struct Server<F> {
     answer: F,
     bodies: Bodies,
     places: Arc<Registry>,
-    reserved: Arc<Registry>,
-    /// Connections that wait for a place.
-    waiting: Cell<usize>,
-}
-
-/// A connection's place, and whether it is one of those reserved for probes.
-struct Place {
-    handle: Handle,
-    is_reserved: bool,
+    /// Connections that wait for a place, or serve a probe without one.
+    waiting: Arc<Registry>,
 }
 
 impl<F, A> Server<F>
@@ -177,40 +203,35 @@ where
             Registry::new(options.port, limits, options.stats.clone(), Instant::now())
         };
         let most = options.max_connections;
+        let waiting = most.saturating_add(RESERVED);
         Self {
             bodies: Bodies::new(options.max_body, options.timeout),
             places: registry(most, most.saturating_sub(most / 4), PATIENCE),
-            reserved: registry(RESERVED, RESERVED, Duration::ZERO),
-            waiting: Cell::new(0),
+            waiting: registry(waiting, waiting, Duration::ZERO),
             options,
             answer,
         }
     }
 
-    /// A place, after a short wait for others to become idle; else a reserved one.
-    async fn place(&self, peer: Option<IpAddr>) -> Option<Place> {
-        let admit = || self.places.try_admit(peer, Instant::now()).ok();
-        let mut handle = admit();
-        if handle.is_none() && self.waiting.get() < self.options.max_connections {
-            self.waiting.set(self.waiting.get().saturating_add(1));
-            let begun = Instant::now();
-            while handle.is_none() && begun.elapsed() < PATIENCE.saturating_mul(2) {
-                sleep(RETRY).await;
-                handle = admit();
+    /// Takes a place for a request other than a probe, after a short wait for others to become idle.
+    async fn place(&self, peer: Peer, activity: &Activity) -> bool {
+        let begun = Instant::now();
+        loop {
+            if let Ok(place) = self.places.try_admit(peer.ip(), Some(activity.handle()), Instant::now()) {
+                activity.hold(place);
+                return true;
             }
-            self.waiting.set(self.waiting.get().saturating_sub(1));
+            if begun.elapsed() >= PLACE_TIMEOUT {
+                return false;
+            }
+            sleep(RETRY).await;
         }
-        if let Some(handle) = handle {
-            return Some(Place { handle, is_reserved: false });
-        }
-        let handle = self.reserved.admit(peer, Instant::now()).ok()?;
-        Some(Place { handle, is_reserved: true })
     }
 
     /// Waits a short time for the remaining connections.
     async fn finish(&self) {
         let begun = Instant::now();
-        let is_open = || self.places.open().saturating_add(self.reserved.open()) > 0;
+        let is_open = || self.places.open().saturating_add(self.waiting.open()) > 0;
         while is_open() && begun.elapsed() < LAST_ANSWERS {
             sleep(RETRY).await;
         }
@@ -218,33 +239,39 @@ where
 
     async fn connection(self: Rc<Self>, socket: Socket, peer: Peer, mut stop: watch::Receiver<bool>) {
         panics::point("http_connection");
-        let Some(Place { handle, is_reserved }) = self.place(peer.ip()).await else { return };
-        let activity = Rc::new(Activity::new(handle));
+        let now = Instant::now();
+        let activity = match self.places.try_admit(peer.ip(), None, now) {
+            Ok(handle) => Activity::new(handle, false),
+            Err(_) => match self.waiting.admit(peer.ip(), now) {
+                Ok(handle) => Activity::new(handle, true),
+                Err(_) => return,
+            },
+        };
+        let activity = Rc::new(activity);
         let secured = tokio::select! {
             secured = self.secure(socket, peer, &mut stop) => secured,
-            _ = activity.handle.closing() => None,
+            _ = activity.handle().closing() => None,
         };
         let Some(socket) = secured else { return };
         let io = Watched::new(socket, activity.clone(), self.options.timeout);
         let (server, of_requests) = (self.clone(), activity.clone());
         let service = service_fn(move |request| {
             let (server, activity) = (server.clone(), of_requests.clone());
-            async move { Ok::<_, Infallible>(server.respond(request, peer, &activity, is_reserved).await) }
+            async move { Ok::<_, Infallible>(server.respond(request, peer, &activity).await) }
         });
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
             .header_read_timeout(self.options.timeout)
             .max_buf_size(READ_AHEAD)
-            .keep_alive(!is_reserved);
+            .keep_alive(!activity.is_waiting);
         let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
-            _ = activity.handle.closing() => return activity.discard(),
-            () = sleep(RESERVED_TIME), if is_reserved => return activity.discard(),
+            _ = activity.handle().closing() => return activity.discard(),
             _ = stop.wait_for(|stop| *stop) => {
                 // hyper would close a silent connection at once, though its request may be in flight.
-                let last = if activity.handle.is_silent() { LAST_REQUEST } else { Duration::ZERO };
+                let last = if activity.handle().is_silent() { LAST_REQUEST } else { Duration::ZERO };
                 tokio::select! {
                     ended = connection.as_mut() => ended,
                     () = sleep(last) => {
@@ -270,14 +297,12 @@ where
         }
     }
 
-    async fn respond(
-        &self,
-        request: Request<Incoming>,
-        peer: Peer,
-        activity: &Activity,
-        is_reserved: bool,
-    ) -> Answer {
-        if is_reserved && request.uri().path() != &*self.options.probe {
+    async fn respond(&self, request: Request<Incoming>, peer: Peer, activity: &Activity) -> Answer {
+        // Until it has a place, the connection makes room for new ones.
+        if activity.is_waiting
+            && request.uri().path() != &*self.options.probe
+            && !self.place(peer, activity).await
+        {
             let refused = self.options.stats.service();
             refused.connections_refused(self.options.port, ConnectionRefused::Total).increment();
             return text(
@@ -297,7 +322,7 @@ where
             Ok(body) => body,
             Err((status, why)) => {
                 if status == StatusCode::REQUEST_TIMEOUT {
-                    activity.handle.count(ConnectionClosed::ReadTimeout);
+                    activity.handle().count(ConnectionClosed::ReadTimeout);
                 }
                 return text(status, why);
             }
@@ -347,8 +372,9 @@ pub(crate) fn typed(status: StatusCode, content_type: &'static str, body: impl I
 
 /// A response whose pieces are sent as they are received; it ends when the sender is dropped.
 pub(crate) fn streamed(content_type: &'static str, mut pieces: mpsc::Receiver<Bytes>) -> Answer {
-    let frames =
-        poll_fn(move |context| pieces.poll_recv(context).map(|piece| piece.map(Frame::data).map(Ok)));
+    let frames = futures_util::stream::poll_fn(move |context| {
+        pieces.poll_recv(context).map(|piece| piece.map(Frame::data).map(Ok))
+    });
     with_body(StatusCode::OK, content_type, StreamBody::new(frames).boxed_unsync())
 }
 
@@ -365,7 +391,63 @@ fn with_body(
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        cell::RefCell,
+        io::{Read as _, Write as _},
+        net::{TcpListener, TcpStream},
+    };
+
+    use crate::telemetry::metrics::StatsOptions;
+    use tokio::{runtime::Builder, task::LocalSet};
+
     use super::*;
+
+    /// Two clients send a hundred requests at once, and each request has the number of its client.
+    #[test]
+    fn a_turn_answers_one_of_many_pipelined_requests() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let clients: Vec<_> = (0..2)
+            .map(|number| {
+                let mut client = TcpStream::connect(address).unwrap();
+                let request = format!("GET /{number} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+                client.write_all(request.repeat(100).as_bytes()).unwrap();
+                client
+            })
+            .collect();
+        let order = Rc::new(RefCell::new(String::new()));
+        let options = Options {
+            port: Port::Http,
+            stats: Arc::new(Stats::new(StatsOptions::default())),
+            max_connections: 8,
+            timeout: Duration::from_secs(60),
+            max_body: 1000,
+            probe: "/".into(),
+            tls: None,
+            has_own_pages: false,
+        };
+        let (stop, stopping) = watch::channel(false);
+        let answered = order.clone();
+        let answer = move |request: Request<Bytes>| {
+            let mut order = answered.borrow_mut();
+            order.push_str(request.uri().path());
+            if order.len() == 400 {
+                stop.send_replace(true);
+            }
+            async { text(StatusCode::OK, "") }
+        };
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            serve(Listener::tcp(listener).unwrap(), options, answer, stopping).await;
+        });
+        // The first has a round of turns until the second is one of the tasks.
+        assert!(order.borrow().contains(&"/0/1".repeat(10)), "{}", order.borrow());
+        for mut client in clients {
+            let mut answers = String::new();
+            client.read_to_string(&mut answers).unwrap();
+            assert_eq!(answers.matches("HTTP/1.1 200").count(), 100);
+        }
+    }
 
     #[test]
     fn detects_requests_of_other_sites_by_their_headers() {

@@ -1,7 +1,7 @@
 //! The stream below HTTP/1: records when bytes move, and closes a connection whose peer does not read.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, OnceCell},
     future::Future,
     io::{self, IoSlice},
     pin::Pin,
@@ -21,7 +21,12 @@ use crate::{server::connections::Handle, telemetry::metrics::ConnectionClosed};
 /// The activity of a connection, for the registry of its port: busy while a response is being made, else idle since
 /// bytes last moved.
 pub(super) struct Activity {
-    pub(super) handle: Handle,
+    /// Its place, or the one of a connection that waits for a place.
+    first: Handle,
+    /// The place that it has waited for.
+    place: OnceCell<Handle>,
+    /// It has waited or still waits: it serves one request, and needs a place unless that is a probe.
+    pub(super) is_waiting: bool,
     is_busy: Cell<bool>,
     /// Bytes were received since the last response.
     has_received: Cell<bool>,
@@ -30,24 +35,39 @@ pub(super) struct Activity {
 }
 
 impl Activity {
-    pub(super) fn new(handle: Handle) -> Self {
+    pub(super) fn new(first: Handle, is_waiting: bool) -> Self {
         Self {
-            handle,
+            first,
+            place: OnceCell::new(),
+            is_waiting,
             is_busy: Cell::default(),
             has_received: Cell::default(),
             is_discarded: Cell::default(),
         }
     }
 
+    /// The place in force.
+    pub(super) fn handle(&self) -> &Handle {
+        self.place.get().unwrap_or(&self.first)
+    }
+
+    /// Adds the place that it has waited for. From now on only that one makes room.
+    pub(super) fn hold(&self, place: Handle) {
+        place.ready(Instant::now());
+        self.first.busy();
+        // A connection that waits serves one request, so it never has one already.
+        let _ = self.place.set(place);
+    }
+
     /// The start of a response.
     pub(super) fn begin(&self) {
         self.is_busy.set(true);
-        self.handle.busy();
+        self.handle().busy();
     }
 
     pub(super) fn end(&self) {
         self.is_busy.set(false);
-        self.handle.idle(Instant::now());
+        self.handle().idle(Instant::now());
     }
 
     pub(super) fn discard(&self) {
@@ -56,17 +76,17 @@ impl Activity {
 
     /// Counts a request whose head was late; not a connection that is only kept open.
     pub(super) fn count_late_head(&self) {
-        if self.handle.is_silent() {
-            self.handle.count(ConnectionClosed::PrefaceTimeout);
+        if self.handle().is_silent() {
+            self.handle().count(ConnectionClosed::PrefaceTimeout);
         } else if self.has_received.get() {
-            self.handle.count(ConnectionClosed::ReadTimeout);
+            self.handle().count(ConnectionClosed::ReadTimeout);
         }
     }
 
     fn bytes_received(&self) {
         self.has_received.set(true);
-        if self.handle.is_silent() {
-            self.handle.ready(Instant::now());
+        if self.handle().is_silent() {
+            self.handle().ready(Instant::now());
         } else {
             self.bytes_moved();
         }
@@ -74,7 +94,7 @@ impl Activity {
 
     fn bytes_moved(&self) {
         if !self.is_busy.get() {
-            self.handle.idle(Instant::now());
+            self.handle().idle(Instant::now());
         }
     }
 }
@@ -106,7 +126,7 @@ impl Watched {
         }
         let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(self.timeout)));
         ready!(deadline.as_mut().poll(context));
-        self.activity.handle.count(ConnectionClosed::WriteTimeout);
+        self.activity.handle().count(ConnectionClosed::WriteTimeout);
         self.activity.discard();
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
@@ -158,13 +178,19 @@ impl AsyncWrite for Watched {
         self.stream.is_write_vectored()
     }
 
-    /// hyper flushes when a response is written completely.
+    /// hyper flushes when a response is written completely, and reads the next request after that.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
         if std::mem::take(&mut self.has_written) {
             self.deadline = None;
             self.activity.has_received.set(false);
+            if matches!(flushed, Poll::Ready(Ok(()))) {
+                // The end of a turn: others come before the next of several pipelined requests.
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
         }
-        Pin::new(&mut self.stream).poll_flush(context)
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
