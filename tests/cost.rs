@@ -16,6 +16,7 @@ use crate::support::{
 
 mod attack;
 mod grammar;
+mod http;
 mod meter;
 
 use attack::{End, Reader, Script};

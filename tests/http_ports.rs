@@ -119,7 +119,9 @@ struct Busy<'scope> {
 impl Busy<'_> {
     fn repeat(&self, port: u16, clients: usize, request: &str) {
         let mut streams: Vec<_> = (0..clients).map(|_| connect(port)).collect();
-        streams.iter().for_each(|stream| stream.set_read_timeout(Some(PATIENCE)).unwrap());
+        for stream in &streams {
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        }
         while !self.stop.load(Ordering::Relaxed) {
             for stream in &mut streams {
                 stream.write_all(request.as_bytes()).unwrap();

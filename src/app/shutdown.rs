@@ -66,8 +66,10 @@ impl Running {
         let _ = self.stop.send(true);
         let (pages, workers) = (self.pages, self.workers);
         let end = move || {
-            // The hook has logged the panic of a thread.
-            pages.into_iter().for_each(|thread| drop(thread.join()));
+            for thread in pages {
+                // The hook has logged the panic of a thread.
+                let _ = thread.join();
+            }
             // Last, because `/json` uses the workers' connections to the store.
             workers.join();
         };

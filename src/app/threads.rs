@@ -19,7 +19,7 @@ type Work = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 pub(super) struct Thread {
     handle: Handle,
     work: oneshot::Sender<Work>,
-    thread: thread::JoinHandle<()>,
+    joined: thread::JoinHandle<()>,
 }
 
 impl Thread {
@@ -37,8 +37,8 @@ impl Thread {
             });
             runtime.shutdown_timeout(LAST_PAGES);
         };
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(run)?;
-        Ok(Self { handle, work, thread })
+        let joined = thread::Builder::new().name(name.to_owned()).spawn(run)?;
+        Ok(Self { handle, work, joined })
     }
 
     /// Sockets that are created meanwhile belong to the thread.
@@ -53,6 +53,6 @@ impl Thread {
     ) -> thread::JoinHandle<()> {
         // The thread waits for it.
         let _ = self.work.send(Box::new(move || Box::pin(work())));
-        self.thread
+        self.joined
     }
 }

@@ -69,6 +69,10 @@ pub const MAX_ENTRIES: usize = 32;
 /// Maximum size of a domain, key, value or reason, in bytes. Records have 16 bits for such a length.
 pub const MAX_BYTES: usize = 4096;
 
+/// Maximum size of the JSON of an override: twice its longest texts, and room for escapes. Parsed JSON takes up to 24 times
+/// its size.
+pub const MAX_JSON: usize = 1 << 20;
+
 /// The last second at which an override can expire: the end of 2099.
 const LAST_SECOND: u64 = 4_102_444_799;
 

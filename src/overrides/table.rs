@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value as Json};
 
-use super::model::{FIELDS, INPUT_FIELDS, Override};
+use super::model::{FIELDS, INPUT_FIELDS, MAX_JSON, Override};
 use crate::{clock::Time, rules::nearest, text};
 
 /// Reads the override of a JSON line.
@@ -12,6 +12,9 @@ use crate::{clock::Time, rules::nearest, text};
 /// # Errors
 /// The first error, without the line number.
 pub fn of_json_line(line: &str, now: Time) -> Result<Override, String> {
+    if line.len() > MAX_JSON {
+        return Err(format!("the line has {} bytes; the maximum is {MAX_JSON}", line.len()));
+    }
     let json: Json = serde_json::from_str(line).map_err(|error| format!("invalid JSON: {error}"))?;
     Override::from_json(&json, now)
 }

@@ -29,7 +29,7 @@ use tracing::info;
 use self::{
     events::Events,
     history::History,
-    reply::{Body, Call, Problem, Reply},
+    reply::{Body, Call, Problem, Reply, Sending},
     routes::{EVENT_PARTS, Found, Route},
     rules::RuleRates,
 };
@@ -55,6 +55,7 @@ pub(crate) struct Api {
     history: History,
     rule_rates: RuleRates,
     events: Events,
+    sending: Sending,
 }
 
 /// The caller: the name of a token, or the peer.
@@ -90,9 +91,9 @@ impl fmt::Display for Who {
 impl Api {
     /// Takes the first sample of the counters: call it before the first request.
     pub(crate) fn new(options: Options) -> Self {
-        let (history, rule_rates, events) = Default::default();
+        let (history, rule_rates, events, sending) = Default::default();
         let started = options.started;
-        let api = Self { options, history, rule_rates, events };
+        let api = Self { options, history, rule_rates, events, sending };
         api.sample(started);
         api
     }
@@ -171,6 +172,7 @@ impl Api {
     }
 
     async fn call(&self, route: &Route, call: &Call<'_>) -> Result<Answer, Problem> {
+        self.sending.check()?;
         let changes = &self.options.service.stats.service().admin_changes;
         // All methods but GET make or prepare a change.
         if self.options.read_only && route.method != Method::GET {
@@ -180,13 +182,15 @@ impl Api {
             let message = "changes are disabled: ADMIN_READ_ONLY is true";
             return Err(Problem::new(StatusCode::FORBIDDEN, message));
         }
-        let Some(action) = route.action else { return Ok((route.handler)(self, call).await?.into_answer()) };
+        let Some(action) = route.action else {
+            return Ok((route.handler)(self, call).await?.into_answer(&self.sending));
+        };
         match (route.handler)(self, call).await {
             Ok(mut reply) => {
                 changes.count(action, ChangeResult::Ok);
                 let (what, reason) = reply.change.take().unwrap_or_default();
                 info!(action, by = %call.who, what, reason, "admin change");
-                Ok(reply.into_answer())
+                Ok(reply.into_answer(&self.sending))
             }
             Err(problem) => {
                 let is_error = problem.status.is_server_error();

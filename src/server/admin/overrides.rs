@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 
 use super::{
     Api,
-    reply::{Call, Problem, Reply},
+    reply::{Body, Call, Problem, Reply},
 };
 use crate::{
     clock::{Clock, SystemClock, Time},
@@ -20,10 +20,13 @@ const PAGE: usize = 1_000;
 /// The maximum number of overrides in one reply.
 const MAX_PAGE: usize = 10_000;
 
+/// The size at which a page ends, of overrides with long texts.
+const MAX_PAGE_BYTES: usize = 4 << 20;
+
 /// The maximum number of errors in one reply.
 const MAX_ERRORS: usize = 10;
 
-/// `GET /api/v1/overrides`: a page of the overrides. Their order is arbitrary, and stable while there are no changes.
+/// `GET /api/v1/overrides`: a page of the overrides, which may end before `n` of them. Their order is arbitrary, and stable while there are no changes.
 pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = call.query(&["domain", "descriptor", "request", "action", "n", "offset"])?;
     let (count, offset) =
@@ -51,19 +54,24 @@ pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     // Without a condition every override matches, so that a page of a million is found without reading all.
     let is_filtered =
         ["domain", "descriptor", "request", "action"].iter().any(|name| query.text(name).is_some());
-    let (mut found, mut matching) = (Vec::new(), 0_usize);
+    let (mut page, mut found, mut matching) = (br#"{"overrides":["#.to_vec(), 0_usize, 0_usize);
     index.for_each(|one| {
         if matches(&one) && !one.is_over(now) {
-            if matching >= offset && found.len() < count {
-                found.push(one.to_json());
+            if matching >= offset && found < count && page.len() < MAX_PAGE_BYTES {
+                page.extend_from_slice(if found > 0 { b"," } else { b"" });
+                page.extend_from_slice(one.to_json().to_string().as_bytes());
+                found = found.saturating_add(1);
             }
             matching = matching.saturating_add(1);
         }
-        is_filtered || found.len() < count
+        is_filtered || found < count && page.len() < MAX_PAGE_BYTES
     });
     let matching = if is_filtered { matching } else { total };
     let place = api.options.service.keeper.storage();
-    Reply::json(&json!({"overrides": found, "matching": matching, "total": total, "kept_in": place}))
+    page.extend_from_slice(
+        format!(r#"],"matching":{matching},"total":{total},"kept_in":"{place}"}}"#).as_bytes(),
+    );
+    Ok(Reply { body: Body::Json(page.into()), change: None })
 }
 
 /// `POST /api/v1/overrides`: sets an override, and replaces the one for the same descriptor.

@@ -1,6 +1,13 @@
 //! Calls of the admin API and their replies: query parameters, JSON, and errors.
 
-use std::{borrow::Cow, ops::RangeInclusive};
+use std::{
+    borrow::Cow,
+    ops::RangeInclusive,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
@@ -10,6 +17,7 @@ use tokio::sync::mpsc;
 use super::Who;
 use crate::{
     entries,
+    overrides::model::MAX_JSON,
     server::http::{Answer, streamed, typed},
     text::cut_display,
 };
@@ -44,6 +52,20 @@ pub(super) struct Problem {
     allowed: Option<HeaderValue>,
 }
 
+/// The size of the replies that are being sent. Beyond it calls are rejected, so that clients that do not read hold at
+/// most this and one reply.
+const MAX_SENDING: usize = 16 << 20;
+
+/// The bytes of the replies that are being sent.
+#[derive(Default)]
+pub(super) struct Sending(Arc<AtomicUsize>);
+
+/// A reply that is counted until it is sent.
+struct Sent {
+    body: Bytes,
+    sending: Arc<AtomicUsize>,
+}
+
 /// The query parameters of a call.
 pub(super) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
@@ -73,6 +95,12 @@ impl Call<'_> {
             let message =
                 format!("content-type {:?}: expected application/json", content_type.unwrap_or_default());
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+        }
+        let size = self.request.body().len();
+        if size > MAX_JSON {
+            return Err(Problem::bad_request(format!(
+                "the body has {size} bytes; the maximum is {MAX_JSON}"
+            )));
         }
         serde_json::from_slice(self.request.body())
             .map_err(|error| Problem::bad_request(format!("invalid body: {}", cut_display(error))))
@@ -113,6 +141,32 @@ impl Query<'_> {
     }
 }
 
+impl Sending {
+    pub(super) fn check(&self) -> Result<(), Problem> {
+        let message = "clients do not read their replies; try again when they have";
+        let is_free = self.0.load(Relaxed) < MAX_SENDING;
+        if is_free { Ok(()) } else { Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)) }
+    }
+
+    /// The same bytes, counted until the last copy is dropped.
+    pub(super) fn count(&self, body: Bytes) -> Bytes {
+        self.0.fetch_add(body.len(), Relaxed);
+        Bytes::from_owner(Sent { body, sending: self.0.clone() })
+    }
+}
+
+impl AsRef<[u8]> for Sent {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        self.sending.fetch_sub(self.body.len(), Relaxed);
+    }
+}
+
 impl Reply {
     pub(super) fn json(value: &impl Serialize) -> Result<Self, Problem> {
         let body = serde_json::to_vec(value).map_err(|error| {
@@ -121,9 +175,9 @@ impl Reply {
         Ok(Self { body: Body::Json(body.into()), change: None })
     }
 
-    pub(super) fn into_answer(self) -> Answer {
+    pub(super) fn into_answer(self, sending: &Sending) -> Answer {
         match self.body {
-            Body::Json(body) => typed(StatusCode::OK, "application/json", body),
+            Body::Json(body) => typed(StatusCode::OK, "application/json", sending.count(body)),
             Body::Events(events) => streamed("text/event-stream", events),
         }
     }

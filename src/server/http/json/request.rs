@@ -72,6 +72,23 @@ fn long_name(body: &[u8]) -> Option<&[u8]> {
 }
 
 impl Request<'_> {
+    pub(super) fn into_owned(self) -> Request<'static> {
+        let owned = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
+        let descriptors = self.descriptors.into_iter().map(|one| Descriptor {
+            entries: one.entries.into_iter().map(|(key, value)| (owned(key), owned(value))).collect(),
+            excess: one.excess,
+            limit: one.limit,
+            hits_addend: one.hits_addend,
+            is_negative_hits: one.is_negative_hits,
+        });
+        Request {
+            domain: owned(self.domain),
+            descriptors: descriptors.collect(),
+            excess: self.excess,
+            hits_addend: self.hits_addend,
+        }
+    }
+
     pub(super) fn to_limiter(&self) -> limiter::Request<'_> {
         limiter::Request {
             domain: &self.domain,
