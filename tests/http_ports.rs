@@ -233,6 +233,22 @@ fn a_body_of_any_size_is_bounded() {
 }
 
 #[test]
+fn a_large_body_is_answered_like_a_small_one() {
+    let server = setup().start();
+    // A body from 16 KiB on is read by another thread.
+    for size in [1_000, 16_383, 16_384, 1_000_000] {
+        let padding = " ".repeat(size - QUESTION.len());
+        let answer = http::post(server.ports.http, "/json", &format!("{padding}{QUESTION}"));
+        assert_eq!((answer.status, answer.json()["overallCode"].as_str()), (200, Some("OK")), "{size} bytes");
+        let escaped = QUESTION.replace('v', "\\u0076") + &padding;
+        assert_eq!(http::post(server.ports.http, "/json", &escaped).status, 200, "{size} bytes");
+        let answer = http::post(server.ports.http, "/json", &format!("{padding}{{}}}}"));
+        assert_eq!(answer.status, 400, "{size} bytes");
+        assert!(answer.text().starts_with("Bad Request: trailing characters"), "{}", answer.text());
+    }
+}
+
+#[test]
 fn few_large_bodies_are_read_at_a_time_and_small_ones_always() {
     let server = setup().start();
     let head = "POST /json HTTP/1.1\r\nhost: localhost\r\ncontent-length: 200000\r\n\r\n";

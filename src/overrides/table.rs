@@ -184,6 +184,14 @@ mod tests {
     }
 
     #[test]
+    fn lines_are_bounded() {
+        let line = |size: usize| format!("{:>size$}", with("reason", json!("x")).to_string());
+        assert!(of_json_line(&line(MAX_JSON), NOW).is_ok());
+        let error = of_json_line(&line(MAX_JSON + 1), NOW).unwrap_err();
+        assert_eq!(error, "the line has 1048577 bytes; the maximum is 1048576");
+    }
+
+    #[test]
     fn written_json_reads_back() {
         let json = json!({
             "domain": "d", "descriptor": [{"key": "k", "value": "v"}, {"key": "l"}], "action": "limit",

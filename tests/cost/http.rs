@@ -261,7 +261,8 @@ fn table_of_the_http_ports() {
             cost.waits[0],
             exceeded.join("; ")
         );
-        assert!(!server.process.log().contains("panicked"), "{}", server.process.log());
+        let log = server.final_log();
+        assert!(!log.contains("panicked"), "{log}");
         if !exceeded.is_empty() {
             failed.push(script.name);
         }

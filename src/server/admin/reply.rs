@@ -218,3 +218,19 @@ impl Problem {
         answer
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_bytes_of_replies_wait_for_slow_readers() {
+        let sending = Sending::default();
+        let large = sending.count(Bytes::from(vec![0; MAX_SENDING - 1]));
+        assert!(sending.check().is_ok());
+        let copy = sending.count(Bytes::from_static(b"x")).clone();
+        assert_eq!(sending.check().unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
+        drop((large, copy));
+        assert!(sending.check().is_ok(), "they were sent");
+    }
+}
