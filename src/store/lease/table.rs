@@ -1,5 +1,6 @@
-//! The leases of this process, by key. A key that is not hot is in `cold`, and a hot key has a lease, in shards: a lock is held for one lookup, and keys rarely share one. At the maximum
-//! number of leases, the coldest of a shard is evicted for a key that is much hotter, and its hits are returned.
+//! The leases of this process, by key. A key that is not hot is in `cold`, and a hot key has a lease, in shards: a lock is
+//! held for one lookup, and keys rarely share one. At the maximum number of leases, the coldest of a shard is evicted for a
+//! key that is much hotter, and its hits are returned.
 
 use std::{
     collections::HashSet,
