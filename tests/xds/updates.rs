@@ -138,8 +138,11 @@ fn new_rules_on_every_ack_are_loaded_at_a_limited_rate() {
         control_plane.publish(&version.to_string(), &[limit("a", "d", "k", version)]);
     }
     let loads = sample(&server, "ratelimit_service_config_load_success").unwrap();
-    assert!((20.0..40.0).contains(&loads), "{loads} loads in {:?}", begun.elapsed());
+    // One in 100 ms, and a few at the start; a busy machine loads fewer.
+    let most = |begun: std::time::Instant| 20.0 * begun.elapsed().as_secs_f64().max(1.0);
+    assert!(loads > 1.0 && loads < most(begun), "{loads} loads in {:?}", begun.elapsed());
     // The next response replaces those that arrive before it is processed.
+    let begun = std::time::Instant::now();
     for _ in 0..100 {
         version += 1;
         control_plane.publish(&version.to_string(), &[limit("a", "d", "k", version)]);
@@ -147,7 +150,7 @@ fn new_rules_on_every_ack_are_loaded_at_a_limited_rate() {
     control_plane.acknowledged(&version.to_string());
     assert_eq!(server.rules_shown(), [shown("d", "k", version)]);
     let more = sample(&server, "ratelimit_service_config_load_success").unwrap() - loads;
-    assert!(more < 10.0, "{more} loads");
+    assert!(more < most(begun) / 2.0, "{more} loads in {:?}", begun.elapsed());
 }
 
 #[test]
