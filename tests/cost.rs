@@ -208,7 +208,8 @@ fn hostile_connections_cost_little() {
         println!("{}: {:.0} ns/B, {} KiB", script.name, cost.nanos_per_byte(), cost.most_kib);
         assert!(exceeded.is_empty(), "{}: {exceeded:?}", script.name);
     }
-    assert!(!server.process.log().contains("panicked"), "{}", server.process.log());
+    let log = server.final_log();
+    assert!(!log.contains("panicked"), "{log}");
 }
 
 #[test]
