@@ -7,6 +7,7 @@
 use std::{env, iter, path::Path, time::Duration};
 
 use prost::Message;
+use regex::Regex;
 
 use crate::support::{
     client,
@@ -143,6 +144,7 @@ fn keys() -> Vec<Script> {
     let calls = |name, request: Vec<u8>| grammar::calls(name, &request, NEW.as_bytes());
     let long = format!("{NEW}{}", "x".repeat(8_000));
     vec![
+        Script { name: "1,000 connections".to_owned(), connections: 1_000, ..ordinary() },
         calls("invented keys", request(&[("k", NEW)], 1)),
         calls("keys over their limit", request(&[("over", "same")], 1)),
         calls("metrics of invented keys", request(&[("detail", NEW)], 1)),
@@ -217,7 +219,7 @@ fn hostile_connections_cost_little() {
 fn table() {
     let number = |name: &str, default| env::var(name).map_or(default, |text| text.parse().unwrap());
     let binary = env::var("TOLLGATE_COST_BINARY").unwrap_or_else(|_| BINARY.to_owned());
-    let only = env::var("TOLLGATE_COST_ONLY").unwrap_or_default();
+    let only = Regex::new(&env::var("TOLLGATE_COST_ONLY").unwrap_or_default()).unwrap();
     let time = Duration::from_secs(number("TOLLGATE_COST_SECONDS", 3));
     println!(
         "| script | MB | connections | ns/B | MB more | after | PING p50/p99/most | request | slow: ns/B | PING | request | exceeds |"
@@ -225,7 +227,7 @@ fn table() {
     println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|");
     let (mut failed, warm_up) = (Vec::new(), ordinary());
     for script in scripts(number("TOLLGATE_COST_RANDOM", 20)) {
-        if !script.name.contains(&only) {
+        if !only.is_match(&script.name) {
             continue;
         }
         let server = setup().program(Path::new(&binary), &["serve"]).start_healthy();
