@@ -38,6 +38,7 @@ mod explain;
 // Random bytes, frames, messages and JSON on every port.
 mod garbage;
 // Full tables, and their expiry.
+mod floods;
 mod full;
 // Health checks.
 mod health;

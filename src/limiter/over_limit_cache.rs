@@ -13,7 +13,7 @@ use crate::{
     rules::Limit,
     store::{
         Check, Outcome, Resets,
-        table::{Table, Usage},
+        table::{Kept, Mark, Table, Usage, Used},
     },
 };
 
@@ -94,8 +94,10 @@ impl OverLimitCache {
     pub fn insert(&self, key: &str, check: &Check<'_>, now: Time) {
         let Some(rejection) = Rejection::of(check, now) else { return };
         let end = Time::from_micros({ rejection.until }.saturating_add(999_999));
+        // All are over their limit: of the largest rule, the one that expires first is evicted.
+        let kept = Kept { state: rejection, end, mark: Mark::new(check.rule, Used::Little) };
         // Called under the lock of the shard: either `forget` removes the rejection, or its time is visible here.
-        let store = |_, _| ((!self.is_older_than_a_reset(now)).then_some((rejection, end)), ());
+        let store = |_, _| ((!self.is_older_than_a_reset(now)).then_some(kept), ());
         self.keys.change(self.keys.key(key), now, store);
     }
 
@@ -196,7 +198,7 @@ mod tests {
     fn cache_with(keys: &[&str], limit: &Limit, hits: u64, outcome: Outcome) -> OverLimitCache {
         let cache = OverLimitCache::new(100_000);
         let mut batch = Batch::default();
-        batch.push(0..0, limit, Hits::Take(hits));
+        batch.push(0..0, limit, 0, Hits::Take(hits));
         batch.set(0, outcome);
         for key in keys {
             cache.insert(key, &batch.checks()[0], Time::from_seconds(610));
@@ -270,7 +272,7 @@ mod tests {
         let is_known =
             |key, micros| cache.get(key, &limit, Hits::Take(1), Time::from_micros(micros)).is_some();
         let mut batch = Batch::default();
-        batch.push(0..0, &limit, Hits::Take(1));
+        batch.push(0..0, &limit, 0, Hits::Take(1));
         batch.set(0, Outcome::Counted(6));
         let insert = |key, micros| cache.insert(key, &batch.checks()[0], Time::from_micros(micros));
         cache.forget(&Resets::Of(vec!["a".to_owned()]), Time::from_micros(615_000_000));
@@ -290,7 +292,7 @@ mod tests {
     fn stays_within_any_size() {
         let limit = Limit::plain(0, Unit::Second);
         let mut batch = Batch::default();
-        batch.push(0..0, &limit, Hits::Take(1));
+        batch.push(0..0, &limit, 0, Hits::Take(1));
         for bytes in [1, 43, 44, 45, 87, 88, 1000, 65_536, 1_000_000] {
             let cache = OverLimitCache::new(bytes);
             for second in 1..4 {

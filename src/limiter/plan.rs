@@ -252,6 +252,8 @@ fn checks<'r>(
         return Limited { limits: limits.collect(), hits, stats, rule, overridden, metadata };
     }
     let (first, is_group) = (batch.checks().len(), rule_match.limits().is_some_and(Limits::are_several));
+    // All limits of a domain that have no rule count as one rule.
+    let rule_hash = rule.map_or_else(|| Rule::hash_of(request.domain), |rule| rule.hash);
     let mut checks = SmallVec::new();
     // A loop, because collecting would make a single limit, the usual case, cost as much as several.
     limits.for_each(|limit| {
@@ -266,7 +268,7 @@ fn checks<'r>(
         };
         let end = key.write(context.now, batch.keys());
         let end = if context.policy.full_keys { batch.keys().len() } else { end };
-        let source = CounterSource::Store(batch.push(start..end, limit, hits));
+        let source = CounterSource::Store(batch.push(start..end, limit, rule_hash, hits));
         checks.push(LimitCheck { limit, source });
     });
     if is_group {

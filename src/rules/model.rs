@@ -8,6 +8,7 @@
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use hashbrown::HashMap;
+use siphasher::sip::SipHasher13;
 
 use super::{
     limit::Limits,
@@ -106,6 +107,8 @@ pub struct Rule {
     pub id: RuleId,
     /// The domain and the texts of each level, joined by dots: its name in metrics and `/rlconfig`.
     pub full_key: Box<str>,
+    /// The hash of its full key: the same after a reload.
+    pub hash: u16,
     /// The requests that it allows.
     pub allowance: Allowance,
     /// Names of limits that are not evaluated when this rule matches in the same request.
@@ -256,6 +259,13 @@ impl Level {
 }
 
 impl Rule {
+    /// The hash of the rule with this full key.
+    #[must_use]
+    pub fn hash_of(full_key: &str) -> u16 {
+        let [low, high, ..] = SipHasher13::new().hash(full_key.as_bytes()).to_le_bytes();
+        u16::from_le_bytes([low, high])
+    }
+
     /// The limits; `None` if everything is allowed.
     #[must_use]
     pub fn limits(&self) -> Option<&Limits> {

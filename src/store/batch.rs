@@ -46,6 +46,8 @@ pub struct Check<'r> {
     key_end: usize,
     /// The limit.
     pub limit: &'r Limit,
+    /// The hash of the limit's rule.
+    pub rule: u16,
     /// The hits.
     pub hits: Hits,
     /// Whether it counts alone or in a group.
@@ -83,11 +85,13 @@ impl<'r> Batch<'r> {
         &mut self.keys
     }
 
-    /// Adds a check whose full key begins with `key`, the part for shared stores, and returns its index.
-    pub fn push(&mut self, key: Range<usize>, limit: &'r Limit, hits: Hits) -> usize {
+    /// Adds a check whose full key begins with `key`, the part for shared stores, and returns its index. `rule` is the
+    /// hash of the limit's rule.
+    pub fn push(&mut self, key: Range<usize>, limit: &'r Limit, rule: u16, hits: Hits) -> usize {
         let (index, outcome) = (self.checks.len(), Outcome::Counted(0));
-        let full_key = key.start..self.keys.len();
-        self.checks.push(Check { full_key, key_end: key.end, limit, hits, member: Member::Alone, outcome });
+        let (full_key, key_end) = (key.start..self.keys.len(), key.end);
+        let member = Member::Alone;
+        self.checks.push(Check { full_key, key_end, limit, rule, hits, member, outcome });
         index
     }
 

@@ -161,6 +161,7 @@ impl<'f> Lowering<'f> {
         Some(Rule {
             id,
             full_key: context.full_key.into(),
+            hash: Rule::hash_of(context.full_key),
             policies: match &allowance {
                 Allowance::Limited(limits) => QuotaPolicy::of_rule(context.full_key, limits),
                 Allowance::Unlimited { .. } => Box::default(),

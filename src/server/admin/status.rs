@@ -26,7 +26,13 @@ pub(super) fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let [limit, block, allow, shadow] = service.keeper.index().usage().by_action;
     let keys = service.store.usage().or_else(|| service.limiter.local_usage());
     let keys = keys.map(|StoreUsage { held, max_keys }| {
-        json!({"held": held.entries, "max": max_keys, "bytes": held.bytes, "evicted": held.evicted})
+        json!({
+            "held": held.entries,
+            "max": max_keys,
+            "bytes": held.bytes,
+            "evicted": held.evicted,
+            "evicted_over_limit": held.evicted_over,
+        })
     });
     Reply::json(&json!({
         "version": env!("CARGO_PKG_VERSION"),

@@ -17,7 +17,7 @@ use super::{Applied, Batch, Check, Counting, Member, Outcome, Store, StoreUsage,
 use crate::{
     clock::Time,
     limiter::algorithm::{Algorithm, Hits, SlidingLog, State, Verdict},
-    store::table::{Key, Locked, Table},
+    store::table::{Kept, Key, Locked, Mark, Table, Used},
 };
 use logs::{LockedLogs, Logs};
 
@@ -33,8 +33,8 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// A store of at most this many keys. When there is no room for a new key, the one of its neighbours that expires
-    /// first is evicted.
+    /// A store of at most this many keys. When there is no room for a new key, one of its neighbours is evicted: of the
+    /// rules that hold at least as much as its own, the counter that has used least of its limit.
     #[must_use]
     pub fn new(max_keys: usize) -> Self {
         let logs = Logs::in_place_of(max_keys);
@@ -117,6 +117,7 @@ impl LockedStates<'_> {
             match check.outcome {
                 _ if is_rejected && check.takes() && !is_over(check) => {}
                 Outcome::Counted(count) if is_rejected && check.takes() => {
+                    self.change(*key, check.rule, now, |state| (state, Used::Over, ()));
                     batch.set(index, Outcome::NotCounted(count));
                 }
                 // No other algorithm counts rejected hits.
@@ -128,21 +129,33 @@ impl LockedStates<'_> {
 
 /// Access to states and logs.
 trait States {
-    /// Replaces the state of a key by that of `change`, if it differs.
-    fn change<R>(&mut self, key: Key, now: Time, change: impl FnOnce(State) -> (State, R)) -> R;
+    /// Replaces the state of a key by that of `change`, if it differs or has rejected hits.
+    fn change<R>(
+        &mut self,
+        key: Key,
+        rule: u16,
+        now: Time,
+        change: impl FnOnce(State) -> (State, Used, R),
+    ) -> R;
 
     /// Applies hits to the log of a key.
-    fn apply_to_log(&mut self, key: Key, limit: SlidingLog, hits: Hits, now: Time) -> Verdict;
+    fn apply_to_log(&mut self, key: Key, rule: u16, limit: SlidingLog, hits: Hits, now: Time) -> Verdict;
 }
 
 /// Each state is locked by itself.
 impl States for &MemoryStore {
-    fn change<R>(&mut self, key: Key, now: Time, change: impl FnOnce(State) -> (State, R)) -> R {
-        self.states.change(key, now, |number, end| changed(State { number, end }, change))
+    fn change<R>(
+        &mut self,
+        key: Key,
+        rule: u16,
+        now: Time,
+        change: impl FnOnce(State) -> (State, Used, R),
+    ) -> R {
+        self.states.change(key, now, |number, end| changed(State { number, end }, rule, change))
     }
 
-    fn apply_to_log(&mut self, key: Key, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
-        self.logs.apply(key, limit, hits, now)
+    fn apply_to_log(&mut self, key: Key, rule: u16, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
+        self.logs.apply((key, rule), limit, hits, now)
     }
 }
 
@@ -153,29 +166,57 @@ struct LockedStates<'s> {
 }
 
 impl States for LockedStates<'_> {
-    fn change<R>(&mut self, key: Key, now: Time, change: impl FnOnce(State) -> (State, R)) -> R {
-        self.states.change(key, now, |number, end| changed(State { number, end }, change))
+    fn change<R>(
+        &mut self,
+        key: Key,
+        rule: u16,
+        now: Time,
+        change: impl FnOnce(State) -> (State, Used, R),
+    ) -> R {
+        self.states.change(key, now, |number, end| changed(State { number, end }, rule, change))
     }
 
-    fn apply_to_log(&mut self, key: Key, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
-        self.logs.apply(key, limit, hits, now)
+    fn apply_to_log(&mut self, key: Key, rule: u16, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
+        self.logs.apply((key, rule), limit, hits, now)
     }
 }
 
-/// The new state for the table, if it differs.
-fn changed<R>(before: State, change: impl FnOnce(State) -> (State, R)) -> (Option<(u64, Time)>, R) {
-    let (after, result) = change(before);
-    ((after != before).then_some((after.number, after.end)), result)
+/// The new state for the table, if it differs or has rejected hits. An unused counter stays unused even then.
+fn changed<R>(
+    before: State,
+    rule: u16,
+    change: impl FnOnce(State) -> (State, Used, R),
+) -> (Option<Kept<u64>>, R) {
+    let (after, used, result) = change(before);
+    let State { number: state, end } = after;
+    let is_kept = after != before || used == Used::Over && before != State::default();
+    (is_kept.then_some(Kept { state, end, mark: Mark::new(rule, used) }), result)
+}
+
+/// How much of a limit is used after this verdict.
+fn used(verdict: Verdict, limit: Algorithm) -> Used {
+    let capacity = limit.capacity();
+    let hits = capacity.saturating_sub(verdict.remaining);
+    Used::of(if verdict.admitted { hits.into() } else { u64::MAX }, capacity)
 }
 
 fn count(states: &mut impl States, key: Key, check: &Check<'_>, hits: Hits, now: Time) -> Outcome {
-    Outcome::Decided(match check.limit.algorithm {
+    let (rule, algorithm) = (check.rule, check.limit.algorithm);
+    let decided = |(after, verdict)| (after, used(verdict, algorithm), verdict);
+    Outcome::Decided(match algorithm {
         Algorithm::FixedWindow(limit) => {
-            return Outcome::Counted(states.change(key, now, |state| limit.apply(state, hits, now)));
+            return Outcome::Counted(states.change(key, rule, now, |state| {
+                let (after, count) = limit.apply(state, hits, now);
+                (after, Used::of(count, limit.limit), count)
+            }));
         }
-        Algorithm::SlidingWindow(limit) => states.change(key, now, |state| limit.apply(state, hits, now)),
-        Algorithm::Bucket(limit) => states.change(key, now, |state| limit.apply(state, hits, now)),
-        Algorithm::SlidingLog(limit) => states.apply_to_log(key, limit, hits, now),
+        Algorithm::SlidingWindow(limit) => {
+            states.change(key, rule, now, |state| decided(limit.apply(state, hits, now)))
+        }
+        Algorithm::Bucket(limit) => {
+            states.change(key, rule, now, |state| decided(limit.apply(state, hits, now)))
+        }
+        Algorithm::SlidingLog(limit) => states.apply_to_log(key, rule, limit, hits, now),
     })
 }
 

@@ -16,6 +16,8 @@ use crate::{
     store::table::Usage,
 };
 
+const RULE: u16 = 9;
+
 fn limit(kind: Kind, requests: u32, unit: Unit, burst: u32) -> Limit {
     let burst = NonZeroU32::new(burst).filter(|_| kind.has_burst());
     Limit::new(requests, unit, NonZeroU32::MIN, kind, burst).unwrap()
@@ -42,7 +44,7 @@ fn apply_checks(
     for (name, limit, hits) in checks {
         let start = batch.keys().len();
         batch.keys().push_str(&key(name, limit, now));
-        batch.push(start..start, limit, *hits);
+        batch.push(start..start, limit, RULE, *hits);
     }
     apply(store, &mut batch, now)
 }
@@ -66,11 +68,63 @@ fn apply_groups(
         for (name, limit, hits) in group {
             let start = batch.keys().len();
             batch.keys().push_str(&key(name, limit, now));
-            batch.push(start..start, limit, *hits);
+            batch.push(start..start, limit, RULE, *hits);
         }
         batch.group(first);
     }
     apply(store, &mut batch, now)
+}
+
+/// How much a counter has used, as an eviction sees it.
+fn used_of(store: &MemoryStore, name: &str, limit: &Limit, now: Time) -> Option<Used> {
+    let mark = store.states.mark(store.states.key(&key(name, limit, now)), now)?;
+    assert_eq!(mark, Mark::new(RULE, mark.used()));
+    Some(mark.used())
+}
+
+#[test]
+fn a_counter_of_a_rejected_group_is_marked_as_over_its_limit() {
+    let now = Time::from_seconds(600);
+    for kind in [Kind::FixedWindow, Kind::SlidingWindow, Kind::TokenBucket] {
+        let store = MemoryStore::new(1000);
+        let (few, many) = (limit(kind, 5, Unit::Minute, 0), limit(kind, 100, Unit::Hour, 0).tagged());
+        let used = || [used_of(&store, "k", &few, now), used_of(&store, "k", &many, now)];
+        let group = vec![("k", &few, Hits::Take(3)), ("k", &many, Hits::Take(3))];
+        apply_groups(&store, Counting::Always, &[group.clone()], now);
+        assert_eq!(used(), [Some(Used::Much), Some(Used::Little)], "{kind:?}");
+        apply_groups(&store, Counting::Always, &[group], now);
+        assert_eq!(used(), [Some(Used::Over), Some(Used::Little)], "{kind:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_counter_is_marked_by_what_it_has_used(
+        kind in prop::sample::select(vec![Kind::FixedWindow, Kind::SlidingWindow, Kind::TokenBucket, Kind::LeakyBucket]),
+        requests in 0..8_u32, burst in 0..5_u32,
+        steps in prop::collection::vec((0..5_u64, 0..8_u8), 1..20),
+    ) {
+        let (store, limit, now) = (MemoryStore::new(1000), limit(kind, requests, Unit::Hour, burst), Time::from_seconds(600));
+        let capacity = limit.algorithm.capacity();
+        let mut expected = None;
+        for (hits, action) in steps {
+            let hits = if action == 0 { Hits::Refund(hits) } else { Hits::Take(hits) };
+            let (outcome, is_over) = apply_checks(&store, Counting::Always, &[("k", &limit, hits)], now)[0];
+            let hits_used = match outcome {
+                Outcome::Counted(count) | Outcome::NotCounted(count) => count,
+                Outcome::Decided(_) if is_over => u64::MAX,
+                Outcome::Decided(verdict) => u64::from(capacity - verdict.remaining),
+            };
+            if hits != Hits::Take(0) && hits != Hits::Refund(0) {
+                expected = Some(Used::of(hits_used, capacity));
+            }
+            // An unused counter has no state.
+            let used = used_of(&store, "k", &limit, now);
+            prop_assert!(used.is_none() || used == expected, "{used:?}, {expected:?} after {outcome:?}");
+            prop_assert!(used.is_some() || expected.is_none_or(|used| used == Used::Little) || is_over);
+            expected = used;
+        }
+    }
 }
 
 /// States by key, without eviction.

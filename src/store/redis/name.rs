@@ -168,7 +168,7 @@ mod tests {
                     let end = batch.keys().len();
                     batch.keys().push_str("#4.1.1.1/60");
                     let end = if key_format_is_full { batch.keys().len() } else { end };
-                    batch.push(start..end, &limit, crate::limiter::algorithm::Hits::Take(1));
+                    batch.push(start..end, &limit, 0, crate::limiter::algorithm::Hits::Take(1));
                 }
                 let alone = names.of(&batch, &batch.checks()[0]).into_owned();
                 batch.group(0);

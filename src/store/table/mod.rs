@@ -1,14 +1,15 @@
 //! A table of small states that expire: the counters of the memory store, and the keys over their limit.
 //!
 //! A key is represented by its keyed 128-bit hash: some bits select the shard, ten of them in a table of ten million
-//! keys, and 96 are in the slot. Two keys share a state only if all of these bits are equal: with ten million live keys
-//! the odds are 1 in 10¹⁸. The hash key is random, so that callers who choose their keys cannot target one part of the
-//! table.
+//! keys, and 80 are in the slot. Two keys share a state only if all of these bits are equal: with ten million live keys
+//! the odds are 1 in 10¹³. The hash key is random, so that callers who choose their keys cannot target one part of the
+//! table. A slot also has the [`Mark`] of its state, which decides when a full table evicts one.
 //!
 //! Each shard has a lock, which is held for tens of nanoseconds, or while a shard that grows moves at most 16,384
 //! states; no lock is held across an await. A slot takes 24 bytes with a 64-bit state. ARCHITECTURE.md explains why the
 //! table is written by hand.
 
+mod eviction;
 mod shard;
 mod slots;
 
@@ -21,6 +22,8 @@ use siphasher::sip128::{Hash128, Hasher128 as _, SipHasher13};
 use smallvec::SmallVec;
 
 use crate::{clock::Time, mutex::lock};
+pub(super) use eviction::{Candidate, victim};
+pub use eviction::{Mark, Used};
 use shard::Shard;
 use slots::{Shape, Tag};
 
@@ -55,6 +58,17 @@ pub struct Key {
     tag: Tag,
 }
 
+/// A state to store, and when it expires.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Kept<S, E = Time> {
+    /// The state.
+    pub state: S,
+    /// It expires at this time.
+    pub end: E,
+    /// How much it matters.
+    pub mark: Mark,
+}
+
 /// The usage of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
@@ -66,6 +80,8 @@ pub struct Usage {
     pub expired: u64,
     /// Live states that made room for others.
     pub evicted: u64,
+    /// Those of them that were over their limit.
+    pub evicted_over: u64,
 }
 
 impl std::iter::Sum for Usage {
@@ -75,6 +91,7 @@ impl std::iter::Sum for Usage {
             bytes: sum.bytes.saturating_add(part.bytes),
             expired: sum.expired.saturating_add(part.expired),
             evicted: sum.evicted.saturating_add(part.evicted),
+            evicted_over: sum.evicted_over.saturating_add(part.evicted_over),
         })
     }
 }
@@ -83,8 +100,8 @@ impl<S: Copy + Default> Table<S> {
     /// Memory of one state.
     pub const BYTES_PER_ENTRY: usize = size_of::<slots::Slot<S>>();
 
-    /// An empty table of at most this many states, and at least one. When both buckets of a new key are full, the state
-    /// in them that expires first is evicted; this begins when about nine tenths of the slots are taken.
+    /// An empty table of at most this many states, and at least one. When both buckets of a new key are full, a state in
+    /// them is evicted; this begins when about nine tenths of the slots are taken.
     #[must_use]
     pub fn new(max_entries: usize) -> Self {
         let random = RandomState::new();
@@ -121,20 +138,15 @@ impl<S: Copy + Default> Table<S> {
 
     /// Calls `change` with the state of a key and its end, and stores the new ones if there are any. A key without a live
     /// state has the default, which has ended.
-    pub fn change<R>(
-        &self,
-        key: Key,
-        now: Time,
-        change: impl FnOnce(S, Time) -> (Option<(S, Time)>, R),
-    ) -> R {
+    pub fn change<R>(&self, key: Key, now: Time, change: impl FnOnce(S, Time) -> (Option<Kept<S>>, R)) -> R {
         self.shard(key).change(key.tag, seconds(now), in_seconds(change))
     }
 
-    /// Changes the state of a key, which then expires at `end`.
+    /// Changes the state of a key, which then expires at `end`. Of such states the one that expires first is evicted.
     pub fn update<R>(&self, key: Key, now: Time, end: Time, change: impl FnOnce(&mut S) -> R) -> R {
         self.change(key, now, |mut state, _| {
             let result = change(&mut state);
-            (Some((state, end)), result)
+            (Some(Kept { state, end, mark: Mark::default() }), result)
         })
     }
 
@@ -191,7 +203,7 @@ impl<S: Copy + Default> Locked<'_, S> {
         &mut self,
         key: Key,
         now: Time,
-        change: impl FnOnce(S, Time) -> (Option<(S, Time)>, R),
+        change: impl FnOnce(S, Time) -> (Option<Kept<S>>, R),
     ) -> R {
         let wanted = self.table.shard_of(key);
         match self.shards.iter_mut().find(|(shard, _)| *shard == wanted) {
@@ -203,8 +215,9 @@ impl<S: Copy + Default> Locked<'_, S> {
 
 impl Key {
     fn of_hash(hash: Hash128) -> Self {
-        let [a, b, _, _, rest @ ..] = hash.h1.to_le_bytes();
-        Self { shard: u16::from_le_bytes([a, b]), tag: Tag { home: hash.h2, more: u32::from_le_bytes(rest) } }
+        let [a, b, _, _, _, _, c, d] = hash.h1.to_le_bytes();
+        let tag = Tag { home: hash.h2, more: u16::from_le_bytes([c, d]) };
+        Self { shard: u16::from_le_bytes([a, b]), tag }
     }
 
     /// 16 bits of the hash, evenly distributed.
@@ -222,11 +235,11 @@ impl Key {
 
 /// Converts the ends to the seconds of the slots.
 fn in_seconds<S, R>(
-    change: impl FnOnce(S, Time) -> (Option<(S, Time)>, R),
-) -> impl FnOnce(S, u32) -> (Option<(S, u32)>, R) {
+    change: impl FnOnce(S, Time) -> (Option<Kept<S>>, R),
+) -> impl FnOnce(S, u32) -> (Option<Kept<S, u32>>, R) {
     |state, end| {
-        let (changed, result) = change(state, Time::from_seconds(end.into()));
-        (changed.map(|(state, end)| (state, seconds(end))), result)
+        let (kept, result) = change(state, Time::from_seconds(end.into()));
+        (kept.map(|Kept { state, end, mark }| Kept { state, end: seconds(end), mark }), result)
     }
 }
 

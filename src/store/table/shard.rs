@@ -1,11 +1,11 @@
 //! One shard of a [`Table`](super::Table): buckets of slots, two for each key.
 //!
 //! A new key is stored in the emptier of its two buckets, in a slot without a live state. When all slots of both have
-//! live states the shard grows by 15 %, and at its maximum size the state among them that expires first is evicted. So a
-//! full shard never reads more than two buckets for a key.
+//! live states the shard grows by 15 %, and at its maximum size one of them is evicted ([`eviction`](super::eviction)). So
+//! a full shard never reads more than two buckets for a key.
 
 use super::{
-    Usage,
+    Kept, Usage,
     slots::{At, Shape, Slot, Slots, Tag},
 };
 
@@ -16,12 +16,13 @@ pub(super) struct Shard<S> {
     used: usize,
     expired: u64,
     evicted: u64,
+    evicted_over: u64,
 }
 
 impl<S: Copy + Default> Shard<S> {
     pub(super) fn new(shape: Shape) -> Self {
         let slots = Slots::empty(shape.bucket, 0);
-        Self { slots, max_buckets: shape.max_buckets, used: 0, expired: 0, evicted: 0 }
+        Self { slots, max_buckets: shape.max_buckets, used: 0, expired: 0, evicted: 0, evicted_over: 0 }
     }
 
     pub(super) fn get(&self, tag: Tag, now: u32) -> Option<S> {
@@ -29,20 +30,27 @@ impl<S: Copy + Default> Shard<S> {
         (slot.end > now).then_some(slot.state)
     }
 
+    #[cfg(test)]
+    pub(super) fn mark(&self, tag: Tag, now: u32) -> Option<super::Mark> {
+        let slot = self.slots.get(self.slots.find(tag)?)?;
+        (slot.end > now).then_some(slot.mark)
+    }
+
     pub(super) fn change<R>(
         &mut self,
         tag: Tag,
         now: u32,
-        change: impl FnOnce(S, u32) -> (Option<(S, u32)>, R),
+        change: impl FnOnce(S, u32) -> (Option<Kept<S, u32>>, R),
     ) -> R {
         let found = self.slots.find(tag);
         let known = found.and_then(|at| self.slots.get(at)).filter(|slot| slot.end > now);
         let (state, end) = known.map_or_else(|| (S::default(), 0), |slot| (slot.state, slot.end));
         let (kept, result) = change(state, end);
-        if let Some((state, end)) = kept
-            && let Some(at) = found.or_else(|| self.make_room(tag, now))
-        {
-            self.put(at, Slot { tag, state, end: end.max(1) }, now);
+        if let Some(Kept { state, end, mark }) = kept {
+            let new = Slot { tag, mark, state, end: end.max(1) };
+            if let Some(at) = found.or_else(|| self.make_room(&new, now)) {
+                self.put(at, new, now);
+            }
         }
         result
     }
@@ -71,7 +79,9 @@ impl<S: Copy + Default> Shard<S> {
     }
 
     pub(super) fn usage(&self) -> Usage {
-        Usage { entries: self.used, bytes: self.slots.bytes(), expired: self.expired, evicted: self.evicted }
+        let Self { slots, used, expired, evicted, evicted_over, .. } = self;
+        let (expired, evicted, evicted_over) = (*expired, *evicted, *evicted_over);
+        Usage { entries: *used, bytes: slots.bytes(), expired, evicted, evicted_over }
     }
 
     /// Writes a slot, and counts the state that it replaces.
@@ -80,20 +90,24 @@ impl<S: Copy + Default> Shard<S> {
         match slot.end {
             0 => self.used = self.used.saturating_add(1),
             end if end <= now => self.expired = self.expired.wrapping_add(1),
-            _ if { slot.tag } != new.tag => self.evicted = self.evicted.wrapping_add(1),
+            _ if { slot.tag } != new.tag => {
+                self.evicted = self.evicted.wrapping_add(1);
+                self.evicted_over = self.evicted_over.wrapping_add(u64::from(slot.is_over()));
+            }
             _ => {}
         }
         *slot = new;
     }
 
-    fn make_room(&mut self, tag: Tag, now: u32) -> Option<At> {
-        let room = self.slots.room(tag, now);
-        let is_full = room.as_ref().is_none_or(|room| room.is_full);
-        if !is_full || self.slots.buckets >= self.max_buckets {
-            return room.map(|room| room.at);
+    fn make_room(&mut self, new: &Slot<S>, now: u32) -> Option<At> {
+        if let Some(at) = self.slots.room(new.tag, now) {
+            return Some(at);
         }
-        self.rebuild(Slots::<S>::grown(self.slots.buckets, self.max_buckets), Some(tag), now);
-        self.slots.room(tag, now).map(|room| room.at)
+        if self.slots.buckets >= self.max_buckets {
+            return self.slots.victim(new.tag, new.mark);
+        }
+        self.rebuild(Slots::<S>::grown(self.slots.buckets, self.max_buckets), Some(new.tag), now);
+        self.slots.room(new.tag, now).or_else(|| self.slots.victim(new.tag, new.mark))
     }
 
     /// Reduces the number of buckets if many are not needed.
@@ -112,34 +126,33 @@ impl<S: Copy + Default> Shard<S> {
     /// Moves live states into this many buckets, or as many more as leave room for a new key. Only the maximum may have
     /// too little room.
     fn rebuild(&mut self, mut buckets: usize, new: Option<Tag>, now: u32) {
-        let (slots, live) = loop {
-            let (slots, live, fits) = self.moved(buckets, new, now);
+        let slots = loop {
+            let (slots, fits) = self.moved(buckets, new, now);
             if fits || buckets >= self.max_buckets {
-                break (slots, live);
+                break slots;
             }
             buckets = Slots::<S>::grown(buckets, self.max_buckets);
         };
-        let used = slots.iter().filter(|slot| slot.end != 0).count();
-        self.expired = self.expired.wrapping_add(self.used.saturating_sub(live) as u64);
-        self.evicted = self.evicted.wrapping_add(live.saturating_sub(used) as u64);
-        (self.slots, self.used) = (slots, used);
+        let (before, after) = (self.slots.census(now), slots.census(now));
+        self.expired = self.expired.wrapping_add(self.used.saturating_sub(before.live) as u64);
+        self.evicted = self.evicted.wrapping_add(before.live.saturating_sub(after.live) as u64);
+        self.evicted_over = self.evicted_over.wrapping_add(before.over.saturating_sub(after.over) as u64);
+        (self.slots, self.used) = (slots, after.live);
     }
 
-    /// Live states in this many buckets, their number, and whether all of them and a new key fit.
-    fn moved(&self, buckets: usize, new: Option<Tag>, now: u32) -> (Slots<S>, usize, bool) {
+    /// Live states in this many buckets, and whether all of them and a new key fit. Those that do not fit evict others.
+    fn moved(&self, buckets: usize, new: Option<Tag>, now: u32) -> (Slots<S>, bool) {
         let mut slots = Slots::empty(self.slots.bucket, buckets);
-        let (mut live, mut fits) = (0_usize, true);
+        let mut fits = true;
         for slot in self.slots.iter().filter(|slot| slot.end > now) {
-            live = live.saturating_add(1);
-            if let Some(room) = slots.room_after_displacing(slot.tag, now) {
-                fits &= !room.is_full;
-                if let Some(place) = slots.get_mut(room.at) {
-                    *place = *slot;
-                }
+            let room = slots.room_after_displacing(slot.tag, now);
+            fits &= room.is_some();
+            let at = room.or_else(|| slots.victim(slot.tag, slot.mark));
+            if let Some(place) = at.and_then(|at| slots.get_mut(at)) {
+                *place = *slot;
             }
         }
-        let mut has_room = |tag| slots.room_after_displacing(tag, now).is_some_and(|room| !room.is_full);
-        let fits = fits && new.is_none_or(&mut has_room);
-        (slots, live, fits)
+        let fits = fits && new.is_none_or(|tag| slots.room_after_displacing(tag, now).is_some());
+        (slots, fits)
     }
 }

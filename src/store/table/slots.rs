@@ -7,6 +7,8 @@
 
 use smallvec::SmallVec;
 
+use super::eviction::{Candidate, Mark, Used, victim};
+
 /// The size of a piece: one of the allocator's own sizes, so that nothing is wasted.
 const PIECE_BYTES: usize = 4096;
 
@@ -19,17 +21,18 @@ pub(super) const BUCKET: usize = 17;
 #[repr(C, packed(4))]
 pub(super) struct Slot<S> {
     pub(super) tag: Tag,
+    pub(super) mark: Mark,
     pub(super) state: S,
     /// The second at which the state expires; 0 for an empty slot.
     pub(super) end: u32,
 }
 
-/// A key within its shard: 64 bits of its hash that also select the buckets, and 32 more.
+/// A key within its shard: 64 bits of its hash that also select the buckets, and 16 more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-#[repr(C, packed(4))]
+#[repr(C, packed(2))]
 pub(super) struct Tag {
     pub(super) home: u64,
-    pub(super) more: u32,
+    pub(super) more: u16,
 }
 
 /// The slots of a bucket, and the maximum number of buckets of a shard.
@@ -45,14 +48,11 @@ pub(super) struct At {
     slot: usize,
 }
 
-/// The best slot for a new key in one of its buckets.
-pub(super) struct Room {
-    pub(super) at: At,
-    end: u32,
-    /// Live states of the bucket.
+/// A slot without a live state.
+struct Room {
+    at: At,
+    /// Live states of its bucket.
     live: usize,
-    /// Every slot of the bucket has a live state.
-    pub(super) is_full: bool,
 }
 
 pub(super) struct Slots<S> {
@@ -60,6 +60,19 @@ pub(super) struct Slots<S> {
     /// Slots of one bucket.
     pub(super) bucket: usize,
     pub(super) buckets: usize,
+}
+
+/// Numbers of live states.
+pub(super) struct Census {
+    pub(super) live: usize,
+    /// Those over their limit.
+    pub(super) over: usize,
+}
+
+impl<S> Slot<S> {
+    pub(super) fn is_over(&self) -> bool {
+        self.mark.used() == Used::Over
+    }
 }
 
 impl Shape {
@@ -86,7 +99,7 @@ impl<S: Copy + Default> Slots<S> {
     };
 
     pub(super) fn empty(bucket: usize, buckets: usize) -> Self {
-        let slot = Slot { tag: Tag { home: 0, more: 0 }, state: S::default(), end: 0 };
+        let slot = Slot { tag: Tag { home: 0, more: 0 }, mark: Mark::default(), state: S::default(), end: 0 };
         let mut left = buckets;
         let pieces = std::iter::from_fn(|| {
             let here = left.min(Self::BUCKETS_IN_A_PIECE);
@@ -116,6 +129,11 @@ impl<S: Copy + Default> Slots<S> {
         self.pieces.iter().flatten()
     }
 
+    pub(super) fn census(&self, now: u32) -> Census {
+        let live = || self.iter().filter(|slot| slot.end > now);
+        Census { live: live().count(), over: live().filter(|slot| slot.is_over()).count() }
+    }
+
     pub(super) fn get(&self, at: At) -> Option<&Slot<S>> {
         self.bucket(at.bucket).get(at.slot)
     }
@@ -135,25 +153,30 @@ impl<S: Copy + Default> Slots<S> {
         in_bucket(first).or_else(|| in_bucket(second))
     }
 
-    /// The best slot for a new key: one without a live state, in the bucket with fewer live states, or the one that expires
-    /// first. `None` if there are no slots.
-    pub(super) fn room(&self, tag: Tag, now: u32) -> Option<Room> {
+    /// A slot without a live state for a new key, in the bucket with fewer live states. `None` if both buckets are full.
+    pub(super) fn room(&self, tag: Tag, now: u32) -> Option<At> {
         let [first, second] = self.homes(tag).map(|bucket| self.room_in(bucket, now));
-        let (first, second) = (first?, second?);
-        let both_full = first.is_full && second.is_full;
-        let take_second = if both_full { second.end < first.end } else { second.live < first.live };
-        Some(if take_second { second } else { first })
+        [first, second].into_iter().flatten().min_by_key(|room| room.live).map(|room| room.at)
     }
 
     /// As [`room`](Self::room), but if both buckets are full, one of their states moves to the other bucket of its key, if
     /// that has room. Reads at most 68 buckets.
-    pub(super) fn room_after_displacing(&mut self, tag: Tag, now: u32) -> Option<Room> {
-        let room = self.room(tag, now)?;
-        if !room.is_full {
-            return Some(room);
-        }
-        let displaced = self.homes(tag).into_iter().find_map(|bucket| self.displace(bucket, now));
-        Some(if let Some(at) = displaced { Room { at, is_full: false, ..room } } else { room })
+    pub(super) fn room_after_displacing(&mut self, tag: Tag, now: u32) -> Option<At> {
+        self.room(tag, now)
+            .or_else(|| self.homes(tag).into_iter().find_map(|bucket| self.displace(bucket, now)))
+    }
+
+    /// The live state in two full buckets that is evicted for a new key. `None` if there are no slots.
+    pub(super) fn victim(&self, tag: Tag, mark: Mark) -> Option<At> {
+        let [first, second] = self.homes(tag);
+        let slots = [first, second].map(|bucket| self.bucket(bucket));
+        let candidate = |slot: &Slot<S>| Candidate { mark: slot.mark, end: slot.end, size: 1 };
+        let candidates = slots.into_iter().flatten().map(candidate);
+        let at = victim(candidates, Candidate { mark, end: 0, size: 1 }, tag.more.into())?;
+        Some(match at.checked_sub(self.bucket) {
+            Some(slot) => At { bucket: second, slot },
+            None => At { bucket: first, slot: at },
+        })
     }
 
     /// Empties a slot of this bucket: its state moves to the other bucket of its key.
@@ -161,7 +184,7 @@ impl<S: Copy + Default> Slots<S> {
         let other = |slot: &Slot<S>| self.homes(slot.tag).into_iter().find(|home| *home != bucket);
         let (slot, to) = self.bucket(bucket).iter().enumerate().find_map(|(at, slot)| {
             let room = self.room_in(other(slot)?, now)?;
-            (!room.is_full).then_some((at, room.at))
+            Some((at, room.at))
         })?;
         let from = At { bucket, slot };
         let moved = *self.get(from)?;
@@ -174,7 +197,7 @@ impl<S: Copy + Default> Slots<S> {
         let slots = self.bucket(bucket);
         let live = slots.iter().filter(|slot| slot.end > now).count();
         let (slot, end) = slots.iter().map(|slot| slot.end).enumerate().min_by_key(|(_, end)| *end)?;
-        Some(Room { at: At { bucket, slot }, end, live, is_full: live == slots.len() })
+        (end <= now).then_some(Room { at: At { bucket, slot }, live })
     }
 
     /// The two buckets of a key, or the same one twice.

@@ -261,8 +261,8 @@ metrics! { OURS
         "Maximum number of counters in memory. Sliding logs are bounded separately, by 48 bytes for each.";
     STORE_BYTES: Gauge "tollgate_store_bytes" []
         "Memory of the counters.";
-    STORE_EVICTIONS: Counter "tollgate_store_evictions_total" []
-        "Counters evicted because MEMORY_MAX_KEYS was reached; their callers start at zero.";
+    STORE_EVICTIONS: Counter "tollgate_store_evictions_total" ["counter"]
+        "Counters evicted because MEMORY_MAX_KEYS was reached, over_limit or within_limit; their callers start at zero.";
     STORE_EXPIRED: Counter "tollgate_store_expired_total" []
         "Expired counters.";
     OVERRIDES: Gauge "tollgate_overrides" ["action"]

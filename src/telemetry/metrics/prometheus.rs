@@ -362,7 +362,9 @@ fn store(samples: &mut Samples<'_>, StoreUsage { held, max_keys }: &StoreUsage) 
     samples.value(&names::STORE_KEYS, held.entries as u64);
     samples.value(&names::STORE_KEYS_MAX, *max_keys as u64);
     samples.value(&names::STORE_BYTES, held.bytes as u64);
-    samples.value(&names::STORE_EVICTIONS, held.evicted);
+    let within = held.evicted.saturating_sub(held.evicted_over);
+    let evicted = [("within_limit", within), ("over_limit", held.evicted_over)];
+    samples.values(&names::STORE_EVICTIONS, evicted.map(|(counter, n)| ([counter], n)));
     samples.value(&names::STORE_EXPIRED, held.expired);
 }
 

@@ -32,7 +32,10 @@ fn all_gauges() -> Gauges {
             descriptor: "k=\"v\"".to_owned(),
             hits: 28,
         }],
-        store: Some(StoreUsage { held: Usage { entries: 5, bytes: 7, evicted: 8, expired: 9 }, max_keys: 6 }),
+        store: Some(StoreUsage {
+            held: Usage { entries: 5, bytes: 7, evicted: 8, evicted_over: 3, expired: 9 },
+            max_keys: 6,
+        }),
         leases: Some(LeaseUsage::default()),
         local_cache: Some(LocalCacheGauges::default()),
         overrides: Some(OverrideGauges { by_action: [26, 27, 28, 29], bytes: 30 }),

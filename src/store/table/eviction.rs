@@ -1,0 +1,196 @@
+//! Which of a few states is evicted for a new one: the one that matters least.
+//!
+//! Used by the table, whose candidates are the states in the two buckets of a new key, and by the sliding logs of the
+//! memory store. A keyed hash selects the candidates, so they are a fair sample of all states, and the rule that holds
+//! more of them than the new state's rule holds more of the table.
+
+use std::cmp::Reverse;
+
+use smallvec::SmallVec;
+
+/// The candidates of a table; more of them allocate.
+const CANDIDATES: usize = 2 * super::slots::BUCKET;
+
+/// How much of its limit a counter has used. Its caller regains as much by an eviction.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Used {
+    /// Less than half, or a limit of 0, of which nothing can be regained.
+    #[default]
+    Little,
+    /// Half or more.
+    Much,
+    /// Everything.
+    All,
+    /// Everything, and it has rejected hits.
+    Over,
+}
+
+impl Used {
+    /// The use of a limit by this many hits.
+    #[must_use]
+    pub fn of(hits: u64, limit: u32) -> Self {
+        let limit = u64::from(limit);
+        match limit.checked_sub(hits) {
+            _ if limit == 0 => Self::Little,
+            None => Self::Over,
+            Some(0) => Self::All,
+            Some(left) if left <= hits => Self::Much,
+            Some(_) => Self::Little,
+        }
+    }
+}
+
+/// What is known about a state when others are evicted: 14 bits of its rule's hash, and the use of its limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Mark(u16);
+
+impl Mark {
+    /// The mark of a counter of the rule with this hash.
+    #[must_use]
+    pub const fn new(rule: u16, used: Used) -> Self {
+        Self(rule << 2 | used as u16)
+    }
+
+    /// The hash of its rule.
+    pub(in crate::store) const fn rule(self) -> u16 {
+        self.0 >> 2
+    }
+
+    /// The use of its limit.
+    #[must_use]
+    pub const fn used(self) -> Used {
+        match self.0 & 3 {
+            0 => Used::Little,
+            1 => Used::Much,
+            2 => Used::All,
+            _ => Used::Over,
+        }
+    }
+}
+
+/// A state that may be evicted, or the new one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::store) struct Candidate {
+    pub(in crate::store) mark: Mark,
+    /// The second at which it expires.
+    pub(in crate::store) end: u32,
+    /// Its part of what is bounded: slots or bytes.
+    pub(in crate::store) size: usize,
+}
+
+/// The index of the candidate that is evicted for a new state: among the rules that hold at least as much as the new
+/// state's rule with it (of those that hold most, if none does), the least used one; among several, that of the rule that
+/// holds most.
+///
+/// So a flood of keys evicts counters of its own rule or of larger ones. Of equals, the one that expires first is
+/// evicted, and `salt`, a random number, selects among those that expire together: a new counter lasts as long as any
+/// other. Of counters that have used everything, the last is evicted: those that were there before stay.
+pub(in crate::store) fn victim(
+    candidates: impl Iterator<Item = Candidate> + Clone,
+    new: Candidate,
+    salt: usize,
+) -> Option<usize> {
+    let mut held: SmallVec<[(u16, usize); CANDIDATES]> = SmallVec::new();
+    for Candidate { mark, size, .. } in candidates.clone() {
+        match held.iter_mut().find(|(rule, _)| *rule == mark.rule()) {
+            Some((_, sum)) => *sum = sum.wrapping_add(size),
+            None => held.push((mark.rule(), size)),
+        }
+    }
+    let own = held.iter_mut().find(|(rule, _)| *rule == new.mark.rule());
+    let own = own.map_or(new.size, |(_, sum)| {
+        *sum = sum.wrapping_add(new.size);
+        *sum
+    });
+    let least = held.iter().map(|(_, sum)| *sum).max()?.min(own);
+    let held_by = |rule| held.iter().find(|(one, _)| *one == rule).map_or(0, |(_, size)| *size);
+    let order = |(index, Candidate { mark, end, .. }): (usize, Candidate)| {
+        let size = held_by(mark.rule());
+        let (end, tie) = match mark.used() {
+            Used::Little | Used::Much => (end, index ^ salt % CANDIDATES.next_power_of_two()),
+            Used::All | Used::Over => (0, usize::MAX.wrapping_sub(index)),
+        };
+        (size >= least).then_some((mark.used(), Reverse(size), end, tie, index))
+    };
+    candidates.enumerate().filter_map(order).min().map(|(.., index)| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn candidate() -> impl Strategy<Value = Candidate> {
+        let used = prop::sample::select(vec![Used::Little, Used::Much, Used::All, Used::Over]);
+        (0..5_u16, used, 1..4_u32, 1..4_usize).prop_map(|(rule, used, end, size)| Candidate {
+            mark: Mark::new(rule, used),
+            end,
+            size,
+        })
+    }
+
+    /// The candidates that may be evicted, by the definition.
+    fn evictable(candidates: &[Candidate], new: Candidate) -> Vec<usize> {
+        let all = || candidates.iter().chain([&new]);
+        let held = |rule| all().filter(|one| one.mark.rule() == rule).map(|one| one.size).sum::<usize>();
+        let mut left: Vec<usize> = (0..candidates.len()).collect();
+        let held_at = |at: usize| held(candidates[at].mark.rule());
+        if left.iter().any(|at| held_at(*at) >= held(new.mark.rule())) {
+            left.retain(|at| held_at(*at) >= held(new.mark.rule()));
+        } else {
+            let most = left.iter().map(|at| held_at(*at)).max();
+            left.retain(|at| Some(held_at(*at)) == most);
+        }
+        let least = left.iter().map(|at| candidates[*at].mark.used()).min();
+        left.retain(|at| Some(candidates[*at].mark.used()) == least);
+        let most = left.iter().map(|at| held_at(*at)).max();
+        left.retain(|at| Some(held_at(*at)) == most);
+        if least >= Some(Used::All) {
+            return left.pop().into_iter().collect();
+        }
+        let first = left.iter().map(|at| candidates[*at].end).min();
+        left.retain(|at| Some(candidates[*at].end) == first);
+        left
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn evicts_by_the_definition(
+            candidates in prop::collection::vec(candidate(), 1..40), new in candidate(), salt: usize,
+        ) {
+            let evictable = evictable(&candidates, new);
+            prop_assert!(!evictable.is_empty(), "there is always room for a new state");
+            let chosen = victim(candidates.iter().copied(), new, salt).unwrap();
+            prop_assert!(evictable.contains(&chosen), "{chosen} of {evictable:?}");
+        }
+
+        #[test]
+        fn a_mark_keeps_the_use_and_14_bits_of_the_rule(rule: u16, hits in 0..100_u64, limit in 0..50_u32) {
+            let used = Used::of(hits, limit);
+            let mark = Mark::new(rule, used);
+            prop_assert_eq!((mark.rule(), mark.used()), (rule % (1 << 14), used));
+        }
+    }
+
+    #[test]
+    fn salts_select_among_equals() {
+        let equal = Candidate { mark: Mark::new(1, Used::Much), end: 9, size: 1 };
+        let chosen: std::collections::HashSet<_> =
+            (0..64).filter_map(|salt| victim([equal; 34].into_iter(), equal, salt)).collect();
+        assert!(chosen.len() >= 20, "{chosen:?}");
+    }
+
+    #[test]
+    fn the_use_of_a_limit() {
+        let used = |hits| Used::of(hits, 5);
+        assert_eq!([0, 2, 3, 4, 5, 6, u64::MAX].map(used), {
+            use Used::{All, Little, Much, Over};
+            [Little, Little, Much, Much, All, Over, Over]
+        });
+        assert_eq!([Used::of(1, 1), Used::of(1, 2), Used::of(2, 4)], [Used::All, Used::Much, Used::Much]);
+        assert_eq!([0, 9].map(|hits| Used::of(hits, 0)), [Used::Little; 2], "nothing can be regained");
+    }
+}
