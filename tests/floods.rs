@@ -81,7 +81,7 @@ fn evicted(server: &Server, counter: &str) -> f64 {
 }
 
 #[test]
-fn a_flood_of_keys_of_another_rule_frees_nobody() {
+fn a_flood_of_keys_of_another_rule_frees_no_caller() {
     let server = setup().start();
     let client = server.client();
     exhaust(&client, &KINDS);
@@ -94,7 +94,7 @@ fn a_flood_of_keys_of_another_rule_frees_nobody() {
 }
 
 #[test]
-fn a_flood_of_keys_driven_over_the_limit_of_another_rule_frees_nobody() {
+fn a_flood_of_keys_driven_over_the_limit_of_another_rule_frees_no_caller() {
     let server = setup().start();
     let client = server.client();
     exhaust(&client, &KINDS);
@@ -106,7 +106,7 @@ fn a_flood_of_keys_driven_over_the_limit_of_another_rule_frees_nobody() {
 }
 
 #[test]
-fn a_flood_of_keys_of_the_same_rule_frees_nobody() {
+fn a_flood_of_keys_of_the_same_rule_frees_no_caller() {
     for kind in KINDS {
         let server = setup().start();
         let client = server.client();
@@ -130,7 +130,7 @@ fn a_flood_of_keys_driven_over_the_limit_of_the_same_rule_frees_few() {
 }
 
 #[test]
-fn a_flood_in_place_of_a_lost_redis_frees_nobody() {
+fn a_flood_in_place_of_a_lost_redis_frees_no_caller() {
     let unreachable = format!("127.0.0.1:{}", free_port());
     let server = setup().redis(&tcp(&unreachable)).env("STORE_FAILURE_POLICY", "local").start();
     let client = server.client();

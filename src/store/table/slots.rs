@@ -169,9 +169,8 @@ impl<S: Copy + Default> Slots<S> {
     /// The live state in two full buckets that is evicted for a new key. `None` if there are no slots.
     pub(super) fn victim(&self, tag: Tag, mark: Mark) -> Option<At> {
         let [first, second] = self.homes(tag);
-        let slots = [first, second].map(|bucket| self.bucket(bucket));
-        let candidate = |slot: &Slot<S>| Candidate { mark: slot.mark, end: slot.end, size: 1 };
-        let candidates = slots.into_iter().flatten().map(candidate);
+        let slots = self.bucket(first).iter().chain(self.bucket(second));
+        let candidates = slots.map(|slot| Candidate { mark: slot.mark, end: slot.end, size: 1 });
         let at = victim(candidates, Candidate { mark, end: 0, size: 1 }, tag.more.into())?;
         Some(match at.checked_sub(self.bucket) {
             Some(slot) => At { bucket: second, slot },
@@ -195,9 +194,9 @@ impl<S: Copy + Default> Slots<S> {
 
     fn room_in(&self, bucket: usize, now: u32) -> Option<Room> {
         let slots = self.bucket(bucket);
-        let live = slots.iter().filter(|slot| slot.end > now).count();
         let (slot, end) = slots.iter().map(|slot| slot.end).enumerate().min_by_key(|(_, end)| *end)?;
-        (end <= now).then_some(Room { at: At { bucket, slot }, live })
+        let live = || slots.iter().filter(|slot| slot.end > now).count();
+        (end <= now).then(|| Room { at: At { bucket, slot }, live: live() })
     }
 
     /// The two buckets of a key, or the same one twice.
