@@ -97,7 +97,7 @@ impl OverLimitCache {
         // All are over their limit: of the largest rule, the one that expires first is evicted.
         let kept = Kept { state: rejection, end, mark: Mark::new(check.rule, Used::Little) };
         // Called under the lock of the shard: either `forget` removes the rejection, or its time is visible here.
-        let store = |_, _| ((!self.is_older_than_a_reset(now)).then_some(kept), ());
+        let store = |_| ((!self.is_older_than_a_reset(now)).then_some(kept), ());
         self.keys.change(self.keys.key(key), now, store);
     }
 

@@ -151,7 +151,7 @@ impl States for &MemoryStore {
         now: Time,
         change: impl FnOnce(State) -> (State, Used, R),
     ) -> R {
-        self.states.change(key, now, |number, end| changed(State { number, end }, rule, change))
+        self.states.change(key, now, |before| changed(before, rule, change))
     }
 
     fn apply_to_log(&mut self, key: Key, rule: u16, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
@@ -173,7 +173,7 @@ impl States for LockedStates<'_> {
         now: Time,
         change: impl FnOnce(State) -> (State, Used, R),
     ) -> R {
-        self.states.change(key, now, |number, end| changed(State { number, end }, rule, change))
+        self.states.change(key, now, |before| changed(before, rule, change))
     }
 
     fn apply_to_log(&mut self, key: Key, rule: u16, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
@@ -181,16 +181,18 @@ impl States for LockedStates<'_> {
     }
 }
 
-/// The new state for the table, if it differs or has rejected hits. An unused counter stays unused even then.
+/// The new state for the table, if it differs. A rejection changes only the mark; an unused counter has none.
 fn changed<R>(
-    before: State,
+    before: Kept<u64>,
     rule: u16,
     change: impl FnOnce(State) -> (State, Used, R),
 ) -> (Option<Kept<u64>>, R) {
-    let (after, used, result) = change(before);
-    let State { number: state, end } = after;
-    let is_kept = after != before || used == Used::Over && before != State::default();
-    (is_kept.then_some(Kept { state, end, mark: Mark::new(rule, used) }), result)
+    let unchanged = State { number: before.state, end: before.end };
+    let (after, used, result) = change(unchanged);
+    let is_first_rejection =
+        used == Used::Over && before.mark.used() != Used::Over && unchanged != State::default();
+    let kept = Kept { state: after.number, end: after.end, mark: Mark::new(rule, used) };
+    ((after != unchanged || is_first_rejection).then_some(kept), result)
 }
 
 /// How much of a limit is used after this verdict.

@@ -90,7 +90,7 @@ fn a_counter_of_a_rejected_group_is_marked_as_over_its_limit() {
         let (few, many) = (limit(kind, 5, Unit::Minute, 0), limit(kind, 100, Unit::Hour, 0).tagged());
         let used = || [used_of(&store, "k", &few, now), used_of(&store, "k", &many, now)];
         let group = vec![("k", &few, Hits::Take(3)), ("k", &many, Hits::Take(3))];
-        apply_groups(&store, Counting::Always, &[group.clone()], now);
+        apply_groups(&store, Counting::Always, std::slice::from_ref(&group), now);
         assert_eq!(used(), [Some(Used::Much), Some(Used::Little)], "{kind:?}");
         apply_groups(&store, Counting::Always, &[group], now);
         assert_eq!(used(), [Some(Used::Over), Some(Used::Little)], "{kind:?}");

@@ -4,10 +4,15 @@
 //! memory store. A keyed hash selects the candidates, so they are a fair sample of all states, and the rule that holds
 //! more of them than the new state's rule holds more of the table.
 
+use std::cmp::Reverse;
+
 use smallvec::SmallVec;
 
 /// The candidates of a table; more of them allocate.
 const CANDIDATES: usize = 2 * super::slots::BUCKET;
+
+/// The bits of a salt that may differ in the index of a candidate.
+const SALT: usize = CANDIDATES.next_power_of_two().wrapping_sub(1);
 
 /// How much of its limit a counter has used. Its caller regains as much by an eviction.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -89,35 +94,38 @@ pub(in crate::store) fn victim(
     salt: usize,
 ) -> Option<usize> {
     let rule = new.mark.rule();
-    let add = |(own, all): (usize, usize), Candidate { mark, size, .. }: Candidate| {
-        (own.wrapping_add(if mark.rule() == rule { size } else { 0 }), all.wrapping_add(size))
-    };
-    let (own, all) = candidates.clone().fold((new.size, new.size), add);
+    let (mut own, mut all, mut first) = (new.size, new.size, (u64::MAX, 0));
+    candidates.clone().enumerate().for_each(|(index, one)| {
+        all = all.wrapping_add(one.size);
+        if one.mark.rule() == rule {
+            own = own.wrapping_add(one.size);
+            first = first.min((one.rank(index, salt), index));
+        }
+    });
     let has_own = own > new.size;
-    // No rule holds as much as one with more than half: in a flood the others need no count.
-    let others = if has_own && own > all / 2 { Sums::new() } else { sums(candidates.clone(), rule) };
+    // No rule holds as much as one with more than half: a flood needs one pass.
+    if has_own && own > all / 2 {
+        return Some(first.1);
+    }
+    let others = sums(candidates.clone(), rule);
     let most = others.iter().map(|(_, sum)| *sum).max().unwrap_or_default();
     let least = if has_own { own } else { own.min(most) };
     let held = |one| if one == rule { own } else { sum_of(&others, one) };
-    let order = |(index, candidate): (usize, Candidate)| {
-        let size = held(candidate.mark.rule());
-        (size >= least).then(|| (candidate.rank(size, index, salt), index))
+    let order = |(index, one): (usize, Candidate)| {
+        let size = held(one.mark.rule());
+        (size >= least).then(|| (one.mark.used(), Reverse(size), one.rank(index, salt), index))
     };
-    candidates.enumerate().filter_map(order).min().map(|(_, index)| index)
+    candidates.enumerate().filter_map(order).min().map(|(.., index)| index)
 }
 
 impl Candidate {
-    /// The place in the order of eviction of a candidate whose rule holds this much: one number, which is compared faster
-    /// than a tuple.
-    fn rank(self, held: usize, index: usize, salt: usize) -> u128 {
+    /// The place in the order of eviction among those of one rule: the use, the end, and the index in an order that
+    /// `salt` selects. One number, since this is computed for every candidate.
+    fn rank(self, index: usize, salt: usize) -> u64 {
         let used = self.mark.used();
-        let order = match used {
-            Used::Little | Used::Much => {
-                u64::from(self.end) << 32 | (index ^ salt % CANDIDATES.next_power_of_two()) as u64
-            }
-            Used::All | Used::Over => !(index as u64),
-        };
-        u128::from(used as u8) << 126 | u128::from(u64::MAX >> 2 ^ held as u64) << 64 | u128::from(order)
+        // The last of those that have used everything goes first.
+        let (end, flipped) = if used < Used::All { (self.end, salt & SALT) } else { (0, SALT) };
+        (used as u64) << 62 | u64::from(end) << 6 | (index ^ flipped) as u64
     }
 }
 

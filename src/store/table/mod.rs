@@ -58,8 +58,8 @@ pub struct Key {
     tag: Tag,
 }
 
-/// A state to store, and when it expires.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A state, and when it expires.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Kept<S, E = Time> {
     /// The state.
     pub state: S,
@@ -136,17 +136,17 @@ impl<S: Copy + Default> Table<S> {
         self.shard(key).get(key.tag, seconds(now))
     }
 
-    /// Calls `change` with the state of a key and its end, and stores the new ones if there are any. A key without a live
-    /// state has the default, which has ended.
-    pub fn change<R>(&self, key: Key, now: Time, change: impl FnOnce(S, Time) -> (Option<Kept<S>>, R)) -> R {
+    /// Calls `change` with the state of a key, and stores the new one if there is any. A key without a live state has the
+    /// default, which has ended.
+    pub fn change<R>(&self, key: Key, now: Time, change: impl FnOnce(Kept<S>) -> (Option<Kept<S>>, R)) -> R {
         self.shard(key).change(key.tag, seconds(now), in_seconds(change))
     }
 
     /// Changes the state of a key, which then expires at `end`. Of such states the one that expires first is evicted.
     pub fn update<R>(&self, key: Key, now: Time, end: Time, change: impl FnOnce(&mut S) -> R) -> R {
-        self.change(key, now, |mut state, _| {
+        self.change(key, now, |Kept { mut state, mark, .. }| {
             let result = change(&mut state);
-            (Some(Kept { state, end, mark: Mark::default() }), result)
+            (Some(Kept { state, end, mark }), result)
         })
     }
 
@@ -203,12 +203,12 @@ impl<S: Copy + Default> Locked<'_, S> {
         &mut self,
         key: Key,
         now: Time,
-        change: impl FnOnce(S, Time) -> (Option<Kept<S>>, R),
+        change: impl FnOnce(Kept<S>) -> (Option<Kept<S>>, R),
     ) -> R {
         let wanted = self.table.shard_of(key);
         match self.shards.iter_mut().find(|(shard, _)| *shard == wanted) {
             Some((_, shard)) => shard.change(key.tag, seconds(now), in_seconds(change)),
-            None => change(S::default(), Time::default()).1,
+            None => change(Kept::default()).1,
         }
     }
 }
@@ -235,10 +235,10 @@ impl Key {
 
 /// Converts the ends to the seconds of the slots.
 fn in_seconds<S, R>(
-    change: impl FnOnce(S, Time) -> (Option<Kept<S>>, R),
-) -> impl FnOnce(S, u32) -> (Option<Kept<S, u32>>, R) {
-    |state, end| {
-        let (kept, result) = change(state, Time::from_seconds(end.into()));
+    change: impl FnOnce(Kept<S>) -> (Option<Kept<S>>, R),
+) -> impl FnOnce(Kept<S, u32>) -> (Option<Kept<S, u32>>, R) {
+    |Kept { state, end, mark }| {
+        let (kept, result) = change(Kept { state, end: Time::from_seconds(end.into()), mark });
         (kept.map(|Kept { state, end, mark }| Kept { state, end: seconds(end), mark }), result)
     }
 }

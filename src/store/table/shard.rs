@@ -40,12 +40,12 @@ impl<S: Copy + Default> Shard<S> {
         &mut self,
         tag: Tag,
         now: u32,
-        change: impl FnOnce(S, u32) -> (Option<Kept<S, u32>>, R),
+        change: impl FnOnce(Kept<S, u32>) -> (Option<Kept<S, u32>>, R),
     ) -> R {
         let found = self.slots.find(tag);
         let known = found.and_then(|at| self.slots.get(at)).filter(|slot| slot.end > now);
-        let (state, end) = known.map_or_else(|| (S::default(), 0), |slot| (slot.state, slot.end));
-        let (kept, result) = change(state, end);
+        let before = known.map(|slot| Kept { state: slot.state, end: slot.end, mark: slot.mark });
+        let (kept, result) = change(before.unwrap_or_default());
         if let Some(Kept { state, end, mark }) = kept {
             let new = Slot { tag, mark, state, end: end.max(1) };
             if let Some(at) = found.or_else(|| self.make_room(&new, now)) {
