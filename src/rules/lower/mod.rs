@@ -88,7 +88,7 @@ impl<'f> Lowering<'f> {
             }
             nodes.insert(node.text.clone(), node);
         }
-        let longest = nodes.keys().map(|text: &Box<str>| text.len()).max().unwrap_or_default();
+        let longest = nodes.keys().map(|text| text.len()).max().unwrap_or_default();
         Level { nodes, longest, wildcards: Wildcards::new(wildcards) }
     }
 

@@ -100,7 +100,7 @@ impl Visits {
         // The number of cells is a power of two.
         let at = usize::try_from(key.hash()).unwrap_or(usize::MAX) & cells.len().saturating_sub(1);
         let Some(cell) = cells.get(at) else { return 0 };
-        let pane = u32::try_from(now.micros() / PANE_MICROS & u64::from(u32::MAX >> 8)).unwrap_or_default();
+        let pane = u32::try_from((now.micros() / PANE_MICROS) & u64::from(u32::MAX >> 8)).unwrap_or_default();
         let before = cell.load(Relaxed);
         let (last, count) = (before >> 8, before & COUNT);
         let count = match pane.wrapping_sub(last) {

@@ -194,7 +194,7 @@ impl RedisStore {
                 continue;
             }
             let pool = self.pool(check);
-            let of_pool = |group: &Group<'_>| !pool.is_cluster && std::ptr::eq(group.pool, &**pool);
+            let of_pool = |group: &Group<'_>| !pool.is_cluster && std::ptr::eq(group.pool, &raw const **pool);
             if let Some(known) = groups.iter().position(of_pool) {
                 // It has one server.
                 last = known;
