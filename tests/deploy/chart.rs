@@ -163,10 +163,39 @@ fn settings_and_extra_variables_replace_those_of_other_values() {
 }
 
 #[test]
+fn the_network_policy_is_on_and_opens_grpc_and_metrics_to_pods_only() {
+    let objects = documents(&rendered(&["--set", "rules.existingConfigMap=my-rules"]).unwrap());
+    let policy = &object(&objects, "NetworkPolicy")["spec"];
+    let pods = json!([{"namespaceSelector": {}}]);
+    let open = |port: &str| json!({"from": pods, "ports": [{"port": port}]});
+    assert_eq!(policy["ingress"], json!([open("grpc"), open("metrics")]));
+    // The address of the store is unknown, so egress is not restricted.
+    assert_eq!((&policy["policyTypes"], &policy["egress"]), (&json!(["Ingress"]), &Value::Null));
+    // Probes come from the node of the Pod, which no policy restricts; every other port that they use has a name here.
+    let container = &object(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+    let ports: Vec<_> = container["ports"].as_array().unwrap().iter().map(|port| &port["name"]).collect();
+    assert_eq!(ports, ["grpc", "http", "debug", "metrics"]);
+    let off = "rules.existingConfigMap=my-rules,networkPolicy.enabled=false";
+    let objects = documents(&rendered(&["--set", off]).unwrap());
+    assert!(objects.iter().all(|object| object["kind"] != "NetworkPolicy"), "{objects:?}");
+}
+
+#[test]
+fn egress_rules_restrict_egress_to_them_and_dns() {
+    let values = format!("{CHART}/ci/redis-values.yaml");
+    let objects = documents(&rendered(&["--values", &values]).unwrap());
+    let policy = &object(&objects, "NetworkPolicy")["spec"];
+    assert_eq!(policy["policyTypes"], json!(["Ingress", "Egress"]));
+    let ports: Vec<_> = policy["egress"].as_array().unwrap().iter().map(|rule| &rule["ports"]).collect();
+    let dns = json!([{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]);
+    assert_eq!(ports, [&json!([{"port": 6379}]), &dns]);
+}
+
+#[test]
 fn an_empty_list_of_peers_closes_its_port() {
     for peers in ["[]", "null"] {
-        let set = "rules.existingConfigMap=my-rules,networkPolicy.enabled=true";
         let peers = format!("networkPolicy.metricsFrom={peers}");
+        let set = "rules.existingConfigMap=my-rules";
         let objects = documents(&rendered(&["--set", set, "--set-json", &peers]).unwrap());
         let ingress = object(&objects, "NetworkPolicy")["spec"]["ingress"].as_array().unwrap().clone();
         assert_eq!(ingress.len(), 1, "{ingress:?}");
