@@ -2,6 +2,7 @@
 # The steps of a release, each a subcommand. The workflow `release` runs them; each can also be run by hand.
 #
 #   release.sh version TAG                     prints version=… and image=…; fails unless manifest, chart and changelog agree
+#   release.sh cyclonedx                       installs cargo-cyclonedx, which writes SBOMs
 #   release.sh archive VERSION TARGET          release/: archive, SBOM and checksums of a static binary
 #   release.sh login                           logs docker in to the registry of the forge
 #   release.sh image IMAGE VERSION PLATFORM    builds and pushes an image with SBOM and provenance; digest/
@@ -28,6 +29,19 @@ version() {
     # A registry accepts lower case only.
     local image=ghcr.io/${GITHUB_REPOSITORY:-tollgate}
     echo "image=${image,,}"
+}
+
+# Pinned by the hash of the crate, and its dependencies by the hashes of the Cargo.lock in it.
+cyclonedx() {
+    local crate=cargo-cyclonedx-0.5.9 directory
+    local hash=5d162f67705f0f5038759d73bf546a083bf30e8677c2e944b416bca48d9d69a8
+    directory=$(mktemp -d)
+    curl --fail --silent --show-error --location --output "$directory/$crate.crate" \
+        "https://static.crates.io/crates/cargo-cyclonedx/$crate.crate"
+    sha256sum --check --quiet <<<"$hash  $directory/$crate.crate"
+    tar --extract --gzip --directory "$directory" --file "$directory/$crate.crate"
+    cargo install --locked --path "$directory/$crate"
+    rm -r "$directory"
 }
 
 archive() {
@@ -94,6 +108,6 @@ publish() {
 
 command=${1:-}
 case $command in
-    version | archive | login | image | index | publish) shift && "$command" "$@" ;;
+    version | cyclonedx | archive | login | image | index | publish) shift && "$command" "$@" ;;
     *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

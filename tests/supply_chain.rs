@@ -44,6 +44,50 @@ fn actions_are_pinned_by_commit() {
     assert!(seen > 0, "no workflow uses an action");
 }
 
+/// A build runs code of the repository and of its dependencies, which must not be able to sign anything.
+#[test]
+fn only_the_job_that_signs_has_an_identity_and_it_runs_no_code_of_the_repository() {
+    for file in files(".github/workflows") {
+        let workflow: serde_yaml::Value = serde_yaml::from_str(&read(&file)).unwrap();
+        assert!(workflow["permissions"]["id-token"].is_null(), "{file}: every job has it");
+        for (name, job) in workflow["jobs"].as_mapping().unwrap() {
+            let name = name.as_str().unwrap();
+            let has_identity = !job["permissions"]["id-token"].is_null();
+            assert_eq!(has_identity, file.ends_with("release.yaml") && name == "sign", "{file}: {name}");
+            let steps = job["steps"].as_sequence().unwrap();
+            let uses: Vec<_> = steps.iter().filter_map(|step| step["uses"].as_str()).collect();
+            let runs: Vec<_> = steps.iter().filter_map(|step| step["run"].as_str()).collect();
+            assert!(
+                has_identity || uses.iter().all(|action| !action.contains("/attest")),
+                "{file}: {name} signs without an identity"
+            );
+            if has_identity {
+                let known = ["actions/download-artifact@", "actions/attest-build-provenance@"];
+                let is_known = |action: &&str| known.iter().any(|known| action.starts_with(known));
+                assert!(uses.iter().all(is_known), "{file}: {name}: {uses:?}");
+                assert!(runs.iter().all(|run| run.starts_with("docker login ")), "{file}: {name}: {runs:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn programs_for_releases_are_pinned_by_hash() {
+    let scripts = files(".github/workflows").iter().map(|file| read(file)).collect::<String>();
+    let script = read(".github/release.sh");
+    let installs: Vec<_> = [&scripts, &script]
+        .into_iter()
+        .flat_map(|text| text.lines())
+        .filter(|line| line.contains("cargo install") || line.contains("cargo binstall"))
+        .filter(|line| !line.trim_start().starts_with('#'))
+        .collect();
+    assert_eq!(installs, ["    cargo install --locked --path \"$directory/$crate\""]);
+    let (before, _) = script.split_once(installs[0]).unwrap();
+    let (_, check) = before.split_once("local hash=").unwrap();
+    assert!(is_hex(check.lines().next().unwrap(), 64), "{check}");
+    assert!(check.contains("sha256sum --check --quiet <<<\"$hash "), "{check}");
+}
+
 #[test]
 fn base_images_are_pinned_by_digest() {
     let bases = values(&read("deploy/Dockerfile"), "FROM");
