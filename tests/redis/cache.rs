@@ -1,5 +1,7 @@
 //! The local over-limit cache: with it, a load that is entirely over its limits causes no commands.
 
+use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+
 use crate::support::{
     redis::Redis,
     server::{Server, Setup},
@@ -56,6 +58,32 @@ fn a_rule_with_one_limit_reached_sends_no_commands() {
     assert_eq!(redis.calls("evalsha"), 0);
     assert_eq!(ask(5), (Code::Ok, 0), "fewer may");
     assert_eq!([1, 2].map(|years| redis.counter(&several::counter("fixed", "v", years))), [40, 40]);
+}
+
+/// The Go service's cache has keys only: a key over one limit is refused for every limit.
+#[test]
+fn a_larger_limit_of_a_cached_key_is_checked_with_redis() {
+    let redis = Redis::single();
+    let server = start(&redis);
+    let client = server.client();
+    for _ in 0..3 {
+        code(&client, "two", "v");
+    }
+    let with_limit = |requests_per_unit| {
+        let mut request = one("two", "v");
+        // A year.
+        request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit, unit: 6 });
+        decision(&client.ask(request).unwrap()).0
+    };
+    redis.ask(&["CONFIG", "RESETSTAT"]);
+    assert_eq!(
+        [1, 2].map(with_limit),
+        [Code::OverLimit; 2],
+        "smaller and equal limits are known to be exceeded"
+    );
+    assert_eq!(redis.calls("incrby"), 0);
+    assert_eq!(with_limit(10), Code::Ok, "four of ten");
+    assert_eq!(code(&client, "two", "v"), (Code::OverLimit, 0), "the rule's own limit still is");
 }
 
 #[test]
