@@ -177,6 +177,31 @@ fn values_of_callers_are_text_and_never_markup() {
 }
 
 #[test]
+fn invisible_characters_and_those_that_change_the_direction_are_escaped() {
+    let admin = Admin::start();
+    // Each of them, the bounds of each range, and a letter that is none.
+    let evil = "moc.knab\u{202e}\u{200b}\u{2066}\u{61c}\u{ad}\u{180e}\u{feff}\u{e0041}\u{85}\n\u{f6}";
+    admin.ask(evil, 3);
+    let escaped =
+        "moc.knab\\u{202e}\\u{200b}\\u{2066}\\u{61c}\\u{ad}\\u{180e}\\u{feff}\\u{e0041}\\u{85}\\n\u{f6}";
+    let body = serde_json::json!({
+        "domain": "shop", "descriptor": [{"key": "user", "value": evil}], "action": "block", "reason": "a\u{202e}b",
+    });
+    let headers = [("content-type", "application/json")];
+    let body = body.to_string();
+    let set = http::send(admin.port, "POST", "/api/v1/overrides", &headers, body.as_bytes()).unwrap();
+    assert_eq!(set.status, 200, "{}", set.text());
+    let browser = open(&admin);
+    wait_until_live(&browser);
+    for table in ["top", "refusals", "overrides"] {
+        browser.wait_for("the value is escaped", &has_row(table, &[escaped]), TEXT);
+    }
+    browser.wait_for("the reason is escaped", &has_row("overrides", &["a\\u{202e}b"]), TEXT);
+    let hidden = "return /[\\u202a-\\u202e\\u2066-\\u2069\\u200b]/.test(document.body.innerText)";
+    assert_eq!(browser.run(hidden), false);
+}
+
+#[test]
 fn the_page_requires_a_token_and_loads_nothing_from_other_sites() {
     const TOKEN: &str = "0123456789abcdef0123456789abcdef";
     let dir = tempfile::tempdir().unwrap();

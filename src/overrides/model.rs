@@ -171,6 +171,17 @@ impl Target {
             })
     }
 
+    /// The target with converted values. A pattern is a text of the rules and stays.
+    #[must_use]
+    pub fn with_values(&self, convert: impl Fn(&str) -> String) -> Self {
+        let converted = |value: &Value| match value {
+            Value::Exact(text) => Value::Exact(convert(text).into()),
+            other => other.clone(),
+        };
+        let entries = self.entries.iter().map(|(key, value)| (key.clone(), converted(value)));
+        Self { domain: self.domain.clone(), entries: entries.collect() }
+    }
+
     /// The descriptor, in the form that [`entries_of_text`] reads.
     #[must_use]
     pub fn descriptor(&self) -> String {
@@ -274,7 +285,13 @@ impl Override {
     /// The override as JSON.
     #[must_use]
     pub fn to_json(&self) -> Json {
-        let mut fields = self.target.to_json();
+        self.to_json_as(&self.target)
+    }
+
+    /// The override as JSON, with the descriptor of another target.
+    #[must_use]
+    pub fn to_json_as(&self, shown: &Target) -> Json {
+        let mut fields = shown.to_json();
         fields.insert("id".to_owned(), self.target.id().into());
         self.action.add_to_json(self.expires, &mut fields);
         for (name, text) in [("reason", &self.reason), ("by", &self.by)] {

@@ -111,7 +111,8 @@ impl<'a, I: Iterator<Item = (&'a str, &'a str)> + Clone> Hash for HashedEntries<
 }
 
 /// A value, converted by `KEY_VALUES`: some values are e-mail addresses or tokens. An empty value reveals nothing.
-pub(super) fn shown(value: &str, values: KeyValues) -> Cow<'_, str> {
+#[must_use]
+pub fn shown(value: &str, values: KeyValues) -> Cow<'_, str> {
     match values {
         KeyValues::Plain => value.into(),
         _ if value.is_empty() => value.into(),

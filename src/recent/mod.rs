@@ -30,7 +30,7 @@ use hashbrown::DefaultHashBuilder;
 pub use self::{
     decision::{DecidedBy, Decision, LimitShown},
     decision_log::DecisionLog,
-    keys::Key,
+    keys::{Key, shown},
     top::{RuleTop, TopKey},
 };
 use self::{

@@ -11,7 +11,7 @@ use crate::{
     limiter::{Handles, Limiter, OverLimitCache},
     overrides::{Keeper, Usage, model::timestamp},
     panics::Panicked,
-    recent::{DecisionLog, Recent, TopKey},
+    recent::{DecisionLog, Recent, TopKey, shown},
     replicas::Replicas,
     rules_source::{ReloadState, Source, xds},
     server::{health::Health, tls::Tls},
@@ -97,6 +97,8 @@ impl Service {
         let mut page = String::new();
         for lease in self.store.top_leases(MAX_LEASES, SystemClock.now()) {
             let LeaseState { key, limit, left, counter, requests_per_second } = lease;
+            // The name of a counter consists of values for the most part.
+            let key = shown(&key, self.recent.values());
             let counter = counter.map_or_else(|| "unknown".to_owned(), |counter| counter.to_string());
             // Writing to a String cannot fail.
             let _ = writeln!(
@@ -139,10 +141,11 @@ impl Service {
             return;
         }
         let _ = writeln!(page, "# {} overrides (tollgate override list):", index.len());
-        let mut left = MAX_OVERRIDES;
+        let (values, mut left) = (self.recent.values(), MAX_OVERRIDES);
         index.for_each(|one| {
             let end = one.expires.map(|end| format!(" until {}", timestamp(end))).unwrap_or_default();
-            let _ = writeln!(page, "# override {}: {}{end}", one.target, one.action);
+            let target = one.target.with_values(|value| shown(value, values).into_owned());
+            let _ = writeln!(page, "# override {target}: {}{end}", one.action);
             left = left.saturating_sub(1);
             left > 0
         });

@@ -178,8 +178,16 @@ fn list(args: &ListArgs, environment: &Environment) -> Result<Verdict, Failure> 
     let query = [("domain", &args.domain), ("descriptor", &args.descriptor), ("action", &args.action)];
     let query: Vec<_> =
         query.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect();
-    let (all, total) = all(&Client::new(&args.admin, environment)?, &query)?;
+    let client = Client::new(&args.admin, environment)?;
+    let (all, total) = all(&client, &query)?;
     if args.csv {
+        let status = client.get("/api/v1/status", &[])?;
+        if args.descriptor.is_none() && status["key_values"] != "plain" {
+            return Err(Failure::new(
+                format!("the service does not show values: KEY_VALUES={}", word(&status["key_values"])),
+                "a file to import needs KEY_VALUES=plain",
+            ));
+        }
         terminal::print_data(&csv(&all)?);
     } else {
         args.admin.print(&json!({"overrides": all, "total": total}), || text(&all, total));

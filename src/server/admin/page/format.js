@@ -38,10 +38,19 @@ export function duration(seconds) {
 
 export const clock = (time) => new Date(time).toLocaleTimeString("en-GB");
 
+const SHORT = { "\n": "\\n", "\r": "\\r", "\t": "\\t" };
+
+/** A text in which control characters, and those that are invisible or change its direction, are escaped as in commands. */
+export const printable = (text) =>
+  text.replace(
+    /[\p{Cc}\u{ad}\u{61c}\u{180e}\u{200b}-\u{200f}\u{2028}-\u{202e}\u{2060}-\u{206f}\u{feff}\u{e0000}-\u{e007f}]/gu,
+    (one) => SHORT[one] ?? `\\u{${one.codePointAt(0).toString(16)}}`,
+  );
+
 /** A descriptor in the notation of the commands. */
 export const descriptor = (entries) =>
   entries.map(({ key, value }) => {
-    const escaped = (text) => text.replaceAll("\\", "\\\\").replaceAll(",", "\\,");
+    const escaped = (text) => printable(text.replaceAll("\\", "\\\\").replaceAll(",", "\\,"));
     return value === null || value === undefined ? escaped(key) : `${escaped(key).replaceAll("=", "\\=")}=${escaped(value)}`;
   }).join(",");
 

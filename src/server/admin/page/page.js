@@ -2,7 +2,7 @@
 
 import { open as act } from "./act.js";
 import { ApiError, follow, send, setToken } from "./api.js";
-import { bytes, clock, count, descriptor, duration, latency, limit, rate, short } from "./format.js";
+import { bytes, clock, count, descriptor, duration, latency, limit, printable, rate, short } from "./format.js";
 import { Plot, sparkline } from "./plot.js";
 
 const $ = (id) => document.getElementById(id);
@@ -63,7 +63,7 @@ function rows(body, items, keyOf, create, update = () => {}) {
 const cell = (text, className = "") => element("td", { textContent: text, className });
 
 function keyCell(item) {
-  const small = element("small", { textContent: item.rule ?? item.domain });
+  const small = element("small", { textContent: printable(item.rule ?? item.domain) });
   const text = descriptor(item.descriptor);
   return element("td", {}, item.descriptor_cut ? `${text}…` : text, small);
 }
@@ -208,7 +208,7 @@ function drawOverrides({ overrides, total }) {
     button.addEventListener("click", () => remove(button, override));
     return [
       keyCell({ ...override, rule: undefined }),
-      element("td", {}, element("span", { className: `badge ${override.action}`, textContent: what }), element("small", { textContent: more })),
+      element("td", {}, element("span", { className: `badge ${override.action}`, textContent: what }), element("small", { textContent: printable(more) })),
       cell("", "left"), element("td", { className: "act" }, button),
     ];
   };
