@@ -2,6 +2,7 @@
 
 mod counters;
 mod large;
+mod lost;
 mod million;
 mod replicas;
 

@@ -17,7 +17,7 @@ use super::threads::Thread;
 use crate::{
     clock::{Clock, SystemClock},
     limiter::Limiter,
-    overrides::{shared::Follower, versions::State},
+    overrides::{follower::Follower, versions::State},
     panics::{self, Boundary},
     replicas::{INTERVAL_SECONDS, Replica, Replicas},
     server::{health::Part, http::service::Service},

@@ -64,7 +64,7 @@ impl Keeper {
         Ok(Self { index, storage, resets, import: Mutex::default() })
     }
 
-    /// Overrides in Redis. A [`Follower`](super::shared::Follower) with the same state reads them.
+    /// Overrides in Redis. A [`Follower`](super::follower::Follower) with the same state reads them.
     #[must_use]
     pub fn in_redis(index: Arc<Index>, pool: CommandPool, state: Arc<State>) -> Self {
         Self {
@@ -160,11 +160,17 @@ impl Keeper {
         Ok(id)
     }
 
-    /// Adds overrides to an import, and returns the number of its overrides. They take effect with the commit.
+    /// Adds overrides to an import, and returns the number of its overrides. They take effect with the commit. Redis may have
+    /// lost some of the `known` ones.
     ///
     /// # Errors
     /// When there is no such import, there are too many overrides, or they cannot be written.
-    pub async fn add_to_import(&self, id: &str, all: &[Override]) -> Result<u64, ChangeError> {
+    pub async fn add_to_import(
+        &self,
+        id: &str,
+        all: &[Override],
+        known: Option<u64>,
+    ) -> Result<u64, ChangeError> {
         if let Storage::Redis(shared) = &self.storage {
             check_id(id)?;
             // The index must accept them before they are written.
@@ -173,7 +179,7 @@ impl Keeper {
                 self.index.add_to(&mut draft, one).map_err(ChangeError::Invalid)?;
             }
             drop(draft);
-            let length = shared.add_to_import(id, all).await?;
+            let length = shared.add_to_import(id, all, known).await?;
             if length > MAX_OVERRIDES as u64 {
                 shared.abort(id).await?;
                 return Err(ChangeError::Invalid(format!(
@@ -199,10 +205,10 @@ impl Keeper {
     ///
     /// # Errors
     /// When there is no such import, there would be too many overrides, or they cannot be written. Then nothing changes.
-    pub async fn commit_import(&self, id: &str) -> Result<u64, ChangeError> {
+    pub async fn commit_import(&self, id: &str, known: Option<u64>) -> Result<u64, ChangeError> {
         if let Storage::Redis(shared) = &self.storage {
             check_id(id)?;
-            return shared.commit(id, &self.index).await;
+            return shared.commit(id, known, &self.index).await;
         }
         let draft = {
             let mut import = lock(&self.import);

@@ -1,10 +1,7 @@
 //! Overrides in Redis, shared by all replicas: one hash, a field for each override.
 //!
-//! A script writes a change to the hash and publishes it. Each replica subscribes to the channel, and compares the
-//! version of the hash with its own every two seconds, so that it misses no change: versions are random, and a message
-//! names the previous one. A replica that missed one reads the whole hash, unless the messages that are still queued
-//! lead from its version to the next. While Redis is unreachable the known overrides stay in force. If Redis has lost its data
-//! when it returns, one replica writes the overrides back.
+//! A script writes a change to the hash, logs it and publishes it. All replicas follow the changes (`follower`): versions are
+//! random, and each change names the previous one, so that a replica notices a missing change (`history`).
 //!
 //! The channel also carries resets of counters, for the over-limit caches and the leases of all replicas.
 
@@ -13,35 +10,29 @@ use std::{
     time::Duration,
 };
 
-use deadpool_redis::redis::{Cmd, Msg, Script, cmd, pipe};
-use futures_util::StreamExt as _;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
-use tracing::{info, warn};
+use deadpool_redis::redis::{Script, cmd, pipe};
 
 use super::{
     ChangeError,
     file::{read_change, removed},
-    index::{Draft, Index},
-    model::{Override, Target, timestamp},
-    sweep,
+    history::EVERYTHING,
+    index::Index,
+    model::{Override, Target},
     versions::State,
 };
-use crate::{
-    clock::{Clock, Time},
-    store::{Resets, redis::CommandPool},
-};
+use crate::store::redis::CommandPool;
 
 /// The field of the hash with its version. Identifiers do not have this character.
-const VERSION: &str = "@";
+pub(super) const VERSION: &str = "@";
 
-/// The interval at which versions are compared.
-const POLL: Duration = Duration::from_secs(2);
+/// The last changes, newest first.
+pub(super) const LOG: &str = "overrides:log";
 
-/// The pause after a failure.
-const PAUSE: Duration = Duration::from_secs(1);
+/// The commit in progress, with the identifiers that change meanwhile.
+pub(super) const COMMITTING: &str = "overrides:committing";
 
 /// Maximum number of fields in a command: about a millisecond of the server's time.
-const BATCH: usize = 1_000;
+pub(super) const BATCH: usize = 1_000;
 
 /// The largest import that is published as one change.
 const SMALL: u64 = 500;
@@ -58,10 +49,13 @@ const IN_FORCE: Duration = Duration::from_secs(3);
 /// The longest wait until a large import is in force in this process.
 const IMPORT_IN_FORCE: Duration = Duration::from_secs(120);
 
-static CHANGE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/change.lua")));
+static CHANGE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(include_str!("scripts/log.lua"), include_str!("scripts/change.lua")))
+});
 static BEGIN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/begin.lua")));
-static SWITCH: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/switch.lua")));
-static EXPIRE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/expire.lua")));
+static SWITCH: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(include_str!("scripts/log.lua"), include_str!("scripts/switch.lua")))
+});
 
 /// Changes overrides in Redis.
 pub(super) struct Shared {
@@ -83,16 +77,10 @@ impl Shared {
 
     /// Writes fields (an empty value removes one), publishes `body`, and waits until the change is in force in this process.
     async fn change(&self, fields: &[(String, String)], body: &str) -> Result<(), ChangeError> {
-        let (key, after) = (self.pool.key("overrides"), token());
+        let after = token();
         let known = self.state.version().unwrap_or_default();
-        let mut call = CHANGE.key(&key);
-        call.key(self.pool.key("overrides:committing"));
-        call.arg(&after).arg(channel(&self.pool)).arg(known).arg(body);
-        for (id, value) in fields {
-            call.arg(id).arg(value);
-        }
-        let done: bool = self.pool.script(&key, &call).await.map_err(ChangeError::unavailable)?;
-        if !done {
+        let done = change(&self.pool, &after, (&known, Expected::Any), body, fields).await;
+        if !done.map_err(ChangeError::unavailable)? {
             return Err(ChangeError::Conflict(
                 "redis lost the overrides, and they are being written back; try again in a few seconds"
                     .to_owned(),
@@ -103,9 +91,15 @@ impl Shared {
     }
 
     /// Adds overrides to an import, and returns the number of its overrides.
-    pub(super) async fn add_to_import(&self, import: &str, all: &[Override]) -> Result<u64, ChangeError> {
+    pub(super) async fn add_to_import(
+        &self,
+        import: &str,
+        all: &[Override],
+        known: Option<u64>,
+    ) -> Result<u64, ChangeError> {
         let key = self.import_key(import);
         let mut commands = pipe();
+        commands.cmd("HLEN").arg(&key);
         for some in all.chunks(BATCH) {
             let command = commands.cmd("HSET").arg(&key);
             for one in some {
@@ -114,23 +108,34 @@ impl Shared {
             command.ignore();
         }
         commands.cmd("EXPIRE").arg(&key).arg(IMPORT_SECONDS).ignore().cmd("HLEN").arg(&key);
-        let (length,): (u64,) =
+        let (before, length): (u64, u64) =
             self.pool.pipeline(&key, &commands).await.map_err(ChangeError::unavailable)?;
+        self.check_length(import, before, known).await?;
         Ok(length)
+    }
+
+    /// Aborts an import of which Redis has lost a part, after a failover or a restart.
+    async fn check_length(&self, import: &str, length: u64, known: Option<u64>) -> Result<(), ChangeError> {
+        let Some(known) = known.filter(|known| *known != length) else { return Ok(()) };
+        self.abort(import).await?;
+        Err(ChangeError::Conflict(format!(
+            "redis has {length} of the import's {known} overrides; import again"
+        )))
     }
 
     pub(super) async fn abort(&self, import: &str) -> Result<(), ChangeError> {
         let key = self.import_key(import);
-        self.unlink(&key).await
-    }
-
-    async fn unlink(&self, key: &str) -> Result<(), ChangeError> {
-        self.pool.command(key, cmd("UNLINK").arg(key)).await.map_err(ChangeError::unavailable)
+        unlink(&self.pool, &key).await.map_err(ChangeError::unavailable)
     }
 
     /// Puts a whole import in force: the existing overrides are added to it, and it replaces them in one step. Overrides
     /// that change meanwhile keep the change.
-    pub(super) async fn commit(&self, import: &str, index: &Arc<Index>) -> Result<u64, ChangeError> {
+    pub(super) async fn commit(
+        &self,
+        import: &str,
+        known: Option<u64>,
+        index: &Arc<Index>,
+    ) -> Result<u64, ChangeError> {
         let key = self.import_key(import);
         let length: Result<u64, _> = self.pool.command(&key, cmd("HLEN").arg(&key)).await;
         let length = length.map_err(ChangeError::unavailable)?;
@@ -140,6 +145,7 @@ impl Shared {
                 IMPORT_SECONDS / 60
             )));
         }
+        self.check_length(import, length, known).await?;
         if length <= SMALL {
             let values: Result<Vec<String>, _> = self.pool.command(&key, cmd("HVALS").arg(&key)).await;
             let values = values.map_err(ChangeError::unavailable)?;
@@ -148,20 +154,15 @@ impl Shared {
             self.abort(import).await?;
             return Ok(length);
         }
-        let (committing, commit) = (self.pool.key("overrides:committing"), token());
-        let mut begin = BEGIN.key(&committing);
-        begin.arg(&commit).arg(COMMIT_SECONDS);
-        let begun = self.pool.script(&committing, &begin).await;
-        let is_first: bool = begun.map_err(ChangeError::unavailable)?;
-        if !is_first {
+        let Some(commit) = begin_commit(&self.pool).await.map_err(ChangeError::unavailable)? else {
             return Err(ChangeError::Conflict(format!(
                 "another import is being committed; commit again when it is done, or after {COMMIT_SECONDS} seconds if its replica was lost"
             )));
-        }
-        let switched = self.merge_and_switch(&key, &committing, &commit, index).await;
+        };
+        let switched = self.merge_and_switch(&key, length, &commit, index).await;
         if switched.is_err() {
             // Unless Redis is unreachable; then it expires.
-            let _ = self.unlink(&committing).await;
+            let _ = unlink(&self.pool, &self.pool.key(COMMITTING)).await;
         }
         switched.map(|()| length)
     }
@@ -170,7 +171,7 @@ impl Shared {
     async fn merge_and_switch(
         &self,
         import: &str,
-        committing: &str,
+        length: u64,
         commit: &str,
         index: &Arc<Index>,
     ) -> Result<(), ChangeError> {
@@ -190,21 +191,15 @@ impl Shared {
         let merged = self.pool.key(&format!("overrides:merged:{commit}"));
         let renamed: Result<(), _> = self.pool.command(import, cmd("RENAME").arg(import).arg(&merged)).await;
         renamed.map_err(ChangeError::unavailable)?;
-        let mut keep = cmd("EXPIRE");
-        keep.arg(committing).arg(COMMIT_SECONDS);
-        let written = write_missing(&self.pool, &merged, index, Some(keep)).await;
-        written.map_err(ChangeError::unavailable)?;
-        let (after, old) = (token(), self.pool.key(&format!("overrides:old:{commit}")));
-        let mut call = SWITCH.key(&key);
-        call.key(&merged).key(&old).key(committing).arg(&after).arg(channel(&self.pool)).arg(commit);
-        let done: bool = self.pool.script(&key, &call).await.map_err(ChangeError::unavailable)?;
-        if !done {
-            self.unlink(&merged).await?;
+        let added =
+            write_missing(&self.pool, &merged, index, true).await.map_err(ChangeError::unavailable)?;
+        let length = length.saturating_add(added);
+        let switched = switch(&self.pool, &merged, commit, length, EVERYTHING).await;
+        let Some(after) = switched.map_err(ChangeError::unavailable)? else {
             return Err(ChangeError::Conflict(format!(
                 "redis lost the import, or the commit made no progress for {COMMIT_SECONDS} seconds; import again"
             )));
-        }
-        self.unlink(&old).await?;
+        };
         self.state.in_force(&after, IMPORT_IN_FORCE).await;
         Ok(())
     }
@@ -226,17 +221,77 @@ pub(super) fn token() -> String {
     format!("{:032x}", fastrand::u128(..))
 }
 
-fn channel(pool: &CommandPool) -> String {
+pub(super) fn channel(pool: &CommandPool) -> String {
     pool.key("changes")
 }
 
-/// Adds the overrides of an index to a hash, without replacing those that it has. Runs another command with each batch.
-async fn write_missing(
+/// Whether a change requires the version that its writer has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Expected {
+    Any,
+    Own,
+}
+
+/// Writes fields (an empty value removes one), logs and publishes `body`. Returns false if Redis has lost the hash of this
+/// version, or has another one that is not expected.
+pub(super) async fn change(
+    pool: &CommandPool,
+    after: &str,
+    (own, expected): (&str, Expected),
+    body: &str,
+    fields: &[(String, String)],
+) -> Result<bool, String> {
+    let key = pool.key("overrides");
+    let mut call = CHANGE.key(&key);
+    call.key(pool.key(COMMITTING)).key(pool.key(LOG));
+    call.arg(after).arg(channel(pool)).arg(own).arg(u8::from(expected == Expected::Own)).arg(body);
+    for (id, value) in fields {
+        call.arg(id).arg(value);
+    }
+    pool.script(&key, &call).await
+}
+
+/// Begins to replace all overrides, and returns the identifier of the commit. `None` if another one is in progress.
+/// Changes meanwhile are noted under `COMMITTING`.
+pub(super) async fn begin_commit(pool: &CommandPool) -> Result<Option<String>, String> {
+    let (committing, commit) = (pool.key(COMMITTING), token());
+    let mut begin = BEGIN.key(&committing);
+    begin.arg(&commit).arg(COMMIT_SECONDS);
+    let is_first: bool = pool.script(&committing, &begin).await?;
+    Ok(is_first.then_some(commit))
+}
+
+/// Replaces all overrides by those of another hash, and returns the new version. `None` if Redis has lost the commit or one
+/// of this many overrides.
+pub(super) async fn switch(
+    pool: &CommandPool,
+    merged: &str,
+    commit: &str,
+    length: u64,
+    body: &str,
+) -> Result<Option<String>, String> {
+    let (key, old, after) = (pool.key("overrides"), pool.key(&format!("overrides:old:{commit}")), token());
+    let mut call = SWITCH.key(&key);
+    call.key(merged).key(&old).key(pool.key(COMMITTING)).key(pool.key(LOG));
+    call.arg(&after).arg(channel(pool)).arg(commit).arg(length).arg(body);
+    let done: bool = pool.script(&key, &call).await?;
+    unlink(pool, if done { &old } else { merged }).await?;
+    Ok(done.then_some(after))
+}
+
+pub(super) async fn unlink(pool: &CommandPool, key: &str) -> Result<(), String> {
+    pool.command(key, cmd("UNLINK").arg(key)).await
+}
+
+/// Adds the overrides of an index to a hash, without replacing those that it has, and returns how many were added. A commit
+/// does not expire meanwhile.
+pub(super) async fn write_missing(
     pool: &CommandPool,
     key: &str,
     index: &Arc<Index>,
-    with_each: Option<Cmd>,
-) -> Result<(), String> {
+    is_commit: bool,
+) -> Result<u64, String> {
+    let mut added = 0_u64;
     let (chunks, mut written) = tokio::sync::mpsc::channel::<Vec<(String, String)>>(4);
     let index = index.clone();
     let reading = tokio::task::spawn_blocking(move || {
@@ -252,227 +307,15 @@ async fn write_missing(
             continue;
         }
         let mut commands = pipe();
-        if let Some(command) = &with_each {
-            commands.add_command(command.clone()).ignore();
+        if is_commit {
+            commands.cmd("EXPIRE").arg(pool.key(COMMITTING)).arg(COMMIT_SECONDS).ignore();
         }
         for (id, value) in &some {
-            commands.cmd("HSETNX").arg(key).arg(id).arg(value).ignore();
+            commands.cmd("HSETNX").arg(key).arg(id).arg(value);
         }
-        pool.pipeline::<()>(key, &commands).await?;
+        let new: Vec<u64> = pool.pipeline(key, &commands).await?;
+        added = added.saturating_add(new.iter().sum());
     }
-    reading.await.map_err(|error| error.to_string())
-}
-
-/// Follows Redis until the process ends.
-pub struct Follower<C> {
-    /// Connections that belong to this thread.
-    pub pool: Arc<CommandPool>,
-    /// The overrides in force.
-    pub index: Arc<Index>,
-    /// The state of the [`Keeper`](super::Keeper).
-    pub state: Arc<State>,
-    /// The clock of this process.
-    pub clock: C,
-    /// Called when counters were reset.
-    pub on_reset: Box<dyn Fn(&Resets) + Send>,
-}
-
-impl<C: Clock> Follower<C> {
-    /// Follows Redis; never returns.
-    pub async fn follow(&self) {
-        let mut failing = false;
-        loop {
-            let failure = match self.pool.subscribe(&channel(&self.pool)).await {
-                Ok(messages) => {
-                    if failing {
-                        // Messages were missed. Overrides are compared; resets cannot be.
-                        (self.on_reset)(&Resets::Unknown);
-                    }
-                    self.follow_messages(messages.into_on_message(), &mut failing).await
-                }
-                Err(failure) => failure,
-            };
-            self.state.settle();
-            if !failing {
-                warn!(overrides = self.index.len(), "overrides: {failure}; keeping previous overrides");
-            }
-            failing = true;
-            sweep(&self.index, self.clock.now());
-            sleep(PAUSE).await;
-        }
-    }
-
-    /// Follows one connection until it fails, and returns the error.
-    async fn follow_messages(
-        &self,
-        mut messages: impl futures_util::Stream<Item = Msg> + Unpin,
-        failing: &mut bool,
-    ) -> String {
-        let (mut poll, mut sweep) = (interval(POLL), interval(Duration::from_secs(1)));
-        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            let read_at = self.state.read_at();
-            let done = tokio::select! {
-                // Messages first: they may have the missed change.
-                biased;
-                message = messages.next() => match message {
-                    Some(message) => self.handle(&message.get_payload::<String>().unwrap_or_default()).await,
-                    None => Err("redis: connection closed".to_owned()),
-                },
-                () = sleep_until(read_at.unwrap_or_else(Instant::now)), if read_at.is_some() => self.read_all().await,
-                _ = poll.tick() => self.compare().await,
-                _ = sweep.tick() => self.sweep().await,
-            };
-            if let Err(failure) = done {
-                return failure;
-            }
-            if std::mem::replace(failing, false) {
-                info!(overrides = self.index.len(), "overrides: recovered");
-            }
-        }
-    }
-
-    /// Compares the version with that of the hash.
-    async fn compare(&self) -> Result<(), String> {
-        match (self.version_and_time().await?, self.state.version()) {
-            (Some(_), None) => self.read_all().await?,
-            // If they are equal, the messages that did not fit are older.
-            (Some(version), Some(own)) if version == own => self.state.adopt(Some(&own)),
-            // The messages of the changes in between may not have been received yet.
-            (Some(_), Some(_)) => self.state.missed(),
-            (None, _) if self.index.is_empty() => self.state.adopt(None),
-            (None, _) => self.restore().await?,
-        }
-        self.state.settle();
-        Ok(())
-    }
-
-    /// The version in Redis. Measures the clock of Redis too.
-    async fn version_and_time(&self) -> Result<Option<String>, String> {
-        let key = self.pool.key("overrides");
-        let mut commands = pipe();
-        commands.cmd("HGET").arg(&key).arg(VERSION).cmd("TIME");
-        let sent = self.clock.now();
-        let (version, (seconds, micros)): (_, (u64, u64)) = self.pool.pipeline(&key, &commands).await?;
-        // The server has read it halfway between.
-        let read = sent.micros().midpoint(self.clock.now().micros());
-        let theirs = Time::from_seconds(seconds).micros().saturating_add(micros);
-        self.index.set_time(Time::from_micros(theirs), Time::from_micros(read));
-        Ok(version)
-    }
-
-    async fn version_in_redis(&self) -> Result<Option<String>, String> {
-        let key = self.pool.key("overrides");
-        self.pool.command(&key, cmd("HGET").arg(&key).arg(VERSION)).await
-    }
-
-    /// Applies a message of the channel.
-    async fn handle(&self, message: &str) -> Result<(), String> {
-        if let Some(keys) = message.strip_prefix("reset\n") {
-            (self.on_reset)(&serde_json::from_str(keys).map_or(Resets::Unknown, Resets::Of));
-            return Ok(());
-        }
-        let Some(change) = message.strip_prefix("overrides\n") else { return Ok(()) };
-        let mut parts = change.splitn(3, '\n');
-        let mut part = || parts.next().unwrap_or_default();
-        let (before, after, body) = (part(), part(), part());
-        let own = self.state.version();
-        if own.as_deref() == Some(after) {
-            self.state.adopt(Some(after));
-            return Ok(());
-        }
-        let is_lost = before.is_empty() && own.is_some() && !self.index.is_empty();
-        if is_lost && body != "*" {
-            return self.restore().await;
-        }
-        if body == "*" || own.as_deref().unwrap_or_default() != before {
-            self.state.skip(after);
-            return Ok(());
-        }
-        let mut draft = self.index.draft();
-        for line in body.lines() {
-            if let Err(error) = read_change(line).and_then(|one| self.index.add_to(&mut draft, &one)) {
-                warn!("overrides: ignoring an invalid override in redis: {error}");
-            }
-        }
-        self.index.add(&draft)?;
-        self.state.adopt(Some(after));
-        self.sweep().await
-    }
-
-    /// Reads the whole hash. Changes during the read may be missing, and their messages follow.
-    async fn read_all(&self) -> Result<(), String> {
-        let version = self.version_in_redis().await?;
-        let draft = self.scan().await?;
-        // Redis may have lost the hash meanwhile; the next comparison detects it.
-        if let (Some(version), Some(_)) = (version, self.version_in_redis().await?) {
-            self.index.replace(&draft)?;
-            info!(overrides = self.index.len(), "overrides: read from redis");
-            self.state.adopt(Some(&version));
-        } else {
-            self.state.is_read();
-        }
-        self.sweep().await
-    }
-
-    async fn scan(&self) -> Result<Draft, String> {
-        let key = self.pool.key("overrides");
-        let (mut draft, mut cursor, mut is_logged) = (self.index.draft(), 0_u64, false);
-        loop {
-            let mut scan = cmd("HSCAN");
-            scan.arg(&key).arg(cursor).arg("COUNT").arg(BATCH);
-            let (next, fields): (u64, Vec<String>) = self.pool.command(&key, &scan).await?;
-            for [id, value] in fields.as_chunks::<2>().0 {
-                if id == VERSION {
-                    continue;
-                }
-                let added = read_change(value).and_then(|one| self.index.add_to(&mut draft, &one));
-                if let (Err(error), false) = (added, is_logged) {
-                    warn!(field = id, "overrides: ignoring an invalid override in redis: {error}");
-                    is_logged = true;
-                }
-            }
-            if next == 0 {
-                return Ok(draft);
-            }
-            cursor = next;
-        }
-    }
-
-    /// Writes the known overrides back to a Redis that lost them. One replica writes, and the others read.
-    async fn restore(&self) -> Result<(), String> {
-        let (key, lock) = (self.pool.key("overrides"), self.pool.key("overrides:restoring"));
-        let mut take = cmd("SET");
-        take.arg(&lock).arg(1).arg("NX").arg("EX").arg(60);
-        if self.pool.command::<Option<String>>(&lock, &take).await?.is_none() {
-            return Ok(());
-        }
-        write_missing(&self.pool, &key, &self.index, None).await?;
-        let after = token();
-        let mut call = CHANGE.key(&key);
-        call.key(self.pool.key("overrides:committing"));
-        call.arg(&after).arg(channel(&self.pool)).arg("").arg("*");
-        // The lock is not removed but expires: other replicas may have detected the loss at the same time.
-        let _: bool = self.pool.script(&key, &call).await?;
-        warn!(overrides = self.index.len(), "overrides: redis lost them; written back");
-        Ok(())
-    }
-
-    /// Removes expired overrides from the index and from Redis. They are not in force for a second already, so that the
-    /// end has passed by the clock of Redis too.
-    async fn sweep(&self) -> Result<(), String> {
-        let before = self.clock.now().micros().saturating_sub(1_000_000);
-        let expired = sweep(&self.index, Time::from_micros(before));
-        let key = self.pool.key("overrides");
-        for some in expired.chunks(BATCH) {
-            let mut call = EXPIRE.key(&key);
-            for one in some {
-                let end = one.expires.unwrap_or_default();
-                call.arg(one.target.id()).arg(timestamp(end)).arg(end);
-            }
-            self.pool.script::<u64>(&key, &call).await?;
-        }
-        Ok(())
-    }
+    reading.await.map_err(|error| error.to_string())?;
+    Ok(added)
 }

@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
+use super::history::{Change, History};
 use tokio::{
     sync::watch,
     time::{Instant, timeout},
@@ -25,6 +26,8 @@ pub struct State {
 struct Versions {
     /// The version in force; `None` until they were read, and while the hash does not exist.
     current: Option<String>,
+    /// The changes that led to it, as far as they are known.
+    history: History,
     /// The last versions that were adopted or skipped, the newest at the end.
     recent: VecDeque<String>,
     /// The time of the next read, if a change may be missing. Until then, versions that were skipped may not be in force.
@@ -56,7 +59,13 @@ impl State {
         self.versions.borrow().current.clone()
     }
 
-    /// The time to read the whole hash, if a change may be missing.
+    /// The version in force, if there is one, and the changes that led to it.
+    pub(super) fn known(&self) -> (Option<String>, History) {
+        let versions = self.versions.borrow();
+        (versions.current.clone(), versions.history.clone())
+    }
+
+    /// The time to catch up with Redis, if a change may be missing.
     pub(super) fn read_at(&self) -> Option<Instant> {
         self.versions.borrow().read_at
     }
@@ -66,32 +75,64 @@ impl State {
         self.versions.send_modify(|versions| {
             if versions.current.as_deref() != version {
                 versions.note(version);
+                versions.history = History::default();
             }
             versions.current = version.map(str::to_owned);
             versions.read_at = None;
         });
     }
 
+    /// This change, which follows from the version in force, is in force too.
+    pub(super) fn apply(&self, change: Change) {
+        self.versions.send_modify(|versions| {
+            versions.note(Some(&change.after));
+            versions.current = Some(change.after.to_string());
+            versions.history.push(change);
+            versions.read_at = None;
+        });
+    }
+
+    /// This version is in force, and so are all that were skipped. These changes led to it.
+    pub(super) fn adopt_path(&self, version: &str, path: Vec<Change>) {
+        self.versions.send_modify(|versions| {
+            for change in &path {
+                versions.note(Some(&change.after));
+            }
+            versions.note(Some(version));
+            versions.current = Some(version.to_owned());
+            versions.history = History::default();
+            for change in path {
+                versions.history.push(change);
+            }
+            versions.read_at = None;
+        });
+    }
+
     /// The message of this version does not follow from the version in force: it is older, or a change is missing.
     pub(super) fn skip(&self, version: &str) {
-        self.versions.send_modify(|versions| versions.note(Some(version)));
-        self.missed();
+        // In one step, so that no caller finds it in force in between.
+        self.versions.send_modify(|versions| {
+            versions.note(Some(version));
+            versions.miss();
+        });
     }
 
     /// A change may be missing.
     pub(super) fn missed(&self) {
-        self.versions.send_modify(|versions| {
-            versions.read_at = versions.read_at.or_else(|| Instant::now().checked_add(GRACE));
-        });
+        self.versions.send_modify(Versions::miss);
     }
 
-    /// The hash was read, and does not exist.
+    /// The next comparison of versions decides.
     pub(super) fn is_read(&self) {
         self.versions.send_modify(|versions| versions.read_at = None);
     }
 }
 
 impl Versions {
+    fn miss(&mut self) {
+        self.read_at = self.read_at.or_else(|| Instant::now().checked_add(GRACE));
+    }
+
     fn note(&mut self, version: Option<&str>) {
         self.recent.extend(version.map(str::to_owned));
         while self.recent.len() > RECENT {

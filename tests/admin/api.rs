@@ -9,7 +9,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::support::{
-    PATIENCE, client::request, clock::Clock, eventually, holds, memcached::Memcached, ports::free_port,
+    PATIENCE, client::request, clock::Clock, eventually, holds, http, memcached::Memcached, ports::free_port,
     redis::Redis,
 };
 
@@ -263,6 +263,23 @@ fn key_values_hashes_or_hides_values() {
         let metric =
             format!("tollgate_top_refused_hits{{domain=\"shop\",rule=\"user\",descriptor=\"user={shown}\"}}");
         assert_eq!(admin.server.metrics().get(&metric), Some(&1.0), "{:?}", admin.server.metrics().keys());
+
+        let body = r#"{"domain": "shop", "descriptor": "user=ann", "action": "block"}"#;
+        let headers = [("content-type", "application/json")];
+        let set = http::send(port, "POST", "/api/v1/overrides", &headers, body.as_bytes()).unwrap();
+        assert_eq!(set.status, 200, "{}", set.text());
+        let value = |reply: &Value| reply["overrides"][0]["descriptor"][0]["value"].clone();
+        assert_eq!(value(&admin.get("/api/v1/overrides")), shown);
+        // A caller that names the value knows it, and `explain` needs it.
+        for query in ["descriptor=user%3Dann", "request=user%3Dann"] {
+            assert_eq!(value(&admin.get(&format!("/api/v1/overrides?domain=shop&{query}"))), "ann");
+        }
+        let rules = http::get(admin.server.ports.debug, "/rlconfig").text();
+        assert!(rules.contains(&format!("# override shop user={shown}: block")), "{rules}");
+        let id = set.json()["id"].as_str().unwrap().to_owned();
+        let removed = http::send(port, "DELETE", &format!("/api/v1/overrides/{id}"), &[], b"").unwrap();
+        assert_eq!(removed.json()["removed"]["descriptor"][0]["value"], shown, "{}", removed.text());
+        assert_eq!(admin.get("/api/v1/overrides")["total"], 0);
     }
 }
 

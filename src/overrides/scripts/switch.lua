@@ -1,8 +1,8 @@
--- Replaces the hash by an import that the previous overrides were added to, and publishes the change. Overrides that
--- changed since the commit began keep the change. Returns 0 if the commit or the import expired, or was lost.
--- KEYS: the hash, the import, the new name of the old hash, the commit with the identifiers that changed. ARGV: the new
--- version, the channel, the identifier of the commit.
-if redis.call('HGET', KEYS[4], '@') ~= ARGV[3] or redis.call('EXISTS', KEYS[2]) == 0 then
+-- Replaces the hash by an import that the previous overrides were added to, logs and publishes the change. Overrides that
+-- changed since the commit began keep the change. Returns 0 if the commit or a part of the import expired, or was lost.
+-- KEYS: the hash, the import, the new name of the old hash, the commit with the identifiers that changed, the log. ARGV:
+-- the new version, the channel, the identifier of the commit, the number of overrides, the text of the change.
+if redis.call('HGET', KEYS[4], '@') ~= ARGV[3] or redis.call('HLEN', KEYS[2]) ~= tonumber(ARGV[4]) then
   return 0
 end
 for _, id in ipairs(redis.call('HVALS', KEYS[4])) do
@@ -21,5 +21,5 @@ if redis.call('EXISTS', KEYS[1]) == 1 then
   redis.call('RENAME', KEYS[1], KEYS[3])
 end
 redis.call('RENAME', KEYS[2], KEYS[1])
-redis.call('PUBLISH', ARGV[2], 'overrides\n' .. before .. '\n' .. ARGV[1] .. '\n*')
+record(KEYS[5], before, ARGV[5])
 return 1

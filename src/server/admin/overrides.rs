@@ -5,13 +5,15 @@ use serde_json::{Value as Json, json};
 
 use super::{
     Api,
-    reply::{Body, Call, Problem, Reply},
+    reply::{Body, Call, Problem, Query, Reply},
 };
 use crate::{
     clock::{Clock, SystemClock, Time},
     overrides::{
         Action, ChangeError, Override, Target, applies, model::entries_of_text, table::of_json_line,
     },
+    recent::shown,
+    settings::KeyValues,
 };
 
 /// The default number of overrides in one reply.
@@ -51,6 +53,9 @@ pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
             && action.as_deref().is_none_or(|action| one.action.name() == action)
     };
     let now = index.time(SystemClock.now());
+    // A caller that names a descriptor knows its values.
+    let names_values = ["descriptor", "request"].iter().any(|name| text(name).is_some());
+    let values = if names_values { KeyValues::Plain } else { api.options.service.recent.values() };
     // Without a condition every override matches, so that a page of a million is found without reading all.
     let is_filtered =
         ["domain", "descriptor", "request", "action"].iter().any(|name| query.text(name).is_some());
@@ -59,7 +64,7 @@ pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         if matches(&one) && !one.is_over(now) {
             if matching >= offset && found < count && page.len() < MAX_PAGE_BYTES {
                 page.extend_from_slice(if found > 0 { b"," } else { b"" });
-                page.extend_from_slice(one.to_json().to_string().as_bytes());
+                page.extend_from_slice(json_of(&one, values).to_string().as_bytes());
                 found = found.saturating_add(1);
             }
             matching = matching.saturating_add(1);
@@ -99,7 +104,16 @@ pub(super) async fn remove(api: &Api, call: &Call<'_>) -> Result<Reply, Problem>
     keeper.remove(&one.target).await?;
     let what = format!("{}: {}", one.target, one.action);
     let reason = query.text("reason").unwrap_or_default();
-    Ok(Reply::json(&json!({"removed": one.to_json()}))?.changed(what, reason))
+    let removed = json_of(&one, api.options.service.recent.values());
+    Ok(Reply::json(&json!({"removed": removed}))?.changed(what, reason))
+}
+
+/// An override with its values by `KEY_VALUES`, and the identifier by which it can be removed.
+fn json_of(one: &Override, values: KeyValues) -> Json {
+    match values {
+        KeyValues::Plain => one.to_json(),
+        _ => one.to_json_as(&one.target.with_values(|value| shown(value, values).into_owned())),
+    }
 }
 
 /// `POST /api/v1/imports`: begins an import. Nothing changes until it is committed.
@@ -111,11 +125,11 @@ pub(super) fn begin(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
 
 /// `POST /api/v1/imports/{id}`: adds overrides to an import, as JSON lines.
 pub(super) async fn add(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    call.query(&[])?;
+    let known = known_length(&call.query(&["overrides"])?)?;
     let keeper = &api.options.service.keeper;
     let now = keeper.index().time(SystemClock.now());
     let all = read_lines(call, now).map_err(Problem::bad_request)?;
-    let length = keeper.add_to_import(call.parameter, &all).await?;
+    let length = keeper.add_to_import(call.parameter, &all, known).await?;
     Reply::json(&json!({"import": call.parameter, "overrides": length}))
 }
 
@@ -140,12 +154,19 @@ fn read_lines(call: &Call<'_>, now: Time) -> Result<Vec<Override>, String> {
 
 /// `PUT /api/v1/imports/{id}`: commits an import, all of it at once.
 pub(super) async fn commit(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let query = call.query(&["reason"])?;
-    let imported = api.options.service.keeper.commit_import(call.parameter).await?;
+    let query = call.query(&["reason", "overrides"])?;
+    let known = known_length(&query)?;
+    let imported = api.options.service.keeper.commit_import(call.parameter, known).await?;
     let total = api.options.service.keeper.index().len();
     let what = format!("{imported} overrides imported");
     let reason = query.text("reason").unwrap_or_default();
     Ok(Reply::json(&json!({"imported": imported, "total": total}))?.changed(what, reason))
+}
+
+/// The number of overrides that the caller has added to an import.
+fn known_length(query: &Query<'_>) -> Result<Option<u64>, Problem> {
+    let length = query.text("overrides").map(|_| query.number("overrides", 0, 0..=usize::MAX)).transpose()?;
+    Ok(length.map(|length| length as u64))
 }
 
 /// `DELETE /api/v1/imports/{id}`: discards an import.

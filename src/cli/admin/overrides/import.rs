@@ -121,12 +121,12 @@ impl Import {
         let (begun, total) = (Instant::now(), self.total);
         let reply = client.call(Method::POST, "/api/v1/imports", None)?;
         let path = format!("/api/v1/imports/{}", word(&reply["import"]));
-        if let Err(failure) = self.send_pieces(client, &path) {
+        let length = self.send_pieces(client, &path).inspect_err(|_| {
             // The service discards it by itself if it cannot be reached.
             let _ = client.call(Method::DELETE, &path, None);
-            return Err(failure);
-        }
-        let reply = client.call(Method::PUT, &with_query(&path, args.change.reason_query()), None)?;
+        })?;
+        let query = args.change.reason_query().into_iter().chain([("overrides", &*length)]);
+        let reply = client.call(Method::PUT, &with_query(&path, query), None)?;
         args.change.admin.print(&reply, || {
             let rate = per_second(total, begun.elapsed());
             format!(
@@ -140,10 +140,17 @@ impl Import {
         Ok(Verdict::Yes)
     }
 
-    fn send_pieces(self, client: &Client, path: &str) -> Result<(), Failure> {
+    /// Sends the overrides, and returns the number of those that the import then has.
+    fn send_pieces(self, client: &Client, path: &str) -> Result<String, Failure> {
         let (begun, is_shown) = (Instant::now(), io::stderr().is_terminal());
+        let mut length = "0".to_owned();
         for (piece, until) in self.pieces {
-            client.send(Method::POST, path, Some(("application/x-ndjson", Bytes::from(piece))))?;
+            // The service compares the number with that of Redis, which may have lost some.
+            let path = with_query(path, [("overrides", &*length)]);
+            let reply =
+                client.send(Method::POST, &path, Some(("application/x-ndjson", Bytes::from(piece))))?;
+            let reply: serde_json::Value = serde_json::from_slice(&reply).unwrap_or_default();
+            length = number(&reply["overrides"]).to_string();
             if is_shown {
                 // There is no other place to report to.
                 let _ = write!(io::stderr(), "\r{}", bar(until, self.total, begun.elapsed()));
@@ -152,7 +159,7 @@ impl Import {
         if is_shown {
             let _ = writeln!(io::stderr());
         }
-        Ok(())
+        Ok(length)
     }
 }
 

@@ -1,0 +1,361 @@
+//! Follows the overrides in Redis.
+//!
+//! Each replica subscribes to the changes that `shared` publishes, and compares the version of the hash with its own every two
+//! seconds, so that it misses no change. A replica that missed one, and does not find it among the messages that are still
+//! queued, catches up by the log of the last changes, or reads the whole hash. If the version in Redis does not follow from
+//! its own, Redis has lost changes, which it writes back (`history`). While Redis is unreachable the known overrides stay in
+//! force. If Redis has lost its data when it returns, one replica writes the overrides back.
+
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use deadpool_redis::redis::{Msg, Script, cmd, pipe};
+use futures_util::StreamExt as _;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+use tracing::{info, warn};
+
+use super::{
+    file::read_change,
+    history::{Change, EVERYTHING, Rest, Step, path_to, rest, restoring, step},
+    index::{Draft, Index},
+    model::timestamp,
+    shared::{
+        BATCH, COMMITTING, Expected, LOG, VERSION, begin_commit, change, channel, switch, token, unlink,
+        write_missing,
+    },
+    sweep,
+    versions::State,
+};
+use crate::{
+    clock::{Clock, Time},
+    store::{Resets, redis::CommandPool},
+};
+
+/// The interval at which versions are compared.
+const POLL: Duration = Duration::from_secs(2);
+
+/// The pause after a failure.
+const PAUSE: Duration = Duration::from_secs(1);
+
+static EXPIRE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/expire.lua")));
+
+/// Follows Redis until the process ends.
+pub struct Follower<C> {
+    /// Connections that belong to this thread.
+    pub pool: Arc<CommandPool>,
+    /// The overrides in force.
+    pub index: Arc<Index>,
+    /// The state of the [`Keeper`](super::Keeper).
+    pub state: Arc<State>,
+    /// The clock of this process.
+    pub clock: C,
+    /// Called when counters were reset.
+    pub on_reset: Box<dyn Fn(&Resets) + Send>,
+}
+
+impl<C: Clock> Follower<C> {
+    /// Follows Redis; never returns.
+    pub async fn follow(&self) {
+        let mut failing = false;
+        loop {
+            let failure = match self.pool.subscribe(&channel(&self.pool)).await {
+                Ok(messages) => {
+                    if failing {
+                        // Messages were missed. Overrides are compared; resets cannot be.
+                        (self.on_reset)(&Resets::Unknown);
+                    }
+                    self.follow_messages(messages.into_on_message(), &mut failing).await
+                }
+                Err(failure) => failure,
+            };
+            self.state.settle();
+            if !failing {
+                warn!(overrides = self.index.len(), "overrides: {failure}; keeping previous overrides");
+            }
+            failing = true;
+            sweep(&self.index, self.clock.now());
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Follows one connection until it fails, and returns the error.
+    async fn follow_messages(
+        &self,
+        mut messages: impl futures_util::Stream<Item = Msg> + Unpin,
+        failing: &mut bool,
+    ) -> String {
+        let (mut poll, mut sweep) = (interval(POLL), interval(Duration::from_secs(1)));
+        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let read_at = self.state.read_at();
+            let done = tokio::select! {
+                // Messages first: they may have the missed change.
+                biased;
+                message = messages.next() => match message {
+                    Some(message) => self.handle(&message.get_payload::<String>().unwrap_or_default()).await,
+                    None => Err("redis: connection closed".to_owned()),
+                },
+                () = sleep_until(read_at.unwrap_or_else(Instant::now)), if read_at.is_some() => self.catch_up().await,
+                _ = poll.tick() => self.compare().await,
+                _ = sweep.tick() => self.sweep().await,
+            };
+            if let Err(failure) = done {
+                return failure;
+            }
+            if std::mem::replace(failing, false) {
+                info!(overrides = self.index.len(), "overrides: recovered");
+            }
+        }
+    }
+
+    /// Compares the version with that of the hash.
+    async fn compare(&self) -> Result<(), String> {
+        match (self.version_and_time().await?, self.state.version()) {
+            (Some(_), None) => self.catch_up().await?,
+            // If they are equal, the messages that did not fit are older.
+            (Some(version), Some(own)) if version == own => self.state.adopt(Some(&own)),
+            // The messages of the changes in between may not have been received yet.
+            (Some(_), Some(_)) => self.state.missed(),
+            (None, _) if self.index.is_empty() => self.state.adopt(None),
+            (None, _) => self.restore().await?,
+        }
+        self.state.settle();
+        Ok(())
+    }
+
+    /// The version in Redis. Measures the clock of Redis too.
+    async fn version_and_time(&self) -> Result<Option<String>, String> {
+        let key = self.pool.key("overrides");
+        let mut commands = pipe();
+        commands.cmd("HGET").arg(&key).arg(VERSION).cmd("TIME");
+        let sent = self.clock.now();
+        let (version, (seconds, micros)): (_, (u64, u64)) = self.pool.pipeline(&key, &commands).await?;
+        // The server has read it halfway between.
+        let read = sent.micros().midpoint(self.clock.now().micros());
+        let theirs = Time::from_seconds(seconds).micros().saturating_add(micros);
+        self.index.set_time(Time::from_micros(theirs), Time::from_micros(read));
+        Ok(version)
+    }
+
+    async fn version_in_redis(&self) -> Result<Option<String>, String> {
+        let key = self.pool.key("overrides");
+        self.pool.command(&key, cmd("HGET").arg(&key).arg(VERSION)).await
+    }
+
+    /// Applies a message of the channel.
+    async fn handle(&self, message: &str) -> Result<(), String> {
+        if let Some(keys) = message.strip_prefix("reset\n") {
+            (self.on_reset)(&serde_json::from_str(keys).map_or(Resets::Unknown, Resets::Of));
+            return Ok(());
+        }
+        let Some(change) = message.strip_prefix("overrides\n").and_then(Change::parse) else { return Ok(()) };
+        let own = self.state.version().unwrap_or_default();
+        if *own == *change.after {
+            self.state.adopt(Some(&change.after));
+            return Ok(());
+        }
+        if change.is_of_everything() || *own != *change.before {
+            self.state.skip(&change.after);
+            return Ok(());
+        }
+        self.apply(change)?;
+        self.sweep().await
+    }
+
+    /// Applies a change that follows from the version in force.
+    fn apply(&self, change: Change) -> Result<(), String> {
+        self.set_all(change.lines())?;
+        self.state.apply(change);
+        Ok(())
+    }
+
+    fn set_all<'a>(&self, lines: impl Iterator<Item = &'a str>) -> Result<(), String> {
+        let mut draft = self.index.draft();
+        for line in lines {
+            if let Err(error) = read_change(line).and_then(|one| self.index.add_to(&mut draft, &one)) {
+                warn!("overrides: ignoring an invalid override in redis: {error}");
+            }
+        }
+        self.index.add(&draft)
+    }
+
+    /// Goes from the version in force to that of Redis.
+    async fn catch_up(&self) -> Result<(), String> {
+        let key = self.pool.key("overrides");
+        let mut commands = pipe();
+        commands.cmd("HGET").arg(&key).arg(VERSION).cmd("LRANGE").arg(self.pool.key(LOG)).arg(0).arg(-1);
+        let (version, log): (Option<String>, Vec<String>) = self.pool.pipeline(&key, &commands).await?;
+        let Some(version) = version else {
+            // Redis has lost the hash meanwhile.
+            self.state.is_read();
+            return Ok(());
+        };
+        let path = path_to(&version, &log);
+        let (own, known) = self.state.known();
+        let step = match &own {
+            None => Step::Read,
+            Some(own) if *own == version => Step::Apply(Vec::new()),
+            Some(own) => step(own, &known, &path),
+        };
+        match step {
+            Step::Apply(changes) if changes.is_empty() => self.state.adopt(Some(&version)),
+            Step::Apply(changes) if !changes.iter().any(Change::is_of_everything) => {
+                for change in changes {
+                    self.apply(change)?;
+                }
+            }
+            Step::Apply(_) | Step::Read => self.read_all(&version, path).await?,
+            Step::Restore => self.restore().await?,
+            Step::Diverged { new, lost } => {
+                let own = own.unwrap_or_default();
+                let id = |line: &str| read_change(line).ok().map(|one| one.target.id());
+                match rest(&own, &known, &new, &lost, id) {
+                    Rest::Superseded => {
+                        let lost = lost.len();
+                        warn!(
+                            "overrides: redis lost {lost} changes, and an import followed; they are not written back"
+                        );
+                        self.read_all(&version, path).await?;
+                    }
+                    Rest::Everything => {
+                        self.set_all(new.iter().flat_map(Change::lines))?;
+                        self.replace_all(&own, &version).await?;
+                    }
+                    Rest::Lines(lines) => self.write_back(&own, &version, path, &new, &lines).await?,
+                }
+            }
+        }
+        self.sweep().await
+    }
+
+    /// Writes changes back that Redis has lost, after applying the new ones. If Redis changes meanwhile, nothing is
+    /// written, and the next comparison decides again.
+    async fn write_back(
+        &self,
+        own: &str,
+        version: &str,
+        mut path: Vec<Change>,
+        new: &[Change],
+        lines: &[(String, &str)],
+    ) -> Result<(), String> {
+        if new.iter().any(Change::is_of_everything) {
+            let draft = self.scan().await?;
+            self.index.replace(&draft)?;
+        }
+        self.set_all(new.iter().flat_map(Change::lines).chain(lines.iter().map(|(_, line)| *line)))?;
+        if lines.is_empty() {
+            self.state.adopt_path(version, path);
+            return Ok(());
+        }
+        // A removal is an override that expired at second 0.
+        let is_removed = |line: &str| read_change(line).is_ok_and(|one| one.expires == Some(0));
+        let field = |(id, line): &(String, &str)| {
+            (id.clone(), if is_removed(line) { String::new() } else { (*line).to_owned() })
+        };
+        let fields: Vec<_> = lines.iter().map(field).collect();
+        let texts: Vec<_> = lines.iter().map(|(_, line)| *line).collect();
+        let (after, body) = (token(), restoring(own, &texts.join("\n")));
+        if change(&self.pool, &after, (version, Expected::Own), &body, &fields).await? {
+            warn!(overrides = lines.len(), "overrides: redis lost changes; written back");
+            path.push(Change { before: version.into(), after: after.as_str().into(), body: body.into() });
+            self.state.adopt_path(&after, path);
+        } else {
+            self.state.is_read();
+        }
+        Ok(())
+    }
+
+    /// Replaces all overrides in Redis, which has lost an import, by the known ones. Changes meanwhile win.
+    async fn replace_all(&self, own: &str, version: &str) -> Result<(), String> {
+        // Until the message of the new version, or if something fails, the next comparison decides again.
+        self.state.is_read();
+        let Some(commit) = begin_commit(&self.pool).await? else { return Ok(()) };
+        let merged = self.pool.key(&format!("overrides:merged:{commit}"));
+        let mut switched = None;
+        // Changes before the commit began are not noted.
+        if self.version_in_redis().await?.as_deref() == Some(version) {
+            let length = write_missing(&self.pool, &merged, &self.index, true).await?;
+            switched = switch(&self.pool, &merged, &commit, length, &restoring(own, EVERYTHING)).await?;
+        }
+        if switched.is_none() {
+            return unlink(&self.pool, &self.pool.key(COMMITTING)).await;
+        }
+        warn!(overrides = self.index.len(), "overrides: redis lost an import; written back");
+        Ok(())
+    }
+
+    /// Reads the whole hash, which has this version or a later one. Changes during the read may be missing, and their
+    /// messages follow.
+    async fn read_all(&self, version: &str, path: Vec<Change>) -> Result<(), String> {
+        let draft = self.scan().await?;
+        // Redis may have lost the hash meanwhile; the next comparison detects it.
+        if self.version_in_redis().await?.is_none() {
+            self.state.is_read();
+            return Ok(());
+        }
+        self.index.replace(&draft)?;
+        info!(overrides = self.index.len(), "overrides: read from redis");
+        self.state.adopt_path(version, path);
+        Ok(())
+    }
+
+    async fn scan(&self) -> Result<Draft, String> {
+        let key = self.pool.key("overrides");
+        let (mut draft, mut cursor, mut is_logged) = (self.index.draft(), 0_u64, false);
+        loop {
+            let mut scan = cmd("HSCAN");
+            scan.arg(&key).arg(cursor).arg("COUNT").arg(BATCH);
+            let (next, fields): (u64, Vec<String>) = self.pool.command(&key, &scan).await?;
+            for [id, value] in fields.as_chunks::<2>().0 {
+                if id == VERSION {
+                    continue;
+                }
+                let added = read_change(value).and_then(|one| self.index.add_to(&mut draft, &one));
+                if let (Err(error), false) = (added, is_logged) {
+                    warn!(field = id, "overrides: ignoring an invalid override in redis: {error}");
+                    is_logged = true;
+                }
+            }
+            if next == 0 {
+                return Ok(draft);
+            }
+            cursor = next;
+        }
+    }
+
+    /// Writes the known overrides back to a Redis that lost them. One replica writes, and the others read.
+    async fn restore(&self) -> Result<(), String> {
+        let (key, lock) = (self.pool.key("overrides"), self.pool.key("overrides:restoring"));
+        let mut take = cmd("SET");
+        take.arg(&lock).arg(1).arg("NX").arg("EX").arg(60);
+        if self.pool.command::<Option<String>>(&lock, &take).await?.is_none() {
+            return Ok(());
+        }
+        write_missing(&self.pool, &key, &self.index, false).await?;
+        let own = self.state.version().unwrap_or_default();
+        // The lock is not removed but expires: other replicas may have detected the loss at the same time.
+        change(&self.pool, &token(), ("", Expected::Any), &restoring(&own, EVERYTHING), &[]).await?;
+        warn!(overrides = self.index.len(), "overrides: redis lost them; written back");
+        Ok(())
+    }
+
+    /// Removes expired overrides from the index and from Redis. They are not in force for a second already, so that the
+    /// end has passed by the clock of Redis too.
+    async fn sweep(&self) -> Result<(), String> {
+        let before = self.clock.now().micros().saturating_sub(1_000_000);
+        let expired = sweep(&self.index, Time::from_micros(before));
+        let key = self.pool.key("overrides");
+        for some in expired.chunks(BATCH) {
+            let mut call = EXPIRE.key(&key);
+            for one in some {
+                let end = one.expires.unwrap_or_default();
+                call.arg(one.target.id()).arg(timestamp(end)).arg(end);
+            }
+            self.pool.script::<u64>(&key, &call).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,216 @@
+//! A Redis that lost its last changes: a restart from a snapshot, which is to the replicas what a failover is to a master
+//! without the last writes.
+
+use super::*;
+
+const HASH: &str = "{tollgate}:overrides";
+const LOG: &str = "{tollgate}:overrides:log";
+
+/// Two replicas that both know this override of each client.
+fn two_with(redis: &Redis, clients: &[&str]) -> [Replica; 2] {
+    let replicas = [(); 2].map(|()| Replica::on(redis));
+    eventually("both follow redis", || {
+        let channels = redis.ask(&["PUBSUB", "NUMSUB", "{tollgate}:changes"]).to_string();
+        holds(channels.contains('2'), || channels.clone())
+    });
+    for client in clients {
+        block(&replicas[0], client);
+    }
+    agree(&replicas, clients, &[]);
+    replicas
+}
+
+fn block(replica: &Replica, client: &str) {
+    replica.tollgate(&["override", "set", "shop", &format!("client={client}"), "--block"]);
+}
+
+fn remove(replica: &Replica, client: &str) {
+    replica.tollgate(&["override", "remove", "shop", &format!("client={client}")]);
+}
+
+/// Waits until all replicas block these clients and not the others.
+#[track_caller]
+fn agree(replicas: &[Replica], blocked: &[&str], free: &[&str]) {
+    eventually("all replicas agree", || {
+        for (number, replica) in replicas.iter().enumerate() {
+            let states =
+                |clients: &[&str]| clients.iter().map(|one| replica.is_blocked(one)).collect::<Vec<_>>();
+            let (blocked, free) = (states(blocked), states(free));
+            holds(blocked.iter().all(|is| *is) && free.iter().all(|is| !*is), || {
+                format!("replica {number}: {blocked:?} {free:?}\n{}", replica.server.process.log())
+            })?;
+        }
+        Ok(())
+    });
+}
+
+/// Waits until Redis has this many overrides.
+fn wait_for_overrides(redis: &Redis, replicas: &[Replica], count: i64) {
+    eventually("redis has the overrides", || {
+        let fields = redis.ask(&["HLEN", HASH]).number();
+        // One field is the version.
+        holds(fields == count + 1, || {
+            let logs: String = replicas.iter().map(|one| one.server.process.log().to_string()).collect();
+            format!("{fields} fields\n{logs}")
+        })
+    });
+}
+
+/// The number of changes in the log that write others back.
+fn written_back(redis: &Redis) -> usize {
+    redis.ask(&["LRANGE", LOG, "0", "-1"]).words().iter().filter(|one| one.contains("\"restored\"")).count()
+}
+
+#[test]
+fn changes_that_redis_lost_are_written_back_once() {
+    let mut redis = Redis::single();
+    let replicas = two_with(&redis, &["kept", "removed"]);
+    redis.ask(&["SAVE"]);
+    block(&replicas[0], "new");
+    remove(&replicas[1], "removed");
+    replicas[0].tollgate(&["override", "set", "shop", "client=kept", "--allow"]);
+    agree(&replicas, &["new"], &["kept", "removed"]);
+    redis.kill();
+    redis.start();
+    assert_eq!(redis.ask(&["HLEN", HASH]).number(), 3, "both are back, and blocked");
+    wait_for_overrides(&redis, &replicas, 2);
+    // Two comparisons of versions.
+    std::thread::sleep(Duration::from_secs(5));
+    agree(&replicas, &["new"], &["kept", "removed"]);
+    assert_eq!(written_back(&redis), 1);
+    let fresh = Replica::on(&redis);
+    agree(&[fresh], &["new"], &["kept", "removed"]);
+    // Changes are published and applied as before.
+    block(&replicas[1], "later");
+    agree(&replicas, &["new", "later"], &["kept", "removed"]);
+}
+
+#[test]
+fn a_change_after_the_loss_wins_and_the_others_are_written_back() {
+    let mut redis = Redis::single();
+    let replicas = two_with(&redis, &["one"]);
+    redis.ask(&["SAVE"]);
+    let before = redis.ask(&["HGET", HASH, "@"]).word().unwrap();
+    for client in ["one", "two"] {
+        replicas[0].tollgate(&["override", "set", "shop", &format!("client={client}"), "--allow"]);
+    }
+    block(&replicas[0], "three");
+    agree(&replicas, &["three"], &["one", "two"]);
+    let path = "/api/v1/overrides?domain=shop&descriptor=client%3Dtwo";
+    let id = replicas[0].get(path)["overrides"][0]["id"].as_str().unwrap().to_owned();
+    redis.kill();
+    for replica in &replicas {
+        replica.server.process.signal("STOP");
+    }
+    redis.start();
+    // A replica that does not know the lost changes blocks `two`, as the script of a change does it.
+    let line = r#"{"domain":"shop","descriptor":[{"key":"client","value":"two"}],"action":"block"}"#;
+    redis.ask(&["LPUSH", LOG, &format!("{before}\nnewer\n{line}")]);
+    redis.ask(&["HSET", HASH, &id, line, "@", "newer"]);
+    for replica in &replicas {
+        replica.server.process.signal("CONT");
+    }
+    agree(&replicas, &["two", "three"], &["one"]);
+    wait_for_overrides(&redis, &replicas, 3);
+    let kept = redis.ask(&["HGET", HASH, &id]).to_string();
+    assert!(kept.contains("block"), "{kept}");
+    agree(&[Replica::on(&redis)], &["two", "three"], &["one"]);
+}
+
+#[test]
+fn a_replica_with_older_changes_does_not_replace_newer_ones() {
+    let mut redis = Redis::single();
+    let replicas = two_with(&redis, &["one"]);
+    redis.ask(&["SAVE"]);
+    replicas[0].tollgate(&["override", "set", "shop", "client=two", "--block"]);
+    agree(&replicas, &["one", "two"], &[]);
+    // The second replica misses the removal and the change: they are not in the buffer of a connection either.
+    replicas[1].server.process.signal("STOP");
+    redis.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    replicas[0].tollgate(&["override", "set", "shop", "client=two", "--allow"]);
+    remove(&replicas[0], "one");
+    agree(&replicas[..1], &[], &["one", "two"]);
+    redis.kill();
+    replicas[0].server.process.signal("STOP");
+    redis.start();
+    // It writes the change back that it knows.
+    replicas[1].server.process.signal("CONT");
+    wait_for_overrides(&redis, &replicas[1..], 2);
+    assert_eq!(written_back(&redis), 1);
+    replicas[0].server.process.signal("CONT");
+    agree(&replicas, &[], &["one", "two"]);
+    wait_for_overrides(&redis, &replicas, 1);
+    agree(&[Replica::on(&redis)], &[], &["one", "two"]);
+}
+
+#[test]
+fn an_import_that_redis_lost_is_written_back() {
+    let mut redis = Redis::single();
+    let replicas = two_with(&redis, &["one"]);
+    redis.ask(&["SAVE"]);
+    let file = tempfile::Builder::new().suffix(".csv").tempfile().unwrap();
+    let line = |n| format!("shop,client=i{n},block\n");
+    let lines = (0..1_200).map(line).collect::<String>();
+    std::fs::write(file.path(), format!("domain,descriptor,action\n{lines}")).unwrap();
+    replicas[1].tollgate(&["override", "import", file.path().to_str().unwrap()]);
+    remove(&replicas[0], "one");
+    agree(&replicas, &["i0", "i1199"], &["one"]);
+    redis.kill();
+    redis.start();
+    wait_for_overrides(&redis, &replicas, 1_200);
+    agree(&replicas, &["i0", "i1199"], &["one"]);
+    agree(&[Replica::on(&redis)], &["i0", "i1199"], &["one"]);
+    let left: Vec<_> =
+        redis.keys().into_iter().filter(|key| key.contains("merged") || key.contains("old")).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn an_emptied_redis_receives_all_overrides_and_newer_changes_stay() {
+    let redis = Redis::single();
+    let replicas = two_with(&redis, &["one", "two"]);
+    redis.ask(&["FLUSHALL"]);
+    let fresh = Replica::on(&redis);
+    // The fresh replica may have read the restored overrides already.
+    let _ = fresh.run(&["override", "set", "shop", "client=three", "--block"]);
+    wait_for_overrides(&redis, &replicas, if fresh.is_blocked("three") { 3 } else { 2 });
+    agree(&replicas, &["one", "two"], &[]);
+    agree(&[fresh], &["one", "two"], &[]);
+}
+
+#[test]
+fn an_import_of_which_redis_lost_a_part_is_aborted() {
+    let mut redis = Redis::single();
+    let replicas = two_with(&redis, &["one"]);
+    let call = |method: &str, path: &str, body: &str| {
+        let headers = [("content-type", "application/x-ndjson")];
+        let reply = http::send(replicas[0].admin, method, path, &headers, body.as_bytes()).unwrap();
+        (reply.status, reply.json())
+    };
+    let lines = |range: std::ops::Range<u32>| -> String {
+        range
+            .map(|n| format!("{{\"domain\":\"shop\",\"descriptor\":\"client=i{n}\",\"action\":\"block\"}}\n"))
+            .collect()
+    };
+    for method in ["POST", "PUT"] {
+        let begun = call("POST", "/api/v1/imports", "").1;
+        let import = format!("/api/v1/imports/{}", begun["import"].as_str().unwrap());
+        assert_eq!(call("POST", &format!("{import}?overrides=0"), &lines(0..700)).1["overrides"], 700);
+        redis.ask(&["SAVE"]);
+        assert_eq!(
+            call("POST", &format!("{import}?overrides=700"), &lines(700..1_400)).1["overrides"],
+            1_400
+        );
+        redis.kill();
+        redis.start();
+        let body = if method == "POST" { lines(1_400..1_500) } else { String::new() };
+        let (status, reply) = eventually("redis is reachable", || {
+            let (status, reply) = call(method, &format!("{import}?overrides=1400"), &body);
+            holds(status != 503, || reply.to_string()).map(|()| (status, reply.clone()))
+        });
+        assert_eq!(status, 409, "{reply}");
+        assert!(reply["error"].as_str().unwrap().contains("700 of the import's 1400"), "{reply}");
+        assert!(redis.keys().iter().all(|key| !key.contains("import")), "{:?}", redis.keys());
+    }
+    assert!(!replicas[1].is_blocked("i7"));
+}
