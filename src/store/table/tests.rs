@@ -181,7 +181,8 @@ fn a_new_state_lasts_as_long_as_others_of_equal_use() {
     }
     let left = left_after_flood(&table, &new, 1, Used::Little, 22_000);
     // Each of the 12,000 evictions since selects one of about 9,700 states.
-    assert!((30..90).contains(&left), "{left}");
+    // If the newest were evicted, none of them would be left; about a quarter is.
+    assert!((10..130).contains(&left), "{left}");
 }
 
 #[test]
