@@ -32,7 +32,7 @@ use tokio::{
 use tracing::warn;
 
 #[cfg(any(test, fuzzing))]
-pub(crate) use http2::fuzz::fuzz as fuzz_http2;
+pub(crate) use http2::{cost::fuzz as fuzz_cost, fuzz::fuzz as fuzz_http2};
 pub use listen::{Listener, bind_tcp};
 pub use reference::RateLimit;
 #[cfg(any(test, fuzzing))]

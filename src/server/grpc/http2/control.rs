@@ -4,6 +4,7 @@ use super::{
     connection::{Connection, GoAway, Service},
     frame::{self, FrameHead, Reason, flag, kind, setting},
     limits,
+    meter::{Work, count},
     sending::GOAWAY_PING,
 };
 use crate::telemetry::metrics::PeerError;
@@ -65,11 +66,14 @@ impl<S: Service> Connection<S> {
         }
         let cost = u32::try_from(entries.len()).unwrap_or(u32::MAX).saturating_add(1);
         self.limits.spend(cost, PeerError::SettingsFlood)?;
+        let window = self.initial_send_window;
         for [a, b, value @ ..] in entries {
             self.setting(u16::from_be_bytes([*a, *b]), u32::from_be_bytes(*value))?;
         }
         frame::write_head(&mut self.out, 0, kind::SETTINGS, flag::ACK, 0);
-        self.send_blocked();
+        if self.initial_send_window > window {
+            self.send_blocked();
+        }
         Ok(())
     }
 
@@ -85,6 +89,9 @@ impl<S: Service> Connection<S> {
                 let value = i32::try_from(value).map_err(|_| Reason::FlowControlError)?;
                 let change = i64::from(value).saturating_sub(self.initial_send_window);
                 self.initial_send_window = value.into();
+                let streams = self.streams.open.len();
+                self.limits.spend_visits(streams, PeerError::SettingsFlood)?;
+                count(Work::Visited, streams);
                 for stream in self.streams.open.values_mut() {
                     stream.send_window = stream.send_window.saturating_add(change);
                     if stream.send_window > i32::MAX.into() {
@@ -137,11 +144,16 @@ impl<S: Service> Connection<S> {
             if more == 0 {
                 return Err(Reason::ProtocolError);
             }
-            self.send_window = self.send_window.saturating_add(more);
+            let window = self.send_window;
+            self.send_window = window.saturating_add(more);
             if self.send_window > i32::MAX.into() {
                 return Err(Reason::FlowControlError);
             }
-            self.send_blocked();
+            // With an open window, blocked responses wait for the windows of their streams.
+            if window <= 0 && self.has_blocked() {
+                self.limits.spend_visits(self.streams.open.len(), PeerError::WindowUpdateFlood)?;
+                self.send_blocked();
+            }
             return Ok(());
         }
         // A frame for a closed stream was in flight.

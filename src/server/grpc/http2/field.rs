@@ -4,6 +4,8 @@
 //! Validity is found once, from the bytes that the peer sent, and stored with an entry of the dynamic table: a reference
 //! takes one byte and would otherwise have 4 KB checked.
 
+use super::meter::{Work, count};
+
 /// What a field counts beside its bytes, in the dynamic table and in a header list (RFC 7541, section 4.1; RFC 9113,
 /// section 6.5.2).
 const OVERHEAD: usize = 32;
@@ -35,10 +37,12 @@ impl<'a> Field<'a> {
 // Without an early end, so that the compiler vectorizes both.
 
 fn is_name(name: &[u8]) -> bool {
+    count(Work::Scanned, name.len());
     let fits = |byte: u8| matches!(byte, 0x21..=0x39 | 0x3b..=0x40 | 0x5b..=0x7e);
     !name.is_empty() && name.iter().fold(true, |valid, byte| valid & fits(*byte))
 }
 
 fn is_value(value: &[u8]) -> bool {
+    count(Work::Scanned, value.len());
     value.iter().fold(true, |valid, byte| valid & !matches!(byte, 0 | b'\r' | b'\n'))
 }

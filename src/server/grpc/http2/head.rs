@@ -8,7 +8,12 @@ use std::{rc::Rc, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 
-use super::{budget::Share, field::Field, hpack::MAX_LIST};
+use super::{
+    budget::Share,
+    field::Field,
+    hpack::MAX_LIST,
+    meter::{Work, count},
+};
 
 #[derive(Clone, Debug)]
 pub(in super::super) struct Head {
@@ -229,6 +234,7 @@ impl Block {
             return false;
         }
         self.bytes.reserve_exact(bytes.len());
+        count(Work::Copied, bytes.len());
         self.bytes.extend_from_slice(bytes);
         true
     }

@@ -6,7 +6,13 @@
 //! A reference of one byte stands for up to 4 KB, so what a block means is bounded here: fields beyond [`MAX_LIST`] are
 //! not passed on, but still added to the table, which stays that of the peer. No step copies or scans a table entry.
 
-use super::{field::Field, frame::Reason, huffman, table::Table};
+use super::{
+    field::Field,
+    frame::Reason,
+    huffman,
+    meter::{Work, count},
+    table::Table,
+};
 
 /// The maximum size of a header list: our `SETTINGS_MAX_HEADER_LIST_SIZE`.
 pub(super) const MAX_LIST: usize = 16 * 1024;
@@ -40,6 +46,7 @@ impl Decoder {
         let mut rest = block;
         let mut resizable = true;
         while let Some(first) = rest.first().copied() {
+            count(Work::Visited, 1);
             match first {
                 0x80.. => {
                     let index = integer(&mut rest, 7)?;
@@ -132,6 +139,7 @@ fn text(rest: &mut &[u8], into: &mut Vec<u8>) -> Result<(), Reason> {
     } else if !huffman::decode(text, into) {
         return Err(BROKEN);
     }
+    count(Work::Copied, into.len());
     Ok(())
 }
 

@@ -25,6 +25,9 @@ pub(super) const SMALL_DATA: usize = 64;
 /// The cost of a malformed request, which is reset (CVE-2025-8671).
 pub(super) const MALFORMED: u32 = 4;
 
+/// A token pays for this many visits of open streams, which take 4 ns each.
+const VISITS_SHIFT: u32 = 6;
+
 impl Limits {
     /// The capacity of the bucket.
     pub(super) const BURST: u32 = 2_000;
@@ -45,6 +48,14 @@ impl Limits {
         let Some(left) = self.tokens.checked_sub(tokens) else { return self.exceed(flood) };
         self.tokens = left;
         Ok(())
+    }
+
+    /// Spends tokens for a frame whose work is a visit of each stream.
+    ///
+    /// # Errors
+    /// If too few tokens are left.
+    pub(super) fn spend_visits(&mut self, streams: usize, flood: PeerError) -> Result<(), Reason> {
+        self.spend(u32::try_from(streams >> VISITS_SHIFT).unwrap_or(u32::MAX), flood)
     }
 
     /// # Errors

@@ -13,6 +13,8 @@ pub(super) mod budget;
 mod complete;
 pub(super) mod connection;
 mod control;
+#[cfg(any(test, fuzzing))]
+pub(super) mod cost;
 mod field;
 pub(super) mod frame;
 #[cfg(any(test, fuzzing))]
@@ -22,6 +24,7 @@ mod headers;
 pub(super) mod hpack;
 mod huffman;
 mod limits;
+pub(super) mod meter;
 mod sending;
 mod streams;
 mod table;

@@ -8,6 +8,7 @@ use super::{
     connection::{Connection, GoAway, Phase, Service},
     frame::{self, Reason, flag, kind},
     hpack,
+    meter::{Work, count},
     streams::{End, Outgoing},
 };
 use crate::telemetry::metrics::PeerError;
@@ -144,6 +145,7 @@ impl<S: Service> Connection<S> {
     }
 
     pub(in super::super) fn calls(&mut self) -> impl Iterator<Item = (u32, &mut S::Call)> {
+        count(Work::Visited, self.streams.open.len());
         self.streams.open.iter_mut().map(|(id, stream)| (*id, &mut stream.call))
     }
 

@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Instant};
 
 use hashbrown::HashMap;
 
-use super::budget::{Budget, Share};
+use super::{
+    budget::{Budget, Share},
+    meter::{Work, count},
+};
 
 /// Streams of a connection that are not charged to the budget.
 pub(super) const FREE: usize = 64;
@@ -79,6 +82,7 @@ impl<C> Streams<C> {
         if self.blocked == 0 {
             return Vec::new();
         }
+        count(Work::Visited, self.open.len());
         self.open.iter().filter(|(_, stream)| stream.outgoing.is_some()).map(|(id, _)| *id).collect()
     }
 

@@ -236,6 +236,34 @@ fn idle_open_streams_are_charged_to_the_budget() {
     assert_eq!(peer.echo.closed, 0);
 }
 
+/// Settings of windows and windows of the connection visit each stream.
+#[test]
+fn frames_that_visit_all_streams_cost_more() {
+    let with_streams = |streams: u32, kind, payload: &[u8]| {
+        let mut peer = Peer::with(1024, 1 << 20);
+        peer.greet();
+        peer.echo.waits = true;
+        for number in 0..streams {
+            peer.request(2 * number + 1, b"x").unwrap();
+        }
+        (0..100_000).take_while(|_| peer.send(kind, 0, 0, payload).is_ok()).count()
+    };
+    assert_eq!(with_streams(63, kind::SETTINGS, &[0, 4, 0, 0, 255, 255]), 999);
+    assert_eq!(with_streams(640, kind::SETTINGS, &[0, 4, 0, 0, 255, 255]), 166);
+    assert_eq!(with_streams(640, kind::SETTINGS, &[0, 3, 0, 0, 255, 255]), 999, "another setting");
+    assert_eq!(with_streams(640, kind::WINDOW_UPDATE, &[0, 0, 0, 1]), 1998, "nothing is blocked");
+    // Responses that wait for a connection whose window stays exhausted.
+    let mut peer = Peer::with(1024, 1 << 20);
+    peer.greet();
+    peer.send(kind::SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0]).unwrap();
+    for number in 0..640 {
+        peer.request(2 * number + 1, &[0; 200]).unwrap();
+    }
+    let updates =
+        (0..100_000).take_while(|_| peer.send(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]).is_ok()).count();
+    assert!((300..700).contains(&updates), "{updates}");
+}
+
 /// A client may send many frames per request as long as it sends requests.
 #[test]
 fn the_frames_of_an_honest_client_are_not_a_flood() {

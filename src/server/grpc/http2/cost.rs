@@ -1,0 +1,172 @@
+//! The cost of what a peer sends, for any script of frames: the work, the memory held and the bytes sent back stay within
+//! a multiple of the bytes received. `script` generates the scripts, `super::meter` and the allocator count.
+//!
+//! The work is priced in nanoseconds, and each price is what the operation costs in a release build, so the bound is that of
+//! `tests/cost` in another unit: 100 ns for a byte received.
+
+use std::time::{Duration, Instant};
+
+use self::script::{Script, Step};
+use super::{
+    budget::Budget,
+    connection::{Config, Connection, Service},
+    head::Head,
+    meter,
+};
+use crate::memory::{Allocations, allocations};
+
+pub(in super::super) mod script;
+#[cfg(test)]
+mod tests;
+
+/// What a connection has cost.
+#[derive(Clone, Copy, Default, Debug)]
+pub(in super::super) struct Cost {
+    /// Bytes that were received.
+    pub(in super::super) received: usize,
+    /// Bytes that were sent back.
+    pub(in super::super) sent: usize,
+    /// The price of the work beyond what the bytes received were worth, in nanoseconds. Cheap bytes earn no credit for
+    /// costly ones.
+    pub(in super::super) debt: usize,
+    /// The memory that is held, in bytes.
+    pub(in super::super) held: usize,
+}
+
+impl Cost {
+    /// What a received byte is worth, in nanoseconds.
+    const WORTH: usize = 100;
+
+    /// The price of an allocation, with its release.
+    const ALLOCATION: usize = 30;
+
+    /// The price of a visit of a field, a stream or a call.
+    const VISIT: usize = 4;
+
+    /// The price of writing a byte back.
+    const SENT: usize = 1;
+
+    /// Bytes scanned, or allocated and filled, in a nanosecond.
+    const SCANNED: usize = 8;
+
+    /// Adds what an action has cost, by the counters of the thread before and after it.
+    pub(in super::super) fn add(&mut self, before: Allocations, received: usize, sent: usize) {
+        let [scanned, copied, visited] = meter::take();
+        let after = allocations();
+        let calls = after.calls.wrapping_sub(before.calls);
+        let bytes = after.bytes.wrapping_sub(before.bytes).wrapping_add(scanned).wrapping_add(copied);
+        let work =
+            calls * Self::ALLOCATION + visited * Self::VISIT + bytes / Self::SCANNED + sent * Self::SENT;
+        self.received += received;
+        self.sent += sent;
+        self.debt = (self.debt + work).saturating_sub(Self::WORTH * received);
+        self.held = self.held.wrapping_add(after.live).wrapping_sub(before.live);
+    }
+
+    /// What was spent, and the most of it: 2 ms of work at once, and for a connection itself 32 KB of memory and 4 KB of
+    /// output.
+    fn bounds(&self) -> [(&'static str, usize, usize); 3] {
+        let Self { received, sent, debt, held } = *self;
+        [
+            ("ns of work beyond their worth", debt, 2_000_000),
+            ("bytes held", held, 16 * received + 32_768),
+            ("bytes sent", sent, 16 * received + 4096),
+        ]
+    }
+
+    /// What exceeds its bound, in words.
+    pub(in super::super) fn excess(&self) -> Option<String> {
+        let over = self.bounds().into_iter().find(|(_, spent, most)| spent > most);
+        over.map(|(what, spent, most)| format!("{spent} {what} for {} bytes, at most {most}", self.received))
+    }
+
+    /// The largest part of a bound that was spent, in percent.
+    #[cfg(test)]
+    pub(in super::super) fn load(&self) -> usize {
+        self.bounds().map(|(_, spent, most)| 100 * spent / most).into_iter().max().unwrap_or(0)
+    }
+}
+
+/// The paths of the requests.
+const PATHS: &[&str] = &["/s/m", "/other"];
+
+/// A service whose calls wait until the script decides them. It keeps the data of a call, and sends it back.
+#[derive(Default)]
+struct Waits {
+    complete: Vec<u32>,
+}
+
+impl Service for Waits {
+    type Call = Vec<u8>;
+
+    fn open(&mut self, _: u32, _: &Head) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn data(&mut self, http: &mut Connection<Self>, id: u32, data: &[u8], end: bool) {
+        let Some(call) = http.call(id) else { return };
+        call.extend_from_slice(data);
+        if end {
+            self.complete.push(id);
+        }
+    }
+
+    fn closed(&mut self, _: Vec<u8>) {}
+}
+
+impl Waits {
+    fn decide(&mut self, http: &mut Connection<Self>, calls: usize) {
+        for id in self.complete.drain(..calls.min(self.complete.len())) {
+            let message = http.call(id).map(std::mem::take);
+            http.send_message(id, &message.unwrap_or_default());
+        }
+    }
+}
+
+/// Runs a script against a connection.
+///
+/// # Panics
+/// If something exceeds its bound.
+pub(crate) fn fuzz(bytes: &[u8]) {
+    if let Err(excess) = run(bytes) {
+        panic!("{excess}");
+    }
+}
+
+/// Runs a script against a connection, and returns its cost, or what exceeds its bound.
+fn run(bytes: &[u8]) -> Result<Cost, String> {
+    let (mut cost, mut now, mut rest) = (Cost::default(), Instant::now(), Vec::new());
+    let before = allocations();
+    meter::take();
+    let config =
+        Config { max_streams: 1024, budget: Budget::new(64 << 20), unary: "/s/m", keep_fields: true };
+    let (mut http, mut service) = (Connection::new(config, now), Waits::default());
+    cost.add(before, 0, 0);
+    for step in Script::new(bytes, PATHS) {
+        match step {
+            Step::Wait(millis) => now += Duration::from_millis(millis),
+            Step::Decide(calls) => {
+                let before = allocations();
+                service.decide(&mut http, calls);
+                let sent = std::mem::take(&mut http.out).len();
+                cost.add(before, 0, sent);
+            }
+            Step::Send(bytes, write) => {
+                for bytes in bytes.chunks(write.max(1)) {
+                    rest.extend_from_slice(bytes);
+                    meter::take();
+                    let before = allocations();
+                    let taken = http.receive(&rest, now, &mut service);
+                    let sent = std::mem::take(&mut http.out).len();
+                    cost.add(before, bytes.len(), sent);
+                    let Ok(taken) = taken else { return Ok(cost) };
+                    rest.drain(..taken);
+                }
+            }
+        }
+        if let Some(excess) = cost.excess() {
+            return Err(excess);
+        }
+    }
+    Ok(cost)
+}

@@ -1,0 +1,36 @@
+//! Counts work, in builds for tests and fuzzing: `cost` bounds it by what was received. Compiles to nothing in others.
+
+/// Work that a peer may cause without an allocation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) enum Work {
+    /// A byte that was read.
+    Scanned,
+    /// A byte that was copied.
+    Copied,
+    /// A field, a stream or a call that was visited.
+    Visited,
+}
+
+#[cfg(any(test, fuzzing))]
+thread_local! {
+    static DONE: std::cell::Cell<[usize; 3]> = const { std::cell::Cell::new([0; 3]) };
+}
+
+/// Counts work of this thread.
+#[cfg(any(test, fuzzing))]
+pub(in super::super) fn count(work: Work, amount: usize) {
+    let mut done = DONE.get();
+    if let Some(place) = done.get_mut(work as usize) {
+        *place = place.wrapping_add(amount);
+    }
+    DONE.set(done);
+}
+
+#[cfg(not(any(test, fuzzing)))]
+pub(in super::super) const fn count(_: Work, _: usize) {}
+
+/// The bytes that were scanned and copied, and the visits, since the last call.
+#[cfg(any(test, fuzzing))]
+pub(in super::super) fn take() -> [usize; 3] {
+    DONE.take()
+}
