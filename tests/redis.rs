@@ -117,5 +117,7 @@ pub(crate) fn assert_in_time(outcome: &Outcome, patience: Duration) {
     let late =
         |asked: &[Asked]| asked.iter().filter(|one| matches!(one.verdict, Verdict::Error(4, _))).count();
     let (late, machine_late) = (late(asked), late(control));
-    assert!(late <= asked.len() / 100 + machine_late, "{late} of {} deadlines were exceeded", asked.len());
+    // A pause of the machine delays a few requests at once, and perhaps none of the control.
+    let most = asked.len() / 100 + 3 + machine_late;
+    assert!(late <= most, "{late} of {} deadlines were exceeded", asked.len());
 }

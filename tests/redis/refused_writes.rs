@@ -9,7 +9,7 @@ use crate::support::{
     server::{Server, Setup},
 };
 
-use super::{Code, RULES, code, one};
+use super::{RULES, one};
 
 fn setup(redis: &Redis) -> Setup {
     Setup::new().redis(&redis.env()).rules("d.yaml", RULES)
@@ -32,6 +32,12 @@ fn follows(server: &Server, word: &str, begin: impl FnOnce(), end: impl FnOnce()
     server.wait_until_healthy();
 }
 
+/// Health needs one connection; that of the client's worker may open later.
+fn counts(server: &Server) {
+    let client = server.client();
+    eventually("it counts", || client.ask(one("five", "v")).map(drop).map_err(|status| status.to_string()));
+}
+
 #[test]
 fn a_replica_is_unhealthy_from_the_start() {
     let master = Redis::single();
@@ -45,7 +51,7 @@ fn a_replica_is_unhealthy_from_the_start() {
     replica.ask(&["REPLICAOF", "NO", "ONE"]);
     server.wait_until_healthy();
     assert!(replica.keys().is_empty(), "the check leaves no key");
-    assert_eq!(code(&server.client(), "five", "v"), (Code::Ok, 4));
+    counts(&server);
 }
 
 #[test]
@@ -83,7 +89,7 @@ fn a_server_that_refuses_writes_later_is_unhealthy_until_it_accepts_them() {
     };
     follows(&server, "MISCONF", fail_to_save, || set("stop-writes-on-bgsave-error", "no"));
     assert!(redis.keys().is_empty(), "the check leaves no key");
-    assert_eq!(code(&server.client(), "five", "v"), (Code::Ok, 4));
+    counts(&server);
 }
 
 #[test]
