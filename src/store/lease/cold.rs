@@ -69,7 +69,7 @@ impl ColdKeys {
 /// Requests that are further apart than two of these do not make a key hot: as long as the longest lease.
 const PANE_MICROS: u64 = 5_000_000;
 
-/// Requests of the last pane that count, so that a key with few requests in each is seen as one that goes on.
+/// Requests of the last pane that count, so that a key with few requests in each is seen as one that continues.
 const REMEMBERED: u32 = 2;
 
 /// Cells for each key that may have a lease, so that few keys share one.
