@@ -1,111 +1,24 @@
 //! The memory of the gRPC port for unfinished messages and idle connections.
 
-use std::{
-    io::{ErrorKind, Read, Write},
-    net::TcpStream,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use tonic::Code;
 
-use crate::support::{PATIENCE, client::request, eventually, holds, raw::framed, server::Setup};
-
-const RULES: &str =
-    "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000000}}]\n";
-
-const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const WINDOW_UPDATE: u8 = 8;
-
-const END_STREAM: u8 = 1;
+use crate::support::{
+    PATIENCE,
+    client::request,
+    eventually,
+    frames::{Connection, DATA, END_STREAM, HEADERS, WINDOW_UPDATE},
+    holds,
+    raw::framed,
+    server::Setup,
+};
 
 /// The initial window of a stream.
 const FIRST_WINDOW: usize = 65_535;
 
-/// A connection, frame by frame.
-struct Connection {
-    stream: TcpStream,
-    received: Vec<u8>,
-}
-
-#[derive(Debug)]
-struct Frame {
-    kind: u8,
-    flags: u8,
-    stream: u32,
-    payload: Vec<u8>,
-}
-
-impl Connection {
-    /// Connects and sends the preface.
-    fn open(port: u16) -> Self {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
-        Self { stream, received: Vec::new() }
-    }
-
-    fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
-        frame.extend_from_slice(&[kind, flags]);
-        frame.extend_from_slice(&stream.to_be_bytes());
-        frame.extend_from_slice(payload);
-        self.stream.write_all(&frame).unwrap();
-    }
-
-    /// Opens a stream.
-    fn begin(&mut self, stream: u32) {
-        let mut block = vec![0x83, 0x86, 0x04, u8::try_from(PATH.len()).unwrap()];
-        block.extend_from_slice(PATH.as_bytes());
-        block.extend_from_slice(b"\x0f\x10\x10application/grpc");
-        self.send(HEADERS, 4, stream, &block);
-    }
-
-    fn data(&mut self, stream: u32, data: &[u8]) {
-        data.chunks(16_384).for_each(|piece| self.send(DATA, 0, stream, piece));
-    }
-
-    /// The next frame, if it arrives within this time.
-    fn receive(&mut self, limit: Duration) -> Option<Frame> {
-        self.stream.set_read_timeout(Some(limit)).unwrap();
-        loop {
-            if let Some((head, rest)) = self.received.split_first_chunk::<9>() {
-                let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-                let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-                if let Some(payload) = rest.get(..length) {
-                    let frame = Frame { kind: head[3], flags: head[4], stream, payload: payload.to_vec() };
-                    self.received.drain(..9 + length);
-                    return Some(frame);
-                }
-            }
-            let mut bytes = [0; 4096];
-            match self.stream.read(&mut bytes) {
-                Ok(0) => panic!("the connection was closed"),
-                Ok(count) => self.received.extend_from_slice(&bytes[..count]),
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                    return None;
-                }
-                // A stopped process continues.
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => panic!("{error}"),
-            }
-        }
-    }
-
-    /// The header block that ends a stream, as text.
-    fn end_of(&mut self, stream: u32) -> String {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let frame =
-                self.receive(deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
-            let frame = frame.unwrap_or_else(|| panic!("stream {stream} does not end"));
-            if (frame.kind, frame.stream) == (HEADERS, stream) && frame.flags & END_STREAM != 0 {
-                return String::from_utf8_lossy(&frame.payload).replace("%20", " ");
-            }
-        }
-    }
-}
+const RULES: &str =
+    "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000000}}]\n";
 
 /// The start of a message of this length with an unknown field.
 fn start_of(message: usize, bytes: usize) -> Vec<u8> {

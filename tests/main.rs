@@ -74,8 +74,12 @@ mod moments;
 mod peaks;
 // Comparison of both implementations of the gRPC port.
 mod reference;
+// Health checks, reflection and unknown methods: their bounds.
+mod services;
 // Rules that change at run time.
 mod reload;
+// Peers that send or read slowly.
+mod slow_peers;
 // A soak test of minutes; not a part of the suite.
 mod soak;
 // The first answer, and failing starts.

@@ -71,7 +71,8 @@ table! {
         GRPC_MAX_REQUEST_BYTES max_request_bytes: usize = "4194304" as parse::whole::<_, 1, BITS_32>,
             "Maximum size of a request.";
         GRPC_RECEIVE_TIMEOUT receive_timeout: Duration = "5s", "Time within which a request must be \
-            complete; later it returns DEADLINE_EXCEEDED.";
+            complete; later it returns DEADLINE_EXCEEDED. An HTTP/2 frame or header block that is incomplete for \
+            as long closes the connection.";
         GRPC_MAX_INFLIGHT_BYTES max_inflight_bytes: usize = "67108864" as at_least::<1>, "Memory for \
             incomplete requests and unread responses of all connections; at least four times \
             `GRPC_MAX_REQUEST_BYTES`, which is also the default if larger. Beyond it requests return \

@@ -1,7 +1,7 @@
 //! The servers and clients of the tests.
 //!
 //! [`server`] starts the real binary and [`envoy`] the real Envoy; [`client`], [`http`], [`load`] and [`steady`] send
-//! requests; [`upstream`] is the server behind Envoy; [`noise`] generates repeatable random input. [`redis`] starts
+//! requests, and [`frames`] any HTTP/2 frames; [`upstream`] is the server behind Envoy; [`noise`] generates repeatable random input. [`redis`] starts
 //! real Redis in each topology and [`memcached`] real memcached, with [`certificates`] for TLS; [`fake`] is a fake
 //! Redis, and [`proxy`] and [`slow`] delay or break its connections. [`clock`] moves the time of the started programs.
 //! [`grpc_tls`] has certificates and clients for the gRPC port; a [`browser`] opens pages; [`control_plane`] publishes
@@ -20,6 +20,7 @@ pub(crate) mod clock;
 pub(crate) mod control_plane;
 pub(crate) mod envoy;
 pub(crate) mod fake;
+pub(crate) mod frames;
 pub(crate) mod grpc_tls;
 pub(crate) mod http;
 pub(crate) mod load;

@@ -1,8 +1,9 @@
-//! The calls of the gRPC port: `ShouldRateLimit` is decided here, all others by tonic's router.
+//! The calls of the gRPC port.
 //!
-//! A call whose message arrived in one piece, with a store that responds at once, is decoded, decided and encoded
-//! without an allocation or a task of its own. A call that waits for its store is in `waiting`, a call of another service
-//! in `aux_services`, and a call whose message arrives in pieces in `unfinished`. The connection's `driver` polls them.
+//! `ShouldRateLimit` is decided here: a call whose message arrived in one piece, with a store that responds at once, is
+//! decoded, decided and encoded without an allocation or a task of its own. A call that waits for its store is in
+//! `waiting`, and one whose message arrives in pieces in `unfinished`. `health_checks` and `reflection` answer the calls
+//! of those services, and a call of any other method is rejected at its head. The connection's `driver` polls them.
 
 use std::{
     cell::Cell,
@@ -10,18 +11,19 @@ use std::{
     pin::Pin,
     rc::Rc,
     sync::Arc,
-    task::Context,
+    task::{Context, Waker},
     time::{Duration, Instant},
 };
 
 use futures_util::FutureExt as _;
-use tonic::Status;
+use tokio::sync::watch;
 
 use super::{
-    aux_services::AuxCalls,
     framing::{self, Failure, PREFIX, send_failure},
-    http2::{Budget, Connection, Head, Route, Service, Share},
+    http2::{Budget, Connection, HEAD_BLOCK, Head, Route, Service, Share},
+    pending::{HealthWatch, Partial, Reflection, Streaming},
     request_head::{RequestHead, decide_traced, finish_span},
+    rpc::Rpc,
     waiting::{Decision, Signal, Waiting},
 };
 use crate::{
@@ -46,8 +48,10 @@ pub(super) struct Calls {
     /// The time limit for a complete message.
     pub(super) receive_timeout: Duration,
     pub(super) budget: Arc<Budget>,
-    /// Health checks, reflection, and the response to unknown methods.
-    pub(super) routes: tonic::service::Routes,
+    /// The service's health, and its changes.
+    pub(super) health: watch::Receiver<bool>,
+    /// The streaming calls of all connections, counted in calls instead of bytes.
+    pub(super) streaming: Arc<Budget>,
     /// Lent to the connection that is polled.
     pub(super) buffers: Cell<Buffers>,
     pub(super) tries: Tries,
@@ -90,25 +94,18 @@ pub(super) struct Buffers {
     pub(super) message: Vec<u8>,
 }
 
-/// A call of `ShouldRateLimit` whose message is not complete.
+/// A call with one message, which is not complete.
 pub(super) struct Unary {
+    pub(super) rpc: Rpc,
     pub(super) head: RequestHead,
-    pub(super) route: Route,
     pub(super) partial: Option<Box<Partial>>,
-}
-
-/// The received part of a message.
-pub(super) struct Partial {
-    pub(super) bytes: Vec<u8>,
-    pub(super) share: Share,
-    pub(super) granted: bool,
 }
 
 impl Unary {
     /// The time at which the message has to be complete.
     pub(super) fn deadline(&self, receive_timeout: Duration) -> Instant {
         let timeout = self.head.timeout.map_or(receive_timeout, |timeout| timeout.min(receive_timeout));
-        self.head.begun.checked_add(timeout).unwrap_or(self.head.begun)
+        framing::after(self.head.begun, timeout)
     }
 }
 
@@ -118,12 +115,14 @@ pub(super) enum Call {
     Unary(Unary),
     /// The store is counting; the key in `waiting`.
     Waiting(usize),
-    /// Another service responds; the key in `aux`.
-    Aux(u32),
+    /// Sends every change of the health; the last one that was sent.
+    Watching(Option<bool>),
+    /// Answers questions about the descriptors.
+    Reflecting(Box<Reflection>),
     /// The response is being sent.
     Answered,
-    /// Parsing the head panicked.
-    Panicked,
+    /// Failed at its head.
+    Rejected(Failure),
 }
 
 pub(super) struct ConnectionCalls {
@@ -131,16 +130,19 @@ pub(super) struct ConnectionCalls {
     pub(super) now: Instant,
     /// The time at which all calls of this read are decided.
     time: Option<Time>,
+    /// Streaming calls have something to send that the last turn had no time for.
+    pub(super) resume: bool,
     /// The time of the next check of unfinished messages.
     pub(super) due: Option<Instant>,
-    pub(super) waiting: Waiting,
-    pub(super) aux: AuxCalls,
+    signal: Arc<Signal>,
+    waiting: Waiting,
+    pub(super) streaming: Streaming,
+    /// The health, for the first call that watches it.
+    pub(super) health: Option<HealthWatch>,
     /// The buffer for encoded responses.
     pub(super) message: Vec<u8>,
     /// Calls whose message is incomplete.
     unfinished: u32,
-    /// Some of them are from the last read.
-    opened: bool,
     /// Responses to calls of the last read.
     answered: u32,
 }
@@ -148,18 +150,28 @@ pub(super) struct ConnectionCalls {
 impl Service for ConnectionCalls {
     type Call = Call;
 
-    fn open(&mut self, id: u32, head: &Head) -> Call {
-        if head.route == Route::Other {
-            self.aux.open(id, head, &self.calls.routes, &self.calls.budget, self.now);
-            return Call::Aux(id);
+    fn open(&mut self, _: u32, head: &Head) -> Call {
+        let begun = panics::catch(Boundary::GrpcRequest, || self.begin(head));
+        let begun = begun.unwrap_or_else(|Panicked| Err(framing::internal_error().into()));
+        begun.unwrap_or_else(Call::Rejected)
+    }
+
+    fn opened(&mut self, http: &mut Http, id: u32) {
+        let failure = match http.call(id) {
+            Some(Call::Reflecting(_)) => self.admit_stream(http, id).err(),
+            Some(Call::Rejected(failure)) => Some(failure.clone()),
+            _ => return,
+        };
+        match failure {
+            Some(failure) => send_failure(http, id, &failure),
+            None => http.send_head(id, HEAD_BLOCK, false),
         }
-        panics::catch(Boundary::GrpcRequest, || self.begin(head)).unwrap_or(Call::Panicked)
     }
 
     fn data(&mut self, http: &mut Http, id: u32, data: &[u8], end: bool) {
         let Some(call) = http.call(id) else { return };
         match call {
-            Call::Unary(Unary { route: Route::NotGrpc, .. }) => {
+            Call::Unary(Unary { rpc: Rpc::NotGrpc, .. }) => {
                 if end && self.take(http, id).is_some() {
                     framing::send_not_grpc(http, id);
                 }
@@ -170,16 +182,15 @@ impl Service for ConnectionCalls {
                 }
             }
             Call::Unary(_) => self.collect(http, id, data, end),
-            Call::Aux(_) => self.aux.data(http, id, data, end),
-            Call::Panicked if end => send_failure(http, id, &framing::internal_error().into()),
-            Call::Waiting(_) | Call::Answered | Call::Panicked => {}
+            Call::Reflecting(_) => self.reflect_data(http, id, data, end),
+            Call::Waiting(_) | Call::Watching(_) | Call::Answered | Call::Rejected(_) => {}
         }
     }
 
     fn complete(&mut self, http: &mut Http, id: u32, head: &Head, framed: &[u8]) {
         let decided = panics::catch(Boundary::GrpcRequest, || {
             let call = self.request_head(head);
-            let decided = self.decide_now(head.route, &call, framed);
+            let decided = self.decide_now(&call, framed);
             (call, decided)
         });
         let (call, failure) = match decided {
@@ -207,38 +218,51 @@ impl Service for ConnectionCalls {
     fn closed(&mut self, call: Call) {
         match call {
             Call::Waiting(key) => self.waiting.remove(key),
-            Call::Aux(id) => self.aux.remove(id),
             Call::Unary(_) => self.unfinished = self.unfinished.saturating_sub(1),
-            Call::Answered | Call::Panicked => {}
+            Call::Watching(_) | Call::Reflecting(_) | Call::Answered | Call::Rejected(_) => {}
         }
     }
 }
 
 impl ConnectionCalls {
-    fn begin(&mut self, head: &Head) -> Call {
-        let call = self.request_head(head);
+    /// # Errors
+    /// If the call fails at its head.
+    fn begin(&mut self, head: &Head) -> Result<Call, Failure> {
+        let rpc = Rpc::of(head).inspect_err(|_| {
+            if head.route != Route::Other {
+                self.answered = self.answered.saturating_add(1);
+            }
+        })?;
+        if rpc == Rpc::Reflection {
+            return Ok(Call::Reflecting(Box::new(Reflection::new(Share::new(&self.calls.budget), self.now))));
+        }
+        let unary = Unary { rpc, head: self.request_head(head), partial: None };
         self.unfinished = self.unfinished.saturating_add(1);
-        self.opened = true;
-        Call::Unary(Unary { head: call, route: head.route, partial: None })
+        self.set_timer(unary.deadline(self.calls.receive_timeout));
+        Ok(Call::Unary(unary))
     }
 
     fn request_head(&self, head: &Head) -> RequestHead {
         panics::point("grpc_request_head");
         let headers = head.request.as_ref().map(|request| request.headers());
+        let headers = headers.filter(|_| head.route == Route::Unary);
         RequestHead::new(self.now, head.timeout, headers, self.calls.tracer.as_ref())
     }
 
     pub(super) fn new(calls: Rc<Calls>, now: Instant) -> Self {
+        let signal = Arc::<Signal>::default();
         Self {
+            streaming: Streaming::new(&calls.streaming),
+            waiting: Waiting::new(signal.clone()),
+            signal,
+            health: None,
+            resume: false,
             calls,
             now,
             time: None,
             due: None,
-            waiting: Waiting::default(),
-            aux: AuxCalls::default(),
             message: Vec::new(),
             unfinished: 0,
-            opened: false,
             answered: 0,
         }
     }
@@ -256,8 +280,12 @@ impl ConnectionCalls {
 
     /// Decides a call whose message is complete.
     pub(super) fn decide(&mut self, http: &mut Http, id: u32, unary: Unary, framed: &[u8]) {
-        let decided =
-            panics::catch(Boundary::GrpcRequest, || self.decide_now(unary.route, &unary.head, framed));
+        match unary.rpc {
+            Rpc::ShouldRateLimit | Rpc::Reflection | Rpc::NotGrpc => {}
+            Rpc::Check => return self.check(http, id, &unary.head, framed),
+            Rpc::Watch => return self.watch(http, id, framed),
+        }
+        let decided = panics::catch(Boundary::GrpcRequest, || self.decide_now(&unary.head, framed));
         match decided.unwrap_or_else(|Panicked| Err(framing::internal_error().into())) {
             Ok(None) => {
                 http.send_message(id, &self.message);
@@ -275,14 +303,9 @@ impl ConnectionCalls {
 
     /// Decides a call now, which writes the framed response to `self.message`; returns the message of a call that has to
     /// wait for the store.
-    fn decide_now<'m>(
-        &mut self,
-        route: Route,
-        call: &RequestHead,
-        framed: &'m [u8],
-    ) -> Result<Option<&'m [u8]>, Failure> {
+    fn decide_now<'m>(&mut self, call: &RequestHead, framed: &'m [u8]) -> Result<Option<&'m [u8]>, Failure> {
         let Calls { limiter, tries, .. } = &*self.calls;
-        let message = self.calls.message_of(route, framed)?;
+        let message = self.calls.message_of(Rpc::ShouldRateLimit, framed)?;
         if call.span.is_some() || !limiter.may_decide_sync() || !tries.is_next() {
             return Ok(Some(message));
         }
@@ -317,33 +340,29 @@ impl ConnectionCalls {
         self.waiting.add(id, begun, decision)
     }
 
-    /// Counts the calls of a read that were answered, and sets the deadline of those that are incomplete.
-    pub(super) fn after_read(&mut self, http: &mut Http) {
+    /// Counts the calls of a read that were answered.
+    pub(super) fn after_read(&mut self) {
         self.time = None;
         match std::mem::take(&mut self.answered) {
             0 => {}
             answered => self.calls.count(answered, self.now.elapsed()),
         }
-        if self.unfinished == 0 {
+        if self.unfinished == 0 && self.streaming.is_empty() {
             self.due = None;
-        } else if self.opened {
-            let timeout = self.calls.receive_timeout;
-            let deadlines = http.calls().filter_map(|(_, call)| match call {
-                Call::Unary(unary) => Some(unary.deadline(timeout)),
-                _ => None,
-            });
-            self.due = deadlines.chain(self.due).min();
         }
-        self.opened = false;
     }
 
-    /// True while no call waits for a store or another service.
-    pub(super) fn is_idle(&self) -> bool {
-        self.waiting.calls.is_empty() && self.aux.calls.is_empty()
+    /// True if [`poll`](Self::poll) has work that no wake-up announces.
+    pub(super) fn is_due(&self) -> bool {
+        (self.resume && !self.streaming.is_empty()) || self.waiting.is_due()
     }
 
     pub(super) fn fail(&mut self, http: &mut Http, id: u32, unary: Unary, failure: &Failure) {
-        self.count(&unary);
+        match unary.rpc {
+            Rpc::ShouldRateLimit => self.count(&unary),
+            Rpc::Check => self.count_check(&unary.head),
+            Rpc::Watch | Rpc::Reflection | Rpc::NotGrpc => {}
+        }
         finish_span(unary.head.span, Some(failure));
         send_failure(http, id, failure);
     }
@@ -357,17 +376,24 @@ impl ConnectionCalls {
         }
     }
 
-    /// Sends the responses of calls that are decided, and advances those of other services.
-    pub(super) fn poll(&mut self, http: &mut Http, signal: &Arc<Signal>, woken: bool) {
-        let unblocked = http.take_unblocked();
-        let aux = !self.aux.calls.is_empty() && (woken || unblocked || self.aux.has_fresh);
-        if !(woken || aux || !self.waiting.fresh.is_empty()) {
+    /// Sends the responses of calls that are decided, and advances streaming calls, until the turn is over.
+    pub(super) fn poll(&mut self, http: &mut Http, context: &Context<'_>) {
+        if self.waiting.is_empty() && self.streaming.is_empty() && !self.waiting.is_due() {
             return;
         }
-        let waker = signal.clone().into();
-        let mut context = Context::from_waker(&waker);
+        self.signal.register(context.waker());
+        let (woken, unblocked) = (self.signal.take(), http.take_unblocked());
+        if woken || self.waiting.is_due() {
+            self.answer_decided(http, woken);
+        }
+        if !self.streaming.is_empty() && (woken || unblocked || self.resume) {
+            self.advance_streams(http);
+        }
+    }
+
+    fn answer_decided(&mut self, http: &mut Http, woken: bool) {
         let (calls, message, now) = (&self.calls, &mut self.message, Instant::now());
-        self.waiting.poll(&mut context, woken, |id, begun, decided| {
+        self.waiting.poll(woken, |id, begun, decided| {
             calls.count(1, now.saturating_duration_since(begun));
             // The key may be reused while the response is blocked.
             if let Some(call) = http.call(id) {
@@ -380,22 +406,24 @@ impl ConnectionCalls {
                 }
                 Err(failure) => send_failure(http, id, &failure),
             }
+            !http.spend(message.len())
         });
-        if aux {
-            self.aux.poll(&mut context, http, &calls.stats);
-        }
+    }
+
+    /// The waker of this connection's calls.
+    pub(super) fn waker(&self) -> Waker {
+        self.signal.clone().into()
     }
 }
 
 impl Calls {
     /// The message after its prefix.
-    fn message_of<'m>(&self, route: Route, framed: &'m [u8]) -> Result<&'m [u8], Failure> {
-        match route {
-            Route::NotPost => return Err(Status::internal("the method is not POST").into()),
-            Route::Unary | Route::Other | Route::NotGrpc => {}
-        }
+    ///
+    /// # Errors
+    /// If it is incomplete or invalid.
+    pub(super) fn message_of<'m>(&self, rpc: Rpc, framed: &'m [u8]) -> Result<&'m [u8], Failure> {
         let message = framed.get(PREFIX..).unwrap_or_default();
-        match self.length(framed)? {
+        match self.length(rpc, framed)? {
             Some(length) if message.len() > length => Err(framing::too_many_messages().into()),
             Some(length) if message.len() == length => Ok(message),
             _ => Err(framing::truncated().into()),
@@ -403,9 +431,12 @@ impl Calls {
     }
 
     /// The length of a message, if its prefix is complete.
-    pub(super) fn length(&self, framed: &[u8]) -> Result<Option<usize>, Failure> {
-        let prefix = framed.first_chunk();
-        prefix.map(|prefix| framing::length(*prefix, self.max_request_bytes, &self.stats)).transpose()
+    ///
+    /// # Errors
+    /// If the message is compressed, or longer than the method allows.
+    pub(super) fn length(&self, rpc: Rpc, framed: &[u8]) -> Result<Option<usize>, Failure> {
+        let max = rpc.max_request(self.max_request_bytes);
+        framed.first_chunk().map(|prefix| framing::length(*prefix, max, &self.stats)).transpose()
     }
 
     fn count(&self, calls: u32, took: Duration) {

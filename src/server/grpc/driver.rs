@@ -1,11 +1,14 @@
 //! One connection, from its first byte to its last: moves bytes between a socket and `http2`.
 //!
 //! All responses to one read are sent with one write. An idle connection has no buffers: the worker lends its buffers to
-//! the connection that is polled. A connection ends at its maximum age or when the service shuts down: a GOAWAY, time for
-//! open requests, then the close.
+//! the connection that is polled. A connection works for a turn and then yields, whatever it receives. It ends at its
+//! maximum age or when the service shuts down: a GOAWAY, time for open requests, then the close.
+
+mod timers;
 
 use std::{
     future::{self, Future},
+    mem,
     pin::{Pin, pin},
     rc::Rc,
     sync::Arc,
@@ -16,26 +19,33 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::watch,
-    task::unconstrained,
-    time::{Sleep, sleep_until},
+    task::yield_now,
+    time::Sleep,
 };
 use tracing::debug;
 
+pub(super) use self::timers::Lifetime;
+use self::timers::{STALLED, jittered};
 use super::{
-    activity::{Activity, PREFACE_TIMEOUT},
+    activity::Activity,
     calls::{Buffers, Calls, ConnectionCalls, Http},
+    framing::after,
     http2::{Config, Connection, Reason, Share},
-    waiting::{Signal, Signaled},
+    waiting::Signaled,
 };
 use crate::{
     panics,
     server::connections::{Closing, FAREWELL},
-    settings::Server,
-    telemetry::metrics::ConnectionClosed,
 };
 
-/// The size of a read.
-const READ: usize = 64 * 1024;
+/// The time that a connection may work before it yields to the others of its worker, and to the worker's connections to
+/// the store: about 250 decisions in memory. An honest client waits for one turn of each busy connection, so a
+/// shorter turn means a shorter tail latency beside clients that send at full speed; but each turn has a read and a
+/// write, which take a few microseconds.
+const TURN: Duration = Duration::from_micros(200);
+
+/// The size of a read: about a turn of ordinary requests.
+const READ: usize = 32 * 1024;
 
 /// The space before it for the rest of the last read: at most an incomplete frame.
 const GAP: usize = 16 * 1024 + 16;
@@ -49,40 +59,9 @@ const MAX_KEPT: usize = 1 << 20;
 /// Buffers up to this size are not charged to the budget.
 const UNCHARGED: usize = 1024;
 
-/// The time limit for the preface during shutdown: the first request may be in flight.
-const LAST_PREFACE: Duration = Duration::from_secs(1);
-
-/// The time after which the final GOAWAY is sent to a peer that has not acknowledged the first.
-const FINAL_GOAWAY: Duration = Duration::from_secs(1);
-
 /// The time for a peer to close its side after the last byte. Closing ours earlier could reset the connection before the
 /// peer has read all responses.
 const LINGER: Duration = Duration::from_secs(1);
-
-/// The time after which a peer that reads nothing of its responses is disconnected.
-const STALLED: Duration = Duration::from_secs(20);
-
-/// The time limits of a connection; see the settings of the same names.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Lifetime {
-    pub(super) age: Option<Duration>,
-    pub(super) grace: Option<Duration>,
-    pub(super) keepalive_interval: Option<Duration>,
-    pub(super) keepalive_timeout: Duration,
-}
-
-impl Lifetime {
-    /// The time limits of the settings, where zero means none.
-    pub(super) fn new(settings: &Server) -> Self {
-        let limit = |duration: Duration| Some(duration).filter(|duration| !duration.is_zero());
-        Self {
-            age: limit(settings.max_connection_age),
-            grace: limit(settings.max_connection_age_grace),
-            keepalive_interval: limit(settings.keepalive_interval),
-            keepalive_timeout: settings.keepalive_timeout,
-        }
-    }
-}
 
 /// Serves a connection until it ends; `drain` turns true to end it.
 pub(super) async fn serve(
@@ -123,14 +102,18 @@ struct Driver<S> {
     io: S,
     http: Http,
     calls: ConnectionCalls,
-    signal: Arc<Signal>,
     activity: Arc<Activity>,
     /// The state last reported to the registry: whether no request was open, and the last stream.
     requests: (bool, u32),
     /// The number of bytes of `http.out` that are written.
     written: usize,
-    /// The incomplete frame at the end of the last read.
+    /// The bytes at the end of the last read that are not handled: an incomplete frame, or all that the turn had no time
+    /// for.
     rest: Vec<u8>,
+    /// The size of the incomplete frame, as far as it is known: fewer bytes are not parsed again.
+    needed: usize,
+    /// The time since which the same frame or header block is incomplete.
+    incomplete: Option<Instant>,
     /// The charge for `rest` and for unwritten responses.
     share: Share,
     stage: Stage,
@@ -142,8 +125,10 @@ struct Driver<S> {
     left: Option<Instant>,
     last_read: Instant,
     pinged: Option<Instant>,
-    /// The time since which the peer has read nothing of pending responses.
-    stalled: Option<Instant>,
+    /// Written bytes are pending since this time, which ends when as many more are written.
+    unread: Option<(Instant, usize)>,
+    /// The time of the next check of responses that the peer's windows block.
+    blocked_due: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
     timer_at: Option<Instant>,
     /// No written bytes are buffered in `io`.
@@ -168,11 +153,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             io,
             http: Connection::new(config, now),
             calls: ConnectionCalls::new(calls, now),
-            signal: Arc::default(),
             activity,
             requests: (true, 0),
             written: 0,
             rest: Vec::new(),
+            needed: 0,
+            incomplete: None,
             share,
             stage: Stage::Serving,
             lifetime,
@@ -181,7 +167,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             left: None,
             last_read: now,
             pinged: None,
-            stalled: None,
+            unread: None,
+            blocked_due: None,
             timer: None,
             timer_at: None,
             flushed: true,
@@ -204,11 +191,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             buffers.read = vec![0; GAP + READ];
         }
         if self.http.out.is_empty() {
-            std::mem::swap(&mut self.http.out, &mut buffers.out);
+            mem::swap(&mut self.http.out, &mut buffers.out);
         }
-        std::mem::swap(&mut self.calls.message, &mut buffers.message);
+        mem::swap(&mut self.calls.message, &mut buffers.message);
         let open = self.advance(context, &mut buffers).is_pending() && self.keep_unwritten(&mut buffers);
-        std::mem::swap(&mut self.calls.message, &mut buffers.message);
+        mem::swap(&mut self.calls.message, &mut buffers.message);
         shared.buffers.set(buffers);
         if open {
             return Poll::Pending;
@@ -217,12 +204,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         Poll::Ready(())
     }
 
-    /// Reads, responds and writes until all of it is pending.
+    /// Reads, responds and writes until all of it is pending, or the turn is over.
     fn advance(&mut self, context: &mut Context<'_>, buffers: &mut Buffers) -> Poll<()> {
         self.calls.now = Instant::now();
+        let end = after(self.calls.now, TURN);
+        self.http.begin_turn(end);
         loop {
+            let is_full = self.unwritten() > MAX_UNWRITTEN;
             let read = match self.stage {
-                Stage::Serving if self.unwritten() <= MAX_UNWRITTEN => self.poll_read(context, buffers),
+                Stage::Serving if !is_full => self.poll_input(context, buffers),
                 Stage::Lingering(_) => self.poll_discard(context, buffers),
                 _ => Poll::Pending,
             };
@@ -249,18 +239,36 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
                     Poll::Pending => {}
                 }
             }
-            if read.is_pending() && !self.poll_timer(context) {
+            // A read that was left out for the output follows it: nothing else would wake the task for it.
+            let can_go_on =
+                self.stage == Stage::Serving && written.is_ready() && (is_full || self.calls.is_due());
+            let has_work = read.is_ready() || can_go_on;
+            if !has_work && !self.poll_timer(context) {
                 return Poll::Pending;
             }
             self.calls.now = Instant::now();
-            if read.is_pending() && !self.tick() {
+            if (!has_work || self.calls.now >= end) && !self.tick() {
                 return Poll::Ready(());
+            }
+            // Without memory for the rest, the turn continues.
+            let can_keep = !self.http.is_interrupted() || self.share.resize(self.rest.capacity());
+            if !can_keep {
+                self.http.begin_turn(after(self.calls.now, TURN));
+            } else if has_work && self.calls.now >= end {
+                // Deferred by tokio until the sockets of the worker were polled, unlike a wake-up of one's own.
+                let _ = pin!(yield_now()).poll(context);
+                return Poll::Pending;
             }
         }
     }
 
-    /// Reads once and handles the input; false if the connection has ended.
-    fn poll_read(&mut self, context: &mut Context<'_>, buffers: &mut Buffers) -> Poll<bool> {
+    /// Handles input that an earlier turn has left, or reads once; false if the connection has ended.
+    fn poll_input(&mut self, context: &mut Context<'_>, buffers: &mut Buffers) -> Poll<bool> {
+        if self.http.is_interrupted() {
+            let rest = mem::take(&mut self.rest);
+            self.receive(&rest);
+            return Poll::Ready(true);
+        }
         let Some(free) = buffers.read.get_mut(GAP..) else { return Poll::Ready(false) };
         let mut free = ReadBuf::new(free);
         let read = ready!(Pin::new(&mut self.io).poll_read(context, &mut free));
@@ -270,16 +278,32 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
         self.last_read = self.calls.now;
         self.pinged = None;
+        if self.rest.len().saturating_add(end.saturating_sub(GAP)) < self.needed {
+            self.rest.extend_from_slice(buffers.read.get(GAP..end).unwrap_or_default());
+            return Poll::Ready(true);
+        }
         let start = GAP.saturating_sub(self.rest.len());
         if let Some(place) = buffers.read.get_mut(start..GAP) {
             place.copy_from_slice(&self.rest);
         }
-        let bytes = buffers.read.get(start..end).unwrap_or_default();
+        self.receive(buffers.read.get(start..end).unwrap_or_default());
+        Poll::Ready(true)
+    }
+
+    fn receive(&mut self, bytes: &[u8]) {
+        let was_mid_block = self.http.is_mid_block();
         match self.http.receive(bytes, self.calls.now, &mut self.calls) {
-            Ok(taken) => self.keep_rest(bytes.get(taken..).unwrap_or_default()),
+            Ok(taken) => {
+                self.keep_rest(bytes.get(taken..).unwrap_or_default());
+                self.needed = self.http.frame_size(&self.rest);
+                let is_new = taken > 0 && !was_mid_block;
+                let is_incomplete = !self.rest.is_empty() || self.http.is_mid_block();
+                let since = self.incomplete.filter(|_| !is_new).unwrap_or(self.calls.now);
+                self.incomplete = is_incomplete.then_some(since);
+            }
             Err(reason) => self.fail(reason),
         }
-        self.calls.after_read(&mut self.http);
+        self.calls.after_read();
         if !self.http.awaits_preface() {
             self.activity.handle.ready(self.calls.now);
             self.note_requests(self.calls.now);
@@ -287,7 +311,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
                 self.http.announce_goaway();
             }
         }
-        Poll::Ready(true)
     }
 
     fn fail(&mut self, reason: Reason) {
@@ -315,20 +338,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 
     fn poll_calls(&mut self, context: &mut Context<'_>) {
-        if self.calls.is_idle() {
-            return;
+        if self.http.is_over() {
+            // Responses have as much time as requests, so that they do not fall behind.
+            self.http.begin_turn(after(Instant::now(), TURN));
         }
-        self.signal.register(context.waker());
-        let woken = self.signal.take();
-        self.calls.poll(&mut self.http, &self.signal, woken);
+        self.calls.poll(&mut self.http, context);
         self.note_requests(self.calls.now);
     }
 
     /// Reports to the registry whether a request is open. A peer has been idle since its last request, even if it has sent
-    /// a PING or the acknowledgement of our SETTINGS since.
+    /// a PING or the acknowledgement of our SETTINGS since. A quiet streaming call is no request. A connection that is
+    /// closing does not wait for it either.
     fn note_requests(&mut self, now: Instant) {
-        let seen = (self.http.is_idle(), self.http.last);
-        match std::mem::replace(&mut self.requests, seen) {
+        let quiet = self.calls.quiet_streams(&mut self.http);
+        let seen = (self.http.open_streams() == quiet, self.http.last);
+        if seen.0 && quiet > 0 && self.left.is_some() {
+            self.calls.end_streams(&mut self.http);
+        }
+        match mem::replace(&mut self.requests, seen) {
             _ if !seen.0 => self.activity.handle.busy(),
             before if before != seen => self.activity.handle.idle(now),
             _ => {}
@@ -341,24 +368,34 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             match Pin::new(&mut self.io).poll_write(context, bytes) {
                 Poll::Ready(Ok(written)) if written > 0 => {
                     self.written = self.written.saturating_add(written);
-                    self.stalled = None;
                     self.flushed = false;
+                    self.unread =
+                        self.unread.and_then(|(since, left)| Some((since, left.checked_sub(written)?)));
                 }
                 Poll::Ready(_) => return Poll::Ready(false),
-                Poll::Pending => {
-                    self.stalled.get_or_insert(self.calls.now);
-                    return Poll::Pending;
-                }
+                Poll::Pending => return self.note_unread(),
             }
         }
         self.http.out.clear();
         self.written = 0;
         if !self.flushed {
-            let flushed = ready!(Pin::new(&mut self.io).poll_flush(context));
-            self.flushed = flushed.is_ok();
+            match Pin::new(&mut self.io).poll_flush(context) {
+                Poll::Ready(flushed) => self.flushed = flushed.is_ok(),
+                Poll::Pending => return self.note_unread(),
+            }
         }
-        self.stalled = self.http.has_blocked().then(|| self.stalled.unwrap_or(self.calls.now));
+        self.unread = None;
+        if self.http.has_blocked() && self.blocked_due.is_none() {
+            self.blocked_due = Some(after(self.calls.now, STALLED));
+        }
         Poll::Ready(self.flushed)
+    }
+
+    /// Starts the time in which the peer has to read. Besides what is unwritten, TLS buffers as much.
+    fn note_unread(&mut self) -> Poll<bool> {
+        let left = self.unwritten().max(MAX_UNWRITTEN);
+        self.unread.get_or_insert((self.calls.now, left));
+        Poll::Pending
     }
 
     fn unwritten(&self) -> usize {
@@ -367,7 +404,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 
     /// Returns the lent buffer and copies its unwritten bytes; false if the budget does not allow them.
     fn keep_unwritten(&mut self, buffers: &mut Buffers) -> bool {
-        let mut out = std::mem::take(&mut self.http.out);
+        let mut out = mem::take(&mut self.http.out);
         if let Some(unwritten) = out.get(self.written..).filter(|unwritten| !unwritten.is_empty()) {
             self.http.out = unwritten.to_vec();
         }
@@ -378,114 +415,5 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
         let held = self.http.out.capacity().saturating_add(self.rest.capacity());
         self.share.resize(if held > UNCHARGED { held } else { 0 })
-    }
-
-    /// Sets the timer for the next [`tick`](Self::tick); true if that is due now.
-    fn poll_timer(&mut self, context: &mut Context<'_>) -> bool {
-        let Some(due) = self.due() else { return false };
-        if due <= self.calls.now {
-            self.timer_at = None;
-            return true;
-        }
-        if self.timer_at.is_none_or(|at| due < at || at <= self.calls.now) {
-            self.timer_at = Some(due);
-            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due.into())));
-            timer.as_mut().reset(due.into());
-            // One poll is enough: it stores the waker of this task.
-            return pin!(unconstrained(timer.as_mut())).poll(context).is_ready();
-        }
-        false
-    }
-
-    /// The time of the next [`tick`](Self::tick).
-    fn due(&self) -> Option<Instant> {
-        let Lifetime { grace, keepalive_interval, keepalive_timeout, .. } = self.lifetime;
-        let in_stage = match self.stage {
-            Stage::Serving if self.http.awaits_preface() => Some(self.preface_deadline()),
-            Stage::Serving => self.calls.due,
-            Stage::Ending => None,
-            Stage::Lingering(end) => Some(end),
-        };
-        let alive = match self.pinged {
-            Some(pinged) => Some(after(pinged, keepalive_timeout)),
-            None if self.stage == Stage::Serving => {
-                keepalive_interval.map(|interval| after(self.last_read, interval))
-            }
-            None => None,
-        };
-        let stalled = self.stalled.map(|since| after(since, STALLED));
-        let mut due = [in_stage, alive, stalled, self.age, None];
-        if let Some(left) = self.left {
-            due[3] = self.http.has_announced_goaway().then(|| after(left, FINAL_GOAWAY));
-            due[4] = grace.map(|grace| after(left, grace));
-        }
-        due.into_iter().flatten().min()
-    }
-
-    /// Handles timeouts; false if the connection has ended.
-    fn tick(&mut self) -> bool {
-        let now = self.calls.now;
-        let past = |moment: Option<Instant>| moment.is_some_and(|moment| moment <= now);
-        let Lifetime { grace, keepalive_interval, keepalive_timeout, .. } = self.lifetime;
-        let over = match self.stage {
-            Stage::Lingering(end) => end <= now,
-            Stage::Serving if self.http.awaits_preface() && self.preface_deadline() <= now => {
-                self.activity.handle.count(ConnectionClosed::PrefaceTimeout);
-                true
-            }
-            _ => false,
-        };
-        if over
-            || past(self.stalled.map(|since| after(since, STALLED)))
-            || past(self.pinged.map(|pinged| after(pinged, keepalive_timeout)))
-            || past(self.left.zip(grace).map(|(left, grace)| after(left, grace)))
-        {
-            return false;
-        }
-        if self.stage != Stage::Serving {
-            return true;
-        }
-        self.calls.check_unfinished(&mut self.http);
-        if !self.http.awaits_preface() {
-            self.note_requests(self.last_read);
-        }
-        if self.left.is_none() && past(self.age) {
-            self.leave(now);
-        }
-        if self.http.has_announced_goaway() && past(self.left.map(|left| after(left, FINAL_GOAWAY))) {
-            self.http.send_final_goaway();
-        }
-        if self.pinged.is_none() && past(keepalive_interval.map(|interval| after(self.last_read, interval))) {
-            self.http.send_ping();
-            self.pinged = Some(now);
-        }
-        true
-    }
-
-    /// The deadline of the peer's preface and first SETTINGS.
-    fn preface_deadline(&self) -> Instant {
-        let end = after(self.opened, PREFACE_TIMEOUT);
-        self.left.map_or(end, |left| end.min(after(left, LAST_PREFACE)))
-    }
-}
-
-fn after(moment: Instant, time: Duration) -> Instant {
-    moment.checked_add(time).unwrap_or(moment)
-}
-
-/// ±10 %, so that connections that were opened together are not closed together.
-fn jittered(age: Duration) -> Duration {
-    age.mul_f64(0.9 + 0.2 * fastrand::f64())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn jitter_is_at_most_a_tenth() {
-        let ages: Vec<_> = (0..1000).map(|_| jittered(Duration::from_secs(1000)).as_secs()).collect();
-        assert!(ages.iter().all(|age| (900..=1100).contains(age)), "{ages:?}");
-        assert!(ages.iter().any(|age| *age < 950) && ages.iter().any(|age| *age > 1050), "{ages:?}");
     }
 }

@@ -1,8 +1,11 @@
-//! gRPC's message framing and statuses, shared by `calls`, `aux_services` and the tonic `reference`.
+//! gRPC's message framing and statuses, shared by all calls and the tonic `reference`.
 //!
 //! A message follows a prefix: one byte for the compression and four for the length.
 
+use std::time::{Duration, Instant};
+
 use http::HeaderMap;
+use prost::Message;
 use tonic::{Code, Status};
 
 use super::http2::{Connection, End, Service, hpack};
@@ -21,11 +24,12 @@ pub(super) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/Shou
 /// Bytes before every message.
 pub(super) const PREFIX: usize = 5;
 
-/// The length of the message after a prefix.
+/// The length of the message after a prefix; `max` is the longest one and the variable that sets it.
 ///
 /// # Errors
 /// If the message is compressed, or longer than `max`; the latter is counted.
-pub(super) fn length(prefix: [u8; PREFIX], max: usize, stats: &Stats) -> Result<usize, Failure> {
+pub(super) fn length(prefix: [u8; PREFIX], max: (usize, &str), stats: &Stats) -> Result<usize, Failure> {
+    let (max, source) = max;
     let [compressed, length @ ..] = prefix;
     if compressed != 0 {
         let message = "the message is compressed; send it with grpc-encoding identity";
@@ -34,8 +38,7 @@ pub(super) fn length(prefix: [u8; PREFIX], max: usize, stats: &Stats) -> Result<
     let length = u32::from_be_bytes(length) as usize;
     if length > max {
         stats.service().refused(RejectReason::MessageTooLarge).increment();
-        let message =
-            format!("the message has {length} bytes, the maximum is {max} (GRPC_MAX_REQUEST_BYTES)");
+        let message = format!("the message has {length} bytes, the maximum is {max} ({source})");
         return Err(rejected(Status::resource_exhausted(message)).into());
     }
     Ok(length)
@@ -104,7 +107,7 @@ pub(super) fn send_not_grpc<S: Service>(http: &mut Connection<S>, id: u32) {
     http.send_data(id, NOT_GRPC, End::Data);
 }
 
-pub(super) fn write_head<B>(response: &http::Response<B>, block: &mut Vec<u8>) {
+fn write_head<B>(response: &http::Response<B>, block: &mut Vec<u8>) {
     hpack::write_status(block, response.status().as_str());
     write_fields(response.headers(), block);
 }
@@ -115,11 +118,27 @@ fn write_fields(fields: &HeaderMap, block: &mut Vec<u8>) {
     }
 }
 
-/// The end of a response with these trailers.
-pub(super) fn end_with(trailers: Option<&HeaderMap>) -> End {
-    trailers.map_or(End::Data, |trailers| {
-        let mut block = Vec::with_capacity(64);
-        write_fields(trailers, &mut block);
-        End::Trailers(block)
-    })
+/// A message with its prefix.
+pub(super) fn framed(message: &impl Message) -> Vec<u8> {
+    let length = message.encoded_len();
+    let mut framed = Vec::with_capacity(length.saturating_add(PREFIX));
+    framed.push(0);
+    framed.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
+    // A vector grows as needed.
+    let _ = message.encode(&mut framed);
+    framed
+}
+
+/// The end of a response whose head was sent.
+pub(super) fn end_with_failure(failure: &Failure) -> End {
+    let (mut fields, mut block) = (HeaderMap::new(), Vec::with_capacity(64));
+    // Fails only for metadata that no header can have, and there is none.
+    let _ = failure.add_header(&mut fields);
+    write_fields(&fields, &mut block);
+    End::Trailers(block)
+}
+
+/// A moment this much later; the same one where the clock ends.
+pub(super) fn after(moment: Instant, time: Duration) -> Instant {
+    moment.checked_add(time).unwrap_or(moment)
 }

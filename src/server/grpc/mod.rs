@@ -1,19 +1,22 @@
 //! The gRPC server: one thread and one runtime per core, and no work shared between them. A new connection goes to the
 //! worker with the fewest connections and stays there: Envoy opens one for each of its workers and keeps it open.
-//! `driver` moves its bytes, `http2` is the protocol without I/O, and `calls` responds to `ShouldRateLimit`, with
-//! `unfinished` for messages that arrive in pieces and `waiting` for calls that wait for a store. `aux_services` has
-//! the calls that go through tonic's router: health checks and reflection. `reference` serves the whole port with tonic
-//! if the settings select it.
+//! `driver` moves its bytes, `http2` is the protocol without I/O, and `calls` responds: with `unfinished` for messages
+//! that arrive in pieces, `waiting` for calls that wait for a store, `health_checks` and `reflection` for those services,
+//! and `streaming` for calls that last. `reference` serves the whole port with tonic if the settings select it.
 
 mod activity;
-mod aux_services;
 mod calls;
 mod driver;
 mod framing;
+mod health_checks;
 mod http2;
 mod listen;
+mod pending;
 mod reference;
+mod reflection;
 mod request_head;
+mod rpc;
+mod streaming;
 #[cfg(test)]
 mod tests;
 mod unfinished;

@@ -32,6 +32,7 @@ use tonic::{
     service::Routes,
     transport::server::{Connected, Server},
 };
+use tonic_health::{ServingStatus, server::HealthReporter};
 use tower_service::Service;
 
 use super::{
@@ -45,11 +46,17 @@ use super::{
 use crate::{
     limiter::{self, Limiter},
     panics::{self, Boundary, Panicked, caught},
-    proto::envoy::service::ratelimit::v3::{
-        RateLimitRequest, RateLimitResponse,
-        rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
+    proto::{
+        self,
+        envoy::service::ratelimit::v3::{
+            RateLimitRequest, RateLimitResponse,
+            rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
+        },
     },
-    server::wire,
+    server::{
+        health::{self, Health},
+        wire,
+    },
     settings,
     telemetry::{
         metrics::{Method, Stats},
@@ -241,7 +248,9 @@ async fn read_message(mut body: Body, max: usize, stats: &Stats) -> Result<Bytes
             frame.map_err(|error| Status::cancelled(format!("the request was interrupted: {error}")))?;
         data.extend_from_slice(frame.data_ref().map_or(&[], |piece| piece));
         if let Some(prefix) = data.first_chunk() {
-            length = Some(framing::length(*prefix, max, stats)?.saturating_add(PREFIX));
+            length = Some(
+                framing::length(*prefix, (max, "GRPC_MAX_REQUEST_BYTES"), stats)?.saturating_add(PREFIX),
+            );
         }
         if length.is_some_and(|length| data.len() > length) {
             return Err(framing::too_many_messages().into());
@@ -324,5 +333,44 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_shutdown(context)
+    }
+}
+
+/// The router of the other services, shared by all workers: health checks, reflection, and the response to unknown methods.
+///
+/// Spawns a task that reports every change of the service's health; call it on a [`LocalSet`](tokio::task::LocalSet).
+pub(super) fn routes(health: &Arc<Health>) -> Routes {
+    let (reporter, health_service) = tonic_health::server::health_reporter();
+    let health = health.clone();
+    tokio::task::spawn_local(async move {
+        panics::restart_task(Boundary::Maintenance, async || report(&reporter, &health).await).await;
+    });
+    let mut routes = Routes::new(health_service);
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    // The descriptors are compiled into this binary, so neither fails; a test calls both.
+    if let Ok(service) = reflection().build_v1() {
+        routes = routes.add_service(service);
+    }
+    if let Ok(service) = reflection().build_v1alpha() {
+        routes = routes.add_service(service);
+    }
+    routes.prepare()
+}
+
+async fn report(reporter: &HealthReporter, health: &Health) {
+    let mut changes = health.changes();
+    loop {
+        let status =
+            if *changes.borrow_and_update() { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for service in ["", health::GRPC_SERVICE] {
+            reporter.set_service_status(service, status).await;
+        }
+        if changes.changed().await.is_err() {
+            return;
+        }
     }
 }

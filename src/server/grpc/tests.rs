@@ -25,7 +25,6 @@ use tokio::{
 
 use super::{
     activity::Activity,
-    aux_services,
     calls::{Calls, Tries},
     driver::{self, Lifetime},
     framing::PATH,
@@ -124,7 +123,8 @@ impl Client {
             max_request_bytes: 1 << 20,
             receive_timeout: Duration::from_secs(5),
             budget: budget.clone(),
-            routes: aux_services::routes(&Arc::<Health>::default()),
+            health: Health::default().changes(),
+            streaming: Budget::new(100),
             buffers: Cell::default(),
             tries: Tries::default(),
         };

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use tonic::Status;
 
 use super::{
-    calls::{Call, Calls, ConnectionCalls, Http, Partial, Unary},
-    framing::{self, Failure, PREFIX},
+    calls::{Call, Calls, ConnectionCalls, Http, Unary},
+    framing::{self, Failure, PREFIX, after, end_with_failure},
     http2::{INITIAL_WINDOW, Share},
+    pending::Partial,
+    rpc::Rpc,
 };
-use crate::telemetry::metrics::RejectReason;
 
 /// The pause between attempts to grant the length of a large message.
 const GRANT_PAUSE: Duration = Duration::from_millis(5);
@@ -20,15 +21,11 @@ const GRANT_PAUSE: Duration = Duration::from_millis(5);
 impl ConnectionCalls {
     pub(super) fn collect(&mut self, http: &mut Http, id: u32, data: &[u8], end: bool) {
         let Some(Call::Unary(unary)) = http.call(id) else { return };
-        let partial = unary.partial.get_or_insert_with(|| {
-            Box::new(Partial { bytes: Vec::new(), share: Share::new(&self.calls.budget), granted: false })
-        });
-        let failure = match partial.add(data, &self.calls) {
-            Ok(()) if !end => {
-                let deadline = unary.deadline(self.calls.receive_timeout);
-                self.set_timer(deadline);
-                return self.open_window(http, id);
-            }
+        let rpc = unary.rpc;
+        let partial =
+            unary.partial.get_or_insert_with(|| Box::new(Partial::new(Share::new(&self.calls.budget))));
+        let failure = match partial.add(data, rpc, &self.calls) {
+            Ok(()) if !end => return self.open_window(http, id),
             Ok(()) => None,
             Err(failure) => Some(failure),
         };
@@ -49,7 +46,7 @@ impl ConnectionCalls {
         if whole > INITIAL_WINDOW as usize && !partial.granted {
             partial.granted = partial.share.grant(whole);
             if !partial.granted {
-                return self.set_timer(self.now.checked_add(GRANT_PAUSE).unwrap_or(self.now));
+                return self.set_timer(after(self.now, GRANT_PAUSE));
             }
             partial.bytes.reserve_exact(whole.saturating_sub(partial.bytes.len()));
         }
@@ -57,7 +54,7 @@ impl ConnectionCalls {
         http.open_window(id, missing.saturating_sub(window));
     }
 
-    fn set_timer(&mut self, at: Instant) {
+    pub(super) fn set_timer(&mut self, at: Instant) {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
@@ -69,47 +66,58 @@ impl ConnectionCalls {
         self.due = None;
         let timeout = self.calls.receive_timeout;
         let unfinished = http.calls().filter_map(|(id, call)| match call {
-            Call::Unary(unary) => Some((id, unary.deadline(timeout), unary.head.timeout)),
+            Call::Unary(unary) => Some((id, unary.deadline(timeout))),
+            Call::Reflecting(reflection) => reflection.since().map(|since| (id, after(since, timeout))),
             _ => None,
         });
-        for (id, deadline, own) in unfinished.collect::<Vec<_>>() {
+        for (id, deadline) in unfinished.collect::<Vec<_>>() {
             if deadline > self.now {
                 self.set_timer(deadline);
                 self.open_window(http, id);
-                continue;
-            }
-            let mut failure = framing::deadline_exceeded(&self.calls.stats);
-            if own.is_none_or(|own| own > timeout) {
-                let message =
-                    format!("the message was not complete within {timeout:?} (GRPC_RECEIVE_TIMEOUT)");
-                failure = Status::deadline_exceeded(message);
-            }
-            if let Some(unary) = self.take(http, id) {
-                self.fail(http, id, unary, &failure.into());
+            } else {
+                self.expire(http, id);
             }
         }
     }
+
+    fn expire(&mut self, http: &mut Http, id: u32) {
+        let timeout = self.calls.receive_timeout;
+        if matches!(http.call(id), Some(Call::Reflecting(_))) {
+            // While the peer does not read the last response, that is late and not the message.
+            if !http.is_blocked(id) {
+                http.send_data(id, &[], end_with_failure(&late(timeout)));
+            }
+            return;
+        }
+        let Some(unary) = self.take(http, id) else { return };
+        let failure = match unary.head.timeout {
+            Some(own) if own <= timeout => framing::deadline_exceeded(&self.calls.stats).into(),
+            _ => late(timeout),
+        };
+        self.fail(http, id, unary, &failure);
+    }
+}
+
+/// The failure of a call whose message is incomplete.
+fn late(timeout: Duration) -> Failure {
+    let message = format!("the message was not complete within {timeout:?} (GRPC_RECEIVE_TIMEOUT)");
+    Status::deadline_exceeded(message).into()
 }
 
 impl Partial {
+    /// Adds data to a message.
+    ///
     /// # Errors
     /// If the message is invalid, or the budget is exhausted.
-    fn add(&mut self, data: &[u8], calls: &Calls) -> Result<(), Failure> {
-        let length = self.bytes.len().saturating_add(data.len());
-        if self.bytes.capacity() < length {
-            // At most the length of the message, once that is known.
-            let whole =
-                length_of(&self.bytes).or_else(|| length_of(data)).map(|whole| whole.saturating_add(PREFIX));
-            let capacity = length.next_power_of_two().max(64).min(whole.unwrap_or(64).max(length));
-            if !self.share.resize(capacity) {
-                calls.stats.service().refused(RejectReason::InflightBytes).increment();
-                let message = "unfinished messages have reached the memory limit (GRPC_MAX_INFLIGHT_BYTES)";
-                return Err(Status::resource_exhausted(message).into());
-            }
-            self.bytes.reserve_exact(capacity.saturating_sub(self.bytes.len()));
+    fn add(&mut self, data: &[u8], rpc: Rpc, calls: &Calls) -> Result<(), Failure> {
+        // The length is judged before anything is reserved for it.
+        if self.bytes.is_empty() {
+            calls.length(rpc, data)?;
         }
-        self.bytes.extend_from_slice(data);
-        match calls.length(&self.bytes)? {
+        let whole =
+            length_of(&self.bytes).or_else(|| length_of(data)).map(|whole| whole.saturating_add(PREFIX));
+        self.append(data, Some(whole.unwrap_or(64)), &calls.stats)?;
+        match calls.length(rpc, &self.bytes)? {
             Some(whole) if self.bytes.len().saturating_sub(PREFIX) > whole => {
                 Err(framing::too_many_messages().into())
             }

@@ -1,9 +1,11 @@
 //! Calls that wait for their store.
 //!
-//! They are futures of one connection, polled by its task when one of them wakes it: responses that arrive together are
-//! written together. [`Signal`] records such a wake-up, so that `driver` does not poll futures that were not woken.
+//! They are futures of one connection, polled by its task: responses that arrive together are written together. Each
+//! call has a waker of its own, which adds its key to a list, so that a wake-up polls the calls that are ready and no
+//! others. [`Signal`] wakes the task.
 
 use std::{
+    collections::VecDeque,
     future::Future,
     pin::Pin,
     sync::{
@@ -19,61 +21,112 @@ use slab::Slab;
 use super::framing::Failure;
 use crate::{limiter::Answer, mutex::lock};
 
-#[derive(Default)]
 pub(super) struct Waiting {
-    pub(super) calls: Slab<WaitingCall>,
-    /// Keys of calls that were never polled.
-    pub(super) fresh: Vec<usize>,
+    calls: Slab<WaitingCall>,
+    /// The waker of each key of `calls`, reused by later calls with the same key.
+    wakers: Vec<CallWaker>,
+    ready: Arc<Ready>,
+    /// Keys of calls to poll: new ones, and ready ones that an earlier poll had no time for.
+    due: VecDeque<usize>,
 }
 
 pub(super) type Decision = dyn Future<Output = Result<Answer, Failure>>;
 
-pub(super) struct WaitingCall {
+struct WaitingCall {
     id: u32,
     begun: Instant,
     decision: Pin<Box<Decision>>,
 }
 
+/// The keys of calls that were woken.
+struct Ready {
+    keys: Mutex<Vec<usize>>,
+    signal: Arc<Signal>,
+}
+
+struct CallWaker {
+    waker: Waker,
+    wake: Arc<CallWake>,
+}
+
+struct CallWake {
+    key: usize,
+    /// The key is in the list.
+    is_listed: AtomicBool,
+    ready: Arc<Ready>,
+}
+
+impl Wake for CallWake {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.is_listed.swap(true, Ordering::AcqRel) {
+            lock(&self.ready.keys).push(self.key);
+            self.ready.signal.wake_by_ref();
+        }
+    }
+}
+
 impl Waiting {
+    pub(super) fn new(signal: Arc<Signal>) -> Self {
+        let ready = Arc::new(Ready { keys: Mutex::default(), signal });
+        Self { calls: Slab::new(), wakers: Vec::new(), ready, due: VecDeque::new() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// True if a call must be polled without a further wake-up.
+    pub(super) fn is_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
     /// Adds the call of a stream and returns its key.
     pub(super) fn add(&mut self, id: u32, begun: Instant, decision: Pin<Box<Decision>>) -> usize {
         let key = self.calls.insert(WaitingCall { id, begun, decision });
-        self.fresh.push(key);
+        // Keys are dense: a new one is the number of those before it.
+        while self.wakers.len() <= key {
+            let key = self.wakers.len();
+            let wake =
+                Arc::new(CallWake { key, is_listed: AtomicBool::new(false), ready: self.ready.clone() });
+            self.wakers.push(CallWaker { waker: wake.clone().into(), wake });
+        }
+        self.due.push_back(key);
         key
     }
 
     pub(super) fn remove(&mut self, key: usize) {
-        if self.calls.try_remove(key).is_some() {
-            self.fresh.retain(|fresh| *fresh != key);
-        }
+        self.calls.try_remove(key);
     }
 
-    /// Polls the new calls, or all of them, and calls `answer` for each that is decided.
+    /// Polls the calls that are new or, if the task was `woken`, ready. Passes each that is decided to `answer`, until
+    /// that returns false.
     pub(super) fn poll(
         &mut self,
-        context: &mut Context<'_>,
-        all: bool,
-        mut answer: impl FnMut(u32, Instant, Result<Answer, Failure>),
+        woken: bool,
+        mut answer: impl FnMut(u32, Instant, Result<Answer, Failure>) -> bool,
     ) {
-        let mut is_pending = |call: &mut WaitingCall| match call.decision.as_mut().poll(context) {
-            Poll::Ready(decided) => {
-                answer(call.id, call.begun, decided);
-                false
-            }
-            Poll::Pending => true,
-        };
-        if all {
-            self.fresh.clear();
-            self.calls.retain(|_, call| is_pending(call));
-        } else {
-            for key in self.fresh.drain(..) {
-                if self.calls.get_mut(key).is_some_and(|call| !is_pending(call)) {
-                    self.calls.try_remove(key);
+        if woken {
+            self.due.extend(lock(&self.ready.keys).drain(..));
+        }
+        while let Some(key) = self.due.pop_front() {
+            let Some(CallWaker { waker, wake }) = self.wakers.get(key) else { continue };
+            // Before the poll, so that a wake-up during it is not lost.
+            wake.is_listed.store(false, Ordering::Release);
+            let Some(call) = self.calls.get_mut(key) else { continue };
+            if let Poll::Ready(decided) = call.decision.as_mut().poll(&mut Context::from_waker(waker)) {
+                let (id, begun) = (call.id, call.begun);
+                self.calls.try_remove(key);
+                if !answer(id, begun, decided) {
+                    break;
                 }
             }
         }
         if self.calls.is_empty() && self.calls.capacity() > 64 {
-            *self = Self::default();
+            *self = Self::new(self.ready.signal.clone());
         }
     }
 }

@@ -28,13 +28,12 @@ use tonic::service::Routes;
 use super::{
     Parts,
     activity::Activity,
-    aux_services,
     calls::{Calls, Tries},
     driver::{self, Lifetime},
     framing::PATH,
     http2::{Budget, Config},
     listen::Connection,
-    reference::{Io, Reference},
+    reference::{self, Io, Reference},
 };
 use crate::{
     mutex::lock,
@@ -71,7 +70,9 @@ impl Workers {
     /// # Errors
     /// If a thread or its runtime cannot be created.
     pub fn start(settings: &Server, parts: &Parts) -> io::Result<Self> {
-        let routes = aux_services::routes(&parts.health);
+        let is_reference = settings.implementation == GrpcServer::Tonic;
+        let routes = is_reference.then(|| reference::routes(&parts.health));
+        let streaming = Budget::new(settings.max_connections);
         let budget = Budget::new(settings.max_inflight_bytes);
         let (drain, draining) = watch::channel(false);
         let (end, ending) = watch::channel(false);
@@ -81,14 +82,14 @@ impl Workers {
         for number in 0..settings.workers.max(1) {
             let (sender, receiver) = mpsc::unbounded_channel();
             let (settings, parts, routes) = (settings.clone(), parts.clone(), routes.clone());
-            let (budget, busy) = (budget.clone(), busy.clone());
+            let (budgets, busy) = ([budget.clone(), streaming.clone()], busy.clone());
             let (drain, mut end) = (draining.clone(), ending.clone());
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 metrics::shard::assign();
                 panics::name_thread(Boundary::GrpcConnection);
                 LocalSet::new().block_on(&runtime, async {
-                    let (serving, reference) = Serving::new(&settings, &parts, routes, budget, &drain);
+                    let (serving, reference) = Serving::new(&settings, &parts, routes, budgets, &drain);
                     work(serving, reference, receiver, drain, settings.shutdown_timeout).await;
                     drop(busy);
                     let _ = end.wait_for(|end| *end).await;
@@ -274,12 +275,12 @@ impl Serving {
     fn new(
         settings: &Server,
         parts: &Parts,
-        routes: Routes,
-        budget: Arc<Budget>,
+        routes: Option<Routes>,
+        [budget, streaming]: [Arc<Budget>; 2],
         drain: &watch::Receiver<bool>,
     ) -> (Self, Option<JoinHandle<()>>) {
-        let start = || Reference::start(settings, parts, routes.clone(), drain.clone());
-        let (reference, ended) = (settings.implementation == GrpcServer::Tonic).then(start).unzip();
+        let start = |routes| Reference::start(settings, parts, routes, drain.clone());
+        let (reference, ended) = routes.map(start).unzip();
         let config = Config {
             max_streams: settings.max_concurrent_streams,
             budget: budget.clone(),
@@ -293,7 +294,8 @@ impl Serving {
             max_request_bytes: settings.max_request_bytes,
             receive_timeout: settings.receive_timeout,
             budget,
-            routes,
+            streaming,
+            health: parts.health.changes(),
             buffers: Cell::default(),
             tries: Tries::default(),
         });

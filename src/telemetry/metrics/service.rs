@@ -32,6 +32,8 @@ named! {
         DeadlineExceeded = "deadline_exceeded",
         /// The message arrived in pieces, and incomplete messages had reached their memory limit.
         InflightBytes = "inflight_bytes",
+        /// The connection, or all of them, had too many streaming calls: health watches and reflection.
+        StreamingCalls = "streaming_calls",
     }
 }
 
@@ -70,7 +72,7 @@ named! {
         Idle = "idle",
         /// The preface or the first request did not arrive in time.
         PrefaceTimeout = "preface_timeout",
-        /// A request did not arrive in time.
+        /// A request, or an HTTP/2 frame or header block, did not arrive in time.
         ReadTimeout = "read_timeout",
         /// The peer did not read a response in time.
         WriteTimeout = "write_timeout",
@@ -250,7 +252,7 @@ mod tests {
             pairs().map(|(policy, why)| service.store_failures(policy, why).get()).collect();
         assert_eq!(by_policy, (1..=24).collect::<Vec<_>>());
         assert_eq!(Method::ALL.map(|method| service.requests(method).get()), [1, 2]);
-        assert_eq!(RejectReason::ALL.map(|reason| service.refused(reason).get()), [1, 2, 3, 4, 5]);
+        assert_eq!(RejectReason::ALL.map(|reason| service.refused(reason).get()), [1, 2, 3, 4, 5, 6]);
         let sum = |method| service.response_time(method).snapshot().sum;
         assert_eq!(Method::ALL.map(sum), [1, 2].map(Duration::from_secs));
     }

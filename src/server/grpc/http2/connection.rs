@@ -28,6 +28,9 @@ const WINDOW: u32 = 1 << 20;
 /// A `WINDOW_UPDATE` is sent for at least this much data.
 const CREDIT_STEP: u32 = WINDOW / 2;
 
+/// [`Connection::receive`] stops when it has written this much: the peer reads its responses first (CVE-2019-9517).
+const MAX_OUTPUT: usize = 64 * 1024;
+
 /// The part that all connections of a worker share.
 #[derive(Clone)]
 pub(in super::super) struct Config {
@@ -46,6 +49,9 @@ pub(in super::super) trait Service: Sized {
 
     /// Begins a call.
     fn open(&mut self, id: u32, head: &Head) -> Self::Call;
+
+    /// The stream of a call that [`open`](Self::open) began is open: the service may respond.
+    fn opened(&mut self, _http: &mut Connection<Self>, _id: u32) {}
 
     /// Handles request data; `end` marks the last of it.
     fn data(&mut self, http: &mut Connection<Self>, id: u32, data: &[u8], end: bool);
@@ -98,6 +104,7 @@ pub(in super::super) struct Connection<S: Service> {
     pub(super) block: Option<Block>,
     data: Data,
     pub(super) now: Instant,
+    turn: Turn,
 }
 
 /// The progress of the peer's connection preface.
@@ -119,6 +126,40 @@ pub(super) enum GoAway {
     Announced,
     /// The final GOAWAY is sent: streams above this one are ignored.
     Final(u32),
+}
+
+/// The time that a connection may work before others are served.
+#[derive(Default)]
+struct Turn {
+    /// `None` for a connection that is not interrupted.
+    end: Option<Instant>,
+    /// The work since the clock was read last.
+    unchecked: usize,
+    over: bool,
+    interrupted: bool,
+}
+
+impl Turn {
+    /// The clock, which costs 25 ns, is read for this much work: 8 µs of ordinary requests.
+    const CHECKED: usize = 1024;
+
+    /// The work for a frame besides its bytes.
+    const FRAME: usize = 64;
+
+    /// The size of the output at which [`Connection::receive`] stops.
+    fn max_output(&self, now: usize) -> usize {
+        self.end.map_or(usize::MAX, |_| now.saturating_add(MAX_OUTPUT))
+    }
+
+    /// Counts the work for some bytes; true if the turn is over.
+    fn spend(&mut self, bytes: usize) -> bool {
+        self.unchecked = self.unchecked.saturating_add(bytes).saturating_add(Self::FRAME);
+        if self.unchecked > Self::CHECKED {
+            self.unchecked = 0;
+            self.over = self.end.is_some_and(|end| Instant::now() >= end);
+        }
+        self.over
+    }
 }
 
 /// The DATA frame whose payload is being received.
@@ -169,10 +210,48 @@ impl<S: Service> Connection<S> {
             block: None,
             data: Data::default(),
             now,
+            turn: Turn::default(),
         }
     }
 
-    /// Parses received bytes and returns the number consumed; the caller passes the rest again with what follows.
+    /// Begins a turn of the connection, which ends at a moment.
+    pub(in super::super) fn begin_turn(&mut self, end: Instant) {
+        self.turn = Turn { end: Some(end), interrupted: self.turn.interrupted, ..Turn::default() };
+    }
+
+    /// Counts bytes that were received or answered; true if the turn is over, and the rest has to wait for the next one.
+    pub(in super::super) fn spend(&mut self, bytes: usize) -> bool {
+        self.turn.spend(bytes)
+    }
+
+    /// True if the turn is over, or the peer has to read its responses first.
+    pub(in super::super) fn is_over(&self) -> bool {
+        self.turn.over || self.out.len() > MAX_OUTPUT
+    }
+
+    /// True if [`receive`](Self::receive) left complete frames for the next turn.
+    pub(in super::super) fn is_interrupted(&self) -> bool {
+        self.turn.interrupted
+    }
+
+    /// The size of the frame that begins these bytes: all of it that [`receive`](Self::receive) needs at once.
+    pub(in super::super) fn frame_size(&self, bytes: &[u8]) -> usize {
+        match FrameHead::read(bytes) {
+            Some(head) if self.phase == Phase::Open && head.kind != kind::DATA => {
+                HEAD.saturating_add(head.length)
+            }
+            _ => 0,
+        }
+    }
+
+    /// True within a header block, or within a DATA frame that no call is waiting for.
+    pub(in super::super) fn is_mid_block(&self) -> bool {
+        let is_dropped = self.data.dropped || !self.streams.open.contains_key(&self.data.stream);
+        self.block.is_some() || (self.data.under_way && is_dropped)
+    }
+
+    /// Parses received bytes and returns the number consumed; the caller passes the rest again with what follows, or in
+    /// the next turn if [`is_interrupted`](Self::is_interrupted).
     ///
     /// # Errors
     /// A connection error.
@@ -184,6 +263,7 @@ impl<S: Service> Connection<S> {
     ) -> Result<usize, Reason> {
         self.now = now;
         self.limits.refill(now);
+        let most = self.turn.max_output(self.out.len());
         let mut rest = bytes;
         if self.phase == Phase::Preface {
             let Some(begun) = rest.get(..PREFACE.len().min(rest.len())) else { return Ok(0) };
@@ -194,7 +274,14 @@ impl<S: Service> Connection<S> {
             rest = behind;
             self.phase = Phase::Settings;
         }
+        let mut before = rest.len();
         loop {
+            let is_over = self.turn.spend(before.saturating_sub(rest.len()));
+            before = rest.len();
+            self.turn.interrupted = !rest.is_empty() && (is_over || self.out.len() > most);
+            if self.turn.interrupted {
+                break;
+            }
             if self.data.under_way {
                 rest = self.continue_data(rest, service);
                 if self.data.under_way {

@@ -47,7 +47,6 @@ pub(in super::super) enum Reason {
     StreamClosed = 5,
     FrameSizeError = 6,
     RefusedStream = 7,
-    Cancel = 8,
     CompressionError = 9,
     EnhanceYourCalm = 11,
 }

@@ -110,6 +110,7 @@ impl<S: Service> Connection<S> {
             Ok(head) => {
                 let call = service.open(id, &head);
                 self.open_stream(id, call, head.content_length, !end);
+                service.opened(self, id);
                 if end {
                     service.data(self, id, &[], true);
                 }

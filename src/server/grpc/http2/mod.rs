@@ -36,5 +36,6 @@ pub(super) use self::{
     connection::{Config, Connection, INITIAL_WINDOW, Service},
     frame::Reason,
     head::{Head, Route, grpc_timeout},
+    sending::{HEAD_BLOCK, TRAILERS},
     streams::End,
 };

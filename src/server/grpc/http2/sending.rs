@@ -3,9 +3,11 @@
 //! Nearly every response fits the windows and is written at once. Data that does not fit is blocked at its stream,
 //! charged to the budget, until the peer opens a window.
 
+use std::time::Instant;
+
 use super::{
     budget::Share,
-    connection::{Connection, GoAway, Phase, Service},
+    connection::{Connection, GoAway, INITIAL_WINDOW, Phase, Service},
     frame::{self, Reason, flag, kind},
     hpack,
     meter::{Work, count},
@@ -17,10 +19,10 @@ use crate::telemetry::metrics::PeerError;
 pub(super) const GOAWAY_PING: &[u8] = b"tollgate";
 
 /// `:status: 200`, `content-type: application/grpc`, the name being the static table's entry 31.
-pub(super) const HEAD_BLOCK: &[u8] = b"\x88\x0f\x10\x10application/grpc";
+pub(in super::super) const HEAD_BLOCK: &[u8] = b"\x88\x0f\x10\x10application/grpc";
 
 /// `grpc-status: 0`.
-pub(super) const TRAILERS: &[u8] = b"\x00\x0bgrpc-status\x010";
+pub(in super::super) const TRAILERS: &[u8] = b"\x00\x0bgrpc-status\x010";
 
 impl<S: Service> Connection<S> {
     /// Responds to a call with one length-prefixed message and `grpc-status: 0`.
@@ -52,7 +54,7 @@ impl<S: Service> Connection<S> {
             outgoing.end = end;
         } else {
             let share = Share::new(&self.config.budget);
-            self.streams.block(id, Outgoing { data: data.to_vec(), sent: 0, end, share });
+            self.streams.block(id, Outgoing { data: data.to_vec(), sent: 0, end, share, since: self.now });
         }
         self.send_outgoing(id);
         let Some(outgoing) = self.streams.open.get_mut(&id).and_then(|stream| stream.outgoing.as_mut())
@@ -71,6 +73,12 @@ impl<S: Service> Connection<S> {
 
     pub(in super::super) fn has_blocked(&self) -> bool {
         self.streams.blocked > 0
+    }
+
+    /// The time since which the oldest blocked response is blocked.
+    pub(in super::super) fn oldest_blocked(&self) -> Option<Instant> {
+        let outgoing = self.streams.open.values().filter_map(|stream| stream.outgoing.as_ref());
+        outgoing.map(|outgoing| outgoing.since).min()
     }
 
     /// True if blocked data was sent since the last call.
@@ -132,6 +140,13 @@ impl<S: Service> Connection<S> {
             stream.receive_window = stream.receive_window.saturating_add(more.into());
             frame::write(&mut self.out, kind::WINDOW_UPDATE, 0, id, &more.to_be_bytes());
         }
+    }
+
+    /// Opens the window of a stream for as much as was answered, while `held` received bytes are kept.
+    pub(in super::super) fn restore_window(&mut self, id: u32, held: usize) {
+        let held = u32::try_from(held).unwrap_or(u32::MAX);
+        let window = self.window(id).saturating_add(held);
+        self.open_window(id, INITIAL_WINDOW.saturating_sub(window));
     }
 
     /// The bytes that may still arrive on a stream: its window, and the rest of a frame that was already counted.
@@ -239,11 +254,11 @@ impl<S: Service> Connection<S> {
 
     /// True when no stream is open and none will be.
     pub(in super::super) fn is_done(&self) -> bool {
-        self.is_idle() && (self.peer_sent_goaway || matches!(self.goaway, GoAway::Final(_)))
+        self.streams.open.is_empty() && (self.peer_sent_goaway || matches!(self.goaway, GoAway::Final(_)))
     }
 
-    pub(in super::super) fn is_idle(&self) -> bool {
-        self.streams.open.is_empty()
+    pub(in super::super) fn open_streams(&self) -> usize {
+        self.streams.open.len()
     }
 
     pub(in super::super) fn has_announced_goaway(&self) -> bool {

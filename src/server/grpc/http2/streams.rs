@@ -42,6 +42,7 @@ pub(super) struct Outgoing {
     pub(super) sent: usize,
     pub(super) end: End,
     pub(super) share: Share,
+    pub(super) since: Instant,
 }
 
 /// What follows the data of a stream.

@@ -5,3 +5,4 @@ mod differential;
 mod flow;
 mod peer;
 mod requests;
+mod turns;

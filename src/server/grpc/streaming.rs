@@ -1,0 +1,71 @@
+//! The streaming calls of a connection: those that watch the health, and reflection. They last as long as the caller
+//! likes, so their number is bounded, and a connection without other calls counts as idle.
+
+use std::task::Context;
+
+use tonic::Status;
+
+use super::{
+    calls::{Call, ConnectionCalls, Http},
+    framing::{Failure, end_with_failure},
+    pending::{MAX_STREAMING, Streaming},
+};
+use crate::telemetry::metrics::RejectReason;
+
+impl ConnectionCalls {
+    /// # Errors
+    /// If the connection, or all of them, have too many streaming calls.
+    pub(super) fn admit_stream(&mut self, http: &mut Http, id: u32) -> Result<(), Failure> {
+        if self.streaming.ids.len() >= MAX_STREAMING {
+            self.quiet_streams(http);
+        }
+        let Streaming { ids, share } = &mut self.streaming;
+        if ids.len() < MAX_STREAMING && share.resize(ids.len().saturating_add(1)) {
+            ids.push(id);
+            return Ok(());
+        }
+        self.calls.stats.service().refused(RejectReason::StreamingCalls).increment();
+        let message = format!(
+            "too many streaming calls: the maximum is {MAX_STREAMING} on a connection, and GRPC_MAX_CONNECTIONS on all"
+        );
+        Err(Status::resource_exhausted(message).into())
+    }
+
+    /// The number of open streaming calls in which nothing is pending. Forgets those that have ended.
+    pub(super) fn quiet_streams(&mut self, http: &mut Http) -> usize {
+        let Streaming { ids, share } = &mut self.streaming;
+        if ids.is_empty() {
+            return 0;
+        }
+        let mut quiet = 0_usize;
+        ids.retain(|id| {
+            let is_quiet = match http.call(*id) {
+                Some(Call::Watching(_)) => true,
+                Some(Call::Reflecting(reflection)) => reflection.is_quiet(),
+                _ => return false,
+            };
+            quiet = quiet.saturating_add(is_quiet.into());
+            true
+        });
+        share.resize(ids.len());
+        quiet
+    }
+
+    /// Sends what streaming calls have to send.
+    pub(super) fn advance_streams(&mut self, http: &mut Http) {
+        self.resume = false;
+        let waker = self.waker();
+        self.report_health(http, &mut Context::from_waker(&waker));
+        for id in self.streaming.ids.clone() {
+            self.reflect(http, id);
+        }
+    }
+
+    /// Ends the streaming calls of a connection that is closing.
+    pub(super) fn end_streams(&mut self, http: &mut Http) {
+        let failure = Status::unavailable("the connection is closing").into();
+        for id in std::mem::take(&mut self.streaming.ids) {
+            http.send_data(id, &[], end_with_failure(&failure));
+        }
+    }
+}
