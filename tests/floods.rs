@@ -77,8 +77,7 @@ fn flood(client: &Client, key: &str, hits: usize) {
 }
 
 fn evicted(server: &Server, counter: &str) -> usize {
-    let value = server.metric(&format!("tollgate_store_evictions_total{{counter=\"{counter}\"}}"));
-    value.to_string().parse().expect("a whole number")
+    server.count(&format!("tollgate_store_evictions_total{{counter=\"{counter}\"}}"))
 }
 
 #[test]

@@ -187,11 +187,8 @@ fn an_import_of_which_redis_lost_a_part_is_aborted() {
         let reply = http::send(replicas[0].admin, method, path, &headers, body.as_bytes()).unwrap();
         (reply.status, reply.json())
     };
-    let lines = |range: std::ops::Range<u32>| -> String {
-        range
-            .map(|n| format!("{{\"domain\":\"shop\",\"descriptor\":\"client=i{n}\",\"action\":\"block\"}}\n"))
-            .collect()
-    };
+    let line = |n| format!("{{\"domain\":\"shop\",\"descriptor\":\"client=i{n}\",\"action\":\"block\"}}\n");
+    let lines = |range: std::ops::Range<u32>| range.map(line).collect::<Vec<_>>().concat();
     for method in ["POST", "PUT"] {
         let begun = call("POST", "/api/v1/imports", "").1;
         let import = format!("/api/v1/imports/{}", begun["import"].as_str().unwrap());

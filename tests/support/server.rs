@@ -87,6 +87,11 @@ impl Server {
         self.metrics().get(name).copied().unwrap_or_default()
     }
 
+    /// The value of a sample that counts.
+    pub(crate) fn count(&self, name: &str) -> usize {
+        self.metric(name).to_string().parse().expect("a whole number")
+    }
+
     /// The lines of `/rlconfig`, sorted.
     pub(crate) fn rules_shown(&self) -> Vec<String> {
         let page = http::get(self.ports.debug, "/rlconfig").text();

@@ -86,7 +86,7 @@ impl ConnectionCalls {
     }
 }
 
-/// A framed `HealthCheckResponse`: its field 1 is SERVING or NOT_SERVING.
+/// A framed `HealthCheckResponse`: its field 1 is `SERVING` or `NOT_SERVING`.
 fn status(healthy: bool) -> [u8; PREFIX + 2] {
     [0, 0, 0, 0, 2, 1 << 3, if healthy { 1 } else { 2 }]
 }

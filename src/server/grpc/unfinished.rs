@@ -85,23 +85,23 @@ impl ConnectionCalls {
         if matches!(http.call(id), Some(Call::Reflecting(_))) {
             // While the peer does not read the last response, that is late and not the message.
             if !http.is_blocked(id) {
-                http.send_data(id, &[], end_with_failure(&late(timeout)));
+                http.send_data(id, &[], end_with_failure(&late(timeout).into()));
             }
             return;
         }
         let Some(unary) = self.take(http, id) else { return };
         let failure = match unary.head.timeout {
-            Some(own) if own <= timeout => framing::deadline_exceeded(&self.calls.stats).into(),
+            Some(own) if own <= timeout => framing::deadline_exceeded(&self.calls.stats),
             _ => late(timeout),
         };
-        self.fail(http, id, unary, &failure);
+        self.fail(http, id, unary, &failure.into());
     }
 }
 
 /// The failure of a call whose message is incomplete.
-fn late(timeout: Duration) -> Failure {
+fn late(timeout: Duration) -> Status {
     let message = format!("the message was not complete within {timeout:?} (GRPC_RECEIVE_TIMEOUT)");
-    Status::deadline_exceeded(message).into()
+    Status::deadline_exceeded(message)
 }
 
 impl Partial {

@@ -9,10 +9,7 @@ use std::sync::{
     atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed},
 };
 
-use super::{
-    rule::{Cold, Pace},
-    table::Hit,
-};
+use super::rule::{Cold, Pace};
 use crate::{
     clock::Time,
     rules::Limit,
@@ -51,12 +48,12 @@ impl ColdKeys {
 
     /// Adds a request. Returns the pace of the key if it is hot. `is_full` if there is no room for another lease, of this
     /// duration in seconds.
-    pub(super) fn visit(&self, hit: Hit<'_>, duration: f64, is_full: bool, now: Time) -> Option<Pace> {
-        if self.visits.add(hit.key, now) < if is_full { MEASURED_WHEN_FULL } else { MEASURED } {
+    pub(super) fn visit(&self, key: Key, hits: u64, duration: f64, is_full: bool, now: Time) -> Option<Pace> {
+        if self.visits.add(key, now) < if is_full { MEASURED_WHEN_FULL } else { MEASURED } {
             return None;
         }
         let end = Time::from_seconds(now.seconds().saturating_add(PACE_SECONDS));
-        self.paces.update(hit.key, now, end, |cold| cold.visit(hit.hits, now, duration))
+        self.paces.update(key, now, end, |cold| cold.visit(hits, now, duration))
     }
 
     /// Forgets the paces of keys that are no longer hit.

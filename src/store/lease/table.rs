@@ -179,7 +179,8 @@ impl Leases {
         let mut leases = lock(&shard.leases);
         if leases.find(hit.key).is_none() {
             drop(leases);
-            let pace = self.cold.visit(hit, terms.duration(), self.len() >= self.max_keys, now)?;
+            let pace =
+                self.cold.visit(hit.key, hit.hits, terms.duration(), self.len() >= self.max_keys, now)?;
             leases = lock(&shard.leases);
             if leases.find(hit.key).is_none() {
                 let lease = Lease::new(hit.start, pace);

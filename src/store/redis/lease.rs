@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use super::{
     RedisStore,
     backend::PendingReply,
-    pipeline::{Leasing, Outcome},
+    pipeline::{Grant, Leasing, Outcome, Receipt},
     pool::Pool,
     route::is_per_second,
 };
@@ -28,27 +28,6 @@ pub(crate) struct Leased<'a> {
     pub(crate) name: &'a str,
     pub(crate) is_per_second: bool,
     pub(crate) limit: &'a Limit,
-}
-
-/// What a lease knows of its grants. Their numbers begin at random, below 2⁵², so that no two leases share one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Receipt {
-    /// The lease: its process and limit.
-    pub(crate) holder: u64,
-    /// The last grant that Redis confirmed; 0 for none.
-    pub(crate) confirmed: u64,
-    /// The last grant that was requested.
-    pub(crate) requested: u64,
-}
-
-/// Whether the hits of a lease were added.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Grant {
-    Added,
-    /// They exceed the limit.
-    Refused,
-    /// The counter has lost earlier hits of the lease.
-    Lost,
 }
 
 impl RedisStore {

@@ -31,7 +31,8 @@ use crate::{
     settings::redis::{Redis, RedisPool},
 };
 pub use command_pool::CommandPool;
-pub(super) use lease::{Grant, LeaseReply, Leased, Receipt};
+pub(super) use lease::{LeaseReply, Leased};
+pub(super) use pipeline::{Grant, Receipt};
 use pool::Pool;
 #[cfg(any(test, fuzzing))]
 pub(crate) use resp::fuzz as fuzz_resp;

@@ -58,7 +58,7 @@ scripts! {
     /// One key, and the hits to subtract.
     REFUND = "refund";
     /// A counter and its leases, the hits to add if they are within the limit, the limit, the expiry in seconds, 1 if the
-    /// counter may expire before, and a [`Receipt`](super::lease::Receipt).
+    /// counter may expire before, and a [`Receipt`](super::pipeline::Receipt).
     LEASE = "lease";
     /// A counter and its leases, the hits to subtract, the counter's minimum for that, and a receipt.
     RETURN_HITS = "return_hits";

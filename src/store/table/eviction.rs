@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use smallvec::SmallVec;
 
 /// The candidates of a table; more of them allocate.
-const CANDIDATES: usize = 2 * super::slots::BUCKET;
+const CANDIDATES: usize = 2 * super::BUCKET;
 
 /// The bits of a salt that may differ in the index of a candidate.
 const SALT: usize = CANDIDATES.next_power_of_two().wrapping_sub(1);

@@ -7,14 +7,13 @@
 
 use smallvec::SmallVec;
 
-use super::eviction::{Candidate, Mark, Used, victim};
+use super::{
+    BUCKET,
+    eviction::{Candidate, Mark, Used, victim},
+};
 
 /// The size of a piece: one of the allocator's own sizes, so that nothing is wasted.
 const PIECE_BYTES: usize = 4096;
-
-/// Slots of a bucket. Ten buckets of 24-byte slots fill a piece to the last 16 bytes, and with two buckets for each key
-/// 90 to 95 % of all slots are taken before a key has no room.
-pub(super) const BUCKET: usize = 17;
 
 /// Packed to 4 bytes: with a state of 8 bytes a slot has 24 and no padding.
 #[derive(Clone, Copy)]

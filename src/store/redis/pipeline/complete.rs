@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{
-    Expire, Expiry, Outcome, PendingCheck, RedisPipeline,
+    Expire, Expiry, Grant, Outcome, PendingCheck, RedisPipeline,
     command::{Command, CommandKind},
     lease,
     reply_state::ReplyState,
@@ -18,7 +18,6 @@ use crate::{
         self,
         redis::{
             failure::{Failure, Kind},
-            lease::Grant,
             resp::Reply,
             write_check,
         },

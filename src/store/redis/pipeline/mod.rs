@@ -19,7 +19,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
-use super::{failure::Failure, lease::Grant, permissions::Needs};
+use super::{failure::Failure, permissions::Needs};
 use crate::{
     clock::Time,
     limiter::algorithm::Hits,
@@ -31,6 +31,7 @@ use crate::{
 };
 use atomic_check::PendingAtomicCheck;
 use command::{Command, CommandKind};
+pub(in crate::store) use lease::{Grant, Receipt};
 use rule_limits::RuleLimits;
 use script_call::PendingScriptCall;
 pub(super) use {

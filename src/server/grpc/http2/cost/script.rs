@@ -330,7 +330,7 @@ impl<'b> Script<'b> {
 
     /// The index of an entry: mostly one of the dynamic table.
     fn index(&mut self) -> usize {
-        let entries = (62..).take_while(|index| self.table.get(*index).is_some()).count();
+        let entries = (62..1000).take_while(|index| self.table.get(*index).is_some()).count();
         match self.choices.below(16) {
             0..3 => self.choices.below(61).saturating_add(1),
             3 if self.choices.rarely() => self.choices.number() as usize,
