@@ -60,7 +60,8 @@ scripts! {
     /// A counter and its leases, the hits to add if they are within the limit, the limit, the expiry in seconds, 1 if the
     /// counter may expire before, and a [`Receipt`](super::pipeline::Receipt).
     LEASE = "lease";
-    /// A counter and its leases, the hits to subtract, the counter's minimum for that, and a receipt.
+    /// A counter and its leases, the hits to subtract, the minimum of the counter for that, the lease, and its last
+    /// confirmed grant.
     RETURN_HITS = "return_hits";
     /// One key, and its expiry in seconds unless it already expires later.
     EXTEND = "extend";

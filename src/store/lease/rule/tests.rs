@@ -183,9 +183,14 @@ impl World {
         let window = self.windows.get_mut(&start).unwrap();
         let stored = &mut window.stored;
         let count = stored.counter.unwrap_or(0);
+        let known = stored.last.get(&replica).copied().filter(|_| stored.counter.is_some());
         let knows = |grants: Grants| {
-            let known = stored.last.get(&replica).copied().unwrap_or(0);
-            stored.counter.is_some() && (grants.confirmed..=grants.requested).contains(&known)
+            known.is_some_and(|known| (grants.confirmed..=grants.requested).contains(&known))
+        };
+        let knows_since = |grants: Grants| {
+            known
+                .and_then(|known| known.checked_sub(grants.confirmed))
+                .is_some_and(|since| since <= 1_000_000)
         };
         let (grant, after) = match message {
             Message::Count { hits, .. } => (Grant::Added, Some(count + hits)),
@@ -200,7 +205,7 @@ impl World {
                 stored.grants.insert(snapshot.grants.requested);
                 (Grant::Added, Some(count + hits))
             }
-            Message::ReturnHits { hits, own, grants, first } if count >= own && knows(grants) => {
+            Message::ReturnHits { hits, own, grants, first } if count >= own && knows_since(grants) => {
                 let confirmed = self.replicas[replica].confirmed.range(first..=grants.confirmed);
                 assert!(
                     confirmed.clone().all(|number| stored.grants.contains(number)),

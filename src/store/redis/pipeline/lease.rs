@@ -48,8 +48,8 @@ impl Leasing {
     }
 
     pub(super) fn write_return(&self, into: &mut Vec<u8>, form: Form, key: &[u8], (hits, own): (u64, u64)) {
-        let Receipt { holder, confirmed, requested } = self.receipt;
-        let arguments = [hits, own, holder, confirmed, requested];
+        let Receipt { holder, confirmed, .. } = self.receipt;
+        let arguments = [hits, own, holder, confirmed];
         script::RETURN_HITS.call(into, form, &[key, self.leases.as_bytes()], &arguments);
     }
 }

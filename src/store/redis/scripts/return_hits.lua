@@ -1,9 +1,15 @@
--- Subtracts unspent hits of a lease, if the counter has them: it knows the last grant that the lease was confirmed.
--- Otherwise it was lost and created again, or restored from a time before. KEYS: the counter, and its leases. ARGV: the
--- hits, how many of the counter's hits are the caller's, the lease, the last confirmed grant and the last requested one.
+-- Subtracts unspent hits of a lease, if the counter has them: it knows the last grant that the lease was confirmed, or one
+-- that was requested since and whose command came first on another connection. Otherwise the counter was lost and created
+-- again, or restored from a time before. No lease has a million grants, and another lease's numbers begin at random, so
+-- they are further away. KEYS: the counter, and its leases. ARGV: the hits, how many of the counter's hits are the
+-- caller's, the lease, and the last confirmed grant.
 local count = tonumber(redis.call('GET', KEYS[1]) or '')
 local known = tonumber(redis.call('HGET', KEYS[2], ARGV[3]) or '')
-if not count or count < tonumber(ARGV[2]) or not known or known < tonumber(ARGV[4]) or known > tonumber(ARGV[5]) then
+if not count or count < tonumber(ARGV[2]) or not known then
+  return 0
+end
+local since = known - tonumber(ARGV[4])
+if since < 0 or since > 1000000 then
   return 0
 end
 return redis.call('DECRBY', KEYS[1], ARGV[1])
