@@ -344,10 +344,10 @@ fn a_reset_ends_the_leases_of_all_replicas() {
                     .collect::<Vec<_>>();
                 asking.into_iter().map(|one| one.join().unwrap()).sum()
             });
-            assert!((1950..=2000).contains(&both), "{key}: {both} of 2000 after reset {round}");
-            for client in &clients {
-                assert_eq!(admitted(client, &hits(key, 1), 5), 0, "the limit is exhausted");
-            }
+            // Either may have returned its last hits after the other was refused.
+            let late: usize = clients.iter().map(|client| admitted(client, &hits(key, 1), 60)).sum();
+            let all = both + late;
+            assert!((1950..=2000).contains(&all), "{key}: {both} and {late} of 2000 after reset {round}");
             // Both know for five seconds that the counter is over its limit, unless it is reset.
             reset(replicas[(round + 1) % 2].1, key);
             for client in &clients {
