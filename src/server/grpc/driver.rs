@@ -16,12 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    sync::watch,
-    task::yield_now,
-    time::Sleep,
-};
+use tokio::{io::ReadBuf, sync::watch, task::yield_now, time::Sleep};
 use tracing::debug;
 
 pub(super) use self::timers::Lifetime;
@@ -31,6 +26,7 @@ use super::{
     calls::{Buffers, Calls, ConnectionCalls, Http},
     framing::after,
     http2::{Config, Connection, Reason, Share},
+    socket::Socket,
     waiting::Signaled,
 };
 use crate::{
@@ -65,7 +61,7 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// Serves a connection until it ends; `drain` turns true to end it.
 pub(super) async fn serve(
-    io: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    io: impl Socket + 'static,
     calls: Rc<Calls>,
     config: Config,
     lifetime: Lifetime,
@@ -124,6 +120,8 @@ struct Driver<S> {
     /// The time at which its shutdown began.
     left: Option<Instant>,
     last_read: Instant,
+    /// The last read left nothing, so the next one has only what arrived since.
+    is_drained: bool,
     pinged: Option<Instant>,
     /// Written bytes are pending since this time, which ends when as many more are written.
     unread: Option<(Instant, usize)>,
@@ -145,7 +143,7 @@ enum Stage {
     Lingering(Instant),
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
+impl<S: Socket> Driver<S> {
     fn new(io: S, calls: Rc<Calls>, config: Config, lifetime: Lifetime, activity: Arc<Activity>) -> Self {
         let now = Instant::now();
         let share = Share::new(&config.budget);
@@ -166,6 +164,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             age: lifetime.age.and_then(|age| now.checked_add(jittered(age))),
             left: None,
             last_read: now,
+            is_drained: false,
             pinged: None,
             unread: None,
             blocked_due: None,
@@ -269,9 +268,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             self.receive(&rest);
             return Poll::Ready(true);
         }
+        // What a peer sent before its reset would be read first: nobody waits for the responses.
+        if !self.is_drained && self.io.is_reset() {
+            return Poll::Ready(false);
+        }
         let Some(free) = buffers.read.get_mut(GAP..) else { return Poll::Ready(false) };
         let mut free = ReadBuf::new(free);
         let read = ready!(Pin::new(&mut self.io).poll_read(context, &mut free));
+        self.is_drained = free.remaining() > 0;
         let end = GAP.saturating_add(free.filled().len());
         if read.is_err() || end == GAP {
             return Poll::Ready(false);

@@ -16,6 +16,7 @@ mod reference;
 mod reflection;
 mod request_head;
 mod rpc;
+mod socket;
 mod streaming;
 #[cfg(test)]
 mod tests;

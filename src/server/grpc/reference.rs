@@ -42,6 +42,7 @@ use super::{
     framing::{self, Failure, PREFIX},
     http2::grpc_timeout,
     request_head::{RequestHead, decide_traced},
+    socket::Socket,
 };
 use crate::{
     limiter::{self, Limiter},
@@ -113,7 +114,7 @@ impl Reference {
         (Self { connections }, serving)
     }
 
-    pub(super) fn serve(&self, io: impl Io + 'static, activity: Arc<Activity>) {
+    pub(super) fn serve(&self, io: impl Socket + 'static, activity: Arc<Activity>) {
         let watched = activity.clone();
         // tonic cannot send a GOAWAY on a single connection, so a connection that makes room reads an end of file.
         let ending = Box::pin(async move {
@@ -260,15 +261,11 @@ async fn read_message(mut body: Body, max: usize, stats: &Stats) -> Result<Bytes
 }
 
 /// TCP, a unix socket, or TLS on either.
-pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
-
 /// The size of the preface and the header of the first SETTINGS.
 const PREFACE: usize = 24 + 9;
 
 struct Connection {
-    io: Box<dyn Io>,
+    io: Box<dyn Socket>,
     /// The number of bytes read, up to the preface.
     read: usize,
     activity: Arc<Activity>,

@@ -19,7 +19,7 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex},
     runtime::Builder,
     sync::{Semaphore, watch},
-    task::{LocalSet, spawn_local},
+    task::{LocalSet, spawn_local, yield_now},
     time::timeout,
 };
 
@@ -29,6 +29,7 @@ use super::{
     driver::{self, Lifetime},
     framing::PATH,
     http2::{Budget, Config, hpack},
+    socket::Socket,
 };
 use crate::{
     clock::{ManualClock, Time},
@@ -112,6 +113,10 @@ const NO_LIFETIME: Lifetime =
 impl Client {
     /// Connects and exchanges SETTINGS.
     async fn connect(lifetime: Lifetime) -> Self {
+        Self::connect_and_maybe_reset(lifetime, false).await
+    }
+
+    async fn connect_and_maybe_reset(lifetime: Lifetime, reset: bool) -> Self {
         let stats = Arc::new(Stats::new(StatsOptions { max_series: 10, shards: ShardCount::for_workers(1) }));
         let gate = Arc::new(Semaphore::new(0));
         let store = Arc::new(Gated { counters: MemoryStore::new(100), gate: gate.clone() });
@@ -141,7 +146,7 @@ impl Client {
         let config = Config { max_streams: 100, budget, unary: PATH, keep_fields: false };
         let (io, served) = duplex(1 << 16);
         let reads = Arc::new(AtomicUsize::new(0));
-        let served = Counted { io: served, reads: reads.clone() };
+        let served = Counted { io: served, reads: reads.clone(), reset };
         let ended = Rc::new(Cell::new(false));
         let end = ended.clone();
         spawn_local(async move {
@@ -213,6 +218,13 @@ impl Client {
 struct Counted {
     io: DuplexStream,
     reads: Arc<AtomicUsize>,
+    reset: bool,
+}
+
+impl Socket for Counted {
+    fn is_reset(&self) -> bool {
+        self.reset
+    }
 }
 
 impl AsyncRead for Counted {
@@ -269,6 +281,20 @@ fn a_reset_of_a_blocked_response_cancels_no_other_call() {
         client.send(8, 0, 3, &[0, 0, 1, 0]).await;
         client.receive(0, 3).await;
         assert_eq!(client.receive(1, 3).await, 5, "its trailers");
+    });
+}
+
+#[test]
+fn a_connection_that_was_reset_is_not_read() {
+    run(async {
+        let client = Client::connect_and_maybe_reset(NO_LIFETIME, true).await;
+        let ended = async {
+            while !client.ended.get() {
+                yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(20), ended).await.unwrap();
+        assert_eq!(client.reads.load(Relaxed), 0);
     });
 }
 

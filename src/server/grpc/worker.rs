@@ -33,7 +33,8 @@ use super::{
     framing::PATH,
     http2::{Budget, Config},
     listen::Connection,
-    reference::{self, Io, Reference},
+    reference::{self, Reference},
+    socket::Socket,
 };
 use crate::{
     mutex::lock,
@@ -214,7 +215,7 @@ async fn receive(
 
 /// Serves a connection in plaintext, or after a TLS handshake with the peer of this address.
 async fn serve_as_configured(
-    stream: impl Io + 'static,
+    stream: impl Socket + 'static,
     activity: Arc<Activity>,
     tls: Option<(Arc<Tls>, String)>,
     serving: Serving,
@@ -238,7 +239,7 @@ async fn serve_as_configured(
 
 /// Serves a connection with the configured implementation.
 async fn serve_http2(
-    stream: impl Io + 'static,
+    stream: impl Socket + 'static,
     activity: Arc<Activity>,
     serving: Serving,
     drain: watch::Receiver<bool>,

@@ -7,14 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    task::unconstrained,
-    time::sleep_until,
-};
+use tokio::{task::unconstrained, time::sleep_until};
 
 use super::{
-    super::{activity::PREFACE_TIMEOUT, framing::after},
+    super::{activity::PREFACE_TIMEOUT, framing::after, socket::Socket},
     Driver, MAX_UNWRITTEN, Stage,
 };
 use crate::{settings::Server, telemetry::metrics::ConnectionClosed};
@@ -51,7 +47,7 @@ impl Lifetime {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
+impl<S: Socket> Driver<S> {
     /// Sets the timer for the next [`tick`](Self::tick); true if that is due now.
     pub(super) fn poll_timer(&mut self, context: &mut Context<'_>) -> bool {
         let Some(due) = self.due() else { return false };
