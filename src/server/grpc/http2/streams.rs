@@ -9,17 +9,23 @@ use super::{
     meter::{Work, count},
 };
 
-/// Streams of a connection that are not charged to the budget.
-pub(super) const FREE: usize = 64;
+/// Streams of a connection that are not charged to the budget. Further ones are charged in steps of as many, because
+/// all threads share the budget.
+const FREE: usize = 8;
 
-/// The charge for each further stream: its entry and the state of its call.
-const CHARGE: usize = 512;
+/// The charge for a stream: its entry and the state of its call, measured as 750 bytes of an unfinished one.
+const CHARGE: usize = 768;
+
+/// An empty table up to this capacity is kept for the next calls.
+const KEPT: usize = 28;
 
 /// The open streams; `C` is the state of a call.
 pub(super) struct Streams<C> {
     /// Entries leave through [`remove`](Self::remove) and [`drain`](Self::drain), which keep count of the blocked.
     pub(super) open: HashMap<u32, Stream<C>>,
     pub(super) blocked: usize,
+    /// The number of streams that may be open without a further charge.
+    paid: usize,
     share: Share,
 }
 
@@ -58,13 +64,20 @@ pub(in super::super) enum End {
 
 impl<C> Streams<C> {
     pub(super) fn new(budget: &Arc<Budget>) -> Self {
-        Self { open: HashMap::new(), blocked: 0, share: Share::new(budget) }
+        Self { open: HashMap::new(), blocked: 0, paid: FREE, share: Share::new(budget) }
     }
 
     /// Charges one more stream; false if the budget is exhausted.
     pub(super) fn reserve(&mut self) -> bool {
-        let charged = self.open.len().saturating_sub(FREE - 1);
-        charged == 0 || self.share.resize(charged.saturating_mul(CHARGE))
+        if self.open.len() < self.paid {
+            return true;
+        }
+        // FREE of these are not charged.
+        let is_charged = self.share.resize(self.paid.saturating_mul(CHARGE));
+        if is_charged {
+            self.paid = self.paid.saturating_add(FREE);
+        }
+        is_charged
     }
 
     pub(super) fn remove(&mut self, id: u32) -> Option<Stream<C>> {
@@ -72,8 +85,11 @@ impl<C> Streams<C> {
         if removed.as_ref().is_some_and(|stream| stream.outgoing.is_some()) {
             self.blocked = self.blocked.saturating_sub(1);
         }
-        if self.open.is_empty() && self.open.capacity() > FREE {
-            self.open = HashMap::new();
+        if self.open.is_empty() && self.paid > FREE {
+            if self.open.capacity() > KEPT {
+                self.open = HashMap::new();
+            }
+            self.paid = FREE;
             self.share.resize(0);
         }
         removed
@@ -142,7 +158,56 @@ impl Resets {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
     use super::*;
+
+    /// Opens streams until the budget is exhausted, and returns their number.
+    fn fill(streams: &mut Streams<()>, most: u32) -> u32 {
+        let now = Instant::now();
+        (0..most)
+            .find(|id| {
+                let fits = streams.reserve();
+                if fits {
+                    let stream = Stream {
+                        send_window: 0,
+                        receive_window: 0,
+                        missing: None,
+                        receiving: true,
+                        opened: now,
+                        outgoing: None,
+                        call: (),
+                    };
+                    streams.open.insert(*id, stream);
+                }
+                !fits
+            })
+            .unwrap_or(most)
+    }
+
+    #[test]
+    fn streams_beyond_the_first_few_of_a_connection_are_charged_until_it_has_none() {
+        let budget = Budget::new(4 * FREE * CHARGE);
+        let [mut a, mut b] = [(); 2].map(|()| Streams::new(&budget));
+        let free = u32::try_from(FREE).unwrap();
+        assert_eq!(fill(&mut a, free), free);
+        assert_eq!(budget.used.load(Relaxed), 0);
+        for id in 0..free {
+            a.remove(id);
+        }
+        assert_eq!(fill(&mut a, 1_000), 5 * free, "the budget allows four more times as many");
+        assert_eq!(budget.used.load(Relaxed), 4 * FREE * CHARGE);
+        assert_eq!(fill(&mut b, 1_000), free, "the others have their free ones");
+        for id in 1..5 * free {
+            a.remove(id);
+        }
+        assert_eq!(budget.used.load(Relaxed), 4 * FREE * CHARGE);
+        a.remove(0);
+        assert_eq!((budget.used.load(Relaxed), a.open.capacity()), (0, 0));
+        assert_eq!(fill(&mut a, 1_000), 5 * free);
+        drop((a, b));
+        assert_eq!(budget.used.load(Relaxed), 0);
+    }
 
     #[test]
     fn remembers_the_last_resets_and_never_confuses_streams() {
