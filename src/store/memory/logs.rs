@@ -316,7 +316,7 @@ mod tests {
 
     /// Keys of the first shard, or of all others.
     fn keys(logs: &Logs, of_first: bool, count: usize) -> Vec<Key> {
-        let table: Table<u64> = Table::new(1);
+        let table: Table<u64> = Table::seeded(1);
         let keys = (0..).map(|n: u32| table.key(&n.to_string()));
         keys.filter(|key| (logs.shard_of(*key) == 0) == of_first).take(count).collect()
     }
@@ -360,7 +360,7 @@ mod tests {
     /// Full logs of 50 keys of rule 1, after a flood of logs of another rule or the same one.
     fn full_after_a_flood(rule: u16, hits: u64) -> usize {
         let logs = Logs::in_place_of(4000);
-        let table: Table<u64> = Table::new(1);
+        let table: Table<u64> = Table::seeded(1);
         let (five, now) = (SlidingLog { limit: 5, ..of_seconds(3600) }, Time::from_seconds(7200));
         let victims: Vec<Key> = (0..50).map(|n| table.key(&format!("victim {n}"))).collect();
         let hit = |key, rule, limit| logs.apply((key, rule), limit, Hits::Take(1), now).admitted;

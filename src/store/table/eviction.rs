@@ -11,9 +11,6 @@ use smallvec::SmallVec;
 /// The candidates of a table; more of them allocate.
 const CANDIDATES: usize = 2 * super::BUCKET;
 
-/// The bits of a salt that may differ in the index of a candidate.
-const SALT: usize = CANDIDATES.next_power_of_two().wrapping_sub(1);
-
 /// How much of its limit a counter has used. Its caller regains as much by an eviction.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Used {
@@ -86,46 +83,64 @@ pub(in crate::store) struct Candidate {
 /// holds most.
 ///
 /// So a flood of keys evicts counters of its own rule or of larger ones. Of equals, the one that expires first is
-/// evicted, and `salt`, a random number, selects among those that expire together: a new counter lasts as long as any
-/// other. Of counters that have used everything, the last is evicted: those that were there before stay.
+/// evicted, and `salt`, a random number, selects among those that expire together, each with the same odds: a new counter
+/// lasts as long as any other. Of counters that have used everything, the last is evicted: those that were there before
+/// stay. Only the first 64 are candidates.
 pub(in crate::store) fn victim(
     candidates: impl Iterator<Item = Candidate> + Clone,
     new: Candidate,
     salt: usize,
 ) -> Option<usize> {
     let rule = new.mark.rule();
-    let (mut own, mut all, mut first) = (new.size, new.size, (u64::MAX, 0));
-    candidates.clone().enumerate().for_each(|(index, one)| {
+    let (mut own, mut all, mut least) = (new.size, new.size, u64::MAX);
+    candidates.clone().for_each(|one| {
         all = all.wrapping_add(one.size);
         if one.mark.rule() == rule {
             own = own.wrapping_add(one.size);
-            first = first.min((one.rank(index, salt), index));
+            least = least.min(one.rank());
         }
     });
     let has_own = own > new.size;
-    // No rule holds as much as one with more than half: a flood needs one pass.
+    // No rule holds as much as one with more than half: a flood needs no sums of other rules.
     if has_own && own > all / 2 {
-        return Some(first.1);
+        let is_least = |one: Candidate| one.mark.rule() == rule && one.rank() == least;
+        return chosen(candidates.map(is_least), least >= FULL, salt);
     }
     let others = sums(candidates.clone(), rule);
     let most = others.iter().map(|(_, sum)| *sum).max().unwrap_or_default();
-    let least = if has_own { own } else { own.min(most) };
-    let held = |one| if one == rule { own } else { sum_of(&others, one) };
-    let order = |(index, one): (usize, Candidate)| {
-        let size = held(one.mark.rule());
-        (size >= least).then(|| (one.mark.used(), Reverse(size), one.rank(index, salt), index))
+    let smallest = if has_own { own } else { own.min(most) };
+    let order = |one: Candidate| {
+        let rule_of_one = one.mark.rule();
+        let size = if rule_of_one == rule { own } else { sum_of(&others, rule_of_one) };
+        (size >= smallest).then(|| (one.mark.used(), Reverse(size), one.rank()))
     };
-    candidates.enumerate().filter_map(order).min().map(|(.., index)| index)
+    let orders: SmallVec<[_; CANDIDATES]> = candidates.map(order).collect();
+    let least = orders.iter().flatten().min()?;
+    chosen(orders.iter().map(|order| order.as_ref() == Some(least)), least.2 >= FULL, salt)
 }
 
+/// The index of one of those that are equally good, of which there is at least one.
+fn chosen(equals: impl Iterator<Item = bool>, is_last: bool, salt: usize) -> Option<usize> {
+    let set = |(index, is_equal)| u64::from(is_equal).wrapping_shl(index);
+    let mut left = (0..u64::BITS).zip(equals).map(set).fold(0, |all, one| all | one);
+    if is_last {
+        return left.checked_ilog2().map(|index| index as usize);
+    }
+    for _ in 0..salt.checked_rem(left.count_ones() as usize)? {
+        left &= left.wrapping_sub(1);
+    }
+    Some(left.trailing_zeros() as usize)
+}
+
+/// The rank of a counter that has used everything.
+const FULL: u64 = (Used::All as u64) << u32::BITS;
+
 impl Candidate {
-    /// The place in the order of eviction among those of one rule: the use, the end, and the index in an order that
-    /// `salt` selects. One number, since this is computed for every candidate.
-    fn rank(self, index: usize, salt: usize) -> u64 {
+    /// The place in the order of eviction among those of one rule: the use and the end, unless everything is used.
+    fn rank(self) -> u64 {
         let used = self.mark.used();
-        // The last of those that have used everything goes first.
-        let (end, flipped) = if used < Used::All { (self.end, salt & SALT) } else { (0, SALT) };
-        (used as u64) << 62 | u64::from(end) << 6 | (index ^ flipped) as u64
+        let end = if used < Used::All { self.end } else { 0 };
+        (used as u64) << u32::BITS | u64::from(end)
     }
 }
 
@@ -208,11 +223,20 @@ mod tests {
     }
 
     #[test]
-    fn salts_select_among_equals() {
-        let equal = Candidate { mark: Mark::new(1, Used::Much), end: 9, size: 1 };
-        let chosen: std::collections::HashSet<_> =
-            (0..64).filter_map(|salt| victim([equal; 34].into_iter(), equal, salt)).collect();
-        assert!(chosen.len() >= 20, "{chosen:?}");
+    fn salts_select_each_equal_as_often() {
+        let of = |rule, used| Candidate { mark: Mark::new(rule, used), end: 9, size: 1 };
+        let new = of(1, Used::Little);
+        let alone = [new; 34];
+        // Among others of its rule, and among those of smaller rules.
+        let mixed: [_; 34] = std::array::from_fn(|index| of(1, [Used::Much, Used::Little][index % 2]));
+        let apart: [_; 34] = std::array::from_fn(|index| of([2, 3, 1, 1][index % 4], Used::Little));
+        for (candidates, equals) in [(alone, 34), (mixed, 17), (apart, 16)] {
+            let mut times = [0; 34];
+            for salt in 0..equals * 100 {
+                times[victim(candidates.into_iter(), new, salt).unwrap()] += 1;
+            }
+            assert_eq!(times.iter().filter(|times| **times == 100).count(), equals, "{times:?}");
+        }
     }
 
     #[test]

@@ -109,13 +109,14 @@ impl<S: Copy + Default> Table<S> {
     #[must_use]
     pub fn new(max_entries: usize) -> Self {
         let random = RandomState::new();
+        Self::with_hasher(max_entries, SipHasher13::new_with_keys(random.hash_one(0), random.hash_one(1)))
+    }
+
+    fn with_hasher(max_entries: usize, hasher: SipHasher13) -> Self {
         let max_entries = max_entries.max(1);
         let shards = shards_for(max_entries);
         let shape = Shape::within(max_entries.checked_div(shards).unwrap_or(max_entries));
-        Self {
-            shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new(shape)))).collect(),
-            hasher: SipHasher13::new_with_keys(random.hash_one(0), random.hash_one(1)),
-        }
+        Self { shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new(shape)))).collect(), hasher }
     }
 
     /// The key of a text.
