@@ -9,7 +9,10 @@ use tonic_health::pb::HealthCheckRequest;
 use super::{
     calls::{Call, ConnectionCalls, Http},
     framing::{self, Failure, PREFIX},
-    http2::{End, HEAD_BLOCK},
+    http2::{
+        End, HEAD_BLOCK,
+        meter::{Work, count},
+    },
     pending::HealthWatch,
     request_head::RequestHead,
     rpc::Rpc,
@@ -57,6 +60,7 @@ impl ConnectionCalls {
         let health = self.health.get_or_insert_with(|| HealthWatch::new(&self.calls.health));
         health.register(context);
         let healthy = health.is_healthy();
+        count(Work::Visited, self.streaming.ids.len());
         for id in &self.streaming.ids {
             let is_blocked = http.is_blocked(*id);
             if let Some(Call::Watching(sent)) = http.call(*id)

@@ -6,6 +6,8 @@
 
 mod activity;
 mod calls;
+#[cfg(any(test, fuzzing))]
+mod cost;
 mod driver;
 mod framing;
 mod health_checks;
@@ -35,6 +37,8 @@ use tokio::{
 };
 use tracing::warn;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use cost::fuzz as fuzz_calls;
 #[cfg(any(test, fuzzing))]
 pub(crate) use http2::{cost::fuzz as fuzz_cost, fuzz::fuzz as fuzz_http2};
 pub use listen::{Listener, bind_tcp};

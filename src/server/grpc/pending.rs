@@ -8,7 +8,10 @@ use tonic::Status;
 
 use super::{
     framing::Failure,
-    http2::{Budget, Share},
+    http2::{
+        Budget, Share,
+        meter::{Work, count},
+    },
 };
 use crate::telemetry::metrics::{RejectReason, Stats};
 
@@ -46,6 +49,7 @@ impl Partial {
             self.bytes.reserve_exact(capacity.saturating_sub(self.bytes.len()));
         }
         self.bytes.extend_from_slice(data);
+        count(Work::Copied, data.len());
         Ok(())
     }
 }

@@ -21,7 +21,10 @@ use tonic_reflection::pb::{
 use super::{
     calls::{Call, Calls, ConnectionCalls, Http},
     framing::{self, PREFIX, after, end_with_failure},
-    http2::{End, TRAILERS},
+    http2::{
+        End, TRAILERS,
+        meter::{Work, count},
+    },
     rpc::Rpc,
 };
 use crate::{
@@ -73,6 +76,7 @@ impl ConnectionCalls {
             }
         }
         let answered = bytes.len().saturating_sub(rest.len());
+        count(Work::Copied, rest.len());
         bytes.drain(..answered);
         // The stream is reset if its response exceeds the budget.
         let Some(Call::Reflecting(reflection)) = http.call(id) else { return };
@@ -130,6 +134,12 @@ static DESCRIPTORS: LazyLock<Descriptors> = LazyLock::new(|| {
     let files = pool.files().map(|file| (file.name().to_owned(), file.encode_to_vec())).collect();
     Descriptors { pool, files }
 });
+
+/// Reads the descriptors, so that no metered call does.
+#[cfg(any(test, fuzzing))]
+pub(super) fn load() {
+    LazyLock::force(&DESCRIPTORS);
+}
 
 fn answer(request: ServerReflectionRequest) -> ServerReflectionResponse {
     let reply = match &request.message_request {

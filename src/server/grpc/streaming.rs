@@ -8,6 +8,7 @@ use tonic::Status;
 use super::{
     calls::{Call, ConnectionCalls, Http},
     framing::{Failure, end_with_failure},
+    http2::meter::{Work, count},
     pending::{MAX_STREAMING, Streaming},
 };
 use crate::telemetry::metrics::RejectReason;
@@ -37,6 +38,7 @@ impl ConnectionCalls {
         if ids.is_empty() {
             return 0;
         }
+        count(Work::Visited, ids.len());
         let mut quiet = 0_usize;
         ids.retain(|id| {
             let is_quiet = match http.call(*id) {
@@ -57,6 +59,7 @@ impl ConnectionCalls {
         let waker = self.waker();
         self.report_health(http, &mut Context::from_waker(&waker));
         for id in self.streaming.ids.clone() {
+            count(Work::Polled, 1);
             self.reflect(http, id);
         }
     }

@@ -18,7 +18,10 @@ use std::{
 
 use slab::Slab;
 
-use super::framing::Failure;
+use super::{
+    framing::Failure,
+    http2::meter::{Work, count},
+};
 use crate::{limiter::Answer, mutex::lock};
 
 pub(super) struct Waiting {
@@ -117,6 +120,7 @@ impl Waiting {
             // Before the poll, so that a wake-up during it is not lost.
             wake.is_listed.store(false, Ordering::Release);
             let Some(call) = self.calls.get_mut(key) else { continue };
+            count(Work::Polled, 1);
             if let Poll::Ready(decided) = call.decision.as_mut().poll(&mut Context::from_waker(waker)) {
                 let (id, begun) = (call.id, call.begun);
                 self.calls.try_remove(key);

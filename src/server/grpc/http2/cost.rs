@@ -1,8 +1,8 @@
 //! The cost of what a peer sends, for any script of frames: the work, the memory held and the bytes sent back stay within
 //! a multiple of the bytes received. `script` generates the scripts, `super::meter` and the allocator count.
 //!
-//! The work is priced in nanoseconds, and each price is what the operation costs in a release build, so the bound is that of
-//! `tests/cost` in another unit: 100 ns for a byte received.
+//! Work has a price in nanoseconds, so the bound is that of `tests/cost` in another unit: 100 ns for a byte received. The
+//! prices are estimates of the order of an operation in a release build; `tests/cost` measures.
 
 use std::time::{Duration, Instant};
 
@@ -17,11 +17,25 @@ use crate::memory::{Allocations, allocations};
 
 pub(in super::super) mod script;
 #[cfg(test)]
-mod tests;
+pub(in super::super) mod tests;
+
+/// What a connection may cost.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Bounds {
+    /// The bytes held and sent for each byte received.
+    pub(in super::super) held: usize,
+    pub(in super::super) sent: usize,
+    /// What a byte sent is worth besides, in nanoseconds.
+    pub(in super::super) answer: usize,
+}
+
+/// The bounds of a connection itself, whose service only returns what it received.
+const BOUNDS: Bounds = Bounds { held: 16, sent: 16, answer: 0 };
 
 /// What a connection has cost.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Cost {
+    bounds: Bounds,
     /// Bytes that were received.
     pub(in super::super) received: usize,
     /// Bytes that were sent back.
@@ -43,47 +57,59 @@ impl Cost {
     /// The price of a visit of a field, a stream or a call.
     const VISIT: usize = 4;
 
+    /// The price of a poll of a call.
+    const POLL: usize = 100;
+
     /// The price of writing a byte back.
     const SENT: usize = 1;
 
     /// Bytes scanned, or allocated and filled, in a nanosecond.
     const SCANNED: usize = 8;
 
-    /// Adds what an action has cost, by the counters of the thread before and after it.
-    pub(in super::super) fn add(&mut self, before: Allocations, received: usize, sent: usize) {
-        let [scanned, copied, visited] = meter::take();
+    pub(in super::super) const fn new(bounds: Bounds) -> Self {
+        Self { bounds, received: 0, sent: 0, debt: 0, held: 0 }
+    }
+
+    /// Adds what an action has cost, by the counters of the thread before and after it. Returns the price of its work.
+    pub(in super::super) fn add(&mut self, before: Allocations, received: usize, sent: usize) -> usize {
+        let [scanned, copied, visited, polled] = meter::take();
         let after = allocations();
         let calls = after.calls.wrapping_sub(before.calls);
         let bytes = after.bytes.wrapping_sub(before.bytes).wrapping_add(scanned).wrapping_add(copied);
-        let work =
-            calls * Self::ALLOCATION + visited * Self::VISIT + bytes / Self::SCANNED + sent * Self::SENT;
+        let work = calls * Self::ALLOCATION
+            + visited * Self::VISIT
+            + polled * Self::POLL
+            + bytes / Self::SCANNED
+            + sent * Self::SENT;
+        let worth = Self::WORTH * received + self.bounds.answer * sent;
         self.received += received;
         self.sent += sent;
-        self.debt = (self.debt + work).saturating_sub(Self::WORTH * received);
+        self.debt = (self.debt + work).saturating_sub(worth);
         self.held = self.held.wrapping_add(after.live).wrapping_sub(before.live);
+        work
     }
 
     /// What was spent, and the most of it: 2 ms of work at once, and for a connection itself 32 KB of memory and 4 KB of
     /// output.
-    fn bounds(&self) -> [(&'static str, usize, usize); 3] {
-        let Self { received, sent, debt, held } = *self;
+    fn spent(&self) -> [(&'static str, usize, usize); 3] {
+        let Self { bounds, received, sent, debt, held } = *self;
         [
             ("ns of work beyond their worth", debt, 2_000_000),
-            ("bytes held", held, 16 * received + 32_768),
-            ("bytes sent", sent, 16 * received + 4096),
+            ("bytes held", held, bounds.held * received + 32_768),
+            ("bytes sent", sent, bounds.sent * received + 4096),
         ]
     }
 
     /// What exceeds its bound, in words.
     pub(in super::super) fn excess(&self) -> Option<String> {
-        let over = self.bounds().into_iter().find(|(_, spent, most)| spent > most);
+        let over = self.spent().into_iter().find(|(_, spent, most)| spent > most);
         over.map(|(what, spent, most)| format!("{spent} {what} for {} bytes, at most {most}", self.received))
     }
 
     /// The largest part of a bound that was spent, in percent.
     #[cfg(test)]
     pub(in super::super) fn load(&self) -> usize {
-        self.bounds().map(|(_, spent, most)| 100 * spent / most).into_iter().max().unwrap_or(0)
+        self.spent().map(|(_, spent, most)| 100 * spent / most).into_iter().max().unwrap_or(0)
     }
 }
 
@@ -135,7 +161,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
 
 /// Runs a script against a connection, and returns its cost, or what exceeds its bound.
 fn run(bytes: &[u8]) -> Result<Cost, String> {
-    let (mut cost, mut now, mut rest) = (Cost::default(), Instant::now(), Vec::new());
+    let (mut cost, mut now, mut rest) = (Cost::new(BOUNDS), Instant::now(), Vec::new());
     let before = allocations();
     meter::take();
     let config =

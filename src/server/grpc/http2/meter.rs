@@ -9,11 +9,13 @@ pub(in super::super) enum Work {
     Copied,
     /// A field, a stream or a call that was visited.
     Visited,
+    /// A call that was polled.
+    Polled,
 }
 
 #[cfg(any(test, fuzzing))]
 thread_local! {
-    static DONE: std::cell::Cell<[usize; 3]> = const { std::cell::Cell::new([0; 3]) };
+    static DONE: std::cell::Cell<[usize; 4]> = const { std::cell::Cell::new([0; 4]) };
 }
 
 /// Counts work of this thread.
@@ -29,8 +31,8 @@ pub(in super::super) fn count(work: Work, amount: usize) {
 #[cfg(not(any(test, fuzzing)))]
 pub(in super::super) const fn count(_: Work, _: usize) {}
 
-/// The bytes that were scanned and copied, and the visits, since the last call.
+/// The bytes that were scanned and copied, the visits, and the polls, since the last call.
 #[cfg(any(test, fuzzing))]
-pub(in super::super) fn take() -> [usize; 3] {
+pub(in super::super) fn take() -> [usize; 4] {
     DONE.take()
 }

@@ -7,16 +7,25 @@ use proptest::{
     test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner},
 };
 
-use super::{PATHS, run, script::Script};
+use super::{Cost, PATHS, run, script::Script};
 
 fn number(name: &str, default: u32) -> u32 {
     env::var(name).map_or(default, |text| text.parse().unwrap())
 }
 
-/// The same scripts in every run: `TOLLGATE_TEST_SCRIPTS` sets their number, and `TOLLGATE_TEST_SEED` selects others.
 #[test]
 fn no_script_costs_more_than_its_bytes_are_worth() {
-    let cases = number("TOLLGATE_TEST_SCRIPTS", 500);
+    hold(500, PATHS, run);
+}
+
+/// Runs random scripts, the same in every run: `TOLLGATE_TEST_SCRIPTS` sets their number, and `TOLLGATE_TEST_SEED` selects
+/// others.
+pub(in super::super::super) fn hold(
+    cases: u32,
+    paths: &'static [&'static str],
+    run: impl Fn(&[u8]) -> Result<Cost, String>,
+) {
+    let cases = number("TOLLGATE_TEST_SCRIPTS", cases);
     let [a, b, c, d] = number("TOLLGATE_TEST_SEED", 7).to_be_bytes();
     let seed = [[a, b, c, d]; 8].concat();
     let config = Config { cases, max_shrink_iters: 3000, failure_persistence: None, ..Config::default() };
@@ -39,7 +48,7 @@ fn no_script_costs_more_than_its_bytes_are_worth() {
     println!("{} scripts, the costliest {:?}", tried.get(), worst.get());
     if let Err(TestError::Fail(excess, bytes)) = ended {
         let steps: String =
-            format!("{:?}", Script::new(&bytes, PATHS).collect::<Vec<_>>()).chars().take(2000).collect();
+            format!("{:?}", Script::new(&bytes, paths).collect::<Vec<_>>()).chars().take(2000).collect();
         panic!("{excess}, found by script {}: {bytes:?}: {steps}", found.get());
     }
 }
