@@ -15,7 +15,7 @@ fn number(name: &str, default: u32) -> u32 {
 
 #[test]
 fn no_script_costs_more_than_its_bytes_are_worth() {
-    hold(500, PATHS, run);
+    hold(200, PATHS, run);
 }
 
 /// Runs random scripts, the same in every run: `TOLLGATE_TEST_SCRIPTS` sets their number, and `TOLLGATE_TEST_SEED` selects
