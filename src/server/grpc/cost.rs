@@ -56,8 +56,8 @@ const PATHS: &[&str] = &[
 const BOUNDS: Bounds = Bounds { held: 64, sent: 600, answer: 2 };
 
 /// The most that one turn may take from the input when its time is over: what is taken before the clock is read, and the
-/// largest frame.
-const MAX_TAKEN: usize = 2 * 1024 + 16_384;
+/// largest request that is handled at once, of two frames.
+const MAX_TAKEN: usize = 2 * 1024 + 2 * (9 + 16_384);
 
 /// The price of the work of a turn without input, in nanoseconds.
 const MAX_TURN: usize = 60_000;
