@@ -195,9 +195,9 @@ impl Served {
             let Ok(taken) = taken else { return Ok(None) };
             self.rest.drain(..taken);
             if self.has_short_turns {
-                judge("bytes taken in a turn", taken, MAX_TAKEN)?;
+                check("bytes taken in a turn", taken, MAX_TAKEN)?;
                 if !has_input {
-                    judge("ns of work in a turn without input", work, MAX_TURN)?;
+                    check("ns of work in a turn without input", work, MAX_TURN)?;
                 }
             } else if let Some(excess) = self.cost.excess() {
                 return Err(excess);
@@ -228,7 +228,7 @@ impl Served {
     }
 }
 
-fn judge(what: &str, spent: usize, most: usize) -> Result<(), String> {
+fn check(what: &str, spent: usize, most: usize) -> Result<(), String> {
     if spent > most { Err(format!("{spent} {what}, at most {most}")) } else { Ok(()) }
 }
 
