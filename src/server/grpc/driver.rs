@@ -268,7 +268,7 @@ impl<S: Socket> Driver<S> {
             self.receive(&rest);
             return Poll::Ready(true);
         }
-        // What a peer sent before its reset would be read first: nobody waits for the responses.
+        // What a peer sent before its reset would be read first: no caller waits for the responses.
         if !self.is_drained && self.io.is_reset() {
             return Poll::Ready(false);
         }
