@@ -13,7 +13,7 @@ use super::{
 /// all threads share the budget.
 const FREE: usize = 8;
 
-/// The charge for a stream: its entry and the state of its call, measured as 750 bytes of an unfinished one.
+/// The charge for a stream: its entry and the state of its call, about 500 bytes for an unfinished one, rounded up.
 const CHARGE: usize = 768;
 
 /// An empty table up to this capacity is kept for the next calls.
