@@ -58,13 +58,10 @@ pub fn write_utc(f: &mut fmt::Formatter<'_>, seconds: u64, fraction: fmt::Argume
     write!(f, "{}.{fraction}Z", second.trim_end_matches('Z'))
 }
 
-/// A source of the time.
 pub trait Clock: Send + Sync {
-    /// The current time.
     fn now(&self) -> Time;
 }
 
-/// The system's clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 

@@ -78,7 +78,6 @@ fn escape(text: &str, is_key: bool) -> String {
     printable(&text).into_owned()
 }
 
-/// Writes the entries of a descriptor.
 pub fn write<'a>(entries: impl Iterator<Item = (&'a str, Option<impl AsRef<str>>)>) -> String {
     let mut text = String::new();
     for (key, value) in entries {

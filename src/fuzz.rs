@@ -20,7 +20,6 @@ use crate::{
     telemetry::{metrics, tracing},
 };
 
-/// One parser.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// Its name, and the name of its directory in `fuzz/seeds`.
@@ -29,7 +28,6 @@ pub struct Target {
     pub run: fn(&[u8]),
 }
 
-/// All parsers.
 pub const TARGETS: &[Target] = &[
     Target { name: "http2", run: server::grpc::fuzz_http2 },
     Target { name: "cost", run: server::grpc::fuzz_cost },
@@ -50,7 +48,6 @@ pub const TARGETS: &[Target] = &[
     Target { name: "pem", run: pem_files },
 ];
 
-/// The target of this name.
 #[must_use]
 pub fn target(name: &str) -> Option<Target> {
     TARGETS.iter().copied().find(|target| target.name == name)
@@ -105,7 +102,6 @@ fn settings(bytes: &[u8]) {
     }
 }
 
-/// Parses certificates and keys.
 fn pem_files(bytes: &[u8]) {
     let _ = pem::certificates(bytes);
     let _ = pem::chain(bytes);

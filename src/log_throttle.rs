@@ -16,7 +16,6 @@ use std::{
 
 use crate::{clock::Time, mutex::lock};
 
-/// The origin of the monotonic clock.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Admits one line in an interval.

@@ -18,7 +18,6 @@ macro_rules! named {
             /// Every variant, in the order of its discriminant.
             $vis const ALL: [Self; [$($name),*].len()] = [$(Self::$variant),*];
 
-            /// The name of the variant.
             #[must_use]
             $vis const fn name(self) -> &'static str {
                 match self {

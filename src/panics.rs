@@ -46,15 +46,12 @@ pub fn point(name: &str) {
 }
 
 named! {
-    /// The work that a panic interrupts.
     pub enum Boundary {
         /// One gRPC call; the caller receives INTERNAL.
         GrpcRequest = "grpc_request",
-        /// One gRPC connection.
         GrpcConnection = "grpc_connection",
         /// One HTTP request; the caller receives 500.
         HttpRequest = "http_request",
-        /// One HTTP connection.
         HttpConnection = "http_connection",
         /// A port's accept loop, which restarts.
         Listener = "listener",
@@ -62,19 +59,15 @@ named! {
         RulesReload = "rules_reload",
         /// The thread that watches the rules files, which restarts.
         RulesWatcher = "rules_watcher",
-        /// One xDS response, which is rejected.
         XdsResponse = "xds_response",
-        /// The xDS client, which reconnects.
         XdsClient = "xds_client",
         /// A connection to Redis or memcached, which is reopened.
         StoreConnection = "store_connection",
         /// The discovery of a store's servers, which restarts.
         StoreDiscovery = "store_discovery",
-        /// One batch of spans, which is dropped.
         SpanExporter = "span_exporter",
         /// One flush to statsd; the next one sends the rest.
         Statsd = "statsd",
-        /// One reload of the certificate files.
         TlsReload = "tls_reload",
         /// The maintenance of leases, which restarts.
         Leases = "leases",
@@ -82,7 +75,6 @@ named! {
         Maintenance = "maintenance",
         /// The thread that follows overrides and replicas in Redis, which restarts.
         ReplicaSync = "replica_sync",
-        /// Any other work.
         Other = "other",
     }
 }
@@ -95,7 +87,6 @@ pub struct Panicked;
 const PAUSE: Duration = Duration::from_millis(100);
 
 thread_local! {
-    /// The innermost boundary of the thread.
     static WITHIN: Cell<Boundary> = const { Cell::new(Boundary::Other) };
 }
 

@@ -3,7 +3,7 @@
 //! Each protobuf package is a module path: `envoy.service.ratelimit.v3` is `envoy::service::ratelimit::v3`.
 
 #![allow(
-    missing_docs,
+
     unreachable_pub,
     clippy::all,
     clippy::pedantic,

@@ -32,10 +32,8 @@ const UTF8: Malformed = Malformed("a string is not UTF-8");
 /// The maximum depth of messages and groups, as in prost and other implementations of protobuf.
 const MAX_DEPTH: u32 = 100;
 
-/// The tag of a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Key {
-    /// The field's number.
     pub(crate) number: u32,
     wire_type: WireType,
 }
@@ -54,7 +52,6 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The fields of a top-level message.
     pub(crate) fn new(message: &'a [u8]) -> Self {
         Self { rest: message, depth_left: MAX_DEPTH, whole: None, end: message.len() }
     }
@@ -114,7 +111,6 @@ impl<'a> Fields<'a> {
         self.end.wrapping_sub(self.rest.len())
     }
 
-    /// The fields of a message within this one.
     #[inline]
     pub(crate) fn message(&mut self, key: Key) -> Result<Self, Malformed> {
         let rest = self.bytes(key)?;
@@ -122,7 +118,6 @@ impl<'a> Fields<'a> {
         Ok(Self { rest, depth_left, whole: self.whole, end: self.position() })
     }
 
-    /// Skips the value of a field.
     pub(crate) fn skip(&mut self, key: Key) -> Result<(), Malformed> {
         self.skip_within(key, self.depth_left)
     }

@@ -29,9 +29,7 @@ const MAX_REPLICAS: usize = 1_000;
 pub struct Replica {
     /// Its host name, and a random number.
     pub id: String,
-    /// Its version.
     pub version: String,
-    /// The hash of its rules, if it has any.
     pub rules_hash: Option<String>,
     /// Requests in the last second.
     pub requests_per_second: u64,
@@ -49,7 +47,6 @@ static ID: LazyLock<String> = LazyLock::new(|| {
 });
 
 impl Replicas {
-    /// The identifier of this replica.
     #[must_use]
     pub fn own_id() -> String {
         ID.clone()

@@ -20,7 +20,6 @@ use crate::support::{
 
 mod markdown;
 mod picture;
-mod words;
 
 use markdown::{Block, blocks, links, slugs};
 

@@ -16,7 +16,6 @@ use crate::{
     telemetry::metrics::Method,
 };
 
-/// The interval of health checks.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Updates the health of the rules (`HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`) and of the store

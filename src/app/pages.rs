@@ -21,7 +21,6 @@ use crate::{
     telemetry::metrics::Port,
 };
 
-/// The threads of the ports.
 pub(super) struct Threads {
     pub(super) http: Thread,
     pub(super) admin: Option<Thread>,
@@ -34,7 +33,6 @@ impl Threads {
     }
 }
 
-/// The ports, and what they serve.
 pub(super) struct Pages {
     pub(super) http: Listener,
     pub(super) debug: Listener,

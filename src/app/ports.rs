@@ -19,7 +19,6 @@ use crate::{
 /// have.
 const OTHERS: usize = 128;
 
-/// The bound ports.
 pub(super) struct Ports {
     pub(super) grpc: Listener,
     pub(super) http: Listener,
@@ -63,7 +62,6 @@ impl Ports {
         }
     }
 
-    /// Logs the addresses of the listeners.
     pub(super) fn announce(&self, settings: &Settings) {
         info!(
             grpc = port(&self.grpc),
@@ -78,7 +76,6 @@ impl Ports {
     }
 }
 
-/// The address of a listener.
 fn port(listener: &Listener) -> String {
     match listener {
         Listener::Tcp(listener) => {

@@ -32,7 +32,6 @@ pub(super) fn is_wanted(settings: &Settings) -> bool {
     settings.admin.is_some() || decisions.logged.is_some() || decisions.metrics_top_keys > 0
 }
 
-/// The thread that writes the decision log.
 pub(super) struct Writing {
     stop: mpsc::Sender<()>,
     /// Disconnected when the thread has ended.

@@ -19,7 +19,6 @@ use crate::{
     },
 };
 
-/// As the limit of a rules file.
 const MAX_MAPPER_BYTES: u64 = 16 << 20;
 
 /// The names on the metrics page. A missing mapper file is only a warning, as some deployments set it without mounting
@@ -47,7 +46,6 @@ pub(super) fn exposition(settings: &Settings) -> Result<Exposition, StartError> 
     Ok(Exposition::Mapped(Box::new(Mapped::new(mapper))))
 }
 
-/// Starts the sinks.
 pub(super) fn start(settings: &Settings, service: &Arc<Service>) -> io::Result<Flushing> {
     let (sinks, tags) = (&settings.sinks, &settings.metrics.tags);
     let statsd = sinks.statsd.as_ref().map(|statsd| Sink {

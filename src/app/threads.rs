@@ -15,7 +15,6 @@ const LAST_PAGES: Duration = Duration::from_secs(1);
 
 type Work = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
-/// A thread that waits for its work.
 pub(super) struct Thread {
     handle: Handle,
     work: oneshot::Sender<Work>,

@@ -8,10 +8,8 @@ use crate::{
     telemetry::metrics::ResponseCode,
 };
 
-/// The answer to a request.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Answer {
-    /// The overall code.
     pub code: Code,
     /// One status per descriptor, in the request's order.
     pub statuses: Vec<Status>,
@@ -26,9 +24,7 @@ pub struct Answer {
 /// Whether a request or a descriptor is within its limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Code {
-    /// Within the limits.
     Ok,
-    /// Over a limit.
     OverLimit,
 }
 
@@ -41,38 +37,29 @@ impl From<Code> for ResponseCode {
     }
 }
 
-/// The status of one descriptor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Status {
     /// Whether the descriptor is within its limit.
     pub code: Code,
-    /// The limit that applies, if any.
     pub current_limit: Option<CurrentLimit>,
     /// Hits left within the limit.
     pub limit_remaining: u32,
 }
 
-/// A limit as an answer shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CurrentLimit {
-    /// Requests per window.
     pub requests_per_unit: u32,
-    /// The window's unit.
     pub unit: Unit,
-    /// Units per window.
     pub multiplier: NonZeroU32,
-    /// The limit's name in the rules.
     pub name: Option<Arc<str>>,
     /// Seconds until the full limit is available; for a fixed window until it ends.
     pub seconds_until_reset: u64,
 }
 
-/// A header that the answer adds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {
     /// The header's name, in the case that the settings use.
     pub name: Arc<str>,
-    /// The header's value.
     pub value: String,
 }
 

@@ -21,7 +21,6 @@ pub(super) struct Conclusion<'a, 'r, 'm> {
     pub(super) request: &'a Request<'m>,
     pub(super) plan: &'a [Planned<'r>],
     pub(super) batch: &'a Batch<'r>,
-    /// The store failed, and a policy decided.
     pub(super) is_without_store: bool,
     pub(super) policy: &'a Policy,
     now: Time,

@@ -110,7 +110,6 @@ mod tests {
         (key.into(), value.into())
     }
 
-    /// Both forms of a key.
     fn forms(parts: &Parts, now: Time) -> (String, String) {
         let (matched, mut key) = (None, String::from("what was there before"));
         let from = key.len();
@@ -121,7 +120,6 @@ mod tests {
         (key[from..end].to_owned(), key[from..].to_owned())
     }
 
-    /// The parts that distinguish counters.
     #[derive(Clone, PartialEq, Debug)]
     struct Parts {
         prefix: String,

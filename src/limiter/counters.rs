@@ -19,7 +19,6 @@ use crate::{
     telemetry::metrics::{Stats, StatsOptions},
 };
 
-/// The counters of a descriptor.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Counters {
     /// The full key of the rule that the descriptor matches.
@@ -30,14 +29,11 @@ pub struct Counters {
     pub limits: Vec<CounterState>,
 }
 
-/// The state of a limit's counter.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CounterState {
-    /// The limit.
     pub limit: Limit,
     /// Hits that were counted and still matter.
     pub used: u64,
-    /// Hits left.
     pub remaining: u32,
     /// Seconds until the full limit is available.
     pub resets_in: u64,

@@ -8,7 +8,6 @@ use crate::{
     store::{Applied, StoreError},
 };
 
-/// The trace of a decision.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct DecisionTrace {
     /// The full key of each descriptor's rule, in the request's order; `None` without a rule or with an override.
@@ -19,14 +18,10 @@ pub struct DecisionTrace {
     pub failure: Option<(&'static str, &'static str)>,
 }
 
-/// A wait for the store.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Wait {
-    /// Start and end.
     pub times: [Instant; 2],
-    /// Counters in the batch.
     pub checks: usize,
-    /// The error, if it failed.
     pub error: Option<Arc<str>>,
 }
 

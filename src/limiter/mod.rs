@@ -68,25 +68,21 @@ pub type Served = Published<Handles>;
 pub struct Handles {
     /// By [`RuleId`](crate::rules::RuleId).
     rules: Vec<Arc<RuleStats>>,
-    /// By the index of the domain.
     domains: Vec<Arc<DomainStats>>,
     /// The recent hits of each rule by its id; empty if they are not recorded.
     recent: Vec<Arc<RuleInfo>>,
 }
 
 impl Handles {
-    /// The recent hits of a rule.
     #[must_use]
     pub fn recent(&self, rule: RuleId) -> Option<&Arc<RuleInfo>> {
         self.recent.get(rule.0 as usize)
     }
 
-    /// The recent hits of every rule.
     pub fn all_recent(&self) -> impl Iterator<Item = &Arc<RuleInfo>> {
         self.recent.iter()
     }
 
-    /// The statistics of a rule.
     #[must_use]
     pub fn stats(&self, rule: RuleId) -> Option<&Arc<RuleStats>> {
         self.rules.get(rule.0 as usize)
@@ -120,10 +116,8 @@ pub fn handles(rules: &RuleSet, stats: &Stats, recent: Vec<Arc<RuleInfo>>) -> Ha
 /// The characters of a caller's domain in a log line.
 const MAX_LOGGED_CHARACTERS: usize = 200;
 
-/// The settings of decisions.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Policy {
-    /// The size limits of a request.
     pub bounds: Bounds,
     /// `NEAR_LIMIT_RATIO`.
     pub near_limit_ratio: f32,
@@ -139,7 +133,6 @@ pub struct Policy {
     pub shadow_mode: bool,
     /// `QUOTA_MODE`: every limit is a quota.
     pub quota_mode: bool,
-    /// The optional parts of responses.
     pub response: ResponseOptions,
     /// `STORE_FAILURE_POLICY`, for domains without their own.
     pub on_store_failure: OnStoreFailure,
@@ -147,7 +140,6 @@ pub struct Policy {
     pub max_local_keys: usize,
 }
 
-/// Decides requests.
 pub struct Limiter {
     policy: Policy,
     source: Arc<Source<Handles>>,
@@ -207,7 +199,6 @@ impl Limiter {
         self.store.start_worker();
     }
 
-    /// The size limits of a request.
     #[must_use]
     pub fn bounds(&self) -> Bounds {
         self.policy.bounds

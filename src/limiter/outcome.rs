@@ -14,11 +14,9 @@ use crate::{
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Decision {
     pub(super) over: bool,
-    /// The part of the hits above the limit.
     pub(super) over_hits: u64,
     /// The part of the hits between the near threshold and the limit.
     pub(super) near_hits: u64,
-    /// The hits of a request within the limit.
     pub(super) within_hits: u64,
 }
 

@@ -17,7 +17,6 @@ use crate::{
     },
 };
 
-/// The cache.
 pub struct OverLimitCache {
     keys: Table<Rejection>,
     /// The microsecond of the last reset.
@@ -44,20 +43,15 @@ struct Rejection {
     remaining: u32,
 }
 
-/// The lookups of a request.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Lookups {
     pub(super) all: usize,
-    /// Those that found a rejection.
     pub(super) found: usize,
 }
 
-/// The cache's statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheUsage {
-    /// The table's usage.
     pub keys: Usage,
-    /// Lookups.
     pub lookups: u64,
     /// Lookups that found a rejection.
     pub hits: u64,
@@ -120,7 +114,6 @@ impl OverLimitCache {
         self.keys.sweep(0, 1, now);
     }
 
-    /// The cache's statistics.
     #[must_use]
     pub fn usage(&self) -> CacheUsage {
         CacheUsage {

@@ -87,7 +87,6 @@ pub(super) struct LimitCheck<'r> {
     pub(super) source: CounterSource,
 }
 
-/// The source of an outcome.
 #[derive(Clone, Copy)]
 pub(super) enum CounterSource {
     /// The check at this index of the batch.

@@ -20,7 +20,6 @@ use crate::{
     telemetry::metrics::{Stats, StatsOptions},
 };
 
-/// The preview of a request.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Preview {
     /// For each descriptor, and each limit of its rule in the order of the file, the key of the counter; `None` for a limit

@@ -14,10 +14,8 @@ use crate::{
     telemetry::metrics::{RejectReason, ResponseCode, Stats},
 };
 
-/// A rate limit request.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Request<'a> {
-    /// The domain whose rules apply.
     pub domain: &'a str,
     /// The request's descriptors; each may match a limit.
     pub descriptors: SmallVec<[Descriptor<'a>; 4]>,
@@ -30,31 +28,24 @@ pub struct Request<'a> {
 /// A list of entries that the rules are matched against.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Descriptor<'a> {
-    /// The entries, one per level of the rules.
     pub entries: SmallVec<[Entry<'a>; 4]>,
     /// Entries above the bound, which were counted but not stored.
     pub excess_entries: usize,
-    /// Overrides the limit of the rules.
     pub limit: Option<LimitOverride>,
     /// The descriptor's own hits; 0 reads without counting.
     pub hits_addend: Option<u64>,
-    /// The hits are a refund.
     pub is_negative_hits: bool,
 }
 
-/// One key and its value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Entry<'a> {
-    /// The key.
     pub key: &'a str,
     /// The value; may be empty.
     pub value: &'a str,
 }
 
-/// A limit that comes with the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LimitOverride {
-    /// Requests per window.
     pub requests_per_unit: u32,
     /// The number of the window's unit in Envoy's API; may be an unknown one.
     pub unit: i32,
@@ -75,7 +66,6 @@ impl<'m> Request<'m> {
         self.descriptors.get(index).map_or(&[], |descriptor| &descriptor.entries)
     }
 
-    /// The hits of one of its descriptors.
     #[must_use]
     pub fn hits(&self, descriptor: &Descriptor<'_>) -> Hits {
         let hits = descriptor.hits_addend.unwrap_or_else(|| u64::from(self.hits_addend.max(1)));
@@ -94,32 +84,22 @@ pub enum RequestError {
     NoRules,
     /// More descriptors than `MAX_DESCRIPTORS_PER_REQUEST`.
     TooManyDescriptors {
-        /// The number in the request.
         count: usize,
-        /// The bound.
         max: usize,
     },
     /// A descriptor has more entries than `MAX_ENTRIES_PER_DESCRIPTOR`.
     TooManyEntries {
-        /// The descriptor's index.
         descriptor: usize,
-        /// The number in the request.
         count: usize,
-        /// The bound.
         max: usize,
     },
-    /// An override has an unknown unit.
     OverrideUnit {
-        /// The descriptor's index.
         descriptor: usize,
-        /// The unit's number.
         unit: i32,
     },
-    /// The store failed.
     Store(StoreError),
 }
 
-/// The size limits of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
     /// `MAX_DESCRIPTORS_PER_REQUEST`.

@@ -9,7 +9,6 @@ use std::{
 /// What a thread has allocated since it started.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Allocations {
-    /// Calls of the allocator for new memory.
     pub(crate) calls: usize,
     /// The bytes of these.
     pub(crate) bytes: usize,
@@ -21,7 +20,6 @@ thread_local! {
     static SEEN: Cell<Allocations> = const { Cell::new(Allocations { calls: 0, bytes: 0, live: 0 }) };
 }
 
-/// The allocations of this thread.
 pub(crate) fn allocations() -> Allocations {
     SEEN.get()
 }

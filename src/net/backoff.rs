@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-/// The pauses between attempts.
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
     next: Duration,
@@ -31,7 +30,6 @@ impl Backoff {
         Self::new(Duration::from_millis(25), Duration::from_millis(300))
     }
 
-    /// The next pause.
     pub(crate) fn next_pause(&mut self) -> Duration {
         self.pause(fastrand::f64())
     }

@@ -14,7 +14,6 @@ use tower::service_fn;
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
-/// A connection of any kind.
 pub type Socket = Box<dyn Duplex>;
 
 /// Starts HTTP/2 on a connection. `origin` is the authority of requests.

@@ -22,10 +22,8 @@ use crate::{clock::Time, files};
 /// The file is rewritten when it has more outdated lines than overrides, and more than this.
 const MAX_OUTDATED: usize = 1_000;
 
-/// Errors that are reported in one run.
 const MAX_ERRORS: usize = 10;
 
-/// The file, open for appending.
 pub(super) struct Journal {
     path: PathBuf,
     file: File,

@@ -45,11 +45,9 @@ static EXPIRE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scr
 pub struct Follower<C> {
     /// Connections that belong to this thread.
     pub pool: Arc<CommandPool>,
-    /// The overrides in force.
     pub index: Arc<Index>,
     /// The state of the [`Keeper`](super::Keeper).
     pub state: Arc<State>,
-    /// The clock of this process.
     pub clock: C,
     /// Called when counters were reset.
     pub on_reset: Box<dyn Fn(&Resets) + Send>,
@@ -145,7 +143,6 @@ impl<C: Clock> Follower<C> {
         self.pool.command(&key, cmd("HGET").arg(&key).arg(VERSION)).await
     }
 
-    /// Applies a message of the channel.
     async fn handle(&self, message: &str) -> Result<(), String> {
         if let Some(keys) = message.strip_prefix("reset\n") {
             (self.on_reset)(&serde_json::from_str(keys).map_or(Resets::Unknown, Resets::Of));

@@ -13,7 +13,6 @@ use std::collections::{HashSet, VecDeque};
 
 use serde_json::json;
 
-/// The maximum number of changes in a log.
 pub(super) const MAX_CHANGES: usize = 128;
 
 /// The maximum size of a change in a log, in bytes. A larger one is known as a change of everything.
@@ -51,7 +50,6 @@ impl Change {
         json.get("restored")?.as_str().map(str::to_owned)
     }
 
-    /// The overrides that it sets or removes.
     pub(super) fn lines(&self) -> impl Iterator<Item = &str> {
         self.body.lines().filter(|line| *line != EVERYTHING && !line.starts_with(RESTORED))
     }
@@ -109,14 +107,15 @@ pub(super) fn path_to(version: &str, log: &[String]) -> Vec<Change> {
 /// What a replica does when the version in Redis is another one than its own.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Step {
-    /// It applies these changes.
     Apply(Vec<Change>),
-    /// It reads all overrides.
     Read,
     /// Redis was emptied, and then changed: it writes all of its overrides back that Redis does not have.
     Restore,
     /// Redis lost changes, and `new` ones followed.
-    Diverged { new: Vec<Change>, lost: Vec<Change> },
+    Diverged {
+        new: Vec<Change>,
+        lost: Vec<Change>,
+    },
 }
 
 /// The step from this replica's version to the one that `path` leads to.
@@ -313,7 +312,6 @@ mod tests {
             }
         }
 
-        /// As the follower does it.
         fn catch_up(&mut self, redis: &mut Redis, next: &mut u64) {
             if self.own == redis.version {
                 return;

@@ -26,7 +26,6 @@ use crate::{
 /// An import that is idle for this long is replaced by the next one.
 const IDLE_IMPORT: Duration = Duration::from_secs(60);
 
-/// Changes overrides.
 pub struct Keeper {
     index: Arc<Index>,
     storage: Storage,
@@ -34,7 +33,6 @@ pub struct Keeper {
     import: Mutex<Option<Import>>,
 }
 
-/// The storage of overrides.
 enum Storage {
     Memory,
     File(Mutex<Journal>),
@@ -75,7 +73,6 @@ impl Keeper {
         }
     }
 
-    /// The overrides in force.
     #[must_use]
     pub fn index(&self) -> &Arc<Index> {
         &self.index

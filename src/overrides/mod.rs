@@ -34,14 +34,11 @@ use crate::clock::Time;
 /// Maximum number of expired overrides that are logged one by one.
 const MAX_LOGGED: usize = 20;
 
-/// Why a change failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ChangeError {
-    /// The override is invalid.
     Invalid(String),
     /// There is no such override or import.
     NotFound(String),
-    /// Another change is in progress.
     Conflict(String),
     /// The change could not be written.
     Unavailable(String),

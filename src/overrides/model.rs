@@ -11,12 +11,9 @@ use crate::{
     text::{cut, cut_display, hex},
 };
 
-/// An override.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Override {
-    /// The requests that it applies to.
     pub target: Target,
-    /// The decision on them.
     pub action: Action,
     /// The second at which it expires; `None` if it stays until it is removed.
     pub expires: Option<u32>,
@@ -26,16 +23,10 @@ pub struct Override {
     pub by: Box<str>,
 }
 
-/// The decision of an override.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
     /// Replaces the limits of the matching rule.
-    Limit {
-        /// Requests in one unit.
-        requests_per_unit: u32,
-        /// The unit.
-        unit: Unit,
-    },
+    Limit { requests_per_unit: u32, unit: Unit },
     /// Every request is over limit, and nothing is counted.
     Block,
     /// No request is limited, and nothing is counted.
@@ -52,10 +43,8 @@ pub struct Target {
     entries: Box<[(Box<str>, Value)]>,
 }
 
-/// The value of an entry.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Value {
-    /// This value.
     Exact(Box<str>),
     /// Every value that matches the bare key of a rule.
     Any,
@@ -149,13 +138,11 @@ impl Target {
         Ok(Self { domain: domain.into(), entries: entries.into() })
     }
 
-    /// The domain.
     #[must_use]
     pub fn domain(&self) -> &str {
         &self.domain
     }
 
-    /// The entries of the descriptor.
     #[must_use]
     pub fn entries(&self) -> &[(Box<str>, Value)] {
         &self.entries
@@ -208,7 +195,6 @@ impl Target {
         hex(digest.as_ref().iter().take(10))
     }
 
-    /// The domain and the descriptor as JSON.
     pub(super) fn to_json(&self) -> Map<String, Json> {
         let entry = |(key, value): &(Box<str>, Value)| match value.text() {
             Some(value) => json!({"key": key, "value": value}),
@@ -232,7 +218,6 @@ impl Action {
     /// The names of the actions, in the order of [`index`](Self::index).
     pub const NAMES: [&str; 4] = ["limit", "block", "allow", "shadow"];
 
-    /// The index of the name.
     #[must_use]
     pub const fn index(self) -> usize {
         match self {
@@ -243,7 +228,6 @@ impl Action {
         }
     }
 
-    /// The name.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES.get(self.index()).copied().unwrap_or_default()
@@ -276,13 +260,11 @@ impl fmt::Display for Action {
 }
 
 impl Override {
-    /// True if it has expired.
     #[must_use]
     pub fn is_over(&self, now: Time) -> bool {
         self.expires.is_some_and(|end| now.seconds() >= u64::from(end))
     }
 
-    /// The override as JSON.
     #[must_use]
     pub fn to_json(&self) -> Json {
         self.to_json_as(&self.target)

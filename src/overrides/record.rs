@@ -14,7 +14,6 @@ use crate::rules::Unit;
 /// No reason and no author.
 pub(super) const NO_NOTE: u8 = 0;
 
-/// Reason and author are in the record.
 pub(super) const INLINE_NOTE: u8 = u8::MAX;
 
 const HAS_END: u8 = 1 << 2;
@@ -30,7 +29,6 @@ pub(super) struct Record<'a> {
     pub(super) expires: Option<u32>,
     pub(super) shape: u16,
     pub(super) note: u8,
-    /// The values and the note.
     rest: &'a [u8],
 }
 
@@ -110,7 +108,6 @@ impl<'a> Record<'a> {
         (note, rest)
     }
 
-    /// True if these are its values.
     pub(super) fn has<'t>(&self, mut values: impl Iterator<Item = &'t str>, count: usize) -> bool {
         let mut rest = self.rest;
         let same = (0..count).all(|_| {

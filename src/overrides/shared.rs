@@ -57,7 +57,6 @@ static SWITCH: LazyLock<Script> = LazyLock::new(|| {
     Script::new(concat!(include_str!("scripts/log.lua"), include_str!("scripts/switch.lua")))
 });
 
-/// Changes overrides in Redis.
 pub(super) struct Shared {
     pub(super) pool: CommandPool,
     pub(super) state: Arc<State>,

@@ -19,7 +19,6 @@ pub fn of_json_line(line: &str, now: Time) -> Result<Override, String> {
     Override::from_json(&json, now)
 }
 
-/// The columns of a CSV file.
 pub struct Columns(Vec<&'static str>);
 
 impl Columns {

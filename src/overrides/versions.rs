@@ -122,7 +122,6 @@ impl State {
         self.versions.send_modify(Versions::miss);
     }
 
-    /// The next comparison of versions decides.
     pub(super) fn is_read(&self) {
         self.versions.send_modify(|versions| versions.read_at = None);
     }

@@ -31,7 +31,6 @@ pub fn counts() -> impl Iterator<Item = (&'static str, u64)> {
     Boundary::ALL.iter().zip(&COUNTS).map(|(boundary, count)| (boundary.name(), count.load(Relaxed)))
 }
 
-/// Sets the hook.
 pub fn install() {
     set_hook(Box::new(hook));
 }

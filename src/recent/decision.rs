@@ -19,29 +19,22 @@ use crate::{
 pub struct Decision {
     /// The number of the refusal in this process, from 1; 0 in the decision log.
     pub id: u64,
-    /// The time of the decision.
     pub time: Time,
     /// The request was over limit.
     pub is_refused: bool,
     /// The domain of the request, as a key without a value.
     pub domain: Key,
-    /// The descriptor.
     pub descriptor: Key,
     /// Its rule; `None` for a limit in the request.
     pub rule: Option<Arc<RuleInfo>>,
-    /// The limit that decided.
     pub limit: Option<LimitShown>,
-    /// The index of that limit in the rule.
     pub limit_index: usize,
-    /// The number of limits in the rule.
     pub limits: usize,
     /// The counter after the hits, if it was read.
     pub count: Option<u64>,
-    /// The hits of the request.
     pub hits: u64,
     /// Seconds until the hits would be allowed; `None` if they never are.
     pub retry_after: Option<u64>,
-    /// The source of the decision.
     pub decided_by: DecidedBy,
     /// This descriptor determines the wait of the request.
     pub governs: bool,
@@ -52,30 +45,22 @@ pub struct Decision {
 /// A limit at the time of a decision.
 #[derive(Serialize, Clone, PartialEq, Eq, Debug)]
 pub struct LimitShown {
-    /// Requests in one window.
     pub requests_per_unit: u32,
-    /// The unit of the window.
     pub unit: &'static str,
     /// The number of units in the window.
     #[serde(rename = "unit_multiplier")]
     pub multiplier: NonZeroU32,
-    /// Its name in the rules.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<Arc<str>>,
 }
 
 named! {
-    /// The source of a decision.
     #[derive(Default)]
     pub enum DecidedBy {
-        /// Its counter.
         #[default]
         Counter = "counter",
-        /// The cache of over-limit keys.
         OverLimitCache = "over_limit_cache",
-        /// An override.
         Override = "override",
-        /// The policy for an unreachable store.
         FailurePolicy = "failure_policy",
     }
 }
@@ -91,7 +76,6 @@ impl From<&Limit> for LimitShown {
     }
 }
 
-/// A decision as JSON.
 #[derive(Serialize)]
 pub struct DecisionJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -116,10 +100,8 @@ pub struct DecisionJson<'a> {
     weight: Option<u32>,
 }
 
-/// An entry of a descriptor.
 #[derive(Serialize, Clone, PartialEq, Eq, Debug)]
 pub struct EntryJson<'a> {
-    /// Its key.
     pub key: Cow<'a, str>,
     /// Its value, converted by `KEY_VALUES`.
     pub value: Cow<'a, str>,
@@ -131,12 +113,10 @@ struct LimitJson<'a> {
     limit: &'a LimitShown,
     /// Its number in the rule, from 1.
     number: usize,
-    /// The number of limits in the rule.
     of: usize,
 }
 
 impl Decision {
-    /// The decision as JSON.
     #[must_use]
     pub fn json(&self, values: KeyValues) -> DecisionJson<'_> {
         let rule = self.rule.as_deref();
@@ -165,14 +145,12 @@ impl Decision {
         }
     }
 
-    /// The domain of the request.
     #[must_use]
     pub fn domain(&self) -> &str {
         self.domain.entries().next().map_or("", |(domain, _)| domain)
     }
 }
 
-/// The entries of a descriptor as JSON.
 #[must_use]
 pub fn entries(key: &Key, values: KeyValues) -> Vec<EntryJson<'_>> {
     let entry = |(key, value)| EntryJson { key: Cow::Borrowed(key), value: shown(value, values) };

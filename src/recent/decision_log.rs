@@ -19,7 +19,6 @@ use crate::settings::{KeyValues, Logged};
 /// Maximum number of decisions in a worker's buffer between two flushes.
 const MAX_PENDING: usize = 500;
 
-/// The decision log.
 #[derive(Debug)]
 pub struct DecisionLog {
     logged: Logged,
@@ -30,7 +29,6 @@ pub struct DecisionLog {
     dropped: AtomicU64,
 }
 
-/// The buffer of a worker.
 #[derive(Debug, Default)]
 pub(super) struct Pending(Mutex<Buffer>);
 
@@ -55,7 +53,6 @@ impl DecisionLog {
         }
     }
 
-    /// True if a decision is logged.
     pub(super) fn wants(&self, is_refused: bool) -> bool {
         match self.logged {
             Logged::Refused => is_refused,
@@ -87,7 +84,6 @@ impl DecisionLog {
         }
     }
 
-    /// Writes the buffers of the workers.
     pub(super) fn flush<'a>(
         &self,
         pending: impl Iterator<Item = &'a Pending>,

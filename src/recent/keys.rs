@@ -14,15 +14,12 @@ use crate::{entries, settings::KeyValues, text};
 /// Maximum size of the kept keys and values, in bytes, because callers determine their length.
 const MAX_BYTES: usize = 512;
 
-/// Maximum number of kept entries.
 const MAX_ENTRIES: usize = 16;
 
 /// The entries of a descriptor, up to these limits.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Key {
-    /// All keys and values, concatenated.
     text: String,
-    /// The end of each of them.
     ends: SmallVec<[u16; 8]>,
     is_cut: bool,
 }
@@ -56,7 +53,6 @@ impl Key {
         self.ends.push(u16::try_from(self.text.len()).unwrap_or(u16::MAX));
     }
 
-    /// The entries, each a key and a value.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &str)> + Clone {
         let mut start = 0;
         let parts = self.ends.iter().map(move |end| {

@@ -57,7 +57,6 @@ const EXACT_HITS: u32 = 4096;
 /// Up to this many refusals of a worker in a second are all recorded.
 const EXACT_REFUSALS: u32 = 1000;
 
-/// The records of all workers.
 pub struct Recent {
     workers: Box<[Worker]>,
     /// The identifiers of the rules' tables by their full keys, across reloads.
@@ -86,13 +85,11 @@ struct Worker {
 /// A rule, for refusals and top keys.
 #[derive(Debug)]
 pub struct RuleInfo {
-    /// Its domain.
     pub domain: Box<str>,
     /// Its full key: the domain and each level's text, joined by dots.
     pub full_key: Box<str>,
     /// The file and the line of its descriptor; `None` for rules of a control plane.
     pub place: Option<(Arc<str>, u32)>,
-    /// The identifier of its tables.
     pub top: Arc<RuleTop>,
 }
 
@@ -112,12 +109,10 @@ pub struct Wanted {
     pub hits: Option<u32>,
     /// The weight of the refusal, if it is recorded.
     pub refusal: Option<u32>,
-    /// A line in the decision log.
     pub line: bool,
 }
 
 impl Wanted {
-    /// True if nothing is recorded.
     #[must_use]
     pub fn is_nothing(self) -> bool {
         self.hits.is_none() && self.refusal.is_none() && !self.line
@@ -247,7 +242,6 @@ impl Recent {
         now.seconds().saturating_sub(first.max(started.seconds()))
     }
 
-    /// The top keys of these rules.
     #[must_use]
     pub fn top<'a>(&self, rules: impl Iterator<Item = &'a Arc<RuleInfo>>, now: Time) -> Vec<TopKey> {
         let tables = || self.workers.iter().map(|worker| &worker.tables);
@@ -266,7 +260,6 @@ impl Recent {
         self.values
     }
 
-    /// The decision log, if it is enabled.
     #[must_use]
     pub fn log(&self) -> Option<&DecisionLog> {
         self.log.as_ref()
@@ -295,10 +288,8 @@ impl Recent {
     }
 }
 
-/// The hits of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hits {
-    /// Their number.
     pub count: u64,
     /// The number of decisions that the record stands for.
     pub weight: u32,

@@ -9,10 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::keys::Key;
 
-/// The memory of all tables together.
 const MAX_BYTES: usize = 8 << 20;
 
-/// Maximum number of keys in a table.
 pub(super) const KEYS: usize = 64;
 
 /// The bytes of a key in a table, without its text. The vectors grow by doubling, so half as many again; 16 entries need
@@ -24,7 +22,6 @@ const KEY_BYTES: usize = (2 * size_of::<u64>() + size_of::<Held>()) * 3 / 2 + 64
 pub(super) struct Budget(pub(super) AtomicUsize);
 
 impl Budget {
-    /// Takes memory, if enough is left.
     pub(super) fn take(&self, bytes: usize) -> bool {
         let more = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= MAX_BYTES);
         self.0.fetch_update(Relaxed, Relaxed, more).is_ok()
@@ -129,7 +126,6 @@ impl Sketch {
         least.unwrap_or_default().saturating_add(self.lost)
     }
 
-    /// The memory that it took from the budget.
     pub(super) fn bytes(&self) -> usize {
         let texts = self.held.iter().map(|held| held.key.capacity()).fold(0, usize::saturating_add);
         texts.saturating_add(self.held.len().saturating_mul(KEY_BYTES))

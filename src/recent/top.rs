@@ -24,15 +24,12 @@ use super::{
 };
 use crate::clock::Time;
 
-/// The length of a pane.
 pub(super) const PANE_SECONDS: u64 = 120;
 
-/// Identifies the tables of a rule.
 #[derive(Debug)]
 pub struct RuleTop(u64);
 
 impl RuleTop {
-    /// A new identifier.
     pub(super) fn new() -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Self(NUMBERS.fetch_add(1, Relaxed))
@@ -53,7 +50,6 @@ struct Panes {
 
 #[derive(Debug, Default)]
 struct Pane {
-    /// Allowed and refused hits.
     sketches: [Sketch; 2],
     /// Not every decision was recorded.
     is_sampled: bool,
@@ -133,13 +129,9 @@ impl Pane {
 /// A key, and its hits in the last minutes.
 #[derive(Clone, Debug)]
 pub struct TopKey {
-    /// Its rule.
     pub rule: Arc<RuleInfo>,
-    /// The descriptor.
     pub key: Key,
-    /// Allowed hits.
     pub allowed: u64,
-    /// Refused hits.
     pub refused: u64,
     /// The largest error of these numbers; with sampling, it is exceeded in one of 400 cases.
     pub error: u64,
@@ -152,7 +144,6 @@ struct Sum {
     error: u64,
     /// The most hits of a missing key, in the tables that have this key.
     not_missing: u64,
-    /// Hits in sampled panes.
     sampled: u64,
 }
 

@@ -23,23 +23,19 @@ use crate::{
     proto::ratelimit::config::ratelimit::v3::RateLimitConfig,
 };
 
-/// The content of a rules file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SourceFile {
-    /// The name in diagnostics.
     pub name: String,
     /// The bytes.
     pub text: Vec<u8>,
 }
 
-/// The options of the compiler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompileOptions {
     /// Several files may have the same domain; their descriptors are joined (`MERGE_DOMAIN_CONFIG`).
     pub merge_domains: bool,
     /// Warn about extensions, which the Go service rejects.
     pub portable: bool,
-    /// The algorithms that the store can count.
     pub countable: Countable,
     /// The counting mode of limits without `counting` (`COUNTING`).
     pub counting: CountingMode,

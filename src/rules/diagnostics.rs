@@ -13,7 +13,6 @@ use crate::text::{cut_display, cut_owned};
 pub struct Diagnostic {
     /// Whether the file can be served.
     pub severity: Severity,
-    /// The name of the file.
     pub file: String,
     /// The place in the file; `None` for the complete file.
     pub place: Option<Place>,
@@ -21,7 +20,6 @@ pub struct Diagnostic {
     pub path: String,
     /// The problem, with the value seen.
     pub message: String,
-    /// What is expected, or what to do.
     pub help: Option<String>,
 }
 
@@ -39,9 +37,7 @@ named! {
 /// A place in a file, counted from 1 as in editors.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Place {
-    /// The line.
     pub line: u32,
-    /// The column, in characters.
     pub column: u32,
 }
 
@@ -160,7 +156,6 @@ pub(crate) struct Diagnostics {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// A text, with lines.
     File,
     /// A message of a control plane, without lines.
     Resource,
@@ -175,9 +170,7 @@ impl Kind {
 /// The path from the top of a file to a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Path<'a> {
-    /// The complete file.
     File,
-    /// The value of a key.
     Key(&'a Path<'a>, &'a str),
     /// An item of a list, counted from 0.
     Item(&'a Path<'a>, usize),

@@ -14,13 +14,10 @@ pub const LONGEST_LOG: u32 = 100_000;
 /// A number of requests in a window, or a rate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limit {
-    /// Requests in one window.
     pub requests_per_unit: u32,
-    /// The unit of the window.
     pub unit: Unit,
     /// The length of the window in units.
     pub multiplier: NonZeroU32,
-    /// The algorithm that counts hits.
     pub algorithm: Algorithm,
     /// Whether replicas may count hits ahead of time.
     pub counting: CountingMode,
@@ -31,7 +28,6 @@ pub struct Limit {
 }
 
 named! {
-    /// How replicas share a counter.
     #[derive(Default)]
     pub enum CountingMode {
         /// Every hit is counted in the store before it is decided.
@@ -46,10 +42,8 @@ named! {
 /// when rules are compiled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Countable {
-    /// Every algorithm.
     #[default]
     Everything,
-    /// Fixed windows of any length: memcached.
     FixedWindows,
 }
 
@@ -60,7 +54,6 @@ impl Countable {
         matches!(self, Self::Everything)
     }
 
-    /// True if limits of this kind are counted.
     #[must_use]
     pub const fn has(self, kind: Kind) -> bool {
         match self {
@@ -109,7 +102,6 @@ impl Limit {
         Some(if is_plain { limit } else { limit.tagged() })
     }
 
-    /// The limit with this name.
     #[must_use]
     pub fn named(self, name: Option<Arc<str>>) -> Self {
         Self { name, ..self }
@@ -195,7 +187,6 @@ impl Limits {
         &self.first
     }
 
-    /// True if there is more than one.
     #[must_use]
     pub fn are_several(&self) -> bool {
         !self.others.is_empty()
@@ -237,7 +228,6 @@ impl Unit {
     pub const ALL: [Self; 7] =
         [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
 
-    /// The window's length.
     #[must_use]
     pub const fn seconds(self) -> u64 {
         match self {

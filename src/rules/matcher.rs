@@ -14,36 +14,27 @@ use super::model::{Domain, Level, Metadata, Node, Rule};
 
 /// One `key = value` of a request's descriptor.
 pub trait Entry {
-    /// The key.
     fn key(&self) -> &str;
     /// The value; empty if it has none.
     fn value(&self) -> &str;
 }
 
-/// How an entry matched on a level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
     /// `key_value`.
     Exact,
-    /// A pattern.
     Wildcard,
-    /// The key alone.
     Bare,
 }
 
-/// One level on the path to a rule.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'r> {
-    /// The descriptor of the rules file.
     pub node: &'r Node,
-    /// How the entry matched.
     pub how: How,
 }
 
-/// A rule, and the path to it.
 #[derive(Debug)]
 pub struct Matched<'r> {
-    /// The rule.
     pub rule: &'r Rule,
     steps: SmallVec<[Step<'r>; 4]>,
     /// There are levels below the last one.

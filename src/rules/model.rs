@@ -20,7 +20,6 @@ use crate::limiter::template::Template;
 /// All loaded rules. A reload replaces the set; nothing edits it.
 #[derive(Debug, Default)]
 pub struct RuleSet {
-    /// The domains by name.
     pub(super) domains: HashMap<Box<str>, Domain>,
     /// The number of rules; their ids are below it.
     pub(super) rule_count: u32,
@@ -31,16 +30,13 @@ pub struct RuleSet {
 /// The line of a rules file on which a descriptor begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Origin {
-    /// The index of its file.
     pub(super) file: u32,
     /// The line, counted from 1.
     pub(super) line: u32,
 }
 
-/// The rules of one domain.
 #[derive(Debug)]
 pub struct Domain {
-    /// Its name in requests.
     pub name: Box<str>,
     /// Its number within the set, dense from 0: the index in parallel tables.
     pub index: usize,
@@ -56,14 +52,10 @@ named! {
     /// The policy for a request whose counters cannot be reached.
     #[derive(Default)]
     pub enum OnStoreFailure {
-        /// The request fails.
         #[default]
         Error = "error",
-        /// The request is allowed.
         Allow = "allow",
-        /// The request is over limit.
         Deny = "deny",
-        /// This replica counts it in memory.
         Local = "local",
     }
 }
@@ -90,7 +82,6 @@ pub struct Node {
     pub value_to_metric: bool,
     /// All values that match this wildcard share one counter.
     pub share_threshold: bool,
-    /// The next level.
     pub children: Level,
     /// Where it is defined; `None` for a resource of a control plane, which has no lines.
     pub origin: Option<Origin>,
@@ -109,7 +100,6 @@ pub struct Rule {
     pub full_key: Box<str>,
     /// The hash of its full key: the same after a reload.
     pub hash: u16,
-    /// The requests that it allows.
     pub allowance: Allowance,
     /// Names of limits that are not evaluated when this rule matches in the same request.
     pub replaces: Box<[Box<str>]>,
@@ -129,15 +119,12 @@ pub struct Rule {
     pub over_limit_body: Option<Box<Template>>,
 }
 
-/// The requests that a rule allows.
 #[derive(Debug)]
 pub enum Allowance {
-    /// Everything, uncounted.
     Unlimited {
         /// `requests_per_unit` of the file, for `/rlconfig`.
         requests_per_unit: u32,
     },
-    /// Requests that all of these limits allow.
     Limited(Limits),
 }
 
@@ -147,22 +134,15 @@ pub type Metadata = BTreeMap<String, Value>;
 /// A value of [`Metadata`], in the types of protobuf's `Struct`.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value {
-    /// Null.
     Null,
-    /// True or false.
     Bool(bool),
-    /// Any number.
     Number(f64),
-    /// Text.
     Text(String),
-    /// A list.
     List(Vec<Value>),
-    /// A map.
     Map(Metadata),
 }
 
 impl RuleSet {
-    /// The domain of this name.
     #[must_use]
     pub fn domain(&self, name: &str) -> Option<&Domain> {
         self.domains.get(name)
@@ -186,12 +166,10 @@ impl RuleSet {
         Some((self.files.get(file as usize)?, line))
     }
 
-    /// The names of the files.
     pub fn files(&self) -> impl Iterator<Item = &str> {
         self.files.iter().map(|file| &**file)
     }
 
-    /// The number of rules.
     #[must_use]
     pub fn rule_count(&self) -> u32 {
         self.rule_count
@@ -213,7 +191,6 @@ impl Domain {
         rules
     }
 
-    /// A domain of these rules.
     #[must_use]
     pub fn new(name: Box<str>, root: Level) -> Self {
         let mut rules = Vec::new();
@@ -259,7 +236,6 @@ impl Level {
 }
 
 impl Rule {
-    /// The hash of the rule with this full key.
     #[must_use]
     pub fn hash_of(full_key: &str) -> u16 {
         let [low, high, ..] = SipHasher13::new().hash(full_key.as_bytes()).to_le_bytes();

@@ -18,7 +18,6 @@ pub struct QuotaPolicy {
 }
 
 impl QuotaPolicy {
-    /// The policy of a limit under this name.
     #[must_use]
     pub fn new(name: &str, limit: &Limit) -> Self {
         let mut text = quoted(name);
@@ -43,7 +42,6 @@ impl QuotaPolicy {
         policies.collect()
     }
 
-    /// The complete item.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text

@@ -17,7 +17,6 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// The pattern of this text.
     #[must_use]
     pub fn new(text: &str) -> Self {
         Self { parts: text.split('*').map(Box::from).collect() }

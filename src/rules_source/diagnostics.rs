@@ -13,7 +13,6 @@ const USE_ANOTHER: &str = "create it, or set another: the service reads \
 
 const ONLY_RULES: &str = "keep only rules files in the directory";
 
-/// Checks that a path is a directory.
 pub(super) fn check_directory(directory: &Path) -> Result<(), Diagnostic> {
     match fs::metadata(directory) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
@@ -100,7 +99,6 @@ pub(super) fn symlink_to_directory(symlink: &Path) -> Diagnostic {
     warning(symlink, message.to_owned(), "put the directory itself here, or symlinks to its files")
 }
 
-/// A pipe, socket or device.
 pub(super) fn not_a_file(path: &Path, seen: &str) -> Diagnostic {
     warning(path, format!("{seen}, not a file: skipped"), ONLY_RULES)
 }

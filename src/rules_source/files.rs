@@ -21,23 +21,19 @@ use crate::rules::{Diagnostic, SourceFile};
 /// The limit of a file: about 400,000 rules.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// The limit of all files together.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// The maximum number of reads while files keep changing; then the last result is used. The watcher detects the change
 /// too, so that the next reload reads the final state.
 const ATTEMPTS: u32 = 3;
 
-/// A directory of rules files.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RulesDir {
-    /// Its path.
     pub path: PathBuf,
     /// Skip files whose names begin with a dot, as with `RUNTIME_IGNOREDOTFILES`.
     pub ignore_dot_files: bool,
 }
 
-/// The rules files of a directory.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub struct Reading {
     /// The files that could be read, in the order of their names.
@@ -71,7 +67,6 @@ impl RulesDir {
         Self { path, ignore_dot_files }
     }
 
-    /// Reads every rules file.
     #[must_use]
     pub fn read(&self) -> Reading {
         read_consistently(|| self.list(), |listing| read_files(&self.path, listing))
@@ -172,7 +167,6 @@ impl Reading {
         self.diagnostics.iter().any(Diagnostic::is_error)
     }
 
-    /// A hash of the files' names and texts.
     pub(super) fn hash(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.files.iter().for_each(|file| (&file.name, &file.text).hash(&mut hasher));

@@ -24,7 +24,6 @@ use crate::rules::Diagnostic;
 /// The limit of files and directories. It keeps a variable that is set to `/` from reading the whole machine.
 pub(super) const MAX_ENTRIES: usize = 65_536;
 
-/// The rules files below a directory.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub(super) struct Listing {
     /// The rules files, in the order in which they are read.

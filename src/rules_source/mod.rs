@@ -44,16 +44,13 @@ pub struct Source<T> {
 /// A set of rules, and the data made for it.
 #[derive(Debug)]
 pub struct Published<T> {
-    /// The rules.
     pub rules: RuleSet,
     /// Data indexed by the ids of these rules.
     pub attached: T,
 }
 
-/// The result of a reload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// The new rules are in service.
     Loaded,
     /// The files are the same as at the last reload.
     Unchanged,
@@ -70,19 +67,14 @@ pub struct ReloadState {
     pub last_error: Option<(Time, Vec<Diagnostic>)>,
     /// The last rules that were read are in service.
     pub is_current: bool,
-    /// Successful reloads.
     pub loads: u64,
-    /// Rejected reloads.
     pub errors: u64,
     /// The [fingerprint](RuleSet::fingerprint) of the served rules, which `tollgate check` prints too.
     pub hash: u64,
     /// Files, or resources of a control plane, in service.
     pub files: usize,
-    /// Domains in service.
     pub domains: usize,
-    /// Rules in service.
     pub rules: usize,
-    /// Warnings about the current rules.
     pub warnings: usize,
 }
 
@@ -92,11 +84,8 @@ const MAX_DIAGNOSTICS: usize = 100;
 
 /// Rules as they were read, before they are compiled.
 struct Input<'a> {
-    /// The source in logs.
     origin: &'a dyn fmt::Display,
-    /// A hash of the files or resources.
     hash: u64,
-    /// The number of files or resources.
     files: usize,
     /// Errors and warnings about reading them.
     diagnostics: Vec<Diagnostic>,
@@ -136,7 +125,6 @@ impl<T> Source<T> {
         self.published.load_full()
     }
 
-    /// The history of reloads.
     #[must_use]
     pub fn state(&self) -> ReloadState {
         lock(&self.state).clone()

@@ -26,7 +26,6 @@ use crate::{
     panics::{self, Boundary},
 };
 
-/// The intervals of the thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Debounce {
     /// A burst of events ends after this time without an event.
@@ -57,7 +56,6 @@ pub struct Watcher {
     _wakeup: Arc<SyncSender<()>>,
 }
 
-/// The source of events on this system.
 pub type SystemEvents = RecommendedWatcher;
 
 /// Watches `directory` with events from `W`, and reloads it now if the files are not those that `source` read last.

@@ -24,7 +24,6 @@ named! {
     }
 }
 
-/// The service's health.
 #[derive(Debug)]
 pub struct Health {
     parts: Mutex<[bool; Part::ALL.len()]>,
@@ -32,14 +31,12 @@ pub struct Health {
 }
 
 impl Default for Health {
-    /// Healthy in every part.
     fn default() -> Self {
         Self { parts: Mutex::new([true; Part::ALL.len()]), changed: watch::Sender::new(true) }
     }
 }
 
 impl Health {
-    /// Sets the health of a part.
     pub fn set(&self, part: Part, is_healthy: bool) {
         let mut parts = lock(&self.parts);
         if let Some(known) = parts.get_mut(part as usize) {

@@ -11,9 +11,7 @@ use super::parse::{InvalidValue, Value, by_function};
 /// An address to listen on or to connect to.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum ServerAddress {
-    /// A TCP port.
     Tcp(HostPort),
-    /// The path of a unix socket.
     Unix(PathBuf),
 }
 
@@ -37,7 +35,6 @@ impl fmt::Display for ServerAddress {
 pub struct HostPort {
     /// A name, an IPv4 address, an IPv6 address without brackets, or empty for all addresses.
     pub host: String,
-    /// The port.
     pub port: u16,
 }
 

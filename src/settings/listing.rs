@@ -28,10 +28,8 @@ pub fn markdown() -> String {
     text
 }
 
-/// One variable in an environment.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The variable.
     pub var: &'static Var,
     /// The value in effect, with secrets masked.
     pub value: String,
@@ -42,7 +40,6 @@ pub struct Row {
 /// Where a value comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// The variable.
     Environment,
     /// The default: the variable is not set, or empty.
     Default,

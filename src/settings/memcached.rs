@@ -13,12 +13,9 @@ use super::{
     vars::{self, MemcachedVars},
 };
 
-/// memcached as the store of counters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Memcached {
-    /// Its servers.
     pub servers: MemcachedServers,
-    /// TLS, if enabled.
     pub tls: Option<ClientTls>,
     /// The time limit of an operation, from request to response.
     pub timeout: Duration,
@@ -30,12 +27,10 @@ pub struct Memcached {
     pub unhealthy_without: bool,
 }
 
-/// The servers that share the keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MemcachedServers {
     /// These, in this order; at least one.
     Named(Vec<ServerAddress>),
-    /// Those of a DNS SRV record.
     Srv {
         /// The name of the record: `_service._protocol.name`.
         name: String,
@@ -55,7 +50,6 @@ impl fmt::Display for MemcachedServers {
     }
 }
 
-/// The timeout of the Go service's client.
 const GO_TIMEOUT: Duration = Duration::from_millis(500);
 
 const TLS: TlsVars = TlsVars {

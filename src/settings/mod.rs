@@ -49,24 +49,17 @@ use self::{
     xds::Xds,
 };
 
-/// All settings.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {
-    /// The gRPC server.
     pub server: Server,
-    /// TLS on its port, if enabled.
     pub grpc_tls: Option<GrpcTls>,
-    /// The HTTP ports.
     pub http: Http,
-    /// The admin API, if enabled.
     pub admin: Option<Admin>,
-    /// How decisions are logged and shown.
     pub decisions: Decisions,
     /// Where rules come from and how they are read.
     pub rules: Rules,
     /// The control plane, if rules come from one.
     pub control_plane: Option<Box<Xds>>,
-    /// How hits are counted.
     pub store: Store,
     /// Overrides, and the replicas that share them.
     pub overrides: Overrides,
@@ -74,15 +67,10 @@ pub struct Settings {
     pub backend: Backend,
     /// Neither `BACKEND_TYPE` nor a variable of Redis is set.
     pub is_backend_default: bool,
-    /// The content of responses.
     pub answers: Answers,
-    /// Metrics.
     pub metrics: Metrics,
-    /// The sinks that metrics are sent to.
     pub sinks: Sinks,
-    /// Tracing, if enabled.
     pub spans: Option<Spans>,
-    /// The log.
     pub log: Log,
 }
 
@@ -104,17 +92,14 @@ impl Http {
         HostPort { host: self.host.clone(), port: self.port }
     }
 
-    /// The address of the debug port.
     #[must_use]
     pub fn debug(&self) -> HostPort {
         HostPort { host: self.debug_host.clone(), port: self.debug_port }
     }
 }
 
-/// The admin API.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Admin {
-    /// Its address.
     pub listen: ServerAddress,
     /// The address is the default: if it is taken, the service runs without the admin API.
     pub is_default: bool,
@@ -126,19 +111,14 @@ pub struct Admin {
     pub tls: bool,
 }
 
-/// The store of counters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Backend {
-    /// In this process.
     Memory,
-    /// In Redis, shared by all replicas.
     Redis(Box<Redis>),
-    /// In memcached, shared by all replicas.
     Memcached(Box<Memcached>),
 }
 
 impl Backend {
-    /// Its name in logs.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {

@@ -11,9 +11,7 @@ use tracing::Level;
 /// The error of a value that cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InvalidValue {
-    /// The values that are accepted.
     pub expected: String,
-    /// What to do about this value.
     pub hint: Option<String>,
 }
 
@@ -23,7 +21,6 @@ impl InvalidValue {
         Self { expected: expected.into(), hint: None }
     }
 
-    /// The same error with a hint.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
@@ -53,7 +50,6 @@ macro_rules! by_name {
     )* };
 }
 
-/// Accepts what these functions accept.
 macro_rules! by_function {
     ($($type:ty: $parse:expr;)*) => { $(
         impl Value for $type {
@@ -293,7 +289,6 @@ fn duration_part(text: &str) -> Option<(u128, &str)> {
     Some((nanos, rest))
 }
 
-/// Splits off the leading digits.
 fn digits(text: &str) -> (&str, &str) {
     text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
 }

@@ -15,11 +15,9 @@ const ENVOY_TIMEOUT: Duration = Duration::from_millis(20);
 /// A setting that cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
-    /// The variable's name.
     pub variable: &'static str,
     /// Its value, without secrets.
     pub seen: Option<String>,
-    /// The expected values.
     pub invalid: InvalidValue,
 }
 
@@ -34,9 +32,7 @@ impl fmt::Display for Problem {
 /// A setting that is used, but probably not as intended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Warning {
-    /// The variable's name in the environment.
     pub variable: String,
-    /// The effect, and what to do about it.
     pub message: String,
 }
 

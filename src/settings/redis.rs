@@ -21,7 +21,6 @@ use super::{
     vars::{self, RedisVars, SecondRedis},
 };
 
-/// Redis as the store of counters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Redis {
     /// Counters, except those in `per_second`.
@@ -39,7 +38,6 @@ pub struct Redis {
 pub struct Startup {
     /// The first delay.
     pub initial_interval: Duration,
-    /// The maximum delay.
     pub max_interval: Duration,
     /// The time after which the service stops; `None` retries forever.
     pub give_up_after: Option<Duration>,
@@ -48,13 +46,9 @@ pub struct Startup {
 /// One Redis: a server, or several that act as one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RedisPool {
-    /// Its servers.
     pub servers: RedisServers,
-    /// The login to its servers.
     pub credentials: Option<Credentials>,
-    /// The number of the database.
     pub database: u32,
-    /// TLS, if enabled.
     pub tls: Option<RedisTls>,
     /// Maximum number of connections to each server; at least one.
     pub connections: usize,
@@ -68,21 +62,15 @@ pub struct RedisPool {
     pub max_queued: usize,
 }
 
-/// The servers of one Redis.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RedisServers {
-    /// One server.
     Single(RedisAddress),
-    /// A master, found through sentinels.
     Sentinel {
-        /// Its name.
         master: String,
         /// The sentinels; at least one.
         sentinels: Vec<HostPort>,
-        /// The login to the sentinels.
         credentials: Option<Credentials>,
     },
-    /// Masters that share the keys.
     Cluster {
         /// Some of them; at least one.
         seeds: Vec<HostPort>,
@@ -101,19 +89,16 @@ impl fmt::Display for RedisServers {
     }
 }
 
-/// A user and a password.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Credentials {
     /// The user; `None` is Redis's user `default`.
     pub user: Option<String>,
-    /// The password.
     pub password: Secret,
 }
 
 /// The default of `REDIS_TIMEOUT` in the Go service.
 const GO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// TLS to both.
 const TLS: TlsVars = TlsVars {
     ca: &vars::REDIS_TLS_CACERT,
     certificate: &vars::REDIS_TLS_CLIENT_CERT,

@@ -14,19 +14,15 @@ use super::{
 
 pub use super::values::{SinkAddress, Tags};
 
-/// The sinks of metrics.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sinks {
-    /// A statsd.
     pub statsd: Option<Statsd>,
     /// An agent that reads DogStatsD.
     pub dog: Option<DogStatsd>,
 }
 
-/// A statsd.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Statsd {
-    /// Its address.
     pub address: SinkAddress,
     /// False if it is the default; then a refused connection causes no warning.
     pub is_configured: bool,
@@ -35,7 +31,6 @@ pub struct Statsd {
 /// An agent that reads DogStatsD.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DogStatsd {
-    /// Its address.
     pub address: SinkAddress,
     /// Tags that Datadog's clients add.
     pub tags: Tags,
@@ -48,9 +43,7 @@ pub struct DogStatsd {
 pub struct Mogrifier {
     /// Matches the names that the rule applies to.
     pub pattern: Regex,
-    /// The new name.
     pub name: String,
-    /// The new tags.
     pub tags: Tags,
 }
 

@@ -17,7 +17,6 @@ use super::{
 
 pub use super::values::SpanProtocol as Protocol;
 
-/// Tracing, if enabled.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Spans {
     /// OpenTelemetry's resource attributes.
@@ -32,31 +31,23 @@ pub struct Spans {
     pub max_batch: usize,
     /// The time to gather spans for an export.
     pub delay: Duration,
-    /// The collector.
     pub collector: Collector,
 }
 
-/// The collector that spans are sent to.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Collector {
-    /// The protocol.
     pub protocol: Protocol,
     /// Scheme `http` or `https`, host, and the path for spans over HTTP.
     pub endpoint: Uri,
     /// Headers of every export; may contain secrets.
     pub headers: HeaderMap,
-    /// The time limit of an export.
     pub timeout: Duration,
-    /// Exports are compressed.
     pub gzip: bool,
-    /// TLS, if the endpoint uses it.
     pub tls: Option<CollectorTls>,
 }
 
-/// TLS to the collector.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CollectorTls {
-    /// CAs and the client certificate.
     pub files: ClientTls,
     /// The variables of the CAs, the client certificate and its key: those for traces, or those for all signals.
     pub variables: [&'static str; 3],

@@ -16,35 +16,26 @@ use super::{
 /// TLS on the gRPC port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GrpcTls {
-    /// The server's certificate and its chain.
     pub certificate: PathBuf,
-    /// Its private key.
     pub key: PathBuf,
     /// The verification of client certificates, if they are required.
     pub clients: Option<GrpcTlsClients>,
 }
 
-/// The verification of client certificates.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GrpcTlsClients {
-    /// The trusted CAs.
     pub authorities: PathBuf,
     /// The name that a certificate must have; `None` accepts any.
     pub name: Option<ClientName>,
 }
 
-/// A subjectAltName.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ClientName {
-    /// A DNS name or an IP address.
     Host(ServerName<'static>),
-    /// A URI, such as a SPIFFE ID.
     Uri(String),
-    /// An e-mail address.
     Email(String),
 }
 
-/// TLS to a server.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ClientTls {
     /// CAs; they replace those of the system.

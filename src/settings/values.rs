@@ -34,7 +34,6 @@ named! {
         /// The implementation made for `ShouldRateLimit`.
         #[default]
         Fast = "fast",
-        /// tonic, the reference.
         Tonic = "tonic",
     }
 }
@@ -43,7 +42,6 @@ named! {
     /// The format of counter keys in a shared store.
     #[derive(Default)]
     pub enum KeyFormat {
-        /// The format of the Go service.
         #[default]
         Compatible = "compatible",
         /// A format in which values chosen by callers cannot make keys collide.
@@ -52,10 +50,8 @@ named! {
 }
 
 named! {
-    /// How callers' values are shown.
     #[derive(Default)]
     pub enum KeyValues {
-        /// As received.
         #[default]
         Plain = "plain",
         /// The first 16 digits of their SHA-256, so that equal values are recognised.
@@ -65,10 +61,8 @@ named! {
     }
 }
 
-/// The decisions that are logged.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Logged {
-    /// Those that rejected a request.
     Refused,
     /// A sample with this probability: above 0, at most 1.
     Sampled(f64),
@@ -91,13 +85,10 @@ impl Value for Option<Logged> {
     }
 }
 
-/// The format of log lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LogFormat {
-    /// Text.
     #[default]
     Text,
-    /// One JSON object a line.
     Json,
 }
 
@@ -117,12 +108,9 @@ named! {
     /// `REDIS_TYPE`.
     #[derive(Default)]
     pub(super) enum RedisType {
-        /// One server.
         #[default]
         Single = "SINGLE",
-        /// Sentinels.
         Sentinel = "SENTINEL",
-        /// A cluster.
         Cluster = "CLUSTER",
     }
 }
@@ -130,9 +118,7 @@ named! {
 /// `REDIS_SOCKET_TYPE`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Socket {
-    /// TCP.
     Tcp,
-    /// A unix socket.
     Unix,
 }
 
@@ -197,10 +183,8 @@ pub(super) fn memcached_srv(text: &str) -> Result<String, InvalidValue> {
 /// `CONFIG_TYPE`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RulesSource {
-    /// Files.
     #[default]
     File,
-    /// A control plane.
     Xds {
         /// The incremental protocol: responses contain changes only.
         incremental: bool,
@@ -256,15 +240,11 @@ pub(super) fn admin_address(text: &str) -> Result<Option<HostPort>, InvalidValue
     })
 }
 
-/// Keys and values.
 pub type Tags = Vec<(String, String)>;
 
-/// The address of a sink.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SinkAddress {
-    /// A TCP port.
     Tcp(HostPort),
-    /// A UDP port.
     Udp(HostPort),
     /// The path of a unix socket, of datagrams or a stream.
     Unix(PathBuf),
@@ -283,12 +263,9 @@ impl fmt::Display for SinkAddress {
 /// `STATSD_PROTOCOL`.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub enum StatsdProtocol {
-    /// TCP.
     #[default]
     Tcp,
-    /// UDP.
     Udp,
-    /// The path of a unix socket.
     Unix(PathBuf),
 }
 
@@ -319,7 +296,6 @@ pub(super) fn tags(text: &str) -> Result<Tags, InvalidValue> {
     Ok(tags)
 }
 
-/// The address of an agent.
 impl Value for SinkAddress {
     fn parse(text: &str) -> Result<Self, InvalidValue> {
         if let Some(path) = socket_path(text) {
@@ -337,7 +313,6 @@ fn socket_path(text: &str) -> Option<PathBuf> {
     path.starts_with('/').then(|| path.into())
 }
 
-/// The protocol of the collector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SpanProtocol {
     /// OTLP over HTTP/1.1.

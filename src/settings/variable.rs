@@ -7,13 +7,10 @@ use super::parse::InvalidValue;
 /// An environment variable, whatever the type of its value.
 #[derive(Debug)]
 pub struct Var {
-    /// The name in the environment.
     pub name: &'static str,
     /// The heading of its group in the documentation.
     pub group: &'static str,
-    /// The default, as it would be set.
     pub default: &'static str,
-    /// Its meaning, in Markdown.
     pub doc: &'static str,
     /// The part of a value that may be shown.
     pub secrecy: Secrecy,
@@ -32,11 +29,9 @@ impl Var {
 /// The part of a value that may be shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Secrecy {
-    /// All of it.
     Public,
     /// An address without its login.
     Login,
-    /// Nothing.
     Secret,
 }
 

@@ -35,11 +35,9 @@ const CENTURY: u64 = 100 * 365 * 86_400;
 /// In milliseconds.
 const HOUR: u64 = 3_600_000;
 
-/// A million spans are about a gigabyte.
 const MILLION: u64 = 1_000_000;
 
 table! {
-    /// The gRPC server.
     pub Server in "gRPC server" {
         GRPC_HOST host: String = "0.0.0.0" as address::host, "Address of the gRPC port; `0.0.0.0` and `::` \
             both mean all, IPv4 and IPv6.";
@@ -85,7 +83,6 @@ table! {
             unhealthy, and closing the listeners.";
         SHUTDOWN_TIMEOUT shutdown_timeout: Duration = "30s", "Time for open requests after that.";
     }
-    /// TLS on the gRPC port.
     pub(super) GrpcTlsFiles in "TLS on the gRPC port" {
         GRPC_SERVER_USE_TLS is_on: bool = "false", "Enables TLS 1.2 and 1.3. Plaintext connections are \
             rejected.";
@@ -108,7 +105,6 @@ table! {
             `OTEL_EXPORTER_OTLP_CERTIFICATE`. By default such a file replaces them; without a file the \
             system's CAs are trusted.";
     }
-    /// The HTTP ports.
     pub Http in "HTTP" {
         HOST host: String = "0.0.0.0" as address::host, "Address of the HTTP port.";
         PORT port: u16 = "8080", "HTTP port, for `/healthcheck` and `/json`; `0` takes any free one.";
@@ -125,7 +121,6 @@ table! {
         DEBUG_PORT debug_port: u16 = "6070", "Debug port, for `/rlconfig` and `/stats`; `0` takes any free \
             one.";
     }
-    /// The admin API.
     pub AdminVars in "Admin API" {
         ADMIN_ADDR address: Option<HostPort> = "127.0.0.1:6071" as values::admin_address, "Address of the admin API \
             and its page: `host:port`, or `off`. On anything but a loopback address it needs \
@@ -138,7 +133,6 @@ table! {
         ADMIN_USE_TLS tls: bool = "false", "Serves the admin API with the gRPC port's TLS: \
             `GRPC_SERVER_TLS_CERT`, and client certificates if `GRPC_CLIENT_TLS_CACERT` is set.";
     }
-    /// How decisions are logged and shown.
     pub Decisions in "Decisions" {
         KEY_VALUES key_values: KeyValues = "plain", "How values of descriptors appear in the admin API, on \
             its page, in the decision log and in `METRICS_TOP_KEYS`: `plain`; `hashed`, the first 16 digits of \
@@ -176,7 +170,6 @@ table! {
         HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED healthy_with_at_least_one: bool = "false", "Unhealthy \
             while no rules are loaded.";
     }
-    /// The control plane.
     pub(super) ControlPlane in "Rules from a control plane (xDS)" {
         CONFIG_GRPC_XDS_SERVER_URL server: ServerAddress = "localhost:18000" as values::xds_server, "Address of \
             the control plane: `host:port`, or `unix:` and the path of a socket.", login;
@@ -208,7 +201,6 @@ table! {
         XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES max_message_bytes: usize = "67108864" as values::xds_message_bytes,
             "Maximum size of a response; `0` is the default. The default of the Go service is 4 MiB.";
     }
-    /// How hits are counted.
     pub Store in "Counters" {
         BACKEND_TYPE: BackendType = "memory", "Counter store: `redis` or `memcache`, shared by all \
             replicas, or `memory`, where each replica counts by itself. If it is unset and any Redis \
@@ -306,7 +298,6 @@ table! {
         REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR: String = "WAIT", "No effect.";
         REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION: String = "", "No effect.";
     }
-    /// memcached.
     pub(super) MemcachedVars in "Memcached" {
         MEMCACHE_HOST_PORT servers: Vec<ServerAddress> = "" as values::memcached_servers, "Servers, \
             `host:port,host:port,…`; the default port is 11211, and a path is a unix socket. Their order \
@@ -332,7 +323,6 @@ table! {
         MEMCACHE_MAX_IDLE_CONNS: () = "2" as parse::unused_integer, "No effect: each worker \
             thread keeps one connection to each server.";
     }
-    /// The content of responses.
     pub Answers in "Responses" {
         SHADOW_MODE shadow_mode: bool = "false", "Allows every request; requests over their limit are \
             counted.";
@@ -357,7 +347,6 @@ table! {
             responses for rules without `over_limit_body`: JSON if it begins with a brace or a bracket, \
             else text. Placeholders: `{limit}`, `{unit}`, `{remaining}`, `{retry_after}` and `{rule}`.";
     }
-    /// The metrics port and the sinks.
     pub Metrics in "Metrics" {
         USE_PROMETHEUS use_prometheus: bool = "true", "Serves metrics to Prometheus; off by default in the \
             Go service.";
@@ -395,7 +384,6 @@ table! {
         STATS_FLUSH_INTERVAL flush_interval: Duration = "10s" as parse::positive, "Interval at which \
             metrics are sent.";
     }
-    /// Tracing.
     pub(super) Tracing in "Tracing" {
         TRACING_ENABLED: bool = "false", "Sends a span for each sampled call to a collector, over OTLP. \
             The other variables of this group need it.";
@@ -439,7 +427,6 @@ table! {
         OTEL_BSP_SCHEDULE_DELAY delay: Duration = "5000" as parse::milliseconds::<0, HOUR>,
             "Maximum delay before a span is exported, in milliseconds.";
     }
-    /// The log.
     pub Log in "Logs" {
         LOG_LEVEL level: Option<Level> = "INFO" as parse::level, "`trace`, `debug`, `info`, `warn`, `error`, or `fatal` and \
             `panic` for no logs.";

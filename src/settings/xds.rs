@@ -16,17 +16,13 @@ use super::{
 /// A control plane, and the connection to it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Xds {
-    /// Its address.
     pub server: ServerAddress,
     /// The incremental protocol: responses contain changes only.
     pub incremental: bool,
-    /// The node id.
     pub node_id: String,
-    /// The node metadata: names and texts.
     pub node_metadata: Vec<(String, String)>,
     /// Additional headers: names in lower case, and values, which may be secrets.
     pub headers: Vec<(String, Secret)>,
-    /// TLS, if enabled.
     pub tls: Option<XdsTls>,
     /// The average delay between attempts to connect.
     pub connect_retry_interval: Duration,
@@ -48,10 +44,8 @@ const TLS: TlsVars = TlsVars {
     enabled_by: "CONFIG_GRPC_XDS_SERVER_USE_TLS=true",
 };
 
-/// TLS to a control plane.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct XdsTls {
-    /// CAs and the client certificate.
     pub files: ClientTls,
     /// The name that its certificate must have, if it is not the host.
     pub server_name: Option<String>,
@@ -62,7 +56,6 @@ pub struct XdsTls {
 pub struct XdsBackoff {
     /// The first delay.
     pub initial: Duration,
-    /// The maximum delay.
     pub max: Duration,
     /// Backoff multiplier. Values of 1 or less disable growth.
     pub factor: f64,

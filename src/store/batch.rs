@@ -12,13 +12,11 @@ use crate::{
     rules::Limit,
 };
 
-/// The checks of one request.
 #[derive(Debug, Default)]
 pub struct Batch<'r> {
     /// The full keys of all checks, concatenated: one allocation per request.
     keys: String,
     checks: SmallVec<[Check<'r>; 4]>,
-    /// Some checks belong to a group.
     has_groups: bool,
     /// What is counted when a check is over its limit.
     pub counting: Counting,
@@ -44,15 +42,11 @@ pub struct Check<'r> {
     full_key: Range<usize>,
     /// The end of the part that is the key in shared stores.
     key_end: usize,
-    /// The limit.
     pub limit: &'r Limit,
-    /// The hash of the limit's rule.
     pub rule: u16,
-    /// The hits.
     pub hits: Hits,
     /// Whether it counts alone or in a group.
     pub member: Member,
-    /// The outcome; set by the store.
     pub outcome: Outcome,
 }
 
@@ -68,14 +62,12 @@ pub enum Member {
     Next,
 }
 
-/// The outcome of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// A fixed window's count after the hits.
     Counted(u64),
     /// A fixed window's count; the group's hits were not added because they do not fit.
     NotCounted(u64),
-    /// The verdict of any other algorithm.
     Decided(Verdict),
 }
 
@@ -95,7 +87,6 @@ impl<'r> Batch<'r> {
         index
     }
 
-    /// Groups the checks from this index on.
     pub fn group(&mut self, first: usize) {
         for (index, check) in self.checks.iter_mut().enumerate().skip(first) {
             check.member = if index == first { Member::First } else { Member::Next };
@@ -125,7 +116,6 @@ impl<'r> Batch<'r> {
         })
     }
 
-    /// The counter's key in shared stores.
     #[must_use]
     pub fn key(&self, check: &Check<'_>) -> &str {
         self.keys.get(check.full_key.start..check.key_end).unwrap_or_default()
@@ -141,7 +131,6 @@ impl<'r> Batch<'r> {
         Some([key.get(..end.checked_sub(more_digits)?.checked_sub(1)?)?, key.get(end..)?])
     }
 
-    /// The counter's full key, which is unique.
     pub(crate) fn full_key(&self, check: &Check<'_>) -> &str {
         self.keys.get(check.full_key.clone()).unwrap_or_default()
     }
@@ -253,11 +242,9 @@ pub(super) type NextHits = SmallVec<[Option<Hits>; 8]>;
 /// The hits that a networked store sends for each check.
 #[derive(Clone, Copy)]
 pub(super) enum Plan<'p> {
-    /// The check's own.
     Own,
     /// None: a read. Refunds stay.
     Read,
-    /// The same for every check.
     Each(Hits),
     Next(&'p NextHits),
 }
@@ -318,7 +305,6 @@ impl Check<'_> {
     }
 }
 
-/// The hits of a read; refunds stay.
 pub(super) fn without_taking(hits: Hits) -> Hits {
     match hits {
         Hits::Take(_) => Hits::Take(0),

@@ -74,7 +74,6 @@ pub trait Store: Send + Sync {
         Box::pin(std::future::ready(()))
     }
 
-    /// The usage of leases.
     fn leases(&self) -> Option<LeaseUsage> {
         None
     }
@@ -84,7 +83,6 @@ pub trait Store: Send + Sync {
         Vec::new()
     }
 
-    /// The usage of a store in this process.
     fn usage(&self) -> Option<StoreUsage> {
         None
     }
@@ -105,18 +103,13 @@ pub trait Store: Send + Sync {
     }
 }
 
-/// Counters that were reset.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Resets {
-    /// The counters with these full keys.
     Of(Vec<String>),
-    /// Unknown ones.
     Unknown,
 }
 
-/// The result of a store.
 pub enum Applied<'a> {
-    /// The outcomes are set.
     Now(Result<(), StoreError>),
     /// The outcomes are set when this completes.
     Later(Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'a>>),
@@ -135,10 +128,8 @@ impl Applied<'_> {
     }
 }
 
-/// Why a store failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreError {
-    /// The kind of failure.
     pub reason: FailureReason,
     /// The failure and its place, for the operator; contains no secret.
     pub message: Arc<str>,
@@ -149,7 +140,6 @@ named! {
     pub enum FailureReason {
         /// No reply within the timeout.
         Timeout = "timeout",
-        /// The queue's bound on checks was reached.
         QueueFull = "queue_full",
         /// More checks were queued than the server answers within the timeout.
         Overloaded = "overloaded",

@@ -70,7 +70,6 @@ fn targets(level: LevelFilter) -> Targets {
     Targets::new().with_default(level).with_targets(libraries.map(|name| (name, of_libraries)))
 }
 
-/// Writes each event as a line.
 struct Lines<W> {
     format: LogFormat,
     write: W,
@@ -208,7 +207,6 @@ mod tests {
 
     use super::*;
 
-    /// The lines of these events.
     fn lines(level: LevelFilter, format: LogFormat, events: impl FnOnce()) -> Vec<String> {
         let written = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&written);

@@ -9,9 +9,7 @@ use crate::clock::Time;
 /// A number of requests per window. Rejected hits count too, unless the rule has several limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FixedWindow {
-    /// Requests admitted per window.
     pub limit: u32,
-    /// The window's length.
     pub window: Window,
 }
 

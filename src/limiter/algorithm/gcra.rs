@@ -115,7 +115,6 @@ impl Bucket {
         self.ticks_per_second
     }
 
-    /// Ticks that a hit takes from the bucket.
     pub(crate) const fn ticks_per_hit(self) -> u64 {
         self.ticks_per_hit
     }
@@ -127,7 +126,6 @@ impl Bucket {
     }
 }
 
-/// Tick arithmetic.
 #[expect(
     clippy::arithmetic_side_effects,
     reason = "a second and a hit have at least one tick; a second has at most 2³² and a depth at most 2⁵², \
@@ -139,7 +137,6 @@ impl Bucket {
         hits * self.ticks_per_hit
     }
 
-    /// The hits that fit in these ticks.
     const fn hits(self, ticks: u64) -> u64 {
         ticks / self.ticks_per_hit
     }

@@ -8,7 +8,6 @@ use std::num::NonZeroU32;
 use super::{Bucket, FixedWindow, Hits, SlidingLog, SlidingWindow, Verdict, Window};
 use crate::clock::Time;
 
-/// An algorithm with its limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Algorithm {
     /// Keeps a count under a key per window.
@@ -22,7 +21,6 @@ pub enum Algorithm {
 }
 
 named! {
-    /// The algorithms by their names in rules.
     #[derive(Default)]
     pub enum Kind {
         /// A count per window, aligned to the Unix epoch.
@@ -64,7 +62,6 @@ impl Kind {
 }
 
 impl Algorithm {
-    /// Its kind.
     #[must_use]
     pub const fn kind(self) -> Kind {
         match self {

@@ -26,7 +26,6 @@ pub use sliding_window::SlidingWindow;
 
 use crate::clock::Time;
 
-/// The hits of a request on a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hits {
     /// Adds hits; 0 reads the counter without changing it.
@@ -51,7 +50,6 @@ impl Hits {
 pub struct Verdict {
     /// The hits are within the limit.
     pub admitted: bool,
-    /// The hits were counted.
     pub consumed: bool,
     /// Hits that would still be admitted now.
     pub remaining: u32,
@@ -82,7 +80,6 @@ const fn micros_until(now: Time, then: u64) -> u64 {
     then.saturating_sub(now.micros())
 }
 
-/// Hits left within a limit.
 fn remaining(limit: u32, used: u64) -> u32 {
     limit.saturating_sub(u32::try_from(used).unwrap_or(u32::MAX))
 }

@@ -15,7 +15,6 @@ use crate::clock::Time;
 pub struct SlidingLog {
     /// Requests admitted per window.
     pub limit: u32,
-    /// The window's length.
     pub window: Window,
 }
 
@@ -33,16 +32,13 @@ struct Entry(u64);
 /// A summary of the hits in a log's window; times are microseconds since 1970.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LogSummary {
-    /// The number of hits.
     pub total: u64,
-    /// The time of the newest hit.
     pub newest: Option<u64>,
     /// The time of the last hit that must leave the window before the rejected hits fit; `None` if they never fit.
     pub blocking: Option<u64>,
 }
 
 impl SlidingLog {
-    /// Adds these hits if they are admitted.
     pub fn apply(self, log: &mut Log, hits: Hits, now: Time) -> Verdict {
         log.forget_future(now);
         log.forget_past(now, self.window);

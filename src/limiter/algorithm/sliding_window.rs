@@ -16,25 +16,19 @@ const OVERLAP_SCALE: u64 = 1_000_000;
 /// A number of requests in a window that ends now, estimated from two counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlidingWindow {
-    /// Requests admitted per window.
     pub limit: u32,
-    /// The window's length.
     pub window: Window,
 }
 
 /// The hits of the current window and of the previous one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counts {
-    /// The start of the current window.
     pub start: Time,
-    /// Hits in the current window.
     pub this: u32,
-    /// Hits in the previous window.
     pub last: u32,
 }
 
 impl SlidingWindow {
-    /// Counts these hits if they are admitted.
     #[must_use]
     pub fn apply(self, state: State, hits: Hits, now: Time) -> (State, Verdict) {
         let (mut state, mut counts) = (state, self.counts(state));

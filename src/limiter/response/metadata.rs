@@ -41,7 +41,6 @@ pub(super) fn metadata(conclusion: &Conclusion<'_, '_, '_>) -> Option<Metadata> 
     ]))
 }
 
-/// A map of the fields that have a value.
 fn fields<const N: usize>(fields: [(&str, Option<Value>); N]) -> Metadata {
     fields.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
 }
@@ -93,7 +92,6 @@ fn of_override(found: Found) -> Value {
     ]))
 }
 
-/// The reason for a descriptor's status.
 fn why(limited: &Limited<'_>, outcome: &LimitOutcome<'_>) -> &'static str {
     match outcome.source {
         _ if outcome.decision.over && limited.is_shadow() => "shadow",

@@ -24,7 +24,6 @@ static CONTENT_TYPE: LazyLock<Arc<str>> = LazyLock::new(|| "content-type".into()
 static POLICY: LazyLock<Arc<str>> = LazyLock::new(|| "RateLimit-Policy".into());
 static RATE_LIMIT: LazyLock<Arc<str>> = LazyLock::new(|| "RateLimit".into());
 
-/// The answer to a concluded request.
 pub(super) fn answer(conclusion: Conclusion<'_, '_, '_>) -> Answer {
     let mut response_headers = headers(&conclusion);
     let (body, content_type) = body(&conclusion).unzip();

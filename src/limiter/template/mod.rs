@@ -9,23 +9,18 @@ mod tests;
 
 use std::{fmt::Write as _, mem};
 
-/// A parsed template.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Template {
     kind: Kind,
     parts: Box<[Part]>,
 }
 
-/// The format of a body.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
-    /// Plain text.
     Text,
-    /// JSON.
     Json,
 }
 
-/// The values of the placeholders.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Values<'a> {
     /// `{limit}`: requests per window.
@@ -43,9 +38,7 @@ pub struct Values<'a> {
 /// A text that is not a template.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TemplateError {
-    /// The error.
     pub message: String,
-    /// The accepted values.
     pub help: String,
 }
 
@@ -91,7 +84,6 @@ impl Template {
         Ok(template)
     }
 
-    /// The format of its bodies.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
@@ -103,7 +95,6 @@ impl Template {
         self.parts.is_empty()
     }
 
-    /// The body with these values.
     #[must_use]
     pub fn fill(&self, values: &Values<'_>) -> String {
         let mut body = String::with_capacity(256);

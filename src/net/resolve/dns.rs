@@ -6,7 +6,6 @@
 const SRV: u16 = 33;
 const INTERNET: u16 = 1;
 
-/// The flags of a recursive query.
 const RECURSION_DESIRED: u16 = 0x0100;
 
 /// Bytes before the question.
@@ -15,15 +14,12 @@ const HEADER: usize = 12;
 /// Maximum number of compression pointers in a name.
 const MAX_POINTERS: usize = 16;
 
-/// A server of a service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Target {
-    /// Its name, with a trailing dot.
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
-/// A reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
     /// The servers; empty if the name has no SRV records.
@@ -32,7 +28,6 @@ pub(crate) enum Answer {
     NoSuchName,
     /// The reply does not fit; query again over TCP.
     Truncated,
-    /// The server failed with this code.
     Failed(u8),
 }
 
@@ -193,7 +188,6 @@ pub(crate) mod tests {
         query(0x1234, NAME).unwrap()
     }
 
-    /// The answer with other flags.
     fn flagged(flags: [u8; 2]) -> Vec<u8> {
         let mut message = srv_reply(&asked(), &[]);
         message[2..4].copy_from_slice(&flags);

@@ -166,7 +166,6 @@ mod tests {
         found.map(|found| found.iter().map(ToString::to_string).collect())
     }
 
-    /// The code with which a name server fails.
     fn failing(question: &[u8], code: u8) -> Vec<u8> {
         let mut answer = srv_reply(question, &[]);
         answer[3] |= code;

@@ -6,19 +6,15 @@ use std::{
     time::Duration,
 };
 
-/// The configuration file.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Name servers and the options of queries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NameServers {
     /// Queried in order until one replies.
     pub addresses: Vec<SocketAddr>,
-    /// Search domains.
     pub search: Vec<String>,
     /// A name with this many dots is tried without search domains first.
     pub ndots: usize,
-    /// The timeout of one query.
     pub timeout: Duration,
     /// The number of rounds over all name servers.
     pub attempts: usize,
@@ -73,7 +69,6 @@ impl NameServers {
         }
     }
 
-    /// The names to query for a name.
     pub(crate) fn names(&self, name: &str) -> Vec<String> {
         if name.ends_with('.') {
             return vec![name.to_owned()];
@@ -85,7 +80,6 @@ impl NameServers {
     }
 }
 
-/// There is always a name server.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let text = &*String::from_utf8_lossy(bytes);

@@ -33,17 +33,13 @@ use crate::settings::ClientTls;
 pub struct Hints {
     /// Sets the authorities to trust.
     pub ca: &'static str,
-    /// Sets the client certificate.
     pub certificate: &'static str,
-    /// Sets its key.
     pub key: &'static str,
     /// The advice for a certificate of another host.
     pub other_host: &'static str,
-    /// The advice for a plaintext server.
     pub plain_text: &'static str,
 }
 
-/// The configuration of a TLS client.
 pub struct Client {
     /// For the handshake, without ALPN protocols.
     pub config: ClientConfig,
@@ -158,7 +154,6 @@ fn identity(
     }
 }
 
-/// The text of a file, and its content.
 fn read<T>(
     name: &str,
     path: &Path,

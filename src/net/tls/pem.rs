@@ -49,7 +49,6 @@ pub fn chain(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     Ok(found)
 }
 
-/// Certificates as PEM.
 #[must_use]
 pub fn encode(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
     let mut text = Vec::new();

@@ -39,7 +39,6 @@ use crate::{
     rules::{Entry, How, Matched},
 };
 
-/// Maximum number of overrides.
 pub const MAX_OVERRIDES: usize = 2_000_000;
 
 /// Enough shards that the one that a change copies is small.
@@ -48,7 +47,6 @@ const SHARDS: usize = 1024;
 /// Maximum number of overrides that one sweep removes, so that it does not delay the thread's other work.
 const MAX_SWEPT: usize = 10_000;
 
-/// All overrides.
 #[derive(Default)]
 pub struct Index {
     snapshot: ArcSwap<Snapshot>,
@@ -58,7 +56,6 @@ pub struct Index {
     clock_lead: AtomicI64,
     /// Held while a snapshot is replaced.
     changing: Mutex<()>,
-    /// Each draft has a reference to it.
     drafts: Arc<()>,
     hasher: DefaultHashBuilder,
 }
@@ -66,7 +63,6 @@ pub struct Index {
 /// The override that applies to a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
-    /// Its action.
     pub action: Action,
     /// The second at which it expires, if it does.
     pub expires: Option<u32>,
@@ -164,7 +160,6 @@ impl Index {
         })
     }
 
-    /// The override for exactly this target.
     #[must_use]
     pub fn get(&self, target: &Target) -> Option<Override> {
         let snapshot = self.snapshot.load();
@@ -238,7 +233,6 @@ impl Index {
         self.snapshot.load_full()
     }
 
-    /// Restores earlier overrides.
     pub(super) fn roll_back(&self, to: Arc<Snapshot>) {
         let _changing = lock(&self.changing);
         self.publish(to);

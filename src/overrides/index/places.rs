@@ -14,7 +14,6 @@ const BITS: usize = 12;
 pub(super) struct Places {
     filter: Box<[u64]>,
     lines: Box<[Line]>,
-    /// The number of records.
     pub(super) len: usize,
 }
 

@@ -16,12 +16,9 @@ const MAX_SHAPES: usize = 4096;
 /// Maximum number of shapes with the same domain and keys. A lookup may try each of them.
 const MAX_VARIANTS: usize = 16;
 
-/// The kind of value of a level.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Level {
-    /// One value.
     Exact,
-    /// The values that match a rule's pattern.
     Pattern,
     /// The values that match a rule's bare key.
     Any,
@@ -34,11 +31,9 @@ pub(super) struct Shape {
     pub(super) levels: Box<[Level]>,
 }
 
-/// All shapes, by their numbers.
 #[derive(Clone, Default)]
 pub(super) struct Shapes {
     all: Vec<Shape>,
-    /// Numbers to reuse.
     free: Vec<u16>,
     families: HashTable<Family>,
 }
@@ -52,7 +47,6 @@ struct Family {
 }
 
 impl Shape {
-    /// True if every level is exact.
     pub(super) fn is_exact(&self) -> bool {
         self.levels.iter().all(|level| *level == Level::Exact)
     }
@@ -62,7 +56,6 @@ impl Shape {
         self.levels.iter().filter(|level| **level != Level::Any).count()
     }
 
-    /// A bit for each exact level.
     pub(super) fn exact_levels(&self) -> u32 {
         let bits = self.levels.iter().zip(0..32_u32);
         bits.filter(|(level, _)| **level == Level::Exact).fold(0, |bits, (_, at)| bits | 1 << at)
@@ -95,7 +88,6 @@ impl Shape {
 }
 
 impl Shapes {
-    /// The shape with this number.
     pub(super) fn get(&self, shape: u16) -> Option<&Shape> {
         self.all.get(usize::from(shape))
     }

@@ -9,7 +9,6 @@ use crate::overrides::record::Record;
 pub(super) struct Shard {
     pub(super) bytes: Box<[u8]>,
     places: Places,
-    /// The number of records for each action.
     pub(super) by_action: [u32; 4],
     /// The first second at which a record expires.
     pub(super) next_end: Option<u32>,

@@ -166,7 +166,6 @@ fn key_text(pair: &Pair) -> Option<&str> {
 /// The kinds of maps in a rules file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Level {
-    /// The file itself.
     File,
     Descriptor,
     /// The value of `rate_limit`, or an item of it.
@@ -207,7 +206,6 @@ const OWN_KEYS: [(&str, &[Level]); 7] = [
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum KeyStatus {
-    /// It is valid here.
     Valid,
     /// It is valid here, but not in the Go service.
     Extension,

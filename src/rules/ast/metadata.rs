@@ -81,7 +81,6 @@ fn value(reader: &mut Reader<'_>, spot: Spot<'_>) -> Value {
     }
 }
 
-/// A key of the top-level map, as written.
 fn written_key(pair: &Pair) -> String {
     match &pair.key.node.content {
         Content::Scalar(scalar) => match &scalar.meaning {

@@ -20,12 +20,9 @@ use reader::{Reader, Spot, scalar};
 
 #[derive(Clone, Debug, Default)]
 pub(super) enum Field<T> {
-    /// It is missing or null.
     #[default]
     Absent,
-    /// It is invalid, which has been reported.
     Wrong,
-    /// It is valid.
     Given(Given<T>),
 }
 
@@ -33,7 +30,6 @@ pub(super) enum Field<T> {
 pub(super) struct Given<T> {
     pub(super) value: T,
     pub(super) place: Place,
-    /// Where its key begins.
     pub(super) key: Place,
 }
 
@@ -67,7 +63,6 @@ pub(super) struct RawDescriptor {
 
 #[derive(Clone, Debug)]
 pub(super) enum RawLimits {
-    /// A map.
     One(Box<RawLimit>),
     /// A list of maps, which may be empty.
     List(Vec<RawLimit>),

@@ -16,12 +16,10 @@ pub(super) struct Reader<'f> {
     pub(super) diagnostics: &'f mut Diagnostics,
 }
 
-/// A value and its origin.
 #[derive(Clone, Copy)]
 pub(super) struct Spot<'a> {
     pub(super) node: &'a Node,
     pub(super) path: &'a Path<'a>,
-    /// The place of its key, or of the item.
     pub(super) key: Place,
     /// The place of the alias or merge that it comes from.
     pub(super) via: Option<Place>,

@@ -14,7 +14,6 @@ use super::{
 use crate::limiter::algorithm::{Kind, Window};
 use crate::rules::ast::{Field, Given, RawLimit, RawLimits, RawReplaces};
 
-/// An error that has been reported.
 pub(super) struct Reported;
 
 impl Lowering<'_> {

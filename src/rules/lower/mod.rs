@@ -49,7 +49,6 @@ pub(super) struct Lowering<'f> {
     pub(super) rule_count: u32,
 }
 
-/// The descriptor whose parts are lowered.
 #[derive(Clone, Copy)]
 struct Context<'a> {
     file: usize,

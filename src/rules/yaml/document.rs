@@ -90,7 +90,6 @@ struct Builder {
     opened: usize,
     /// The values read so far.
     values: usize,
-    /// Pairs that merges have copied.
     merged: usize,
 }
 
@@ -230,7 +229,6 @@ impl Builder {
     }
 }
 
-/// The tag of a merge key.
 const MERGE_TAG: &str = "tag:yaml.org,2002:merge";
 
 /// The number of pairs that [`splice`] appends.
@@ -279,11 +277,8 @@ const MAX_ALIASED: u64 = 1_000_000;
 /// The size of a value, itself included.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weight {
-    /// Levels of lists and maps.
     pub(super) depth: u32,
-    /// Values, with aliases expanded.
     pub(super) values: u64,
-    /// Values that come from an alias.
     aliased: u64,
 }
 

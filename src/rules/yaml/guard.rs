@@ -12,7 +12,6 @@ use libyaml_safer::{Mark, ScalarStyle};
 
 use super::super::diagnostics::{FileError, is_break};
 
-/// A text that is safe for the scanner.
 pub(super) struct Guarded<'t> {
     /// The text with its markers and placeholders.
     pub(super) text: Cow<'t, str>,
@@ -86,7 +85,6 @@ impl<'t> Guarded<'t> {
         (mark.line, mark.column.saturating_sub(on_line))
     }
 
-    /// Restores the original text of a scalar.
     pub(super) fn restore(&self, value: &mut String, style: ScalarStyle) {
         if matches!(self.text, Cow::Borrowed(_)) {
             return;

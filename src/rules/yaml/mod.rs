@@ -28,9 +28,7 @@ use document::Weight;
 /// The maximum number of values in a file, with aliases expanded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MaxValues {
-    /// Scalars, lists and maps.
     pub(crate) values: usize,
-    /// A description of the limit.
     pub(crate) set_by: &'static str,
 }
 
@@ -72,13 +70,11 @@ pub(crate) struct Scalar {
 #[derive(Clone, Debug)]
 pub(crate) struct NodeRef {
     pub(crate) node: Rc<Node>,
-    /// The place of the alias, if this is one.
     pub(crate) alias: Option<Place>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Pair {
-    /// The key, always a scalar.
     pub(crate) key: NodeRef,
     pub(crate) value: NodeRef,
     /// The place of the `<<` that merged this pair, if one did.

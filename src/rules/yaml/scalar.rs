@@ -8,7 +8,6 @@ use base64::{
     engine::{GeneralPurpose, GeneralPurposeConfig},
 };
 
-/// The meaning of a scalar.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Meaning {
     /// `~`, `null`, or an empty text.
@@ -21,7 +20,6 @@ pub(crate) enum Meaning {
     Large(u64),
     /// A number with a fraction, with an exponent, or beyond 64 bits.
     Float(f64),
-    /// The text as written.
     Text,
     /// Bytes in base64.
     Binary(Vec<u8>),

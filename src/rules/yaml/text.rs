@@ -11,7 +11,6 @@ use super::super::diagnostics::{FileError, Place, is_break};
 /// mistake would exhaust the memory.
 const MAX_BYTES: usize = 16 << 20;
 
-/// A file's text.
 pub(crate) struct Text<'f> {
     /// The text up to the first character that is not allowed.
     pub(crate) allowed: Cow<'f, str>,
@@ -20,13 +19,11 @@ pub(crate) struct Text<'f> {
 }
 
 impl Text<'_> {
-    /// True if all characters are allowed.
     pub(crate) fn is_complete(&self) -> bool {
         self.stop.is_none()
     }
 }
 
-/// Decodes a file.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Text<'_>, FileError> {
     if bytes.len() > MAX_BYTES {
         let message = format!("the file is larger than {} MiB", MAX_BYTES >> 20);

@@ -43,23 +43,19 @@ pub struct Subscription {
 #[derive(Debug, Default)]
 pub struct Status(watch::Sender<State>);
 
-/// The state of a subscription.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct State {
     /// True while a stream is open.
     pub connected: bool,
     /// Attempts to connect after the first.
     pub reconnects: u64,
-    /// Responses received.
     pub updates: u64,
-    /// Responses rejected.
     pub refused: u64,
     /// The last accepted version.
     pub version: Option<String>,
 }
 
 impl Status {
-    /// The current state.
     #[must_use]
     pub fn state(&self) -> State {
         self.0.borrow().clone()

@@ -11,7 +11,6 @@ use crate::{
     rules_source::diagnostics::diagnostic,
 };
 
-/// The resource type of the subscription.
 pub(super) const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
 /// The errors of a response as a whole: its type, and its size.

@@ -42,13 +42,10 @@ pub(super) struct Session<'a, T> {
     pub(super) is_lost: Cell<bool>,
 }
 
-/// The rules to serve from now on.
 pub(super) struct Update<'u> {
     /// The control plane's version of the rules.
     pub(super) version: &'u str,
-    /// The valid resources.
     pub(super) resources: Vec<&'u RateLimitConfig>,
-    /// Errors of invalid resources.
     pub(super) diagnostics: Vec<Diagnostic>,
 }
 
@@ -63,7 +60,6 @@ impl<'a, T> Session<'a, T> {
         Self { source, origin, clock, status, is_lost: Cell::new(false) }
     }
 
-    /// The limit of messages in all resources.
     pub(super) fn max_values(&self) -> usize {
         self.source.options.max_values
     }

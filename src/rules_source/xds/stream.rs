@@ -29,7 +29,6 @@ use super::{
 };
 use crate::proto::{envoy::config::core::v3::Node, google};
 
-/// A protocol variant, with its state.
 pub(super) trait Variant: 'static {
     type Request: Message + 'static;
     type Response: Message + Default + 'static;

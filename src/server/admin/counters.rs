@@ -57,7 +57,6 @@ fn limit(rule: Option<&str>, state: &CounterState) -> Json {
     })
 }
 
-/// The body of a reset.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Reset {
@@ -98,7 +97,6 @@ fn exact(target: Result<Target, String>) -> Result<Target, Problem> {
     }
 }
 
-/// A request with the target's descriptor.
 fn request(target: &Target) -> Request<'_> {
     let entries = target.entries().iter();
     let entries = entries.map(|(key, value)| Entry { key, value: value.text().unwrap_or_default() });

@@ -17,13 +17,11 @@ use super::{
 /// The maximum number of streams. An event of a busy service has 100 kB.
 const MAX_FOLLOWERS: usize = 32;
 
-/// The queue of a stream, in events.
 const QUEUE: usize = 2;
 
 pub(super) struct Events {
     /// The last event.
     last: watch::Sender<Last>,
-    /// One permit for each stream.
     places: Arc<Semaphore>,
 }
 
@@ -50,7 +48,6 @@ impl Events {
         self.last.send_modify(|last| last.text = text);
     }
 
-    /// Ends every stream.
     pub(super) fn close(&self) {
         self.last.send_modify(|last| last.is_closed = true);
     }

@@ -13,7 +13,6 @@ use crate::server::http::Peer;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// The host names of the admin API.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Hosts {
     /// Any name: no browser reaches a unix socket.

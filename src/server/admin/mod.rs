@@ -40,9 +40,7 @@ use crate::{clock::Time, telemetry::metrics::ChangeResult};
 pub(crate) struct Options {
     pub(crate) service: Arc<Service>,
     pub(crate) hosts: Hosts,
-    /// If there are any, every call needs one.
     pub(crate) tokens: Option<Tokens>,
-    /// Rejects changes.
     pub(crate) read_only: bool,
     pub(crate) store_kind: &'static str,
     /// The servers of the store, without credentials.
@@ -66,7 +64,6 @@ struct Who {
 }
 
 impl Who {
-    /// The service itself.
     const SELF: Self = Self { token: None, peer: Peer::Unix(None) };
 
     /// The name of the token, or the address or user of the peer, which is the same for all its calls.
@@ -133,7 +130,6 @@ impl Api {
         text
     }
 
-    /// Ends the streams of events.
     pub(crate) fn close(&self) {
         self.events.close();
     }

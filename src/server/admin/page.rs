@@ -25,7 +25,6 @@ const POLICY: HeaderValue = HeaderValue::from_static(
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
 
-/// The file of a path, if the page has it.
 pub(super) fn get(method: &Method, path: &str) -> Option<Answer> {
     if method != Method::GET && method != Method::HEAD {
         return None;

@@ -22,7 +22,6 @@ use crate::{
     text::cut_display,
 };
 
-/// A call.
 pub(super) struct Call<'a> {
     pub(super) who: &'a Who,
     /// The value of `{id}` in the path; empty if the route has none.
@@ -30,16 +29,13 @@ pub(super) struct Call<'a> {
     pub(super) request: &'a Request<Bytes>,
 }
 
-/// The reply to a call.
 pub(super) struct Reply {
     pub(super) body: Body,
-    /// The change and its reason, for the log.
     pub(super) change: Option<(String, Option<String>)>,
 }
 
 pub(super) enum Body {
     Json(Bytes),
-    /// Server-sent events.
     Events(mpsc::Receiver<Bytes>),
 }
 
@@ -66,7 +62,6 @@ struct Sent {
     sending: Arc<AtomicUsize>,
 }
 
-/// The query parameters of a call.
 pub(super) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl Call<'_> {
@@ -121,7 +116,6 @@ impl Query<'_> {
         known.ok_or_else(|| Problem::bad_request(format!("{name}={text:?}: expected {}", words.join(" or "))))
     }
 
-    /// The text of a parameter, if it is given.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }

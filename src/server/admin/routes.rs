@@ -10,7 +10,6 @@ use super::{
     rules, status,
 };
 
-/// Makes the reply to a call.
 pub(super) type Handler =
     for<'a> fn(&'a Api, &'a Call<'a>) -> Pin<Box<dyn Future<Output = Result<Reply, Problem>> + 'a>>;
 

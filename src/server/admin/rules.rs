@@ -21,7 +21,6 @@ use crate::{
     telemetry::metrics::{RuleCounter, RuleStats},
 };
 
-/// The window of the rates.
 const SECONDS: usize = 2;
 
 #[derive(Serialize)]

@@ -17,7 +17,6 @@ use crate::{
 /// The maximum number of errors of the last load; the log has all of them.
 const MAX_ERRORS: usize = 10;
 
-/// The status.
 pub(super) fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
     let Options { service, started, read_only, .. } = &api.options;

@@ -18,7 +18,6 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum size of the file; a thousand tokens take less.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Shorter tokens can be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
 
 pub(crate) struct Tokens {
@@ -53,7 +52,6 @@ impl Tokens {
         Ok(Self { path: path.to_owned(), key, state: Mutex::new(state) })
     }
 
-    /// The name of this token, if it is known.
     pub(super) fn name_of(&self, token: &str) -> Option<String> {
         let mut state = lock(&self.state);
         if state.read.elapsed() >= INTERVAL {

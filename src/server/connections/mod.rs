@@ -57,10 +57,8 @@ const CANDIDATES: usize = 256;
 /// The pause after a scan that found no idle connection.
 const SCAN_PAUSE: Duration = Duration::from_millis(100);
 
-/// The limits of a port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Maximum number of connections.
     pub(super) connections: usize,
     /// Maximum number of connections of one peer address; of IPv6, of one /64 network.
     pub(super) per_address: usize,
@@ -73,7 +71,6 @@ pub(super) struct Limits {
     pub(super) names: [&'static str; 2],
 }
 
-/// The connections of one port.
 pub(super) struct Registry {
     port: Port,
     limits: Limits,
@@ -349,7 +346,6 @@ impl Handle {
         }
     }
 
-    /// A request is open.
     pub(super) fn busy(&self) {
         self.entry.state.store(BUSY, Ordering::Relaxed);
     }

@@ -45,14 +45,11 @@ pub(super) struct Calls {
     pub(super) stats: Arc<Stats>,
     pub(super) tracer: Option<Arc<Tracer>>,
     pub(super) max_request_bytes: usize,
-    /// The time limit for a complete message.
     pub(super) receive_timeout: Duration,
     pub(super) budget: Arc<Budget>,
-    /// The service's health, and its changes.
     pub(super) health: watch::Receiver<bool>,
     /// The streaming calls of all connections, counted in calls instead of bytes.
     pub(super) streaming: Arc<Budget>,
-    /// Lent to the connection that is polled.
     pub(super) buffers: Cell<Buffers>,
     pub(super) tries: Tries,
 }
@@ -111,7 +108,6 @@ impl Unary {
 
 /// The state of a call while its stream is open.
 pub(super) enum Call {
-    /// The message is incomplete.
     Unary(Unary),
     /// The store is counting; the key in `waiting`.
     Waiting(usize),
@@ -119,7 +115,6 @@ pub(super) enum Call {
     Watching(Option<bool>),
     /// Answers questions about the descriptors.
     Reflecting(Box<Reflection>),
-    /// The response is being sent.
     Answered,
     /// Failed at its head.
     Rejected(Failure),
@@ -139,9 +134,7 @@ pub(super) struct ConnectionCalls {
     pub(super) streaming: Streaming,
     /// The health, for the first call that watches it.
     pub(super) health: Option<HealthWatch>,
-    /// The buffer for encoded responses.
     pub(super) message: Vec<u8>,
-    /// Calls whose message is incomplete.
     unfinished: u32,
     /// Responses to calls of the last read.
     answered: u32,
@@ -410,7 +403,6 @@ impl ConnectionCalls {
         });
     }
 
-    /// The waker of this connection's calls.
     pub(super) fn waker(&self) -> Waker {
         self.signal.clone().into()
     }

@@ -70,7 +70,6 @@ struct Gated {
     gate: Arc<Semaphore>,
 }
 
-/// The permits of an open gate.
 const OPEN: usize = 1 << 20;
 
 impl Store for Gated {
@@ -92,7 +91,6 @@ impl Store for Gated {
     }
 }
 
-/// The parts that all scripts share.
 struct Parts {
     calls: Rc<Calls>,
     gate: Arc<Semaphore>,
@@ -156,7 +154,6 @@ struct Served {
     calls: ConnectionCalls,
     cost: Cost,
     now: Instant,
-    /// The end of every turn.
     end: Instant,
     has_short_turns: bool,
     /// Bytes that were received and not handled.

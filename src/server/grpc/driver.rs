@@ -135,9 +135,7 @@ struct Driver<S> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Requests are accepted.
     Serving,
-    /// The rest of the output is written.
     Ending,
     /// Waits until the peer closes its side.
     Lingering(Instant),
@@ -366,7 +364,6 @@ impl<S: Socket> Driver<S> {
         }
     }
 
-    /// Writes the output; false if that failed.
     fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         while let Some(bytes) = self.http.out.get(self.written..).filter(|bytes| !bytes.is_empty()) {
             match Pin::new(&mut self.io).poll_write(context, bytes) {

@@ -82,7 +82,6 @@ pub(super) fn deadline_exceeded(stats: &Stats) -> Status {
     Status::deadline_exceeded("the caller's grpc-timeout has passed")
 }
 
-/// The status of a call that panicked.
 pub(super) fn internal_error() -> Status {
     Status::internal("internal error; see the log of the rate limit service")
 }
@@ -118,7 +117,6 @@ fn write_fields(fields: &HeaderMap, block: &mut Vec<u8>) {
     }
 }
 
-/// A message with its prefix.
 pub(super) fn framed(message: &impl Message) -> Vec<u8> {
     let length = message.encoded_len();
     let mut framed = Vec::with_capacity(length.saturating_add(PREFIX));

@@ -24,7 +24,6 @@ use crate::{
 };
 
 impl ConnectionCalls {
-    /// Answers a health check.
     pub(super) fn check(&mut self, http: &mut Http, id: u32, head: &RequestHead, framed: &[u8]) {
         match self.requested(framed) {
             Ok(()) => {

@@ -13,9 +13,7 @@ use tokio::net::{TcpListener, UnixListener};
 /// The length of the accept queue; the kernel may allow less.
 const BACKLOG: i32 = 4096;
 
-/// A bound address.
 pub enum Listener {
-    /// A TCP port.
     Tcp(TcpListener),
     /// A unix socket, whose file is removed on drop.
     Unix(UnixListener, PathBuf),
@@ -35,7 +33,6 @@ impl Connection {
         }
     }
 
-    /// The peer, for log lines.
     pub(super) fn peer(&self) -> String {
         match self {
             Self::Tcp(stream) => {

@@ -58,15 +58,11 @@ use crate::{
 /// The parts of the service that the gRPC server uses.
 #[derive(Clone)]
 pub struct Parts {
-    /// Decides requests.
     pub limiter: Arc<Limiter>,
-    /// The metrics.
     pub stats: Arc<Stats>,
-    /// The result of health checks.
     pub health: Arc<Health>,
     /// TLS on the port; `None` for plaintext.
     pub tls: Option<Arc<Tls>>,
-    /// The destination of spans, if any.
     pub tracer: Option<Arc<Tracer>>,
 }
 

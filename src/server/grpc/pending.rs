@@ -15,7 +15,6 @@ use super::{
 };
 use crate::telemetry::metrics::{RejectReason, Stats};
 
-/// The received part of a message.
 pub(super) struct Partial {
     pub(super) bytes: Vec<u8>,
     pub(super) share: Share,
@@ -60,7 +59,6 @@ pub(super) struct Reflection {
     pub(super) unanswered: Partial,
     /// The arrival of the first of these bytes.
     pub(super) since: Instant,
-    /// The peer has ended its side.
     pub(super) ended: bool,
 }
 
@@ -83,7 +81,6 @@ impl Reflection {
 /// The maximum number of streaming calls on a connection. A client needs one to watch the health and one to read the descriptors.
 pub(super) const MAX_STREAMING: usize = 16;
 
-/// The streaming calls of a connection.
 pub(super) struct Streaming {
     /// The streams; some may have ended.
     pub(super) ids: Vec<u32>,

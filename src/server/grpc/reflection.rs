@@ -32,7 +32,6 @@ use crate::{
     proto,
 };
 
-/// The next step of a stream.
 enum Step<'b> {
     /// Sends the answer to the next message, before these bytes.
     Answer(Vec<u8>, &'b [u8]),
@@ -42,7 +41,6 @@ enum Step<'b> {
 }
 
 impl ConnectionCalls {
-    /// Handles data of a stream.
     pub(super) fn reflect_data(&mut self, http: &mut Http, id: u32, data: &[u8], end: bool) {
         let Some(Call::Reflecting(reflection)) = http.call(id) else { return };
         if reflection.unanswered.bytes.is_empty() {

@@ -20,7 +20,6 @@ pub(super) struct RequestHead {
     pub(super) begun: Instant,
     /// The caller's `grpc-timeout`.
     pub(super) timeout: Option<Duration>,
-    /// Its span, if it is traced.
     pub(super) span: Option<Box<OpenSpan>>,
 }
 

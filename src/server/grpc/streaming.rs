@@ -53,7 +53,6 @@ impl ConnectionCalls {
         quiet
     }
 
-    /// Sends what streaming calls have to send.
     pub(super) fn advance_streams(&mut self, http: &mut Http) {
         self.resume = false;
         let waker = self.waker();

@@ -41,7 +41,6 @@ struct WaitingCall {
     decision: Pin<Box<Decision>>,
 }
 
-/// The keys of calls that were woken.
 struct Ready {
     keys: Mutex<Vec<usize>>,
     signal: Arc<Signal>,
@@ -54,7 +53,6 @@ struct CallWaker {
 
 struct CallWake {
     key: usize,
-    /// The key is in the list.
     is_listed: AtomicBool,
     ready: Arc<Ready>,
 }

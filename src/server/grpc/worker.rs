@@ -47,7 +47,6 @@ use crate::{
     telemetry::metrics::{self, Port, Stats},
 };
 
-/// All workers.
 pub struct Workers {
     each: Vec<Worker>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
@@ -261,7 +260,6 @@ fn limits(settings: &Server) -> Limits {
     }
 }
 
-/// Shared by the connections of a worker.
 #[derive(Clone)]
 struct Serving {
     /// Serves every connection if the settings select it.

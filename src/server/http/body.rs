@@ -26,7 +26,6 @@ pub(super) struct Bodies {
     large: Arc<Semaphore>,
 }
 
-/// A body, and the permit of a large one.
 pub(super) struct Body {
     pub(super) bytes: Bytes,
     _permit: Option<OwnedSemaphorePermit>,

@@ -60,7 +60,6 @@ use crate::{
 /// requests is served before.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The longest wait for a place.
 const PLACE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The interval at which a connection tries to get a place, and at which the shutdown counts connections.
@@ -89,7 +88,6 @@ const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
 /// The time at shutdown for the first request of a connection.
 const LAST_REQUEST: Duration = Duration::from_millis(100);
 
-/// How a port is served.
 pub(crate) struct Options {
     pub(crate) port: Port,
     /// Counts rejected and closed connections.
@@ -98,9 +96,7 @@ pub(crate) struct Options {
     pub(crate) max_connections: usize,
     /// The time to send the head of a request, to send its body, and to read the response.
     pub(crate) timeout: Duration,
-    /// The maximum size of a request's body.
     pub(crate) max_body: usize,
-    /// The path of probes.
     pub(crate) probe: Arc<str>,
     pub(crate) tls: Option<Arc<Tls>>,
     /// True if `answer` checks the origin of requests itself, because pages of the port may send them.
@@ -355,17 +351,14 @@ fn is_of_another_site(method: &Method, headers: &HeaderMap) -> bool {
 /// A response: a complete body, or a stream of pieces.
 pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
-/// The response to a request that panicked.
 pub(crate) fn internal_error() -> Answer {
     text(StatusCode::INTERNAL_SERVER_ERROR, "Internal error; the log has the details.\n")
 }
 
-/// A response in plain text.
 pub(crate) fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
     typed(status, "text/plain; charset=utf-8", body)
 }
 
-/// A response with this content type.
 pub(crate) fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
     with_body(status, content_type, Full::new(body.into()).boxed_unsync())
 }

@@ -21,7 +21,6 @@ use crate::{
 /// The maximum number of different copies of a page that are being sent. At the maximum, the last copy is shared.
 const MAX_COPIES: usize = 4;
 
-/// The copies of one page.
 #[derive(Default)]
 pub(super) struct Pages {
     /// Held while the page is rendered.
@@ -121,7 +120,6 @@ mod tests {
 
     use super::*;
 
-    /// Makes pages that are numbered.
     fn numbered(count: &Arc<AtomicU64>) -> impl FnOnce() -> String + Send + use<> {
         let count = count.clone();
         move || count.fetch_add(1, Ordering::Relaxed).to_string()

@@ -65,7 +65,6 @@ const PAGES: &str = "/: this list\n\
     /stats: print out stats\n";
 
 impl Service {
-    /// The pages of the debug port.
     pub(crate) async fn page(self: Arc<Self>, request: Request<Bytes>) -> Answer {
         let service = self.clone();
         let page = match request.uri().path() {

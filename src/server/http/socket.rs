@@ -13,7 +13,6 @@ use tokio_rustls::server::TlsStream;
 
 use crate::server::grpc::Listener;
 
-/// The peer of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Peer {
     Address(SocketAddr),
@@ -55,7 +54,6 @@ impl Stream for TcpStream {
 }
 
 impl Stream for UnixStream {
-    /// The kernel always drops them.
     fn discard_unsent(&self) {}
 }
 
@@ -65,7 +63,6 @@ impl Stream for TlsStream<Socket> {
     }
 }
 
-/// The next connection of a port.
 pub(super) async fn accept(listener: &Listener) -> io::Result<(Socket, Peer)> {
     match listener {
         Listener::Tcp(listener) => {

@@ -23,7 +23,6 @@ use crate::{server::connections::Handle, telemetry::metrics::ConnectionClosed};
 pub(super) struct Activity {
     /// Its place, or the one of a connection that waits for a place.
     first: Handle,
-    /// The place that it has waited for.
     place: OnceCell<Handle>,
     /// It has waited or still waits: it serves one request, and needs a place unless that is a probe.
     pub(super) is_waiting: bool,
@@ -46,7 +45,6 @@ impl Activity {
         }
     }
 
-    /// The place in force.
     pub(super) fn handle(&self) -> &Handle {
         self.place.get().unwrap_or(&self.first)
     }
@@ -59,7 +57,6 @@ impl Activity {
         let _ = self.place.set(place);
     }
 
-    /// The start of a response.
     pub(super) fn begin(&self) {
         self.is_busy.set(true);
         self.handle().busy();

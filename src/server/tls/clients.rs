@@ -28,7 +28,6 @@ pub(super) struct Named {
     pub(super) name: ClientName,
 }
 
-/// The subjectAltNames of a certificate.
 fn names(certificate: &CertificateDer<'_>) -> Result<Vec<GeneralName>, Error> {
     let unreadable = |_| Error::InvalidCertificate(CertificateError::BadEncoding);
     let certificate = Certificate::from_der(certificate).map_err(unreadable)?.tbs_certificate;

@@ -27,7 +27,6 @@ use tracing::{debug, warn};
 use super::Tls;
 use crate::log_throttle::LogThrottle;
 
-/// The protocols of the ports in ALPN.
 pub(in crate::server) const HTTP_1: &[u8] = b"http/1.1";
 pub(in crate::server) const HTTP_2: &[u8] = b"h2";
 
@@ -38,11 +37,9 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 named! {
-    /// Why a handshake failed.
     pub(super) enum Cause {
         /// The client presented no certificate or an invalid one.
         ClientCertificate = "client_certificate",
-        /// The client rejected our certificate.
         RefusedByClient = "refused_by_client",
         /// The client does not speak TLS, or no supported version.
         Protocol = "protocol",
@@ -52,7 +49,6 @@ named! {
     }
 }
 
-/// The failed handshakes.
 pub(super) struct Failures {
     counted: [AtomicU64; Cause::ALL.len()],
     log: LogThrottle,

@@ -24,7 +24,6 @@ use crate::{
     settings::{ClientName, GrpcTls},
 };
 
-/// The configuration for new connections.
 pub(super) struct Material {
     pub(super) config: Arc<ServerConfig>,
     pub(super) validity: Validity,

@@ -137,7 +137,6 @@ impl Tls {
         self.log_expiry(&mut state, now);
     }
 
-    /// The metrics of TLS.
     #[must_use]
     pub fn gauges(&self) -> TlsGauges {
         let state = lock(&self.state);

@@ -30,7 +30,6 @@ const SWEEP_PARTS: usize = 16;
 
 pub(super) struct ColdKeys {
     visits: Visits,
-    /// Evicts the coldest.
     paces: Table<Cold>,
     swept: AtomicUsize,
 }

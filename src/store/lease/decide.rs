@@ -26,18 +26,15 @@ use crate::{
     },
 };
 
-/// How a check uses its lease.
 #[derive(Clone, Copy)]
 struct LeaseUse {
     key: Key,
     start: Time,
-    /// Hits taken from the lease.
     reserved: u64,
     /// Hits that Redis counts, and what was known when they were sent; `None` if the lease decided.
     sent: Option<(Hits, Snapshot)>,
 }
 
-/// By the index of the check.
 type LeaseUses = SmallVec<[Option<LeaseUse>; 4]>;
 
 /// The leases of a request in flight. If its future is dropped, they are notified that no reply will come.
@@ -68,7 +65,6 @@ struct Draft {
 type Taken = (Option<LeaseUse>, Result<u64, Hits>);
 
 impl Draft {
-    /// Redis counts everything.
     fn new(batch: &Batch<'_>, commands: Commands) -> Self {
         let reads = batch.counting == Counting::ReadOnly;
         let hits = |check: &Check<'_>| Some(if reads { without_taking(check.hits) } else { check.hits });

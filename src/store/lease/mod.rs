@@ -51,17 +51,14 @@ const FIRST_GRANTS: u64 = 1 << 52;
 /// The deadline for returning hits at shutdown.
 const LAST_REPLIES: Duration = Duration::from_millis(500);
 
-/// Redis with leases in front of it.
 pub struct LeasedStore(Arc<Shared>);
 
 struct Shared {
     redis: RedisStore,
     leases: Leases,
-    /// There has been a lease.
     is_used: AtomicBool,
     /// The service is shutting down: no more hits are leased.
     is_closing: AtomicBool,
-    /// A worker maintains the leases.
     is_maintained: AtomicBool,
     /// Wakes the worker when there is a lease.
     leased: Notify,

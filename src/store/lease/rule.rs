@@ -28,7 +28,6 @@ const PART_OF_REST: f64 = 16.0;
 /// A lease covers at most this part of the time in which all replicas spend the remaining limit.
 const PART_OF_TIME: f64 = 8.0;
 
-/// Minimum number of hits of a lease.
 const LEAST: u64 = 2;
 
 /// A counter over its limit is read again after this many durations of a lease, and after this many seconds at the
@@ -64,7 +63,6 @@ impl Terms {
     }
 }
 
-/// The decision of a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
     /// The hits are within the limit. Contains the counter with them, without the hits that are left in the lease.
@@ -98,7 +96,6 @@ pub(super) struct Grants {
 /// The hits that leave a lease, and when to visit it again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Visit {
-    /// Hits to subtract from the counter.
     pub(super) returned: u64,
     /// This replica's part of the counter before.
     pub(super) own: u64,
@@ -115,9 +112,7 @@ pub(super) struct Lease {
     pub(super) left: u64,
     /// The hits in the counter that this replica added in this window.
     own: u64,
-    /// Hits of requests in flight.
     pending: u64,
-    /// How often the counter was reset.
     resets: u32,
     /// The part of the counter that other replicas added, by the last reply in this window, and the time of that reply.
     others: Option<(u64, Time)>,
@@ -427,7 +422,6 @@ impl Lease {
         Visit { returned, own, expired: 0, next }
     }
 
-    /// The hits that the lease keeps.
     fn keep(&mut self, terms: &Terms, now: Time) -> u64 {
         let duration = terms.duration();
         if self.left == 0 || self.is_idle(terms, now) {
@@ -440,7 +434,6 @@ impl Lease {
         whole((self.pace.hits(now, duration) * self.reach(terms, now)).ceil())
     }
 
-    /// True if the requests have stopped.
     fn is_idle(&self, terms: &Terms, now: Time) -> bool {
         seconds(self.pace.at, now) >= self.idle_after(terms)
     }

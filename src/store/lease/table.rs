@@ -51,7 +51,6 @@ const MAX_RETURNS: usize = 64;
 const WEIGHT: f64 = 0.1;
 
 pub(super) struct Leases {
-    /// Distinguishes this process from others.
     id: u64,
     cold: ColdKeys,
     shards: Box<[Shard]>,
@@ -86,7 +85,6 @@ struct Shard {
 #[derive(Default)]
 struct ShardLeases {
     entries: HashTable<Entry>,
-    /// Requests that leases decided.
     hits: u64,
     /// The last search that found no lease to evict.
     searched: Time,
@@ -94,7 +92,6 @@ struct ShardLeases {
 
 struct Entry {
     key: Key,
-    /// The next visit.
     due: Time,
     lease: Lease,
     counter: Counter,
@@ -102,13 +99,11 @@ struct Entry {
 
 #[derive(Clone, Debug)]
 pub(super) struct Counter {
-    /// Its name in the store, in this window.
     pub(super) name: Box<str>,
     pub(super) is_per_second: bool,
     pub(super) limit: Limit,
 }
 
-/// A check on a key.
 #[derive(Clone, Copy)]
 pub(super) struct Hit<'a> {
     pub(super) key: Key,
@@ -117,7 +112,6 @@ pub(super) struct Hit<'a> {
     pub(super) hits: u64,
 }
 
-/// A background command to the store.
 pub(super) enum Command {
     Renew(Renewal),
     /// Returns hits to a counter, to which this replica has added `own` in total.
@@ -132,7 +126,6 @@ pub(super) enum Command {
 
 pub(super) type Commands = SmallVec<[Command; 1]>;
 
-/// Hits to lease.
 pub(super) struct Renewal {
     pub(super) key: Key,
     pub(super) start: Time,
@@ -302,7 +295,6 @@ impl Leases {
         all
     }
 
-    /// Takes all hits out of all leases.
     pub(super) fn end(&self, commands: &mut Commands) {
         for shard in &self.shards {
             for entry in &mut lock(&shard.leases).entries {

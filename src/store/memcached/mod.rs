@@ -27,7 +27,6 @@ use crate::{
 };
 use servers::Servers;
 
-/// memcached as a store.
 pub struct MemcachedStore {
     servers: Arc<Servers>,
     found_by: MemcachedServers,

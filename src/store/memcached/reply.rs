@@ -12,7 +12,6 @@ use crate::{
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Reply {
-    /// A counter's new value.
     Number(u64),
     Value(Vec<u8>),
     /// A key's value and its `cas` number.
@@ -25,7 +24,6 @@ pub(super) enum Reply {
     Error(String),
 }
 
-/// The protocol.
 pub(super) enum Text {}
 
 pub(super) type FramedStream = framed::FramedStream<Text>;
@@ -33,7 +31,6 @@ pub(super) type FramedStream = framed::FramedStream<Text>;
 /// The longest first line: it repeats a key of 250 bytes.
 const MAX_LINE: usize = 4 * 1024;
 
-/// The longest accepted value.
 const MAX_VALUE: usize = 64 * 1024;
 
 impl Codec for Text {

@@ -50,7 +50,6 @@ pub struct ResetLog {
 struct Entries {
     /// A random number, new whenever the key is created.
     id: u64,
-    /// The number of dropped resets.
     dropped: u64,
     /// The full keys of each reset, the newest last.
     resets: Vec<Vec<String>>,

@@ -18,7 +18,6 @@ use crate::{
     },
 };
 
-/// The longest key that memcached accepts.
 const MAX_KEY: usize = 250;
 
 /// The kinds of failure that memcached does not have.
@@ -112,7 +111,6 @@ pub(super) fn key_name(key: &str) -> Cow<'_, str> {
     if is_accepted(key) { Cow::Borrowed(key) } else { Cow::Owned(hashed(key)) }
 }
 
-/// The rule of the Go service's client.
 fn is_accepted(key: &str) -> bool {
     (1..=MAX_KEY).contains(&key.len()) && key.bytes().all(|byte| byte > b' ' && byte != 0x7f)
 }

@@ -286,7 +286,6 @@ impl ShardLogs {
 }
 
 impl Timed {
-    /// Its memory, with the key and the hash.
     fn bytes(&self) -> usize {
         size_of::<(u64, Key, u32, Mark)>().saturating_add(self.log.bytes())
     }

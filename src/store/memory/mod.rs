@@ -24,7 +24,6 @@ use logs::{LockedLogs, Logs};
 /// A sweep visits one of this many parts, so that each pause is short. A whole round takes as many seconds.
 const SWEEP_PARTS: usize = 16;
 
-/// The embedded store.
 pub struct MemoryStore {
     states: Table<u64>,
     logs: Logs,
@@ -127,7 +126,6 @@ impl LockedStates<'_> {
     }
 }
 
-/// Access to states and logs.
 trait States {
     /// Replaces the state of a key by that of `change`, if it differs or has rejected hits.
     fn change<R>(
@@ -138,11 +136,9 @@ trait States {
         change: impl FnOnce(State) -> (State, Used, R),
     ) -> R;
 
-    /// Applies hits to the log of a key.
     fn apply_to_log(&mut self, key: Key, rule: u16, limit: SlidingLog, hits: Hits, now: Time) -> Verdict;
 }
 
-/// Each state is locked by itself.
 impl States for &MemoryStore {
     fn change<R>(
         &mut self,
@@ -159,7 +155,6 @@ impl States for &MemoryStore {
     }
 }
 
-/// All states of a request, locked.
 struct LockedStates<'s> {
     states: Locked<'s, u64>,
     logs: LockedLogs<'s>,

@@ -34,7 +34,6 @@ pub(super) struct RedisBackend {
     pub(super) needs: AtomicU8,
     /// The user lacks the permission for scripts, so expiries are set without comparing them to existing ones.
     pub(super) cannot_extend: AtomicBool,
-    /// For health checks that depend on Redis.
     pub(super) write_check: Option<WriteCheck>,
 }
 

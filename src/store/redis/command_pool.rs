@@ -232,7 +232,6 @@ impl CommandPool {
     }
 }
 
-/// An address with the certificates.
 fn certificates(tls: Tls, skip_hostname: bool) -> Result<ConnectionAddr, RedisError> {
     let certificates = TlsCertificates {
         client_tls: tls.identity.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key }),

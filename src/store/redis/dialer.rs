@@ -52,7 +52,6 @@ type Handshake<'c> = handshake::Handshake<'c, Resp>;
 pub(super) struct Dialer {
     connector: Connector,
     credentials: Option<Credentials>,
-    /// The variable of the credentials.
     auth: &'static str,
     database: u32,
     is_sentinel: bool,

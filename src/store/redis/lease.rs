@@ -23,7 +23,6 @@ use crate::{
 /// The pending reply to a lease or a return of hits.
 pub(crate) struct LeaseReply(PendingReply);
 
-/// A counter from which hits are leased.
 pub(crate) struct Leased<'a> {
     pub(crate) name: &'a str,
     pub(crate) is_per_second: bool,

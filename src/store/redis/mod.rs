@@ -37,7 +37,6 @@ use pool::Pool;
 #[cfg(any(test, fuzzing))]
 pub(crate) use resp::fuzz as fuzz_resp;
 
-/// Redis as a store.
 pub struct RedisStore {
     main: Arc<Pool>,
     /// The Redis for limits per second, if configured.

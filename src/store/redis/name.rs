@@ -29,7 +29,6 @@ impl Names {
         Self { prefix: prefix.into(), before: if has_empty_tag { 0 } else { prefix.len() } }
     }
 
-    /// The Redis key of a check's counter.
     pub(super) fn of<'b>(&self, batch: &'b Batch<'_>, check: &Check<'_>) -> Cow<'b, str> {
         match check.member {
             Member::Alone => shortened(batch.key(check)),

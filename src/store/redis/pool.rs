@@ -28,13 +28,11 @@ use crate::{
     },
 };
 
-/// One Redis.
 pub(super) struct Pool {
     pub(super) servers: ServerPool<RedisBackend, Arc<Servers>>,
     /// Keys of different slots cannot be counted in one step.
     pub(super) is_cluster: bool,
     pub(super) names: Names,
-    /// For deleting counters.
     pub(super) commands: CommandPool,
 }
 
@@ -80,7 +78,6 @@ impl Pool {
         Ok(pool)
     }
 
-    /// The state that its connections share.
     pub(super) fn backend(&self) -> &RedisBackend {
         &self.servers.shared.backend
     }
@@ -117,13 +114,11 @@ impl Pool {
         self.backend().write_check.as_ref().is_none_or(|check| check.all_accept(&servers.masters))
     }
 
-    /// Sets the needs of the rules.
     fn need(&self, needs: Needs) {
         // This need comes from a setting and not from rules.
         self.need_by(needs, |bits| Some(needs.0 | bits & Needs::WHOLE_REQUESTS.0));
     }
 
-    /// Adds needs of a request.
     pub(super) fn add_needs(&self, needs: Needs) {
         if !Needs(self.backend().needs.load(Relaxed)).include(needs) {
             self.need_by(needs, |bits| Some(bits | needs.0));

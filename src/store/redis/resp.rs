@@ -12,7 +12,6 @@ use crate::{
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Reply {
     Integer(i64),
-    /// A simple or bulk string.
     Text(Vec<u8>),
     Nil,
     List(Vec<Reply>),
@@ -35,7 +34,6 @@ impl Reply {
         }
     }
 
-    /// An array of this length.
     pub(super) fn into_list(self, expected: usize) -> Result<Vec<Self>, String> {
         match self {
             Self::List(list) if list.len() == expected => Ok(list),
@@ -59,7 +57,6 @@ impl Reply {
 /// The first word of the error about a reply of an unexpected type. Replies may be shifted, so the connection is closed.
 pub(super) const UNEXPECTED: &str = "unexpected-reply";
 
-/// The protocol.
 pub(super) enum Resp {}
 
 pub(super) type FramedStream = framed::FramedStream<Resp>;
@@ -73,7 +70,6 @@ impl Codec for Resp {
     }
 }
 
-/// The deepest nesting that is decoded.
 const MAX_DEPTH: usize = 8;
 
 /// Maximum number of elements of an array, and of bytes of a string. The stream bounds the total by what was sent, see

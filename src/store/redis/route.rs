@@ -37,7 +37,6 @@ struct Submitted {
     connection: Arc<Connection>,
 }
 
-/// A request's checks that were sent.
 pub(crate) struct Sent(SmallVec<[Submitted; 1]>);
 
 struct Group<'a> {
@@ -46,7 +45,6 @@ struct Group<'a> {
     checks: Indexes,
 }
 
-/// How the checks of a batch are counted.
 #[derive(Clone, Copy)]
 struct Mode<'p> {
     now: Time,

@@ -13,7 +13,6 @@ pub(super) struct Script {
     hash: LazyLock<String>,
 }
 
-/// How a command refers to a script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Form {
     Hash,
@@ -55,7 +54,6 @@ macro_rules! scripts {
 }
 
 scripts! {
-    /// One key, and the hits to subtract.
     REFUND = "refund";
     /// A counter and its leases, the hits to add if they are within the limit, the limit, the expiry in seconds, 1 if the
     /// counter may expire before, and a [`Receipt`](super::pipeline::Receipt).
@@ -70,7 +68,6 @@ scripts! {
     /// Keys of buckets and sliding windows, a byte per key with the index of its argument, and the arguments of
     /// `pipeline::script_call`.
     STATES = "begin" "keep" "bucket" "sliding_window" "each";
-    /// The same for keys of sliding logs.
     LOGS = "begin" "sliding_log" "each_log";
     /// Keys of fixed windows of one rule, for each the limit and the expiry in seconds, and runs.
     COUNT_TOGETHER = "count_together";

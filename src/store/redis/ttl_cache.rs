@@ -16,7 +16,6 @@ use crate::{
 /// Maximum number of keys: 25 MB.
 const MAX_KEYS: usize = 1 << 20;
 
-/// A sweep visits one of this many parts.
 const SWEEP_PARTS: usize = 16;
 
 pub(super) struct TtlCache {

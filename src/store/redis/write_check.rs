@@ -91,12 +91,10 @@ impl WriteCheck {
         }
     }
 
-    /// Forgets all other servers.
     pub(super) fn keep_only(&self, servers: &[RedisAddress]) {
         lock(&self.accepting).retain(|known| servers.contains(known));
     }
 
-    /// True if all of these accept writes.
     pub(super) fn all_accept(&self, servers: &[RedisAddress]) -> bool {
         let accepting = lock(&self.accepting);
         servers.iter().all(|server| accepting.contains(server))

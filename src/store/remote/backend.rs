@@ -56,7 +56,6 @@ pub(crate) trait Backend: Sized + Send + Sync + 'static {
     /// Called when a connection is ready, before its first pipeline.
     fn connected(&self, _connection: &Connection<Self>) {}
 
-    /// The error in a reply, if it is one.
     fn error(reply: Reply<Self>) -> Option<(Kind, String)>;
 
     /// Advice on an error of this kind, appended to its message; may be empty.

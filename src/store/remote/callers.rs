@@ -32,7 +32,6 @@ impl<C, O> Callers<C, O> {
         self.checks.len()
     }
 
-    /// Adds a check of the next caller.
     pub(crate) fn push(&mut self, check: C) {
         self.checks.push(check);
     }

@@ -26,7 +26,6 @@ const MICROS: [u64; 13] =
 /// Bucket bounds for the checks in a pipeline.
 const CHECKS: [u64; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096];
 
-/// The metrics of one store's servers.
 #[derive(Default)]
 pub(crate) struct ClientMetrics {
     opened: AtomicU64,
@@ -36,7 +35,6 @@ pub(crate) struct ClientMetrics {
     errors: [AtomicU64; Kind::ALL.len()],
     times: Buckets,
     batches: Buckets,
-    /// Denied commands and how often.
     denied: Mutex<BTreeMap<&'static str, u64>>,
     without_expiry: AtomicU64,
     overloaded: AtomicU64,

@@ -50,7 +50,6 @@ impl Failure {
         Self { kind, message: message.into() }
     }
 
-    /// The error for callers.
     pub(crate) fn to_error(&self, reason: FailureReason) -> StoreError {
         StoreError { reason, message: self.message.as_str().into() }
     }

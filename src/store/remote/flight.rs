@@ -19,7 +19,6 @@ pub(super) struct Sent<B: Backend> {
     replies: Vec<Reply<B>>,
     /// The replies of the first round, if some commands were sent again.
     first: Option<Vec<Reply<B>>>,
-    /// Its callers timed out.
     pub(super) is_late: bool,
 }
 

@@ -36,7 +36,6 @@ pub(crate) struct FramedStream<C> {
     written: usize,
     /// The undecoded bytes.
     pub(crate) incoming: BytesMut,
-    /// Number of pending replies.
     pub(crate) pending: usize,
     /// How many undecoded bytes are accepted.
     allowed: usize,
@@ -87,7 +86,6 @@ impl<C: Codec> FramedStream<C> {
         replies
     }
 
-    /// Sends commands with this many replies.
     pub(crate) async fn send(
         &mut self,
         replies: usize,

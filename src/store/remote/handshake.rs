@@ -36,7 +36,6 @@ impl<'c, C: Codec> Handshake<'c, C> {
         }
     }
 
-    /// Sends commands with this many replies.
     pub(crate) async fn send(&mut self, replies: usize, commands: &[u8]) {
         // A failed write is ignored: the server may have sent the reason, such as too many clients. If not, reading
         // fails too.

@@ -30,10 +30,8 @@ const FORGET: Duration = Duration::from_secs(1);
 /// The largest pipeline: longer ones are not cheaper per check.
 const MAX_PIPELINE: usize = 128;
 
-/// Bounds, in checks.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Bound {
-    /// Checks queued and in flight.
     pub(super) outstanding: usize,
     /// Checks in flight. At the bound nothing more is written, so that late checks can still be dropped.
     pub(super) window: usize,

@@ -63,7 +63,6 @@ pub(super) struct Connection<B: Backend> {
     pub(super) address: ServerAddress,
     pub(super) shared: Arc<Shared<B>>,
     state: Mutex<State<B::Pipeline>>,
-    /// Wakes the connection's task.
     work: Notify,
     /// The error for callers beyond what the server answers in time.
     overloaded: StoreError,
@@ -93,13 +92,11 @@ struct State<P> {
     connected: bool,
     /// The connection's task waits for callers.
     idle: bool,
-    /// The server was removed from the pool.
     ended: bool,
 }
 
 pub(super) struct PendingReply<B: Backend> {
     reply: oneshot::Receiver<Answered<Outcome<B>>>,
-    /// The connection's own timeout.
     deadline: Instant,
 }
 
@@ -209,7 +206,6 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    /// The failure for an error reply.
     pub(super) fn error_reply(&self, kind: Kind, error: &str) -> Failure {
         self.failure(kind, format_args!("error reply \"{}\"{}", cut(error), B::hint(kind)))
     }

@@ -18,7 +18,6 @@ pub(super) struct Queued<P> {
     pub(super) since: Instant,
 }
 
-/// Why a caller is rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Full {
     /// The configured bound on queued checks was reached.
@@ -33,7 +32,6 @@ pub(super) struct Queue<P> {
     pipelines: VecDeque<Queued<P>>,
     /// The last one accepts no more callers.
     sealed: bool,
-    /// Checks in all of them.
     pub(super) checks: usize,
     /// Checks sent and not answered yet.
     pub(super) in_flight: usize,
@@ -92,7 +90,6 @@ impl<P: Pipeline> Queue<P> {
         (reply, since)
     }
 
-    /// The open pipeline.
     pub(super) fn last(&mut self) -> &mut Queued<P> {
         if self.sealed || self.pipelines.is_empty() {
             self.sealed = false;
@@ -147,7 +144,6 @@ impl<P: Pipeline> Queue<P> {
         std::mem::take(&mut self.pipelines)
     }
 
-    /// Keeps a completed pipeline for reuse.
     pub(super) fn recycle(&mut self, mut pipeline: P) {
         if self.spare.len() < SPARE {
             pipeline.clear();

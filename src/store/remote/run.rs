@@ -364,7 +364,6 @@ fn is_lost(exit: &Exit) -> bool {
 /// Counts the end of a connection, also when its task panics.
 struct OpenConnection<'a> {
     metrics: &'a ClientMetrics,
-    /// The server closed it.
     lost: bool,
 }
 

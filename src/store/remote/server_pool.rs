@@ -45,7 +45,6 @@ pub(crate) struct ServerPool<B: Backend, O> {
 
 pub(crate) struct Servers<B: Backend, O> {
     pub(crate) servers: Vec<Server<B>>,
-    /// Which server owns which keys.
     pub(crate) owners: O,
 }
 

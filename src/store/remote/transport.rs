@@ -33,7 +33,6 @@ pub(crate) type Transport = Box<dyn Socket>;
 /// Connects to servers. Its failures name the step and the variable to check, but not the server.
 #[derive(Clone)]
 pub(crate) struct Connector {
-    /// The kind of server, in failures.
     pub(crate) store: &'static str,
     pub(crate) tls: Option<TlsConnector>,
     pub(crate) advice: &'static TlsAdvice,

@@ -17,16 +17,12 @@ pub enum Used {
     /// Less than half, or a limit of 0, of which nothing can be regained.
     #[default]
     Little,
-    /// Half or more.
     Much,
-    /// Everything.
     All,
-    /// Everything, and it has rejected hits.
     Over,
 }
 
 impl Used {
-    /// The use of a limit by this many hits.
     #[must_use]
     pub fn of(hits: u64, limit: u32) -> Self {
         let limit = u64::from(limit);
@@ -51,12 +47,10 @@ impl Mark {
         Self(rule << 2 | used as u16)
     }
 
-    /// The hash of its rule.
     pub(in crate::store) const fn rule(self) -> u16 {
         self.0 >> 2
     }
 
-    /// The use of its limit.
     #[must_use]
     pub const fn used(self) -> Used {
         match self.0 & 3 {
@@ -144,7 +138,6 @@ impl Candidate {
     }
 }
 
-/// What the other rules hold.
 type Sums = SmallVec<[(u16, usize); CANDIDATES]>;
 
 fn sums(candidates: impl Iterator<Item = Candidate>, except: u16) -> Sums {

@@ -55,7 +55,6 @@ pub struct Table<S> {
 #[repr(align(64))]
 struct Padded<S>(Mutex<Shard<S>>);
 
-/// The hash of a key, valid in one table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Key {
     shard: u16,
@@ -65,22 +64,17 @@ pub struct Key {
 /// A state, and when it expires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Kept<S, E = Time> {
-    /// The state.
     pub state: S,
     /// It expires at this time.
     pub end: E,
-    /// How much it matters.
     pub mark: Mark,
 }
 
-/// The usage of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// States held, including expired ones that have not been removed.
     pub entries: usize,
-    /// Memory of the slots.
     pub bytes: usize,
-    /// Expired states that were removed.
     pub expired: u64,
     /// Live states that made room for others.
     pub evicted: u64,
@@ -101,7 +95,6 @@ impl std::iter::Sum for Usage {
 }
 
 impl<S: Copy + Default> Table<S> {
-    /// Memory of one state.
     pub const BYTES_PER_ENTRY: usize = size_of::<slots::Slot<S>>();
 
     /// An empty table of at most this many states, and at least one. When both buckets of a new key are full, a state in
@@ -119,7 +112,6 @@ impl<S: Copy + Default> Table<S> {
         Self { shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new(shape)))).collect(), hasher }
     }
 
-    /// The key of a text.
     #[must_use]
     pub fn key(&self, text: &str) -> Key {
         Key::of_hash(self.hasher.hash(text.as_bytes()))
@@ -135,7 +127,6 @@ impl<S: Copy + Default> Table<S> {
         Key::of_hash(hasher.finish128())
     }
 
-    /// The live state of a key.
     #[must_use]
     pub fn get(&self, key: Key, now: Time) -> Option<S> {
         self.shard(key).get(key.tag, seconds(now))
@@ -155,7 +146,6 @@ impl<S: Copy + Default> Table<S> {
         })
     }
 
-    /// Removes the state of a key.
     pub fn remove(&self, key: Key, now: Time) {
         self.shard(key).remove(key.tag, seconds(now));
     }
@@ -179,7 +169,6 @@ impl<S: Copy + Default> Table<S> {
         }
     }
 
-    /// The usage of all shards.
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.shards.iter().map(|shard| lock(&shard.0).usage()).sum()
@@ -190,13 +179,11 @@ impl<S: Copy + Default> Table<S> {
         lock(&self.shards[self.shard_of(key)].0)
     }
 
-    /// The number of shards is a power of two.
     fn shard_of(&self, key: Key) -> usize {
         key.shard() & self.shards.len().saturating_sub(1)
     }
 }
 
-/// Several locked shards.
 pub struct Locked<'t, S> {
     table: &'t Table<S>,
     shards: SmallVec<[(usize, MutexGuard<'t, Shard<S>>); 8]>,
@@ -231,7 +218,6 @@ impl Key {
         self.shard.into()
     }
 
-    /// A hash for a table of another kind.
     #[must_use]
     pub fn hash(self) -> u64 {
         self.tag.home

@@ -50,21 +50,17 @@ pub(super) struct At {
 /// A slot without a live state.
 struct Room {
     at: At,
-    /// Live states of its bucket.
     live: usize,
 }
 
 pub(super) struct Slots<S> {
     pub(super) pieces: SmallVec<[Box<[Slot<S>]>; 1]>,
-    /// Slots of one bucket.
     pub(super) bucket: usize,
     pub(super) buckets: usize,
 }
 
-/// Numbers of live states.
 pub(super) struct Census {
     pub(super) live: usize,
-    /// Those over their limit.
     pub(super) over: usize,
 }
 

@@ -27,12 +27,10 @@ pub fn dropped() -> u64 {
     DROPPED.load(Relaxed)
 }
 
-/// Adds lost lines to that number.
 pub(super) fn count_dropped(lines: usize) {
     DROPPED.fetch_add(u64::try_from(lines).unwrap_or(u64::MAX), Relaxed);
 }
 
-/// The lines that wait for the thread.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     state: Mutex<State>,
@@ -54,7 +52,6 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Adds a line to the buffer.
     pub(super) fn push(&self, line: &str) {
         let mut state = lock(&self.state);
         if state.lines.len().saturating_add(line.len()) > MAX_BYTES {

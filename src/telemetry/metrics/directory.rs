@@ -37,7 +37,6 @@ pub(super) trait Named {
     fn place(&self) -> Option<&Place>;
 }
 
-/// Shared entries by name.
 pub(super) struct Directory<T> {
     hasher: RandomState,
     tables: [Table<T>; TABLES],
@@ -63,7 +62,6 @@ impl<T: Named> Directory<T> {
         }
     }
 
-    /// The entry of this name.
     pub(super) fn get(&self, name: &str) -> Option<Arc<T>> {
         let hash = self.hasher.hash_one(name);
         self.table(hash).read().find(hash, |entry| entry.name() == name).cloned()

@@ -19,29 +19,22 @@ const UNKNOWN: &str = "__unknown__";
 const MAX_GONE: usize = 1_000;
 
 named! {
-    /// The overall code of a response.
     pub enum ResponseCode {
-        /// The request is allowed.
         Ok = "ok",
-        /// The request is over its limit.
         OverLimit = "over_limit",
-        /// The request failed.
         Error = "error",
     }
 }
 
-/// The requests of one domain.
 #[derive(Debug)]
 pub struct DomainStats(Cells<{ ResponseCode::ALL.len() }>);
 
 impl DomainStats {
-    /// Counts a request.
     pub fn count(&self, code: ResponseCode) {
         self.0.add(code as usize, 1);
     }
 }
 
-/// The requests of all domains.
 #[derive(Debug)]
 pub(super) struct Domains {
     by_name: Mutex<BTreeMap<Box<str>, Arc<DomainStats>>>,
@@ -79,7 +72,6 @@ impl Domains {
         totals
     }
 
-    /// The requests of all domains by code.
     pub(super) fn by_code(&self) -> [u64; ResponseCode::ALL.len()] {
         let mut sums = [0_u64; ResponseCode::ALL.len()];
         for stats in lock(&self.by_name).values() {

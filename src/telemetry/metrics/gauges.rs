@@ -8,27 +8,22 @@ use crate::store::{LeaseUsage, PoolUsage, StoreUsage};
 /// The state of other modules. Absent values are not shown.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Gauges {
-    /// The rules and their reloads.
     pub rules: Option<RulesGauges>,
     /// The control plane that sends the rules.
     pub xds: Option<XdsGauges>,
-    /// The store in memory.
     pub store: Option<StoreUsage>,
     /// The local cache of keys over their limit.
     pub local_cache: Option<LocalCacheGauges>,
     /// The connections to each Redis, or to all servers of memcached.
     pub pools: Vec<PoolUsage>,
-    /// The leases.
     pub leases: Option<LeaseUsage>,
     /// TLS on the gRPC port.
     pub tls: Option<TlsGauges>,
-    /// Spans.
     pub spans: Option<SpanGauges>,
     /// Lines of the decision log, and dropped decisions.
     pub decision_log: Option<(u64, u64)>,
     /// The most refused keys, up to `METRICS_TOP_KEYS`.
     pub top_refused: Vec<TopRefusedGauge>,
-    /// The overrides.
     pub overrides: Option<OverrideGauges>,
     /// The number of replicas by the hash of their rules.
     pub replicas: Vec<(String, u64)>,
@@ -37,22 +32,17 @@ pub struct Gauges {
 /// One of the most refused keys.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TopRefusedGauge {
-    /// Its domain.
     pub domain: String,
     /// Its rule, without the domain.
     pub rule: String,
-    /// Its descriptor.
     pub descriptor: String,
-    /// Recently refused hits.
     pub hits: u64,
 }
 
-/// The overrides in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OverrideGauges {
     /// Their number by action: limit, block, allow, shadow.
     pub by_action: [u64; 4],
-    /// Their memory.
     pub bytes: u64,
 }
 
@@ -63,32 +53,23 @@ pub struct RulesGauges {
     pub last_success: Option<Duration>,
     /// The last failed load, since 1970.
     pub last_error: Option<Duration>,
-    /// Successful loads.
     pub loads: u64,
-    /// Failed loads.
     pub errors: u64,
     /// The last load failed, and previous rules are in force.
     pub load_failed: bool,
-    /// The hash of the rules.
     pub hash: Option<String>,
     /// Their files, or resources of a control plane.
     pub files: u64,
-    /// Their domains.
     pub domains: u64,
-    /// Rules with a limit.
     pub rules: u64,
 }
 
 /// The control plane that sends the rules.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct XdsGauges {
-    /// Whether it is connected.
     pub connected: bool,
-    /// Attempts to reconnect.
     pub reconnects: u64,
-    /// Received responses.
     pub updates: u64,
-    /// Rejected responses.
     pub refused: u64,
     /// The last accepted version.
     pub version: Option<String>,
@@ -97,13 +78,11 @@ pub struct XdsGauges {
 /// The local cache of keys over their limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LocalCacheGauges {
-    /// Keys.
     pub entries: u64,
     /// Lookups that found their key.
     pub hits: u64,
     /// Lookups that did not.
     pub misses: u64,
-    /// Lookups.
     pub lookups: u64,
     /// Keys removed at the end of their window.
     pub expired: u64,
@@ -118,15 +97,12 @@ pub struct TlsGauges {
     pub certificate_expiry: Duration,
     /// Rejected changes of the files.
     pub reload_errors: u64,
-    /// Failed handshakes by reason.
     pub handshake_failures: Vec<(&'static str, u64)>,
 }
 
-/// Exported and dropped spans.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SpanGauges {
     /// Spans accepted by the collector.
     pub exported: u64,
-    /// Dropped spans by reason.
     pub dropped: Vec<(&'static str, u64)>,
 }

@@ -20,11 +20,9 @@ const BEYOND: usize = BOUNDS_MICROS.len();
 const SUM: usize = BEYOND + 1;
 const CELLS: usize = SUM + 1;
 
-/// A histogram of durations.
 #[derive(Debug)]
 pub struct Histogram(Cells<CELLS>);
 
-/// The values of a histogram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::telemetry) struct Snapshot {
     /// Durations within each bound of [`BOUNDS_MICROS`].
@@ -38,7 +36,6 @@ impl Histogram {
         Self(Cells::new(shards))
     }
 
-    /// Counts one duration.
     pub fn observe(&self, duration: Duration) {
         self.observe_many(duration, 1);
     }
@@ -80,7 +77,6 @@ impl Snapshot {
         }
     }
 
-    /// The sums of both.
     pub(in crate::telemetry) fn with(&self, other: &Self) -> Self {
         let mut within = self.within;
         for (sum, other) in within.iter_mut().zip(other.within) {

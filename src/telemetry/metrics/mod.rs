@@ -77,7 +77,6 @@ pub(in crate::telemetry) const OVERFLOW: &str = "__overflow__";
 /// its first hit, and four or five once it is over its limit.
 pub const DEFAULT_MAX_SERIES: usize = 10_000;
 
-/// The options of statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StatsOptions {
     /// The bound on series made from requests (`METRICS_MAX_SERIES`).
@@ -92,10 +91,8 @@ impl Default for StatsOptions {
     }
 }
 
-/// The names of the metrics on the page.
 #[derive(Debug)]
 pub enum Exposition {
-    /// The default names.
     Own {
         /// Response times in milliseconds, though their name has the unit seconds
         /// (`PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS`).
@@ -113,7 +110,6 @@ impl Default for Exposition {
 
 /// All statistics of one service, shared by its modules.
 pub struct Stats {
-    /// Bounds the series of callers.
     room: Arc<Room>,
     registry: Registry,
     unknown_domains: UnknownDomains,
@@ -223,7 +219,6 @@ impl Stats {
         self.domains.by_code()
     }
 
-    /// The counters of the service.
     #[must_use]
     pub fn service(&self) -> &ServiceStats {
         &self.service
@@ -236,7 +231,6 @@ impl fmt::Debug for Stats {
     }
 }
 
-/// The element of an enum's variant.
 #[expect(clippy::indexing_slicing, reason = "the arrays have `ALL.len()` elements, one for each variant")]
 fn one_of<T, const N: usize>(all: &[T; N], variant: usize) -> &T {
     &all[variant]

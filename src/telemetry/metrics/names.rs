@@ -1,15 +1,12 @@
 //! Every metric with its name, type, labels and help. The table of the manual is made from here.
 
-/// One metric of the Prometheus page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Metric {
     /// The name; a histogram adds `_bucket`, `_sum` and `_count`.
     pub name: &'static str,
-    /// The type.
     pub kind: Kind,
     /// The names of the labels, in the order of the page.
     pub labels: &'static [&'static str],
-    /// The help text.
     pub help: &'static str,
 }
 
@@ -20,9 +17,7 @@ named! {
     pub enum Kind {
         /// A sum that resets only with the process.
         Counter = "counter",
-        /// A current value.
         Gauge = "gauge",
-        /// Counts by upper bound.
         #[serde(rename = "observer", alias = "timer")]
         Histogram = "histogram",
     }
@@ -33,11 +28,9 @@ named! {
     pub enum RuleCounter {
         /// Hits, before the decision.
         TotalHits = "total_hits",
-        /// Hits over the limit.
         OverLimit = "over_limit",
         /// Hits between the near threshold and the limit.
         NearLimit = "near_limit",
-        /// Hits within the limit.
         WithinLimit = "within_limit",
         /// Hits over the limit that the local cache answered without the store.
         OverLimitWithLocalCache = "over_limit_with_local_cache",

@@ -11,12 +11,10 @@ use super::{
 };
 use crate::store::Distribution;
 
-/// The value of a sample.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(in crate::telemetry) enum Value<'v> {
     Whole(u64),
     Float(f64),
-    /// Response times, in the unit of the page.
     Times(&'v Snapshot),
     Distribution(&'v Distribution),
 }
@@ -66,7 +64,6 @@ pub(super) struct Page {
     pub(super) in_milliseconds: bool,
     /// The metric that was written last.
     pub(super) metric: &'static str,
-    /// A buffer.
     pub(super) labels: String,
 }
 
@@ -119,7 +116,6 @@ pub(super) fn write_labels<'l>(text: &mut String, labels: impl Iterator<Item = (
     }
 }
 
-/// Writes the lines of one series.
 pub(super) fn series(text: &mut String, name: &str, labels: &str, value: Value<'_>) {
     let [open, close] = if labels.is_empty() { ["", ""] } else { ["{", "}"] };
     let _ = match value {

@@ -107,7 +107,6 @@ fn cpu_seconds() -> Option<f64> {
     Some(Duration::from_millis(millis.checked_div(procfs::ticks_per_second())?).as_secs_f64())
 }
 
-/// The metric of each counter of a rule.
 pub(super) const RULE_METRICS: [&Metric; RuleCounter::ALL.len()] = [
     &names::TOTAL_HITS,
     &names::OVER_LIMIT,
@@ -117,7 +116,6 @@ pub(super) const RULE_METRICS: [&Metric; RuleCounter::ALL.len()] = [
     &names::SHADOW_MODE,
 ];
 
-/// The six metrics of the rules.
 fn rules(page: &mut Page, stats: &Stats) {
     let totals = stats.registry.totals();
     for (counter, metric) in RuleCounter::ALL.into_iter().zip(RULE_METRICS) {

@@ -24,7 +24,6 @@ use crate::clock::Time;
 /// matters only after many changes of the rules.
 const OVERFLOWING_DOMAINS: usize = 1_000;
 
-/// The counters of all rules.
 #[derive(Debug)]
 pub(super) struct Registry {
     stats: Directory<RuleStats>,
@@ -38,10 +37,8 @@ pub(super) struct Registry {
     shards: ShardCount,
 }
 
-/// The values of one series.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Sums {
-    /// The sums of all names with its labels.
     pub(super) counts: [u64; RuleCounter::ALL.len()],
     /// One of the names is of the rules: then all series are shown once one is; else those above 0.
     pub(super) is_of_rules: bool,
@@ -140,7 +137,6 @@ impl Registry {
         });
     }
 
-    /// The number of refused names by domain.
     pub(super) fn refused(&self) -> BTreeMap<String, u64> {
         self.overflows.totals(&self.last_overflow, |overflow| overflow.refused.get())
     }

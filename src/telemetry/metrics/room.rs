@@ -26,12 +26,10 @@ const SEARCH_EVERY: u64 = 10;
 /// The longest name made from a caller's values, in bytes and without the domain. No dashboard shows more.
 const MAX_NAME_BYTES: usize = 200;
 
-/// A bound on series.
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) max: usize,
     taken: AtomicUsize,
-    /// The room that this one is part of.
     whole: Option<Arc<Room>>,
     /// A series was refused since the last search.
     refused: AtomicBool,
@@ -55,7 +53,6 @@ impl Room {
         Arc::new(Self { max, taken, whole, refused, searched })
     }
 
-    /// The number of series.
     pub(super) fn taken(&self) -> usize {
         self.taken.load(Relaxed)
     }
@@ -69,7 +66,6 @@ impl Room {
         is_full
     }
 
-    /// Takes room for this many series.
     fn take(&self, series: usize) -> bool {
         let next = |taken: usize| taken.checked_add(series).filter(|next| *next <= self.max);
         let mut taken = self.taken.fetch_update(Relaxed, Relaxed, next).is_ok();

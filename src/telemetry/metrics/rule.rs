@@ -20,7 +20,6 @@ use super::{
     shard::{Cells, Counter, ShardCount},
 };
 
-/// The counters of one name.
 #[derive(Debug)]
 pub struct RuleStats {
     full_key: Box<str>,
@@ -30,7 +29,6 @@ pub struct RuleStats {
     pub(in crate::telemetry) number: u64,
     /// Equal for all names with the same labels.
     pub(super) series: u64,
-    /// Of a name made from a caller's values.
     caller: Option<Caller>,
     cells: Cells<{ RuleCounter::ALL.len() }>,
 }
@@ -75,7 +73,6 @@ impl RuleStats {
         }
     }
 
-    /// The value of a counter.
     #[must_use]
     pub fn get(&self, counter: RuleCounter) -> u64 {
         self.cells.get(counter as usize)
@@ -87,7 +84,6 @@ impl RuleStats {
         &self.full_key
     }
 
-    /// The domain, and the rest of the name.
     pub(super) fn path(&self) -> (&str, &str) {
         let (domain, rule) =
             self.full_key.split_at_checked(self.domain_bytes).unwrap_or(("", &self.full_key));

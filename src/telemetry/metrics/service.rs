@@ -12,9 +12,7 @@ use crate::{mutex::lock, rules::OnStoreFailure, store::FailureReason};
 named! {
     /// The counted methods, by their gRPC names.
     pub enum Method {
-        /// Rate limit requests.
         ShouldRateLimit = "ShouldRateLimit",
-        /// Health checks.
         Check = "Check",
     }
 }
@@ -22,13 +20,9 @@ named! {
 named! {
     /// Why a request was rejected before it was decided.
     pub enum RejectReason {
-        /// The message exceeds its size limit.
         MessageTooLarge = "message_too_large",
-        /// The request has too many descriptors.
         TooManyDescriptors = "too_many_descriptors",
-        /// A descriptor has too many entries.
         TooManyEntries = "too_many_entries",
-        /// The caller's deadline had passed.
         DeadlineExceeded = "deadline_exceeded",
         /// The message arrived in pieces, and incomplete messages had reached their memory limit.
         InflightBytes = "inflight_bytes",
@@ -38,37 +32,28 @@ named! {
 }
 
 named! {
-    /// The ports of the service.
     pub enum Port {
         /// Rate limit requests over gRPC.
         Grpc = "grpc",
         /// Health checks and `/json`.
         Http = "http",
-        /// Debug pages.
         Debug = "debug",
-        /// The page that Prometheus scrapes.
         Metrics = "metrics",
-        /// The admin API.
         Admin = "admin",
     }
 }
 
 named! {
-    /// The limit that refused a connection.
     pub enum ConnectionRefused {
-        /// The limit of the port.
         Total = "max_connections",
-        /// The limit of a peer address.
         PerAddress = "max_connections_per_address",
     }
 }
 
 named! {
-    /// Why the service closed a connection.
     pub enum ConnectionClosed {
         /// To make room: the peer sent nothing, or no preface.
         Silent = "silent",
-        /// To make room: it was idle the longest.
         Idle = "idle",
         /// The preface or the first request did not arrive in time.
         PrefaceTimeout = "preface_timeout",
@@ -88,19 +73,13 @@ named! {
         HeaderFlood = "header_flood",
         /// Empty or tiny DATA frames.
         DataFlood = "data_flood",
-        /// Malformed requests.
         MalformedFlood = "malformed_request_flood",
-        /// Requests beyond the stream limit.
         RefusedFlood = "refused_stream_flood",
         /// Requests that are cancelled at once.
         ResetFlood = "reset_flood",
-        /// Frames on closed streams.
         ClosedStreamFlood = "closed_stream_flood",
-        /// PING frames.
         PingFlood = "ping_flood",
-        /// SETTINGS frames.
         SettingsFlood = "settings_flood",
-        /// PRIORITY frames.
         PriorityFlood = "priority_flood",
         /// `WINDOW_UPDATE` frames.
         WindowUpdateFlood = "window_update_flood",
@@ -110,14 +89,11 @@ named! {
 }
 
 named! {
-    /// The result of a change.
     #[derive(PartialOrd, Ord)]
     pub enum ChangeResult {
-        /// The change was made.
         Ok = "ok",
         /// It was invalid or not allowed.
         Rejected = "rejected",
-        /// It failed.
         Error = "error",
     }
 }
@@ -131,12 +107,10 @@ pub struct ServiceStats {
     pub redis_error: Counter,
     /// Requests over their limit that passed because of `SHADOW_MODE`.
     pub global_shadow_mode: Counter,
-    /// Accepted connections.
     pub connections_accepted: Counter,
     /// Accepted connections that are closed. Counted in place of the open ones because a number that only grows can be
     /// sharded.
     pub connections_closed: Counter,
-    /// Changes through the admin API.
     pub admin_changes: AdminChanges,
     connections_refused: [[Counter; ConnectionRefused::ALL.len()]; Port::ALL.len()],
     connections_closed_by_us: [[Counter; ConnectionClosed::ALL.len()]; Port::ALL.len()],
@@ -152,14 +126,12 @@ pub struct ServiceStats {
 pub struct AdminChanges(Mutex<BTreeMap<(&'static str, ChangeResult), u64>>);
 
 impl AdminChanges {
-    /// Counts a change.
     pub fn count(&self, action: &'static str, result: ChangeResult) {
         let mut counts = lock(&self.0);
         let count = counts.entry((action, result)).or_default();
         *count = count.saturating_add(1);
     }
 
-    /// The changes by action and result.
     pub(super) fn totals(&self) -> Vec<([&'static str; 2], u64)> {
         lock(&self.0).iter().map(|((action, result), n)| ([*action, result.name()], *n)).collect()
     }
@@ -198,17 +170,12 @@ impl ServiceStats {
     }
 
     indexed! {
-        /// Connections refused by a port.
         connections_refused(port: Port, reason: ConnectionRefused) -> Counter;
-        /// Connections closed by the service.
         connections_closed_by_us(port: Port, reason: ConnectionClosed) -> Counter;
         /// gRPC connections closed because of what their peers sent.
         peer_errors(reason: PeerError) -> Counter;
-        /// Calls with any result.
         requests(method: Method) -> Counter;
-        /// Response times.
         response_time(method: Method) -> Histogram;
-        /// Rejected requests.
         refused(reason: RejectReason) -> Counter;
         /// Requests decided by a policy because the store failed.
         store_failures(policy: OnStoreFailure, reason: FailureReason) -> Counter;

@@ -46,7 +46,6 @@ impl ShardCount {
         Self(u8::try_from(count).unwrap_or(1))
     }
 
-    /// The number.
     #[must_use]
     pub fn get(self) -> usize {
         usize::from(self.0)
@@ -86,7 +85,6 @@ impl<const N: usize> Cells<N> {
         }
     }
 
-    /// The counter of this number.
     pub(super) fn get(&self, counter: usize) -> u64 {
         self.all().get(counter).copied().unwrap_or_default()
     }
@@ -123,7 +121,6 @@ impl Counter {
         Self(Cells::new(shards))
     }
 
-    /// Adds one.
     pub fn increment(&self) {
         self.add(1);
     }
@@ -133,7 +130,6 @@ impl Counter {
         self.0.add(0, n);
     }
 
-    /// The current value.
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.get(0)

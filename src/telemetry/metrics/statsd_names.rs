@@ -8,7 +8,6 @@ use super::{
     names::{self, Metric, RuleCounter},
 };
 
-/// The prefix of the metrics of rules.
 const RULES: &str = "ratelimit.service.rate_limit.";
 
 /// Prefixes of metrics whose Prometheus and statsd names have the same end.

@@ -24,7 +24,6 @@ const SHARE: usize = 10;
 #[derive(Debug)]
 pub(super) struct UnknownDomains {
     domains: Directory<UnknownDomain>,
-    /// Counts all domains above the bound.
     rest: UnknownDomain,
     shards: ShardCount,
 }
@@ -39,13 +38,11 @@ struct UnknownDomain {
 }
 
 impl UnknownDomains {
-    /// They take part of this room.
     pub(super) fn new(room: &Arc<Room>, shards: ShardCount) -> Self {
         let room = Room::part(room, room.max.div_ceil(SHARE));
         Self { domains: Directory::new(room), rest: UnknownDomain::new(OVERFLOW, None, shards), shards }
     }
 
-    /// Counts a request for this domain.
     pub(super) fn count(&self, domain: &str, now: Time) {
         let name = cut(domain);
         let make = |place| UnknownDomain::new(&name, Some(place), self.shards);
@@ -60,7 +57,6 @@ impl UnknownDomains {
         }
     }
 
-    /// The requests by domain.
     pub(super) fn totals(&self) -> BTreeMap<String, u64> {
         self.domains.totals(&self.rest, |domain| domain.requests.get())
     }

@@ -17,14 +17,12 @@ use crate::{
 
 /// The connect timeout of the Go service's library.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
-/// Its write timeout.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 /// A sender of datagrams does not notice that the address of its host has changed.
 const LOOK_UP_AGAIN: Duration = Duration::from_secs(60);
 /// Seconds between warnings about a sink.
 const WARN_EVERY: u64 = 600;
 
-/// The connection to a sink.
 #[derive(Debug)]
 pub(super) struct SinkConnection {
     target: SinkAddress,
@@ -40,7 +38,6 @@ pub(super) struct SinkConnection {
     length_logged: bool,
 }
 
-/// A TCP, UDP or Unix socket.
 #[derive(Debug)]
 struct Socket {
     inner: socket2::Socket,
@@ -114,7 +111,6 @@ impl SinkConnection {
         }
     }
 
-    /// Notes that everything was sent.
     pub(super) fn succeeded(&mut self) {
         if std::mem::take(&mut self.failures) > 0 {
             info!(sink = %self.target, "statsd: sink recovered");

@@ -19,7 +19,6 @@ use crate::telemetry::metrics::{
 /// Maximum number of removed names with unsent sums.
 const MAX_GONE: usize = 10_000;
 
-/// The counts of one sink.
 #[derive(Debug, Default)]
 pub(super) struct DeltaTracker {
     rules: Accounts<{ RuleCounter::ALL.len() }>,
@@ -92,7 +91,6 @@ struct Account<const N: usize> {
     /// The last counter of the name, and its last values.
     number: u64,
     seen: [u64; N],
-    /// The sums of all counters of the name.
     counted: [u64; N],
     sent: [u64; N],
     /// The round that read it last.
@@ -104,7 +102,6 @@ impl<const N: usize> Account<N> {
         Self { number, seen: [0; N], counted: [0; N], sent: [0; N], round }
     }
 
-    /// The unsent part.
     fn owed(&self) -> [u64; N] {
         let mut owed = self.counted;
         for (owed, sent) in owed.iter_mut().zip(self.sent) {

@@ -5,27 +5,30 @@ use std::fmt::Write as _;
 use super::mogrifier::mogrify;
 use crate::settings::sinks::Mogrifier;
 
-/// The protocol of a sink.
 #[derive(Debug)]
 pub struct Dialect(Form);
 
 #[derive(Debug)]
 enum Form {
-    /// Tags are part of the name.
-    Statsd { tags: String },
+    Statsd {
+        tags: String,
+    },
     /// Tags are at the end of the line.
-    Dog { tags: Vec<String>, mogrifiers: Vec<Mogrifier> },
+    Dog {
+        tags: Vec<String>,
+        mogrifiers: Vec<Mogrifier>,
+    },
 }
 
-/// The value of a line.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Amount {
     /// The increase since the last line.
     Count(u64),
-    /// The current value.
     Gauge(u64),
-    /// A number of equal durations.
-    Times { millis: f64, times: u64 },
+    Times {
+        millis: f64,
+        times: u64,
+    },
 }
 
 impl Dialect {
@@ -48,7 +51,6 @@ impl Dialect {
         Self(Form::Dog { tags: common.chain(tags).collect(), mogrifiers })
     }
 
-    /// Appends a line.
     pub(super) fn write(&self, line: &mut String, name: &str, amount: Amount) {
         match &self.0 {
             Form::Statsd { tags } => {
@@ -95,11 +97,9 @@ fn sample_rate(times: u64) -> f64 {
     if rate.recip() < times { rate.next_down() } else { rate }
 }
 
-/// Ends a name or a line.
 const NAME: &[char] = &[':', '|'];
 /// Replaced in the value of a tag by the Go service's library.
 const TAG_IN_NAME: &[char] = &['.', ':', '|'];
-/// Ends a tag.
 const TAG: &[char] = &[',', '|'];
 
 /// The text with `_` for special characters. Callers may choose names, and a line break in one would start a line of

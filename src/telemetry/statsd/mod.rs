@@ -32,12 +32,10 @@ use crate::{
     telemetry::metrics::{Gauges, Stats},
 };
 
-/// A sink.
 #[derive(Debug)]
 pub struct Sink {
     /// Where metrics are sent.
     pub target: SinkAddress,
-    /// Its protocol.
     pub dialect: Dialect,
     /// False for the default sink, which may be absent.
     pub is_configured: bool,
@@ -46,7 +44,6 @@ pub struct Sink {
 /// Reads the state of other modules, at each flush.
 pub type State = Arc<dyn Fn() -> Gauges + Send + Sync>;
 
-/// The running sinks.
 #[derive(Debug)]
 pub struct Flushing(Vec<(Sender<()>, JoinHandle<()>)>);
 
@@ -87,7 +84,6 @@ impl Flushing {
     }
 }
 
-/// The sender of one sink.
 struct Flusher {
     stats: Arc<Stats>,
     state: State,

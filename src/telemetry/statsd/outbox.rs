@@ -12,7 +12,6 @@ use super::{
 const BURST: usize = 64 << 10;
 const REST: Duration = Duration::from_millis(1);
 
-/// Unsent lines.
 pub(super) struct Outbox<'s, 'l> {
     connection: &'s mut SinkConnection,
     dialect: &'s Dialect,
@@ -21,9 +20,7 @@ pub(super) struct Outbox<'s, 'l> {
     since_rest: usize,
 }
 
-/// A line of the packet.
 struct Line<'l> {
-    /// Its end in the packet.
     end: usize,
     /// The sent count, and its value once the line is sent.
     settles: Option<(&'l mut u64, u64)>,

@@ -21,7 +21,6 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Enters the current values.
     pub(super) fn enter(&mut self, now: &Snapshot) {
         // Everything was sent, so the sum was sent too.
         if self.sent == self.counted {

@@ -10,7 +10,6 @@ pub(super) type TraceId = u128;
 /// The id of a span, never 0.
 pub(super) type SpanId = u64;
 
-/// The trace context of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Parent {
     /// The call has none.
@@ -19,7 +18,6 @@ pub(super) enum Parent {
     Sampled,
     /// The call must not be sampled.
     Unsampled,
-    /// The parent span.
     Span {
         trace: TraceId,
         span: SpanId,

@@ -37,7 +37,6 @@ use span::{Place, Span};
 /// Decides which calls are traced, and queues their spans.
 pub struct Tracer {
     sampler: Sampler,
-    /// Spans have the values of descriptors.
     pub descriptor_values: bool,
     queue: mpsc::Sender<Span>,
     counts: Arc<Counts>,
@@ -55,13 +54,10 @@ pub struct Counts {
 named! {
     /// Why a span never reached the collector.
     pub enum Dropped {
-        /// The queue was full.
         QueueFull = "queue_full",
         /// The collector was unreachable, or returned retryable errors for too long.
         Unreachable = "unreachable",
-        /// The collector rejected it.
         Refused = "refused",
-        /// Sending its batch panicked.
         Panicked = "panicked",
     }
 }
@@ -139,7 +135,6 @@ impl Counts {
         self.exported.load(Relaxed)
     }
 
-    /// Spans dropped for this reason.
     #[must_use]
     pub fn dropped(&self, reason: Dropped) -> u64 {
         self.dropped.get(reason as usize).map_or(0, |dropped| dropped.load(Relaxed))

@@ -37,12 +37,10 @@ impl Sampler {
     }
 }
 
-/// The id of a new trace.
 pub(super) fn trace_id() -> TraceId {
     (u128::from(random()) << 64) | u128::from(random().max(1))
 }
 
-/// The id of a new span.
 pub(super) fn span_id() -> SpanId {
     random().max(1)
 }

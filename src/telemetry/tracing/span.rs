@@ -13,7 +13,6 @@ use super::{
 };
 use crate::text::{cut, cut_owned};
 
-/// A span that has ended.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Span {
     pub(super) place: Place,
@@ -26,38 +25,28 @@ pub(super) struct Span {
     pub(super) error: Option<String>,
 }
 
-/// The position of a span in its trace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Place {
     pub(super) trace: TraceId,
     pub(super) span: SpanId,
     pub(super) parent: Option<SpanId>,
-    /// The parent belongs to another service.
     pub(super) parent_is_remote: bool,
     /// `tracestate`, unchanged.
     pub(super) state: String,
 }
 
-/// The kind of a span.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Kind {
-    /// Serves a call.
     #[default]
     Server,
-    /// Part of another span of this service.
     Internal,
 }
 
-/// The value of an attribute.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value {
-    /// A string.
     Text(Cow<'static, str>),
-    /// A number.
     Number(i64),
-    /// A list of strings.
     Texts(Vec<Cow<'static, str>>),
-    /// A list of numbers.
     Numbers(Vec<i64>),
 }
 
@@ -82,7 +71,6 @@ impl Place {
         Self { trace, span, parent: None, parent_is_remote: false, state: String::new() }
     }
 
-    /// A span below one of another service.
     pub(super) fn below(trace: TraceId, parent: SpanId, state: String) -> Self {
         Self { parent: Some(parent), parent_is_remote: true, state, ..Self::root(trace) }
     }
@@ -121,7 +109,6 @@ impl OpenSpan {
         self.span.attributes.push((key, value.cut()));
     }
 
-    /// Marks the span as failed.
     pub fn fail(&mut self, why: &str) {
         self.span.error = Some(cut(why).to_owned());
     }
@@ -145,7 +132,6 @@ impl OpenSpan {
         });
     }
 
-    /// Ends the span of an answered call.
     pub fn answered(mut self: Box<Self>) {
         self.is_answered = true;
     }

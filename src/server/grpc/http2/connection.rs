@@ -47,7 +47,6 @@ pub(in super::super) trait Service: Sized {
     /// The state of a call while its stream is open.
     type Call;
 
-    /// Begins a call.
     fn open(&mut self, id: u32, head: &Head) -> Self::Call;
 
     /// The stream of a call that [`open`](Self::open) began is open: the service may respond.
@@ -68,7 +67,6 @@ pub(in super::super) trait Service: Sized {
     fn closed(&mut self, call: Self::Call);
 }
 
-/// A connection.
 pub(in super::super) struct Connection<S: Service> {
     /// Bytes to write.
     pub(in super::super) out: Vec<u8>,
@@ -90,7 +88,6 @@ pub(in super::super) struct Connection<S: Service> {
     credit: u32,
     pub(super) phase: Phase,
     pub(super) goaway: GoAway,
-    /// The peer sent a GOAWAY.
     pub(super) peer_sent_goaway: bool,
     /// The last stream that the peer opened.
     pub(in super::super) last: u32,
@@ -118,7 +115,6 @@ pub(in super::super) enum Phase {
     Open,
 }
 
-/// The progress of a graceful shutdown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GoAway {
     NotSent,

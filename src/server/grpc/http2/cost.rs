@@ -32,7 +32,6 @@ pub(in super::super) struct Bounds {
 /// The bounds of a connection itself, whose service only returns what it received.
 const BOUNDS: Bounds = Bounds { held: 16, sent: 16, answer: 0 };
 
-/// What a connection has cost.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Cost {
     bounds: Bounds,
@@ -57,7 +56,6 @@ impl Cost {
     /// The price of a visit of a field, a stream or a call.
     const VISIT: usize = 4;
 
-    /// The price of a poll of a call.
     const POLL: usize = 100;
 
     /// The price of writing a byte back.
@@ -100,7 +98,6 @@ impl Cost {
         ]
     }
 
-    /// What exceeds its bound, in words.
     pub(in super::super) fn excess(&self) -> Option<String> {
         let over = self.spent().into_iter().find(|(_, spent, most)| spent > most);
         over.map(|(what, spent, most)| format!("{spent} {what} for {} bytes, at most {most}", self.received))
@@ -113,7 +110,6 @@ impl Cost {
     }
 }
 
-/// The paths of the requests.
 const PATHS: &[&str] = &["/s/m", "/other"];
 
 /// A service whose calls wait until the script decides them. It keeps the data of a call, and sends it back.

@@ -24,7 +24,6 @@ impl<'a> Field<'a> {
         Self { name, value, is_regular: is_name(name), has_valid_value: is_value(value) }
     }
 
-    /// The same name with another value.
     pub(super) fn with_value(self, value: &'a [u8]) -> Self {
         Self { value, has_valid_value: is_value(value), ..self }
     }

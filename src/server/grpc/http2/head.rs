@@ -24,20 +24,17 @@ pub(in super::super) struct Head {
     pub(in super::super) request: Option<Rc<Request<()>>>,
 }
 
-/// The destination of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) enum Route {
     /// `ShouldRateLimit`.
     Unary,
     /// Its path, but not with POST.
     NotPost,
-    /// Another call.
     Other,
     /// Any path, without `content-type: application/grpc`.
     NotGrpc,
 }
 
-/// Why a head is rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BadHead {
     Malformed,
@@ -73,7 +70,6 @@ const MAX_METHOD: usize = 32;
 /// The digits of the largest content-length.
 const MAX_DIGITS: usize = 20;
 
-/// Parses a head field by field.
 #[derive(Default)]
 pub(super) struct Reader<'p> {
     /// The path of [`Route::Unary`].

@@ -11,7 +11,6 @@ use super::{
 };
 use crate::telemetry::metrics::PeerError;
 
-/// The largest header block that is cached.
 const KEPT_CAPACITY: usize = 1024;
 
 impl<S: Service> Connection<S> {

@@ -24,7 +24,6 @@ const BROKEN: Reason = Reason::CompressionError;
 pub(super) struct Decoder {
     /// A block with the same bytes has the same meaning while the version of the table is the same.
     pub(super) table: Table,
-    /// The current field.
     name: Vec<u8>,
     value: Vec<u8>,
 }

@@ -22,7 +22,6 @@ const SYMBOLS: usize = 257;
 /// The symbol that no valid text contains.
 const EOS: u16 = 256;
 
-/// The codes of one length.
 #[derive(Clone, Copy)]
 struct Run {
     bits: u8,
@@ -33,7 +32,6 @@ struct Run {
     place: usize,
 }
 
-/// The number of different lengths.
 const RUNS: usize = 21;
 
 const TABLES: ([u16; SYMBOLS], [Run; RUNS]) = tables();

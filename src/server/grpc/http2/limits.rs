@@ -29,7 +29,6 @@ pub(super) const MALFORMED: u32 = 4;
 const VISITS_SHIFT: u32 = 6;
 
 impl Limits {
-    /// The capacity of the bucket.
     pub(super) const BURST: u32 = 2_000;
 
     /// Tokens per response. Clients send several frames per request: grpc-go sends a `PING` and two `WINDOW_UPDATE`.

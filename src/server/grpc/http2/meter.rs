@@ -9,7 +9,6 @@ pub(in super::super) enum Work {
     Copied,
     /// A field, a stream or a call that was visited.
     Visited,
-    /// A call that was polled.
     Polled,
 }
 
@@ -18,7 +17,6 @@ thread_local! {
     static DONE: std::cell::Cell<[usize; 4]> = const { std::cell::Cell::new([0; 4]) };
 }
 
-/// Counts work of this thread.
 #[cfg(any(test, fuzzing))]
 pub(in super::super) fn count(work: Work, amount: usize) {
     let mut done = DONE.get();

@@ -46,7 +46,6 @@ impl<S: Service> Connection<S> {
         }
     }
 
-    /// Continues a response.
     pub(in super::super) fn send_data(&mut self, id: u32, data: &[u8], end: End) {
         let Some(stream) = self.streams.open.get_mut(&id) else { return };
         if let Some(outgoing) = &mut stream.outgoing {

@@ -51,14 +51,10 @@ pub(super) struct Outgoing {
     pub(super) since: Instant,
 }
 
-/// What follows the data of a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in super::super) enum End {
-    /// More data.
     Open,
-    /// The end of the stream.
     Data,
-    /// Trailers, as a header block.
     Trailers(Vec<u8>),
 }
 
@@ -134,7 +130,6 @@ const REMEMBERED: usize = 16;
 pub(super) struct Resets {
     last: [u32; REMEMBERED],
     next: usize,
-    /// The highest stream that was forgotten.
     forgotten: u32,
 }
 

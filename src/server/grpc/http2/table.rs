@@ -15,7 +15,6 @@ pub(super) struct Table {
     entries: VecDeque<Entry>,
     size: usize,
     max: usize,
-    /// Changes with the meaning of any index.
     pub(super) version: u64,
 }
 
@@ -27,7 +26,6 @@ struct Entry {
 }
 
 impl Entry {
-    /// The entry of a field with a shared name.
     fn new(name: Rc<[u8]>, field: Field<'_>) -> Self {
         let Field { value, is_regular, has_valid_value, .. } = field;
         Self { name, value: value.into(), is_regular, has_valid_value }

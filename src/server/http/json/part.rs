@@ -11,7 +11,6 @@ use serde::de::{
 
 use crate::text::cut;
 
-/// A value of JSON.
 pub(super) enum Json<'de, A: Access<'de>> {
     Map(A::Map),
     List(A::List),
@@ -22,7 +21,6 @@ pub(super) enum Json<'de, A: Access<'de>> {
     Null,
 }
 
-/// A whole number of JSON.
 pub(super) type Whole = i128;
 
 /// Reads the content of maps and lists.
@@ -79,7 +77,6 @@ pub(super) trait Part<'de>: Sized {
     fn read<A: Access<'de>>(self, json: Json<'de, A>) -> Result<Self::Value, A::Error>;
 }
 
-/// A part as serde deserializes it.
 pub(super) struct Seed<P>(pub(super) P);
 
 impl<'de, P: Part<'de>> DeserializeSeed<'de> for Seed<P> {
@@ -148,7 +145,6 @@ impl<'de, P: Part<'de>> Part<'de> for Field<P> {
     }
 }
 
-/// A string.
 pub(super) struct Text;
 
 impl<'de> Part<'de> for Text {
@@ -162,7 +158,6 @@ impl<'de> Part<'de> for Text {
     }
 }
 
-/// A boolean.
 pub(super) struct Flag;
 
 impl<'de> Part<'de> for Flag {
@@ -218,7 +213,6 @@ pub(super) fn out_of_range<E: Error>(number: impl fmt::Display) -> E {
     E::custom(format_args!("the number {number} is out of range"))
 }
 
-/// The name of a field: one of these.
 pub(super) struct Name(pub(super) &'static [&'static str]);
 
 impl<'de> DeserializeSeed<'de> for Name {

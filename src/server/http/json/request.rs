@@ -111,7 +111,6 @@ impl Descriptor<'_> {
     }
 }
 
-/// The whole request.
 struct RequestPart(Bounds);
 
 impl<'de> Part<'de> for RequestPart {
@@ -203,7 +202,6 @@ impl<'de> Part<'de> for Entries {
     }
 }
 
-/// A key and a value.
 struct EntryPart;
 
 impl<'de> Part<'de> for EntryPart {
@@ -220,7 +218,6 @@ impl<'de> Part<'de> for EntryPart {
     }
 }
 
-/// The limit of a request.
 struct Limit;
 
 impl<'de> Part<'de> for Limit {
@@ -240,7 +237,6 @@ impl<'de> Part<'de> for Limit {
     }
 }
 
-/// A unit, by its name or a number.
 struct Unit;
 
 impl<'de> Part<'de> for Unit {

@@ -43,7 +43,6 @@ impl Pace {
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::store::lease) struct Cold {
     pace: Pace,
-    /// Consecutive requests that found it hot.
     hot: u32,
 }
 

@@ -33,7 +33,6 @@ const MAX_HITS: u64 = 1 << 33;
 
 #[derive(Default)]
 pub(super) struct MemcachedPipeline {
-    /// The keys of all commands, concatenated.
     keys: String,
     commands: Vec<Command>,
     /// The commands that later hits on the same key may join.

@@ -17,7 +17,6 @@ use crate::store::{
 };
 
 pub(super) struct Command {
-    /// The position of its key, if it has one.
     pub(super) key: Range<u32>,
     /// The server is importing the key's slot.
     pub(super) asking: bool,
@@ -26,22 +25,36 @@ pub(super) struct Command {
 
 pub(super) enum CommandKind {
     /// `INCRBY`, or `GET` if nothing is added; then `EXPIRE` if it must be set.
-    Count { id: Key, added: u64, expiry: Expiry },
+    Count {
+        id: Key,
+        added: u64,
+        expiry: Expiry,
+    },
     /// Subtracts hits, but never below 0.
-    Refund { hits: u64 },
-    /// Adds hits if they are within the limit.
-    Lease { id: Key, hits: u64, limit: u64, expiry: Expiry, leasing: Leasing },
+    Refund {
+        hits: u64,
+    },
+    Lease {
+        id: Key,
+        hits: u64,
+        limit: u64,
+        expiry: Expiry,
+        leasing: Leasing,
+    },
     /// Subtracts hits of a lease if the counter has them, and at least `own`.
-    ReturnHits { hits: u64, own: u64, leasing: Leasing },
-    /// Keys that a script counts independently.
+    ReturnHits {
+        hits: u64,
+        own: u64,
+        leasing: Leasing,
+    },
     ScriptCall(PendingScriptCall),
-    /// All checks of a request in one step.
     AtomicCheck(PendingAtomicCheck),
-    /// The limits of a rule in one step.
     RuleLimits(RuleLimits),
     /// Sets the expiry of a key without one.
-    Expire { seconds: u32, set: Expire },
-    /// Tests permissions.
+    Expire {
+        seconds: u32,
+        set: Expire,
+    },
     Check(Needs),
     /// Tests whether the server accepts writes.
     ProbeWrites,
@@ -51,7 +64,6 @@ pub(super) enum CommandKind {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct UnknownScript {
     command: usize,
-    /// The indexes of its replies.
     pub(crate) replies: Range<usize>,
 }
 
@@ -67,7 +79,6 @@ impl Command {
         }
     }
 
-    /// The Redis command, for metrics.
     pub(super) fn name(&self) -> &'static str {
         match &self.kind {
             CommandKind::Count { added: 0, .. } => "get",
@@ -116,7 +127,6 @@ impl RedisPipeline {
         }
     }
 
-    /// Writes the expiry of a command's key.
     fn write_expire(&self, command: &Command, seconds: u32, set: Expire, into: &mut Vec<u8>, form: Form) {
         let key = self.key(command);
         if command.asking {

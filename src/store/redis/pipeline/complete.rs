@@ -55,7 +55,6 @@ enum Completion {
     Leased(u64, Grant),
     /// The state of each key before the next caller's hits, at this time.
     ScriptCall(Time, Vec<Result<ReplyState, Outcome>>),
-    /// One outcome per key.
     Each(SmallVec<[store::Outcome; 4]>),
     /// The limits of a rule before the next caller's hits, and the outcomes of the last one.
     RuleLimits(Time, SmallVec<[rule_limits::Limit; 2]>, SmallVec<[store::Outcome; 2]>),

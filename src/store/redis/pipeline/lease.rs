@@ -9,7 +9,6 @@ use crate::store::redis::{
 /// What a lease knows of its grants. Their numbers begin at random, below 2⁵², so that no two leases share one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Receipt {
-    /// The lease: its process and limit.
     pub(crate) holder: u64,
     /// The last grant that Redis confirmed; 0 for none.
     pub(crate) confirmed: u64,
@@ -17,11 +16,9 @@ pub(crate) struct Receipt {
     pub(crate) requested: u64,
 }
 
-/// Whether the hits of a lease were added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Grant {
     Added,
-    /// They exceed the limit.
     Refused,
     /// The counter has lost earlier hits of the lease.
     Lost,

@@ -60,16 +60,13 @@ pub(super) struct Expiry {
     /// Seconds from now.
     pub(super) seconds: u32,
     pub(super) end: Time,
-    /// Whether the server has to set it.
     pub(super) set: Expire,
 }
 
-/// How a counter's expiry is set.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Expire {
     /// Not at all: this process has set it in this window.
     Known,
-    /// Unconditionally.
     Set,
     /// Unless there is a longer one, of a longer window that began at the same time.
     Extend,

@@ -26,7 +26,6 @@ const MAX_KEYS: usize = 255;
 /// Number of previous arguments that are searched for an equal one.
 const ARGUMENT_WINDOW: usize = 8;
 
-/// A limit as the scripts receive it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ScriptCall {
     pub(crate) algorithm: Algorithm,
@@ -34,7 +33,6 @@ pub(crate) struct ScriptCall {
     pub(crate) seconds: u32,
 }
 
-/// The keys of one command.
 pub(super) struct PendingScriptCall {
     script: &'static Script,
     keys: Vec<u8>,
@@ -47,7 +45,6 @@ struct KeyCall {
     runs: SmallVec<[Run; 1]>,
 }
 
-/// Successive callers with the same hits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Run {
     /// At most [`MAX_HITS`](super::MAX_HITS).
@@ -56,7 +53,6 @@ pub(super) struct Run {
 }
 
 impl ScriptCall {
-    /// The limit of a fixed window.
     pub(super) fn window_limit(self) -> Option<u32> {
         match self.algorithm {
             Algorithm::FixedWindow(window) => Some(window.limit),
@@ -69,7 +65,6 @@ impl ScriptCall {
         matches!(self.algorithm, Algorithm::SlidingLog(_))
     }
 
-    /// Writes an argument with these runs.
     pub(super) fn write(&self, runs: &[Run], into: &mut Vec<u8>) {
         let (letter, numbers) = match self.algorithm {
             Algorithm::FixedWindow(FixedWindow { limit, .. }) => (b'c', [limit.into(), 0, 0]),
@@ -181,7 +176,6 @@ pub(super) fn join(runs: &mut SmallVec<[Run; 1]>, hits: Hits) -> u32 {
 }
 
 impl Run {
-    /// Writes the run as the scripts read it.
     pub(super) fn write(self, into: &mut Vec<u8>) {
         into.extend(self.signed().to_le_bytes());
         into.extend(self.times.to_le_bytes());

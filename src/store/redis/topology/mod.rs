@@ -40,14 +40,12 @@ struct Inner {
     task: Mutex<JoinSet<()>>,
 }
 
-/// The current servers, and notifications.
 struct Known {
     servers: ArcSwap<Servers>,
     changes: watch::Sender<u64>,
     refresh: Notify,
 }
 
-/// The servers that own the keys.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Servers {
     /// The masters; empty while unknown.
@@ -60,7 +58,6 @@ pub(super) struct Servers {
 const NO_OWNER: u16 = u16::MAX;
 
 impl Servers {
-    /// The index of the master that owns a key.
     pub(super) fn owner(&self, key: &[u8]) -> Option<usize> {
         let owner = match &self.slots {
             None => 0,
@@ -121,7 +118,6 @@ impl Topology {
         self.0.known.servers.load_full()
     }
 
-    /// Notifies of changes of the servers.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.0.known.changes.subscribe()
     }

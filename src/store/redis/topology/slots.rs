@@ -4,7 +4,6 @@
 
 use crate::settings::{HostPort, redis::RedisAddress};
 
-/// The number of slots, fixed by Redis.
 pub(super) const SLOTS: u16 = 16_384;
 
 /// The table of CRC16/XMODEM (polynomial 0x1021), the checksum that Redis uses.

@@ -15,7 +15,6 @@ pub use self::{file::read, page::Mapped};
 use self::pattern::{Pattern, escaped};
 use super::names::Kind;
 
-/// The mappings of a file.
 #[derive(Debug, Default)]
 pub struct Mapper {
     mappings: Vec<Mapping>,
@@ -23,7 +22,6 @@ pub struct Mapper {
     specific_first: bool,
 }
 
-/// One item of the file.
 #[derive(Debug)]
 struct Mapping {
     pattern: Pattern,
@@ -45,7 +43,6 @@ struct Target {
     buckets: Option<Vec<usize>>,
 }
 
-/// The result of mapping a metric.
 #[derive(Debug)]
 enum MappingResult<'m> {
     Unmapped,

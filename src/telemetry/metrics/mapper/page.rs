@@ -27,13 +27,11 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// A page with the names of this mapper.
     #[must_use]
     pub fn new(mapper: Mapper) -> Self {
         Self { mapper, known: Mutex::default() }
     }
 
-    /// The page that Prometheus scrapes.
     pub(in crate::telemetry::metrics) fn render(&self, stats: &Stats, gauges: &Gauges) -> String {
         let mut page = Page::default();
         // One scrape at a time; nothing else waits for this lock.

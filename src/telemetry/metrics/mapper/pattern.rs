@@ -7,7 +7,6 @@ use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
-/// The pattern of a mapping.
 #[derive(Debug)]
 pub(super) struct Pattern {
     pub(super) regex: Regex,

@@ -30,7 +30,6 @@ pub(super) struct Known {
     pub(super) series: Vec<Series>,
 }
 
-/// The series with one name.
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) name: String,
@@ -41,12 +40,10 @@ pub(super) struct Family {
     conflict_logged: bool,
 }
 
-/// One series.
 #[derive(Debug)]
 pub(super) struct Series {
     /// `domain="d",key1="k"`.
     pub(super) labels: Box<str>,
-    /// The factor of the value.
     pub(super) scale: Option<f64>,
     /// The shown buckets of a histogram; `None` for all.
     pub(super) buckets: Option<Vec<usize>>,
@@ -76,7 +73,6 @@ impl Default for Known {
 const TAKEN: usize = usize::MAX;
 
 impl Known {
-    /// The number of known names.
     pub(super) fn names(&self) -> usize {
         self.rules.len().saturating_add(self.singles.len())
     }

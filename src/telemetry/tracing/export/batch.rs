@@ -37,7 +37,6 @@ pub(super) fn resource(set: &[(String, String)]) -> Resource {
     Resource { attributes }
 }
 
-/// The request for a batch.
 pub(super) fn message(resource: Resource, batch: Vec<Span>, gzip: bool) -> Bytes {
     let scope = InstrumentationScope {
         name: env!("CARGO_PKG_NAME").to_owned(),

@@ -35,7 +35,6 @@ const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 /// The longest message of a collector in a log line.
 const MAX_MESSAGE_CHARS: usize = 200;
 
-/// The collector, and the connection to it.
 pub(super) struct CollectorConnection {
     to: Uri,
     protocol: Protocol,
@@ -45,13 +44,11 @@ pub(super) struct CollectorConnection {
     open: Option<Open>,
 }
 
-/// A connection.
 enum Open {
     Http(http1::SendRequest<Full<Bytes>>),
     Grpc(http2::SendRequest<Full<Bytes>>),
 }
 
-/// The response to an accepted batch.
 #[derive(Debug, Default)]
 pub(super) struct Accepted {
     pub(super) rejected: u64,
@@ -82,7 +79,6 @@ impl CollectorConnection {
         })
     }
 
-    /// The collector in log lines.
     pub(super) fn shown(&self) -> String {
         let authority = self.to.authority().map_or("", |authority| authority.as_str());
         format!("{}://{authority}", self.to.scheme_str().unwrap_or_default())
@@ -208,7 +204,6 @@ fn of_http(status: StatusCode, body: &[u8]) -> Result<Accepted, Failure> {
     Err(Failure { is_retryable: is_retryable_status(status), why })
 }
 
-/// The statuses that OTLP allows to retry.
 fn is_retryable_status(status: StatusCode) -> bool {
     matches!(status.as_u16(), 429 | 502 | 503 | 504)
 }
@@ -273,7 +268,6 @@ const HINTS: Hints = Hints {
     plain_text: "if the port is plaintext, write http:// in OTEL_EXPORTER_OTLP_ENDPOINT",
 };
 
-/// TLS to the collector.
 struct Tls {
     connector: TlsConnector,
     name: ServerName<'static>,

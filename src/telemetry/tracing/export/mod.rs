@@ -40,7 +40,6 @@ const GIVE_UP: Duration = Duration::from_secs(60);
 /// The time to send the last spans at shutdown.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Sends the spans of a queue.
 pub(super) struct Exporter {
     queue: mpsc::Receiver<Span>,
     ending: watch::Receiver<bool>,

@@ -13,7 +13,6 @@ use super::super::{
     table::Table,
 };
 
-/// What the peer does next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in super::super::super) enum Step {
     /// Sends bytes, in writes of at most this size.
@@ -26,13 +25,10 @@ pub(in super::super::super) enum Step {
 
 pub(in super::super::super) struct Script<'b> {
     choices: Choices<'b>,
-    /// The paths of the services.
     paths: &'static [&'static str],
     /// The path of the last request.
     path: &'static str,
-    /// The table of the peer's encoder.
     table: Table,
-    /// The next new stream.
     next: u32,
     /// Streams that were opened and not ended, reset or forgotten.
     open: Vec<u32>,
@@ -125,7 +121,6 @@ impl<'b> Script<'b> {
         self.frame(bytes, kind, flags, stream, &vec![filler; length]);
     }
 
-    /// A stream number: mostly an open one.
     fn stream(&mut self) -> u32 {
         let back = match self.choices.below(16) {
             0..14 if !self.open.is_empty() => {

@@ -116,7 +116,6 @@ impl Script<'_> {
         (name, vec![letter; length])
     }
 
-    /// A literal with the name of an entry.
     fn named(&mut self, block: &mut Vec<u8>) {
         let index = self.index().max(1);
         let length = if self.choices.once_in(2) { 0 } else { self.choices.length() };

@@ -8,7 +8,6 @@ pub(super) const FIELDS: [usize; 12] = [1, 1, 1, 1, 1, 2, 3, 10, 100, 1000, 16_3
 
 pub(super) const LENGTHS: [usize; 12] = [0, 0, 1, 1, 2, 8, 30, 127, 500, 2000, 4000, 16_000];
 
-/// Sizes of windows and settings.
 pub(super) const NUMBERS: [u32; 8] = [0, 1, 2, 100, 4096, 65_535, 1 << 17, 1 << 20];
 
 /// The sizes of frames and blocks that the peer is not allowed to exceed; a few do.

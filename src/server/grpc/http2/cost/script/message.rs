@@ -99,7 +99,6 @@ impl Script<'_> {
     }
 }
 
-/// A length-delimited field.
 fn field(number: u8, value: &[u8]) -> Vec<u8> {
     let mut field = vec![number << 3 | 2];
     prost::encoding::encode_varint(value.len() as u64, &mut field);
