@@ -1,19 +1,6 @@
-//! Compiles the .proto files without protoc, and writes the descriptors of the rate limit API for gRPC reflection and
-//! the JSON mapping.
+//! Passes the commit of the build to the program.
 
-use std::{env, error::Error, fs, path::PathBuf, process::Command};
-
-use prost::Message;
-
-/// The API that the service implements.
-const SERVED: &str = "envoy/service/ratelimit/v3/rls.proto";
-
-/// The APIs that it calls: the control plane's with its rules, and the collector's for spans.
-const CALLED: [&str; 3] = [
-    "envoy/service/discovery/v3/discovery.proto",
-    "ratelimit/config/ratelimit/v3/rls_conf.proto",
-    "opentelemetry/proto/collector/trace/v1/trace_service.proto",
-];
+use std::{env, process::Command};
 
 /// The commit of the build: `TOLLGATE_COMMIT` if set (images are built without the repository), else in release builds
 /// that of git. Other builds have none, so that a commit does not cause a rebuild.
@@ -39,13 +26,7 @@ fn commit() -> String {
     of_git.flatten().unwrap_or_else(|| "unknown".to_owned())
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo:rerun-if-changed=proto");
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-env=TOLLGATE_COMMIT={}", commit());
-    let out = PathBuf::from(env::var("OUT_DIR")?);
-    fs::write(out.join("descriptors.bin"), protox::compile([SERVED], ["proto"])?.encode_to_vec())?;
-    tonic_prost_build::configure()
-        .include_file("modules.rs")
-        .compile_fds(protox::compile([SERVED].into_iter().chain(CALLED), ["proto"])?)?;
-    Ok(())
 }

@@ -6,8 +6,8 @@
 
 use std::{error::Error, fmt::Write, fs, hint::black_box, sync::Arc, time::Instant};
 
+use clock::{Clock, SystemClock, Time};
 use tollgate::{
-    clock::{Clock, SystemClock, Time},
     limiter::{self, Bounds, Descriptor, Entry, Limiter, Policy, Request, ResponseOptions},
     overrides::{Action, Index, Override, Target, Value},
     recent::Recent,

@@ -11,11 +11,9 @@ use std::{
     time::Instant,
 };
 
+use clock::Time;
 use hashbrown::HashTable;
-use tollgate::{
-    clock::Time,
-    store::table::{Key, Table},
-};
+use tollgate::store::table::{Key, Table};
 
 const SHARDS: usize = 1024;
 const ROUNDS: usize = 7;

@@ -11,26 +11,14 @@
 //! [`panics`] defines the cost of a panic.
 #![cfg_attr(not(test), deny(clippy::string_slice))]
 
-// First, because the macro is in scope from here on.
-#[macro_use]
-mod named;
-
 mod app;
 pub mod cli;
-pub mod clock;
-pub mod entries;
-pub mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod limiter;
-pub mod log_throttle;
 pub mod memory;
-pub mod mutex;
 pub mod net;
 pub mod overrides;
-pub mod panics;
-pub mod proto;
-mod protobuf;
 pub mod recent;
 pub mod replicas;
 pub mod rules;
@@ -39,4 +27,3 @@ pub mod server;
 pub mod settings;
 pub mod store;
 pub mod telemetry;
-pub mod text;

@@ -12,7 +12,8 @@ use arc_swap::ArcSwap;
 use deadpool_redis::redis::{cmd, pipe};
 use serde::{Deserialize, Serialize};
 
-use crate::{store::redis::CommandPool, text};
+use crate::store::redis::CommandPool;
+use text;
 
 /// The interval of announcements, in seconds.
 pub const INTERVAL_SECONDS: u64 = 5;

@@ -2,8 +2,8 @@
 
 use prost::Message;
 use prost_reflect::DescriptorPool;
+use proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use serde_json::json;
-use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use tonic_reflection::pb::v1::{
     ServerReflectionRequest, ServerReflectionResponse, server_reflection_client::ServerReflectionClient,
     server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
@@ -129,7 +129,7 @@ fn reflect(server: &Server, question: MessageRequest) -> ServerReflectionRespons
 
 #[test]
 fn the_compiled_descriptors_are_complete() {
-    let pool = DescriptorPool::decode(tollgate::proto::DESCRIPTORS).unwrap();
+    let pool = DescriptorPool::decode(proto::DESCRIPTORS).unwrap();
     assert!(pool.get_service_by_name("envoy.service.ratelimit.v3.RateLimitService").is_some());
 }
 

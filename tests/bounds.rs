@@ -1,8 +1,8 @@
 //! Bounds of requests: the error names the variable to change.
 
 use http::HeaderMap;
+use proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tokio::{runtime::Builder, sync::oneshot};
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
 use crate::support::{
     client::request,

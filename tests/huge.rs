@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tollgate::proto::envoy::service::ratelimit::v3::{
+use proto::envoy::service::ratelimit::v3::{
     RateLimitRequest,
     rate_limit_response::{Code, DescriptorStatus},
 };

@@ -1,6 +1,6 @@
 //! Callers who choose their values, and limits that must not share a counter.
 
-use tollgate::proto::envoy::{
+use proto::envoy::{
     extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride,
     service::ratelimit::v3::RateLimitRequest,
 };

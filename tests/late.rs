@@ -9,6 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use clock::{Clock, SystemClock, Time};
 use http::HeaderMap;
 use tokio::{
     runtime,
@@ -17,7 +18,6 @@ use tokio::{
     time::{sleep, timeout_at},
 };
 use tollgate::{
-    clock::{Clock, SystemClock, Time},
     limiter::{self, Bounds, Limiter, Policy, ResponseOptions},
     rules::{CompileOptions, OnStoreFailure},
     rules_source::{RulesDir, Source},

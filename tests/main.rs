@@ -51,7 +51,6 @@ mod keys;
 // Late and missing replies of a store.
 mod late;
 // The dependencies between modules in ARCHITECTURE.md.
-mod layers;
 // The HTTP ports: slow clients, browsers, and how `/json` fails.
 mod http_ports;
 // Leases.

@@ -9,7 +9,7 @@ use crate::{
     },
 };
 
-use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
 // Servers that are not memcached, and values that are not counters.
 mod bad_input;

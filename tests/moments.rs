@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
-use tollgate::proto::envoy::service::ratelimit::v3::{
+use proto::envoy::service::ratelimit::v3::{
     RateLimitResponse,
     rate_limit_response::{Code, DescriptorStatus},
 };

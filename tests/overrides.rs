@@ -12,8 +12,8 @@ use std::{
     time::Duration,
 };
 
+use proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use serde_json::{Value, json};
-use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
 use crate::support::{
     at_best_within,
@@ -478,12 +478,11 @@ fn an_override_takes_precedence_over_a_limit_in_the_request() {
     let replica = Replica::in_memory();
     replica.tollgate(&["override", "set", "shop", "user=ann", "--block"]);
     let mut brings = descriptor(&[("user", "ann")]);
-    brings.limit = Some(
-        tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride {
+    brings.limit =
+        Some(proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride {
             requests_per_unit: 100,
             unit: 2,
-        },
-    );
+        });
     let mut asked = request("shop", &[]);
     asked.descriptors.push(brings);
     let answer = replica.server.ask(asked).unwrap();

@@ -11,8 +11,8 @@ use std::{
     time::Duration,
 };
 
+use proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use serde_json::Value;
-use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
 use crate::{
     admin::{Admin, setup},

@@ -11,8 +11,8 @@ use std::{
     time::Duration,
 };
 
+use proto::envoy::service::ratelimit::v3::rate_limit_response::Code as Overall;
 use serde_json::json;
-use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code as Overall;
 use tonic::Code;
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 

@@ -20,8 +20,8 @@ use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::{Message, encoding::encode_varint};
 use prost_types::Any;
+use proto::envoy::service::discovery::v3::{DeltaDiscoveryResponse, DiscoveryResponse, Resource};
 use tokio::{runtime::Builder, sync::watch};
-use tollgate::proto::envoy::service::discovery::v3::{DeltaDiscoveryResponse, DiscoveryResponse, Resource};
 
 use crate::support::{
     client::request,

@@ -7,9 +7,7 @@ use std::{
     time::Duration,
 };
 
-use tollgate::proto::envoy::service::ratelimit::v3::{
-    RateLimitRequest, RateLimitResponse, rate_limit_response::Code,
-};
+use proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code};
 
 use crate::support::{
     client::{Client, request},

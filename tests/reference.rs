@@ -7,7 +7,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use tollgate::proto::envoy::{
+use proto::envoy::{
     extensions::common::ratelimit::v3::{
         RateLimitDescriptor,
         rate_limit_descriptor::{Entry, RateLimitOverride},

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
 use crate::support::{
     client::request,

@@ -15,15 +15,15 @@ use tracing::{info, warn};
 
 use super::threads::Thread;
 use crate::{
-    clock::{Clock, SystemClock},
     limiter::Limiter,
     overrides::{follower::Follower, versions::State},
-    panics::{self, Boundary},
     replicas::{INTERVAL_SECONDS, Replica, Replicas},
     server::{health::Part, http::service::Service},
     store::{memcached::ResetLog, redis::CommandPool},
     telemetry::metrics::Method,
 };
+use clock::{Clock, SystemClock};
+use containment::panics::{self, Boundary};
 
 /// Starts the thread; it ends when `stop` turns true.
 pub(super) fn start(

@@ -9,12 +9,13 @@ use tokio::{
 
 use super::StartError;
 use crate::{
-    clock::{Clock, SystemClock},
-    memory, panics,
+    memory,
     server::{health::Part, http::service::Service},
     settings::{Backend, Settings},
     telemetry::metrics::Method,
 };
+use clock::{Clock, SystemClock};
+use containment::panics;
 
 const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
 

@@ -20,8 +20,6 @@ use tokio::{runtime, sync::watch, task::LocalSet};
 use tracing::{info, warn};
 
 use crate::{
-    clock::SystemClock,
-    panics::{self, Boundary},
     server::{
         admin::Api,
         grpc::{self, Workers},
@@ -31,6 +29,8 @@ use crate::{
     settings::Settings,
     telemetry::metrics::COMMIT,
 };
+use clock::SystemClock;
+use containment::panics::{self, Boundary};
 use pages::{Pages, Threads};
 use parts::Link;
 pub(crate) use parts::policy;

@@ -10,8 +10,6 @@ use tokio::{
 
 use super::{StartError, threads::Thread};
 use crate::{
-    clock::{Clock, SystemClock},
-    panics::{self, Boundary},
     server::{
         admin::{Api, Hosts, Options, Tokens},
         grpc::Listener,
@@ -20,6 +18,8 @@ use crate::{
     settings::{ServerAddress, Settings},
     telemetry::metrics::Port,
 };
+use clock::{Clock, SystemClock};
+use containment::panics::{self, Boundary};
 
 pub(super) struct Threads {
     pub(super) http: Thread,

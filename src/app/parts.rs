@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::{StartError, recent, rules::compile_options, sinks};
 use crate::{
-    clock::{Clock, SystemClock},
     limiter::{self, Bounds, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, ResponseOptions},
     overrides::{Keeper, versions::State},
     rules::RuleSet,
@@ -27,6 +26,7 @@ use crate::{
         tracing::Tracer,
     },
 };
+use clock::{Clock, SystemClock};
 
 /// Follows overrides, resets of counters and other replicas in the store.
 pub(super) enum Link {

@@ -12,12 +12,14 @@ use std::{
 use tracing::warn;
 
 use crate::{
-    clock::{Clock, SystemClock},
-    log_throttle::LogThrottle,
-    panics::{self, Boundary},
     recent::{DecisionLog, Recent},
     settings::{Decisions, Settings},
     telemetry::metrics::ShardCount,
+};
+use clock::{Clock, SystemClock};
+use containment::{
+    log_throttle::LogThrottle,
+    panics::{self, Boundary},
 };
 
 pub(super) fn recent(settings: &Settings) -> Arc<Recent> {

@@ -3,8 +3,6 @@
 use std::{io, sync::Arc};
 
 use crate::{
-    clock::{Clock, SystemClock},
-    panics::{self, Boundary},
     rules::{CompileOptions, Countable},
     rules_source::{
         RulesDir, Source,
@@ -14,6 +12,8 @@ use crate::{
     settings::{Backend, Settings},
     store::memcached::MemcachedStore,
 };
+use clock::{Clock, SystemClock};
+use containment::panics::{self, Boundary};
 
 /// The source of the rules. It stops when this is dropped.
 pub(super) enum Feed {

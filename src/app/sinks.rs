@@ -6,7 +6,6 @@ use tracing::warn;
 
 use super::StartError;
 use crate::{
-    files,
     rules::Diagnostic,
     server::http::service::Service,
     settings::Settings,
@@ -18,6 +17,7 @@ use crate::{
         statsd::{self, Dialect, Flushing, Sink},
     },
 };
+use containment::files;
 
 const MAX_MAPPER_BYTES: u64 = 16 << 20;
 

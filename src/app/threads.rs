@@ -8,7 +8,7 @@ use tokio::{
     task::LocalSet,
 };
 
-use crate::panics::{self, Boundary};
+use containment::panics::{self, Boundary};
 
 /// The time for pages that are being rendered when a thread ends.
 const LAST_PAGES: Duration = Duration::from_secs(1);

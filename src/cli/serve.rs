@@ -6,10 +6,11 @@ use tracing::warn;
 
 use super::terminal::{self, Verdict};
 use crate::{
-    app, panics,
+    app,
     settings::{Settings, misspelt, vars::Var},
     telemetry::logs,
 };
+use containment::panics;
 
 /// The environment of the process.
 #[derive(Clone, Debug, Default)]

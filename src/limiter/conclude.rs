@@ -11,10 +11,10 @@ use super::{
     request::Request,
 };
 use crate::{
-    clock::Time,
     store::Batch,
     telemetry::metrics::{RuleCounter, Stats},
 };
+use clock::Time;
 
 /// The statuses and the overall code of a request, and all that its answer is made from.
 pub(super) struct Conclusion<'a, 'r, 'm> {

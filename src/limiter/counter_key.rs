@@ -13,10 +13,10 @@
 
 use super::request::Entry;
 use crate::{
-    clock::Time,
     limiter::algorithm::Algorithm,
     rules::{Limit, Matched},
 };
+use clock::Time;
 
 pub(super) struct CounterKey<'a, 'r> {
     /// `CACHE_KEY_PREFIX`.

@@ -11,13 +11,13 @@ use super::{
     request::{Request, RequestError},
 };
 use crate::{
-    clock::Time,
     limiter::algorithm::Hits,
     overrides::{Action, Found},
     rules::Limit,
     store::{Batch, Counting, Resets, Store as _},
     telemetry::metrics::{Stats, StatsOptions},
 };
+use clock::Time;
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Counters {

@@ -11,10 +11,10 @@ use super::{
     request::RequestError,
 };
 use crate::{
-    clock::Time,
     rules::{Metadata, OnStoreFailure, Value, model::Domain},
     store::{Batch, FailureReason, Store, StoreError, StoreUsage, memory::MemoryStore},
 };
+use clock::Time;
 
 /// The policy that decided a request, and the reason of the store's failure.
 #[derive(Clone, Copy)]

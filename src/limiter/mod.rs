@@ -50,8 +50,6 @@ use self::{
     plan::{Attempt, CounterSource, Plan, Planned},
 };
 use crate::{
-    clock::{Clock, Time},
-    log_throttle::LogThrottle,
     overrides::Index,
     recent::{Recent, RuleInfo},
     rules::{CountingMode, OnStoreFailure, RuleId, RuleSet, model::Domain},
@@ -59,6 +57,8 @@ use crate::{
     store::{Batch, Check, Counting, Store, memory::MemoryStore},
     telemetry::metrics::{DomainStats, ResponseCode, RuleStats, Stats},
 };
+use clock::{Clock, Time};
+use containment::log_throttle::LogThrottle;
 
 /// The rules in force, with their statistics.
 pub type Served = Published<Handles>;

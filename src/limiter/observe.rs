@@ -11,11 +11,11 @@ use super::{
     request::Request,
 };
 use crate::{
-    clock::Time,
     overrides::Action,
     recent::{DecidedBy, Decision, Hits, LimitShown, Recent, Wanted},
     rules::{Limits, Rule},
 };
+use clock::Time;
 
 /// The maximum number of recorded descriptors of a request. Most requests have one or two.
 const MAX_REFUSED: usize = 4;

@@ -4,11 +4,11 @@
 
 use super::plan::{CounterSource, LimitCheck, Limited};
 use crate::{
-    clock::Time,
     limiter::algorithm::{FixedWindow, Hits, Verdict, fixed_window::MAX_HITS},
     rules::Limit,
     store::{self, Batch},
 };
+use clock::Time;
 
 /// The decision by one counter, and the hits for the statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -8,7 +8,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{
-    clock::Time,
     limiter::algorithm::{Algorithm, Hits, Verdict},
     rules::Limit,
     store::{
@@ -16,6 +15,7 @@ use crate::{
         table::{Kept, Mark, Table, Usage, Used},
     },
 };
+use clock::Time;
 
 pub struct OverLimitCache {
     keys: Table<Rejection>,

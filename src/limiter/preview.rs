@@ -13,12 +13,12 @@ use super::{
     response,
 };
 use crate::{
-    clock::Time,
     overrides::{Action, Found, Index},
     rules::{Limit, Limits, Rule},
     store::{Batch, Outcome},
     telemetry::metrics::{Stats, StatsOptions},
 };
+use clock::Time;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Preview {

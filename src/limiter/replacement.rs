@@ -9,10 +9,10 @@ use super::{
     request::{Request, RequestError},
 };
 use crate::{
-    clock::Time,
     overrides::{Action, Found, Index},
     rules::{CountingMode, LONGEST_LOG, Limit, Limits, Rule, Unit, model::Domain},
 };
+use clock::Time;
 
 /// The replacement of each descriptor by its index; empty without any.
 pub(super) type Replacements = Vec<Option<Replacement>>;

@@ -17,7 +17,8 @@ use super::{
     index::Index,
     model::{Override, Target},
 };
-use crate::{clock::Time, files};
+use clock::Time;
+use containment::files;
 
 /// The file is rewritten when it has more outdated lines than overrides, and more than this.
 const MAX_OUTDATED: usize = 1_000;

@@ -28,10 +28,8 @@ use super::{
     sweep,
     versions::State,
 };
-use crate::{
-    clock::{Clock, Time},
-    store::{Resets, redis::CommandPool},
-};
+use crate::store::{Resets, redis::CommandPool};
+use clock::{Clock, Time};
 
 /// The interval at which versions are compared.
 const POLL: Duration = Duration::from_secs(2);

@@ -17,11 +17,9 @@ use super::{
     sweep,
     versions::State,
 };
-use crate::{
-    clock::Time,
-    mutex::lock,
-    store::{memcached::ResetLog, redis::CommandPool},
-};
+use crate::store::{memcached::ResetLog, redis::CommandPool};
+use clock::Time;
+use containment::mutex::lock;
 
 /// An import that is idle for this long is replaced by the next one.
 const IDLE_IMPORT: Duration = Duration::from_secs(60);
@@ -263,7 +261,7 @@ fn unwritable(error: std::io::Error) -> ChangeError {
 fn no_import(id: &str) -> ChangeError {
     ChangeError::NotFound(format!(
         "no import {:?}; it was aborted, committed or replaced by another one",
-        crate::text::cut(id)
+        text::cut(id)
     ))
 }
 

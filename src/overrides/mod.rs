@@ -29,7 +29,7 @@ pub use self::{
     keeper::Keeper,
     model::{Action, Override, Target, Value},
 };
-use crate::clock::Time;
+use clock::Time;
 
 /// Maximum number of expired overrides that are logged one by one.
 const MAX_LOGGED: usize = 20;

@@ -4,11 +4,10 @@ use std::fmt;
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::{
-    clock::Time,
-    entries,
-    rules::{Unit, nearest},
-    text::{cut, cut_display, hex},
+use crate::rules::{Unit, nearest};
+use clock::Time;
+use text::{
+    entries, {cut, cut_display, hex},
 };
 
 #[derive(Clone, PartialEq, Eq, Debug)]

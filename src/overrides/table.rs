@@ -5,7 +5,9 @@
 use serde_json::{Map, Value as Json};
 
 use super::model::{FIELDS, INPUT_FIELDS, MAX_JSON, Override};
-use crate::{clock::Time, rules::nearest, text};
+use crate::rules::nearest;
+use clock::Time;
+use text;
 
 /// Reads the override of a JSON line.
 ///

@@ -8,11 +8,8 @@ use super::{
     RuleInfo,
     keys::{Key, shown},
 };
-use crate::{
-    clock::{Rfc3339, Time},
-    rules::Limit,
-    settings::KeyValues,
-};
+use crate::{rules::Limit, settings::KeyValues};
+use clock::{Rfc3339, Time};
 
 /// A decision about one descriptor of a request.
 #[derive(Clone, Debug, Default)]
@@ -54,7 +51,7 @@ pub struct LimitShown {
     pub name: Option<Arc<str>>,
 }
 
-named! {
+text::named! {
     #[derive(Default)]
     pub enum DecidedBy {
         #[default]

@@ -9,7 +9,8 @@ use std::{
 use ring::digest;
 use smallvec::SmallVec;
 
-use crate::{entries, settings::KeyValues, text};
+use crate::settings::KeyValues;
+use text::{self, entries};
 
 /// Maximum size of the kept keys and values, in bytes, because callers determine their length.
 const MAX_BYTES: usize = 512;

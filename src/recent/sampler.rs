@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crate::clock::Time;
+use clock::Time;
 
 /// Beyond the exact number, one in this many decisions is recorded.
 pub(super) const ONE_IN: u32 = 64;

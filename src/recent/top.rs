@@ -22,7 +22,7 @@ use super::{
     sampler::ONE_IN,
     sketch::{Budget, Estimate, Sketch},
 };
-use crate::clock::Time;
+use clock::Time;
 
 pub(super) const PANE_SECONDS: u64 = 120;
 

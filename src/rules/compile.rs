@@ -18,10 +18,8 @@ use crate::rules::{
     ast::{self, Field, RawFile},
     lint,
 };
-use crate::{
-    panics::{self, Boundary, Panicked},
-    proto::ratelimit::config::ratelimit::v3::RateLimitConfig,
-};
+use containment::panics::{self, Boundary, Panicked};
+use proto::ratelimit::config::ratelimit::v3::RateLimitConfig;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SourceFile {

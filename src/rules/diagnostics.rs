@@ -6,7 +6,7 @@
 
 use std::{collections::HashSet, fmt};
 
-use crate::text::{cut_display, cut_owned};
+use text::{cut_display, cut_owned};
 
 /// One error or warning about one file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,7 +23,7 @@ pub struct Diagnostic {
     pub help: Option<String>,
 }
 
-named! {
+text::named! {
     /// Whether rules with this diagnostic can be served.
     #[derive(PartialOrd, Ord)]
     pub enum Severity {

@@ -27,7 +27,7 @@ pub struct Limit {
     pub tag: Box<str>,
 }
 
-named! {
+text::named! {
     #[derive(Default)]
     pub enum CountingMode {
         /// Every hit is counted in the store before it is decided.

@@ -11,10 +11,10 @@ use super::{
     limit::Unit,
     model::{Metadata, Value},
 };
-use crate::proto::ratelimit::config::ratelimit::v3::{
+use crate::rules::ast::{Field, Given, RawDescriptor, RawFile, RawLimit, RawLimits, RawReplaces};
+use proto::ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace,
 };
-use crate::rules::ast::{Field, Given, RawDescriptor, RawFile, RawLimit, RawLimits, RawReplaces};
 
 pub(super) fn read(config: &RateLimitConfig) -> RawFile {
     let place = Place::default();

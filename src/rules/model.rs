@@ -48,7 +48,7 @@ pub struct Domain {
     pub on_store_failure: Option<OnStoreFailure>,
 }
 
-named! {
+text::named! {
     /// The policy for a request whose counters cannot be reached.
     #[derive(Default)]
     pub enum OnStoreFailure {

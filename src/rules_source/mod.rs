@@ -25,11 +25,11 @@ use std::{
 use arc_swap::{ArcSwapOption, Guard};
 
 pub use self::files::{Reading, RulesDir};
-use crate::{
-    clock::Time,
+use crate::rules::{CompileOptions, Compiled, Diagnostic, RuleSet, Severity, compile};
+use clock::Time;
+use containment::{
     mutex::lock,
     panics::{self, Boundary},
-    rules::{CompileOptions, Compiled, Diagnostic, RuleSet, Severity, compile},
 };
 
 /// The rules in service, from files or a control plane.

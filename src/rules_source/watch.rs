@@ -21,10 +21,8 @@ use notify::{
 };
 
 use super::{RulesDir, Source, listing::Listing};
-use crate::{
-    clock::Clock,
-    panics::{self, Boundary},
-};
+use clock::Clock;
+use containment::panics::{self, Boundary};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Debounce {

@@ -2,13 +2,13 @@
 
 use std::sync::Mutex;
 
-use crate::mutex::lock;
+use containment::mutex::lock;
 use tokio::sync::watch;
 
 /// The service name of gRPC health checks.
 pub const GRPC_SERVICE: &str = "ratelimit";
 
-named! {
+text::named! {
     /// The parts of the service's health, each with the problem of an unhealthy one.
     pub enum Part {
         /// Rules are loaded, with `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`.

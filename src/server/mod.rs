@@ -18,7 +18,8 @@ pub(crate) mod wire;
 
 use tracing::warn;
 
-use crate::{log_throttle::LogThrottle, text::cut};
+use containment::log_throttle::LogThrottle;
+use text::cut;
 
 /// Logs a request that cannot be decoded, at most one line a second. The limiter logs invalid requests.
 fn log_undecodable(reason: &str) {

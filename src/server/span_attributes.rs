@@ -8,8 +8,8 @@ use std::{borrow::Cow, fmt::Write};
 use crate::{
     limiter::{Answer, Code, DecisionTrace, Descriptor, Request},
     telemetry::tracing::{OpenSpan, Value},
-    text::{LONGEST, cut},
 };
+use text::{LONGEST, cut};
 
 /// The maximum number of descriptors in a span; requests rarely have more.
 const MOST: usize = 32;

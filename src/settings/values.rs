@@ -27,7 +27,7 @@ by_function! {
     SpanProtocol: |text| exact_choice(text, &[("http", Self::Http), ("grpc", Self::Grpc)]);
 }
 
-named! {
+text::named! {
     /// The HTTP/2 implementation of the gRPC port.
     #[derive(Default)]
     pub enum GrpcServer {
@@ -38,7 +38,7 @@ named! {
     }
 }
 
-named! {
+text::named! {
     /// The format of counter keys in a shared store.
     #[derive(Default)]
     pub enum KeyFormat {
@@ -49,7 +49,7 @@ named! {
     }
 }
 
-named! {
+text::named! {
     #[derive(Default)]
     pub enum KeyValues {
         #[default]
@@ -104,7 +104,7 @@ pub enum BackendType {
     Memcached,
 }
 
-named! {
+text::named! {
     /// `REDIS_TYPE`.
     #[derive(Default)]
     pub(super) enum RedisType {

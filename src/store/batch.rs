@@ -7,10 +7,10 @@ use std::{ops::Range, time::Instant};
 use smallvec::SmallVec;
 
 use crate::{
-    clock::Time,
     limiter::algorithm::{Hits, Verdict, fixed_window},
     rules::Limit,
 };
+use clock::Time;
 
 #[derive(Debug, Default)]
 pub struct Batch<'r> {

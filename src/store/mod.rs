@@ -19,7 +19,8 @@ mod usage;
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-use crate::{clock::Time, rules::RuleSet};
+use crate::rules::RuleSet;
+use clock::Time;
 
 use self::batch::without_taking;
 
@@ -135,7 +136,7 @@ pub struct StoreError {
     pub message: Arc<str>,
 }
 
-named! {
+text::named! {
     /// The kinds of failure: the label `reason` of metrics, and a field of the dynamic metadata.
     pub enum FailureReason {
         /// No reply within the timeout.

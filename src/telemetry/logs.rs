@@ -19,11 +19,9 @@ use tracing_subscriber::{
     layer::{Context, SubscriberExt as _},
 };
 
-use crate::{
-    clock::write_utc,
-    mutex::lock,
-    settings::{Log, LogFormat},
-};
+use crate::settings::{Log, LogFormat};
+use clock::write_utc;
+use containment::mutex::lock;
 
 use output::Output;
 use writer::Writer;

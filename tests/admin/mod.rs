@@ -12,8 +12,8 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
+use proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use serde_json::Value;
-use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
 use crate::support::{
     PATIENCE,

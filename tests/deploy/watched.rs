@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use tollgate::proto::envoy::{
+use proto::envoy::{
     extensions::common::ratelimit::v3::RateLimitDescriptor, service::ratelimit::v3::RateLimitRequest,
 };
 

@@ -4,8 +4,7 @@ use std::sync::LazyLock;
 
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, SerializeOptions};
-use serde_json::{Value, json};
-use tollgate::proto::{
+use proto::{
     DESCRIPTORS,
     envoy::{
         extensions::common::ratelimit::v3::{
@@ -15,6 +14,7 @@ use tollgate::proto::{
         service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
     },
 };
+use serde_json::{Value, json};
 
 use crate::support::{client::Client, http};
 

@@ -182,12 +182,11 @@ fn rejected_requests_do_not_change_other_leases() {
 fn limits_of_requests() {
     let pair = Pair::start(&[]);
     let mut brought = hits("many", 1);
-    brought.descriptors[0].limit = Some(
-        tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride {
+    brought.descriptors[0].limit =
+        Some(proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride {
             requests_per_unit: 250,
             unit: 6,
-        },
-    );
+        });
     pair.compare(&times(&brought, 300), 100.0);
     assert_eq!(ask(&pair.leased.client(), &brought).overall_code(), Code::OverLimit);
 }

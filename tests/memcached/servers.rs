@@ -7,8 +7,8 @@ use std::{
     time::Duration,
 };
 
+use clock::{Clock, SystemClock};
 use tollgate::{
-    clock::{Clock, SystemClock},
     limiter::algorithm::Hits,
     rules::{Limit, Unit},
     settings::memcached::{Memcached as Settings, MemcachedServers},

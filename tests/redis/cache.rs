@@ -1,6 +1,6 @@
 //! The local over-limit cache: with it, a load that is entirely over its limits causes no commands.
 
-use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 
 use crate::support::{
     redis::Redis,

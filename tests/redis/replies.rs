@@ -3,7 +3,7 @@
 
 use std::{thread, time::Duration};
 
-use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 
 use crate::support::{
     at_best_within,

@@ -12,12 +12,12 @@ use std::{
 
 use bytes::Bytes;
 use http::HeaderMap;
+use proto::envoy::service::ratelimit::v3::{RateLimitRequest, rate_limit_response::Code};
 use tokio::{
     runtime::Builder,
     task::JoinSet,
     time::{sleep, sleep_until, timeout},
 };
-use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, rate_limit_response::Code};
 
 use crate::support::{
     client::{descriptor, request},

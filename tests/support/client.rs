@@ -1,12 +1,12 @@
 //! A blocking gRPC client.
 
-use tokio::runtime::{Builder, Runtime};
-use tollgate::proto::envoy::{
+use proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
     service::ratelimit::v3::{
         RateLimitRequest, RateLimitResponse, rate_limit_service_client::RateLimitServiceClient,
     },
 };
+use tokio::runtime::{Builder, Runtime};
 use tonic::{
     Status,
     transport::{Channel, Endpoint},

@@ -12,8 +12,8 @@ use std::{
 
 use bytes::Bytes;
 use http::HeaderMap;
+use proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tokio::{runtime::Builder, task::JoinSet};
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
 use super::{
     eventually,

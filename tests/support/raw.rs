@@ -16,13 +16,13 @@ use http_body_util::BodyExt;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
+use proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
     sync::oneshot,
     time::{Sleep, sleep},
 };
-use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 

@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
+use proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tempfile::TempDir;
-use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tonic::Status;
 
 use super::{

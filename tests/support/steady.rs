@@ -14,8 +14,8 @@ use std::{
 
 use bytes::Bytes;
 use http::HeaderMap;
+use proto::envoy::service::ratelimit::v3::{RateLimitRequest, rate_limit_response::Code};
 use tokio::{runtime::Builder, sync::mpsc, time::sleep};
-use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, rate_limit_response::Code};
 
 use super::raw::{Exchange, RawClient, framed};
 

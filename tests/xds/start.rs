@@ -1,6 +1,6 @@
 //! Starts with and without a control plane.
 
-use tollgate::proto::envoy::{
+use proto::envoy::{
     extensions::common::ratelimit::v3::RateLimitDescriptor, service::ratelimit::v3::RateLimitRequest,
 };
 

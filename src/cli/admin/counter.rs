@@ -11,13 +11,11 @@ use super::{
     format::{Table, duration, items, limit, number, word},
     overrides::{action_text, left_text},
 };
-use crate::{
-    cli::{
-        serve::Environment,
-        terminal::{BOLD, Failure, Verdict, WARNING, count, paint, thousands},
-    },
-    entries,
+use crate::cli::{
+    serve::Environment,
+    terminal::{BOLD, Failure, Verdict, WARNING, count, paint, thousands},
 };
+use text::entries;
 
 #[derive(Subcommand, Clone, PartialEq, Debug)]
 pub(crate) enum CounterCommand {

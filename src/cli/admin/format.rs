@@ -2,11 +2,8 @@
 
 use serde_json::Value;
 
-use crate::{
-    cli::terminal::{BOLD, paint, thousands},
-    entries,
-    text::printable,
-};
+use crate::cli::terminal::{BOLD, paint, thousands};
+use text::{entries, printable};
 
 /// The text of a value, or a dash.
 pub(super) fn word(value: &Value) -> &str {

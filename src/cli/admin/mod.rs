@@ -37,8 +37,8 @@ use super::{
 use crate::{
     net::channel::Socket,
     settings::{address, parse::boolean, vars},
-    text::{cut, printable},
 };
+use text::{cut, printable};
 
 /// The maximum size of a reply.
 const MAX_REPLY: usize = 256 << 20;

@@ -28,11 +28,11 @@ use super::{
 };
 use crate::{
     app,
-    clock::{Clock, SystemClock, Time},
     limiter::{self, Answer, Handles, OverrideLimit, Policy, Served},
     overrides::{Found, Index},
     rules::{Limit, Limits, Rule, RuleSet, model::Node, nearest},
 };
+use clock::{Clock, SystemClock, Time};
 
 #[derive(Args, Clone, PartialEq, Debug)]
 #[command(

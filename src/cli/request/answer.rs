@@ -6,20 +6,18 @@ use prost::Message;
 use prost_reflect::DynamicMessage;
 
 use super::Descriptor;
-use crate::{
-    cli::terminal::{ERROR, Failure, GOOD, paint},
-    proto::{
-        self,
-        envoy::{
-            config::core::v3::HeaderValue,
-            service::ratelimit::v3::{
-                RateLimitResponse,
-                rate_limit_response::{Code, DescriptorStatus, RateLimit},
-            },
+use crate::cli::terminal::{ERROR, Failure, GOOD, paint};
+use proto::{
+    self,
+    envoy::{
+        config::core::v3::HeaderValue,
+        service::ratelimit::v3::{
+            RateLimitResponse,
+            rate_limit_response::{Code, DescriptorStatus, RateLimit},
         },
     },
-    text::printable,
 };
+use text::printable;
 
 /// The response in proto3's JSON mapping, indented.
 pub(super) fn json(response: &RateLimitResponse) -> Result<String, Failure> {
@@ -127,7 +125,7 @@ mod tests {
 
     use super::*;
     use crate::cli::terminal::plain;
-    use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+    use proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 
     fn limited(code: Code, remaining: u32, name: &str) -> DescriptorStatus {
         let limit = RateLimit {

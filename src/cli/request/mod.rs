@@ -18,18 +18,18 @@ use super::{
     terminal::{self, Failure, Verdict},
 };
 use crate::{
-    entries,
     net::channel,
-    proto::envoy::{
-        extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor},
-        service::ratelimit::v3::{
-            RateLimitRequest, RateLimitResponse, rate_limit_response::Code,
-            rate_limit_service_client::RateLimitServiceClient,
-        },
-    },
     rules::nearest,
     settings::{HostPort, address, vars},
 };
+use proto::envoy::{
+    extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor},
+    service::ratelimit::v3::{
+        RateLimitRequest, RateLimitResponse, rate_limit_response::Code,
+        rate_limit_service_client::RateLimitServiceClient,
+    },
+};
+use text::entries;
 
 const SERVICE: Service = Service {
     name: "",

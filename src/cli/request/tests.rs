@@ -10,7 +10,7 @@ use prost::Message as _;
 use tokio::{io::AsyncWriteExt as _, net::TcpListener};
 
 use super::*;
-use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
+use proto::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
 
 fn args(addr: &str) -> RequestArgs {
     RequestArgs {

@@ -4,7 +4,7 @@
 //! is a new counter, and both services share it.
 
 use super::{Hits, State, Verdict, Window, micros_until, remaining};
-use crate::clock::Time;
+use clock::Time;
 
 /// A number of requests per window. Rejected hits count too, unless the rule has several limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,7 +12,7 @@
 use std::num::NonZeroU32;
 
 use super::{Hits, LEEWAY, State, Verdict, Window, micros_until};
-use crate::clock::Time;
+use clock::Time;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 

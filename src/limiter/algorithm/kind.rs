@@ -6,7 +6,7 @@
 use std::num::NonZeroU32;
 
 use super::{Bucket, FixedWindow, Hits, SlidingLog, SlidingWindow, Verdict, Window};
-use crate::clock::Time;
+use clock::Time;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Algorithm {
@@ -20,7 +20,7 @@ pub enum Algorithm {
     Bucket(Bucket),
 }
 
-named! {
+text::named! {
     #[derive(Default)]
     pub enum Kind {
         /// A count per window, aligned to the Unix epoch.

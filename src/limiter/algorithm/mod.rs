@@ -24,7 +24,7 @@ pub use kind::{Algorithm, Kind};
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
 
-use crate::clock::Time;
+use clock::Time;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hits {

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use super::{Hits, LEEWAY, Verdict, Window, micros_until, remaining};
-use crate::clock::Time;
+use clock::Time;
 
 /// A number of requests in any window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

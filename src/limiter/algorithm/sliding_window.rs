@@ -8,7 +8,7 @@
 //! its limit, evenly spaced, would be rejected now and then.
 
 use super::{Hits, LEEWAY, State, Verdict, Window, micros_until, remaining};
-use crate::clock::Time;
+use clock::Time;
 
 /// The overlap is measured in millionths of a window. One is as many microseconds as the window has seconds.
 const OVERLAP_SCALE: u64 = 1_000_000;

@@ -49,7 +49,7 @@ enum Part {
     Slot(Slot, bool),
 }
 
-named! {
+text::named! {
     enum Slot {
         Limit = "limit",
         Unit = "unit",

@@ -12,7 +12,6 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
-    clock::{Clock, ManualClock, Time},
     limiter::{
         Answer, Bounds, Descriptor, Entry, Handles, Limiter, OverLimitCache, Policy, Request, RequestError,
         ResponseOptions, handles,
@@ -23,6 +22,7 @@ use crate::{
     store::{Applied, Batch, FailureReason, Outcome, Store, StoreError, memory::MemoryStore},
     telemetry::metrics::{RuleCounter, Stats, StatsOptions},
 };
+use clock::{Clock, ManualClock, Time};
 
 pub(super) const RULES: &str = "\
 domain: d

@@ -11,7 +11,7 @@ use tokio_rustls::rustls::{
     sign::SigningKey,
 };
 
-use crate::files;
+use containment::files;
 
 /// Larger than any list of CAs: those of the web have 200 KB.
 const MAX_BYTES: u64 = 4 << 20;

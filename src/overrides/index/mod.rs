@@ -33,11 +33,9 @@ use super::{
     model::{Action, MAX_BYTES, MAX_ENTRIES, Override, Target},
     record::{self, INLINE_NOTE, NO_NOTE, Record},
 };
-use crate::{
-    clock::Time,
-    mutex::{lock, try_lock},
-    rules::{Entry, How, Matched},
-};
+use crate::rules::{Entry, How, Matched};
+use clock::Time;
+use containment::mutex::{lock, try_lock};
 
 pub const MAX_OVERRIDES: usize = 2_000_000;
 

@@ -20,10 +20,8 @@ use super::{
     Outcome, RulesDir, Source,
     watch::{Debounce, SystemEvents, Watcher, spawn},
 };
-use crate::{
-    clock::{ManualClock, Time},
-    rules::CompileOptions,
-};
+use crate::rules::CompileOptions;
+use clock::{ManualClock, Time};
 
 /// A rules file of one rule for `domain`.
 fn rules_of(domain: &str) -> String {

@@ -21,11 +21,11 @@ use super::{
 };
 use crate::{
     net::backoff::{Backoff, jittered},
-    panics,
-    proto::envoy::config::core::v3::Node,
     settings::xds::{Xds, XdsBackoff},
-    text::cut,
 };
+use containment::panics;
+use proto::envoy::config::core::v3::Node;
+use text::cut;
 
 /// The limit of different errors that are logged until a response is received.
 const MAX_LOGGED: usize = 8;

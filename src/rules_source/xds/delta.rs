@@ -14,18 +14,16 @@ use super::{
     session::{Session, Update},
     stream::{Head, Received, Variant},
 };
-use crate::{
-    proto::{
-        envoy::{
-            config::core::v3::Node,
-            service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse},
-        },
-        google,
-        ratelimit::config::ratelimit::v3::RateLimitConfig,
+use crate::rules::Diagnostic;
+use proto::{
+    envoy::{
+        config::core::v3::Node,
+        service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse},
     },
-    rules::Diagnostic,
-    text::cut_display,
+    google,
+    ratelimit::config::ratelimit::v3::RateLimitConfig,
 };
+use text::cut_display;
 
 /// The resources of the control plane by name.
 #[derive(Default)]
@@ -130,7 +128,7 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
-    use crate::proto::envoy::service::discovery::v3;
+    use proto::envoy::service::discovery::v3;
 
     fn sent(name: &str, value: Vec<u8>) -> v3::Resource {
         let resource = Some(Any { type_url: TYPE_URL.to_owned(), value });

@@ -8,7 +8,7 @@
 use prost_types::Any;
 
 use self::Content::{Config, Message, Skipped};
-use crate::protobuf::{Fields, Malformed};
+use proto::protobuf::{Fields, Malformed};
 
 /// A field that is counted, or that leads to counted ones. Fields without a `Field` are skipped.
 pub(super) struct Field {
@@ -67,7 +67,7 @@ fn add_config(config: &[u8], count: &mut usize) {
 }
 
 fn add(mut message: Fields<'_>, fields: &[Field], count: &mut usize) -> Result<(), Malformed> {
-    while let Some(key) = message.next()? {
+    while let Some(key) = message.next_key()? {
         let Some(field) = fields.iter().find(|field| field.number == key.number) else {
             message.skip(key)?;
             continue;
@@ -89,7 +89,7 @@ mod tests {
     use prost_types::{ListValue, Struct, Value, value::Kind};
 
     use super::*;
-    use crate::proto::{
+    use proto::{
         envoy::service::discovery::v3::{DeltaDiscoveryResponse, DiscoveryResponse, Resource},
         ratelimit::config::ratelimit::v3::{
             RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace,

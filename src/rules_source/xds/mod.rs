@@ -22,11 +22,9 @@ use std::{io, sync::Arc, thread, time::Duration};
 use tokio::{runtime, sync::watch, time::sleep};
 
 use super::Source;
-use crate::{
-    clock::Clock,
-    panics::{self, Boundary},
-    settings::xds::Xds,
-};
+use crate::settings::xds::Xds;
+use clock::Clock;
+use containment::panics::{self, Boundary};
 
 /// The interval at which replaced rules are freed, if no request uses them any more.
 const FREE_INTERVAL: Duration = Duration::from_secs(10);

@@ -6,10 +6,10 @@ use prost::Message as _;
 use prost_types::Any;
 
 use crate::{
-    proto::ratelimit::config::ratelimit::v3::RateLimitConfig,
     rules::{Diagnostic, Severity},
     rules_source::diagnostics::diagnostic,
 };
+use proto::ratelimit::config::ratelimit::v3::RateLimitConfig;
 
 pub(super) const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 

@@ -17,13 +17,13 @@ use super::{
     Status,
 };
 use crate::{
-    clock::{Clock, Time},
-    panics::{self, Boundary, Panicked, caught},
-    proto::{google, ratelimit::config::ratelimit::v3::RateLimitConfig},
     rules::{Diagnostic, compile_resources},
     settings::ServerAddress,
-    text::cut,
 };
+use clock::{Clock, Time};
+use containment::panics::{self, Boundary, Panicked, caught};
+use proto::{google, ratelimit::config::ratelimit::v3::RateLimitConfig};
+use text::cut;
 
 /// The limit of errors in a rejection; the log has more.
 const MAX_ERRORS: usize = 20;

@@ -9,7 +9,7 @@ use super::{
     session::{Session, Update},
     stream::{Head, Received, Variant},
 };
-use crate::proto::{
+use proto::{
     envoy::{
         config::core::v3::Node,
         service::discovery::v3::{DiscoveryRequest, DiscoveryResponse},

@@ -27,7 +27,7 @@ use super::{
     session::Session,
     update_limit::UpdateLimit,
 };
-use crate::proto::{envoy::config::core::v3::Node, google};
+use proto::{envoy::config::core::v3::Node, google};
 
 pub(super) trait Variant: 'static {
     type Request: Message + 'static;
@@ -191,10 +191,8 @@ pub(super) fn decode<V: Variant>(message: Bytes, max: usize) -> Result<Received<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        proto::envoy::service::discovery::v3::DiscoveryResponse,
-        rules_source::xds::{delta::Delta, sotw::Sotw},
-    };
+    use crate::rules_source::xds::{delta::Delta, sotw::Sotw};
+    use proto::envoy::service::discovery::v3::DiscoveryResponse;
 
     #[test]
     fn a_response_that_is_too_large_keeps_the_fields_of_its_answer() {

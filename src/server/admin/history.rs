@@ -7,11 +7,11 @@ use std::{collections::VecDeque, sync::Mutex};
 use serde::Serialize;
 
 use crate::{
-    clock::Time,
-    mutex::lock,
     store::{Distribution, Store},
     telemetry::metrics::{Method, ResponseCode, Stats},
 };
+use clock::Time;
+use containment::mutex::lock;
 
 /// The number of points of the plots, in seconds.
 const SECONDS: usize = 300;

@@ -35,7 +35,8 @@ use self::{
 };
 pub(crate) use self::{guard::Hosts, tokens::Tokens};
 use super::http::{Answer, Peer, service::Service};
-use crate::{clock::Time, telemetry::metrics::ChangeResult};
+use crate::telemetry::metrics::ChangeResult;
+use clock::Time;
 
 pub(crate) struct Options {
     pub(crate) service: Arc<Service>,

@@ -8,13 +8,13 @@ use super::{
     reply::{Body, Call, Problem, Query, Reply},
 };
 use crate::{
-    clock::{Clock, SystemClock, Time},
     overrides::{
         Action, ChangeError, Override, Target, applies, model::entries_of_text, table::of_json_line,
     },
     recent::shown,
     settings::KeyValues,
 };
+use clock::{Clock, SystemClock, Time};
 
 /// The default number of overrides in one reply.
 const PAGE: usize = 1_000;

@@ -16,11 +16,10 @@ use tokio::sync::mpsc;
 
 use super::Who;
 use crate::{
-    entries,
     overrides::model::MAX_JSON,
     server::http::{Answer, streamed, typed},
-    text::cut_display,
 };
+use text::{cut_display, entries};
 
 pub(super) struct Call<'a> {
     pub(super) who: &'a Who,

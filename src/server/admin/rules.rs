@@ -13,13 +13,13 @@ use super::{
     reply::{Call, Problem, Reply},
 };
 use crate::{
-    clock::Time,
     limiter::Served,
-    mutex::lock,
     recent::LimitShown,
     rules::{Limits, Rule, RuleId},
     telemetry::metrics::{RuleCounter, RuleStats},
 };
+use clock::Time;
+use containment::mutex::lock;
 
 const SECONDS: usize = 2;
 

@@ -7,12 +7,12 @@ use super::{
     reply::{Call, Problem, Reply},
 };
 use crate::{
-    clock::{Clock, Rfc3339, SystemClock},
     memory,
     replicas::Replicas,
     store::{PoolUsage, StoreUsage},
     telemetry::metrics::COMMIT,
 };
+use clock::{Clock, Rfc3339, SystemClock};
 
 /// The maximum number of errors of the last load; the log has all of them.
 const MAX_ERRORS: usize = 10;

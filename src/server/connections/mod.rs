@@ -41,11 +41,8 @@ use std::{
 use tokio::sync::Notify;
 use tracing::warn;
 
-use crate::{
-    log_throttle::LogThrottle,
-    mutex::lock,
-    telemetry::metrics::{ConnectionClosed, ConnectionRefused, Port, Stats},
-};
+use crate::telemetry::metrics::{ConnectionClosed, ConnectionRefused, Port, Stats};
+use containment::{log_throttle::LogThrottle, mutex::lock};
 
 /// The time for an idle connection to close after [`Handle::closing`].
 pub(super) const FAREWELL: Duration = Duration::from_secs(1);

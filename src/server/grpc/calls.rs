@@ -27,15 +27,15 @@ use super::{
     waiting::{Decision, Signal, Waiting},
 };
 use crate::{
-    clock::Time,
     limiter::{Answer, Limiter},
-    panics::{self, Boundary, Panicked, caught},
     server::wire,
     telemetry::{
         metrics::{Method, Stats},
         tracing::Tracer,
     },
 };
+use clock::Time;
+use containment::panics::{self, Boundary, Panicked, caught};
 
 pub(super) type Http = Connection<ConnectionCalls>;
 

@@ -30,7 +30,6 @@ use super::{
     reflection,
 };
 use crate::{
-    clock::{ManualClock, Time},
     limiter::{Bounds as RequestBounds, Limiter, Policy, ResponseOptions, handles},
     memory::allocations,
     rules::{CompileOptions, CountingMode, OnStoreFailure},
@@ -39,6 +38,7 @@ use crate::{
     store::{Applied, Batch, Store, memory::MemoryStore},
     telemetry::metrics::{ShardCount, Stats, StatsOptions},
 };
+use clock::{ManualClock, Time};
 
 /// The methods of the port, and one that does not exist.
 const PATHS: &[&str] = &[

@@ -17,11 +17,8 @@ use super::{
     request_head::RequestHead,
     rpc::Rpc,
 };
-use crate::{
-    panics::{self, Boundary, Panicked},
-    server::health::GRPC_SERVICE,
-    telemetry::metrics::Method,
-};
+use crate::{server::health::GRPC_SERVICE, telemetry::metrics::Method};
+use containment::panics::{self, Boundary, Panicked};
 
 impl ConnectionCalls {
     pub(super) fn check(&mut self, http: &mut Http, id: u32, head: &RequestHead, framed: &[u8]) {

@@ -51,9 +51,9 @@ use super::{health::Health, tls::Tls};
 use crate::{
     limiter::Limiter,
     memory,
-    panics::{self, Boundary},
     telemetry::{metrics::Stats, tracing::Tracer},
 };
+use containment::panics::{self, Boundary};
 
 /// The parts of the service that the gRPC server uses.
 #[derive(Clone)]

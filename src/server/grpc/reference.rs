@@ -46,14 +46,6 @@ use super::{
 };
 use crate::{
     limiter::{self, Limiter},
-    panics::{self, Boundary, Panicked, caught},
-    proto::{
-        self,
-        envoy::service::ratelimit::v3::{
-            RateLimitRequest, RateLimitResponse,
-            rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
-        },
-    },
     server::{
         health::{self, Health},
         wire,
@@ -62,6 +54,14 @@ use crate::{
     telemetry::{
         metrics::{Method, Stats},
         tracing::Tracer,
+    },
+};
+use containment::panics::{self, Boundary, Panicked, caught};
+use proto::{
+    self,
+    envoy::service::ratelimit::v3::{
+        RateLimitRequest, RateLimitResponse,
+        rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
     },
 };
 

@@ -27,10 +27,8 @@ use super::{
     },
     rpc::Rpc,
 };
-use crate::{
-    panics::{self, Boundary, Panicked},
-    proto,
-};
+use containment::panics::{self, Boundary, Panicked};
+use proto;
 
 enum Step<'b> {
     /// Sends the answer to the next message, before these bytes.

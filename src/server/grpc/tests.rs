@@ -32,12 +32,7 @@ use super::{
     socket::Socket,
 };
 use crate::{
-    clock::{ManualClock, Time},
     limiter::{Bounds, Limiter, Policy, ResponseOptions, handles},
-    proto::envoy::{
-        extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
-        service::ratelimit::v3::RateLimitRequest,
-    },
     rules::{CompileOptions, OnStoreFailure},
     rules_source::{RulesDir, Source},
     server::{
@@ -46,6 +41,11 @@ use crate::{
     },
     store::{Applied, Batch, Store, memory::MemoryStore},
     telemetry::metrics::{Port, ShardCount, Stats, StatsOptions},
+};
+use clock::{ManualClock, Time};
+use proto::envoy::{
+    extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
+    service::ratelimit::v3::RateLimitRequest,
 };
 
 const RULES: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 100}}]\n";

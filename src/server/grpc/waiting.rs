@@ -22,7 +22,8 @@ use super::{
     framing::Failure,
     http2::meter::{Work, count},
 };
-use crate::{limiter::Answer, mutex::lock};
+use crate::limiter::Answer;
+use containment::mutex::lock;
 
 pub(super) struct Waiting {
     calls: Slab<WaitingCall>,

@@ -37,14 +37,16 @@ use super::{
     socket::Socket,
 };
 use crate::{
-    mutex::lock,
-    panics::{self, Boundary},
     server::{
         connections::{Limits, Registry},
         tls::{HTTP_2, Tls},
     },
     settings::{GrpcServer, Server},
     telemetry::metrics::{self, Port, Stats},
+};
+use containment::{
+    mutex::lock,
+    panics::{self, Boundary},
 };
 
 pub struct Workers {

@@ -51,10 +51,8 @@ use super::{
     grpc::Listener,
     tls::{HTTP_1, Tls},
 };
-use crate::{
-    panics::{self, Boundary, Panicked, caught},
-    telemetry::metrics::{ConnectionClosed, ConnectionRefused, Port, Stats},
-};
+use crate::telemetry::metrics::{ConnectionClosed, ConnectionRefused, Port, Stats};
+use containment::panics::{self, Boundary, Panicked, caught};
 
 /// An idle connection is closed to make room for another after this time. A burst of clients that have sent their
 /// requests is served before.

@@ -13,7 +13,7 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::{
+use containment::{
     mutex::lock,
     panics::{self, Boundary, Panicked},
 };

@@ -7,10 +7,8 @@ use http::{Request, StatusCode};
 
 use super::{Answer, internal_error, pages::Pages, text, typed};
 use crate::{
-    clock::{Clock, SystemClock, Time},
     limiter::{Handles, Limiter, OverLimitCache},
     overrides::{Keeper, Usage, model::timestamp},
-    panics::Panicked,
     recent::{DecisionLog, Recent, TopKey, shown},
     replicas::Replicas,
     rules_source::{ReloadState, Source, xds},
@@ -24,6 +22,8 @@ use crate::{
         tracing::{Dropped, Tracer},
     },
 };
+use clock::{Clock, SystemClock, Time};
+use containment::panics::Panicked;
 
 /// The parts that live as long as the service.
 pub(crate) struct Service {

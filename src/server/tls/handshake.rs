@@ -25,7 +25,7 @@ use tokio_rustls::{
 use tracing::{debug, warn};
 
 use super::Tls;
-use crate::log_throttle::LogThrottle;
+use containment::log_throttle::LogThrottle;
 
 pub(in crate::server) const HTTP_1: &[u8] = b"http/1.1";
 pub(in crate::server) const HTTP_2: &[u8] = b"h2";
@@ -36,7 +36,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// The time limit during shutdown: a request may follow the handshake.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-named! {
+text::named! {
     pub(super) enum Cause {
         /// The client presented no certificate or an invalid one.
         ClientCertificate = "client_certificate",

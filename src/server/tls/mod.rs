@@ -24,13 +24,11 @@ use x509_cert::time::Validity;
 
 pub(super) use self::handshake::{HTTP_1, HTTP_2};
 use self::{handshake::Failures, material::Material};
-use crate::{
-    clock::{Clock, Time},
+use crate::{net::tls::pem, settings::GrpcTls, telemetry::metrics::TlsGauges};
+use clock::{Clock, Time};
+use containment::{
     mutex::lock,
-    net::tls::pem,
     panics::{self, Boundary},
-    settings::GrpcTls,
-    telemetry::metrics::TlsGauges,
 };
 
 /// The interval at which the files are read and compared, which takes microseconds. Notifications of changes are unreliable

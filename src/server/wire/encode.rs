@@ -155,16 +155,13 @@ mod tests {
     use prost_types::{ListValue, Struct, Value as ProtoValue, value::Kind};
 
     use super::*;
-    use crate::{
-        limiter::Header,
-        proto::envoy::{
-            config::core::v3::HeaderValue,
-            service::ratelimit::v3::{
-                RateLimitResponse,
-                rate_limit_response::{self as response, DescriptorStatus, RateLimit},
-            },
+    use crate::{limiter::Header, rules::Unit};
+    use proto::envoy::{
+        config::core::v3::HeaderValue,
+        service::ratelimit::v3::{
+            RateLimitResponse,
+            rate_limit_response::{self as response, DescriptorStatus, RateLimit},
         },
-        rules::Unit,
     };
 
     impl From<Answer> for RateLimitResponse {

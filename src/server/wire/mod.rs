@@ -12,15 +12,13 @@ pub(super) use request::read;
 #[cfg(any(test, fuzzing))]
 pub(crate) use request::fuzz;
 
-use crate::{
-    limiter::{Descriptor, Entry, LimitOverride, Request},
-    proto::envoy::{
-        extensions::common::ratelimit::v3::{
-            RateLimitDescriptor,
-            rate_limit_descriptor::{Entry as Pair, RateLimitOverride as Limit},
-        },
-        service::ratelimit::v3::RateLimitRequest,
+use crate::limiter::{Descriptor, Entry, LimitOverride, Request};
+use proto::envoy::{
+    extensions::common::ratelimit::v3::{
+        RateLimitDescriptor,
+        rate_limit_descriptor::{Entry as Pair, RateLimitOverride as Limit},
     },
+    service::ratelimit::v3::RateLimitRequest,
 };
 
 impl<'a> From<&'a RateLimitRequest> for Request<'a> {

@@ -7,16 +7,14 @@
 #[cfg(test)]
 mod tests;
 
-use crate::{
-    limiter::{Bounds, Descriptor, Entry, LimitOverride, Request},
-    protobuf::{Fields, Malformed},
-};
+use crate::limiter::{Bounds, Descriptor, Entry, LimitOverride, Request};
+use proto::protobuf::{Fields, Malformed};
 
 /// Parses a request and keeps as many descriptors and entries as the bounds allow.
 pub(in crate::server) fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Malformed> {
     let mut request = Request::default();
     let mut fields = Fields::of_strings(message);
-    while let Some(key) = fields.next()? {
+    while let Some(key) = fields.next_key()? {
         match key.number {
             1 => request.domain = fields.text(key)?,
             2 => {
@@ -44,7 +42,7 @@ fn read_descriptor<'a>(
     most: usize,
     descriptor: &mut Descriptor<'a>,
 ) -> Result<(), Malformed> {
-    while let Some(key) = fields.next()? {
+    while let Some(key) = fields.next_key()? {
         match key.number {
             1 => {
                 let entry = read_entry(fields.message(key)?)?;
@@ -68,7 +66,7 @@ fn read_descriptor<'a>(
 
 fn read_entry(mut fields: Fields<'_>) -> Result<Entry<'_>, Malformed> {
     let mut entry = Entry::default();
-    while let Some(key) = fields.next()? {
+    while let Some(key) = fields.next_key()? {
         match key.number {
             1 => entry.key = fields.text(key)?,
             2 => entry.value = fields.text(key)?,
@@ -80,7 +78,7 @@ fn read_entry(mut fields: Fields<'_>) -> Result<Entry<'_>, Malformed> {
 
 /// A repeated limit is merged: the fields of the second replace those of the first.
 fn read_limit(mut fields: Fields<'_>, limit: &mut LimitOverride) -> Result<(), Malformed> {
-    while let Some(key) = fields.next()? {
+    while let Some(key) = fields.next_key()? {
         match key.number {
             1 => limit.requests_per_unit = low_half(fields.number(key)?),
             2 => limit.unit = low_half(fields.number(key)?).cast_signed(),
@@ -92,7 +90,7 @@ fn read_limit(mut fields: Fields<'_>, limit: &mut LimitOverride) -> Result<(), M
 
 /// A `google.protobuf.UInt64Value`.
 fn read_wrapped(mut fields: Fields<'_>, value: &mut u64) -> Result<(), Malformed> {
-    while let Some(key) = fields.next()? {
+    while let Some(key) = fields.next_key()? {
         match key.number {
             1 => *value = fields.number(key)?,
             _ => fields.skip(key)?,
@@ -112,7 +110,7 @@ fn low_half(number: u64) -> u32 {
 pub(crate) fn fuzz(bytes: &[u8]) {
     use prost::Message;
 
-    use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+    use proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
     let none = Bounds { descriptors: usize::MAX, entries: usize::MAX };
     let by_prost = RateLimitRequest::decode(bytes);

@@ -11,10 +11,10 @@ use std::sync::{
 
 use super::rule::{Cold, Pace};
 use crate::{
-    clock::Time,
     rules::Limit,
     store::table::{Key, Table},
 };
+use clock::Time;
 
 /// How long a pace is remembered, in seconds: longer than any lease.
 const PACE_SECONDS: u64 = 12;

@@ -17,7 +17,6 @@ use super::{
     table::{Commands, Counter, Hit},
 };
 use crate::{
-    clock::Time,
     limiter::algorithm::{Hits, fixed_window},
     rules::Limit,
     store::{
@@ -25,6 +24,7 @@ use crate::{
         table::Key, without_taking,
     },
 };
+use clock::Time;
 
 #[derive(Clone, Copy)]
 struct LeaseUse {

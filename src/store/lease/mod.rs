@@ -31,11 +31,9 @@ use super::{
     Applied, Batch, LeaseState, LeaseUsage, PoolUsage, Resets, Store,
     redis::{LeaseReply, Leased, RedisStore},
 };
-use crate::{
-    clock::{Clock, SystemClock, Time},
-    panics::{self, Boundary, Panicked, caught},
-    rules::RuleSet,
-};
+use crate::rules::RuleSet;
+use clock::{Clock, SystemClock, Time};
+use containment::panics::{self, Boundary, Panicked, caught};
 use rule::Snapshot;
 use table::{Command, Commands, Leases, Renewal};
 

@@ -7,7 +7,8 @@
 
 mod pace;
 
-use crate::{clock::Time, limiter::algorithm::Window, store::redis::Grant};
+use crate::{limiter::algorithm::Window, store::redis::Grant};
+use clock::Time;
 pub(super) use pace::{Cold, Pace};
 use pace::{after, float, seconds, single, whole};
 

@@ -18,8 +18,6 @@ use super::{
     rule::{Grants, Lease, Snapshot, Step, Terms},
 };
 use crate::{
-    clock::Time,
-    mutex::lock,
     rules::Limit,
     store::{
         LeaseState, LeaseUsage,
@@ -27,6 +25,8 @@ use crate::{
         table::Key,
     },
 };
+use clock::Time;
+use containment::mutex::lock;
 
 /// The number of shards of the memory store, if there are enough keys.
 const SHARDS: usize = 1024;

@@ -19,12 +19,12 @@ pub use crate::net::resolve::name_servers::NameServers;
 use super::{Applied, Batch, Counting, PoolUsage, Store, batch::Plan};
 use crate::store::remote::WorkerIndexes;
 use crate::{
-    clock::Time,
     limiter::algorithm::Hits,
-    panics::{self, Boundary, Panicked, caught},
     rules::Countable,
     settings::memcached::{Memcached, MemcachedServers},
 };
+use clock::Time;
+use containment::panics::{self, Boundary, Panicked, caught};
 use servers::Servers;
 
 pub struct MemcachedStore {

@@ -2,13 +2,11 @@
 
 use std::str;
 
-use crate::{
-    store::remote::{
-        failure::Kind,
-        framed::{self, Codec, ProtocolError},
-    },
-    text::cut,
+use crate::store::remote::{
+    failure::Kind,
+    framed::{self, Codec, ProtocolError},
 };
+use text::cut;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Reply {

@@ -10,7 +10,6 @@ use super::{
     servers::key_name,
 };
 use crate::{
-    clock::Time,
     limiter::algorithm::Hits,
     rules::Limit,
     store::{
@@ -18,6 +17,7 @@ use crate::{
         batch::{NextHits, Plan},
     },
 };
+use clock::Time;
 
 /// The longest relative expiry in memcached: 30 days. A larger number is a date.
 const MAX_RELATIVE: u64 = 30 * 24 * 3600;

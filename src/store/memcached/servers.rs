@@ -10,13 +10,13 @@ use tracing::{info, warn};
 use super::backend::{Connection, MemcachedBackend};
 use crate::{
     net::{backoff::Backoff, resolve::name_servers::NameServers},
-    panics,
     settings::memcached::{Memcached, MemcachedServers},
     store::{
         FailureReason, PoolUsage, StoreError, StoreKind,
         remote::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics, failure::Kind, hashed},
     },
 };
+use containment::panics;
 
 const MAX_KEY: usize = 250;
 

@@ -15,11 +15,11 @@ use smallvec::SmallVec;
 use super::used;
 
 use crate::{
-    clock::Time,
     limiter::algorithm::{Algorithm, Hits, SlidingLog, Verdict, sliding_log::Log},
-    mutex::lock,
     store::table::{Candidate, Key, Mark, Usage, Used, victim},
 };
+use clock::Time;
+use containment::mutex::lock;
 
 /// Enough shards that two cores seldom need the same one: a log is locked for longer than a slot of the table.
 const SHARDS: usize = 256;

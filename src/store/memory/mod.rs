@@ -15,10 +15,10 @@ use smallvec::SmallVec;
 
 use super::{Applied, Batch, Check, Counting, Member, Outcome, Store, StoreUsage, without_taking};
 use crate::{
-    clock::Time,
     limiter::algorithm::{Algorithm, Hits, SlidingLog, State, Verdict},
     store::table::{Kept, Key, Locked, Mark, Table, Used},
 };
+use clock::Time;
 use logs::{LockedLogs, Logs};
 
 /// A sweep visits one of this many parts, so that each pause is short. A whole round takes as many seconds.

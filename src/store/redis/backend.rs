@@ -13,7 +13,6 @@ use super::{
     write_check::WriteCheck,
 };
 use crate::{
-    clock::{Clock, SystemClock, Time},
     rules::Limit,
     settings::ServerAddress,
     store::{
@@ -21,6 +20,7 @@ use crate::{
         table::Key,
     },
 };
+use clock::{Clock, SystemClock, Time};
 
 /// State that all connections to the servers of a Redis share.
 pub(super) struct RedisBackend {

@@ -23,11 +23,11 @@ use super::{
     topology::Topology,
 };
 use crate::{
-    mutex::lock,
     net::tls::Client as Tls,
     settings::redis::{Credentials, RedisAddress, RedisPool},
     store::remote::transport::{host, load_tls},
 };
+use containment::mutex::lock;
 
 /// Connections per server. Each runs one command at a time, so with two a slow command does not block all others.
 const CONNECTIONS: usize = 2;

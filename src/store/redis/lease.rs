@@ -15,10 +15,10 @@ use super::{
     route::is_per_second,
 };
 use crate::{
-    clock::Time,
     rules::Limit,
     store::{Batch, Check},
 };
+use clock::Time;
 
 /// The pending reply to a lease or a return of hits.
 pub(crate) struct LeaseReply(PendingReply);

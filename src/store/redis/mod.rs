@@ -26,10 +26,10 @@ use std::sync::Arc;
 
 use super::{Applied, Batch, Counting, PoolUsage, Store, StoreKind, remote::WorkerIndexes};
 use crate::{
-    clock::Time,
     rules::{Limit, Limits, RuleSet, Unit},
     settings::redis::{Redis, RedisPool},
 };
+use clock::Time;
 pub use command_pool::CommandPool;
 pub(super) use lease::{LeaseReply, Leased};
 pub(super) use pipeline::{Grant, Receipt};

@@ -19,7 +19,6 @@ use super::{
 };
 use crate::{
     net::backoff::Backoff,
-    panics::{self, Boundary, Panicked},
     rules::{Limit, Limits, RuleSet},
     settings::redis::{Redis, RedisAddress, RedisPool, RedisServers},
     store::{
@@ -27,6 +26,7 @@ use crate::{
         remote::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics},
     },
 };
+use containment::panics::{self, Boundary, Panicked};
 
 pub(super) struct Pool {
     pub(super) servers: ServerPool<RedisBackend, Arc<Servers>>,

@@ -4,10 +4,8 @@
 
 use std::str;
 
-use crate::{
-    store::remote::framed::{self, Codec, ProtocolError},
-    text::cut,
-};
+use crate::store::remote::framed::{self, Codec, ProtocolError};
+use text::cut;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Reply {

@@ -15,7 +15,6 @@ use super::{
     topology::slots,
 };
 use crate::{
-    clock::Time,
     limiter::algorithm::{Algorithm, Hits},
     rules::Unit,
     settings::redis::RedisAddress,
@@ -26,6 +25,7 @@ use crate::{
         without_taking,
     },
 };
+use clock::Time;
 
 /// Redirections of a check before the servers are assumed to redirect to each other.
 const MAX_REDIRECTS: usize = 5;

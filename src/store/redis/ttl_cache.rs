@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::pipeline::{Expire, Expiry};
 use crate::{
-    clock::Time,
     rules::{Limit, Unit},
     store::table::{Key, Table},
 };
+use clock::Time;
 
 /// Maximum number of keys: 25 MB.
 const MAX_KEYS: usize = 1 << 20;

@@ -14,10 +14,10 @@ use super::{
     topology::Servers,
 };
 use crate::{
-    mutex::lock,
     rules::{Limit, Limits, RuleSet, model::Domain},
     settings::redis::RedisAddress,
 };
+use containment::mutex::lock;
 
 /// The keys that are tried per server of a cluster. One with a tenth of its share of the slots is missed once in 600
 /// times; then only clients see that it refuses writes.

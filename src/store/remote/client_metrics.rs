@@ -13,11 +13,8 @@ use std::{
 use tracing::{error, warn};
 
 use super::failure::{Failure, Kind};
-use crate::{
-    log_throttle::LogThrottles,
-    mutex::lock,
-    store::{Distribution, PoolUsage},
-};
+use crate::store::{Distribution, PoolUsage};
+use containment::{log_throttle::LogThrottles, mutex::lock};
 
 /// Bucket bounds for the time of a pipeline, in microseconds.
 const MICROS: [u64; 13] =

@@ -14,7 +14,7 @@ pub(crate) struct Failure {
     pub(crate) message: String,
 }
 
-named! {
+text::named! {
     pub(crate) enum Kind {
         Resolve = "resolve",
         Connect = "connect",

@@ -48,15 +48,16 @@ pub(super) use self::{
     server_pool::{ServerPool, WorkerIndexes},
 };
 use super::{FailureReason, StoreError};
+use crate::settings::ServerAddress;
 use crate::{
-    mutex::lock,
     net::backoff::Backoff,
     store::remote::{
         client_metrics::ClientMetrics,
         failure::{Failure, Kind},
     },
 };
-use crate::{settings::ServerAddress, text::cut};
+use containment::mutex::lock;
+use text::cut;
 
 /// A connection to a server, reopened whenever it is lost.
 pub(super) struct Connection<B: Backend> {

@@ -19,7 +19,6 @@ use super::{
 };
 use crate::{
     net::backoff::Backoff,
-    panics::{self, Boundary, Panicked, caught},
     store::{
         FailureReason, StoreError,
         remote::{
@@ -29,6 +28,7 @@ use crate::{
         },
     },
 };
+use containment::panics::{self, Boundary, Panicked, caught};
 
 /// A server that has not replied in time for this long beyond the timeout (or half the timeout, if longer) has failed.
 /// Redis stalls for tens of milliseconds when it forks or a command is slow.

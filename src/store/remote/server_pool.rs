@@ -13,10 +13,10 @@ use tokio::runtime::Handle;
 
 use super::{Backend, Connection, Shared};
 use crate::{
-    mutex::lock,
     settings::ServerAddress,
     store::{PoolUsage, StoreKind},
 };
+use containment::mutex::lock;
 
 thread_local! {
     /// The index of the thread's connections; other threads use those of the first.

@@ -21,7 +21,8 @@ use std::{
 use siphasher::sip128::{Hash128, Hasher128 as _, SipHasher13};
 use smallvec::SmallVec;
 
-use crate::{clock::Time, mutex::lock};
+use clock::Time;
+use containment::mutex::lock;
 pub(super) use eviction::{Candidate, victim};
 pub use eviction::{Mark, Used};
 use shard::Shard;

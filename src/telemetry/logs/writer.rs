@@ -15,7 +15,7 @@ use std::{
 
 use tracing::warn;
 
-use crate::mutex::lock;
+use containment::mutex::lock;
 
 /// The size of the buffer: ten times the diagnostics that one set of rules logs.
 const MAX_BYTES: usize = 1 << 20;

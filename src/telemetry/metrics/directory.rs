@@ -19,7 +19,8 @@ use super::{
     labels::statsd_key,
     room::{Place, Room},
 };
-use crate::{clock::Time, mutex::lock};
+use clock::Time;
+use containment::mutex::lock;
 
 /// Enough tables that cores that look up different names rarely need the same lock.
 const TABLES: usize = 16;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::shard::{Cells, ShardCount};
-use crate::mutex::lock;
+use containment::mutex::lock;
 
 /// Stands for domains without rules, and for requests rejected before the domain was looked up.
 const UNKNOWN: &str = "__unknown__";
@@ -18,7 +18,7 @@ const UNKNOWN: &str = "__unknown__";
 /// returns keeps its counts.
 const MAX_GONE: usize = 1_000;
 
-named! {
+text::named! {
     pub enum ResponseCode {
         Ok = "ok",
         OverLimit = "over_limit",

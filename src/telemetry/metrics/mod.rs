@@ -51,7 +51,8 @@ use std::{
 use self::{
     domains::Domains, mapper::Mapped, registry::Registry, room::Room, unknown_domains::UnknownDomains,
 };
-use crate::{clock::Time, mutex::lock};
+use clock::Time;
+use containment::mutex::lock;
 
 pub use self::{
     domains::{DomainStats, ResponseCode},

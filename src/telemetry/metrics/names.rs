@@ -10,7 +10,7 @@ pub struct Metric {
     pub help: &'static str,
 }
 
-named! {
+text::named! {
     /// The type of a metric. A mapper file names a histogram as `statsd_exporter` does.
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "lowercase")]
@@ -23,7 +23,7 @@ named! {
     }
 }
 
-named! {
+text::named! {
     /// The counters of a rule, by their statsd names.
     pub enum RuleCounter {
         /// Hits, before the decision.

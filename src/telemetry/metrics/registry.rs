@@ -18,7 +18,7 @@ use super::{
     rule::{Caller, Overflow, RuleStats},
     shard::{Counter, ShardCount},
 };
-use crate::clock::Time;
+use clock::Time;
 
 /// Maximum number of domains with their own overflow series. Domains come from the rules, so they are few; the bound
 /// matters only after many changes of the rules.

@@ -15,7 +15,7 @@ use std::{
 use siphasher::sip::SipHasher13;
 
 use super::names::RuleCounter;
-use crate::clock::Time;
+use clock::Time;
 
 /// Seconds after which an unused series may be forgotten.
 const IDLE: u64 = 3600;

@@ -7,9 +7,10 @@ use super::{
     one_of,
     shard::{Counter, ShardCount},
 };
-use crate::{mutex::lock, rules::OnStoreFailure, store::FailureReason};
+use crate::{rules::OnStoreFailure, store::FailureReason};
+use containment::mutex::lock;
 
-named! {
+text::named! {
     /// The counted methods, by their gRPC names.
     pub enum Method {
         ShouldRateLimit = "ShouldRateLimit",
@@ -17,7 +18,7 @@ named! {
     }
 }
 
-named! {
+text::named! {
     /// Why a request was rejected before it was decided.
     pub enum RejectReason {
         MessageTooLarge = "message_too_large",
@@ -31,7 +32,7 @@ named! {
     }
 }
 
-named! {
+text::named! {
     pub enum Port {
         /// Rate limit requests over gRPC.
         Grpc = "grpc",
@@ -43,14 +44,14 @@ named! {
     }
 }
 
-named! {
+text::named! {
     pub enum ConnectionRefused {
         Total = "max_connections",
         PerAddress = "max_connections_per_address",
     }
 }
 
-named! {
+text::named! {
     pub enum ConnectionClosed {
         /// To make room: the peer sent nothing, or no preface.
         Silent = "silent",
@@ -64,7 +65,7 @@ named! {
     }
 }
 
-named! {
+text::named! {
     /// Why the service closed a gRPC connection: what the peer sent.
     pub enum PeerError {
         /// HTTP/2 protocol errors.
@@ -88,7 +89,7 @@ named! {
     }
 }
 
-named! {
+text::named! {
     #[derive(PartialOrd, Ord)]
     pub enum ChangeResult {
         Ok = "ok",

@@ -14,7 +14,7 @@ use super::{
     room::{Place, Room, cut},
     shard::{Counter, ShardCount},
 };
-use crate::clock::Time;
+use clock::Time;
 
 /// Unknown domains get one part in this many of the room for callers' series, so that the rest is available for the
 /// metrics that an operator wants.

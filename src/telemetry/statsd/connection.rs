@@ -10,10 +10,10 @@ use socket2::{SockAddr, Type};
 use tracing::{debug, info, warn};
 
 use crate::{
-    log_throttle::LogThrottle,
     net::backoff::Backoff,
     settings::{HostPort, sinks::SinkAddress},
 };
+use containment::log_throttle::LogThrottle;
 
 /// The connect timeout of the Go service's library.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);

@@ -27,10 +27,10 @@ pub use self::line::Dialect;
 
 use self::{connection::SinkConnection, delta_tracker::DeltaTracker, outbox::Outbox};
 use crate::{
-    panics::{self, Boundary},
     settings::sinks::SinkAddress,
     telemetry::metrics::{Gauges, Stats},
 };
+use containment::panics::{self, Boundary};
 
 #[derive(Debug)]
 pub struct Sink {

@@ -29,7 +29,8 @@ use tokio::sync::{mpsc, watch};
 pub(crate) use headers::fuzz as fuzz_headers;
 pub use span::{Kind, OpenSpan, Value};
 
-use crate::{mutex::lock, settings::spans::Spans};
+use crate::settings::spans::Spans;
+use containment::mutex::lock;
 use headers::Parent;
 use sampling::Sampler;
 use span::{Place, Span};
@@ -51,7 +52,7 @@ pub struct Counts {
     dropped: [AtomicU64; Dropped::ALL.len()],
 }
 
-named! {
+text::named! {
     /// Why a span never reached the collector.
     pub enum Dropped {
         QueueFull = "queue_full",

@@ -11,7 +11,7 @@ use super::{
     headers::{SpanId, TraceId},
     sampling,
 };
-use crate::text::{cut, cut_owned};
+use text::{cut, cut_owned};
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Span {

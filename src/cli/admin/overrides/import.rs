@@ -21,9 +21,9 @@ use crate::{
         serve::Environment,
         terminal::{self, Failure, Verdict, count, thousands},
     },
-    clock::{Clock, SystemClock},
     overrides::Override,
 };
+use clock::{Clock, SystemClock};
 
 /// The size of one call. The service accepts 4 MB, unless it is set lower.
 const PIECE: usize = 512 << 10;

@@ -23,10 +23,10 @@ use crate::{
         serve::Environment,
         terminal::{self, Failure, Verdict, count},
     },
-    clock::{Clock, SystemClock, Time},
     overrides::{Override, Target, model::entries_of_text, table},
     rules::Unit,
 };
+use clock::{Clock, SystemClock, Time};
 
 #[derive(Subcommand, Clone, PartialEq, Debug)]
 pub(crate) enum OverrideCommand {

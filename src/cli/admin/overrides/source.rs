@@ -2,13 +2,11 @@
 
 use std::io::{BufRead, Read};
 
-use crate::{
-    clock::Time,
-    overrides::{
-        Override,
-        table::{Columns, of_json_line},
-    },
+use crate::overrides::{
+    Override,
+    table::{Columns, of_json_line},
 };
+use clock::Time;
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 

@@ -15,15 +15,15 @@ use tokio::task::spawn_blocking;
 use super::{Answer, service::Service, text, typed};
 use crate::{
     limiter::{self, Bounds, Code, DecisionTrace, Limiter, RequestError},
-    panics::{self, Boundary},
-    proto,
     server::{
         health::{Health, Part},
         log_undecodable, span_attributes, wire,
     },
     telemetry::tracing::OpenSpan,
-    text::cut,
 };
+use containment::panics::{self, Boundary};
+use proto;
+use text::cut;
 
 /// The size from which a body is read on another thread: reading takes up to 8 ns a byte, and probes wait meanwhile.
 const LARGE: usize = 16 * 1024;

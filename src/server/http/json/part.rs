@@ -9,7 +9,7 @@ use serde::de::{
     value::{MapDeserializer, SeqDeserializer},
 };
 
-use crate::text::cut;
+use text::cut;
 
 pub(super) enum Json<'de, A: Access<'de>> {
     Map(A::Map),

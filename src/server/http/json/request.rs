@@ -13,11 +13,9 @@ use std::borrow::Cow;
 use serde::de::{DeserializeSeed as _, Error, MapAccess as _, SeqAccess as _};
 
 use super::part::{Access, Flag, Json, Name, Number, Part, Seed, Text, fields, out_of_range, value};
-use crate::{
-    limiter::{self, Bounds, Entry, LimitOverride},
-    proto::envoy::r#type::v3::RateLimitUnit,
-    text::{cut, cut_display},
-};
+use crate::limiter::{self, Bounds, Entry, LimitOverride};
+use proto::envoy::r#type::v3::RateLimitUnit;
+use text::{cut, cut_display};
 
 /// A request that owns its texts with escapes.
 #[derive(Debug, Default)]
@@ -259,16 +257,14 @@ pub(super) fn fuzz(body: &[u8]) {
     let none = Bounds { descriptors: usize::MAX, entries: usize::MAX };
     match (read(body, none), by_prost_reflect(body)) {
         (Ok(ours), Ok(message)) => assert_eq!(ours.to_limiter(), limiter::Request::from(&message)),
-        (Err(error), Err(_)) => assert!(error.len() <= crate::text::LONGEST),
+        (Err(error), Err(_)) => assert!(error.len() <= text::LONGEST),
         (ours, theirs) => assert!(ours.is_ok() == theirs.is_ok(), "{ours:?} but {theirs:?}"),
     }
 }
 
 #[cfg(any(test, fuzzing))]
-fn by_prost_reflect(
-    body: &[u8],
-) -> Result<crate::proto::envoy::service::ratelimit::v3::RateLimitRequest, String> {
-    let message = crate::proto::descriptor("envoy.service.ratelimit.v3.RateLimitRequest")?;
+fn by_prost_reflect(body: &[u8]) -> Result<proto::envoy::service::ratelimit::v3::RateLimitRequest, String> {
+    let message = proto::descriptor("envoy.service.ratelimit.v3.RateLimitRequest")?;
     let mut json = serde_json::Deserializer::from_slice(body);
     let options = prost_reflect::DeserializeOptions::new().deny_unknown_fields(true);
     let read = prost_reflect::DynamicMessage::deserialize_with_options(message, &mut json, &options)

@@ -5,7 +5,7 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use prost::Message;
 
 use super::*;
-use crate::proto::envoy::{
+use proto::envoy::{
     extensions::common::ratelimit::v3::{
         RateLimitDescriptor,
         rate_limit_descriptor::{self, RateLimitOverride},

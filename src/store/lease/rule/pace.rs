@@ -1,7 +1,7 @@
 //! The rate at which a key is hit, when a key without a lease becomes hot, and the arithmetic of times and hits.
 
 use super::{HOT, LONGEST};
-use crate::clock::Time;
+use clock::Time;
 
 /// Moving averages of this replica's hits and requests per second.
 #[derive(Clone, Copy, Debug, Default)]

@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 
 use super::{ScriptCall, reply_state, script_call::Run, within_bounds};
 use crate::{
-    clock::Time,
     limiter::algorithm::{Algorithm, Hits, fixed_window},
     store::{
         Member, Outcome,
@@ -19,6 +18,7 @@ use crate::{
         without_taking,
     },
 };
+use clock::Time;
 
 /// A check that counts together with others.
 pub(crate) struct Guarded<'a> {

@@ -12,7 +12,6 @@ use super::{
     rule_limits,
 };
 use crate::{
-    clock::Time,
     limiter::algorithm::fixed_window,
     store::{
         self,
@@ -24,6 +23,7 @@ use crate::{
         table::Key,
     },
 };
+use clock::Time;
 
 /// Facts about the server and its keys from a pipeline's replies.
 #[derive(Default)]

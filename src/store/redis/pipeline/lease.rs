@@ -72,17 +72,15 @@ pub(super) fn read(reply: Reply) -> Result<(u64, Grant), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        clock::Time,
-        store::{
-            redis::{
-                failure::{Failure, Kind},
-                pipeline::{Learned, Outcome, RedisPipeline},
-            },
-            remote::Pipeline,
-            table::Table,
+    use crate::store::{
+        redis::{
+            failure::{Failure, Kind},
+            pipeline::{Learned, Outcome, RedisPipeline},
         },
+        remote::Pipeline,
+        table::Table,
     };
+    use clock::Time;
 
     /// The words of a lease's command, and the results of its reply.
     fn lease(set: Expire, reply: Reply) -> (Vec<String>, Option<Outcome>, Learned) {

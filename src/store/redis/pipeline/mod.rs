@@ -21,7 +21,6 @@ use smallvec::SmallVec;
 
 use super::{failure::Failure, permissions::Needs};
 use crate::{
-    clock::Time,
     limiter::algorithm::Hits,
     store::{
         self, StoreError,
@@ -30,6 +29,7 @@ use crate::{
     },
 };
 use atomic_check::PendingAtomicCheck;
+use clock::Time;
 use command::{Command, CommandKind};
 pub(in crate::store) use lease::{Grant, Receipt};
 use rule_limits::RuleLimits;

@@ -6,13 +6,13 @@
 use smallvec::SmallVec;
 
 use crate::{
-    clock::Time,
     limiter::algorithm::{
         Bucket, Hits, SlidingLog, SlidingWindow, State, Verdict, fixed_window, sliding_log::LogSummary,
         sliding_window::Counts,
     },
     store::redis::resp::Reply,
 };
+use clock::Time;
 
 /// The state before the next caller's hits.
 #[derive(Debug)]

@@ -13,7 +13,6 @@ use super::{
     script_call::{self, Run},
 };
 use crate::{
-    clock::Time,
     limiter::algorithm::{Hits, fixed_window},
     store::{
         Outcome,
@@ -25,6 +24,7 @@ use crate::{
         without_taking,
     },
 };
+use clock::Time;
 
 /// Maximum number of runs in one call: each puts two numbers on Lua's stack, which holds 8,000.
 const MAX_RUNS: usize = 1000;

@@ -9,7 +9,6 @@ use smallvec::SmallVec;
 
 use super::reply_state::{self, ReplyState};
 use crate::{
-    clock::Time,
     limiter::algorithm::{Algorithm, FixedWindow, Hits, SlidingLog, SlidingWindow},
     store::{
         redis::{
@@ -19,6 +18,7 @@ use crate::{
         remote::index,
     },
 };
+use clock::Time;
 
 /// Maximum number of keys of one command: it blocks the server, and the index of an argument is one byte.
 const MAX_KEYS: usize = 255;

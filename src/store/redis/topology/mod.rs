@@ -23,10 +23,8 @@ use tracing::warn;
 
 use self::watcher::{Source, Watcher};
 use super::dialer::Dialer;
-use crate::{
-    mutex::lock,
-    settings::redis::{RedisAddress, RedisPool, RedisServers},
-};
+use crate::settings::redis::{RedisAddress, RedisPool, RedisServers};
+use containment::mutex::lock;
 
 /// The current servers; polls for changes until the last clone is dropped.
 #[derive(Clone)]

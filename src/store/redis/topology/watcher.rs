@@ -8,10 +8,10 @@ use tracing::error;
 use super::{Known, Servers, node_list::NodeList, replies};
 use crate::{
     net::backoff::jittered,
-    panics::{self, Boundary, Panicked, caught},
     settings::{HostPort, redis::RedisAddress},
     store::redis::dialer::Dialer,
 };
+use containment::panics::{self, Boundary, Panicked, caught};
 
 /// The shortest time between two polls, however many refreshes are requested.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);

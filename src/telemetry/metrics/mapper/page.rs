@@ -7,7 +7,6 @@ use super::{
     series::{Family, Known, SeriesIndex},
 };
 use crate::{
-    mutex::lock,
     store::Distribution,
     telemetry::metrics::{
         Stats,
@@ -18,6 +17,7 @@ use crate::{
         statsd_names,
     },
 };
+use containment::mutex::lock;
 
 /// A mapper with its results for the names shown so far.
 #[derive(Debug)]

@@ -218,7 +218,7 @@ mappings:
 fn an_empty_file_does_not_change_the_page() {
     let fill = |stats: &Stats| {
         stats.rule("d", "d.k.x").add(RuleCounter::TotalHits, 7);
-        stats.domain_not_found("nowhere", crate::clock::Time::default());
+        stats.domain_not_found("nowhere", clock::Time::default());
         stats.service().response_time(Method::ShouldRateLimit).observe(std::time::Duration::from_micros(30));
     };
     let stats = Stats::new(StatsOptions::default());

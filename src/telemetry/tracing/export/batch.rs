@@ -6,17 +6,15 @@ use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
 use prost::Message;
 
-use crate::{
-    proto::opentelemetry::proto::{
-        collector::trace::v1::ExportTraceServiceRequest,
-        common::v1::{AnyValue, ArrayValue, InstrumentationScope, KeyValue, any_value},
-        resource::v1::Resource,
-        trace::v1::{ResourceSpans, ScopeSpans, Span as Sent, Status, span::SpanKind, status::StatusCode},
-    },
-    telemetry::tracing::{
-        sampling,
-        span::{Kind, Span, Value},
-    },
+use crate::telemetry::tracing::{
+    sampling,
+    span::{Kind, Span, Value},
+};
+use proto::opentelemetry::proto::{
+    collector::trace::v1::ExportTraceServiceRequest,
+    common::v1::{AnyValue, ArrayValue, InstrumentationScope, KeyValue, any_value},
+    resource::v1::Resource,
+    trace::v1::{ResourceSpans, ScopeSpans, Span as Sent, Status, span::SpanKind, status::StatusCode},
 };
 
 /// The bit of the flags for a sampled span, from W3C.

@@ -22,9 +22,9 @@ use tokio_rustls::{TlsConnector, client::TlsStream, rustls::pki_types::ServerNam
 use super::Failure;
 use crate::{
     net::tls::{self, Hints},
-    proto::opentelemetry::proto::collector::trace::v1::ExportTraceServiceResponse,
     settings::spans::{Collector, CollectorTls, Protocol},
 };
+use proto::opentelemetry::proto::collector::trace::v1::ExportTraceServiceResponse;
 
 /// The path of the gRPC method.
 const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";

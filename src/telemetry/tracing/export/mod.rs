@@ -22,14 +22,13 @@ use tokio::{
 use tracing::warn;
 
 use super::{Counts, Dropped, span::Span};
-use crate::{
-    log_throttle::LogThrottle,
-    net::backoff::Backoff,
-    panics::{self, Boundary, Panicked, caught},
-    proto::opentelemetry::proto::resource::v1::Resource,
-    settings::spans::Spans,
-};
+use crate::{net::backoff::Backoff, settings::spans::Spans};
 use connection::CollectorConnection;
+use containment::{
+    log_throttle::LogThrottle,
+    panics::{self, Boundary, Panicked, caught},
+};
+use proto::opentelemetry::proto::resource::v1::Resource;
 
 /// The backoff of the collector's own exporters.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));

@@ -162,7 +162,7 @@ fn an_error_names_the_place_and_cuts_long_texts() {
     ] {
         let error = read(json.as_bytes(), NONE).unwrap_err();
         assert!(error.contains(shown), "{error}");
-        assert!(error.len() <= crate::text::LONGEST, "{} bytes", error.len());
+        assert!(error.len() <= text::LONGEST, "{} bytes", error.len());
     }
 }
 

@@ -13,7 +13,6 @@ use proptest::{
 use tokio::sync::oneshot;
 
 use crate::{
-    clock::Time,
     limiter::algorithm::{
         Algorithm, FixedWindow, Hits, Kind as Name, Window,
         tests::{BEGIN, Step, requests, steps, windows},
@@ -30,6 +29,7 @@ use crate::{
         without_taking,
     },
 };
+use clock::Time;
 use model::Model;
 use server::Redis;
 

@@ -2,10 +2,10 @@
 
 use super::SLACK;
 use crate::{
-    clock::Time,
     limiter::algorithm::{Algorithm, Hits, State, Verdict, Window, sliding_log::Log},
     store::{self, redis::pipeline::ScriptCall},
 };
+use clock::Time;
 
 /// A key's state by the algorithm itself.
 #[derive(Clone, Debug)]

@@ -11,20 +11,18 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{
-    clock::Time,
-    store::{
-        redis::{
-            failure::Failure,
-            pipeline::{Learned, RedisPipeline},
-            resp::{self, Reply},
-            script::{
-                CHECK_GUARDED, CHECK_TOGETHER, COUNT_GUARDED, COUNT_TOGETHER, EXTEND, LOGS, REFUND, STATES,
-            },
+use crate::store::{
+    redis::{
+        failure::Failure,
+        pipeline::{Learned, RedisPipeline},
+        resp::{self, Reply},
+        script::{
+            CHECK_GUARDED, CHECK_TOGETHER, COUNT_GUARDED, COUNT_TOGETHER, EXTEND, LOGS, REFUND, STATES,
         },
-        remote::Pipeline,
     },
+    remote::Pipeline,
 };
+use clock::Time;
 
 /// A redis-server, killed on drop.
 pub(super) struct Redis {

@@ -14,7 +14,8 @@ use std::{
     time::Instant,
 };
 
-use crate::{clock::Time, mutex::lock};
+use crate::mutex::lock;
+use clock::Time;
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 

@@ -4,7 +4,7 @@
 
 use std::{mem, str::Chars};
 
-use crate::text::{cut, printable};
+use crate::{cut, printable};
 
 /// Reads the entries of a descriptor in order; at least one. The first `=` of an entry ends its key; an entry without
 /// `=` has no value.
@@ -151,7 +151,7 @@ mod tests {
             ),
         ) {
             let written = write(entries.iter().map(|(key, value)| (&**key, value.as_deref())));
-            prop_assert!(!written.contains(crate::text::is_unprintable), "{}", written.escape_debug());
+            prop_assert!(!written.contains(crate::is_unprintable), "{}", written.escape_debug());
             prop_assert_eq!(parse(&written), Ok(entries));
         }
     }

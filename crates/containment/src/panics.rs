@@ -45,7 +45,7 @@ pub fn point(name: &str) {
     }
 }
 
-named! {
+text::named! {
     pub enum Boundary {
         /// One gRPC call; the caller receives INTERNAL.
         GrpcRequest = "grpc_request",

@@ -1,6 +1,7 @@
 //! Enums whose variants have names: metric labels, and values of rules files and settings.
 
 /// Declares an enum with the name of each variant beside it.
+#[macro_export]
 macro_rules! named {
     (
         $(#[$meta:meta])*

@@ -2,13 +2,7 @@
 //!
 //! Each protobuf package is a module path: `envoy.service.ratelimit.v3` is `envoy::service::ratelimit::v3`.
 
-#![allow(
-
-    unreachable_pub,
-    clippy::all,
-    clippy::pedantic,
-    reason = "the code is generated, and documented where the API is published"
-)]
+pub mod protobuf;
 
 use std::sync::LazyLock;
 
@@ -39,4 +33,15 @@ pub fn reflected(name: &str, message: &impl Message) -> Result<DynamicMessage, S
     Ok(reflected)
 }
 
-include!(concat!(env!("OUT_DIR"), "/modules.rs"));
+pub use generated::{envoy, google, opentelemetry, ratelimit};
+
+mod generated {
+    #![allow(
+        unreachable_pub,
+        clippy::all,
+        clippy::pedantic,
+        reason = "the code is generated, and documented where the API is published"
+    )]
+
+    include!(concat!(env!("OUT_DIR"), "/modules.rs"));
+}

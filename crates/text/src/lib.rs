@@ -1,7 +1,10 @@
 //! Untrusted text in errors, logs, spans and responses: at most [`LONGEST`] bytes of it are kept or shown, and none of
 //! them controls a terminal.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects, clippy::string_slice))]
+
+pub mod entries;
+mod named;
 
 use std::{
     borrow::Cow,

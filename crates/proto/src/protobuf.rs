@@ -11,7 +11,7 @@ use prost::encoding::WireType;
 
 /// The reason why bytes are not a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Malformed(&'static str);
+pub struct Malformed(&'static str);
 
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -33,8 +33,8 @@ const UTF8: Malformed = Malformed("a string is not UTF-8");
 const MAX_DEPTH: u32 = 100;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Key {
-    pub(crate) number: u32,
+pub struct Key {
+    pub number: u32,
     wire_type: WireType,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Key {
 ///
 /// [`next`](Self::next) returns a field's key; one of the other methods then returns its value or skips it.
 #[derive(Clone, Debug)]
-pub(crate) struct Fields<'a> {
+pub struct Fields<'a> {
     rest: &'a [u8],
     depth_left: u32,
     /// The top-level message, if it is UTF-8 as a whole.
@@ -52,19 +52,19 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    pub(crate) fn new(message: &'a [u8]) -> Self {
+    pub fn new(message: &'a [u8]) -> Self {
         Self { rest: message, depth_left: MAX_DEPTH, whole: None, end: message.len() }
     }
 
     /// The fields of a top-level message with many short strings. With lengths below 128, as in nearly all requests, the
     /// message is UTF-8 as a whole if its strings are, and one check of it is cheaper than one of each string.
-    pub(crate) fn of_strings(message: &'a [u8]) -> Self {
+    pub fn of_strings(message: &'a [u8]) -> Self {
         Self { whole: std::str::from_utf8(message).ok(), ..Self::new(message) }
     }
 
     /// The key of the next field; `None` at the end of the message.
     #[inline]
-    pub(crate) fn next(&mut self) -> Result<Option<Key>, Malformed> {
+    pub fn next_key(&mut self) -> Result<Option<Key>, Malformed> {
         if self.rest.is_empty() {
             return Ok(None);
         }
@@ -85,19 +85,19 @@ impl<'a> Fields<'a> {
 
     /// The value of a field of an integer type, an enum or a bool.
     #[inline]
-    pub(crate) fn number(&mut self, key: Key) -> Result<u64, Malformed> {
+    pub fn number(&mut self, key: Key) -> Result<u64, Malformed> {
         if key.wire_type == WireType::Varint { self.varint() } else { Err(WIRE_TYPE) }
     }
 
     /// The value of a field of the type `bytes`.
     #[inline]
-    pub(crate) fn bytes(&mut self, key: Key) -> Result<&'a [u8], Malformed> {
+    pub fn bytes(&mut self, key: Key) -> Result<&'a [u8], Malformed> {
         if key.wire_type == WireType::LengthDelimited { self.delimited() } else { Err(WIRE_TYPE) }
     }
 
     /// The value of a field of the type `string`.
     #[inline]
-    pub(crate) fn text(&mut self, key: Key) -> Result<&'a str, Malformed> {
+    pub fn text(&mut self, key: Key) -> Result<&'a str, Malformed> {
         let bytes = self.bytes(key)?;
         let Some(whole) = self.whole else { return std::str::from_utf8(bytes).map_err(|_| UTF8) };
         let end = self.position();
@@ -112,13 +112,13 @@ impl<'a> Fields<'a> {
     }
 
     #[inline]
-    pub(crate) fn message(&mut self, key: Key) -> Result<Self, Malformed> {
+    pub fn message(&mut self, key: Key) -> Result<Self, Malformed> {
         let rest = self.bytes(key)?;
         let depth_left = self.depth_left.checked_sub(1).ok_or(DEPTH)?;
         Ok(Self { rest, depth_left, whole: self.whole, end: self.position() })
     }
 
-    pub(crate) fn skip(&mut self, key: Key) -> Result<(), Malformed> {
+    pub fn skip(&mut self, key: Key) -> Result<(), Malformed> {
         self.skip_within(key, self.depth_left)
     }
 
