@@ -7,11 +7,18 @@
 use std::{error::Error, fmt::Write, fs, hint::black_box, sync::Arc, time::Instant};
 
 use clock::{Clock, SystemClock, Time};
+use rules::{CompileOptions, OnStoreFailure, RuleSet, Unit};
 use tollgate::{
-    limiter::{self, Bounds, Descriptor, Entry, Limiter, Policy, Request, ResponseOptions},
+    limiter,
+    limiter::Bounds,
+    limiter::Descriptor,
+    limiter::Entry,
+    limiter::Limiter,
+    limiter::Policy,
+    limiter::Request,
+    limiter::ResponseOptions,
     overrides::{Action, Index, Override, Target, Value},
     recent::Recent,
-    rules::{CompileOptions, OnStoreFailure, RuleSet, Unit},
     rules_source::{RulesDir, Source},
     settings::KeyValues,
     store::{Store, memory::MemoryStore},
@@ -182,7 +189,7 @@ fn limiter(rules: &str, recent: Option<Arc<Recent>>) -> Result<Limiter, Box<dyn 
         near_limit_ratio: 0.8,
         key_prefix: String::new(),
         full_keys: false,
-        counting: tollgate::rules::CountingMode::Exact,
+        counting: rules::CountingMode::Exact,
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,

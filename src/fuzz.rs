@@ -10,14 +10,16 @@ mod tests;
 use std::path::Path;
 
 use crate::{
-    limiter::template::{Template, Values},
     net::{resolve, tls::pem},
-    rules::{CompileOptions, SourceFile, compile, render},
     rules_source::xds,
     server,
     settings::Settings,
     store::{memcached, redis},
     telemetry::{metrics, tracing},
+};
+use rules::{
+    template::{Template, Values},
+    {CompileOptions, SourceFile, compile, render},
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +61,7 @@ fn rules(bytes: &[u8]) {
     for portable in [false, true] {
         let compiled =
             compile(std::slice::from_ref(&file), CompileOptions { portable, ..CompileOptions::default() });
-        let has_errors = compiled.diagnostics.iter().any(crate::rules::Diagnostic::is_error);
+        let has_errors = compiled.diagnostics.iter().any(rules::Diagnostic::is_error);
         assert_ne!(
             compiled.rules.is_some(),
             has_errors,
@@ -83,7 +85,7 @@ fn template(bytes: &[u8]) {
     for (rule, unit) in [("a.b", "hour"), ("\"\\\n{}", "15 minutes"), ("0", "day"), ("u", "second")] {
         for (limit, remaining, retry_after) in numbers {
             let body = template.fill(&Values { limit, unit, remaining, retry_after, rule });
-            if template.kind() == crate::limiter::template::Kind::Json {
+            if template.kind() == rules::template::Kind::Json {
                 assert!(serde_json::from_str::<serde_json::Value>(&body).is_ok(), "{text:?} became {body:?}");
             }
         }

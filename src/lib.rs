@@ -21,7 +21,6 @@ pub mod net;
 pub mod overrides;
 pub mod recent;
 pub mod replicas;
-pub mod rules;
 pub mod rules_source;
 pub mod server;
 pub mod settings;

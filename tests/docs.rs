@@ -11,7 +11,7 @@ use std::{
     process::Command,
 };
 
-use tollgate::rules::{CompileOptions, Compiled, SourceFile, compile};
+use rules::{CompileOptions, Compiled, SourceFile, compile};
 
 use crate::support::{
     clock::{self, Clock},

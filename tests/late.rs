@@ -11,6 +11,7 @@ use std::{
 use bytes::Bytes;
 use clock::{Clock, SystemClock, Time};
 use http::HeaderMap;
+use rules::{CompileOptions, OnStoreFailure};
 use tokio::{
     runtime,
     sync::{oneshot, watch},
@@ -18,8 +19,11 @@ use tokio::{
     time::{sleep, timeout_at},
 };
 use tollgate::{
-    limiter::{self, Bounds, Limiter, Policy, ResponseOptions},
-    rules::{CompileOptions, OnStoreFailure},
+    limiter,
+    limiter::Bounds,
+    limiter::Limiter,
+    limiter::Policy,
+    limiter::ResponseOptions,
     rules_source::{RulesDir, Source},
     server::grpc::{self, Listener, Parts, Workers},
     settings::Settings,
@@ -130,7 +134,7 @@ fn limiter(on_store_failure: OnStoreFailure, store: Late, stats: Arc<Stats>) -> 
         near_limit_ratio: 0.8,
         key_prefix: String::new(),
         full_keys: false,
-        counting: tollgate::rules::CountingMode::Exact,
+        counting: rules::CountingMode::Exact,
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,

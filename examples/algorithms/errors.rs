@@ -2,7 +2,8 @@
 
 use std::{collections::VecDeque, fmt::Write as _};
 
-use tollgate::{limiter::algorithm::Window, rules::Unit};
+use algorithms::Window;
+use rules::Unit;
 
 use crate::{
     arrivals,

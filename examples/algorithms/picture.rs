@@ -2,7 +2,7 @@
 
 use std::{array, fmt::Write as _};
 
-use tollgate::limiter::algorithm::Window;
+use algorithms::Window;
 
 use crate::five::{self, NAMES};
 

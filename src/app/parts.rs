@@ -4,9 +4,15 @@ use std::sync::Arc;
 
 use super::{StartError, recent, rules::compile_options, sinks};
 use crate::{
-    limiter::{self, Bounds, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, ResponseOptions},
+    limiter,
+    limiter::Bounds,
+    limiter::HeaderNames,
+    limiter::Limiter,
+    limiter::MetadataDetail,
+    limiter::OverLimitCache,
+    limiter::Policy,
+    limiter::ResponseOptions,
     overrides::{Keeper, versions::State},
-    rules::RuleSet,
     rules_source::Source,
     server::{
         grpc,
@@ -27,6 +33,7 @@ use crate::{
     },
 };
 use clock::{Clock, SystemClock};
+use rules::RuleSet;
 
 /// Follows overrides, resets of counters and other replicas in the store.
 pub(super) enum Link {

@@ -3,7 +3,6 @@
 use std::{io, sync::Arc};
 
 use crate::{
-    rules::{CompileOptions, Countable},
     rules_source::{
         RulesDir, Source,
         watch::{self, SystemEvents, Watcher},
@@ -14,6 +13,7 @@ use crate::{
 };
 use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
+use rules::{CompileOptions, Countable};
 
 /// The source of the rules. It stops when this is dropped.
 pub(super) enum Feed {

@@ -6,7 +6,6 @@ use tracing::warn;
 
 use super::StartError;
 use crate::{
-    rules::Diagnostic,
     server::http::service::Service,
     settings::Settings,
     telemetry::{
@@ -18,6 +17,7 @@ use crate::{
     },
 };
 use containment::files;
+use rules::Diagnostic;
 
 const MAX_MAPPER_BYTES: u64 = 16 << 20;
 

@@ -12,10 +12,8 @@ use super::{
     serve::Environment,
     terminal::{self, BOLD, ERROR, Failure, GOOD, PLACE, Verdict, WARNING, count, paint},
 };
-use crate::{
-    rules::{CompileOptions, Diagnostic, RuleSet, Severity, SourceFile, compile, render},
-    rules_source::Reading,
-};
+use crate::rules_source::Reading;
+use rules::{CompileOptions, Diagnostic, RuleSet, Severity, SourceFile, compile, render};
 
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct CheckArgs {

@@ -7,9 +7,9 @@ use clap::Args;
 use super::serve::Environment;
 use crate::{
     app,
-    rules::{CompileOptions, Countable},
     rules_source::{Reading, RulesDir},
 };
+use rules::{CompileOptions, Countable};
 
 #[derive(Args, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ReadingArgs {

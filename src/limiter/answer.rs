@@ -2,11 +2,9 @@
 
 use std::{num::NonZeroU32, sync::Arc};
 
-use super::template::Template;
-use crate::{
-    rules::{Metadata, Unit},
-    telemetry::metrics::ResponseCode,
-};
+use crate::telemetry::metrics::ResponseCode;
+use rules::template::Template;
+use rules::{Metadata, Unit};
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Answer {

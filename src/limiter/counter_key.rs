@@ -12,11 +12,9 @@
 //! share a full key only if all parts are equal. `plan` writes keys; each store uses one of the forms.
 
 use super::request::Entry;
-use crate::{
-    limiter::algorithm::Algorithm,
-    rules::{Limit, Matched},
-};
+use algorithms::Algorithm;
 use clock::Time;
+use rules::{Limit, Matched};
 
 pub(super) struct CounterKey<'a, 'r> {
     /// `CACHE_KEY_PREFIX`.
@@ -101,10 +99,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{
-        limiter::algorithm::Kind,
-        rules::{CompileOptions, SourceFile, Unit, compile},
-    };
+    use algorithms::Kind;
+    use rules::{CompileOptions, SourceFile, Unit, compile};
 
     fn owned((key, value): (&str, &str)) -> (String, String) {
         (key.into(), value.into())

@@ -11,13 +11,16 @@ use super::{
     request::{Request, RequestError},
 };
 use crate::{
-    limiter::algorithm::Hits,
     overrides::{Action, Found},
-    rules::Limit,
-    store::{Batch, Counting, Resets, Store as _},
+    store::Batch,
+    store::Counting,
+    store::Resets,
+    store::Store as _,
     telemetry::metrics::{Stats, StatsOptions},
 };
+use algorithms::Hits;
 use clock::Time;
+use rules::Limit;
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Counters {

@@ -3,10 +3,8 @@
 use std::{sync::Arc, time::Instant};
 
 use super::{plan::Planned, request::Request};
-use crate::{
-    rules::model::Domain,
-    store::{Applied, StoreError},
-};
+use crate::store::{Applied, StoreError};
+use rules::model::Domain;
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct DecisionTrace {

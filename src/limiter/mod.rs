@@ -6,9 +6,6 @@
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
-pub mod algorithm;
-pub mod template;
-
 mod answer;
 mod conclude;
 mod counter_key;
@@ -44,7 +41,6 @@ pub use preview::{OverrideLimit, Preview, preview};
 pub use request::{Bounds, Descriptor, Entry, LimitOverride, Request, RequestError};
 
 use self::{
-    algorithm::Verdict,
     failure::FailureDecision,
     over_limit_cache::Lookups,
     plan::{Attempt, CounterSource, Plan, Planned},
@@ -52,13 +48,14 @@ use self::{
 use crate::{
     overrides::Index,
     recent::{Recent, RuleInfo},
-    rules::{CountingMode, OnStoreFailure, RuleId, RuleSet, model::Domain},
     rules_source::{Published, Source},
     store::{Batch, Check, Counting, Store, memory::MemoryStore},
     telemetry::metrics::{DomainStats, ResponseCode, RuleStats, Stats},
 };
+use algorithms::Verdict;
 use clock::{Clock, Time};
 use containment::log_throttle::LogThrottle;
+use rules::{CountingMode, OnStoreFailure, RuleId, RuleSet, model::Domain};
 
 /// The rules in force, with their statistics.
 pub type Served = Published<Handles>;
@@ -66,7 +63,7 @@ pub type Served = Published<Handles>;
 /// The statistics of a set of rules, published with it.
 #[derive(Debug, Default)]
 pub struct Handles {
-    /// By [`RuleId`](crate::rules::RuleId).
+    /// By [`RuleId`](rules::RuleId).
     rules: Vec<Arc<RuleStats>>,
     domains: Vec<Arc<DomainStats>>,
     /// The recent hits of each rule by its id; empty if they are not recorded.

@@ -13,9 +13,9 @@ use super::{
 use crate::{
     overrides::Action,
     recent::{DecidedBy, Decision, Hits, LimitShown, Recent, Wanted},
-    rules::{Limits, Rule},
 };
 use clock::Time;
+use rules::{Limits, Rule};
 
 /// The maximum number of recorded descriptors of a request. Most requests have one or two.
 const MAX_REFUSED: usize = 4;

@@ -3,12 +3,10 @@
 //! `conclude` calls this for each descriptor once the store has set the outcomes of its checks.
 
 use super::plan::{CounterSource, LimitCheck, Limited};
-use crate::{
-    limiter::algorithm::{FixedWindow, Hits, Verdict, fixed_window::MAX_HITS},
-    rules::Limit,
-    store::{self, Batch},
-};
+use crate::{store, store::Batch};
+use algorithms::{FixedWindow, Hits, Verdict, fixed_window::MAX_HITS};
 use clock::Time;
+use rules::Limit;
 
 /// The decision by one counter, and the hits for the statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -172,7 +170,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::limiter::algorithm::fixed_window;
+    use algorithms::fixed_window;
 
     /// The reference: classifies every hit on its own.
     fn count_hit_by_hit(limit: u32, ratio: f32, hits: u64, after: u64) -> Decision {

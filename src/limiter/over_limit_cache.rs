@@ -8,14 +8,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{
-    limiter::algorithm::{Algorithm, Hits, Verdict},
-    rules::Limit,
-    store::{
-        Check, Outcome, Resets,
-        table::{Kept, Mark, Table, Usage, Used},
-    },
+    store::Check,
+    store::Outcome,
+    store::Resets,
+    store::table::{Kept, Mark, Table, Usage, Used},
 };
+use algorithms::{Algorithm, Hits, Verdict};
 use clock::Time;
+use rules::Limit;
 
 pub struct OverLimitCache {
     keys: Table<Rejection>,
@@ -181,11 +181,9 @@ fn seconds(micros: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        limiter::algorithm::{Kind, Window},
-        rules::{Limit, Unit},
-        store::Batch,
-    };
+    use crate::store::Batch;
+    use algorithms::{Kind, Window};
+    use rules::{Limit, Unit};
 
     /// A cache that contains the outcome of a check of these keys with these hits at this second.
     fn cache_with(keys: &[&str], limit: &Limit, hits: u64, outcome: Outcome) -> OverLimitCache {

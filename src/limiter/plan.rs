@@ -13,13 +13,13 @@ use super::{
     request::Request,
 };
 use crate::{
-    limiter::algorithm::{Hits, Verdict},
     overrides::{Action, Found},
-    rules::{Limit, Limits, Matched, Metadata, Rule, model::Domain},
     store::Batch,
     telemetry::metrics::{RuleCounter, RuleStats, Stats},
 };
+use algorithms::{Hits, Verdict};
 use clock::Time;
+use rules::{Limit, Limits, Matched, Metadata, Rule, model::Domain};
 
 /// The plan of each descriptor, in the request's order.
 pub(super) type Plan<'r> = SmallVec<[Planned<'r>; 4]>;

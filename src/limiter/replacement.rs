@@ -4,15 +4,11 @@
 
 use std::num::NonZeroU32;
 
-use super::{
-    algorithm::Kind,
-    request::{Request, RequestError},
-};
-use crate::{
-    overrides::{Action, Found, Index},
-    rules::{CountingMode, LONGEST_LOG, Limit, Limits, Rule, Unit, model::Domain},
-};
+use super::request::{Request, RequestError};
+use crate::overrides::{Action, Found, Index};
+use algorithms::Kind;
 use clock::Time;
+use rules::{CountingMode, LONGEST_LOG, Limit, Limits, Rule, Unit, model::Domain};
 
 /// The replacement of each descriptor by its index; empty without any.
 pub(super) type Replacements = Vec<Option<Replacement>>;

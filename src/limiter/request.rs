@@ -8,11 +8,12 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use crate::{
-    limiter::algorithm::Hits,
-    rules,
-    store::{FailureReason, StoreError},
+    store::FailureReason,
+    store::StoreError,
     telemetry::metrics::{RejectReason, ResponseCode, Stats},
 };
+use algorithms::Hits;
+use rules;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Request<'a> {

@@ -1,17 +1,7 @@
 //! Finds the rule that an override applies to, so that setting an override warns about a mistyped key.
 
 use super::model::{Target, Value};
-use crate::rules::{Entry, Rule, RuleSet, model::Level, nearest};
-
-impl Entry for (&str, &str) {
-    fn key(&self) -> &str {
-        self.0
-    }
-
-    fn value(&self) -> &str {
-        self.1
-    }
-}
+use rules::{Rule, RuleSet, model::Level, nearest};
 
 /// The rule that requests of a target match.
 ///
@@ -47,7 +37,7 @@ pub fn rule<'r>(target: &Target, rules: &'r RuleSet) -> Result<&'r Rule, String>
     rule.ok_or_else(|| format!("the matching descriptor has no limit, so the override {effect}"))
 }
 
-fn node<'r>(level: &'r Level, key: &str, value: &Value) -> Option<&'r crate::rules::model::Node> {
+fn node<'r>(level: &'r Level, key: &str, value: &Value) -> Option<&'r rules::model::Node> {
     let text = match value {
         Value::Exact(value) => {
             return level.step(&(key, &**value), &mut String::new()).map(|step| step.node);
@@ -61,10 +51,8 @@ fn node<'r>(level: &'r Level, key: &str, value: &Value) -> Option<&'r crate::rul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        overrides::model::entries_of_text,
-        rules::{CompileOptions, SourceFile, compile},
-    };
+    use crate::overrides::model::entries_of_text;
+    use rules::{CompileOptions, SourceFile, compile};
 
     #[test]
     fn finds_the_rule_or_the_reason_why_none_matches() {

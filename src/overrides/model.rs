@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::rules::{Unit, nearest};
 use clock::Time;
+use rules::{Unit, nearest};
 use text::{
     entries, {cut, cut_display, hex},
 };

@@ -9,7 +9,7 @@
 //! reason and author that many records share, or [`INLINE_NOTE`].
 
 use super::model::{Action, Override, Value};
-use crate::rules::Unit;
+use rules::Unit;
 
 /// No reason and no author.
 pub(super) const NO_NOTE: u8 = 0;

@@ -5,8 +5,8 @@
 use serde_json::{Map, Value as Json};
 
 use super::model::{FIELDS, INPUT_FIELDS, MAX_JSON, Override};
-use crate::rules::nearest;
 use clock::Time;
+use rules::nearest;
 use text;
 
 /// Reads the override of a JSON line.

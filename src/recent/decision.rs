@@ -8,8 +8,9 @@ use super::{
     RuleInfo,
     keys::{Key, shown},
 };
-use crate::{rules::Limit, settings::KeyValues};
+use crate::settings::KeyValues;
 use clock::{Rfc3339, Time};
+use rules::Limit;
 
 /// A decision about one descriptor of a request.
 #[derive(Clone, Debug, Default)]

@@ -41,12 +41,12 @@ use self::{
     top::{PANE_SECONDS, Tables},
 };
 use crate::{
-    rules::RuleSet,
     settings::{KeyValues, Logged},
     telemetry::metrics::{ShardCount, shard},
 };
 use clock::Time;
 use containment::mutex::lock;
+use rules::RuleSet;
 
 /// Maximum number of refusals kept per worker, and in a reply.
 pub const MAX_REFUSALS: usize = 1000;

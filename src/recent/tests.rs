@@ -9,7 +9,7 @@ use super::{
     top::PANE_SECONDS,
     *,
 };
-use crate::rules::{CompileOptions, SourceFile, compile};
+use rules::{CompileOptions, SourceFile, compile};
 
 const NOW: Time = Time::from_seconds(1_000_000 * PANE_SECONDS);
 

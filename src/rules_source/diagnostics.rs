@@ -5,7 +5,7 @@
 
 use std::{fmt, fs, io, path::Path};
 
-use crate::rules::{Diagnostic, Severity};
+use rules::{Diagnostic, Severity};
 
 /// The help for a directory that cannot be used.
 const USE_ANOTHER: &str = "create it, or set another: the service reads \

@@ -16,7 +16,7 @@ use super::{
     diagnostics,
     listing::{Listing, MAX_ENTRIES, special},
 };
-use crate::rules::{Diagnostic, SourceFile};
+use rules::{Diagnostic, SourceFile};
 
 /// The limit of a file: about 400,000 rules.
 const MAX_FILE_BYTES: u64 = 16 << 20;

@@ -25,12 +25,12 @@ use std::{
 use arc_swap::{ArcSwapOption, Guard};
 
 pub use self::files::{Reading, RulesDir};
-use crate::rules::{CompileOptions, Compiled, Diagnostic, RuleSet, Severity, compile};
 use clock::Time;
 use containment::{
     mutex::lock,
     panics::{self, Boundary},
 };
+use rules::{CompileOptions, Compiled, Diagnostic, RuleSet, Severity, compile};
 
 /// The rules in service, from files or a control plane.
 pub struct Source<T> {

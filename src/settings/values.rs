@@ -8,9 +8,9 @@ use super::{
     address::{self, HostPort, ServerAddress, host_port},
     parse::{InvalidValue, Value, by_function, by_name, choice, exact_choice, percent_decoded, whole},
 };
-use crate::{
-    limiter::template::Template,
-    rules::{CountingMode, OnStoreFailure},
+use rules::{
+    template::Template,
+    {CountingMode, OnStoreFailure},
 };
 
 by_name!(CountingMode, GrpcServer, KeyFormat, KeyValues, OnStoreFailure, RedisType);

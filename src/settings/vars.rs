@@ -21,9 +21,9 @@ use super::{
     },
     variable::table,
 };
-use crate::{
-    limiter::template::Template,
-    rules::{CountingMode, OnStoreFailure},
+use rules::{
+    template::Template,
+    {CountingMode, OnStoreFailure},
 };
 
 /// The maximum of a gRPC message's length prefix, and of HTTP/2 settings.

@@ -6,11 +6,9 @@ use std::{ops::Range, time::Instant};
 
 use smallvec::SmallVec;
 
-use crate::{
-    limiter::algorithm::{Hits, Verdict, fixed_window},
-    rules::Limit,
-};
+use algorithms::{Hits, Verdict, fixed_window};
 use clock::Time;
+use rules::Limit;
 
 #[derive(Debug, Default)]
 pub struct Batch<'r> {

@@ -19,8 +19,8 @@ mod usage;
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-use crate::rules::RuleSet;
 use clock::Time;
+use rules::RuleSet;
 
 use self::batch::without_taking;
 

@@ -7,15 +7,15 @@ use std::{
     time::Duration,
 };
 
+use algorithms::Hits;
 use clock::{Clock, SystemClock};
+use rules::{Limit, Unit};
 use tollgate::{
-    limiter::algorithm::Hits,
-    rules::{Limit, Unit},
     settings::memcached::{Memcached as Settings, MemcachedServers},
-    store::{
-        Batch, Outcome, Store,
-        memcached::{MemcachedStore, NameServers},
-    },
+    store::Batch,
+    store::Outcome,
+    store::Store,
+    store::memcached::{MemcachedStore, NameServers},
 };
 
 use crate::support::{eventually, holds};

@@ -8,10 +8,11 @@ use super::{
     text,
 };
 use crate::{
-    limiter::{Code, OverrideLimit},
+    limiter::Code,
+    limiter::OverrideLimit,
     overrides::{Found, model::timestamp},
-    rules::model::Node,
 };
+use rules::model::Node;
 
 /// The explanation, indented.
 pub(super) fn of(explained: &Explained<'_>) -> String {

@@ -27,12 +27,16 @@ use super::{
     terminal::{self, Failure, Verdict},
 };
 use crate::{
-    app,
-    limiter::{self, Answer, Handles, OverrideLimit, Policy, Served},
+    app, limiter,
+    limiter::Answer,
+    limiter::Handles,
+    limiter::OverrideLimit,
+    limiter::Policy,
+    limiter::Served,
     overrides::{Found, Index},
-    rules::{Limit, Limits, Rule, RuleSet, model::Node, nearest},
 };
 use clock::{Clock, SystemClock, Time};
+use rules::{Limit, Limits, Rule, RuleSet, model::Node, nearest};
 
 #[derive(Args, Clone, PartialEq, Debug)]
 #[command(

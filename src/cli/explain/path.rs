@@ -3,7 +3,7 @@
 //!
 //! It uses the matcher's steps, so that it finds the rule that a request matches.
 
-use crate::rules::{
+use rules::{
     Entry, How, Rule,
     model::{Domain, Level, Node},
     nearest,

@@ -6,10 +6,10 @@ use super::{
     path::{End, Why},
     *,
 };
-use crate::{
-    cli::terminal::plain,
-    limiter::{Bounds, Code, ResponseOptions, template::Template},
-    rules::{CompileOptions, How, OnStoreFailure, SourceFile, compile},
+use crate::{cli::terminal::plain, limiter::Bounds, limiter::Code, limiter::ResponseOptions};
+use rules::{
+    template::Template,
+    {CompileOptions, How, OnStoreFailure, SourceFile, compile},
 };
 
 const RULES: &str = "\
@@ -48,7 +48,7 @@ fn policy() -> Policy {
         near_limit_ratio: 0.8,
         key_prefix: "p:".to_owned(),
         full_keys: false,
-        counting: crate::rules::CountingMode::Exact,
+        counting: rules::CountingMode::Exact,
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,
@@ -256,12 +256,12 @@ proptest! {
             for near in &step.near {
                 let node = &near.node.text;
                 let matches = **node == text || **node == *entry.key
-                    || crate::rules::wildcard::Pattern::new(node).matches(&text);
+                    || rules::wildcard::Pattern::new(node).matches(&text);
                 prop_assert_eq!(matches, near.why.matches(), "{} {:?}", node, near.why);
             }
             let by_how = step.matched.map(|matched| match matched.how {
                 How::Exact => *matched.node.text == text,
-                How::Wildcard => crate::rules::wildcard::Pattern::new(&matched.node.text).matches(&text),
+                How::Wildcard => rules::wildcard::Pattern::new(&matched.node.text).matches(&text),
                 How::Bare => *matched.node.text == *entry.key,
             });
             prop_assert_ne!(by_how, Some(false));

@@ -8,10 +8,12 @@ use super::{
 };
 use crate::{
     cli::terminal::{BOLD, DIM, ERROR, GOOD, PLACE, WARNING, count, paint},
-    limiter::{Code, OverrideLimit, algorithm::Algorithm},
+    limiter::Code,
+    limiter::OverrideLimit,
     overrides::{Action, Found, model::timestamp},
-    rules::{Allowance, Limit, Rule, model::Node},
 };
+use algorithms::Algorithm;
+use rules::{Allowance, Limit, Rule, model::Node};
 
 /// The explanation, with colours.
 pub(super) fn of(explained: &Explained<'_>) -> String {

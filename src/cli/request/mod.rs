@@ -19,7 +19,6 @@ use super::{
 };
 use crate::{
     net::channel,
-    rules::nearest,
     settings::{HostPort, address, vars},
 };
 use proto::envoy::{
@@ -29,6 +28,7 @@ use proto::envoy::{
         rate_limit_service_client::RateLimitServiceClient,
     },
 };
+use rules::nearest;
 use text::entries;
 
 const SERVICE: Service = Service {

@@ -4,16 +4,14 @@
 use std::{collections::btree_map::Entry as Slot, fmt::Write};
 
 use crate::{
-    limiter::{
-        answer::{Code, MetadataDetail},
-        conclude::Conclusion,
-        outcome::LimitOutcome,
-        plan::{CounterSource, Limited, Planned},
-        request::{Descriptor, LimitOverride},
-    },
+    limiter::answer::{Code, MetadataDetail},
+    limiter::conclude::Conclusion,
+    limiter::outcome::LimitOutcome,
+    limiter::plan::{CounterSource, Limited, Planned},
+    limiter::request::{Descriptor, LimitOverride},
     overrides::{Found, model::timestamp},
-    rules::{Limit, Metadata, Unit, Value},
 };
+use rules::{Limit, Metadata, Unit, Value};
 
 /// `{domain, descriptors, hitsAddend?, metadata?}`.
 pub(super) fn metadata(conclusion: &Conclusion<'_, '_, '_>) -> Option<Metadata> {

@@ -15,9 +15,9 @@ use super::{
     answer::{Answer, Header, ResponseOptions},
     conclude::Conclusion,
     plan::Limited,
-    template::Values,
 };
-use crate::rules::{Limit, quota_policy::QuotaPolicy};
+use rules::template::Values;
+use rules::{Limit, quota_policy::QuotaPolicy};
 
 // Constant names are allocated once, like those of the settings.
 static CONTENT_TYPE: LazyLock<Arc<str>> = LazyLock::new(|| "content-type".into());

@@ -12,7 +12,8 @@ use std::{pin::pin, time::Duration};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{rules::Value, store::FailureReason};
+use crate::store::FailureReason;
+use rules::Value;
 use setup::{RULES, Setup, finish, poll, request};
 
 /// The code, the limit and the remaining hits of each descriptor.

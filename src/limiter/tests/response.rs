@@ -4,7 +4,7 @@ use super::{
     setup::{Setup, request},
     *,
 };
-use crate::{limiter::template::Template, rules::Metadata};
+use rules::{Metadata, template::Template};
 
 const RULES: &str = r#"
 domain: d

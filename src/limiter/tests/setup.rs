@@ -12,17 +12,25 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
-    limiter::{
-        Answer, Bounds, Descriptor, Entry, Handles, Limiter, OverLimitCache, Policy, Request, RequestError,
-        ResponseOptions, handles,
-    },
+    limiter::Answer,
+    limiter::Bounds,
+    limiter::Descriptor,
+    limiter::Entry,
+    limiter::Handles,
+    limiter::Limiter,
+    limiter::OverLimitCache,
+    limiter::Policy,
+    limiter::Request,
+    limiter::RequestError,
+    limiter::ResponseOptions,
+    limiter::handles,
     overrides::Index,
-    rules::{CompileOptions, OnStoreFailure},
     rules_source::{RulesDir, Source},
     store::{Applied, Batch, FailureReason, Outcome, Store, StoreError, memory::MemoryStore},
     telemetry::metrics::{RuleCounter, Stats, StatsOptions},
 };
 use clock::{Clock, ManualClock, Time};
+use rules::{CompileOptions, OnStoreFailure};
 
 pub(super) const RULES: &str = "\
 domain: d
@@ -88,7 +96,7 @@ impl Setup {
             near_limit_ratio: 0.8,
             key_prefix: String::new(),
             full_keys: false,
-            counting: crate::rules::CountingMode::Exact,
+            counting: rules::CountingMode::Exact,
             stop_when_over: false,
             shadow_mode: false,
             quota_mode: false,

@@ -33,9 +33,9 @@ use super::{
     model::{Action, MAX_BYTES, MAX_ENTRIES, Override, Target},
     record::{self, INLINE_NOTE, NO_NOTE, Record},
 };
-use crate::rules::{Entry, How, Matched};
 use clock::Time;
 use containment::mutex::{lock, try_lock};
+use rules::{Entry, How, Matched};
 
 pub const MAX_OVERRIDES: usize = 2_000_000;
 

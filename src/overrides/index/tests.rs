@@ -5,10 +5,8 @@ use std::{collections::HashMap, thread};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{
-    overrides::model::{entries_of_text, expiry},
-    rules::{CompileOptions, RuleSet, SourceFile, Unit, compile},
-};
+use crate::overrides::model::{entries_of_text, expiry};
+use rules::{CompileOptions, RuleSet, SourceFile, Unit, compile};
 
 struct Pair(String, String);
 

@@ -3,14 +3,12 @@
 use std::{os::unix::net::UnixListener, process::Command};
 
 use super::*;
-use crate::{
-    rules::{Diagnostic, Severity},
-    rules_source::{
-        Reading,
-        files::{read_consistently, read_files},
-        listing::{Listing, MAX_ENTRIES},
-    },
+use crate::rules_source::{
+    Reading,
+    files::{read_consistently, read_files},
+    listing::{Listing, MAX_ENTRIES},
 };
+use rules::{Diagnostic, Severity};
 
 /// The names of the files that were read, below `config`.
 fn names(place: &Place, reading: &Reading) -> Vec<String> {

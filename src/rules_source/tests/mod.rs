@@ -20,8 +20,8 @@ use super::{
     Outcome, RulesDir, Source,
     watch::{Debounce, SystemEvents, Watcher, spawn},
 };
-use crate::rules::CompileOptions;
 use clock::{ManualClock, Time};
+use rules::CompileOptions;
 
 /// A rules file of one rule for `domain`.
 fn rules_of(domain: &str) -> String {

@@ -14,7 +14,6 @@ use super::{
     session::{Session, Update},
     stream::{Head, Received, Variant},
 };
-use crate::rules::Diagnostic;
 use proto::{
     envoy::{
         config::core::v3::Node,
@@ -23,6 +22,7 @@ use proto::{
     google,
     ratelimit::config::ratelimit::v3::RateLimitConfig,
 };
+use rules::Diagnostic;
 use text::cut_display;
 
 /// The resources of the control plane by name.

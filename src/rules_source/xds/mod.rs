@@ -114,7 +114,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     use tonic::codegen::Bytes;
 
     use self::{delta::Delta, sotw::Sotw, stream::decode};
-    use crate::rules::{CompileOptions, compile_resources};
+    use rules::{CompileOptions, compile_resources};
 
     let plain = decode::<Sotw>(Bytes::copy_from_slice(bytes), 1_000);
     let resources = plain.map(|received| received.response.resources).unwrap_or_default();

@@ -5,11 +5,9 @@
 use prost::Message as _;
 use prost_types::Any;
 
-use crate::{
-    rules::{Diagnostic, Severity},
-    rules_source::diagnostics::diagnostic,
-};
+use crate::rules_source::diagnostics::diagnostic;
 use proto::ratelimit::config::ratelimit::v3::RateLimitConfig;
+use rules::{Diagnostic, Severity};
 
 pub(super) const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 

@@ -16,13 +16,11 @@ use super::{
     super::{Input, Outcome, Source, lock},
     Status,
 };
-use crate::{
-    rules::{Diagnostic, compile_resources},
-    settings::ServerAddress,
-};
+use crate::settings::ServerAddress;
 use clock::{Clock, Time};
 use containment::panics::{self, Boundary, Panicked, caught};
 use proto::{google, ratelimit::config::ratelimit::v3::RateLimitConfig};
+use rules::{Diagnostic, compile_resources};
 use text::cut;
 
 /// The limit of errors in a rejection; the log has more.

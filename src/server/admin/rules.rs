@@ -15,11 +15,11 @@ use super::{
 use crate::{
     limiter::Served,
     recent::LimitShown,
-    rules::{Limits, Rule, RuleId},
     telemetry::metrics::{RuleCounter, RuleStats},
 };
 use clock::Time;
 use containment::mutex::lock;
+use rules::{Limits, Rule, RuleId};
 
 const SECONDS: usize = 2;
 

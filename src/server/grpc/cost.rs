@@ -30,15 +30,19 @@ use super::{
     reflection,
 };
 use crate::{
-    limiter::{Bounds as RequestBounds, Limiter, Policy, ResponseOptions, handles},
+    limiter::Bounds as RequestBounds,
+    limiter::Limiter,
+    limiter::Policy,
+    limiter::ResponseOptions,
+    limiter::handles,
     memory::allocations,
-    rules::{CompileOptions, CountingMode, OnStoreFailure},
     rules_source::{RulesDir, Source},
     server::health::Health,
     store::{Applied, Batch, Store, memory::MemoryStore},
     telemetry::metrics::{ShardCount, Stats, StatsOptions},
 };
 use clock::{ManualClock, Time};
+use rules::{CompileOptions, CountingMode, OnStoreFailure};
 
 /// The methods of the port, and one that does not exist.
 const PATHS: &[&str] = &[

@@ -32,8 +32,11 @@ use super::{
     socket::Socket,
 };
 use crate::{
-    limiter::{Bounds, Limiter, Policy, ResponseOptions, handles},
-    rules::{CompileOptions, OnStoreFailure},
+    limiter::Bounds,
+    limiter::Limiter,
+    limiter::Policy,
+    limiter::ResponseOptions,
+    limiter::handles,
     rules_source::{RulesDir, Source},
     server::{
         connections::{Limits, Registry},
@@ -47,6 +50,7 @@ use proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
     service::ratelimit::v3::RateLimitRequest,
 };
+use rules::{CompileOptions, OnStoreFailure};
 
 const RULES: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 100}}]\n";
 
@@ -76,7 +80,7 @@ fn limiter(store: Arc<dyn Store>, stats: &Arc<Stats>) -> Limiter {
         near_limit_ratio: 0.8,
         key_prefix: String::new(),
         full_keys: false,
-        counting: crate::rules::CountingMode::Exact,
+        counting: rules::CountingMode::Exact,
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,

@@ -4,10 +4,8 @@
 
 use prost::encoding::encode_varint;
 
-use crate::{
-    limiter::{Answer, Code, CurrentLimit, Status},
-    rules::{Metadata, Value},
-};
+use crate::{limiter::Answer, limiter::Code, limiter::CurrentLimit, limiter::Status};
+use rules::{Metadata, Value};
 
 const VARINT: usize = 10;
 
@@ -155,7 +153,7 @@ mod tests {
     use prost_types::{ListValue, Struct, Value as ProtoValue, value::Kind};
 
     use super::*;
-    use crate::{limiter::Header, rules::Unit};
+    use crate::limiter::Header;
     use proto::envoy::{
         config::core::v3::HeaderValue,
         service::ratelimit::v3::{
@@ -163,6 +161,7 @@ mod tests {
             rate_limit_response::{self as response, DescriptorStatus, RateLimit},
         },
     };
+    use rules::Unit;
 
     impl From<Answer> for RateLimitResponse {
         fn from(answer: Answer) -> Self {

@@ -1,7 +1,7 @@
 //! Headers, bodies and metadata of responses.
 
 use super::{problems, settings};
-use crate::limiter::template::Template;
+use rules::template::Template;
 
 #[test]
 fn responses_contain_only_the_decision_by_default() {

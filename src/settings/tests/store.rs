@@ -1,7 +1,7 @@
 //! The store, and the policy for its failure.
 
 use super::{super::*, problems, read, settings, warnings};
-use crate::rules::{CountingMode, OnStoreFailure};
+use rules::{CountingMode, OnStoreFailure};
 
 #[test]
 fn memcached_is_selected_by_backend_type_only() {

@@ -9,12 +9,10 @@ use std::sync::{
     atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed},
 };
 
-use super::rule::{Cold, Pace};
-use crate::{
-    rules::Limit,
-    store::table::{Key, Table},
-};
+use crate::store::table::{Key, Table};
+use algorithms::lease::{Cold, Pace};
 use clock::Time;
+use rules::Limit;
 
 /// How long a pace is remembered, in seconds: longer than any lease.
 const PACE_SECONDS: u64 = 12;

@@ -13,18 +13,16 @@ use smallvec::SmallVec;
 
 use super::{
     Shared,
-    rule::{Snapshot, Step},
     table::{Commands, Counter, Hit},
 };
 use crate::{
-    limiter::algorithm::{Hits, fixed_window},
-    rules::Limit,
-    store::{
-        Applied, Batch, Check, Counting, Member, Outcome, Store as _, StoreError, batch::NextHits,
-        table::Key, without_taking,
-    },
+    store::Applied, store::Batch, store::Check, store::Counting, store::Member, store::Outcome,
+    store::Store as _, store::StoreError, store::batch::NextHits, store::table::Key, store::without_taking,
 };
+use algorithms::lease::{Snapshot, Step};
+use algorithms::{Hits, fixed_window};
 use clock::Time;
+use rules::Limit;
 
 #[derive(Clone, Copy)]
 struct LeaseUse {

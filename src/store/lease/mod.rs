@@ -8,7 +8,6 @@
 
 mod cold;
 mod decide;
-mod rule;
 mod table;
 
 use std::{
@@ -31,10 +30,10 @@ use super::{
     Applied, Batch, LeaseState, LeaseUsage, PoolUsage, Resets, Store,
     redis::{LeaseReply, Leased, RedisStore},
 };
-use crate::rules::RuleSet;
+use algorithms::lease::Snapshot;
 use clock::{Clock, SystemClock, Time};
 use containment::panics::{self, Boundary, Panicked, caught};
-use rule::Snapshot;
+use rules::RuleSet;
 use table::{Command, Commands, Leases, Renewal};
 
 /// The interval between visits: a fraction of the shortest time after which hits are returned.

@@ -13,20 +13,12 @@ use std::{
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
-use super::{
-    cold::ColdKeys,
-    rule::{Grants, Lease, Snapshot, Step, Terms},
-};
-use crate::{
-    rules::Limit,
-    store::{
-        LeaseState, LeaseUsage,
-        redis::{Grant, Receipt},
-        table::Key,
-    },
-};
+use super::cold::ColdKeys;
+use crate::store::{LeaseState, LeaseUsage, redis::Receipt, table::Key};
+use algorithms::lease::{Grant, Grants, Lease, Snapshot, Step, Terms};
 use clock::Time;
 use containment::mutex::lock;
+use rules::Limit;
 
 /// The number of shards of the memory store, if there are enough keys.
 const SHARDS: usize = 1024;
@@ -482,7 +474,7 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::Unit;
+    use rules::Unit;
 
     #[test]
     fn many_leases_are_returned_gradually() {

@@ -17,14 +17,12 @@ pub use self::resets::ResetLog;
 pub use crate::net::resolve::name_servers::NameServers;
 
 use super::{Applied, Batch, Counting, PoolUsage, Store, batch::Plan};
+use crate::settings::memcached::{Memcached, MemcachedServers};
 use crate::store::remote::WorkerIndexes;
-use crate::{
-    limiter::algorithm::Hits,
-    rules::Countable,
-    settings::memcached::{Memcached, MemcachedServers},
-};
+use algorithms::Hits;
 use clock::Time;
 use containment::panics::{self, Boundary, Panicked, caught};
+use rules::Countable;
 use servers::Servers;
 
 pub struct MemcachedStore {

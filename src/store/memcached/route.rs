@@ -10,14 +10,19 @@ use super::{
     servers::key_name,
 };
 use crate::{
-    limiter::algorithm::Hits,
-    rules::Limit,
-    store::{
-        Applied, Batch, Check, Counting, FailureReason, Member, Outcome, StoreError,
-        batch::{NextHits, Plan},
-    },
+    store::Applied,
+    store::Batch,
+    store::Check,
+    store::Counting,
+    store::FailureReason,
+    store::Member,
+    store::Outcome,
+    store::StoreError,
+    store::batch::{NextHits, Plan},
 };
+use algorithms::Hits;
 use clock::Time;
+use rules::Limit;
 
 /// The longest relative expiry in memcached: 30 days. A larger number is a date.
 const MAX_RELATIVE: u64 = 30 * 24 * 3600;
@@ -181,7 +186,8 @@ fn relative_or_date(seconds: u64, now: Time) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{limiter::algorithm::Kind, rules::Unit};
+    use algorithms::Kind;
+    use rules::Unit;
 
     #[test]
     fn long_expiries_are_sent_as_dates() {

@@ -14,10 +14,8 @@ use smallvec::SmallVec;
 
 use super::used;
 
-use crate::{
-    limiter::algorithm::{Algorithm, Hits, SlidingLog, Verdict, sliding_log::Log},
-    store::table::{Candidate, Key, Mark, Usage, Used, victim},
-};
+use crate::store::table::{Candidate, Key, Mark, Usage, Used, victim};
+use algorithms::{Algorithm, Hits, SlidingLog, Verdict, sliding_log::Log};
 use clock::Time;
 use containment::mutex::lock;
 
@@ -307,7 +305,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{limiter::algorithm::Window, store::table::Table};
+    use crate::store::table::Table;
+    use algorithms::Window;
 
     fn of_seconds(seconds: u64) -> SlidingLog {
         SlidingLog { limit: 100_000, window: Window::of_seconds(seconds).unwrap() }

@@ -14,10 +14,8 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{Applied, Batch, Check, Counting, Member, Outcome, Store, StoreUsage, without_taking};
-use crate::{
-    limiter::algorithm::{Algorithm, Hits, SlidingLog, State, Verdict},
-    store::table::{Kept, Key, Locked, Mark, Table, Used},
-};
+use crate::store::table::{Kept, Key, Locked, Mark, Table, Used};
+use algorithms::{Algorithm, Hits, SlidingLog, State, Verdict};
 use clock::Time;
 use logs::{LockedLogs, Logs};
 

@@ -10,11 +10,9 @@ use std::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::{
-    limiter::algorithm::{Kind, sliding_log::Log},
-    rules::{Limit, Unit},
-    store::table::Usage,
-};
+use crate::store::table::Usage;
+use algorithms::{Kind, sliding_log::Log};
+use rules::{Limit, Unit};
 
 const RULE: u16 = 9;
 

@@ -13,7 +13,6 @@ use super::{
     write_check::WriteCheck,
 };
 use crate::{
-    rules::Limit,
     settings::ServerAddress,
     store::{
         remote::{self, Backend},
@@ -21,6 +20,7 @@ use crate::{
     },
 };
 use clock::{Clock, SystemClock, Time};
+use rules::Limit;
 
 /// State that all connections to the servers of a Redis share.
 pub(super) struct RedisBackend {

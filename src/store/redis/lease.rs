@@ -10,15 +10,14 @@ use std::borrow::Cow;
 use super::{
     RedisStore,
     backend::PendingReply,
-    pipeline::{Grant, Leasing, Outcome, Receipt},
+    pipeline::{Leasing, Outcome, Receipt},
     pool::Pool,
     route::is_per_second,
 };
-use crate::{
-    rules::Limit,
-    store::{Batch, Check},
-};
+use crate::store::{Batch, Check};
+use algorithms::lease::Grant;
 use clock::Time;
+use rules::Limit;
 
 /// The pending reply to a lease or a return of hits.
 pub(crate) struct LeaseReply(PendingReply);

@@ -25,17 +25,15 @@ mod write_check;
 use std::sync::Arc;
 
 use super::{Applied, Batch, Counting, PoolUsage, Store, StoreKind, remote::WorkerIndexes};
-use crate::{
-    rules::{Limit, Limits, RuleSet, Unit},
-    settings::redis::{Redis, RedisPool},
-};
+use crate::settings::redis::{Redis, RedisPool};
 use clock::Time;
 pub use command_pool::CommandPool;
 pub(super) use lease::{LeaseReply, Leased};
-pub(super) use pipeline::{Grant, Receipt};
+pub(super) use pipeline::Receipt;
 use pool::Pool;
 #[cfg(any(test, fuzzing))]
 pub(crate) use resp::fuzz as fuzz_resp;
+use rules::{Limit, Limits, RuleSet, Unit};
 
 pub struct RedisStore {
     main: Arc<Pool>,

@@ -4,10 +4,8 @@
 //! arguments that have no effect. So a missing permission is logged before a request fails or counters never expire.
 
 use super::resp::{self, Reply};
-use crate::{
-    limiter::algorithm::Algorithm,
-    rules::{Limit, Limits, RuleSet},
-};
+use algorithms::Algorithm;
+use rules::{Limit, Limits, RuleSet};
 
 /// The features that rules need commands for, as bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -145,7 +143,7 @@ pub(super) fn denial(user: &str, denied: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::{CompileOptions, SourceFile, compile};
+    use rules::{CompileOptions, SourceFile, compile};
 
     fn needs(rate_limit: &str) -> Vec<&'static str> {
         let text = format!("domain: d\ndescriptors:\n- key: k\n  rate_limit: {rate_limit}\n");

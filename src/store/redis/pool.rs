@@ -19,7 +19,6 @@ use super::{
 };
 use crate::{
     net::backoff::Backoff,
-    rules::{Limit, Limits, RuleSet},
     settings::redis::{Redis, RedisAddress, RedisPool, RedisServers},
     store::{
         Batch, Check, FailureReason, StoreError,
@@ -27,6 +26,7 @@ use crate::{
     },
 };
 use containment::panics::{self, Boundary, Panicked};
+use rules::{Limit, Limits, RuleSet};
 
 pub(super) struct Pool {
     pub(super) servers: ServerPool<RedisBackend, Arc<Servers>>,

@@ -15,17 +15,22 @@ use super::{
     topology::slots,
 };
 use crate::{
-    limiter::algorithm::{Algorithm, Hits},
-    rules::Unit,
     settings::redis::RedisAddress,
-    store::{
-        self, Applied, Batch, Check, Counting, FailureReason, Member, StoreError,
-        batch::{NextHits, Plan},
-        remote::after,
-        without_taking,
-    },
+    store,
+    store::Applied,
+    store::Batch,
+    store::Check,
+    store::Counting,
+    store::FailureReason,
+    store::Member,
+    store::StoreError,
+    store::batch::{NextHits, Plan},
+    store::remote::after,
+    store::without_taking,
 };
+use algorithms::{Algorithm, Hits};
 use clock::Time;
+use rules::Unit;
 
 /// Redirections of a check before the servers are assumed to redirect to each other.
 const MAX_REDIRECTS: usize = 5;

@@ -7,11 +7,9 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::pipeline::{Expire, Expiry};
-use crate::{
-    rules::{Limit, Unit},
-    store::table::{Key, Table},
-};
+use crate::store::table::{Key, Table};
 use clock::Time;
+use rules::{Limit, Unit};
 
 /// Maximum number of keys: 25 MB.
 const MAX_KEYS: usize = 1 << 20;

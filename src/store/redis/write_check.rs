@@ -13,11 +13,9 @@ use super::{
     resp::{self, Reply},
     topology::Servers,
 };
-use crate::{
-    rules::{Limit, Limits, RuleSet, model::Domain},
-    settings::redis::RedisAddress,
-};
+use crate::settings::redis::RedisAddress;
 use containment::mutex::lock;
+use rules::{Limit, Limits, RuleSet, model::Domain};
 
 /// The keys that are tried per server of a cluster. One with a tenth of its share of the slots is missed once in 600
 /// times; then only clients see that it refuses writes.

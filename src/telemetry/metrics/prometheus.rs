@@ -16,11 +16,11 @@ use super::{
     service::{ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats},
 };
 use crate::{
-    rules::OnStoreFailure,
     store::{FailureReason, LeaseUsage, PoolUsage, StoreKind, StoreUsage},
     telemetry::logs,
 };
 use containment::panics;
+use rules::OnStoreFailure;
 
 /// The commit that the program was built from, or `unknown`.
 pub const COMMIT: &str = env!("TOLLGATE_COMMIT");

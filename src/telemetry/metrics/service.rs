@@ -7,8 +7,9 @@ use super::{
     one_of,
     shard::{Counter, ShardCount},
 };
-use crate::{rules::OnStoreFailure, store::FailureReason};
+use crate::store::FailureReason;
 use containment::mutex::lock;
+use rules::OnStoreFailure;
 
 text::named! {
     /// The counted methods, by their gRPC names.

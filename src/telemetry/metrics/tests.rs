@@ -8,8 +8,9 @@ use std::{collections::BTreeMap, sync::Arc, thread, time::Duration};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{rules::OnStoreFailure, store::FailureReason};
+use crate::store::FailureReason;
 use reading::parse;
+use rules::OnStoreFailure;
 
 const NOW: Time = Time::from_seconds(1_000_000);
 

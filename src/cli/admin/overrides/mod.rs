@@ -24,9 +24,9 @@ use crate::{
         terminal::{self, Failure, Verdict, count},
     },
     overrides::{Override, Target, model::entries_of_text, table},
-    rules::Unit,
 };
 use clock::{Clock, SystemClock, Time};
+use rules::Unit;
 
 #[derive(Subcommand, Clone, PartialEq, Debug)]
 pub(crate) enum OverrideCommand {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::rules::{CompileOptions, Severity};
 use clock::ManualClock;
 use proto::ratelimit::config::ratelimit::v3::{RateLimitDescriptor, RateLimitPolicy};
+use rules::{CompileOptions, Severity};
 
 fn limit(name: &str, domain: &str, unit: i32) -> RateLimitConfig {
     let rate_limit = Some(RateLimitPolicy { unit, requests_per_unit: 1, ..RateLimitPolicy::default() });

@@ -15,14 +15,12 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use self::command::{Command, CommandKind, Completion};
 use super::reply::Reply;
-use crate::{
-    limiter::algorithm::{Hits, fixed_window},
-    store::remote::{
-        Callers, Pipeline,
-        failure::{Failure, Kind},
-        index,
-    },
+use crate::store::remote::{
+    Callers, Pipeline,
+    failure::{Failure, Kind},
+    index,
 };
+use algorithms::{Hits, fixed_window};
 
 /// The outcome of one check: the counter's new value, or a failure.
 pub(super) type Outcome = Result<u64, Arc<Failure>>;

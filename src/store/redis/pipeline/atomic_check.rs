@@ -7,17 +7,16 @@ use smallvec::SmallVec;
 
 use super::{ScriptCall, reply_state, script_call::Run, within_bounds};
 use crate::{
-    limiter::algorithm::{Algorithm, Hits, fixed_window},
-    store::{
-        Member, Outcome,
-        redis::{
-            resp::{self, Reply},
-            script::{self, Form},
-        },
-        table::Key,
-        without_taking,
+    store::Member,
+    store::Outcome,
+    store::redis::{
+        resp::{self, Reply},
+        script::{self, Form},
     },
+    store::table::Key,
+    store::without_taking,
 };
+use algorithms::{Algorithm, Hits, fixed_window};
 use clock::Time;
 
 /// A check that counts together with others.

@@ -5,24 +5,23 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{
-    Expire, Expiry, Grant, Outcome, PendingCheck, RedisPipeline,
+    Expire, Expiry, Outcome, PendingCheck, RedisPipeline,
     command::{Command, CommandKind},
     lease,
     reply_state::ReplyState,
     rule_limits,
 };
 use crate::{
-    limiter::algorithm::fixed_window,
-    store::{
-        self,
-        redis::{
-            failure::{Failure, Kind},
-            resp::Reply,
-            write_check,
-        },
-        table::Key,
+    store,
+    store::redis::{
+        failure::{Failure, Kind},
+        resp::Reply,
+        write_check,
     },
+    store::table::Key,
 };
+use algorithms::fixed_window;
+use algorithms::lease::Grant;
 use clock::Time;
 
 /// Facts about the server and its keys from a pipeline's replies.

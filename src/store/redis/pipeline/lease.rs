@@ -5,6 +5,7 @@ use crate::store::redis::{
     resp::Reply,
     script::{self, Form},
 };
+use algorithms::lease::Grant;
 
 /// What a lease knows of its grants. Their numbers begin at random, below 2⁵², so that no two leases share one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,14 +15,6 @@ pub(crate) struct Receipt {
     pub(crate) confirmed: u64,
     /// The last grant that was requested.
     pub(crate) requested: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Grant {
-    Added,
-    Refused,
-    /// The counter has lost earlier hits of the lease.
-    Lost,
 }
 
 /// The key of a counter's leases, and the caller's lease.

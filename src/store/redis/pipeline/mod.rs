@@ -21,17 +21,17 @@ use smallvec::SmallVec;
 
 use super::{failure::Failure, permissions::Needs};
 use crate::{
-    limiter::algorithm::Hits,
-    store::{
-        self, StoreError,
-        remote::{Callers, Pipeline, index},
-        table::Key,
-    },
+    store,
+    store::StoreError,
+    store::remote::{Callers, Pipeline, index},
+    store::table::Key,
 };
+use algorithms::Hits;
+use algorithms::lease::Grant;
 use atomic_check::PendingAtomicCheck;
 use clock::Time;
 use command::{Command, CommandKind};
-pub(in crate::store) use lease::{Grant, Receipt};
+pub(in crate::store) use lease::Receipt;
 use rule_limits::RuleLimits;
 use script_call::PendingScriptCall;
 pub(super) use {

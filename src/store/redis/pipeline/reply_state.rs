@@ -5,12 +5,10 @@
 
 use smallvec::SmallVec;
 
-use crate::{
-    limiter::algorithm::{
-        Bucket, Hits, SlidingLog, SlidingWindow, State, Verdict, fixed_window, sliding_log::LogSummary,
-        sliding_window::Counts,
-    },
-    store::redis::resp::Reply,
+use crate::store::redis::resp::Reply;
+use algorithms::{
+    Bucket, Hits, SlidingLog, SlidingWindow, State, Verdict, fixed_window, sliding_log::LogSummary,
+    sliding_window::Counts,
 };
 use clock::Time;
 

@@ -13,17 +13,15 @@ use super::{
     script_call::{self, Run},
 };
 use crate::{
-    limiter::algorithm::{Hits, fixed_window},
-    store::{
-        Outcome,
-        redis::{
-            resp::{self, Reply},
-            script::{self, Form},
-        },
-        remote::index,
-        without_taking,
+    store::Outcome,
+    store::redis::{
+        resp::{self, Reply},
+        script::{self, Form},
     },
+    store::remote::index,
+    store::without_taking,
 };
+use algorithms::{Hits, fixed_window};
 use clock::Time;
 
 /// Maximum number of runs in one call: each puts two numbers on Lua's stack, which holds 8,000.

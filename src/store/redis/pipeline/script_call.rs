@@ -9,15 +9,13 @@ use smallvec::SmallVec;
 
 use super::reply_state::{self, ReplyState};
 use crate::{
-    limiter::algorithm::{Algorithm, FixedWindow, Hits, SlidingLog, SlidingWindow},
-    store::{
-        redis::{
-            resp::{self, Reply},
-            script::{self, Form, Script},
-        },
-        remote::index,
+    store::redis::{
+        resp::{self, Reply},
+        script::{self, Form, Script},
     },
+    store::remote::index,
 };
+use algorithms::{Algorithm, FixedWindow, Hits, SlidingLog, SlidingWindow};
 use clock::Time;
 
 /// Maximum number of keys of one command: it blocks the server, and the index of an argument is one byte.

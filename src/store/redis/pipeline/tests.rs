@@ -6,16 +6,14 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    limiter::algorithm::{Kind, Window, fixed_window},
-    store::{
-        redis::{
-            failure,
-            resp::{self, Reply},
-        },
-        remote,
-        table::Table,
+    store::redis::{
+        failure,
+        resp::{self, Reply},
     },
+    store::remote,
+    store::table::Table,
 };
+use algorithms::{Kind, Window, fixed_window};
 
 /// Parses and runs the commands that count.
 #[derive(Default)]

@@ -22,7 +22,7 @@ use super::{
     Mapper, Mapping, Target,
     pattern::{LABEL_NAME, METRIC_NAME, Pattern, matches},
 };
-use crate::rules::{
+use rules::{
     Diagnostic, Place,
     Severity::{self, Error, Warning},
     diagnostics::quoted,

@@ -13,21 +13,20 @@ use proptest::{
 use tokio::sync::oneshot;
 
 use crate::{
-    limiter::algorithm::{
-        Algorithm, FixedWindow, Hits, Kind as Name, Window,
-        tests::{BEGIN, Step, requests, steps, windows},
+    store,
+    store::Member,
+    store::redis::{
+        failure::Kind,
+        pipeline::{Guarded, Outcome, RedisPipeline, ScriptCall},
+        resp::Reply,
     },
-    store::{
-        self, Member,
-        redis::{
-            failure::Kind,
-            pipeline::{Guarded, Outcome, RedisPipeline, ScriptCall},
-            resp::Reply,
-        },
-        remote::{self, Pipeline},
-        table::Table,
-        without_taking,
-    },
+    store::remote::{self, Pipeline},
+    store::table::Table,
+    store::without_taking,
+};
+use algorithms::{
+    Algorithm, FixedWindow, Hits, Kind as Name, Window,
+    steps::{BEGIN, Step, requests, steps, windows},
 };
 use clock::Time;
 use model::Model;

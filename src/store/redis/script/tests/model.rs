@@ -1,10 +1,8 @@
 //! The state of a key by the algorithm itself.
 
 use super::SLACK;
-use crate::{
-    limiter::algorithm::{Algorithm, Hits, State, Verdict, Window, sliding_log::Log},
-    store::{self, redis::pipeline::ScriptCall},
-};
+use crate::{store, store::redis::pipeline::ScriptCall};
+use algorithms::{Algorithm, Hits, State, Verdict, Window, sliding_log::Log};
 use clock::Time;
 
 /// A key's state by the algorithm itself.

@@ -1,0 +1,126 @@
+//! The algorithms as one type: [`Kind`] is the name in rules files, [`Algorithm`] is an algorithm with its limit.
+//!
+//! The rules compiler creates each [`Algorithm`] once, so no request computes ticks. Stores match on the variants,
+//! because each keeps different state.
+
+use std::num::NonZeroU32;
+
+use super::{Bucket, FixedWindow, Hits, SlidingLog, SlidingWindow, Verdict, Window};
+use clock::Time;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Algorithm {
+    /// Keeps a count under a key per window.
+    FixedWindow(FixedWindow),
+    /// Keeps two counts in a [`State`](super::State).
+    SlidingWindow(SlidingWindow),
+    /// Keeps a [`Log`](super::sliding_log::Log).
+    SlidingLog(SlidingLog),
+    /// Keeps a tick in a [`State`](super::State).
+    Bucket(Bucket),
+}
+
+text::named! {
+    #[derive(Default)]
+    pub enum Kind {
+        /// A count per window, aligned to the Unix epoch.
+        #[default]
+        FixedWindow = "fixed_window",
+        /// A window that ends now, estimated from two counts.
+        SlidingWindow = "sliding_window",
+        /// A window that ends now, exact.
+        SlidingLog = "sliding_log",
+        /// A bucket that holds a window's requests, or `burst`.
+        TokenBucket = "token_bucket",
+        /// A bucket that holds one request, or `burst`.
+        LeakyBucket = "leaky_bucket",
+    }
+}
+
+impl Kind {
+    /// The algorithm with this name; case is ignored.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(name))
+    }
+
+    /// True for buckets. Other algorithms have no burst.
+    pub const fn has_burst(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::LeakyBucket)
+    }
+
+    /// The algorithm with this limit. Only buckets use `burst`.
+    #[must_use]
+    pub fn at(self, limit: u32, window: Window, burst: Option<NonZeroU32>) -> Algorithm {
+        match self {
+            Self::FixedWindow => Algorithm::FixedWindow(FixedWindow { limit, window }),
+            Self::SlidingWindow => Algorithm::SlidingWindow(SlidingWindow { limit, window }),
+            Self::SlidingLog => Algorithm::SlidingLog(SlidingLog { limit, window }),
+            Self::TokenBucket => Algorithm::Bucket(Bucket::token(limit, window, burst)),
+            Self::LeakyBucket => Algorithm::Bucket(Bucket::leaky(limit, window, burst)),
+        }
+    }
+}
+
+impl Algorithm {
+    #[must_use]
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::FixedWindow(_) => Kind::FixedWindow,
+            Self::SlidingWindow(_) => Kind::SlidingWindow,
+            Self::SlidingLog(_) => Kind::SlidingLog,
+            Self::Bucket(bucket) if bucket.leaky => Kind::LeakyBucket,
+            Self::Bucket(_) => Kind::TokenBucket,
+        }
+    }
+
+    /// The hits that an unused counter admits at once.
+    #[must_use]
+    pub fn capacity(self) -> u32 {
+        match self {
+            Self::FixedWindow(FixedWindow { limit, .. })
+            | Self::SlidingWindow(SlidingWindow { limit, .. })
+            | Self::SlidingLog(SlidingLog { limit, .. }) => limit,
+            Self::Bucket(bucket) => u32::try_from(bucket.burst()).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Identifies the format of its state. A limit can continue with the state of another one with the same tag, and of
+    /// two that count the same hits only the smaller one ever rejects.
+    #[must_use]
+    pub fn tag(self) -> String {
+        match self {
+            Self::FixedWindow(FixedWindow { window, .. }) => format!("/{}", window.seconds()),
+            Self::SlidingWindow(SlidingWindow { window, .. }) => format!("sw/{}", window.seconds()),
+            Self::SlidingLog(SlidingLog { window, .. }) => format!("sl/{}", window.seconds()),
+            // States are numbers of ticks, so the tick's length is part of the format.
+            Self::Bucket(bucket) => format!("b/{}/{}", bucket.ticks_per_second(), bucket.ticks_per_hit()),
+        }
+    }
+
+    /// The verdict of an unused counter, or of one that has just been exhausted.
+    pub fn assumed(self, spent: bool, hits: Hits, now: Time) -> Verdict {
+        let wait = match self {
+            Self::FixedWindow(limit) => {
+                let count = if spent { u64::from(limit.limit) + 1 } else { 0 };
+                return limit.verdict(count, hits, now);
+            }
+            Self::Bucket(bucket) => {
+                let missing = if spent { bucket.depth() } else { 0 };
+                return bucket.verdict(missing, !spent, hits, now);
+            }
+            Self::SlidingWindow(SlidingWindow { window, .. })
+            | Self::SlidingLog(SlidingLog { window, .. }) => window.micros(),
+        };
+        Verdict {
+            admitted: !spent,
+            consumed: false,
+            remaining: if spent { 0 } else { self.capacity() },
+            reset: if spent { wait } else { 0 },
+            retry_after: (!spent || hits.taken() <= u64::from(self.capacity())).then_some(if spent {
+                wait
+            } else {
+                0
+            }),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The rate limiting algorithms: state, time and hits in, verdict and state out.
+//!
+//! There is no I/O, no lock and no clock here, and only integer arithmetic, so every store that implements an
+//! algorithm gets the same results. A store keeps the state and makes updates atomic; the limiter reads the verdict.
+//! [`FixedWindow`], [`SlidingWindow`] and [`Bucket`] keep a [`State`], which fits a slot of the memory store's table;
+//! [`SlidingLog`] keeps a [`Log`](sliding_log::Log) beside it. A store may drop a state at its end, and need not
+//! write an unchanged one.
+//!
+//! Except in fixed windows, rejected hits are not counted and 0 hits are never rejected. A refund right after the hits
+//! restores the state, so the limits of one rule can be checked as one.
+
+pub mod fixed_window;
+pub mod gcra;
+pub mod kind;
+pub mod lease;
+pub mod sliding_log;
+pub mod sliding_window;
+
+#[cfg(any(test, feature = "testing"))]
+#[path = "tests/steps.rs"]
+pub mod steps;
+#[cfg(test)]
+mod tests;
+
+pub use fixed_window::FixedWindow;
+pub use gcra::Bucket;
+pub use kind::{Algorithm, Kind};
+pub use sliding_log::SlidingLog;
+pub use sliding_window::SlidingWindow;
+
+use clock::Time;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hits {
+    /// Adds hits; 0 reads the counter without changing it.
+    Take(u64),
+    /// Gives hits back; a counter never falls below 0.
+    Refund(u64),
+}
+
+impl Hits {
+    /// The hits added; 0 for a refund.
+    #[must_use]
+    pub const fn taken(self) -> u64 {
+        match self {
+            Self::Take(hits) => hits,
+            Self::Refund(_) => 0,
+        }
+    }
+}
+
+/// The result of applying hits to a limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Verdict {
+    /// The hits are within the limit.
+    pub admitted: bool,
+    pub consumed: bool,
+    /// Hits that would still be admitted now.
+    pub remaining: u32,
+    /// Microseconds until the full limit is available, if nothing more is taken.
+    pub reset: u64,
+    /// Microseconds until these hits would be admitted; 0 if they are, `None` if they never fit.
+    pub retry_after: Option<u64>,
+}
+
+/// The state of a counter; the default is that of an unused one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct State {
+    /// A count, two counts or a tick, depending on the algorithm.
+    pub number: u64,
+    /// The second from which the state equals that of an unused counter.
+    pub end: Time,
+}
+
+/// How far a state may be in the future, in microseconds.
+///
+/// Threads may reach a state in another order than they read the clock, and clocks are adjusted in small steps: then
+/// time stops until the clock has caught up. A state further ahead was written before the clock was set back. It is
+/// treated as written now, so that no caller waits for as long as the clock was wrong.
+const LEEWAY: u64 = 1_000_000;
+
+/// Microseconds from `now` until `then`; 0 if it is past.
+const fn micros_until(now: Time, then: u64) -> u64 {
+    then.saturating_sub(now.micros())
+}
+
+fn remaining(limit: u32, used: u64) -> u32 {
+    limit.saturating_sub(u32::try_from(used).unwrap_or(u32::MAX))
+}
+
+/// The length of a limit's window: one second to ten years.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Window(u32);
+
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "a window has 1 to 315,360,000 seconds, and a time is less than 2⁴⁵ seconds after 1970"
+)]
+impl Window {
+    /// Ten years of 365 days.
+    pub const MAX: Self = Self(315_360_000);
+
+    /// A window of 1 to [`MAX`](Self::MAX) seconds.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "the match arm bounds the value")]
+    pub const fn of_seconds(seconds: u64) -> Option<Self> {
+        match seconds {
+            1..=315_360_000 => Some(Self(seconds as u32)),
+            _ => None,
+        }
+    }
+
+    /// Its length in seconds.
+    #[must_use]
+    pub const fn seconds(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// Its length in microseconds.
+    #[must_use]
+    pub const fn micros(self) -> u64 {
+        self.seconds() * 1_000_000
+    }
+
+    /// The start of the window that contains `now`. Windows are aligned to the Unix epoch.
+    #[must_use]
+    pub const fn start(self, now: Time) -> Time {
+        Time::from_seconds(now.seconds() - now.seconds() % self.seconds())
+    }
+
+    /// The end of the window that contains `now`.
+    #[must_use]
+    pub const fn end(self, now: Time) -> Time {
+        Time::from_seconds(self.start(now).seconds() + self.seconds())
+    }
+
+    /// Seconds until the window that contains `now` ends; at least 1.
+    pub const fn seconds_left(self, now: Time) -> u64 {
+        self.seconds() - now.seconds() % self.seconds()
+    }
+}

@@ -1,0 +1,280 @@
+//! The abstract syntax of a rules file, which [`compile`](super::compile()) makes rules of.
+//!
+//! [`read`] turns a document into a [`RawFile`] and reports every error of form: unknown keys, values of the wrong type,
+//! duplicate keys. Errors that depend on several values are left to `lower` and [`lint`](crate::lint).
+//!
+//! If a map is given twice, the later one is merged into the earlier one field by field, as Go's yaml.v2 fills its types:
+//! a `rate_limit` from a merge and one beside it become one limit.
+
+mod fields;
+mod metadata;
+mod reader;
+
+use super::{
+    diagnostics::{Diagnostics, Path, Place},
+    model::Metadata,
+    yaml::{Content, Document, Meaning, Pair},
+};
+use fields::Level;
+use reader::{Reader, Spot, scalar};
+
+#[derive(Clone, Debug, Default)]
+pub(super) enum Field<T> {
+    #[default]
+    Absent,
+    Wrong,
+    Given(Given<T>),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Given<T> {
+    pub(super) value: T,
+    pub(super) place: Place,
+    pub(super) key: Place,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct RawFile {
+    /// Where the file's map begins; `None` if the file is empty.
+    pub(super) place: Option<Place>,
+    pub(super) domain: Field<String>,
+    pub(super) on_store_failure: Field<String>,
+    pub(super) descriptors: Field<Vec<RawDescriptor>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct RawDescriptor {
+    pub(super) place: Place,
+    /// Its number in its list, from 0.
+    pub(super) index: usize,
+    pub(super) key: Field<String>,
+    pub(super) value: Field<String>,
+    pub(super) rate_limit: Field<RawLimits>,
+    pub(super) descriptors: Field<Vec<RawDescriptor>>,
+    pub(super) shadow_mode: Field<bool>,
+    pub(super) quota_mode: Field<bool>,
+    pub(super) overrides_only: Field<bool>,
+    pub(super) detailed_metric: Field<bool>,
+    pub(super) value_to_metric: Field<bool>,
+    pub(super) share_threshold: Field<bool>,
+    pub(super) metadata: Field<Metadata>,
+    pub(super) over_limit_body: Field<String>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum RawLimits {
+    One(Box<RawLimit>),
+    /// A list of maps, which may be empty.
+    List(Vec<RawLimit>),
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct RawLimit {
+    pub(super) place: Place,
+    /// Its number in its list, from 0.
+    pub(super) index: usize,
+    pub(super) unit: Field<String>,
+    pub(super) unit_multiplier: Field<u32>,
+    pub(super) requests_per_unit: Field<u32>,
+    pub(super) algorithm: Field<String>,
+    pub(super) burst: Field<u32>,
+    pub(super) counting: Field<String>,
+    pub(super) unlimited: Field<bool>,
+    pub(super) name: Field<String>,
+    pub(super) replaces: Field<Vec<RawReplaces>>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct RawReplaces {
+    pub(super) place: Place,
+    pub(super) name: Field<String>,
+}
+
+pub(super) fn read(document: &Document, diagnostics: &mut Diagnostics) -> RawFile {
+    let mut file = RawFile::default();
+    let mut reader = Reader { diagnostics };
+    if let Some(place) = document.remainder {
+        let message = "only the first document of a file is read, and it ends above this line".to_owned();
+        let help = "put each domain in its own file, and begin all its lines in one column";
+        reader.diagnostics.warning(place, &Path::File, message, Some(help.to_owned()));
+    }
+    let Some(root) = &document.root else { return file };
+    let spot = Spot::file(root, &Path::File);
+    match &spot.node.content {
+        Content::Map(pairs) => {
+            file.place = Some(spot.node.place);
+            reader.fields(spot, pairs, Level::File, &mut |reader, key, value| match key {
+                "domain" => file.domain = reader.text(value),
+                "on_store_failure" => file.on_store_failure = reader.text(value),
+                _ => file.descriptors = descriptors(reader, value),
+            });
+        }
+        _ if scalar(spot.node) == Some(&Meaning::Null) => {}
+        _ => {
+            reader.mismatch(&spot, "a map with `domain` and `descriptors`", "");
+            file.domain = Field::Wrong;
+        }
+    }
+    file
+}
+
+fn descriptors(reader: &mut Reader<'_>, spot: Spot<'_>) -> Field<Vec<RawDescriptor>> {
+    reader.list(spot, ("descriptors", "- key: …"), descriptor)
+}
+
+fn descriptor(reader: &mut Reader<'_>, index: usize, spot: Spot<'_>) -> RawDescriptor {
+    let mut raw = RawDescriptor { place: spot.node.place, index, ..RawDescriptor::default() };
+    let Content::Map(pairs) = &spot.node.content else { return raw };
+    reader.fields(spot, pairs, Level::Descriptor, &mut |reader, key, value| match key {
+        "key" => raw.key = reader.text(value),
+        "value" => raw.value = reader.text(value),
+        "rate_limit" => limits(reader, value, &mut raw.rate_limit),
+        "descriptors" => raw.descriptors = descriptors(reader, value),
+        "shadow_mode" => raw.shadow_mode = reader.flag(value),
+        "overrides_only" => raw.overrides_only = reader.flag(value),
+        "quota_mode" => raw.quota_mode = reader.flag(value),
+        "detailed_metric" => raw.detailed_metric = reader.flag(value),
+        "value_to_metric" => raw.value_to_metric = reader.flag(value),
+        "share_threshold" => raw.share_threshold = reader.flag(value),
+        "over_limit_body" => raw.over_limit_body = reader.text(value),
+        _ => metadata::read(reader, value, &mut raw.metadata),
+    });
+    raw
+}
+
+/// Reads a `rate_limit`. A map is merged into an earlier one of the same descriptor; a list replaces it.
+fn limits(reader: &mut Reader<'_>, spot: Spot<'_>, known: &mut Field<RawLimits>) {
+    let value = match &spot.node.content {
+        Content::Map(pairs) => {
+            let mut limit = match std::mem::take(known) {
+                Field::Given(Given { value: RawLimits::One(limit), .. }) => limit,
+                _ => Box::new(RawLimit::default()),
+            };
+            limit.place = spot.node.place;
+            fields_of_limit(reader, spot, pairs, &mut limit);
+            RawLimits::One(limit)
+        }
+        Content::List(_) => {
+            reader.diagnostics.unportable(spot.key, spot.path, "a list of limits");
+            let Field::Given(items) = reader.list(spot, ("limits", "- unit: …"), limit_of_list) else {
+                return;
+            };
+            RawLimits::List(items.value)
+        }
+        Content::Scalar(scalar) => {
+            *known = if scalar.meaning == Meaning::Null {
+                Field::Absent
+            } else {
+                let help = "add `unit` and `requests_per_unit`, or `unlimited: true`";
+                reader.mismatch(&spot, "a map", help);
+                Field::Wrong
+            };
+            return;
+        }
+    };
+    *known = Field::Given(Given { value, place: spot.node.place, key: spot.key });
+}
+
+fn limit_of_list(reader: &mut Reader<'_>, index: usize, spot: Spot<'_>) -> RawLimit {
+    let mut limit = RawLimit { place: spot.node.place, index, ..RawLimit::default() };
+    if let Content::Map(pairs) = &spot.node.content {
+        fields_of_limit(reader, spot, pairs, &mut limit);
+    }
+    limit
+}
+
+fn fields_of_limit(reader: &mut Reader<'_>, spot: Spot<'_>, pairs: &[Pair], limit: &mut RawLimit) {
+    reader.fields(spot, pairs, Level::Limit, &mut |reader, key, value| match key {
+        "unit" => limit.unit = reader.text(value),
+        "unit_multiplier" => limit.unit_multiplier = reader.number(value),
+        "requests_per_unit" => limit.requests_per_unit = reader.number(value),
+        "algorithm" => limit.algorithm = reader.text(value),
+        "burst" => limit.burst = reader.number(value),
+        "counting" => limit.counting = reader.text(value),
+        "unlimited" => limit.unlimited = reader.flag(value),
+        "name" => limit.name = reader.text(value),
+        _ => limit.replaces = reader.list(value, ("limits to replace", "- name: …"), replaces),
+    });
+}
+
+fn replaces(reader: &mut Reader<'_>, _: usize, spot: Spot<'_>) -> RawReplaces {
+    let mut raw = RawReplaces { place: spot.node.place, ..RawReplaces::default() };
+    if let Content::Map(pairs) = &spot.node.content {
+        reader.fields(spot, pairs, Level::Replaces, &mut |reader, _, value| raw.name = reader.text(value));
+    }
+    raw
+}
+
+impl<T> Field<T> {
+    pub(super) fn given(&self) -> Option<&Given<T>> {
+        match self {
+            Self::Given(given) => Some(given),
+            Self::Absent | Self::Wrong => None,
+        }
+    }
+
+    pub(super) fn value(&self) -> Option<&T> {
+        self.given().map(|given| &given.value)
+    }
+
+    pub(super) fn place(&self) -> Option<Place> {
+        self.given().map(|given| given.place)
+    }
+
+    pub(super) fn key(&self) -> Option<Place> {
+        self.given().map(|given| given.key)
+    }
+
+    /// True if it is invalid, which has been reported.
+    pub(super) fn is_wrong(&self) -> bool {
+        matches!(self, Self::Wrong)
+    }
+}
+
+impl Field<bool> {
+    pub(super) fn is_set(&self) -> bool {
+        self.value().is_some_and(|set| *set)
+    }
+}
+
+impl<T> Field<Vec<T>> {
+    pub(super) fn items(&self) -> &[T] {
+        self.value().map(Vec::as_slice).unwrap_or_default()
+    }
+}
+
+impl RawLimits {
+    pub(super) fn as_slice(&self) -> &[RawLimit] {
+        match self {
+            Self::One(limit) => std::slice::from_ref(limit),
+            Self::List(limits) => limits,
+        }
+    }
+
+    pub(super) fn path<'a>(&self, at: &'a Path<'a>, limit: &RawLimit) -> Path<'a> {
+        match self {
+            Self::One(_) => *at,
+            Self::List(_) => at.item(limit.index),
+        }
+    }
+}
+
+impl RawDescriptor {
+    pub(super) fn limits(&self) -> &[RawLimit] {
+        self.rate_limit.value().map(RawLimits::as_slice).unwrap_or_default()
+    }
+
+    /// The text that requests are compared with: `key`, or `key_value`. `None` without a valid key.
+    pub(super) fn text(&self) -> Option<String> {
+        let key = self.key.value().filter(|key| !key.is_empty())?;
+        match &self.value {
+            Field::Wrong => None,
+            Field::Given(value) if !value.value.is_empty() => Some(format!("{key}_{}", value.value)),
+            _ => Some(key.clone()),
+        }
+    }
+
+    pub(super) fn has_value(&self) -> bool {
+        self.value.value().is_some_and(|value| !value.is_empty())
+    }
+}

@@ -1,0 +1,285 @@
+//! A hash of the meaning of rules, which replicas and `tollgate check` compare.
+//!
+//! Comments, formatting, the names of files, the order of exact values and the split of a domain into files do not change
+//! it. The order of two wildcards changes it only if the text before the first `*` of one is a prefix of the other's.
+
+use std::hash::{Hash as _, Hasher as _};
+
+use siphasher::sip::SipHasher13;
+
+use super::{
+    Limits,
+    model::{Domain, Level, Metadata, Node, Rule, RuleSet, Value},
+};
+
+impl RuleSet {
+    /// The hash of these rules, the same on every machine.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        let mut domains: Vec<&Domain> = self.domains().collect();
+        domains.sort_unstable_by_key(|domain| &domain.name);
+        let mut canon = Canon(SipHasher13::new());
+        for domain in domains {
+            canon.text(&domain.name);
+            canon.optional(domain.on_store_failure.map(super::OnStoreFailure::name));
+            canon.level(&domain.root);
+        }
+        canon.0.finish()
+    }
+}
+
+/// Hashes an unambiguous encoding: lengths precede texts and lists.
+struct Canon(SipHasher13);
+
+impl Canon {
+    fn number(&mut self, number: u64) {
+        self.0.write(&number.to_le_bytes());
+    }
+
+    fn length(&mut self, length: usize) {
+        self.number(length as u64);
+    }
+
+    fn flags(&mut self, flags: &[bool]) {
+        for flag in flags {
+            self.0.write(&[u8::from(*flag)]);
+        }
+    }
+
+    fn text(&mut self, text: &str) {
+        self.length(text.len());
+        self.0.write(text.as_bytes());
+    }
+
+    fn optional(&mut self, text: Option<&str>) {
+        self.flags(&[text.is_some()]);
+        self.text(text.unwrap_or_default());
+    }
+
+    fn level(&mut self, level: &Level) {
+        let nodes = level.in_order();
+        let wildcards = nodes.iter().take_while(|(pattern, _)| pattern.is_some()).count();
+        let (wildcards, exact) = nodes.split_at(wildcards);
+        self.length(nodes.len());
+        let wildcards: Vec<&Node> = wildcards.iter().map(|(_, node)| *node).collect();
+        let exact = exact.iter().map(|(_, node)| *node);
+        for node in canonical_order(&wildcards).into_iter().chain(exact) {
+            self.node(node);
+        }
+    }
+
+    fn node(&mut self, node: &Node) {
+        self.text(&node.text);
+        self.flags(&[node.value_to_metric, node.share_threshold, node.rule.is_some()]);
+        if let Some(rule) = &node.rule {
+            self.rule(rule);
+        }
+        self.level(&node.children);
+    }
+
+    fn rule(&mut self, rule: &Rule) {
+        let limits = rule.limits().into_iter().flat_map(Limits::iter);
+        self.length(limits.clone().count());
+        for limit in limits {
+            self.number(limit.requests_per_unit.into());
+            self.text(limit.unit.name());
+            self.number(limit.multiplier.get().into());
+            self.text(limit.algorithm.kind().name());
+            self.number(limit.algorithm.capacity().into());
+            self.optional(limit.name.as_deref());
+            if limit.is_leased() {
+                // The hash of exact limits is that of versions without leases.
+                self.text(limit.counting.name());
+            }
+        }
+        let mut replaces: Vec<&str> = rule.replaces.iter().map(|name| &**name).collect();
+        replaces.sort_unstable();
+        replaces.dedup();
+        self.length(replaces.len());
+        for name in replaces {
+            self.text(name);
+        }
+        self.flags(&[rule.shadow_mode, rule.quota_mode, rule.detailed_metric]);
+        if rule.overrides_only {
+            self.text("overrides_only");
+        }
+        rule.over_limit_body.hash(&mut self.0);
+        self.flags(&[rule.metadata.is_some()]);
+        if let Some(metadata) = &rule.metadata {
+            self.metadata(metadata);
+        }
+    }
+
+    fn metadata(&mut self, metadata: &Metadata) {
+        self.length(metadata.len());
+        for (key, value) in metadata {
+            self.text(key);
+            self.value(value);
+        }
+    }
+
+    fn value(&mut self, value: &Value) {
+        match value {
+            Value::Null => self.number(0),
+            Value::Bool(flag) => self.flags(&[true, *flag]),
+            Value::Number(number) => {
+                self.number(2);
+                self.number(number.to_bits());
+            }
+            Value::Text(text) => {
+                self.number(3);
+                self.text(text);
+            }
+            Value::List(values) => {
+                self.number(4);
+                self.length(values.len());
+                for value in values {
+                    self.value(value);
+                }
+            }
+            Value::Map(map) => {
+                self.number(5);
+                self.metadata(map);
+            }
+        }
+    }
+}
+
+/// The wildcards of a level: those whose prefixes exclude each other in the order of their texts, and the others in the
+/// order of the file.
+fn canonical_order<'r>(wildcards: &[&'r Node]) -> Vec<&'r Node> {
+    let prefix = |node: &'r Node| node.text.split('*').next().unwrap_or_default();
+    let mut sorted: Vec<(&str, usize, &Node)> =
+        wildcards.iter().enumerate().map(|(index, node)| (prefix(node), index, *node)).collect();
+    sorted.sort_unstable_by_key(|(prefix, index, _)| (*prefix, *index));
+    // A group shares the prefix of its first member; the texts with that prefix follow directly.
+    let mut groups = sorted.as_mut_slice();
+    while let Some((shared, ..)) = groups.first() {
+        let shared = *shared;
+        let end = groups.iter().take_while(|(text, ..)| text.starts_with(shared)).count();
+        let (group, rest) = groups.split_at_mut(end);
+        group.sort_unstable_by_key(|(_, index, _)| *index);
+        groups = rest;
+    }
+    sorted.into_iter().map(|(_, _, node)| node).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{CompileOptions, SourceFile, compile};
+
+    fn rules(files: &[&str]) -> RuleSet {
+        let file = |(index, text): (usize, &&str)| SourceFile {
+            name: format!("{index}.yaml"),
+            text: text.as_bytes().to_vec(),
+        };
+        let files: Vec<SourceFile> = files.iter().enumerate().map(file).collect();
+        let options = CompileOptions { merge_domains: true, ..CompileOptions::default() };
+        let compiled = compile(&files, options);
+        compiled.rules.unwrap_or_else(|| panic!("{:?}", compiled.diagnostics))
+    }
+
+    fn fingerprint(files: &[&str]) -> u64 {
+        rules(files).fingerprint()
+    }
+
+    const BASE: &str = "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: day, requests_per_unit: 1}}\n\
+        - {key: b, value: v, rate_limit: {unit: day, requests_per_unit: 2}}\n";
+
+    #[test]
+    fn comments_formatting_and_harmless_reordering_keep_the_hash() {
+        let base = fingerprint(&[BASE]);
+        // A constant, because replicas of different versions and machines compare it.
+        assert_eq!(base, 0x2212_be04_e6cb_c6c6);
+        for files in [
+            &[
+                "# a comment\ndomain: \"d\"\ndescriptors:\n  - key: b\n    value: v\n    rate_limit:\n      requests_per_unit: 2\n      unit: DAY\n  - key: a\n    rate_limit: {unit: day, requests_per_unit: 1}\n",
+            ][..],
+            &[
+                "domain: d\ndescriptors: [{key: b, value: v, rate_limit: {unit: day, requests_per_unit: 2}}]",
+                "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, unit_multiplier: 1, requests_per_unit: 1}}]",
+            ],
+        ] {
+            assert_eq!(fingerprint(files), base, "{files:?}");
+        }
+    }
+
+    #[test]
+    fn every_change_of_meaning_changes_the_hash() {
+        let base = fingerprint(&[BASE]);
+        let mut seen = std::collections::HashSet::from([base]);
+        for (from, to) in [
+            ("domain: d", "domain: e"),
+            ("domain: d", "on_store_failure: deny\ndomain: d"),
+            ("key: a", "key: c"),
+            ("value: v", "value: w"),
+            ("value: v", "value: 'v*'"),
+            ("requests_per_unit: 1", "requests_per_unit: 3"),
+            ("unit: day, requests_per_unit: 1", "unit: hour, requests_per_unit: 1"),
+            ("requests_per_unit: 1", "requests_per_unit: 1, unit_multiplier: 2"),
+            ("requests_per_unit: 1", "requests_per_unit: 1, algorithm: token_bucket"),
+            ("requests_per_unit: 1", "requests_per_unit: 1, algorithm: token_bucket, burst: 7"),
+            ("requests_per_unit: 1", "requests_per_unit: 1, name: n"),
+            ("requests_per_unit: 1", "requests_per_unit: 1, replaces: [{name: n}]"),
+            ("unit: day, requests_per_unit: 1", "unlimited: true"),
+            ("{key: a,", "{key: a, shadow_mode: true,"),
+            ("{key: a,", "{key: a, overrides_only: true,"),
+            ("{key: a,", "{key: a, quota_mode: true,"),
+            ("{key: a,", "{key: a, detailed_metric: true,"),
+            ("{key: a,", "{key: a, value_to_metric: true,"),
+            ("{key: a,", "{key: a, over_limit_body: x,"),
+            ("{key: a,", "{key: a, over_limit_body: '{limit}',"),
+            ("{key: a,", "{key: a, metadata: {x: 1},"),
+            ("{key: a,", "{key: a, metadata: {x: '1'},"),
+            ("{key: a,", "{key: a, metadata: {x: [1]},"),
+            ("{key: a,", "{key: a, descriptors: [{key: b, rate_limit: {unlimited: true}}],"),
+        ] {
+            let changed = BASE.replacen(from, to, 1);
+            assert_ne!(changed, BASE, "{from}");
+            assert!(seen.insert(fingerprint(&[&changed])), "{to}");
+        }
+    }
+
+    proptest! {
+        /// Shuffled descriptors with the same hash match every request alike, and disjoint ones share it.
+        #[test]
+        fn a_significant_order_changes_the_hash(
+            values in prop::collection::hash_set("[ab]{0,2}\\*[ab*]{0,2}", 2..6),
+            seeds in prop::array::uniform8(0_usize..1000),
+        ) {
+            let values: Vec<String> = values.into_iter().collect();
+            let mut shuffled = values.clone();
+            let len = shuffled.len();
+            for (index, seed) in seeds.into_iter().take(len).enumerate() {
+                shuffled.swap(index, seed % len);
+            }
+            let file = |values: &[String]| {
+                let descriptor = |value: &String| format!("- {{key: k, value: '{value}', rate_limit: {{unit: day, requests_per_unit: 1}}}}\n");
+                format!("domain: d\ndescriptors:\n{}", values.iter().map(descriptor).collect::<String>())
+            };
+            let (one, other) = (rules(&[&file(&values)]), rules(&[&file(&shuffled)]));
+            let prefixs = |values: &[String]| -> Vec<String> {
+                values.iter().map(|value| value.split('*').next().unwrap().to_owned()).collect()
+            };
+            let all = prefixs(&values);
+            let disjoint = all.iter().enumerate().all(|(at, text)| {
+                all.iter().enumerate().all(|(other, begin)| at == other || !begin.starts_with(text.as_str()))
+            });
+            let same = one.fingerprint() == other.fingerprint();
+            prop_assert!(same || !disjoint);
+            if same {
+                for value in ["", "a", "b", "aa", "ab", "ba", "bb", "aab", "abab", "baba", "abc"] {
+                    let matched = |rules: &RuleSet| {
+                        let entries = [("k", value)];
+                        let found = rules.domain("d").unwrap().find(&entries, &mut String::new());
+                        found.map(|found| found.rule.full_key.clone())
+                    };
+                    prop_assert_eq!(matched(&one), matched(&other), "{}", value);
+                }
+            }
+        }
+    }
+}

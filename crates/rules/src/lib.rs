@@ -1,0 +1,35 @@
+//! Rules: compiles YAML files to a [`RuleSet`], and finds the rule of a request.
+//!
+//! Reading order: [`model`] and [`limit`] are the compiled rules, [`matcher`] finds a rule in them, and [`compile()`] creates
+//! them from files and reports every error in one run. Its stages are `yaml` (text to a tree with places), `ast` (the tree
+//! to typed fields), `lower` (the fields to the model) and `lint` (warnings about valid rules). `messages` converts the
+//! messages of a control plane to the same AST. [`fingerprint`] hashes the meaning of rules. Nothing here reads a file or
+//! the clock: the input is texts and messages, the output rules and [`Diagnostic`]s.
+
+pub mod ast;
+pub mod lint;
+
+pub mod compile;
+pub mod diagnostics;
+pub mod fingerprint;
+pub mod limit;
+pub mod matcher;
+pub mod model;
+pub mod quota_policy;
+pub mod template;
+pub mod wildcard;
+
+mod lower;
+mod messages;
+pub mod spelling;
+pub mod yaml;
+
+#[cfg(test)]
+mod tests;
+
+pub use compile::{CompileOptions, Compiled, SourceFile, compile, compile_resources};
+pub use diagnostics::{Diagnostic, Place, Severity, render};
+pub use limit::{Countable, CountingMode, LONGEST_LOG, Limit, Limits, Unit};
+pub use matcher::{Entry, How, Matched};
+pub use model::{Allowance, Metadata, OnStoreFailure, Origin, Rule, RuleId, RuleSet, Value};
+pub use spelling::nearest;

@@ -1,0 +1,299 @@
+//! A limit: the number of requests, the window and the algorithm.
+//!
+//! The compiler creates those of rules, the limiter those of limit overrides.
+
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
+use std::{fmt, num::NonZeroU32, sync::Arc};
+
+use algorithms::{Algorithm, Kind, Window};
+
+/// Maximum number of hits in a sliding log. A longer one would delay other checks, in memory and in Redis.
+pub const LONGEST_LOG: u32 = 100_000;
+
+/// A number of requests in a window, or a rate.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Limit {
+    pub requests_per_unit: u32,
+    pub unit: Unit,
+    /// The length of the window in units.
+    pub multiplier: NonZeroU32,
+    pub algorithm: Algorithm,
+    /// Whether replicas may count hits ahead of time.
+    pub counting: CountingMode,
+    /// The name in responses, and in `replaces`.
+    pub name: Option<Arc<str>>,
+    /// The suffix of its counter's key; empty where the Go service has the same key.
+    pub tag: Box<str>,
+}
+
+text::named! {
+    #[derive(Default)]
+    pub enum CountingMode {
+        /// Every hit is counted in the store before it is decided.
+        #[default]
+        Exact = "exact",
+        /// A replica reserves hits of a hot key in the store ahead of time. Fixed windows in Redis only.
+        Leased = "leased",
+    }
+}
+
+/// The algorithms that a store can count. `lower` checks each limit, so that a limit that cannot be counted is an error
+/// when rules are compiled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Countable {
+    #[default]
+    Everything,
+    FixedWindows,
+}
+
+impl Countable {
+    /// True if a replica may count hits ahead of time.
+    #[must_use]
+    pub const fn may_lease(self) -> bool {
+        matches!(self, Self::Everything)
+    }
+
+    #[must_use]
+    pub const fn has(self, kind: Kind) -> bool {
+        match self {
+            Self::Everything => true,
+            Self::FixedWindows => matches!(kind, Kind::FixedWindow),
+        }
+    }
+}
+
+/// The limits of one rule: one or more, in the order of the file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Limits {
+    first: Limit,
+    /// Empty for most rules, so that the only limit is inline.
+    others: Box<[Limit]>,
+}
+
+impl Limit {
+    /// A fixed window of one unit without a name, as in the Go service.
+    #[must_use]
+    pub fn plain(requests_per_unit: u32, unit: Unit) -> Self {
+        Self {
+            requests_per_unit,
+            unit,
+            multiplier: NonZeroU32::MIN,
+            algorithm: Kind::FixedWindow.at(requests_per_unit, unit.into(), None),
+            counting: CountingMode::Exact,
+            name: None,
+            tag: Box::default(),
+        }
+    }
+
+    /// A limit of any kind; `None` if the window is too long.
+    #[must_use]
+    pub fn new(
+        requests_per_unit: u32,
+        unit: Unit,
+        multiplier: NonZeroU32,
+        kind: Kind,
+        burst: Option<NonZeroU32>,
+    ) -> Option<Self> {
+        let window = window(unit, multiplier)?;
+        let plain = Self::plain(requests_per_unit, unit);
+        let limit = Self { multiplier, algorithm: kind.at(requests_per_unit, window, burst), ..plain };
+        let is_plain = kind == Kind::FixedWindow && multiplier == NonZeroU32::MIN;
+        Some(if is_plain { limit } else { limit.tagged() })
+    }
+
+    #[must_use]
+    pub fn named(self, name: Option<Arc<str>>) -> Self {
+        Self { name, ..self }
+    }
+
+    /// The limit with this counting mode. Only fixed windows are leased.
+    #[must_use]
+    pub fn counted(self, counting: CountingMode) -> Self {
+        let is_window = matches!(self.algorithm, Algorithm::FixedWindow(_));
+        Self { counting: if is_window { counting } else { CountingMode::Exact }, ..self }
+    }
+
+    /// True if replicas may count hits ahead of time.
+    #[must_use]
+    pub fn is_leased(&self) -> bool {
+        self.counting == CountingMode::Leased
+    }
+
+    /// The limit with a key that no limit of another kind, window or rate has.
+    #[must_use]
+    pub fn tagged(self) -> Self {
+        Self { tag: self.algorithm.tag().into(), ..self }
+    }
+
+    /// The window in words: `minute`, `15 minutes`.
+    #[must_use]
+    pub fn span(&self) -> String {
+        let unit = self.unit.name().to_ascii_lowercase();
+        if self.multiplier == NonZeroU32::MIN { unit } else { format!("{} {unit}s", self.multiplier) }
+    }
+
+    /// The window that its number of requests refers to.
+    #[must_use]
+    pub fn window(&self) -> Window {
+        match self.algorithm {
+            Algorithm::FixedWindow(fixed) => fixed.window,
+            // `new` rejected a window that is too long.
+            _ => window(self.unit, self.multiplier).unwrap_or(Window::MAX),
+        }
+    }
+
+    /// Writes the fields that the Go service does not have.
+    pub(super) fn write_extras(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.multiplier != NonZeroU32::MIN {
+            write!(f, ", unit_multiplier: {}", self.multiplier)?;
+        }
+        let kind = self.algorithm.kind();
+        if kind != Kind::FixedWindow {
+            write!(f, ", algorithm: {}", kind.name())?;
+        }
+        if kind.has_burst() {
+            write!(f, ", burst: {}", self.algorithm.capacity())?;
+        }
+        if self.is_leased() {
+            write!(f, ", counting: {}", self.counting.name())?;
+        }
+        Ok(())
+    }
+}
+
+/// The window of a number of units; `None` if it is too long.
+fn window(unit: Unit, multiplier: NonZeroU32) -> Option<Window> {
+    Window::of_seconds(unit.seconds().saturating_mul(multiplier.get().into()))
+}
+
+impl Limits {
+    /// The limits of a rule; `None` without any.
+    #[must_use]
+    pub fn new(limits: impl IntoIterator<Item = Limit>) -> Option<Self> {
+        let mut limits = limits.into_iter();
+        let mut limits = Self { first: limits.next()?, others: limits.collect() };
+        // A rule counts all or nothing: leases save nothing if one of its limits is checked for each hit.
+        if !limits.iter().all(Limit::is_leased) {
+            let all = std::iter::once(&mut limits.first).chain(&mut limits.others);
+            all.for_each(|limit| limit.counting = CountingMode::Exact);
+        }
+        Some(limits)
+    }
+
+    /// The first limit.
+    #[must_use]
+    pub fn first(&self) -> &Limit {
+        &self.first
+    }
+
+    #[must_use]
+    pub fn are_several(&self) -> bool {
+        !self.others.is_empty()
+    }
+
+    /// All limits, in the order of the file.
+    pub fn iter(&self) -> impl Iterator<Item = &Limit> + Clone {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+}
+
+impl From<Limit> for Limits {
+    fn from(first: Limit) -> Self {
+        Self { first, others: Box::default() }
+    }
+}
+
+/// The length of a window. The numbers are those of Envoy's API.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Unit {
+    /// One second.
+    Second = 1,
+    /// 60 seconds.
+    Minute = 2,
+    /// 60 minutes.
+    Hour = 3,
+    /// 24 hours.
+    Day = 4,
+    /// 30 days.
+    Month = 5,
+    /// 365 days.
+    Year = 6,
+    /// 7 days.
+    Week = 7,
+}
+
+impl Unit {
+    /// Every unit, from short to long.
+    pub const ALL: [Self; 7] =
+        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
+
+    #[must_use]
+    pub const fn seconds(self) -> u64 {
+        match self {
+            Self::Second => 1,
+            Self::Minute => 60,
+            Self::Hour => 3600,
+            Self::Day => 86_400,
+            Self::Week => 7 * 86_400,
+            Self::Month => 30 * 86_400,
+            Self::Year => 365 * 86_400,
+        }
+    }
+
+    /// The name in `/rlconfig` and Envoy's API.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Second => "SECOND",
+            Self::Minute => "MINUTE",
+            Self::Hour => "HOUR",
+            Self::Day => "DAY",
+            Self::Week => "WEEK",
+            Self::Month => "MONTH",
+            Self::Year => "YEAR",
+        }
+    }
+
+    /// The unit of this name, ignoring case.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
+    }
+
+    /// The unit of a common abbreviation or adverb, for suggestions: `secs`, `min`, `hrs`, `d`, `weekly`.
+    #[must_use]
+    pub fn from_abbreviation(word: &str) -> Option<Self> {
+        let word = word.trim().to_ascii_uppercase();
+        let stem = ["LY", "S"].iter().find_map(|end| word.strip_suffix(end)).filter(|stem| !stem.is_empty());
+        let stem = match stem.unwrap_or(&word) {
+            "HR" => "HOUR",
+            "DAI" => "DAY",
+            "WK" => "WEEK",
+            "MTH" | "MNTH" => "MONTH",
+            "YR" => "YEAR",
+            stem => stem,
+        };
+        let mut units = Self::ALL.into_iter();
+        units.find(|unit| !stem.is_empty() && unit.name().starts_with(stem))
+    }
+
+    /// The unit of this number in Envoy's API.
+    #[must_use]
+    pub fn from_number(number: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| *unit as i32 == number)
+    }
+}
+
+impl From<Unit> for Window {
+    fn from(unit: Unit) -> Self {
+        // The longest unit is a tenth of the longest window.
+        Self::of_seconds(unit.seconds()).unwrap_or(Self::MAX)
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

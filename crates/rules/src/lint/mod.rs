@@ -1,0 +1,283 @@
+//! Lints: warnings about valid rules that probably mean something else.
+//!
+//! Called by [`compile`](super::compile()) for domains without errors. There are no warnings about rules that make sense
+//! in some deployment.
+
+mod reach;
+
+use std::collections::HashSet;
+
+use super::{
+    diagnostics::{Diagnostics, Path, Place, quoted},
+    lower::{At, Sibling},
+    spelling::nearest,
+};
+use crate::ast::{Field, RawDescriptor, RawFile, RawLimit};
+use algorithms::Kind;
+use reach::Reach;
+
+/// A log of this many hits takes up to 160 kB, as much as 6,000 other counters.
+const COSTLY: u32 = 10_000;
+
+/// Reports the lints of a domain with these files and these descriptors of the first level.
+pub(super) fn of_domain(
+    files: &[(usize, &RawFile)],
+    siblings: &[Sibling<'_>],
+    diagnostics: &mut [Diagnostics],
+) {
+    for (file, raw) in files {
+        if let Some(domain) = raw.domain.given()
+            && raw.descriptors.items().is_empty()
+        {
+            let message = format!(
+                "the domain {} has no descriptors here, so the {} has no effect",
+                quoted(&domain.value),
+                diagnostics[*file].kind.name(),
+            );
+            diagnostics[*file].warning(domain.place, &Path::File.key("domain"), message, None);
+        }
+    }
+    let mut names = HashSet::new();
+    for sibling in siblings {
+        collect_names(sibling.raw, &mut names);
+    }
+    let list = Path::File.key("descriptors");
+    Walk { diagnostics, names }.level(siblings, &list);
+}
+
+fn collect_names<'r>(raw: &'r RawDescriptor, names: &mut HashSet<&'r str>) {
+    names.extend(raw.limits().iter().filter_map(|limit| limit.name.value()).map(String::as_str));
+    for child in raw.descriptors.items() {
+        collect_names(child, names);
+    }
+}
+
+struct Walk<'w> {
+    diagnostics: &'w mut [Diagnostics],
+    names: HashSet<&'w str>,
+}
+
+/// The limits at or below a descriptor that its flags can affect.
+#[derive(Clone, Copy, Default)]
+struct Below {
+    counted: bool,
+    /// A limit that counts, without `detailed_metric`.
+    plainly_named: bool,
+}
+
+impl Walk<'_> {
+    fn level(&mut self, siblings: &[Sibling<'_>], list: &Path<'_>) -> Below {
+        let texts: Vec<String> =
+            siblings.iter().map(|sibling| sibling.raw.text().unwrap_or_default()).collect();
+        let reach = Reach::of(&texts);
+        let mut below = Below::default();
+        for (at, sibling) in siblings.iter().enumerate() {
+            let path = list.item(sibling.raw.index);
+            self.unreachable(siblings, at, &reach, list);
+            self.idle(*sibling, at, &reach, &path);
+            let own = self.descriptor(*sibling, &path);
+            below.counted |= own.counted;
+            below.plainly_named |= own.plainly_named;
+        }
+        below
+    }
+
+    fn descriptor(&mut self, sibling: Sibling<'_>, path: &Path<'_>) -> Below {
+        let raw = sibling.raw;
+        let children: Vec<Sibling<'_>> =
+            raw.descriptors.items().iter().map(|raw| Sibling { raw, ..sibling }).collect();
+        let mut below = self.level(&children, &path.key("descriptors"));
+        if let Some(limits) = raw.rate_limit.value() {
+            let list = path.key("rate_limit");
+            for limit in limits.as_slice() {
+                let counted = !limit.unlimited.is_set();
+                below.counted |= counted;
+                below.plainly_named |= counted && !raw.detailed_metric.is_set();
+                self.limit(sibling.file, limit, &limits.path(&list, limit));
+            }
+        }
+        if raw.overrides_only.is_set() {
+            // Its overrides count hits.
+            below.counted = true;
+            below.plainly_named |= !raw.detailed_metric.is_set();
+        }
+        for idle in idle_keys(raw, below) {
+            let message = format!("`{}` has no effect here: {}", idle.key, idle.reason);
+            self.warning((sibling.file, idle.place, path), message, "remove it");
+        }
+        below
+    }
+
+    fn unreachable(&mut self, siblings: &[Sibling<'_>], at: usize, reach: &Reach<'_>, list: &Path<'_>) {
+        let Sibling { file, raw } = siblings[at];
+        let is_wildcard = raw.text().is_some_and(|text| text.contains('*'));
+        let covered_by = match (is_wildcard, raw.has_value()) {
+            (true, _) => reach.wildcard_covered_by(at),
+            (false, false) => reach.bare_key_covered_by(at),
+            (false, true) => None,
+        };
+        let Some(cover) = covered_by.map(|cover| siblings[cover]) else { return };
+        let by = quoted(&cover.raw.text().unwrap_or_default());
+        let place = cover.location(self.diagnostics, list, file);
+        let key = quoted(raw.key.value().map_or("", String::as_str));
+        let (message, help) = if is_wildcard {
+            let own = quoted(&raw.text().unwrap_or_default());
+            let message = format!("{own} is unreachable: {by} at {place} matches every text that it matches");
+            (message, "wildcards are tried in the order of the file: put the narrower one first")
+        } else {
+            let message =
+                format!("this descriptor is unreachable: {by} at {place} matches every value of {key}");
+            (message, "wildcards take precedence over a key without a value: remove one of the two")
+        };
+        self.warning((file, raw.place, &list.item(raw.index)), message, help);
+    }
+
+    /// Reports a descriptor without a limit or descriptors below, which does not exempt a value either.
+    fn idle(&mut self, sibling: Sibling<'_>, at: usize, reach: &Reach<'_>, path: &Path<'_>) {
+        let raw = sibling.raw;
+        let has_effect = raw.rate_limit.given().is_some()
+            || !raw.descriptors.items().is_empty()
+            || raw.metadata.given().is_some()
+            || has_flag(raw);
+        if !has_effect && !reach.may_exempt(at) {
+            let message = "this descriptor has no effect: it has no `rate_limit` and no `descriptors`";
+            let help = "add a `rate_limit`, or remove the descriptor";
+            self.warning((sibling.file, raw.place, path), message, help);
+        }
+    }
+
+    fn limit(&mut self, file: usize, limit: &RawLimit, path: &Path<'_>) {
+        if limit.unlimited.is_set() {
+            let idle = [
+                ("requests_per_unit", limit.requests_per_unit.key()),
+                ("unit", limit.unit.key()),
+                ("name", limit.name.key()),
+                ("unit_multiplier", limit.unit_multiplier.key()),
+                ("algorithm", limit.algorithm.key()),
+                ("burst", limit.burst.key()),
+                ("counting", limit.counting.key()),
+            ];
+            for (key, place) in idle {
+                let Some(place) = place else { continue };
+                let message = format!("`{key}` has no effect with `unlimited: true`");
+                self.warning((file, place, path), message, "remove one of the two");
+            }
+        } else if limit.requests_per_unit.given().is_none() {
+            let message = "`requests_per_unit` is missing, so every request is over the limit of 0";
+            self.warning((file, limit.place, path), message, "add a number; write 0 if that is intended");
+        }
+        self.costly_log(file, limit, path);
+        let list = path.key("replaces");
+        for (at, replaced) in limit.replaces.items().iter().enumerate() {
+            let Some(name) = replaced.name.given().filter(|name| !self.names.contains(&*name.value)) else {
+                continue;
+            };
+            let message = format!(
+                "no limit of this domain has the name {}, so nothing is replaced",
+                quoted(&name.value)
+            );
+            let own = limit.name.value().map_or("", String::as_str);
+            let help = self.help_for_name(&name.value, own);
+            self.warning((file, name.place, &list.item(at).key("name")), message, help);
+        }
+    }
+
+    fn costly_log(&mut self, file: usize, limit: &RawLimit, path: &Path<'_>) {
+        let is_log = limit.algorithm.value().and_then(|name| Kind::from_name(name)) == Some(Kind::SlidingLog);
+        let Some(requests) = limit.requests_per_unit.given().filter(|given| is_log && given.value >= COSTLY)
+        else {
+            return;
+        };
+        let message = format!(
+            "each counter of this `sliding_log` may keep {} hits, which take up to {} kB",
+            requests.value,
+            u64::from(requests.value) * 16 / 1000
+        );
+        let help = "`sliding_window` counts nearly the same with two numbers";
+        self.warning((file, requests.place, &path.key("requests_per_unit")), message, help);
+    }
+
+    fn help_for_name(&self, name: &str, own: &str) -> String {
+        match nearest(name, self.names.iter().copied().filter(|other| *other != own)) {
+            Some(meant) => format!("did you mean {}?", quoted(meant)),
+            None => "give the other limit this `name`, beside its `unit`".to_owned(),
+        }
+    }
+
+    fn warning(&mut self, (file, place, path): At<'_>, message: impl Into<String>, help: impl Into<String>) {
+        self.diagnostics[file].warning(place, path, message.into(), Some(help.into()));
+    }
+}
+
+struct Idle {
+    key: &'static str,
+    place: Place,
+    reason: &'static str,
+}
+
+fn has_flag(raw: &RawDescriptor) -> bool {
+    let RawDescriptor { shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold, .. } =
+        raw;
+    [shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold, &raw.overrides_only]
+        .iter()
+        .any(|flag| flag.is_set())
+}
+
+/// The keys of a descriptor without effect, given the limits at or below it.
+fn idle_keys(raw: &RawDescriptor, below: Below) -> Vec<Idle> {
+    let mut idle = Vec::new();
+    let without_limit = match raw.limits() {
+        [] if raw.overrides_only.is_set() => None,
+        [] => Some("the descriptor has no `rate_limit`"),
+        [limit, ..] if limit.unlimited.is_set() => Some("the limit is `unlimited`"),
+        _ => None,
+    };
+    if let Some(reason) = without_limit {
+        let keys = [
+            ("shadow_mode", &raw.shadow_mode),
+            ("quota_mode", &raw.quota_mode),
+            ("detailed_metric", &raw.detailed_metric),
+        ];
+        for (key, flag) in keys {
+            idle.extend(set_at(flag).map(|place| Idle { key, place, reason }));
+        }
+    }
+    if let Some(metadata) = raw.metadata.given().filter(|given| !given.value.is_empty()) {
+        let lost = (raw.detailed_metric.is_set() && raw.descriptors.items().is_empty())
+            .then_some("`detailed_metric` drops it on a descriptor without others below");
+        let place = metadata.key;
+        idle.extend(without_limit.or(lost).map(|reason| Idle { key: "metadata", place, reason }));
+    }
+    if let Some(body) = raw.over_limit_body.given() {
+        let shadowed = raw.shadow_mode.is_set().then_some("with `shadow_mode` no request is over limit");
+        let place = body.key;
+        idle.extend(without_limit.or(shadowed).map(|reason| Idle { key: "over_limit_body", place, reason }));
+    }
+    let of_value = set_at(&raw.value_to_metric).zip(value_to_metric(raw, below));
+    idle.extend(of_value.map(|(place, reason)| Idle { key: "value_to_metric", place, reason }));
+    if let Some(place) = set_at(&raw.share_threshold).filter(|_| !below.counted) {
+        let reason = "no limit at or below the descriptor counts hits";
+        idle.push(Idle { key: "share_threshold", place, reason });
+    }
+    idle
+}
+
+/// The reason if `value_to_metric` does not change the name of a metric.
+fn value_to_metric(raw: &RawDescriptor, below: Below) -> Option<&'static str> {
+    let is_wildcard = raw.text().is_some_and(|text| text.contains('*'));
+    if raw.has_value() && !is_wildcard {
+        Some("metrics always contain an exact value")
+    } else if raw.share_threshold.is_set() {
+        Some("with `share_threshold` metrics contain the pattern")
+    } else if !below.counted {
+        Some("no limit at or below the descriptor counts hits")
+    } else if !below.plainly_named {
+        Some("with `detailed_metric` metrics contain every value")
+    } else {
+        None
+    }
+}
+
+fn set_at(flag: &Field<bool>) -> Option<Place> {
+    flag.given().filter(|given| given.value).map(|given| given.key)
+}

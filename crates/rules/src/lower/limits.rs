@@ -1,0 +1,292 @@
+//! Lowers a `rate_limit`.
+
+use std::{collections::HashMap, num::NonZeroU32};
+
+use super::{
+    super::{
+        diagnostics::{Path, Place, quoted},
+        limit::{CountingMode, LONGEST_LOG, Limit, Limits, Unit},
+        model::Allowance,
+        spelling::{choose, help_for},
+    },
+    Context, Lowering,
+};
+use crate::ast::{Field, Given, RawLimit, RawLimits, RawReplaces};
+use algorithms::{Kind, Window};
+
+pub(super) struct Reported;
+
+impl Lowering<'_> {
+    pub(super) fn allowance(
+        &mut self,
+        given: &Given<RawLimits>,
+        context: Context<'_>,
+    ) -> Result<Allowance, Reported> {
+        let raw = match &given.value {
+            RawLimits::One(raw) => {
+                let requests_per_unit = raw.requests_per_unit.value().copied().unwrap_or(0);
+                return Ok(match self.limit(raw, context)? {
+                    Some(limit) => Allowance::Limited(limit.into()),
+                    None => Allowance::Unlimited { requests_per_unit },
+                });
+            }
+            RawLimits::List(raw) => raw,
+        };
+        // With a list of one, it would be unclear whether the counter has the Go service's key.
+        if raw.len() < 2 {
+            let message = match raw.len() {
+                0 => "this list has no limit",
+                _ => "this list has a single limit",
+            };
+            let help = "write a list for two or more limits; a single limit has no dash before its `unit`";
+            self.error((context.file, given.place, context.path), message, help);
+        }
+        // All limits are lowered before the first error ends it.
+        let limits: Vec<_> = raw
+            .iter()
+            .map(|raw| {
+                let path = given.value.path(context.path, raw);
+                self.limit_of_list(raw, Context { path: &path, ..context })
+            })
+            .collect();
+        let limits = limits.into_iter().collect::<Result<Vec<Limit>, Reported>>()?;
+        self.report_duplicates(&given.value, &limits, context);
+        self.report_mixed_counting(&given.value, &limits, context);
+        Limits::new(limits).map(Allowance::Limited).ok_or(Reported)
+    }
+
+    /// One of several limits, whose key has a suffix.
+    fn limit_of_list(&mut self, raw: &RawLimit, context: Context<'_>) -> Result<Limit, Reported> {
+        if let Some(limit) = self.limit(raw, context)? {
+            return Ok(limit.tagged());
+        }
+        let place = raw.unlimited.key().unwrap_or(raw.place);
+        let message = "`unlimited` cannot be one of several limits";
+        let help = "remove the item, or set only `unlimited: true`";
+        self.error((context.file, place, &context.path.key("unlimited")), message, help);
+        Err(Reported)
+    }
+
+    /// Reports limits that count the same hits in the same way: only the smallest has an effect.
+    fn report_duplicates(&mut self, raw: &RawLimits, limits: &[Limit], context: Context<'_>) {
+        let mut first: HashMap<&str, Place> = HashMap::new();
+        for (raw_limit, limit) in raw.as_slice().iter().zip(limits) {
+            let Some(place) = first.get(&*limit.tag) else {
+                first.insert(&limit.tag, raw_limit.place);
+                continue;
+            };
+            let message = format!("duplicate limit: the one at {place} counts the same hits");
+            let help = "remove the larger of the two, which has no effect";
+            let path = raw.path(context.path, raw_limit);
+            self.error((context.file, raw_limit.place, &path), message, help);
+        }
+    }
+
+    /// Warns about leased limits beside exact ones: the limits of a rule count all or nothing, so all are exact.
+    fn report_mixed_counting(&mut self, raw: &RawLimits, limits: &[Limit], context: Context<'_>) {
+        let Some(exact) = raw.as_slice().iter().zip(limits).find(|(_, limit)| !limit.is_leased()) else {
+            return;
+        };
+        for (raw_limit, limit) in raw.as_slice().iter().zip(limits) {
+            let Some(given) = raw_limit.counting.given().filter(|_| limit.is_leased()) else { continue };
+            let message =
+                format!("`counting: leased` has no effect: the limit at {} is exact", exact.0.place);
+            let help = "the limits of a rule count all or nothing; lease all or none";
+            let path = raw.path(context.path, raw_limit);
+            self.warning((context.file, given.place, &path.key("counting")), message, help);
+        }
+    }
+
+    /// The limit; `None` if it is `unlimited`.
+    fn limit(&mut self, raw: &RawLimit, context: Context<'_>) -> Result<Option<Limit>, Reported> {
+        if raw.unit.is_wrong() || raw.unlimited.is_wrong() {
+            return Err(Reported);
+        }
+        let written = raw.unit.value().map_or("", String::as_str);
+        let unit = Unit::from_name(written);
+        let place = raw.unit.place().unwrap_or(raw.place);
+        let path = context.path.key("unit");
+        match (raw.unlimited.is_set(), unit) {
+            (true, None) => return Ok(None),
+            (false, Some(unit)) => return self.limit_per(unit, raw, context).map(Some),
+            (true, Some(_)) => {
+                let message = "a limit is either `unlimited` or has a unit";
+                self.error((context.file, place, &path), message, "remove `unit` or `unlimited`");
+            }
+            (false, None) if written.is_empty() => {
+                let help = format!("add `unit` ({}), or `unlimited: true`", units());
+                self.error((context.file, place, context.path), "this limit has no unit", help);
+            }
+            (false, None) => {
+                let help = help_for(
+                    written,
+                    &Unit::ALL.map(Unit::name),
+                    Unit::from_abbreviation(written).map(Unit::name),
+                );
+                self.error((context.file, place, &path), format!("unknown unit {}", quoted(written)), help);
+            }
+        }
+        Err(Reported)
+    }
+
+    fn limit_per(&mut self, unit: Unit, raw: &RawLimit, context: Context<'_>) -> Result<Limit, Reported> {
+        let multiplier = self.multiplier(unit, raw, context);
+        let kind = self.kind(raw, context)?;
+        let burst = self.burst(kind, raw, context);
+        let requests_per_unit = raw.requests_per_unit.value().copied().unwrap_or(0);
+        if kind == Kind::SlidingLog && requests_per_unit > LONGEST_LOG {
+            let place = raw.requests_per_unit.place().unwrap_or(raw.place);
+            let message = format!("a `sliding_log` of {requests_per_unit} hits is too long");
+            let help = format!(
+                "accepted: 0 to {LONGEST_LOG}; `sliding_window` counts nearly the same with two numbers"
+            );
+            self.error((context.file, place, &context.path.key("requests_per_unit")), message, help);
+        }
+        let name = raw.name.value().filter(|name| !name.is_empty()).map(|name| name.as_str().into());
+        // `multiplier` has reported a window that is too long.
+        let limit = Limit::new(requests_per_unit, unit, multiplier?, kind, burst?).ok_or(Reported)?;
+        Ok(limit.named(name).counted(self.counting(kind, raw, context)?))
+    }
+
+    fn multiplier(
+        &mut self,
+        unit: Unit,
+        raw: &RawLimit,
+        context: Context<'_>,
+    ) -> Result<NonZeroU32, Reported> {
+        let Some(given) = valid(&raw.unit_multiplier)? else { return Ok(NonZeroU32::MIN) };
+        let max = Window::MAX.seconds() / unit.seconds();
+        let multiplier = NonZeroU32::new(given.value).filter(|units| u64::from(units.get()) <= max);
+        multiplier.ok_or_else(|| {
+            let unit = unit.name().to_ascii_lowercase();
+            let message = match given.value {
+                0 => "a window has at least one unit".to_owned(),
+                units => format!("a window of {units} times a {unit} is longer than 10 years"),
+            };
+            let help = format!("accepted for a {unit}: 1 to {max}");
+            self.error((context.file, given.place, &context.path.key("unit_multiplier")), message, help);
+            Reported
+        })
+    }
+
+    fn kind(&mut self, raw: &RawLimit, context: Context<'_>) -> Result<Kind, Reported> {
+        let Some(given) = valid(&raw.algorithm)? else { return Ok(Kind::default()) };
+        let kind = self.choose("algorithm", given, &Kind::ALL, Kind::name, context)?;
+        if !self.countable.has(kind) {
+            let message = format!("`{}` cannot be counted: memcached counts only fixed windows", kind.name());
+            let help = "use `fixed_window`, or set BACKEND_TYPE to redis or memory";
+            self.error((context.file, given.place, &context.path.key("algorithm")), message, help);
+        }
+        Ok(kind)
+    }
+
+    /// The counting mode of the limit, else of the service. Warns about leases that are not possible; such limits are exact.
+    fn counting(
+        &mut self,
+        kind: Kind,
+        raw: &RawLimit,
+        context: Context<'_>,
+    ) -> Result<CountingMode, Reported> {
+        let Some(given) = valid(&raw.counting)? else {
+            return Ok(if self.countable.may_lease() { self.counting } else { CountingMode::Exact });
+        };
+        let counting = self.choose("counting", given, &CountingMode::ALL, CountingMode::name, context)?;
+        let reason = match counting {
+            CountingMode::Leased if kind != Kind::FixedWindow => {
+                format!("`{}` is counted exactly", kind.name())
+            }
+            CountingMode::Leased if !self.countable.may_lease() => "memcached counts exactly".to_owned(),
+            _ => return Ok(counting),
+        };
+        let message = format!("`counting: leased` has no effect: {reason}");
+        let help = "remove it: only fixed windows in Redis are leased";
+        self.warning((context.file, given.place, &context.path.key("counting")), message, help);
+        Ok(CountingMode::Exact)
+    }
+
+    /// The value of a key that accepts the names of `choices`.
+    fn choose<T: Copy>(
+        &mut self,
+        key: &str,
+        given: &Given<String>,
+        choices: &[T],
+        name: fn(T) -> &'static str,
+        context: Context<'_>,
+    ) -> Result<T, Reported> {
+        choose(key, &given.value, choices, name).map_err(|(message, help)| {
+            self.error((context.file, given.place, &context.path.key(key)), message, help);
+            Reported
+        })
+    }
+
+    fn burst(
+        &mut self,
+        kind: Kind,
+        raw: &RawLimit,
+        context: Context<'_>,
+    ) -> Result<Option<NonZeroU32>, Reported> {
+        let Some(given) = valid(&raw.burst)? else { return Ok(None) };
+        let (place, message, help) = match NonZeroU32::new(given.value) {
+            Some(burst) if kind.has_burst() => return Ok(Some(burst)),
+            None if kind.has_burst() => {
+                let message = "a bucket with a burst of 0 rejects every request".to_owned();
+                (given.place, message, "accepted: 1 to 4294967295")
+            }
+            _ => {
+                let help = "remove it: `burst` is the capacity of a `token_bucket` or a `leaky_bucket`";
+                (given.key, format!("`{}` has no burst", kind.name()), help)
+            }
+        };
+        self.error((context.file, place, &context.path.key("burst")), message, help);
+        Err(Reported)
+    }
+
+    /// The names of limits that do not count if one of these matches.
+    pub(super) fn replaces(&mut self, limits: &RawLimits, context: Context<'_>) -> Box<[Box<str>]> {
+        let own = |name: &str| {
+            let names = limits.as_slice().iter().filter_map(|limit| limit.name.value());
+            !name.is_empty() && names.into_iter().any(|own| own == name)
+        };
+        let mut names = Vec::new();
+        for limit in limits.as_slice() {
+            let list = limits.path(context.path, limit);
+            let list = list.key("replaces");
+            for (at, RawReplaces { place, name }) in limit.replaces.items().iter().enumerate() {
+                let path = list.item(at);
+                match name {
+                    Field::Given(name) if own(&name.value) => {
+                        self.replaces_itself(limit, name, &path, context.file);
+                    }
+                    Field::Given(name) if !name.value.is_empty() => names.push(name.value.as_str().into()),
+                    Field::Wrong => {}
+                    Field::Given(_) | Field::Absent => {
+                        let message = "this item has no `name` of a limit to replace";
+                        let help = "add `name`, the name of another limit";
+                        self.error((context.file, *place, &path), message, help);
+                    }
+                }
+            }
+        }
+        names.into()
+    }
+
+    fn replaces_itself(&mut self, limit: &RawLimit, name: &Given<String>, path: &Path<'_>, file: usize) {
+        let role =
+            if limit.name.value() == Some(&name.value) { "itself" } else { "part of the same `rate_limit`" };
+        let message = format!("this limit replaces {}, which is {role}", quoted(&name.value));
+        let help = "`replaces` names other limits, which do not count if this one matches";
+        self.error((file, name.place, &path.key("name")), message, help);
+    }
+}
+
+fn units() -> String {
+    Unit::ALL.map(|unit| unit.name().to_ascii_lowercase()).join(", ")
+}
+
+fn valid<T>(field: &Field<T>) -> Result<Option<&Given<T>>, Reported> {
+    match field {
+        Field::Absent => Ok(None),
+        Field::Wrong => Err(Reported),
+        Field::Given(given) => Ok(Some(given)),
+    }
+}

@@ -1,0 +1,323 @@
+//! Extensions in `rate_limit`, and every diagnostic about them.
+
+use std::num::NonZeroU32;
+
+use crate::{
+    CompileOptions, Compiled, Countable, CountingMode, Diagnostic, Limit, Limits, Place, SourceFile, compile,
+};
+use algorithms::{Algorithm, Bucket, FixedWindow, SlidingLog, SlidingWindow, Window};
+
+fn file(rate_limit: &str) -> String {
+    format!("domain: d\ndescriptors:\n- key: k\n  rate_limit: {rate_limit}\n")
+}
+
+fn compiled(rate_limit: &str, portable: bool) -> Compiled {
+    let file = SourceFile { name: "a.yaml".to_owned(), text: file(rate_limit).into_bytes() };
+    compile(&[file], CompileOptions { portable, ..CompileOptions::default() })
+}
+
+/// The diagnostics as `where: message; help`, with the word at their place.
+fn messages(compiled: &Compiled, rate_limit: &str) -> Vec<String> {
+    let text = file(rate_limit);
+    let one = |Diagnostic { place, message, help, .. }: &Diagnostic| {
+        let Place { line, column } = place.unwrap();
+        let line = text.lines().nth(line as usize - 1).unwrap();
+        let rest: String = line.chars().skip(column as usize - 1).collect();
+        let word = rest.split([' ', ',', '}', ']', ':']).next().unwrap();
+        format!("{word}: {message}; {}", help.as_deref().unwrap_or_default())
+    };
+    compiled.diagnostics.iter().map(one).collect()
+}
+
+fn limits(rate_limit: &str) -> Limits {
+    let compiled = compiled(rate_limit, false);
+    assert_eq!(messages(&compiled, rate_limit), [""; 0]);
+    compiled.rules.unwrap().rules()[0].limits().unwrap().clone()
+}
+
+fn window(seconds: u64) -> Window {
+    Window::of_seconds(seconds).unwrap()
+}
+
+#[test]
+fn reads_the_algorithm_of_a_limit() {
+    let burst = NonZeroU32::new;
+    for (written, algorithm, tag) in [
+        ("unit: minute", Algorithm::FixedWindow(FixedWindow { limit: 9, window: window(60) }), ""),
+        (
+            "unit: minute, unit_multiplier: 1, algorithm: Fixed_Window",
+            Algorithm::FixedWindow(FixedWindow { limit: 9, window: window(60) }),
+            "",
+        ),
+        (
+            "unit: minute, unit_multiplier: 15",
+            Algorithm::FixedWindow(FixedWindow { limit: 9, window: window(900) }),
+            "/900",
+        ),
+        (
+            "unit: year, unit_multiplier: 10, algorithm: sliding_window",
+            Algorithm::SlidingWindow(SlidingWindow { limit: 9, window: window(315_360_000) }),
+            "sw/315360000",
+        ),
+        (
+            "unit: week, algorithm: sliding_log",
+            Algorithm::SlidingLog(SlidingLog { limit: 9, window: window(604_800) }),
+            "sl/604800",
+        ),
+        (
+            "unit: second, algorithm: token_bucket",
+            Algorithm::Bucket(Bucket::token(9, window(1), None)),
+            "b/1000008/111112",
+        ),
+        (
+            "unit: second, algorithm: TOKEN_BUCKET, burst: 20",
+            Algorithm::Bucket(Bucket::token(9, window(1), burst(20))),
+            "b/1000008/111112",
+        ),
+        (
+            "unit: second, unit_multiplier: 3, algorithm: leaky_bucket",
+            Algorithm::Bucket(Bucket::leaky(9, window(3), None)),
+            "b/1000002/333334",
+        ),
+    ] {
+        let limits = limits(&format!("{{{written}, requests_per_unit: 9}}"));
+        let [limit] = limits.iter().collect::<Vec<_>>()[..] else { panic!("{limits:?}") };
+        assert_eq!((limit.algorithm, &*limit.tag), (algorithm, tag), "{written}");
+    }
+}
+
+#[test]
+fn each_limit_of_a_list_has_its_own_key() {
+    let limits = limits(
+        "[{unit: second, requests_per_unit: 10, name: spike}, {unit: hour, requests_per_unit: 5000},\n   \
+         {unit: second, unit_multiplier: 3600, requests_per_unit: 5000, algorithm: sliding_window}]",
+    );
+    let messages: Vec<_> = limits.iter().map(|limit: &Limit| (limit.name.as_deref(), &*limit.tag)).collect();
+    assert_eq!(messages, [(Some("spike"), "/1"), (None, "/3600"), (None, "sw/3600")]);
+}
+
+#[test]
+fn lists_may_use_anchors_and_merges() {
+    let block = "\n  - &x\n    unit: minute\n    requests_per_unit: 1\n  - <<: *x\n    unit: hour\n  - <<: *x\n    \
+                 algorithm: leaky_bucket";
+    assert_eq!(limits(block).iter().count(), 3);
+}
+
+#[test]
+fn a_line_of_rlconfig_ends_with_extensions() {
+    for (rate_limit, shown) in [
+        ("{unit: day, requests_per_unit: 1, algorithm: fixed_window}", ""),
+        (
+            "{unit: day, requests_per_unit: 1, unit_multiplier: 2, algorithm: token_bucket}",
+            ", unit_multiplier: 2, algorithm: token_bucket, burst: 1",
+        ),
+        (
+            "[{unit: day, requests_per_unit: 1}, {unit: HOUR, requests_per_unit: 2, algorithm: sliding_log}]",
+            ", and unit=HOUR requests_per_unit=2, algorithm: sliding_log",
+        ),
+    ] {
+        let rules = compiled(rate_limit, false).rules.unwrap();
+        let plain = "d.k: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false";
+        assert_eq!(rules.rules()[0].to_string(), format!("{plain}{shown}"));
+    }
+}
+
+#[test]
+fn rejects_invalid_limits_with_their_place() {
+    let bucket = "remove it: `burst` is the capacity of a `token_bucket` or a `leaky_bucket`";
+    let algorithms =
+        "accepted (case-insensitive): fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket";
+    for (limit, expected) in [
+        ("unit: day, unit_multiplier: 0", "0: a window has at least one unit; accepted for a day: 1 to 3650"),
+        (
+            "unit: week, unit_multiplier: 600",
+            "600: a window of 600 times a week is longer than 10 years; accepted for a week: 1 to 521",
+        ),
+        (
+            "unit: second, unit_multiplier: 4294967295",
+            "4294967295: a window of 4294967295 times a second is longer than 10 years; accepted for a second: \
+             1 to 315360000",
+        ),
+        (
+            "unit: day, unit_multiplier: 1.5",
+            "1.5: expected an integer, got the number `1.5`; accepted: 0 to 4294967295",
+        ),
+        (
+            "unit: day, algorithm: tokenbucket",
+            &format!(
+                "tokenbucket: unknown algorithm `tokenbucket`; did you mean `token_bucket`? {algorithms}"
+            ),
+        ),
+        ("unit: day, algorithm: gcra", &*format!("gcra: unknown algorithm `gcra`; {algorithms}")),
+        ("unit: day, algorithm: [a]", "[a: expected text, got a list; "),
+        ("unit: day, burst: 5", &*format!("burst: `fixed_window` has no burst; {bucket}")),
+        ("unit: day, burst: 0", &*format!("burst: `fixed_window` has no burst; {bucket}")),
+        (
+            "unit: day, algorithm: leaky_bucket, burst: 0",
+            "0: a bucket with a burst of 0 rejects every request; accepted: 1 to 4294967295",
+        ),
+    ] {
+        let limit = format!("{{{limit}, requests_per_unit: 5}}");
+        let compiled = compiled(&limit, false);
+        assert_eq!(messages(&compiled, &limit), [expected], "{limit}");
+        assert!(compiled.rules.is_none());
+    }
+}
+
+#[test]
+fn warns_about_the_cost_of_a_log() {
+    let log = |requests: u32| {
+        let limit = format!("{{unit: day, algorithm: sliding_log, requests_per_unit: {requests}}}");
+        let compiled = compiled(&limit, false);
+        (messages(&compiled, &limit), compiled.rules.is_some())
+    };
+    assert_eq!(log(9_999), (vec![], true));
+    let costly = "100000: each counter of this `sliding_log` may keep 100000 hits, which take up to 1600 kB; \
+        `sliding_window` counts nearly the same with two numbers";
+    assert_eq!(log(100_000), (vec![costly.to_owned()], true));
+    let long = "100001: a `sliding_log` of 100001 hits is too long; accepted: 0 to 100000; `sliding_window` counts nearly the same with two numbers";
+    assert_eq!(log(100_001), (vec![long.to_owned()], false));
+}
+
+#[test]
+fn rejects_invalid_lists_with_their_place() {
+    let plain = "{unit: day, requests_per_unit: 5}";
+    let several = "write a list for two or more limits; a single limit has no dash before its `unit`";
+    for (list, expected) in [
+        ("[]".to_owned(), &*format!("[: this list has no limit; {several}")),
+        (format!("[{plain}]"), &*format!("[{{unit: this list has a single limit; {several}")),
+        (
+            format!("[{plain}, {{unit: hour, requests_per_unit: 5}}, x]"),
+            "x: expected a map in this list of limits, got the text `x`; write `- unit: …`",
+        ),
+        (
+            format!("[{plain}, {{unlimited: true}}]"),
+            "unlimited: `unlimited` cannot be one of several limits; remove the item, or set only \
+             `unlimited: true`",
+        ),
+        (
+            format!("[{plain}, {{unit: hour, unit_multiplier: 24, requests_per_unit: 6}}]"),
+            "{unit: duplicate limit: the one at line 4, column 16 counts the same hits; remove the larger of \
+             the two, which has no effect",
+        ),
+        (
+            format!("[{plain}, {{unit: hours, requests_per_unit: 6}}]"),
+            "hours: unknown unit `hours`; did you mean `hour`? accepted (case-insensitive): second, minute, hour, day, \
+             week, month, year",
+        ),
+        (
+            "[{unit: day, requests_per_unit: 5, name: n}, {unit: hour, requests_per_unit: 5, name: m, \
+             replaces: [{name: n}]}]"
+                .to_owned(),
+            "n: this limit replaces `n`, which is part of the same `rate_limit`; `replaces` names other \
+             limits, which do not count if this one matches",
+        ),
+    ] {
+        let compiled = compiled(&list, false);
+        assert_eq!(messages(&compiled, &list), [expected], "{list}");
+        assert!(compiled.rules.is_none());
+    }
+    let wrong_twice = compiled("[{unit: hours}, {unit: day, burst: 1}]", false);
+    assert_eq!(wrong_twice.diagnostics.len(), 2, "{:?}", wrong_twice.diagnostics);
+}
+
+#[test]
+fn limits_of_different_kind_or_rate_may_share_a_window() {
+    limits(
+        "[{unit: day, requests_per_unit: 5}, {unit: day, requests_per_unit: 5, algorithm: sliding_window},\n   \
+         {unit: day, requests_per_unit: 5, algorithm: token_bucket}, {unit: day, requests_per_unit: 7,\n   \
+         algorithm: token_bucket, burst: 3}]",
+    );
+}
+
+#[test]
+fn warns_about_keys_without_effect_beside_unlimited() {
+    let compiled =
+        compiled("{unlimited: true, unit_multiplier: 2, algorithm: token_bucket, burst: 5}", false);
+    let keys: Vec<_> = compiled.diagnostics.iter().map(|found| &*found.message).collect();
+    let expected = ["unit_multiplier", "algorithm", "burst"]
+        .map(|key| format!("`{key}` has no effect with `unlimited: true`"));
+    assert_eq!(keys, expected);
+    assert!(compiled.rules.is_some());
+}
+
+#[test]
+fn warns_that_the_go_service_rejects_extensions() {
+    let list = "[{unit: day, unit_multiplier: 2, requests_per_unit: 1}, {unit: hour, requests_per_unit: 1, \
+        algorithm: token_bucket, burst: 5}]";
+    let compiled = compiled(list, true);
+    let expected = [
+        ("rate_limit", "a list of limits"),
+        ("unit_multiplier", "`unit_multiplier`"),
+        ("algorithm", "`algorithm`"),
+        ("burst", "`burst`"),
+    ];
+    let help = "remove it from files that the Go service reads too";
+    let expected = expected.map(|(word, what)| format!("{word}: the Go service rejects {what}; {help}"));
+    assert_eq!(messages(&compiled, list), expected);
+    assert!(compiled.rules.is_some());
+}
+
+#[test]
+fn a_limit_with_leased_counting_is_leased_if_possible() {
+    for (written, expected) in [
+        ("{unit: day, requests_per_unit: 9}", "exact"),
+        ("{unit: day, requests_per_unit: 9, counting: exact}", "exact"),
+        ("{unit: day, requests_per_unit: 9, counting: Leased}", "leased"),
+        ("{unit: day, unit_multiplier: 3, requests_per_unit: 9, counting: leased}", "leased"),
+    ] {
+        assert_eq!(limits(written).first().counting.name(), expected, "{written}");
+    }
+    let both = limits(
+        "[{unit: day, requests_per_unit: 9, counting: leased}, {unit: hour, requests_per_unit: 5, counting: leased}]",
+    );
+    assert!(both.iter().all(Limit::is_leased));
+}
+
+#[test]
+fn limits_without_counting_use_the_default_mode() {
+    let options = CompileOptions { counting: CountingMode::Leased, ..CompileOptions::default() };
+    let of = |rate_limit: &str, options| {
+        let file = SourceFile { name: "a.yaml".to_owned(), text: file(rate_limit).into_bytes() };
+        let compiled = compile(&[file], options);
+        assert_eq!(messages(&compiled, rate_limit), [""; 0], "{rate_limit}");
+        compiled.rules.unwrap().rules()[0].limits().unwrap().first().is_leased()
+    };
+    let plain = "{unit: day, requests_per_unit: 9}";
+    assert!(of(plain, options));
+    assert!(!of("{unit: day, requests_per_unit: 9, counting: exact}", options));
+    assert!(!of("{unit: day, requests_per_unit: 9, algorithm: token_bucket}", options));
+    assert!(!of(
+        "[{unit: day, requests_per_unit: 9}, {unit: day, requests_per_unit: 9, algorithm: sliding_log}]",
+        options
+    ));
+    assert!(!of(plain, CompileOptions { countable: Countable::FixedWindows, ..options }));
+}
+
+#[test]
+fn a_lease_that_is_not_possible_is_a_warning() {
+    let help = "remove it: only fixed windows in Redis are leased";
+    for kind in ["token_bucket", "leaky_bucket", "sliding_window", "sliding_log"] {
+        let written = format!("{{unit: day, requests_per_unit: 9, algorithm: {kind}, counting: leased}}");
+        let expected =
+            format!("leased: `counting: leased` has no effect: `{kind}` is counted exactly; {help}");
+        let compiled = compiled(&written, false);
+        assert_eq!(messages(&compiled, &written), [expected]);
+        assert!(!compiled.rules.unwrap().rules()[0].limits().unwrap().first().is_leased());
+    }
+    let written = "[{unit: day, requests_per_unit: 9, counting: leased}, {unit: hour, requests_per_unit: 5}]";
+    let mixed = compiled(written, false);
+    let expected = "leased: `counting: leased` has no effect: the limit at line 4, column 69 is exact; the limits of a rule count all or nothing; lease all or none";
+    assert_eq!(messages(&mixed, written), [expected]);
+    assert!(!mixed.rules.unwrap().rules()[0].limits().unwrap().iter().any(Limit::is_leased));
+    let wrong = "{unit: day, requests_per_unit: 9, counting: lease}";
+    let expected =
+        "lease: unknown counting `lease`; did you mean `leased`? accepted (case-insensitive): exact, leased";
+    assert_eq!(messages(&compiled(wrong, false), wrong), [expected]);
+    let text = file("{unit: day, requests_per_unit: 9, counting: leased}");
+    let file = SourceFile { name: "a.yaml".to_owned(), text: text.into_bytes() };
+    let memcached = CompileOptions { countable: Countable::FixedWindows, ..CompileOptions::default() };
+    let compiled = compile(&[file], memcached);
+    let message = "`counting: leased` has no effect: memcached counts exactly";
+    assert_eq!(compiled.diagnostics.iter().map(|one| &*one.message).collect::<Vec<_>>(), [message]);
+}

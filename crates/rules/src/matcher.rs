@@ -1,0 +1,202 @@
+//! Finds the rule that a request's descriptor matches.
+//!
+//! Each entry of the descriptor is matched on one level of the tree: first the exact `key_value`, then the wildcards in the
+//! order of the file, then the bare `key`. Keys and values are compared joined, as in the Go service: the entry `a` = `b`
+//! also matches a rule whose bare key is `a_b`. A rule applies only on the level of the last entry.
+
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::model::{Domain, Level, Metadata, Node, Rule};
+
+/// One `key = value` of a request's descriptor.
+pub trait Entry {
+    fn key(&self) -> &str;
+    /// The value; empty if it has none.
+    fn value(&self) -> &str;
+}
+
+impl Entry for (&str, &str) {
+    fn key(&self) -> &str {
+        self.0
+    }
+
+    fn value(&self) -> &str {
+        self.1
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    /// `key_value`.
+    Exact,
+    Wildcard,
+    Bare,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'r> {
+    pub node: &'r Node,
+    pub how: How,
+}
+
+#[derive(Debug)]
+pub struct Matched<'r> {
+    pub rule: &'r Rule,
+    steps: SmallVec<[Step<'r>; 4]>,
+    /// There are levels below the last one.
+    has_children: bool,
+    /// The metric name is the rule's full key.
+    as_written: bool,
+}
+
+impl Domain {
+    /// The rule that these entries match. `scratch` is used as a buffer and left as it was.
+    #[must_use]
+    pub fn find<E: Entry>(&self, entries: &[E], scratch: &mut String) -> Option<Matched<'_>> {
+        let mut steps: SmallVec<[Step<'_>; 4]> = SmallVec::new();
+        let mut level = &self.root;
+        let mut as_written = true;
+        for entry in entries {
+            let step = level.step(entry, scratch)?;
+            as_written &= step.is_as_written(entry);
+            steps.push(step);
+            level = &step.node.children;
+        }
+        let last = steps.last()?;
+        let rule = last.node.rule.as_ref()?;
+        let as_written = as_written && !rule.detailed_metric;
+        Some(Matched { rule, has_children: !level.is_empty(), steps, as_written })
+    }
+}
+
+impl Level {
+    /// The step of this entry on this level. `scratch` is used as a buffer and left as it was.
+    #[must_use]
+    pub fn step(&self, entry: &impl Entry, scratch: &mut String) -> Option<Step<'_>> {
+        if self.is_empty() {
+            return None;
+        }
+        let bare = || self.nodes.get(entry.key()).map(|node| Step { node, how: How::Bare });
+        let length = entry.key().len().saturating_add(entry.value().len());
+        if length >= self.longest && self.wildcards.is_empty() {
+            // With the underscore it is longer than every text: on levels of bare keys, joining it costs as much as the
+            // rest of the match.
+            return bare();
+        }
+        let start = scratch.len();
+        scratch.push_str(entry.key());
+        scratch.push('_');
+        scratch.push_str(entry.value());
+        let text = scratch.get(start..).unwrap_or_default();
+        let found = if let Some(node) = self.nodes.get(text) {
+            Some(Step { node, how: How::Exact })
+        } else if let Some(node) = self.wildcards.first_match(text) {
+            Some(Step { node, how: How::Wildcard })
+        } else {
+            bare()
+        };
+        scratch.truncate(start);
+        found
+    }
+}
+
+impl<'r> Step<'r> {
+    /// The part of the pattern after `key_`; the complete pattern if the key has the `*`.
+    #[must_use]
+    pub fn pattern_value(&self, entry: &impl Entry) -> &'r str {
+        let text = &*self.node.text;
+        text.strip_prefix(entry.key()).and_then(|rest| rest.strip_prefix('_')).unwrap_or(text)
+    }
+
+    /// The pattern that replaces the request's value in the counter's key.
+    fn shared_value(&self, entry: &impl Entry) -> Option<&'r str> {
+        if self.how != How::Wildcard || !self.node.share_threshold {
+            return None;
+        }
+        Some(self.pattern_value(entry)).filter(|value| !value.is_empty())
+    }
+
+    /// The value of this level in metric names; empty for the key alone.
+    fn metric_value<'a>(&self, entry: &'a impl Entry) -> &'a str
+    where
+        'r: 'a,
+    {
+        match self.how {
+            How::Exact => entry.value(),
+            How::Bare if self.node.value_to_metric => entry.value(),
+            How::Bare => "",
+            How::Wildcard => match self.shared_value(entry) {
+                Some(shared) => shared,
+                None if self.node.value_to_metric => entry.value(),
+                None => self.pattern_value(entry),
+            },
+        }
+    }
+
+    /// True if metric names have the text of the file for this level.
+    fn is_as_written(&self, entry: &impl Entry) -> bool {
+        match (self.how, self.metric_value(entry)) {
+            (How::Exact, value) => !value.is_empty(),
+            (How::Bare, value) => value.is_empty(),
+            (How::Wildcard, value) => {
+                let after_key = self.node.text.strip_prefix(entry.key());
+                !value.is_empty() && after_key.and_then(|rest| rest.strip_prefix('_')) == Some(value)
+            }
+        }
+    }
+}
+
+impl<'r> Matched<'r> {
+    /// The levels of the path, from first to last.
+    #[must_use]
+    pub fn steps(&self) -> &[Step<'r>] {
+        &self.steps
+    }
+
+    /// The pattern that replaces the value of entry `index` in the counter's key, if all values that match it share one
+    /// counter. The pattern itself is one of those values.
+    #[must_use]
+    pub fn shared_value<E: Entry>(&self, index: usize, entry: &E) -> Option<&'r str> {
+        let step = self.steps.get(index).filter(|step| step.how != How::Bare && step.node.share_threshold)?;
+        Some(step.pattern_value(entry)).filter(|value| !value.is_empty())
+    }
+
+    /// True if the metric name is the rule's full key, so that no name is built.
+    #[must_use]
+    pub fn is_as_written(&self) -> bool {
+        self.as_written
+    }
+
+    /// Appends the metric name of this request and rule.
+    pub fn write_metric_key<E: Entry>(&self, domain: &str, entries: &[E], into: &mut String) {
+        into.push_str(domain);
+        let shares = entries.iter().zip(&self.steps).any(|(entry, step)| step.shared_value(entry).is_some());
+        for (entry, step) in entries.iter().zip(&self.steps) {
+            into.push('.');
+            into.push_str(entry.key());
+            let value = if self.rule.detailed_metric {
+                step.shared_value(entry).unwrap_or_else(|| entry.value())
+            } else {
+                step.metric_value(entry)
+            };
+            // The Go service writes an underscore after a detailed key without a value, unless a level shares
+            // its counter.
+            if !value.is_empty() || (self.rule.detailed_metric && !shares) {
+                into.push('_');
+                into.push_str(value);
+            }
+        }
+    }
+
+    /// The metadata of the response. The Go service loses it if it builds the metric name: on a detailed rule without levels
+    /// below, and if the name differs from the rule's full key.
+    #[must_use]
+    pub fn metadata(&self) -> Option<&'r Arc<Metadata>> {
+        let kept = if self.rule.detailed_metric { self.has_children } else { self.as_written };
+        self.rule.metadata.as_ref().filter(|_| kept)
+    }
+}

@@ -1,0 +1,278 @@
+//! The compiled rules: valid by construction and immutable.
+//!
+//! [`compile()`](super::compile()) creates them; [`matcher`](super::matcher) finds the rule for a request; all others only
+//! read them.
+
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use hashbrown::HashMap;
+use siphasher::sip::SipHasher13;
+
+use super::{
+    limit::Limits,
+    quota_policy::QuotaPolicy,
+    wildcard::{Pattern, Wildcards},
+};
+use crate::template::Template;
+
+/// All loaded rules. A reload replaces the set; nothing edits it.
+#[derive(Debug, Default)]
+pub struct RuleSet {
+    pub(super) domains: HashMap<Box<str>, Domain>,
+    /// The number of rules; their ids are below it.
+    pub(super) rule_count: u32,
+    /// The names of the files, by the index in [`Origin`].
+    pub(super) files: Box<[Box<str>]>,
+}
+
+/// The line of a rules file on which a descriptor begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin {
+    pub(super) file: u32,
+    /// The line, counted from 1.
+    pub(super) line: u32,
+}
+
+#[derive(Debug)]
+pub struct Domain {
+    pub name: Box<str>,
+    /// Its number within the set, dense from 0: the index in parallel tables.
+    pub index: usize,
+    /// The first level of its rules.
+    pub root: Level,
+    /// A rule replaces a limit, so the descriptors of a request may affect each other.
+    pub has_replaces: bool,
+    /// The failure policy of its files, if they set one.
+    pub on_store_failure: Option<OnStoreFailure>,
+}
+
+text::named! {
+    /// The policy for a request whose counters cannot be reached.
+    #[derive(Default)]
+    pub enum OnStoreFailure {
+        #[default]
+        Error = "error",
+        Allow = "allow",
+        Deny = "deny",
+        Local = "local",
+    }
+}
+
+/// The descriptors that one entry of a request is matched against.
+#[derive(Debug, Default)]
+pub struct Level {
+    /// By text: `key_value`, or a bare `key`.
+    pub(super) nodes: HashMap<Box<str>, Arc<Node>>,
+    /// The length of the longest text in `nodes`.
+    pub(super) longest: usize,
+    /// Descriptors whose text has a `*`, in the order of the file.
+    pub(super) wildcards: Wildcards<Arc<Node>>,
+}
+
+/// One descriptor of a rules file: a node of the tree, with or without a rule.
+#[derive(Debug)]
+pub struct Node {
+    /// `key`, or `key_value`, which may be a pattern.
+    pub text: Box<str>,
+    /// The limit of this descriptor, if it has one.
+    pub rule: Option<Rule>,
+    /// Metric names have the request's value for this level.
+    pub value_to_metric: bool,
+    /// All values that match this wildcard share one counter.
+    pub share_threshold: bool,
+    pub children: Level,
+    /// Where it is defined; `None` for a resource of a control plane, which has no lines.
+    pub origin: Option<Origin>,
+}
+
+/// The number of a rule within its set, dense from 0: the index in parallel tables.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RuleId(pub u32);
+
+/// A limit, or an exemption, of a descriptor.
+#[derive(Debug)]
+pub struct Rule {
+    /// Its number within the set.
+    pub id: RuleId,
+    /// The domain and the texts of each level, joined by dots: its name in metrics and `/rlconfig`.
+    pub full_key: Box<str>,
+    /// The hash of its full key: the same after a reload.
+    pub hash: u16,
+    pub allowance: Allowance,
+    /// Names of limits that are not evaluated when this rule matches in the same request.
+    pub replaces: Box<[Box<str>]>,
+    /// Counted and reported, but never over limit.
+    pub shadow_mode: bool,
+    /// Over limit only if every quota of the request is.
+    pub quota_mode: bool,
+    /// Limits only requests that have an override.
+    pub overrides_only: bool,
+    /// Metric names have the request's keys and values.
+    pub detailed_metric: bool,
+    /// Sent to Envoy if the descriptor is allowed.
+    pub metadata: Option<Arc<Metadata>>,
+    /// Its limits in the `RateLimit-Policy` header, in order.
+    pub policies: Box<[QuotaPolicy]>,
+    /// The body of its over-limit responses; an empty one disables the default body.
+    pub over_limit_body: Option<Box<Template>>,
+}
+
+#[derive(Debug)]
+pub enum Allowance {
+    Unlimited {
+        /// `requests_per_unit` of the file, for `/rlconfig`.
+        requests_per_unit: u32,
+    },
+    Limited(Limits),
+}
+
+/// A map of any values, in a rule's `metadata` and in dynamic metadata.
+pub type Metadata = BTreeMap<String, Value>;
+
+/// A value of [`Metadata`], in the types of protobuf's `Struct`.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Value {
+    Null,
+    Bool(bool),
+    Number(f64),
+    Text(String),
+    List(Vec<Value>),
+    Map(Metadata),
+}
+
+impl RuleSet {
+    #[must_use]
+    pub fn domain(&self, name: &str) -> Option<&Domain> {
+        self.domains.get(name)
+    }
+
+    /// All domains, in no particular order.
+    pub fn domains(&self) -> impl Iterator<Item = &Domain> {
+        self.domains.values()
+    }
+
+    /// True if there is no domain.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.domains.is_empty()
+    }
+
+    /// The file and the line where a descriptor is defined.
+    #[must_use]
+    pub fn origin(&self, node: &Node) -> Option<(&str, u32)> {
+        let Origin { file, line } = node.origin?;
+        Some((self.files.get(file as usize)?, line))
+    }
+
+    pub fn files(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(|file| &**file)
+    }
+
+    #[must_use]
+    pub fn rule_count(&self) -> u32 {
+        self.rule_count
+    }
+
+    /// Every rule, in no particular order.
+    #[must_use]
+    pub fn rules(&self) -> Vec<&Rule> {
+        self.domains.values().flat_map(Domain::rules).map(|(rule, _)| rule).collect()
+    }
+}
+
+impl Domain {
+    /// Every rule of the domain, and whether its name in metrics is always its full key, without values of requests.
+    #[must_use]
+    pub fn rules(&self) -> Vec<(&Rule, bool)> {
+        let mut rules = Vec::new();
+        self.root.collect(true, &mut rules);
+        rules
+    }
+
+    #[must_use]
+    pub fn new(name: Box<str>, root: Level) -> Self {
+        let mut rules = Vec::new();
+        root.collect(true, &mut rules);
+        let has_replaces = rules.iter().any(|(rule, _)| !rule.replaces.is_empty());
+        Self { name, index: 0, root, has_replaces, on_store_failure: None }
+    }
+}
+
+impl Level {
+    fn collect<'r>(&'r self, has_fixed_name: bool, into: &mut Vec<(&'r Rule, bool)>) {
+        for node in self.nodes.values() {
+            let has_fixed_name = has_fixed_name && !node.value_to_metric;
+            into.extend(node.rule.as_ref().map(|rule| (rule, has_fixed_name && !rule.detailed_metric)));
+            node.children.collect(has_fixed_name, into);
+        }
+    }
+
+    /// The descriptors: first the wildcards with their patterns, in the order in which they are tried, then the others
+    /// sorted by text.
+    #[must_use]
+    pub fn in_order(&self) -> Vec<(Option<&Pattern>, &Node)> {
+        let wildcards = self.wildcards.iter().map(|(pattern, node)| (Some(pattern), &**node));
+        let mut others: Vec<&Node> = self.nodes.values().map(|node| &**node).collect();
+        others.retain(|node| !node.text.contains('*'));
+        others.sort_unstable_by(|one, other| one.text.cmp(&other.text));
+        wildcards.chain(others.into_iter().map(|node| (None, node))).collect()
+    }
+
+    /// Visits every descriptor of this level and those below.
+    pub fn for_each_node(&self, visit: &mut dyn FnMut(&Node)) {
+        for node in self.nodes.values() {
+            visit(node);
+            node.children.for_each_node(visit);
+        }
+    }
+
+    /// True if the level has no descriptor.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+}
+
+impl Rule {
+    #[must_use]
+    pub fn hash_of(full_key: &str) -> u16 {
+        let [low, high, ..] = SipHasher13::new().hash(full_key.as_bytes()).to_le_bytes();
+        u16::from_le_bytes([low, high])
+    }
+
+    /// The limits; `None` if everything is allowed.
+    #[must_use]
+    pub fn limits(&self) -> Option<&Limits> {
+        match &self.allowance {
+            Allowance::Limited(limits) => Some(limits),
+            Allowance::Unlimited { .. } => None,
+        }
+    }
+}
+
+/// A line of `/rlconfig`: the fields of the Go service in its format, then extensions.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (unit, requests) = match &self.allowance {
+            Allowance::Limited(limits) => (limits.first().unit.name(), limits.first().requests_per_unit),
+            Allowance::Unlimited { requests_per_unit } => ("UNKNOWN", *requests_per_unit),
+        };
+        write!(
+            f,
+            "{}: unit={unit} requests_per_unit={requests}, shadow_mode: {}, quota_mode: {}",
+            self.full_key, self.shadow_mode, self.quota_mode
+        )?;
+        for (index, limit) in self.limits().into_iter().flat_map(Limits::iter).enumerate() {
+            if index > 0 {
+                write!(f, ", and unit={} requests_per_unit={}", limit.unit, limit.requests_per_unit)?;
+            }
+            limit.write_extras(f)?;
+        }
+        if self.overrides_only {
+            f.write_str(", overrides_only: true")?;
+        }
+        Ok(())
+    }
+}

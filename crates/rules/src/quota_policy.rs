@@ -1,0 +1,133 @@
+//! A limit as an item of the header `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-10): its name as a structured
+//! field's string, and its numbers as parameters.
+//!
+//! The compiler formats those of rules, so that a response only copies them; the limiter formats those of limit overrides.
+
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
+use std::fmt::Write as _;
+
+use super::limit::{Limit, Limits};
+
+/// One item of the list in `RateLimit-Policy`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QuotaPolicy {
+    text: Box<str>,
+    /// The end of the quoted name.
+    name_ends: usize,
+}
+
+impl QuotaPolicy {
+    #[must_use]
+    pub fn new(name: &str, limit: &Limit) -> Self {
+        let mut text = quoted(name);
+        let name_ends = text.len();
+        // Writing to a String cannot fail.
+        let _ = write!(text, ";q={};w={}", limit.requests_per_unit, limit.window().seconds());
+        if limit.algorithm.capacity() != limit.requests_per_unit {
+            let _ = write!(text, ";tollgate-burst={}", limit.algorithm.capacity());
+        }
+        Self { text: text.into(), name_ends }
+    }
+
+    /// The policies of a rule's limits. A limit without a name has the rule's full key, followed by its
+    /// number if there are several.
+    #[must_use]
+    pub fn of_rule(full_key: &str, limits: &Limits) -> Box<[Self]> {
+        let policies = limits.iter().enumerate().map(|(at, limit)| match &limit.name {
+            Some(name) => Self::new(name, limit),
+            None if limits.are_several() => Self::new(&format!("{full_key}#{}", at.saturating_add(1)), limit),
+            None => Self::new(full_key, limit),
+        });
+        policies.collect()
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The quoted name alone.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.text.get(..self.name_ends).unwrap_or_default()
+    }
+}
+
+/// A string of RFC 9651. It has only printable ASCII: other bytes are percent-encoded.
+fn quoted(name: &str) -> String {
+    let mut text = String::with_capacity(name.len().saturating_add(32));
+    text.push('"');
+    for byte in name.bytes() {
+        match byte {
+            b'"' | b'\\' => text.extend(['\\', char::from(byte)]),
+            b' '..=b'~' => text.push(char::from(byte)),
+            // Writing to a String cannot fail.
+            _ => drop(write!(text, "%{byte:02x}")),
+        }
+    }
+    text.push('"');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::{
+        super::{CompileOptions, SourceFile, Unit, compile},
+        *,
+    };
+    use algorithms::Kind;
+
+    #[test]
+    fn formats_the_numbers_of_a_policy() {
+        let limit = |multiplier, kind, burst| {
+            Limit::new(100, Unit::Minute, NonZeroU32::new(multiplier).unwrap(), kind, NonZeroU32::new(burst))
+        };
+        for (multiplier, kind, burst, expected) in [
+            (1, Kind::FixedWindow, 0, "\"a\";q=100;w=60"),
+            (15, Kind::SlidingLog, 0, "\"a\";q=100;w=900"),
+            (1, Kind::TokenBucket, 0, "\"a\";q=100;w=60"),
+            (1, Kind::TokenBucket, 20, "\"a\";q=100;w=60;tollgate-burst=20"),
+            (1, Kind::LeakyBucket, 0, "\"a\";q=100;w=60;tollgate-burst=1"),
+        ] {
+            let policy = QuotaPolicy::new("a", &limit(multiplier, kind, burst).unwrap());
+            assert_eq!((policy.as_str(), policy.name()), (expected, "\"a\""));
+        }
+    }
+
+    #[test]
+    fn quotes_any_name() {
+        for (name, expected) in [
+            ("per user; 100%", r#""per user; 100%""#),
+            (r#"a"b\c"#, r#""a\"b\\c""#),
+            ("gr\u{fc}n\r\n\u{7f}", r#""gr%c3%bcn%0d%0a%7f""#),
+            ("", r#""""#),
+        ] {
+            let policy = QuotaPolicy::new(name, &Limit::plain(1, Unit::Second));
+            assert_eq!((policy.name(), policy.as_str()), (expected, &*format!("{expected};q=1;w=1")));
+        }
+    }
+
+    #[test]
+    fn a_rule_has_a_policy_for_each_limit() {
+        let text = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n\
+            - {key: l, rate_limit: {unit: day, requests_per_unit: 1, name: n}}\n\
+            - {key: u, rate_limit: {unlimited: true}}\n\
+            - {key: s, rate_limit: [{unit: day, requests_per_unit: 1}, {unit: hour, requests_per_unit: 1, \
+            name: n}]}\n";
+        let file = SourceFile { name: "a.yaml".to_owned(), text: text.as_bytes().to_vec() };
+        let rules = compile(&[file], CompileOptions::default()).rules.unwrap();
+        for (rule, expected) in [
+            ("d.k", &["\"d.k\";q=1;w=86400"][..]),
+            ("d.l", &["\"n\";q=1;w=86400"]),
+            ("d.u", &[]),
+            ("d.s", &["\"d.s#1\";q=1;w=86400", "\"n\";q=1;w=3600"]),
+        ] {
+            let rules = rules.rules();
+            let found = rules.iter().find(|known| *known.full_key == *rule).unwrap();
+            assert_eq!(found.policies.iter().map(QuotaPolicy::as_str).collect::<Vec<_>>(), expected);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! A YAML document as a tree with source positions, in the dialect of Go's yaml.v2.
+//!
+//! [`compile`](super::compile()) calls [`read`] once for each file. In the tree, anchors are resolved, merges are
+//! applied, every scalar has its meaning, keys are scalars, and nesting and repetition are bounded, so that its readers
+//! can recurse. The readers define the valid keys and values.
+
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
+mod document;
+mod events;
+mod guard;
+mod scalar;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+use std::rc::Rc;
+
+pub use document::{Document, read};
+pub(super) use guard::unused_characters;
+pub use scalar::{Meaning, float_as_key};
+pub use text::decode;
+
+use super::diagnostics::{FileError, Place};
+use document::Weight;
+
+/// The maximum number of values in a file, with aliases expanded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MaxValues {
+    pub values: usize,
+    pub set_by: &'static str,
+}
+
+impl MaxValues {
+    fn exceeded(self) -> FileError {
+        let Self { values, set_by } = self;
+        FileError::new(format!("the file has more than {values} values, with aliases expanded ({set_by})"))
+    }
+}
+
+#[cfg(test)]
+fn read_without_bound(bytes: &[u8]) -> Result<Document, FileError> {
+    read(bytes, MaxValues { values: usize::MAX, set_by: "" })
+}
+
+#[derive(Debug)]
+pub struct Node {
+    pub place: Place,
+    pub content: Content,
+    weight: Weight,
+}
+
+#[derive(Debug)]
+pub enum Content {
+    Scalar(Scalar),
+    List(Vec<NodeRef>),
+    /// A map. A later pair replaces an earlier one with the same key.
+    Map(Vec<Pair>),
+}
+
+#[derive(Debug)]
+pub struct Scalar {
+    /// The text without quotes and with escapes replaced.
+    pub text: String,
+    pub meaning: Meaning,
+}
+
+/// A use of a value. An alias shares the value with its anchor.
+#[derive(Clone, Debug)]
+pub struct NodeRef {
+    pub node: Rc<Node>,
+    pub alias: Option<Place>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Pair {
+    pub key: NodeRef,
+    pub value: NodeRef,
+    /// The place of the `<<` that merged this pair, if one did.
+    pub merged: Option<Place>,
+}
