@@ -10,13 +10,13 @@ mod tests;
 use std::path::Path;
 
 use crate::{
-    net::{resolve, tls::pem},
     rules_source::xds,
     server,
     settings::Settings,
     store::{memcached, redis},
     telemetry::{metrics, tracing},
 };
+use net::{resolve, tls::pem};
 use rules::{
     template::{Template, Values},
     {CompileOptions, SourceFile, compile, render},

@@ -17,7 +17,6 @@ pub mod cli;
 pub mod fuzz;
 pub mod limiter;
 pub mod memory;
-pub mod net;
 pub mod overrides;
 pub mod recent;
 pub mod replicas;

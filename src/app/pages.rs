@@ -15,11 +15,12 @@ use crate::{
         grpc::Listener,
         http::{self, json, service::Service},
     },
-    settings::{ServerAddress, Settings},
+    settings::Settings,
     telemetry::metrics::Port,
 };
 use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
+use net::ServerAddress;
 
 pub(super) struct Threads {
     pub(super) http: Thread,

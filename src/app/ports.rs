@@ -9,11 +9,11 @@ use tracing::{info, warn};
 use super::{StartError, pages::Threads};
 use crate::{
     server::grpc::{Listener, bind_tcp},
-    settings::{
-        self, HostPort, ServerAddress, Settings,
-        vars::{self, Var},
-    },
+    settings,
+    settings::Settings,
+    settings::vars::{self, Var},
 };
+use net::{HostPort, ServerAddress};
 
 /// Descriptors for rules files, connections to the store, sinks, and the connections of four HTTP ports that only probes
 /// have.

@@ -14,7 +14,7 @@ use super::{
     server::{self, timeout},
     terminal::{self, ERROR, Failure, GOOD, Verdict, paint},
 };
-use crate::settings::HostPort;
+use net::HostPort;
 
 /// The maximum size of a response.
 const MAX_RESPONSE: usize = 4 << 20;

@@ -12,12 +12,14 @@ use tokio::{
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 use super::{serve::Environment, terminal::Failure};
-use crate::{
-    net::{
+use crate::{settings, settings::address, settings::vars::Var};
+use net::{
+    HostPort, ServerAddress,
+    tls::ClientTls,
+    {
         channel::{Duplex, Socket},
         tls::{self, Hints},
     },
-    settings::{self, ClientTls, HostPort, ServerAddress, address, vars::Var},
 };
 
 /// The options that errors of TLS refer to.

@@ -6,12 +6,13 @@
 use std::{fmt, time::Duration};
 
 use super::{
-    ClientTls, ServerAddress,
     reader::Reader,
     tls::TlsVars,
     values::MEMCACHED_SERVERS,
     vars::{self, MemcachedVars},
 };
+use net::ServerAddress;
+use net::tls::ClientTls;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Memcached {

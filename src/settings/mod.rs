@@ -29,14 +29,15 @@ use std::{
 };
 
 pub use self::{
-    address::{HostPort, ServerAddress},
     listing::{Row, Source, effective, markdown, misspelt},
     parse::duration,
     reader::{Problem, Warning},
-    tls::{ClientName, ClientTls, GrpcTls, GrpcTlsClients},
+    tls::{ClientName, GrpcTls, GrpcTlsClients},
     values::{GrpcServer, KeyFormat, KeyValues, LogFormat, Logged},
     vars::{Answers, Decisions, Http, Log, Metrics, Overrides, Rules, Server, Store},
 };
+use net::HostPort;
+use net::ServerAddress;
 
 use self::{
     memcached::Memcached,

@@ -9,17 +9,19 @@ mod url;
 
 use std::{fmt, time::Duration};
 
-pub use super::{ClientTls as RedisTls, ServerAddress as RedisAddress, values::Secret};
+use net::Secret;
 
 use self::url::{Login, Parsed};
 use super::{
-    HostPort,
     reader::Reader,
     tls::TlsVars,
     values::{RedisType, Socket},
     variable::{Setting, Var},
     vars::{self, RedisVars, SecondRedis},
 };
+use net::HostPort;
+use net::ServerAddress;
+use net::tls::ClientTls;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Redis {
@@ -49,7 +51,7 @@ pub struct RedisPool {
     pub servers: RedisServers,
     pub credentials: Option<Credentials>,
     pub database: u32,
-    pub tls: Option<RedisTls>,
+    pub tls: Option<ClientTls>,
     /// Maximum number of connections to each server; at least one.
     pub connections: usize,
     /// The time limit of an operation, from request to response.
@@ -64,7 +66,7 @@ pub struct RedisPool {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RedisServers {
-    Single(RedisAddress),
+    Single(ServerAddress),
     Sentinel {
         master: String,
         /// The sentinels; at least one.
@@ -143,7 +145,7 @@ fn pool(
     read_unused(reader);
     *uses_tls |= set.use_tls;
     let skip_hostname = reader.read(&vars::REDIS_TLS_SKIP_HOSTNAME_VERIFICATION);
-    let tls = RedisTls { skip_hostname, ..TLS.read(reader) };
+    let tls = ClientTls { skip_hostname, ..TLS.read(reader) };
     let timeout = reader.timeout(&vars::REDIS_TIMEOUT, GO_TIMEOUT);
     if set.pipeline_window >= timeout && !reader.is_rejected(&vars::REDIS_TIMEOUT) {
         let expected = format!("less than {} ({timeout:?})", reader.effective(&vars::REDIS_TIMEOUT).name);
@@ -154,7 +156,7 @@ fn pool(
     let (servers, login) = logins(reader, set, servers, login);
     *uses_tls |= is_tls_url;
     let tls = (set.use_tls || is_tls_url).then_some(tls);
-    if tls.is_some() && matches!(servers, RedisServers::Single(RedisAddress::Unix(_))) {
+    if tls.is_some() && matches!(servers, RedisServers::Single(ServerAddress::Unix(_))) {
         reader.conflict(&vars::REDIS_TLS, "false", "Redis does not support TLS over a unix socket");
     }
     Some(RedisPool {

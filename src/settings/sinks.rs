@@ -5,12 +5,12 @@
 use regex::Regex;
 
 use super::{
-    HostPort,
     reader::Reader,
     values::{StatsdProtocol, tags},
     variable::Var,
     vars::{self, Metrics},
 };
+use net::HostPort;
 
 pub use super::values::{SinkAddress, Tags};
 

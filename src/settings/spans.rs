@@ -7,13 +7,13 @@ use std::time::Duration;
 use http::{HeaderMap, Uri};
 
 use super::{
-    ClientTls,
     parse::InvalidValue,
     reader::Reader,
     tls::TlsVars,
     values::pairs,
     vars::{self, Tracing},
 };
+use net::tls::ClientTls;
 
 pub use super::values::SpanProtocol as Protocol;
 

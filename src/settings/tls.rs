@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use tokio_rustls::rustls::pki_types::ServerName;
 
+use net::tls::ClientTls;
+
 use super::{
     parse::InvalidValue,
     reader::Reader,
@@ -34,18 +36,6 @@ pub enum ClientName {
     Host(ServerName<'static>),
     Uri(String),
     Email(String),
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct ClientTls {
-    /// CAs; they replace those of the system.
-    pub ca: Option<PathBuf>,
-    /// `TLS_TRUST_SYSTEM_CAS`: the system's CAs are trusted too.
-    pub trust_system: bool,
-    /// The client certificate and its key.
-    pub identity: Option<(PathBuf, PathBuf)>,
-    /// Accept a certificate for another host.
-    pub skip_hostname: bool,
 }
 
 pub(super) const PEM: &str = "the path of a PEM file";

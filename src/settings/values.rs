@@ -5,9 +5,11 @@ use std::{fmt, path::PathBuf};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{
-    address::{self, HostPort, ServerAddress, host_port},
+    address::{self, host_port},
     parse::{InvalidValue, Value, by_function, by_name, choice, exact_choice, percent_decoded, whole},
 };
+use net::HostPort;
+use net::ServerAddress;
 use rules::{
     template::Template,
     {CountingMode, OnStoreFailure},
@@ -127,16 +129,6 @@ pub(super) fn redis_pool_size(text: &str) -> Result<usize, InvalidValue> {
     let connections = whole::<_, 0, 65_535>(text)?;
     // In the client library of the Go service, 0 means 4.
     Ok(if connections == 0 { 4 } else { connections })
-}
-
-/// A text that is never printed.
-#[derive(Clone, PartialEq, Eq, Default)]
-pub struct Secret(pub String);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
 }
 
 const MEMCACHED_PORT: u16 = 11211;

@@ -12,7 +12,7 @@ use tracing::Level;
 
 pub use super::variable::{Secrecy, Setting, Var};
 use super::{
-    address::{self, HostPort, ServerAddress},
+    address,
     parse::{self, at_least},
     reader::Reader,
     values::{
@@ -21,6 +21,8 @@ use super::{
     },
     variable::table,
 };
+use net::HostPort;
+use net::ServerAddress;
 use rules::{
     template::Template,
     {CountingMode, OnStoreFailure},

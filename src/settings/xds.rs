@@ -5,13 +5,15 @@
 use std::time::Duration;
 
 use super::{
-    ClientTls, ServerAddress,
     parse::{self, InvalidValue},
     reader::Reader,
     tls::TlsVars,
-    values::{RulesSource, Secret},
+    values::RulesSource,
     vars::{self, ControlPlane},
 };
+use net::Secret;
+use net::ServerAddress;
+use net::tls::ClientTls;
 
 /// A control plane, and the connection to it.
 #[derive(Clone, PartialEq, Debug)]

@@ -34,10 +34,8 @@ use super::{
     server::{self, Address, Server, Service, TlsArgs, root_cause},
     terminal::{self, Failure},
 };
-use crate::{
-    net::channel::Socket,
-    settings::{address, parse::boolean, vars},
-};
+use crate::{settings::address, settings::parse::boolean, settings::vars};
+use net::channel::Socket;
 use text::{cut, printable};
 
 /// The maximum size of a reply.

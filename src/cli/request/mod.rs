@@ -17,10 +17,8 @@ use super::{
     server::{self, Address, Server, Service, TlsArgs, root_cause, timeout},
     terminal::{self, Failure, Verdict},
 };
-use crate::{
-    net::channel,
-    settings::{HostPort, address, vars},
-};
+use crate::{settings::address, settings::vars};
+use net::{HostPort, channel};
 use proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor},
     service::ratelimit::v3::{

@@ -19,11 +19,9 @@ use super::{
     sotw::Sotw,
     stream::{Subscriber, process},
 };
-use crate::{
-    net::backoff::{Backoff, jittered},
-    settings::xds::{Xds, XdsBackoff},
-};
+use crate::settings::xds::{Xds, XdsBackoff};
 use containment::panics;
+use net::backoff::{Backoff, jittered};
 use proto::envoy::config::core::v3::Node;
 use text::cut;
 

@@ -13,14 +13,13 @@ use tokio::{
 use tokio_rustls::{TlsConnector, rustls::ClientConfig};
 use tonic::transport::{Channel, Uri};
 
-use crate::{
-    net::{
+use crate::settings::xds::{Xds, XdsTls};
+use net::{
+    ServerAddress,
+    tls::ClientTls,
+    {
         channel::{self, Duplex, Socket},
         tls::{self, Hints, explain, server_name},
-    },
-    settings::{
-        ClientTls, ServerAddress,
-        xds::{Xds, XdsTls},
     },
 };
 

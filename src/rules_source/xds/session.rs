@@ -16,9 +16,9 @@ use super::{
     super::{Input, Outcome, Source, lock},
     Status,
 };
-use crate::settings::ServerAddress;
 use clock::{Clock, Time};
 use containment::panics::{self, Boundary, Panicked, caught};
+use net::ServerAddress;
 use proto::{google, ratelimit::config::ratelimit::v3::RateLimitConfig};
 use rules::{Diagnostic, compile_resources};
 use text::cut;

@@ -19,10 +19,8 @@ use x509_cert::{
 };
 
 use super::{Contents, Files, clients::Named, handshake::HTTP_2};
-use crate::{
-    net::tls::pem,
-    settings::{ClientName, GrpcTls},
-};
+use crate::{settings::ClientName, settings::GrpcTls};
+use net::tls::pem;
 
 pub(super) struct Material {
     pub(super) config: Arc<ServerConfig>,

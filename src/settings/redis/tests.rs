@@ -6,6 +6,9 @@ use std::path::Path;
 
 use super::{super::Settings, *};
 use crate::settings::Backend;
+use net::HostPort;
+use net::ServerAddress;
+use net::tls::ClientTls;
 
 type Outcome = Result<(Settings, Vec<String>), Vec<String>>;
 
@@ -50,7 +53,7 @@ fn who(credentials: Option<&Credentials>) -> Option<(Option<&str>, &str)> {
 #[test]
 fn a_url_is_enough() {
     let expected = RedisPool {
-        servers: RedisServers::Single(RedisAddress::Tcp(at("redis", 6379))),
+        servers: RedisServers::Single(ServerAddress::Tcp(at("redis", 6379))),
         credentials: None,
         database: 0,
         tls: None,
@@ -72,15 +75,15 @@ fn a_url_is_enough() {
 
 #[test]
 fn derives_the_socket_type_from_the_url() {
-    assert_eq!(single("/run/r.sock"), RedisServers::Single(RedisAddress::Unix("/run/r.sock".into())));
-    assert_eq!(single("./r"), RedisServers::Single(RedisAddress::Unix("./r".into())));
-    assert_eq!(single("redis://h"), RedisServers::Single(RedisAddress::Tcp(at("h", 6379))));
+    assert_eq!(single("/run/r.sock"), RedisServers::Single(ServerAddress::Unix("/run/r.sock".into())));
+    assert_eq!(single("./r"), RedisServers::Single(ServerAddress::Unix("./r".into())));
+    assert_eq!(single("redis://h"), RedisServers::Single(ServerAddress::Tcp(at("h", 6379))));
     for (socket, url) in [("unix", "/run/a:1,b"), ("unix", "r.sock"), ("tcp", "[::1]:6379"), ("TCP4", "h:1")]
     {
         let Redis { main, .. } = redis(&[("REDIS_SOCKET_TYPE", socket), ("REDIS_URL", url)]);
         let RedisServers::Single(address) = main.servers else { panic!("{url}") };
         assert_eq!(address.to_string(), url);
-        assert_eq!(matches!(address, RedisAddress::Unix(_)), socket == "unix");
+        assert_eq!(matches!(address, ServerAddress::Unix(_)), socket == "unix");
     }
 }
 
@@ -115,7 +118,7 @@ fn sentinels_main(with: &[(&str, &str)]) -> RedisPool {
 fn a_url_contains_user_password_database_and_tls() {
     let pool = redis(&[("REDIS_URL", "rediss://u:p@h:1/3")]).main;
     assert_eq!(who(pool.credentials.as_ref()), Some((Some("u"), "p")));
-    assert_eq!((pool.database, pool.tls), (3, Some(RedisTls::default())));
+    assert_eq!((pool.database, pool.tls), (3, Some(ClientTls::default())));
     let pool = redis(&[("REDIS_URL", "redis://u:p@h"), ("REDIS_AUTH", "v:q"), ("REDIS_TLS", "true")]).main;
     assert_eq!(who(pool.credentials.as_ref()), Some((Some("v"), "q")), "the variable takes precedence");
     assert!(pool.tls.is_some());
@@ -149,7 +152,7 @@ fn the_second_redis_has_its_own_variables_and_shares_some() {
     assert_eq!((second.timeout, second.connections), (Duration::from_millis(5), 3));
     assert_eq!(second.pipeline_window, Duration::from_micros(150));
     let identity = Some(("/tls/cert".into(), "/tls/key".into()));
-    let tls = RedisTls { ca: Some("/tls/ca".into()), trust_system: false, identity, skip_hostname: true };
+    let tls = ClientTls { ca: Some("/tls/ca".into()), trust_system: false, identity, skip_hostname: true };
     assert_eq!(second.tls, Some(tls));
     for pool in [&read.main, &second] {
         assert_eq!((pool.connect_timeout, pool.max_queued), (Duration::from_secs(1), 7));

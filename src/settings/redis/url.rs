@@ -12,8 +12,11 @@ use super::{
         values::{RedisType, Socket},
         vars,
     },
-    Credentials, HostPort, RedisAddress, RedisServers, Secret,
+    Credentials, RedisServers,
 };
+use net::HostPort;
+use net::Secret;
+use net::ServerAddress;
 
 /// Addresses, with the other contents of their URLs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,7 +82,7 @@ fn single(
         }
         None if !is_path => tcp(text, reader),
         Some(Socket::Tcp) => tcp(text, reader),
-        Some(Socket::Unix) | None => Ok(Parsed::new(RedisServers::Single(RedisAddress::Unix(text.into())))),
+        Some(Socket::Unix) | None => Ok(Parsed::new(RedisServers::Single(ServerAddress::Unix(text.into())))),
     }
 }
 
@@ -93,7 +96,7 @@ fn tcp(text: &str, reader: &Reader<'_>) -> Result<Parsed<RedisServers>, InvalidV
     }
     let server = server(text, PORT)
         .map_err(|error| InvalidValue { hint: error.hint, ..invalid(RedisType::Single, "") })?;
-    Ok(server.map(|at| RedisServers::Single(RedisAddress::Tcp(at))))
+    Ok(server.map(|at| RedisServers::Single(ServerAddress::Tcp(at))))
 }
 
 fn sentinel(text: &str) -> Result<Parsed<RedisServers>, InvalidValue> {

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::super::*;
+use net::HostPort;
+use net::ServerAddress;
 
 fn admin(variables: &[(&str, &str)]) -> Result<Option<Admin>, String> {
     let variables: BTreeMap<&str, &str> = variables.iter().copied().collect();

@@ -1,12 +1,10 @@
 //! The sinks of metrics.
 
 use super::{
-    super::{
-        sinks::{SinkAddress, Statsd},
-        *,
-    },
+    super::sinks::{SinkAddress, Statsd},
     problems, settings,
 };
+use net::HostPort;
 
 #[test]
 fn statsd_is_the_default_without_another_sink() {

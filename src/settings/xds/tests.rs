@@ -6,6 +6,7 @@ use super::{
     super::values::{backoff_factor, xds_server},
     *,
 };
+use net::Secret;
 
 type Read = (Option<Box<Xds>>, Vec<String>, Vec<String>);
 

@@ -5,11 +5,7 @@ use super::{
     reply::{self, FramedStream, Reply, Text},
 };
 use crate::{
-    net::tls::Hints,
-    settings::{
-        ServerAddress,
-        memcached::{Memcached, MemcachedServers},
-    },
+    settings::memcached::{Memcached, MemcachedServers},
     store::remote::{
         self, Backend,
         failure::{Failure, Kind},
@@ -17,6 +13,7 @@ use crate::{
         transport::{Connector, TlsAdvice},
     },
 };
+use net::{ServerAddress, tls::Hints};
 
 static TLS_ADVICE: TlsAdvice = TlsAdvice {
     tls: Hints {

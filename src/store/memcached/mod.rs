@@ -14,7 +14,7 @@ mod servers;
 use std::sync::Arc;
 
 pub use self::resets::ResetLog;
-pub use crate::net::resolve::name_servers::NameServers;
+pub use net::resolve::name_servers::NameServers;
 
 use super::{Applied, Batch, Counting, PoolUsage, Store, batch::Plan};
 use crate::settings::memcached::{Memcached, MemcachedServers};

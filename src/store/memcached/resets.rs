@@ -18,10 +18,8 @@ use super::{
     reply::{FramedStream, Reply},
     servers::{Servers, key_name},
 };
-use crate::{
-    settings::ServerAddress,
-    store::{Resets, remote::Backend},
-};
+use crate::store::{Resets, remote::Backend};
+use net::ServerAddress;
 
 /// The interval of reads: a reset takes effect everywhere within a second.
 const POLL: Duration = Duration::from_millis(400);

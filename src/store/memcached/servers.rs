@@ -9,7 +9,6 @@ use tracing::{info, warn};
 
 use super::backend::{Connection, MemcachedBackend};
 use crate::{
-    net::{backoff::Backoff, resolve::name_servers::NameServers},
     settings::memcached::{Memcached, MemcachedServers},
     store::{
         FailureReason, PoolUsage, StoreError, StoreKind,
@@ -17,6 +16,7 @@ use crate::{
     },
 };
 use containment::panics;
+use net::{backoff::Backoff, resolve::name_servers::NameServers};
 
 const MAX_KEY: usize = 250;
 

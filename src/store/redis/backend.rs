@@ -12,14 +12,12 @@ use super::{
     ttl_cache::TtlCache,
     write_check::WriteCheck,
 };
-use crate::{
-    settings::ServerAddress,
-    store::{
-        remote::{self, Backend},
-        table::Key,
-    },
+use crate::store::{
+    remote::{self, Backend},
+    table::Key,
 };
 use clock::{Clock, SystemClock, Time};
+use net::ServerAddress;
 use rules::Limit;
 
 /// State that all connections to the servers of a Redis share.

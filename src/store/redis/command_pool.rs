@@ -23,11 +23,12 @@ use super::{
     topology::Topology,
 };
 use crate::{
-    net::tls::Client as Tls,
-    settings::redis::{Credentials, RedisAddress, RedisPool},
+    settings::redis::Credentials,
+    settings::redis::RedisPool,
     store::remote::transport::{host, load_tls},
 };
 use containment::mutex::lock;
+use net::{ServerAddress, tls::Client as Tls};
 
 /// Connections per server. Each runs one command at a time, so with two a slow command does not block all others.
 const CONNECTIONS: usize = 2;
@@ -38,7 +39,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections to one Redis for everything but counting.
 pub struct CommandPool {
     config: Arc<Config>,
-    servers: Mutex<Vec<(RedisAddress, Connections)>>,
+    servers: Mutex<Vec<(ServerAddress, Connections)>>,
 }
 
 struct Config {
@@ -130,7 +131,7 @@ impl CommandPool {
         }
     }
 
-    async fn connection(&self, key: &str) -> Result<(RedisAddress, Connection), String> {
+    async fn connection(&self, key: &str) -> Result<(ServerAddress, Connection), String> {
         let address = self.owner(key)?;
         let pool = self.pool(&address)?;
         match timeout(TIMEOUT, pool.get()).await {
@@ -147,7 +148,7 @@ impl CommandPool {
     /// The result of a command. A broken connection is not reused.
     fn finish<T>(
         &self,
-        address: &RedisAddress,
+        address: &ServerAddress,
         connection: Connection,
         result: Result<T, RedisError>,
     ) -> Result<T, String> {
@@ -162,7 +163,7 @@ impl CommandPool {
     }
 
     /// The error with advice. It cannot contain the password: the `redis` crate does not pass on the reply to AUTH.
-    fn explain(&self, address: &RedisAddress, error: &RedisError) -> String {
+    fn explain(&self, address: &ServerAddress, error: &RedisError) -> String {
         let text = match (error.code(), error.detail()) {
             (Some(code), Some(detail)) => format!("{code} {detail}"),
             _ => error.to_string(),
@@ -186,7 +187,7 @@ impl CommandPool {
         format!("redis {address}: {text}")
     }
 
-    fn owner(&self, key: &str) -> Result<RedisAddress, String> {
+    fn owner(&self, key: &str) -> Result<ServerAddress, String> {
         let servers = self.config.topology.servers();
         let owner = servers.owner(key.as_bytes()).and_then(|owner| servers.masters.get(owner));
         owner.cloned().ok_or_else(|| {
@@ -195,7 +196,7 @@ impl CommandPool {
         })
     }
 
-    fn pool(&self, address: &RedisAddress) -> Result<Connections, String> {
+    fn pool(&self, address: &ServerAddress) -> Result<Connections, String> {
         let mut servers = lock(&self.servers);
         if let Some((_, pool)) = servers.iter().find(|(known, _)| known == address) {
             return Ok(pool.clone());
@@ -214,10 +215,10 @@ impl CommandPool {
         Ok(pool)
     }
 
-    fn info(&self, address: &RedisAddress) -> Result<ConnectionInfo, String> {
+    fn info(&self, address: &ServerAddress) -> Result<ConnectionInfo, String> {
         let address = match address {
-            RedisAddress::Unix(path) => ConnectionAddr::Unix(path.clone()),
-            RedisAddress::Tcp(address) => {
+            ServerAddress::Unix(path) => ConnectionAddr::Unix(path.clone()),
+            ServerAddress::Tcp(address) => {
                 let (host, port) = (host(address).to_owned(), address.port);
                 match self.config.tls.clone() {
                     Some(ConnectionAddr::TcpTls { insecure, tls_params, .. }) => {
@@ -254,7 +255,7 @@ mod tests {
 
     #[test]
     fn failures_contain_advice() {
-        let address = RedisAddress::Unix("/run/redis.sock".into());
+        let address = ServerAddress::Unix("/run/redis.sock".into());
         let pool = RedisPool {
             servers: RedisServers::Single(address.clone()),
             credentials: None,

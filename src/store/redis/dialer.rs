@@ -14,16 +14,15 @@ use super::{
     resp::{self, FramedStream, Reply, Resp},
 };
 use crate::{
-    net::tls::Hints,
-    settings::{
-        HostPort,
-        redis::{Credentials, RedisAddress, RedisPool, RedisServers},
-    },
+    settings::redis::Credentials,
+    settings::redis::RedisPool,
+    settings::redis::RedisServers,
     store::remote::{
         handshake,
         transport::{Connector, TlsAdvice},
     },
 };
+use net::{HostPort, ServerAddress, tls::Hints};
 
 /// Variables and advice in errors about TLS.
 pub(super) static TLS_ADVICE: TlsAdvice = TlsAdvice {
@@ -60,7 +59,7 @@ pub(super) struct Dialer {
 impl Dialer {
     /// A dialer for the servers that have the keys. Returns every problem with the TLS files.
     pub(super) fn new(pool: &RedisPool) -> Result<Self, Vec<String>> {
-        if let (RedisServers::Single(RedisAddress::Unix(path)), Some(_)) = (&pool.servers, &pool.tls) {
+        if let (RedisServers::Single(ServerAddress::Unix(path)), Some(_)) = (&pool.servers, &pool.tls) {
             let path = path.display();
             return Err(vec![format!("redis {path}: unix sockets do not support TLS; unset REDIS_TLS")]);
         }
@@ -100,7 +99,7 @@ impl Dialer {
     /// Opens a connection to a server that replies to `PING` and, if required, is a master.
     pub(super) async fn dial(
         &self,
-        to: &RedisAddress,
+        to: &ServerAddress,
         must_be_master: bool,
     ) -> Result<FramedStream, Failure> {
         let mut handshake = Handshake::begin(&self.connector, to).await?;

@@ -18,14 +18,16 @@ use super::{
     write_check::WriteCheck,
 };
 use crate::{
-    net::backoff::Backoff,
-    settings::redis::{Redis, RedisAddress, RedisPool, RedisServers},
+    settings::redis::Redis,
+    settings::redis::RedisPool,
+    settings::redis::RedisServers,
     store::{
         Batch, Check, FailureReason, StoreError,
         remote::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics},
     },
 };
 use containment::panics::{self, Boundary, Panicked};
+use net::{ServerAddress, backoff::Backoff};
 use rules::{Limit, Limits, RuleSet};
 
 pub(super) struct Pool {
@@ -169,7 +171,7 @@ impl Pool {
     }
 
     /// The calling thread's connection to the server of a redirection.
-    pub(super) fn connection_to(&self, address: &RedisAddress) -> Option<Arc<Connection>> {
+    pub(super) fn connection_to(&self, address: &ServerAddress) -> Option<Arc<Connection>> {
         self.servers.connection(|known| known.owners.masters.iter().position(|master| master == address))
     }
 

@@ -15,7 +15,6 @@ use super::{
     topology::slots,
 };
 use crate::{
-    settings::redis::RedisAddress,
     store,
     store::Applied,
     store::Batch,
@@ -30,6 +29,7 @@ use crate::{
 };
 use algorithms::{Algorithm, Hits};
 use clock::Time;
+use net::ServerAddress;
 use rules::Unit;
 
 /// Redirections of a check before the servers are assumed to redirect to each other.
@@ -66,7 +66,7 @@ type OneStep<'a> = (&'a Pool, Arc<Connection>);
 struct Redirected {
     index: usize,
     error: Arc<str>,
-    from: RedisAddress,
+    from: ServerAddress,
 }
 
 impl RedisStore {

@@ -13,8 +13,8 @@ use super::{
     resp::{self, Reply},
     topology::Servers,
 };
-use crate::settings::redis::RedisAddress;
 use containment::mutex::lock;
+use net::ServerAddress;
 use rules::{Limit, Limits, RuleSet, model::Domain};
 
 /// The keys that are tried per server of a cluster. One with a tenth of its share of the slots is missed once in 600
@@ -27,7 +27,7 @@ pub(super) struct WriteCheck {
     /// The first domain with limits that are counted here.
     domain: Mutex<Option<Box<str>>>,
     /// The servers that accepted their last probe, or own no key for one.
-    accepting: Mutex<Vec<RedisAddress>>,
+    accepting: Mutex<Vec<ServerAddress>>,
 }
 
 impl WriteCheck {
@@ -53,7 +53,7 @@ impl WriteCheck {
     }
 
     /// A key for each server. It begins as the counters do, since the user may have access to no others.
-    pub(super) fn keys(&self, servers: &Servers) -> HashMap<RedisAddress, String> {
+    pub(super) fn keys(&self, servers: &Servers) -> HashMap<ServerAddress, String> {
         let (mut keys, count) = (HashMap::new(), servers.masters.len());
         let Some(domain) = lock(&self.domain).clone() else { return keys };
         for number in 0..count.saturating_mul(TRIES) {
@@ -71,8 +71,8 @@ impl WriteCheck {
     /// Sends a server's probe, if there is a key for it.
     pub(super) fn probe(
         &self,
-        server: &RedisAddress,
-        keys: &HashMap<RedisAddress, String>,
+        server: &ServerAddress,
+        keys: &HashMap<ServerAddress, String>,
         send: impl FnOnce(&str),
     ) {
         match keys.get(server) {
@@ -81,7 +81,7 @@ impl WriteCheck {
         }
     }
 
-    pub(super) fn record(&self, server: &RedisAddress, accepts: bool) {
+    pub(super) fn record(&self, server: &ServerAddress, accepts: bool) {
         let mut accepting = lock(&self.accepting);
         accepting.retain(|known| known != server);
         if accepts {
@@ -89,11 +89,11 @@ impl WriteCheck {
         }
     }
 
-    pub(super) fn keep_only(&self, servers: &[RedisAddress]) {
+    pub(super) fn keep_only(&self, servers: &[ServerAddress]) {
         lock(&self.accepting).retain(|known| servers.contains(known));
     }
 
-    pub(super) fn all_accept(&self, servers: &[RedisAddress]) -> bool {
+    pub(super) fn all_accept(&self, servers: &[ServerAddress]) -> bool {
         let accepting = lock(&self.accepting);
         servers.iter().all(|server| accepting.contains(server))
     }

@@ -4,17 +4,15 @@
 use tokio::sync::oneshot;
 
 use super::Connection;
-use crate::{
-    settings::ServerAddress,
-    store::{
-        StoreError,
-        remote::{
-            callers::{Answered, Callers},
-            failure::{Failure, Kind},
-            framed::{Codec, FramedStream},
-        },
+use crate::store::{
+    StoreError,
+    remote::{
+        callers::{Answered, Callers},
+        failure::{Failure, Kind},
+        framed::{Codec, FramedStream},
     },
 };
+use net::ServerAddress;
 
 pub(crate) trait Backend: Sized + Send + Sync + 'static {
     type Codec: Codec;

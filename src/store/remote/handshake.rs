@@ -10,7 +10,7 @@ use super::{
     framed::{Codec, FramedStream},
     transport::Connector,
 };
-use crate::settings::ServerAddress;
+use net::ServerAddress;
 
 pub(crate) struct Handshake<'c, C> {
     connector: &'c Connector,

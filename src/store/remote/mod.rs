@@ -48,15 +48,13 @@ pub(super) use self::{
     server_pool::{ServerPool, WorkerIndexes},
 };
 use super::{FailureReason, StoreError};
-use crate::settings::ServerAddress;
-use crate::{
-    net::backoff::Backoff,
-    store::remote::{
-        client_metrics::ClientMetrics,
-        failure::{Failure, Kind},
-    },
+use crate::store::remote::{
+    client_metrics::ClientMetrics,
+    failure::{Failure, Kind},
 };
 use containment::mutex::lock;
+use net::ServerAddress;
+use net::backoff::Backoff;
 use text::cut;
 
 /// A connection to a server, reopened whenever it is lost.

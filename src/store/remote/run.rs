@@ -17,18 +17,16 @@ use super::{
     part,
     queue::Queued,
 };
-use crate::{
-    net::backoff::Backoff,
-    store::{
-        FailureReason, StoreError,
-        remote::{
-            client_metrics::ClientMetrics,
-            failure::{Failure, Kind},
-            framed::FramedStream,
-        },
+use crate::store::{
+    FailureReason, StoreError,
+    remote::{
+        client_metrics::ClientMetrics,
+        failure::{Failure, Kind},
+        framed::FramedStream,
     },
 };
 use containment::panics::{self, Boundary, Panicked, caught};
+use net::backoff::Backoff;
 
 /// A server that has not replied in time for this long beyond the timeout (or half the timeout, if longer) has failed.
 /// Redis stalls for tens of milliseconds when it forks or a command is slow.

@@ -12,11 +12,9 @@ use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
 
 use super::{Backend, Connection, Shared};
-use crate::{
-    settings::ServerAddress,
-    store::{PoolUsage, StoreKind},
-};
+use crate::store::{PoolUsage, StoreKind};
 use containment::mutex::lock;
+use net::ServerAddress;
 
 thread_local! {
     /// The index of the thread's connections; other threads use those of the first.

@@ -14,9 +14,10 @@ use super::{
     failure::{Failure, Kind},
     part,
 };
-use crate::{
-    net::tls::{self, Client},
-    settings::{ClientTls, HostPort, ServerAddress},
+use net::{
+    HostPort, ServerAddress,
+    tls::ClientTls,
+    tls::{self, Client},
 };
 
 /// Idle time before the first keepalive probe: network address translators drop idle connections after minutes.

@@ -9,11 +9,9 @@ use std::{
 use socket2::{SockAddr, Type};
 use tracing::{debug, info, warn};
 
-use crate::{
-    net::backoff::Backoff,
-    settings::{HostPort, sinks::SinkAddress},
-};
+use crate::settings::sinks::SinkAddress;
 use containment::log_throttle::LogThrottle;
+use net::{HostPort, backoff::Backoff};
 
 /// The connect timeout of the Go service's library.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);

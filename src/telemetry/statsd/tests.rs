@@ -9,10 +9,8 @@ use std::{
 };
 
 use super::*;
-use crate::{
-    settings::HostPort,
-    telemetry::metrics::{LocalCacheGauges, Method, RuleCounter, StatsOptions},
-};
+use crate::telemetry::metrics::{LocalCacheGauges, Method, RuleCounter, StatsOptions};
+use net::HostPort;
 
 const INTERVAL: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -9,10 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::*;
-use crate::{
-    net::tls::tests::Authority,
-    settings::redis::{RedisTls, Secret},
-};
+use net::{Secret, authority::Authority, tls::ClientTls};
 use server::{server, talk};
 
 const BOUND: Duration = Duration::from_secs(5);
@@ -23,7 +20,7 @@ const SECRET: &str = "hunter2";
 fn pool() -> RedisPool {
     let nowhere = HostPort { host: "127.0.0.1".to_owned(), port: 1 };
     RedisPool {
-        servers: RedisServers::Single(RedisAddress::Tcp(nowhere)),
+        servers: RedisServers::Single(ServerAddress::Tcp(nowhere)),
         credentials: None,
         database: 0,
         tls: None,
@@ -40,7 +37,7 @@ fn with_password(user: Option<&str>) -> RedisPool {
     RedisPool { credentials: Some(Credentials { user: user.map(str::to_owned), password }), ..pool() }
 }
 
-fn with_tls(tls: RedisTls) -> RedisPool {
+fn with_tls(tls: ClientTls) -> RedisPool {
     RedisPool { tls: Some(tls), ..pool() }
 }
 
@@ -48,7 +45,7 @@ fn dialer(pool: &RedisPool) -> Dialer {
     Dialer::new(pool).map_err(|errors| errors.join("\n")).unwrap()
 }
 
-async fn failure(pool: &RedisPool, to: &RedisAddress, must_be_master: bool) -> Failure {
+async fn failure(pool: &RedisPool, to: &ServerAddress, must_be_master: bool) -> Failure {
     let failure = dialer(pool).dial(to, must_be_master).await.err().unwrap();
     assert!(failure.message.starts_with(&format!("redis {to}: ")), "{failure}");
     assert!(!failure.message.contains(SECRET), "{failure}");
@@ -76,13 +73,13 @@ async fn sends_only_the_commands_it_needs() {
         let (socket, _) = listener.accept().await.unwrap();
         talk(socket, PING, b"+OK\r\n+PONG\r\n", true).await
     });
-    drop(dialer(&pool()).dial(&RedisAddress::Unix(path), false).await.unwrap());
+    drop(dialer(&pool()).dial(&ServerAddress::Unix(path), false).await.unwrap());
     assert_eq!(received.await.unwrap(), sent);
 }
 
 #[tokio::test]
 async fn unreachable_servers_are_named() {
-    let address = |host: &str, port| RedisAddress::Tcp(HostPort { host: host.to_owned(), port });
+    let address = |host: &str, port| ServerAddress::Tcp(HostPort { host: host.to_owned(), port });
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let refused = failure(&pool(), &address("127.0.0.1", free), false).await;
     assert_eq!(refused.kind, Kind::Connect);
@@ -93,7 +90,7 @@ async fn unreachable_servers_are_named() {
     assert_eq!(unknown.kind, Kind::Resolve);
     assert!(unknown.message.contains("cannot resolve"), "{unknown}");
 
-    let socket = failure(&pool(), &RedisAddress::Unix("/nowhere/redis.sock".into()), false).await;
+    let socket = failure(&pool(), &ServerAddress::Unix("/nowhere/redis.sock".into()), false).await;
     assert_eq!(socket.kind, Kind::Connect);
     assert!(socket.message.contains("no such socket"), "{socket}");
 }
@@ -102,7 +99,7 @@ async fn unreachable_servers_are_named() {
 async fn a_silent_server_times_out() {
     let bound = Duration::from_millis(100);
     let authority = Authority::new("ours");
-    let tls = RedisTls { ca: Some(authority.ca()), ..RedisTls::default() };
+    let tls = ClientTls { ca: Some(authority.ca()), ..ClientTls::default() };
     for (pool, say, step, advice) in [
         (with_password(None), &b""[..], "AUTH", "REDIS_TLS=true"),
         (pool(), b"+OK\r\n", "PING", "REDIS_TLS=true"),

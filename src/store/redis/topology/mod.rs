@@ -23,8 +23,9 @@ use tracing::warn;
 
 use self::watcher::{Source, Watcher};
 use super::dialer::Dialer;
-use crate::settings::redis::{RedisAddress, RedisPool, RedisServers};
+use crate::{settings::redis::RedisPool, settings::redis::RedisServers};
 use containment::mutex::lock;
+use net::ServerAddress;
 
 /// The current servers; polls for changes until the last clone is dropped.
 #[derive(Clone)]
@@ -47,7 +48,7 @@ struct Known {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Servers {
     /// The masters; empty while unknown.
-    pub(super) masters: Vec<RedisAddress>,
+    pub(super) masters: Vec<ServerAddress>,
     /// In a cluster, the index of each slot's master.
     slots: Option<Box<[u16]>>,
 }
@@ -64,7 +65,7 @@ impl Servers {
         (owner < self.masters.len()).then_some(owner)
     }
 
-    fn single(master: RedisAddress) -> Self {
+    fn single(master: ServerAddress) -> Self {
         Self { masters: vec![master], slots: None }
     }
 

@@ -6,14 +6,12 @@ use std::mem;
 
 use tracing::{info, warn};
 
-use crate::{
-    settings::{HostPort, redis::RedisAddress},
-    store::redis::{
-        dialer::Dialer,
-        failure::{Failure, Kind},
-        resp::{FramedStream, Reply},
-    },
+use crate::store::redis::{
+    dialer::Dialer,
+    failure::{Failure, Kind},
+    resp::{FramedStream, Reply},
 };
+use net::{HostPort, ServerAddress};
 
 /// The longest reply: all slots of a cluster, one by one, with a master and replicas each.
 const MAX_REPLY: usize = 16 * 1024 * 1024;
@@ -96,7 +94,7 @@ impl Node {
                 reply => return reply,
             }
         }
-        let fresh = dialer.dial(&RedisAddress::Tcp(self.address.clone()), false).await?;
+        let fresh = dialer.dial(&ServerAddress::Tcp(self.address.clone()), false).await?;
         self.query_over(fresh, command, dialer).await
     }
 

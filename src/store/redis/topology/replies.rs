@@ -1,10 +1,8 @@
 //! The replies of cluster nodes and sentinels that name the masters.
 
 use super::{NO_OWNER, Servers, slots::SLOTS};
-use crate::{
-    settings::{HostPort, redis::RedisAddress},
-    store::redis::{failure::Kind, resp::Reply},
-};
+use crate::store::redis::{failure::Kind, resp::Reply};
+use net::{HostPort, ServerAddress};
 
 /// A range of slots and its master; `None` if the master's address is unknown.
 struct Range {
@@ -22,7 +20,7 @@ pub(super) fn master(reply: &Reply, name: &str) -> Result<Servers, String> {
         }
         Reply::Error(error) => Err(rejected(error)),
         reply => {
-            let master = read_master(reply).map(|address| Servers::single(RedisAddress::Tcp(address)));
+            let master = read_master(reply).map(|address| Servers::single(ServerAddress::Tcp(address)));
             master.ok_or_else(|| format!("unexpected reply instead of the address of {name:?}"))
         }
     }
@@ -61,7 +59,7 @@ pub(super) fn slots(reply: &Reply, from: &HostPort) -> Result<Servers, String> {
             owned.fill(owner);
         }
     }
-    let masters = masters.into_iter().cloned().map(RedisAddress::Tcp).collect();
+    let masters = masters.into_iter().cloned().map(ServerAddress::Tcp).collect();
     Ok(Servers { masters, slots: Some(slots) })
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Computed for every key that is sent to a cluster, so the checksum uses a table.
 
-use crate::settings::{HostPort, redis::RedisAddress};
+use net::{HostPort, ServerAddress};
 
 pub(super) const SLOTS: u16 = 16_384;
 
@@ -44,7 +44,7 @@ pub(in crate::store::redis) fn hash_tag(key: &[u8]) -> &[u8] {
 
 /// Parses the target of an error such as `MOVED 3999 10.0.0.2:6379` from the server `from`, and whether it is for one
 /// command only, after `ASKING`; `None` for other errors, and without an address.
-pub(crate) fn redirection(error: &str, from: &RedisAddress) -> Option<(RedisAddress, bool)> {
+pub(crate) fn redirection(error: &str, from: &ServerAddress) -> Option<(ServerAddress, bool)> {
     let mut words = error.split_ascii_whitespace();
     let ask = match words.next()? {
         "MOVED" => false,
@@ -55,11 +55,11 @@ pub(crate) fn redirection(error: &str, from: &RedisAddress) -> Option<(RedisAddr
     // IPv6 addresses have no brackets, so the last colon counts.
     let (host, port) = words.next()?.rsplit_once(':')?;
     let host = match (host, from) {
-        ("", RedisAddress::Tcp(from)) => from.host.clone(),
+        ("", ServerAddress::Tcp(from)) => from.host.clone(),
         ("" | "?", _) => return None,
         (host, _) => host.trim_start_matches('[').trim_end_matches(']').to_owned(),
     };
-    Some((RedisAddress::Tcp(HostPort { host, port: port.parse().ok()? }), ask))
+    Some((ServerAddress::Tcp(HostPort { host, port: port.parse().ok()? }), ask))
 }
 
 #[cfg(test)]
@@ -68,8 +68,8 @@ mod tests {
 
     use super::*;
 
-    fn from() -> RedisAddress {
-        RedisAddress::Tcp(HostPort { host: "10.0.0.1".to_owned(), port: 6379 })
+    fn from() -> ServerAddress {
+        ServerAddress::Tcp(HostPort { host: "10.0.0.1".to_owned(), port: 6379 })
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
         ] {
             assert_eq!(redirection(error, &from()), None, "{error}");
         }
-        let socket = RedisAddress::Unix("/run/redis".into());
+        let socket = ServerAddress::Unix("/run/redis".into());
         assert_eq!(redirection("MOVED 3999 :6381", &socket), None);
     }
 

@@ -10,14 +10,9 @@ use tokio::{
 };
 
 use super::*;
-use crate::{
-    net::tls::tests::Authority,
-    settings::{
-        HostPort,
-        redis::{Credentials, RedisTls, Secret},
-    },
-};
+use crate::settings::redis::Credentials;
 use fake::{FakeNode, halves, master};
+use net::{HostPort, Secret, authority::Authority, tls::ClientTls};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -67,7 +62,7 @@ async fn closed_port() -> HostPort {
 
 #[tokio::test]
 async fn a_single_server_is_known_at_once_and_owns_every_key() {
-    let address = RedisAddress::Unix("/run/redis.sock".into());
+    let address = ServerAddress::Unix("/run/redis.sock".into());
     let topology = watched(&pool(RedisServers::Single(address.clone())));
     topology.watch();
     topology.request_refresh();
@@ -179,8 +174,8 @@ async fn sentinels_are_queried_over_tls() {
     let (ip, elsewhere) = (authority.server("127.0.0.1", true), authority.server("redis.example", false));
     let identity = Some(authority.identity("client"));
     for (config, tls) in [
-        (ip, RedisTls { ca: ca.clone(), trust_system: false, identity, skip_hostname: false }),
-        (elsewhere, RedisTls { ca, skip_hostname: true, ..RedisTls::default() }),
+        (ip, ClientTls { ca: ca.clone(), trust_system: false, identity, skip_hostname: false }),
+        (elsewhere, ClientTls { ca, skip_hostname: true, ..ClientTls::default() }),
     ] {
         let node = FakeNode::new(None, Some(config)).await;
         node.set_reply(master(6379));
@@ -191,7 +186,7 @@ async fn sentinels_are_queried_over_tls() {
 
 #[test]
 fn bad_certificates_are_reported() {
-    let tls = RedisTls { ca: Some("/nowhere/ca.pem".into()), ..RedisTls::default() };
+    let tls = ClientTls { ca: Some("/nowhere/ca.pem".into()), ..ClientTls::default() };
     let seeds = vec![HostPort { host: "a".to_owned(), port: 1 }];
     let made = Topology::new(&RedisPool { tls: Some(tls), ..pool(RedisServers::Cluster { seeds }) });
     assert!(made.err().unwrap()[0].contains("/nowhere/ca.pem"));

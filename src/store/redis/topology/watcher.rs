@@ -6,12 +6,9 @@ use tokio::time::{sleep, timeout};
 use tracing::error;
 
 use super::{Known, Servers, node_list::NodeList, replies};
-use crate::{
-    net::backoff::jittered,
-    settings::{HostPort, redis::RedisAddress},
-    store::redis::dialer::Dialer,
-};
+use crate::store::redis::dialer::Dialer;
 use containment::panics::{self, Boundary, Panicked, caught};
+use net::{HostPort, ServerAddress, backoff::jittered};
 
 /// The shortest time between two polls, however many refreshes are requested.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
@@ -93,8 +90,8 @@ impl Watcher {
     fn add_masters(&mut self, servers: &Servers) {
         let Source::Cluster { seeds } = &self.source else { return };
         let masters = servers.masters.iter().filter_map(|master| match master {
-            RedisAddress::Tcp(address) => Some(address),
-            RedisAddress::Unix(_) => None,
+            ServerAddress::Tcp(address) => Some(address),
+            ServerAddress::Unix(_) => None,
         });
         self.nodes.set(masters.chain(seeds));
     }

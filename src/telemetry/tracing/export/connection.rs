@@ -20,10 +20,8 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream, rustls::pki_types::ServerName};
 
 use super::Failure;
-use crate::{
-    net::tls::{self, Hints},
-    settings::spans::{Collector, CollectorTls, Protocol},
-};
+use crate::settings::spans::{Collector, CollectorTls, Protocol};
+use net::tls::{self, Hints};
 use proto::opentelemetry::proto::collector::trace::v1::ExportTraceServiceResponse;
 
 /// The path of the gRPC method.

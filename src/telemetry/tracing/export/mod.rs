@@ -22,12 +22,13 @@ use tokio::{
 use tracing::warn;
 
 use super::{Counts, Dropped, span::Span};
-use crate::{net::backoff::Backoff, settings::spans::Spans};
+use crate::settings::spans::Spans;
 use connection::CollectorConnection;
 use containment::{
     log_throttle::LogThrottle,
     panics::{self, Boundary, Panicked, caught},
 };
+use net::backoff::Backoff;
 use proto::opentelemetry::proto::resource::v1::Resource;
 
 /// The backoff of the collector's own exporters.

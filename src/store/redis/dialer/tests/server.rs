@@ -9,11 +9,11 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
 
-use crate::settings::{HostPort, redis::RedisAddress};
+use net::{HostPort, ServerAddress};
 
 /// A server for one connection.
 pub(super) struct Server {
-    pub(super) address: RedisAddress,
+    pub(super) address: ServerAddress,
     /// Returns the received bytes.
     pub(super) received: JoinHandle<Vec<u8>>,
 }
@@ -57,5 +57,5 @@ pub(super) async fn server(
             },
         }
     });
-    Server { address: RedisAddress::Tcp(HostPort { host: "127.0.0.1".to_owned(), port }), received }
+    Server { address: ServerAddress::Tcp(HostPort { host: "127.0.0.1".to_owned(), port }), received }
 }

@@ -5,9 +5,9 @@ use super::*;
 #[tokio::test]
 async fn tls_verifies_certificates_as_configured() {
     let (ours, theirs, twin) = (Authority::new("ours"), Authority::new("theirs"), Authority::new("ours"));
-    let plain = RedisTls { ca: Some(ours.ca()), ..RedisTls::default() };
-    let any_host = RedisTls { skip_hostname: true, ..plain.clone() };
-    let identified = RedisTls { identity: Some(ours.identity("client")), ..plain.clone() };
+    let plain = ClientTls { ca: Some(ours.ca()), ..ClientTls::default() };
+    let any_host = ClientTls { skip_hostname: true, ..plain.clone() };
+    let identified = ClientTls { identity: Some(ours.identity("client")), ..plain.clone() };
     let ip = "127.0.0.1";
     for (case, tls, config, word) in [
         ("an IP address as name", &plain, ours.server(ip, false), None),
@@ -51,7 +51,7 @@ async fn tls_verifies_certificates_as_configured() {
 #[tokio::test]
 async fn plain_text_and_tls_are_distinguished() {
     let authority = Authority::new("ours");
-    let tls = with_tls(RedisTls { ca: Some(authority.ca()), ..RedisTls::default() });
+    let tls = with_tls(ClientTls { ca: Some(authority.ca()), ..ClientTls::default() });
     for reply in [&b"-ERR unknown command\r\n"[..], b""] {
         let server = server(b"", reply, false, None).await;
         let failure = failure(&tls, &server.address, false).await;
@@ -65,7 +65,7 @@ async fn plain_text_and_tls_are_distinguished() {
 
 #[test]
 fn rejects_tls_on_a_unix_socket() {
-    let servers = RedisServers::Single(RedisAddress::Unix("/run/redis.sock".into()));
-    let problems = Dialer::new(&RedisPool { servers, ..with_tls(RedisTls::default()) }).err().unwrap();
+    let servers = RedisServers::Single(ServerAddress::Unix("/run/redis.sock".into()));
+    let problems = Dialer::new(&RedisPool { servers, ..with_tls(ClientTls::default()) }).err().unwrap();
     assert!(problems[0].contains("/run/redis.sock") && problems[0].contains("REDIS_TLS"), "{problems:?}");
 }

@@ -11,10 +11,8 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
 
-use crate::{
-    settings::HostPort,
-    store::redis::resp::{self, Reply},
-};
+use crate::store::redis::resp::{self, Reply};
+use net::HostPort;
 
 /// A node that reports masters. If it has no reply, it closes the connection of the query.
 #[derive(Clone)]

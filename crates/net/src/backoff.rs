@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Backoff {
+pub struct Backoff {
     next: Duration,
     first: Duration,
     max: Duration,
@@ -14,23 +14,23 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     /// Pauses from `first` that double up to `max`, each shortened at random by up to a half.
-    pub(crate) const fn new(first: Duration, max: Duration) -> Self {
+    pub const fn new(first: Duration, max: Duration) -> Self {
         Self { next: first, first, max, factor: 2.0, jitter: true }
     }
 
     /// Sets the factor, of which 1 or less disables growth, and the jitter.
-    pub(crate) const fn with(mut self, factor: f64, jitter: bool) -> Self {
+    pub const fn with(mut self, factor: f64, jitter: bool) -> Self {
         self.factor = factor;
         self.jitter = jitter;
         self
     }
 
     /// For a server that was connected: short enough to reconnect within half a second of its return.
-    pub(crate) const fn reconnect() -> Self {
+    pub const fn reconnect() -> Self {
         Self::new(Duration::from_millis(25), Duration::from_millis(300))
     }
 
-    pub(crate) fn next_pause(&mut self) -> Duration {
+    pub fn next_pause(&mut self) -> Duration {
         self.pause(fastrand::f64())
     }
 
@@ -44,13 +44,13 @@ impl Backoff {
     }
 
     /// Restarts with the first pause, after a success.
-    pub(crate) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.next = self.first;
     }
 }
 
 /// An interval that is lengthened or shortened at random by up to this fraction.
-pub(crate) fn jittered(interval: Duration, share: f64) -> Duration {
+pub fn jittered(interval: Duration, share: f64) -> Duration {
     // An overflow is centuries, which need no jitter.
     scaled(interval, 1.0 + share * (2.0 * fastrand::f64() - 1.0)).unwrap_or(interval)
 }

@@ -1,77 +1,9 @@
-//! Valid and invalid files. `store/redis/dialer/tests/tls.rs` tests handshakes with the certificates made here.
+//! Valid and invalid files. The store tests handshakes with such certificates.
 
 use std::{fs, path::PathBuf};
 
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-};
-use tempfile::TempDir;
-use tokio_rustls::rustls::{ServerConfig, pki_types::PrivatePkcs8KeyDer, server::WebPkiClientVerifier};
-
 use super::*;
-
-/// An authority with a directory for its certificates.
-pub(crate) struct Authority {
-    issuer: CertifiedIssuer<'static, KeyPair>,
-    directory: TempDir,
-}
-
-impl Authority {
-    pub(crate) fn new(name: &str) -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        Self { issuer, directory: tempfile::tempdir().unwrap() }
-    }
-
-    pub(crate) fn file(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.directory.path().join(name);
-        fs::write(&path, text).unwrap();
-        path
-    }
-
-    /// The file of the authority.
-    pub(crate) fn ca(&self) -> PathBuf {
-        self.file("ca.pem", &self.issuer.pem())
-    }
-
-    fn sign(&self, host: &str) -> (rcgen::Certificate, KeyPair) {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec![host.to_owned()]).unwrap();
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        (params.signed_by(&key, &self.issuer).unwrap(), key)
-    }
-
-    /// The files of a certificate and its key.
-    pub(crate) fn identity(&self, name: &str) -> (PathBuf, PathBuf) {
-        let (certificate, key) = self.sign(name);
-        (
-            self.file(&format!("{name}.crt"), &certificate.pem()),
-            self.file(&format!("{name}.key"), &key.serialize_pem()),
-        )
-    }
-
-    /// The configuration of a server of this name, which may require a client certificate.
-    pub(crate) fn server(&self, host: &str, wants_client: bool) -> Arc<ServerConfig> {
-        let (certificate, key) = self.sign(host);
-        let provider = Arc::new(ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .unwrap();
-        let builder = if wants_client {
-            let mut roots = RootCertStore::empty();
-            roots.add(self.issuer.der().clone()).unwrap();
-            let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-            builder.with_client_cert_verifier(clients.build().unwrap())
-        } else {
-            builder.with_no_client_auth()
-        };
-        let key = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
-        Arc::new(builder.with_single_cert(vec![certificate.der().clone()], key).unwrap())
-    }
-}
+use crate::authority::Authority;
 
 const HINTS: Hints =
     Hints { ca: "CACERT", certificate: "CLIENT_CERT", key: "CLIENT_KEY", other_host: "", plain_text: "" };

@@ -15,13 +15,13 @@ const HEADER: usize = 12;
 const MAX_POINTERS: usize = 16;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Target {
-    pub(crate) host: String,
-    pub(crate) port: u16,
+pub struct Target {
+    pub host: String,
+    pub port: u16,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Answer {
+pub enum Answer {
     /// The servers; empty if the name has no SRV records.
     Targets(Vec<Target>),
     /// The name does not exist.
@@ -32,7 +32,7 @@ pub(crate) enum Answer {
 }
 
 /// A query; `None` for an invalid name.
-pub(crate) fn query(id: u16, name: &str) -> Option<Vec<u8>> {
+pub fn query(id: u16, name: &str) -> Option<Vec<u8>> {
     let mut message = Vec::with_capacity(name.len().saturating_add(HEADER + 6));
     for number in [id, RECURSION_DESIRED, 1, 0, 0, 0] {
         message.extend_from_slice(&number.to_be_bytes());
@@ -53,7 +53,7 @@ pub(crate) fn query(id: u16, name: &str) -> Option<Vec<u8>> {
 }
 
 /// The reply to a query; `None` for anything else.
-pub(crate) fn reply(question: &[u8], message: &[u8]) -> Option<Answer> {
+pub fn reply(question: &[u8], message: &[u8]) -> Option<Answer> {
     let mut reader = Reader { message, at: 0 };
     let id = reader.number()?;
     let flags = reader.number()?;
@@ -157,7 +157,7 @@ impl Reader<'_> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+pub mod tests {
     use proptest::prelude::*;
 
     use super::*;
@@ -165,7 +165,7 @@ pub(crate) mod tests {
     const NAME: &str = "_memcache._tcp.cache.test";
 
     /// A reply with these servers, whose names point back at the question.
-    pub(crate) fn srv_reply(question: &[u8], targets: &[(&str, u16)]) -> Vec<u8> {
+    pub fn srv_reply(question: &[u8], targets: &[(&str, u16)]) -> Vec<u8> {
         let mut message = question.to_vec();
         message[2..4].copy_from_slice(&[0x81, 0x80]);
         message[6..8].copy_from_slice(&u16::try_from(targets.len()).unwrap().to_be_bytes());

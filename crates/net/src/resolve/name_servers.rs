@@ -69,7 +69,7 @@ impl NameServers {
         }
     }
 
-    pub(crate) fn names(&self, name: &str) -> Vec<String> {
+    pub fn names(&self, name: &str) -> Vec<String> {
         if name.ends_with('.') {
             return vec![name.to_owned()];
         }
@@ -80,8 +80,8 @@ impl NameServers {
     }
 }
 
-#[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz(bytes: &[u8]) {
+#[cfg(any(test, feature = "testing"))]
+pub fn fuzz(bytes: &[u8]) {
     let text = &*String::from_utf8_lossy(bytes);
     let servers = NameServers::parse(text);
     assert!(!servers.addresses.is_empty());

@@ -4,9 +4,21 @@
 //! themselves; [`Hints`] has the names of their variables or options, and advice. TLS on the gRPC port is in `server`,
 //! which reads its files with [`pem`] too.
 
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ClientTls {
+    /// CAs; they replace those of the system.
+    pub ca: Option<PathBuf>,
+    /// `TLS_TRUST_SYSTEM_CAS`: the system's CAs are trusted too.
+    pub trust_system: bool,
+    /// The client certificate and its key.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// Accept a certificate for another host.
+    pub skip_hostname: bool,
+}
+
 pub mod pem;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
 use std::{
     io,
@@ -25,8 +37,6 @@ use tokio_rustls::rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime},
     sign::{CertifiedKey, SingleCertAndKey},
 };
-
-use crate::settings::ClientTls;
 
 /// The variables or options that set up TLS, and advice, for errors.
 #[derive(Clone, Copy, Debug)]

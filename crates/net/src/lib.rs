@@ -2,7 +2,15 @@
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
-pub(crate) mod backoff;
+mod address;
+#[cfg(any(test, feature = "testing"))]
+#[path = "tests/authority.rs"]
+pub mod authority;
+pub mod backoff;
 pub mod channel;
 pub mod resolve;
+mod secret;
 pub mod tls;
+
+pub use address::{HostPort, ServerAddress};
+pub use secret::Secret;

@@ -1,15 +1,15 @@
 //! Name resolution: host names and SRV records.
 
-pub(crate) mod dns;
-pub(crate) mod lookup;
-pub(crate) mod name_servers;
+pub mod dns;
+pub mod lookup;
+pub mod name_servers;
 
-#[cfg(any(test, fuzzing))]
-pub(crate) use name_servers::fuzz as fuzz_resolv_conf;
+#[cfg(any(test, feature = "testing"))]
+pub use name_servers::fuzz as fuzz_resolv_conf;
 
 /// A reply to the query before it, or to one of ours.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz_dns(bytes: &[u8]) {
+#[cfg(any(test, feature = "testing"))]
+pub fn fuzz_dns(bytes: &[u8]) {
     if let Some(question) = dns::query(0x1234, "_memcache._tcp.cache.test") {
         let _ = dns::reply(&question, bytes);
     }

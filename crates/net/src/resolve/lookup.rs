@@ -12,7 +12,7 @@ use super::{
     dns::{self, Answer, Target},
     name_servers::NameServers,
 };
-use crate::settings::{HostPort, ServerAddress};
+use crate::{HostPort, ServerAddress};
 
 /// The largest datagram: replies to our queries have up to 512 bytes, or are truncated.
 const MAX_DATAGRAM: usize = 4096;
@@ -22,7 +22,7 @@ impl NameServers {
     ///
     /// # Errors
     /// If there are none.
-    pub(crate) async fn services(&self, name: &str) -> Result<Vec<ServerAddress>, String> {
+    pub async fn services(&self, name: &str) -> Result<Vec<ServerAddress>, String> {
         let mut why = "not a name".to_owned();
         for name in self.names(name) {
             match self.query(&name).await {
@@ -109,7 +109,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::net::resolve::dns::tests::srv_reply;
+    use crate::resolve::dns::tests::srv_reply;
 
     #[test]
     fn servers_are_sorted_by_their_texts() {
