@@ -8,6 +8,7 @@ use std::{error::Error, fmt::Write, fs, hint::black_box, sync::Arc, time::Instan
 
 use clock::{Clock, SystemClock, Time};
 use rules::{CompileOptions, OnStoreFailure, RuleSet, Unit};
+use store::{Store, memory::MemoryStore};
 use tollgate::{
     limiter,
     limiter::Bounds,
@@ -21,7 +22,6 @@ use tollgate::{
     recent::Recent,
     rules_source::{RulesDir, Source},
     settings::KeyValues,
-    store::{Store, memory::MemoryStore},
     telemetry::metrics::{ShardCount, Stats, StatsOptions},
 };
 
@@ -208,7 +208,7 @@ fn limiter(rules: &str, recent: Option<Arc<Recent>>) -> Result<Limiter, Box<dyn 
 /// Fills a table with a million counters, and measures the growth of the process's memory.
 fn million_counters() {
     const COUNTERS: usize = 1_000_000;
-    let table = tollgate::store::table::Table::<u64>::new(10 * COUNTERS);
+    let table = store::table::Table::<u64>::new(10 * COUNTERS);
     let before = resident_bytes();
     let [now, end] = [1, 3600].map(Time::from_seconds);
     let mut key = String::new();

@@ -13,7 +13,7 @@ use std::{
 
 use clock::Time;
 use hashbrown::HashTable;
-use tollgate::store::table::{Key, Table};
+use store::table::{Key, Table};
 
 const SHARDS: usize = 1024;
 const ROUNDS: usize = 7;

@@ -13,7 +13,6 @@ use crate::{
     rules_source::xds,
     server,
     settings::Settings,
-    store::{memcached, redis},
     telemetry::{metrics, tracing},
 };
 use net::{resolve, tls::pem};
@@ -21,6 +20,7 @@ use rules::{
     template::{Template, Values},
     {CompileOptions, SourceFile, compile, render},
 };
+use store::{memcached, redis};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Target {

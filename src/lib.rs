@@ -23,5 +23,4 @@ pub mod replicas;
 pub mod rules_source;
 pub mod server;
 pub mod settings;
-pub mod store;
 pub mod telemetry;

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use deadpool_redis::redis::{cmd, pipe};
 use serde::{Deserialize, Serialize};
 
-use crate::store::redis::CommandPool;
+use store::redis::CommandPool;
 use text;
 
 /// The interval of announcements, in seconds.

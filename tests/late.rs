@@ -12,6 +12,7 @@ use bytes::Bytes;
 use clock::{Clock, SystemClock, Time};
 use http::HeaderMap;
 use rules::{CompileOptions, OnStoreFailure};
+use store::{Applied, Batch, FailureReason, Store, StoreError, memory::MemoryStore};
 use tokio::{
     runtime,
     sync::{oneshot, watch},
@@ -27,7 +28,6 @@ use tollgate::{
     rules_source::{RulesDir, Source},
     server::grpc::{self, Listener, Parts, Workers},
     settings::Settings,
-    store::{Applied, Batch, FailureReason, Store, StoreError, memory::MemoryStore},
     telemetry::metrics::{Stats, StatsOptions},
 };
 

@@ -19,14 +19,10 @@ use crate::{
         http::service::{Copies, Service},
         tls::Tls,
     },
-    settings::{Answers, Backend, KeyFormat, Settings},
-    store::{
-        Store,
-        lease::LeasedStore,
-        memcached::{MemcachedStore, NameServers, ResetLog},
-        memory::MemoryStore,
-        redis::{CommandPool, RedisStore},
-    },
+    settings::Answers,
+    settings::Backend,
+    settings::KeyFormat,
+    settings::Settings,
     telemetry::{
         metrics::{ShardCount, Stats, StatsOptions},
         tracing::Tracer,
@@ -34,6 +30,13 @@ use crate::{
 };
 use clock::{Clock, SystemClock};
 use rules::RuleSet;
+use store::{
+    Store,
+    lease::LeasedStore,
+    memcached::{MemcachedStore, NameServers, ResetLog},
+    memory::MemoryStore,
+    redis::{CommandPool, RedisStore},
+};
 
 /// Follows overrides, resets of counters and other replicas in the store.
 pub(super) enum Link {

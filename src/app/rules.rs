@@ -8,12 +8,13 @@ use crate::{
         watch::{self, SystemEvents, Watcher},
         xds::{self, Subscription},
     },
-    settings::{Backend, Settings},
-    store::memcached::MemcachedStore,
+    settings::Backend,
+    settings::Settings,
 };
 use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
 use rules::{CompileOptions, Countable};
+use store::memcached::MemcachedStore;
 
 /// The source of the rules. It stops when this is dropped.
 pub(super) enum Feed {

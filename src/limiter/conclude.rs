@@ -10,11 +10,9 @@ use super::{
     plan::{CounterSource, Limited, Planned},
     request::Request,
 };
-use crate::{
-    store::Batch,
-    telemetry::metrics::{RuleCounter, Stats},
-};
+use crate::telemetry::metrics::{RuleCounter, Stats};
 use clock::Time;
+use store::Batch;
 
 /// The statuses and the overall code of a request, and all that its answer is made from.
 pub(super) struct Conclusion<'a, 'r, 'm> {

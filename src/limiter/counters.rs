@@ -12,15 +12,12 @@ use super::{
 };
 use crate::{
     overrides::{Action, Found},
-    store::Batch,
-    store::Counting,
-    store::Resets,
-    store::Store as _,
     telemetry::metrics::{Stats, StatsOptions},
 };
 use algorithms::Hits;
 use clock::Time;
 use rules::Limit;
+use store::{Batch, Counting, Resets, Store as _};
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Counters {

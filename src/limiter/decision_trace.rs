@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Instant};
 
 use super::{plan::Planned, request::Request};
-use crate::store::{Applied, StoreError};
 use rules::model::Domain;
+use store::{Applied, StoreError};
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct DecisionTrace {

@@ -10,9 +10,9 @@ use super::{
     plan::{CounterSource, Plan, Planned},
     request::RequestError,
 };
-use crate::store::{Batch, FailureReason, Store, StoreError, StoreUsage, memory::MemoryStore};
 use clock::Time;
 use rules::{Metadata, OnStoreFailure, Value, model::Domain};
+use store::{Batch, FailureReason, Store, StoreError, StoreUsage, memory::MemoryStore};
 
 /// The policy that decided a request, and the reason of the store's failure.
 #[derive(Clone, Copy)]

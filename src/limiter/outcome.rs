@@ -3,10 +3,10 @@
 //! `conclude` calls this for each descriptor once the store has set the outcomes of its checks.
 
 use super::plan::{CounterSource, LimitCheck, Limited};
-use crate::{store, store::Batch};
 use algorithms::{FixedWindow, Hits, Verdict, fixed_window::MAX_HITS};
 use clock::Time;
 use rules::Limit;
+use store::{self, Batch};
 
 /// The decision by one counter, and the hits for the statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

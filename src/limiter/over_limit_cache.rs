@@ -7,15 +7,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{
-    store::Check,
-    store::Outcome,
-    store::Resets,
-    store::table::{Kept, Mark, Table, Usage, Used},
-};
 use algorithms::{Algorithm, Hits, Verdict};
 use clock::Time;
 use rules::Limit;
+use store::{
+    Check, Outcome, Resets,
+    table::{Kept, Mark, Table, Usage, Used},
+};
 
 pub struct OverLimitCache {
     keys: Table<Rejection>,
@@ -181,9 +179,9 @@ fn seconds(micros: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Batch;
     use algorithms::{Kind, Window};
     use rules::{Limit, Unit};
+    use store::Batch;
 
     /// A cache that contains the outcome of a check of these keys with these hits at this second.
     fn cache_with(keys: &[&str], limit: &Limit, hits: u64, outcome: Outcome) -> OverLimitCache {

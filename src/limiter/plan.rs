@@ -14,12 +14,12 @@ use super::{
 };
 use crate::{
     overrides::{Action, Found},
-    store::Batch,
     telemetry::metrics::{RuleCounter, RuleStats, Stats},
 };
 use algorithms::{Hits, Verdict};
 use clock::Time;
 use rules::{Limit, Limits, Matched, Metadata, Rule, model::Domain};
+use store::Batch;
 
 /// The plan of each descriptor, in the request's order.
 pub(super) type Plan<'r> = SmallVec<[Planned<'r>; 4]>;

@@ -14,11 +14,11 @@ use super::{
 };
 use crate::{
     overrides::{Action, Found, Index},
-    store::{Batch, Outcome},
     telemetry::metrics::{Stats, StatsOptions},
 };
 use clock::Time;
 use rules::{Limit, Limits, Rule};
+use store::{Batch, Outcome};
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Preview {

@@ -7,13 +7,10 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-use crate::{
-    store::FailureReason,
-    store::StoreError,
-    telemetry::metrics::{RejectReason, ResponseCode, Stats},
-};
+use crate::telemetry::metrics::{RejectReason, ResponseCode, Stats};
 use algorithms::Hits;
 use rules;
+use store::{FailureReason, StoreError};
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Request<'a> {

@@ -28,8 +28,8 @@ use super::{
     sweep,
     versions::State,
 };
-use crate::store::{Resets, redis::CommandPool};
 use clock::{Clock, Time};
+use store::{Resets, redis::CommandPool};
 
 /// The interval at which versions are compared.
 const POLL: Duration = Duration::from_secs(2);

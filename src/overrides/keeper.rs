@@ -17,9 +17,9 @@ use super::{
     sweep,
     versions::State,
 };
-use crate::store::{memcached::ResetLog, redis::CommandPool};
 use clock::Time;
 use containment::mutex::lock;
+use store::{memcached::ResetLog, redis::CommandPool};
 
 /// An import that is idle for this long is replaced by the next one.
 const IDLE_IMPORT: Duration = Duration::from_secs(60);

@@ -20,7 +20,7 @@ use super::{
     model::{Override, Target},
     versions::State,
 };
-use crate::store::redis::CommandPool;
+use store::redis::CommandPool;
 
 /// The field of the hash with its version. Identifiers do not have this character.
 pub(super) const VERSION: &str = "@";

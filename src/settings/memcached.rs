@@ -3,8 +3,10 @@
 //! Settings with which the Go service could not reach memcached are rejected. The Go service allows every request then,
 //! and reports it only in its log.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
+use store::memcached::settings::MemcachedServers;
+use store::memcached::settings::Memcached;
 use super::{
     reader::Reader,
     tls::TlsVars,
@@ -13,43 +15,6 @@ use super::{
 };
 use net::ServerAddress;
 use net::tls::ClientTls;
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Memcached {
-    pub servers: MemcachedServers,
-    pub tls: Option<ClientTls>,
-    /// The time limit of an operation, from request to response.
-    pub timeout: Duration,
-    /// The time limit for connecting, including TLS.
-    pub connect_timeout: Duration,
-    /// Maximum number of checks queued per connection; at least one.
-    pub max_queued: usize,
-    /// The service is unhealthy while it has no connection to one of the servers.
-    pub unhealthy_without: bool,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum MemcachedServers {
-    /// These, in this order; at least one.
-    Named(Vec<ServerAddress>),
-    Srv {
-        /// The name of the record: `_service._protocol.name`.
-        name: String,
-        /// The interval at which it is resolved again; `None` is never after the first answer.
-        refresh: Option<Duration>,
-    },
-}
-
-impl fmt::Display for MemcachedServers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Named(servers) => {
-                f.write_str(&servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
-            }
-            Self::Srv { name, .. } => f.write_str(name),
-        }
-    }
-}
 
 const GO_TIMEOUT: Duration = Duration::from_millis(500);
 

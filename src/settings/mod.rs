@@ -40,15 +40,15 @@ use net::HostPort;
 use net::ServerAddress;
 
 use self::{
-    memcached::Memcached,
     reader::Reader,
-    redis::Redis,
     sinks::Sinks,
     spans::Spans,
     values::BackendType,
     vars::{AdminVars, Var},
     xds::Xds,
 };
+use store::memcached::settings::Memcached;
+use store::redis::settings::Redis;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {

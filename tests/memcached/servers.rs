@@ -10,12 +10,11 @@ use std::{
 use algorithms::Hits;
 use clock::{Clock, SystemClock};
 use rules::{Limit, Unit};
-use tollgate::{
-    settings::memcached::{Memcached as Settings, MemcachedServers},
-    store::Batch,
-    store::Outcome,
-    store::Store,
-    store::memcached::{MemcachedStore, NameServers},
+use store::{
+    Batch, Outcome, Store,
+    memcached::settings::Memcached as Settings,
+    memcached::settings::MemcachedServers,
+    memcached::{MemcachedStore, NameServers},
 };
 
 use crate::support::{eventually, holds};

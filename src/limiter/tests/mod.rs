@@ -12,9 +12,9 @@ use std::{pin::pin, time::Duration};
 use proptest::prelude::*;
 
 use super::*;
-use crate::store::FailureReason;
 use rules::Value;
 use setup::{RULES, Setup, finish, poll, request};
+use store::FailureReason;
 
 /// The code, the limit and the remaining hits of each descriptor.
 fn statuses(answer: &Answer) -> Vec<(Code, Option<u32>, u32)> {

@@ -26,11 +26,11 @@ use crate::{
     limiter::handles,
     overrides::Index,
     rules_source::{RulesDir, Source},
-    store::{Applied, Batch, FailureReason, Outcome, Store, StoreError, memory::MemoryStore},
     telemetry::metrics::{RuleCounter, Stats, StatsOptions},
 };
 use clock::{Clock, ManualClock, Time};
 use rules::{CompileOptions, OnStoreFailure};
+use store::{Applied, Batch, FailureReason, Outcome, Store, StoreError, memory::MemoryStore};
 
 pub(super) const RULES: &str = "\
 domain: d

@@ -6,12 +6,10 @@ use std::{collections::VecDeque, sync::Mutex};
 
 use serde::Serialize;
 
-use crate::{
-    store::{Distribution, Store},
-    telemetry::metrics::{Method, ResponseCode, Stats},
-};
+use crate::telemetry::metrics::{Method, ResponseCode, Stats};
 use clock::Time;
 use containment::mutex::lock;
+use store::{Distribution, Store};
 
 /// The number of points of the plots, in seconds.
 const SECONDS: usize = 300;

@@ -6,13 +6,9 @@ use super::{
     Api, Options,
     reply::{Call, Problem, Reply},
 };
-use crate::{
-    memory,
-    replicas::Replicas,
-    store::{PoolUsage, StoreUsage},
-    telemetry::metrics::COMMIT,
-};
+use crate::{memory, replicas::Replicas, telemetry::metrics::COMMIT};
 use clock::{Clock, Rfc3339, SystemClock};
+use store::{PoolUsage, StoreUsage};
 
 /// The maximum number of errors of the last load; the log has all of them.
 const MAX_ERRORS: usize = 10;

@@ -38,11 +38,11 @@ use crate::{
     memory::allocations,
     rules_source::{RulesDir, Source},
     server::health::Health,
-    store::{Applied, Batch, Store, memory::MemoryStore},
     telemetry::metrics::{ShardCount, Stats, StatsOptions},
 };
 use clock::{ManualClock, Time};
 use rules::{CompileOptions, CountingMode, OnStoreFailure};
+use store::{Applied, Batch, Store, memory::MemoryStore};
 
 /// The methods of the port, and one that does not exist.
 const PATHS: &[&str] = &[

@@ -42,7 +42,6 @@ use crate::{
         connections::{Limits, Registry},
         health::Health,
     },
-    store::{Applied, Batch, Store, memory::MemoryStore},
     telemetry::metrics::{Port, ShardCount, Stats, StatsOptions},
 };
 use clock::{ManualClock, Time};
@@ -51,6 +50,7 @@ use proto::envoy::{
     service::ratelimit::v3::RateLimitRequest,
 };
 use rules::{CompileOptions, OnStoreFailure};
+use store::{Applied, Batch, Store, memory::MemoryStore};
 
 const RULES: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 100}}]\n";
 

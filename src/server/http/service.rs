@@ -13,7 +13,6 @@ use crate::{
     replicas::Replicas,
     rules_source::{ReloadState, Source, xds},
     server::{health::Health, tls::Tls},
-    store::{LeaseState, Store},
     telemetry::{
         metrics::{
             CONTENT_TYPE, Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, Stats,
@@ -24,6 +23,7 @@ use crate::{
 };
 use clock::{Clock, SystemClock, Time};
 use containment::panics::Panicked;
+use store::{LeaseState, Store};
 
 /// The parts that live as long as the service.
 pub(crate) struct Service {

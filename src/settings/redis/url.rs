@@ -4,19 +4,18 @@
 //! (`redis://user:password@host:port/database`, also with `?username=`, `?password=` and `?db=`), or begin with
 //! `rediss://`.
 
-use super::{
-    super::{
-        address::host_port,
-        parse::{InvalidValue, percent_decoded},
-        reader::Reader,
-        values::{RedisType, Socket},
-        vars,
-    },
-    Credentials, RedisServers,
+use super::super::{
+    address::host_port,
+    parse::{InvalidValue, percent_decoded},
+    reader::Reader,
+    values::{RedisType, Socket},
+    vars,
 };
 use net::HostPort;
 use net::Secret;
 use net::ServerAddress;
+use store::redis::settings::Credentials;
+use store::redis::settings::RedisServers;
 
 /// Addresses, with the other contents of their URLs.
 #[derive(Clone, PartialEq, Eq, Debug)]

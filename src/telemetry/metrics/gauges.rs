@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::store::{LeaseUsage, PoolUsage, StoreUsage};
+use store::{LeaseUsage, PoolUsage, StoreUsage};
 
 /// The state of other modules. Absent values are not shown.
 #[derive(Clone, PartialEq, Debug, Default)]

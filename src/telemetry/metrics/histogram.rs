@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::shard::{Cells, ShardCount};
-use crate::store::Distribution;
+use store::Distribution;
 
 /// The upper bounds of the buckets, in microseconds. 20 ms is Envoy's default timeout: responses in later buckets were
 /// too late.

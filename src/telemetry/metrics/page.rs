@@ -9,7 +9,7 @@ use super::{
     histogram::Snapshot,
     names::{Kind, Metric},
 };
-use crate::store::Distribution;
+use store::Distribution;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(in crate::telemetry) enum Value<'v> {

@@ -15,12 +15,10 @@ use super::{
     rule::RuleStats,
     service::{ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats},
 };
-use crate::{
-    store::{FailureReason, LeaseUsage, PoolUsage, StoreKind, StoreUsage},
-    telemetry::logs,
-};
+use crate::telemetry::logs;
 use containment::panics;
 use rules::OnStoreFailure;
+use store::{FailureReason, LeaseUsage, PoolUsage, StoreKind, StoreUsage};
 
 /// The commit that the program was built from, or `unknown`.
 pub const COMMIT: &str = env!("TOLLGATE_COMMIT");

@@ -7,9 +7,9 @@ use super::{
     one_of,
     shard::{Counter, ShardCount},
 };
-use crate::store::FailureReason;
 use containment::mutex::lock;
 use rules::OnStoreFailure;
+use store::FailureReason;
 
 text::named! {
     /// The counted methods, by their gRPC names.

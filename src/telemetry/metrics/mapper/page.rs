@@ -6,18 +6,16 @@ use super::{
     Mapper,
     series::{Family, Known, SeriesIndex},
 };
-use crate::{
-    store::Distribution,
-    telemetry::metrics::{
-        Stats,
-        gauges::Gauges,
-        histogram::Snapshot,
-        names::Kind,
-        page::{Page, Value, head, series},
-        statsd_names,
-    },
+use crate::telemetry::metrics::{
+    Stats,
+    gauges::Gauges,
+    histogram::Snapshot,
+    names::Kind,
+    page::{Page, Value, head, series},
+    statsd_names,
 };
 use containment::mutex::lock;
+use store::Distribution;
 
 /// A mapper with its results for the names shown so far.
 #[derive(Debug)]

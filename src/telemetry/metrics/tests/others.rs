@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{super::*, reading::parse};
-use crate::store::{Distribution, LeaseUsage, PoolUsage, StoreKind, StoreUsage, table::Usage};
+use store::{Distribution, LeaseUsage, PoolUsage, StoreKind, StoreUsage, table::Usage};
 
 fn all_gauges() -> Gauges {
     Gauges {

@@ -1,0 +1,311 @@
+//! The batch of one request: its checks with their keys and outcomes.
+//!
+//! The limiter fills a batch, the store sets the outcomes, and the limiter reads them.
+
+use std::{ops::Range, time::Instant};
+
+use smallvec::SmallVec;
+
+use algorithms::{Hits, Verdict, fixed_window};
+use clock::Time;
+use rules::Limit;
+
+#[derive(Debug, Default)]
+pub struct Batch<'r> {
+    /// The full keys of all checks, concatenated: one allocation per request.
+    keys: String,
+    checks: SmallVec<[Check<'r>; 4]>,
+    has_groups: bool,
+    /// What is counted when a check is over its limit.
+    pub counting: Counting,
+    /// When the caller stops waiting, if known.
+    pub until: Option<Instant>,
+}
+
+/// Which checks count when one is over its limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Counting {
+    /// All, also those of a rejected request.
+    #[default]
+    Always,
+    /// Only the checks that would go over their limits; the others read.
+    StopWhenOver,
+    /// None: another check of the request is known to be over its limit.
+    ReadOnly,
+}
+
+/// The check of one counter, and its outcome.
+#[derive(Clone, Debug)]
+pub struct Check<'r> {
+    full_key: Range<usize>,
+    /// The end of the part that is the key in shared stores.
+    key_end: usize,
+    pub limit: &'r Limit,
+    pub rule: u16,
+    pub hits: Hits,
+    /// Whether it counts alone or in a group.
+    pub member: Member,
+    pub outcome: Outcome,
+}
+
+/// Whether a check counts alone or in a group. The limits of a rule with several form a group, which counts all or
+/// nothing: hits that one limit rejects are counted by none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Member {
+    /// The only limit of its rule. A fixed window counts rejected hits, as in the Go service.
+    Alone,
+    /// The first check of a group.
+    First,
+    /// Belongs to the group of the check before it.
+    Next,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// A fixed window's count after the hits.
+    Counted(u64),
+    /// A fixed window's count; the group's hits were not added because they do not fit.
+    NotCounted(u64),
+    Decided(Verdict),
+}
+
+impl<'r> Batch<'r> {
+    /// The buffer to which a key is appended before [`push`](Self::push).
+    pub fn keys(&mut self) -> &mut String {
+        &mut self.keys
+    }
+
+    /// Adds a check whose full key begins with `key`, the part for shared stores, and returns its index. `rule` is the
+    /// hash of the limit's rule.
+    pub fn push(&mut self, key: Range<usize>, limit: &'r Limit, rule: u16, hits: Hits) -> usize {
+        let (index, outcome) = (self.checks.len(), Outcome::Counted(0));
+        let (full_key, key_end) = (key.start..self.keys.len(), key.end);
+        let member = Member::Alone;
+        self.checks.push(Check { full_key, key_end, limit, rule, hits, member, outcome });
+        index
+    }
+
+    pub fn group(&mut self, first: usize) {
+        for (index, check) in self.checks.iter_mut().enumerate().skip(first) {
+            check.member = if index == first { Member::First } else { Member::Next };
+            self.has_groups = true;
+        }
+    }
+
+    /// True if some checks belong to a group.
+    pub fn has_groups(&self) -> bool {
+        self.has_groups
+    }
+
+    /// The indexes of the group or single check that begins at `first`. `None` at the end.
+    pub fn group_at(&self, first: usize) -> Option<Range<usize>> {
+        let rest = self.checks.get(first..)?.iter().skip(1);
+        let rest = rest.take_while(|check| check.member == Member::Next).count();
+        (first < self.checks.len()).then(|| first..first.saturating_add(1).saturating_add(rest))
+    }
+
+    /// The indexes of every group and single check.
+    pub fn groups(&self) -> impl Iterator<Item = Range<usize>> {
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            let group = self.group_at(next)?;
+            next = group.end;
+            Some(group)
+        })
+    }
+
+    #[must_use]
+    pub fn key(&self, check: &Check<'_>) -> &str {
+        self.keys.get(check.full_key.start..check.key_end).unwrap_or_default()
+    }
+
+    /// The parts of the counter's full key before and after the start of the fixed window.
+    pub(super) fn key_of_all_windows(&self, check: &Check<'_>, start: Time) -> Option<[&str; 2]> {
+        let key = self.full_key(check);
+        // Nothing after the last `#` comes from a caller.
+        let mark = key.bytes().rposition(|byte| byte == b'#')?;
+        let end = mark.checked_sub(check.limit.tag.len())?;
+        let more_digits = start.seconds().checked_ilog10().unwrap_or_default() as usize;
+        Some([key.get(..end.checked_sub(more_digits)?.checked_sub(1)?)?, key.get(end..)?])
+    }
+
+    pub fn full_key(&self, check: &Check<'_>) -> &str {
+        self.keys.get(check.full_key.clone()).unwrap_or_default()
+    }
+
+    /// The checks, in the order of their addition.
+    #[must_use]
+    pub fn checks(&self) -> &[Check<'r>] {
+        &self.checks
+    }
+
+    /// The checks at these indexes; empty if out of range.
+    pub fn checks_at(&self, indexes: Range<usize>) -> &[Check<'r>] {
+        self.checks.get(indexes).unwrap_or_default()
+    }
+
+    /// Keeps the checks at the indexes for which `keep` is true.
+    pub fn retain(&mut self, keep: impl Fn(usize) -> bool) {
+        let mut indexes = 0..;
+        self.checks.retain(|_| indexes.next().is_some_and(&keep));
+    }
+
+    /// Sets the outcome of the check at this index.
+    pub fn set(&mut self, index: usize, outcome: Outcome) {
+        if let Some(check) = self.checks.get_mut(index) {
+            check.outcome = outcome;
+        }
+    }
+
+    /// Sets each outcome by the check's full key and the check.
+    pub fn set_all(&mut self, mut outcome: impl FnMut(&str, &Check<'r>) -> Outcome) {
+        for check in &mut self.checks {
+            let key = self.keys.get(check.full_key.clone()).unwrap_or_default();
+            check.outcome = outcome(key, check);
+        }
+    }
+
+    /// The hits to count by [`Counting::StopWhenOver`] after a read. Groups that must not count get their outcomes instead.
+    pub(super) fn hits_after_read(&mut self) -> NextHits {
+        let any_over = self.checks.iter().any(|check| check.would_be_over(check.outcome));
+        let hits = self.checks.iter_mut().map(|check| match check.member {
+            _ if !any_over => Some(check.hits),
+            Member::Alone if check.would_be_over(check.outcome) => Some(check.hits),
+            Member::Alone => Some(without_taking(check.hits)),
+            Member::First | Member::Next => {
+                check.reject();
+                (!check.takes()).then_some(check.hits)
+            }
+        });
+        hits.collect()
+    }
+
+    /// The hits to count after a read of the groups for which `read` is true: all hits of a group that fits. The other
+    /// groups get their outcomes instead.
+    pub(super) fn hits_that_fit(&mut self, read: impl Fn(usize) -> bool) -> NextHits {
+        let mut plan: NextHits = self.checks.iter().map(|_| None).collect();
+        let mut next = 0;
+        while let Some(group) = self.group_at(next) {
+            next = group.end;
+            let Some(checks) = self.checks.get_mut(group.clone()) else { break };
+            if !read(group.start) || !checks.iter().all(Check::takes) {
+                continue;
+            }
+            if checks.iter().any(|check| check.would_be_over(check.outcome)) {
+                checks.iter_mut().for_each(Check::reject);
+            } else {
+                let planned = plan.get_mut(group).unwrap_or_default();
+                planned.iter_mut().zip(checks).for_each(|(hits, check)| *hits = Some(check.hits));
+            }
+        }
+        plan
+    }
+
+    /// The refunds of `planned` hits: all counted hits of a group that exceeded a limit after all, because of other
+    /// requests since the read.
+    pub(super) fn refunds(&self, planned: &NextHits) -> NextHits {
+        let mut plan: NextHits = self.checks.iter().map(|_| None).collect();
+        for group in self.groups() {
+            let (checks, planned) = (self.checks_at(group.clone()), planned.get(group.clone()));
+            let is_group = |check: &Check<'_>| check.member != Member::Alone && check.takes();
+            let was_counted = planned.is_some_and(|planned| !planned.contains(&None));
+            if !was_counted || !checks.iter().all(is_group) || !checks.iter().any(Check::is_over) {
+                continue;
+            }
+            for (hits, check) in plan.get_mut(group).unwrap_or_default().iter_mut().zip(checks) {
+                let was_counted = !matches!(check.outcome, Outcome::Decided(Verdict { consumed: false, .. }));
+                *hits = was_counted.then(|| Hits::Refund(check.hits.taken()));
+            }
+        }
+        plan
+    }
+
+    /// Sets the outcomes of refunded groups: rejected by the limits that were `over`.
+    pub(super) fn reject_refunded(&mut self, refunds: &NextHits, over: &[bool]) {
+        for (index, check) in self.checks.iter_mut().enumerate() {
+            let was_refunded = refunds.get(index).is_some_and(Option::is_some);
+            if let (Outcome::Counted(count), true, Some(true)) =
+                (check.outcome, was_refunded, over.get(index))
+            {
+                // Even if other requests have refunded hits since.
+                check.outcome = Outcome::NotCounted(count);
+            }
+        }
+    }
+}
+
+/// The hits of each check by its index; `None` for a skipped check.
+pub(super) type NextHits = SmallVec<[Option<Hits>; 8]>;
+
+/// The hits that a networked store sends for each check.
+#[derive(Clone, Copy)]
+pub(super) enum Plan<'p> {
+    Own,
+    /// None: a read. Refunds stay.
+    Read,
+    Each(Hits),
+    Next(&'p NextHits),
+}
+
+impl Plan<'_> {
+    /// The hits of the check at an index; `None` if it is skipped.
+    pub(super) fn hits(self, index: usize, check: &Check<'_>) -> Option<Hits> {
+        match self {
+            Self::Own => Some(check.hits),
+            Self::Read => Some(without_taking(check.hits)),
+            Self::Each(hits) => Some(hits),
+            Self::Next(hits) => hits.get(index).copied().flatten(),
+        }
+    }
+}
+
+impl Check<'_> {
+    /// True if the outcome is over the limit.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        match self.outcome {
+            Outcome::Counted(after) => after > u64::from(self.limit.requests_per_unit),
+            Outcome::NotCounted(_) => true,
+            Outcome::Decided(verdict) => !verdict.admitted,
+        }
+    }
+
+    /// True if the hits would exceed the limit, by the outcome of a read.
+    pub fn would_be_over(&self, read: Outcome) -> bool {
+        match read {
+            Outcome::Counted(count) => {
+                fixed_window::count(count, self.hits) > u64::from(self.limit.requests_per_unit)
+            }
+            Outcome::NotCounted(_) => true,
+            Outcome::Decided(verdict) => self.hits.taken() > u64::from(verdict.remaining),
+        }
+    }
+
+    /// True unless the hits are a refund.
+    pub fn takes(&self) -> bool {
+        matches!(self.hits, Hits::Take(_))
+    }
+
+    /// Converts the outcome of a read to that of rejected hits, if they would exceed the limit. For stores that cannot
+    /// check the limits of a rule atomically: the reset time replaces the retry time, which only the algorithm knows.
+    pub(super) fn reject(&mut self) {
+        if !self.would_be_over(self.outcome) {
+            return;
+        }
+        self.outcome = match self.outcome {
+            Outcome::Decided(verdict) => {
+                let ever = self.hits.taken() <= u64::from(self.limit.algorithm.capacity());
+                let retry_after = ever.then_some(verdict.reset.max(1));
+                Outcome::Decided(Verdict { admitted: false, consumed: false, retry_after, ..verdict })
+            }
+            Outcome::Counted(count) | Outcome::NotCounted(count) => Outcome::NotCounted(count),
+        };
+    }
+}
+
+pub(super) fn without_taking(hits: Hits) -> Hits {
+    match hits {
+        Hits::Take(_) => Hits::Take(0),
+        Hits::Refund(_) => hits,
+    }
+}

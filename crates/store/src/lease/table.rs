@@ -1,0 +1,507 @@
+//! The leases of this process, by key. A key that is not hot is in `cold`, and a hot key has a lease, in shards: a lock is
+//! held for one lookup, and keys rarely share one. At the maximum number of leases, the coldest of a shard is evicted for a
+//! key that is much hotter, and its hits are returned.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use hashbrown::HashTable;
+use smallvec::SmallVec;
+
+use super::cold::ColdKeys;
+use crate::{LeaseState, LeaseUsage, redis::Receipt, table::Key};
+use algorithms::lease::{Grant, Grants, Lease, Snapshot, Step, Terms};
+use clock::Time;
+use containment::mutex::lock;
+use rules::Limit;
+
+/// The number of shards of the memory store, if there are enough keys.
+const SHARDS: usize = 1024;
+
+/// Minimum number of leases of a shard, so that one of them is cold.
+const LEAST_IN_A_SHARD: usize = 64;
+
+/// A lease is evicted for a key that is this many times as hot. Among equally hot keys, the earlier ones stay.
+const MUCH_HOTTER: f64 = 2.0;
+
+/// The pause after a search of a shard that found no lease to evict, in microseconds.
+const PAUSE: u64 = 100_000;
+
+/// Approximate number of leases visited in one call.
+const MAX_VISITED: usize = 4096;
+
+/// Approximate number of leases returned in one call: requests wait for the commands before theirs. With 200 calls a
+/// second, 12,800 leases.
+const MAX_RETURNS: usize = 64;
+
+/// Weight of a new round trip in the average.
+const WEIGHT: f64 = 0.1;
+
+pub(super) struct Leases {
+    id: u64,
+    cold: ColdKeys,
+    shards: Box<[Shard]>,
+    max_keys: usize,
+    keys: AtomicUsize,
+    /// The shard that the next call visits first.
+    next: AtomicUsize,
+    /// The average round trip to the store, in microseconds.
+    round_trip: AtomicU32,
+    pub(super) counts: Counts,
+}
+
+/// The counters behind [`LeaseUsage`].
+#[derive(Default)]
+pub(super) struct Counts {
+    grants: AtomicU64,
+    granted: AtomicU64,
+    ungranted: AtomicU64,
+    returned: AtomicU64,
+    pub(super) expired: AtomicU64,
+    waits: AtomicU64,
+    evicted: AtomicU64,
+}
+
+/// A lock to a cache line, and the microsecond of the next visit to one of its leases.
+#[repr(align(64))]
+struct Shard {
+    due: AtomicU64,
+    leases: Mutex<ShardLeases>,
+}
+
+#[derive(Default)]
+struct ShardLeases {
+    entries: HashTable<Entry>,
+    hits: u64,
+    /// The last search that found no lease to evict.
+    searched: Time,
+}
+
+struct Entry {
+    key: Key,
+    due: Time,
+    lease: Lease,
+    counter: Counter,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Counter {
+    pub(super) name: Box<str>,
+    pub(super) is_per_second: bool,
+    pub(super) limit: Limit,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Hit<'a> {
+    pub(super) key: Key,
+    pub(super) limit: &'a Limit,
+    pub(super) start: Time,
+    pub(super) hits: u64,
+}
+
+pub(super) enum Command {
+    Renew(Renewal),
+    /// Returns hits to a counter, to which this replica has added `own` in total.
+    Return {
+        name: Box<str>,
+        is_per_second: bool,
+        hits: u64,
+        own: u64,
+        receipt: Receipt,
+    },
+}
+
+pub(super) type Commands = SmallVec<[Command; 1]>;
+
+pub(super) struct Renewal {
+    pub(super) key: Key,
+    pub(super) start: Time,
+    pub(super) counter: Counter,
+    pub(super) hits: u64,
+}
+
+impl Leases {
+    /// At most this many leases, and the paces of as many cold keys.
+    pub(super) fn new(max_keys: usize) -> Self {
+        let max_keys = max_keys.max(1);
+        let most = max_keys.div_ceil(LEAST_IN_A_SHARD).clamp(1, SHARDS);
+        let shards = if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 };
+        let shard = |_| Shard { due: AtomicU64::new(u64::MAX), leases: Mutex::default() };
+        Self {
+            id: fastrand::u64(..),
+            cold: ColdKeys::new(max_keys),
+            shards: (0..shards).map(shard).collect(),
+            max_keys,
+            keys: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
+            round_trip: AtomicU32::new(0),
+            counts: Counts::default(),
+        }
+    }
+
+    /// The key of a counter in all windows. Two limits of one counter have two leases.
+    pub(super) fn key(&self, texts: [&str; 2], limit: &Limit) -> Key {
+        self.cold.key(texts, limit)
+    }
+
+    /// Takes hits from the lease of a key; all or none without `may_reserve`. `None` without a lease. `counter` makes the
+    /// counter's name for a new lease or a new window.
+    pub(super) fn take(
+        &self,
+        hit: Hit<'_>,
+        may_reserve: bool,
+        now: Time,
+        counter: impl Fn() -> Counter,
+        commands: &mut Commands,
+    ) -> Option<Step> {
+        let terms = self.terms(hit.limit);
+        let shard = self.shard(hit.key);
+        let mut leases = lock(&shard.leases);
+        if leases.find(hit.key).is_none() {
+            drop(leases);
+            let pace =
+                self.cold.visit(hit.key, hit.hits, terms.duration(), self.len() >= self.max_keys, now)?;
+            leases = lock(&shard.leases);
+            if leases.find(hit.key).is_none() {
+                let lease = Lease::new(hit.start, pace);
+                if !self.make_room(&mut leases, lease.requests(&terms, now), now, commands) {
+                    return None;
+                }
+                let entry = Entry { key: hit.key, due: now, lease, counter: counter() };
+                leases.entries.insert_unique(entry.key.hash(), entry, |entry| entry.key.hash());
+            }
+        }
+        let entry = leases.find(hit.key)?;
+        self.counts.expired.fetch_add(entry.enter(hit.start, &counter)?, Relaxed);
+        let step = entry.take(hit.hits, may_reserve, &terms, now, commands);
+        if let Step::Query { .. } = step {
+            self.counts.waits.fetch_add(1, Relaxed);
+            entry.due = now;
+            shard.visit_at(now);
+        } else {
+            leases.hits = leases.hits.wrapping_add(1);
+        }
+        Some(step)
+    }
+
+    /// As [`take`](Self::take), if the lease of a key decides these hits. Otherwise nothing changes.
+    pub(super) fn take_now(&self, hit: Hit<'_>, now: Time, commands: &mut Commands) -> Option<Step> {
+        let terms = self.terms(hit.limit);
+        let mut leases = lock(&self.shard(hit.key).leases);
+        let entry = leases.find(hit.key).filter(|entry| entry.decides(hit, &terms, now))?;
+        let step = entry.take(hit.hits, false, &terms, now, commands);
+        leases.hits = leases.hits.wrapping_add(1);
+        Some(step)
+    }
+
+    /// True if the lease of a key decides these hits.
+    pub(super) fn decides(&self, hit: Hit<'_>, now: Time) -> bool {
+        let terms = self.terms(hit.limit);
+        let mut leases = lock(&self.shard(hit.key).leases);
+        leases.find(hit.key).is_some_and(|entry| entry.decides(hit, &terms, now))
+    }
+
+    /// The counter for a request with 0 hits, if its lease knows it.
+    pub(super) fn read(&self, hit: Hit<'_>, now: Time) -> Option<u64> {
+        let terms = self.terms(hit.limit);
+        let mut leases = lock(&self.shard(hit.key).leases);
+        let entry = leases.find(hit.key).filter(|entry| entry.lease.start == hit.start)?;
+        let count = entry.lease.read(&terms, now)?;
+        leases.hits = leases.hits.wrapping_add(1);
+        Some(count)
+    }
+
+    /// Calls `change` with the lease of a key, if it is still in this window.
+    pub(super) fn with<R>(&self, key: Key, start: Time, change: impl FnOnce(&mut Lease) -> R) -> Option<R> {
+        let mut leases = lock(&self.shard(key).leases);
+        let entry = leases.find(key).filter(|entry| entry.lease.start == start)?;
+        Some(change(&mut entry.lease))
+    }
+
+    /// The store has granted or rejected a renewal.
+    pub(super) fn granted(&self, renewal: &Renewal, snapshot: Snapshot, after: u64, grant: Grant, now: Time) {
+        let Renewal { key, start, counter, hits } = renewal;
+        let terms = self.terms(&counter.limit);
+        let lost = self
+            .with(*key, *start, |lease| lease.granted(*hits, grant, after, snapshot, &terms, now))
+            // The window has ended, or the lease was evicted.
+            .unwrap_or(if grant == Grant::Added { *hits } else { 0 });
+        if grant == Grant::Added {
+            self.counts.grants.fetch_add(1, Relaxed);
+            self.counts.granted.fetch_add(*hits, Relaxed);
+        } else {
+            self.counts.ungranted.fetch_add(1, Relaxed);
+        }
+        self.counts.expired.fetch_add(lost, Relaxed);
+        let shard = self.shard(*key);
+        // Under the lock: a visit of the shard sets the time too.
+        if let Some(entry) = lock(&shard.leases).find(*key) {
+            entry.due = now;
+            shard.visit_at(now);
+        }
+    }
+
+    pub(super) fn renewal_lost(&self, renewal: &Renewal) {
+        self.counts.ungranted.fetch_add(1, Relaxed);
+        self.with(renewal.key, renewal.start, Lease::renewal_lost);
+    }
+
+    /// Visits leases that are due, and collects the hits that they return. Of many, the next call visits the rest.
+    pub(super) fn visit(&self, now: Time, commands: &mut Commands) {
+        let (first, mut visited) = (self.next.load(Relaxed), 0_usize);
+        let shards = self.shards.iter().enumerate().cycle().skip(first).take(self.shards.len());
+        for (index, shard) in shards {
+            if visited >= MAX_VISITED || commands.len() >= MAX_RETURNS {
+                self.next.store(index, Relaxed);
+                return;
+            }
+            if shard.due.load(Relaxed) <= now.micros() {
+                visited = visited.saturating_add(self.visit_shard(shard, now, commands));
+            }
+        }
+    }
+
+    /// Visits the leases of a shard that are due. Returns the number of all.
+    fn visit_shard(&self, shard: &Shard, now: Time, commands: &mut Commands) -> usize {
+        let mut leases = lock(&shard.leases);
+        let all = leases.entries.len();
+        let mut next = u64::MAX;
+        leases.entries.retain(|entry| {
+            if entry.due <= now {
+                let visit = entry.lease.visit(&self.terms(&entry.counter.limit), now);
+                self.counts.expired.fetch_add(visit.expired, Relaxed);
+                self.return_hits(entry, (visit.returned, visit.own), commands);
+                let Some(due) = visit.next else { return false };
+                entry.due = due;
+            }
+            next = next.min(entry.due.micros());
+            true
+        });
+        shard.due.store(next, Relaxed);
+        self.keys.fetch_sub(all.saturating_sub(leases.entries.len()), Relaxed);
+        all
+    }
+
+    pub(super) fn end(&self, commands: &mut Commands) {
+        for shard in &self.shards {
+            for entry in &mut lock(&shard.leases).entries {
+                let left = entry.lease.end();
+                self.return_hits(entry, left, commands);
+            }
+        }
+    }
+
+    /// Counters with these names were reset: the hits of their leases are neither spent nor returned.
+    pub(super) fn forget(&self, names: &HashSet<String>) {
+        for shard in &self.shards {
+            for entry in &mut lock(&shard.leases).entries {
+                if names.contains(&*entry.counter.name) {
+                    self.counts.expired.fetch_add(entry.lease.forget(), Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Makes room for the lease of a key with this many requests per second. False if there is none.
+    fn make_room(&self, leases: &mut ShardLeases, requests: f64, now: Time, commands: &mut Commands) -> bool {
+        if self.keys.fetch_add(1, Relaxed) < self.max_keys {
+            return true;
+        }
+        self.keys.fetch_sub(1, Relaxed);
+        if now.micros().abs_diff(leases.searched.micros()) < PAUSE {
+            return false;
+        }
+        let pace = |entry: &Entry| entry.lease.demand(&self.terms(&entry.counter.limit), now);
+        let coldest = leases.entries.iter().map(|entry| (pace(entry), entry.key));
+        let coldest = coldest.min_by(|(one, _), (other, _)| one.total_cmp(other));
+        let found = coldest
+            .filter(|(pace, _)| pace * MUCH_HOTTER <= requests)
+            .and_then(|(_, key)| leases.entries.find_entry(key.hash(), |entry| entry.key == key).ok());
+        let Some(found) = found else {
+            leases.searched = now;
+            return false;
+        };
+        let (mut entry, _) = found.remove();
+        let left = entry.lease.end();
+        self.return_hits(&entry, left, commands);
+        self.counts.evicted.fetch_add(1, Relaxed);
+        true
+    }
+
+    fn return_hits(&self, entry: &Entry, (hits, own): (u64, u64), commands: &mut Commands) {
+        if hits > 0 {
+            self.counts.returned.fetch_add(hits, Relaxed);
+            let Counter { name, is_per_second, limit } = &entry.counter;
+            let receipt = self.receipt(limit, entry.lease.grants);
+            let (name, is_per_second) = (name.clone(), *is_per_second);
+            commands.push(Command::Return { name, is_per_second, hits, own, receipt });
+        }
+    }
+
+    /// The receipt of a lease. Two limits of one counter have two leases.
+    pub(super) fn receipt(&self, limit: &Limit, Grants { confirmed, requested }: Grants) -> Receipt {
+        Receipt { holder: self.id.wrapping_add(limit.requests_per_unit.into()), confirmed, requested }
+    }
+
+    /// Adds a round trip to the average, in microseconds.
+    pub(super) fn add_round_trip(&self, micros: f64) {
+        let before = f64::from(f32::from_bits(self.round_trip.load(Relaxed)));
+        let average = if before > 0.0 { before + WEIGHT * (micros - before) } else { micros };
+        #[expect(clippy::cast_possible_truncation, reason = "an average needs no more precision")]
+        self.round_trip.store((average as f32).to_bits(), Relaxed);
+    }
+
+    pub(super) fn terms(&self, limit: &Limit) -> Terms {
+        Terms {
+            limit: limit.requests_per_unit.into(),
+            window: limit.window(),
+            round_trip: f64::from(f32::from_bits(self.round_trip.load(Relaxed))) / 1e6,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.keys.load(Relaxed)
+    }
+
+    /// Forgets the paces of keys that are no longer hit.
+    pub(super) fn sweep(&self, now: Time) {
+        self.cold.sweep(now);
+    }
+
+    pub(super) fn usage(&self) -> LeaseUsage {
+        let (mut held, mut hits) = (0_u64, 0_u64);
+        for shard in &self.shards {
+            let leases = lock(&shard.leases);
+            hits = hits.wrapping_add(leases.hits);
+            held = leases.entries.iter().fold(held, |sum, entry| sum.saturating_add(entry.lease.left));
+        }
+        let Counts { grants, granted, ungranted, returned, expired, waits, evicted } = &self.counts;
+        LeaseUsage {
+            keys: self.len() as u64,
+            max_keys: self.max_keys as u64,
+            held,
+            hits,
+            grants: grants.load(Relaxed),
+            granted: granted.load(Relaxed),
+            ungranted: ungranted.load(Relaxed),
+            returned: returned.load(Relaxed),
+            expired: expired.load(Relaxed),
+            waits: waits.load(Relaxed),
+            evicted: evicted.load(Relaxed),
+        }
+    }
+
+    /// At most `count` leases: first those with most hits left, then those with most requests.
+    pub(super) fn top(&self, count: usize, now: Time) -> Vec<LeaseState> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            all.extend(lock(&shard.leases).entries.iter().map(|entry| LeaseState {
+                key: entry.counter.name.clone(),
+                limit: entry.counter.limit.requests_per_unit,
+                left: entry.lease.left,
+                counter: entry.lease.counter(),
+                requests_per_second: entry.lease.requests(&self.terms(&entry.counter.limit), now),
+            }));
+        }
+        all.sort_by(|one, other| {
+            other.left.cmp(&one.left).then(other.requests_per_second.total_cmp(&one.requests_per_second))
+        });
+        all.truncate(count);
+        all
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "masked by the number of shards, a power of two")]
+    fn shard(&self, key: Key) -> &Shard {
+        &self.shards[key.shard() & self.shards.len().saturating_sub(1)]
+    }
+}
+
+impl Shard {
+    fn visit_at(&self, time: Time) {
+        self.due.fetch_min(time.micros(), Relaxed);
+    }
+}
+
+impl ShardLeases {
+    fn find(&mut self, key: Key) -> Option<&mut Entry> {
+        self.entries.find_mut(key.hash(), |entry| entry.key == key)
+    }
+}
+
+impl Entry {
+    /// Enters the window of a check. Returns the lost hits of the last one, or `None` for the window before the lease's:
+    /// this thread has read the clock before another one.
+    fn enter(&mut self, start: Time, counter: &impl Fn() -> Counter) -> Option<u64> {
+        let current = self.lease.start;
+        if start == current {
+            return Some(0);
+        }
+        let window = self.counter.limit.window().micros();
+        if start < current && current.micros().saturating_sub(start.micros()) <= window {
+            return None;
+        }
+        self.counter = counter();
+        Some(self.lease.enter(start))
+    }
+
+    /// Takes hits, and renews the lease if it will soon be spent.
+    fn take(
+        &mut self,
+        hits: u64,
+        may_reserve: bool,
+        terms: &Terms,
+        now: Time,
+        commands: &mut Commands,
+    ) -> Step {
+        let step = self.lease.take(hits, may_reserve, terms, now);
+        if let Some(hits) = self.lease.renew(terms, now) {
+            let (key, start, counter) = (self.key, self.lease.start, self.counter.clone());
+            commands.push(Command::Renew(Renewal { key, start, counter, hits }));
+        }
+        step
+    }
+
+    fn decides(&self, hit: Hit<'_>, terms: &Terms, now: Time) -> bool {
+        self.lease.start == hit.start && self.lease.decides(hit.hits, terms, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rules::Unit;
+
+    #[test]
+    fn many_leases_are_returned_gradually() {
+        let (leases, limit) = (Leases::new(10_000), Limit::plain(1_000_000, Unit::Hour));
+        let start = Time::from_seconds(7200);
+        let at = |millis: u64| Time::from_micros(start.micros() + millis * 1000);
+        let counter = || Counter { name: "name".into(), is_per_second: false, limit: limit.clone() };
+        let mut commands = Commands::new();
+        for millis in 0..20 {
+            for key in 0..1000 {
+                let key = leases.key([&format!("d_k_{key}_"), "/3600"], &limit);
+                let hit = Hit { key, limit: &limit, start, hits: 1 };
+                leases.take(hit, true, at(millis * 100), counter, &mut commands);
+            }
+            for command in commands.drain(..) {
+                let Command::Renew(renewal) = command else { panic!("the requests go on") };
+                let snapshot = leases.with(renewal.key, start, |lease| lease.send_renewal(1)).unwrap();
+                leases.granted(&renewal, snapshot, 500_000, Grant::Added, at(millis * 100));
+            }
+        }
+        assert_eq!(leases.usage().keys, 1000);
+        let mut returned = 0;
+        for call in 0..100 {
+            leases.visit(at(60_000 + call * 5), &mut commands);
+            assert!(commands.len() < MAX_RETURNS + 40, "and those of one shard: {}", commands.len());
+            returned += commands.drain(..).count();
+        }
+        assert_eq!((returned, leases.usage().held), (1000, 0));
+    }
+}

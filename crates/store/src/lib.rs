@@ -1,0 +1,162 @@
+//! Counter stores: a [`Store`] counts all checks of a request in one call.
+//!
+//! The limiter plans the checks and reads their outcomes. The memory store answers at once. A networked store answers
+//! later, and sends the checks of many requests together. `batch` has the checks, `usage` a store's metrics, and
+//! `remote` the connections of the networked stores.
+
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
+pub mod remote;
+pub mod table;
+
+pub mod lease;
+pub mod memcached;
+pub mod memory;
+pub mod redis;
+
+mod batch;
+mod usage;
+
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
+
+use clock::Time;
+use rules::RuleSet;
+
+use self::batch::without_taking;
+
+pub use self::{
+    batch::{Batch, Check, Counting, Member, Outcome},
+    usage::{Distribution, LeaseState, LeaseUsage, PoolUsage, StoreKind, StoreUsage},
+};
+
+/// Counters, shared by all cores.
+pub trait Store: Send + Sync {
+    /// Counts every check of a request and sets its outcome.
+    ///
+    /// # Errors
+    /// When the store fails; then no outcome is valid.
+    fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a>;
+
+    /// Resets the counters of a batch to unused ones. Rare, so it need not be fast. Called by the thread of the pages.
+    ///
+    /// # Errors
+    /// When the store fails; then some of them may have been reset.
+    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a>;
+
+    /// Forgets the state in this process of counters that were reset, here or by another replica.
+    fn forget(&self, _resets: &Resets) {}
+
+    /// Called once on each worker thread, within its runtime: a networked store opens its connections there.
+    fn start_worker(&self) {}
+
+    /// Called with new rules before they are published, so that the store can check their requirements.
+    fn rules_changed(&self, _rules: &RuleSet) {}
+
+    /// True if [`apply`](Self::apply) always returns [`Applied::Now`].
+    fn is_synchronous(&self) -> bool {
+        false
+    }
+
+    /// True if [`apply_now`](Self::apply_now) may answer.
+    fn may_answer_now(&self) -> bool {
+        false
+    }
+
+    /// Counts every check and sets its outcome, if no wait is needed. Otherwise counts nothing and returns false.
+    fn apply_now(&self, _batch: &mut Batch<'_>, _now: Time) -> bool {
+        false
+    }
+
+    /// Frees expired state; called about once a second.
+    fn maintain(&self, _now: Time) {}
+
+    /// Prepares for shutdown: returns leased hits. Called by a worker or the main thread.
+    fn close(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn leases(&self) -> Option<LeaseUsage> {
+        None
+    }
+
+    /// At most this many leases: first those with most hits left, then those with most requests.
+    fn top_leases(&self, _count: usize, _now: Time) -> Vec<LeaseState> {
+        Vec::new()
+    }
+
+    fn usage(&self) -> Option<StoreUsage> {
+        None
+    }
+
+    /// True while the store is reachable.
+    fn is_reachable(&self) -> bool {
+        true
+    }
+
+    /// True while the store can count, as far as health checks need to know.
+    fn is_usable(&self) -> bool {
+        self.is_reachable()
+    }
+
+    /// The connection metrics of a networked store.
+    fn pools(&self) -> Vec<PoolUsage> {
+        Vec::new()
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Resets {
+    Of(Vec<String>),
+    Unknown,
+}
+
+pub enum Applied<'a> {
+    Now(Result<(), StoreError>),
+    /// The outcomes are set when this completes.
+    Later(Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'a>>),
+}
+
+impl Applied<'_> {
+    /// Waits for the outcomes.
+    ///
+    /// # Errors
+    /// As [`Store::apply`].
+    pub async fn done(self) -> Result<(), StoreError> {
+        match self {
+            Self::Now(result) => result,
+            Self::Later(future) => future.await,
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoreError {
+    pub reason: FailureReason,
+    /// The failure and its place, for the operator; contains no secret.
+    pub message: Arc<str>,
+}
+
+text::named! {
+    /// The kinds of failure: the label `reason` of metrics, and a field of the dynamic metadata.
+    pub enum FailureReason {
+        /// No reply within the timeout.
+        Timeout = "timeout",
+        QueueFull = "queue_full",
+        /// More checks were queued than the server answers within the timeout.
+        Overloaded = "overloaded",
+        /// The breaker is open: the server failed before and has not recovered yet.
+        Unavailable = "unavailable",
+        /// The connection broke before the reply.
+        ConnectionLost = "connection_lost",
+        /// The reply was an error, or an unexpected one.
+        BadAnswer = "bad_answer",
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for StoreError {}

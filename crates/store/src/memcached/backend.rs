@@ -1,0 +1,121 @@
+//! memcached as a [`Backend`].
+
+use super::{
+    pipeline::MemcachedPipeline,
+    reply::{self, FramedStream, Reply, Text},
+};
+use crate::{
+    memcached::settings::Memcached,
+    memcached::settings::MemcachedServers,
+    remote::{
+        self, Backend,
+        failure::{Failure, Kind},
+        handshake::Handshake,
+        transport::{Connector, TlsAdvice},
+    },
+};
+use net::{ServerAddress, tls::Hints};
+
+static TLS_ADVICE: TlsAdvice = TlsAdvice {
+    tls: Hints {
+        ca: "MEMCACHE_TLS_CACERT",
+        certificate: "MEMCACHE_TLS_CLIENT_CERT",
+        key: "MEMCACHE_TLS_CLIENT_KEY",
+        other_host: "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION=true accepts a certificate for another host",
+        plain_text: "if the server does not use TLS, unset MEMCACHE_TLS",
+    },
+    use_tls: "if the server uses TLS, set MEMCACHE_TLS=true",
+};
+
+pub(super) struct MemcachedBackend(Connector);
+
+pub(super) type Connection = remote::Connection<MemcachedBackend>;
+
+pub(super) type PendingReply = remote::PendingReply<MemcachedBackend>;
+
+impl MemcachedBackend {
+    /// Loads certificates if TLS is enabled. Returns every problem with the files.
+    pub(super) fn new(settings: &Memcached) -> Result<Self, Vec<String>> {
+        let origin = match settings.servers {
+            MemcachedServers::Named(_) => "see MEMCACHE_HOST_PORT",
+            MemcachedServers::Srv { .. } => "the address comes from MEMCACHE_SRV",
+        };
+        let (tls, timeout) = (settings.tls.as_ref(), settings.connect_timeout);
+        Connector::new(Self::NAME, tls, &TLS_ADVICE, timeout, origin).map(Self)
+    }
+}
+
+impl Backend for MemcachedBackend {
+    type Codec = Text;
+    type Pipeline = MemcachedPipeline;
+
+    const NAME: &'static str = "memcached";
+    const TIMEOUT: &'static str = "MEMCACHE_TIMEOUT";
+    const MAX_QUEUED: &'static str = "MEMCACHE_MAX_QUEUED";
+    const PROBE: &'static [u8] = b"version\r\n";
+
+    async fn dial(&self, to: &ServerAddress, _: bool) -> Result<FramedStream, Failure> {
+        let mut handshake = Handshake::begin(&self.0, to).await?;
+        handshake.send(1, Self::PROBE).await;
+        match handshake.receive("version").await? {
+            Reply::Version => Ok(handshake.stream),
+            Reply::Error(error) => {
+                let kind = reply::kind(&error);
+                let what = format!("error reply to version: \"{error}\"{}", reply::hint(kind));
+                Err(handshake.stream.failure(kind, what))
+            }
+            _ => {
+                let what = "unexpected reply to version; see MEMCACHE_HOST_PORT";
+                Err(handshake.stream.failure(Kind::ProtocolError, what))
+            }
+        }
+    }
+
+    fn write(pipeline: &MemcachedPipeline, into: &mut Vec<u8>) -> usize {
+        pipeline.write(into)
+    }
+
+    /// Missing counters are created, and their commands sent again.
+    fn write_again(pipeline: &MemcachedPipeline, replies: &[Reply], into: &mut Vec<u8>) -> usize {
+        pipeline.write_again(&pipeline.missing(replies), into)
+    }
+
+    fn merge(pipeline: &MemcachedPipeline, replies: &mut [Reply], again: Vec<Reply>) {
+        let mut again = again.into_iter();
+        for index in pipeline.missing(replies) {
+            let added = if pipeline.creates(index) { again.next() } else { None };
+            let reply = again.next();
+            // An error of the `add` is the reason that there is still no counter.
+            let added = added.filter(|added| matches!(added, Reply::Error(_)));
+            if let (Some(first), Some(reply)) = (replies.get_mut(index), added.or(reply)) {
+                *first = reply;
+            }
+        }
+    }
+
+    fn complete(
+        &self,
+        connection: &Connection,
+        pipeline: &mut MemcachedPipeline,
+        replies: Vec<Reply>,
+    ) -> Result<(), Failure> {
+        let failures = pipeline.complete(replies, |kind, error| connection.error_reply(kind, error));
+        for failure in &failures {
+            connection.shared.metrics.failed(failure);
+        }
+        // A server that rejected a command may parse the bytes after it as the next one, which would shift all replies.
+        let unknown = failures.iter().find(|failure| failure.kind == Kind::ProtocolError);
+        unknown.map_or(Ok(()), |failure| Err((**failure).clone()))
+    }
+
+    fn error(reply: Reply) -> Option<(Kind, String)> {
+        match reply {
+            Reply::Error(error) => Some((reply::kind(&error), error)),
+            _ => None,
+        }
+    }
+
+    fn hint(kind: Kind) -> &'static str {
+        reply::hint(kind)
+    }
+}

@@ -1,0 +1,190 @@
+//! A pipeline of memcached commands. Hits on the same key share a command, and each caller gets the outcome that it
+//! would have got alone.
+//!
+//! There is no I/O here: a connection fills a pipeline, sends the bytes of [`MemcachedPipeline::write`], then those of
+//! [`MemcachedPipeline::write_again`] for missing counters, and passes all replies to
+//! [`MemcachedPipeline::complete`].
+
+mod command;
+#[cfg(test)]
+mod tests;
+
+use std::{hash::BuildHasher, sync::Arc};
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use self::command::{Command, CommandKind, Completion};
+use super::reply::Reply;
+use crate::remote::{
+    Callers, Pipeline,
+    failure::{Failure, Kind},
+    index,
+};
+use algorithms::{Hits, fixed_window};
+
+/// The outcome of one check: the counter's new value, or a failure.
+pub(super) type Outcome = Result<u64, Arc<Failure>>;
+
+/// The maximum that one caller adds on the server, though its outcome includes all of its hits. It is above every
+/// limit, and 2³¹ such hits do not overflow memcached's 64-bit counters.
+const MAX_HITS: u64 = 1 << 33;
+
+#[derive(Default)]
+pub(super) struct MemcachedPipeline {
+    keys: String,
+    commands: Vec<Command>,
+    /// The commands that later hits on the same key may join.
+    counting: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+    callers: Callers<PendingCheck, Outcome>,
+}
+
+pub(super) struct PendingCheck {
+    command: u32,
+    hits: Hits,
+}
+
+impl Pipeline for MemcachedPipeline {
+    type Check = PendingCheck;
+    type Outcome = Outcome;
+
+    fn callers(&self) -> &Callers<PendingCheck, Outcome> {
+        &self.callers
+    }
+
+    fn callers_mut(&mut self) -> &mut Callers<PendingCheck, Outcome> {
+        &mut self.callers
+    }
+
+    fn clear(&mut self) {
+        self.keys.clear();
+        self.commands.clear();
+        self.counting.clear();
+        self.callers.clear();
+    }
+}
+
+impl MemcachedPipeline {
+    /// Adds a check. `expiry` applies if its counter is created now.
+    pub(super) fn add(&mut self, key: &str, hits: Hits, expiry: u64) {
+        let hash = self.hasher.hash_one(key);
+        let (hits, command) = match hits {
+            Hits::Take(hits) => (Hits::Take(hits), self.count(hash, key, hits.min(MAX_HITS), expiry)),
+            Hits::Refund(hits) => {
+                let hits = hits.min(MAX_HITS);
+                // Later hits need a later command, so that each caller gets the outcome it would have got alone.
+                let Self { keys, commands, counting, .. } = self;
+                if let Ok(known) = counting.find_entry(hash, |at| key_of(keys, commands, *at) == key) {
+                    known.remove();
+                }
+                (Hits::Refund(hits), self.push(key, CommandKind::Refund { hits }))
+            }
+        };
+        self.callers.push(PendingCheck { command, hits });
+    }
+
+    /// The index of the command that counts these hits.
+    fn count(&mut self, hash: u64, key: &str, hits: u64, expiry: u64) -> u32 {
+        let known = self.counting.find(hash, |at| key_of(&self.keys, &self.commands, *at) == key).copied();
+        if let Some(known) = known {
+            if let Some(Command { kind: CommandKind::Count { added, .. }, .. }) =
+                self.commands.get_mut(known as usize)
+            {
+                *added = added.saturating_add(hits);
+            }
+            return known;
+        }
+        let next = self.push(key, CommandKind::Count { added: hits, expiry });
+        let Self { keys, commands, counting, hasher, .. } = self;
+        counting.insert_unique(hash, next, |at| hasher.hash_one(key_of(keys, commands, *at)));
+        next
+    }
+
+    fn push(&mut self, key: &str, kind: CommandKind) -> u32 {
+        let (start, command) = (index(self.keys.len()), index(self.commands.len()));
+        self.keys.push_str(key);
+        self.commands.push(Command { key: start..index(self.keys.len()), kind });
+        command
+    }
+
+    /// Writes the pipeline; returns the number of its replies.
+    pub(super) fn write(&self, into: &mut Vec<u8>) -> usize {
+        self.commands.iter().for_each(|command| command.write(self.key(command), into));
+        self.commands.len()
+    }
+
+    /// The indexes of the commands to send again because their counters were missing. Reads and refunds of a missing
+    /// counter come after the command that creates it, so they are sent again too.
+    pub(super) fn missing(&self, replies: &[Reply]) -> Vec<usize> {
+        let missing = || (0..self.commands.len()).filter(|at| replies.get(*at) == Some(&Reply::Missing));
+        if missing().any(|at| self.commands.get(at).is_some_and(Command::creates)) {
+            missing().collect()
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Writes these commands again; returns the number of their replies. Each that [`creates`](Self::creates) its counter
+    /// is preceded by an `add` with its own reply.
+    ///
+    /// The `add` stores 0 and the command increments it, so concurrent creation by another replica loses nothing.
+    pub(super) fn write_again(&self, indexes: &[usize], into: &mut Vec<u8>) -> usize {
+        let mut replies = 0_usize;
+        for command in indexes.iter().filter_map(|index| self.commands.get(*index)) {
+            command.write_again(self.key(command), into);
+            replies = replies.saturating_add(if command.creates() { 2 } else { 1 });
+        }
+        replies
+    }
+
+    /// True if the command at this index creates its counter when it is sent again.
+    pub(super) fn creates(&self, index: usize) -> bool {
+        self.commands.get(index).is_some_and(Command::creates)
+    }
+
+    /// Answers the callers from the replies. `failure` converts error replies. Returns these failures.
+    pub(super) fn complete(
+        &mut self,
+        replies: Vec<Reply>,
+        failure: impl Fn(Kind, &str) -> Failure,
+    ) -> Vec<Arc<Failure>> {
+        let mut failures = Vec::new();
+        let results = self.commands.iter().zip(replies).map(|(command, reply)| {
+            command.result(reply).unwrap_or_else(|(kind, error)| {
+                let failure = Arc::new(failure(kind, &error));
+                failures.push(Arc::clone(&failure));
+                Completion::Failed(failure)
+            })
+        });
+        let mut results: Vec<_> = results.collect();
+        self.callers.complete(|check| check.outcome(&mut results));
+        failures
+    }
+
+    fn key(&self, command: &Command) -> &str {
+        text_at(&self.keys, command)
+    }
+}
+
+impl PendingCheck {
+    fn outcome(&self, results: &mut [Completion]) -> Outcome {
+        match results.get_mut(self.command as usize) {
+            Some(Completion::Running(count)) => {
+                *count = fixed_window::count(*count, self.hits);
+                Ok(*count)
+            }
+            Some(Completion::Final(count)) => Ok(*count),
+            Some(Completion::Failed(failure)) => Err(Arc::clone(failure)),
+            // Every check refers to a command of its own pipeline.
+            None => Ok(0),
+        }
+    }
+}
+
+fn key_of<'k>(keys: &'k str, commands: &[Command], index: u32) -> &'k str {
+    commands.get(index as usize).map(|command| text_at(keys, command)).unwrap_or_default()
+}
+
+fn text_at<'k>(keys: &'k str, command: &Command) -> &'k str {
+    keys.get(command.key.start as usize..command.key.end as usize).unwrap_or_default()
+}

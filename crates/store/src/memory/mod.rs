@@ -1,0 +1,257 @@
+//! Counters in this process: exact under contention, and not shared with other replicas.
+//!
+//! A state of one number is in a table; sliding logs are beside it, in `logs`.
+
+mod logs;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use smallvec::SmallVec;
+
+use super::{Applied, Batch, Check, Counting, Member, Outcome, Store, StoreUsage, without_taking};
+use crate::table::{Kept, Key, Locked, Mark, Table, Used};
+use algorithms::{Algorithm, Hits, SlidingLog, State, Verdict};
+use clock::Time;
+use logs::{LockedLogs, Logs};
+
+/// A sweep visits one of this many parts, so that each pause is short. A whole round takes as many seconds.
+const SWEEP_PARTS: usize = 16;
+
+pub struct MemoryStore {
+    states: Table<u64>,
+    logs: Logs,
+    swept: AtomicUsize,
+    max_keys: usize,
+}
+
+impl MemoryStore {
+    /// A store of at most this many keys. When there is no room for a new key, one of its neighbours is evicted: of the
+    /// rules that hold at least as much as its own, the counter that has used least of its limit.
+    #[must_use]
+    pub fn new(max_keys: usize) -> Self {
+        let logs = Logs::in_place_of(max_keys);
+        Self { states: Table::new(max_keys), logs, swept: AtomicUsize::new(0), max_keys }
+    }
+
+    /// Reads every counter and then counts, atomically.
+    fn count_unless_over(&self, batch: &mut Batch<'_>, now: Time) {
+        let indexes = 0..batch.checks().len();
+        let keys = self.keys(batch, indexes.clone());
+        let mut locked = self.lock(batch, indexes.clone(), &keys);
+        for (index, key) in indexes.zip(&keys) {
+            locked.count(batch, index, *key, Hits::Take(0), now);
+        }
+        let any_over = batch.checks().iter().any(|check| check.would_be_over(check.outcome));
+        let mut next = 0;
+        while let Some(group) = batch.group_at(next) {
+            next = group.end;
+            locked.count_group(batch, group.clone(), keys.get(group).unwrap_or_default(), any_over, now);
+        }
+        drop(locked);
+        self.logs.make_room(&keys);
+    }
+
+    /// Counts each group atomically, and every other check by itself.
+    fn count_groups(&self, batch: &mut Batch<'_>, now: Time) {
+        let mut next = 0;
+        while let Some(group) = batch.group_at(next) {
+            next = group.end;
+            let keys = self.keys(batch, group.clone());
+            self.lock(batch, group.clone(), &keys).count_group(batch, group, &keys, false, now);
+            self.logs.make_room(&keys);
+        }
+    }
+
+    fn keys(&self, batch: &Batch<'_>, indexes: Range<usize>) -> SmallVec<[Key; 8]> {
+        batch.checks_at(indexes).iter().map(|check| self.states.key(batch.full_key(check))).collect()
+    }
+
+    fn lock(&self, batch: &Batch<'_>, indexes: Range<usize>, keys: &[Key]) -> LockedStates<'_> {
+        let has_log = |check: &Check<'_>| matches!(check.limit.algorithm, Algorithm::SlidingLog(_));
+        let logs = batch.checks_at(indexes).iter().zip(keys).filter(|(check, _)| has_log(check));
+        LockedStates {
+            states: self.states.lock(keys.iter().copied()),
+            logs: self.logs.lock(logs.map(|(_, key)| *key)),
+        }
+    }
+}
+
+impl LockedStates<'_> {
+    fn count(&mut self, batch: &mut Batch<'_>, index: usize, key: Key, hits: Hits, now: Time) {
+        let Some(check) = batch.checks().get(index) else { return };
+        let outcome = count(self, key, check, hits, now);
+        batch.set(index, outcome);
+    }
+
+    /// Counts the hits of a group if every limit admits them and the request is not rejected elsewhere, or those of a
+    /// single check.
+    fn count_group(
+        &mut self,
+        batch: &mut Batch<'_>,
+        group: Range<usize>,
+        keys: &[Key],
+        is_rejected: bool,
+        now: Time,
+    ) {
+        let is_over = |check: &Check<'_>| check.takes() && check.would_be_over(check.outcome);
+        if let ([check @ Check { member: Member::Alone, hits, .. }], [key]) =
+            (batch.checks_at(group.clone()), keys)
+        {
+            let hits = if is_rejected && !is_over(check) { without_taking(*hits) } else { *hits };
+            return self.count(batch, group.start, *key, hits, now);
+        }
+        for (index, key) in group.clone().zip(keys) {
+            self.count(batch, index, *key, Hits::Take(0), now);
+        }
+        let is_rejected = is_rejected || batch.checks_at(group.clone()).iter().any(is_over);
+        for (index, key) in group.zip(keys) {
+            let Some(check) = batch.checks().get(index) else { continue };
+            match check.outcome {
+                _ if is_rejected && check.takes() && !is_over(check) => {}
+                Outcome::Counted(count) if is_rejected && check.takes() => {
+                    self.change(*key, check.rule, now, |state| (state, Used::Over, ()));
+                    batch.set(index, Outcome::NotCounted(count));
+                }
+                // No other algorithm counts rejected hits.
+                _ => self.count(batch, index, *key, check.hits, now),
+            }
+        }
+    }
+}
+
+trait States {
+    /// Replaces the state of a key by that of `change`, if it differs or has rejected hits.
+    fn change<R>(
+        &mut self,
+        key: Key,
+        rule: u16,
+        now: Time,
+        change: impl FnOnce(State) -> (State, Used, R),
+    ) -> R;
+
+    fn apply_to_log(&mut self, key: Key, rule: u16, limit: SlidingLog, hits: Hits, now: Time) -> Verdict;
+}
+
+impl States for &MemoryStore {
+    fn change<R>(
+        &mut self,
+        key: Key,
+        rule: u16,
+        now: Time,
+        change: impl FnOnce(State) -> (State, Used, R),
+    ) -> R {
+        self.states.change(key, now, |before| changed(before, rule, change))
+    }
+
+    fn apply_to_log(&mut self, key: Key, rule: u16, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
+        self.logs.apply((key, rule), limit, hits, now)
+    }
+}
+
+struct LockedStates<'s> {
+    states: Locked<'s, u64>,
+    logs: LockedLogs<'s>,
+}
+
+impl States for LockedStates<'_> {
+    fn change<R>(
+        &mut self,
+        key: Key,
+        rule: u16,
+        now: Time,
+        change: impl FnOnce(State) -> (State, Used, R),
+    ) -> R {
+        self.states.change(key, now, |before| changed(before, rule, change))
+    }
+
+    fn apply_to_log(&mut self, key: Key, rule: u16, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
+        self.logs.apply((key, rule), limit, hits, now)
+    }
+}
+
+/// The new state for the table, if it differs. A rejection changes only the mark; an unused counter has none.
+fn changed<R>(
+    before: Kept<u64>,
+    rule: u16,
+    change: impl FnOnce(State) -> (State, Used, R),
+) -> (Option<Kept<u64>>, R) {
+    let unchanged = State { number: before.state, end: before.end };
+    let (after, used, result) = change(unchanged);
+    let is_first_rejection =
+        used == Used::Over && before.mark.used() != Used::Over && unchanged != State::default();
+    let kept = Kept { state: after.number, end: after.end, mark: Mark::new(rule, used) };
+    ((after != unchanged || is_first_rejection).then_some(kept), result)
+}
+
+/// How much of a limit is used after this verdict.
+fn used(verdict: Verdict, limit: Algorithm) -> Used {
+    let capacity = limit.capacity();
+    let hits = capacity.saturating_sub(verdict.remaining);
+    Used::of(if verdict.admitted { hits.into() } else { u64::MAX }, capacity)
+}
+
+fn count(states: &mut impl States, key: Key, check: &Check<'_>, hits: Hits, now: Time) -> Outcome {
+    let (rule, algorithm) = (check.rule, check.limit.algorithm);
+    let decided = |(after, verdict)| (after, used(verdict, algorithm), verdict);
+    Outcome::Decided(match algorithm {
+        Algorithm::FixedWindow(limit) => {
+            return Outcome::Counted(states.change(key, rule, now, |state| {
+                let (after, count) = limit.apply(state, hits, now);
+                (after, Used::of(count, limit.limit), count)
+            }));
+        }
+        Algorithm::SlidingWindow(limit) => {
+            states.change(key, rule, now, |state| decided(limit.apply(state, hits, now)))
+        }
+        Algorithm::Bucket(limit) => {
+            states.change(key, rule, now, |state| decided(limit.apply(state, hits, now)))
+        }
+        Algorithm::SlidingLog(limit) => states.apply_to_log(key, rule, limit, hits, now),
+    })
+}
+
+impl Store for MemoryStore {
+    fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+        let mut store = self;
+        match batch.counting {
+            Counting::Always if batch.has_groups() => self.count_groups(batch, now),
+            Counting::Always => {
+                batch.set_all(|key, check| count(&mut store, self.states.key(key), check, check.hits, now));
+            }
+            Counting::ReadOnly => batch.set_all(|key, check| {
+                count(&mut store, self.states.key(key), check, without_taking(check.hits), now)
+            }),
+            Counting::StopWhenOver => self.count_unless_over(batch, now),
+        }
+        Applied::Now(Ok(()))
+    }
+
+    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+        for check in batch.checks() {
+            let key = self.states.key(batch.full_key(check));
+            self.states.remove(key, now);
+            self.logs.remove(key);
+        }
+        Applied::Now(Ok(()))
+    }
+
+    fn is_synchronous(&self) -> bool {
+        true
+    }
+
+    fn maintain(&self, now: Time) {
+        let part = self.swept.fetch_add(1, Ordering::Relaxed) % SWEEP_PARTS;
+        self.states.sweep(part, SWEEP_PARTS, now);
+        self.logs.sweep(part, SWEEP_PARTS, now);
+    }
+
+    fn usage(&self) -> Option<StoreUsage> {
+        let held = [self.states.usage(), self.logs.usage()].into_iter().sum();
+        Some(StoreUsage { held, max_keys: self.max_keys })
+    }
+}

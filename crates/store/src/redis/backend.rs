@@ -1,0 +1,172 @@
+//! Redis as a [`Backend`].
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+
+use super::{
+    dialer::Dialer,
+    failure::{Failure, Kind},
+    permissions::{self, Needs},
+    pipeline::{Expire, Expiry, Learned, RedisPipeline},
+    resp::{FramedStream, Reply, Resp},
+    topology::Topology,
+    ttl_cache::TtlCache,
+    write_check::WriteCheck,
+};
+use crate::{
+    remote::{self, Backend},
+    table::Key,
+};
+use clock::{Clock, SystemClock, Time};
+use net::ServerAddress;
+use rules::Limit;
+
+/// State that all connections to the servers of a Redis share.
+pub(super) struct RedisBackend {
+    pub(super) dialer: Dialer,
+    pub(super) topology: Topology,
+    pub(super) ttl_cache: TtlCache,
+    pub(super) only_masters: bool,
+    /// The user; `None` is `default`.
+    pub(super) user: Option<String>,
+    /// The bits of the [`Needs`] of the rules in force.
+    pub(super) needs: AtomicU8,
+    /// The user lacks the permission for scripts, so expiries are set without comparing them to existing ones.
+    pub(super) cannot_extend: AtomicBool,
+    pub(super) write_check: Option<WriteCheck>,
+}
+
+pub(super) type Connection = remote::Connection<RedisBackend>;
+
+pub(super) type PendingReply = remote::PendingReply<RedisBackend>;
+
+impl Backend for RedisBackend {
+    type Codec = Resp;
+    type Pipeline = RedisPipeline;
+
+    const NAME: &'static str = "redis";
+    const TIMEOUT: &'static str = "REDIS_TIMEOUT";
+    const MAX_QUEUED: &'static str = "REDIS_MAX_QUEUED";
+    const PROBE: &'static [u8] = b"*1\r\n$4\r\nPING\r\n";
+
+    async fn dial(&self, to: &ServerAddress, was_replica: bool) -> Result<FramedStream, Failure> {
+        self.dialer.dial(to, was_replica || self.only_masters).await
+    }
+
+    fn write(pipeline: &RedisPipeline, into: &mut Vec<u8>) -> usize {
+        pipeline.write(into);
+        pipeline.replies()
+    }
+
+    /// Scripts that the server does not know are sent again with their source.
+    fn write_again(pipeline: &RedisPipeline, replies: &[Reply], into: &mut Vec<u8>) -> usize {
+        let unknown = pipeline.unknown_scripts(replies);
+        pipeline.write_with_scripts(&unknown, into);
+        unknown.iter().map(|unknown| unknown.replies.len()).sum()
+    }
+
+    fn merge(pipeline: &RedisPipeline, replies: &mut [Reply], again: Vec<Reply>) {
+        let indexes = pipeline.unknown_scripts(replies).into_iter().flat_map(|unknown| unknown.replies);
+        for (index, reply) in indexes.zip(again) {
+            if let Some(first) = replies.get_mut(index) {
+                *first = reply;
+            }
+        }
+    }
+
+    fn complete(
+        &self,
+        connection: &Connection,
+        pipeline: &mut RedisPipeline,
+        replies: Vec<Reply>,
+    ) -> Result<(), Failure> {
+        self.learn(connection, pipeline.complete(replies, |kind, error| connection.error_reply(kind, error)))
+    }
+
+    fn connected(&self, connection: &Connection) {
+        // The user's permissions may have changed.
+        self.cannot_extend.store(false, Relaxed);
+        connection.piggyback(|first| first.check(Needs(self.needs.load(Relaxed))));
+        if let Some(check) = &self.write_check {
+            let keys = check.keys(&self.topology.servers());
+            check.probe(&connection.address, &keys, |key| {
+                connection.piggyback(|first| first.probe_writes(key));
+            });
+        }
+    }
+
+    fn error(reply: Reply) -> Option<(Kind, String)> {
+        match reply {
+            Reply::Error(error) => Some((Kind::of_reply(&error), error)),
+            _ => None,
+        }
+    }
+
+    fn hint(kind: Kind) -> &'static str {
+        kind.hint()
+    }
+
+    fn forget_keys(&self) {
+        self.ttl_cache.clear();
+    }
+
+    fn request_refresh(&self) {
+        self.topology.request_refresh();
+    }
+}
+
+impl RedisBackend {
+    /// A counter's expiry, and whether the server has to set it.
+    pub(super) fn expiry(&self, id: Key, limit: &Limit, now: Time) -> Expiry {
+        let expiry = self.ttl_cache.expiry(id, limit, now);
+        match expiry.set {
+            Expire::Extend if self.cannot_extend.load(Relaxed) => Expiry { set: Expire::Set, ..expiry },
+            _ => expiry,
+        }
+    }
+
+    fn learn(&self, connection: &Connection, learned: Learned) -> Result<(), Failure> {
+        let (now, metrics) = (SystemClock.now(), &connection.shared.metrics);
+        if let (Some(check), Some(accepts)) = (&self.write_check, learned.accepts_writes) {
+            check.record(&connection.address, accepts);
+        }
+        for (id, end) in learned.expiring {
+            self.ttl_cache.learn(id, now, end);
+        }
+        if !learned.missing_ttl.is_empty() {
+            // The server has lost keys, so other cached keys may be missing too.
+            self.ttl_cache.clear();
+        }
+        if !learned.not_extended.is_empty() {
+            self.cannot_extend.store(true, Relaxed);
+        }
+        metrics.without_expiry(learned.without_expiry);
+        let mut expiries = learned.missing_ttl.iter().chain(&learned.not_extended).peekable();
+        if expiries.peek().is_some() {
+            connection.piggyback(|next| {
+                expiries.for_each(|(key, seconds)| next.expire(key, *seconds, Expire::Set));
+            });
+        }
+        learned.denied.iter().chain(&learned.missing).for_each(|command| metrics.denied(command));
+        if !learned.missing.is_empty() {
+            let user = self.user.as_deref().unwrap_or("default");
+            let denial = permissions::denial(user, &learned.missing);
+            metrics.failed_once(&connection.failure(Kind::Denied, denial));
+        }
+        let mut result = Ok(());
+        for failure in learned.failures {
+            match failure.kind {
+                Kind::Moved | Kind::ClusterDown => self.topology.request_refresh(),
+                Kind::ReadOnly | Kind::Loading | Kind::Auth | Kind::ProtocolError => {
+                    result = Err((*failure).clone());
+                }
+                _ => {}
+            }
+            match failure.kind {
+                // Expected while slots of a cluster move.
+                Kind::Moved => metrics.count(failure.kind),
+                _ => metrics.failed(&failure),
+            }
+        }
+        result
+    }
+}

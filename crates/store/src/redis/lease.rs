@@ -1,0 +1,83 @@
+//! The hits that leases take and return in the background, over the same connections as requests.
+//!
+//! Redis may lose a counter (FLUSHALL), or restore it from a time before hits were leased (a restart from a snapshot, a
+//! failover to a replica without the last writes). Then the hits must not be returned: other callers may have counted
+//! since. So each grant has a number, which the script stores in a hash beside the counter in the same step, and hits are
+//! returned only to a counter whose hash has the last number that the lease was confirmed.
+
+use std::borrow::Cow;
+
+use super::{
+    RedisStore,
+    backend::PendingReply,
+    pipeline::{Leasing, Outcome, Receipt},
+    pool::Pool,
+    route::is_per_second,
+};
+use crate::{Batch, Check};
+use algorithms::lease::Grant;
+use clock::Time;
+use rules::Limit;
+
+/// The pending reply to a lease or a return of hits.
+pub struct LeaseReply(PendingReply);
+
+pub struct Leased<'a> {
+    pub name: &'a str,
+    pub is_per_second: bool,
+    pub limit: &'a Limit,
+}
+
+impl RedisStore {
+    /// Adds hits to a counter if they are within its limit. `None` if the command cannot be sent.
+    pub fn lease(&self, counter: &Leased<'_>, hits: u64, receipt: Receipt, now: Time) -> Option<LeaseReply> {
+        let pool = self.pool_of(counter.is_per_second);
+        let leasing = pool.leasing(counter.name, receipt)?;
+        let backend = pool.backend();
+        let id = backend.ttl_cache.id(counter.name);
+        let expiry = backend.expiry(id, counter.limit, now);
+        let hits = (hits, u64::from(counter.limit.requests_per_unit));
+        let connection = pool.connection(counter.name).ok()?;
+        let reply =
+            connection.submit(1, None, |pipeline| pipeline.lease(counter.name, id, hits, expiry, leasing));
+        reply.ok().map(LeaseReply)
+    }
+
+    /// Returns hits of a lease, unless the counter has lost them, or has fewer than the `own` that this replica has added
+    /// to it. `None` if the command cannot be sent.
+    pub fn return_hits(
+        &self,
+        (name, is_per_second): (&str, bool),
+        (hits, own): (u64, u64),
+        receipt: Receipt,
+    ) -> Option<LeaseReply> {
+        let pool = self.pool_of(is_per_second);
+        let leasing = pool.leasing(name, receipt)?;
+        let connection = pool.connection(name).ok()?;
+        connection
+            .submit(1, None, |pipeline| pipeline.return_hits(name, hits, own, leasing))
+            .ok()
+            .map(LeaseReply)
+    }
+
+    /// The name of a check's counter, and whether it is in the Redis for limits per second.
+    pub fn place<'b>(&self, batch: &'b Batch<'_>, check: &Check<'_>) -> (Cow<'b, str>, bool) {
+        (self.pool(check).names.of(batch, check), is_per_second(check))
+    }
+}
+
+impl Pool {
+    fn leasing(&self, name: &str, receipt: Receipt) -> Option<Leasing> {
+        Some(Leasing { leases: self.leases_of(name)?.into(), receipt })
+    }
+}
+
+impl LeaseReply {
+    /// The counter, and whether the hits were added; `None` after a failure.
+    pub async fn wait(mut self) -> Option<(u64, Grant)> {
+        match self.0.wait(None).await.ok()?.into_iter().next()? {
+            Outcome::Leased(after, grant) => Some((after, grant)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Counters in Redis, shared by all replicas and by replicas of the Go service.
+//!
+//! In reading order: `route` sends a request's checks to the connections of the `pool` that own their keys (`name`), as
+//! commands of a `pipeline`; `lease` does so for hits that leases take and return. `backend` implements the shared
+//! connection's `Backend`. `permissions` checks the user's permissions, `write_check` whether servers accept writes,
+//! `script` has the Lua scripts, `ttl_cache` the keys with an expiry, `topology` the owners of keys. `dialer` opens connections, `resp` is the protocol, `failure`
+//! classifies errors. `command_pool` is for all other commands, over separate connections.
+
+mod backend;
+mod command_pool;
+mod dialer;
+mod failure;
+mod lease;
+mod name;
+mod permissions;
+mod pipeline;
+mod pool;
+mod resp;
+mod route;
+mod script;
+pub mod settings;
+mod topology;
+mod ttl_cache;
+mod write_check;
+
+use std::sync::Arc;
+
+use super::{Applied, Batch, Counting, PoolUsage, Store, StoreKind, remote::WorkerIndexes};
+use crate::{redis::settings::Redis, redis::settings::RedisPool};
+use clock::Time;
+pub use command_pool::CommandPool;
+pub(super) use lease::{LeaseReply, Leased};
+pub(super) use pipeline::Receipt;
+use pool::Pool;
+#[cfg(any(test, feature = "testing"))]
+pub use resp::fuzz as fuzz_resp;
+use rules::{Limit, Limits, RuleSet, Unit};
+
+pub struct RedisStore {
+    main: Arc<Pool>,
+    /// The Redis for limits per second, if configured.
+    per_second: Option<Arc<Pool>>,
+    workers: WorkerIndexes,
+}
+
+impl RedisStore {
+    /// A store for this many worker threads, with keys that begin with `key_prefix`. Keys expire up to `jitter` seconds
+    /// late.
+    ///
+    /// # Errors
+    /// Every problem with the files in the settings.
+    pub fn new(settings: &Redis, key_prefix: &str, jitter: u64, threads: usize) -> Result<Self, Vec<String>> {
+        let pool = |pool: &RedisPool| Pool::new(pool, settings, key_prefix, jitter, threads).map(Arc::new);
+        let main = pool(&settings.main);
+        let per_second = settings.per_second.as_ref().map(pool).transpose();
+        match (main, per_second) {
+            (Ok(main), Ok(per_second)) => Ok(Self { main, per_second, workers: WorkerIndexes::default() }),
+            (main, per_second) => {
+                let problems = main.err().into_iter().chain(per_second.err());
+                let mut problems: Vec<String> = problems.flatten().collect();
+                problems.dedup();
+                Err(problems)
+            }
+        }
+    }
+
+    /// Starts to watch for changes of the servers. Called once, within a runtime that lives as long as the service.
+    pub fn watch(&self) {
+        self.pools().for_each(Pool::watch);
+    }
+
+    /// Connections to the Redis of the counters for everything but counting, for the runtime of one thread.
+    #[must_use]
+    pub fn command_pool(&self) -> CommandPool {
+        self.main.commands.separate()
+    }
+
+    fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        [Some(&self.main), self.per_second.as_ref()].into_iter().flatten()
+    }
+}
+
+impl Store for RedisStore {
+    fn rules_changed(&self, rules: &RuleSet) {
+        let per_second = self.per_second.as_ref();
+        let is_per_second = |limits: &Limits, limit: &Limit| {
+            !limits.are_several() && limit.unit == Unit::Second && per_second.is_some()
+        };
+        self.main.rules_changed(rules, |limits, limit| !is_per_second(limits, limit));
+        if let Some(pool) = per_second {
+            pool.rules_changed(rules, is_per_second);
+        }
+    }
+
+    fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+        match batch.counting {
+            Counting::StopWhenOver => Applied::Later(Box::pin(self.count_unless_over(batch, now))),
+            Counting::Always | Counting::ReadOnly => self.count(batch, now),
+        }
+    }
+
+    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, _now: Time) -> Applied<'a> {
+        Applied::Later(Box::pin(async move {
+            for check in batch.checks() {
+                self.pool(check).delete(batch, check).await?;
+            }
+            Ok(())
+        }))
+    }
+
+    fn start_worker(&self) {
+        let worker = self.workers.take();
+        self.pools().for_each(|pool| pool.servers.start_worker(worker));
+    }
+
+    fn maintain(&self, now: Time) {
+        self.pools().for_each(|pool| {
+            pool.backend().ttl_cache.sweep(now);
+            pool.check_writes();
+        });
+    }
+
+    fn is_reachable(&self) -> bool {
+        self.pools().all(|pool| pool.servers.is_reachable())
+    }
+
+    fn is_usable(&self) -> bool {
+        self.is_reachable() && self.pools().all(|pool| pool.accepts_writes())
+    }
+
+    fn pools(&self) -> Vec<PoolUsage> {
+        let kinds = [StoreKind::Redis, StoreKind::RedisPerSecond];
+        self.pools().zip(kinds).map(|(pool, kind)| pool.servers.usage(kind)).collect()
+    }
+}

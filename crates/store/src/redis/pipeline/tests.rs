@@ -1,0 +1,386 @@
+//! Pipelines against a model of a server, and against one caller at a time.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    redis::{
+        failure,
+        resp::{self, Reply},
+    },
+    remote,
+    table::Table,
+};
+use algorithms::{Kind, Window, fixed_window};
+
+/// Parses and runs the commands that count.
+#[derive(Default)]
+struct Server {
+    counters: BTreeMap<String, i64>,
+    expiries: BTreeMap<String, u64>,
+    /// It has received the source of the script.
+    scripts: bool,
+}
+
+impl Server {
+    fn serve(&mut self, bytes: &[u8]) -> Vec<Reply> {
+        let mut replies = Vec::new();
+        let mut at = 0;
+        while let Some((Reply::List(words), length)) = resp::read(&bytes[at..]).unwrap() {
+            let words = words.into_iter().map(|word| match word {
+                Reply::Text(word) => String::from_utf8(word).unwrap(),
+                other => panic!("{other:?}"),
+            });
+            replies.push(self.command(&words.collect::<Vec<_>>()));
+            at += length;
+            if at == bytes.len() {
+                break;
+            }
+        }
+        replies
+    }
+
+    fn command(&mut self, words: &[String]) -> Reply {
+        match words[0].as_str() {
+            "GET" => match self.counters.get(&words[1]) {
+                Some(count) => Reply::Text(count.to_string().into_bytes()),
+                None => Reply::Nil,
+            },
+            "INCRBY" => {
+                let count = self.counters.entry(words[1].clone()).or_default();
+                *count += words[2].parse::<i64>().unwrap();
+                Reply::Integer(*count)
+            }
+            "EXPIRE" => {
+                self.expiries.insert(words[1].clone(), words[2].parse().unwrap());
+                Reply::Integer(1)
+            }
+            "ASKING" => Reply::Text(b"OK".to_vec()),
+            "EVALSHA" if !self.scripts => Reply::Error("NOSCRIPT No matching script.".into()),
+            "EVAL" | "EVALSHA" => {
+                self.scripts = true;
+                let count = self.counters.get_mut(&words[3]);
+                let taken = words[4].parse::<i64>().unwrap();
+                Reply::Integer(count.map_or(0, |count| {
+                    *count = (*count - taken).max(0);
+                    *count
+                }))
+            }
+            other => panic!("{other}"),
+        }
+    }
+
+    /// Sends and completes a pipeline as a connection does.
+    fn exchange(&mut self, pipeline: &mut RedisPipeline) -> Learned {
+        let mut bytes = Vec::new();
+        pipeline.write(&mut bytes);
+        let mut replies = self.serve(&bytes);
+        assert_eq!(replies.len(), pipeline.replies());
+        let unknown = pipeline.unknown_scripts(&replies);
+        bytes.clear();
+        pipeline.write_with_scripts(&unknown, &mut bytes);
+        for (at, reply) in unknown.iter().flat_map(|unknown| unknown.replies.clone()).zip(self.serve(&bytes))
+        {
+            replies[at] = reply;
+        }
+        pipeline.complete(replies, |kind, error| Failure::new(kind, format!("redis a:1: {error}")))
+    }
+}
+
+const HOUR: Expiry = Expiry { seconds: 3600, end: Time::from_seconds(7200), set: Expire::Set };
+
+fn counts(answered: remote::Answered<Outcome>) -> Vec<u64> {
+    let outcomes = answered.unwrap();
+    let count = |outcome: &Outcome| match outcome {
+        Outcome::Counted(crate::Outcome::Counted(count)) => *count,
+        other => panic!("{other:?}"),
+    };
+    outcomes.iter().map(count).collect()
+}
+
+fn any_hits() -> impl Strategy<Value = Hits> {
+    prop_oneof![
+        6 => (0..5_u64).prop_map(Hits::Take),
+        1 => any::<u64>().prop_map(|hits| Hits::Take(hits % (1 << 40))),
+        2 => (0..9_u64).prop_map(Hits::Refund),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn callers_of_one_pipeline_get_the_outcomes_they_would_get_alone(
+        pipelines in proptest::collection::vec(
+            proptest::collection::vec(
+                proptest::collection::vec((0..4_usize, any_hits()), 1..4), 1..12),
+            1..5),
+    ) {
+        let table = Table::<()>::new(10);
+        let mut server = Server { scripts: true, ..Server::default() };
+        let mut alone = BTreeMap::<usize, u64>::new();
+        let mut pipeline = RedisPipeline::default();
+        for callers in pipelines {
+            let mut received = Vec::new();
+            for checks in &callers {
+                received.push(pipeline.add_caller(|pipeline| {
+                    for (key, hits) in checks {
+                        let key = format!("key {key}");
+                        match hits {
+                            Hits::Take(hits) => pipeline.count(&key, table.key(&key), *hits, HOUR),
+                            Hits::Refund(hits) => pipeline.refund(&key, table.key(&key), *hits),
+                        }
+                    }
+                }));
+            }
+            prop_assert_eq!(pipeline.checks(), callers.iter().map(Vec::len).sum::<usize>());
+            let learned = server.exchange(&mut pipeline);
+            prop_assert!(learned.failures.is_empty() && learned.missing_ttl.is_empty());
+            for (checks, mut received) in callers.into_iter().zip(received) {
+                let expected: Vec<u64> = checks.into_iter().map(|(key, hits)| {
+                    let count = alone.entry(key).or_default();
+                    *count = fixed_window::count(*count, hits);
+                    *count
+                }).collect();
+                prop_assert_eq!(counts(received.try_recv().unwrap()), expected);
+            }
+            pipeline.clear();
+        }
+        for (key, count) in &server.counters {
+            prop_assert_eq!(server.expiries.get(key), Some(&3600), "{} is {}", key, count);
+        }
+    }
+}
+
+#[test]
+fn hits_on_one_key_share_a_command_and_a_read_is_a_get() {
+    let table = Table::<()>::new(10);
+    let mut pipeline = RedisPipeline::default();
+    for _ in 0..50 {
+        drop(pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 2, HOUR)));
+    }
+    drop(pipeline.add_caller(|pipeline| pipeline.count("b", table.key("b"), 0, HOUR)));
+    let mut bytes = Vec::new();
+    pipeline.write(&mut bytes);
+    let words = "*3 $6 INCRBY $1 a $3 100 *3 $6 EXPIRE $1 a $4 3600 *2 $3 GET $1 b ";
+    assert_eq!(String::from_utf8(bytes).unwrap().replace("\r\n", " "), words);
+    assert_eq!((pipeline.replies(), pipeline.checks()), (3, 51));
+}
+
+#[test]
+fn the_source_of_an_unknown_script_is_sent() {
+    let table = Table::<()>::new(10);
+    let (mut server, mut pipeline) = (Server::default(), RedisPipeline::default());
+    server.counters.insert("a".into(), 5);
+    for left in [3, 1, 0] {
+        let mut received = pipeline.add_caller(|pipeline| pipeline.refund("a", table.key("a"), 2));
+        server.exchange(&mut pipeline);
+        assert_eq!(counts(received.try_recv().unwrap()), [left]);
+        pipeline.clear();
+    }
+}
+
+#[test]
+fn detects_a_key_that_lost_its_expiry() {
+    let table = Table::<()>::new(10);
+    let (mut server, mut pipeline) = (Server::default(), RedisPipeline::default());
+    let known = Expiry { set: Expire::Known, ..HOUR };
+    drop(pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, known)));
+    let learned = server.exchange(&mut pipeline);
+    assert_eq!(learned.missing_ttl, [("a".into(), 3600)]);
+    pipeline.clear();
+    pipeline.expire("a", 3600, Expire::Set);
+    server.exchange(&mut pipeline);
+    assert_eq!(server.expiries.get("a"), Some(&3600));
+}
+
+/// The outcome and the findings of one hit with these replies.
+fn learned_from(expiry: Expiry, replies: Vec<Reply>) -> (Outcome, Learned) {
+    let table = Table::<()>::new(10);
+    let mut pipeline = RedisPipeline::default();
+    let mut received = pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, expiry));
+    let learned = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
+    (received.try_recv().unwrap().unwrap()[0].clone(), learned)
+}
+
+#[test]
+fn an_expiry_is_known_when_the_server_has_confirmed_it() {
+    let denied =
+        || Reply::Error("NOPERM this user has no permissions to run the 'expire' command".to_owned());
+    let extend = Expiry { set: Expire::Extend, ..HOUR };
+    for (expiry, set, known, lost) in [
+        (HOUR, Reply::Integer(1), true, None),
+        // The key was evicted meanwhile. The next hit creates it again.
+        (HOUR, Reply::Integer(0), false, None),
+        (HOUR, denied(), false, Some(false)),
+        (extend, Reply::Integer(1), true, None),
+        // EXPIRE replaces a denied script.
+        (extend, denied(), false, Some(true)),
+        (HOUR, Reply::Error("ERR timeout".to_owned()), false, Some(false)),
+    ] {
+        let (outcome, learned) = learned_from(expiry, vec![Reply::Integer(1), set.clone()]);
+        assert!(
+            matches!(outcome, Outcome::Counted(crate::Outcome::Counted(1))),
+            "it was counted: {outcome:?}"
+        );
+        assert_eq!(!learned.expiring.is_empty(), known, "{set:?}");
+        let retried: Vec<_> = learned.not_extended.iter().map(|(key, _)| &**key).collect();
+        assert_eq!(retried, Vec::from_iter(lost.filter(|again| *again).map(|_| "a")), "{set:?}");
+        assert_eq!(learned.without_expiry, usize::from(lost == Some(false)), "{set:?}");
+        let is_denied = matches!(&set, Reply::Error(error) if error.starts_with("NOPERM"));
+        assert_eq!(learned.denied.len(), usize::from(is_denied), "{:?}", learned.denied);
+    }
+}
+
+#[test]
+fn an_unexpected_reply_is_a_protocol_error() {
+    for reply in [Reply::Nil, Reply::Text(b"OK".to_vec()), Reply::List(Vec::new())] {
+        for replies in [vec![reply.clone(), Reply::Integer(1)], vec![Reply::Integer(1), reply.clone()]] {
+            let (_, learned) = learned_from(HOUR, replies);
+            assert_eq!(learned.failures[0].kind, failure::Kind::ProtocolError, "{reply:?}");
+            assert!(learned.expiring.is_empty() || reply != Reply::Nil);
+        }
+    }
+}
+
+#[test]
+fn only_the_expiry_is_sent_again_if_its_script_is_unknown() {
+    let table = Table::<()>::new(10);
+    let mut pipeline = RedisPipeline::default();
+    let extend = Expiry { set: Expire::Extend, ..HOUR };
+    drop(pipeline.add_caller(|pipeline| {
+        pipeline.add_alone(true, |pipeline| pipeline.count("a", table.key("a"), 1, extend));
+    }));
+    let mut bytes = Vec::new();
+    pipeline.write(&mut bytes);
+    let text = String::from_utf8(bytes).unwrap();
+    assert_eq!(
+        (text.matches("ASKING").count(), pipeline.replies()),
+        (2, 4),
+        "each command needs its own ASKING: {text}"
+    );
+    let unknown = Reply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned());
+    let ok = || Reply::Text(b"OK".to_vec());
+    let unknown = pipeline.unknown_scripts(&[ok(), Reply::Integer(1), ok(), unknown]);
+    let indexes: Vec<_> = unknown.iter().flat_map(|unknown| unknown.replies.clone()).collect();
+    assert_eq!(indexes, [2, 3]);
+    let mut again = Vec::new();
+    pipeline.write_with_scripts(&unknown, &mut again);
+    let again = String::from_utf8(again).unwrap();
+    assert!(again.contains("EVAL\r\n") && !again.contains("INCRBY"), "{again}");
+}
+
+#[test]
+fn the_longer_of_two_windows_sets_the_expiry_of_their_key() {
+    let table = Table::<()>::new(10);
+    let minute = Expiry { seconds: 60, end: Time::from_seconds(3660), set: Expire::Extend };
+    let known = Expiry { set: Expire::Known, ..minute };
+    for (first, second, expected) in [
+        (minute, HOUR, "$4 3600"),
+        (HOUR, minute, "$4 3600"),
+        (known, HOUR, "$4 3600"),
+        (HOUR, known, "$4 3600"),
+        (known, minute, "$2 60"),
+    ] {
+        let mut pipeline = RedisPipeline::default();
+        for expiry in [first, second] {
+            drop(pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, expiry)));
+        }
+        let mut bytes = Vec::new();
+        pipeline.write(&mut bytes);
+        let text = String::from_utf8(bytes).unwrap().replace("\r\n", " ");
+        assert!(text.contains(expected), "{first:?} {second:?}: {text}");
+        assert_eq!(text.matches("INCRBY").count(), 1);
+    }
+}
+
+#[test]
+fn an_error_reply_fails_only_the_callers_of_its_key() {
+    let table = Table::<()>::new(10);
+    let mut pipeline = RedisPipeline::default();
+    let mut good = pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, HOUR));
+    let mut bad = pipeline.add_caller(|pipeline| pipeline.count("b", table.key("b"), 1, HOUR));
+    let mut moved = pipeline.add_caller(|pipeline| {
+        pipeline.add_alone(true, |pipeline| pipeline.count("c", table.key("c"), 1, HOUR));
+    });
+    let error = |text: &str| Reply::Error(text.to_owned());
+    let replies = vec![
+        Reply::Integer(5),
+        Reply::Integer(1),
+        error("ERR value is not an integer or out of range"),
+        Reply::Integer(1),
+        Reply::Text(b"OK".to_vec()),
+        error("MOVED 7 127.0.0.1:7001"),
+        Reply::Integer(1),
+    ];
+    let learned = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
+    assert_eq!(
+        learned.failures.iter().map(|failure| failure.kind).collect::<Vec<_>>(),
+        [failure::Kind::NotANumber, failure::Kind::Moved]
+    );
+    assert_eq!(counts(good.try_recv().unwrap()), [5]);
+    assert!(matches!(bad.try_recv().unwrap().unwrap()[..], [Outcome::Failed(_)]));
+    let [Outcome::Redirected(words)] = &moved.try_recv().unwrap().unwrap()[..] else { panic!("not moved") };
+    assert_eq!(&**words, "MOVED 7 127.0.0.1:7001");
+}
+
+#[test]
+fn keys_of_a_script_share_a_command_and_equal_arguments() {
+    let table = Table::<()>::new(1000);
+    let mut pipeline = RedisPipeline::default();
+    let limit = |requests| {
+        let minute = Window::of_seconds(60).unwrap();
+        ScriptCall { algorithm: Kind::TokenBucket.at(requests, minute, None), seconds: 0 }
+    };
+    let call = |pipeline: &mut RedisPipeline, number: usize, slot, call, hits| {
+        let key = format!("key {number}");
+        drop(pipeline.add_caller(|pipeline| pipeline.call_script(&key, table.key(&key), slot, call, hits)));
+    };
+    // Each key twice, every tenth with another limit; then other hits than before.
+    for number in (0..300).chain(0..300) {
+        let requests = if number % 10 == 0 { 9 } else { 5 };
+        call(&mut pipeline, number, 0, limit(requests), Hits::Take(1));
+    }
+    call(&mut pipeline, 7, 0, limit(5), Hits::Take(3));
+    // In another slot.
+    call(&mut pipeline, 1000, 1, limit(5), Hits::Take(1));
+    let mut bytes = Vec::new();
+    pipeline.write(&mut bytes);
+    let mut commands = Vec::new();
+    while let Ok(Some((Reply::List(words), length))) = resp::read(&bytes) {
+        bytes.drain(..length);
+        let number = |word: &Reply| match word {
+            Reply::Text(word) => str::from_utf8(word).unwrap().parse::<usize>().unwrap(),
+            other => panic!("{other:?}"),
+        };
+        let keys = number(&words[2]);
+        // After the keys, one word has the index of each key's argument.
+        commands.push((keys, words.len() - 3 - keys - 1));
+    }
+    assert_eq!(commands, [(255, 3), (45, 2), (1, 1)]);
+    assert_eq!((pipeline.replies(), pipeline.checks()), (3, 602));
+}
+
+#[test]
+fn keys_that_cannot_be_counted_together_are_redirected() {
+    let table = Table::<()>::new(10);
+    let mut pipeline = RedisPipeline::default();
+    let log = Kind::SlidingLog.at(5, Window::of_seconds(60).unwrap(), None);
+    let call = ScriptCall { algorithm: log, seconds: 0 };
+    let error = "TRYAGAIN Multiple keys request during rehashing of slot";
+    for (keys, is_elsewhere) in [(2, true), (1, false)] {
+        let mut received: Vec<_> = ["a", "b"][..keys]
+            .iter()
+            .map(|key| {
+                pipeline
+                    .add_caller(|pipeline| pipeline.call_script(key, table.key(key), 0, call, Hits::Take(1)))
+            })
+            .collect();
+        pipeline.complete(vec![Reply::Error(error.to_owned())], |kind, error| Failure::new(kind, error));
+        for received in &mut received {
+            let received = received.try_recv().unwrap().unwrap();
+            assert_eq!(matches!(received[..], [Outcome::Redirected(_)]), is_elsewhere, "{received:?}");
+        }
+        pipeline.clear();
+    }
+}

@@ -1,0 +1,403 @@
+//! Sends a request's checks to the connections that own their keys, follows redirections of a cluster, and sets the
+//! outcomes.
+
+use std::{pin::Pin, sync::Arc};
+
+use smallvec::SmallVec;
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    RedisStore,
+    backend::{Connection, PendingReply},
+    permissions::Needs,
+    pipeline::{self, Guarded, Outcome, RedisPipeline, ScriptCall},
+    pool::Pool,
+    topology::slots,
+};
+use crate::{
+    Applied, Batch, Check, Counting, FailureReason, Member, StoreError,
+    batch::{NextHits, Plan},
+    remote::after,
+    without_taking,
+};
+use algorithms::{Algorithm, Hits};
+use clock::Time;
+use net::ServerAddress;
+use rules::Unit;
+
+/// Redirections of a check before the servers are assumed to redirect to each other.
+const MAX_REDIRECTS: usize = 5;
+
+/// A request to one connection: the indexes of its checks, and the pending reply.
+struct Submitted {
+    checks: Indexes,
+    reply: PendingReply,
+    connection: Arc<Connection>,
+}
+
+pub struct Sent(SmallVec<[Submitted; 1]>);
+
+struct Group<'a> {
+    pool: &'a Pool,
+    connection: Arc<Connection>,
+    checks: Indexes,
+}
+
+#[derive(Clone, Copy)]
+struct Mode<'p> {
+    now: Time,
+    plan: Plan<'p>,
+    /// The limits of a rule are counted in one step.
+    is_grouped: bool,
+}
+
+type Indexes = SmallVec<[usize; 4]>;
+
+/// A connection that can count all checks of a request in one step.
+type OneStep<'a> = (&'a Pool, Arc<Connection>);
+
+struct Redirected {
+    index: usize,
+    error: Arc<str>,
+    from: ServerAddress,
+}
+
+impl RedisStore {
+    /// Counts every check; a group counts all or nothing.
+    pub(super) fn count<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+        let mode = match batch.counting {
+            Counting::ReadOnly => Mode { now, plan: Plan::Read, is_grouped: false },
+            Counting::Always | Counting::StopWhenOver => Mode { now, plan: Plan::Own, is_grouped: true },
+        };
+        match self.submit(batch, mode) {
+            Ok(mut submitted) => {
+                Applied::Later(Box::pin(async move { self.receive(batch, mode, &mut submitted).await }))
+            }
+            Err(error) => Applied::Now(Err(error)),
+        }
+    }
+
+    /// Sends these hits of each check; the limits of a rule are counted in one step.
+    pub fn send(&self, batch: &Batch<'_>, now: Time, hits: &NextHits) -> Result<Sent, StoreError> {
+        self.submit(batch, Mode { now, plan: Plan::Next(hits), is_grouped: true }).map(Sent)
+    }
+
+    /// Waits for the outcomes of the sent checks.
+    pub async fn outcomes(
+        &self,
+        batch: &mut Batch<'_>,
+        now: Time,
+        sent: &mut Sent,
+        hits: &NextHits,
+    ) -> Result<(), StoreError> {
+        self.receive(batch, Mode { now, plan: Plan::Next(hits), is_grouped: true }, &mut sent.0).await
+    }
+
+    /// The Redis keys that a counter with this full key may have.
+    pub fn names(&self, full_key: &str) -> [String; 4] {
+        self.main.names.of_full_key(full_key)
+    }
+
+    /// Counts every check unless one would be over its limit; then only those that would be, and no group.
+    ///
+    /// It is one step if one server has all keys. Keys in different slots or in two Redis are read first and then
+    /// counted: a concurrent request may find the same room.
+    pub(super) async fn count_unless_over(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
+        if let Some((pool, connection)) = self.one_step(batch)? {
+            pool.add_needs(Needs::WHOLE_REQUESTS);
+            let checks = (0..batch.checks().len()).filter_map(|index| atomic_check(pool, batch, index, now));
+            let reply = connection
+                .submit(batch.checks().len(), batch.until, |pipeline| pipeline.count_guarded(checks))?;
+            let submitted = Submitted { checks: (0..batch.checks().len()).collect(), reply, connection };
+            // A slot that is migrating is counted in two steps.
+            if receive_outcomes(batch, &mut [submitted]).await?.is_empty() {
+                return Ok(());
+            }
+        }
+        let read = Plan::Each(Hits::Take(0));
+        self.apply_hits(batch, Mode { now, plan: read, is_grouped: false }).await?;
+        let hits = batch.hits_after_read();
+        self.apply_hits(batch, Mode { now, plan: Plan::Next(&hits), is_grouped: true }).await
+    }
+
+    /// Counts groups whose slot is migrating, by the indexes of their first checks: during a migration neither server
+    /// updates keys of which it has only some.
+    ///
+    /// The counters are read and then updated one by one, and hits are refunded if concurrent requests used the room. So
+    /// the limits are never exceeded, and rejected hits are not counted.
+    async fn count_split(
+        &self,
+        batch: &mut Batch<'_>,
+        now: Time,
+        firsts: &[usize],
+    ) -> Result<(), StoreError> {
+        let groups = || firsts.iter().filter_map(|first| batch.group_at(*first)).flatten();
+        let split: SmallVec<[usize; 8]> = groups().collect();
+        let reads = batch.checks().iter().enumerate();
+        let reads = reads.map(|(index, check)| split.contains(&index).then(|| without_taking(check.hits)));
+        let reads: NextHits = reads.collect();
+        let mode = |plan| Mode { now, plan, is_grouped: false };
+        self.apply_hits(batch, mode(Plan::Next(&reads))).await?;
+        let hits = batch.hits_that_fit(|index| split.contains(&index));
+        self.apply_hits(batch, mode(Plan::Next(&hits))).await?;
+        let refunds = batch.refunds(&hits);
+        let over: SmallVec<[bool; 8]> = batch.checks().iter().map(Check::is_over).collect();
+        self.apply_hits(batch, mode(Plan::Next(&refunds))).await?;
+        batch.reject_refunded(&refunds, &over);
+        Ok(())
+    }
+
+    async fn apply_hits(&self, batch: &mut Batch<'_>, mode: Mode<'_>) -> Result<(), StoreError> {
+        let mut submitted = self.submit(batch, mode)?;
+        self.receive(batch, mode, &mut submitted).await
+    }
+
+    fn one_step(&self, batch: &Batch<'_>) -> Result<Option<OneStep<'_>>, StoreError> {
+        let Some(first) = batch.checks().first() else { return Ok(None) };
+        let pool = self.pool(first);
+        let key = pool.names.of(batch, first);
+        let together = |check: &Check<'_>| {
+            Arc::ptr_eq(self.pool(check), pool)
+                && (!pool.is_cluster
+                    || slots::slot(pool.names.of(batch, check).as_bytes()) == slots::slot(key.as_bytes()))
+        };
+        let is_one = batch.checks().iter().all(together);
+        is_one.then(|| pool.connection(&key).map(|connection| (&**pool, connection))).transpose()
+    }
+
+    /// The Redis of a check's counter. A group stays together, whatever its units.
+    pub(super) fn pool(&self, check: &Check<'_>) -> &Arc<Pool> {
+        self.pool_of(is_per_second(check))
+    }
+
+    pub(super) fn pool_of(&self, is_per_second: bool) -> &Arc<Pool> {
+        self.per_second.as_ref().filter(|_| is_per_second).unwrap_or(&self.main)
+    }
+
+    /// Submits to each connection the checks whose keys it owns.
+    fn submit(&self, batch: &Batch<'_>, mode: Mode<'_>) -> Result<SmallVec<[Submitted; 1]>, StoreError> {
+        let mut groups: SmallVec<[Group<'_>; 1]> = SmallVec::new();
+        let mut last = 0;
+        for (index, check) in batch.checks().iter().enumerate() {
+            if mode.plan.hits(index, check).is_none() {
+                continue;
+            }
+            if mode.is_grouped && check.member == Member::Next {
+                // Its key is on the same server as the first one's.
+                if let Some(group) = groups.get_mut(last) {
+                    group.checks.push(index);
+                }
+                continue;
+            }
+            let pool = self.pool(check);
+            let of_pool = |group: &Group<'_>| !pool.is_cluster && std::ptr::eq(group.pool, &raw const **pool);
+            if let Some(known) = groups.iter().position(of_pool) {
+                // It has one server.
+                last = known;
+                if let Some(group) = groups.get_mut(last) {
+                    group.checks.push(index);
+                }
+                continue;
+            }
+            let connection = pool.connection(&pool.names.of(batch, check))?;
+            last = groups
+                .iter()
+                .position(|group| Arc::ptr_eq(&group.connection, &connection))
+                .unwrap_or(groups.len());
+            match groups.get_mut(last) {
+                Some(group) => group.checks.push(index),
+                None => groups.push(Group { pool, connection, checks: SmallVec::from_slice(&[index]) }),
+            }
+        }
+        let submitted = groups.into_iter().map(|Group { pool, connection, checks }| {
+            let reply = connection.submit(checks.len(), batch.until, |pipeline| {
+                checks.iter().for_each(|index| add(pipeline, pool, batch, *index, mode));
+            })?;
+            Ok(Submitted { checks, reply, connection })
+        });
+        submitted.collect()
+    }
+
+    /// Waits for the outcomes, and follows redirections.
+    ///
+    /// `submitted` is borrowed: by value, every future on the way would contain a copy.
+    async fn receive(
+        &self,
+        batch: &mut Batch<'_>,
+        mode: Mode<'_>,
+        submitted: &mut [Submitted],
+    ) -> Result<(), StoreError> {
+        let redirected = receive_outcomes(batch, submitted).await?;
+        if redirected.is_empty() { Ok(()) } else { self.follow(batch, mode, redirected).await }
+    }
+
+    /// Follows redirections.
+    ///
+    /// Boxed, with a named type, because counting a split group calls it again.
+    fn follow<'f>(
+        &'f self,
+        batch: &'f mut Batch<'_>,
+        mode: Mode<'f>,
+        mut redirected: Vec<Redirected>,
+    ) -> Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'f>> {
+        Box::pin(async move {
+            let mut split = SmallVec::<[usize; 1]>::new();
+            let deadline = self.deadline(batch);
+            for _ in 0..MAX_REDIRECTS {
+                redirected
+                    .retain(|redirected| is_resubmitted(batch, redirected, mode.is_grouped, &mut split));
+                if redirected.is_empty() {
+                    break;
+                }
+                let mut again = SmallVec::<[Submitted; 1]>::new();
+                for redirected in redirected.drain(..) {
+                    again.push(self.resubmit(batch, mode, &redirected, deadline).await?);
+                }
+                redirected.append(&mut receive_outcomes(batch, &mut again).await?);
+            }
+            match redirected.first() {
+                None if split.is_empty() => Ok(()),
+                None => self.count_split(batch, mode.now, &split).await,
+                Some(Redirected { from, error, .. }) => Err(StoreError {
+                    reason: FailureReason::BadAnswer,
+                    message: format!(
+                        "redis {from}: \"{error}\" after {MAX_REDIRECTS} redirections; the servers redirect to each other"
+                    )
+                    .into(),
+                }),
+            }
+        })
+    }
+
+    /// Submits a check to the server of its redirection.
+    async fn resubmit(
+        &self,
+        batch: &Batch<'_>,
+        mode: Mode<'_>,
+        redirected: &Redirected,
+        deadline: Instant,
+    ) -> Result<Submitted, StoreError> {
+        let Some(check) = batch.checks().get(redirected.index) else {
+            let message = "redis: redirected a check that is not in the batch".into();
+            return Err(StoreError { reason: FailureReason::BadAnswer, message });
+        };
+        let pool = self.pool(check);
+        let (to, ask) = slots::redirection(&redirected.error, &redirected.from).unzip();
+        let known = to.as_ref().and_then(|to| pool.connection_to(to));
+        let connection = if let Some(connection) = known {
+            connection
+        } else {
+            if !pipeline::cannot_count_together(&redirected.error) {
+                // The server is new: wait for an update of the topology.
+                let mut changes = pool.backend().topology.changes();
+                pool.backend().topology.request_refresh();
+                let _ = timeout_at(deadline, changes.changed()).await;
+            }
+            pool.connection(&pool.names.of(batch, check))?
+        };
+        let asking = ask == Some(true) && to.as_ref() == Some(&connection.address);
+        let checks: Indexes = match batch.group_at(redirected.index) {
+            Some(group) if mode.is_grouped => group.collect(),
+            _ => SmallVec::from_slice(&[redirected.index]),
+        };
+        let reply = connection.submit(checks.len(), batch.until, |pipeline| {
+            pipeline.add_alone(asking, |pipeline| add(pipeline, pool, batch, redirected.index, mode));
+        })?;
+        Ok(Submitted { checks, reply, connection })
+    }
+
+    fn deadline(&self, batch: &Batch<'_>) -> Instant {
+        let own = after(Instant::now(), self.main.servers.shared.bounds.timeout);
+        batch.until.map_or(own, |until| own.min(until.into()))
+    }
+}
+
+/// True if a check is counted in the Redis for limits per second, if there is one.
+pub(super) fn is_per_second(check: &Check<'_>) -> bool {
+    check.member == Member::Alone && check.limit.unit == Unit::Second
+}
+
+/// True if a redirected check is submitted again. A group follows its first check; one whose keys are on two servers is
+/// added to `split`.
+fn is_resubmitted(
+    batch: &Batch<'_>,
+    redirected: &Redirected,
+    is_grouped: bool,
+    split: &mut SmallVec<[usize; 1]>,
+) -> bool {
+    match batch.checks().get(redirected.index).map_or(Member::Alone, |check| check.member) {
+        Member::First if is_grouped && pipeline::cannot_count_together(&redirected.error) => {
+            split.push(redirected.index);
+            false
+        }
+        Member::Next => !is_grouped,
+        Member::First | Member::Alone => true,
+    }
+}
+
+/// Waits for the replies and sets the outcomes; returns the redirected checks.
+async fn receive_outcomes(
+    batch: &mut Batch<'_>,
+    submitted: &mut [Submitted],
+) -> Result<Vec<Redirected>, StoreError> {
+    let mut redirected = Vec::new();
+    for submitted in submitted {
+        let outcomes = submitted.reply.wait(batch.until).await?;
+        for (index, outcome) in submitted.checks.iter().copied().zip(outcomes) {
+            match outcome {
+                Outcome::Counted(outcome) => batch.set(index, outcome),
+                // No check of a request leases.
+                Outcome::Leased(after, _) => batch.set(index, crate::Outcome::Counted(after)),
+                Outcome::Redirected(error) => {
+                    redirected.push(Redirected { index, error, from: submitted.connection.address.clone() });
+                }
+                Outcome::Failed(failure) => return Err(failure.to_error(FailureReason::BadAnswer)),
+            }
+        }
+    }
+    Ok(redirected)
+}
+
+/// Adds a check to a pipeline; the first check of a group adds the whole group.
+fn add(pipeline: &mut RedisPipeline, pool: &Pool, batch: &Batch<'_>, index: usize, mode: Mode<'_>) {
+    let Some(check) = batch.checks().get(index) else { return };
+    let Some(hits) = mode.plan.hits(index, check) else { return };
+    let (key, ttl_cache) = (&*pool.names.of(batch, check), &pool.backend().ttl_cache);
+    let id = ttl_cache.id(key);
+    match check.member {
+        Member::Next if mode.is_grouped => return,
+        Member::First if mode.is_grouped => {
+            let group = batch.group_at(index).unwrap_or_default();
+            let checks = group.filter_map(|index| atomic_check(pool, batch, index, mode.now));
+            return pipeline.count_together(id, hits, checks);
+        }
+        Member::Alone | Member::First | Member::Next => {}
+    }
+    match (check.limit.algorithm, hits) {
+        (Algorithm::FixedWindow(_), Hits::Take(hits)) => {
+            pipeline.count(key, id, hits, pool.backend().expiry(id, check.limit, mode.now));
+        }
+        (Algorithm::FixedWindow(_), Hits::Refund(hits)) => pipeline.refund(key, id, hits),
+        (algorithm, hits) => {
+            // Only a cluster has keys that cannot be counted in one command.
+            let slot = if pool.is_cluster { slots::slot(key.as_bytes()) } else { 0 };
+            let call = ScriptCall { algorithm, seconds: ttl_cache.jitter() };
+            pipeline.call_script(key, id, slot, call, hits);
+        }
+    }
+}
+
+/// A check that counts together with others.
+fn atomic_check<'b>(pool: &Pool, batch: &'b Batch<'_>, index: usize, now: Time) -> Option<Guarded<'b>> {
+    let (ttl_cache, check) = (&pool.backend().ttl_cache, batch.checks().get(index)?);
+    let key = pool.names.of(batch, check);
+    let algorithm = check.limit.algorithm;
+    let (seconds, uncached) = match algorithm {
+        Algorithm::FixedWindow(_) => {
+            (ttl_cache.seconds(check.limit), ttl_cache.uncached(&key, check.limit, now))
+        }
+        _ => (ttl_cache.jitter(), None),
+    };
+    let call = ScriptCall { algorithm, seconds };
+    Some(Guarded { key, call, uncached, hits: check.hits, member: check.member })
+}

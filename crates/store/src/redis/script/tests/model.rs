@@ -1,0 +1,70 @@
+//! The state of a key by the algorithm itself.
+
+use super::SLACK;
+use crate::redis::pipeline::ScriptCall;
+use algorithms::{Algorithm, Hits, State, Verdict, Window, sliding_log::Log};
+use clock::Time;
+
+/// A key's state by the algorithm itself.
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    pub(super) algorithm: Algorithm,
+    pub(super) window: Window,
+    state: State,
+    log: Log,
+}
+
+impl Model {
+    pub(super) fn new((algorithm, window): (Algorithm, Window)) -> Self {
+        Self { algorithm, window, state: State::default(), log: Log::default() }
+    }
+
+    pub(super) fn apply(&mut self, hits: Hits, now: Time) -> crate::Outcome {
+        let verdict: Verdict;
+        match self.algorithm {
+            Algorithm::FixedWindow(limit) => {
+                // The key contains the window, so another window begins with an empty state.
+                let state = if self.state.end > now { self.state } else { State::default() };
+                (self.state, _) = limit.apply(state, hits, now);
+                return crate::Outcome::Counted(self.state.number);
+            }
+            Algorithm::SlidingWindow(limit) => (self.state, verdict) = limit.apply(self.state, hits, now),
+            Algorithm::Bucket(limit) => (self.state, verdict) = limit.apply(self.state, hits, now),
+            Algorithm::SlidingLog(limit) => verdict = limit.apply(&mut self.log, hits, now),
+        }
+        crate::Outcome::Decided(verdict)
+    }
+
+    pub(super) fn would_be_over(&self, hits: Hits, now: Time) -> bool {
+        match self.clone().apply(hits, now) {
+            crate::Outcome::Counted(after) => after > u64::from(self.algorithm.capacity()),
+            crate::Outcome::NotCounted(_) => true,
+            crate::Outcome::Decided(verdict) => !verdict.admitted,
+        }
+    }
+
+    /// The outcome of hits that are not counted, because they do not fit into this or another limit of their group.
+    pub(super) fn reject(&mut self, hits: Hits, now: Time) -> crate::Outcome {
+        let is_over = self.would_be_over(hits, now);
+        match (self.algorithm, is_over) {
+            (Algorithm::FixedWindow(_), true) => match self.apply(Hits::Take(0), now) {
+                crate::Outcome::Counted(count) => crate::Outcome::NotCounted(count),
+                other => other,
+            },
+            (_, true) => self.apply(hits, now),
+            (_, false) => self.apply(Hits::Take(0), now),
+        }
+    }
+
+    /// The key, which for a fixed window contains its start.
+    pub(super) fn name(&self, key: usize, now: Time) -> String {
+        match self.algorithm {
+            Algorithm::FixedWindow(limit) => format!("key {key} {}", limit.window.start(now).seconds()),
+            _ => format!("key {key}"),
+        }
+    }
+
+    pub(super) fn script_call(&self) -> ScriptCall {
+        ScriptCall { algorithm: self.algorithm, seconds: SLACK }
+    }
+}

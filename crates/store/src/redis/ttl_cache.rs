@@ -1,0 +1,193 @@
+//! A cache of keys that have an expiry, so that it need not be set again.
+//!
+//! A missing entry costs one command; a wrong one would leave a key without expiry. So a key is added when the server has
+//! confirmed its expiry, until its window ends, and all keys are removed when a connection was lost, because the server
+//! may have restarted without data.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::pipeline::{Expire, Expiry};
+use crate::table::{Key, Table};
+use clock::Time;
+use rules::{Limit, Unit};
+
+/// Maximum number of keys: 25 MB.
+const MAX_KEYS: usize = 1 << 20;
+
+const SWEEP_PARTS: usize = 16;
+
+pub(super) struct TtlCache {
+    /// For each key the generation of its entry, and the second before which it does not expire.
+    keys: Table<u64>,
+    /// Entries of earlier generations are invalid.
+    generation: AtomicU64,
+    /// `EXPIRATION_JITTER_MAX_SECONDS`.
+    jitter: u64,
+    swept: AtomicU64,
+}
+
+impl TtlCache {
+    pub(super) fn new(jitter: u64) -> Self {
+        Self::of(MAX_KEYS, jitter)
+    }
+
+    fn of(max_keys: usize, jitter: u64) -> Self {
+        Self { keys: Table::new(max_keys), generation: AtomicU64::new(1), jitter, swept: AtomicU64::new(0) }
+    }
+
+    pub(super) fn id(&self, key: &str) -> Key {
+        self.keys.key(key)
+    }
+
+    /// A counter's expiry, and whether the server has to set it.
+    pub(super) fn expiry(&self, id: Key, limit: &Limit, now: Time) -> Expiry {
+        let end = limit.window().end(now);
+        let set = match self.is_known(id, end, now) {
+            true => Expire::Known,
+            false if Self::may_be_shared(limit, now) => Expire::Extend,
+            false => Expire::Set,
+        };
+        Expiry { seconds: self.seconds(limit), end, set }
+    }
+
+    /// The hash of a key and the end of its window, if the key may expire earlier: a shorter window may have begun at the
+    /// same time and created it. Limits with a tag share no keys.
+    pub(super) fn uncached(&self, key: &str, limit: &Limit, now: Time) -> Option<(Key, Time)> {
+        if !limit.tag.is_empty() {
+            return None;
+        }
+        let (id, end) = (self.id(key), limit.window().end(now));
+        (!self.is_known(id, end, now)).then_some((id, end))
+    }
+
+    /// True if an entry of this generation expires at `end` or later.
+    fn is_known(&self, id: Key, end: Time, now: Time) -> bool {
+        self.keys.get(id, now).is_some_and(|seen| {
+            seen >> 32 == self.generation() && seen & u64::from(u32::MAX) >= end.seconds()
+        })
+    }
+
+    /// 32 bits, which a process never exhausts.
+    fn generation(&self) -> u64 {
+        self.generation.load(Relaxed) & u64::from(u32::MAX)
+    }
+
+    /// The window's length and random jitter.
+    pub(super) fn seconds(&self, limit: &Limit) -> u32 {
+        u32::try_from(limit.window().seconds()).unwrap_or(u32::MAX).saturating_add(self.jitter())
+    }
+
+    /// True if a longer window may have begun at the same time. In the Go service's format both share a key; limits with
+    /// a tag share none.
+    fn may_be_shared(limit: &Limit, now: Time) -> bool {
+        let start = limit.window().start(now).seconds();
+        let begins_together =
+            |unit: &Unit| unit.seconds() > limit.unit.seconds() && start.is_multiple_of(unit.seconds());
+        limit.tag.is_empty() && Unit::ALL.iter().any(begins_together)
+    }
+
+    pub(super) fn jitter(&self) -> u32 {
+        u32::try_from(fastrand::u64(..self.jitter.max(1))).unwrap_or(u32::MAX)
+    }
+
+    /// Adds a key whose expiry the server has confirmed.
+    pub(super) fn learn(&self, id: Key, now: Time, end: Time) {
+        // A second fits in 32 bits until 2106.
+        let seen = self.generation() << 32 | end.seconds() & u64::from(u32::MAX);
+        self.keys.update(id, now, end, |known| *known = seen);
+    }
+
+    pub(super) fn clear(&self) {
+        self.generation.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn sweep(&self, now: Time) {
+        let part = usize::try_from(self.swept.fetch_add(1, Relaxed)).unwrap_or_default() % SWEEP_PARTS;
+        self.keys.sweep(part, SWEEP_PARTS, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_known_until_its_window_ends_or_the_cache_is_cleared() {
+        let seen = TtlCache::new(0);
+        let limit = Limit::plain(1, Unit::Minute);
+        let (id, now) = (seen.id("a"), Time::from_seconds(130));
+        let expiry = seen.expiry(id, &limit, now);
+        assert_eq!(expiry, Expiry { seconds: 60, end: Time::from_seconds(180), set: Expire::Set });
+        seen.learn(id, now, expiry.end);
+        assert_eq!(seen.expiry(id, &limit, now).set, Expire::Known);
+        assert_eq!(seen.expiry(id, &limit, expiry.end).set, Expire::Set);
+        seen.clear();
+        assert_eq!(seen.expiry(id, &limit, now).set, Expire::Set);
+    }
+
+    #[test]
+    fn a_key_that_expires_before_a_longer_window_is_not_known() {
+        let seen = TtlCache::new(0);
+        let (minute, hour) = (Limit::plain(1, Unit::Minute), Limit::plain(1, Unit::Hour));
+        let (id, now) = (seen.id("a"), Time::from_seconds(7 * 3600));
+        let set = |limit| seen.expiry(id, limit, now).set;
+        assert_eq!(
+            [set(&minute), set(&hour)],
+            [Expire::Extend, Expire::Set],
+            "the hour begins as the minute does"
+        );
+        seen.learn(id, now, minute.window().end(now));
+        assert_eq!([set(&minute), set(&hour)], [Expire::Known, Expire::Set]);
+        seen.learn(id, now, hour.window().end(now));
+        assert_eq!([set(&minute), set(&hour)], [Expire::Known, Expire::Known]);
+    }
+
+    #[test]
+    fn windows_share_a_key_only_if_a_longer_one_begins_with_them() {
+        let day = 86_400;
+        for (unit, second, expected) in [
+            (Unit::Second, 60, true),
+            (Unit::Second, 61, false),
+            (Unit::Minute, 3600 + 59, true),
+            (Unit::Minute, 3660, false),
+            (Unit::Hour, day, true),
+            (Unit::Hour, 2 * day + 3600, false),
+            (Unit::Day, 7 * day, true),
+            (Unit::Day, 8 * day, false),
+            (Unit::Day, 30 * day, true),
+            (Unit::Year, 365 * day, false),
+        ] {
+            let shared = TtlCache::may_be_shared(&Limit::plain(1, unit), Time::from_seconds(second));
+            assert_eq!(shared, expected, "{unit} {second}");
+        }
+        let tagged = Limit::plain(1, Unit::Minute).tagged();
+        assert!(!TtlCache::may_be_shared(&tagged, Time::from_seconds(3600)), "its key contains the window");
+    }
+
+    #[test]
+    fn keys_beyond_the_maximum_have_their_expiry_set_again() {
+        let limit = Limit::plain(1, Unit::Second);
+        for max_keys in [1, 2, 100, 5000] {
+            let seen = TtlCache::of(max_keys, 0);
+            for second in 1..4 {
+                let now = Time::from_seconds(second);
+                for n in 0..20_000 {
+                    let id = seen.id(&n.to_string());
+                    let expiry = seen.expiry(id, &limit, now);
+                    assert_eq!(expiry.set, Expire::Set, "{max_keys}: key {n} is new in this second");
+                    seen.learn(id, now, expiry.end);
+                    assert_eq!(seen.expiry(id, &limit, now).set, Expire::Known);
+                }
+                assert!(seen.keys.usage().entries <= max_keys);
+            }
+        }
+    }
+
+    #[test]
+    fn expiries_differ_within_the_jitter() {
+        let seen = TtlCache::new(10);
+        let limit = Limit::plain(1, Unit::Hour);
+        let seconds: std::collections::BTreeSet<_> = (0..500).map(|_| seen.seconds(&limit)).collect();
+        assert_eq!(seconds, (3600..3610).collect());
+    }
+}

@@ -1,0 +1,146 @@
+//! The servers of a store, and the connections to each: one per worker thread.
+
+use std::{
+    cell::Cell,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use arc_swap::ArcSwap;
+use tokio::runtime::Handle;
+
+use super::{Backend, Connection, Shared};
+use crate::{PoolUsage, StoreKind};
+use containment::mutex::lock;
+use net::ServerAddress;
+
+thread_local! {
+    /// The index of the thread's connections; other threads use those of the first.
+    static WORKER_INDEX: Cell<usize> = const { Cell::new(0) };
+}
+
+#[derive(Default)]
+pub(crate) struct WorkerIndexes(AtomicUsize);
+
+impl WorkerIndexes {
+    /// Assigns the next index to the calling thread.
+    pub(crate) fn take(&self) -> usize {
+        let worker = self.0.fetch_add(1, Relaxed);
+        WORKER_INDEX.set(worker);
+        worker
+    }
+}
+
+/// Servers and the connections to them. `O` maps keys to servers.
+pub(crate) struct ServerPool<B: Backend, O> {
+    pub shared: Arc<Shared<B>>,
+    current: ArcSwap<Servers<B, O>>,
+    /// The runtimes of the worker threads, by index.
+    threads: Mutex<Vec<Option<Handle>>>,
+}
+
+pub(crate) struct Servers<B: Backend, O> {
+    pub servers: Vec<Server<B>>,
+    pub owners: O,
+}
+
+pub(crate) struct Server<B: Backend> {
+    pub address: ServerAddress,
+    connections: Vec<Arc<Connection<B>>>,
+}
+
+impl<B: Backend, O: Default> ServerPool<B, O> {
+    /// A pool without servers; each server will have this many connections.
+    pub(crate) fn new(shared: Shared<B>, connections_each: usize) -> Self {
+        Self {
+            shared: Arc::new(shared),
+            current: ArcSwap::from_pointee(Servers { servers: Vec::new(), owners: O::default() }),
+            threads: Mutex::new(vec![None; connections_each.max(1)]),
+        }
+    }
+
+    /// Makes the calling thread run the connections with this index.
+    pub(crate) fn start_worker(&self, worker: usize) {
+        let mut threads = lock(&self.threads);
+        let Some(slot) = threads.get_mut(worker) else { return };
+        let handle = Handle::current();
+        for connection in
+            self.current.load().servers.iter().filter_map(|server| server.connections.get(worker))
+        {
+            handle.spawn(connection.clone().keep_running());
+        }
+        *slot = Some(handle);
+    }
+
+    /// Replaces the servers. Connections to servers that stay are kept; those to removed servers end.
+    pub(crate) fn set_servers(&self, addresses: &[ServerAddress], owners: O) {
+        let threads = lock(&self.threads);
+        let current = self.current.load_full();
+        let mut removed: Vec<_> = current.servers.iter().collect();
+        let server = |address: &ServerAddress| {
+            // A server that is listed twice owns two shares of the keys, with separate connections.
+            let connections = match removed.iter().position(|server| server.address == *address) {
+                Some(index) => removed.swap_remove(index).connections.clone(),
+                None => threads.iter().map(|thread| self.open(address, thread.as_ref())).collect(),
+            };
+            Server { address: address.clone(), connections }
+        };
+        let servers = addresses.iter().map(server).collect();
+        self.current.store(Arc::new(Servers { servers, owners }));
+        removed.iter().flat_map(|server| &server.connections).for_each(|connection| connection.end());
+    }
+
+    fn open(&self, address: &ServerAddress, thread: Option<&Handle>) -> Arc<Connection<B>> {
+        let connection = Arc::new(Connection::new(address.clone(), self.shared.clone()));
+        if let Some(thread) = thread {
+            thread.spawn(connection.clone().keep_running());
+        }
+        connection
+    }
+
+    /// The calling thread's connection to the server at the index that `choose` returns.
+    pub(crate) fn connection(
+        &self,
+        choose: impl FnOnce(&Servers<B, O>) -> Option<usize>,
+    ) -> Option<Arc<Connection<B>>> {
+        let current = self.current.load();
+        let connections = &current.servers.get(choose(&current)?)?.connections;
+        connections.get(WORKER_INDEX.get().checked_rem(connections.len())?).cloned()
+    }
+
+    pub(crate) fn each_connection(&self, each: impl FnMut(&Arc<Connection<B>>)) {
+        self.current.load().servers.iter().flat_map(|server| &server.connections).for_each(each);
+    }
+
+    /// One connection to each server that has an open one.
+    pub(crate) fn open_connections(&self) -> Vec<Arc<Connection<B>>> {
+        let open =
+            |server: &Server<B>| server.connections.iter().find(|connection| connection.is_open()).cloned();
+        self.current.load().servers.iter().filter_map(open).collect()
+    }
+
+    pub(crate) fn is_reachable(&self) -> bool {
+        let current = self.current.load();
+        let is_open = |server: &Server<B>| server.connections.iter().any(|connection| connection.is_open());
+        !current.servers.is_empty() && current.servers.iter().all(is_open)
+    }
+
+    pub(crate) fn usage(&self, kind: StoreKind) -> PoolUsage {
+        let current = self.current.load();
+        let connections = || current.servers.iter().flat_map(|server| &server.connections);
+        let max_queued = self.shared.bounds.max_queued;
+        let max_outstanding = |connection: &Arc<Connection<B>>| {
+            connection.lock().queue.bound.outstanding.min(max_queued) as u64
+        };
+        PoolUsage {
+            kind,
+            breakers_open: connections().filter(|connection| connection.is_breaker_open()).count() as u64,
+            queued: connections().map(|connection| connection.lock().queue.checks as u64).sum(),
+            max_outstanding: connections().map(max_outstanding).sum(),
+            max_queued: (connections().count() as u64).saturating_mul(max_queued as u64),
+            ..self.shared.metrics.usage()
+        }
+    }
+}
