@@ -9,6 +9,7 @@ use std::{error::Error, fmt::Write, fs, hint::black_box, sync::Arc, time::Instan
 use clock::{Clock, SystemClock, Time};
 use rules::{CompileOptions, OnStoreFailure, RuleSet, Unit};
 use store::{Store, memory::MemoryStore};
+use telemetry::metrics::{ShardCount, Stats, StatsOptions};
 use tollgate::{
     limiter,
     limiter::Bounds,
@@ -22,7 +23,6 @@ use tollgate::{
     recent::Recent,
     rules_source::{RulesDir, Source},
     settings::KeyValues,
-    telemetry::metrics::{ShardCount, Stats, StatsOptions},
 };
 
 const RULES: usize = 10_000;

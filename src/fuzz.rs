@@ -9,18 +9,14 @@ mod tests;
 
 use std::path::Path;
 
-use crate::{
-    rules_source::xds,
-    server,
-    settings::Settings,
-    telemetry::{metrics, tracing},
-};
+use crate::{rules_source::xds, server, settings::Settings};
 use net::{resolve, tls::pem};
 use rules::{
     template::{Template, Values},
     {CompileOptions, SourceFile, compile, render},
 };
 use store::{memcached, redis};
+use telemetry::{metrics, tracing};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Target {

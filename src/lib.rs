@@ -23,4 +23,6 @@ pub mod replicas;
 pub mod rules_source;
 pub mod server;
 pub mod settings;
-pub mod telemetry;
+
+/// The commit that the program was built from, or `unknown`.
+const COMMIT: &str = env!("TOLLGATE_COMMIT");

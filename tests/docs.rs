@@ -31,7 +31,7 @@ fn the_settings_table_is_that_of_the_program() {
 #[test]
 fn the_metrics_table_is_that_of_the_program() {
     let mut table = "| Metric | Kind | Labels | Meaning |\n|---|---|---|---|\n".to_owned();
-    for metric in tollgate::telemetry::metrics::documentation() {
+    for metric in telemetry::metrics::documentation() {
         let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
         let cells = [format!("`{}`", metric.name), metric.kind.name().to_owned(), labels.join(", ")];
         // Writing to a String cannot fail.
@@ -192,7 +192,7 @@ fn minute() -> u64 {
 #[test]
 fn every_metric_named_exists() {
     let known: BTreeSet<&str> =
-        tollgate::telemetry::metrics::documentation().iter().map(|metric| metric.name).collect();
+        telemetry::metrics::documentation().iter().map(|metric| metric.name).collect();
     for page in pages() {
         let text = read(&page);
         let is_name = |character: char| character.is_ascii_alphanumeric() || character == '_';

@@ -13,6 +13,7 @@ use clock::{Clock, SystemClock, Time};
 use http::HeaderMap;
 use rules::{CompileOptions, OnStoreFailure};
 use store::{Applied, Batch, FailureReason, Store, StoreError, memory::MemoryStore};
+use telemetry::metrics::{Stats, StatsOptions};
 use tokio::{
     runtime,
     sync::{oneshot, watch},
@@ -28,7 +29,6 @@ use tollgate::{
     rules_source::{RulesDir, Source},
     server::grpc::{self, Listener, Parts, Workers},
     settings::Settings,
-    telemetry::metrics::{Stats, StatsOptions},
 };
 
 use crate::support::{

@@ -19,11 +19,11 @@ use crate::{
     overrides::{follower::Follower, versions::State},
     replicas::{INTERVAL_SECONDS, Replica, Replicas},
     server::{health::Part, http::service::Service},
-    telemetry::metrics::Method,
 };
 use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
 use store::{memcached::ResetLog, redis::CommandPool};
+use telemetry::metrics::Method;
 
 /// Starts the thread; it ends when `stop` turns true.
 pub(super) fn start(

@@ -11,11 +11,12 @@ use super::StartError;
 use crate::{
     memory,
     server::{health::Part, http::service::Service},
-    settings::{Backend, Settings},
-    telemetry::metrics::Method,
+    settings::Backend,
+    settings::Settings,
 };
 use clock::{Clock, SystemClock};
 use containment::panics;
+use telemetry::metrics::Method;
 
 const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
 

@@ -27,7 +27,6 @@ use crate::{
         tls,
     },
     settings::Settings,
-    telemetry::metrics::COMMIT,
 };
 use clock::SystemClock;
 use containment::panics::{self, Boundary};
@@ -141,7 +140,7 @@ fn announce(settings: &Settings) {
     let backend = &settings.backend;
     info!(
         version = env!("CARGO_PKG_VERSION"),
-        commit = COMMIT,
+        commit = crate::COMMIT,
         store = backend.name(),
         address = backend.address(),
         workers = settings.server.workers,

@@ -16,11 +16,11 @@ use crate::{
         http::{self, json, service::Service},
     },
     settings::Settings,
-    telemetry::metrics::Port,
 };
 use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
 use net::ServerAddress;
+use telemetry::metrics::Port;
 
 pub(super) struct Threads {
     pub(super) http: Thread,

@@ -23,10 +23,6 @@ use crate::{
     settings::Backend,
     settings::KeyFormat,
     settings::Settings,
-    telemetry::{
-        metrics::{ShardCount, Stats, StatsOptions},
-        tracing::Tracer,
-    },
 };
 use clock::{Clock, SystemClock};
 use rules::RuleSet;
@@ -36,6 +32,10 @@ use store::{
     memcached::{MemcachedStore, NameServers, ResetLog},
     memory::MemoryStore,
     redis::{CommandPool, RedisStore},
+};
+use telemetry::{
+    metrics::{ShardCount, Stats, StatsOptions},
+    tracing::Tracer,
 };
 
 /// Follows overrides, resets of counters and other replicas in the store.
@@ -59,7 +59,8 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<Service>, Option<Link>)
         return Err(failed);
     };
     let max_series = settings.metrics.max_series;
-    let stats = StatsOptions { max_series, shards: ShardCount::for_workers(settings.server.workers) };
+    let shards = ShardCount::for_workers(settings.server.workers);
+    let stats = StatsOptions { max_series, shards, commit: crate::COMMIT };
     let stats = Arc::new(Stats::new(stats).shown(exposition));
     let recent = recent::recent(settings);
     let (counted_in, noted_in, counters) = (store.clone(), recent.clone(), stats.clone());

@@ -13,14 +13,15 @@ use tracing::warn;
 
 use crate::{
     recent::{DecisionLog, Recent},
-    settings::{Decisions, Settings},
-    telemetry::metrics::ShardCount,
+    settings::Decisions,
+    settings::Settings,
 };
 use clock::{Clock, SystemClock};
 use containment::{
     log_throttle::LogThrottle,
     panics::{self, Boundary},
 };
+use telemetry::metrics::ShardCount;
 
 pub(super) fn recent(settings: &Settings) -> Arc<Recent> {
     let &Decisions { key_values, logged, .. } = &settings.decisions;

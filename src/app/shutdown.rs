@@ -10,10 +10,8 @@ use tokio::{
 };
 
 use super::recent::Writing;
-use crate::{
-    server::{grpc::Workers, health::Part, http::service::Service},
-    telemetry::statsd::Flushing,
-};
+use crate::server::{grpc::Workers, health::Part, http::service::Service};
+use telemetry::statsd::Flushing;
 
 /// Listens for signals from now on. The future returns the name of the first.
 pub(super) fn signal() -> io::Result<impl Future<Output = &'static str>> {

@@ -5,19 +5,16 @@ use std::{io, sync::Arc};
 use tracing::warn;
 
 use super::StartError;
-use crate::{
-    server::http::service::Service,
-    settings::Settings,
-    telemetry::{
-        metrics::{
-            Exposition,
-            mapper::{self, Mapped},
-        },
-        statsd::{self, Dialect, Flushing, Sink},
-    },
-};
+use crate::{server::http::service::Service, settings::Settings};
 use containment::files;
 use rules::Diagnostic;
+use telemetry::{
+    metrics::{
+        Exposition,
+        mapper::{self, Mapped},
+    },
+    statsd::{self, Dialect, Flushing, Sink},
+};
 
 const MAX_MAPPER_BYTES: u64 = 16 << 20;
 

@@ -5,12 +5,9 @@ use std::{collections::BTreeMap, path::Path};
 use tracing::warn;
 
 use super::terminal::{self, Verdict};
-use crate::{
-    app,
-    settings::{Settings, misspelt, vars::Var},
-    telemetry::logs,
-};
+use crate::{app, settings::Settings, settings::misspelt, settings::vars::Var};
 use containment::panics;
+use telemetry::logs;
 
 /// The environment of the process.
 #[derive(Clone, Debug, Default)]
@@ -46,7 +43,7 @@ impl Environment {
 pub(super) fn run(environment: &Environment, ignored: &[String]) -> Verdict {
     let started = environment.settings().and_then(|(settings, warnings)| {
         // Dropped before an error is printed, which then follows the log.
-        let _log = logs::install(&settings.log);
+        let _log = logs::install(settings.log.level, settings.log.format);
         panics::install();
         if !ignored.is_empty() {
             warn!(arguments = ignored.join(" "), "called as ratelimit: arguments are ignored");

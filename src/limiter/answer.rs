@@ -2,9 +2,9 @@
 
 use std::{num::NonZeroU32, sync::Arc};
 
-use crate::telemetry::metrics::ResponseCode;
 use rules::template::Template;
 use rules::{Metadata, Unit};
+use telemetry::metrics::ResponseCode;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Answer {

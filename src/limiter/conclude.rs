@@ -10,9 +10,9 @@ use super::{
     plan::{CounterSource, Limited, Planned},
     request::Request,
 };
-use crate::telemetry::metrics::{RuleCounter, Stats};
 use clock::Time;
 use store::Batch;
+use telemetry::metrics::{RuleCounter, Stats};
 
 /// The statuses and the overall code of a request, and all that its answer is made from.
 pub(super) struct Conclusion<'a, 'r, 'm> {

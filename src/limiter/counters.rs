@@ -10,14 +10,12 @@ use super::{
     replacement::{self, Replacement, Replacements},
     request::{Request, RequestError},
 };
-use crate::{
-    overrides::{Action, Found},
-    telemetry::metrics::{Stats, StatsOptions},
-};
+use crate::overrides::{Action, Found};
 use algorithms::Hits;
 use clock::Time;
 use rules::Limit;
 use store::{Batch, Counting, Resets, Store as _};
+use telemetry::metrics::{Stats, StatsOptions};
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Counters {

@@ -49,13 +49,13 @@ use crate::{
     overrides::Index,
     recent::{Recent, RuleInfo},
     rules_source::{Published, Source},
-    telemetry::metrics::{DomainStats, ResponseCode, RuleStats, Stats},
 };
 use algorithms::Verdict;
 use clock::{Clock, Time};
 use containment::log_throttle::LogThrottle;
 use rules::{CountingMode, OnStoreFailure, RuleId, RuleSet, model::Domain};
 use store::{Batch, Check, Counting, Store, memory::MemoryStore};
+use telemetry::metrics::{DomainStats, ResponseCode, RuleStats, Stats};
 
 /// The rules in force, with their statistics.
 pub type Served = Published<Handles>;

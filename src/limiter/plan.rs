@@ -12,14 +12,12 @@ use super::{
     replacement::{By, Replacement, Replacements},
     request::Request,
 };
-use crate::{
-    overrides::{Action, Found},
-    telemetry::metrics::{RuleCounter, RuleStats, Stats},
-};
+use crate::overrides::{Action, Found};
 use algorithms::{Hits, Verdict};
 use clock::Time;
 use rules::{Limit, Limits, Matched, Metadata, Rule, model::Domain};
 use store::Batch;
+use telemetry::metrics::{RuleCounter, RuleStats, Stats};
 
 /// The plan of each descriptor, in the request's order.
 pub(super) type Plan<'r> = SmallVec<[Planned<'r>; 4]>;

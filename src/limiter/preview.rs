@@ -12,13 +12,11 @@ use super::{
     request::{Request, RequestError},
     response,
 };
-use crate::{
-    overrides::{Action, Found, Index},
-    telemetry::metrics::{Stats, StatsOptions},
-};
+use crate::overrides::{Action, Found, Index};
 use clock::Time;
 use rules::{Limit, Limits, Rule};
 use store::{Batch, Outcome};
+use telemetry::metrics::{Stats, StatsOptions};
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Preview {

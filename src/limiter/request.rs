@@ -7,10 +7,10 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-use crate::telemetry::metrics::{RejectReason, ResponseCode, Stats};
 use algorithms::Hits;
 use rules;
 use store::{FailureReason, StoreError};
+use telemetry::metrics::{RejectReason, ResponseCode, Stats};
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Request<'a> {

@@ -40,13 +40,11 @@ use self::{
     sketch::Budget,
     top::{PANE_SECONDS, Tables},
 };
-use crate::{
-    settings::{KeyValues, Logged},
-    telemetry::metrics::{ShardCount, shard},
-};
+use crate::{settings::KeyValues, settings::Logged};
 use clock::Time;
 use containment::mutex::lock;
 use rules::RuleSet;
+use telemetry::metrics::{ShardCount, shard};
 
 /// Maximum number of refusals kept per worker, and in a reply.
 pub const MAX_REFUSALS: usize = 1000;

@@ -5,10 +5,8 @@
 
 use std::{borrow::Cow, fmt::Write};
 
-use crate::{
-    limiter::{Answer, Code, DecisionTrace, Descriptor, Request},
-    telemetry::tracing::{OpenSpan, Value},
-};
+use crate::limiter::{Answer, Code, DecisionTrace, Descriptor, Request};
+use telemetry::tracing::{OpenSpan, Value};
 use text::{LONGEST, cut};
 
 /// The maximum number of descriptors in a span; requests rarely have more.

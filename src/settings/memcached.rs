@@ -5,8 +5,6 @@
 
 use std::time::Duration;
 
-use store::memcached::settings::MemcachedServers;
-use store::memcached::settings::Memcached;
 use super::{
     reader::Reader,
     tls::TlsVars,
@@ -15,6 +13,8 @@ use super::{
 };
 use net::ServerAddress;
 use net::tls::ClientTls;
+use store::memcached::settings::Memcached;
+use store::memcached::settings::MemcachedServers;
 
 const GO_TIMEOUT: Duration = Duration::from_millis(500);
 

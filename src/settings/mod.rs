@@ -33,22 +33,23 @@ pub use self::{
     parse::duration,
     reader::{Problem, Warning},
     tls::{ClientName, GrpcTls, GrpcTlsClients},
-    values::{GrpcServer, KeyFormat, KeyValues, LogFormat, Logged},
+    values::{GrpcServer, KeyFormat, KeyValues, Logged},
     vars::{Answers, Decisions, Http, Log, Metrics, Overrides, Rules, Server, Store},
 };
 use net::HostPort;
 use net::ServerAddress;
+pub use telemetry::logs::LogFormat;
 
 use self::{
     reader::Reader,
-    sinks::Sinks,
-    spans::Spans,
     values::BackendType,
     vars::{AdminVars, Var},
     xds::Xds,
 };
 use store::memcached::settings::Memcached;
 use store::redis::settings::Redis;
+use telemetry::statsd::settings::Sinks;
+use telemetry::tracing::settings::Spans;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {

@@ -9,11 +9,6 @@ mod url;
 
 use std::time::Duration;
 
-
-use store::redis::settings::Redis;
-use store::redis::settings::RedisPool;
-use store::redis::settings::RedisServers;
-use store::redis::settings::Startup;
 use self::url::{Login, Parsed};
 use super::{
     reader::Reader,
@@ -24,6 +19,10 @@ use super::{
 };
 use net::ServerAddress;
 use net::tls::ClientTls;
+use store::redis::settings::Redis;
+use store::redis::settings::RedisPool;
+use store::redis::settings::RedisServers;
+use store::redis::settings::Startup;
 
 /// The default of `REDIS_TIMEOUT` in the Go service.
 const GO_TIMEOUT: Duration = Duration::from_secs(10);

@@ -11,48 +11,12 @@ use super::{
     vars::{self, Metrics},
 };
 use net::HostPort;
-
-pub use super::values::{SinkAddress, Tags};
-
-#[derive(Clone, PartialEq, Debug)]
-pub struct Sinks {
-    pub statsd: Option<Statsd>,
-    /// An agent that reads DogStatsD.
-    pub dog: Option<DogStatsd>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Statsd {
-    pub address: SinkAddress,
-    /// False if it is the default; then a refused connection causes no warning.
-    pub is_configured: bool,
-}
-
-/// An agent that reads DogStatsD.
-#[derive(Clone, PartialEq, Debug)]
-pub struct DogStatsd {
-    pub address: SinkAddress,
-    /// Tags that Datadog's clients add.
-    pub tags: Tags,
-    /// Rules for names; the first match applies.
-    pub mogrifiers: Vec<Mogrifier>,
-}
-
-/// A rule that turns a statsd name into another name and tags.
-#[derive(Clone, Debug)]
-pub struct Mogrifier {
-    /// Matches the names that the rule applies to.
-    pub pattern: Regex,
-    pub name: String,
-    pub tags: Tags,
-}
-
-impl PartialEq for Mogrifier {
-    fn eq(&self, other: &Self) -> bool {
-        let parts = |of: &Self| (of.pattern.to_string(), of.name.clone(), of.tags.clone());
-        parts(self) == parts(other)
-    }
-}
+use telemetry::statsd::settings::DogStatsd;
+use telemetry::statsd::settings::Mogrifier;
+use telemetry::statsd::settings::SinkAddress;
+use telemetry::statsd::settings::Sinks;
+use telemetry::statsd::settings::Statsd;
+use telemetry::statsd::settings::Tags;
 
 pub(super) fn read(reader: &mut Reader<'_>, metrics: &Metrics) -> Sinks {
     let shared = HostPort { host: metrics.statsd_host.clone(), port: metrics.statsd_port }.or_localhost();

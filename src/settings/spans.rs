@@ -2,9 +2,7 @@
 //!
 //! The Go service reads `TRACING_…`; its OpenTelemetry library reads `OTEL_…`.
 
-use std::time::Duration;
-
-use http::{HeaderMap, Uri};
+use http::Uri;
 
 use super::{
     parse::InvalidValue,
@@ -13,45 +11,10 @@ use super::{
     values::pairs,
     vars::{self, Tracing},
 };
-use net::tls::ClientTls;
-
-pub use super::values::SpanProtocol as Protocol;
-
-#[derive(Clone, PartialEq, Debug)]
-pub struct Spans {
-    /// OpenTelemetry's resource attributes.
-    pub resource: Vec<(String, String)>,
-    /// The share of calls without a sampling decision that are traced.
-    pub sampling_rate: f64,
-    /// Spans have the keys and values of descriptors.
-    pub descriptor_values: bool,
-    /// Maximum number of queued spans; at least one.
-    pub max_queued: usize,
-    /// Maximum number of spans per export; at least one.
-    pub max_batch: usize,
-    /// The time to gather spans for an export.
-    pub delay: Duration,
-    pub collector: Collector,
-}
-
-#[derive(Clone, PartialEq, Debug)]
-pub struct Collector {
-    pub protocol: Protocol,
-    /// Scheme `http` or `https`, host, and the path for spans over HTTP.
-    pub endpoint: Uri,
-    /// Headers of every export; may contain secrets.
-    pub headers: HeaderMap,
-    pub timeout: Duration,
-    pub gzip: bool,
-    pub tls: Option<CollectorTls>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct CollectorTls {
-    pub files: ClientTls,
-    /// The variables of the CAs, the client certificate and its key: those for traces, or those for all signals.
-    pub variables: [&'static str; 3],
-}
+use telemetry::tracing::settings::Collector;
+use telemetry::tracing::settings::CollectorTls;
+use telemetry::tracing::settings::Protocol;
+use telemetry::tracing::settings::Spans;
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<Spans> {
     if !reader.read(&vars::TRACING_ENABLED) {

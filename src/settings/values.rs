@@ -1,6 +1,6 @@
 //! Types of settings and their parsers, for the table of variables.
 
-use std::{fmt, path::PathBuf};
+use std::path::PathBuf;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -14,6 +14,10 @@ use rules::{
     template::Template,
     {CountingMode, OnStoreFailure},
 };
+use telemetry::logs::LogFormat;
+use telemetry::statsd::settings::SinkAddress;
+use telemetry::statsd::settings::Tags;
+use telemetry::tracing::settings::Protocol;
 
 by_name!(CountingMode, GrpcServer, KeyFormat, KeyValues, OnStoreFailure, RedisType);
 
@@ -26,7 +30,7 @@ by_function! {
     Socket: |text| {
         choice(text, &[("tcp", Self::Tcp), ("tcp4", Self::Tcp), ("tcp6", Self::Tcp), ("unix", Self::Unix)])
     };
-    SpanProtocol: |text| exact_choice(text, &[("http", Self::Http), ("grpc", Self::Grpc)]);
+    Protocol: |text| exact_choice(text, &[("http", Self::Http), ("grpc", Self::Grpc)]);
 }
 
 text::named! {
@@ -85,13 +89,6 @@ impl Value for Option<Logged> {
             }
         }
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum LogFormat {
-    #[default]
-    Text,
-    Json,
 }
 
 /// `BACKEND_TYPE`.
@@ -232,26 +229,6 @@ pub(super) fn admin_address(text: &str) -> Result<Option<HostPort>, InvalidValue
     })
 }
 
-pub type Tags = Vec<(String, String)>;
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum SinkAddress {
-    Tcp(HostPort),
-    Udp(HostPort),
-    /// The path of a unix socket, of datagrams or a stream.
-    Unix(PathBuf),
-}
-
-impl fmt::Display for SinkAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(HostPort { host, port }) => write!(f, "{host}:{port} (TCP)"),
-            Self::Udp(HostPort { host, port }) => write!(f, "{host}:{port} (UDP)"),
-            Self::Unix(path) => path.display().fmt(f),
-        }
-    }
-}
-
 /// `STATSD_PROTOCOL`.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub enum StatsdProtocol {
@@ -303,15 +280,6 @@ impl Value for SinkAddress {
 fn socket_path(text: &str) -> Option<PathBuf> {
     let path = text.strip_prefix("unix://").unwrap_or(text);
     path.starts_with('/').then(|| path.into())
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum SpanProtocol {
-    /// OTLP over HTTP/1.1.
-    #[default]
-    Http,
-    /// OTLP over gRPC.
-    Grpc,
 }
 
 pub(super) fn gzip(text: &str) -> Result<bool, InvalidValue> {

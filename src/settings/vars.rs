@@ -16,8 +16,8 @@ use super::{
     parse::{self, at_least},
     reader::Reader,
     values::{
-        self, BackendType, GrpcServer, KeyFormat, KeyValues, LogFormat, Logged, RedisType, RulesSource,
-        SinkAddress, Socket, SpanProtocol, StatsdProtocol, Tags,
+        self, BackendType, GrpcServer, KeyFormat, KeyValues, Logged, RedisType, RulesSource, Socket,
+        StatsdProtocol,
     },
     variable::table,
 };
@@ -27,6 +27,10 @@ use rules::{
     template::Template,
     {CountingMode, OnStoreFailure},
 };
+use telemetry::logs::LogFormat;
+use telemetry::statsd::settings::SinkAddress;
+use telemetry::statsd::settings::Tags;
+use telemetry::tracing::settings::Protocol;
 
 /// The maximum of a gRPC message's length prefix, and of HTTP/2 settings.
 const BITS_32: u64 = u32::MAX as u64;
@@ -389,7 +393,7 @@ table! {
     pub(super) Tracing in "Tracing" {
         TRACING_ENABLED: bool = "false", "Sends a span for each sampled call to a collector, over OTLP. \
             The other variables of this group need it.";
-        TRACING_EXPORTER_PROTOCOL protocol: SpanProtocol = "http", "`http` or `grpc`.";
+        TRACING_EXPORTER_PROTOCOL protocol: Protocol = "http", "`http` or `grpc`.";
         TRACING_SAMPLING_RATE sampling_rate: f32 = "1", "Share of the calls without a sampling decision \
             that are traced, from 0 to 1.";
         TRACING_DESCRIPTOR_VALUES descriptor_values: bool = "false", "Adds keys and values of descriptors \

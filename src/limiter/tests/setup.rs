@@ -26,11 +26,11 @@ use crate::{
     limiter::handles,
     overrides::Index,
     rules_source::{RulesDir, Source},
-    telemetry::metrics::{RuleCounter, Stats, StatsOptions},
 };
 use clock::{Clock, ManualClock, Time};
 use rules::{CompileOptions, OnStoreFailure};
 use store::{Applied, Batch, FailureReason, Outcome, Store, StoreError, memory::MemoryStore};
+use telemetry::metrics::{RuleCounter, Stats, StatsOptions};
 
 pub(super) const RULES: &str = "\
 domain: d

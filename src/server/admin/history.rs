@@ -6,10 +6,10 @@ use std::{collections::VecDeque, sync::Mutex};
 
 use serde::Serialize;
 
-use crate::telemetry::metrics::{Method, ResponseCode, Stats};
 use clock::Time;
 use containment::mutex::lock;
 use store::{Distribution, Store};
+use telemetry::metrics::{Method, ResponseCode, Stats};
 
 /// The number of points of the plots, in seconds.
 const SECONDS: usize = 300;

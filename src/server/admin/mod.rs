@@ -35,8 +35,8 @@ use self::{
 };
 pub(crate) use self::{guard::Hosts, tokens::Tokens};
 use super::http::{Answer, Peer, service::Service};
-use crate::telemetry::metrics::ChangeResult;
 use clock::Time;
+use telemetry::metrics::ChangeResult;
 
 pub(crate) struct Options {
     pub(crate) service: Arc<Service>,

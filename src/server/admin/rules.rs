@@ -12,14 +12,11 @@ use super::{
     Api,
     reply::{Call, Problem, Reply},
 };
-use crate::{
-    limiter::Served,
-    recent::LimitShown,
-    telemetry::metrics::{RuleCounter, RuleStats},
-};
+use crate::{limiter::Served, recent::LimitShown};
 use clock::Time;
 use containment::mutex::lock;
 use rules::{Limits, Rule, RuleId};
+use telemetry::metrics::{RuleCounter, RuleStats};
 
 const SECONDS: usize = 2;
 

@@ -6,7 +6,7 @@ use super::{
     Api, Options,
     reply::{Call, Problem, Reply},
 };
-use crate::{memory, replicas::Replicas, telemetry::metrics::COMMIT};
+use crate::{memory, replicas::Replicas};
 use clock::{Clock, Rfc3339, SystemClock};
 use store::{PoolUsage, StoreUsage};
 
@@ -31,7 +31,7 @@ pub(super) fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     });
     Reply::json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "commit": COMMIT,
+        "commit": service.stats.commit,
         "time": Rfc3339(now).to_string(),
         "started_at": Rfc3339(*started).to_string(),
         "uptime_seconds": now.seconds().saturating_sub(started.seconds()),

@@ -41,8 +41,8 @@ use std::{
 use tokio::sync::Notify;
 use tracing::warn;
 
-use crate::telemetry::metrics::{ConnectionClosed, ConnectionRefused, Port, Stats};
 use containment::{log_throttle::LogThrottle, mutex::lock};
+use telemetry::metrics::{ConnectionClosed, ConnectionRefused, Port, Stats};
 
 /// The time for an idle connection to close after [`Handle::closing`].
 pub(super) const FAREWELL: Duration = Duration::from_secs(1);

@@ -15,10 +15,8 @@ use std::{
 
 use tokio::time::sleep;
 
-use crate::{
-    server::connections::Handle,
-    telemetry::metrics::{ConnectionClosed, Stats},
-};
+use crate::server::connections::Handle;
+use telemetry::metrics::{ConnectionClosed, Stats};
 
 /// The time limit for a peer's preface and first SETTINGS.
 pub(super) const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -29,13 +29,13 @@ use super::{
 use crate::{
     limiter::{Answer, Limiter},
     server::wire,
-    telemetry::{
-        metrics::{Method, Stats},
-        tracing::Tracer,
-    },
 };
 use clock::Time;
 use containment::panics::{self, Boundary, Panicked, caught};
+use telemetry::{
+    metrics::{Method, Stats},
+    tracing::Tracer,
+};
 
 pub(super) type Http = Connection<ConnectionCalls>;
 

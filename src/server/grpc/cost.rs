@@ -38,11 +38,11 @@ use crate::{
     memory::allocations,
     rules_source::{RulesDir, Source},
     server::health::Health,
-    telemetry::metrics::{ShardCount, Stats, StatsOptions},
 };
 use clock::{ManualClock, Time};
 use rules::{CompileOptions, CountingMode, OnStoreFailure};
 use store::{Applied, Batch, Store, memory::MemoryStore};
+use telemetry::metrics::{ShardCount, Stats, StatsOptions};
 
 /// The methods of the port, and one that does not exist.
 const PATHS: &[&str] = &[
@@ -102,7 +102,11 @@ struct Parts {
 
 impl Parts {
     fn new() -> Self {
-        let stats = Arc::new(Stats::new(StatsOptions { max_series: 10, shards: ShardCount::for_workers(1) }));
+        let stats = Arc::new(Stats::new(StatsOptions {
+            max_series: 10,
+            shards: ShardCount::for_workers(1),
+            ..StatsOptions::default()
+        }));
         let gate = Arc::new(Semaphore::new(0));
         let store = Arc::new(Gated { counters: MemoryStore::new(100), gate: gate.clone() });
         reflection::load();

@@ -12,8 +12,8 @@ use super::http2::{Connection, End, Service, hpack};
 use crate::{
     limiter::{Bounds, Request, RequestError},
     server::{log_undecodable, wire},
-    telemetry::metrics::{RejectReason, Stats},
 };
+use telemetry::metrics::{RejectReason, Stats};
 
 /// A status other than OK, on the heap: failures are rare, and results are moved often.
 pub(super) type Failure = Box<Status>;

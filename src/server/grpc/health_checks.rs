@@ -17,8 +17,9 @@ use super::{
     request_head::RequestHead,
     rpc::Rpc,
 };
-use crate::{server::health::GRPC_SERVICE, telemetry::metrics::Method};
+use crate::server::health::GRPC_SERVICE;
 use containment::panics::{self, Boundary, Panicked};
+use telemetry::metrics::Method;
 
 impl ConnectionCalls {
     pub(super) fn check(&mut self, http: &mut Http, id: u32, head: &RequestHead, framed: &[u8]) {

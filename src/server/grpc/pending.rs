@@ -13,7 +13,7 @@ use super::{
         meter::{Work, count},
     },
 };
-use crate::telemetry::metrics::{RejectReason, Stats};
+use telemetry::metrics::{RejectReason, Stats};
 
 pub(super) struct Partial {
     pub(super) bytes: Vec<u8>,

@@ -51,10 +51,6 @@ use crate::{
         wire,
     },
     settings,
-    telemetry::{
-        metrics::{Method, Stats},
-        tracing::Tracer,
-    },
 };
 use containment::panics::{self, Boundary, Panicked, caught};
 use proto::{
@@ -63,6 +59,10 @@ use proto::{
         RateLimitRequest, RateLimitResponse,
         rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
     },
+};
+use telemetry::{
+    metrics::{Method, Stats},
+    tracing::Tracer,
 };
 
 /// Serves the connections of a worker with tonic's server.

@@ -12,8 +12,8 @@ use super::framing::{self, Failure, PATH};
 use crate::{
     limiter::{Answer, DecisionTrace, Limiter, Request},
     server::span_attributes,
-    telemetry::tracing::{OpenSpan, Tracer},
 };
+use telemetry::tracing::{OpenSpan, Tracer};
 
 /// The properties of a call that are known before its message.
 pub(super) struct RequestHead {

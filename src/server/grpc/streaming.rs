@@ -11,7 +11,7 @@ use super::{
     http2::meter::{Work, count},
     pending::{MAX_STREAMING, Streaming},
 };
-use crate::telemetry::metrics::RejectReason;
+use telemetry::metrics::RejectReason;
 
 impl ConnectionCalls {
     /// # Errors

@@ -42,7 +42,6 @@ use crate::{
         connections::{Limits, Registry},
         health::Health,
     },
-    telemetry::metrics::{Port, ShardCount, Stats, StatsOptions},
 };
 use clock::{ManualClock, Time};
 use proto::envoy::{
@@ -51,6 +50,7 @@ use proto::envoy::{
 };
 use rules::{CompileOptions, OnStoreFailure};
 use store::{Applied, Batch, Store, memory::MemoryStore};
+use telemetry::metrics::{Port, ShardCount, Stats, StatsOptions};
 
 const RULES: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 100}}]\n";
 
@@ -121,7 +121,11 @@ impl Client {
     }
 
     async fn connect_and_maybe_reset(lifetime: Lifetime, reset: bool) -> Self {
-        let stats = Arc::new(Stats::new(StatsOptions { max_series: 10, shards: ShardCount::for_workers(1) }));
+        let stats = Arc::new(Stats::new(StatsOptions {
+            max_series: 10,
+            shards: ShardCount::for_workers(1),
+            ..StatsOptions::default()
+        }));
         let gate = Arc::new(Semaphore::new(0));
         let store = Arc::new(Gated { counters: MemoryStore::new(100), gate: gate.clone() });
         let budget = Budget::new(1 << 20);

@@ -41,13 +41,14 @@ use crate::{
         connections::{Limits, Registry},
         tls::{HTTP_2, Tls},
     },
-    settings::{GrpcServer, Server},
-    telemetry::metrics::{self, Port, Stats},
+    settings::GrpcServer,
+    settings::Server,
 };
 use containment::{
     mutex::lock,
     panics::{self, Boundary},
 };
+use telemetry::metrics::{self, Port, Stats};
 
 pub struct Workers {
     each: Vec<Worker>,

@@ -51,8 +51,8 @@ use super::{
     grpc::Listener,
     tls::{HTTP_1, Tls},
 };
-use crate::telemetry::metrics::{ConnectionClosed, ConnectionRefused, Port, Stats};
 use containment::panics::{self, Boundary, Panicked, caught};
+use telemetry::metrics::{ConnectionClosed, ConnectionRefused, Port, Stats};
 
 /// An idle connection is closed to make room for another after this time. A burst of clients that have sent their
 /// requests is served before.
@@ -388,7 +388,7 @@ mod tests {
         net::{TcpListener, TcpStream},
     };
 
-    use crate::telemetry::metrics::StatsOptions;
+    use telemetry::metrics::StatsOptions;
     use tokio::{runtime::Builder, task::LocalSet};
 
     use super::*;

@@ -13,17 +13,17 @@ use crate::{
     replicas::Replicas,
     rules_source::{ReloadState, Source, xds},
     server::{health::Health, tls::Tls},
-    telemetry::{
-        metrics::{
-            CONTENT_TYPE, Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, Stats,
-            TopRefusedGauge, XdsGauges,
-        },
-        tracing::{Dropped, Tracer},
-    },
 };
 use clock::{Clock, SystemClock, Time};
 use containment::panics::Panicked;
 use store::{LeaseState, Store};
+use telemetry::{
+    metrics::{
+        CONTENT_TYPE, Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, Stats,
+        TopRefusedGauge, XdsGauges,
+    },
+    tracing::{Dropped, Tracer},
+};
 
 /// The parts that live as long as the service.
 pub(crate) struct Service {

@@ -16,7 +16,8 @@ use tokio::{
 };
 
 use super::socket::Socket;
-use crate::{server::connections::Handle, telemetry::metrics::ConnectionClosed};
+use crate::server::connections::Handle;
+use telemetry::metrics::ConnectionClosed;
 
 /// The activity of a connection, for the registry of its port: busy while a response is being made, else idle since
 /// bytes last moved.

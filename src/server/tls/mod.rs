@@ -24,13 +24,14 @@ use x509_cert::time::Validity;
 
 pub(super) use self::handshake::{HTTP_1, HTTP_2};
 use self::{handshake::Failures, material::Material};
-use crate::{settings::GrpcTls, telemetry::metrics::TlsGauges};
+use crate::settings::GrpcTls;
 use clock::{Clock, Time};
 use containment::{
     mutex::lock,
     panics::{self, Boundary},
 };
 use net::tls::pem;
+use telemetry::metrics::TlsGauges;
 
 /// The interval at which the files are read and compared, which takes microseconds. Notifications of changes are unreliable
 /// behind symlinks and absent on some network file systems.

@@ -4,16 +4,16 @@ mod wrong;
 
 use std::path::Path;
 
-use store::redis::settings::Startup;
-use store::redis::settings::Redis;
-use store::redis::settings::Credentials;
-use store::redis::settings::RedisServers;
-use store::redis::settings::RedisPool;
 use super::{super::Settings, *};
 use crate::settings::Backend;
 use net::HostPort;
 use net::ServerAddress;
 use net::tls::ClientTls;
+use store::redis::settings::Credentials;
+use store::redis::settings::Redis;
+use store::redis::settings::RedisPool;
+use store::redis::settings::RedisServers;
+use store::redis::settings::Startup;
 
 type Outcome = Result<(Settings, Vec<String>), Vec<String>>;
 

@@ -1,8 +1,12 @@
 //! The settings of tracing, and the problems and warnings of its variables.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 
 use super::{super::parse::percent_decoded, *};
+use telemetry::tracing::settings::Protocol;
+use telemetry::tracing::settings::Spans;
 
 /// Tracing, warnings and problems of these variables.
 fn settings(set: &[(&str, &str)]) -> (Option<Spans>, Vec<String>, Vec<String>) {

@@ -1,10 +1,10 @@
 //! The sinks of metrics.
 
-use super::{
-    super::sinks::{SinkAddress, Statsd},
-    problems, settings,
-};
+use super::super::Settings;
+use super::{problems, settings};
 use net::HostPort;
+use telemetry::statsd::settings::SinkAddress;
+use telemetry::statsd::settings::Statsd;
 
 #[test]
 fn statsd_is_the_default_without_another_sink() {
@@ -62,4 +62,45 @@ fn an_invalid_mogrifier_names_its_variable() {
         let problems = problems(&set);
         assert!(problems.len() == 1 && problems[0].contains(expected), "{problems:?}");
     }
+}
+
+#[test]
+fn renames_metrics_as_the_go_service_does() {
+    let recorded = include_str!("../../../tests/statsd/mogrifiers.jsonl");
+    // Spaces around a key or a value are trimmed here.
+    let bare = |tag: &str| tag.split(':').map(str::trim).collect::<Vec<_>>().join(":");
+    let mut seen = 0;
+    for line in recorded.lines() {
+        let case: serde_json::Value = serde_json::from_str(line).unwrap();
+        let keys = case["keys"].as_array().unwrap().iter().map(|key| key.as_str().unwrap());
+        let env = |name: &str| case["env"][name].as_str().map(ToOwned::to_owned);
+        let list = keys.collect::<Vec<_>>().join(",");
+        let variable = |name: &str| match name {
+            "USE_DOG_STATSD" => Some("true".to_owned()),
+            "USE_DOG_STATSD_MOGRIFIERS" => Some(list.clone()),
+            _ => env(name),
+        };
+        let read = Settings::read(&variable, &|_| false, 1);
+        if case["refused"].as_bool() == Some(true) {
+            assert!(read.is_err(), "{case}");
+            continue;
+        }
+        let dog = read.unwrap().0.sinks.dog.unwrap();
+        for said in case["said"].as_array().unwrap() {
+            let asked = said["asked"].as_str().unwrap();
+            let (name, tags) = dog
+                .mogrifiers
+                .iter()
+                .find_map(|mogrifier| telemetry::statsd::mogrify(mogrifier, asked))
+                .unwrap_or((asked.to_owned(), Vec::new()));
+            assert_eq!(name, said["name"].as_str().unwrap(), "{case}");
+            let mut tags: Vec<_> = tags.into_iter().map(|(key, value)| format!("{key}:{value}")).collect();
+            tags.sort();
+            let expected: Vec<_> =
+                said["tags"].as_array().unwrap().iter().map(|tag| bare(tag.as_str().unwrap())).collect();
+            assert_eq!(tags, expected, "{case}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 20, "only {seen} names");
 }

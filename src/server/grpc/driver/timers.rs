@@ -13,7 +13,8 @@ use super::{
     super::{activity::PREFACE_TIMEOUT, framing::after, socket::Socket},
     Driver, MAX_UNWRITTEN, Stage,
 };
-use crate::{settings::Server, telemetry::metrics::ConnectionClosed};
+use crate::settings::Server;
+use telemetry::metrics::ConnectionClosed;
 
 /// The time limit for the preface during shutdown: the first request may be in flight.
 const LAST_PREFACE: Duration = Duration::from_secs(1);

@@ -14,7 +14,7 @@ use super::{
     limits::{self, Limits},
     streams::{Resets, Streams},
 };
-use crate::telemetry::metrics::PeerError;
+use telemetry::metrics::PeerError;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 

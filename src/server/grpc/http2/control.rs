@@ -7,7 +7,7 @@ use super::{
     meter::{Work, count},
     sending::GOAWAY_PING,
 };
-use crate::telemetry::metrics::PeerError;
+use telemetry::metrics::PeerError;
 
 impl<S: Service> Connection<S> {
     pub(super) fn priority(

@@ -9,7 +9,7 @@ use super::{
     limits,
     streams::Stream,
 };
-use crate::telemetry::metrics::PeerError;
+use telemetry::metrics::PeerError;
 
 const KEPT_CAPACITY: usize = 1024;
 

@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use super::frame::Reason;
-use crate::telemetry::metrics::PeerError;
+use telemetry::metrics::PeerError;
 
 pub(super) struct Limits {
     tokens: u32,

@@ -13,7 +13,7 @@ use super::{
     meter::{Work, count},
     streams::{End, Outgoing},
 };
-use crate::telemetry::metrics::PeerError;
+use telemetry::metrics::PeerError;
 
 /// Sent after the first GOAWAY: its acknowledgement shows that the peer has read the GOAWAY.
 pub(super) const GOAWAY_PING: &[u8] = b"tollgate";

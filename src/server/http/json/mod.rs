@@ -19,10 +19,10 @@ use crate::{
         health::{Health, Part},
         log_undecodable, span_attributes, wire,
     },
-    telemetry::tracing::OpenSpan,
 };
 use containment::panics::{self, Boundary};
 use proto;
+use telemetry::tracing::OpenSpan;
 use text::cut;
 
 /// The size from which a body is read on another thread: reading takes up to 8 ns a byte, and probes wait meanwhile.

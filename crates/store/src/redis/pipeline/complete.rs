@@ -67,7 +67,11 @@ struct Reading<'a> {
 
 impl RedisPipeline {
     /// Answers the callers from the replies. `failure` converts error replies.
-    pub(crate) fn complete(&mut self, replies: Vec<Reply>, failure: impl Fn(Kind, &str) -> Failure) -> Learned {
+    pub(crate) fn complete(
+        &mut self,
+        replies: Vec<Reply>,
+        failure: impl Fn(Kind, &str) -> Failure,
+    ) -> Learned {
         let mut reading = Reading { learned: Learned::default(), failure: &failure };
         let mut replies = replies.into_iter();
         let mut results = Vec::with_capacity(self.commands.len());

@@ -10,7 +10,7 @@ use super::{
     },
     peer::{Peer, head, head_with},
 };
-use crate::telemetry::metrics::PeerError;
+use telemetry::metrics::PeerError;
 
 /// The number of rounds until the connection ends for this flood.
 fn rounds(flood: PeerError, mut round: impl FnMut(&mut Peer, u32) -> Result<(), Reason>) -> u32 {

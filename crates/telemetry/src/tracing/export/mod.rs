@@ -1,0 +1,211 @@
+//! The thread that sends spans to the collector in batches, retries retryable errors, and counts the outcomes.
+//!
+//! `batch` encodes the messages, `connection` connects to the collector. During retries the queue fills and then drops
+//! new spans, so that memory is bounded and workers never wait.
+
+mod batch;
+mod connection;
+
+use std::{
+    io,
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{
+    runtime,
+    sync::{mpsc, watch},
+    time::{Instant, sleep_until, timeout},
+};
+use tracing::warn;
+
+use super::{Counts, Dropped, span::Span};
+use crate::tracing::settings::Spans;
+use connection::CollectorConnection;
+use containment::{
+    log_throttle::LogThrottle,
+    panics::{self, Boundary, Panicked, caught},
+};
+use net::backoff::Backoff;
+use proto::opentelemetry::proto::resource::v1::Resource;
+
+/// The backoff of the collector's own exporters.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+
+/// A batch is dropped after this long.
+const GIVE_UP: Duration = Duration::from_secs(60);
+
+/// The time to send the last spans at shutdown.
+const DRAIN: Duration = Duration::from_secs(5);
+
+pub(super) struct Exporter {
+    queue: mpsc::Receiver<Span>,
+    ending: watch::Receiver<bool>,
+    counts: Arc<Counts>,
+    resource: Resource,
+    connection: CollectorConnection,
+    timeout: Duration,
+    gzip: bool,
+    max_batch: usize,
+    delay: Duration,
+    warnings: LogThrottle,
+}
+
+/// Why a batch was not accepted.
+#[derive(Debug)]
+struct Failure {
+    /// A retry may succeed.
+    is_retryable: bool,
+    why: String,
+}
+
+impl Exporter {
+    /// An exporter of this queue, until `ending` is true and the queue is empty.
+    ///
+    /// # Errors
+    /// Every invalid file of the settings.
+    pub(super) fn new(
+        settings: &Spans,
+        queue: mpsc::Receiver<Span>,
+        ending: watch::Receiver<bool>,
+        counts: Arc<Counts>,
+    ) -> Result<Self, Vec<String>> {
+        let collector = &settings.collector;
+        Ok(Self {
+            queue,
+            ending,
+            counts,
+            resource: batch::resource(&settings.resource),
+            connection: CollectorConnection::new(collector)?,
+            timeout: collector.timeout,
+            gzip: collector.gzip,
+            max_batch: settings.max_batch,
+            delay: settings.delay,
+            warnings: LogThrottle::new(10),
+        })
+    }
+
+    pub(super) fn start(mut self) -> io::Result<JoinHandle<()>> {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        thread::Builder::new().name("spans".to_owned()).spawn(move || {
+            let ending = self.ending.clone();
+            runtime.block_on(async {
+                tokio::select! {
+                    () = panics::restart_task(Boundary::SpanExporter, async || self.run().await) => {}
+                    () = drain_timeout(ending) => warn!("tracing: dropped the last spans, not accepted within {DRAIN:?}"),
+                }
+            });
+            runtime.shutdown_background();
+        })
+    }
+
+    async fn run(&mut self) {
+        loop {
+            let batch = self.gather().await;
+            if batch.is_empty() {
+                return;
+            }
+            let spans = batch.len() as u64;
+            if caught(Boundary::SpanExporter, self.deliver(batch)).await == Err(Panicked) {
+                self.counts.add_dropped(Dropped::Panicked, spans);
+            }
+        }
+    }
+
+    /// The next batch: full, or with the first span waiting for `delay`. Empty at shutdown, when the queue is empty.
+    async fn gather(&mut self) -> Vec<Span> {
+        let mut batch = Vec::new();
+        let mut due = None;
+        while batch.len() < self.max_batch {
+            let room = self.max_batch.saturating_sub(batch.len());
+            tokio::select! {
+                biased;
+                _ = self.ending.wait_for(|ending| *ending), if !self.queue.is_closed() => self.queue.close(),
+                received = self.queue.recv_many(&mut batch, room) => if received == 0 { break },
+                () = at(due) => break,
+            }
+            if due.is_none() && !batch.is_empty() {
+                due = Instant::now().checked_add(self.delay);
+            }
+        }
+        batch
+    }
+
+    async fn deliver(&mut self, batch: Vec<Span>) {
+        let spans = batch.len() as u64;
+        panics::point("span_exporter");
+        let message = batch::message(self.resource.clone(), batch, self.gzip);
+        let begun = Instant::now();
+        let mut backoff = BACKOFF;
+        let failure = loop {
+            let pause = backoff.next_pause();
+            match self.send(&message).await {
+                Ok(rejected) => {
+                    let rejected = rejected.min(spans);
+                    self.counts.add_dropped(Dropped::Refused, rejected);
+                    return self.counts.add_exported(spans.saturating_sub(rejected));
+                }
+                Err(failure) => {
+                    let is_last = !failure.is_retryable
+                        || *self.ending.borrow()
+                        || begun.elapsed().saturating_add(pause) > GIVE_UP;
+                    self.log(&failure.why, is_last.then_some(spans));
+                    if is_last {
+                        break failure;
+                    }
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                _ = self.ending.wait_for(|ending| *ending) => {}
+            }
+        };
+        let reason = if failure.is_retryable { Dropped::Unreachable } else { Dropped::Refused };
+        self.counts.add_dropped(reason, spans);
+    }
+
+    /// Sends a batch, and returns the number of spans that the collector rejected.
+    async fn send(&mut self, message: &Bytes) -> Result<u64, Failure> {
+        let accepted = match timeout(self.timeout, self.connection.send(message)).await {
+            Ok(response) => response?,
+            Err(_) => return Err(Failure::retryable(format!("no response within {:?}", self.timeout))),
+        };
+        if accepted.rejected > 0 || !accepted.message.is_empty() {
+            let why = format!("the collector rejected {} spans: {:?}", accepted.rejected, accepted.message);
+            self.log(&why, None);
+        }
+        Ok(accepted.rejected)
+    }
+
+    /// Logs a problem, unless one was logged recently; `dropped` spans are lost.
+    fn log(&mut self, why: &str, dropped: Option<u64>) {
+        if self.warnings.admit_now().is_some() {
+            warn!(collector = self.connection.shown(), dropped, "tracing: {why}");
+        }
+    }
+}
+
+impl Failure {
+    fn retryable(why: impl Into<String>) -> Self {
+        Self { is_retryable: true, why: why.into() }
+    }
+
+    fn permanent(why: impl Into<String>) -> Self {
+        Self { is_retryable: false, why: why.into() }
+    }
+}
+
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Completes when the time for the last spans is over.
+async fn drain_timeout(mut ending: watch::Receiver<bool>) {
+    let _ = ending.wait_for(|ending| *ending).await;
+    tokio::time::sleep(DRAIN).await;
+}
