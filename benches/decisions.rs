@@ -7,23 +7,13 @@
 use std::{error::Error, fmt::Write, fs, hint::black_box, sync::Arc, time::Instant};
 
 use clock::{Clock, SystemClock, Time};
+use limiter::{self, Bounds, Descriptor, Entry, Limiter, Policy, Request, ResponseOptions};
+use overrides::{Action, Index, Override, Target, Value};
+use recent::{KeyValues, Recent};
 use rules::{CompileOptions, OnStoreFailure, RuleSet, Unit};
+use rules_source::{RulesDir, Source};
 use store::{Store, memory::MemoryStore};
 use telemetry::metrics::{ShardCount, Stats, StatsOptions};
-use tollgate::{
-    limiter,
-    limiter::Bounds,
-    limiter::Descriptor,
-    limiter::Entry,
-    limiter::Limiter,
-    limiter::Policy,
-    limiter::Request,
-    limiter::ResponseOptions,
-    overrides::{Action, Index, Override, Target, Value},
-    recent::Recent,
-    rules_source::{RulesDir, Source},
-    settings::KeyValues,
-};
 
 const RULES: usize = 10_000;
 const ROUNDS: usize = 15;

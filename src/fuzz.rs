@@ -9,12 +9,13 @@ mod tests;
 
 use std::path::Path;
 
-use crate::{rules_source::xds, server, settings::Settings};
+use crate::{server, settings::Settings};
 use net::{resolve, tls::pem};
 use rules::{
     template::{Template, Values},
     {CompileOptions, SourceFile, compile, render},
 };
+use rules_source::xds;
 use store::{memcached, redis};
 use telemetry::{metrics, tracing};
 

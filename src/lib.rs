@@ -15,12 +15,8 @@ mod app;
 pub mod cli;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
-pub mod limiter;
 pub mod memory;
-pub mod overrides;
-pub mod recent;
 pub mod replicas;
-pub mod rules_source;
 pub mod server;
 pub mod settings;
 

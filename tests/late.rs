@@ -11,7 +11,9 @@ use std::{
 use bytes::Bytes;
 use clock::{Clock, SystemClock, Time};
 use http::HeaderMap;
+use limiter::{self, Bounds, Limiter, Policy, ResponseOptions};
 use rules::{CompileOptions, OnStoreFailure};
+use rules_source::{RulesDir, Source};
 use store::{Applied, Batch, FailureReason, Store, StoreError, memory::MemoryStore};
 use telemetry::metrics::{Stats, StatsOptions};
 use tokio::{
@@ -21,12 +23,6 @@ use tokio::{
     time::{sleep, timeout_at},
 };
 use tollgate::{
-    limiter,
-    limiter::Bounds,
-    limiter::Limiter,
-    limiter::Policy,
-    limiter::ResponseOptions,
-    rules_source::{RulesDir, Source},
     server::grpc::{self, Listener, Parts, Workers},
     settings::Settings,
 };

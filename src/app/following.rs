@@ -15,13 +15,13 @@ use tracing::{info, warn};
 
 use super::threads::Thread;
 use crate::{
-    limiter::Limiter,
-    overrides::{follower::Follower, versions::State},
     replicas::{INTERVAL_SECONDS, Replica, Replicas},
     server::{health::Part, http::service::Service},
 };
 use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
+use limiter::Limiter;
+use overrides::{follower::Follower, versions::State};
 use store::{memcached::ResetLog, redis::CommandPool};
 use telemetry::metrics::Method;
 

@@ -4,16 +4,6 @@ use std::sync::Arc;
 
 use super::{StartError, recent, rules::compile_options, sinks};
 use crate::{
-    limiter,
-    limiter::Bounds,
-    limiter::HeaderNames,
-    limiter::Limiter,
-    limiter::MetadataDetail,
-    limiter::OverLimitCache,
-    limiter::Policy,
-    limiter::ResponseOptions,
-    overrides::{Keeper, versions::State},
-    rules_source::Source,
     server::{
         grpc,
         http::service::{Copies, Service},
@@ -25,7 +15,10 @@ use crate::{
     settings::Settings,
 };
 use clock::{Clock, SystemClock};
+use limiter::{self, Bounds, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, ResponseOptions};
+use overrides::{Keeper, versions::State};
 use rules::RuleSet;
+use rules_source::Source;
 use store::{
     Store,
     lease::LeasedStore,

@@ -11,16 +11,13 @@ use std::{
 
 use tracing::warn;
 
-use crate::{
-    recent::{DecisionLog, Recent},
-    settings::Decisions,
-    settings::Settings,
-};
+use crate::{settings::Decisions, settings::Settings};
 use clock::{Clock, SystemClock};
 use containment::{
     log_throttle::LogThrottle,
     panics::{self, Boundary},
 };
+use recent::{DecisionLog, Recent};
 use telemetry::metrics::ShardCount;
 
 pub(super) fn recent(settings: &Settings) -> Arc<Recent> {

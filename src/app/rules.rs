@@ -2,18 +2,15 @@
 
 use std::{io, sync::Arc};
 
-use crate::{
-    rules_source::{
-        RulesDir, Source,
-        watch::{self, SystemEvents, Watcher},
-        xds::{self, Subscription},
-    },
-    settings::Backend,
-    settings::Settings,
-};
+use crate::{settings::Backend, settings::Settings};
 use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
 use rules::{CompileOptions, Countable};
+use rules_source::{
+    RulesDir, Source,
+    watch::{self, SystemEvents, Watcher},
+    xds::{self, Subscription},
+};
 use store::memcached::MemcachedStore;
 
 /// The source of the rules. It stops when this is dropped.

@@ -12,8 +12,8 @@ use super::{
     serve::Environment,
     terminal::{self, BOLD, ERROR, Failure, GOOD, PLACE, Verdict, WARNING, count, paint},
 };
-use crate::rules_source::Reading;
 use rules::{CompileOptions, Diagnostic, RuleSet, Severity, SourceFile, compile, render};
+use rules_source::Reading;
 
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct CheckArgs {

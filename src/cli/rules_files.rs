@@ -5,11 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::serve::Environment;
-use crate::{
-    app,
-    rules_source::{Reading, RulesDir},
-};
+use crate::app;
 use rules::{CompileOptions, Countable};
+use rules_source::{Reading, RulesDir};
 
 #[derive(Args, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ReadingArgs {

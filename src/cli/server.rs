@@ -12,7 +12,7 @@ use tokio::{
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 use super::{serve::Environment, terminal::Failure};
-use crate::{settings, settings::address, settings::vars::Var};
+use crate::{settings::address, settings::vars::Var};
 use net::{
     HostPort, ServerAddress,
     tls::ClientTls,
@@ -278,7 +278,7 @@ pub(super) fn rows(text: &str) -> Result<u16, String> {
 
 /// A timeout, in the notation of the settings.
 pub(super) fn timeout(text: &str) -> Result<Duration, String> {
-    match settings::duration(text) {
+    match text::duration::parse(text) {
         Ok(duration) if duration.is_zero() => Err("expected a duration above 0".to_owned()),
         Ok(duration) => Ok(duration),
         Err(invalid) => Err(invalid.to_string()),

@@ -5,7 +5,7 @@
 
 use std::{borrow::Cow, fmt::Write};
 
-use crate::limiter::{Answer, Code, DecisionTrace, Descriptor, Request};
+use limiter::{Answer, Code, DecisionTrace, Descriptor, Request};
 use telemetry::tracing::{OpenSpan, Value};
 use text::{LONGEST, cut};
 
@@ -74,7 +74,7 @@ fn descriptor(descriptor: &Descriptor<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::Entry;
+    use limiter::Entry;
 
     #[test]
     fn shows_descriptors_as_pairs_cut_to_a_maximum() {

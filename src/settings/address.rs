@@ -4,7 +4,8 @@ use std::net::Ipv6Addr;
 
 use net::HostPort;
 
-use super::parse::{InvalidValue, Value, by_function};
+use super::parse::{Value, by_function};
+use text::InvalidValue;
 
 /// A host without a port. Brackets around an IPv6 address are removed.
 ///

@@ -30,10 +30,9 @@ use std::{
 
 pub use self::{
     listing::{Row, Source, effective, markdown, misspelt},
-    parse::duration,
     reader::{Problem, Warning},
     tls::{ClientName, GrpcTls, GrpcTlsClients},
-    values::{GrpcServer, KeyFormat, KeyValues, Logged},
+    values::{GrpcServer, KeyFormat},
     vars::{Answers, Decisions, Http, Log, Metrics, Overrides, Rules, Server, Store},
 };
 use net::HostPort;
@@ -44,8 +43,8 @@ use self::{
     reader::Reader,
     values::BackendType,
     vars::{AdminVars, Var},
-    xds::Xds,
 };
+use rules_source::xds::settings::Xds;
 use store::memcached::settings::Memcached;
 use store::redis::settings::Redis;
 use telemetry::statsd::settings::Sinks;

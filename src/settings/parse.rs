@@ -3,36 +3,12 @@
 //! The Go service parses variables with Go's `strconv`; the same texts are accepted here. An error says what is
 //! expected and, for common mistakes, what to write instead.
 
-use std::{fmt, ops::RangeInclusive, path::PathBuf, time::Duration};
+use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
+use text::InvalidValue;
 
 use percent_encoding::percent_decode_str;
+use text::duration::parse as duration;
 use tracing::Level;
-
-/// The error of a value that cannot be used.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct InvalidValue {
-    pub expected: String,
-    pub hint: Option<String>,
-}
-
-impl InvalidValue {
-    /// An error without a hint.
-    pub fn new(expected: impl Into<String>) -> Self {
-        Self { expected: expected.into(), hint: None }
-    }
-
-    #[must_use]
-    pub fn with_hint(self, hint: impl Into<String>) -> Self {
-        Self { hint: Some(hint.into()), ..self }
-    }
-}
-
-impl fmt::Display for InvalidValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "expected {}", self.expected)?;
-        self.hint.iter().try_for_each(|hint| write!(f, "; {hint}"))
-    }
-}
 
 /// A type whose values are parsed the same way in every variable.
 pub(super) trait Value: Sized {
@@ -205,40 +181,6 @@ fn ratio(text: &str) -> Result<f32, InvalidValue> {
     ratio.ok_or_else(|| InvalidValue::new("a number from 0 to 1"))
 }
 
-/// A duration in Go's notation; `0` needs no unit.
-///
-/// # Errors
-/// Any other text, and durations that are negative or longer than 292 years.
-pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
-    let invalid =
-        InvalidValue::new("a duration such as 10s, 150us, 1h30m or 1.5h, in ns, us, ms, s, m and h");
-    let mut rest = text.strip_prefix('+').unwrap_or(text);
-    if rest == "0" {
-        return Ok(Duration::ZERO);
-    }
-    if rest.starts_with('-') {
-        return Err(invalid.with_hint("a duration cannot be negative"));
-    }
-    if rest.is_empty() {
-        return Err(invalid);
-    }
-    let mut total = 0;
-    while !rest.is_empty() {
-        let Some((nanos, after)) = duration_part(rest) else {
-            let is_number = rest.bytes().all(|byte| byte.is_ascii_digit());
-            let hint = || format!("the unit is missing; {text}s is in seconds");
-            return Err(if is_number { invalid.with_hint(hint()) } else { invalid });
-        };
-        total += nanos;
-        if total > LONGEST {
-            return Err(invalid.with_hint("the longest duration is about 292 years"));
-        }
-        rest = after;
-    }
-    // The bound above makes the conversion succeed.
-    Ok(Duration::from_nanos(u64::try_from(total).unwrap_or(u64::MAX)))
-}
-
 /// A duration above 0.
 pub(super) fn positive(text: &str) -> Result<Duration, InvalidValue> {
     let set = duration(text)?;
@@ -253,44 +195,6 @@ pub(super) fn seconds<const MOST: u64>(text: &str) -> Result<Duration, InvalidVa
 /// A number of milliseconds, from `LEAST` to `MOST`.
 pub(super) fn milliseconds<const LEAST: u64, const MOST: u64>(text: &str) -> Result<Duration, InvalidValue> {
     integer(text, LEAST..=MOST).map(Duration::from_millis)
-}
-
-/// The longest duration in Go: 2^63 - 1 nanoseconds, about 292 years.
-const LONGEST: u128 = i64::MAX as u128;
-
-/// The units of Go's durations in nanoseconds. `ms` must come before `m`.
-const UNITS: [(&str, u128); 8] = [
-    ("ns", 1),
-    ("us", 1_000),
-    ("\u{b5}s", 1_000),  // the micro sign
-    ("\u{3bc}s", 1_000), // the Greek letter mu
-    ("ms", 1_000_000),
-    ("s", 1_000_000_000),
-    ("m", 60 * 1_000_000_000),
-    ("h", 3_600 * 1_000_000_000),
-];
-
-/// Splits off a number with its unit: its nanoseconds, and the rest.
-fn duration_part(text: &str) -> Option<(u128, &str)> {
-    let (whole, rest) = digits(text);
-    let (fraction, rest) = rest.strip_prefix('.').map_or(("", rest), digits);
-    if whole.is_empty() && fraction.is_empty() {
-        return None;
-    }
-    let (unit, rest) =
-        UNITS.into_iter().find_map(|(name, unit)| rest.strip_prefix(name).map(|rest| (unit, rest)))?;
-    // A number that does not fit in a u128 is above every bound.
-    let whole = if whole.is_empty() { 0 } else { whole.parse::<u128>().unwrap_or(u128::MAX) };
-    // 18 digits are enough for the fraction of an hour in nanoseconds.
-    let fraction = fraction.get(..18).unwrap_or(fraction);
-    let scale = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
-    let part = fraction.parse::<u128>().unwrap_or_default() * unit / scale;
-    let nanos = whole.saturating_mul(unit).saturating_add(part).min(LONGEST + 1);
-    Some((nanos, rest))
-}
-
-fn digits(text: &str) -> (&str, &str) {
-    text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
 }
 
 /// A text with its percent escapes decoded; `None` if one of them is invalid, or the result is not UTF-8.
@@ -338,6 +242,7 @@ pub(super) fn url_path(text: &str) -> Result<String, InvalidValue> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use text::duration::LONGEST;
 
     use super::*;
 

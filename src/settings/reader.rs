@@ -4,10 +4,8 @@
 
 use std::{fmt, path::Path, time::Duration};
 
-use super::{
-    parse::InvalidValue,
-    variable::{Setting, Var},
-};
+use super::variable::{Setting, Var};
+use text::InvalidValue;
 
 /// The default timeout of Envoy's rate limit filter.
 const ENVOY_TIMEOUT: Duration = Duration::from_millis(20);

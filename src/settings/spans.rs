@@ -5,7 +5,6 @@
 use http::Uri;
 
 use super::{
-    parse::InvalidValue,
     reader::Reader,
     tls::TlsVars,
     values::pairs,
@@ -15,6 +14,7 @@ use telemetry::tracing::settings::Collector;
 use telemetry::tracing::settings::CollectorTls;
 use telemetry::tracing::settings::Protocol;
 use telemetry::tracing::settings::Spans;
+use text::InvalidValue;
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<Spans> {
     if !reader.read(&vars::TRACING_ENABLED) {

@@ -9,11 +9,11 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use net::tls::ClientTls;
 
 use super::{
-    parse::InvalidValue,
     reader::Reader,
     variable::{Setting, Var},
     vars::{self, GrpcTlsFiles, Trust},
 };
+use text::InvalidValue;
 
 /// TLS on the gRPC port.
 #[derive(Clone, PartialEq, Eq, Debug)]

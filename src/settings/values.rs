@@ -6,10 +6,12 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{
     address::{self, host_port},
-    parse::{InvalidValue, Value, by_function, by_name, choice, exact_choice, percent_decoded, whole},
+    parse::{Value, by_function, by_name, choice, exact_choice, percent_decoded, whole},
 };
 use net::HostPort;
 use net::ServerAddress;
+use recent::KeyValues;
+use recent::Logged;
 use rules::{
     template::Template,
     {CountingMode, OnStoreFailure},
@@ -18,6 +20,7 @@ use telemetry::logs::LogFormat;
 use telemetry::statsd::settings::SinkAddress;
 use telemetry::statsd::settings::Tags;
 use telemetry::tracing::settings::Protocol;
+use text::InvalidValue;
 
 by_name!(CountingMode, GrpcServer, KeyFormat, KeyValues, OnStoreFailure, RedisType);
 
@@ -53,25 +56,6 @@ text::named! {
         /// A format in which values chosen by callers cannot make keys collide.
         Unambiguous = "unambiguous",
     }
-}
-
-text::named! {
-    #[derive(Default)]
-    pub enum KeyValues {
-        #[default]
-        Plain = "plain",
-        /// The first 16 digits of their SHA-256, so that equal values are recognised.
-        Hashed = "hashed",
-        /// Not at all.
-        Hidden = "hidden",
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Logged {
-    Refused,
-    /// A sample with this probability: above 0, at most 1.
-    Sampled(f64),
 }
 
 /// `None` for `off`.

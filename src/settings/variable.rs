@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use super::parse::InvalidValue;
+use text::InvalidValue;
 
 /// An environment variable, whatever the type of its value.
 #[derive(Debug)]

@@ -15,14 +15,13 @@ use super::{
     address,
     parse::{self, at_least},
     reader::Reader,
-    values::{
-        self, BackendType, GrpcServer, KeyFormat, KeyValues, Logged, RedisType, RulesSource, Socket,
-        StatsdProtocol,
-    },
+    values::{self, BackendType, GrpcServer, KeyFormat, RedisType, RulesSource, Socket, StatsdProtocol},
     variable::table,
 };
 use net::HostPort;
 use net::ServerAddress;
+use recent::KeyValues;
+use recent::Logged;
 use rules::{
     template::Template,
     {CountingMode, OnStoreFailure},

@@ -3,8 +3,12 @@
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects, clippy::string_slice))]
 
+pub mod duration;
 pub mod entries;
+mod invalid;
 mod named;
+
+pub use invalid::InvalidValue;
 
 use std::{
     borrow::Cow,

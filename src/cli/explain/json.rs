@@ -7,11 +7,8 @@ use super::{
     path::{Step, words},
     text,
 };
-use crate::{
-    limiter::Code,
-    limiter::OverrideLimit,
-    overrides::{Found, model::timestamp},
-};
+use limiter::{Code, OverrideLimit};
+use overrides::{Found, model::timestamp};
 use rules::model::Node;
 
 /// The explanation, indented.

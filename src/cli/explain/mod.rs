@@ -26,16 +26,10 @@ use super::{
     server,
     terminal::{self, Failure, Verdict},
 };
-use crate::{
-    app, limiter,
-    limiter::Answer,
-    limiter::Handles,
-    limiter::OverrideLimit,
-    limiter::Policy,
-    limiter::Served,
-    overrides::{Found, Index},
-};
+use crate::app;
+use ::overrides::{Found, Index};
 use clock::{Clock, SystemClock, Time};
+use limiter::{self, Answer, Handles, OverrideLimit, Policy, Served};
 use rules::{Limit, Limits, Rule, RuleSet, model::Node, nearest};
 
 #[derive(Args, Clone, PartialEq, Debug)]

@@ -6,7 +6,8 @@ use super::{
     path::{End, Why},
     *,
 };
-use crate::{cli::terminal::plain, limiter::Bounds, limiter::Code, limiter::ResponseOptions};
+use crate::cli::terminal::plain;
+use limiter::{Bounds, Code, ResponseOptions};
 use rules::{
     template::Template,
     {CompileOptions, How, OnStoreFailure, SourceFile, compile},
@@ -293,7 +294,7 @@ fn overrides_are_explained() {
         r#"{"domain":"shop","descriptor":"plan=x","action":"shadow"}"#,
         r#"{"domain":"shop","descriptor":"unknown=1","action":"allow"}"#,
     ] {
-        index.set(&crate::overrides::table::of_json_line(line, Time::default()).unwrap()).unwrap();
+        index.set(&::overrides::table::of_json_line(line, Time::default()).unwrap()).unwrap();
     }
     let explained = |words| {
         let query = query(words, 1);

@@ -6,13 +6,10 @@ use super::{
     Counting, Explained, LimitOutcome, Outcome,
     path::{End, Path, Step, words},
 };
-use crate::{
-    cli::terminal::{BOLD, DIM, ERROR, GOOD, PLACE, WARNING, count, paint},
-    limiter::Code,
-    limiter::OverrideLimit,
-    overrides::{Action, Found, model::timestamp},
-};
+use crate::cli::terminal::{BOLD, DIM, ERROR, GOOD, PLACE, WARNING, count, paint};
 use algorithms::Algorithm;
+use limiter::{Code, OverrideLimit};
+use overrides::{Action, Found, model::timestamp};
 use rules::{Allowance, Limit, Rule, model::Node};
 
 /// The explanation, with colours.

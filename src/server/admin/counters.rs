@@ -9,12 +9,10 @@ use super::{
     Api,
     reply::{Call, Problem, Reply},
 };
-use crate::{
-    limiter::{CounterState, Descriptor, Entry, Request, RequestError},
-    overrides::{
-        Found, Target, Value,
-        model::{entries_of_json, entries_of_text},
-    },
+use limiter::{CounterState, Descriptor, Entry, Request, RequestError};
+use overrides::{
+    Found, Target, Value,
+    model::{entries_of_json, entries_of_text},
 };
 
 /// `GET /api/v1/counters`: the limits of a descriptor with their usage.

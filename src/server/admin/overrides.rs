@@ -7,14 +7,11 @@ use super::{
     Api,
     reply::{Body, Call, Problem, Query, Reply},
 };
-use crate::{
-    overrides::{
-        Action, ChangeError, Override, Target, applies, model::entries_of_text, table::of_json_line,
-    },
-    recent::shown,
-    settings::KeyValues,
-};
 use clock::{Clock, SystemClock, Time};
+use overrides::{
+    Action, ChangeError, Override, Target, applies, model::entries_of_text, table::of_json_line,
+};
+use recent::{KeyValues, shown};
 
 /// The default number of overrides in one reply.
 const PAGE: usize = 1_000;

@@ -8,11 +8,11 @@ use super::{
     Api,
     reply::{Call, Problem, Reply},
 };
-use crate::recent::{
+use clock::{Clock, SystemClock};
+use recent::{
     Decision, MAX_REFUSALS, Recent, TopKey,
     decision::{DecisionJson, entries},
 };
-use clock::{Clock, SystemClock};
 
 /// The first `n` keys of a domain or a rule, by their refused or allowed hits.
 pub(super) fn top(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {

@@ -15,10 +15,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::mpsc;
 
 use super::Who;
-use crate::{
-    overrides::model::MAX_JSON,
-    server::http::{Answer, streamed, typed},
-};
+use crate::server::http::{Answer, streamed, typed};
+use overrides::model::MAX_JSON;
 use text::{cut_display, entries};
 
 pub(super) struct Call<'a> {

@@ -12,9 +12,10 @@ use super::{
     Api,
     reply::{Call, Problem, Reply},
 };
-use crate::{limiter::Served, recent::LimitShown};
 use clock::Time;
 use containment::mutex::lock;
+use limiter::Served;
+use recent::LimitShown;
 use rules::{Limits, Rule, RuleId};
 use telemetry::metrics::{RuleCounter, RuleStats};
 

@@ -26,12 +26,10 @@ use super::{
     rpc::Rpc,
     waiting::{Decision, Signal, Waiting},
 };
-use crate::{
-    limiter::{Answer, Limiter},
-    server::wire,
-};
+use crate::server::wire;
 use clock::Time;
 use containment::panics::{self, Boundary, Panicked, caught};
+use limiter::{Answer, Limiter};
 use telemetry::{
     metrics::{Method, Stats},
     tracing::Tracer,

@@ -29,18 +29,11 @@ use super::{
     },
     reflection,
 };
-use crate::{
-    limiter::Bounds as RequestBounds,
-    limiter::Limiter,
-    limiter::Policy,
-    limiter::ResponseOptions,
-    limiter::handles,
-    memory::allocations,
-    rules_source::{RulesDir, Source},
-    server::health::Health,
-};
+use crate::{memory::allocations, server::health::Health};
 use clock::{ManualClock, Time};
+use limiter::{Bounds as RequestBounds, Limiter, Policy, ResponseOptions, handles};
 use rules::{CompileOptions, CountingMode, OnStoreFailure};
+use rules_source::{RulesDir, Source};
 use store::{Applied, Batch, Store, memory::MemoryStore};
 use telemetry::metrics::{ShardCount, Stats, StatsOptions};
 

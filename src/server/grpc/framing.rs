@@ -9,10 +9,8 @@ use prost::Message;
 use tonic::{Code, Status};
 
 use super::http2::{Connection, End, Service, hpack};
-use crate::{
-    limiter::{Bounds, Request, RequestError},
-    server::{log_undecodable, wire},
-};
+use crate::server::{log_undecodable, wire};
+use limiter::{Bounds, Request, RequestError};
 use telemetry::metrics::{RejectReason, Stats};
 
 /// A status other than OK, on the heap: failures are rare, and results are moved often.

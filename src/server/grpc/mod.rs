@@ -48,8 +48,9 @@ pub(crate) use request_head::fuzz_timeout;
 pub use worker::Workers;
 
 use super::{health::Health, tls::Tls};
-use crate::{limiter::Limiter, memory};
+use crate::memory;
 use containment::panics::{self, Boundary};
+use limiter::Limiter;
 use telemetry::{metrics::Stats, tracing::Tracer};
 
 /// The parts of the service that the gRPC server uses.

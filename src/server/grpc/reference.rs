@@ -45,7 +45,6 @@ use super::{
     socket::Socket,
 };
 use crate::{
-    limiter::{self, Limiter},
     server::{
         health::{self, Health},
         wire,
@@ -53,6 +52,7 @@ use crate::{
     settings,
 };
 use containment::panics::{self, Boundary, Panicked, caught};
+use limiter::{self, Limiter};
 use proto::{
     self,
     envoy::service::ratelimit::v3::{
@@ -154,7 +154,7 @@ impl RateLimitService for RateLimit {
     ) -> Result<tonic::Response<RateLimitResponse>, Status> {
         let (metadata, _, message) = request.into_parts();
         let mut head = head(&metadata.into_headers(), self.tracer.as_ref());
-        let request = limiter::Request::from(&message);
+        let request = wire::request(&message);
         let answer = if let Some(span) = head.span.take() {
             decide_traced(&self.limiter, span, Ok(request), head.until()).await
         } else {

@@ -9,10 +9,8 @@ use http::HeaderMap;
 use tonic::{Code, Status};
 
 use super::framing::{self, Failure, PATH};
-use crate::{
-    limiter::{Answer, DecisionTrace, Limiter, Request},
-    server::span_attributes,
-};
+use crate::server::span_attributes;
+use limiter::{Answer, DecisionTrace, Limiter, Request};
 use telemetry::tracing::{OpenSpan, Tracer};
 
 /// The properties of a call that are known before its message.

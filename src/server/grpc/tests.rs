@@ -31,24 +31,18 @@ use super::{
     http2::{Budget, Config, hpack},
     socket::Socket,
 };
-use crate::{
-    limiter::Bounds,
-    limiter::Limiter,
-    limiter::Policy,
-    limiter::ResponseOptions,
-    limiter::handles,
-    rules_source::{RulesDir, Source},
-    server::{
-        connections::{Limits, Registry},
-        health::Health,
-    },
+use crate::server::{
+    connections::{Limits, Registry},
+    health::Health,
 };
 use clock::{ManualClock, Time};
+use limiter::{Bounds, Limiter, Policy, ResponseOptions, handles};
 use proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
     service::ratelimit::v3::RateLimitRequest,
 };
 use rules::{CompileOptions, OnStoreFailure};
+use rules_source::{RulesDir, Source};
 use store::{Applied, Batch, Store, memory::MemoryStore};
 use telemetry::metrics::{Port, ShardCount, Stats, StatsOptions};
 

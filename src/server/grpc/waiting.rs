@@ -22,8 +22,8 @@ use super::{
     framing::Failure,
     http2::meter::{Work, count},
 };
-use crate::limiter::Answer;
 use containment::mutex::lock;
+use limiter::Answer;
 
 pub(super) struct Waiting {
     calls: Slab<WaitingCall>,

@@ -7,15 +7,15 @@ use http::{Request, StatusCode};
 
 use super::{Answer, internal_error, pages::Pages, text, typed};
 use crate::{
-    limiter::{Handles, Limiter, OverLimitCache},
-    overrides::{Keeper, Usage, model::timestamp},
-    recent::{DecisionLog, Recent, TopKey, shown},
     replicas::Replicas,
-    rules_source::{ReloadState, Source, xds},
     server::{health::Health, tls::Tls},
 };
 use clock::{Clock, SystemClock, Time};
 use containment::panics::Panicked;
+use limiter::{Handles, Limiter, OverLimitCache};
+use overrides::{Keeper, Usage, model::timestamp};
+use recent::{DecisionLog, Recent, TopKey, shown};
+use rules_source::{ReloadState, Source, xds};
 use store::{LeaseState, Store};
 use telemetry::{
     metrics::{

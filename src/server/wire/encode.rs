@@ -4,7 +4,7 @@
 
 use prost::encoding::encode_varint;
 
-use crate::{limiter::Answer, limiter::Code, limiter::CurrentLimit, limiter::Status};
+use limiter::{Answer, Code, CurrentLimit, Status};
 use rules::{Metadata, Value};
 
 const VARINT: usize = 10;
@@ -153,7 +153,7 @@ mod tests {
     use prost_types::{ListValue, Struct, Value as ProtoValue, value::Kind};
 
     use super::*;
-    use crate::limiter::Header;
+    use limiter::Header;
     use proto::envoy::{
         config::core::v3::HeaderValue,
         service::ratelimit::v3::{
@@ -163,43 +163,37 @@ mod tests {
     };
     use rules::Unit;
 
-    impl From<Answer> for RateLimitResponse {
-        fn from(answer: Answer) -> Self {
-            Self {
-                overall_code: proto_code(answer.code).into(),
-                statuses: answer.statuses.into_iter().map(DescriptorStatus::from).collect(),
-                response_headers_to_add: answer.response_headers.into_iter().map(HeaderValue::from).collect(),
-                raw_body: answer.body.into_bytes(),
-                dynamic_metadata: answer.dynamic_metadata.map(|metadata| to_struct(&metadata)),
-                ..Self::default()
-            }
+    fn response_of(answer: Answer) -> RateLimitResponse {
+        RateLimitResponse {
+            overall_code: proto_code(answer.code).into(),
+            statuses: answer.statuses.into_iter().map(status_of).collect(),
+            response_headers_to_add: answer.response_headers.into_iter().map(header_of).collect(),
+            raw_body: answer.body.into_bytes(),
+            dynamic_metadata: answer.dynamic_metadata.map(|metadata| to_struct(&metadata)),
+            ..RateLimitResponse::default()
         }
     }
 
-    impl From<Status> for DescriptorStatus {
-        fn from(status: Status) -> Self {
-            let duration_until_reset = status.current_limit.as_ref().map(|limit| prost_types::Duration {
-                seconds: i64::try_from(limit.seconds_until_reset).unwrap_or(i64::MAX),
-                nanos: 0,
-            });
-            Self {
-                code: proto_code(status.code).into(),
-                current_limit: status.current_limit.map(RateLimit::from),
-                limit_remaining: status.limit_remaining,
-                duration_until_reset,
-                quota: None,
-            }
+    fn status_of(status: Status) -> DescriptorStatus {
+        let duration_until_reset = status.current_limit.as_ref().map(|limit| prost_types::Duration {
+            seconds: i64::try_from(limit.seconds_until_reset).unwrap_or(i64::MAX),
+            nanos: 0,
+        });
+        DescriptorStatus {
+            code: proto_code(status.code).into(),
+            current_limit: status.current_limit.map(limit_of),
+            limit_remaining: status.limit_remaining,
+            duration_until_reset,
+            quota: None,
         }
     }
 
-    impl From<CurrentLimit> for RateLimit {
-        fn from(limit: CurrentLimit) -> Self {
-            Self {
-                requests_per_unit: limit.requests_per_unit,
-                unit: limit.unit as i32,
-                unit_multiplier: unit_multiplier(&limit),
-                name: limit.name.map(|name| name.as_ref().to_owned()).unwrap_or_default(),
-            }
+    fn limit_of(limit: CurrentLimit) -> RateLimit {
+        RateLimit {
+            requests_per_unit: limit.requests_per_unit,
+            unit: limit.unit as i32,
+            unit_multiplier: unit_multiplier(&limit),
+            name: limit.name.map(|name| name.as_ref().to_owned()).unwrap_or_default(),
         }
     }
 
@@ -208,10 +202,8 @@ mod tests {
         Some(limit.multiplier.get()).filter(|units| *units != 1)
     }
 
-    impl From<Header> for HeaderValue {
-        fn from(header: Header) -> Self {
-            Self { key: header.name.as_ref().to_owned(), value: header.value, raw_value: Vec::new() }
-        }
+    fn header_of(header: Header) -> HeaderValue {
+        HeaderValue { key: header.name.as_ref().to_owned(), value: header.value, raw_value: Vec::new() }
     }
 
     fn proto_code(code: Code) -> response::Code {
@@ -291,7 +283,7 @@ mod tests {
         fn matches_the_encoding_of_prost(answer in answer()) {
             let mut written = Vec::new();
             encode(&answer, &mut written);
-            prop_assert_eq!(written, RateLimitResponse::from(answer).encode_to_vec());
+            prop_assert_eq!(written, response_of(answer).encode_to_vec());
         }
     }
 }

@@ -12,7 +12,7 @@ pub(super) use request::read;
 #[cfg(any(test, fuzzing))]
 pub(crate) use request::fuzz;
 
-use crate::limiter::{Descriptor, Entry, LimitOverride, Request};
+use limiter::{Descriptor, Entry, LimitOverride, Request};
 use proto::envoy::{
     extensions::common::ratelimit::v3::{
         RateLimitDescriptor,
@@ -21,26 +21,22 @@ use proto::envoy::{
     service::ratelimit::v3::RateLimitRequest,
 };
 
-impl<'a> From<&'a RateLimitRequest> for Request<'a> {
-    fn from(message: &'a RateLimitRequest) -> Self {
-        Self {
-            domain: &message.domain,
-            descriptors: message.descriptors.iter().map(Descriptor::from).collect(),
-            excess_descriptors: 0,
-            hits_addend: message.hits_addend,
-        }
+pub(crate) fn request(message: &RateLimitRequest) -> Request<'_> {
+    Request {
+        domain: &message.domain,
+        descriptors: message.descriptors.iter().map(descriptor).collect(),
+        excess_descriptors: 0,
+        hits_addend: message.hits_addend,
     }
 }
 
-impl<'a> From<&'a RateLimitDescriptor> for Descriptor<'a> {
-    fn from(message: &'a RateLimitDescriptor) -> Self {
-        let limit = message.limit.as_ref();
-        Self {
-            entries: message.entries.iter().map(|Pair { key, value }| Entry { key, value }).collect(),
-            excess_entries: 0,
-            limit: limit.map(|&Limit { requests_per_unit, unit }| LimitOverride { requests_per_unit, unit }),
-            hits_addend: message.hits_addend,
-            is_negative_hits: message.is_negative_hits,
-        }
+fn descriptor(message: &RateLimitDescriptor) -> Descriptor<'_> {
+    let limit = message.limit.as_ref();
+    Descriptor {
+        entries: message.entries.iter().map(|Pair { key, value }| Entry { key, value }).collect(),
+        excess_entries: 0,
+        limit: limit.map(|&Limit { requests_per_unit, unit }| LimitOverride { requests_per_unit, unit }),
+        hits_addend: message.hits_addend,
+        is_negative_hits: message.is_negative_hits,
     }
 }

@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::limiter::{Bounds, Descriptor, Entry, LimitOverride, Request};
+use limiter::{Bounds, Descriptor, Entry, LimitOverride, Request};
 use proto::protobuf::{Fields, Malformed};
 
 /// Parses a request and keeps as many descriptors and entries as the bounds allow.
@@ -115,7 +115,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let none = Bounds { descriptors: usize::MAX, entries: usize::MAX };
     let by_prost = RateLimitRequest::decode(bytes);
     match (read(bytes, none), &by_prost) {
-        (Ok(ours), Ok(message)) => assert_eq!(ours, Request::from(message)),
+        (Ok(ours), Ok(message)) => assert_eq!(ours, super::request(message)),
         (Err(_), Err(_)) => {}
         (ours, prosts) => assert!(ours.is_ok() == prosts.is_ok(), "{ours:?} but {prosts:?}"),
     }

@@ -6,7 +6,7 @@
 
 use super::super::{
     address::host_port,
-    parse::{InvalidValue, percent_decoded},
+    parse::percent_decoded,
     reader::Reader,
     values::{RedisType, Socket},
     vars,
@@ -16,6 +16,7 @@ use net::Secret;
 use net::ServerAddress;
 use store::redis::settings::Credentials;
 use store::redis::settings::RedisServers;
+use text::InvalidValue;
 
 /// Addresses, with the other contents of their URLs.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -7,6 +7,8 @@ use super::{
     *,
 };
 use net::Secret;
+use rules_source::xds::settings::Xds;
+use rules_source::xds::settings::XdsTls;
 
 type Read = (Option<Box<Xds>>, Vec<String>, Vec<String>);
 

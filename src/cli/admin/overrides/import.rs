@@ -11,19 +11,17 @@ use bytes::Bytes;
 use hyper::Method;
 
 use super::{ImportArgs, source::Source, user};
-use crate::{
-    cli::{
-        admin::{
-            Client,
-            format::{number, word},
-            with_query,
-        },
-        serve::Environment,
-        terminal::{self, Failure, Verdict, count, thousands},
+use crate::cli::{
+    admin::{
+        Client,
+        format::{number, word},
+        with_query,
     },
-    overrides::Override,
+    serve::Environment,
+    terminal::{self, Failure, Verdict, count, thousands},
 };
 use clock::{Clock, SystemClock};
+use overrides::Override;
 
 /// The size of one call. The service accepts 4 MB, unless it is set lower.
 const PIECE: usize = 512 << 10;

@@ -18,14 +18,12 @@ use super::{
     format::{self, Table, duration, number, word},
     with_query,
 };
-use crate::{
-    cli::{
-        serve::Environment,
-        terminal::{self, Failure, Verdict, count},
-    },
-    overrides::{Override, Target, model::entries_of_text, table},
+use crate::cli::{
+    serve::Environment,
+    terminal::{self, Failure, Verdict, count},
 };
 use clock::{Clock, SystemClock, Time};
+use overrides::{Override, Target, model::entries_of_text, table};
 use rules::Unit;
 
 #[derive(Subcommand, Clone, PartialEq, Debug)]
@@ -233,7 +231,7 @@ pub(crate) fn in_force(
 fn csv(all: &[Value]) -> Result<String, Failure> {
     let failed = |error: csv::Error| format!("cannot write CSV: {error}");
     let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(crate::overrides::model::FIELDS).map_err(failed)?;
+    writer.write_record(overrides::model::FIELDS).map_err(failed)?;
     for one in all {
         let one = Override::from_json(one, Time::default())?;
         writer.write_record(table::csv_row(&one)).map_err(failed)?;

@@ -2,11 +2,11 @@
 
 use std::io::{BufRead, Read};
 
-use crate::overrides::{
+use clock::Time;
+use overrides::{
     Override,
     table::{Columns, of_json_line},
 };
-use clock::Time;
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 

@@ -13,14 +13,12 @@ use prost_reflect::DynamicMessage;
 use tokio::task::spawn_blocking;
 
 use super::{Answer, service::Service, text, typed};
-use crate::{
-    limiter::{self, Bounds, Code, DecisionTrace, Limiter, RequestError},
-    server::{
-        health::{Health, Part},
-        log_undecodable, span_attributes, wire,
-    },
+use crate::server::{
+    health::{Health, Part},
+    log_undecodable, span_attributes, wire,
 };
 use containment::panics::{self, Boundary};
+use limiter::{self, Bounds, Code, DecisionTrace, Limiter, RequestError};
 use proto;
 use telemetry::tracing::OpenSpan;
 use text::cut;

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use serde::de::{DeserializeSeed as _, Error, MapAccess as _, SeqAccess as _};
 
 use super::part::{Access, Flag, Json, Name, Number, Part, Seed, Text, fields, out_of_range, value};
-use crate::limiter::{self, Bounds, Entry, LimitOverride};
+use limiter::{self, Bounds, Entry, LimitOverride};
 use proto::envoy::r#type::v3::RateLimitUnit;
 use text::{cut, cut_display};
 
@@ -256,7 +256,7 @@ impl<'de> Part<'de> for Unit {
 pub(super) fn fuzz(body: &[u8]) {
     let none = Bounds { descriptors: usize::MAX, entries: usize::MAX };
     match (read(body, none), by_prost_reflect(body)) {
-        (Ok(ours), Ok(message)) => assert_eq!(ours.to_limiter(), limiter::Request::from(&message)),
+        (Ok(ours), Ok(message)) => assert_eq!(ours.to_limiter(), crate::server::wire::request(&message)),
         (Err(error), Err(_)) => assert!(error.len() <= text::LONGEST),
         (ours, theirs) => assert!(ours.is_ok() == theirs.is_ok(), "{ours:?} but {theirs:?}"),
     }

@@ -17,7 +17,7 @@ const NONE: Bounds = Bounds { descriptors: usize::MAX, entries: usize::MAX };
 
 /// The request that prost decodes, cut to the bounds.
 fn expected(message: &RateLimitRequest, bounds: Bounds) -> Request<'_> {
-    let mut request = Request::from(message);
+    let mut request = crate::server::wire::request(message);
     request.excess_descriptors = request.descriptors.len().saturating_sub(bounds.descriptors);
     request.descriptors.truncate(bounds.descriptors);
     for descriptor in &mut request.descriptors {

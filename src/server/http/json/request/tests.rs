@@ -10,7 +10,7 @@ fn check(json: &str) -> Result<bool, TestCaseError> {
     let ours = read(json.as_bytes(), NONE);
     match (&ours, by_prost_reflect(json.as_bytes())) {
         (Ok(ours), Ok(message)) => {
-            prop_assert_eq!(ours.to_limiter(), limiter::Request::from(&message), "{}", json);
+            prop_assert_eq!(ours.to_limiter(), crate::server::wire::request(&message), "{}", json);
         }
         (Err(_), Err(_)) => {}
         (ours, theirs) => prop_assert!(false, "{ours:?} but {theirs:?} for {json}"),

@@ -1,0 +1,144 @@
+//! The counters of a descriptor: read without counting, and reset. For the admin API.
+//!
+//! The functions that plan a request find the counters, so they are those that a request is checked against, with every
+//! algorithm and store.
+
+use super::{
+    Limiter, Served,
+    outcome::outcome,
+    plan::{self, LimitCheck, Planned},
+    replacement::{self, Replacement, Replacements},
+    request::{Request, RequestError},
+};
+use algorithms::Hits;
+use clock::Time;
+use overrides::{Action, Found};
+use rules::Limit;
+use store::{Batch, Counting, Resets, Store as _};
+use telemetry::metrics::{Stats, StatsOptions};
+
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Counters {
+    /// The full key of the rule that the descriptor matches.
+    pub rule: Option<Box<str>>,
+    /// The override that applies. The counters are those of the rule even if it blocks or exempts the descriptor.
+    pub overridden: Option<Found>,
+    /// Its limits; empty if it has none.
+    pub limits: Vec<CounterState>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct CounterState {
+    pub limit: Limit,
+    /// Hits that were counted and still matter.
+    pub used: u64,
+    pub remaining: u32,
+    /// Seconds until the full limit is available.
+    pub resets_in: u64,
+}
+
+impl Limiter {
+    /// Reads the counters of a request's descriptors, without counting.
+    ///
+    /// # Errors
+    /// When the request is invalid, no rules are loaded, or the store fails.
+    pub async fn counters(&self, request: &Request<'_>) -> Result<Vec<Counters>, RequestError> {
+        let request = &without_hits(request);
+        let (now, stats) = (self.now(), Stats::new(StatsOptions::default()));
+        let served = self.source.current().ok_or(RequestError::NoRules)?;
+        let (replacements, overridden) = self.replacements(request, &served, now)?;
+        let mut batch = Batch::default();
+        let context = plan::Context { policy: &self.policy, stats: &stats, now, attempt: None };
+        let domain = served.rules.domain(request.domain);
+        let plan = plan::plan(request, domain, &replacements, &served, &mut batch, &context);
+        batch.counting = Counting::ReadOnly;
+        if !batch.checks().is_empty() {
+            self.store.apply(&mut batch, now).done().await.map_err(RequestError::Store)?;
+        }
+        let states = |planned: &Planned<'_>| match planned {
+            Planned::Limited(limited) => {
+                let state = |check: &LimitCheck<'_>| {
+                    let one = outcome(check, Hits::Take(0), &batch, self.policy.near_limit_ratio, now);
+                    CounterState {
+                        limit: one.limit.clone(),
+                        used: one.used(&batch).unwrap_or_default(),
+                        remaining: one.verdict.remaining,
+                        resets_in: one.seconds_until_reset(),
+                    }
+                };
+                limited.limits.iter().map(state).collect()
+            }
+            _ => Vec::new(),
+        };
+        let counters = plan.iter().zip(overridden).map(|(planned, overridden)| {
+            let rule = planned.rule().map(|rule| rule.full_key.clone());
+            Counters { rule, overridden, limits: states(planned) }
+        });
+        Ok(counters.collect())
+    }
+
+    /// Resets the counters of a request's descriptors to unused ones, here and in the store. Returns their full keys, by
+    /// which other replicas identify them.
+    ///
+    /// # Errors
+    /// As [`counters`](Self::counters).
+    pub async fn reset_counters(&self, request: &Request<'_>) -> Result<Vec<String>, RequestError> {
+        let request = &without_hits(request);
+        let (now, stats) = (self.now(), Stats::new(StatsOptions::default()));
+        let served = self.source.current().ok_or(RequestError::NoRules)?;
+        let (replacements, _) = self.replacements(request, &served, now)?;
+        let mut batch = Batch::default();
+        let context = plan::Context { policy: &self.policy, stats: &stats, now, attempt: None };
+        let domain = served.rules.domain(request.domain);
+        plan::plan(request, domain, &replacements, &served, &mut batch, &context);
+        self.store.reset(&mut batch, now).done().await.map_err(RequestError::Store)?;
+        if let Some(local) = self.local.get() {
+            // The memory store is synchronous and never fails.
+            drop(local.reset(&mut batch, now));
+        }
+        let keys: Vec<String> = batch.checks().iter().map(|check| batch.full_key(check).to_owned()).collect();
+        self.forget(&Resets::Of(keys.clone()));
+        Ok(keys)
+    }
+
+    /// Forgets the state in this process of counters that were reset, here or by another replica.
+    pub fn forget(&self, resets: &Resets) {
+        self.store.forget(resets);
+        if let Some(cache) = &self.over_limit {
+            cache.forget(resets, self.now());
+        }
+    }
+
+    /// The replacements of the rules' limits, and the override of each descriptor. Overrides without counters are no
+    /// replacements here, so that the rule's counters are found.
+    fn replacements(
+        &self,
+        request: &Request<'_>,
+        served: &Served,
+        now: Time,
+    ) -> Result<(Replacements, Vec<Option<Found>>), RequestError> {
+        self.policy.bounds.check(request)?;
+        let domain = served.rules.domain(request.domain);
+        let mut all = replacement::of(request, domain, (&self.overrides, self.policy.counting), now)?;
+        all.resize_with(request.descriptors.len(), || None);
+        let operator = |one: &mut Option<Replacement>| {
+            let found = one.as_ref()?.operator()?;
+            if matches!(found.action, Action::Block | Action::Allow) {
+                *one = None;
+            }
+            Some(found)
+        };
+        let overridden = all.iter_mut().map(operator).collect();
+        Ok((all, overridden))
+    }
+}
+
+/// The same request with 0 hits, which reads.
+fn without_hits<'m>(request: &Request<'m>) -> Request<'m> {
+    let mut request = request.clone();
+    for descriptor in &mut request.descriptors {
+        descriptor.hits_addend = Some(0);
+        descriptor.is_negative_hits = false;
+    }
+    request
+}

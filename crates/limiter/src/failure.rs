@@ -1,0 +1,99 @@
+//! Decisions while the store fails: an error, or the result of the domain's failure policy.
+//!
+//! Called by [`Limiter`]. Each decision is counted by policy and reason, and shown in the answer's dynamic metadata
+//! if there is any.
+
+use tracing::warn;
+
+use super::{
+    Limiter,
+    plan::{CounterSource, Plan, Planned},
+    request::RequestError,
+};
+use clock::Time;
+use rules::{Metadata, OnStoreFailure, Value, model::Domain};
+use store::{Batch, FailureReason, Store, StoreError, StoreUsage, memory::MemoryStore};
+
+/// The policy that decided a request, and the reason of the store's failure.
+#[derive(Clone, Copy)]
+pub(super) struct FailureDecision {
+    policy: OnStoreFailure,
+    reason: FailureReason,
+}
+
+impl Limiter {
+    /// Prepares plan and batch for a conclusion without the store, by the domain's policy.
+    ///
+    /// # Errors
+    /// When the policy is `error`.
+    pub(super) fn without_store(
+        &self,
+        error: StoreError,
+        domain: &Domain,
+        plan: &mut Plan<'_>,
+        batch: &mut Batch<'_>,
+        now: Time,
+    ) -> Result<FailureDecision, RequestError> {
+        let policy = domain.on_store_failure.unwrap_or(self.policy.on_store_failure);
+        let reason = error.reason;
+        self.stats.service().store_failures(policy, reason).increment();
+        self.log_store_failure(&error, policy, now);
+        match policy {
+            OnStoreFailure::Error => return Err(RequestError::Store(error)),
+            OnStoreFailure::Allow => assume(plan, false),
+            OnStoreFailure::Deny => assume(plan, true),
+            OnStoreFailure::Local => {
+                let local = self.local.get_or_init(|| MemoryStore::new(self.policy.max_local_keys));
+                // The memory store is synchronous and never fails.
+                drop(local.apply(batch, now));
+            }
+        }
+        Ok(FailureDecision { policy, reason })
+    }
+
+    /// Logs the store's error, which callers do not see, at most every ten seconds.
+    fn log_store_failure(&self, error: &StoreError, policy: OnStoreFailure, now: Time) {
+        if let Some(suppressed) = self.store_failures_log.admit(now) {
+            let suppressed = (suppressed > 0).then_some(suppressed);
+            warn!(policy = policy.name(), reason = error.reason.name(), suppressed, "store failure: {error}");
+        }
+    }
+
+    /// Removes expired counters of the local fallback; called about once a second.
+    pub fn maintain(&self, now: Time) {
+        if let Some(local) = self.local.get() {
+            local.maintain(now);
+        }
+    }
+
+    /// The usage of the local fallback; `None` before its first use.
+    pub fn local_usage(&self) -> Option<StoreUsage> {
+        self.local.get()?.usage()
+    }
+}
+
+impl FailureDecision {
+    pub(super) fn names(self) -> (&'static str, &'static str) {
+        (self.policy.name(), self.reason.name())
+    }
+
+    /// Adds the decision to an answer's dynamic metadata.
+    pub(super) fn add_to(self, metadata: &mut Metadata) {
+        let (policy, reason) = self.names();
+        let fields = [("policy", policy), ("reason", reason)];
+        let fields = fields.map(|(key, value)| (key.to_owned(), Value::Text(value.to_owned())));
+        metadata.insert("storeFailure".to_owned(), Value::Map(fields.into()));
+    }
+}
+
+/// Assumes that every counter in the store is over its limit, or unused. Outcomes of the over-limit cache stay.
+fn assume(plan: &mut Plan<'_>, over: bool) {
+    for planned in plan {
+        let Planned::Limited(limited) = planned else { continue };
+        for check in &mut limited.limits {
+            if let CounterSource::Store(_) = check.source {
+                check.source = CounterSource::Assumed { over };
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Passes the hits of keys, rejections and lines of the decision log to [`recent`](recent).
+//!
+//! Called once a request is concluded. `recent` selects the requests, usually few of them.
+
+use super::{
+    Served,
+    answer::Code,
+    conclude::Conclusion,
+    outcome::LimitOutcome,
+    plan::{CounterSource, Limited},
+    request::Request,
+};
+use clock::Time;
+use overrides::Action;
+use recent::{DecidedBy, Decision, Hits, LimitShown, Recent, Wanted};
+use rules::{Limits, Rule};
+
+/// The maximum number of recorded descriptors of a request. Most requests have one or two.
+const MAX_REFUSED: usize = 4;
+
+pub(super) fn observe(recent: &Recent, served: &Served, conclusion: &Conclusion<'_, '_, '_>, now: Time) {
+    let wanted = recent.wanted(conclusion.code == Code::OverLimit, now);
+    if wanted.is_nothing() {
+        return;
+    }
+    if let Some(weight) = wanted.hits {
+        note_hits(recent, served, conclusion, weight, now);
+    }
+    if wanted.refusal.is_some() || wanted.line {
+        note_decisions(recent, served, conclusion, wanted, now);
+    }
+}
+
+fn note_hits(recent: &Recent, served: &Served, conclusion: &Conclusion<'_, '_, '_>, weight: u32, now: Time) {
+    for (index, status) in conclusion.statuses.iter().enumerate() {
+        let Some(limited) = conclusion.limited(index) else { continue };
+        let rule = limited.rule.and_then(|rule| served.attached.recent(rule.id));
+        let (Some(rule), count) = (rule, limited.hits.taken()) else { continue };
+        if count > 0 {
+            let hits = Hits { count, weight, refused: status.code == Code::OverLimit };
+            recent.note_hits(rule, entries(conclusion.request, index), hits, now);
+        }
+    }
+}
+
+/// Records the descriptors over their limits, or all limited descriptors of an allowed request.
+fn note_decisions(
+    recent: &Recent,
+    served: &Served,
+    conclusion: &Conclusion<'_, '_, '_>,
+    wanted: Wanted,
+    now: Time,
+) {
+    let code = conclusion.code;
+    let decided = conclusion.statuses.iter().enumerate().filter(|(_, status)| status.code == code);
+    let decided = decided.filter_map(|(index, _)| Some((index, conclusion.limited(index)?)));
+    for (index, limited) in decided.take(MAX_REFUSED) {
+        let Some(outcome) = conclusion.outcome(index) else { continue };
+        recent.note_decision(wanted, |decision| {
+            decision.time = now;
+            decision.is_refused = code == Code::OverLimit;
+            decision.domain.set([(conclusion.request.domain, "")].into_iter());
+            decision.descriptor.set(entries(conclusion.request, index));
+            decision.governs = conclusion.governs == Some(index);
+            let rule = limited.rule.and_then(|rule| served.attached.recent(rule.id));
+            decision.rule = rule.cloned();
+            set_outcome(decision, limited, &outcome, conclusion);
+        });
+    }
+}
+
+fn set_outcome(
+    decision: &mut Decision,
+    limited: &Limited<'_>,
+    outcome: &LimitOutcome<'_>,
+    conclusion: &Conclusion<'_, '_, '_>,
+) {
+    // The limit of an override replaces all limits of the rule.
+    let is_overridden = limited.overridden.is_some_and(|found| found.action != Action::Shadow);
+    let limits = limited.rule.and_then(Rule::limits).filter(|_| !is_overridden);
+    let all = || limits.into_iter().flat_map(Limits::iter);
+    decision.limit = Some(LimitShown::from(outcome.limit));
+    decision.limit_index = all().position(|limit| std::ptr::eq(limit, outcome.limit)).unwrap_or_default();
+    decision.limits = all().count().max(1);
+    decision.hits = limited.hits.taken();
+    decision.retry_after = outcome.retry_after().filter(|_| outcome.decision.over);
+    let by = match outcome.source {
+        CounterSource::Blocked(_) => DecidedBy::Override,
+        CounterSource::Store(_) | CounterSource::Assumed { .. } if conclusion.is_without_store => {
+            DecidedBy::FailurePolicy
+        }
+        CounterSource::Store(_) => DecidedBy::Counter,
+        // If the store did not fail, `Assumed` follows from another limit of the rule in the cache.
+        CounterSource::KnownOver(_) | CounterSource::Assumed { .. } => DecidedBy::OverLimitCache,
+    };
+    decision.decided_by = if is_overridden && by == DecidedBy::Counter { DecidedBy::Override } else { by };
+    decision.count = outcome.used(conclusion.batch);
+}
+
+fn entries<'a>(request: &'a Request<'_>, index: usize) -> impl Iterator<Item = (&'a str, &'a str)> + Clone {
+    request.entries(index).iter().map(|entry| (entry.key, entry.value))
+}

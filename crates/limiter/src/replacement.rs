@@ -1,0 +1,96 @@
+//! Replacements of the rules' limits: an operator's override, or the limit of a request.
+//!
+//! Looked up before the request is planned. A request without either costs one branch.
+
+use std::num::NonZeroU32;
+
+use super::request::{Request, RequestError};
+use algorithms::Kind;
+use clock::Time;
+use overrides::{Action, Found, Index};
+use rules::{CountingMode, LONGEST_LOG, Limit, Limits, Rule, Unit, model::Domain};
+
+/// The replacement of each descriptor by its index; empty without any.
+pub(super) type Replacements = Vec<Option<Replacement>>;
+
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Replacement {
+    pub(super) by: By,
+    /// The new limits; `None` if the rule's apply.
+    pub(super) limits: Option<Limits>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum By {
+    Request,
+    /// An operator's override, which takes precedence.
+    Operator(Found),
+}
+
+impl Replacement {
+    pub(super) fn operator(&self) -> Option<Found> {
+        match self.by {
+            By::Operator(found) => Some(found),
+            By::Request => None,
+        }
+    }
+}
+
+/// The replacements for a request's descriptors.
+///
+/// # Errors
+/// When the limit of the request has an unknown unit.
+pub(super) fn of(
+    request: &Request<'_>,
+    domain: Option<&Domain>,
+    (overrides, counting): (&Index, CountingMode),
+    now: Time,
+) -> Result<Replacements, RequestError> {
+    let mut all = Replacements::new();
+    if overrides.is_empty() && request.descriptors.iter().all(|descriptor| descriptor.limit.is_none()) {
+        return Ok(all);
+    }
+    let Some(domain) = domain else { return Ok(all) };
+    let mut scratch = String::new();
+    for (index, descriptor) in request.descriptors.iter().enumerate() {
+        let of_request = descriptor.limit.map(|limit| {
+            let unknown = RequestError::OverrideUnit { descriptor: index, unit: limit.unit };
+            let unit = Unit::from_number(limit.unit).ok_or(unknown)?;
+            let limits = Some(Limit::plain(limit.requests_per_unit, unit).counted(counting).into());
+            Ok(Replacement { by: By::Request, limits })
+        });
+        let of_request = of_request.transpose()?;
+        let matched = || domain.find(&descriptor.entries, &mut scratch);
+        let found = overrides.find(&domain.name, &descriptor.entries, matched, now);
+        let of_operator = found.map(|found| {
+            let rule = domain.find(&descriptor.entries, &mut scratch).map(|matched| matched.rule);
+            Replacement { by: By::Operator(found), limits: limits(found.action, rule) }
+        });
+        if let Some(replacement) = of_operator.or(of_request) {
+            all.resize_with(request.descriptors.len(), || None);
+            if let Some(slot) = all.get_mut(index) {
+                *slot = Some(replacement);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The limits of an override. A new limit has the algorithm and the name of the rule's.
+fn limits(action: Action, rule: Option<&Rule>) -> Option<Limits> {
+    let of_rule = rule.and_then(Rule::limits).map(Limits::first);
+    let (requests_per_unit, unit) = match action {
+        Action::Limit { requests_per_unit, unit } => (requests_per_unit, unit),
+        // The limit in the response, if the rule has none.
+        Action::Block if of_rule.is_none() => return Some(Limit::plain(0, Unit::Second).into()),
+        Action::Block | Action::Allow | Action::Shadow => return None,
+    };
+    let kind = match of_rule.map(|limit| limit.algorithm.kind()) {
+        Some(Kind::SlidingLog) if requests_per_unit > LONGEST_LOG => Kind::SlidingWindow,
+        kind => kind.unwrap_or_default(),
+    };
+    let limit = Limit::new(requests_per_unit, unit, NonZeroU32::MIN, kind, None);
+    let limit = limit.unwrap_or_else(|| Limit::plain(requests_per_unit, unit));
+    let counting = of_rule.map(|limit| limit.counting).unwrap_or_default();
+    Some(limit.counted(counting).named(of_rule.and_then(|limit| limit.name.clone())).into())
+}

@@ -1,0 +1,192 @@
+//! A request to the limiter, free of protocol types, with its bounds and its errors.
+//!
+//! Strings are borrowed from the message that the request was read from. A request of up to four descriptors with up
+//! to four entries each allocates nothing.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use algorithms::Hits;
+use store::{FailureReason, StoreError};
+use telemetry::metrics::{RejectReason, ResponseCode, Stats};
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Request<'a> {
+    pub domain: &'a str,
+    /// The request's descriptors; each may match a limit.
+    pub descriptors: SmallVec<[Descriptor<'a>; 4]>,
+    /// Descriptors above the bound, which were counted but not stored.
+    pub excess_descriptors: usize,
+    /// Hits of each descriptor without its own; 0 means 1.
+    pub hits_addend: u32,
+}
+
+/// A list of entries that the rules are matched against.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Descriptor<'a> {
+    pub entries: SmallVec<[Entry<'a>; 4]>,
+    /// Entries above the bound, which were counted but not stored.
+    pub excess_entries: usize,
+    pub limit: Option<LimitOverride>,
+    /// The descriptor's own hits; 0 reads without counting.
+    pub hits_addend: Option<u64>,
+    pub is_negative_hits: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Entry<'a> {
+    pub key: &'a str,
+    /// The value; may be empty.
+    pub value: &'a str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LimitOverride {
+    pub requests_per_unit: u32,
+    /// The number of the window's unit in Envoy's API; may be an unknown one.
+    pub unit: i32,
+}
+
+impl rules::Entry for Entry<'_> {
+    fn key(&self) -> &str {
+        self.key
+    }
+
+    fn value(&self) -> &str {
+        self.value
+    }
+}
+
+impl<'m> Request<'m> {
+    pub(super) fn entries(&self, index: usize) -> &[Entry<'m>] {
+        self.descriptors.get(index).map_or(&[], |descriptor| &descriptor.entries)
+    }
+
+    #[must_use]
+    pub fn hits(&self, descriptor: &Descriptor<'_>) -> Hits {
+        let hits = descriptor.hits_addend.unwrap_or_else(|| u64::from(self.hits_addend.max(1)));
+        if descriptor.is_negative_hits { Hits::Refund(hits) } else { Hits::Take(hits) }
+    }
+}
+
+/// A failed request: a message for the caller and a counter for the operator.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RequestError {
+    /// The domain is empty.
+    NoDomain,
+    /// There are no descriptors.
+    NoDescriptors,
+    /// No rules have been loaded.
+    NoRules,
+    /// More descriptors than `MAX_DESCRIPTORS_PER_REQUEST`.
+    TooManyDescriptors {
+        count: usize,
+        max: usize,
+    },
+    /// A descriptor has more entries than `MAX_ENTRIES_PER_DESCRIPTOR`.
+    TooManyEntries {
+        descriptor: usize,
+        count: usize,
+        max: usize,
+    },
+    OverrideUnit {
+        descriptor: usize,
+        unit: i32,
+    },
+    Store(StoreError),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    /// `MAX_DESCRIPTORS_PER_REQUEST`.
+    pub descriptors: usize,
+    /// `MAX_ENTRIES_PER_DESCRIPTOR`.
+    pub entries: usize,
+}
+
+impl Bounds {
+    /// # Errors
+    /// When the domain or the descriptors are missing, or a size limit is exceeded.
+    pub(super) fn check(self, request: &Request<'_>) -> Result<(), RequestError> {
+        if request.domain.is_empty() {
+            return Err(RequestError::NoDomain);
+        }
+        let count = request.descriptors.len().saturating_add(request.excess_descriptors);
+        if count == 0 {
+            return Err(RequestError::NoDescriptors);
+        }
+        if count > self.descriptors {
+            return Err(RequestError::TooManyDescriptors { count, max: self.descriptors });
+        }
+        for (index, descriptor) in request.descriptors.iter().enumerate() {
+            let count = descriptor.entries.len().saturating_add(descriptor.excess_entries);
+            if count > self.entries {
+                return Err(RequestError::TooManyEntries { descriptor: index, count, max: self.entries });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RequestError {
+    /// True if the request exceeds a size limit, so that a retry fails too.
+    pub fn is_out_of_bounds(&self) -> bool {
+        matches!(self, Self::TooManyDescriptors { .. } | Self::TooManyEntries { .. })
+    }
+
+    /// True if a retry may succeed later.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Self::NoRules | Self::Store(_))
+    }
+
+    pub(super) fn count(&self, stats: &Stats) {
+        let service = stats.service();
+        let error =
+            if matches!(self, Self::Store(_)) { &service.redis_error } else { &service.service_error };
+        error.increment();
+        match self {
+            // Counted with their domain, if it is known.
+            Self::Store(_) | Self::OverrideUnit { .. } => return,
+            _ => stats.unknown_domain().count(ResponseCode::Error),
+        }
+        match self {
+            Self::TooManyDescriptors { .. } => service.refused(RejectReason::TooManyDescriptors).increment(),
+            Self::TooManyEntries { .. } => service.refused(RejectReason::TooManyEntries).increment(),
+            _ => {}
+        }
+    }
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDomain => f.write_str("rate limit domain must not be empty"),
+            Self::NoDescriptors => f.write_str("rate limit descriptor list must not be empty"),
+            Self::NoRules => f.write_str("no rate limit configuration loaded"),
+            Self::TooManyDescriptors { count, max } => write!(
+                f,
+                "request has {count} descriptors; the maximum is {max} (MAX_DESCRIPTORS_PER_REQUEST)"
+            ),
+            Self::TooManyEntries { descriptor, count, max } => write!(
+                f,
+                "descriptor {descriptor} has {count} entries; the maximum is {max} (MAX_ENTRIES_PER_DESCRIPTOR)"
+            ),
+            Self::OverrideUnit { descriptor, unit } => write!(
+                f,
+                "limit of descriptor {descriptor}: unknown unit {unit}; expected 1 (SECOND) to 7 (WEEK)"
+            ),
+            // The log and spans show addresses and replies of servers; callers must not see them.
+            Self::Store(error) => f.write_str(match error.reason {
+                FailureReason::Timeout => "counter store: timed out",
+                FailureReason::Overloaded => "counter store: overloaded",
+                FailureReason::QueueFull => "counter store: queue full",
+                FailureReason::Unavailable => "counter store: unavailable",
+                FailureReason::ConnectionLost => "counter store: connection lost",
+                FailureReason::BadAnswer => "counter store: unexpected reply",
+            }),
+        }
+    }
+}
+
+impl std::error::Error for RequestError {}

@@ -1,0 +1,153 @@
+//! The dynamic metadata of an answer: the request, the metadata of the rules whose descriptors passed and, with
+//! `RESPONSE_DYNAMIC_METADATA_LIMITS`, the limit that decided each descriptor and why.
+
+use std::{collections::btree_map::Entry as Slot, fmt::Write};
+
+use crate::{
+    answer::{Code, MetadataDetail},
+    conclude::Conclusion,
+    outcome::LimitOutcome,
+    plan::{CounterSource, Limited, Planned},
+    request::{Descriptor, LimitOverride},
+};
+use overrides::{Found, model::timestamp};
+use rules::{Limit, Metadata, Unit, Value};
+
+/// `{domain, descriptors, hitsAddend?, metadata?}`.
+pub(super) fn metadata(conclusion: &Conclusion<'_, '_, '_>) -> Option<Metadata> {
+    let (request, detail) = (conclusion.request, conclusion.policy.response.metadata);
+    if detail == MetadataDetail::None {
+        return None;
+    }
+    let descriptors = request.descriptors.iter().enumerate().map(|(index, one)| {
+        let decision = (detail == MetadataDetail::WithLimits).then(|| decision(conclusion, index));
+        descriptor(one, decision)
+    });
+    let mut passed = Metadata::new();
+    for (index, status) in conclusion.statuses.iter().enumerate() {
+        if status.code == Code::Ok
+            && let Some(metadata) = conclusion.limited(index).and_then(|limited| limited.metadata)
+        {
+            merge(&mut passed, metadata);
+        }
+    }
+    Some(fields([
+        ("domain", Some(text(request.domain))),
+        ("descriptors", Some(Value::List(descriptors.collect()))),
+        ("hitsAddend", (request.hits_addend != 0).then(|| Value::Number(request.hits_addend.into()))),
+        ("metadata", (!passed.is_empty()).then_some(Value::Map(passed))),
+    ]))
+}
+
+fn fields<const N: usize>(fields: [(&str, Option<Value>); N]) -> Metadata {
+    fields.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+}
+
+fn descriptor(descriptor: &Descriptor<'_>, decision: Option<Metadata>) -> Value {
+    let entries =
+        descriptor.entries.iter().map(|entry| Value::Text(format!("{}={}", entry.key, entry.value)));
+    Value::Map(fields([
+        ("entries", Some(Value::List(entries.collect()))),
+        ("limit", descriptor.limit.map(|limit| Value::Text(override_text(limit)))),
+        ("hitsAddend", descriptor.hits_addend.map(number)),
+        ("decision", decision.map(Value::Map)),
+    ]))
+}
+
+/// `{why, rule?, override?, limit?, remaining?, reset?, retryAfter?, governs?}`: the rule, and the state of the limit that
+/// governs the descriptor.
+fn decision(conclusion: &Conclusion<'_, '_, '_>, index: usize) -> Metadata {
+    let outcome = conclusion.outcome(index);
+    let planned = conclusion.plan.get(index);
+    let (why, overridden) = match planned {
+        Some(Planned::Unlimited(_)) => ("unlimited", None),
+        Some(Planned::Allowed(_, found)) => ("allowed", Some(*found)),
+        Some(Planned::Replaced(_)) => ("replaced", None),
+        Some(Planned::Limited(limited)) => {
+            (outcome.map_or("no_rule", |outcome| why(limited, &outcome)), limited.overridden)
+        }
+        Some(Planned::NoLimit) | None => ("no_rule", None),
+    };
+    let retry_after =
+        outcome.filter(|outcome| outcome.decision.over).and_then(|outcome| outcome.retry_after());
+    fields([
+        ("why", Some(text(why))),
+        ("rule", planned.and_then(Planned::rule).map(|rule| text(&rule.full_key))),
+        ("override", overridden.map(of_override)),
+        ("limit", outcome.map(|outcome| limit(outcome.limit))),
+        ("remaining", outcome.map(|outcome| Value::Number(outcome.verdict.remaining.into()))),
+        ("reset", outcome.map(|outcome| number(outcome.seconds_until_reset()))),
+        ("retryAfter", retry_after.map(number)),
+        ("governs", (conclusion.governs == Some(index)).then_some(Value::Bool(true))),
+    ])
+}
+
+/// `{action, expiresAt?}` of an operator's override.
+fn of_override(found: Found) -> Value {
+    Value::Map(fields([
+        ("action", Some(text(found.action.name()))),
+        ("expiresAt", found.expires.map(|end| text(&timestamp(end)))),
+    ]))
+}
+
+fn why(limited: &Limited<'_>, outcome: &LimitOutcome<'_>) -> &'static str {
+    match outcome.source {
+        _ if outcome.decision.over && limited.is_shadow() => "shadow",
+        CounterSource::Assumed { .. } => "store_failure",
+        CounterSource::KnownOver(_) => "local_cache",
+        CounterSource::Blocked(_) => "blocked",
+        CounterSource::Store(_) if outcome.decision.over => "over_limit",
+        CounterSource::Store(_) => "within_limit",
+    }
+}
+
+fn limit(limit: &Limit) -> Value {
+    Value::Map(fields([
+        ("name", limit.name.as_deref().map(text)),
+        ("requestsPerUnit", Some(Value::Number(limit.requests_per_unit.into()))),
+        ("unit", Some(text(limit.unit.name()))),
+        ("unitMultiplier", Some(Value::Number(limit.multiplier.get().into()))),
+        ("algorithm", Some(text(limit.algorithm.kind().name()))),
+    ]))
+}
+
+fn text(text: &str) -> Value {
+    Value::Text(text.to_owned())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "protobuf's Struct holds only doubles")]
+fn number(number: u64) -> Value {
+    Value::Number(number as f64)
+}
+
+/// A limit of a request in protobuf's text format, as the Go service writes it: with two spaces, and a week as a number.
+fn override_text(limit: LimitOverride) -> String {
+    let mut text = String::new();
+    if limit.requests_per_unit != 0 {
+        let _ = write!(text, "requests_per_unit:{}", limit.requests_per_unit);
+    }
+    if limit.unit != 0 {
+        let separator = if text.is_empty() { "" } else { "  " };
+        let _ = match Unit::from_number(limit.unit).filter(|_| limit.unit != 7) {
+            Some(unit) => write!(text, "{separator}unit:{unit}"),
+            None => write!(text, "{separator}unit:{}", limit.unit),
+        };
+    }
+    text
+}
+
+/// Adds missing entries. Maps are merged; of other values the first one wins.
+fn merge(into: &mut Metadata, from: &Metadata) {
+    for (key, value) in from {
+        match into.entry(key.clone()) {
+            Slot::Vacant(slot) => {
+                slot.insert(value.clone());
+            }
+            Slot::Occupied(mut slot) => {
+                if let (Value::Map(into), Value::Map(from)) = (slot.get_mut(), value) {
+                    merge(into, from);
+                }
+            }
+        }
+    }
+}

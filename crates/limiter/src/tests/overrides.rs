@@ -1,0 +1,186 @@
+//! Decisions with overrides.
+
+use super::*;
+use ::overrides::table::of_json_line;
+
+const WITH_OVERRIDES: &str = "
+domain: d
+descriptors:
+  - {key: k, rate_limit: {unit: hour, requests_per_unit: 3, name: plain}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 0}}
+  - {key: quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 3}}
+  - {key: replacer, rate_limit: {unit: hour, requests_per_unit: 9, replaces: [{name: plain}]}}
+  - {key: several, rate_limit: [{unit: hour, requests_per_unit: 9}, {unit: day, requests_per_unit: 2}]}
+  - {key: bucket, rate_limit: {unit: hour, requests_per_unit: 9, algorithm: token_bucket, burst: 2}}
+  - {key: only, overrides_only: true, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: sliding_window}}
+";
+
+fn setup(lines: &[&str]) -> Setup {
+    let setup = Setup::new(OnStoreFailure::Allow, |policy| {
+        policy.response.metadata = MetadataDetail::WithLimits;
+        policy.response.retry_after = Some("Retry-After".into());
+    });
+    setup.load(WITH_OVERRIDES);
+    for line in lines {
+        set(&setup, line);
+    }
+    setup
+}
+
+/// Sets an override of `key=v`.
+fn set(setup: &Setup, line: &str) {
+    let line = format!("{{\"domain\":\"d\",{line}}}");
+    setup.overrides.set(&of_json_line(&line, setup.limiter.now()).unwrap()).unwrap();
+}
+
+fn override_of(key: &str, action: &str) -> String {
+    format!("\"descriptor\":\"{key}=v\",\"action\":\"{action}\"")
+}
+
+fn codes(setup: &Setup, key: &str, count: usize) -> Vec<Code> {
+    (0..count).map(|_| setup.decide(&[key]).unwrap().code).collect()
+}
+
+const OK: Code = Code::Ok;
+const OVER: Code = Code::OverLimit;
+
+#[test]
+fn a_block_counts_hits_over_the_limit_and_nothing_in_the_store() {
+    let setup = setup(&[&override_of("k", "block")]);
+    let answer = setup.decide(&["k"]).unwrap();
+    assert_eq!((answer.code, statuses(&answer)), (OVER, vec![(OVER, Some(3), 0)]));
+    assert!(answer.response_headers.is_empty(), "without an expiry there is no Retry-After");
+    assert_eq!(setup.counts("k"), [1, 1, 0, 0, 0, 0]);
+    assert_eq!(setup.store.counters.usage().map(|usage| usage.held.entries), Some(0));
+    set(&setup, &format!("{},\"for\":\"90s\"", override_of("k", "block")));
+    let answer = setup.decide(&["k"]).unwrap();
+    assert_eq!(answer.response_headers[0].value, "90");
+    setup.clock.set(Time::from_seconds(7200 + 90));
+    assert_eq!(codes(&setup, "k", 4), [OK, OK, OK, OVER]);
+}
+
+#[test]
+fn a_block_rejects_in_shadow_mode_in_quota_mode_and_when_another_rule_replaces_the_limit() {
+    for key in ["shadow", "quota"] {
+        let setup = setup(&[&override_of(key, "block")]);
+        assert_eq!(codes(&setup, key, 1), [OVER], "{key}");
+    }
+    let setup = setup(&[&override_of("quota", "block"), &override_of("k", "block")]);
+    assert_eq!(setup.decide(&["quota", "replacer"]).unwrap().code, OVER, "even if quotas have hits left");
+    assert_eq!(setup.decide(&["k", "replacer"]).unwrap().code, OVER);
+    let setup = Setup::new(OnStoreFailure::Allow, |policy| policy.quota_mode = true);
+    set(&setup, &override_of("k", "block"));
+    assert_eq!(setup.decide(&["k", "quota"]).unwrap().code, OVER);
+    let setup = Setup::new(OnStoreFailure::Allow, |policy| policy.shadow_mode = true);
+    set(&setup, &override_of("k", "block"));
+    assert_eq!(setup.decide(&["k"]).unwrap().code, OK, "SHADOW_MODE allows every request");
+}
+
+#[test]
+fn a_limit_replaces_all_limits_of_a_rule_and_keeps_its_algorithm_and_name() {
+    let limit = |key: &str, requests: u32| {
+        format!("{},\"requests_per_unit\":{requests},\"unit\":\"hour\"", override_of(key, "limit"))
+    };
+    let setup = setup(&[&limit("several", 4), &limit("bucket", 1), &limit("k", 5), &limit("unknown", 1)]);
+    assert_eq!(codes(&setup, "several", 5), [OK, OK, OK, OK, OVER]);
+    assert_eq!(codes(&setup, "bucket", 2), [OK, OVER]);
+    assert_eq!(codes(&setup, "unknown", 2), [OK, OVER], "it needs no rule");
+    let decision = |key: &str| {
+        let metadata = setup.decide(&[key]).unwrap().dynamic_metadata.unwrap();
+        let Some(Value::List(descriptors)) = metadata.get("descriptors") else { panic!("{metadata:?}") };
+        let Value::Map(first) = &descriptors[0] else { panic!("{metadata:?}") };
+        let Some(Value::Map(decision)) = first.get("decision") else { panic!("{metadata:?}") };
+        format!("{decision:?}")
+    };
+    assert!(decision("bucket").contains("token_bucket"), "{}", decision("bucket"));
+    assert!(decision("k").contains("plain"), "{}", decision("k"));
+    assert!(decision("k").contains("\"override\": Map({\"action\": Text(\"limit\")})"), "{}", decision("k"));
+    let answer = setup.decide(&["k", "replacer"]).unwrap();
+    assert_eq!(statuses(&answer)[0], (OK, None, 0), "another rule replaces the limit of this name");
+}
+
+#[test]
+fn a_raised_limit_continues_the_rules_counter_and_ignores_the_over_limit_cache() {
+    let setup = setup(&[]);
+    assert_eq!(codes(&setup, "k", 5), [OK, OK, OK, OVER, OVER]);
+    set(&setup, &format!("{},\"requests_per_unit\":6,\"unit\":\"hour\"", override_of("k", "limit")));
+    assert_eq!(codes(&setup, "k", 3), [OK, OK, OVER], "four were counted");
+}
+
+#[test]
+fn allowed_and_shadowed_requests_pass() {
+    let setup = setup(&[
+        &override_of("k", "allow"),
+        &override_of("several", "shadow"),
+        &override_of("none", "shadow"),
+    ]);
+    assert_eq!(codes(&setup, "k", 9), [OK; 9]);
+    assert_eq!(setup.counts("k"), [0; 6]);
+    assert_eq!(codes(&setup, "several", 9), [OK; 9]);
+    assert_eq!(setup.counts("several")[0], 9);
+    assert_eq!(setup.counts("several")[5], 7, "as in shadow mode");
+    let answer = setup.decide(&["none", "unknown"]).unwrap();
+    assert_eq!(statuses(&answer), [(OK, None, 0); 2], "without a rule there is nothing to shadow");
+}
+
+#[test]
+fn an_override_uses_the_algorithm_of_a_rule_for_overrides_only() {
+    let setup = setup(&[]);
+    let unlimited = setup.decide(&["only"]).unwrap();
+    assert_eq!(statuses(&unlimited), [(OK, None, u32::MAX)]);
+    set(&setup, &override_of("only", "shadow"));
+    assert_eq!(statuses(&setup.decide(&["only"]).unwrap()), [(OK, Some(1), 0)]);
+    set(&setup, &format!("{},\"requests_per_unit\":2,\"unit\":\"hour\"", override_of("only", "limit")));
+    let metadata = format!("{:?}", setup.decide(&["only"]).unwrap().dynamic_metadata);
+    assert!(metadata.contains("sliding_window"), "{metadata}");
+}
+
+#[test]
+fn blocks_hold_while_the_store_fails_and_other_descriptors_are_decided_by_the_policy() {
+    let setup = setup(&[&override_of("k", "block")]);
+    setup.store.set_lost(Some(FailureReason::Timeout));
+    let answer = setup.decide(&["k", "bucket"]).unwrap();
+    assert_eq!(statuses(&answer), [(OVER, Some(3), 0), (OK, Some(9), 2)]);
+    assert_eq!(setup.decided(OnStoreFailure::Allow, FailureReason::Timeout), 1);
+    assert_eq!(setup.decide(&["k"]).unwrap().code, OVER);
+    assert_eq!(setup.decided(OnStoreFailure::Allow, FailureReason::Timeout), 1, "a block needs no store");
+}
+
+#[test]
+fn checks_of_a_request_with_a_block_and_cached_rejections_stay_in_order() {
+    let setup = setup(&[&override_of("shadow", "block")]);
+    assert_eq!(codes(&setup, "k", 4), [OK, OK, OK, OVER]);
+    for keys in [["shadow", "k", "bucket"], ["bucket", "shadow", "k"]] {
+        let answer = setup.decide(&keys).unwrap();
+        let expected = |key: &&str| match *key {
+            "shadow" => (OVER, Some(0)),
+            "k" => (OVER, Some(3)),
+            _ => (OK, Some(9)),
+        };
+        let seen: Vec<_> = statuses(&answer).iter().map(|(code, limit, _)| (*code, *limit)).collect();
+        let expected: Vec<_> = keys.iter().map(expected).collect();
+        assert_eq!(seen, expected, "{keys:?}");
+    }
+}
+
+#[test]
+fn many_values_with_overrides_and_without_a_rule_share_one_series() {
+    let setup = Setup::new(OnStoreFailure::Allow, |_| ());
+    setup.load("domain: d\ndescriptors: [{key: other, rate_limit: {unit: hour, requests_per_unit: 1}}]\n");
+    for n in 0..50 {
+        set(&setup, &format!("\"descriptor\":\"u={n}\",\"action\":\"block\""));
+        let value = n.to_string();
+        let descriptor = Descriptor {
+            entries: std::iter::once(Entry { key: "u", value: &value }).collect(),
+            ..Descriptor::default()
+        };
+        let request =
+            Request { domain: "d", descriptors: std::iter::once(descriptor).collect(), ..Request::default() };
+        assert_eq!(finish(pin!(setup.limiter.decide(&request, None, None))).unwrap().code, OVER);
+    }
+    let series = setup.stats.render(&telemetry::metrics::Gauges::default());
+    let of_overrides = series.lines().filter(|line| {
+        line.starts_with("ratelimit_service_rate_limit_total_hits{") && line.contains("key1=\"u")
+    });
+    assert_eq!(of_overrides.count(), 1, "{series}");
+}

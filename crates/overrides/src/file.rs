@@ -1,0 +1,260 @@
+//! Overrides in a file, for counters in memory: `OVERRIDES_FILE`.
+//!
+//! The file has a line of JSON for each change, flushed to the disk before the change takes effect. At startup, and when
+//! most lines are outdated, a new file is written and renamed over the old one.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, BufReader, BufWriter, Write as _},
+    path::{Path, PathBuf},
+};
+
+use serde::de::IgnoredAny;
+use serde_json::{Value as Json, json};
+use tracing::warn;
+
+use super::{
+    index::Index,
+    model::{Override, Target},
+};
+use clock::Time;
+use containment::files;
+
+/// The file is rewritten when it has more outdated lines than overrides, and more than this.
+const MAX_OUTDATED: usize = 1_000;
+
+const MAX_ERRORS: usize = 10;
+
+pub(super) struct Journal {
+    path: PathBuf,
+    file: File,
+    lines: usize,
+}
+
+impl Journal {
+    /// Reads the file into an index, and creates it if it is missing. Returns all errors in it, each with its line.
+    pub(super) fn open(path: &Path, index: &Index, now: Time) -> Result<Self, Vec<String>> {
+        let failed = |what: &str, error: &io::Error| {
+            vec![format!("OVERRIDES_FILE: {}: cannot {what}: {error}", path.display())]
+        };
+        // A rename would replace a symlink instead of its target.
+        let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        match files::open(path) {
+            Ok(file) => load(path, BufReader::new(file), index)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed("read", &error)),
+        }
+        while !index.sweep(now.max(Time::from_seconds(1))).is_empty() {}
+        let (file, lines) = write_new(path, index).map_err(|error| failed("write", &error))?;
+        Ok(Self { path: path.to_owned(), file, lines })
+    }
+
+    /// Replaces the file by all overrides of an index. After an error the old file is still there.
+    pub(super) fn rewrite(&mut self, index: &Index) -> io::Result<()> {
+        (self.file, self.lines) = write_new(&self.path, index)?;
+        Ok(())
+    }
+
+    /// Appends a change: the JSON of an override that is set, or [`removed`].
+    pub(super) fn append(&mut self, change: &Json, index: &Index) -> io::Result<()> {
+        if self.lines.saturating_sub(index.len()) > index.len().max(MAX_OUTDATED) {
+            self.rewrite(index)?;
+        }
+        let before = self.file.metadata()?.len();
+        let written = self.file.write_all(format!("{change}\n").as_bytes());
+        if let Err(error) = written.and_then(|()| self.file.sync_data()) {
+            // A partial line would make the next one unreadable.
+            let _ = self.file.set_len(before);
+            return Err(error);
+        }
+        self.lines = self.lines.saturating_add(1);
+        Ok(())
+    }
+}
+
+/// The change that removes the override for a target.
+pub(super) fn removed(target: &Target) -> Json {
+    json!({"removed": target.to_json()})
+}
+
+/// Reads a change as an override to add to a draft. A removal is an override that expired at second 0.
+pub(super) fn read_change(line: &str) -> Result<Override, String> {
+    let mut json: Json = serde_json::from_str(line).map_err(|error| format!("invalid JSON: {error}"))?;
+    // Expired overrides are read as well, and swept.
+    let Some(Json::Object(mut removed)) = json.get_mut("removed").map(Json::take) else {
+        return Override::from_json(&json, Time::default());
+    };
+    removed.insert("action".to_owned(), "allow".into());
+    let one = Override::from_json(&Json::Object(removed), Time::default())?;
+    Ok(Override { expires: Some(0), ..one })
+}
+
+fn load(path: &Path, mut file: impl io::BufRead, index: &Index) -> Result<(), Vec<String>> {
+    let (mut draft, mut errors, mut line, mut number) = (index.draft(), Vec::new(), Vec::new(), 0_usize);
+    loop {
+        line.clear();
+        number = number.saturating_add(1);
+        let at = || format!("OVERRIDES_FILE: {}:{number}", path.display());
+        match file.read_until(b'\n', &mut line) {
+            Ok(0) => break,
+            Ok(_) if line.trim_ascii().is_empty() => continue,
+            Ok(_) => {}
+            Err(error) => {
+                errors.push(format!("{}: {error}", at()));
+                break;
+            }
+        }
+        let text = str::from_utf8(&line).map_err(|error| error.to_string());
+        let change = text.and_then(|text| read_change(text.trim_end()));
+        match change.and_then(|one| index.add_to(&mut draft, &one)) {
+            Ok(()) => {}
+            Err(error) if is_incomplete(&line) => {
+                warn!("{}: ignoring an incomplete last line: {error}", at());
+            }
+            Err(error) => errors.push(format!("{}: {error}", at())),
+        }
+        if errors.len() >= MAX_ERRORS {
+            break;
+        }
+    }
+    if errors.is_empty() {
+        index.add(&draft).map_err(|error| vec![format!("OVERRIDES_FILE: {}: {error}", path.display())])
+    } else {
+        Err(errors)
+    }
+}
+
+/// True for the beginning of a line, which a crash during a write leaves. Anything else may be a file of another kind,
+/// which must not be replaced.
+fn is_incomplete(line: &[u8]) -> bool {
+    !line.ends_with(b"\n") && serde_json::from_slice::<IgnoredAny>(line).is_err_and(|error| error.is_eof())
+}
+
+/// Writes all overrides to a new file and renames it, so that a crash leaves one of the two.
+fn write_new(path: &Path, index: &Index) -> io::Result<(File, usize)> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let new = PathBuf::from(name);
+    let mut writer = BufWriter::new(File::create(&new)?);
+    let (mut lines, mut result) = (0_usize, Ok(()));
+    index.for_each(|one| {
+        lines = lines.saturating_add(1);
+        result = writeln!(writer, "{}", one.to_json());
+        result.is_ok()
+    });
+    result?;
+    writer.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    fs::rename(&new, path)?;
+    Ok((OpenOptions::new().append(true).open(path)?, lines))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::fs::symlink, process::Command};
+
+    use super::*;
+    use crate::table;
+
+    const NOW: Time = Time::from_seconds(1_800_000_000);
+
+    fn one(text: &str) -> Override {
+        table::of_json_line(
+            &format!("{{\"domain\":\"d\",\"descriptor\":\"{text}\",\"action\":\"block\"}}"),
+            NOW,
+        )
+        .unwrap()
+    }
+
+    fn open(path: &Path, now: Time) -> Result<(Journal, Index), Vec<String>> {
+        let index = Index::default();
+        Journal::open(path, &index, now).map(|journal| (journal, index))
+    }
+
+    #[test]
+    fn changes_survive_a_restart_and_expired_overrides_do_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("overrides.jsonl");
+        let (mut journal, index) = open(&path, NOW).unwrap();
+        let ending = Override { expires: Some(1_800_000_010), ..one("k=c") };
+        for one in [&one("k=a"), &one("k=b"), &ending] {
+            journal.append(&one.to_json(), &index).unwrap();
+            index.set(one).unwrap();
+        }
+        journal.append(&removed(&one("k=a").target), &index).unwrap();
+        let (_, index) = open(&path, NOW).unwrap();
+        assert_eq!(index.len(), 2);
+        assert_eq!(index.get(&one("k=b").target), Some(one("k=b")));
+        let (_, index) = open(&path, Time::from_seconds(1_800_000_010)).unwrap();
+        assert_eq!(index.len(), 1);
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 1, "the file was rewritten");
+    }
+
+    #[test]
+    fn errors_have_their_lines_and_an_incomplete_last_line_is_ignored() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("overrides.jsonl");
+        let good = one("k=a").to_json().to_string();
+        fs::write(&path, format!("{good}\nx\n\n{{\"domain\":\"d\"}}\n{good}\n")).unwrap();
+        let errors = open(&path, NOW).err().unwrap();
+        assert_eq!(errors.len(), 2, "{errors:?}");
+        assert!(errors[0].contains("overrides.jsonl:2: invalid JSON"), "{errors:?}");
+        assert!(errors[1].contains("overrides.jsonl:4: descriptor is missing"), "{errors:?}");
+        fs::write(&path, format!("{good}\n{{\"doma")).unwrap();
+        assert_eq!(open(&path, NOW).unwrap().1.len(), 1);
+        let missing = open(&dir.path().join("no/such/file"), NOW).err().unwrap();
+        assert!(
+            missing[0].starts_with("OVERRIDES_FILE: ") && missing[0].contains("cannot write"),
+            "{missing:?}"
+        );
+    }
+
+    #[test]
+    fn a_line_that_a_crash_cut_anywhere_is_ignored() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("overrides.jsonl");
+        let [first, second] = ["k=a", "k=\u{1f600}"].map(|text| one(text).to_json().to_string());
+        for length in 1..second.len() {
+            fs::write(&path, [first.as_bytes(), b"\n", &second.as_bytes()[..length]].concat()).unwrap();
+            assert_eq!(open(&path, NOW).unwrap().1.len(), 1, "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn a_file_of_another_kind_is_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        for text in ["a secret", "{\"key\": 1}", "\u{0}", "a: yaml\n"] {
+            fs::write(&path, text).unwrap();
+            assert!(open(&path, NOW).is_err(), "{text:?}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        assert!(Command::new("mkfifo").arg(dir.path().join("pipe")).status().unwrap().success());
+        let errors = open(&dir.path().join("pipe"), NOW).err().unwrap();
+        assert!(errors[0].contains("pipe: cannot read: not a regular file"), "{errors:?}");
+    }
+
+    #[test]
+    fn changes_go_to_the_target_of_a_symlink() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, target] = ["symlink", "target"].map(|name| dir.path().join(name));
+        fs::write(&target, "").unwrap();
+        symlink(&target, &path).unwrap();
+        let (mut journal, index) = open(&path, NOW).unwrap();
+        journal.append(&one("k=a").to_json(), &index).unwrap();
+        assert!(path.is_symlink());
+        assert_eq!(fs::read_to_string(&target).unwrap().lines().count(), 1);
+    }
+
+    #[test]
+    fn outdated_lines_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("overrides.jsonl");
+        let (mut journal, index) = open(&path, NOW).unwrap();
+        for _ in 0..2_500 {
+            journal.append(&one("k=a").to_json(), &index).unwrap();
+            index.set(&one("k=a")).unwrap();
+        }
+        assert!(fs::read_to_string(&path).unwrap().lines().count() < 1_100);
+        assert_eq!(open(&path, NOW).unwrap().1.len(), 1);
+    }
+}

@@ -1,0 +1,335 @@
+//! The index compared with a map, and its results while it changes.
+
+use std::{collections::HashMap, thread};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::{entries_of_text, expiry};
+use rules::{CompileOptions, RuleSet, SourceFile, Unit, compile};
+
+struct Pair(String, String);
+
+impl Entry for Pair {
+    fn key(&self) -> &str {
+        &self.0
+    }
+
+    fn value(&self) -> &str {
+        &self.1
+    }
+}
+
+fn target(text: &str) -> Target {
+    Target::new("d", entries_of_text(text).unwrap()).unwrap()
+}
+
+fn one(text: &str, action: Action) -> Override {
+    Override { target: target(text), action, expires: None, reason: "r".into(), by: "b".into() }
+}
+
+fn limit(requests_per_unit: u32) -> Action {
+    Action::Limit { requests_per_unit, unit: Unit::Minute }
+}
+
+fn pairs(text: &str) -> Vec<Pair> {
+    let entries = entries_of_text(text).unwrap();
+    let pair =
+        |(key, value): (Box<str>, crate::Value)| Pair(key.into(), value.text().unwrap_or_default().into());
+    entries.into_iter().map(pair).collect()
+}
+
+fn rules(text: &str) -> RuleSet {
+    let file = SourceFile { name: "a.yaml".to_owned(), text: text.as_bytes().to_vec() };
+    compile(&[file], CompileOptions::default()).rules.unwrap()
+}
+
+const RULES: &str = "
+domain: d
+descriptors:
+- {key: k, rate_limit: {unit: minute, requests_per_unit: 1}}
+- {key: k, value: vip, rate_limit: {unit: minute, requests_per_unit: 9}}
+- {key: k, value: 'a*', rate_limit: {unit: minute, requests_per_unit: 2}}
+- key: t
+  descriptors:
+  - {key: p, rate_limit: {unit: minute, requests_per_unit: 3}}
+";
+
+/// The action of the override that applies to a descriptor with these rules.
+fn found(index: &Index, rules: &RuleSet, text: &str, second: u64) -> Option<Action> {
+    let entries = pairs(text);
+    let domain = rules.domain("d").unwrap();
+    let matched = || domain.find(&entries, &mut String::new());
+    index.find("d", &entries, matched, Time::from_seconds(second)).map(|one| one.action)
+}
+
+#[test]
+fn finds_the_most_specific_override() {
+    let (index, rules) = (Index::default(), rules(RULES));
+    assert_eq!(found(&index, &rules, "k=x", 1), None);
+    for (text, requests) in
+        [("k", 1), ("k=a*", 2), ("k=x", 3), ("k=ab", 4), ("t=1,p", 5), ("t,p=1", 6), ("t,p", 7)]
+    {
+        index.set(&one(text, limit(requests))).unwrap();
+    }
+    for (text, expected) in [
+        ("k=x", Some(3)),
+        ("k=y", Some(1)),
+        ("k=vip", None),
+        ("k=ab", Some(4)),
+        ("k=ac", Some(2)),
+        // A request with the pattern itself as its value does not evade the override.
+        ("k=a*", Some(2)),
+        ("k=", Some(1)),
+        ("t=1,p=2", Some(5)),
+        ("t=2,p=1", Some(6)),
+        ("t=1,p=1", Some(5)),
+        ("t=2,p=2", Some(7)),
+        ("t=1", None),
+        ("other=x", None),
+    ] {
+        assert_eq!(found(&index, &rules, text, 1), expected.map(limit), "{text}");
+    }
+    index.set(&one("k=vip", Action::Block)).unwrap();
+    assert_eq!(found(&index, &rules, "k=vip", 1), Some(Action::Block));
+    assert_eq!(index.len(), 8);
+    assert!(index.find("e", &pairs("k=x"), || None, Time::from_seconds(1)).is_none(), "another domain");
+}
+
+#[test]
+fn an_exact_override_needs_no_rule() {
+    let index = Index::default();
+    index.set(&one("unknown=x", Action::Block)).unwrap();
+    index.set(&one("unknown", Action::Block)).unwrap();
+    let found = |text| index.find("d", &pairs(text), || None, Time::from_seconds(1)).is_some();
+    assert!(found("unknown=x"));
+    assert!(!found("unknown=y"), "no rule determines the values");
+}
+
+#[test]
+fn parts_of_keys_and_values_are_not_confused() {
+    let index = Index::default();
+    index.set(&one("a=b,c=d", Action::Block)).unwrap();
+    for other in ["a=b\\,c=d", "a=bc,=d", "a=b", "a=b,c=d,e=f", "a=,c=bd", "ac=b,=d"] {
+        let Ok(entries) = entries_of_text(other) else { continue };
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|(key, value)| Pair(key.to_string(), value.text().unwrap_or_default().into()))
+            .collect();
+        assert!(index.find("d", &entries, || None, Time::from_seconds(1)).is_none(), "{other}");
+    }
+}
+
+#[test]
+fn an_override_expires_at_its_second_and_is_swept() {
+    let (index, rules) = (Index::default(), rules(RULES));
+    let expires = expiry(Some("1970-01-01T00:01:40Z"), None, Time::from_seconds(1)).unwrap();
+    assert_eq!(expires, Some(100));
+    index.set(&Override { expires, ..one("k=x", Action::Block) }).unwrap();
+    index.set(&one("k=y", Action::Allow)).unwrap();
+    assert_eq!(found(&index, &rules, "k=x", 99), Some(Action::Block));
+    assert_eq!(found(&index, &rules, "k=x", 100), None);
+    assert_eq!(index.usage().by_action, [0, 1, 1, 0]);
+    assert!(index.sweep(Time::from_seconds(99)).is_empty());
+    let expired = index.sweep(Time::from_micros(100_999_999));
+    assert_eq!(expired, [Override { expires, ..one("k=x", Action::Block) }]);
+    assert_eq!((index.len(), index.usage().by_action), (1, [0, 0, 1, 0]));
+    assert!(index.sweep(Time::from_seconds(1_000)).is_empty());
+}
+
+#[test]
+fn a_draft_takes_effect_as_a_whole() {
+    let (index, rules) = (Index::default(), rules(RULES));
+    index.set(&one("k=old", Action::Block)).unwrap();
+    let mut draft = index.draft();
+    index.add_to(&mut draft, &one("k=x", limit(1))).unwrap();
+    index.add_to(&mut draft, &one("k=x", limit(2))).unwrap();
+    index.add_to(&mut draft, &one("k=old", Action::Allow)).unwrap();
+    assert_eq!(
+        (found(&index, &rules, "k=x", 1), found(&index, &rules, "k=old", 1)),
+        (None, Some(Action::Block))
+    );
+    index.add(&draft).unwrap();
+    assert_eq!(found(&index, &rules, "k=x", 1), Some(limit(2)), "the later override replaces the earlier");
+    assert_eq!((found(&index, &rules, "k=old", 1), index.len()), (Some(Action::Allow), 2));
+    let mut all = index.draft();
+    index.add_to(&mut all, &one("k=new", Action::Shadow)).unwrap();
+    index.replace(&all).unwrap();
+    assert_eq!((found(&index, &rules, "k=x", 1), index.len()), (None, 1));
+    index.replace(&index.draft()).unwrap();
+    assert!(index.is_empty());
+}
+
+#[test]
+fn shapes_are_bounded() {
+    let index = Index::default();
+    for n in 0..4096 {
+        index.set(&one(&format!("key{n}=v"), Action::Block)).unwrap();
+    }
+    let error = index.set(&one("another=v", Action::Block)).unwrap_err();
+    assert!(error.contains("more than 4096 different lists of keys"), "{error}");
+    index.set(&one("key7=w", Action::Block)).unwrap();
+    let found = |text| index.find("d", &pairs(text), || None, Time::from_seconds(1)).map(|one| one.action);
+    assert!(index.remove(&target("key9=v")));
+    index.set(&one("another=v", Action::Allow)).unwrap();
+    assert_eq!(
+        ["another=v", "key9=v", "key8=v"].map(found),
+        [Some(Action::Allow), None, Some(Action::Block)]
+    );
+    assert!(index.set(&one("more=v", Action::Block)).is_err());
+    let index = Index::default();
+    let levels = |bits: u32| {
+        (0..5)
+            .map(|at| if bits >> at & 1 == 1 { format!("k{at}=v") } else { format!("k{at}") })
+            .collect::<Vec<_>>()
+    };
+    for bits in 0..16 {
+        index.set(&one(&levels(bits).join(","), Action::Block)).unwrap();
+    }
+    let error = index.set(&one(&levels(16).join(","), Action::Block)).unwrap_err();
+    assert!(error.contains("more than 16 different combinations of keys"), "{error}");
+}
+
+#[test]
+fn shapes_of_mistyped_keys_are_reused() {
+    let index = Index::default();
+    for n in 0..10 {
+        index.set(&one(&format!("key{n}=v"), limit(n))).unwrap();
+    }
+    let mut mistyped = index.draft();
+    let added = (0..5_000).map(|n| index.add_to(&mut mistyped, &one(&format!("typo{n}=v"), Action::Block)));
+    assert_eq!(added.flatten().count(), 4086);
+    let new = one("new=v", Action::Shadow);
+    assert!(index.set(&new).is_err(), "a draft may have every shape");
+    drop(mistyped);
+    index.set(&new).unwrap();
+    // The same number of overrides again, with the shape numbers of the removed ones.
+    let mut many = index.draft();
+    for n in 0..4_085 {
+        index.add_to(&mut many, &one(&format!("next{n}=v"), Action::Block)).unwrap();
+    }
+    index.add(&many).unwrap();
+    let found =
+        |text: &str| index.find("d", &pairs(text), || None, Time::from_seconds(1)).map(|one| one.action);
+    for n in 0..10 {
+        assert_eq!(found(&format!("key{n}=v")), Some(limit(n)));
+    }
+    assert_eq!(found("new=v"), Some(Action::Shadow));
+    assert!((0..4_085).all(|n| found(&format!("next{n}=v")) == Some(Action::Block)));
+    assert!((0..5_000).all(|n| found(&format!("typo{n}=v")).is_none()));
+    let mut listed = 0;
+    index.for_each(|one| {
+        assert!(index.get(&one.target).is_some_and(|same| same == one), "{}", one.target);
+        listed += 1;
+        true
+    });
+    assert_eq!(listed, 4_096);
+}
+
+#[test]
+fn long_values_and_many_reasons_are_kept() {
+    let index = Index::default();
+    let mut all = Vec::new();
+    for n in 0..600_usize {
+        let value = "v".repeat(n * 7 % 4000);
+        let reason = format!("ticket {n}");
+        all.push(Override { reason: reason.into(), ..one(&format!("k={n}{value}"), Action::Block) });
+    }
+    for one in &all {
+        index.set(one).unwrap();
+    }
+    for expected in &all {
+        assert_eq!(index.get(&expected.target).as_ref(), Some(expected));
+    }
+    assert_eq!(index.len(), 600);
+    for one in all.iter().step_by(2) {
+        assert!(index.remove(&one.target) && !index.remove(&one.target));
+    }
+    let mut left = 0;
+    index.for_each(|one| {
+        left += 1;
+        assert!(all.contains(&one));
+        true
+    });
+    assert_eq!(left, 300);
+}
+
+#[test]
+fn concurrent_changes_are_all_kept() {
+    let index = Index::default();
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let index = &index;
+            scope.spawn(move || {
+                for n in 0..200 {
+                    index.set(&one(&format!("k{n}={thread}"), Action::Block)).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(index.len(), 800);
+}
+
+/// A change of the index and of the map that is its model.
+#[derive(Clone, Debug)]
+enum Change {
+    Set(u8, u8, u32),
+    Remove(u8, u8),
+    Sweep(u32),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        (0..3_u8, 0..6_u8, 0..20_u32).prop_map(|(key, value, end)| Change::Set(key, value, end)),
+        (0..3_u8, 0..6_u8).prop_map(|(key, value)| Change::Remove(key, value)),
+        (0..20_u32).prop_map(Change::Sweep),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn equals_a_map(changes in prop::collection::vec(change(), 0..60), second in 0..20_u64) {
+        let index = Index::default();
+        let mut model: HashMap<String, Override> = HashMap::new();
+        for change in changes {
+            match change {
+                Change::Set(key, value, end) => {
+                    let text = format!("k{key}={value}");
+                    let one = Override { expires: (end > 0).then_some(end), ..one(&text, limit(end)) };
+                    index.set(&one).unwrap();
+                    model.insert(text, one);
+                }
+                Change::Remove(key, value) => {
+                    let text = format!("k{key}={value}");
+                    prop_assert_eq!(index.remove(&target(&text)), model.remove(&text).is_some());
+                }
+                Change::Sweep(second) => {
+                    let before = model.len();
+                    model.retain(|_, one| one.expires.is_none_or(|end| end > second));
+                    prop_assert_eq!(index.sweep(Time::from_seconds(second.into())).len(), before - model.len());
+                }
+            }
+            prop_assert_eq!(index.len(), model.len());
+        }
+        for (text, one) in &model {
+            let found = index.find("d", &pairs(text), || None, Time::from_seconds(second));
+            let expected = (!one.is_over(Time::from_seconds(second))).then_some(one.action);
+            prop_assert_eq!(found.map(|one| one.action), expected);
+            let kept = index.get(&one.target);
+            prop_assert_eq!(kept.as_ref(), Some(one));
+        }
+        let sum: u64 = index.usage().by_action.iter().sum();
+        prop_assert_eq!(sum, model.len() as u64);
+    }
+
+    #[test]
+    fn a_printed_descriptor_reads_back(
+        entries in prop::collection::vec(("[ab=,\\\\]{1,5}", prop::option::of("[ab=,*\\\\]{0,5}")), 1..4),
+    ) {
+        let entries: Vec<_> =
+            entries.iter().map(|(key, value)| (key.as_str().into(), crate::Value::new(value.as_deref()))).collect();
+        let target = Target::new("d", entries).unwrap();
+        let read = entries_of_text(&target.descriptor()).unwrap();
+        prop_assert_eq!(read.as_slice(), target.entries());
+    }
+}

@@ -1,0 +1,156 @@
+//! A decision about one descriptor, for the list of refusals and the decision log.
+
+use std::{borrow::Cow, num::NonZeroU32, ops::Not, sync::Arc};
+
+use serde::Serialize;
+
+use super::{
+    RuleInfo,
+    keys::{Key, shown},
+};
+use crate::KeyValues;
+use clock::{Rfc3339, Time};
+use rules::Limit;
+
+/// A decision about one descriptor of a request.
+#[derive(Clone, Debug, Default)]
+pub struct Decision {
+    /// The number of the refusal in this process, from 1; 0 in the decision log.
+    pub id: u64,
+    pub time: Time,
+    /// The request was over limit.
+    pub is_refused: bool,
+    /// The domain of the request, as a key without a value.
+    pub domain: Key,
+    pub descriptor: Key,
+    /// Its rule; `None` for a limit in the request.
+    pub rule: Option<Arc<RuleInfo>>,
+    pub limit: Option<LimitShown>,
+    pub limit_index: usize,
+    pub limits: usize,
+    /// The counter after the hits, if it was read.
+    pub count: Option<u64>,
+    pub hits: u64,
+    /// Seconds until the hits would be allowed; `None` if they never are.
+    pub retry_after: Option<u64>,
+    pub decided_by: DecidedBy,
+    /// This descriptor determines the wait of the request.
+    pub governs: bool,
+    /// The number of decisions that this one stands for.
+    pub weight: u32,
+}
+
+/// A limit at the time of a decision.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug)]
+pub struct LimitShown {
+    pub requests_per_unit: u32,
+    pub unit: &'static str,
+    /// The number of units in the window.
+    #[serde(rename = "unit_multiplier")]
+    pub multiplier: NonZeroU32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<Arc<str>>,
+}
+
+text::named! {
+    #[derive(Default)]
+    pub enum DecidedBy {
+        #[default]
+        Counter = "counter",
+        OverLimitCache = "over_limit_cache",
+        Override = "override",
+        FailurePolicy = "failure_policy",
+    }
+}
+
+impl From<&Limit> for LimitShown {
+    fn from(limit: &Limit) -> Self {
+        Self {
+            requests_per_unit: limit.requests_per_unit,
+            unit: limit.unit.name(),
+            multiplier: limit.multiplier,
+            name: limit.name.clone(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub struct DecisionJson<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u64>,
+    time: String,
+    code: &'static str,
+    domain: &'a str,
+    descriptor: Vec<EntryJson<'a>>,
+    #[serde(skip_serializing_if = "Not::not")]
+    descriptor_cut: bool,
+    rule: Option<&'a str>,
+    file: Option<&'a str>,
+    line: Option<u32>,
+    limit: Option<LimitJson<'a>>,
+    count: Option<u64>,
+    hits: u64,
+    retry_after_seconds: Option<u64>,
+    decided_by: &'static str,
+    governs: bool,
+    /// Omitted if it is 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weight: Option<u32>,
+}
+
+#[derive(Serialize, Clone, PartialEq, Eq, Debug)]
+pub struct EntryJson<'a> {
+    pub key: Cow<'a, str>,
+    /// Its value, converted by `KEY_VALUES`.
+    pub value: Cow<'a, str>,
+}
+
+#[derive(Serialize)]
+struct LimitJson<'a> {
+    #[serde(flatten)]
+    limit: &'a LimitShown,
+    /// Its number in the rule, from 1.
+    number: usize,
+    of: usize,
+}
+
+impl Decision {
+    #[must_use]
+    pub fn json(&self, values: KeyValues) -> DecisionJson<'_> {
+        let rule = self.rule.as_deref();
+        let place = rule.and_then(|rule| rule.place.as_ref());
+        DecisionJson {
+            id: (self.id > 0).then_some(self.id),
+            time: Rfc3339(self.time).to_string(),
+            code: if self.is_refused { "over_limit" } else { "ok" },
+            domain: self.domain(),
+            descriptor: entries(&self.descriptor, values),
+            descriptor_cut: self.descriptor.is_cut(),
+            rule: rule.map(|rule| &*rule.full_key),
+            file: place.map(|(file, _)| &**file),
+            line: place.map(|(_, line)| *line),
+            limit: self.limit.as_ref().map(|limit| LimitJson {
+                limit,
+                number: self.limit_index.saturating_add(1),
+                of: self.limits,
+            }),
+            count: self.count,
+            hits: self.hits,
+            retry_after_seconds: self.retry_after,
+            decided_by: self.decided_by.name(),
+            governs: self.governs,
+            weight: (self.weight > 1).then_some(self.weight),
+        }
+    }
+
+    #[must_use]
+    pub fn domain(&self) -> &str {
+        self.domain.entries().next().map_or("", |(domain, _)| domain)
+    }
+}
+
+#[must_use]
+pub fn entries(key: &Key, values: KeyValues) -> Vec<EntryJson<'_>> {
+    let entry = |(key, value)| EntryJson { key: Cow::Borrowed(key), value: shown(value, values) };
+    key.entries().map(entry).collect()
+}

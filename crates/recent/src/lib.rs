@@ -1,0 +1,297 @@
+//! Recent decisions: the busiest and the most rejected keys of each rule, and the last refusals. The limiter records
+//! decisions with [`Recent::note_hits`] and [`Recent::note_decision`]; the admin API, the page and the metrics read
+//! them. Each worker has its own tables, so that workers do not wait for each other. A reader holds a worker's lock for
+//! microseconds; a worker that finds it locked counts the record as missed and does not wait. Up to a number per second
+//! every decision is recorded, and beyond it one in 64 with a weight of 64 (`sampler`). So recording is cheap at any
+//! rate, and allocates nothing once the tables are filled.
+
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
+pub mod decision;
+pub mod decision_log;
+mod keys;
+mod sampler;
+mod settings;
+mod sketch;
+#[cfg(test)]
+mod tests;
+mod top;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::BuildHasher as _,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use hashbrown::DefaultHashBuilder;
+
+pub use self::settings::{KeyValues, Logged};
+pub use self::{
+    decision::{DecidedBy, Decision, LimitShown},
+    decision_log::DecisionLog,
+    keys::{Key, shown},
+    top::{RuleTop, TopKey},
+};
+use self::{
+    decision_log::Pending,
+    keys::HashedEntries,
+    sampler::Sampler,
+    sketch::Budget,
+    top::{PANE_SECONDS, Tables},
+};
+use clock::Time;
+use containment::mutex::lock;
+use rules::RuleSet;
+use telemetry::metrics::{ShardCount, shard};
+
+/// Maximum number of refusals kept per worker, and in a reply.
+pub const MAX_REFUSALS: usize = 1000;
+
+/// Up to this many decisions of a worker in a second are all recorded. 4,096 records take 0.5 ms.
+const EXACT_HITS: u32 = 4096;
+
+/// Up to this many refusals of a worker in a second are all recorded.
+const EXACT_REFUSALS: u32 = 1000;
+
+pub struct Recent {
+    workers: Box<[Worker]>,
+    /// The identifiers of the rules' tables by their full keys, across reloads.
+    rules: Mutex<HashMap<Box<str>, Arc<RuleTop>>>,
+    budget: Budget,
+    /// The pane in which old tables were freed last.
+    freed_in: AtomicU64,
+    /// The identifier of the last refusal.
+    last_id: AtomicU64,
+    hasher: DefaultHashBuilder,
+    log: Option<DecisionLog>,
+    values: KeyValues,
+}
+
+/// The records of one worker, in separate cache lines.
+#[repr(align(128))]
+struct Worker {
+    hits: Sampler,
+    refusals: Sampler,
+    tables: Tables,
+    refused: Mutex<VecDeque<Decision>>,
+    pending: Pending,
+    missed: AtomicU64,
+}
+
+/// A rule, for refusals and top keys.
+#[derive(Debug)]
+pub struct RuleInfo {
+    pub domain: Box<str>,
+    /// Its full key: the domain and each level's text, joined by dots.
+    pub full_key: Box<str>,
+    /// The file and the line of its descriptor; `None` for rules of a control plane.
+    pub place: Option<(Arc<str>, u32)>,
+    pub top: Arc<RuleTop>,
+}
+
+impl RuleInfo {
+    /// The full key without the domain.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        let path = self.full_key.strip_prefix(&*self.domain).and_then(|path| path.strip_prefix('.'));
+        path.unwrap_or(&self.full_key)
+    }
+}
+
+/// What to record about a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    /// The weight of the hits, if they are recorded.
+    pub hits: Option<u32>,
+    /// The weight of the refusal, if it is recorded.
+    pub refusal: Option<u32>,
+    pub line: bool,
+}
+
+impl Wanted {
+    #[must_use]
+    pub fn is_nothing(self) -> bool {
+        self.hits.is_none() && self.refusal.is_none() && !self.line
+    }
+}
+
+impl Recent {
+    /// Tables for this many workers, with `KEY_VALUES` and `DECISION_LOG`.
+    #[must_use]
+    pub fn new(shards: ShardCount, values: KeyValues, logged: Option<Logged>) -> Self {
+        let worker = |_| Worker {
+            hits: Sampler::new(EXACT_HITS),
+            refusals: Sampler::new(EXACT_REFUSALS),
+            tables: Tables::default(),
+            refused: Mutex::new(VecDeque::with_capacity(MAX_REFUSALS)),
+            pending: Pending::default(),
+            missed: AtomicU64::new(0),
+        };
+        Self {
+            workers: (0..shards.get()).map(worker).collect(),
+            rules: Mutex::default(),
+            budget: Budget::default(),
+            freed_in: AtomicU64::new(0),
+            last_id: AtomicU64::new(0),
+            hasher: DefaultHashBuilder::default(),
+            log: logged.map(DecisionLog::new),
+            values,
+        }
+    }
+
+    /// The rules of a set by their ids. Called when rules are published.
+    #[must_use]
+    pub fn rules(&self, rules: &RuleSet) -> Vec<Arc<RuleInfo>> {
+        let files: HashMap<&str, Arc<str>> = rules.files().map(|file| (file, file.into())).collect();
+        let mut by_id = Vec::new();
+        let mut tables = lock(&self.rules);
+        for domain in rules.domains() {
+            domain.root.for_each_node(&mut |node| {
+                let Some(rule) = &node.rule else { return };
+                let place =
+                    rules.origin(node).and_then(|(file, line)| Some((files.get(file)?.clone(), line)));
+                let top = tables.entry(rule.full_key.clone()).or_insert_with(|| Arc::new(RuleTop::new()));
+                let info = RuleInfo {
+                    domain: domain.name.clone(),
+                    full_key: rule.full_key.clone(),
+                    place,
+                    top: top.clone(),
+                };
+                by_id.push((rule.id.0, Arc::new(info)));
+            });
+        }
+        // Removed rules cannot be queried. Their tables are freed when they are old.
+        tables.retain(|_, top| Arc::strong_count(top) > 1);
+        by_id.sort_unstable_by_key(|(id, _)| *id);
+        by_id.into_iter().map(|(_, info)| info).collect()
+    }
+
+    /// What to record about a request.
+    #[must_use]
+    pub fn wanted(&self, is_refused: bool, now: Time) -> Wanted {
+        let Some(worker) = self.worker() else { return Wanted::default() };
+        Wanted {
+            hits: worker.hits.admit(now),
+            refusal: if is_refused { worker.refusals.admit(now) } else { None },
+            line: self.log.as_ref().is_some_and(|log| log.wants(is_refused)),
+        }
+    }
+
+    /// Records the hits of a descriptor with these entries.
+    pub fn note_hits<'a>(
+        &self,
+        rule: &RuleInfo,
+        entries: impl Iterator<Item = (&'a str, &'a str)> + Clone,
+        hits: Hits,
+        now: Time,
+    ) {
+        let hash = self.hasher.hash_one(HashedEntries(entries.clone()));
+        let Some(worker) = self.worker() else { return };
+        if !worker.tables.note(&rule.top, hash, entries, hits, (now, &self.budget)) {
+            worker.missed.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Records a decision: `fill` overwrites an old one.
+    pub fn note_decision(&self, wanted: Wanted, fill: impl Fn(&mut Decision)) {
+        let Some(worker) = self.worker() else { return };
+        if let Some(weight) = wanted.refusal {
+            if let Ok(mut refused) = worker.refused.try_lock() {
+                if refused.len() < MAX_REFUSALS {
+                    refused.push_back(Decision::default());
+                } else {
+                    // It is full, so this moves the first position and no element.
+                    refused.rotate_left(1);
+                }
+                if let Some(decision) = refused.back_mut() {
+                    decision.id = self.last_id.fetch_add(1, Relaxed).wrapping_add(1);
+                    decision.weight = weight;
+                    fill(decision);
+                }
+            } else {
+                worker.missed.fetch_add(1, Relaxed);
+            }
+        }
+        if let (true, Some(log)) = (wanted.line, &self.log) {
+            log.note(&worker.pending, fill);
+        }
+    }
+
+    /// The last refusals that match, newest first.
+    #[must_use]
+    pub fn refusals(&self, most: usize, matches: impl Fn(&Decision) -> bool) -> Vec<Decision> {
+        let mut found = Vec::new();
+        for worker in &self.workers {
+            let refused = lock(&worker.refused);
+            found.extend(refused.iter().rev().filter(|decision| matches(decision)).take(most).cloned());
+        }
+        found.sort_by_key(|decision| std::cmp::Reverse((decision.time, decision.id)));
+        found.truncate(most);
+        found
+    }
+
+    /// The seconds that the top keys cover: two to four minutes, less after the start.
+    #[must_use]
+    pub fn window_seconds(started: Time, now: Time) -> u64 {
+        let pane = now.seconds() / PANE_SECONDS;
+        let first = pane.saturating_sub(1).saturating_mul(PANE_SECONDS);
+        now.seconds().saturating_sub(first.max(started.seconds()))
+    }
+
+    #[must_use]
+    pub fn top<'a>(&self, rules: impl Iterator<Item = &'a Arc<RuleInfo>>, now: Time) -> Vec<TopKey> {
+        let tables = || self.workers.iter().map(|worker| &worker.tables);
+        rules.flat_map(|rule| top::merge(rule, tables(), now)).collect()
+    }
+
+    /// The number of records that were missed because a reader held the lock.
+    #[must_use]
+    pub fn missed(&self) -> u64 {
+        self.workers.iter().map(|worker| worker.missed.load(Relaxed)).fold(0, u64::saturating_add)
+    }
+
+    /// `KEY_VALUES`.
+    #[must_use]
+    pub fn values(&self) -> KeyValues {
+        self.values
+    }
+
+    #[must_use]
+    pub fn log(&self) -> Option<&DecisionLog> {
+        self.log.as_ref()
+    }
+
+    /// Frees the tables of rules without hits in the last minutes; called about once a second.
+    pub fn maintain(&self, now: Time) {
+        let pane = now.seconds() / PANE_SECONDS;
+        if self.freed_in.swap(pane, Relaxed) != pane {
+            self.workers.iter().for_each(|worker| worker.tables.forget_old(now, &self.budget));
+        }
+    }
+
+    /// Writes the pending lines of the decision log.
+    ///
+    /// # Errors
+    /// When they cannot be written. They are counted as dropped.
+    pub fn flush_log(&self, write: &mut dyn std::io::Write) -> std::io::Result<()> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let pending = self.workers.iter().map(|worker| &worker.pending);
+        log.flush(pending, self.values, write)
+    }
+
+    fn worker(&self) -> Option<&Worker> {
+        self.workers.get(shard::of_thread() & self.workers.len().saturating_sub(1))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hits {
+    pub count: u64,
+    /// The number of decisions that the record stands for.
+    pub weight: u32,
+    /// True if they were over limit.
+    pub refused: bool,
+}

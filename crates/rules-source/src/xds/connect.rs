@@ -1,0 +1,141 @@
+//! Opens a channel to a control plane: a socket, TLS if enabled, and HTTP/2.
+//!
+//! A channel uses one connection and does not reconnect: `client` opens a new one, with its own backoff and with the
+//! certificates that the files contain by then.
+
+use std::{io, sync::Arc, time::Duration};
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::{
+    net::{TcpStream, UnixStream},
+    time::timeout,
+};
+use tokio_rustls::{TlsConnector, rustls::ClientConfig};
+use tonic::transport::{Channel, Uri};
+
+use crate::xds::settings::{Xds, XdsTls};
+use net::{
+    ServerAddress,
+    tls::ClientTls,
+    {
+        channel::{self, Duplex, Socket},
+        tls::{self, Hints, explain, server_name},
+    },
+};
+
+/// The variables that errors of TLS refer to.
+const HINTS: Hints = Hints {
+    ca: "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+    certificate: "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+    key: "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+    other_host: "set CONFIG_GRPC_XDS_SERVER_TLS_SAN to a name in its certificate",
+    plain_text: "if the port expects plaintext, unset CONFIG_GRPC_XDS_SERVER_USE_TLS",
+};
+
+/// The timeout of connecting, including the TLS handshake.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The timeout of a reply to an HTTP/2 ping.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Probes that detect a dead peer within a minute: the idle time, the interval and the number of probes.
+const TCP_KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(30))
+    .with_interval(Duration::from_secs(10))
+    .with_retries(3);
+
+/// Connects. The error has the reason and the help.
+pub(super) async fn connect(settings: &Xds) -> Result<Channel, String> {
+    let tls = settings.tls.as_ref().map(|tls| load_tls(&tls.files)).transpose()?;
+    let host = host(settings);
+    let socket = timeout(CONNECT_TIMEOUT, open(&settings.server, tls, &host))
+        .await
+        .unwrap_or_else(|_| Err(format!("cannot connect: no connection within {CONNECT_TIMEOUT:?}")))?;
+    let channel = channel::over(socket, origin(settings, &host)?, |endpoint| {
+        if settings.keepalive_interval.is_zero() {
+            return endpoint;
+        }
+        endpoint
+            .http2_keep_alive_interval(settings.keepalive_interval)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .keep_alive_while_idle(true)
+    });
+    channel.await.map_err(|error| format!("HTTP/2 handshake failed: {error}"))
+}
+
+/// The name that the certificate must have.
+fn host(settings: &Xds) -> String {
+    match (&settings.tls, &settings.server) {
+        (Some(XdsTls { server_name: Some(name), .. }), _) => name.clone(),
+        (_, ServerAddress::Tcp(address)) => address.host.clone(),
+        (_, ServerAddress::Unix(_)) => "localhost".to_owned(),
+    }
+}
+
+async fn open(server: &ServerAddress, tls: Option<Arc<ClientConfig>>, host: &str) -> Result<Socket, String> {
+    let unreachable = |error: io::Error| format!("cannot connect: {error}");
+    match server {
+        ServerAddress::Tcp(address) => {
+            let socket = TcpStream::connect((&*address.host, address.port)).await.map_err(unreachable)?;
+            // A failure costs latency, or time until a dead peer is detected.
+            let _ = socket.set_nodelay(true);
+            let _ = SockRef::from(&socket).set_tcp_keepalive(&TCP_KEEPALIVE);
+            secure(socket, tls, host).await
+        }
+        ServerAddress::Unix(path) => {
+            secure(UnixStream::connect(path).await.map_err(unreachable)?, tls, host).await
+        }
+    }
+}
+
+async fn secure(
+    socket: impl Duplex + 'static,
+    tls: Option<Arc<ClientConfig>>,
+    host: &str,
+) -> Result<Socket, String> {
+    let Some(config) = tls else { return Ok(Box::new(socket)) };
+    let name = server_name(host).map_err(|why| format!("{why}; {}", HINTS.other_host))?;
+    let secured = TlsConnector::from(config).connect(name, socket).await.map_err(|error| {
+        format!("TLS handshake failed: {}", explain(&error, &HINTS).unwrap_or_else(|| error.to_string()))
+    });
+    Ok(Box::new(secured?))
+}
+
+/// The `:authority` of requests.
+fn origin(settings: &Xds, host: &str) -> Result<Uri, String> {
+    let scheme = if settings.tls.is_some() { "https" } else { "http" };
+    // As in gRPC for Go: the verified name, if one is set.
+    let authority = match (&settings.server, &settings.tls) {
+        (ServerAddress::Tcp(address), Some(tls)) if tls.server_name.is_none() => address.to_string(),
+        (ServerAddress::Tcp(address), None) => address.to_string(),
+        _ => host.to_owned(),
+    };
+    let origin = format!("{scheme}://{authority}").parse();
+    origin.map_err(|error| format!("{authority:?} is not a valid authority: {error}"))
+}
+
+/// Loads the TLS files. They are loaded for each connection, so that replaced certificates take effect.
+fn load_tls(files: &ClientTls) -> Result<Arc<ClientConfig>, String> {
+    let mut config = tls::load(files, &HINTS).map_err(|errors| errors.join("; "))?.config;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_every_missing_file_by_its_variable() {
+        let gone = |name: &str| format!("/nowhere/{name}.pem").into();
+        let settings = ClientTls {
+            ca: Some(gone("ca")),
+            identity: Some((gone("cert"), gone("key"))),
+            ..ClientTls::default()
+        };
+        let error = load_tls(&settings).map(drop).unwrap_err();
+        for (variable, name) in [(HINTS.ca, "ca"), (HINTS.certificate, "cert"), (HINTS.key, "key")] {
+            assert!(error.contains(&format!("{variable}=/nowhere/{name}.pem: expected ")), "{error}");
+        }
+    }
+}
