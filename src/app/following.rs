@@ -21,7 +21,7 @@ use crate::{
 use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
 use limiter::Limiter;
-use overrides::{follower::Follower, versions::State};
+use overrides::{follower::Follower, progress::Progress};
 use store::{memcached::ResetLog, redis::CommandPool};
 use telemetry::metrics::Method;
 
@@ -29,18 +29,18 @@ use telemetry::metrics::Method;
 pub(super) fn start(
     service: &Arc<Service>,
     pool: CommandPool,
-    state: Arc<State>,
+    progress: Arc<Progress>,
     stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let thread = Thread::start("replica-sync", Boundary::ReplicaSync)?;
     let pool = Arc::new(pool);
     service.health.set(Part::Overrides, false);
-    let (health, first) = (service.health.clone(), state.clone());
+    let (health, first) = (service.health.clone(), progress.clone());
     let limiter = service.limiter.clone();
     let follower = Follower {
         pool: pool.clone(),
         index: service.keeper.index().clone(),
-        state,
+        progress,
         clock: SystemClock,
         on_reset: Box::new(move |resets| limiter.forget(resets)),
     };

@@ -116,8 +116,8 @@ fn start(
         tokio::task::spawn_local(tls::reload_periodically(tls, SystemClock, stopping.clone()));
     }
     match link {
-        Some(Link::Redis { pool, state }) => {
-            following::start(service, pool, state, stopping.clone()).map_err(StartError::system)?;
+        Some(Link::Redis { pool, progress }) => {
+            following::start(service, pool, progress, stopping.clone()).map_err(StartError::system)?;
         }
         Some(Link::Memcached(resets)) if service.over_limit.is_some() => {
             let limiter = service.limiter.clone();

@@ -16,7 +16,7 @@ use crate::{
 };
 use clock::{Clock, SystemClock};
 use limiter::{self, Bounds, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, ResponseOptions};
-use overrides::{Keeper, versions::State};
+use overrides::{Keeper, progress::Progress};
 use rules::RuleSet;
 use rules_source::Source;
 use store::{
@@ -33,7 +33,7 @@ use telemetry::{
 
 /// Follows overrides, resets of counters and other replicas in the store.
 pub(super) enum Link {
-    Redis { pool: CommandPool, state: Arc<State> },
+    Redis { pool: CommandPool, progress: Arc<Progress> },
     Memcached(ResetLog),
 }
 
@@ -105,10 +105,10 @@ fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
             let store = RedisStore::new(redis, &settings.store.key_prefix, jitter, workers)?;
             store.watch();
             let (keeper, link) = if is_shared {
-                let state = Arc::<State>::default();
-                let keeper = Keeper::in_redis(Arc::clone(&index), store.command_pool(), state.clone());
+                let progress = Arc::<Progress>::default();
+                let keeper = Keeper::in_redis(Arc::clone(&index), store.command_pool(), progress.clone());
                 // The thread that follows Redis has its own connections.
-                (keeper, Some(Link::Redis { pool: store.command_pool(), state }))
+                (keeper, Some(Link::Redis { pool: store.command_pool(), progress }))
             } else {
                 (own(None)?, None)
             };

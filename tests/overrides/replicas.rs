@@ -51,6 +51,34 @@ fn an_override_takes_effect_on_another_replica_within_a_second() {
 }
 
 #[test]
+fn changes_of_a_build_that_does_not_number_versions_are_followed_and_continued() {
+    let redis = Redis::single();
+    let [one, other] = two(&redis);
+    block(&one, "ann");
+    soon("set", &other, |replica| replica.is_blocked("ann"));
+    let path = "/api/v1/overrides?domain=shop&descriptor=client%3Dann";
+    let id = one.get(path)["overrides"][0]["id"].as_str().unwrap().to_owned();
+    let version = || redis.ask(&["HGET", "{tollgate}:overrides", "@"]).word().unwrap();
+    let before = version();
+    assert!(before.starts_with("1:"), "{before}");
+    // As the script of such a build: the version is a random text.
+    let line = r#"{"domain":"shop","descriptor":[{"key":"client","value":"ann"}],"action":"allow"}"#;
+    let change = format!("{before}\nf00d\n{line}");
+    redis.ask(&["HSET", "{tollgate}:overrides", &id, line, "@", "f00d"]);
+    redis.ask(&["LPUSH", "{tollgate}:overrides:log", &change]);
+    redis.ask(&["PUBLISH", "{tollgate}:changes", &format!("overrides\n{change}")]);
+    for replica in [&one, &other] {
+        soon("followed", replica, |replica| !replica.is_blocked("ann"));
+    }
+    for (writer, reader, client) in [(&one, &other, "bob"), (&other, &one, "eve")] {
+        assert!(block(writer, client) < Duration::from_secs(2), "confirmed without a comparison of versions");
+        soon("set", reader, |replica| replica.is_blocked(client));
+    }
+    assert!(version().starts_with("2:"), "{}", version());
+    assert!(!one.server.final_log().contains("lost"));
+}
+
+#[test]
 fn overrides_expire_on_all_replicas_and_in_redis() {
     let redis = Redis::single();
     let [one, other] = two(&redis);

@@ -1,10 +1,10 @@
 //! Follows the overrides in Redis.
 //!
 //! Each replica subscribes to the changes that `shared` publishes, and compares the version of the hash with its own every two
-//! seconds, so that it misses no change. A replica that missed one, and does not find it among the messages that are still
-//! queued, catches up by the log of the last changes, or reads the whole hash. If the version in Redis does not follow from
-//! its own, Redis has lost changes, which it writes back (`history`). While Redis is unreachable the known overrides stay in
-//! force. If Redis has lost its data when it returns, one replica writes the overrides back.
+//! seconds, so that it misses no change. A replica that missed one catches up by the log of the last changes, or reads the
+//! whole hash. If the version in Redis does not follow from its own, Redis has lost changes, which it writes back
+//! (`history`). While Redis is unreachable the known overrides stay in force. If Redis has lost its data when it returns,
+//! one replica writes the overrides back.
 
 use std::{
     sync::{Arc, LazyLock},
@@ -13,7 +13,7 @@ use std::{
 
 use deadpool_redis::redis::{Msg, Script, cmd, pipe};
 use futures_util::StreamExt as _;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
 
 use super::{
@@ -21,12 +21,12 @@ use super::{
     history::{Change, EVERYTHING, Rest, Step, path_to, rest, restoring, step},
     index::{Draft, Index},
     model::timestamp,
+    progress::Progress,
     shared::{
-        BATCH, COMMITTING, Expected, LOG, VERSION, begin_commit, change, channel, switch, token, unlink,
+        BATCH, COMMITTING, LOG, Required, VERSION, begin_commit, change, channel, switch, unlink,
         write_missing,
     },
     sweep,
-    versions::State,
 };
 use clock::{Clock, Time};
 use store::{Resets, redis::CommandPool};
@@ -44,8 +44,8 @@ pub struct Follower<C> {
     /// Connections that belong to this thread.
     pub pool: Arc<CommandPool>,
     pub index: Arc<Index>,
-    /// The state of the [`Keeper`](super::Keeper).
-    pub state: Arc<State>,
+    /// The [`Keeper`](super::Keeper) has it too.
+    pub progress: Arc<Progress>,
     pub clock: C,
     /// Called when counters were reset.
     pub on_reset: Box<dyn Fn(&Resets) + Send>,
@@ -66,7 +66,7 @@ impl<C: Clock> Follower<C> {
                 }
                 Err(failure) => failure,
             };
-            self.state.settle();
+            self.progress.settle();
             if !failing {
                 warn!(overrides = self.index.len(), "overrides: {failure}; keeping previous overrides");
             }
@@ -86,7 +86,6 @@ impl<C: Clock> Follower<C> {
         poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let read_at = self.state.read_at();
             let done = tokio::select! {
                 // Messages first: they may have the missed change.
                 biased;
@@ -94,7 +93,6 @@ impl<C: Clock> Follower<C> {
                     Some(message) => self.handle(&message.get_payload::<String>().unwrap_or_default()).await,
                     None => Err("redis: connection closed".to_owned()),
                 },
-                () = sleep_until(read_at.unwrap_or_else(Instant::now)), if read_at.is_some() => self.catch_up().await,
                 _ = poll.tick() => self.compare().await,
                 _ = sweep.tick() => self.sweep().await,
             };
@@ -109,16 +107,13 @@ impl<C: Clock> Follower<C> {
 
     /// Compares the version with that of the hash.
     async fn compare(&self) -> Result<(), String> {
-        match (self.version_and_time().await?, self.state.version()) {
-            (Some(_), None) => self.catch_up().await?,
-            // If they are equal, the messages that did not fit are older.
-            (Some(version), Some(own)) if version == own => self.state.adopt(Some(&own)),
-            // The messages of the changes in between may not have been received yet.
-            (Some(_), Some(_)) => self.state.missed(),
-            (None, _) if self.index.is_empty() => self.state.adopt(None),
-            (None, _) => self.restore().await?,
+        match self.version_and_time().await? {
+            Some(version) if self.progress.history().version() == version => {}
+            Some(_) => self.catch_up().await?,
+            None if self.index.is_empty() => self.progress.adopt("", Vec::new()),
+            None => self.restore().await?,
         }
-        self.state.settle();
+        self.progress.settle();
         Ok(())
     }
 
@@ -147,14 +142,15 @@ impl<C: Clock> Follower<C> {
             return Ok(());
         }
         let Some(change) = message.strip_prefix("overrides\n").and_then(Change::parse) else { return Ok(()) };
-        let own = self.state.version().unwrap_or_default();
-        if *own == *change.after {
-            self.state.adopt(Some(&change.after));
+        let (is_in_force, is_next) = {
+            let history = self.progress.history();
+            (history.has(&change.after), history.continues_with(&change))
+        };
+        if is_in_force {
             return Ok(());
         }
-        if change.is_of_everything() || *own != *change.before {
-            self.state.skip(&change.after);
-            return Ok(());
+        if !is_next {
+            return self.catch_up().await;
         }
         self.apply(change)?;
         self.sweep().await
@@ -163,7 +159,7 @@ impl<C: Clock> Follower<C> {
     /// Applies a change that follows from the version in force.
     fn apply(&self, change: Change) -> Result<(), String> {
         self.set_all(change.lines())?;
-        self.state.apply(change);
+        self.progress.advance(change);
         Ok(())
     }
 
@@ -183,20 +179,14 @@ impl<C: Clock> Follower<C> {
         let mut commands = pipe();
         commands.cmd("HGET").arg(&key).arg(VERSION).cmd("LRANGE").arg(self.pool.key(LOG)).arg(0).arg(-1);
         let (version, log): (Option<String>, Vec<String>) = self.pool.pipeline(&key, &commands).await?;
-        let Some(version) = version else {
-            // Redis has lost the hash meanwhile.
-            self.state.is_read();
-            return Ok(());
-        };
+        // If Redis has lost the hash meanwhile, the next comparison detects it.
+        let Some(version) = version else { return Ok(()) };
         let path = path_to(&version, &log);
-        let (own, known) = self.state.known();
-        let step = match &own {
-            None => Step::Read,
-            Some(own) if *own == version => Step::Apply(Vec::new()),
-            Some(own) => step(own, &known, &path),
-        };
-        match step {
-            Step::Apply(changes) if changes.is_empty() => self.state.adopt(Some(&version)),
+        let known = self.progress.history().clone();
+        if known.version() == version {
+            return Ok(());
+        }
+        match step(&known, &path) {
             Step::Apply(changes) if !changes.iter().any(Change::is_of_everything) => {
                 for change in changes {
                     self.apply(change)?;
@@ -205,9 +195,8 @@ impl<C: Clock> Follower<C> {
             Step::Apply(_) | Step::Read => self.read_all(&version, path).await?,
             Step::Restore => self.restore().await?,
             Step::Diverged { new, lost } => {
-                let own = own.unwrap_or_default();
                 let id = |line: &str| read_change(line).ok().map(|one| one.target.id());
-                match rest(&own, &known, &new, &lost, id) {
+                match rest(&known, &new, &lost, id) {
                     Rest::Superseded => {
                         let lost = lost.len();
                         warn!(
@@ -217,9 +206,11 @@ impl<C: Clock> Follower<C> {
                     }
                     Rest::Everything => {
                         self.set_all(new.iter().flat_map(Change::lines))?;
-                        self.replace_all(&own, &version).await?;
+                        self.replace_all(known.version(), &version).await?;
                     }
-                    Rest::Lines(lines) => self.write_back(&own, &version, path, &new, &lines).await?,
+                    Rest::Lines(lines) => {
+                        self.write_back(known.version(), &version, path, &new, &lines).await?;
+                    }
                 }
             }
         }
@@ -242,7 +233,7 @@ impl<C: Clock> Follower<C> {
         }
         self.set_all(new.iter().flat_map(Change::lines).chain(lines.iter().map(|(_, line)| *line)))?;
         if lines.is_empty() {
-            self.state.adopt_path(version, path);
+            self.progress.adopt(version, path);
             return Ok(());
         }
         // A removal is an override that expired at second 0.
@@ -252,28 +243,27 @@ impl<C: Clock> Follower<C> {
         };
         let fields: Vec<_> = lines.iter().map(field).collect();
         let texts: Vec<_> = lines.iter().map(|(_, line)| *line).collect();
-        let (after, body) = (token(), restoring(own, &texts.join("\n")));
-        if change(&self.pool, &after, (version, Expected::Own), &body, &fields).await? {
+        let body = restoring(own, &texts.join("\n"));
+        let written = change(&self.pool, own, Required::Exactly(version), body, &fields).await?;
+        if let Some(change) = written {
             warn!(overrides = lines.len(), "overrides: redis lost changes; written back");
-            path.push(Change { before: version.into(), after: after.as_str().into(), body: body.into() });
-            self.state.adopt_path(&after, path);
-        } else {
-            self.state.is_read();
+            let after = change.after.clone();
+            path.push(change);
+            self.progress.adopt(&after, path);
         }
         Ok(())
     }
 
     /// Replaces all overrides in Redis, which has lost an import, by the known ones. Changes meanwhile win.
     async fn replace_all(&self, own: &str, version: &str) -> Result<(), String> {
-        // Until the message of the new version, or if something fails, the next comparison decides again.
-        self.state.is_read();
+        // If something fails, the next comparison decides again.
         let Some(commit) = begin_commit(&self.pool).await? else { return Ok(()) };
         let merged = self.pool.key(&format!("overrides:merged:{commit}"));
         let mut switched = None;
         // Changes before the commit began are not noted.
         if self.version_in_redis().await?.as_deref() == Some(version) {
             let length = write_missing(&self.pool, &merged, &self.index, true).await?;
-            switched = switch(&self.pool, &merged, &commit, length, &restoring(own, EVERYTHING)).await?;
+            switched = switch(&self.pool, own, &merged, &commit, length, &restoring(own, EVERYTHING)).await?;
         }
         if switched.is_none() {
             return unlink(&self.pool, &self.pool.key(COMMITTING)).await;
@@ -288,12 +278,11 @@ impl<C: Clock> Follower<C> {
         let draft = self.scan().await?;
         // Redis may have lost the hash meanwhile; the next comparison detects it.
         if self.version_in_redis().await?.is_none() {
-            self.state.is_read();
             return Ok(());
         }
         self.index.replace(&draft)?;
         info!(overrides = self.index.len(), "overrides: read from redis");
-        self.state.adopt_path(version, path);
+        self.progress.adopt(version, path);
         Ok(())
     }
 
@@ -330,9 +319,9 @@ impl<C: Clock> Follower<C> {
             return Ok(());
         }
         write_missing(&self.pool, &key, &self.index, false).await?;
-        let own = self.state.version().unwrap_or_default();
+        let own = self.progress.history().version().to_owned();
         // The lock is not removed but expires: other replicas may have detected the loss at the same time.
-        change(&self.pool, &token(), ("", Expected::Any), &restoring(&own, EVERYTHING), &[]).await?;
+        change(&self.pool, &own, Required::Any, restoring(&own, EVERYTHING), &[]).await?;
         warn!(overrides = self.index.len(), "overrides: redis lost them; written back");
         Ok(())
     }

@@ -1,7 +1,11 @@
 //! The changes of overrides that lead to a version, and what to do when those in Redis lead to another one.
 //!
-//! Versions are random, and each change names the one before. Redis has a log of its last changes, which a script writes
-//! in the same step as the change itself. So a replica that missed changes applies those that follow from its version.
+//! A version is `number:token`, and each change names the one before. The number orders the versions of one line of
+//! changes; the random token tells those apart that have the same number, since Redis continues from an older one after
+//! a failover. Builds that did not number versions read these too, since they only compare them.
+//!
+//! Redis has a log of its last changes, which a script writes in the same step as the change itself. So a replica that
+//! missed changes applies those that follow from its version.
 //! If none do, Redis has lost changes: after a failover, or a restart from a snapshot. The changes that this replica knows
 //! since the last common version are written back, except for overrides that have changed again: newer changes win. The
 //! change that writes them back names the version that it restores, so that other replicas do not repeat it, and one
@@ -61,36 +65,69 @@ pub(super) fn restoring(version: &str, lines: &str) -> String {
     if lines.starts_with(EVERYTHING) { format!("{lines}\n{marker}") } else { format!("{marker}\n{lines}") }
 }
 
-/// The last changes that a replica knows; each begins with the version that the one before it ends with.
+/// The version in force in a replica, and the last changes that led to it, each from the version that the one before it
+/// ends with. The version is empty if there are no overrides in Redis, or they were not read yet.
 #[derive(Clone, Default, Debug)]
-pub(super) struct History(VecDeque<Change>);
+pub(super) struct History {
+    version: Box<str>,
+    changes: VecDeque<Change>,
+}
 
 impl History {
+    pub(super) fn of(version: &str, path: Vec<Change>) -> Self {
+        let mut history = Self::default();
+        for change in path {
+            history.push(change);
+        }
+        if *history.version != *version {
+            history = Self { version: version.into(), changes: VecDeque::new() };
+        }
+        history
+    }
+
+    pub(super) fn version(&self) -> &str {
+        &self.version
+    }
+
     /// Adds a change. One that does not follow from the last begins a new history.
     pub(super) fn push(&mut self, mut change: Change) {
-        if self.0.back().is_some_and(|last| last.after != change.before) {
-            self.0.clear();
+        if self.version != change.before {
+            self.changes.clear();
         }
         if change.body.len() > MAX_CHANGE {
             change.body = EVERYTHING.into();
         }
-        self.0.push_back(change);
-        if self.0.len() > MAX_CHANGES {
-            self.0.pop_front();
+        self.version = change.after.clone();
+        self.changes.push_back(change);
+        if self.changes.len() > MAX_CHANGES {
+            self.changes.pop_front();
         }
     }
 
-    fn changes(&self) -> impl DoubleEndedIterator<Item = &Change> + ExactSizeIterator + Clone {
-        self.0.iter()
+    /// Whether a version is in force. One that is older than all known changes is: otherwise Redis had lost the changes
+    /// since, and this replica notices that within two seconds.
+    pub(super) fn has(&self, version: &str) -> bool {
+        let behind = number(&self.version).checked_sub(number(version));
+        self.position(version).is_some()
+            || number(version) > 0 && behind.is_some_and(|behind| behind >= MAX_CHANGES as u64)
+    }
+
+    /// Whether a change can be applied to the version in force.
+    pub(super) fn continues_with(&self, change: &Change) -> bool {
+        self.version == change.before && !change.is_of_everything()
     }
 
     /// The number of changes up to a version; `None` if it is unknown.
     fn position(&self, version: &str) -> Option<usize> {
-        if self.0.front().is_some_and(|first| *first.before == *version) {
-            return Some(0);
+        if *self.version == *version {
+            return Some(self.changes.len());
         }
-        self.changes().rposition(|change| *change.after == *version).and_then(|at| at.checked_add(1))
+        self.changes.iter().position(|change| *change.before == *version)
     }
+}
+
+fn number(version: &str) -> u64 {
+    version.split_once(':').and_then(|(number, _)| number.parse().ok()).unwrap_or(0)
 }
 
 /// The entries of the log in Redis that lead to a version, oldest first. `log` is newest first.
@@ -119,31 +156,31 @@ pub(super) enum Step {
 }
 
 /// The step from this replica's version to the one that `path` leads to.
-pub(super) fn step(own: &str, known: &History, path: &[Change]) -> Step {
-    let from = |at: usize| path.get(at..).unwrap_or_default().to_vec();
-    if let Some(at) = path.iter().position(|change| *change.before == *own) {
+pub(super) fn step(known: &History, path: &[Change]) -> Step {
+    let from = |at: usize| path.iter().skip(at).cloned().collect();
+    if known.version.is_empty() {
+        return Step::Read;
+    }
+    if let Some(at) = path.iter().position(|change| change.before == known.version) {
         return Step::Apply(from(at));
     }
     let version = path.last().map(|change| &*change.after);
     // The last version of this replica from which the path continues. Version "" is that of an empty Redis.
-    let common = known.changes().enumerate().rev().find_map(|(at, change)| {
+    let common = known.changes.iter().enumerate().rev().find_map(|(at, change)| {
         let is_last = version == Some(&*change.before);
         let next = path.iter().position(|next| next.before == change.before);
         next.or(is_last.then_some(path.len())).map(|next| (at, next))
     });
     // Another replica has written changes back up to a version of this one.
-    let position = |change: &Change| {
-        let restored = change.restored()?;
-        if restored == own { Some(known.0.len()) } else { known.position(&restored) }
-    };
-    let restored = path.iter().filter_map(position).max();
+    let restored = path.iter().filter_map(|change| known.position(&change.restored()?)).max();
     let (lost, next) = match (common, restored) {
-        (Some((lost, next)), restored) => (lost.max(restored.unwrap_or_default()), next),
+        (Some((lost, next)), None) => (lost, next),
+        (Some((lost, next)), Some(restored)) => (lost.max(restored), next),
         (None, Some(lost)) => (lost, 0),
         (None, None) if path.first().is_some_and(|first| first.before.is_empty()) => return Step::Restore,
         (None, None) => return Step::Read,
     };
-    Step::Diverged { new: from(next), lost: known.changes().skip(lost).cloned().collect() }
+    Step::Diverged { new: from(next), lost: known.changes.iter().skip(lost).cloned().collect() }
 }
 
 /// What of the lost changes is written back after newer ones.
@@ -159,15 +196,13 @@ pub(super) enum Rest<'a> {
 
 /// The rest of lost changes that newer ones have not replaced. `id` returns the identifier of a line's override.
 pub(super) fn rest<'a>(
-    own: &str,
     known: &History,
     new: &[Change],
     lost: &'a [Change],
     id: impl Fn(&str) -> Option<String>,
 ) -> Rest<'a> {
-    let is_known = |change: &Change| {
-        change.restored().is_some_and(|restored| restored == own || known.position(&restored).is_some())
-    };
+    let is_known =
+        |change: &Change| change.restored().is_some_and(|restored| known.position(&restored).is_some());
     if new.iter().any(|change| change.is_of_everything() && change.restored().is_none()) {
         return Rest::Superseded;
     }
@@ -201,11 +236,8 @@ mod tests {
     }
 
     fn history(changes: &[Change]) -> History {
-        let mut known = History::default();
-        for one in changes {
-            known.push(one.clone());
-        }
-        known
+        let version = changes.last().map_or("", |one| &*one.after);
+        History::of(version, changes.to_vec())
     }
 
     #[test]
@@ -243,9 +275,37 @@ mod tests {
         assert_eq!((known.position("0"), known.position("1")), (Some(0), Some(1)));
         known.push(change(&MAX_CHANGES.to_string(), "next", &"x".repeat(MAX_CHANGE + 1)));
         assert_eq!((known.position("0"), known.position("1")), (None, Some(0)));
-        assert!(known.changes().next_back().unwrap().is_of_everything());
+        assert!(known.changes.back().unwrap().is_of_everything());
         known.push(change("other", "version", "x"));
-        assert_eq!((known.changes().len(), known.position("next")), (1, None));
+        assert_eq!((known.changes.len(), known.position("next")), (1, None));
+    }
+
+    #[test]
+    fn a_version_is_in_force_if_it_is_known_or_older_than_all_known_ones() {
+        let version = |n: usize| format!("{n}:x");
+        let changes: Vec<_> =
+            (200..200 + MAX_CHANGES).map(|n| change(&version(n), &version(n + 1), "x")).collect();
+        let known = history(&changes);
+        for (version, is_in_force) in [
+            ("328:x", true),
+            ("201:x", true),
+            ("200:x", true),
+            ("200:y", true),
+            ("201:y", false),
+            ("328:y", false),
+            ("329:x", false),
+            ("x", false),
+            ("0:x", false),
+            (":1", false),
+        ] {
+            assert_eq!(known.has(version), is_in_force, "{version}");
+        }
+        let continues = |before, after, body| known.continues_with(&change(before, after, body));
+        assert!(continues("328:x", "329:y", "x"));
+        assert!(continues("328:x", "y", "x"), "of a build that does not number versions");
+        assert!(!continues("328:x", "329:y", "*"));
+        assert!(!continues("327:x", "328:y", "x"), "after a failover");
+        assert!(History::of("y", changes).changes.is_empty(), "a path that leads to another version");
     }
 
     #[test]
@@ -254,12 +314,12 @@ mod tests {
         let known = history(&lost);
         let id = |line: &str| line.split(' ').next().map(str::to_owned);
         let new = [change("a", "x", "two 2")];
-        assert_eq!(rest("c", &known, &new, &lost, id), Rest::Everything);
+        assert_eq!(rest(&known, &new, &lost, id), Rest::Everything);
         let import = [change("a", "x", "*")];
-        assert_eq!(rest("c", &known, &import, &lost, id), Rest::Superseded);
+        assert_eq!(rest(&known, &import, &lost, id), Rest::Superseded);
         let restored = [change("a", "x", &restoring("b", "*"))];
-        let Step::Diverged { new, lost } = step("c", &known, &restored) else { panic!("diverged") };
-        assert_eq!(rest("c", &known, &new, &lost, id), Rest::Lines(vec![("one".to_owned(), "one 1")]));
+        let Step::Diverged { new, lost } = step(&known, &restored) else { panic!("diverged") };
+        assert_eq!(rest(&known, &new, &lost, id), Rest::Lines(vec![("one".to_owned(), "one 1")]));
     }
 
     /// Redis and replicas: changes have increasing numbers, so the right value of an override is the largest known.
@@ -272,7 +332,6 @@ mod tests {
 
     #[derive(Clone, Default, Debug)]
     struct Replica {
-        own: String,
         values: BTreeMap<String, u64>,
         known: History,
     }
@@ -288,7 +347,9 @@ mod tests {
     }
 
     impl Redis {
-        fn change(&mut self, after: String, body: &str) -> Change {
+        /// As `scripts/log.lua` numbers a change of a caller with this version.
+        fn change(&mut self, token: u64, own: &str, body: &str) -> Change {
+            let after = format!("{}:{token}", number(&self.version).max(number(own)) + 1);
             let one = change(&self.version, &after, body);
             apply(&mut self.values, one.lines());
             self.log.insert(0, text(&one));
@@ -299,33 +360,30 @@ mod tests {
     }
 
     impl Replica {
-        fn read(&mut self, redis: &Redis, path: &[Change]) {
-            (self.values, self.own, self.known) =
-                (redis.values.clone(), redis.version.clone(), history(path));
-        }
-
         fn receive(&mut self, change: &Change) {
-            if *self.own == *change.before {
+            if self.known.continues_with(change) {
                 apply(&mut self.values, change.lines());
                 self.known.push(change.clone());
-                self.own = change.after.to_string();
             }
         }
 
         fn catch_up(&mut self, redis: &mut Redis, next: &mut u64) {
-            if self.own == redis.version {
+            if *self.known.version == redis.version {
                 return;
             }
             let path = path_to(&redis.version, &redis.log);
-            match step(&self.own, &self.known, &path) {
+            match step(&self.known, &path) {
                 Step::Apply(changes) => changes.iter().for_each(|one| self.receive(one)),
-                Step::Read => self.read(redis, &path),
+                Step::Read => {
+                    self.values = redis.values.clone();
+                    self.known = History::of(&redis.version, path);
+                }
                 Step::Restore => panic!("Redis was not emptied"),
                 Step::Diverged { new, lost } => {
                     for one in &new {
                         apply(&mut self.values, one.lines());
                     }
-                    let Rest::Lines(lines) = rest(&self.own, &self.known, &new, &lost, id_of) else {
+                    let Rest::Lines(lines) = rest(&self.known, &new, &lost, id_of) else {
                         panic!("there are no imports")
                     };
                     let lines: Vec<_> = lines.iter().map(|(_, line)| *line).collect();
@@ -333,9 +391,10 @@ mod tests {
                     let mut path = path;
                     if !lines.is_empty() {
                         *next += 1;
-                        path.push(redis.change(format!("v{next}"), &restoring(&self.own, &lines.join("\n"))));
+                        let own = &self.known.version;
+                        path.push(redis.change(*next, own, &restoring(own, &lines.join("\n"))));
                     }
-                    (self.own, self.known) = (redis.version.clone(), history(&path));
+                    self.known = History::of(&redis.version, path);
                 }
             }
         }
@@ -355,7 +414,7 @@ mod tests {
                     0..5 => {
                         next += 1;
                         let line = format!("{} {next}", ["a", "b", "c"][rng.usize(..3)]);
-                        let one = redis.change(format!("v{next}"), &line);
+                        let one = redis.change(next, "", &line);
                         apply(&mut expected, one.lines());
                         // Some replicas miss the message.
                         replicas
@@ -382,7 +441,7 @@ mod tests {
                 }
             }
             let mut rounds = 0;
-            while replicas.iter().any(|one| one.own != redis.version) {
+            while replicas.iter().any(|one| *one.known.version != redis.version) {
                 for one in &mut replicas {
                     one.catch_up(&mut redis, &mut next);
                 }

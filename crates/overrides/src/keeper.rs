@@ -13,9 +13,9 @@ use super::{
     file::{Journal, removed},
     index::{Draft, Index, MAX_OVERRIDES},
     model::{Override, Target},
+    progress::Progress,
     shared::{Shared, token},
     sweep,
-    versions::State,
 };
 use clock::Time;
 use containment::mutex::lock;
@@ -60,12 +60,12 @@ impl Keeper {
         Ok(Self { index, storage, resets, import: Mutex::default() })
     }
 
-    /// Overrides in Redis. A [`Follower`](super::follower::Follower) with the same state reads them.
+    /// Overrides in Redis. A [`Follower`](super::follower::Follower) with the same progress reads them.
     #[must_use]
-    pub fn in_redis(index: Arc<Index>, pool: CommandPool, state: Arc<State>) -> Self {
+    pub fn in_redis(index: Arc<Index>, pool: CommandPool, progress: Arc<Progress>) -> Self {
         Self {
             index,
-            storage: Storage::Redis(Shared { pool, state }),
+            storage: Storage::Redis(Shared { pool, progress }),
             resets: None,
             import: Mutex::default(),
         }

@@ -3,7 +3,7 @@
 //! [`model`] is one override and its JSON, and [`table`] reads many from CSV or JSON lines. [`index`] holds up to two
 //! million of them in `record`s of a few dozen bytes, and finds the one that applies to a request; the limiter calls it
 //! before it plans. [`keeper`] changes and stores them: in memory, in a `file`, or in Redis (`shared`), which all
-//! replicas follow ([`follower`], `history`, `versions`). [`applies`] finds the rule of an override.
+//! replicas follow ([`follower`], `history`, [`progress`]). [`applies`] finds the rule of an override.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -12,9 +12,9 @@ pub mod follower;
 pub mod index;
 pub mod keeper;
 pub mod model;
+pub mod progress;
 pub mod shared;
 pub mod table;
-pub mod versions;
 
 mod file;
 mod history;

@@ -1,7 +1,7 @@
 //! Overrides in Redis, shared by all replicas: one hash, a field for each override.
 //!
-//! A script writes a change to the hash, logs it and publishes it. All replicas follow the changes (`follower`): versions are
-//! random, and each change names the previous one, so that a replica notices a missing change (`history`).
+//! A script writes a change to the hash, logs it and publishes it. All replicas follow the changes (`follower`): they are
+//! numbered, and each names the version before, so that a replica notices a missing change (`history`).
 //!
 //! The channel also carries resets of counters, for the over-limit caches and the leases of all replicas.
 
@@ -15,10 +15,10 @@ use deadpool_redis::redis::{Script, cmd, pipe};
 use super::{
     ChangeError,
     file::{read_change, removed},
-    history::EVERYTHING,
+    history::{Change, EVERYTHING},
     index::Index,
     model::{Override, Target},
-    versions::State,
+    progress::Progress,
 };
 use store::redis::CommandPool;
 
@@ -59,7 +59,7 @@ static SWITCH: LazyLock<Script> = LazyLock::new(|| {
 
 pub(super) struct Shared {
     pub(super) pool: CommandPool,
-    pub(super) state: Arc<State>,
+    pub(super) progress: Arc<Progress>,
 }
 
 impl Shared {
@@ -67,25 +67,24 @@ impl Shared {
         let lines: Vec<(String, String)> =
             all.iter().map(|one| (one.target.id(), one.to_json().to_string())).collect();
         let body = lines.iter().map(|(_, line)| line.as_str()).collect::<Vec<_>>().join("\n");
-        self.change(&lines, &body).await
+        self.change(&lines, body).await
     }
 
     pub(super) async fn remove(&self, target: &Target) -> Result<(), ChangeError> {
-        self.change(&[(target.id(), String::new())], &removed(target).to_string()).await
+        self.change(&[(target.id(), String::new())], removed(target).to_string()).await
     }
 
     /// Writes fields (an empty value removes one), publishes `body`, and waits until the change is in force in this process.
-    async fn change(&self, fields: &[(String, String)], body: &str) -> Result<(), ChangeError> {
-        let after = token();
-        let known = self.state.version().unwrap_or_default();
-        let done = change(&self.pool, &after, (&known, Expected::Any), body, fields).await;
-        if !done.map_err(ChangeError::unavailable)? {
+    async fn change(&self, fields: &[(String, String)], body: String) -> Result<(), ChangeError> {
+        let own = self.progress.history().version().to_owned();
+        let change = change(&self.pool, &own, Required::Kept, body, fields).await;
+        let Some(change) = change.map_err(ChangeError::unavailable)? else {
             return Err(ChangeError::Conflict(
                 "redis lost the overrides, and they are being written back; try again in a few seconds"
                     .to_owned(),
             ));
-        }
-        self.state.in_force(&after, IN_FORCE).await;
+        };
+        self.progress.reaches(&change.after, IN_FORCE).await;
         Ok(())
     }
 
@@ -179,8 +178,8 @@ impl Shared {
         let before: Result<Option<String>, _> =
             self.pool.command(&key, cmd("HGET").arg(&key).arg(VERSION)).await;
         match before.map_err(ChangeError::unavailable)? {
-            Some(before) if self.state.in_force(&before, IN_FORCE).await => {}
-            None if self.state.version().is_none() => {}
+            Some(before) if self.progress.reaches(&before, IN_FORCE).await => {}
+            None if self.progress.history().version().is_empty() => {}
             _ => {
                 let message = "this replica has not read the latest overrides; commit again in a few seconds";
                 return Err(ChangeError::Conflict(message.to_owned()));
@@ -193,13 +192,14 @@ impl Shared {
         let added =
             write_missing(&self.pool, &merged, index, true).await.map_err(ChangeError::unavailable)?;
         let length = length.saturating_add(added);
-        let switched = switch(&self.pool, &merged, commit, length, EVERYTHING).await;
+        let own = self.progress.history().version().to_owned();
+        let switched = switch(&self.pool, &own, &merged, commit, length, EVERYTHING).await;
         let Some(after) = switched.map_err(ChangeError::unavailable)? else {
             return Err(ChangeError::Conflict(format!(
                 "redis lost the import, or the commit made no progress for {COMMIT_SECONDS} seconds; import again"
             )));
         };
-        self.state.in_force(&after, IMPORT_IN_FORCE).await;
+        self.progress.reaches(&after, IMPORT_IN_FORCE).await;
         Ok(())
     }
 
@@ -224,30 +224,43 @@ pub(super) fn channel(pool: &CommandPool) -> String {
     pool.key("changes")
 }
 
-/// Whether a change requires the version that its writer has.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Expected {
+/// The version that a change requires in Redis.
+#[derive(Clone, Copy)]
+pub(super) enum Required<'v> {
     Any,
-    Own,
+    /// Any, but not that of an empty Redis if this replica knows one.
+    Kept,
+    Exactly(&'v str),
 }
 
-/// Writes fields (an empty value removes one), logs and publishes `body`. Returns false if Redis has lost the hash of this
-/// version, or has another one that is not expected.
+/// Writes fields (an empty value removes one), logs and publishes `body`. `own` is this replica's version. `None` if Redis
+/// has another version than is required.
 pub(super) async fn change(
     pool: &CommandPool,
-    after: &str,
-    (own, expected): (&str, Expected),
-    body: &str,
+    own: &str,
+    required: Required<'_>,
+    body: String,
     fields: &[(String, String)],
-) -> Result<bool, String> {
+) -> Result<Option<Change>, String> {
     let key = pool.key("overrides");
     let mut call = CHANGE.key(&key);
     call.key(pool.key(COMMITTING)).key(pool.key(LOG));
-    call.arg(after).arg(channel(pool)).arg(own).arg(u8::from(expected == Expected::Own)).arg(body);
+    call.arg(token()).arg(channel(pool)).arg(own);
+    call.arg(match required {
+        Required::Any => "any",
+        Required::Kept => "kept",
+        Required::Exactly(version) => version,
+    });
+    call.arg(&body);
     for (id, value) in fields {
         call.arg(id).arg(value);
     }
-    pool.script(&key, &call).await
+    let versions: Option<(String, String)> = pool.script(&key, &call).await?;
+    Ok(versions.map(|(before, after)| Change {
+        before: before.into(),
+        after: after.into(),
+        body: body.into(),
+    }))
 }
 
 /// Begins to replace all overrides, and returns the identifier of the commit. `None` if another one is in progress.
@@ -264,18 +277,19 @@ pub(super) async fn begin_commit(pool: &CommandPool) -> Result<Option<String>, S
 /// of this many overrides.
 pub(super) async fn switch(
     pool: &CommandPool,
+    own: &str,
     merged: &str,
     commit: &str,
     length: u64,
     body: &str,
 ) -> Result<Option<String>, String> {
-    let (key, old, after) = (pool.key("overrides"), pool.key(&format!("overrides:old:{commit}")), token());
+    let (key, old) = (pool.key("overrides"), pool.key(&format!("overrides:old:{commit}")));
     let mut call = SWITCH.key(&key);
     call.key(merged).key(&old).key(pool.key(COMMITTING)).key(pool.key(LOG));
-    call.arg(&after).arg(channel(pool)).arg(commit).arg(length).arg(body);
-    let done: bool = pool.script(&key, &call).await?;
-    unlink(pool, if done { &old } else { merged }).await?;
-    Ok(done.then_some(after))
+    call.arg(token()).arg(channel(pool)).arg(own).arg(commit).arg(length).arg(body);
+    let after: Option<String> = pool.script(&key, &call).await?;
+    unlink(pool, if after.is_some() { &old } else { merged }).await?;
+    Ok(after)
 }
 
 pub(super) async fn unlink(pool: &CommandPool, key: &str) -> Result<(), String> {

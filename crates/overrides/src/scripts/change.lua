@@ -1,10 +1,14 @@
--- Sets or removes overrides, logs and publishes the change. Returns 0 if the hash was lost (the caller has a version of it),
--- or must have the caller's version and has another one.
--- KEYS: the hash, the commit of an import that is in progress, the log. ARGV: its new version, the channel, the caller's
--- version, 1 if the hash must have it, the text of the change, then identifiers and values; an empty value removes.
-local before = redis.call('HGET', KEYS[1], '@') or ''
-if before ~= ARGV[3] and (before == '' or ARGV[4] == '1') then
-  return 0
+-- Sets or removes overrides, logs and publishes the change, and returns the versions before and after it; nil if the hash has another version
+-- than the caller requires.
+-- KEYS: the hash, the commit of an import that is in progress, the log. ARGV: the token of the new version, the channel,
+-- the caller's version, the version that the hash must have (`any`, or `kept` for one if the caller has one), the text of
+-- the change, then identifiers and values; an empty value removes.
+local before, required = redis.call('HGET', KEYS[1], '@') or '', ARGV[4]
+if required == 'kept' then
+  required = (before == '' and ARGV[3] ~= '') and 'lost' or 'any'
+end
+if required ~= 'any' and required ~= before then
+  return nil
 end
 local is_committing = redis.call('EXISTS', KEYS[2]) == 1
 for i = 6, #ARGV, 2 do
@@ -17,6 +21,4 @@ for i = 6, #ARGV, 2 do
     redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
   end
 end
-redis.call('HSET', KEYS[1], '@', ARGV[1])
-record(KEYS[3], before, ARGV[5])
-return 1
+return {before, record(KEYS[1], KEYS[3], before, ARGV[5])}

@@ -1,0 +1,47 @@
+//! How far this process has followed the overrides in Redis: `follower` advances it, and callers of changes wait for it.
+
+use std::time::Duration;
+
+use tokio::{sync::watch, time::timeout};
+
+use super::history::{Change, History};
+
+#[derive(Default)]
+pub struct Progress {
+    history: watch::Sender<History>,
+    /// True once the overrides were read, or Redis was unreachable.
+    settled: watch::Sender<bool>,
+}
+
+impl Progress {
+    /// Waits until the overrides were read, or Redis was unreachable. Before that, a service does not apply overrides, and
+    /// allows clients that one of them blocks.
+    pub async fn settled(&self) {
+        // The sender is a field of `self`, so it exists.
+        let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
+    }
+
+    pub(super) fn settle(&self) {
+        self.settled.send_replace(true);
+    }
+
+    /// Waits until a version or a later one is in force in this process, at most this long. Returns false if it is not.
+    pub(super) async fn reaches(&self, version: &str, patience: Duration) -> bool {
+        let mut history = self.history.subscribe();
+        timeout(patience, history.wait_for(|history| history.has(version))).await.is_ok()
+    }
+
+    pub(super) fn history(&self) -> watch::Ref<'_, History> {
+        self.history.borrow()
+    }
+
+    /// This change, which follows from the version in force, is in force too.
+    pub(super) fn advance(&self, change: Change) {
+        self.history.send_modify(|history| history.push(change));
+    }
+
+    /// This version is in force, to which these changes led.
+    pub(super) fn adopt(&self, version: &str, path: Vec<Change>) {
+        self.history.send_replace(History::of(version, path));
+    }
+}
