@@ -67,7 +67,7 @@ impl Journal {
             let _ = self.file.set_len(before);
             return Err(error);
         }
-        self.lines = self.lines.saturating_add(1);
+        self.lines += 1;
         Ok(())
     }
 }
@@ -93,7 +93,7 @@ fn load(path: &Path, mut file: impl io::BufRead, index: &Index) -> Result<(), Ve
     let (mut draft, mut errors, mut line, mut number) = (index.draft(), Vec::new(), Vec::new(), 0_usize);
     loop {
         line.clear();
-        number = number.saturating_add(1);
+        number += 1;
         let at = || format!("OVERRIDES_FILE: {}:{number}", path.display());
         match file.read_until(b'\n', &mut line) {
             Ok(0) => break,
@@ -138,7 +138,7 @@ fn write_new(path: &Path, index: &Index) -> io::Result<(File, usize)> {
     let mut writer = BufWriter::new(File::create(&new)?);
     let (mut lines, mut result) = (0_usize, Ok(()));
     index.for_each(|one| {
-        lines = lines.saturating_add(1);
+        lines += 1;
         result = writeln!(writer, "{}", one.to_json());
         result.is_ok()
     });

@@ -229,7 +229,7 @@ impl Action {
 
     #[must_use]
     pub fn name(self) -> &'static str {
-        Self::NAMES.get(self.index()).copied().unwrap_or_default()
+        Self::NAMES[self.index()]
     }
 
     /// Adds the action and the expiry to the JSON of an override.

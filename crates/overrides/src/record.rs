@@ -8,6 +8,8 @@
 //! the domain and the keys, of which there are few. Levels without a value are omitted. `note` is the number of a pair of
 //! reason and author that many records share, or [`INLINE_NOTE`].
 
+#![expect(clippy::expect_used, reason = "`write` has made every record that is read")]
+
 use super::model::{Action, Override, Value};
 use rules::Unit;
 
@@ -38,8 +40,8 @@ pub(super) fn write(one: &Override, shape: u16, note: u8, into: &mut Vec<u8>) {
         Action::Limit { unit, .. } => unit as u8,
         _ => 0,
     };
-    let action = u8::try_from(one.action.index()).unwrap_or_default();
-    into.push(action | if one.expires.is_some() { HAS_END } else { 0 } | unit << 3);
+    #[expect(clippy::cast_possible_truncation, reason = "there are four actions")]
+    into.push(one.action.index() as u8 | if one.expires.is_some() { HAS_END } else { 0 } | unit << 3);
     into.push(note);
     into.extend(shape.to_le_bytes());
     if let Action::Limit { requests_per_unit, .. } = one.action {
@@ -62,40 +64,40 @@ fn write_text(text: &str, into: &mut Vec<u8>) {
         Ok(length) if length < LONG => into.push(length),
         _ => {
             into.push(LONG);
-            // No text is longer than `MAX_BYTES`.
-            into.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_le_bytes());
+            #[expect(clippy::cast_possible_truncation, reason = "no text is longer than `MAX_BYTES`")]
+            into.extend((text.len() as u16).to_le_bytes());
         }
     }
     into.extend_from_slice(text.as_bytes());
 }
 
 impl<'a> Record<'a> {
-    /// Reads the record at the beginning of these bytes.
-    pub(super) fn read(bytes: &'a [u8]) -> Option<Self> {
+    /// Reads the record at the beginning of these bytes, which [`write`] has made.
+    pub(super) fn read(bytes: &'a [u8]) -> Self {
         let mut rest = bytes;
-        let [kind, note, low, high] = take_array(&mut rest)?;
+        let [kind, note, low, high] = take_array(&mut rest);
         let action = match kind & 3 {
             0 => {
-                let requests_per_unit = u32::from_le_bytes(take_array(&mut rest)?);
-                Action::Limit { requests_per_unit, unit: Unit::from_number(i32::from(kind >> 3))? }
+                let requests_per_unit = u32::from_le_bytes(take_array(&mut rest));
+                let unit = Unit::from_number(i32::from(kind >> 3));
+                Action::Limit { requests_per_unit, unit: unit.expect("a record of a limit has a unit") }
             }
             1 => Action::Block,
             2 => Action::Allow,
             _ => Action::Shadow,
         };
-        let expires =
-            if kind & HAS_END == 0 { None } else { Some(u32::from_le_bytes(take_array(&mut rest)?)) };
-        Some(Self { action, expires, shape: u16::from_le_bytes([low, high]), note, rest })
+        let expires = (kind & HAS_END != 0).then(|| u32::from_le_bytes(take_array(&mut rest)));
+        Self { action, expires, shape: u16::from_le_bytes([low, high]), note, rest }
     }
 
     /// The first `count` values, and the bytes after them.
     pub(super) fn texts(&self, count: usize) -> (impl Iterator<Item = &'a str>, &'a [u8]) {
         let mut end = self.rest;
         for _ in 0..count {
-            let _ = take_text(&mut end);
+            take_bytes(&mut end);
         }
         let mut rest = self.rest;
-        ((0..count).map_while(move |_| take_text(&mut rest)), end)
+        ((0..count).map(move |_| take_text(&mut rest)), end)
     }
 
     /// Reason and author, if they are in the record, and the bytes after it. `values` is the number of its values.
@@ -104,16 +106,13 @@ impl<'a> Record<'a> {
         if self.note != INLINE_NOTE {
             return (None, rest);
         }
-        let note = take_text(&mut rest).zip(take_text(&mut rest));
-        (note, rest)
+        let note = (take_text(&mut rest), take_text(&mut rest));
+        (Some(note), rest)
     }
 
     pub(super) fn has<'t>(&self, mut values: impl Iterator<Item = &'t str>, count: usize) -> bool {
         let mut rest = self.rest;
-        let same = (0..count).all(|_| {
-            let own = take_bytes(&mut rest);
-            own.is_some() && values.next().map(str::as_bytes) == own
-        });
+        let same = (0..count).all(|_| values.next().map(str::as_bytes) == Some(take_bytes(&mut rest)));
         same && values.next().is_none()
     }
 
@@ -127,23 +126,20 @@ pub(super) fn values(entries: &[(Box<str>, Value)]) -> impl Iterator<Item = &str
     entries.iter().filter_map(|(_, value)| value.text())
 }
 
-fn take_array<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
-    let (taken, after) = rest.split_first_chunk()?;
+fn take_array<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
+    let (taken, after) = rest.split_first_chunk().expect("a record is complete");
     *rest = after;
-    Some(*taken)
+    *taken
 }
 
-fn take_text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
-    std::str::from_utf8(take_bytes(rest)?).ok()
+fn take_text<'a>(rest: &mut &'a [u8]) -> &'a str {
+    std::str::from_utf8(take_bytes(rest)).expect("a record has texts")
 }
 
-fn take_bytes<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let (first, mut after) = rest.split_first()?;
-    let mut length = usize::from(*first);
-    if *first == LONG {
-        length = u16::from_le_bytes(take_array(&mut after)?).into();
-    }
-    let (text, after) = after.split_at_checked(length)?;
+fn take_bytes<'a>(rest: &mut &'a [u8]) -> &'a [u8] {
+    let [first] = take_array(rest);
+    let length = if first == LONG { u16::from_le_bytes(take_array(rest)).into() } else { usize::from(first) };
+    let (text, after) = rest.split_at(length);
     *rest = after;
-    Some(text)
+    text
 }

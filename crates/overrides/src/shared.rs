@@ -191,7 +191,7 @@ impl Shared {
         renamed.map_err(ChangeError::unavailable)?;
         let added =
             write_missing(&self.pool, &merged, index, true).await.map_err(ChangeError::unavailable)?;
-        let length = length.saturating_add(added);
+        let length = length + added;
         let own = self.progress.history().version().to_owned();
         let switched = switch(&self.pool, &own, &merged, commit, length, EVERYTHING).await;
         let Some(after) = switched.map_err(ChangeError::unavailable)? else {
@@ -327,7 +327,7 @@ pub(super) async fn write_missing(
             commands.cmd("HSETNX").arg(key).arg(id).arg(value);
         }
         let new: Vec<u64> = pool.pipeline(key, &commands).await?;
-        added = added.saturating_add(new.iter().sum());
+        added += new.iter().sum::<u64>();
     }
     reading.await.map_err(|error| error.to_string())?;
     Ok(added)

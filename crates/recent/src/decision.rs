@@ -131,7 +131,7 @@ impl Decision {
             line: place.map(|(_, line)| *line),
             limit: self.limit.as_ref().map(|limit| LimitJson {
                 limit,
-                number: self.limit_index.saturating_add(1),
+                number: self.limit_index + 1,
                 of: self.limits,
             }),
             count: self.count,

@@ -78,7 +78,7 @@ impl DecisionLog {
             Some(decision) => {
                 decision.weight = 1;
                 fill(decision);
-                *len = len.saturating_add(1);
+                *len += 1;
             }
             None => self.drop_lines(1),
         }
@@ -102,7 +102,7 @@ impl DecisionLog {
                 // A decision consists of strings and numbers, so it has a JSON form; a Vec accepts every byte.
                 if serde_json::to_writer(&mut text, &decision.json(values)).is_ok() {
                     text.push(b'\n');
-                    lines = lines.saturating_add(1);
+                    lines += 1;
                 }
             }
         }

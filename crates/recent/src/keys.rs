@@ -47,19 +47,21 @@ impl Key {
     }
 
     fn push(&mut self, part: &str, most: usize) {
-        let room = most.saturating_sub(self.text.len());
+        let room = most - self.text.len();
         let kept = text::beginning(part, room);
         self.is_cut |= kept.len() < part.len();
         self.text.push_str(kept);
-        self.ends.push(u16::try_from(self.text.len()).unwrap_or(u16::MAX));
+        #[expect(clippy::cast_possible_truncation, reason = "at most `MAX_BYTES`")]
+        self.ends.push(self.text.len() as u16);
     }
 
+    #[cfg_attr(not(test), expect(clippy::string_slice, reason = "`ends` are the ends of texts"))]
     pub fn entries(&self) -> impl Iterator<Item = (&str, &str)> + Clone {
         let mut start = 0;
-        let parts = self.ends.iter().map(move |end| {
-            let part = self.text.get(mem::replace(&mut start, usize::from(*end))..usize::from(*end));
-            part.unwrap_or_default()
-        });
+        let parts = self
+            .ends
+            .iter()
+            .map(move |end| &self.text[mem::replace(&mut start, usize::from(*end))..usize::from(*end)]);
         let (keys, values) = (parts.clone().step_by(2), parts.skip(1).step_by(2));
         keys.zip(values)
     }
@@ -83,14 +85,15 @@ impl Key {
         entries: impl Iterator<Item = (&'a str, &'a str)> + Clone,
         take: impl FnOnce(usize) -> bool,
     ) {
-        let lengths =
-            entries.clone().take(MAX_ENTRIES).map(|(key, value)| key.len().saturating_add(value.len()));
-        let needed = lengths.fold(0, usize::saturating_add).min(MAX_BYTES);
-        let more = needed.saturating_sub(self.text.capacity());
-        if more > 0 && take(more) {
-            self.text.reserve_exact(needed.saturating_sub(self.text.len()));
+        let lengths = entries.clone().take(MAX_ENTRIES).map(|(key, value)| key.len() + value.len());
+        let needed = lengths.sum::<usize>().min(MAX_BYTES);
+        self.text.clear();
+        if let Some(more) = needed.checked_sub(self.text.capacity()).filter(|more| *more > 0)
+            && take(more)
+        {
+            self.text.reserve_exact(needed);
         }
-        self.set_within(entries, self.text.capacity());
+        self.set_within(entries, self.text.capacity().min(MAX_BYTES));
     }
 
     pub(super) fn capacity(&self) -> usize {

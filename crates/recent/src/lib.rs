@@ -5,8 +5,6 @@
 //! every decision is recorded, and beyond it one in 64 with a weight of 64 (`sampler`). So recording is cheap at any
 //! rate, and allocates nothing once the tables are filled.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
-
 pub mod decision;
 pub mod decision_log;
 mod keys;
@@ -172,7 +170,7 @@ impl Recent {
     /// What to record about a request.
     #[must_use]
     pub fn wanted(&self, is_refused: bool, now: Time) -> Wanted {
-        let Some(worker) = self.worker() else { return Wanted::default() };
+        let worker = self.worker();
         Wanted {
             hits: worker.hits.admit(now),
             refusal: if is_refused { worker.refusals.admit(now) } else { None },
@@ -189,7 +187,7 @@ impl Recent {
         now: Time,
     ) {
         let hash = self.hasher.hash_one(HashedEntries(entries.clone()));
-        let Some(worker) = self.worker() else { return };
+        let worker = self.worker();
         if !worker.tables.note(&rule.top, hash, entries, hits, (now, &self.budget)) {
             worker.missed.fetch_add(1, Relaxed);
         }
@@ -197,7 +195,7 @@ impl Recent {
 
     /// Records a decision: `fill` overwrites an old one.
     pub fn note_decision(&self, wanted: Wanted, fill: impl Fn(&mut Decision)) {
-        let Some(worker) = self.worker() else { return };
+        let worker = self.worker();
         if let Some(weight) = wanted.refusal {
             if let Ok(mut refused) = worker.refused.try_lock() {
                 if refused.len() < MAX_REFUSALS {
@@ -207,7 +205,7 @@ impl Recent {
                     refused.rotate_left(1);
                 }
                 if let Some(decision) = refused.back_mut() {
-                    decision.id = self.last_id.fetch_add(1, Relaxed).wrapping_add(1);
+                    decision.id = self.last_id.fetch_add(1, Relaxed) + 1;
                     decision.weight = weight;
                     fill(decision);
                 }
@@ -237,7 +235,8 @@ impl Recent {
     #[must_use]
     pub fn window_seconds(started: Time, now: Time) -> u64 {
         let pane = now.seconds() / PANE_SECONDS;
-        let first = pane.saturating_sub(1).saturating_mul(PANE_SECONDS);
+        let first = pane.saturating_sub(1) * PANE_SECONDS;
+        // The clock may be set back.
         now.seconds().saturating_sub(first.max(started.seconds()))
     }
 
@@ -250,7 +249,7 @@ impl Recent {
     /// The number of records that were missed because a reader held the lock.
     #[must_use]
     pub fn missed(&self) -> u64 {
-        self.workers.iter().map(|worker| worker.missed.load(Relaxed)).fold(0, u64::saturating_add)
+        self.workers.iter().map(|worker| worker.missed.load(Relaxed)).sum()
     }
 
     /// `KEY_VALUES`.
@@ -282,8 +281,9 @@ impl Recent {
         log.flush(pending, self.values, write)
     }
 
-    fn worker(&self) -> Option<&Worker> {
-        self.workers.get(shard::of_thread() & self.workers.len().saturating_sub(1))
+    /// Their number is a power of two.
+    fn worker(&self) -> &Worker {
+        &self.workers[shard::of_thread() & (self.workers.len() - 1)]
     }
 }
 

@@ -82,8 +82,8 @@ impl Sketch {
             self.held.push(Held::default());
         }
         let (index, before) = if self.len < self.hashes.len() {
-            self.len = self.len.saturating_add(1);
-            (self.len.saturating_sub(1), 0)
+            self.len += 1;
+            (self.len - 1, 0)
         } else {
             let counts = self.counts.iter().copied().enumerate();
             let Some((index, least)) = counts.min_by_key(|(_, count)| *count) else {
@@ -93,9 +93,9 @@ impl Sketch {
             self.is_full = true;
             (index, least)
         };
-        let slots = (self.hashes.get_mut(index), self.counts.get_mut(index), self.held.get_mut(index));
-        let (Some(known), Some(count), Some(held)) = slots else { return };
-        (*known, *count, held.error) = (hash, before.saturating_add(hits), before);
+        (self.hashes[index], self.counts[index]) = (hash, before.saturating_add(hits));
+        let held = &mut self.held[index];
+        held.error = before;
         held.key.set_in_budget(entries, |bytes| budget.take(bytes));
     }
 
@@ -127,7 +127,7 @@ impl Sketch {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let texts = self.held.iter().map(|held| held.key.capacity()).fold(0, usize::saturating_add);
-        texts.saturating_add(self.held.len().saturating_mul(KEY_BYTES))
+        let texts: usize = self.held.iter().map(|held| held.key.capacity()).sum();
+        texts + self.held.len() * KEY_BYTES
     }
 }

@@ -91,8 +91,8 @@ impl Tables {
             panes.turn(now);
             let is_kept = !panes.sketches().all(Sketch::is_empty);
             if !is_kept {
-                let bytes = panes.sketches().map(Sketch::bytes).fold(PANES_BYTES, usize::saturating_add);
-                budget.0.fetch_sub(bytes, Relaxed);
+                let bytes: usize = panes.sketches().map(Sketch::bytes).sum();
+                budget.0.fetch_sub(PANES_BYTES + bytes, Relaxed);
             }
             is_kept
         });
@@ -108,7 +108,7 @@ impl Panes {
         }
         mem::swap(&mut self.current, &mut self.previous);
         self.current.clear();
-        if number != self.number.saturating_add(1) {
+        if number != self.number + 1 {
             self.previous.clear();
         }
         self.number = number;
@@ -166,7 +166,7 @@ pub(super) fn merge<'a>(
                 *missing = missing.saturating_add(missing_here);
                 for Estimate { hash, key, count, error } in sketch.estimates() {
                     let (_, sums) = keys.entry(hash).or_insert_with(|| (key.clone(), Default::default()));
-                    let Some(sum) = sums.get_mut(at) else { continue };
+                    let sum = &mut sums[at];
                     sum.count = sum.count.saturating_add(count);
                     sum.error = sum.error.saturating_add(error);
                     sum.not_missing = sum.not_missing.saturating_add(missing_here);
@@ -192,7 +192,7 @@ impl Sum {
     /// variance of at most 63 times their number, which is that of independent draws.
     fn error(&self, missing: u64) -> u64 {
         let of_tables = self.error.saturating_add(missing.saturating_sub(self.not_missing));
-        let variance = self.sampled.saturating_mul(u64::from(ONE_IN.saturating_sub(1)));
+        let variance = self.sampled.saturating_mul(u64::from(ONE_IN - 1));
         of_tables.saturating_add(variance.isqrt().saturating_mul(3))
     }
 }

@@ -137,7 +137,8 @@ impl Index {
         let snapshot = self.snapshot.load();
         let mut shapes = snapshot.shapes.of(domain, entries.iter().map(Entry::key), &self.hasher);
         if let Some((first, rest)) = shapes.split_first()
-            && let Some(shape) = snapshot.shapes.get(*first).filter(|shape| shape.is_exact())
+            && let shape = snapshot.shapes.get(*first)
+            && shape.is_exact()
         {
             let values = entries.iter().map(Entry::value);
             if values.clone().all(fits)
@@ -152,7 +153,7 @@ impl Index {
         }
         let matched = matched()?;
         shapes.iter().find_map(|number| {
-            let shape = snapshot.shapes.get(*number)?;
+            let shape = snapshot.shapes.get(*number);
             let values = values_by_rule(shape, entries, &matched)?;
             snapshot.find(*number, shape, values.iter().copied(), now, &self.hasher)
         })
@@ -162,16 +163,16 @@ impl Index {
     pub fn get(&self, target: &Target) -> Option<Override> {
         let snapshot = self.snapshot.load();
         let number = snapshot.shapes.known(target, &self.hasher)?;
-        let shape = snapshot.shapes.get(number)?;
+        let shape = snapshot.shapes.get(number);
         let record = snapshot.record(number, shape, record::values(target.entries()), &self.hasher)?;
-        snapshot.decode(&record)
+        Some(snapshot.decode(&record))
     }
 
     /// Calls `each` for every override, in no particular order, until it returns false.
     pub fn for_each(&self, mut each: impl FnMut(Override) -> bool) {
         let snapshot = self.snapshot.load_full();
         let records = snapshot.shards.iter().flat_map(|shard| shard.records(&snapshot.shapes));
-        for one in records.filter_map(|record| snapshot.decode(&record)) {
+        for one in records.map(|record| snapshot.decode(&record)) {
             if !each(one) {
                 return;
             }
@@ -197,10 +198,8 @@ impl Index {
         let (shape, note) = self.numbers(one, draft)?;
         let hash = hash_values(shape, record::values(one.target.entries()), &self.hasher);
         draft.shards.resize_with(SHARDS, Vec::new);
-        if let Some(shard) = draft.shards.get_mut(shard_of(hash)) {
-            record::write(one, shape, note, shard);
-        }
-        draft.count = draft.count.saturating_add(1);
+        record::write(one, shape, note, &mut draft.shards[shard_of(hash)]);
+        draft.count += 1;
         Ok(())
     }
 
@@ -288,7 +287,7 @@ impl Index {
                 return None;
             }
             let over = shard.records(shapes).filter(|record| record.is_over(second));
-            expired.extend(over.filter_map(|record| snapshot.decode(&record)));
+            expired.extend(over.map(|record| snapshot.decode(&record)));
             Some(Shard::new(&[&shard.bytes], shapes, &self.hasher, |record| !record.is_over(second)))
         });
         expired
@@ -299,9 +298,9 @@ impl Index {
     pub fn usage(&self) -> Usage {
         let mut usage = Usage::default();
         for shard in &self.snapshot.load().shards {
-            usage.bytes = usage.bytes.saturating_add(shard.memory());
+            usage.bytes += shard.memory();
             for (sum, count) in usage.by_action.iter_mut().zip(shard.by_action) {
-                *sum = sum.saturating_add(count.into());
+                *sum += u64::from(count);
             }
         }
         usage
@@ -411,22 +410,21 @@ impl Snapshot {
         }
         let is_same = |(reason, by): &(Box<str>, Box<str>)| *reason == one.reason && *by == one.by;
         match self.notes.iter().rposition(is_same) {
-            Some(at) => u8::try_from(at.saturating_add(1)).ok(),
-            None => (self.notes.len().saturating_add(1) >= usize::from(INLINE_NOTE)).then_some(INLINE_NOTE),
+            Some(at) => u8::try_from(at + 1).ok(),
+            None => (self.notes.len() + 1 >= usize::from(INLINE_NOTE)).then_some(INLINE_NOTE),
         }
     }
 
-    fn decode(&self, record: &Record<'_>) -> Option<Override> {
-        let shape = self.shapes.get(record.shape)?;
-        let target = shape.target(record.texts(shape.values()).0)?;
-        let shared = || {
-            let note = self.notes.get(usize::from(record.note).checked_sub(1)?)?;
-            Some((&*note.0, &*note.1))
+    fn decode(&self, record: &Record<'_>) -> Override {
+        let shape = self.shapes.get(record.shape);
+        let target = shape.target(record.texts(shape.values()).0);
+        let (reason, by) = match record.note_and_rest(shape.values()).0 {
+            Some((reason, by)) => (reason.into(), by.into()),
+            None if record.note == NO_NOTE => (Box::default(), Box::default()),
+            None => self.notes[usize::from(record.note) - 1].clone(),
         };
-        let inline = record.note_and_rest(shape.values()).0;
-        let (reason, by) = inline.or_else(shared).unwrap_or_default();
         let Record { action, expires, .. } = *record;
-        Some(Override { target, action, expires, reason: reason.into(), by: by.into() })
+        Override { target, action, expires, reason, by }
     }
 }
 
@@ -472,5 +470,5 @@ fn hash_texts<'t>(texts: impl Iterator<Item = &'t str>, mut state: impl Hasher) 
 
 /// The lower bits select a line in the shard.
 fn shard_of(hash: u64) -> usize {
-    usize::try_from(hash >> 40).unwrap_or_default() % SHARDS
+    (hash >> 40) as usize % SHARDS
 }

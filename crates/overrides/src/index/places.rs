@@ -29,37 +29,33 @@ impl Places {
     /// An empty table for this many records.
     pub(super) fn for_records(count: usize) -> Self {
         // One line more, so that there is always room.
-        let lines = count.checked_div(IN_A_LINE).unwrap_or_default().saturating_add(1);
-        let words = count.saturating_mul(BITS).div_ceil(64);
+        let lines = if count == 0 { 0 } else { count / IN_A_LINE + 1 };
         Self {
-            filter: vec![0; words].into(),
-            lines: vec![Line::default(); if count == 0 { 0 } else { lines }].into(),
+            filter: vec![0; (count * BITS).div_ceil(64)].into(),
+            lines: vec![Line::default(); lines].into(),
             len: 0,
         }
     }
 
     /// Adds a record. The table must have room.
     pub(super) fn insert(&mut self, hash: u64, place: u32) {
-        if let Some(word) = self.filter.get_mut(place_of(hash, self.filter.len())) {
-            *word |= bits_of(hash);
-        }
-        let first = place_of(hash, self.lines.len());
-        let (before, from) = self.lines.split_at_mut_checked(first).unwrap_or_default();
-        let free =
-            from.iter_mut().chain(before).find_map(|line| line.0.iter_mut().find(|entry| **entry == 0));
-        if let Some(free) = free {
-            *free = hash & HASH | u64::from(place.wrapping_add(1));
-            self.len = self.len.saturating_add(1);
-        }
+        self.filter[place_of(hash, self.filter.len())] |= bits_of(hash);
+        let (before, from) = self.lines.split_at_mut(place_of(hash, self.lines.len()));
+        let mut entries = from.iter_mut().chain(before).flat_map(|line| &mut line.0);
+        #[expect(clippy::expect_used, reason = "`for_records` made room")]
+        let free = entries.find(|entry| **entry == 0).expect("a table has room for its records");
+        *free = hash & HASH | u64::from(place + 1);
+        self.len += 1;
     }
 
     /// Calls `find` with the positions of records that may have this hash, until it returns a value.
     pub(super) fn find<T>(&self, hash: u64, find: impl Fn(u32) -> Option<T>) -> Option<T> {
+        // Without records there is no word.
         let (word, bits) = (self.filter.get(place_of(hash, self.filter.len()))?, bits_of(hash));
         if word & bits != bits {
             return None;
         }
-        let (before, from) = self.lines.split_at_checked(place_of(hash, self.lines.len()))?;
+        let (before, from) = self.lines.split_at(place_of(hash, self.lines.len()));
         for line in from.iter().chain(before) {
             for entry in line.0 {
                 if entry == 0 {
@@ -67,7 +63,7 @@ impl Places {
                 }
                 if entry & HASH == hash & HASH {
                     #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
-                    let place = (entry as u32).wrapping_sub(1);
+                    let place = entry as u32 - 1;
                     if let Some(found) = find(place) {
                         return Some(found);
                     }
@@ -79,14 +75,13 @@ impl Places {
 
     /// The memory in bytes.
     pub(super) fn memory(&self) -> usize {
-        size_of_val(&*self.lines).saturating_add(size_of_val(&*self.filter))
+        size_of_val(&*self.lines) + size_of_val(&*self.filter)
     }
 }
 
 /// The first index to search for a hash, of `count`, by its lower half.
 fn place_of(hash: u64, count: usize) -> usize {
-    let count = u64::try_from(count).unwrap_or_default();
-    usize::try_from((hash & !HASH).wrapping_mul(count) >> 32).unwrap_or_default()
+    (((hash & !HASH) * count as u64) >> 32) as usize
 }
 
 /// The bits of a hash in its filter word, by its upper half without the bits that select the shard.

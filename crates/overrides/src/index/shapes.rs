@@ -62,18 +62,16 @@ impl Shape {
     }
 
     /// The target of this shape with these values.
-    pub(super) fn target<'v>(&self, mut values: impl Iterator<Item = &'v str>) -> Option<Target> {
-        let entry = |(at, level): (usize, &Level)| {
-            let key = self.keys.get(at)?;
-            let value = match level {
-                Level::Any => Value::Any,
-                Level::Exact => Value::Exact(values.next()?.into()),
-                Level::Pattern => Value::Pattern(values.next()?.into()),
-            };
-            Some((key.clone(), value))
+    #[expect(clippy::expect_used, reason = "the shape and the values are of a target")]
+    pub(super) fn target<'v>(&self, mut values: impl Iterator<Item = &'v str>) -> Target {
+        let mut text = || values.next().expect("a value for each level").into();
+        let mut value = |level: &Level| match level {
+            Level::Any => Value::Any,
+            Level::Exact => Value::Exact(text()),
+            Level::Pattern => Value::Pattern(text()),
         };
-        let entries = self.levels.iter().enumerate().map(entry).collect::<Option<Vec<_>>>()?;
-        Target::new(&self.domain, entries).ok()
+        let entries = self.keys.iter().zip(&self.levels).map(|(key, level)| (key.clone(), value(level)));
+        Target::new(&self.domain, entries.collect()).expect("a valid target")
     }
 
     fn has<'k>(&self, domain: &str, mut keys: impl Iterator<Item = &'k str>) -> bool {
@@ -88,8 +86,8 @@ impl Shape {
 }
 
 impl Shapes {
-    pub(super) fn get(&self, shape: u16) -> Option<&Shape> {
-        self.all.get(usize::from(shape))
+    pub(super) fn get(&self, shape: u16) -> &Shape {
+        &self.all[usize::from(shape)]
     }
 
     /// The shapes with this domain and these keys, the most specific first.
@@ -100,10 +98,7 @@ impl Shapes {
         hasher: &DefaultHashBuilder,
     ) -> &'s [u16] {
         let same = keys.clone();
-        let has = move |family: &&Family| {
-            let first = family.members.first().and_then(|first| self.get(*first));
-            first.is_some_and(|shape| shape.has(domain, same.clone()))
-        };
+        let has = move |family: &&Family| self.get(family.members[0]).has(domain, same.clone());
         // Usually all overrides have the same keys, and comparing them takes no longer than hashing.
         let family = match self.families.len() {
             1 => self.families.iter().next().filter(has),
@@ -117,9 +112,7 @@ impl Shapes {
         let keys = target.entries().iter().map(|(key, _)| &**key);
         let members = self.of(target.domain(), keys, hasher).iter().copied();
         let levels = || target.entries().iter().map(|(_, value)| level(value));
-        let mut same = members
-            .filter(|shape| self.get(*shape).is_some_and(|shape| shape.levels.iter().copied().eq(levels())));
-        same.next()
+        members.into_iter().find(|shape| self.get(*shape).levels.iter().copied().eq(levels()))
     }
 
     /// The number of a target's shape, which is added if it is new and there are not too many.
@@ -133,23 +126,23 @@ impl Shapes {
         if self.free.is_empty() && self.all.len() >= MAX_SHAPES {
             return Err(too_many(MAX_SHAPES, "lists of keys"));
         }
-        let number = self.free.last().copied();
-        let number = number.unwrap_or_else(|| u16::try_from(self.all.len()).unwrap_or(u16::MAX));
+        #[expect(clippy::cast_possible_truncation, reason = "below `MAX_SHAPES`")]
+        let number = self.free.last().copied().unwrap_or(self.all.len() as u16);
         let keys: Box<[Box<str>]> = target.entries().iter().map(|(key, _)| key.clone()).collect();
         let levels = target.entries().iter().map(|(_, value)| level(value)).collect();
         let hash = hash(target.domain(), keys.iter().map(|key| &**key), hasher);
         let shape = Shape { domain: target.domain().into(), keys, levels };
         let is_same = |family: &Family| {
-            let first = family.members.first().and_then(|first| self.all.get(usize::from(*first)));
-            first.is_some_and(|first| first.domain == shape.domain && first.keys == shape.keys)
+            let first = &self.all[usize::from(family.members[0])];
+            first.domain == shape.domain && first.keys == shape.keys
         };
         match self.families.find_mut(hash, is_same) {
             Some(family) if family.members.len() >= MAX_VARIANTS => {
                 return Err(too_many(MAX_VARIANTS, "combinations of keys with and without a value"));
             }
             Some(family) => {
-                let rank = |at: u16| self.all.get(usize::from(at)).map(Shape::rank);
-                let at = family.members.partition_point(|known| rank(*known) < Some(shape.rank()));
+                let rank = |at: u16| self.all[usize::from(at)].rank();
+                let at = family.members.partition_point(|known| rank(*known) < shape.rank());
                 family.members.insert(at, number);
             }
             None => {
@@ -157,8 +150,8 @@ impl Shapes {
                 self.families.insert_unique(hash, family, |family| family.hash);
             }
         }
-        match self.free.pop().and_then(|number| self.all.get_mut(usize::from(number))) {
-            Some(free) => *free = shape,
+        match self.free.pop() {
+            Some(free) => self.all[usize::from(free)] = shape,
             None => self.all.push(shape),
         }
         Ok(number)
@@ -170,8 +163,9 @@ impl Shapes {
             family.members.retain(|number| used.contains(number));
             !family.members.is_empty()
         });
-        let numbers = (0..self.all.len()).filter_map(|number| u16::try_from(number).ok());
-        self.free = numbers.filter(|number| !used.contains(number)).collect();
+        #[expect(clippy::cast_possible_truncation, reason = "at most `MAX_SHAPES`")]
+        let all = 0..self.all.len() as u16;
+        self.free = all.filter(|number| !used.contains(number)).collect();
     }
 }
 

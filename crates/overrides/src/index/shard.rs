@@ -44,13 +44,11 @@ impl Shard {
         let mut bytes = Vec::with_capacity(live.iter().map(|(_, piece, _)| piece.len()).sum());
         let mut shard = Self { places: Places::for_records(live.len()), ..Self::default() };
         for (_, piece, record) in live {
-            // A shard is far smaller than 4 GB.
-            let at = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+            #[expect(clippy::cast_possible_truncation, reason = "a shard is far smaller than 4 GB")]
+            let at = bytes.len() as u32;
             bytes.extend_from_slice(piece);
             shard.places.insert(hash_of(&record), at);
-            if let Some(count) = shard.by_action.get_mut(record.action.index()) {
-                *count = count.saturating_add(1);
-            }
+            shard.by_action[record.action.index()] += 1;
             shard.next_end = [shard.next_end, record.expires].into_iter().flatten().min();
         }
         shard.bytes = bytes.into();
@@ -66,7 +64,7 @@ impl Shard {
         count: usize,
     ) -> Option<Record<'_>> {
         self.places.find(hash, move |at| {
-            let record = Record::read(self.bytes.get(at as usize..)?)?;
+            let record = Record::read(&self.bytes[at as usize..]);
             (record.shape == shape && record.has(values.clone(), count)).then_some(record)
         })
     }
@@ -82,21 +80,21 @@ impl Shard {
 
     /// The memory in bytes.
     pub(super) fn memory(&self) -> usize {
-        self.bytes.len().saturating_add(self.places.memory()).saturating_add(size_of::<Self>())
+        self.bytes.len() + self.places.memory() + size_of::<Self>()
     }
 }
 
 fn values_of(record: &Record<'_>, shapes: &Shapes) -> usize {
-    shapes.get(record.shape).map_or(0, super::Shape::values)
+    shapes.get(record.shape).values()
 }
 
 /// All records in these bytes, each with its own bytes.
 pub(super) fn records<'b>(bytes: &'b [u8], shapes: &Shapes) -> impl Iterator<Item = (&'b [u8], Record<'b>)> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
-        let record = Record::read(rest)?;
+        let record = (!rest.is_empty()).then(|| Record::read(rest))?;
         let (_, after) = record.note_and_rest(values_of(&record, shapes));
-        let piece = rest.get(..rest.len().saturating_sub(after.len()))?;
+        let piece = &rest[..rest.len() - after.len()];
         rest = after;
         Some((piece, record))
     })

@@ -28,7 +28,7 @@ pub fn dropped() -> u64 {
 }
 
 pub(super) fn count_dropped(lines: usize) {
-    DROPPED.fetch_add(u64::try_from(lines).unwrap_or(u64::MAX), Relaxed);
+    DROPPED.fetch_add(lines as u64, Relaxed);
 }
 
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ impl Writer {
 
     pub(super) fn push(&self, line: &str) {
         let mut state = lock(&self.state);
-        if state.lines.len().saturating_add(line.len()) > MAX_BYTES {
+        if state.lines.len() + line.len() > MAX_BYTES {
             count_dropped(1);
             return;
         }
@@ -77,7 +77,7 @@ impl Writer {
             let dropped = dropped();
             // While lines are lost, another one would be too.
             if lost == 0 && dropped > reported {
-                let lines = dropped.saturating_sub(mem::replace(&mut reported, dropped));
+                let lines = dropped - mem::replace(&mut reported, dropped);
                 warn!(lines, "log lines dropped: standard error was not writable, or not read in time");
             }
         }

@@ -99,19 +99,11 @@ pub(super) fn write_labels<'l>(text: &mut String, labels: impl Iterator<Item = (
     for (name, value) in labels {
         let comma = if text.is_empty() { "" } else { "," };
         let _ = write!(text, "{comma}{name}=\"");
-        let mut rest = value;
-        while let Some((plain, special)) =
-            rest.find(['\\', '"', '\n']).and_then(|at| rest.split_at_checked(at))
-        {
-            text.push_str(plain);
-            text.push_str(match special.as_bytes() {
-                [b'\n', ..] => "\\n",
-                [b'"', ..] => "\\\"",
-                _ => "\\\\",
-            });
-            rest = special.get(1..).unwrap_or_default();
+        if value.contains(['\\', '"', '\n']) {
+            text.push_str(&value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"));
+        } else {
+            text.push_str(value);
         }
-        text.push_str(rest);
         text.push('"');
     }
 }

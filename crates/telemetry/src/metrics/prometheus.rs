@@ -10,7 +10,6 @@ use super::{
     gauges::{Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, TlsGauges, XdsGauges},
     labels::Labels,
     names::{self, Kind, Metric, RuleCounter},
-    one_of,
     page::{Page, Samples, Value},
     rule::RuleStats,
     service::{ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats},
@@ -94,7 +93,7 @@ fn process(samples: &mut Samples<'_>, collector: &::prometheus::process_collecto
 #[cfg(target_os = "linux")]
 fn cpu_seconds() -> Option<f64> {
     let stat = procfs::process::Process::myself().and_then(|process| process.stat()).ok()?;
-    let millis = stat.utime.saturating_add(stat.stime).saturating_mul(1_000);
+    let millis = (stat.utime + stat.stime) * 1_000;
     Some(Duration::from_millis(millis.checked_div(procfs::ticks_per_second())?).as_secs_f64())
 }
 
@@ -115,9 +114,8 @@ fn rules(page: &mut Page, stats: &Stats) {
             // A series named by a caller's value appears with its first hit.
             if sums.is_of_rules || n > 0 {
                 let Labels { domain, key1, key2 } = labels;
-                let with_key2 = [domain, key1, key2.as_deref().unwrap_or_default()];
-                let values = with_key2.get(..if key2.is_some() { 3 } else { 2 }).unwrap_or_default();
-                page.sample(metric, values, n.into());
+                let values = [domain, key1, key2.as_deref().unwrap_or("")];
+                page.sample(metric, &values[..if key2.is_some() { 3 } else { 2 }], n.into());
             }
         }
     }
@@ -129,9 +127,9 @@ fn rules(page: &mut Page, stats: &Stats) {
 /// because its pattern does not match the end of the name. So hits rejected by the local cache count twice there, and
 /// here, for those who compare replicas of both services.
 fn shown(counter: RuleCounter, labels: &Labels, counts: &[u64; RuleCounter::ALL.len()]) -> u64 {
-    let own = *one_of(counts, counter as usize);
+    let own = counts[counter as usize];
     if counter == RuleCounter::OverLimit && labels.key2.is_some() {
-        own.saturating_add(*one_of(counts, RuleCounter::OverLimitWithLocalCache as usize))
+        own.saturating_add(counts[RuleCounter::OverLimitWithLocalCache as usize])
     } else {
         own
     }
@@ -351,7 +349,7 @@ fn store(samples: &mut Samples<'_>, StoreUsage { held, max_keys }: &StoreUsage) 
     samples.value(&names::STORE_KEYS, held.entries as u64);
     samples.value(&names::STORE_KEYS_MAX, *max_keys as u64);
     samples.value(&names::STORE_BYTES, held.bytes as u64);
-    let within = held.evicted.saturating_sub(held.evicted_over);
+    let within = held.evicted - held.evicted_over;
     let evicted = [("within_limit", within), ("over_limit", held.evicted_over)];
     samples.values(&names::STORE_EVICTIONS, evicted.map(|(counter, n)| ([counter], n)));
     samples.value(&names::STORE_EXPIRED, held.expired);

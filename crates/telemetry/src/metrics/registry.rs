@@ -107,12 +107,13 @@ impl Registry {
     /// Forgets removed rules, in whole series like [`make_room`](Self::make_room).
     fn forget_vanished(&self) {
         let left = self.stats.forget_unheld(|stats| stats.series, RuleStats::is_of_caller);
-        let mut callers = 0_usize;
-        self.stats.for_each(|stats| callers = callers.saturating_add(stats.is_of_caller().into()));
+        let mut callers = 0;
+        self.stats.for_each(|stats| callers += usize::from(stats.is_of_caller()));
+        // Callers may have added names since.
         let rules = left.saturating_sub(callers);
         self.rules.store(rules, Relaxed);
         // The next search follows when their number has doubled, so that its cost per rule is negligible.
-        self.forget_at.store(rules.saturating_add(rules.max(self.stats.room.max)), Relaxed);
+        self.forget_at.store(rules + rules.max(self.stats.room.max), Relaxed);
     }
 
     /// The counts of each series that has any, in the order of its labels.

@@ -16,6 +16,7 @@ use siphasher::sip::SipHasher13;
 
 use super::names::RuleCounter;
 use clock::Time;
+use text::beginning;
 
 /// Seconds after which an unused series may be forgotten.
 const IDLE: u64 = 3600;
@@ -120,7 +121,7 @@ impl Place {
         let mut series = self.series.load(Relaxed);
         while series & bit == 0 {
             // The place itself took room for the first.
-            let takes = counter.series().saturating_sub(usize::from(series == 0));
+            let takes = counter.series() - usize::from(series == 0);
             if takes > 0 && !self.room.take(takes) {
                 return false;
             }
@@ -164,9 +165,5 @@ pub(super) fn cut(name: &str) -> Cow<'_, str> {
     let mut hasher = SipHasher13::new();
     hasher.write(name.as_bytes());
     let hash = format!("~{:016x}", hasher.finish());
-    let mut end = MAX_NAME_BYTES.saturating_sub(hash.len());
-    while !name.is_char_boundary(end) {
-        end = end.saturating_sub(1);
-    }
-    Cow::Owned([name.get(..end).unwrap_or_default(), &hash].concat())
+    Cow::Owned([beginning(name, MAX_NAME_BYTES - hash.len()), &hash].concat())
 }

@@ -4,7 +4,6 @@ use std::{collections::BTreeMap, sync::Mutex};
 
 use super::{
     histogram::Histogram,
-    one_of,
     shard::{Counter, ShardCount},
 };
 use containment::mutex::lock;
@@ -130,8 +129,7 @@ pub struct AdminChanges(Mutex<BTreeMap<(&'static str, ChangeResult), u64>>);
 impl AdminChanges {
     pub fn count(&self, action: &'static str, result: ChangeResult) {
         let mut counts = lock(&self.0);
-        let count = counts.entry((action, result)).or_default();
-        *count = count.saturating_add(1);
+        *counts.entry((action, result)).or_default() += 1;
     }
 
     pub(super) fn totals(&self) -> Vec<([&'static str; 2], u64)> {
@@ -144,9 +142,7 @@ macro_rules! indexed {
     ($($(#[$doc:meta])* $name:ident($($index:ident: $enum:ty),+) -> $value:ty;)*) => {
         $($(#[$doc])* #[must_use]
         pub fn $name(&self, $($index: $enum),+) -> &$value {
-            let found = &self.$name;
-            $(let found = one_of(found, $index as usize);)+
-            found
+            &self.$name$([$index as usize])+
         })*
     };
 }

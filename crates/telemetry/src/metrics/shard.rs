@@ -43,7 +43,8 @@ impl ShardCount {
     #[must_use]
     pub fn for_workers(workers: usize) -> Self {
         let count = workers.clamp(1, Self::MAX).next_power_of_two();
-        Self(u8::try_from(count).unwrap_or(1))
+        #[expect(clippy::cast_possible_truncation, reason = "at most `MAX`")]
+        Self(count as u8)
     }
 
     #[must_use]
@@ -76,8 +77,7 @@ impl<const N: usize> Cells<N> {
         let blocks = self.blocks.get_or_init(|| {
             (0..self.shards.get()).map(|_| Block([const { AtomicU64::new(0) }; N])).collect()
         });
-        let block = blocks.get(THREAD.get() & blocks.len().saturating_sub(1));
-        let Some(cell) = block.and_then(|block| block.0.get(counter)) else { return };
+        let cell = &blocks[THREAD.get() & (blocks.len() - 1)].0[counter];
         // A thread is nearly always alone with its cell, so this is one attempt.
         let mut before = cell.load(Relaxed);
         while let Err(now) = cell.compare_exchange_weak(before, before.saturating_add(n), Relaxed, Relaxed) {
@@ -86,7 +86,7 @@ impl<const N: usize> Cells<N> {
     }
 
     pub(super) fn get(&self, counter: usize) -> u64 {
-        self.all().get(counter).copied().unwrap_or_default()
+        self.all()[counter]
     }
 
     /// All counters. They are read one by one, so one may be a hit ahead of the next.

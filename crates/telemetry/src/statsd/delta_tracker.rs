@@ -103,11 +103,7 @@ impl<const N: usize> Account<N> {
     }
 
     fn owed(&self) -> [u64; N] {
-        let mut owed = self.counted;
-        for (owed, sent) in owed.iter_mut().zip(self.sent) {
-            *owed = owed.saturating_sub(sent);
-        }
-        owed
+        std::array::from_fn(|at| self.counted[at] - self.sent[at])
     }
 
     fn add(&mut self, amounts: [u64; N]) {
@@ -156,7 +152,7 @@ impl<const N: usize> Accounts<N> {
     ) -> io::Result<()> {
         for (name, account) in &mut self.0 {
             for (at, (sent, counted)) in account.sent.iter_mut().zip(account.counted).enumerate() {
-                let owed = counted.saturating_sub(*sent);
+                let owed = counted - *sent;
                 if owed > 0
                     && let Some(name) = name_of(name, at)
                 {

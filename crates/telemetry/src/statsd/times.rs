@@ -28,7 +28,7 @@ impl Times {
         }
         let mut below = 0;
         for (counted, within) in self.counted.iter_mut().zip(now.within.into_iter().chain([now.count])) {
-            *counted = within.saturating_sub(below);
+            *counted = within - below;
             below = within;
         }
         self.sum = now.sum;
@@ -36,8 +36,7 @@ impl Times {
 
     /// The unsent lines, each with the count to settle.
     pub(super) fn owed(&mut self) -> impl Iterator<Item = (Amount, &mut u64, u64)> {
-        let owed: [u64; BUCKETS] =
-            std::array::from_fn(|bucket| self.counted[bucket].saturating_sub(self.sent[bucket]));
+        let owed: [u64; BUCKETS] = std::array::from_fn(|bucket| self.counted[bucket] - self.sent[bucket]);
         let sum = self.sum.saturating_sub(self.sent_sum);
         let millis = spread(&owed, sum.as_secs_f64() * 1e3);
         let lines = self.sent.iter_mut().zip(self.counted).zip(owed).zip(millis);

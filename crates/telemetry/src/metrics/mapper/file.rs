@@ -173,7 +173,7 @@ impl Reader<'_> {
         if self.found.iter().filter(|one| one.severity == severity).count() < MAX_DIAGNOSTICS {
             self.found.push(found);
         } else {
-            self.suppressed = self.suppressed.saturating_add(1);
+            self.suppressed += 1;
         }
     }
 

@@ -35,9 +35,9 @@ impl Mapped {
         // One scrape at a time; nothing else waits for this lock.
         let mut known = lock(&self.known);
         let mut shown = Shown::default();
-        let mut names = 0_usize;
+        let mut names = 0;
         stats.registry.for_each(|stats, counts| {
-            names = names.saturating_add(1);
+            names += 1;
             let places = known.rule(&self.mapper, stats.full_key());
             for (place, count) in places.into_iter().zip(counts) {
                 if count > 0 || !stats.is_of_caller() {
@@ -49,7 +49,7 @@ impl Mapped {
             let Some(name) = statsd_names::of_single(metric, labels) else {
                 return page.sample(metric, labels, value);
             };
-            names = names.saturating_add(1);
+            names += 1;
             let place = known.single(&self.mapper, &name, metric, labels);
             match value {
                 Value::Whole(n) if metric.kind == Kind::Gauge => shown.set(place, n),
@@ -61,7 +61,7 @@ impl Mapped {
         });
         known.families.iter().for_each(|family| shown.write(&mut page.text, &known, family));
         // The registry evicts names, so they must not stay here.
-        if known.names() > names.saturating_mul(2).saturating_add(1_000) {
+        if known.names() > 2 * names + 1_000 {
             *known = Known::default();
         }
         page.text
@@ -91,9 +91,9 @@ impl Shown {
     fn number(&mut self, place: SeriesIndex) -> Option<&mut Option<u64>> {
         let at = place?;
         if at >= self.numbers.len() {
-            self.numbers.resize(at.saturating_add(1), None);
+            self.numbers.resize(at + 1, None);
         }
-        self.numbers.get_mut(at)
+        Some(&mut self.numbers[at])
     }
 
     fn merge(&mut self, place: SeriesIndex, times: &Snapshot) {
@@ -109,7 +109,7 @@ impl Shown {
         let mut numbers: Vec<usize> = family.series.values().copied().collect();
         numbers.sort_unstable();
         for at in numbers {
-            let Some(one) = known.series.get(at) else { continue };
+            let one = &known.series[at];
             let times = self.times.iter().find(|(place, _)| *place == at).map(|(_, times)| {
                 // Statsd's unit is the millisecond.
                 let Distribution { buckets, count, sum } = times.in_units(1e3 * one.scale.unwrap_or(1.0));

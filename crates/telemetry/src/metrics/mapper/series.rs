@@ -11,7 +11,6 @@ use super::{Mapper, MappingResult, Target};
 use crate::metrics::{
     labels::Labels,
     names::{Kind, Metric, RuleCounter, documentation},
-    one_of,
     page::write_labels,
     prometheus::RULE_METRICS,
     statsd_names,
@@ -74,7 +73,7 @@ const TAKEN: usize = usize::MAX;
 
 impl Known {
     pub(super) fn names(&self) -> usize {
-        self.rules.len().saturating_add(self.singles.len())
+        self.rules.len() + self.singles.len()
     }
 
     /// The series of the counters of the rule with this full key.
@@ -86,7 +85,7 @@ impl Known {
         let labels: Vec<&str> =
             [Some(&*domain), Some(&key1), key2.as_deref()].into_iter().flatten().collect();
         let places = RuleCounter::ALL.map(|counter| {
-            let metric = one_of(&RULE_METRICS, counter as usize);
+            let metric = RULE_METRICS[counter as usize];
             self.place(mapper, &statsd_names::of_rule(full_key, counter), metric, &labels)
         });
         self.rules.insert(full_key.into(), places);
