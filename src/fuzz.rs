@@ -82,7 +82,7 @@ fn template(bytes: &[u8]) {
     for (rule, unit) in [("a.b", "hour"), ("\"\\\n{}", "15 minutes"), ("0", "day"), ("u", "second")] {
         for (limit, remaining, retry_after) in numbers {
             let body = template.fill(&Values { limit, unit, remaining, retry_after, rule });
-            if template.kind() == rules::template::Kind::Json {
+            if template.kind() == rules::template::BodyKind::Json {
                 assert!(serde_json::from_str::<serde_json::Value>(&body).is_ok(), "{text:?} became {body:?}");
             }
         }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use super::{
-    diagnostics::{Diagnostic, Diagnostics, FileError, Kind, Path, is_break, quoted},
+    diagnostics::{Diagnostic, Diagnostics, FileError, InputKind, Path, is_break, quoted},
     limit::{Countable, CountingMode},
     lower::{Lowering, Sibling},
     messages,
@@ -215,8 +215,8 @@ fn domain_name<'r>(raw: &'r RawFile, diagnostics: &mut Diagnostics) -> &'r str {
             None => format!("the {0} is empty; a rules {0} must have a domain", kind.name()),
         };
         let action = match kind {
-            Kind::File => "begin the file with `domain: NAME`",
-            Kind::Resource => "give it a `domain`",
+            InputKind::File => "begin the file with `domain: NAME`",
+            InputKind::Resource => "give it a `domain`",
         };
         let help = Some(format!("{action}, the domain of Envoy's rate limit filter"));
         diagnostics.file_error(FileError { place, message, help });

@@ -144,7 +144,7 @@ const MAX_DIAGNOSTICS: usize = 500;
 
 #[derive(Debug)]
 pub struct Diagnostics {
-    pub(super) kind: Kind,
+    pub(super) kind: InputKind,
     file: String,
     found: Vec<Diagnostic>,
     known: HashSet<(Option<Place>, String)>,
@@ -155,13 +155,13 @@ pub struct Diagnostics {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum InputKind {
     File,
     /// A message of a control plane, without lines.
     Resource,
 }
 
-impl Kind {
+impl InputKind {
     pub(super) fn name(self) -> &'static str {
         if self == Self::File { "file" } else { "resource" }
     }
@@ -224,7 +224,7 @@ impl Diagnostics {
     /// An empty list for a file. With `portable` it includes warnings about extensions.
     pub fn of(file: &str, portable: bool) -> Self {
         Self {
-            kind: Kind::File,
+            kind: InputKind::File,
             file: file.to_owned(),
             found: Vec::new(),
             known: HashSet::new(),
@@ -240,13 +240,13 @@ impl Diagnostics {
         } else {
             cut_display(format_args!("resource {}", name.escape_debug()))
         };
-        Self { kind: Kind::Resource, ..Self::of(&name, false) }
+        Self { kind: InputKind::Resource, ..Self::of(&name, false) }
     }
 
     pub(super) fn location(&self, place: Place, path: &Path<'_>) -> String {
         match self.kind {
-            Kind::File => place.to_string(),
-            Kind::Resource => cut_display(path),
+            InputKind::File => place.to_string(),
+            InputKind::Resource => cut_display(path),
         }
     }
 
@@ -301,7 +301,7 @@ impl Diagnostics {
     /// All diagnostics, in the order of their places.
     pub fn into_sorted(mut self) -> Vec<Diagnostic> {
         self.found.sort_by_key(|diagnostic| diagnostic.place);
-        if self.kind == Kind::Resource {
+        if self.kind == InputKind::Resource {
             self.found.iter_mut().for_each(|diagnostic| diagnostic.place = None);
         }
         if self.left_out > 0 {

@@ -10,7 +10,7 @@ mod tests;
 use std::{collections::HashMap, sync::Arc};
 
 use super::{
-    diagnostics::{Diagnostics, Kind, Path, Place, quoted},
+    diagnostics::{Diagnostics, InputKind, Path, Place, quoted},
     limit::{Countable, CountingMode},
     model::{Allowance, Level, Node, Origin, Rule, RuleId},
     quota_policy::QuotaPolicy,
@@ -109,7 +109,7 @@ impl<'f> Lowering<'f> {
 
     /// The place of a descriptor. Resources of a control plane have none.
     fn origin(&self, place: Place, file: usize) -> Option<Origin> {
-        let is_file = self.diagnostics.get(file)?.kind == Kind::File;
+        let is_file = self.diagnostics.get(file)?.kind == InputKind::File;
         is_file.then_some(Origin { file: u32::try_from(file).ok()?, line: place.line })
     }
 

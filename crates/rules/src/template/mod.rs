@@ -11,12 +11,12 @@ use std::{fmt::Write as _, mem};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Template {
-    kind: Kind,
+    kind: BodyKind,
     parts: Box<[Part]>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Kind {
+pub enum BodyKind {
     Text,
     Json,
 }
@@ -72,10 +72,10 @@ impl Template {
         let mut parts = parse_parts(text)?;
         // JSON begins with a literal brace or bracket.
         let kind = match parts.first() {
-            Some(Part::Literal(text)) if text.trim_start().starts_with(['{', '[']) => Kind::Json,
-            _ => Kind::Text,
+            Some(Part::Literal(text)) if text.trim_start().starts_with(['{', '[']) => BodyKind::Json,
+            _ => BodyKind::Text,
         };
-        if kind == Kind::Text {
+        if kind == BodyKind::Text {
             return Ok(Self { kind, parts: parts.into() });
         }
         mark_quoted(&mut parts);
@@ -85,7 +85,7 @@ impl Template {
     }
 
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> BodyKind {
         self.kind
     }
 
@@ -118,13 +118,13 @@ impl Template {
         match number {
             // Writing to a String cannot fail.
             Some(number) => drop(write!(into, "{number}")),
-            None if self.kind == Kind::Json && !quoted => into.push_str("null"),
+            None if self.kind == BodyKind::Json && !quoted => into.push_str("null"),
             None => into.push_str("never"),
         }
     }
 
     fn fill_text(&self, text: &str, quoted: bool, into: &mut String) {
-        if self.kind == Kind::Text {
+        if self.kind == BodyKind::Text {
             return into.push_str(text);
         }
         let string = serde_json::Value::from(text).to_string();
@@ -133,7 +133,7 @@ impl Template {
     }
 }
 
-impl Kind {
+impl BodyKind {
     /// The `content-type` of the format.
     #[must_use]
     pub const fn content_type(self) -> &'static str {

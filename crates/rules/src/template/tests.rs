@@ -8,7 +8,7 @@ use super::*;
 const VALUES: Values<'_> =
     Values { limit: 100, unit: "15 minutes", remaining: 0, retry_after: Some(42), rule: "shop.\"vip\"\n" };
 
-fn filled(text: &str) -> (Kind, String) {
+fn filled(text: &str) -> (BodyKind, String) {
     let template = Template::parse(text).unwrap();
     (template.kind(), template.fill(&VALUES))
 }
@@ -23,7 +23,7 @@ fn fills_in_text() {
         ("a brace: {{limit}", "a brace: {limit}"),
         ("no place: {;} {} } {{{limit}", "no place: {;} {} } {100"),
     ] {
-        assert_eq!(filled(text), (Kind::Text, body.to_owned()));
+        assert_eq!(filled(text), (BodyKind::Text, body.to_owned()));
     }
 }
 
@@ -34,8 +34,8 @@ fn fills_in_json_at_any_position() {
     let expected = serde_json::json!({
         "a": 100, "b": VALUES.rule, "c": "15 minutes", "\"15 minutes": {"d": [42]},
     });
-    assert_eq!((kind, serde_json::from_str::<Value>(&body).unwrap()), (Kind::Json, expected));
-    assert_eq!(filled("[{limit}]"), (Kind::Json, "[100]".to_owned()));
+    assert_eq!((kind, serde_json::from_str::<Value>(&body).unwrap()), (BodyKind::Json, expected));
+    assert_eq!(filled("[{limit}]"), (BodyKind::Json, "[100]".to_owned()));
 }
 
 #[test]
@@ -91,7 +91,7 @@ proptest! {
     fn parses_or_refuses_any_text(text in "[{}a\"\\\\\\[ ]{0,12}\\PC{0,9}") {
         if let Ok(template) = Template::parse(&text) {
             let body = template.fill(&VALUES);
-            prop_assert!(template.kind() == Kind::Text || serde_json::from_str::<Value>(&body).is_ok());
+            prop_assert!(template.kind() == BodyKind::Text || serde_json::from_str::<Value>(&body).is_ok());
         }
     }
 

@@ -33,12 +33,12 @@ pub(super) fn count_dropped(lines: usize) {
 
 #[derive(Debug, Default)]
 pub(super) struct Writer {
-    state: Mutex<State>,
+    pending: Mutex<Pending>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Pending {
     lines: String,
     is_writing: bool,
 }
@@ -53,20 +53,20 @@ impl Writer {
     }
 
     pub(super) fn push(&self, line: &str) {
-        let mut state = lock(&self.state);
-        if state.lines.len() + line.len() > MAX_BYTES {
+        let mut pending = lock(&self.pending);
+        if pending.lines.len() + line.len() > MAX_BYTES {
             count_dropped(1);
             return;
         }
-        state.lines.push_str(line);
-        drop(state);
+        pending.lines.push_str(line);
+        drop(pending);
         self.changed.notify_all();
     }
 
     /// Waits until every line is written, at most this long.
     pub(super) fn flush(&self, timeout: Duration) {
-        let is_pending = |state: &mut State| state.is_writing || !state.lines.is_empty();
-        let _ = self.changed.wait_timeout_while(lock(&self.state), timeout, is_pending);
+        let is_unwritten = |pending: &mut Pending| pending.is_writing || !pending.lines.is_empty();
+        let _ = self.changed.wait_timeout_while(lock(&self.pending), timeout, is_unwritten);
     }
 
     fn run(&self, mut write: impl FnMut(&str) -> usize) {
@@ -85,14 +85,14 @@ impl Writer {
 
     /// Waits for lines. The previous ones are written.
     fn take(&self) -> String {
-        let mut state = lock(&self.state);
-        state.is_writing = false;
+        let mut pending = lock(&self.pending);
+        pending.is_writing = false;
         self.changed.notify_all();
-        let is_empty = |state: &mut State| state.lines.is_empty();
-        let waited = self.changed.wait_while(state, is_empty);
-        state = waited.unwrap_or_else(PoisonError::into_inner);
-        state.is_writing = true;
-        mem::take(&mut state.lines)
+        let is_empty = |pending: &mut Pending| pending.lines.is_empty();
+        let waited = self.changed.wait_while(pending, is_empty);
+        pending = waited.unwrap_or_else(PoisonError::into_inner);
+        pending.is_writing = true;
+        mem::take(&mut pending.lines)
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
         let line = |number: usize| format!("{number:>1023}\n");
         let room = MAX_BYTES / 1024;
         writer.push(&line(0));
-        while !lock(&writer.state).is_writing {
+        while !lock(&writer.pending).is_writing {
             thread::yield_now();
         }
         let before = dropped();

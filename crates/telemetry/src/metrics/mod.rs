@@ -59,7 +59,7 @@ pub use self::{
         XdsGauges,
     },
     histogram::Histogram,
-    names::{Kind, Metric, RuleCounter, documentation},
+    names::{Metric, MetricType, RuleCounter, documentation},
     prometheus::CONTENT_TYPE,
     rule::RuleStats,
     service::{

@@ -4,7 +4,7 @@
 pub struct Metric {
     /// The name; a histogram adds `_bucket`, `_sum` and `_count`.
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: MetricType,
     /// The names of the labels, in the order of the page.
     pub labels: &'static [&'static str],
     pub help: &'static str,
@@ -14,7 +14,7 @@ text::named! {
     /// The type of a metric. A mapper file names a histogram as `statsd_exporter` does.
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "lowercase")]
-    pub enum Kind {
+    pub enum MetricType {
         /// A sum that resets only with the process.
         Counter = "counter",
         Gauge = "gauge",
@@ -59,7 +59,7 @@ pub fn documentation() -> Vec<Metric> {
 macro_rules! metrics {
     ($list:ident $($constant:ident: $kind:ident $name:literal [$($label:literal),*] $help:literal;)*) => {
         $(pub const $constant: Metric =
-            Metric { name: $name, kind: Kind::$kind, labels: &[$($label),*], help: $help };)*
+            Metric { name: $name, kind: MetricType::$kind, labels: &[$($label),*], help: $help };)*
         pub(super) const $list: &[Metric] = &[$($constant),*];
     };
 }
@@ -304,7 +304,12 @@ mod tests {
     #[test]
     fn our_counters_end_in_total() {
         for metric in documentation().iter().filter(|metric| metric.name.starts_with("tollgate_")) {
-            assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter, "{}", metric.name);
+            assert_eq!(
+                metric.name.ends_with("_total"),
+                metric.kind == MetricType::Counter,
+                "{}",
+                metric.name
+            );
         }
     }
 

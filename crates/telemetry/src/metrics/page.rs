@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use super::{
     histogram::Snapshot,
-    names::{Kind, Metric},
+    names::{Metric, MetricType},
 };
 use store::Distribution;
 
@@ -88,7 +88,7 @@ impl Page {
 }
 
 /// Writes the lines before the samples of a metric.
-pub(super) fn head(text: &mut String, name: &str, kind: Kind, help: &str) {
+pub(super) fn head(text: &mut String, name: &str, kind: MetricType, help: &str) {
     let help = help.replace('\\', "\\\\").replace('\n', "\\n");
     // Writing to a String cannot fail.
     let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {}\n", kind.name());

@@ -9,7 +9,7 @@ use super::{
     Exposition, Stats,
     gauges::{Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, TlsGauges, XdsGauges},
     labels::Labels,
-    names::{self, Kind, Metric, RuleCounter},
+    names::{self, Metric, MetricType, RuleCounter},
     page::{Page, Samples, Value},
     rule::RuleStats,
     service::{ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats},
@@ -81,7 +81,7 @@ fn process(samples: &mut Samples<'_>, collector: &::prometheus::process_collecto
         let metric = names::PROCESS.iter().find(|metric| metric.name == family.name());
         for (metric, sample) in metric.into_iter().zip(family.get_metric()) {
             let value = match metric.kind {
-                Kind::Counter => cpu_seconds().unwrap_or_else(|| sample.get_counter().get_value()),
+                MetricType::Counter => cpu_seconds().unwrap_or_else(|| sample.get_counter().get_value()),
                 _ => sample.get_gauge().get_value(),
             };
             samples.value(metric, value);

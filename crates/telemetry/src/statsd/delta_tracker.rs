@@ -11,7 +11,7 @@ use crate::metrics::{
     OVERFLOW, Stats,
     gauges::Gauges,
     labels::statsd_key,
-    names::{self, Kind, Metric, RuleCounter},
+    names::{self, Metric, MetricType, RuleCounter},
     page::Value,
     statsd_names,
 };
@@ -41,7 +41,7 @@ impl DeltaTracker {
         let take = &mut |metric: &Metric, labels: &[&str], value: Value<'_>| {
             let Some(name) = statsd_names::of_single(metric, labels) else { return };
             match value {
-                Value::Whole(n) if metric.kind == Kind::Gauge => current.push((name, n)),
+                Value::Whole(n) if metric.kind == MetricType::Gauge => current.push((name, n)),
                 // Entered above, domain by domain.
                 Value::Whole(_) if metric.name == names::DOMAIN_NOT_FOUND.name => {}
                 Value::Whole(n) => counters.enter(&name, 0, [n], *round),

@@ -28,7 +28,7 @@ use tokio::sync::{mpsc, watch};
 
 #[cfg(any(test, feature = "testing"))]
 pub use headers::fuzz as fuzz_headers;
-pub use span::{Kind, OpenSpan, Value};
+pub use span::{OpenSpan, Value};
 
 use crate::tracing::settings::Spans;
 use containment::mutex::lock;

@@ -17,7 +17,8 @@ use text::{cut, cut_owned};
 pub(super) struct Span {
     pub(super) place: Place,
     pub(super) name: &'static str,
-    pub(super) kind: Kind,
+    /// A part of a call, below the span of the call.
+    pub(super) is_internal: bool,
     /// Since 1970.
     pub(super) begun: Duration,
     pub(super) took: Duration,
@@ -33,13 +34,6 @@ pub(super) struct Place {
     pub(super) parent_is_remote: bool,
     /// `tracestate`, unchanged.
     pub(super) state: String,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Kind {
-    #[default]
-    Server,
-    Internal,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -124,7 +118,7 @@ impl OpenSpan {
         self.tracer.take(Span {
             place: self.span.place.child(),
             name,
-            kind: Kind::Internal,
+            is_internal: true,
             begun: self.span.begun.saturating_add(begun.saturating_duration_since(self.begun)),
             took: ended.saturating_duration_since(begun),
             attributes,

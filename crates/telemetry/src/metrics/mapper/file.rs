@@ -15,7 +15,7 @@ use serde_yaml::Value;
 use super::{
     super::{
         histogram::BOUNDS_MICROS,
-        names::{self, Kind},
+        names::{self, MetricType},
         service::Method,
         statsd_names,
     },
@@ -65,7 +65,7 @@ struct Defaults {
 struct MappingOptions {
     r#match: Option<String>,
     match_type: Option<MatchType>,
-    match_metric_type: Option<Kind>,
+    match_metric_type: Option<MetricType>,
     name: Option<String>,
     labels: Option<BTreeMap<String, Option<String>>>,
     action: Option<Action>,

@@ -13,7 +13,7 @@ mod tests;
 pub use self::{file::read, page::Mapped};
 
 use self::pattern::{Pattern, escaped};
-use super::names::Kind;
+use super::names::MetricType;
 
 #[derive(Debug, Default)]
 pub struct Mapper {
@@ -26,7 +26,7 @@ pub struct Mapper {
 struct Mapping {
     pattern: Pattern,
     /// The type of metric that it is limited to.
-    only: Option<Kind>,
+    only: Option<MetricType>,
     /// `None` drops the metric.
     target: Option<Target>,
 }
@@ -52,7 +52,7 @@ enum MappingResult<'m> {
 
 impl Mapper {
     /// Maps a statsd name. As in `statsd_exporter`, globs take precedence over regular expressions in any order.
-    fn map(&self, statsd: &str, kind: Kind) -> MappingResult<'_> {
+    fn map(&self, statsd: &str, kind: MetricType) -> MappingResult<'_> {
         let of_kind = |mapping: &&Mapping| mapping.only.is_none_or(|only| only == kind);
         let matching = |is_glob| {
             let mappings =
@@ -82,7 +82,7 @@ impl Mapper {
 pub fn fuzz(bytes: &[u8]) {
     if let Ok((mapper, _)) = read("mapper.yaml", bytes) {
         for name in ["ratelimit.service.rate_limit.d.k.total_hits", "a.b", ""] {
-            let _ = mapper.map(name, Kind::Counter);
+            let _ = mapper.map(name, MetricType::Counter);
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::metrics::{
     Stats,
     gauges::Gauges,
     histogram::Snapshot,
-    names::Kind,
+    names::MetricType,
     page::{Page, Value, head, series},
     statsd_names,
 };
@@ -52,7 +52,7 @@ impl Mapped {
             names += 1;
             let place = known.single(&self.mapper, &name, metric, labels);
             match value {
-                Value::Whole(n) if metric.kind == Kind::Gauge => shown.set(place, n),
+                Value::Whole(n) if metric.kind == MetricType::Gauge => shown.set(place, n),
                 Value::Whole(n) => shown.add(place, n),
                 Value::Times(times) => shown.merge(place, times),
                 // No metric with a statsd name has one.

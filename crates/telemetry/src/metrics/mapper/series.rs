@@ -10,7 +10,7 @@ use tracing::warn;
 use super::{Mapper, MappingResult, Target};
 use crate::metrics::{
     labels::Labels,
-    names::{Kind, Metric, RuleCounter, documentation},
+    names::{Metric, MetricType, RuleCounter, documentation},
     page::write_labels,
     prometheus::RULE_METRICS,
     statsd_names,
@@ -32,7 +32,7 @@ pub(super) struct Known {
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) name: String,
-    pub(super) kind: Kind,
+    pub(super) kind: MetricType,
     pub(super) help: String,
     /// The numbers of its series by the text of their labels.
     pub(super) series: HashMap<Box<str>, usize>,
@@ -114,7 +114,7 @@ impl Known {
             MappingResult::Unmapped => {
                 let labels = written(metric.labels.iter().copied().zip(labels.iter().copied()));
                 // The name has the unit seconds; statsd's is milliseconds.
-                let scale = (metric.kind == Kind::Histogram).then_some(1e-3);
+                let scale = (metric.kind == MetricType::Histogram).then_some(1e-3);
                 let series = Series { labels, scale, buckets: None };
                 self.intern(metric.name, metric.kind, metric.help, series)
             }
@@ -129,7 +129,7 @@ impl Known {
 
     /// The number of the series with this name and these labels; `None` if the name belongs to a metric of another type,
     /// since the first metric determines the type.
-    fn intern(&mut self, name: &str, kind: Kind, help: &str, series: Series) -> SeriesIndex {
+    fn intern(&mut self, name: &str, kind: MetricType, help: &str, series: Series) -> SeriesIndex {
         let next = self.families.len();
         let at = *self.by_name.entry(name.to_owned()).or_insert(next);
         if at == next {
@@ -149,7 +149,7 @@ impl Known {
         Some(number)
     }
 
-    fn log_conflict(&mut self, name: &str, kind: Kind, at: usize) {
+    fn log_conflict(&mut self, name: &str, kind: MetricType, at: usize) {
         let taken = self.families.get_mut(at);
         let owner = taken.as_ref().map_or("an unmapped metric", |family| family.kind.name());
         if !taken.is_some_and(|family| std::mem::replace(&mut family.conflict_logged, true)) {

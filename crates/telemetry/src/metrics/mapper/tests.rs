@@ -41,9 +41,9 @@ fn without_process(page: &str) -> String {
 #[test]
 fn maps_names_as_the_exporter_does() {
     let kinds = |name: &str| match name {
-        "counter" => Kind::Counter,
-        "gauge" => Kind::Gauge,
-        _ => Kind::Histogram,
+        "counter" => MetricType::Counter,
+        "gauge" => MetricType::Gauge,
+        _ => MetricType::Histogram,
     };
     let mut seen = 0;
     for line in RECORDED.lines() {
@@ -140,7 +140,9 @@ fn merges_and_numbers_as_text_are_read_as_yaml_1_1_does() {
         [(merged, "b.c", "1.1"), (&merged[..merged.rfind('-').unwrap()], "a.c", "1.10")]
     {
         let mapper = mapper(yaml);
-        let MappingResult::Mapped { labels, .. } = mapper.map(name, Kind::Counter) else { panic!("{name}") };
+        let MappingResult::Mapped { labels, .. } = mapper.map(name, MetricType::Counter) else {
+            panic!("{name}")
+        };
         assert_eq!(labels, [("v", version.to_owned())]);
     }
 }
@@ -293,7 +295,7 @@ proptest! {
     fn no_file_panics(yaml in "\\PC{0,60}", known in "(mappings|defaults): *\n?[-{\\[]? ?(match|name|labels|buckets|ttl): [$a-z.*0-9{}\\[\\]'\"]{0,12}") {
         for text in [yaml, known] {
             if let Ok((mapper, _)) = read("mapper.yaml", text.as_bytes()) {
-                mapper.map("a.b.c", Kind::Counter);
+                mapper.map("a.b.c", MetricType::Counter);
             }
         }
     }
@@ -301,6 +303,6 @@ proptest! {
     #[test]
     fn no_template_panics(template in "[$1{}_a9é]{0,12}", name in "[a.é]{0,8}") {
         let yaml = format!("mappings:\n- match: '*.*'\n  name: x\n  labels: {{l: '{template}'}}\n- match: '(.*)'\n  match_type: regex\n  name: x\n  labels: {{l: '{template}'}}\n");
-        mapper(&yaml).map(&name, Kind::Counter);
+        mapper(&yaml).map(&name, MetricType::Counter);
     }
 }

@@ -8,7 +8,7 @@ use prost::Message;
 
 use crate::tracing::{
     sampling,
-    span::{Kind, Span, Value},
+    span::{Span, Value},
 };
 use proto::opentelemetry::proto::{
     collector::trace::v1::ExportTraceServiceRequest,
@@ -64,11 +64,7 @@ fn sent(span: Span) -> Sent {
         trace_state: place.state,
         parent_span_id: place.parent.map(|parent| parent.to_be_bytes().to_vec()).unwrap_or_default(),
         name: span.name.to_owned(),
-        kind: match span.kind {
-            Kind::Server => SpanKind::Server,
-            Kind::Internal => SpanKind::Internal,
-        }
-        .into(),
+        kind: if span.is_internal { SpanKind::Internal } else { SpanKind::Server }.into(),
         start_time_unix_nano: nanos(begun),
         end_time_unix_nano: nanos(begun.saturating_add(span.took.as_nanos())),
         attributes: span
@@ -132,7 +128,7 @@ mod tests {
         assert_eq!((sent.start_time_unix_nano, sent.end_time_unix_nano), (10_000_000_000, 10_000_000_005));
         assert_eq!((sent.kind, sent.flags), (2, 0x301));
         assert_eq!(sent.status.unwrap().code, 2);
-        let root = super::sent(Span { place: Place::root(1), kind: Kind::Internal, ..Span::default() });
+        let root = super::sent(Span { place: Place::root(1), is_internal: true, ..Span::default() });
         assert_eq!((root.parent_span_id.len(), root.kind, root.flags, root.status), (0, 1, 0x101, None));
     }
 
