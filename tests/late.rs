@@ -41,7 +41,7 @@ struct Late {
 }
 
 impl Store for Late {
-    fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
         Applied::Later(Box::pin(async move {
             let until = batch.until.unwrap_or_else(|| Instant::now() + Duration::from_secs(60));
             match timeout_at(until.into(), sleep(self.after)).await {
@@ -54,7 +54,7 @@ impl Store for Late {
         }))
     }
 
-    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
         self.counters.reset(batch, now)
     }
 }

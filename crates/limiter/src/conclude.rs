@@ -18,7 +18,7 @@ use telemetry::metrics::{RuleCounter, Stats};
 pub(super) struct Conclusion<'a, 'r, 'm> {
     pub(super) request: &'a Request<'m>,
     pub(super) plan: &'a [Planned<'r>],
-    pub(super) batch: &'a Batch<'r>,
+    pub(super) batch: &'a Batch,
     pub(super) is_without_store: bool,
     pub(super) policy: &'a Policy,
     now: Time,
@@ -33,7 +33,7 @@ pub(super) struct Conclusion<'a, 'r, 'm> {
 pub(super) fn conclude<'a, 'r, 'm>(
     request: &'a Request<'m>,
     plan: &'a [Planned<'r>],
-    batch: &'a Batch<'r>,
+    batch: &'a Batch,
     policy: &'a Policy,
     stats: &Stats,
     now: Time,

@@ -31,7 +31,7 @@ impl Limiter {
         error: StoreError,
         domain: &Domain,
         plan: &mut Plan<'_>,
-        batch: &mut Batch<'_>,
+        batch: &mut Batch,
         now: Time,
     ) -> Result<FailureDecision, RequestError> {
         let policy = domain.on_store_failure.unwrap_or(self.policy.on_store_failure);

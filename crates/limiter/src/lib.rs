@@ -349,7 +349,7 @@ impl Limiter {
         request: &Request<'_>,
         served: &Served,
         domain: Option<&Domain>,
-        (plan, batch): (&Plan<'r>, &Batch<'r>),
+        (plan, batch): (&Plan<'r>, &Batch),
         failure: Option<FailureDecision>,
         now: Time,
     ) -> Answer {
@@ -369,7 +369,7 @@ impl Limiter {
         answer
     }
 
-    fn batch<'r>(&self) -> Batch<'r> {
+    fn batch<'r>(&self) -> Batch {
         let mut batch = Batch::default();
         if self.policy.stop_when_over {
             batch.counting = Counting::StopWhenOver;
@@ -382,7 +382,7 @@ impl Limiter {
     }
 
     /// Stores the keys of a counted batch that are over their limits.
-    fn remember_over(&self, batch: &Batch<'_>, now: Time) {
+    fn remember_over(&self, batch: &Batch, now: Time) {
         let Some(cache) = &self.over_limit else { return };
         for check in batch.checks().iter().filter(|check| check.is_over()) {
             cache.insert(batch.full_key(check), check, now);
@@ -397,9 +397,9 @@ impl Limiter {
 
     /// Removes checks from the batch whose counters are known to be over the limit. The limits of one rule are checked
     /// together or not at all.
-    fn skip_known(&self, plan: &mut Plan<'_>, batch: &mut Batch<'_>, now: Time) -> Lookups {
+    fn skip_known(&self, plan: &mut Plan<'_>, batch: &mut Batch, now: Time) -> Lookups {
         let Some(cache) = &self.over_limit else { return Lookups::default() };
-        let lookup = |check: &Check<'_>| cache.get(batch.full_key(check), check.limit, check.hits, now);
+        let lookup = |check: &Check| cache.get(batch.full_key(check), &check.limit, check.hits, now);
         let known: SmallVec<[Option<Verdict>; 4]> = batch.checks().iter().map(lookup).collect();
         let lookups = Lookups {
             all: batch.checks().iter().filter(|check| check.takes()).count(),

@@ -70,7 +70,7 @@ pub(super) struct LimitOutcome<'r> {
 /// part remaining, because it will be the first to reject.
 pub(super) fn governing<'r>(
     limited: &Limited<'r>,
-    batch: &Batch<'_>,
+    batch: &Batch,
     near_ratio: f32,
     now: Time,
 ) -> Option<LimitOutcome<'r>> {
@@ -81,7 +81,7 @@ pub(super) fn governing<'r>(
 pub(super) fn outcome<'r>(
     check: &LimitCheck<'r>,
     hits: Hits,
-    batch: &Batch<'_>,
+    batch: &Batch,
     near_ratio: f32,
     now: Time,
 ) -> LimitOutcome<'r> {
@@ -139,7 +139,7 @@ impl LimitOutcome<'_> {
 
     /// Hits that were counted and still matter; `None` if no counter was read. A fixed window counts those above its limit
     /// too.
-    pub(super) fn used(&self, batch: &Batch<'_>) -> Option<u64> {
+    pub(super) fn used(&self, batch: &Batch) -> Option<u64> {
         let CounterSource::Store(index) = self.source else { return None };
         Some(match batch.checks().get(index)?.outcome {
             store::Outcome::Counted(count) | store::Outcome::NotCounted(count) => count,

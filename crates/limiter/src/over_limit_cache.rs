@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use algorithms::{Algorithm, Hits, Verdict};
 use clock::Time;
-use rules::Limit;
+use rules::Rate;
 use store::{
     Check, Outcome, Resets,
     table::{Kept, Mark, Table, Usage, Used},
@@ -66,7 +66,7 @@ impl OverLimitCache {
     /// The cached verdict, if the key's counter is known to exceed this limit with these hits. A refund removes the key.
     /// The caller counts the lookup.
     #[must_use]
-    pub fn get(&self, key: &str, limit: &Limit, hits: Hits, now: Time) -> Option<Verdict> {
+    pub fn get(&self, key: &str, limit: &Rate, hits: Hits, now: Time) -> Option<Verdict> {
         let key = self.keys.key(key);
         let Hits::Take(hits) = hits else {
             self.keys.remove(key, now);
@@ -83,7 +83,7 @@ impl OverLimitCache {
     }
 
     /// Stores the outcome of a check that is over its limit until it expires. `now` is the start of the request.
-    pub fn insert(&self, key: &str, check: &Check<'_>, now: Time) {
+    pub fn insert(&self, key: &str, check: &Check, now: Time) {
         let Some(rejection) = Rejection::of(check, now) else { return };
         let end = Time::from_micros({ rejection.until }.saturating_add(999_999));
         // All are over their limit: of the largest rule, the one that expires first is evicted.
@@ -123,7 +123,7 @@ impl OverLimitCache {
 }
 
 impl Rejection {
-    fn of(check: &Check<'_>, now: Time) -> Option<Self> {
+    fn of(check: &Check, now: Time) -> Option<Self> {
         let since = u32::try_from(now.seconds()).unwrap_or(u32::MAX);
         let end = || check.limit.window().end(now).micros();
         let hits = u32::try_from(check.hits.taken());
@@ -147,7 +147,7 @@ impl Rejection {
     }
 
     /// A count over one limit is over every smaller one. States of other algorithms are valid for their limit only.
-    fn holds_for(self, limit: &Limit, hits: u64) -> bool {
+    fn holds_for(self, limit: &Rate, hits: u64) -> bool {
         let capacity = limit.algorithm.capacity();
         let is_count = matches!(limit.algorithm, Algorithm::FixedWindow(_));
         hits >= u64::from(self.hits) && if is_count { capacity <= self.limit } else { capacity == self.limit }

@@ -109,7 +109,7 @@ pub(super) fn plan<'r>(
     domain: Option<&'r Domain>,
     replacements: &'r Replacements,
     served: &'r Served,
-    batch: &mut Batch<'r>,
+    batch: &mut Batch,
     context: &Context<'_>,
 ) -> Plan<'r> {
     let Some(domain) = domain else {
@@ -143,7 +143,7 @@ pub(super) fn plan<'r>(
         };
         if let Some(attempt) = context.attempt
             && !(rule_match.has_fixed_name()
-                && (!attempt.needs_leases || limits.iter().all(Limit::is_leased)))
+                && (!attempt.needs_leases || limits.iter().all(|limit| limit.is_leased())))
         {
             attempt.is_given_up.set(true);
             return Planned::NoLimit;
@@ -231,7 +231,7 @@ fn checks<'r>(
     rule_match: &RuleMatch<'r>,
     limits: impl Iterator<Item = &'r Limit>,
     served: &'r Served,
-    batch: &mut Batch<'r>,
+    batch: &mut Batch,
     context: &Context<'_>,
 ) -> Limited<'r> {
     let hits = request.descriptors.get(index).map_or(Hits::Take(0), |descriptor| request.hits(descriptor));

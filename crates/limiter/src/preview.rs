@@ -58,7 +58,7 @@ pub fn preview(
     Ok(Preview { counters, overrides, over_limit })
 }
 
-fn counters(planned: &Planned<'_>, batch: &Batch<'_>) -> Vec<Option<String>> {
+fn counters(planned: &Planned<'_>, batch: &Batch) -> Vec<Option<String>> {
     let (rule, checks) = match planned {
         Planned::NoLimit | Planned::Unlimited(_) | Planned::Allowed(..) => return Vec::new(),
         Planned::Replaced(rule) => (Some(*rule), [].as_slice()),
@@ -69,7 +69,7 @@ fn counters(planned: &Planned<'_>, batch: &Batch<'_>) -> Vec<Option<String>> {
 }
 
 /// The override of a descriptor, and its limit with the counter's key.
-fn overridden(planned: &Planned<'_>, batch: &Batch<'_>) -> Option<(Found, OverrideLimit)> {
+fn overridden(planned: &Planned<'_>, batch: &Batch) -> Option<(Found, OverrideLimit)> {
     match planned {
         Planned::Allowed(_, found) => Some((*found, None)),
         Planned::Limited(limited) => {
@@ -82,7 +82,7 @@ fn overridden(planned: &Planned<'_>, batch: &Batch<'_>) -> Option<(Found, Overri
 }
 
 /// The key of a limit's counter in shared stores.
-fn key(check: &LimitCheck<'_>, batch: &Batch<'_>) -> Option<String> {
+fn key(check: &LimitCheck<'_>, batch: &Batch) -> Option<String> {
     let CounterSource::Store(index) = check.source else { return None };
     Some(batch.key(batch.checks().get(index)?).to_owned())
 }

@@ -29,7 +29,7 @@ mod tests;
 
 pub use compile::{CompileOptions, Compiled, SourceFile, compile, compile_resources};
 pub use diagnostics::{Diagnostic, Place, Severity, render};
-pub use limit::{Countable, CountingMode, LONGEST_LOG, Limit, Limits, Unit};
+pub use limit::{Countable, CountingMode, LONGEST_LOG, Limit, Limits, Rate, Unit};
 pub use matcher::{Entry, How, Matched};
 pub use model::{Allowance, Metadata, OnStoreFailure, Origin, Rule, RuleId, RuleSet, Value};
 pub use spelling::nearest;

@@ -4,16 +4,27 @@
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
-use std::{fmt, num::NonZeroU32, sync::Arc};
+use std::{fmt, num::NonZeroU32, ops::Deref, sync::Arc};
 
-use algorithms::{Algorithm, Kind, Window};
+use algorithms::{Algorithm, FixedWindow, Kind, Window};
 
 /// Maximum number of hits in a sliding log. A longer one would delay other checks, in memory and in Redis.
 pub const LONGEST_LOG: u32 = 100_000;
 
-/// A number of requests in a window, or a rate.
+/// A rate and its texts. The fields and methods of the rate are also those of the limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limit {
+    pub rate: Rate,
+    /// The name in responses, and in `replaces`.
+    pub name: Option<Arc<str>>,
+    /// The suffix of its counter's key; empty where the Go service has the same key.
+    pub tag: Box<str>,
+}
+
+/// A number of requests in a window, and how a store counts them: a limit without its texts, so that a batch of checks
+/// can outlive the rules.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rate {
     pub requests_per_unit: u32,
     pub unit: Unit,
     /// The length of the window in units.
@@ -21,10 +32,16 @@ pub struct Limit {
     pub algorithm: Algorithm,
     /// Whether replicas may count hits ahead of time.
     pub counting: CountingMode,
-    /// The name in responses, and in `replaces`.
-    pub name: Option<Arc<str>>,
-    /// The suffix of its counter's key; empty where the Go service has the same key.
-    pub tag: Box<str>,
+    /// The length of the limit's tag.
+    pub tag_bytes: usize,
+}
+
+impl Deref for Limit {
+    type Target = Rate;
+
+    fn deref(&self) -> &Rate {
+        &self.rate
+    }
 }
 
 text::named! {
@@ -75,15 +92,15 @@ impl Limit {
     /// A fixed window of one unit without a name, as in the Go service.
     #[must_use]
     pub fn plain(requests_per_unit: u32, unit: Unit) -> Self {
-        Self {
+        let rate = Rate {
             requests_per_unit,
             unit,
             multiplier: NonZeroU32::MIN,
             algorithm: Kind::FixedWindow.at(requests_per_unit, unit.into(), None),
             counting: CountingMode::Exact,
-            name: None,
-            tag: Box::default(),
-        }
+            tag_bytes: 0,
+        };
+        Self { rate, name: None, tag: Box::default() }
     }
 
     /// A limit of any kind; `None` if the window is too long.
@@ -97,7 +114,8 @@ impl Limit {
     ) -> Option<Self> {
         let window = window(unit, multiplier)?;
         let plain = Self::plain(requests_per_unit, unit);
-        let limit = Self { multiplier, algorithm: kind.at(requests_per_unit, window, burst), ..plain };
+        let algorithm = kind.at(requests_per_unit, window, burst);
+        let limit = Self { rate: Rate { multiplier, algorithm, ..plain.rate }, ..plain };
         let is_plain = kind == Kind::FixedWindow && multiplier == NonZeroU32::MIN;
         Some(if is_plain { limit } else { limit.tagged() })
     }
@@ -111,19 +129,15 @@ impl Limit {
     #[must_use]
     pub fn counted(self, counting: CountingMode) -> Self {
         let is_window = matches!(self.algorithm, Algorithm::FixedWindow(_));
-        Self { counting: if is_window { counting } else { CountingMode::Exact }, ..self }
-    }
-
-    /// True if replicas may count hits ahead of time.
-    #[must_use]
-    pub fn is_leased(&self) -> bool {
-        self.counting == CountingMode::Leased
+        let counting = if is_window { counting } else { CountingMode::Exact };
+        Self { rate: Rate { counting, ..self.rate }, ..self }
     }
 
     /// The limit with a key that no limit of another kind, window or rate has.
     #[must_use]
     pub fn tagged(self) -> Self {
-        Self { tag: self.algorithm.tag().into(), ..self }
+        let tag = Box::<str>::from(self.algorithm.tag());
+        Self { rate: Rate { tag_bytes: tag.len(), ..self.rate }, tag, ..self }
     }
 
     /// The window in words: `minute`, `15 minutes`.
@@ -131,16 +145,6 @@ impl Limit {
     pub fn span(&self) -> String {
         let unit = self.unit.name().to_ascii_lowercase();
         if self.multiplier == NonZeroU32::MIN { unit } else { format!("{} {unit}s", self.multiplier) }
-    }
-
-    /// The window that its number of requests refers to.
-    #[must_use]
-    pub fn window(&self) -> Window {
-        match self.algorithm {
-            Algorithm::FixedWindow(fixed) => fixed.window,
-            // `new` rejected a window that is too long.
-            _ => window(self.unit, self.multiplier).unwrap_or(Window::MAX),
-        }
     }
 
     /// Writes the fields that the Go service does not have.
@@ -162,6 +166,30 @@ impl Limit {
     }
 }
 
+impl Rate {
+    /// True if replicas may count hits ahead of time.
+    #[must_use]
+    pub fn is_leased(&self) -> bool {
+        self.counting == CountingMode::Leased
+    }
+
+    /// The window that its number of requests refers to.
+    #[must_use]
+    pub fn window(&self) -> Window {
+        match self.algorithm {
+            Algorithm::FixedWindow(fixed) => fixed.window,
+            // `new` rejected a window that is too long.
+            _ => window(self.unit, self.multiplier).unwrap_or(Window::MAX),
+        }
+    }
+
+    /// The fixed window of this number of requests.
+    #[must_use]
+    pub fn fixed(&self) -> FixedWindow {
+        FixedWindow { limit: self.requests_per_unit, window: self.window() }
+    }
+}
+
 /// The window of a number of units; `None` if it is too long.
 fn window(unit: Unit, multiplier: NonZeroU32) -> Option<Window> {
     Window::of_seconds(unit.seconds().saturating_mul(multiplier.get().into()))
@@ -174,9 +202,9 @@ impl Limits {
         let mut limits = limits.into_iter();
         let mut limits = Self { first: limits.next()?, others: limits.collect() };
         // A rule counts all or nothing: leases save nothing if one of its limits is checked for each hit.
-        if !limits.iter().all(Limit::is_leased) {
+        if !limits.iter().all(|limit| limit.is_leased()) {
             let all = std::iter::once(&mut limits.first).chain(&mut limits.others);
-            all.for_each(|limit| limit.counting = CountingMode::Exact);
+            all.for_each(|limit| limit.rate.counting = CountingMode::Exact);
         }
         Some(limits)
     }
@@ -190,6 +218,15 @@ impl Limits {
     #[must_use]
     pub fn are_several(&self) -> bool {
         !self.others.is_empty()
+    }
+
+    /// The limit at this index of [`iter`](Self::iter).
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<&Limit> {
+        match index.checked_sub(1) {
+            None => Some(&self.first),
+            Some(index) => self.others.get(index),
+        }
     }
 
     /// All limits, in the order of the file.

@@ -8,13 +8,13 @@ use smallvec::SmallVec;
 
 use algorithms::{Hits, Verdict, fixed_window};
 use clock::Time;
-use rules::Limit;
+use rules::Rate;
 
 #[derive(Debug, Default)]
-pub struct Batch<'r> {
+pub struct Batch {
     /// The full keys of all checks, concatenated: one allocation per request.
     keys: String,
-    checks: SmallVec<[Check<'r>; 4]>,
+    checks: SmallVec<[Check; 4]>,
     has_groups: bool,
     /// What is counted when a check is over its limit.
     pub counting: Counting,
@@ -36,11 +36,11 @@ pub enum Counting {
 
 /// The check of one counter, and its outcome.
 #[derive(Clone, Debug)]
-pub struct Check<'r> {
+pub struct Check {
     full_key: Range<usize>,
     /// The end of the part that is the key in shared stores.
     key_end: usize,
-    pub limit: &'r Limit,
+    pub limit: Rate,
     pub rule: u16,
     pub hits: Hits,
     /// Whether it counts alone or in a group.
@@ -69,7 +69,7 @@ pub enum Outcome {
     Decided(Verdict),
 }
 
-impl<'r> Batch<'r> {
+impl Batch {
     /// The buffer to which a key is appended before [`push`](Self::push).
     pub fn keys(&mut self) -> &mut String {
         &mut self.keys
@@ -77,11 +77,11 @@ impl<'r> Batch<'r> {
 
     /// Adds a check whose full key begins with `key`, the part for shared stores, and returns its index. `rule` is the
     /// hash of the limit's rule.
-    pub fn push(&mut self, key: Range<usize>, limit: &'r Limit, rule: u16, hits: Hits) -> usize {
+    pub fn push(&mut self, key: Range<usize>, limit: &Rate, rule: u16, hits: Hits) -> usize {
         let (index, outcome) = (self.checks.len(), Outcome::Counted(0));
         let (full_key, key_end) = (key.start..self.keys.len(), key.end);
         let member = Member::Alone;
-        self.checks.push(Check { full_key, key_end, limit, rule, hits, member, outcome });
+        self.checks.push(Check { full_key, key_end, limit: *limit, rule, hits, member, outcome });
         index
     }
 
@@ -115,32 +115,32 @@ impl<'r> Batch<'r> {
     }
 
     #[must_use]
-    pub fn key(&self, check: &Check<'_>) -> &str {
+    pub fn key(&self, check: &Check) -> &str {
         self.keys.get(check.full_key.start..check.key_end).unwrap_or_default()
     }
 
     /// The parts of the counter's full key before and after the start of the fixed window.
-    pub(super) fn key_of_all_windows(&self, check: &Check<'_>, start: Time) -> Option<[&str; 2]> {
+    pub(super) fn key_of_all_windows(&self, check: &Check, start: Time) -> Option<[&str; 2]> {
         let key = self.full_key(check);
         // Nothing after the last `#` comes from a caller.
         let mark = key.bytes().rposition(|byte| byte == b'#')?;
-        let end = mark.checked_sub(check.limit.tag.len())?;
+        let end = mark.checked_sub(check.limit.tag_bytes)?;
         let more_digits = start.seconds().checked_ilog10().unwrap_or_default() as usize;
         Some([key.get(..end.checked_sub(more_digits)?.checked_sub(1)?)?, key.get(end..)?])
     }
 
-    pub fn full_key(&self, check: &Check<'_>) -> &str {
+    pub fn full_key(&self, check: &Check) -> &str {
         self.keys.get(check.full_key.clone()).unwrap_or_default()
     }
 
     /// The checks, in the order of their addition.
     #[must_use]
-    pub fn checks(&self) -> &[Check<'r>] {
+    pub fn checks(&self) -> &[Check] {
         &self.checks
     }
 
     /// The checks at these indexes; empty if out of range.
-    pub fn checks_at(&self, indexes: Range<usize>) -> &[Check<'r>] {
+    pub fn checks_at(&self, indexes: Range<usize>) -> &[Check] {
         self.checks.get(indexes).unwrap_or_default()
     }
 
@@ -158,7 +158,7 @@ impl<'r> Batch<'r> {
     }
 
     /// Sets each outcome by the check's full key and the check.
-    pub fn set_all(&mut self, mut outcome: impl FnMut(&str, &Check<'r>) -> Outcome) {
+    pub fn set_all(&mut self, mut outcome: impl FnMut(&str, &Check) -> Outcome) {
         for check in &mut self.checks {
             let key = self.keys.get(check.full_key.clone()).unwrap_or_default();
             check.outcome = outcome(key, check);
@@ -207,7 +207,7 @@ impl<'r> Batch<'r> {
         let mut plan: NextHits = self.checks.iter().map(|_| None).collect();
         for group in self.groups() {
             let (checks, planned) = (self.checks_at(group.clone()), planned.get(group.clone()));
-            let is_group = |check: &Check<'_>| check.member != Member::Alone && check.takes();
+            let is_group = |check: &Check| check.member != Member::Alone && check.takes();
             let was_counted = planned.is_some_and(|planned| !planned.contains(&None));
             if !was_counted || !checks.iter().all(is_group) || !checks.iter().any(Check::is_over) {
                 continue;
@@ -249,7 +249,7 @@ pub(super) enum Plan<'p> {
 
 impl Plan<'_> {
     /// The hits of the check at an index; `None` if it is skipped.
-    pub(super) fn hits(self, index: usize, check: &Check<'_>) -> Option<Hits> {
+    pub(super) fn hits(self, index: usize, check: &Check) -> Option<Hits> {
         match self {
             Self::Own => Some(check.hits),
             Self::Read => Some(without_taking(check.hits)),
@@ -259,7 +259,7 @@ impl Plan<'_> {
     }
 }
 
-impl Check<'_> {
+impl Check {
     /// True if the outcome is over the limit.
     #[must_use]
     pub fn is_over(&self) -> bool {

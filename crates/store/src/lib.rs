@@ -35,13 +35,13 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// When the store fails; then no outcome is valid.
-    fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a>;
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a>;
 
     /// Resets the counters of a batch to unused ones. Rare, so it need not be fast. Called by the thread of the pages.
     ///
     /// # Errors
     /// When the store fails; then some of them may have been reset.
-    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a>;
+    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a>;
 
     /// Forgets the state in this process of counters that were reset, here or by another replica.
     fn forget(&self, _resets: &Resets) {}
@@ -63,7 +63,7 @@ pub trait Store: Send + Sync {
     }
 
     /// Counts every check and sets its outcome, if no wait is needed. Otherwise counts nothing and returns false.
-    fn apply_now(&self, _batch: &mut Batch<'_>, _now: Time) -> bool {
+    fn apply_now(&self, _batch: &mut Batch, _now: Time) -> bool {
         false
     }
 

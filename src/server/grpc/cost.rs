@@ -70,7 +70,7 @@ struct Gated {
 const OPEN: usize = 1 << 20;
 
 impl Store for Gated {
-    fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
         if self.gate.available_permits() >= OPEN {
             return self.counters.apply(batch, now);
         }
@@ -83,7 +83,7 @@ impl Store for Gated {
         }))
     }
 
-    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
         self.counters.reset(batch, now)
     }
 }

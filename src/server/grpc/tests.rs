@@ -55,7 +55,7 @@ struct Gated {
 }
 
 impl Store for Gated {
-    fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
         let gate = self.gate.clone();
         Applied::Later(Box::pin(async move {
             gate.acquire().await.unwrap().forget();
@@ -63,7 +63,7 @@ impl Store for Gated {
         }))
     }
 
-    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
         self.counters.reset(batch, now)
     }
 }

@@ -45,7 +45,7 @@ impl RemoteStore {
 }
 
 impl Store for RemoteStore {
-    fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
         *self.last_until.lock().unwrap() = batch.until;
         Applied::Later(Box::pin(async move {
             let mut polled = false;
@@ -63,7 +63,7 @@ impl Store for RemoteStore {
         }))
     }
 
-    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
         self.counters.reset(batch, now)
     }
 }

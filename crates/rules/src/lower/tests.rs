@@ -271,7 +271,7 @@ fn a_limit_with_leased_counting_is_leased_if_possible() {
     let both = limits(
         "[{unit: day, requests_per_unit: 9, counting: leased}, {unit: hour, requests_per_unit: 5, counting: leased}]",
     );
-    assert!(both.iter().all(Limit::is_leased));
+    assert!(both.iter().all(|limit| limit.is_leased()));
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn a_lease_that_is_not_possible_is_a_warning() {
     let mixed = compiled(written, false);
     let expected = "leased: `counting: leased` has no effect: the limit at line 4, column 69 is exact; the limits of a rule count all or nothing; lease all or none";
     assert_eq!(messages(&mixed, written), [expected]);
-    assert!(!mixed.rules.unwrap().rules()[0].limits().unwrap().iter().any(Limit::is_leased));
+    assert!(!mixed.rules.unwrap().rules()[0].limits().unwrap().iter().any(|limit| limit.is_leased()));
     let wrong = "{unit: day, requests_per_unit: 9, counting: lease}";
     let expected =
         "lease: unknown counting `lease`; did you mean `leased`? accepted (case-insensitive): exact, leased";

@@ -12,7 +12,6 @@ use std::sync::{
 use crate::table::{Key, Table};
 use algorithms::lease::{Cold, Pace};
 use clock::Time;
-use rules::Limit;
 
 /// How long a pace is remembered, in seconds: longer than any lease.
 const PACE_SECONDS: u64 = 12;
@@ -39,8 +38,8 @@ impl ColdKeys {
     }
 
     /// The key of a counter in all windows. Two limits of one counter have two keys.
-    pub(super) fn key(&self, texts: [&str; 2], limit: &Limit) -> Key {
-        self.paces.key_of(texts, limit.requests_per_unit)
+    pub(super) fn key(&self, texts: [&str; 2], limit: u32) -> Key {
+        self.paces.key_of(texts, limit)
     }
 
     /// Adds a request. Returns the pace of the key if it is hot. `is_full` if there is no room for another lease, of this

@@ -22,7 +22,6 @@ use crate::{
 use algorithms::lease::{Snapshot, Step};
 use algorithms::{Hits, fixed_window};
 use clock::Time;
-use rules::Limit;
 
 #[derive(Clone, Copy)]
 struct LeaseUse {
@@ -63,9 +62,9 @@ struct Draft {
 type Taken = (Option<LeaseUse>, Result<u64, Hits>);
 
 impl Draft {
-    fn new(batch: &Batch<'_>, commands: Commands) -> Self {
+    fn new(batch: &Batch, commands: Commands) -> Self {
         let reads = batch.counting == Counting::ReadOnly;
-        let hits = |check: &Check<'_>| Some(if reads { without_taking(check.hits) } else { check.hits });
+        let hits = |check: &Check| Some(if reads { without_taking(check.hits) } else { check.hits });
         Self {
             hits: batch.checks().iter().map(hits).collect(),
             uses: batch.checks().iter().map(|_| None).collect(),
@@ -73,7 +72,7 @@ impl Draft {
         }
     }
 
-    fn set_taken(&mut self, batch: &mut Batch<'_>, index: usize, taken: Option<Taken>) {
+    fn set_taken(&mut self, batch: &mut Batch, index: usize, taken: Option<Taken>) {
         let Some((lease, decided)) = taken else { return };
         set(&mut self.uses, index, lease);
         match decided {
@@ -82,7 +81,7 @@ impl Draft {
         }
     }
 
-    fn decide(&mut self, batch: &mut Batch<'_>, index: usize, outcome: Outcome) {
+    fn decide(&mut self, batch: &mut Batch, index: usize, outcome: Outcome) {
         set(&mut self.hits, index, None);
         batch.set(index, outcome);
     }
@@ -90,7 +89,7 @@ impl Draft {
 
 impl Shared {
     /// Counts the checks of a request, of which some are leased.
-    pub(super) fn apply<'a>(self: &'a Arc<Self>, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+    pub(super) fn apply<'a>(self: &'a Arc<Self>, batch: &'a mut Batch, now: Time) -> Applied<'a> {
         if let (Counting::Always, [Check { member: Member::Alone, hits: Hits::Take(1..), .. }]) =
             (batch.counting, batch.checks())
         {
@@ -130,11 +129,11 @@ impl Shared {
     }
 
     /// Decides the checks of a request by their leases, if these can decide all.
-    pub(super) fn apply_now(self: &Arc<Self>, batch: &mut Batch<'_>, now: Time) -> bool {
+    pub(super) fn apply_now(self: &Arc<Self>, batch: &mut Batch, now: Time) -> bool {
         if batch.counting != Counting::Always || batch.has_groups() {
             return false;
         }
-        let mut hits: SmallVec<[Hit<'_>; 2]> = SmallVec::new();
+        let mut hits: SmallVec<[Hit; 2]> = SmallVec::new();
         for check in batch.checks() {
             let Some(hit) = self.hit(batch, check, now).filter(|hit| hit.hits > 0) else { return false };
             hits.push(hit);
@@ -147,7 +146,7 @@ impl Shared {
         for (index, hit) in hits.iter().enumerate() {
             let count = match self.leases.take_now(*hit, now, &mut commands) {
                 Some(Step::Admit(count)) => count,
-                Some(Step::Reject(count)) => count_over(hit.limit, hit.hits, count),
+                Some(Step::Reject(count)) => count_over(hit.limit.limit, hit.hits, count),
                 Some(Step::Query { .. }) | None => {
                     // Another thread has taken the last hits in the meantime.
                     for (check, hit) in batch.checks_at(0..index).iter().zip(&hits) {
@@ -168,12 +167,7 @@ impl Shared {
     }
 
     /// Sends the checks to Redis that leases did not decide, and updates the leases by the reply.
-    fn count_rest<'a>(
-        self: &'a Arc<Self>,
-        batch: &'a mut Batch<'_>,
-        now: Time,
-        mut draft: Draft,
-    ) -> Applied<'a> {
+    fn count_rest<'a>(self: &'a Arc<Self>, batch: &'a mut Batch, now: Time, mut draft: Draft) -> Applied<'a> {
         if draft.hits.iter().all(Option::is_none) {
             self.send(draft.commands, now);
             return Applied::Now(Ok(()));
@@ -214,13 +208,7 @@ impl Shared {
     }
 
     /// Takes the hits of a check that counts for itself from its lease. `None` without a lease: Redis counts all of them.
-    fn take_alone(
-        &self,
-        batch: &Batch<'_>,
-        index: usize,
-        now: Time,
-        commands: &mut Commands,
-    ) -> Option<Taken> {
+    fn take_alone(&self, batch: &Batch, index: usize, now: Time, commands: &mut Commands) -> Option<Taken> {
         let check = batch.checks().get(index)?;
         let hit = self.hit(batch, check, now)?;
         let step = self.leases.take(hit, true, now, || self.counter(batch, check), commands)?;
@@ -231,12 +219,12 @@ impl Shared {
                 (self.lease_use(hit, reserved, rest), Err(rest))
             }
             Step::Admit(count) => (decided(hit.hits), Ok(count)),
-            Step::Reject(count) => (decided(0), Ok(count_over(hit.limit, hit.hits, count))),
+            Step::Reject(count) => (decided(0), Ok(count_over(hit.limit.limit, hit.hits, count))),
         })
     }
 
     /// Takes the hits of all checks at these indexes from their leases, or of none.
-    fn decide_together(&self, batch: &mut Batch<'_>, range: Range<usize>, now: Time, draft: &mut Draft) {
+    fn decide_together(&self, batch: &mut Batch, range: Range<usize>, now: Time, draft: &mut Draft) {
         let checks = batch.checks_at(range.clone());
         if !checks.iter().all(|check| check.limit.is_leased() && check.takes()) {
             return;
@@ -257,7 +245,7 @@ impl Shared {
                     Outcome::Counted(count.saturating_sub(hits))
                 }
                 (Some(Step::Reject(count)), Member::Alone) => {
-                    Outcome::Counted(count_over(check.limit, hits, count))
+                    Outcome::Counted(count_over(check.limit.requests_per_unit, hits, count))
                 }
                 (Some(Step::Reject(count)), _) => Outcome::NotCounted(count),
                 (Some(Step::Query { .. }) | None, _) => continue,
@@ -271,8 +259,8 @@ impl Shared {
     /// Takes the hits of a check that counts with others, or reads its counter. `None` if Redis has to count them.
     fn take_together(
         &self,
-        batch: &Batch<'_>,
-        check: &Check<'_>,
+        batch: &Batch,
+        check: &Check,
         now: Time,
         commands: &mut Commands,
     ) -> Option<Step> {
@@ -285,7 +273,7 @@ impl Shared {
     }
 
     /// Reads the counter of a check from its lease, if the lease knows it.
-    fn read(&self, batch: &mut Batch<'_>, index: usize, now: Time, draft: &mut Draft) {
+    fn read(&self, batch: &mut Batch, index: usize, now: Time, draft: &mut Draft) {
         let Some(check) = batch.checks().get(index).filter(|check| check.takes()) else { return };
         if let Some(count) = self.hit(batch, check, now).and_then(|hit| self.leases.read(hit, now)) {
             draft.decide(batch, index, Outcome::Counted(count));
@@ -293,7 +281,7 @@ impl Shared {
     }
 
     /// Adds the leases of checks that Redis counts.
-    fn add_uses(&self, batch: &Batch<'_>, now: Time, draft: &mut Draft) {
+    fn add_uses(&self, batch: &Batch, now: Time, draft: &mut Draft) {
         for (index, check) in batch.checks().iter().enumerate() {
             let (hits, known) = (draft.hits.get(index), draft.uses.get(index));
             // `take_alone` has added the others.
@@ -309,32 +297,32 @@ impl Shared {
     }
 
     /// The lease of a check whose hits are sent to Redis, if it has one.
-    fn lease_use(&self, hit: Hit<'_>, reserved: u64, hits: Hits) -> Option<LeaseUse> {
+    fn lease_use(&self, hit: Hit, reserved: u64, hits: Hits) -> Option<LeaseUse> {
         let snapshot = self.leases.with(hit.key, hit.start, |lease| lease.send(hits.taken()))?;
         Some(LeaseUse { key: hit.key, start: hit.start, reserved, sent: Some((hits, snapshot)) })
     }
 
     /// The hits of a check on the key of its lease, if its limit is leased.
-    fn hit<'b>(&self, batch: &Batch<'_>, check: &Check<'b>, now: Time) -> Option<Hit<'b>> {
-        let limit = check.limit;
-        if !limit.is_leased() {
+    fn hit(&self, batch: &Batch, check: &Check, now: Time) -> Option<Hit> {
+        if !check.limit.is_leased() {
             return None;
         }
-        let start = limit.window().start(now);
+        let limit = check.limit.fixed();
+        let start = limit.window.start(now);
         let key = self.leases.key(batch.key_of_all_windows(check, start)?, limit);
         Some(Hit { key, limit, start, hits: check.hits.taken() })
     }
 
-    fn counter(&self, batch: &Batch<'_>, check: &Check<'_>) -> Counter {
+    fn counter(&self, batch: &Batch, check: &Check) -> Counter {
         self.is_used.store(true, Relaxed);
         let (name, is_per_second) = self.redis.place(batch, check);
-        Counter { name: name.into(), is_per_second, limit: check.limit.clone() }
+        Counter { name: name.into(), is_per_second, limit: check.limit }
     }
 
     /// Updates a lease by the count in Redis. Returns the outcome without the hits that are left in the lease.
     fn update(
         &self,
-        check: &Check<'_>,
+        check: &Check,
         lease: &LeaseUse,
         (hits, snapshot): (Hits, Snapshot),
         is_rejected: bool,
@@ -344,7 +332,8 @@ impl Shared {
         let (Outcome::Counted(after) | Outcome::NotCounted(after)) = check.outcome else {
             return check.outcome;
         };
-        let (limit, terms) = (u64::from(check.limit.requests_per_unit), self.leases.terms(check.limit));
+        let (limit, terms) =
+            (u64::from(check.limit.requests_per_unit), self.leases.terms(check.limit.fixed()));
         let count = self.leases.with(lease.key, lease.start, |lease| {
             if lease.is_outdated(snapshot) {
                 return after;
@@ -372,13 +361,7 @@ impl Shared {
 
 impl InFlight<'_> {
     /// Updates the leases by the counts in Redis, and corrects the outcomes by the hits that the leases hold.
-    fn complete(
-        mut self,
-        batch: &mut Batch<'_>,
-        hits: &NextHits,
-        result: &Result<(), StoreError>,
-        now: Time,
-    ) {
+    fn complete(mut self, batch: &mut Batch, hits: &NextHits, result: &Result<(), StoreError>, now: Time) {
         let uses = std::mem::take(&mut self.uses);
         let any_over = batch.checks().iter().any(Check::is_over);
         for (index, lease) in uses.iter().enumerate() {
@@ -412,8 +395,8 @@ impl InFlight<'_> {
 }
 
 /// The count of a counter that is over its limit, as if these hits had been counted too.
-fn count_over(limit: &Limit, hits: u64, count: u64) -> u64 {
-    fixed_window::count(count.max(limit.requests_per_unit.into()), Hits::Take(hits))
+fn count_over(limit: u32, hits: u64, count: u64) -> u64 {
+    fixed_window::count(count.max(limit.into()), Hits::Take(hits))
 }
 
 fn set<T>(list: &mut [T], index: usize, value: T) {

@@ -77,7 +77,7 @@ impl LeasedStore {
 }
 
 impl Store for LeasedStore {
-    fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
         if batch.checks().iter().any(|check| check.limit.is_leased()) {
             self.0.apply(batch, now)
         } else {
@@ -85,7 +85,7 @@ impl Store for LeasedStore {
         }
     }
 
-    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
         self.0.redis.reset(batch, now)
     }
 
@@ -110,7 +110,7 @@ impl Store for LeasedStore {
         self.0.leases.len() > 0
     }
 
-    fn apply_now(&self, batch: &mut Batch<'_>, now: Time) -> bool {
+    fn apply_now(&self, batch: &mut Batch, now: Time) -> bool {
         self.0.apply_now(batch, now)
     }
 
@@ -184,7 +184,7 @@ impl Shared {
         let first = fastrand::u64(1..FIRST_GRANTS);
         let snapshot = self.leases.with(renewal.key, renewal.start, |lease| lease.send_renewal(first));
         let sent = snapshot.filter(|_| !self.is_closing.load(Relaxed)).and_then(|snapshot| {
-            let receipt = self.leases.receipt(&counter.limit, snapshot.grants);
+            let receipt = self.leases.receipt(counter.limit.fixed(), snapshot.grants);
             self.redis.lease(&leased, renewal.hits, receipt, now)
         });
         match (sent, snapshot, Handle::try_current()) {

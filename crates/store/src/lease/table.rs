@@ -15,10 +15,11 @@ use smallvec::SmallVec;
 
 use super::cold::ColdKeys;
 use crate::{LeaseState, LeaseUsage, redis::Receipt, table::Key};
+use algorithms::FixedWindow;
 use algorithms::lease::{Grant, Grants, Lease, Snapshot, Step, Terms};
 use clock::Time;
 use containment::mutex::lock;
-use rules::Limit;
+use rules::Rate;
 
 /// The number of shards of the memory store, if there are enough keys.
 const SHARDS: usize = 1024;
@@ -93,13 +94,13 @@ struct Entry {
 pub(super) struct Counter {
     pub(super) name: Box<str>,
     pub(super) is_per_second: bool,
-    pub(super) limit: Limit,
+    pub(super) limit: Rate,
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Hit<'a> {
+pub(super) struct Hit {
     pub(super) key: Key,
-    pub(super) limit: &'a Limit,
+    pub(super) limit: FixedWindow,
     pub(super) start: Time,
     pub(super) hits: u64,
 }
@@ -145,15 +146,15 @@ impl Leases {
     }
 
     /// The key of a counter in all windows. Two limits of one counter have two leases.
-    pub(super) fn key(&self, texts: [&str; 2], limit: &Limit) -> Key {
-        self.cold.key(texts, limit)
+    pub(super) fn key(&self, texts: [&str; 2], limit: FixedWindow) -> Key {
+        self.cold.key(texts, limit.limit)
     }
 
     /// Takes hits from the lease of a key; all or none without `may_reserve`. `None` without a lease. `counter` makes the
     /// counter's name for a new lease or a new window.
     pub(super) fn take(
         &self,
-        hit: Hit<'_>,
+        hit: Hit,
         may_reserve: bool,
         now: Time,
         counter: impl Fn() -> Counter,
@@ -190,7 +191,7 @@ impl Leases {
     }
 
     /// As [`take`](Self::take), if the lease of a key decides these hits. Otherwise nothing changes.
-    pub(super) fn take_now(&self, hit: Hit<'_>, now: Time, commands: &mut Commands) -> Option<Step> {
+    pub(super) fn take_now(&self, hit: Hit, now: Time, commands: &mut Commands) -> Option<Step> {
         let terms = self.terms(hit.limit);
         let mut leases = lock(&self.shard(hit.key).leases);
         let entry = leases.find(hit.key).filter(|entry| entry.decides(hit, &terms, now))?;
@@ -200,14 +201,14 @@ impl Leases {
     }
 
     /// True if the lease of a key decides these hits.
-    pub(super) fn decides(&self, hit: Hit<'_>, now: Time) -> bool {
+    pub(super) fn decides(&self, hit: Hit, now: Time) -> bool {
         let terms = self.terms(hit.limit);
         let mut leases = lock(&self.shard(hit.key).leases);
         leases.find(hit.key).is_some_and(|entry| entry.decides(hit, &terms, now))
     }
 
     /// The counter for a request with 0 hits, if its lease knows it.
-    pub(super) fn read(&self, hit: Hit<'_>, now: Time) -> Option<u64> {
+    pub(super) fn read(&self, hit: Hit, now: Time) -> Option<u64> {
         let terms = self.terms(hit.limit);
         let mut leases = lock(&self.shard(hit.key).leases);
         let entry = leases.find(hit.key).filter(|entry| entry.lease.start == hit.start)?;
@@ -226,7 +227,7 @@ impl Leases {
     /// The store has granted or rejected a renewal.
     pub(super) fn granted(&self, renewal: &Renewal, snapshot: Snapshot, after: u64, grant: Grant, now: Time) {
         let Renewal { key, start, counter, hits } = renewal;
-        let terms = self.terms(&counter.limit);
+        let terms = self.terms(counter.limit.fixed());
         let lost = self
             .with(*key, *start, |lease| lease.granted(*hits, grant, after, snapshot, &terms, now))
             // The window has ended, or the lease was evicted.
@@ -273,7 +274,7 @@ impl Leases {
         let mut next = u64::MAX;
         leases.entries.retain(|entry| {
             if entry.due <= now {
-                let visit = entry.lease.visit(&self.terms(&entry.counter.limit), now);
+                let visit = entry.lease.visit(&self.terms(entry.counter.limit.fixed()), now);
                 self.counts.expired.fetch_add(visit.expired, Relaxed);
                 self.return_hits(entry, (visit.returned, visit.own), commands);
                 let Some(due) = visit.next else { return false };
@@ -316,7 +317,7 @@ impl Leases {
         if now.micros().abs_diff(leases.searched.micros()) < PAUSE {
             return false;
         }
-        let pace = |entry: &Entry| entry.lease.demand(&self.terms(&entry.counter.limit), now);
+        let pace = |entry: &Entry| entry.lease.demand(&self.terms(entry.counter.limit.fixed()), now);
         let coldest = leases.entries.iter().map(|entry| (pace(entry), entry.key));
         let coldest = coldest.min_by(|(one, _), (other, _)| one.total_cmp(other));
         let found = coldest
@@ -337,15 +338,15 @@ impl Leases {
         if hits > 0 {
             self.counts.returned.fetch_add(hits, Relaxed);
             let Counter { name, is_per_second, limit } = &entry.counter;
-            let receipt = self.receipt(limit, entry.lease.grants);
+            let receipt = self.receipt(limit.fixed(), entry.lease.grants);
             let (name, is_per_second) = (name.clone(), *is_per_second);
             commands.push(Command::Return { name, is_per_second, hits, own, receipt });
         }
     }
 
     /// The receipt of a lease. Two limits of one counter have two leases.
-    pub(super) fn receipt(&self, limit: &Limit, Grants { confirmed, requested }: Grants) -> Receipt {
-        Receipt { holder: self.id.wrapping_add(limit.requests_per_unit.into()), confirmed, requested }
+    pub(super) fn receipt(&self, limit: FixedWindow, Grants { confirmed, requested }: Grants) -> Receipt {
+        Receipt { holder: self.id.wrapping_add(limit.limit.into()), confirmed, requested }
     }
 
     /// Adds a round trip to the average, in microseconds.
@@ -356,10 +357,10 @@ impl Leases {
         self.round_trip.store((average as f32).to_bits(), Relaxed);
     }
 
-    pub(super) fn terms(&self, limit: &Limit) -> Terms {
+    pub(super) fn terms(&self, limit: FixedWindow) -> Terms {
         Terms {
-            limit: limit.requests_per_unit.into(),
-            window: limit.window(),
+            limit: limit.limit.into(),
+            window: limit.window,
             round_trip: f64::from(f32::from_bits(self.round_trip.load(Relaxed))) / 1e6,
         }
     }
@@ -405,7 +406,7 @@ impl Leases {
                 limit: entry.counter.limit.requests_per_unit,
                 left: entry.lease.left,
                 counter: entry.lease.counter(),
-                requests_per_second: entry.lease.requests(&self.terms(&entry.counter.limit), now),
+                requests_per_second: entry.lease.requests(&self.terms(entry.counter.limit.fixed()), now),
             }));
         }
         all.sort_by(|one, other| {
@@ -466,7 +467,7 @@ impl Entry {
         step
     }
 
-    fn decides(&self, hit: Hit<'_>, terms: &Terms, now: Time) -> bool {
+    fn decides(&self, hit: Hit, terms: &Terms, now: Time) -> bool {
         self.lease.start == hit.start && self.lease.decides(hit.hits, terms, now)
     }
 }
@@ -474,19 +475,19 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rules::Unit;
+    use rules::{Limit, Unit};
 
     #[test]
     fn many_leases_are_returned_gradually() {
         let (leases, limit) = (Leases::new(10_000), Limit::plain(1_000_000, Unit::Hour));
         let start = Time::from_seconds(7200);
         let at = |millis: u64| Time::from_micros(start.micros() + millis * 1000);
-        let counter = || Counter { name: "name".into(), is_per_second: false, limit: limit.clone() };
+        let counter = || Counter { name: "name".into(), is_per_second: false, limit: limit.rate };
         let mut commands = Commands::new();
         for millis in 0..20 {
             for key in 0..1000 {
-                let key = leases.key([&format!("d_k_{key}_"), "/3600"], &limit);
-                let hit = Hit { key, limit: &limit, start, hits: 1 };
+                let key = leases.key([&format!("d_k_{key}_"), "/3600"], limit.fixed());
+                let hit = Hit { key, limit: limit.fixed(), start, hits: 1 };
                 leases.take(hit, true, at(millis * 100), counter, &mut commands);
             }
             for command in commands.drain(..) {

@@ -69,7 +69,7 @@ impl MemcachedStore {
 }
 
 impl Store for MemcachedStore {
-    fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
         match batch.counting {
             Counting::StopWhenOver => Applied::Later(Box::pin(self.count_unless_over(batch, now))),
             Counting::Always | Counting::ReadOnly => self.count(batch, now),
@@ -77,7 +77,7 @@ impl Store for MemcachedStore {
     }
 
     /// memcached counts only fixed windows, which a refund of all hits resets.
-    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
         Applied::Later(Box::pin(self.apply_hits(batch, now, Plan::Each(Hits::Refund(u64::MAX)))))
     }
 

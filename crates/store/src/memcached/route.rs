@@ -15,7 +15,7 @@ use crate::{
 };
 use algorithms::Hits;
 use clock::Time;
-use rules::Limit;
+use rules::Rate;
 
 /// The longest relative expiry in memcached: 30 days. A larger number is a date.
 const MAX_RELATIVE: u64 = 30 * 24 * 3600;
@@ -37,7 +37,7 @@ struct Group<'b> {
 
 impl MemcachedStore {
     /// Counts every check; a group counts all or nothing.
-    pub(super) fn count<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+    pub(super) fn count<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
         let plan = match batch.counting {
             Counting::ReadOnly => Plan::Read,
             _ if batch.has_groups() => return Applied::Later(Box::pin(self.count_groups(batch, now))),
@@ -52,7 +52,7 @@ impl MemcachedStore {
     /// Submits these hits and waits for the outcomes.
     pub(super) async fn apply_hits(
         &self,
-        batch: &mut Batch<'_>,
+        batch: &mut Batch,
         now: Time,
         plan: Plan<'_>,
     ) -> Result<(), StoreError> {
@@ -61,8 +61,8 @@ impl MemcachedStore {
     }
 
     /// Counts single checks and reads those of groups; then counts the groups that fit.
-    async fn count_groups(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
-        let is_read_first = |check: &Check<'_>| check.member != Member::Alone && check.takes();
+    async fn count_groups(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
+        let is_read_first = |check: &Check| check.member != Member::Alone && check.takes();
         let read_first: SmallVec<[bool; 8]> = batch.checks().iter().map(is_read_first).collect();
         let reads = batch.checks().iter();
         let reads = reads.map(|check| Some(if is_read_first(check) { Hits::Take(0) } else { check.hits }));
@@ -76,7 +76,7 @@ impl MemcachedStore {
     ///
     /// memcached cannot do both in one step, so the counters are read and then changed. A concurrent request may
     /// find the same room; then a group refunds its hits.
-    pub(super) async fn count_unless_over(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
+    pub(super) async fn count_unless_over(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
         self.apply_hits(batch, now, Plan::Each(Hits::Take(0))).await?;
         let hits = batch.hits_after_read();
         self.count_and_refund(batch, now, hits).await
@@ -84,12 +84,7 @@ impl MemcachedStore {
 
     /// Counts these hits, and refunds those of groups that concurrent requests took over a limit: a group never exceeds its
     /// limits, and its rejected hits are not counted.
-    async fn count_and_refund(
-        &self,
-        batch: &mut Batch<'_>,
-        now: Time,
-        hits: NextHits,
-    ) -> Result<(), StoreError> {
+    async fn count_and_refund(&self, batch: &mut Batch, now: Time, hits: NextHits) -> Result<(), StoreError> {
         self.apply_hits(batch, now, Plan::Next(&hits)).await?;
         let refunds = batch.refunds(&hits);
         if refunds.iter().all(Option::is_none) {
@@ -104,7 +99,7 @@ impl MemcachedStore {
     /// Submits to each connection the checks whose keys it owns.
     fn submit(
         &self,
-        batch: &Batch<'_>,
+        batch: &Batch,
         now: Time,
         plan: Plan<'_>,
     ) -> Result<SmallVec<[Submitted; 1]>, StoreError> {
@@ -113,7 +108,7 @@ impl MemcachedStore {
             if plan.hits(index, check).is_none() {
                 continue;
             }
-            check_countable(check.limit)?;
+            check_countable(&check.limit)?;
             let name = key_name(batch.key(check));
             let connection = self.servers.connection(&name)?;
             match groups.iter_mut().find(|group| Arc::ptr_eq(&group.connection, &connection)) {
@@ -127,7 +122,7 @@ impl MemcachedStore {
                     if let Some(check) = batch.checks().get(*index)
                         && let Some(hits) = plan.hits(*index, check)
                     {
-                        pipeline.add(name, hits, expiry(check.limit, self.jitter, now));
+                        pipeline.add(name, hits, expiry(&check.limit, self.jitter, now));
                     }
                 }
             })?;
@@ -137,7 +132,7 @@ impl MemcachedStore {
     }
 }
 
-async fn receive(batch: &mut Batch<'_>, submitted: SmallVec<[Submitted; 1]>) -> Result<(), StoreError> {
+async fn receive(batch: &mut Batch, submitted: SmallVec<[Submitted; 1]>) -> Result<(), StoreError> {
     for Submitted { checks, mut reply } in submitted {
         let outcomes = reply.wait(batch.until).await?;
         for (index, outcome) in checks.into_iter().zip(outcomes) {
@@ -150,7 +145,7 @@ async fn receive(batch: &mut Batch<'_>, submitted: SmallVec<[Submitted; 1]>) -> 
 
 /// Rules with another algorithm are rejected at load. This catches rules that were loaded without
 /// [`COUNTABLE`](MemcachedStore::COUNTABLE): counted as fixed windows, their counters would never expire.
-fn check_countable(limit: &Limit) -> Result<(), StoreError> {
+fn check_countable(limit: &Rate) -> Result<(), StoreError> {
     let kind = limit.algorithm.kind();
     if MemcachedStore::COUNTABLE.has(kind) {
         return Ok(());
@@ -161,7 +156,7 @@ fn check_countable(limit: &Limit) -> Result<(), StoreError> {
 
 /// The expiry of a counter that is created now: its window's length and random jitter, and one second more because
 /// memcached's clock ticks once a second: an expiry of one second may pass at once.
-fn expiry(limit: &Limit, jitter: u64, now: Time) -> u64 {
+fn expiry(limit: &Rate, jitter: u64, now: Time) -> u64 {
     let seconds = limit.window().seconds().saturating_add(1);
     relative_or_date(seconds.saturating_add(fastrand::u64(..jitter.max(1))), now)
 }

@@ -39,7 +39,7 @@ impl MemoryStore {
     }
 
     /// Reads every counter and then counts, atomically.
-    fn count_unless_over(&self, batch: &mut Batch<'_>, now: Time) {
+    fn count_unless_over(&self, batch: &mut Batch, now: Time) {
         let indexes = 0..batch.checks().len();
         let keys = self.keys(batch, indexes.clone());
         let mut locked = self.lock(batch, indexes.clone(), &keys);
@@ -57,7 +57,7 @@ impl MemoryStore {
     }
 
     /// Counts each group atomically, and every other check by itself.
-    fn count_groups(&self, batch: &mut Batch<'_>, now: Time) {
+    fn count_groups(&self, batch: &mut Batch, now: Time) {
         let mut next = 0;
         while let Some(group) = batch.group_at(next) {
             next = group.end;
@@ -67,12 +67,12 @@ impl MemoryStore {
         }
     }
 
-    fn keys(&self, batch: &Batch<'_>, indexes: Range<usize>) -> SmallVec<[Key; 8]> {
+    fn keys(&self, batch: &Batch, indexes: Range<usize>) -> SmallVec<[Key; 8]> {
         batch.checks_at(indexes).iter().map(|check| self.states.key(batch.full_key(check))).collect()
     }
 
-    fn lock(&self, batch: &Batch<'_>, indexes: Range<usize>, keys: &[Key]) -> LockedStates<'_> {
-        let has_log = |check: &Check<'_>| matches!(check.limit.algorithm, Algorithm::SlidingLog(_));
+    fn lock(&self, batch: &Batch, indexes: Range<usize>, keys: &[Key]) -> LockedStates<'_> {
+        let has_log = |check: &Check| matches!(check.limit.algorithm, Algorithm::SlidingLog(_));
         let logs = batch.checks_at(indexes).iter().zip(keys).filter(|(check, _)| has_log(check));
         LockedStates {
             states: self.states.lock(keys.iter().copied()),
@@ -82,7 +82,7 @@ impl MemoryStore {
 }
 
 impl LockedStates<'_> {
-    fn count(&mut self, batch: &mut Batch<'_>, index: usize, key: Key, hits: Hits, now: Time) {
+    fn count(&mut self, batch: &mut Batch, index: usize, key: Key, hits: Hits, now: Time) {
         let Some(check) = batch.checks().get(index) else { return };
         let outcome = count(self, key, check, hits, now);
         batch.set(index, outcome);
@@ -92,13 +92,13 @@ impl LockedStates<'_> {
     /// single check.
     fn count_group(
         &mut self,
-        batch: &mut Batch<'_>,
+        batch: &mut Batch,
         group: Range<usize>,
         keys: &[Key],
         is_rejected: bool,
         now: Time,
     ) {
-        let is_over = |check: &Check<'_>| check.takes() && check.would_be_over(check.outcome);
+        let is_over = |check: &Check| check.takes() && check.would_be_over(check.outcome);
         if let ([check @ Check { member: Member::Alone, hits, .. }], [key]) =
             (batch.checks_at(group.clone()), keys)
         {
@@ -195,7 +195,7 @@ fn used(verdict: Verdict, limit: Algorithm) -> Used {
     Used::of(if verdict.admitted { hits.into() } else { u64::MAX }, capacity)
 }
 
-fn count(states: &mut impl States, key: Key, check: &Check<'_>, hits: Hits, now: Time) -> Outcome {
+fn count(states: &mut impl States, key: Key, check: &Check, hits: Hits, now: Time) -> Outcome {
     let (rule, algorithm) = (check.rule, check.limit.algorithm);
     let decided = |(after, verdict)| (after, used(verdict, algorithm), verdict);
     Outcome::Decided(match algorithm {
@@ -216,7 +216,7 @@ fn count(states: &mut impl States, key: Key, check: &Check<'_>, hits: Hits, now:
 }
 
 impl Store for MemoryStore {
-    fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
         let mut store = self;
         match batch.counting {
             Counting::Always if batch.has_groups() => self.count_groups(batch, now),
@@ -231,7 +231,7 @@ impl Store for MemoryStore {
         Applied::Now(Ok(()))
     }
 
-    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
         for check in batch.checks() {
             let key = self.states.key(batch.full_key(check));
             self.states.remove(key, now);

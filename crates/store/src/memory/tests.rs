@@ -47,7 +47,7 @@ fn apply_checks(
     apply(store, &mut batch, now)
 }
 
-fn apply(store: &MemoryStore, batch: &mut Batch<'_>, now: Time) -> Vec<(Outcome, bool)> {
+fn apply(store: &MemoryStore, batch: &mut Batch, now: Time) -> Vec<(Outcome, bool)> {
     let Applied::Now(Ok(())) = store.apply(batch, now) else { panic!("it answers at once") };
     batch.checks().iter().map(|check| (check.outcome, check.is_over())).collect()
 }

@@ -18,7 +18,7 @@ use crate::{
 };
 use clock::{Clock, SystemClock, Time};
 use net::ServerAddress;
-use rules::Limit;
+use rules::Rate;
 
 /// State that all connections to the servers of a Redis share.
 pub(super) struct RedisBackend {
@@ -116,7 +116,7 @@ impl Backend for RedisBackend {
 
 impl RedisBackend {
     /// A counter's expiry, and whether the server has to set it.
-    pub(super) fn expiry(&self, id: Key, limit: &Limit, now: Time) -> Expiry {
+    pub(super) fn expiry(&self, id: Key, limit: &Rate, now: Time) -> Expiry {
         let expiry = self.ttl_cache.expiry(id, limit, now);
         match expiry.set {
             Expire::Extend if self.cannot_extend.load(Relaxed) => Expiry { set: Expire::Set, ..expiry },

@@ -17,7 +17,7 @@ use super::{
 use crate::{Batch, Check};
 use algorithms::lease::Grant;
 use clock::Time;
-use rules::Limit;
+use rules::Rate;
 
 /// The pending reply to a lease or a return of hits.
 pub struct LeaseReply(PendingReply);
@@ -25,7 +25,7 @@ pub struct LeaseReply(PendingReply);
 pub struct Leased<'a> {
     pub name: &'a str,
     pub is_per_second: bool,
-    pub limit: &'a Limit,
+    pub limit: &'a Rate,
 }
 
 impl RedisStore {
@@ -61,7 +61,7 @@ impl RedisStore {
     }
 
     /// The name of a check's counter, and whether it is in the Redis for limits per second.
-    pub fn place<'b>(&self, batch: &'b Batch<'_>, check: &Check<'_>) -> (Cow<'b, str>, bool) {
+    pub fn place<'b>(&self, batch: &'b Batch, check: &Check) -> (Cow<'b, str>, bool) {
         (self.pool(check).names.of(batch, check), is_per_second(check))
     }
 }

@@ -92,14 +92,14 @@ impl Store for RedisStore {
         }
     }
 
-    fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
         match batch.counting {
             Counting::StopWhenOver => Applied::Later(Box::pin(self.count_unless_over(batch, now))),
             Counting::Always | Counting::ReadOnly => self.count(batch, now),
         }
     }
 
-    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, _now: Time) -> Applied<'a> {
+    fn reset<'a>(&'a self, batch: &'a mut Batch, _now: Time) -> Applied<'a> {
         Applied::Later(Box::pin(async move {
             for check in batch.checks() {
                 self.pool(check).delete(batch, check).await?;

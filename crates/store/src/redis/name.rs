@@ -29,7 +29,7 @@ impl Names {
         Self { prefix: prefix.into(), before: if has_empty_tag { 0 } else { prefix.len() } }
     }
 
-    pub(super) fn of<'b>(&self, batch: &'b Batch<'_>, check: &Check<'_>) -> Cow<'b, str> {
+    pub(super) fn of<'b>(&self, batch: &'b Batch, check: &Check) -> Cow<'b, str> {
         match check.member {
             Member::Alone => shortened(batch.key(check)),
             Member::First | Member::Next => Cow::Owned(self.of_member(batch.key(check))),

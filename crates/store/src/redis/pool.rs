@@ -183,7 +183,7 @@ impl Pool {
     }
 
     /// Deletes a check's counter, and its leases, so that no hits of the time before are returned to it.
-    pub(super) async fn delete(&self, batch: &Batch<'_>, check: &Check<'_>) -> Result<(), StoreError> {
+    pub(super) async fn delete(&self, batch: &Batch, check: &Check) -> Result<(), StoreError> {
         let name = self.names.of(batch, check);
         let mut delete = cmd("DEL");
         delete.arg(&*name).arg(self.leases_of(&name));

@@ -64,7 +64,7 @@ struct Redirected {
 
 impl RedisStore {
     /// Counts every check; a group counts all or nothing.
-    pub(super) fn count<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+    pub(super) fn count<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
         let mode = match batch.counting {
             Counting::ReadOnly => Mode { now, plan: Plan::Read, is_grouped: false },
             Counting::Always | Counting::StopWhenOver => Mode { now, plan: Plan::Own, is_grouped: true },
@@ -78,14 +78,14 @@ impl RedisStore {
     }
 
     /// Sends these hits of each check; the limits of a rule are counted in one step.
-    pub fn send(&self, batch: &Batch<'_>, now: Time, hits: &NextHits) -> Result<Sent, StoreError> {
+    pub fn send(&self, batch: &Batch, now: Time, hits: &NextHits) -> Result<Sent, StoreError> {
         self.submit(batch, Mode { now, plan: Plan::Next(hits), is_grouped: true }).map(Sent)
     }
 
     /// Waits for the outcomes of the sent checks.
     pub async fn outcomes(
         &self,
-        batch: &mut Batch<'_>,
+        batch: &mut Batch,
         now: Time,
         sent: &mut Sent,
         hits: &NextHits,
@@ -102,7 +102,7 @@ impl RedisStore {
     ///
     /// It is one step if one server has all keys. Keys in different slots or in two Redis are read first and then
     /// counted: a concurrent request may find the same room.
-    pub(super) async fn count_unless_over(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
+    pub(super) async fn count_unless_over(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
         if let Some((pool, connection)) = self.one_step(batch)? {
             pool.add_needs(Needs::WHOLE_REQUESTS);
             let checks = (0..batch.checks().len()).filter_map(|index| atomic_check(pool, batch, index, now));
@@ -125,12 +125,7 @@ impl RedisStore {
     ///
     /// The counters are read and then updated one by one, and hits are refunded if concurrent requests used the room. So
     /// the limits are never exceeded, and rejected hits are not counted.
-    async fn count_split(
-        &self,
-        batch: &mut Batch<'_>,
-        now: Time,
-        firsts: &[usize],
-    ) -> Result<(), StoreError> {
+    async fn count_split(&self, batch: &mut Batch, now: Time, firsts: &[usize]) -> Result<(), StoreError> {
         let groups = || firsts.iter().filter_map(|first| batch.group_at(*first)).flatten();
         let split: SmallVec<[usize; 8]> = groups().collect();
         let reads = batch.checks().iter().enumerate();
@@ -147,16 +142,16 @@ impl RedisStore {
         Ok(())
     }
 
-    async fn apply_hits(&self, batch: &mut Batch<'_>, mode: Mode<'_>) -> Result<(), StoreError> {
+    async fn apply_hits(&self, batch: &mut Batch, mode: Mode<'_>) -> Result<(), StoreError> {
         let mut submitted = self.submit(batch, mode)?;
         self.receive(batch, mode, &mut submitted).await
     }
 
-    fn one_step(&self, batch: &Batch<'_>) -> Result<Option<OneStep<'_>>, StoreError> {
+    fn one_step(&self, batch: &Batch) -> Result<Option<OneStep<'_>>, StoreError> {
         let Some(first) = batch.checks().first() else { return Ok(None) };
         let pool = self.pool(first);
         let key = pool.names.of(batch, first);
-        let together = |check: &Check<'_>| {
+        let together = |check: &Check| {
             Arc::ptr_eq(self.pool(check), pool)
                 && (!pool.is_cluster
                     || slots::slot(pool.names.of(batch, check).as_bytes()) == slots::slot(key.as_bytes()))
@@ -166,7 +161,7 @@ impl RedisStore {
     }
 
     /// The Redis of a check's counter. A group stays together, whatever its units.
-    pub(super) fn pool(&self, check: &Check<'_>) -> &Arc<Pool> {
+    pub(super) fn pool(&self, check: &Check) -> &Arc<Pool> {
         self.pool_of(is_per_second(check))
     }
 
@@ -175,7 +170,7 @@ impl RedisStore {
     }
 
     /// Submits to each connection the checks whose keys it owns.
-    fn submit(&self, batch: &Batch<'_>, mode: Mode<'_>) -> Result<SmallVec<[Submitted; 1]>, StoreError> {
+    fn submit(&self, batch: &Batch, mode: Mode<'_>) -> Result<SmallVec<[Submitted; 1]>, StoreError> {
         let mut groups: SmallVec<[Group<'_>; 1]> = SmallVec::new();
         let mut last = 0;
         for (index, check) in batch.checks().iter().enumerate() {
@@ -223,7 +218,7 @@ impl RedisStore {
     /// `submitted` is borrowed: by value, every future on the way would contain a copy.
     async fn receive(
         &self,
-        batch: &mut Batch<'_>,
+        batch: &mut Batch,
         mode: Mode<'_>,
         submitted: &mut [Submitted],
     ) -> Result<(), StoreError> {
@@ -236,7 +231,7 @@ impl RedisStore {
     /// Boxed, with a named type, because counting a split group calls it again.
     fn follow<'f>(
         &'f self,
-        batch: &'f mut Batch<'_>,
+        batch: &'f mut Batch,
         mode: Mode<'f>,
         mut redirected: Vec<Redirected>,
     ) -> Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'f>> {
@@ -272,7 +267,7 @@ impl RedisStore {
     /// Submits a check to the server of its redirection.
     async fn resubmit(
         &self,
-        batch: &Batch<'_>,
+        batch: &Batch,
         mode: Mode<'_>,
         redirected: &Redirected,
         deadline: Instant,
@@ -306,21 +301,21 @@ impl RedisStore {
         Ok(Submitted { checks, reply, connection })
     }
 
-    fn deadline(&self, batch: &Batch<'_>) -> Instant {
+    fn deadline(&self, batch: &Batch) -> Instant {
         let own = after(Instant::now(), self.main.servers.shared.bounds.timeout);
         batch.until.map_or(own, |until| own.min(until.into()))
     }
 }
 
 /// True if a check is counted in the Redis for limits per second, if there is one.
-pub(super) fn is_per_second(check: &Check<'_>) -> bool {
+pub(super) fn is_per_second(check: &Check) -> bool {
     check.member == Member::Alone && check.limit.unit == Unit::Second
 }
 
 /// True if a redirected check is submitted again. A group follows its first check; one whose keys are on two servers is
 /// added to `split`.
 fn is_resubmitted(
-    batch: &Batch<'_>,
+    batch: &Batch,
     redirected: &Redirected,
     is_grouped: bool,
     split: &mut SmallVec<[usize; 1]>,
@@ -337,7 +332,7 @@ fn is_resubmitted(
 
 /// Waits for the replies and sets the outcomes; returns the redirected checks.
 async fn receive_outcomes(
-    batch: &mut Batch<'_>,
+    batch: &mut Batch,
     submitted: &mut [Submitted],
 ) -> Result<Vec<Redirected>, StoreError> {
     let mut redirected = Vec::new();
@@ -359,7 +354,7 @@ async fn receive_outcomes(
 }
 
 /// Adds a check to a pipeline; the first check of a group adds the whole group.
-fn add(pipeline: &mut RedisPipeline, pool: &Pool, batch: &Batch<'_>, index: usize, mode: Mode<'_>) {
+fn add(pipeline: &mut RedisPipeline, pool: &Pool, batch: &Batch, index: usize, mode: Mode<'_>) {
     let Some(check) = batch.checks().get(index) else { return };
     let Some(hits) = mode.plan.hits(index, check) else { return };
     let (key, ttl_cache) = (&*pool.names.of(batch, check), &pool.backend().ttl_cache);
@@ -375,7 +370,7 @@ fn add(pipeline: &mut RedisPipeline, pool: &Pool, batch: &Batch<'_>, index: usiz
     }
     match (check.limit.algorithm, hits) {
         (Algorithm::FixedWindow(_), Hits::Take(hits)) => {
-            pipeline.count(key, id, hits, pool.backend().expiry(id, check.limit, mode.now));
+            pipeline.count(key, id, hits, pool.backend().expiry(id, &check.limit, mode.now));
         }
         (Algorithm::FixedWindow(_), Hits::Refund(hits)) => pipeline.refund(key, id, hits),
         (algorithm, hits) => {
@@ -388,13 +383,13 @@ fn add(pipeline: &mut RedisPipeline, pool: &Pool, batch: &Batch<'_>, index: usiz
 }
 
 /// A check that counts together with others.
-fn atomic_check<'b>(pool: &Pool, batch: &'b Batch<'_>, index: usize, now: Time) -> Option<Guarded<'b>> {
+fn atomic_check<'b>(pool: &Pool, batch: &'b Batch, index: usize, now: Time) -> Option<Guarded<'b>> {
     let (ttl_cache, check) = (&pool.backend().ttl_cache, batch.checks().get(index)?);
     let key = pool.names.of(batch, check);
     let algorithm = check.limit.algorithm;
     let (seconds, uncached) = match algorithm {
         Algorithm::FixedWindow(_) => {
-            (ttl_cache.seconds(check.limit), ttl_cache.uncached(&key, check.limit, now))
+            (ttl_cache.seconds(&check.limit), ttl_cache.uncached(&key, &check.limit, now))
         }
         _ => (ttl_cache.jitter(), None),
     };

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::pipeline::{Expire, Expiry};
 use crate::table::{Key, Table};
 use clock::Time;
-use rules::{Limit, Unit};
+use rules::{Rate, Unit};
 
 /// Maximum number of keys: 25 MB.
 const MAX_KEYS: usize = 1 << 20;
@@ -40,7 +40,7 @@ impl TtlCache {
     }
 
     /// A counter's expiry, and whether the server has to set it.
-    pub(super) fn expiry(&self, id: Key, limit: &Limit, now: Time) -> Expiry {
+    pub(super) fn expiry(&self, id: Key, limit: &Rate, now: Time) -> Expiry {
         let end = limit.window().end(now);
         let set = match self.is_known(id, end, now) {
             true => Expire::Known,
@@ -52,8 +52,8 @@ impl TtlCache {
 
     /// The hash of a key and the end of its window, if the key may expire earlier: a shorter window may have begun at the
     /// same time and created it. Limits with a tag share no keys.
-    pub(super) fn uncached(&self, key: &str, limit: &Limit, now: Time) -> Option<(Key, Time)> {
-        if !limit.tag.is_empty() {
+    pub(super) fn uncached(&self, key: &str, limit: &Rate, now: Time) -> Option<(Key, Time)> {
+        if limit.tag_bytes > 0 {
             return None;
         }
         let (id, end) = (self.id(key), limit.window().end(now));
@@ -73,17 +73,17 @@ impl TtlCache {
     }
 
     /// The window's length and random jitter.
-    pub(super) fn seconds(&self, limit: &Limit) -> u32 {
+    pub(super) fn seconds(&self, limit: &Rate) -> u32 {
         u32::try_from(limit.window().seconds()).unwrap_or(u32::MAX).saturating_add(self.jitter())
     }
 
     /// True if a longer window may have begun at the same time. In the Go service's format both share a key; limits with
     /// a tag share none.
-    fn may_be_shared(limit: &Limit, now: Time) -> bool {
+    fn may_be_shared(limit: &Rate, now: Time) -> bool {
         let start = limit.window().start(now).seconds();
         let begins_together =
             |unit: &Unit| unit.seconds() > limit.unit.seconds() && start.is_multiple_of(unit.seconds());
-        limit.tag.is_empty() && Unit::ALL.iter().any(begins_together)
+        limit.tag_bytes == 0 && Unit::ALL.iter().any(begins_together)
     }
 
     pub(super) fn jitter(&self) -> u32 {
@@ -110,6 +110,7 @@ impl TtlCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::Limit;
 
     #[test]
     fn a_key_is_known_until_its_window_ends_or_the_cache_is_cleared() {
