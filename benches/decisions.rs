@@ -7,7 +7,7 @@
 use std::{error::Error, fmt::Write, fs, hint::black_box, sync::Arc, time::Instant};
 
 use clock::{Clock, SystemClock, Time};
-use limiter::{self, Bounds, Descriptor, Entry, Limiter, Policy, Request, ResponseOptions};
+use limiter::{self, Bounds, Decided, Descriptor, Entry, Limiter, Policy, Request, ResponseOptions};
 use overrides::{Action, Index, Override, Target, Value};
 use recent::{KeyValues, Recent};
 use rules::{CompileOptions, OnStoreFailure, RuleSet, Unit};
@@ -141,9 +141,8 @@ impl Case {
     fn round(&mut self) {
         let begun = Instant::now();
         for request in self.requests.iter().cycle().take(DECISIONS as usize) {
-            black_box(
-                self.limiter.decide_sync(request, self.limiter.now()).is_some_and(|answer| answer.is_ok()),
-            );
+            let decided = self.limiter.try_decide(request, self.limiter.now(), None);
+            black_box(matches!(decided, Ok(Decided::Answer(_))));
         }
         self.nanos.push(begun.elapsed().as_secs_f64() * 1e9 / f64::from(DECISIONS));
     }

@@ -14,7 +14,7 @@ use http::HeaderMap;
 use limiter::{self, Bounds, Limiter, Policy, ResponseOptions};
 use rules::{CompileOptions, OnStoreFailure};
 use rules_source::{RulesDir, Source};
-use store::{Applied, Batch, FailureReason, Store, StoreError, memory::MemoryStore};
+use store::{Batch, FailureReason, Store, StoreError, StoreFuture, memory::MemoryStore};
 use telemetry::metrics::{Stats, StatsOptions};
 use tokio::{
     runtime,
@@ -41,20 +41,20 @@ struct Late {
 }
 
 impl Store for Late {
-    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
-        Applied::Later(Box::pin(async move {
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
+        Box::pin(async move {
             let until = batch.until.unwrap_or_else(|| Instant::now() + Duration::from_secs(60));
             match timeout_at(until.into(), sleep(self.after)).await {
-                Ok(()) => self.counters.apply(batch, now).done().await,
+                Ok(()) => self.counters.apply(batch, now).await,
                 Err(_) => Err(StoreError {
                     reason: FailureReason::Timeout,
                     message: "no answer came in time".into(),
                 }),
             }
-        }))
+        })
     }
 
-    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
+    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         self.counters.reset(batch, now)
     }
 }

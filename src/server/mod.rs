@@ -3,7 +3,7 @@
 //! [`grpc`] is the hot path, `wire` converts its messages to the limiter's types and back, `connections` bounds the
 //! connections of a port, [`health`] is the result of probes, [`tls`] has the certificate of the gRPC port. `http` is
 //! the server of the HTTP ports with `/json` and the debug pages, `admin` is the admin API and its page,
-//! `span_attributes` has the attributes of a call's span.
+//! `traced` has the decisions of traced calls.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -12,8 +12,8 @@ mod connections;
 pub mod grpc;
 pub mod health;
 pub(crate) mod http;
-pub(crate) mod span_attributes;
 pub mod tls;
+mod traced;
 pub(crate) mod wire;
 
 use tracing::warn;

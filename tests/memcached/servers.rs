@@ -141,7 +141,7 @@ async fn count(store: &MemcachedStore, key: &str) -> Result<u64, String> {
     let mut batch = Batch::default();
     batch.keys().push_str(key);
     batch.push(0..key.len(), &limit, 0, Hits::Take(1));
-    let counted = store.apply(&mut batch, SystemClock.now()).done().await;
+    let counted = store.apply(&mut batch, SystemClock.now()).await;
     counted.map_err(|error| error.to_string())?;
     match batch.checks()[0].outcome {
         Outcome::Counted(count) => Ok(count),

@@ -7,7 +7,7 @@ use super::{
     Policy,
     answer::{Code, CurrentLimit, Status},
     outcome::{LimitOutcome, governing},
-    plan::{CounterSource, Limited, Planned},
+    plan::{CounterSource, Limited, Planned, Scope},
     request::Request,
 };
 use clock::Time;
@@ -15,9 +15,10 @@ use store::Batch;
 use telemetry::metrics::{RuleCounter, Stats};
 
 /// The statuses and the overall code of a request, and all that its answer is made from.
-pub(super) struct Conclusion<'a, 'r, 'm> {
+pub(super) struct Conclusion<'a, 'm> {
     pub(super) request: &'a Request<'m>,
-    pub(super) plan: &'a [Planned<'r>],
+    pub(super) scope: Scope<'a>,
+    pub(super) plan: &'a [Planned],
     pub(super) batch: &'a Batch,
     pub(super) is_without_store: bool,
     pub(super) policy: &'a Policy,
@@ -30,30 +31,31 @@ pub(super) struct Conclusion<'a, 'r, 'm> {
     pub(super) governs: Option<usize>,
 }
 
-pub(super) fn conclude<'a, 'r, 'm>(
+pub(super) fn conclude<'a, 'm>(
     request: &'a Request<'m>,
-    plan: &'a [Planned<'r>],
-    batch: &'a Batch,
+    scope: Scope<'a>,
+    (plan, batch): (&'a [Planned], &'a Batch),
     policy: &'a Policy,
     stats: &Stats,
     now: Time,
-) -> Conclusion<'a, 'r, 'm> {
+) -> Conclusion<'a, 'm> {
     let mut tally = Tally::default();
     let mut statuses = Vec::with_capacity(plan.len());
     for (index, planned) in plan.iter().enumerate() {
         let mut wait = 0;
-        let quota_mode = planned.is_quota(policy.quota_mode);
+        let quota_mode = scope.is_quota(planned, policy.quota_mode);
         let status = match planned {
             Planned::Unlimited(_) | Planned::Allowed(..) => {
                 statuses.push(Status::UNLIMITED);
                 continue;
             }
             Planned::NoLimit | Planned::Replaced(_) => Status::NO_LIMIT,
-            Planned::Limited(limited) => match governing(limited, batch, policy.near_limit_ratio, now) {
+            Planned::Limited(limited) => match governing(scope, limited, batch, policy.near_limit_ratio, now)
+            {
                 Some(outcome) => {
-                    count(limited, &outcome);
+                    count(scope, limited, &outcome);
                     wait = outcome.wait();
-                    status_of(limited, &outcome)
+                    status_of(scope, limited, &outcome)
                 }
                 None => Status::NO_LIMIT,
             },
@@ -69,11 +71,23 @@ pub(super) fn conclude<'a, 'r, 'm>(
     let code = if governs.is_some() { Code::OverLimit } else { Code::Ok };
     let closest = tally.closest.map(|(index, _)| index);
     let is_without_store = false;
-    Conclusion { request, plan, batch, is_without_store, policy, now, code, statuses, closest, governs }
+    Conclusion {
+        request,
+        scope,
+        plan,
+        batch,
+        is_without_store,
+        policy,
+        now,
+        code,
+        statuses,
+        closest,
+        governs,
+    }
 }
 
-impl<'a, 'r> Conclusion<'a, 'r, '_> {
-    pub(super) fn limited(&self, index: usize) -> Option<&'a Limited<'r>> {
+impl<'a> Conclusion<'a, '_> {
+    pub(super) fn limited(&self, index: usize) -> Option<&'a Limited> {
         match self.plan.get(index) {
             Some(Planned::Limited(limited)) => Some(limited),
             _ => None,
@@ -82,8 +96,8 @@ impl<'a, 'r> Conclusion<'a, 'r, '_> {
 
     /// The outcome of the limit that governs a descriptor. It is computed again, because answers without headers, body and
     /// metadata do not need it.
-    pub(super) fn outcome(&self, index: usize) -> Option<LimitOutcome<'r>> {
-        governing(self.limited(index)?, self.batch, self.policy.near_limit_ratio, self.now)
+    pub(super) fn outcome(&self, index: usize) -> Option<LimitOutcome<'a>> {
+        governing(self.scope, self.limited(index)?, self.batch, self.policy.near_limit_ratio, self.now)
     }
 
     /// Seconds until a rejected request would pass; `None` if it never would, or if it passes.
@@ -138,9 +152,9 @@ impl Tally {
     }
 }
 
-fn status_of(limited: &Limited<'_>, outcome: &LimitOutcome<'_>) -> Status {
+fn status_of(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>) -> Status {
     Status {
-        code: if outcome.decision.over && !limited.is_shadow() { Code::OverLimit } else { Code::Ok },
+        code: if outcome.decision.over && !scope.is_shadow(limited) { Code::OverLimit } else { Code::Ok },
         current_limit: Some(CurrentLimit {
             requests_per_unit: outcome.limit.requests_per_unit,
             unit: outcome.limit.unit,
@@ -152,8 +166,8 @@ fn status_of(limited: &Limited<'_>, outcome: &LimitOutcome<'_>) -> Status {
     }
 }
 
-fn count(limited: &Limited<'_>, outcome: &LimitOutcome<'_>) {
-    let (stats, decision) = (&limited.stats, outcome.decision);
+fn count(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>) {
+    let (stats, decision) = (scope.stats(limited), outcome.decision);
     for (counter, hits) in [
         (RuleCounter::OverLimit, decision.over_hits),
         (RuleCounter::NearLimit, decision.near_hits),
@@ -166,7 +180,7 @@ fn count(limited: &Limited<'_>, outcome: &LimitOutcome<'_>) {
     if matches!(outcome.source, CounterSource::KnownOver(_)) {
         stats.add(RuleCounter::OverLimitWithLocalCache, decision.over_hits);
     }
-    if decision.over && limited.is_shadow() {
+    if decision.over && scope.is_shadow(limited) {
         stats.add(RuleCounter::ShadowMode, decision.over_hits);
     }
 }

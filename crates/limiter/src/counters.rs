@@ -6,7 +6,7 @@
 use super::{
     Limiter, Served,
     outcome::outcome,
-    plan::{self, LimitCheck, Planned},
+    plan::{self, LimitCheck, Planned, Scope},
     replacement::{self, Replacement, Replacements},
     request::{Request, RequestError},
 };
@@ -14,7 +14,7 @@ use algorithms::Hits;
 use clock::Time;
 use overrides::{Action, Found};
 use rules::Limit;
-use store::{Batch, Counting, Resets, Store as _};
+use store::{Batch, Counting, Resets};
 use telemetry::metrics::{Stats, StatsOptions};
 
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -48,17 +48,19 @@ impl Limiter {
         let served = self.source.current().ok_or(RequestError::NoRules)?;
         let (replacements, overridden) = self.replacements(request, &served, now)?;
         let mut batch = Batch::default();
-        let context = plan::Context { policy: &self.policy, stats: &stats, now, attempt: None };
+        let context = plan::Context { policy: &self.policy, stats: &stats, now };
         let domain = served.rules.domain(request.domain);
-        let plan = plan::plan(request, domain, &replacements, &served, &mut batch, &context);
+        let scope = Scope { served: &served, replacements: &replacements };
+        let plan = plan::plan(request, domain, scope, &mut batch, &context);
         batch.counting = Counting::ReadOnly;
         if !batch.checks().is_empty() {
-            self.store.apply(&mut batch, now).done().await.map_err(RequestError::Store)?;
+            self.store.apply(&mut batch, now).await.map_err(RequestError::Store)?;
         }
-        let states = |planned: &Planned<'_>| match planned {
+        let states = |planned: &Planned| match planned {
             Planned::Limited(limited) => {
-                let state = |check: &LimitCheck<'_>| {
-                    let one = outcome(check, Hits::Take(0), &batch, self.policy.near_limit_ratio, now);
+                let state = |check: &LimitCheck| {
+                    let limit = (scope.limit(limited, check), check.source);
+                    let one = outcome(limit, Hits::Take(0), &batch, self.policy.near_limit_ratio, now);
                     CounterState {
                         limit: one.limit.clone(),
                         used: one.used(&batch).unwrap_or_default(),
@@ -71,7 +73,7 @@ impl Limiter {
             _ => Vec::new(),
         };
         let counters = plan.iter().zip(overridden).map(|(planned, overridden)| {
-            let rule = planned.rule().map(|rule| rule.full_key.clone());
+            let rule = scope.rule_of(planned).map(|rule| rule.full_key.clone());
             Counters { rule, overridden, limits: states(planned) }
         });
         Ok(counters.collect())
@@ -88,13 +90,13 @@ impl Limiter {
         let served = self.source.current().ok_or(RequestError::NoRules)?;
         let (replacements, _) = self.replacements(request, &served, now)?;
         let mut batch = Batch::default();
-        let context = plan::Context { policy: &self.policy, stats: &stats, now, attempt: None };
+        let context = plan::Context { policy: &self.policy, stats: &stats, now };
         let domain = served.rules.domain(request.domain);
-        plan::plan(request, domain, &replacements, &served, &mut batch, &context);
-        self.store.reset(&mut batch, now).done().await.map_err(RequestError::Store)?;
+        let scope = Scope { served: &served, replacements: &replacements };
+        plan::plan(request, domain, scope, &mut batch, &context);
+        self.store.reset(&mut batch, now).await.map_err(RequestError::Store)?;
         if let Some(local) = self.local.get() {
-            // The memory store is synchronous and never fails.
-            drop(local.reset(&mut batch, now));
+            local.remove(&batch, now);
         }
         let keys: Vec<String> = batch.checks().iter().map(|check| batch.full_key(check).to_owned()).collect();
         self.forget(&Resets::Of(keys.clone()));

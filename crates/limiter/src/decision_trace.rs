@@ -1,10 +1,10 @@
 //! The trace of a decision, for span attributes. Only traced requests have one.
 
-use std::{sync::Arc, time::Instant};
+use std::{future::poll_fn, sync::Arc, task::Poll, time::Instant};
 
 use super::{plan::Planned, request::Request};
 use rules::model::Domain;
-use store::{Applied, StoreError};
+use store::{StoreError, StoreFuture};
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct DecisionTrace {
@@ -25,7 +25,7 @@ pub struct Wait {
 
 impl DecisionTrace {
     /// Sets the matched rules. They are looked up again, so that plans of untraced requests need not contain them.
-    pub(super) fn set_rules(&mut self, request: &Request<'_>, domain: &Domain, plan: &[Planned<'_>]) {
+    pub(super) fn set_rules(&mut self, request: &Request<'_>, domain: &Domain, plan: &[Planned]) {
         let mut scratch = String::new();
         let keys = request.descriptors.iter().zip(plan).map(|(descriptor, planned)| {
             let by_rule = descriptor.limit.is_none() && !matches!(planned, Planned::NoLimit);
@@ -39,17 +39,18 @@ impl DecisionTrace {
 /// Waits for a store, and adds the wait to the trace.
 pub(super) async fn wait(
     trace: Option<&mut DecisionTrace>,
-    applied: Applied<'_>,
+    mut applied: StoreFuture<'_>,
     checks: usize,
 ) -> Result<(), StoreError> {
-    match (trace, applied) {
-        (Some(trace), Applied::Later(answer)) => {
-            let start = Instant::now();
-            let answer = answer.await;
-            let error = answer.as_ref().err().map(|error| error.message.clone());
-            trace.wait = Some(Wait { times: [start, Instant::now()], checks, error });
-            answer
-        }
-        (_, applied) => applied.done().await,
+    let Some(trace) = trace else { return applied.await };
+    let start = Instant::now();
+    // A failure without a wait has no span.
+    let first = poll_fn(|context| Poll::Ready(applied.as_mut().poll(context))).await;
+    if let Poll::Ready(result) = first {
+        return result;
     }
+    let result = applied.await;
+    let error = result.as_ref().err().map(|error| error.message.clone());
+    trace.wait = Some(Wait { times: [start, Instant::now()], checks, error });
+    result
 }

@@ -11,8 +11,8 @@ use super::{
     request::RequestError,
 };
 use clock::Time;
-use rules::{Metadata, OnStoreFailure, Value, model::Domain};
-use store::{Batch, FailureReason, Store, StoreError, StoreUsage, memory::MemoryStore};
+use rules::{Metadata, OnStoreFailure, Value};
+use store::{Batch, FailureReason, Store as _, StoreError, StoreUsage, memory::MemoryStore};
 
 /// The policy that decided a request, and the reason of the store's failure.
 #[derive(Clone, Copy)]
@@ -22,19 +22,19 @@ pub(super) struct FailureDecision {
 }
 
 impl Limiter {
-    /// Prepares plan and batch for a conclusion without the store, by the domain's policy.
+    /// Prepares plan and batch for a conclusion without the store, by the `policy` of the domain, if it has one.
     ///
     /// # Errors
     /// When the policy is `error`.
     pub(super) fn without_store(
         &self,
         error: StoreError,
-        domain: &Domain,
-        plan: &mut Plan<'_>,
+        policy: Option<OnStoreFailure>,
+        plan: &mut Plan,
         batch: &mut Batch,
         now: Time,
     ) -> Result<FailureDecision, RequestError> {
-        let policy = domain.on_store_failure.unwrap_or(self.policy.on_store_failure);
+        let policy = policy.unwrap_or(self.policy.on_store_failure);
         let reason = error.reason;
         self.stats.service().store_failures(policy, reason).increment();
         self.log_store_failure(&error, policy, now);
@@ -44,8 +44,7 @@ impl Limiter {
             OnStoreFailure::Deny => assume(plan, true),
             OnStoreFailure::Local => {
                 let local = self.local.get_or_init(|| MemoryStore::new(self.policy.max_local_keys));
-                // The memory store is synchronous and never fails.
-                drop(local.apply(batch, now));
+                local.count(batch, now);
             }
         }
         Ok(FailureDecision { policy, reason })
@@ -87,7 +86,7 @@ impl FailureDecision {
 }
 
 /// Assumes that every counter in the store is over its limit, or unused. Outcomes of the over-limit cache stay.
-fn assume(plan: &mut Plan<'_>, over: bool) {
+fn assume(plan: &mut Plan, over: bool) {
     for planned in plan {
         let Planned::Limited(limited) = planned else { continue };
         for check in &mut limited.limits {

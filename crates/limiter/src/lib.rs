@@ -1,8 +1,8 @@
 //! The decision: from a [`Request`] to its [`Answer`].
 //!
-//! `plan` matches the rules and fills a batch of checks, the store counts, `conclude` derives the statuses from the
-//! outcomes, and `response` makes the answer. All but the store are plain functions; the one await of a decision is
-//! at the store. Nothing here depends on gRPC, HTTP or the source of the rules.
+//! `decide` has the two steps of a decision. `plan` matches the rules and fills a batch of checks, the store counts,
+//! `conclude` derives the statuses from the outcomes, and `response` makes the answer. All but the store are plain
+//! functions. Nothing here depends on gRPC, HTTP or the source of the rules.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -10,6 +10,7 @@ mod answer;
 mod conclude;
 mod counter_key;
 mod counters;
+mod decide;
 mod decision_trace;
 mod failure;
 mod observe;
@@ -23,37 +24,25 @@ mod response;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    cell::Cell,
-    sync::{Arc, OnceLock},
-    time::Instant,
-};
-
-use futures_util::FutureExt as _;
-use smallvec::SmallVec;
-use tracing::warn;
+use std::sync::{Arc, OnceLock};
 
 pub use answer::{Answer, Code, CurrentLimit, Header, HeaderNames, MetadataDetail, ResponseOptions, Status};
-pub use counters::{CounterState, Counters};
-pub use decision_trace::{DecisionTrace, Wait};
-pub use over_limit_cache::{CacheUsage, OverLimitCache};
-pub use preview::{OverrideLimit, Preview, preview};
-pub use request::{Bounds, Descriptor, Entry, LimitOverride, Request, RequestError};
-
-use self::{
-    failure::FailureDecision,
-    over_limit_cache::Lookups,
-    plan::{Attempt, CounterSource, Plan, Planned},
-};
-use algorithms::Verdict;
 use clock::{Clock, Time};
 use containment::log_throttle::LogThrottle;
+pub use counters::{CounterState, Counters};
+pub use decide::{Decided, PendingDecision};
+pub use decision_trace::{DecisionTrace, Wait};
+pub use over_limit_cache::{CacheUsage, OverLimitCache};
 use overrides::Index;
+pub use preview::{OverrideLimit, Preview, preview};
 use recent::{Recent, RuleInfo};
-use rules::{CountingMode, OnStoreFailure, RuleId, RuleSet, model::Domain};
+pub use request::{
+    Bounds, Descriptor, DescriptorOf, Entry, EntryOf, LimitOverride, Request, RequestError, RequestOf,
+};
+use rules::{CountingMode, OnStoreFailure, RuleId, RuleSet};
 use rules_source::{Published, Source};
-use store::{Batch, Check, Counting, Store, memory::MemoryStore};
-use telemetry::metrics::{DomainStats, ResponseCode, RuleStats, Stats};
+use store::{Store, memory::MemoryStore};
+use telemetry::metrics::{DomainStats, RuleStats, Stats};
 
 /// The rules in force, with their statistics.
 pub type Served = Published<Handles>;
@@ -107,9 +96,6 @@ pub fn handles(rules: &RuleSet, stats: &Stats, recent: Vec<Arc<RuleInfo>>) -> Ha
         recent,
     }
 }
-
-/// The characters of a caller's domain in a log line.
-const MAX_LOGGED_CHARACTERS: usize = 200;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Policy {
@@ -199,11 +185,6 @@ impl Limiter {
         self.policy.bounds
     }
 
-    /// True if [`decide_sync`](Self::decide_sync) may decide.
-    pub fn may_decide_sync(&self) -> bool {
-        self.store.is_synchronous() || self.store.may_answer_now() || self.over_limit.is_some()
-    }
-
     /// Checks that a request is complete and within the size limits.
     ///
     /// # Errors
@@ -212,228 +193,8 @@ impl Limiter {
         self.policy.bounds.check(request).inspect_err(|error| self.failed(request, error))
     }
 
-    /// The current time, for [`decide_sync`](Self::decide_sync).
     #[must_use]
     pub fn now(&self) -> Time {
         self.clock.now()
-    }
-
-    /// Decides a request, or returns `None` if it has to wait for the store. Requests that are read together share one
-    /// reading of the clock.
-    ///
-    /// # Errors
-    /// As [`decide`](Self::decide).
-    #[must_use]
-    pub fn decide_sync(&self, request: &Request<'_>, now: Time) -> Option<Result<Answer, RequestError>> {
-        if !self.may_decide_sync() {
-            return None;
-        }
-        let served = self.source.load();
-        if !self.store.is_synchronous() {
-            return self.attempt(request, served.as_deref()?, now).map(Ok);
-        }
-        let decided = self.try_decide(request, served.as_deref(), now, None, None).now_or_never()?;
-        Some(decided.inspect_err(|error| self.failed(request, error)))
-    }
-
-    /// Decides a request if the over-limit cache and the store can answer at once. Otherwise nothing is counted.
-    fn attempt(&self, request: &Request<'_>, served: &Served, now: Time) -> Option<Answer> {
-        self.policy.bounds.check(request).ok()?;
-        let domain = served.rules.domain(request.domain)?;
-        if request.descriptors.iter().any(|descriptor| descriptor.limit.is_some()) {
-            return None;
-        }
-        let replacements =
-            replacement::of(request, Some(domain), (&self.overrides, self.policy.counting), now).ok()?;
-        let mut batch = self.batch();
-        let attempt = Attempt { needs_leases: self.over_limit.is_none(), is_given_up: Cell::new(false) };
-        let context = self.plan_context(now, Some(&attempt));
-        let mut plan = plan::plan(request, Some(domain), &replacements, served, &mut batch, &context);
-        if attempt.is_given_up.get() {
-            return None;
-        }
-        let lookups = self.skip_known(&mut plan, &mut batch, now);
-        if !batch.checks().is_empty() && !self.store.apply_now(&mut batch, now) {
-            return None;
-        }
-        self.count_lookups(lookups);
-        self.remember_over(&batch, now);
-        plan::count_hits(&plan);
-        Some(self.answer(request, served, Some(domain), (&plan, &batch), None, now))
-    }
-
-    /// Decides a request, and fills in the trace. After `until` the caller no longer waits for the answer.
-    ///
-    /// The future contains the plan and is large: box it before moving it.
-    ///
-    /// # Errors
-    /// When the request is invalid, no rules are loaded, or the store fails. Each error is counted.
-    pub async fn decide(
-        &self,
-        request: &Request<'_>,
-        until: Option<Instant>,
-        trace: Option<&mut DecisionTrace>,
-    ) -> Result<Answer, RequestError> {
-        let served = self.source.current();
-        let decided = self.try_decide(request, served.as_deref(), self.now(), until, trace).await;
-        decided.inspect_err(|error| self.failed(request, error))
-    }
-
-    /// Counts an error, and logs at most one a second. Store failures are logged elsewhere.
-    fn failed(&self, request: &Request<'_>, error: &RequestError) {
-        error.count(&self.stats);
-        if matches!(error, RequestError::Store(_)) {
-            return;
-        }
-        if let Some(suppressed) = self.bad_requests_log.admit(self.clock.now()) {
-            let suppressed = (suppressed > 0).then_some(suppressed);
-            // A caller may send a domain of megabytes.
-            let domain: String = request.domain.chars().take(MAX_LOGGED_CHARACTERS).collect();
-            warn!(domain, suppressed, "request rejected: {error}");
-        }
-    }
-
-    async fn try_decide(
-        &self,
-        request: &Request<'_>,
-        served: Option<&Served>,
-        now: Time,
-        until: Option<Instant>,
-        mut trace: Option<&mut DecisionTrace>,
-    ) -> Result<Answer, RequestError> {
-        self.policy.bounds.check(request)?;
-        let served = served.ok_or(RequestError::NoRules)?;
-        let domain = served.rules.domain(request.domain);
-        let stats = domain.and_then(|domain| served.attached.domains.get(domain.index));
-        let failed = |_: &_| stats.into_iter().for_each(|stats| stats.count(ResponseCode::Error));
-        let counting = self.policy.counting;
-        let replacements =
-            replacement::of(request, domain, (&self.overrides, counting), now).inspect_err(failed)?;
-        let mut batch = self.batch();
-        batch.until = until;
-        let mut plan =
-            plan::plan(request, domain, &replacements, served, &mut batch, &self.plan_context(now, None));
-        let Some(domain) = domain else {
-            plan.iter().for_each(|_| self.stats.domain_not_found(request.domain, now));
-            return Ok(self.answer(request, served, None, (&plan, &batch), None, now));
-        };
-        if let Some(trace) = &mut trace {
-            trace.set_rules(request, domain, &plan);
-        }
-        let lookups = self.skip_known(&mut plan, &mut batch, now);
-        self.count_lookups(lookups);
-        let checks = batch.checks().len();
-        let applied = if checks == 0 {
-            Ok(())
-        } else {
-            decision_trace::wait(trace.as_deref_mut(), self.store.apply(&mut batch, now), checks).await
-        };
-        let failure = match applied {
-            Ok(()) => {
-                self.remember_over(&batch, now);
-                None
-            }
-            Err(error) => {
-                Some(self.without_store(error, domain, &mut plan, &mut batch, now).inspect_err(failed)?)
-            }
-        };
-        if let (Some(failure), Some(trace)) = (failure, trace) {
-            trace.failure = Some(failure.names());
-        }
-        Ok(self.answer(request, served, Some(domain), (&plan, &batch), failure, now))
-    }
-
-    /// The answer to a request whose outcomes are known, or were replaced by a failure policy.
-    fn answer<'r>(
-        &self,
-        request: &Request<'_>,
-        served: &Served,
-        domain: Option<&Domain>,
-        (plan, batch): (&Plan<'r>, &Batch),
-        failure: Option<FailureDecision>,
-        now: Time,
-    ) -> Answer {
-        let mut conclusion = conclude::conclude(request, plan, batch, &self.policy, &self.stats, now);
-        conclusion.is_without_store = failure.is_some();
-        if let (Some(recent), Some(_)) = (&self.recent, domain) {
-            observe::observe(recent, served, &conclusion, now);
-        }
-        let mut answer = response::answer(conclusion);
-        if let (Some(failure), Some(metadata)) = (failure, &mut answer.dynamic_metadata) {
-            failure.add_to(metadata);
-        }
-        match domain.map(|domain| served.attached.domains.get(domain.index)) {
-            Some(stats) => stats.into_iter().for_each(|stats| stats.count(answer.code.into())),
-            None => self.stats.unknown_domain().count(answer.code.into()),
-        }
-        answer
-    }
-
-    fn batch<'r>(&self) -> Batch {
-        let mut batch = Batch::default();
-        if self.policy.stop_when_over {
-            batch.counting = Counting::StopWhenOver;
-        }
-        batch
-    }
-
-    fn plan_context<'a>(&'a self, now: Time, attempt: Option<&'a Attempt>) -> plan::Context<'a> {
-        plan::Context { policy: &self.policy, stats: &self.stats, now, attempt }
-    }
-
-    /// Stores the keys of a counted batch that are over their limits.
-    fn remember_over(&self, batch: &Batch, now: Time) {
-        let Some(cache) = &self.over_limit else { return };
-        for check in batch.checks().iter().filter(|check| check.is_over()) {
-            cache.insert(batch.full_key(check), check, now);
-        }
-    }
-
-    fn count_lookups(&self, lookups: Lookups) {
-        if let Some(cache) = self.over_limit.as_ref().filter(|_| lookups.all > 0) {
-            cache.count(lookups);
-        }
-    }
-
-    /// Removes checks from the batch whose counters are known to be over the limit. The limits of one rule are checked
-    /// together or not at all.
-    fn skip_known(&self, plan: &mut Plan<'_>, batch: &mut Batch, now: Time) -> Lookups {
-        let Some(cache) = &self.over_limit else { return Lookups::default() };
-        let lookup = |check: &Check| cache.get(batch.full_key(check), &check.limit, check.hits, now);
-        let known: SmallVec<[Option<Verdict>; 4]> = batch.checks().iter().map(lookup).collect();
-        let lookups = Lookups {
-            all: batch.checks().iter().filter(|check| check.takes()).count(),
-            found: known.iter().flatten().count(),
-        };
-        if lookups.found == 0 {
-            return lookups;
-        }
-        let mut skipped: SmallVec<[bool; 4]> = known.iter().map(Option::is_some).collect();
-        if batch.has_groups() {
-            for group in batch.groups() {
-                let group = skipped.get_mut(group).unwrap_or_default();
-                let any = group.contains(&true);
-                group.fill(any);
-            }
-        }
-        batch.retain(|index| skipped.get(index) != Some(&true));
-        let mut indexes = 0..;
-        let limits = plan.iter_mut().flat_map(|planned| match planned {
-            Planned::Limited(limited) => limited.limits.as_mut_slice(),
-            _ => &mut [],
-        });
-        let limits = limits.filter(|check| matches!(check.source, CounterSource::Store(_)));
-        // Each of these limits has one check, in this order.
-        for (check, (verdict, skipped)) in limits.zip(known.into_iter().zip(skipped)) {
-            check.source = match verdict {
-                Some(verdict) => CounterSource::KnownOver(verdict),
-                None if skipped => CounterSource::Assumed { over: false },
-                None => CounterSource::Store(indexes.next().unwrap_or_default()),
-            };
-        }
-        if self.policy.stop_when_over {
-            batch.counting = Counting::ReadOnly;
-        }
-        lookups
     }
 }

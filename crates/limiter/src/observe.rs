@@ -18,7 +18,7 @@ use rules::{Limits, Rule};
 /// The maximum number of recorded descriptors of a request. Most requests have one or two.
 const MAX_REFUSED: usize = 4;
 
-pub(super) fn observe(recent: &Recent, served: &Served, conclusion: &Conclusion<'_, '_, '_>, now: Time) {
+pub(super) fn observe(recent: &Recent, served: &Served, conclusion: &Conclusion<'_, '_>, now: Time) {
     let wanted = recent.wanted(conclusion.code == Code::OverLimit, now);
     if wanted.is_nothing() {
         return;
@@ -31,10 +31,10 @@ pub(super) fn observe(recent: &Recent, served: &Served, conclusion: &Conclusion<
     }
 }
 
-fn note_hits(recent: &Recent, served: &Served, conclusion: &Conclusion<'_, '_, '_>, weight: u32, now: Time) {
+fn note_hits(recent: &Recent, served: &Served, conclusion: &Conclusion<'_, '_>, weight: u32, now: Time) {
     for (index, status) in conclusion.statuses.iter().enumerate() {
         let Some(limited) = conclusion.limited(index) else { continue };
-        let rule = limited.rule.and_then(|rule| served.attached.recent(rule.id));
+        let rule = limited.rule.and_then(|rule| served.attached.recent(rule));
         let (Some(rule), count) = (rule, limited.hits.taken()) else { continue };
         if count > 0 {
             let hits = Hits { count, weight, refused: status.code == Code::OverLimit };
@@ -47,7 +47,7 @@ fn note_hits(recent: &Recent, served: &Served, conclusion: &Conclusion<'_, '_, '
 fn note_decisions(
     recent: &Recent,
     served: &Served,
-    conclusion: &Conclusion<'_, '_, '_>,
+    conclusion: &Conclusion<'_, '_>,
     wanted: Wanted,
     now: Time,
 ) {
@@ -62,7 +62,7 @@ fn note_decisions(
             decision.domain.set([(conclusion.request.domain, "")].into_iter());
             decision.descriptor.set(entries(conclusion.request, index));
             decision.governs = conclusion.governs == Some(index);
-            let rule = limited.rule.and_then(|rule| served.attached.recent(rule.id));
+            let rule = limited.rule.and_then(|rule| served.attached.recent(rule));
             decision.rule = rule.cloned();
             set_outcome(decision, limited, &outcome, conclusion);
         });
@@ -71,13 +71,14 @@ fn note_decisions(
 
 fn set_outcome(
     decision: &mut Decision,
-    limited: &Limited<'_>,
+    limited: &Limited,
     outcome: &LimitOutcome<'_>,
-    conclusion: &Conclusion<'_, '_, '_>,
+    conclusion: &Conclusion<'_, '_>,
 ) {
     // The limit of an override replaces all limits of the rule.
     let is_overridden = limited.overridden.is_some_and(|found| found.action != Action::Shadow);
-    let limits = limited.rule.and_then(Rule::limits).filter(|_| !is_overridden);
+    let rule = conclusion.scope.rule_of_limits(limited);
+    let limits = rule.and_then(Rule::limits).filter(|_| !is_overridden);
     let all = || limits.into_iter().flat_map(Limits::iter);
     decision.limit = Some(LimitShown::from(outcome.limit));
     decision.limit_index = all().position(|limit| std::ptr::eq(limit, outcome.limit)).unwrap_or_default();

@@ -2,7 +2,7 @@
 //!
 //! `conclude` calls this for each descriptor once the store has set the outcomes of its checks.
 
-use super::plan::{CounterSource, LimitCheck, Limited};
+use super::plan::{CounterSource, Limited, Scope};
 use algorithms::{FixedWindow, Hits, Verdict, fixed_window::MAX_HITS};
 use clock::Time;
 use rules::Limit;
@@ -57,8 +57,8 @@ fn decide(limit: u32, near_ratio: f32, hits: Hits, after: u64) -> Decision {
 
 /// The outcome of one limit for a descriptor's hits.
 #[derive(Clone, Copy)]
-pub(super) struct LimitOutcome<'r> {
-    pub(super) limit: &'r Limit,
+pub(super) struct LimitOutcome<'a> {
+    pub(super) limit: &'a Limit,
     pub(super) source: CounterSource,
     pub(super) verdict: Verdict,
     pub(super) decision: Decision,
@@ -68,24 +68,27 @@ pub(super) struct LimitOutcome<'r> {
 ///
 /// Among limits that reject the request it is the one with the longest wait. Otherwise it is the one with the smallest
 /// part remaining, because it will be the first to reject.
-pub(super) fn governing<'r>(
-    limited: &Limited<'r>,
+pub(super) fn governing<'a>(
+    scope: Scope<'a>,
+    limited: &Limited,
     batch: &Batch,
     near_ratio: f32,
     now: Time,
-) -> Option<LimitOutcome<'r>> {
-    let outcomes = limited.limits.iter().map(|check| outcome(check, limited.hits, batch, near_ratio, now));
+) -> Option<LimitOutcome<'a>> {
+    let outcomes = limited.limits.iter().map(|check| {
+        let limit = scope.limit(limited, check);
+        outcome((limit, check.source), limited.hits, batch, near_ratio, now)
+    });
     outcomes.reduce(|first, next| if next.governs(&first) { next } else { first })
 }
 
-pub(super) fn outcome<'r>(
-    check: &LimitCheck<'r>,
+pub(super) fn outcome<'a>(
+    (limit, source): (&'a Limit, CounterSource),
     hits: Hits,
     batch: &Batch,
     near_ratio: f32,
     now: Time,
-) -> LimitOutcome<'r> {
-    let LimitCheck { limit, source } = *check;
+) -> LimitOutcome<'a> {
     let over = Decision { over: true, over_hits: hits.taken(), ..Decision::default() };
     let fixed = FixedWindow { limit: limit.requests_per_unit, window: limit.window() };
     let (verdict, decision) = match source {

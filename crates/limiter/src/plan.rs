@@ -2,7 +2,7 @@
 //!
 //! [`plan`] fills the batch for the store; `conclude` reads the plan once the outcomes are set.
 
-use std::{cell::Cell, sync::Arc};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -15,73 +15,51 @@ use super::{
 use algorithms::{Hits, Verdict};
 use clock::Time;
 use overrides::{Action, Found};
-use rules::{Limit, Limits, Matched, Metadata, Rule, model::Domain};
+use rules::{Limit, Limits, Matched, Rule, RuleId, model::Domain};
 use store::Batch;
 use telemetry::metrics::{RuleCounter, RuleStats, Stats};
 
-/// The plan of each descriptor, in the request's order.
-pub(super) type Plan<'r> = SmallVec<[Planned<'r>; 4]>;
+/// The plan of each descriptor, in the request's order. It owns what it needs, so that a decision can wait for its
+/// store: its ids and indexes are those of its [`Scope`].
+pub(super) type Plan = SmallVec<[Planned; 4]>;
 
-pub(super) enum Planned<'r> {
+pub(super) enum Planned {
     NoLimit,
     /// Other rules replace every limit of the rule.
-    Replaced(&'r Rule),
+    Replaced(RuleId),
     /// The rule is unlimited, or limits only descriptors with an override.
-    Unlimited(&'r Rule),
+    Unlimited(RuleId),
     /// An override exempts the descriptor from the rule, if one matches.
-    Allowed(Option<&'r Rule>, Found),
-    Limited(Limited<'r>),
+    Allowed(Option<RuleId>, Found),
+    Limited(Limited),
 }
 
 /// A descriptor's limits, each with its own counter.
-pub(super) struct Limited<'r> {
+pub(super) struct Limited {
     /// At least one.
-    pub(super) limits: SmallVec<[LimitCheck<'r>; 1]>,
+    pub(super) limits: SmallVec<[LimitCheck; 1]>,
+    of: LimitsOf,
     pub(super) hits: Hits,
-    pub(super) stats: Handle<'r>,
+    pub(super) stats: Handle,
     /// The rule; `None` for limits without one.
-    pub(super) rule: Option<&'r Rule>,
+    pub(super) rule: Option<RuleId>,
     pub(super) overridden: Option<Found>,
-    pub(super) metadata: Option<&'r Arc<Metadata>>,
+    /// The response has the rule's metadata.
+    pub(super) has_metadata: bool,
 }
 
-impl Planned<'_> {
-    /// True for a quota, by its rule or `QUOTA_MODE`. A block is not one: it rejects the request even if other quotas have
-    /// hits left.
-    pub(super) fn is_quota(&self, quota_mode: bool) -> bool {
-        match self {
-            Self::Limited(limited) => {
-                let is_blocked = limited.overridden.is_some_and(|found| found.action == Action::Block);
-                !is_blocked && (quota_mode || limited.rule.is_some_and(|rule| rule.quota_mode))
-            }
-            _ => quota_mode,
-        }
-    }
-
-    pub(super) fn rule(&self) -> Option<&Rule> {
-        match self {
-            Self::NoLimit => None,
-            Self::Replaced(rule) | Self::Unlimited(rule) => Some(rule),
-            Self::Allowed(rule, _) => *rule,
-            Self::Limited(limited) => limited.rule,
-        }
-    }
-}
-
-impl Limited<'_> {
-    /// True if the rule or its override never rejects a request.
-    pub(super) fn is_shadow(&self) -> bool {
-        match self.overridden.map(|found| found.action) {
-            Some(Action::Block) => false,
-            Some(Action::Shadow) => true,
-            _ => self.rule.is_some_and(|rule| rule.shadow_mode),
-        }
-    }
+#[derive(Clone, Copy)]
+enum LimitsOf {
+    Rule(RuleId),
+    /// The replacement for the descriptor at this index.
+    Replacement(usize),
 }
 
 /// One limit and the source of its counter's outcome.
-pub(super) struct LimitCheck<'r> {
-    pub(super) limit: &'r Limit,
+#[derive(Clone, Copy)]
+pub(super) struct LimitCheck {
+    /// Its index among the limits of the rule or the replacement.
+    index: usize,
     pub(super) source: CounterSource,
 }
 
@@ -98,27 +76,96 @@ pub(super) enum CounterSource {
 }
 
 /// A rule's statistics: attached to the rule, or looked up by a name that the request contains.
-pub(super) enum Handle<'r> {
-    Attached(&'r RuleStats),
+pub(super) enum Handle {
+    Attached(RuleId),
     LookedUp(Arc<RuleStats>),
 }
 
+/// The rules and replacements by which a request was planned.
+#[derive(Clone, Copy)]
+pub(super) struct Scope<'a> {
+    pub(super) served: &'a Served,
+    pub(super) replacements: &'a Replacements,
+}
+
+impl<'a> Scope<'a> {
+    pub(super) fn rule(self, id: RuleId) -> &'a Rule {
+        self.served.rules.rule(id)
+    }
+
+    #[expect(clippy::expect_used, reason = "a plan refers to limits that exist in its scope")]
+    pub(super) fn limit(self, limited: &Limited, check: &LimitCheck) -> &'a Limit {
+        let limits = match limited.of {
+            LimitsOf::Rule(id) => self.rule(id).limits(),
+            LimitsOf::Replacement(index) => {
+                let replacement = self.replacements.get(index).and_then(Option::as_ref);
+                replacement.and_then(|replacement| replacement.limits.as_ref())
+            }
+        };
+        limits.and_then(|limits| limits.get(check.index)).expect("the limit of a check")
+    }
+
+    #[expect(clippy::expect_used, reason = "only a rule with attached statistics has such a handle")]
+    pub(super) fn stats(self, limited: &'a Limited) -> &'a RuleStats {
+        match &limited.stats {
+            Handle::Attached(id) => self.served.attached.stats(*id).expect("the rule has statistics"),
+            Handle::LookedUp(stats) => stats,
+        }
+    }
+
+    /// The rule of a descriptor, if it has one.
+    pub(super) fn rule_of(self, planned: &Planned) -> Option<&'a Rule> {
+        let id = match planned {
+            Planned::NoLimit => return None,
+            Planned::Replaced(rule) | Planned::Unlimited(rule) => Some(*rule),
+            Planned::Allowed(rule, _) => *rule,
+            Planned::Limited(limited) => limited.rule,
+        };
+        id.map(|id| self.rule(id))
+    }
+
+    pub(super) fn rule_of_limits(self, limited: &Limited) -> Option<&'a Rule> {
+        limited.rule.map(|id| self.rule(id))
+    }
+
+    /// True for a quota, by its rule or `QUOTA_MODE`. A block is not one: it rejects the request even if other quotas have
+    /// hits left.
+    pub(super) fn is_quota(self, planned: &Planned, quota_mode: bool) -> bool {
+        match planned {
+            Planned::Limited(limited) => {
+                let is_blocked = limited.overridden.is_some_and(|found| found.action == Action::Block);
+                !is_blocked
+                    && (quota_mode || self.rule_of_limits(limited).is_some_and(|rule| rule.quota_mode))
+            }
+            _ => quota_mode,
+        }
+    }
+
+    /// True if the rule or its override never rejects a request.
+    pub(super) fn is_shadow(self, limited: &Limited) -> bool {
+        match limited.overridden.map(|found| found.action) {
+            Some(Action::Block) => false,
+            Some(Action::Shadow) => true,
+            _ => self.rule_of_limits(limited).is_some_and(|rule| rule.shadow_mode),
+        }
+    }
+}
+
 /// Plans a request, and fills the batch with its checks.
-pub(super) fn plan<'r>(
-    request: &'r Request<'_>,
-    domain: Option<&'r Domain>,
-    replacements: &'r Replacements,
-    served: &'r Served,
+pub(super) fn plan(
+    request: &Request<'_>,
+    domain: Option<&Domain>,
+    scope: Scope<'_>,
     batch: &mut Batch,
     context: &Context<'_>,
-) -> Plan<'r> {
+) -> Plan {
     let Some(domain) = domain else {
         return request.descriptors.iter().map(|_| Planned::NoLimit).collect();
     };
     // One allocation for the keys of most requests.
     batch.keys().reserve(request.descriptors.len().saturating_add(1).saturating_mul(64));
     let find = |index: usize, scratch: &mut String| {
-        let replacement = replacements.get(index).and_then(Option::as_ref);
+        let replacement = scope.replacements.get(index).and_then(Option::as_ref);
         // A limit of the request has no rule.
         let has_rule = replacement.is_none_or(|replacement| replacement.by != By::Request);
         let matched = if has_rule { domain.find(request.entries(index), scratch) } else { None };
@@ -136,28 +183,21 @@ pub(super) fn plan<'r>(
         let rule_match = find(index, batch.keys());
         let overridden = rule_match.overridden();
         if let Some(found @ Found { action: Action::Allow, .. }) = overridden {
-            return Planned::Allowed(rule_match.rule(), found);
+            return Planned::Allowed(rule_match.id(), found);
         }
         let Some(limits) = rule_match.limits() else {
-            return rule_match.rule().map_or(Planned::NoLimit, Planned::Unlimited);
+            return rule_match.id().map_or(Planned::NoLimit, Planned::Unlimited);
         };
-        if let Some(attempt) = context.attempt
-            && !(rule_match.has_fixed_name()
-                && (!attempt.needs_leases || limits.iter().all(|limit| limit.is_leased())))
-        {
-            attempt.is_given_up.set(true);
-            return Planned::NoLimit;
-        }
         let may_be_replaced =
             !replaced.is_empty() && overridden.is_none_or(|found| found.action != Action::Block);
         let is_replaced = |limit: &&Limit| {
             may_be_replaced && limit.name.as_deref().is_some_and(|name| replaced.contains(&name))
         };
         if may_be_replaced && limits.iter().all(|limit| is_replaced(&limit)) {
-            return rule_match.rule().map_or(Planned::NoLimit, Planned::Replaced);
+            return rule_match.id().map_or(Planned::NoLimit, Planned::Replaced);
         }
-        let limits = limits.iter().filter(|limit| !is_replaced(limit));
-        Planned::Limited(checks(request, index, &rule_match, limits, served, batch, context))
+        let limits = limits.iter().enumerate().filter(|(_, limit)| !is_replaced(limit));
+        Planned::Limited(checks(request, index, &rule_match, limits, scope.served, batch, context))
     };
     (0..request.descriptors.len()).map(planned).collect()
 }
@@ -166,24 +206,6 @@ pub(super) struct Context<'a> {
     pub(super) policy: &'a Policy,
     pub(super) stats: &'a Stats,
     pub(super) now: Time,
-    pub(super) attempt: Option<&'a Attempt>,
-}
-
-/// An attempt to decide a request without waiting. If it fails, the request is planned again, so an attempt counts no
-/// hits and looks up no statistics.
-pub(super) struct Attempt {
-    /// Only leases can decide.
-    pub(super) needs_leases: bool,
-    pub(super) is_given_up: Cell<bool>,
-}
-
-/// Counts the hits of a plan that was an attempt.
-pub(super) fn count_hits(plan: &[Planned<'_>]) {
-    for planned in plan {
-        if let Planned::Limited(limited) = planned {
-            limited.stats.add(RuleCounter::TotalHits, limited.hits.taken());
-        }
-    }
 }
 
 /// The rule that a descriptor matches, and the replacement of the rule's limits.
@@ -194,12 +216,16 @@ struct RuleMatch<'r> {
 
 impl<'r> RuleMatch<'r> {
     fn limits(&self) -> Option<&'r Limits> {
-        let replaced = self.replacement.and_then(|replacement| replacement.limits.as_ref());
-        replaced.or_else(|| {
+        self.replaced().or_else(|| {
             let rule = self.rule()?;
             // A rule for overrides alone limits descriptors that an override blocks or shadows.
             rule.limits().filter(|_| !rule.overrides_only || self.overridden().is_some())
         })
+    }
+
+    /// The limits in place of the rule's.
+    fn replaced(&self) -> Option<&'r Limits> {
+        self.replacement.and_then(|replacement| replacement.limits.as_ref())
     }
 
     fn overridden(&self) -> Option<Found> {
@@ -210,9 +236,8 @@ impl<'r> RuleMatch<'r> {
         self.matched.as_ref().map(|matched| matched.rule)
     }
 
-    /// True if its statistics are attached to a rule.
-    fn has_fixed_name(&self) -> bool {
-        self.matched.as_ref().is_some_and(Matched::is_as_written)
+    fn id(&self) -> Option<RuleId> {
+        self.rule().map(|rule| rule.id)
     }
 
     /// A bit for each level whose value is in the counter's key although the rule's counter is shared by its values: an
@@ -229,31 +254,34 @@ fn checks<'r>(
     request: &Request<'_>,
     index: usize,
     rule_match: &RuleMatch<'r>,
-    limits: impl Iterator<Item = &'r Limit>,
-    served: &'r Served,
+    limits: impl Iterator<Item = (usize, &'r Limit)>,
+    served: &Served,
     batch: &mut Batch,
     context: &Context<'_>,
-) -> Limited<'r> {
+) -> Limited {
     let hits = request.descriptors.get(index).map_or(Hits::Take(0), |descriptor| request.hits(descriptor));
-    let stats = stats_handle(request, index, rule_match, served, batch.keys(), context);
-    if context.attempt.is_none() {
-        stats.add(RuleCounter::TotalHits, hits.taken());
-    }
-    let (rule, overridden) = (rule_match.rule(), rule_match.overridden());
-    let metadata = rule_match.matched.as_ref().and_then(Matched::metadata);
+    let stats = stats_handle(request, index, rule_match, (served, hits), batch.keys(), context);
+    let overridden = rule_match.overridden();
+    let has_metadata = rule_match.matched.as_ref().is_some_and(|matched| matched.metadata().is_some());
+    let of = match rule_match.id().filter(|_| rule_match.replaced().is_none()) {
+        Some(id) => LimitsOf::Rule(id),
+        None => LimitsOf::Replacement(index),
+    };
+    let mut limited =
+        Limited { limits: SmallVec::new(), of, hits, stats, rule: rule_match.id(), overridden, has_metadata };
     if let Some(found) = overridden.filter(|found| found.action == Action::Block) {
         let wait = found
             .expires
             .map(|end| Time::from_seconds(end.into()).micros().saturating_sub(context.now.micros()));
-        let limits = limits.take(1).map(|limit| LimitCheck { limit, source: CounterSource::Blocked(wait) });
-        return Limited { limits: limits.collect(), hits, stats, rule, overridden, metadata };
+        let source = CounterSource::Blocked(wait);
+        limited.limits.extend(limits.take(1).map(|(index, _)| LimitCheck { index, source }));
+        return limited;
     }
     let (first, is_group) = (batch.checks().len(), rule_match.limits().is_some_and(Limits::are_several));
     // All limits of a domain that have no rule count as one rule.
-    let rule_hash = rule.map_or_else(|| Rule::hash_of(request.domain), |rule| rule.hash);
-    let mut checks = SmallVec::new();
+    let rule_hash = rule_match.rule().map_or_else(|| Rule::hash_of(request.domain), |rule| rule.hash);
     // A loop, because collecting would make a single limit, the usual case, cost as much as several.
-    limits.for_each(|limit| {
+    limits.for_each(|(at, limit)| {
         let start = batch.keys().len();
         let key = CounterKey {
             prefix: &context.policy.key_prefix,
@@ -266,29 +294,30 @@ fn checks<'r>(
         let end = key.write(context.now, batch.keys());
         let end = if context.policy.full_keys { batch.keys().len() } else { end };
         let source = CounterSource::Store(batch.push(start..end, limit, rule_hash, hits));
-        checks.push(LimitCheck { limit, source });
+        limited.limits.push(LimitCheck { index: at, source });
     });
     if is_group {
         batch.group(first);
     }
-    Limited { limits: checks, hits, stats, rule, overridden, metadata }
+    limited
 }
 
-/// The statistics that count this descriptor. `scratch` is working memory.
-fn stats_handle<'r>(
+/// The statistics that count this descriptor, with its hits added. `scratch` is working memory.
+fn stats_handle(
     request: &Request<'_>,
     index: usize,
-    rule_match: &RuleMatch<'r>,
-    served: &'r Served,
+    rule_match: &RuleMatch<'_>,
+    (served, hits): (&Served, Hits),
     scratch: &mut String,
     context: &Context<'_>,
-) -> Handle<'r> {
+) -> Handle {
     let entries = request.entries(index);
     let start = scratch.len();
     match &rule_match.matched {
         Some(matched) if matched.is_as_written() => {
-            if let Some(attached) = served.attached.rules.get(matched.rule.id.0 as usize) {
-                return Handle::Attached(attached);
+            if let Some(attached) = served.attached.stats(matched.rule.id) {
+                attached.add(RuleCounter::TotalHits, hits.taken());
+                return Handle::Attached(matched.rule.id);
             }
             scratch.push_str(&matched.rule.full_key);
         }
@@ -309,16 +338,6 @@ fn stats_handle<'r>(
     }
     let found = context.stats.dynamic(request.domain, scratch.get(start..).unwrap_or_default(), context.now);
     scratch.truncate(start);
+    found.add(RuleCounter::TotalHits, hits.taken());
     Handle::LookedUp(found)
-}
-
-impl std::ops::Deref for Handle<'_> {
-    type Target = RuleStats;
-
-    fn deref(&self) -> &RuleStats {
-        match self {
-            Self::Attached(stats) => stats,
-            Self::LookedUp(stats) => stats,
-        }
-    }
 }

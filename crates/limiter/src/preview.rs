@@ -7,7 +7,7 @@ use super::{
     Policy, Served,
     answer::Answer,
     conclude, plan,
-    plan::{CounterSource, LimitCheck, Planned},
+    plan::{CounterSource, LimitCheck, Planned, Scope},
     replacement,
     request::{Request, RequestError},
     response,
@@ -48,41 +48,50 @@ pub fn preview(
     let domain = served.rules.domain(request.domain);
     let replacements = replacement::of(request, domain, (overrides, policy.counting), now)?;
     let mut batch = Batch::default();
-    let context = plan::Context { policy, stats: &stats, now, attempt: None };
-    let plan = plan::plan(request, domain, &replacements, served, &mut batch, &context);
-    let counters = plan.iter().map(|planned| counters(planned, &batch)).collect();
-    let overrides = plan.iter().map(|planned| overridden(planned, &batch)).collect();
+    let context = plan::Context { policy, stats: &stats, now };
+    let scope = Scope { served, replacements: &replacements };
+    let plan = plan::plan(request, domain, scope, &mut batch, &context);
+    let counters = plan.iter().map(|planned| counters(scope, planned, &batch)).collect();
+    let overrides = plan.iter().map(|planned| overridden(scope, planned, &batch)).collect();
     batch.set_all(|_, check| Outcome::Decided(check.limit.algorithm.assumed(true, check.hits, now)));
-    let conclusion = conclude::conclude(request, &plan, &batch, policy, &stats, now);
+    let conclusion = conclude::conclude(request, scope, (&plan, &batch), policy, &stats, now);
     let over_limit = response::answer(conclusion);
     Ok(Preview { counters, overrides, over_limit })
 }
 
-fn counters(planned: &Planned<'_>, batch: &Batch) -> Vec<Option<String>> {
-    let (rule, checks) = match planned {
+fn counters(scope: Scope<'_>, planned: &Planned, batch: &Batch) -> Vec<Option<String>> {
+    let limited = match planned {
         Planned::NoLimit | Planned::Unlimited(_) | Planned::Allowed(..) => return Vec::new(),
-        Planned::Replaced(rule) => (Some(*rule), [].as_slice()),
-        Planned::Limited(limited) => (limited.rule, limited.limits.as_slice()),
+        Planned::Replaced(_) => None,
+        Planned::Limited(limited) => Some(limited),
     };
-    let limits = rule.and_then(Rule::limits).into_iter().flat_map(Limits::iter);
-    limits.map(|limit| key(checks.iter().find(|check| std::ptr::eq(check.limit, limit))?, batch)).collect()
+    let limits = scope.rule_of(planned).and_then(Rule::limits).into_iter().flat_map(Limits::iter);
+    let of_limit = |limit: &Limit| {
+        let limited = limited?;
+        let is_its = |check: &&LimitCheck| std::ptr::eq(scope.limit(limited, check), limit);
+        key(limited.limits.iter().find(is_its)?, batch)
+    };
+    limits.map(of_limit).collect()
 }
 
 /// The override of a descriptor, and its limit with the counter's key.
-fn overridden(planned: &Planned<'_>, batch: &Batch) -> Option<(Found, OverrideLimit)> {
+fn overridden(scope: Scope<'_>, planned: &Planned, batch: &Batch) -> Option<(Found, OverrideLimit)> {
     match planned {
         Planned::Allowed(_, found) => Some((*found, None)),
         Planned::Limited(limited) => {
             let found = limited.overridden?;
             let check = limited.limits.first().filter(|_| matches!(found.action, Action::Limit { .. }));
-            Some((found, check.and_then(|check| Some((check.limit.clone(), key(check, batch)?)))))
+            Some((
+                found,
+                check.and_then(|check| Some((scope.limit(limited, check).clone(), key(check, batch)?))),
+            ))
         }
         _ => None,
     }
 }
 
 /// The key of a limit's counter in shared stores.
-fn key(check: &LimitCheck<'_>, batch: &Batch) -> Option<String> {
+fn key(check: &LimitCheck, batch: &Batch) -> Option<String> {
     let CounterSource::Store(index) = check.source else { return None };
     Some(batch.key(batch.checks().get(index)?).to_owned())
 }

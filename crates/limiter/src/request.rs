@@ -3,7 +3,7 @@
 //! Strings are borrowed from the message that the request was read from. A request of up to four descriptors with up
 //! to four entries each allocates nothing.
 
-use std::fmt;
+use std::{fmt, ops::Range};
 
 use smallvec::SmallVec;
 
@@ -11,11 +11,18 @@ use algorithms::Hits;
 use store::{FailureReason, StoreError};
 use telemetry::metrics::{RejectReason, ResponseCode, Stats};
 
+pub type Request<'a> = RequestOf<&'a str>;
+
+pub type Descriptor<'a> = DescriptorOf<&'a str>;
+
+pub type Entry<'a> = EntryOf<&'a str>;
+
+/// A request with texts of type `T`: slices of the message, or ranges of a buffer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Request<'a> {
-    pub domain: &'a str,
+pub struct RequestOf<T> {
+    pub domain: T,
     /// The request's descriptors; each may match a limit.
-    pub descriptors: SmallVec<[Descriptor<'a>; 4]>,
+    pub descriptors: SmallVec<[DescriptorOf<T>; 4]>,
     /// Descriptors above the bound, which were counted but not stored.
     pub excess_descriptors: usize,
     /// Hits of each descriptor without its own; 0 means 1.
@@ -24,8 +31,8 @@ pub struct Request<'a> {
 
 /// A list of entries that the rules are matched against.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Descriptor<'a> {
-    pub entries: SmallVec<[Entry<'a>; 4]>,
+pub struct DescriptorOf<T> {
+    pub entries: SmallVec<[EntryOf<T>; 4]>,
     /// Entries above the bound, which were counted but not stored.
     pub excess_entries: usize,
     pub limit: Option<LimitOverride>,
@@ -35,10 +42,10 @@ pub struct Descriptor<'a> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Entry<'a> {
-    pub key: &'a str,
+pub struct EntryOf<T> {
+    pub key: T,
     /// The value; may be empty.
-    pub value: &'a str,
+    pub value: T,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +62,50 @@ impl rules::Entry for Entry<'_> {
 
     fn value(&self) -> &str {
         self.value
+    }
+}
+
+impl<T> RequestOf<T> {
+    /// The same request with other texts.
+    fn map<U>(&self, mut text: impl FnMut(&T) -> U) -> RequestOf<U> {
+        let domain = text(&self.domain);
+        let mut entry = |entry: &EntryOf<T>| EntryOf { key: text(&entry.key), value: text(&entry.value) };
+        let descriptors = self.descriptors.iter().map(|descriptor| DescriptorOf {
+            entries: descriptor.entries.iter().map(&mut entry).collect(),
+            excess_entries: descriptor.excess_entries,
+            limit: descriptor.limit,
+            hits_addend: descriptor.hits_addend,
+            is_negative_hits: descriptor.is_negative_hits,
+        });
+        RequestOf {
+            domain,
+            descriptors: descriptors.collect(),
+            excess_descriptors: self.excess_descriptors,
+            hits_addend: self.hits_addend,
+        }
+    }
+}
+
+/// A request that owns its texts, so that it outlives the message.
+pub(super) struct OwnedRequest {
+    texts: String,
+    request: RequestOf<Range<usize>>,
+}
+
+impl OwnedRequest {
+    pub(super) fn new(request: &Request<'_>) -> Self {
+        let mut texts = String::with_capacity(128);
+        let request = request.map(|text| {
+            let start = texts.len();
+            texts.push_str(text);
+            start..texts.len()
+        });
+        Self { texts, request }
+    }
+
+    #[expect(clippy::string_slice, reason = "each range is that of a text")]
+    pub(super) fn borrowed(&self) -> Request<'_> {
+        self.request.map(|text| &self.texts[text.clone()])
     }
 }
 

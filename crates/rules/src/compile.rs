@@ -133,7 +133,7 @@ fn compile_ast(
     let sound = !diagnostics.iter().any(Diagnostics::has_errors);
     let files = diagnostics.iter().map(|diagnostics| diagnostics.file().into()).collect();
     let diagnostics = diagnostics.into_iter().flat_map(Diagnostics::into_sorted).collect();
-    Compiled { rules: sound.then_some(RuleSet { domains, rule_count, files }), diagnostics }
+    Compiled { rules: sound.then(|| RuleSet::new(domains, rule_count, files)), diagnostics }
 }
 
 impl SourceFile {

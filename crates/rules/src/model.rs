@@ -21,8 +21,8 @@ use crate::template::Template;
 #[derive(Debug, Default)]
 pub struct RuleSet {
     pub(super) domains: HashMap<Box<str>, Domain>,
-    /// The number of rules; their ids are below it.
-    pub(super) rule_count: u32,
+    /// The descriptors with a rule, by the rule's id.
+    by_id: Box<[Arc<Node>]>,
     /// The names of the files, by the index in [`Origin`].
     pub(super) files: Box<[Box<str>]>,
 }
@@ -143,6 +143,22 @@ pub enum Value {
 }
 
 impl RuleSet {
+    /// `rule_count` rules, with the ids below it.
+    pub(super) fn new(domains: HashMap<Box<str>, Domain>, rule_count: u32, files: Box<[Box<str>]>) -> Self {
+        let mut by_id = Vec::with_capacity(rule_count as usize);
+        domains.values().for_each(|domain| domain.root.collect_nodes(&mut by_id));
+        by_id.sort_unstable_by_key(|node| node.rule.as_ref().map(|rule| rule.id.0));
+        assert_eq!(by_id.len(), rule_count as usize, "each rule is in one place of the tree");
+        Self { domains, by_id: by_id.into(), files }
+    }
+
+    /// The rule with this id of this set.
+    #[must_use]
+    #[expect(clippy::indexing_slicing, clippy::expect_used, reason = "an id is valid in its own set")]
+    pub fn rule(&self, id: RuleId) -> &Rule {
+        self.by_id[id.0 as usize].rule.as_ref().expect("the table has only descriptors with a rule")
+    }
+
     #[must_use]
     pub fn domain(&self, name: &str) -> Option<&Domain> {
         self.domains.get(name)
@@ -171,8 +187,9 @@ impl RuleSet {
     }
 
     #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "each rule has an id of 32 bits")]
     pub fn rule_count(&self) -> u32 {
-        self.rule_count
+        self.by_id.len() as u32
     }
 
     /// Every rule, in no particular order.
@@ -201,6 +218,13 @@ impl Domain {
 }
 
 impl Level {
+    fn collect_nodes(&self, into: &mut Vec<Arc<Node>>) {
+        for node in self.nodes.values() {
+            into.extend(node.rule.as_ref().map(|_| node.clone()));
+            node.children.collect_nodes(into);
+        }
+    }
+
     fn collect<'r>(&'r self, has_fixed_name: bool, into: &mut Vec<(&'r Rule, bool)>) {
         for node in self.nodes.values() {
             let has_fixed_name = has_fixed_name && !node.value_to_metric;

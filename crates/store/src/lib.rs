@@ -31,17 +31,22 @@ pub use self::{
 
 /// Counters, shared by all cores.
 pub trait Store: Send + Sync {
+    /// Counts every check of a request and sets its outcome, if no check has to wait. Otherwise counts nothing.
+    fn try_apply(&self, _batch: &mut Batch, _now: Time) -> Applied {
+        Applied::Wait
+    }
+
     /// Counts every check of a request and sets its outcome.
     ///
     /// # Errors
     /// When the store fails; then no outcome is valid.
-    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a>;
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a>;
 
     /// Resets the counters of a batch to unused ones. Rare, so it need not be fast. Called by the thread of the pages.
     ///
     /// # Errors
     /// When the store fails; then some of them may have been reset.
-    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a>;
+    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a>;
 
     /// Forgets the state in this process of counters that were reset, here or by another replica.
     fn forget(&self, _resets: &Resets) {}
@@ -51,21 +56,6 @@ pub trait Store: Send + Sync {
 
     /// Called with new rules before they are published, so that the store can check their requirements.
     fn rules_changed(&self, _rules: &RuleSet) {}
-
-    /// True if [`apply`](Self::apply) always returns [`Applied::Now`].
-    fn is_synchronous(&self) -> bool {
-        false
-    }
-
-    /// True if [`apply_now`](Self::apply_now) may answer.
-    fn may_answer_now(&self) -> bool {
-        false
-    }
-
-    /// Counts every check and sets its outcome, if no wait is needed. Otherwise counts nothing and returns false.
-    fn apply_now(&self, _batch: &mut Batch, _now: Time) -> bool {
-        false
-    }
 
     /// Frees expired state; called about once a second.
     fn maintain(&self, _now: Time) {}
@@ -110,24 +100,17 @@ pub enum Resets {
     Unknown,
 }
 
-pub enum Applied<'a> {
-    Now(Result<(), StoreError>),
-    /// The outcomes are set when this completes.
-    Later(Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'a>>),
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Applied {
+    /// The outcomes are set.
+    Done,
+    /// Nothing was counted: the batch goes to [`Store::apply`].
+    Wait,
 }
 
-impl Applied<'_> {
-    /// Waits for the outcomes.
-    ///
-    /// # Errors
-    /// As [`Store::apply`].
-    pub async fn done(self) -> Result<(), StoreError> {
-        match self {
-            Self::Now(result) => result,
-            Self::Later(future) => future.await,
-        }
-    }
-}
+/// Completes when the outcomes of a batch are set.
+pub type StoreFuture<'a> = Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'a>>;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreError {

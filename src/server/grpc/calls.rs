@@ -1,14 +1,12 @@
 //! The calls of the gRPC port.
 //!
-//! `ShouldRateLimit` is decided here: a call whose message arrived in one piece, with a store that responds at once, is
-//! decoded, decided and encoded without an allocation or a task of its own. A call that waits for its store is in
-//! `waiting`, and one whose message arrives in pieces in `unfinished`. `health_checks` and `reflection` answer the calls
+//! `ShouldRateLimit` is decided here: a call that its store answers at once is decoded, decided and encoded without a
+//! task of its own. A call that waits for its store is in `waiting`, and one whose message arrives in pieces in `unfinished`. `health_checks` and `reflection` answer the calls
 //! of those services, and a call of any other method is rejected at its head. The connection's `driver` polls them.
 
 use std::{
     cell::Cell,
     future::Future,
-    pin::Pin,
     rc::Rc,
     sync::Arc,
     task::{Context, Waker},
@@ -22,14 +20,14 @@ use super::{
     framing::{self, Failure, PREFIX, send_failure},
     http2::{Budget, Connection, HEAD_BLOCK, Head, Route, Service, Share},
     pending::{HealthWatch, Partial, Reflection, Streaming},
-    request_head::{RequestHead, decide_traced, finish_span},
+    request_head::{RequestHead, finish, finish_span},
     rpc::Rpc,
-    waiting::{Decision, Signal, Waiting},
+    waiting::{Signal, Waiting},
 };
-use crate::server::wire;
+use crate::server::{traced, wire};
 use clock::Time;
 use containment::panics::{self, Boundary, Panicked, caught};
-use limiter::{Answer, Limiter};
+use limiter::{Answer, Decided, Limiter, PendingDecision};
 use telemetry::{
     metrics::{Method, Stats},
     tracing::Tracer,
@@ -49,36 +47,6 @@ pub(super) struct Calls {
     /// The streaming calls of all connections, counted in calls instead of bytes.
     pub(super) streaming: Arc<Budget>,
     pub(super) buffers: Cell<Buffers>,
-    pub(super) tries: Tries,
-}
-
-/// Whether to try to decide a call without waiting for the store: if a quarter of the last tries did, else one call in
-/// [`FEW`](Self::FEW). A try that fails costs as much as planning the request, about a third of what one that decides
-/// saves.
-pub(super) struct Tries {
-    /// A bit for each of the last tries: it decided its call.
-    decided: Cell<u16>,
-    skipped: Cell<u8>,
-}
-
-impl Default for Tries {
-    fn default() -> Self {
-        Self { decided: Cell::new(u16::MAX), skipped: Cell::new(0) }
-    }
-}
-
-impl Tries {
-    const FEW: u8 = 16;
-
-    fn is_next(&self) -> bool {
-        let skipped = self.skipped.get().wrapping_add(1) % Self::FEW;
-        self.skipped.set(skipped);
-        skipped == 0 || self.decided.get().count_ones() >= u16::BITS / 4
-    }
-
-    fn record(&self, is_decided: bool) {
-        self.decided.set(self.decided.get() << 1 | u16::from(is_decided));
-    }
 }
 
 /// Buffers that the connections of a worker share: only one is polled at a time.
@@ -180,13 +148,13 @@ impl Service for ConnectionCalls {
 
     fn complete(&mut self, http: &mut Http, id: u32, head: &Head, framed: &[u8]) {
         let decided = panics::catch(Boundary::GrpcRequest, || {
-            let call = self.request_head(head);
-            let decided = self.decide_now(&call, framed);
+            let mut call = self.request_head(head);
+            let decided = self.try_decide(&mut call, framed);
             (call, decided)
         });
         let (call, failure) = match decided {
-            Ok((call, Ok(Some(message)))) => {
-                let key = self.wait(id, call, message);
+            Ok((call, Ok(Some(pending)))) => {
+                let key = self.wait(id, call, pending);
                 return http.open_complete(id, Call::Waiting(key));
             }
             Ok((_, Ok(None))) => {
@@ -270,20 +238,20 @@ impl ConnectionCalls {
     }
 
     /// Decides a call whose message is complete.
-    pub(super) fn decide(&mut self, http: &mut Http, id: u32, unary: Unary, framed: &[u8]) {
+    pub(super) fn decide(&mut self, http: &mut Http, id: u32, mut unary: Unary, framed: &[u8]) {
         match unary.rpc {
             Rpc::ShouldRateLimit | Rpc::Reflection | Rpc::NotGrpc => {}
             Rpc::Check => return self.check(http, id, &unary.head, framed),
             Rpc::Watch => return self.watch(http, id, framed),
         }
-        let decided = panics::catch(Boundary::GrpcRequest, || self.decide_now(&unary.head, framed));
+        let decided = panics::catch(Boundary::GrpcRequest, || self.try_decide(&mut unary.head, framed));
         match decided.unwrap_or_else(|Panicked| Err(framing::internal_error().into())) {
             Ok(None) => {
                 http.send_message(id, &self.message);
                 self.count(&unary);
             }
-            Ok(Some(message)) => {
-                let key = self.wait(id, unary.head, message);
+            Ok(Some(pending)) => {
+                let key = self.wait(id, unary.head, pending);
                 if let Some(call) = http.call(id) {
                     *call = Call::Waiting(key);
                 }
@@ -292,42 +260,34 @@ impl ConnectionCalls {
         }
     }
 
-    /// Decides a call now, which writes the framed response to `self.message`; returns the message of a call that has to
-    /// wait for the store.
-    fn decide_now<'m>(&mut self, call: &RequestHead, framed: &'m [u8]) -> Result<Option<&'m [u8]>, Failure> {
-        let Calls { limiter, tries, .. } = &*self.calls;
+    /// Decides a call and writes the framed response to `self.message`, or returns the decision that waits for the store.
+    fn try_decide(
+        &mut self,
+        call: &mut RequestHead,
+        framed: &[u8],
+    ) -> Result<Option<Box<PendingDecision>>, Failure> {
+        let limiter = &self.calls.limiter;
         let message = self.calls.message_of(Rpc::ShouldRateLimit, framed)?;
-        if call.span.is_some() || !limiter.may_decide_sync() || !tries.is_next() {
-            return Ok(Some(message));
-        }
         panics::point("grpc_request");
         let time = *self.time.get_or_insert_with(|| limiter.now());
         let request = framing::read(message, limiter.bounds())?;
-        let decided = limiter.decide_sync(&request, time);
-        tries.record(decided.is_some());
-        let Some(decided) = decided else { return Ok(Some(message)) };
-        write_message(&decided.map_err(|error| framing::status(&error))?, &mut self.message);
-        Ok(None)
+        let decided = traced::try_decide(limiter, call.span.as_deref_mut(), &request, time);
+        match decided.map_err(|error| framing::status(&error))? {
+            Decided::Answer(answer) => {
+                write_message(&answer, &mut self.message);
+                finish_span(call.span.take(), None);
+                Ok(None)
+            }
+            Decided::Wait(pending) => Ok(Some(pending)),
+        }
     }
 
-    /// Starts a decision that waits for the store, and returns its key.
-    fn wait(&mut self, id: u32, call: RequestHead, message: &[u8]) -> usize {
+    /// Adds a decision that waits for the store, and returns its key.
+    fn wait(&mut self, id: u32, call: RequestHead, pending: Box<PendingDecision>) -> usize {
         let (begun, until) = (call.begun, call.until());
-        let (calls, message) = (self.calls.clone(), message.to_vec());
-        // Created on the heap: it is large to move.
-        let decision: Pin<Box<Decision>> = match call.span {
-            Some(span) => Box::pin(guarded(async move {
-                panics::point("grpc_request");
-                let request = framing::read(&message, calls.limiter.bounds());
-                decide_traced(&calls.limiter, span, request, until).await
-            })),
-            None => Box::pin(guarded(async move {
-                panics::point("grpc_request");
-                let request = framing::read(&message, calls.limiter.bounds())?;
-                let decided = calls.limiter.decide(&request, until, None).await;
-                decided.map_err(|error| framing::status(&error).into())
-            })),
-        };
+        let calls = self.calls.clone();
+        let decision =
+            Box::pin(guarded(async move { finish(&calls.limiter, call.span, pending, until).await }));
         self.waiting.add(id, begun, decision)
     }
 

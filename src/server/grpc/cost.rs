@@ -17,7 +17,7 @@ use std::{
 use tokio::sync::Semaphore;
 
 use super::{
-    calls::{Calls, ConnectionCalls, Http, Tries},
+    calls::{Calls, ConnectionCalls, Http},
     framing::{PATH, after},
     http2::{
         Budget, Config, Connection, Reason,
@@ -34,7 +34,7 @@ use clock::{ManualClock, Time};
 use limiter::{Bounds as RequestBounds, Limiter, Policy, ResponseOptions, handles};
 use rules::{CompileOptions, CountingMode, OnStoreFailure};
 use rules_source::{RulesDir, Source};
-use store::{Applied, Batch, Store, memory::MemoryStore};
+use store::{Applied, Batch, Store, StoreFuture, memory::MemoryStore};
 use telemetry::metrics::{ShardCount, Stats, StatsOptions};
 
 /// The methods of the port, and one that does not exist.
@@ -70,20 +70,25 @@ struct Gated {
 const OPEN: usize = 1 << 20;
 
 impl Store for Gated {
-    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
-        if self.gate.available_permits() >= OPEN {
-            return self.counters.apply(batch, now);
+    fn try_apply(&self, batch: &mut Batch, now: Time) -> Applied {
+        if self.gate.available_permits() < OPEN {
+            return Applied::Wait;
         }
+        self.counters.try_apply(batch, now)
+    }
+
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         let gate = self.gate.clone();
-        Applied::Later(Box::pin(async move {
+        Box::pin(async move {
             if let Ok(permit) = gate.acquire().await {
                 permit.forget();
             }
-            self.counters.apply(batch, now).done().await
-        }))
+            self.counters.count(batch, now);
+            Ok(())
+        })
     }
 
-    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
+    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         self.counters.reset(batch, now)
     }
 }
@@ -114,7 +119,6 @@ impl Parts {
             health: Health::default().changes(),
             streaming: Budget::new(100),
             buffers: Cell::default(),
-            tries: Tries::default(),
         });
         Self { calls, gate }
     }

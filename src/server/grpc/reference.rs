@@ -41,18 +41,18 @@ use super::{
     driver::Lifetime,
     framing::{self, Failure, PREFIX},
     http2::grpc_timeout,
-    request_head::{RequestHead, decide_traced},
+    request_head::{RequestHead, finish, finish_span},
     socket::Socket,
 };
 use crate::{
     server::{
         health::{self, Health},
-        wire,
+        traced, wire,
     },
     settings,
 };
 use containment::panics::{self, Boundary, Panicked, caught};
-use limiter::{self, Limiter};
+use limiter::{Decided, Limiter};
 use proto::{
     self,
     envoy::service::ratelimit::v3::{
@@ -155,14 +155,18 @@ impl RateLimitService for RateLimit {
         let (metadata, _, message) = request.into_parts();
         let mut head = head(&metadata.into_headers(), self.tracer.as_ref());
         let request = wire::request(&message);
-        let answer = if let Some(span) = head.span.take() {
-            decide_traced(&self.limiter, span, Ok(request), head.until()).await
-        } else {
-            let decided = self.limiter.decide(&request, head.until(), None).await;
-            decided.map_err(|error| framing::status(&error).into())
+        let decided =
+            traced::try_decide(&self.limiter, head.span.as_deref_mut(), &request, self.limiter.now());
+        let answer = match decided.map_err(|error| framing::status(&error)) {
+            Ok(Decided::Answer(answer)) => Ok(answer),
+            Ok(Decided::Wait(pending)) => finish(&self.limiter, head.span.take(), pending, head.until())
+                .await
+                .map_err(|failure| *failure),
+            Err(status) => Err(status),
         };
+        finish_span(head.span, answer.as_ref().err());
         let mut encoded = Vec::new();
-        wire::encode(&answer.map_err(|failure| *failure)?, &mut encoded);
+        wire::encode(&answer?, &mut encoded);
         let response =
             RateLimitResponse::decode(&*encoded).map_err(|error| Status::internal(error.to_string()))?;
         Ok(tonic::Response::new(response))

@@ -9,8 +9,8 @@ use http::HeaderMap;
 use tonic::{Code, Status};
 
 use super::framing::{self, Failure, PATH};
-use crate::server::span_attributes;
-use limiter::{Answer, DecisionTrace, Limiter, Request};
+use crate::server::traced;
+use limiter::{Answer, Limiter, PendingDecision};
 use telemetry::tracing::{OpenSpan, Tracer};
 
 /// The properties of a call that are known before its message.
@@ -51,23 +51,16 @@ impl RequestHead {
     }
 }
 
-/// Decides a call and ends its span. Apart from `calls`, so that an untraced call costs one branch.
-pub(super) async fn decide_traced(
+/// Waits for the store, and ends the span of the call.
+pub(super) async fn finish(
     limiter: &Limiter,
-    mut span: Box<OpenSpan>,
-    request: Result<Request<'_>, Failure>,
+    mut span: Option<Box<OpenSpan>>,
+    pending: Box<PendingDecision>,
     until: Option<Instant>,
 ) -> Result<Answer, Failure> {
-    let answer = match request {
-        Ok(request) => {
-            let mut trace = DecisionTrace::default();
-            let decided = limiter.decide(&request, until, Some(&mut trace)).await;
-            span_attributes::add(&mut span, &request, decided.as_ref().ok(), &trace);
-            decided.map_err(|error| framing::status(&error).into())
-        }
-        Err(failure) => Err(failure),
-    };
-    finish_span(Some(span), answer.as_ref().err().map(AsRef::as_ref));
+    let decided = traced::finish(limiter, span.as_deref_mut(), pending, until).await;
+    let answer = decided.map_err(|error| Failure::from(framing::status(&error)));
+    finish_span(span, answer.as_ref().err().map(AsRef::as_ref));
     answer
 }
 

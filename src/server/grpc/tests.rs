@@ -25,7 +25,7 @@ use tokio::{
 
 use super::{
     activity::Activity,
-    calls::{Calls, Tries},
+    calls::Calls,
     driver::{self, Lifetime},
     framing::PATH,
     http2::{Budget, Config, hpack},
@@ -43,7 +43,7 @@ use proto::envoy::{
 };
 use rules::{CompileOptions, OnStoreFailure};
 use rules_source::{RulesDir, Source};
-use store::{Applied, Batch, Store, memory::MemoryStore};
+use store::{Batch, Store, StoreFuture, memory::MemoryStore};
 use telemetry::metrics::{Port, ShardCount, Stats, StatsOptions};
 
 const RULES: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 100}}]\n";
@@ -55,15 +55,15 @@ struct Gated {
 }
 
 impl Store for Gated {
-    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         let gate = self.gate.clone();
-        Applied::Later(Box::pin(async move {
+        Box::pin(async move {
             gate.acquire().await.unwrap().forget();
-            self.counters.apply(batch, now).done().await
-        }))
+            self.counters.apply(batch, now).await
+        })
     }
 
-    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
+    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         self.counters.reset(batch, now)
     }
 }
@@ -133,7 +133,6 @@ impl Client {
             health: Health::default().changes(),
             streaming: Budget::new(100),
             buffers: Cell::default(),
-            tries: Tries::default(),
         };
         let limits = Limits {
             connections: 1,

@@ -28,7 +28,7 @@ use tonic::service::Routes;
 use super::{
     Parts,
     activity::Activity,
-    calls::{Calls, Tries},
+    calls::Calls,
     driver::{self, Lifetime},
     framing::PATH,
     http2::{Budget, Config},
@@ -299,7 +299,6 @@ impl Serving {
             streaming,
             health: parts.health.changes(),
             buffers: Cell::default(),
-            tries: Tries::default(),
         });
         let (reference, tls) = (reference.map(Rc::new), parts.tls.clone());
         (Self { reference, tls, calls, config, lifetime: Lifetime::new(settings) }, ended)

@@ -14,7 +14,7 @@ use overrides::{Found, model::timestamp};
 use rules::{Limit, Metadata, Unit, Value};
 
 /// `{domain, descriptors, hitsAddend?, metadata?}`.
-pub(super) fn metadata(conclusion: &Conclusion<'_, '_, '_>) -> Option<Metadata> {
+pub(super) fn metadata(conclusion: &Conclusion<'_, '_>) -> Option<Metadata> {
     let (request, detail) = (conclusion.request, conclusion.policy.response.metadata);
     if detail == MetadataDetail::None {
         return None;
@@ -26,7 +26,9 @@ pub(super) fn metadata(conclusion: &Conclusion<'_, '_, '_>) -> Option<Metadata> 
     let mut passed = Metadata::new();
     for (index, status) in conclusion.statuses.iter().enumerate() {
         if status.code == Code::Ok
-            && let Some(metadata) = conclusion.limited(index).and_then(|limited| limited.metadata)
+            && let Some(limited) = conclusion.limited(index).filter(|limited| limited.has_metadata)
+            && let Some(metadata) =
+                conclusion.scope.rule_of_limits(limited).and_then(|rule| rule.metadata.as_ref())
         {
             merge(&mut passed, metadata);
         }
@@ -56,7 +58,7 @@ fn descriptor(descriptor: &Descriptor<'_>, decision: Option<Metadata>) -> Value 
 
 /// `{why, rule?, override?, limit?, remaining?, reset?, retryAfter?, governs?}`: the rule, and the state of the limit that
 /// governs the descriptor.
-fn decision(conclusion: &Conclusion<'_, '_, '_>, index: usize) -> Metadata {
+fn decision(conclusion: &Conclusion<'_, '_>, index: usize) -> Metadata {
     let outcome = conclusion.outcome(index);
     let planned = conclusion.plan.get(index);
     let (why, overridden) = match planned {
@@ -64,7 +66,7 @@ fn decision(conclusion: &Conclusion<'_, '_, '_>, index: usize) -> Metadata {
         Some(Planned::Allowed(_, found)) => ("allowed", Some(*found)),
         Some(Planned::Replaced(_)) => ("replaced", None),
         Some(Planned::Limited(limited)) => {
-            (outcome.map_or("no_rule", |outcome| why(limited, &outcome)), limited.overridden)
+            (outcome.map_or("no_rule", |outcome| why(conclusion, limited, &outcome)), limited.overridden)
         }
         Some(Planned::NoLimit) | None => ("no_rule", None),
     };
@@ -72,7 +74,10 @@ fn decision(conclusion: &Conclusion<'_, '_, '_>, index: usize) -> Metadata {
         outcome.filter(|outcome| outcome.decision.over).and_then(|outcome| outcome.retry_after());
     fields([
         ("why", Some(text(why))),
-        ("rule", planned.and_then(Planned::rule).map(|rule| text(&rule.full_key))),
+        (
+            "rule",
+            planned.and_then(|planned| conclusion.scope.rule_of(planned)).map(|rule| text(&rule.full_key)),
+        ),
         ("override", overridden.map(of_override)),
         ("limit", outcome.map(|outcome| limit(outcome.limit))),
         ("remaining", outcome.map(|outcome| Value::Number(outcome.verdict.remaining.into()))),
@@ -90,9 +95,9 @@ fn of_override(found: Found) -> Value {
     ]))
 }
 
-fn why(limited: &Limited<'_>, outcome: &LimitOutcome<'_>) -> &'static str {
+fn why(conclusion: &Conclusion<'_, '_>, limited: &Limited, outcome: &LimitOutcome<'_>) -> &'static str {
     match outcome.source {
-        _ if outcome.decision.over && limited.is_shadow() => "shadow",
+        _ if outcome.decision.over && conclusion.scope.is_shadow(limited) => "shadow",
         CounterSource::Assumed { .. } => "store_failure",
         CounterSource::KnownOver(_) => "local_cache",
         CounterSource::Blocked(_) => "blocked",

@@ -24,7 +24,7 @@ static CONTENT_TYPE: LazyLock<Arc<str>> = LazyLock::new(|| "content-type".into()
 static POLICY: LazyLock<Arc<str>> = LazyLock::new(|| "RateLimit-Policy".into());
 static RATE_LIMIT: LazyLock<Arc<str>> = LazyLock::new(|| "RateLimit".into());
 
-pub(super) fn answer(conclusion: Conclusion<'_, '_, '_>) -> Answer {
+pub(super) fn answer(conclusion: Conclusion<'_, '_>) -> Answer {
     let mut response_headers = headers(&conclusion);
     let (body, content_type) = body(&conclusion).unzip();
     response_headers.extend(content_type);
@@ -35,10 +35,11 @@ pub(super) fn answer(conclusion: Conclusion<'_, '_, '_>) -> Answer {
 
 /// The over-limit body and its `content-type`: the rule's, or that of `OVER_LIMIT_BODY`, with the values of the governing
 /// limit. `None` if the request passes or no body is configured.
-fn body(conclusion: &Conclusion<'_, '_, '_>) -> Option<(String, Header)> {
+fn body(conclusion: &Conclusion<'_, '_>) -> Option<(String, Header)> {
     let index = conclusion.governs?;
     let limited = conclusion.limited(index)?;
-    let own = limited.rule.and_then(|rule| rule.over_limit_body.as_deref());
+    let rule = conclusion.scope.rule_of_limits(limited);
+    let own = rule.and_then(|rule| rule.over_limit_body.as_deref());
     let template = own.or(conclusion.policy.response.over_limit_body.as_ref())?;
     if template.is_empty() {
         return None;
@@ -56,7 +57,7 @@ fn body(conclusion: &Conclusion<'_, '_, '_>) -> Option<(String, Header)> {
 }
 
 /// All headers except the body's `content-type`.
-fn headers(conclusion: &Conclusion<'_, '_, '_>) -> Vec<Header> {
+fn headers(conclusion: &Conclusion<'_, '_>) -> Vec<Header> {
     let ResponseOptions { headers, retry_after, policy_headers, .. } = &conclusion.policy.response;
     let header = |name: &Arc<str>, value| Header { name: name.clone(), value };
     let mut all = Vec::new();
@@ -81,17 +82,19 @@ fn headers(conclusion: &Conclusion<'_, '_, '_>) -> Vec<Header> {
 
 /// `RateLimit-Policy` with every limit that can reject the request, and `RateLimit` with the state of those that govern a
 /// descriptor; `None` without limits.
-fn policies(conclusion: &Conclusion<'_, '_, '_>) -> Option<[String; 2]> {
+fn policies(conclusion: &Conclusion<'_, '_>) -> Option<[String; 2]> {
     let (mut policies, mut states) = (String::new(), String::new());
     for index in 0..conclusion.plan.len() {
-        let Some(limited) = conclusion.limited(index).filter(|limited| !limited.is_shadow()) else {
+        let Some(limited) = conclusion.limited(index).filter(|limited| !conclusion.scope.is_shadow(limited))
+        else {
             continue;
         };
         let Some(outcome) = conclusion.outcome(index) else { continue };
         for check in &limited.limits {
-            let policy = policy_of(conclusion, index, limited, check.limit);
+            let limit = conclusion.scope.limit(limited, check);
+            let policy = policy_of(conclusion, index, limited, limit);
             policies.extend([separator(&policies), policy.as_str()]);
-            if std::ptr::eq(check.limit, outcome.limit) {
+            if std::ptr::eq(limit, outcome.limit) {
                 let seconds = outcome.seconds_until_more();
                 let (separator, name, remaining) =
                     (separator(&states), policy.name(), outcome.verdict.remaining);
@@ -109,13 +112,14 @@ fn separator(list: &str) -> &'static str {
 }
 
 /// The policy of a limit: the one that was compiled with its rule, or a new one for an override.
-fn policy_of<'r>(
-    conclusion: &Conclusion<'_, '_, '_>,
+fn policy_of<'a>(
+    conclusion: &Conclusion<'a, '_>,
     index: usize,
-    limited: &Limited<'r>,
+    limited: &Limited,
     limit: &Limit,
-) -> Cow<'r, QuotaPolicy> {
-    let compiled = limited.rule.and_then(|rule| {
+) -> Cow<'a, QuotaPolicy> {
+    let rule = conclusion.scope.rule_of_limits(limited);
+    let compiled = rule.and_then(|rule| {
         let limits = rule.limits()?.iter();
         limits.zip(&rule.policies).find(|(own, _)| std::ptr::eq(*own, limit)).map(|(_, policy)| policy)
     });
@@ -124,8 +128,8 @@ fn policy_of<'r>(
 }
 
 /// The name of a descriptor's rule: its full key, or for an override the domain and the entries' keys.
-fn rule_name<'r>(conclusion: &Conclusion<'_, '_, '_>, index: usize, limited: &Limited<'r>) -> Cow<'r, str> {
-    if let Some(rule) = limited.rule {
+fn rule_name<'a>(conclusion: &Conclusion<'a, '_>, index: usize, limited: &Limited) -> Cow<'a, str> {
+    if let Some(rule) = conclusion.scope.rule_of_limits(limited) {
         return Cow::Borrowed(&rule.full_key);
     }
     let keys = conclusion.request.entries(index).iter().map(|entry| entry.key);

@@ -7,7 +7,11 @@ mod separation;
 mod setup;
 mod several_limits;
 
-use std::{pin::pin, time::Duration};
+use std::{
+    pin::pin,
+    sync::atomic::Ordering::Relaxed,
+    time::{Duration, Instant},
+};
 
 use proptest::prelude::*;
 
@@ -148,10 +152,22 @@ fn a_request_uses_the_rules_that_it_started_with() {
 }
 
 #[test]
-fn an_asynchronous_store_is_not_used_synchronously() {
-    let setup = Setup::new(OnStoreFailure::Error, |_| ());
-    assert_eq!(setup.limiter.decide_sync(&request(&["k"]), setup.limiter.now()), None);
-    assert_eq!(setup.counts("k")[0], 0, "a request that is decided again is not counted");
+fn a_waiting_decision_outlives_its_message() {
+    let setup = Setup::new(OnStoreFailure::Error, |policy| {
+        policy.response.metadata = MetadataDetail::Plain;
+    });
+    let expected = setup.decide(&["k", "unknown"]).unwrap().dynamic_metadata.unwrap();
+    let message = "k unknown".to_owned();
+    let keys: Vec<&str> = message.split(' ').collect();
+    let Ok(Decided::Wait(pending)) = setup.limiter.try_decide(&request(&keys), setup.limiter.now(), None)
+    else {
+        panic!("only the store knows")
+    };
+    drop(message);
+    let answer = finish(pin!(setup.limiter.finish(pending, None, None))).unwrap();
+    assert_eq!(statuses(&answer)[0], (Code::Ok, Some(3), 1));
+    assert_eq!(answer.dynamic_metadata.unwrap(), expected);
+    assert_eq!(setup.counts("k")[0], 2, "each hit once");
 }
 
 #[test]

@@ -4,7 +4,10 @@ use std::{
     fs,
     future::{Future, poll_fn},
     pin::{Pin, pin},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     task::{Context, Poll, Waker},
     time::Instant,
 };
@@ -19,7 +22,7 @@ use clock::{Clock, ManualClock, Time};
 use overrides::Index;
 use rules::{CompileOptions, OnStoreFailure};
 use rules_source::{RulesDir, Source};
-use store::{Applied, Batch, FailureReason, Outcome, Store, StoreError, memory::MemoryStore};
+use store::{Applied, Batch, FailureReason, Outcome, Store, StoreError, StoreFuture, memory::MemoryStore};
 use telemetry::metrics::{RuleCounter, Stats, StatsOptions};
 
 pub(super) const RULES: &str = "\
@@ -31,8 +34,9 @@ descriptors:
   - {key: free, rate_limit: {unlimited: true}}
 ";
 
-/// Counts in memory, but answers at the second poll, and fails while it is lost.
+/// Counts in memory, but answers at the second poll unless `is_near`, and fails while it is lost.
 pub(super) struct RemoteStore {
+    pub(super) is_near: AtomicBool,
     pub(super) counters: MemoryStore,
     pub(super) lost: Mutex<Option<FailureReason>>,
     pub(super) last_until: Mutex<Option<Instant>>,
@@ -45,25 +49,32 @@ impl RemoteStore {
 }
 
 impl Store for RemoteStore {
-    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
+    fn try_apply(&self, batch: &mut Batch, now: Time) -> Applied {
+        if !self.is_near.load(Relaxed) {
+            return Applied::Wait;
+        }
+        self.counters.try_apply(batch, now)
+    }
+
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         *self.last_until.lock().unwrap() = batch.until;
-        Applied::Later(Box::pin(async move {
+        Box::pin(async move {
             let mut polled = false;
             poll_fn(|_| if std::mem::replace(&mut polled, true) { Poll::Ready(()) } else { Poll::Pending })
                 .await;
             let lost = *self.lost.lock().unwrap();
             match lost {
-                None => self.counters.apply(batch, now).done().await,
+                None => self.counters.apply(batch, now).await,
                 // Outcomes of a failed store are invalid.
                 Some(reason) => {
                     batch.set_all(|_, _| Outcome::Counted(1_000_000));
                     Err(StoreError { reason, message: "redis 192.0.2.1:6379: no answer".into() })
                 }
             }
-        }))
+        })
     }
 
-    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
+    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         self.counters.reset(batch, now)
     }
 }
@@ -103,6 +114,7 @@ impl Setup {
             handles(rules, &counters, Vec::new())
         }));
         let store = Arc::new(RemoteStore {
+            is_near: AtomicBool::new(false),
             counters: MemoryStore::new(10_000),
             lost: Mutex::default(),
             last_until: Mutex::default(),

@@ -5,6 +5,7 @@
 //! by Redis alone, so that no hit has to be undone on another machine.
 
 use std::{
+    future::ready,
     ops::Range,
     sync::{Arc, atomic::Ordering::Relaxed},
 };
@@ -16,8 +17,8 @@ use super::{
     table::{Commands, Counter, Hit},
 };
 use crate::{
-    Applied, Batch, Check, Counting, Member, Outcome, Store as _, StoreError, batch::NextHits, table::Key,
-    without_taking,
+    Applied, Batch, Check, Counting, Member, Outcome, Store as _, StoreError, StoreFuture, batch::NextHits,
+    table::Key, without_taking,
 };
 use algorithms::lease::{Snapshot, Step};
 use algorithms::{Hits, fixed_window};
@@ -89,7 +90,7 @@ impl Draft {
 
 impl Shared {
     /// Counts the checks of a request, of which some are leased.
-    pub(super) fn apply<'a>(self: &'a Arc<Self>, batch: &'a mut Batch, now: Time) -> Applied<'a> {
+    pub(super) fn apply<'a>(self: &'a Arc<Self>, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         if let (Counting::Always, [Check { member: Member::Alone, hits: Hits::Take(1..), .. }]) =
             (batch.counting, batch.checks())
         {
@@ -129,20 +130,22 @@ impl Shared {
     }
 
     /// Decides the checks of a request by their leases, if these can decide all.
-    pub(super) fn apply_now(self: &Arc<Self>, batch: &mut Batch, now: Time) -> bool {
-        if batch.counting != Counting::Always || batch.has_groups() {
-            return false;
+    pub(super) fn try_apply(self: &Arc<Self>, batch: &mut Batch, now: Time) -> Applied {
+        if self.leases.len() == 0 || batch.counting != Counting::Always || batch.has_groups() {
+            return Applied::Wait;
         }
         let mut hits: SmallVec<[Hit; 2]> = SmallVec::new();
         for check in batch.checks() {
-            let Some(hit) = self.hit(batch, check, now).filter(|hit| hit.hits > 0) else { return false };
+            let Some(hit) = self.hit(batch, check, now).filter(|hit| hit.hits > 0) else {
+                return Applied::Wait;
+            };
             hits.push(hit);
         }
         if hits.len() > 1 && !hits.iter().all(|hit| self.leases.decides(*hit, now)) {
-            return false;
+            return Applied::Wait;
         }
         let mut commands = Commands::new();
-        let mut is_decided = true;
+        let mut applied = Applied::Done;
         for (index, hit) in hits.iter().enumerate() {
             let count = match self.leases.take_now(*hit, now, &mut commands) {
                 Some(Step::Admit(count)) => count,
@@ -154,7 +157,7 @@ impl Shared {
                             self.leases.with(hit.key, hit.start, |lease| lease.restore(hit.hits));
                         }
                     }
-                    is_decided = false;
+                    applied = Applied::Wait;
                     break;
                 }
             };
@@ -163,25 +166,30 @@ impl Shared {
         if !commands.is_empty() {
             self.send(commands, now);
         }
-        is_decided
+        applied
     }
 
     /// Sends the checks to Redis that leases did not decide, and updates the leases by the reply.
-    fn count_rest<'a>(self: &'a Arc<Self>, batch: &'a mut Batch, now: Time, mut draft: Draft) -> Applied<'a> {
+    fn count_rest<'a>(
+        self: &'a Arc<Self>,
+        batch: &'a mut Batch,
+        now: Time,
+        mut draft: Draft,
+    ) -> StoreFuture<'a> {
         if draft.hits.iter().all(Option::is_none) {
             self.send(draft.commands, now);
-            return Applied::Now(Ok(()));
+            return Box::pin(ready(Ok(())));
         }
         if batch.counting != Counting::Always {
             // Redis counts or reads the whole request, once the future is polled.
             self.send(std::mem::take(&mut draft.commands), now);
             self.add_uses(batch, now, &mut draft);
             let in_flight = InFlight { shared: self, uses: draft.uses };
-            return Applied::Later(Box::pin(async move {
-                let result = self.redis.apply(batch, now).done().await;
+            return Box::pin(async move {
+                let result = self.redis.apply(batch, now).await;
                 in_flight.complete(batch, &draft.hits, &result, now);
                 result
-            }));
+            });
         }
         self.add_uses(batch, now, &mut draft);
         let Draft { hits, uses, commands } = draft;
@@ -197,13 +205,13 @@ impl Shared {
             Err(error) => {
                 let result = Err(error);
                 in_flight.complete(batch, &hits, &result, now);
-                Applied::Now(result)
+                Box::pin(ready(result))
             }
-            Ok(mut sent) => Applied::Later(Box::pin(async move {
+            Ok(mut sent) => Box::pin(async move {
                 let result = self.redis.outcomes(batch, now, &mut sent, &hits).await;
                 in_flight.complete(batch, &hits, &result, now);
                 result
-            })),
+            }),
         }
     }
 

@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use super::{
-    Applied, Batch, LeaseState, LeaseUsage, PoolUsage, Resets, Store,
+    Applied, Batch, LeaseState, LeaseUsage, PoolUsage, Resets, Store, StoreFuture,
     redis::{LeaseReply, Leased, RedisStore},
 };
 use algorithms::lease::Snapshot;
@@ -77,7 +77,11 @@ impl LeasedStore {
 }
 
 impl Store for LeasedStore {
-    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
+    fn try_apply(&self, batch: &mut Batch, now: Time) -> Applied {
+        self.0.try_apply(batch, now)
+    }
+
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         if batch.checks().iter().any(|check| check.limit.is_leased()) {
             self.0.apply(batch, now)
         } else {
@@ -85,7 +89,7 @@ impl Store for LeasedStore {
         }
     }
 
-    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
+    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         self.0.redis.reset(batch, now)
     }
 
@@ -104,14 +108,6 @@ impl Store for LeasedStore {
                 self.0.send(commands, SystemClock.now());
             }
         }
-    }
-
-    fn may_answer_now(&self) -> bool {
-        self.0.leases.len() > 0
-    }
-
-    fn apply_now(&self, batch: &mut Batch, now: Time) -> bool {
-        self.0.apply_now(batch, now)
     }
 
     fn start_worker(&self) {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub use self::resets::ResetLog;
 pub use net::resolve::name_servers::NameServers;
 
-use super::{Applied, Batch, Counting, PoolUsage, Store, batch::Plan};
+use super::{Batch, Counting, PoolUsage, Store, StoreFuture, batch::Plan};
 use crate::remote::WorkerIndexes;
 use crate::{memcached::settings::Memcached, memcached::settings::MemcachedServers};
 use algorithms::Hits;
@@ -69,16 +69,16 @@ impl MemcachedStore {
 }
 
 impl Store for MemcachedStore {
-    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         match batch.counting {
-            Counting::StopWhenOver => Applied::Later(Box::pin(self.count_unless_over(batch, now))),
+            Counting::StopWhenOver => Box::pin(self.count_unless_over(batch, now)),
             Counting::Always | Counting::ReadOnly => self.count(batch, now),
         }
     }
 
     /// memcached counts only fixed windows, which a refund of all hits resets.
-    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
-        Applied::Later(Box::pin(self.apply_hits(batch, now, Plan::Each(Hits::Refund(u64::MAX)))))
+    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
+        Box::pin(self.apply_hits(batch, now, Plan::Each(Hits::Refund(u64::MAX))))
     }
 
     fn start_worker(&self) {

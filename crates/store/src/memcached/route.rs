@@ -1,6 +1,6 @@
 //! Sends a request's checks to the connections that own their keys, and sets the outcomes.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, future::ready, sync::Arc};
 
 use smallvec::SmallVec;
 
@@ -10,7 +10,7 @@ use super::{
     servers::key_name,
 };
 use crate::{
-    Applied, Batch, Check, Counting, FailureReason, Member, Outcome, StoreError,
+    Batch, Check, Counting, FailureReason, Member, Outcome, StoreError, StoreFuture,
     batch::{NextHits, Plan},
 };
 use algorithms::Hits;
@@ -37,15 +37,15 @@ struct Group<'b> {
 
 impl MemcachedStore {
     /// Counts every check; a group counts all or nothing.
-    pub(super) fn count<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
+    pub(super) fn count<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         let plan = match batch.counting {
             Counting::ReadOnly => Plan::Read,
-            _ if batch.has_groups() => return Applied::Later(Box::pin(self.count_groups(batch, now))),
+            _ if batch.has_groups() => return Box::pin(self.count_groups(batch, now)),
             Counting::Always | Counting::StopWhenOver => Plan::Own,
         };
         match self.submit(batch, now, plan) {
-            Ok(submitted) => Applied::Later(Box::pin(receive(batch, submitted))),
-            Err(error) => Applied::Now(Err(error)),
+            Ok(submitted) => Box::pin(receive(batch, submitted)),
+            Err(error) => Box::pin(ready(Err(error))),
         }
     }
 
@@ -175,7 +175,7 @@ fn relative_or_date(seconds: u64, now: Time) -> u64 {
 mod tests {
     use super::*;
     use algorithms::Kind;
-    use rules::Unit;
+    use rules::{Limit, Unit};
 
     #[test]
     fn long_expiries_are_sent_as_dates() {

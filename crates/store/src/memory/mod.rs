@@ -7,13 +7,16 @@ mod logs;
 mod tests;
 
 use std::{
+    future::ready,
     ops::Range,
     sync::atomic::{AtomicUsize, Ordering},
 };
 
 use smallvec::SmallVec;
 
-use super::{Applied, Batch, Check, Counting, Member, Outcome, Store, StoreUsage, without_taking};
+use super::{
+    Applied, Batch, Check, Counting, Member, Outcome, Store, StoreFuture, StoreUsage, without_taking,
+};
 use crate::table::{Kept, Key, Locked, Mark, Table, Used};
 use algorithms::{Algorithm, Hits, SlidingLog, State, Verdict};
 use clock::Time;
@@ -36,6 +39,30 @@ impl MemoryStore {
     pub fn new(max_keys: usize) -> Self {
         let logs = Logs::in_place_of(max_keys);
         Self { states: Table::new(max_keys), logs, swept: AtomicUsize::new(0), max_keys }
+    }
+
+    /// Counts every check of a request and sets its outcome.
+    pub fn count(&self, batch: &mut Batch, now: Time) {
+        let mut store = self;
+        match batch.counting {
+            Counting::Always if batch.has_groups() => self.count_groups(batch, now),
+            Counting::Always => {
+                batch.set_all(|key, check| count(&mut store, self.states.key(key), check, check.hits, now));
+            }
+            Counting::ReadOnly => batch.set_all(|key, check| {
+                count(&mut store, self.states.key(key), check, without_taking(check.hits), now)
+            }),
+            Counting::StopWhenOver => self.count_unless_over(batch, now),
+        }
+    }
+
+    /// Removes the counters of a batch.
+    pub fn remove(&self, batch: &Batch, now: Time) {
+        for check in batch.checks() {
+            let key = self.states.key(batch.full_key(check));
+            self.states.remove(key, now);
+            self.logs.remove(key);
+        }
     }
 
     /// Reads every counter and then counts, atomically.
@@ -216,32 +243,19 @@ fn count(states: &mut impl States, key: Key, check: &Check, hits: Hits, now: Tim
 }
 
 impl Store for MemoryStore {
-    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
-        let mut store = self;
-        match batch.counting {
-            Counting::Always if batch.has_groups() => self.count_groups(batch, now),
-            Counting::Always => {
-                batch.set_all(|key, check| count(&mut store, self.states.key(key), check, check.hits, now));
-            }
-            Counting::ReadOnly => batch.set_all(|key, check| {
-                count(&mut store, self.states.key(key), check, without_taking(check.hits), now)
-            }),
-            Counting::StopWhenOver => self.count_unless_over(batch, now),
-        }
-        Applied::Now(Ok(()))
+    fn try_apply(&self, batch: &mut Batch, now: Time) -> Applied {
+        self.count(batch, now);
+        Applied::Done
     }
 
-    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
-        for check in batch.checks() {
-            let key = self.states.key(batch.full_key(check));
-            self.states.remove(key, now);
-            self.logs.remove(key);
-        }
-        Applied::Now(Ok(()))
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
+        self.count(batch, now);
+        Box::pin(ready(Ok(())))
     }
 
-    fn is_synchronous(&self) -> bool {
-        true
+    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
+        self.remove(batch, now);
+        Box::pin(ready(Ok(())))
     }
 
     fn maintain(&self, now: Time) {

@@ -25,7 +25,7 @@ mod write_check;
 
 use std::sync::Arc;
 
-use super::{Applied, Batch, Counting, PoolUsage, Store, StoreKind, remote::WorkerIndexes};
+use super::{Batch, Counting, PoolUsage, Store, StoreFuture, StoreKind, remote::WorkerIndexes};
 use crate::{redis::settings::Redis, redis::settings::RedisPool};
 use clock::Time;
 pub use command_pool::CommandPool;
@@ -92,20 +92,20 @@ impl Store for RedisStore {
         }
     }
 
-    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         match batch.counting {
-            Counting::StopWhenOver => Applied::Later(Box::pin(self.count_unless_over(batch, now))),
+            Counting::StopWhenOver => Box::pin(self.count_unless_over(batch, now)),
             Counting::Always | Counting::ReadOnly => self.count(batch, now),
         }
     }
 
-    fn reset<'a>(&'a self, batch: &'a mut Batch, _now: Time) -> Applied<'a> {
-        Applied::Later(Box::pin(async move {
+    fn reset<'a>(&'a self, batch: &'a mut Batch, _now: Time) -> StoreFuture<'a> {
+        Box::pin(async move {
             for check in batch.checks() {
                 self.pool(check).delete(batch, check).await?;
             }
             Ok(())
-        }))
+        })
     }
 
     fn start_worker(&self) {

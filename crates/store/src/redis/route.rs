@@ -1,7 +1,7 @@
 //! Sends a request's checks to the connections that own their keys, follows redirections of a cluster, and sets the
 //! outcomes.
 
-use std::{pin::Pin, sync::Arc};
+use std::{future::ready, pin::Pin, sync::Arc};
 
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
@@ -15,7 +15,7 @@ use super::{
     topology::slots,
 };
 use crate::{
-    Applied, Batch, Check, Counting, FailureReason, Member, StoreError,
+    Batch, Check, Counting, FailureReason, Member, StoreError, StoreFuture,
     batch::{NextHits, Plan},
     remote::after,
     without_taking,
@@ -64,16 +64,14 @@ struct Redirected {
 
 impl RedisStore {
     /// Counts every check; a group counts all or nothing.
-    pub(super) fn count<'a>(&'a self, batch: &'a mut Batch, now: Time) -> Applied<'a> {
+    pub(super) fn count<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         let mode = match batch.counting {
             Counting::ReadOnly => Mode { now, plan: Plan::Read, is_grouped: false },
             Counting::Always | Counting::StopWhenOver => Mode { now, plan: Plan::Own, is_grouped: true },
         };
         match self.submit(batch, mode) {
-            Ok(mut submitted) => {
-                Applied::Later(Box::pin(async move { self.receive(batch, mode, &mut submitted).await }))
-            }
-            Err(error) => Applied::Now(Err(error)),
+            Ok(mut submitted) => Box::pin(async move { self.receive(batch, mode, &mut submitted).await }),
+            Err(error) => Box::pin(ready(Err(error))),
         }
     }
 

@@ -110,7 +110,7 @@ impl TtlCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::Limit;
+    use rules::Limit;
 
     #[test]
     fn a_key_is_known_until_its_window_ends_or_the_cache_is_cleared() {

@@ -15,10 +15,10 @@ use tokio::task::spawn_blocking;
 use super::{Answer, service::Service, text, typed};
 use crate::server::{
     health::{Health, Part},
-    log_undecodable, span_attributes, wire,
+    log_undecodable, traced, wire,
 };
 use containment::panics::{self, Boundary};
-use limiter::{self, Bounds, Code, DecisionTrace, Limiter, RequestError};
+use limiter::{self, Bounds, Code, Decided, Limiter, RequestError};
 use proto;
 use telemetry::tracing::OpenSpan;
 use text::cut;
@@ -90,18 +90,15 @@ async fn respond(service: &Service, request: &Request<Bytes>) -> Answer {
 async fn decide(
     body: &Bytes,
     limiter: &Limiter,
-    span: Option<&mut OpenSpan>,
+    mut span: Option<&mut OpenSpan>,
 ) -> Result<limiter::Answer, NotDecided> {
     panics::point("json");
     let read = read(body, limiter.bounds()).await?;
     let request = read.to_limiter();
-    let Some(span) = span else {
-        return Ok(limiter.decide(&request, None, None).await?);
-    };
-    let mut trace = DecisionTrace::default();
-    let decided = limiter.decide(&request, None, Some(&mut trace)).await;
-    span_attributes::add(span, &request, decided.as_ref().ok(), &trace);
-    Ok(decided?)
+    match traced::try_decide(limiter, span.as_deref_mut(), &request, limiter.now())? {
+        Decided::Answer(answer) => Ok(answer),
+        Decided::Wait(pending) => Ok(traced::finish(limiter, span, pending, None).await?),
+    }
 }
 
 async fn read(body: &Bytes, bounds: Bounds) -> Result<request::Request<'_>, NotDecided> {

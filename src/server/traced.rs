@@ -1,23 +1,59 @@
-//! The attributes of a call's span: the request, the rules that matched, and the decision.
+//! The two steps of a decision for the gRPC port and `POST /json`, and the attributes of the call's span: the request, the
+//! rules that matched, and the decision. An untraced call costs one branch.
 //!
 //! Values of descriptors are added only with `TRACING_DESCRIPTOR_VALUES`, because they may identify people. The
 //! attributes of one request are bounded, because spans wait in memory.
 
-use std::{borrow::Cow, fmt::Write};
+use std::{borrow::Cow, fmt::Write, time::Instant};
 
-use limiter::{Answer, Code, DecisionTrace, Descriptor, Request};
+use clock::Time;
+use limiter::{
+    Answer, Code, Decided, DecisionTrace, Descriptor, Limiter, PendingDecision, Request, RequestError,
+};
 use telemetry::tracing::{OpenSpan, Value};
 use text::{LONGEST, cut};
 
 /// The maximum number of descriptors in a span; requests rarely have more.
 const MOST: usize = 32;
 
-pub(super) fn add(
-    span: &mut OpenSpan,
+/// [`Limiter::try_decide`], with the attributes of the request and of an answer.
+///
+/// # Errors
+/// As [`Limiter::try_decide`].
+pub(super) fn try_decide(
+    limiter: &Limiter,
+    span: Option<&mut OpenSpan>,
     request: &Request<'_>,
-    answer: Option<&Answer>,
-    trace: &DecisionTrace,
-) {
+    now: Time,
+) -> Result<Decided, RequestError> {
+    let Some(span) = span else { return limiter.try_decide(request, now, None) };
+    let mut trace = DecisionTrace::default();
+    let decided = limiter.try_decide(request, now, Some(&mut trace));
+    add_request(span, request, &trace);
+    if let Ok(Decided::Answer(answer)) = &decided {
+        add_decision(span, Some(answer), &trace);
+    }
+    decided
+}
+
+/// [`Limiter::finish`], with the attributes of the answer and of the wait.
+///
+/// # Errors
+/// As [`Limiter::finish`].
+pub(super) async fn finish(
+    limiter: &Limiter,
+    span: Option<&mut OpenSpan>,
+    pending: Box<PendingDecision>,
+    until: Option<Instant>,
+) -> Result<Answer, RequestError> {
+    let Some(span) = span else { return limiter.finish(pending, until, None).await };
+    let mut trace = DecisionTrace::default();
+    let decided = limiter.finish(pending, until, Some(&mut trace)).await;
+    add_decision(span, decided.as_ref().ok(), &trace);
+    decided
+}
+
+fn add_request(span: &mut OpenSpan, request: &Request<'_>, trace: &DecisionTrace) {
     span.add("tollgate.domain", cut(request.domain).to_owned().into());
     let count = i64::try_from(request.descriptors.len()).unwrap_or(i64::MAX);
     span.add("tollgate.descriptor_count", count.into());
@@ -27,6 +63,9 @@ pub(super) fn add(
     }
     let rules = trace.rules.iter().take(MOST).map(|rule| rule.as_deref().unwrap_or_default().to_owned());
     span.add("tollgate.rules", Value::Texts(rules.map(Cow::Owned).collect()));
+}
+
+fn add_decision(span: &mut OpenSpan, answer: Option<&Answer>, trace: &DecisionTrace) {
     if let Some(answer) = answer {
         span.add("tollgate.code", code(answer.code).into());
         let statuses = || answer.statuses.iter().take(MOST);

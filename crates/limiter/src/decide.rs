@@ -1,0 +1,270 @@
+//! The two steps of a decision. [`Limiter::try_decide`] plans a request and decides it at once if no check has to wait for
+//! the store; otherwise [`Limiter::finish`] waits, with the same plan and batch.
+
+use std::{sync::Arc, time::Instant};
+
+use smallvec::SmallVec;
+use tracing::warn;
+
+use super::{
+    Limiter, Served,
+    answer::Answer,
+    conclude,
+    decision_trace::{self, DecisionTrace},
+    failure::FailureDecision,
+    observe,
+    over_limit_cache::Lookups,
+    plan::{self, CounterSource, Plan, Planned, Scope},
+    replacement::{self, Replacements},
+    request::{OwnedRequest, Request, RequestError},
+    response,
+};
+use algorithms::Verdict;
+use clock::Time;
+use rules::model::Domain;
+use store::{Applied, Batch, Check, Counting, StoreError};
+use telemetry::metrics::ResponseCode;
+
+/// The characters of a caller's domain in a log line.
+const MAX_LOGGED_CHARACTERS: usize = 200;
+
+pub enum Decided {
+    Answer(Answer),
+    /// The store has to be waited for: [`Limiter::finish`].
+    Wait(Box<PendingDecision>),
+}
+
+/// A request that is planned and waits for the store. It owns all that the rest of its decision needs.
+pub struct PendingDecision {
+    request: OwnedRequest,
+    served: Arc<Served>,
+    /// The index of its domain.
+    domain: usize,
+    replacements: Replacements,
+    plan: Plan,
+    batch: Batch,
+    /// The time of the whole decision.
+    now: Time,
+}
+
+impl Limiter {
+    /// Plans a request, and decides it if no check has to wait for the store. Requests that are read together share one
+    /// reading of the clock.
+    ///
+    /// # Errors
+    /// When the request is invalid, or no rules are loaded. Each error is counted.
+    pub fn try_decide(
+        &self,
+        request: &Request<'_>,
+        now: Time,
+        trace: Option<&mut DecisionTrace>,
+    ) -> Result<Decided, RequestError> {
+        self.plan_and_try(request, now, trace).inspect_err(|error| self.failed(request, error))
+    }
+
+    /// Waits for the store until `until`, when the caller gives up, and concludes the decision.
+    ///
+    /// # Errors
+    /// When the store fails. Each error is counted.
+    pub async fn finish(
+        &self,
+        mut pending: Box<PendingDecision>,
+        until: Option<Instant>,
+        mut trace: Option<&mut DecisionTrace>,
+    ) -> Result<Answer, RequestError> {
+        let PendingDecision { batch, now, .. } = &mut *pending;
+        batch.until = until;
+        let checks = batch.checks().len();
+        let applied = self.store.apply(batch, *now);
+        let applied = decision_trace::wait(trace.as_deref_mut(), applied, checks).await;
+        self.conclude(*pending, applied, trace)
+    }
+
+    /// Both steps, for callers that are futures themselves.
+    ///
+    /// # Errors
+    /// As [`try_decide`](Self::try_decide) and [`finish`](Self::finish).
+    pub async fn decide(
+        &self,
+        request: &Request<'_>,
+        until: Option<Instant>,
+        mut trace: Option<&mut DecisionTrace>,
+    ) -> Result<Answer, RequestError> {
+        match self.try_decide(request, self.now(), trace.as_deref_mut())? {
+            Decided::Answer(answer) => Ok(answer),
+            Decided::Wait(pending) => self.finish(pending, until, trace).await,
+        }
+    }
+
+    fn plan_and_try(
+        &self,
+        request: &Request<'_>,
+        now: Time,
+        trace: Option<&mut DecisionTrace>,
+    ) -> Result<Decided, RequestError> {
+        self.policy.bounds.check(request)?;
+        let served = self.source.load();
+        let served = served.as_ref().ok_or(RequestError::NoRules)?;
+        let domain = served.rules.domain(request.domain);
+        let replacements = replacement::of(request, domain, (&self.overrides, self.policy.counting), now)
+            .inspect_err(|_| count_error(served, domain))?;
+        let scope = Scope { served, replacements: &replacements };
+        let mut batch = Batch::default();
+        if self.policy.stop_when_over {
+            batch.counting = Counting::StopWhenOver;
+        }
+        let context = plan::Context { policy: &self.policy, stats: &self.stats, now };
+        let mut plan = plan::plan(request, domain, scope, &mut batch, &context);
+        let Some(domain) = domain else {
+            plan.iter().for_each(|_| self.stats.domain_not_found(request.domain, now));
+            return Ok(Decided::Answer(self.answer(request, scope, None, (&plan, &batch), None, now)));
+        };
+        if let Some(trace) = trace {
+            trace.set_rules(request, domain, &plan);
+        }
+        self.skip_known(&mut plan, &mut batch, now);
+        if !batch.checks().is_empty() {
+            match self.store.try_apply(&mut batch, now) {
+                Applied::Done => self.remember_over(&batch, now),
+                Applied::Wait => {
+                    let (request, served, domain) =
+                        (OwnedRequest::new(request), Arc::clone(served), domain.index);
+                    let pending = PendingDecision { request, served, domain, replacements, plan, batch, now };
+                    return Ok(Decided::Wait(Box::new(pending)));
+                }
+            }
+        }
+        let domain = Some(domain.index);
+        Ok(Decided::Answer(self.answer(request, scope, domain, (&plan, &batch), None, now)))
+    }
+
+    /// Concludes a decision whose outcomes are set, or follows the failure policy.
+    fn conclude(
+        &self,
+        pending: PendingDecision,
+        applied: Result<(), StoreError>,
+        trace: Option<&mut DecisionTrace>,
+    ) -> Result<Answer, RequestError> {
+        let PendingDecision { request, served, domain, replacements, mut plan, mut batch, now } = pending;
+        let request = request.borrowed();
+        let failure = match applied {
+            Ok(()) => {
+                self.remember_over(&batch, now);
+                None
+            }
+            Err(error) => {
+                let known = served.rules.domain(request.domain);
+                let policy = known.and_then(|domain| domain.on_store_failure);
+                let decision = self.without_store(error, policy, &mut plan, &mut batch, now);
+                Some(decision.inspect_err(|error| {
+                    count_error(&served, known);
+                    self.failed(&request, error);
+                })?)
+            }
+        };
+        if let (Some(failure), Some(trace)) = (failure, trace) {
+            trace.failure = Some(failure.names());
+        }
+        let scope = Scope { served: &served, replacements: &replacements };
+        Ok(self.answer(&request, scope, Some(domain), (&plan, &batch), failure, now))
+    }
+
+    /// Counts an error, and logs at most one a second. Store failures are logged elsewhere.
+    pub(super) fn failed(&self, request: &Request<'_>, error: &RequestError) {
+        error.count(&self.stats);
+        if matches!(error, RequestError::Store(_)) {
+            return;
+        }
+        if let Some(suppressed) = self.bad_requests_log.admit(self.clock.now()) {
+            let suppressed = (suppressed > 0).then_some(suppressed);
+            // A caller may send a domain of megabytes.
+            let domain: String = request.domain.chars().take(MAX_LOGGED_CHARACTERS).collect();
+            warn!(domain, suppressed, "request rejected: {error}");
+        }
+    }
+
+    /// The answer to a request whose outcomes are known, or were replaced by a failure policy. `domain` is the index of its
+    /// domain, if there is one.
+    fn answer(
+        &self,
+        request: &Request<'_>,
+        scope: Scope<'_>,
+        domain: Option<usize>,
+        planned: (&Plan, &Batch),
+        failure: Option<FailureDecision>,
+        now: Time,
+    ) -> Answer {
+        let (plan, batch) = planned;
+        let mut conclusion =
+            conclude::conclude(request, scope, (plan, batch), &self.policy, &self.stats, now);
+        conclusion.is_without_store = failure.is_some();
+        if let (Some(recent), Some(_)) = (&self.recent, domain) {
+            observe::observe(recent, scope.served, &conclusion, now);
+        }
+        let mut answer = response::answer(conclusion);
+        if let (Some(failure), Some(metadata)) = (failure, &mut answer.dynamic_metadata) {
+            failure.add_to(metadata);
+        }
+        match domain.map(|domain| scope.served.attached.domains.get(domain)) {
+            Some(stats) => stats.into_iter().for_each(|stats| stats.count(answer.code.into())),
+            None => self.stats.unknown_domain().count(answer.code.into()),
+        }
+        answer
+    }
+
+    /// Stores the keys of a counted batch that are over their limits.
+    fn remember_over(&self, batch: &Batch, now: Time) {
+        let Some(cache) = &self.over_limit else { return };
+        for check in batch.checks().iter().filter(|check| check.is_over()) {
+            cache.insert(batch.full_key(check), check, now);
+        }
+    }
+
+    /// Removes checks from the batch whose counters are known to be over the limit. The limits of one rule are checked
+    /// together or not at all.
+    fn skip_known(&self, plan: &mut Plan, batch: &mut Batch, now: Time) {
+        let Some(cache) = self.over_limit.as_ref().filter(|_| !batch.checks().is_empty()) else { return };
+        let lookup = |check: &Check| cache.get(batch.full_key(check), &check.limit, check.hits, now);
+        let known: SmallVec<[Option<Verdict>; 4]> = batch.checks().iter().map(lookup).collect();
+        let lookups = Lookups {
+            all: batch.checks().iter().filter(|check| check.takes()).count(),
+            found: known.iter().flatten().count(),
+        };
+        cache.count(lookups);
+        if lookups.found == 0 {
+            return;
+        }
+        let mut skipped: SmallVec<[bool; 4]> = known.iter().map(Option::is_some).collect();
+        if batch.has_groups() {
+            for group in batch.groups() {
+                let group = skipped.get_mut(group).unwrap_or_default();
+                let any = group.contains(&true);
+                group.fill(any);
+            }
+        }
+        batch.retain(|index| skipped.get(index) != Some(&true));
+        let mut indexes = 0..;
+        let limits = plan.iter_mut().flat_map(|planned| match planned {
+            Planned::Limited(limited) => limited.limits.as_mut_slice(),
+            _ => &mut [],
+        });
+        let limits = limits.filter(|check| matches!(check.source, CounterSource::Store(_)));
+        // Each of these limits has one check, in this order.
+        for (check, (verdict, skipped)) in limits.zip(known.into_iter().zip(skipped)) {
+            check.source = match verdict {
+                Some(verdict) => CounterSource::KnownOver(verdict),
+                None if skipped => CounterSource::Assumed { over: false },
+                None => CounterSource::Store(indexes.next().unwrap_or_default()),
+            };
+        }
+        if self.policy.stop_when_over {
+            batch.counting = Counting::ReadOnly;
+        }
+    }
+}
+
+fn count_error(served: &Served, domain: Option<&Domain>) {
+    if let Some(stats) = domain.and_then(|domain| served.attached.domains.get(domain.index)) {
+        stats.count(ResponseCode::Error);
+    }
+}
