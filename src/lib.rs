@@ -22,3 +22,7 @@ pub mod settings;
 
 /// The commit that the program was built from, or `unknown`.
 const COMMIT: &str = env!("TOLLGATE_COMMIT");
+
+#[cfg(any(test, fuzzing))]
+#[global_allocator]
+static ALLOCATOR: http2::fuzz::Counting = http2::fuzz::Counting;

@@ -3,12 +3,6 @@
 //! thread starts with its own page, and a huge page is two megabytes for a thread that needs kilobytes: an idle process
 //! took 16 MB instead of 7. So they are disabled during startup, and enabled with the first connection.
 
-#[cfg(any(test, fuzzing))]
-mod allocations;
-
-#[cfg(any(test, fuzzing))]
-pub(crate) use allocations::{Allocations, allocations};
-
 /// Enables or disables huge pages for memory that is touched from now on. Where they were disabled before the first
 /// call, by `MIMALLOC_ALLOW_THP=0` or by the parent process, they stay disabled.
 pub fn allow_huge_pages(allowed: bool) {

@@ -14,11 +14,11 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
+use http2::{Budget, Connection, HEAD_BLOCK, Head, Route, Service, Share};
 use tokio::sync::watch;
 
 use super::{
     framing::{self, Failure, PREFIX, send_failure},
-    http2::{Budget, Connection, HEAD_BLOCK, Head, Route, Service, Share},
     pending::{HealthWatch, Partial, Reflection, Streaming},
     request_head::{RequestHead, finish, finish_span},
     rpc::Rpc,

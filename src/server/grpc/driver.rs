@@ -16,6 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use http2::{Config, Connection, Flood, Reason, Share};
 use tokio::{io::ReadBuf, sync::watch, task::yield_now, time::Sleep};
 use tracing::debug;
 
@@ -25,11 +26,13 @@ use super::{
     activity::Activity,
     calls::{Buffers, Calls, ConnectionCalls, Http},
     framing::after,
-    http2::{Config, Connection, Reason, Share},
     socket::Socket,
     waiting::Signaled,
 };
-use crate::server::connections::{Closing, FAREWELL};
+use crate::{
+    server::connections::{Closing, FAREWELL},
+    telemetry::metrics::PeerError,
+};
 use containment::panics;
 
 /// The time that a connection may work before it yields to the others of its worker, and to the worker's connections to
@@ -315,7 +318,7 @@ impl<S: Socket> Driver<S> {
 
     fn fail(&mut self, reason: Reason) {
         self.http.abandon(&mut self.calls);
-        let error = self.http.fail(reason);
+        let error = self.http.fail(reason).map_or(PeerError::Protocol, of_flood);
         self.calls.calls.stats.service().peer_errors(error).increment();
         debug!(?reason, error = error.name(), "gRPC connection closed: protocol error");
         self.stage = Stage::Ending;
@@ -414,5 +417,21 @@ impl<S: Socket> Driver<S> {
         }
         let held = self.http.out.capacity().saturating_add(self.rest.capacity());
         self.share.resize(if held > UNCHARGED { held } else { 0 })
+    }
+}
+
+fn of_flood(flood: Flood) -> PeerError {
+    match flood {
+        Flood::Headers => PeerError::HeaderFlood,
+        Flood::Data => PeerError::DataFlood,
+        Flood::Malformed => PeerError::MalformedFlood,
+        Flood::Refused => PeerError::RefusedFlood,
+        Flood::Resets => PeerError::ResetFlood,
+        Flood::ClosedStreams => PeerError::ClosedStreamFlood,
+        Flood::Pings => PeerError::PingFlood,
+        Flood::Settings => PeerError::SettingsFlood,
+        Flood::Priorities => PeerError::PriorityFlood,
+        Flood::WindowUpdates => PeerError::WindowUpdateFlood,
+        Flood::Others => PeerError::OtherFlood,
     }
 }

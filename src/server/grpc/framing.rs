@@ -5,10 +5,10 @@
 use std::time::{Duration, Instant};
 
 use http::HeaderMap;
+use http2::{Connection, End, Service, hpack};
 use prost::Message;
 use tonic::{Code, Status};
 
-use super::http2::{Connection, End, Service, hpack};
 use crate::server::{log_undecodable, wire};
 use limiter::{Bounds, Request, RequestError};
 use telemetry::metrics::{RejectReason, Stats};

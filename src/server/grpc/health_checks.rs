@@ -2,6 +2,10 @@
 
 use std::task::Context;
 
+use http2::{
+    End, HEAD_BLOCK,
+    meter::{Work, count},
+};
 use prost::Message as _;
 use tonic::Status;
 use tonic_health::pb::HealthCheckRequest;
@@ -9,10 +13,6 @@ use tonic_health::pb::HealthCheckRequest;
 use super::{
     calls::{Call, ConnectionCalls, Http},
     framing::{self, Failure, PREFIX},
-    http2::{
-        End, HEAD_BLOCK,
-        meter::{Work, count},
-    },
     pending::HealthWatch,
     request_head::RequestHead,
     rpc::Rpc,

@@ -1,17 +1,16 @@
 //! The gRPC server: one thread and one runtime per core, and no work shared between them. A new connection goes to the
 //! worker with the fewest connections and stays there: Envoy opens one for each of its workers and keeps it open.
-//! `driver` moves its bytes, `http2` is the protocol without I/O, and `calls` responds: with `unfinished` for messages
+//! `driver` moves its bytes, the crate `http2` is the protocol without I/O, and `calls` responds: with `unfinished` for messages
 //! that arrive in pieces, `waiting` for calls that wait for a store, `health_checks` and `reflection` for those services,
 //! and `streaming` for calls that last. `reference` serves the whole port with tonic if the settings select it.
 
 mod activity;
 mod calls;
-#[cfg(any(test, fuzzing))]
-mod cost;
 mod driver;
 mod framing;
+#[cfg(any(test, fuzzing))]
+mod fuzz;
 mod health_checks;
-mod http2;
 mod listen;
 mod pending;
 mod reference;
@@ -38,9 +37,7 @@ use tokio::{
 use tracing::warn;
 
 #[cfg(any(test, fuzzing))]
-pub(crate) use cost::fuzz as fuzz_calls;
-#[cfg(any(test, fuzzing))]
-pub(crate) use http2::{cost::fuzz as fuzz_cost, fuzz::fuzz as fuzz_http2};
+pub(crate) use fuzz::fuzz as fuzz_calls;
 pub use listen::{Listener, bind_tcp};
 pub use reference::RateLimit;
 #[cfg(any(test, fuzzing))]

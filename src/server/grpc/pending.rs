@@ -3,16 +3,14 @@
 
 use std::{future::Future, pin::Pin, sync::Arc, task::Context, time::Instant};
 
+use http2::{
+    Budget, Share,
+    meter::{Work, count},
+};
 use tokio::sync::watch;
 use tonic::Status;
 
-use super::{
-    framing::Failure,
-    http2::{
-        Budget, Share,
-        meter::{Work, count},
-    },
-};
+use super::framing::Failure;
 use telemetry::metrics::{RejectReason, Stats};
 
 pub(super) struct Partial {

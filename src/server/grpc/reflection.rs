@@ -5,6 +5,10 @@
 
 use std::{collections::HashMap, sync::LazyLock};
 
+use http2::{
+    End, TRAILERS,
+    meter::{Work, count},
+};
 use prost::Message as _;
 use prost_reflect::{DescriptorPool, FileDescriptor};
 use tonic::{Code, Status};
@@ -21,10 +25,6 @@ use tonic_reflection::pb::{
 use super::{
     calls::{Call, Calls, ConnectionCalls, Http},
     framing::{self, PREFIX, after, end_with_failure},
-    http2::{
-        End, TRAILERS,
-        meter::{Work, count},
-    },
     rpc::Rpc,
 };
 use containment::panics::{self, Boundary, Panicked};

@@ -1,11 +1,9 @@
 //! The methods of the port.
 
+use http2::{Head, Route};
 use tonic::Status;
 
-use super::{
-    framing::Failure,
-    http2::{Head, Route},
-};
+use super::framing::Failure;
 
 /// The maximum size of a request of health: it has the name of a service.
 const MAX_HEALTH_CHECK: usize = 4096;

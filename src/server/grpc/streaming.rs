@@ -3,12 +3,12 @@
 
 use std::task::Context;
 
+use http2::meter::{Work, count};
 use tonic::Status;
 
 use super::{
     calls::{Call, ConnectionCalls, Http},
     framing::{Failure, end_with_failure},
-    http2::meter::{Work, count},
     pending::{MAX_STREAMING, Streaming},
 };
 use telemetry::metrics::RejectReason;

@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use http2::{Budget, Config, hpack};
 use prost::Message;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex},
@@ -28,7 +29,6 @@ use super::{
     calls::Calls,
     driver::{self, Lifetime},
     framing::PATH,
-    http2::{Budget, Config, hpack},
     socket::Socket,
 };
 use crate::server::{

@@ -5,12 +5,12 @@
 
 use std::time::{Duration, Instant};
 
+use http2::{INITIAL_WINDOW, Share};
 use tonic::Status;
 
 use super::{
     calls::{Call, Calls, ConnectionCalls, Http, Unary},
     framing::{self, Failure, PREFIX, after, end_with_failure},
-    http2::{INITIAL_WINDOW, Share},
     pending::Partial,
     rpc::Rpc,
 };

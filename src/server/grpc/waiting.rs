@@ -16,12 +16,10 @@ use std::{
     time::Instant,
 };
 
+use http2::meter::{Work, count};
 use slab::Slab;
 
-use super::{
-    framing::Failure,
-    http2::meter::{Work, count},
-};
+use super::framing::Failure;
 use containment::mutex::lock;
 use limiter::Answer;
 

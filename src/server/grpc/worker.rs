@@ -17,6 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use http2::{Budget, Config};
 use tokio::{
     net::{TcpStream, UnixStream},
     runtime,
@@ -31,7 +32,6 @@ use super::{
     calls::Calls,
     driver::{self, Lifetime},
     framing::PATH,
-    http2::{Budget, Config},
     listen::Connection,
     reference::{self, Reference},
     socket::Socket,

@@ -11,15 +11,14 @@ use super::{
     frame::{self, FrameHead, HEAD, MAX_PAYLOAD, Reason, flag, kind, setting},
     head::{Block, Head, Memo},
     hpack::{Decoder, MAX_LIST},
-    limits::{self, Limits},
+    limits::{self, Flood, Limits},
     streams::{Resets, Streams},
 };
-use telemetry::metrics::PeerError;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The initial window of a stream and of a connection (RFC 9113, section 6.9.2).
-pub(in super::super) const INITIAL_WINDOW: u32 = 65_535;
+pub const INITIAL_WINDOW: u32 = 65_535;
 
 /// The window of a connection. It is replenished as soon as data arrives, so that an unfinished message does not block
 /// the others; the streams' windows and the budget bound the memory.
@@ -33,17 +32,17 @@ const MAX_OUTPUT: usize = 64 * 1024;
 
 /// The part that all connections of a worker share.
 #[derive(Clone)]
-pub(in super::super) struct Config {
-    pub(in super::super) max_streams: u32,
-    pub(in super::super) budget: Arc<Budget>,
+pub struct Config {
+    pub max_streams: u32,
+    pub budget: Arc<Budget>,
     /// The path of the call that `Route::Unary` stands for.
-    pub(in super::super) unary: &'static str,
+    pub unary: &'static str,
     /// Whether that call needs all of its header fields.
-    pub(in super::super) keep_fields: bool,
+    pub keep_fields: bool,
 }
 
 /// Responds to the requests of a connection.
-pub(in super::super) trait Service: Sized {
+pub trait Service: Sized {
     /// The state of a call while its stream is open.
     type Call;
 
@@ -67,9 +66,9 @@ pub(in super::super) trait Service: Sized {
     fn closed(&mut self, call: Self::Call);
 }
 
-pub(in super::super) struct Connection<S: Service> {
+pub struct Connection<S: Service> {
     /// Bytes to write.
-    pub(in super::super) out: Vec<u8>,
+    pub out: Vec<u8>,
     pub(super) config: Config,
     pub(super) streams: Streams<S::Call>,
     pub(super) limits: Limits,
@@ -90,7 +89,7 @@ pub(in super::super) struct Connection<S: Service> {
     pub(super) goaway: GoAway,
     pub(super) peer_sent_goaway: bool,
     /// The last stream that the peer opened.
-    pub(in super::super) last: u32,
+    pub last: u32,
     /// The range of stream numbers that the peer skipped last, exclusive: those streams are closed and were never open.
     pub(super) skipped: (u32, u32),
     /// Streams that we reset: frames in flight for them are dropped without another reset.
@@ -106,7 +105,7 @@ pub(in super::super) struct Connection<S: Service> {
 
 /// The progress of the peer's connection preface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) enum Phase {
+pub(crate) enum Phase {
     /// The preface is not complete.
     Preface,
     /// The first SETTINGS are missing.
@@ -172,7 +171,7 @@ struct Data {
 
 impl<S: Service> Connection<S> {
     /// A new connection, with our SETTINGS in `out`.
-    pub(in super::super) fn new(config: Config, now: Instant) -> Self {
+    pub fn new(config: Config, now: Instant) -> Self {
         let mut out = Vec::with_capacity(64);
         let mut settings = Vec::with_capacity(2 * frame::SETTING);
         frame::write_setting(&mut settings, setting::MAX_CONCURRENT_STREAMS, config.max_streams);
@@ -211,27 +210,27 @@ impl<S: Service> Connection<S> {
     }
 
     /// Begins a turn of the connection, which ends at a moment.
-    pub(in super::super) fn begin_turn(&mut self, end: Instant) {
+    pub fn begin_turn(&mut self, end: Instant) {
         self.turn = Turn { end: Some(end), interrupted: self.turn.interrupted, ..Turn::default() };
     }
 
     /// Counts bytes that were received or answered; true if the turn is over, and the rest has to wait for the next one.
-    pub(in super::super) fn spend(&mut self, bytes: usize) -> bool {
+    pub fn spend(&mut self, bytes: usize) -> bool {
         self.turn.spend(bytes)
     }
 
     /// True if the turn is over, or the peer has to read its responses first.
-    pub(in super::super) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.turn.over || self.out.len() > MAX_OUTPUT
     }
 
     /// True if [`receive`](Self::receive) left complete frames for the next turn.
-    pub(in super::super) fn is_interrupted(&self) -> bool {
+    pub fn is_interrupted(&self) -> bool {
         self.turn.interrupted
     }
 
     /// The size of the frame that begins these bytes: all of it that [`receive`](Self::receive) needs at once.
-    pub(in super::super) fn frame_size(&self, bytes: &[u8]) -> usize {
+    pub fn frame_size(&self, bytes: &[u8]) -> usize {
         match FrameHead::read(bytes) {
             Some(head) if self.phase == Phase::Open && head.kind != kind::DATA => {
                 HEAD.saturating_add(head.length)
@@ -241,7 +240,7 @@ impl<S: Service> Connection<S> {
     }
 
     /// True within a header block, or within a DATA frame that no call is waiting for.
-    pub(in super::super) fn is_mid_block(&self) -> bool {
+    pub fn is_mid_block(&self) -> bool {
         let is_dropped = self.data.dropped || !self.streams.open.contains_key(&self.data.stream);
         self.block.is_some() || (self.data.under_way && is_dropped)
     }
@@ -251,12 +250,7 @@ impl<S: Service> Connection<S> {
     ///
     /// # Errors
     /// A connection error.
-    pub(in super::super) fn receive(
-        &mut self,
-        bytes: &[u8],
-        now: Instant,
-        service: &mut S,
-    ) -> Result<usize, Reason> {
+    pub fn receive(&mut self, bytes: &[u8], now: Instant, service: &mut S) -> Result<usize, Reason> {
         self.now = now;
         self.limits.refill(now);
         let most = self.turn.max_output(self.out.len());
@@ -337,12 +331,12 @@ impl<S: Service> Connection<S> {
             kind::GOAWAY if payload.len() < 8 => Err(Reason::FrameSizeError),
             kind::GOAWAY => {
                 self.peer_sent_goaway = true;
-                self.limits.spend(1, PeerError::OtherFlood)
+                self.limits.spend(1, Flood::Others)
             }
             kind::WINDOW_UPDATE => self.window_update(head, payload, service),
             kind::PUSH_PROMISE => Err(Reason::ProtocolError),
             // RFC 9113, section 4.1: unknown types are ignored.
-            _ => self.limits.spend(1, PeerError::OtherFlood),
+            _ => self.limits.spend(1, Flood::Others),
         }
     }
 
@@ -369,7 +363,7 @@ impl<S: Service> Connection<S> {
         }
         let end = head.has(flag::END_STREAM);
         if left < limits::SMALL_DATA && !end {
-            self.limits.spend(1, PeerError::DataFlood)?;
+            self.limits.spend(1, Flood::Data)?;
         }
         let taken = self.take_data(head.stream, head.length, left, end);
         if let Err(reason) = taken {
@@ -443,25 +437,25 @@ impl<S: Service> Connection<S> {
     pub(super) fn reject(&mut self, id: u32, reason: Reason, service: &mut S) -> Result<(), Reason> {
         if let Some(call) = self.reset(id, reason) {
             service.closed(call);
-            return self.limits.spend(limits::MALFORMED, PeerError::MalformedFlood);
+            return self.limits.spend(limits::MALFORMED, Flood::Malformed);
         }
         if self.resets.contains(id) || matches!(self.goaway, GoAway::Final(last) if id > last) {
             // The frame was in flight when we reset or ignored the stream.
-            return self.limits.spend(1, PeerError::ClosedStreamFlood);
+            return self.limits.spend(1, Flood::ClosedStreams);
         }
         let was_reset = self.resets.may_contain(id) || self.peer_resets.may_contain(id);
         if reason == Reason::StreamClosed && !was_reset {
             return Err(reason);
         }
         self.write_reset(id, reason);
-        self.limits.spend(limits::MALFORMED, PeerError::ClosedStreamFlood)
+        self.limits.spend(limits::MALFORMED, Flood::ClosedStreams)
     }
 
     pub(super) fn reject_unopened(&mut self, id: u32, reason: Reason) -> Result<(), Reason> {
         self.write_reset(id, reason);
         match reason {
-            Reason::RefusedStream => self.limits.spend(1, PeerError::RefusedFlood),
-            _ => self.limits.spend(limits::MALFORMED, PeerError::MalformedFlood),
+            Reason::RefusedStream => self.limits.spend(1, Flood::Refused),
+            _ => self.limits.spend(limits::MALFORMED, Flood::Malformed),
         }
     }
 

@@ -1,5 +1,5 @@
 //! The cost of a connection with the services of the port, for any script of its peer: `ShouldRateLimit`, health checks,
-//! reflection, and methods that do not exist. The scripts, the meter and the prices are those of `http2::cost`.
+//! reflection, and methods that do not exist. The scripts, the meter and the prices are those of `http2::fuzz`.
 //!
 //! A script runs as `driver` runs a connection, without its socket and timers. Half of the scripts have turns that are over
 //! as soon as the clock is read, and the work of each turn is bounded; in the others a turn has no end, and all
@@ -14,22 +14,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use http2::{
+    Budget, Config, Connection, Reason,
+    fuzz::{Bounds, Cost, Script, Step, allocations},
+    meter,
+};
 use tokio::sync::Semaphore;
 
 use super::{
     calls::{Calls, ConnectionCalls, Http},
     framing::{PATH, after},
-    http2::{
-        Budget, Config, Connection, Reason,
-        cost::{
-            Bounds, Cost,
-            script::{Script, Step},
-        },
-        meter,
-    },
     reflection,
 };
-use crate::{memory::allocations, server::health::Health};
+use crate::server::health::Health;
 use clock::{ManualClock, Time};
 use limiter::{Bounds as RequestBounds, Limiter, Policy, ResponseOptions, handles};
 use rules::{CompileOptions, CountingMode, OnStoreFailure};
@@ -284,7 +281,9 @@ fn run(bytes: &[u8]) -> Result<Cost, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::http2::cost::tests::hold, *};
+    use http2::fuzz::hold;
+
+    use super::*;
 
     #[test]
     fn no_script_of_calls_costs_more_than_its_bytes_are_worth() {

@@ -16,16 +16,16 @@ use super::{
 };
 
 #[derive(Clone, Debug)]
-pub(in super::super) struct Head {
-    pub(in super::super) route: Route,
-    pub(in super::super) timeout: Option<Duration>,
+pub struct Head {
+    pub route: Route,
+    pub timeout: Option<Duration>,
     pub(super) content_length: Option<u64>,
     /// The fields of [`KEPT`], for calls that need them.
-    pub(in super::super) request: Option<Rc<Request<()>>>,
+    pub request: Option<Rc<Request<()>>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) enum Route {
+pub enum Route {
     /// `ShouldRateLimit`.
     Unary,
     /// Its path, but not with POST.
@@ -237,7 +237,7 @@ impl Block {
 }
 
 /// Parses `grpc-timeout`: at most eight digits and a unit. An invalid one is ignored.
-pub(in super::super) fn grpc_timeout(text: &[u8]) -> Option<Duration> {
+pub fn grpc_timeout(text: &[u8]) -> Option<Duration> {
     let (unit, digits) = text.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
         return None;

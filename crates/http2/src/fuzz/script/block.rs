@@ -1,10 +1,10 @@
 //! Header blocks: every representation of a field, over the current table.
 
 use super::{
-    super::super::field::Field,
     Script,
     choices::{FIELDS, MAX_FRAME},
 };
+use crate::field::Field;
 
 impl Script<'_> {
     /// The pseudo-fields and the content type, each in any representation.

@@ -6,44 +6,42 @@
 
 use std::time::{Duration, Instant};
 
-use self::script::{Script, Step};
 use super::{
+    allocations::{Allocations, allocations},
+    script::{Script, Step},
+};
+use crate::{
     budget::Budget,
     connection::{Config, Connection, Service},
     head::Head,
     meter,
 };
-use crate::memory::{Allocations, allocations};
-
-pub(in super::super) mod script;
-#[cfg(test)]
-pub(in super::super) mod tests;
 
 /// What a connection may cost.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Bounds {
+pub struct Bounds {
     /// The bytes held and sent for each byte received.
-    pub(in super::super) held: usize,
-    pub(in super::super) sent: usize,
+    pub held: usize,
+    pub sent: usize,
     /// What a byte sent is worth besides, in nanoseconds.
-    pub(in super::super) answer: usize,
+    pub answer: usize,
 }
 
 /// The bounds of a connection itself, whose service only returns what it received.
 const BOUNDS: Bounds = Bounds { held: 16, sent: 16, answer: 0 };
 
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Cost {
+pub struct Cost {
     bounds: Bounds,
     /// Bytes that were received.
-    pub(in super::super) received: usize,
+    pub received: usize,
     /// Bytes that were sent back.
-    pub(in super::super) sent: usize,
+    pub sent: usize,
     /// The price of the work beyond what the bytes received were worth, in nanoseconds. Cheap bytes earn no credit for
     /// costly ones.
-    pub(in super::super) debt: usize,
+    pub debt: usize,
     /// The memory that is held, in bytes.
-    pub(in super::super) held: usize,
+    pub held: usize,
 }
 
 impl Cost {
@@ -64,12 +62,12 @@ impl Cost {
     /// Bytes scanned, or allocated and filled, in a nanosecond.
     const SCANNED: usize = 8;
 
-    pub(in super::super) const fn new(bounds: Bounds) -> Self {
+    pub const fn new(bounds: Bounds) -> Self {
         Self { bounds, received: 0, sent: 0, debt: 0, held: 0 }
     }
 
     /// Adds what an action has cost, by the counters of the thread before and after it. Returns the price of its work.
-    pub(in super::super) fn add(&mut self, before: Allocations, received: usize, sent: usize) -> usize {
+    pub fn add(&mut self, before: Allocations, received: usize, sent: usize) -> usize {
         let [scanned, copied, visited, polled] = meter::take();
         let after = allocations();
         let calls = after.calls.wrapping_sub(before.calls);
@@ -98,14 +96,13 @@ impl Cost {
         ]
     }
 
-    pub(in super::super) fn excess(&self) -> Option<String> {
+    pub fn excess(&self) -> Option<String> {
         let over = self.spent().into_iter().find(|(_, spent, most)| spent > most);
         over.map(|(what, spent, most)| format!("{spent} {what} for {} bytes, at most {most}", self.received))
     }
 
     /// The largest part of a bound that was spent, in percent.
-    #[cfg(test)]
-    pub(in super::super) fn load(&self) -> usize {
+    pub(super) fn load(&self) -> usize {
         self.spent().map(|(_, spent, most)| 100 * spent / most).into_iter().max().unwrap_or(0)
     }
 }
@@ -149,7 +146,7 @@ impl Waits {
 ///
 /// # Panics
 /// If something exceeds its bound.
-pub(crate) fn fuzz(bytes: &[u8]) {
+pub fn fuzz(bytes: &[u8]) {
     if let Err(excess) = run(bytes) {
         panic!("{excess}");
     }
@@ -191,4 +188,14 @@ fn run(bytes: &[u8]) -> Result<Cost, String> {
         }
     }
     Ok(cost)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::hold, PATHS, run};
+
+    #[test]
+    fn no_script_costs_more_than_its_bytes_are_worth() {
+        hold(200, PATHS, run);
+    }
 }

@@ -10,14 +10,14 @@ use super::{
     },
     peer::{Peer, head, head_with},
 };
-use telemetry::metrics::PeerError;
+use crate::limits::Flood;
 
 /// The number of rounds until the connection ends for this flood.
-fn rounds(flood: PeerError, mut round: impl FnMut(&mut Peer, u32) -> Result<(), Reason>) -> u32 {
+fn rounds(flood: Flood, mut round: impl FnMut(&mut Peer, u32) -> Result<(), Reason>) -> u32 {
     let mut peer = Peer::new();
     for number in 0..100_000 {
         if let Err(reason) = round(&mut peer, number) {
-            assert_eq!((reason, peer.http.fail(reason)), (Reason::EnhanceYourCalm, flood));
+            assert_eq!((reason, peer.http.fail(reason)), (Reason::EnhanceYourCalm, Some(flood)));
             return number;
         }
         peer.frames();
@@ -26,7 +26,7 @@ fn rounds(flood: PeerError, mut round: impl FnMut(&mut Peer, u32) -> Result<(), 
 }
 
 /// At most the burst, in frames of a round.
-fn assert_cut_off(flood: PeerError, round: impl FnMut(&mut Peer, u32) -> Result<(), Reason>) {
+fn assert_cut_off(flood: Flood, round: impl FnMut(&mut Peer, u32) -> Result<(), Reason>) {
     let rounds = rounds(flood, round);
     assert!((100..=Limits::BURST).contains(&rounds), "after {rounds} rounds");
 }
@@ -34,14 +34,14 @@ fn assert_cut_off(flood: PeerError, round: impl FnMut(&mut Peer, u32) -> Result<
 #[test]
 fn data_dribble_cve_2019_9511() {
     // One byte of a message at a time.
-    assert_cut_off(PeerError::DataFlood, |peer, number| {
+    assert_cut_off(Flood::Data, |peer, number| {
         if number == 0 {
             peer.open(1)?;
         }
         peer.data(1, b"x", false)
     });
     // One byte of a response at a time.
-    assert_cut_off(PeerError::WindowUpdateFlood, |peer, number| {
+    assert_cut_off(Flood::WindowUpdates, |peer, number| {
         if number == 0 {
             peer.send(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])?;
             peer.request(1, &[0; 10_000])?;
@@ -52,12 +52,12 @@ fn data_dribble_cve_2019_9511() {
 
 #[test]
 fn ping_flood_cve_2019_9512() {
-    assert_cut_off(PeerError::PingFlood, |peer, _| peer.send(kind::PING, 0, 0, &[0; 8]));
+    assert_cut_off(Flood::Pings, |peer, _| peer.send(kind::PING, 0, 0, &[0; 8]));
 }
 
 #[test]
 fn resource_loop_of_priorities_cve_2019_9513() {
-    assert_cut_off(PeerError::PriorityFlood, |peer, number| {
+    assert_cut_off(Flood::Priorities, |peer, number| {
         peer.send(kind::PRIORITY, 0, 2 * (number % 50) + 1, &[0, 0, 0, 101, 9])
     });
 }
@@ -66,11 +66,11 @@ fn resource_loop_of_priorities_cve_2019_9513() {
 fn reset_flood_cve_2019_9514() {
     // Malformed requests, each of which is reset.
     let bad = head_with(&[("Upper", "x")]);
-    assert_cut_off(PeerError::MalformedFlood, |peer, number| {
+    assert_cut_off(Flood::Malformed, |peer, number| {
         peer.send(kind::HEADERS, flag::END_HEADERS, 2 * number + 1, &bad)
     });
     // Data on a stream that was reset.
-    assert_cut_off(PeerError::ClosedStreamFlood, |peer, number| {
+    assert_cut_off(Flood::ClosedStreams, |peer, number| {
         if number == 0 {
             peer.open(1)?;
             peer.send(kind::WINDOW_UPDATE, 0, 1, &[0; 4])?;
@@ -81,16 +81,16 @@ fn reset_flood_cve_2019_9514() {
 
 #[test]
 fn settings_flood_cve_2019_9515() {
-    assert_cut_off(PeerError::SettingsFlood, |peer, _| peer.send(kind::SETTINGS, 0, 0, &[]));
+    assert_cut_off(Flood::Settings, |peer, _| peer.send(kind::SETTINGS, 0, 0, &[]));
     // Each setting of a frame counts.
     let many = [0, 3, 0, 0, 0, 1].repeat(100);
-    assert!(rounds(PeerError::SettingsFlood, |peer, _| peer.send(kind::SETTINGS, 0, 0, &many)) <= 20);
+    assert!(rounds(Flood::Settings, |peer, _| peer.send(kind::SETTINGS, 0, 0, &many)) <= 20);
 }
 
 #[test]
 fn headers_without_names_and_values_cve_2019_9516() {
     let empty = [&head()[..], &[0, 0, 0].repeat(100)].concat();
-    assert_cut_off(PeerError::MalformedFlood, |peer, number| {
+    assert_cut_off(Flood::Malformed, |peer, number| {
         peer.send(kind::HEADERS, flag::END_HEADERS, 2 * number + 1, &empty)
     });
     // With indexed names: the table stays within its bound, and the request succeeds.
@@ -122,20 +122,20 @@ fn internal_data_buffering_cve_2019_9517() {
 
 #[test]
 fn empty_frames_flood_cve_2019_9518() {
-    assert_cut_off(PeerError::DataFlood, |peer, number| {
+    assert_cut_off(Flood::Data, |peer, number| {
         if number == 0 {
             peer.open(1)?;
         }
         peer.data(1, b"", false)
     });
     // All of it padding.
-    assert_cut_off(PeerError::DataFlood, |peer, number| {
+    assert_cut_off(Flood::Data, |peer, number| {
         if number == 0 {
             peer.open(1)?;
         }
         peer.send(kind::DATA, flag::PADDED, 1, &[9, 0, 0, 0, 0, 0, 0, 0, 0, 0])
     });
-    let continuations = rounds(PeerError::HeaderFlood, |peer, number| {
+    let continuations = rounds(Flood::Headers, |peer, number| {
         if number == 0 {
             return peer.send(kind::HEADERS, 0, 1, &[]);
         }
@@ -146,12 +146,12 @@ fn empty_frames_flood_cve_2019_9518() {
 
 #[test]
 fn rapid_reset_cve_2023_44487() {
-    assert_cut_off(PeerError::ResetFlood, |peer, number| {
+    assert_cut_off(Flood::Resets, |peer, number| {
         peer.open(2 * number + 1)?;
         peer.send(kind::RST_STREAM, 0, 2 * number + 1, &[0, 0, 0, 8])
     });
     // With a complete request that waits for its store.
-    assert_cut_off(PeerError::ResetFlood, |peer, number| {
+    assert_cut_off(Flood::Resets, |peer, number| {
         peer.echo.waits = true;
         peer.request(2 * number + 1, b"x")?;
         peer.send(kind::RST_STREAM, 0, 2 * number + 1, &[0, 0, 0, 8])
@@ -200,7 +200,7 @@ fn made_you_reset_cve_2025_8671() {
         (kind::DATA, &[0; 100]),
         (kind::HEADERS, &[0, 1, b'a', 0]),
     ] {
-        assert_cut_off(PeerError::MalformedFlood, |peer, number| {
+        assert_cut_off(Flood::Malformed, |peer, number| {
             peer.echo.waits = true;
             let stream = 2 * number + 1;
             peer.request(stream, b"x")?;
@@ -212,13 +212,11 @@ fn made_you_reset_cve_2025_8671() {
 
 #[test]
 fn unknown_frames_acknowledgements_and_goaways_are_limited() {
-    assert_cut_off(PeerError::OtherFlood, |peer, _| peer.send(200, 0, 0, b""));
-    assert_cut_off(PeerError::SettingsFlood, |peer, _| peer.send(kind::SETTINGS, flag::ACK, 0, b""));
-    assert_cut_off(PeerError::PingFlood, |peer, _| peer.send(kind::PING, flag::ACK, 0, &[0; 8]));
-    assert_cut_off(PeerError::OtherFlood, |peer, _| peer.send(kind::GOAWAY, 0, 0, &[0; 8]));
-    assert_cut_off(PeerError::WindowUpdateFlood, |peer, _| {
-        peer.send(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])
-    });
+    assert_cut_off(Flood::Others, |peer, _| peer.send(200, 0, 0, b""));
+    assert_cut_off(Flood::Settings, |peer, _| peer.send(kind::SETTINGS, flag::ACK, 0, b""));
+    assert_cut_off(Flood::Pings, |peer, _| peer.send(kind::PING, flag::ACK, 0, &[0; 8]));
+    assert_cut_off(Flood::Others, |peer, _| peer.send(kind::GOAWAY, 0, 0, &[0; 8]));
+    assert_cut_off(Flood::WindowUpdates, |peer, _| peer.send(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]));
 }
 
 #[test]

@@ -149,13 +149,13 @@ const STATUS_200: u8 = 0x88;
 pub(super) const TABLE_SIZE_0: u8 = 0x20;
 
 /// Writes a field as a literal without indexing.
-pub(in super::super) fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+pub fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.push(0);
     write_text(out, name);
     write_text(out, value);
 }
 
-pub(in super::super) fn write_status(out: &mut Vec<u8>, status: &str) {
+pub fn write_status(out: &mut Vec<u8>, status: &str) {
     if status == "200" {
         return out.push(STATUS_200);
     }

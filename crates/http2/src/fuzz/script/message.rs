@@ -1,10 +1,10 @@
 //! DATA frames, and the messages of the services in them, complete or not.
 
 use super::{
-    super::super::frame::{flag, kind},
     Script,
     choices::{FIELDS, MAX_FRAME, MAX_STEP},
 };
+use crate::frame::{flag, kind};
 
 impl Script<'_> {
     /// Data of an open stream, which need not be a message.
@@ -101,7 +101,13 @@ impl Script<'_> {
 
 fn field(number: u8, value: &[u8]) -> Vec<u8> {
     let mut field = vec![number << 3 | 2];
-    prost::encoding::encode_varint(value.len() as u64, &mut field);
+    // A varint.
+    let mut length = value.len();
+    while length >= 0x80 {
+        field.push(u8::try_from(length & 0x7f).unwrap_or(0) | 0x80);
+        length >>= 7;
+    }
+    field.push(u8::try_from(length).unwrap_or(0));
     field.extend_from_slice(value);
     field
 }

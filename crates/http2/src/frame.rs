@@ -8,39 +8,39 @@ pub(super) const MAX_PAYLOAD: usize = 16_384;
 pub(super) const SETTING: usize = 6;
 
 pub(super) mod kind {
-    pub(in super::super) const DATA: u8 = 0;
-    pub(in super::super) const HEADERS: u8 = 1;
-    pub(in super::super) const PRIORITY: u8 = 2;
-    pub(in super::super) const RST_STREAM: u8 = 3;
-    pub(in super::super) const SETTINGS: u8 = 4;
-    pub(in super::super) const PUSH_PROMISE: u8 = 5;
-    pub(in super::super) const PING: u8 = 6;
-    pub(in super::super) const GOAWAY: u8 = 7;
-    pub(in super::super) const WINDOW_UPDATE: u8 = 8;
-    pub(in super::super) const CONTINUATION: u8 = 9;
+    pub(crate) const DATA: u8 = 0;
+    pub(crate) const HEADERS: u8 = 1;
+    pub(crate) const PRIORITY: u8 = 2;
+    pub(crate) const RST_STREAM: u8 = 3;
+    pub(crate) const SETTINGS: u8 = 4;
+    pub(crate) const PUSH_PROMISE: u8 = 5;
+    pub(crate) const PING: u8 = 6;
+    pub(crate) const GOAWAY: u8 = 7;
+    pub(crate) const WINDOW_UPDATE: u8 = 8;
+    pub(crate) const CONTINUATION: u8 = 9;
 }
 
 pub(super) mod flag {
-    pub(in super::super) const END_STREAM: u8 = 1;
-    pub(in super::super) const ACK: u8 = 1;
-    pub(in super::super) const END_HEADERS: u8 = 4;
-    pub(in super::super) const PADDED: u8 = 8;
-    pub(in super::super) const PRIORITY: u8 = 32;
+    pub(crate) const END_STREAM: u8 = 1;
+    pub(crate) const ACK: u8 = 1;
+    pub(crate) const END_HEADERS: u8 = 4;
+    pub(crate) const PADDED: u8 = 8;
+    pub(crate) const PRIORITY: u8 = 32;
 }
 
 pub(super) mod setting {
-    pub(in super::super) const HEADER_TABLE_SIZE: u16 = 1;
-    pub(in super::super) const ENABLE_PUSH: u16 = 2;
-    pub(in super::super) const MAX_CONCURRENT_STREAMS: u16 = 3;
-    pub(in super::super) const INITIAL_WINDOW_SIZE: u16 = 4;
-    pub(in super::super) const MAX_FRAME_SIZE: u16 = 5;
-    pub(in super::super) const MAX_HEADER_LIST_SIZE: u16 = 6;
+    pub(crate) const HEADER_TABLE_SIZE: u16 = 1;
+    pub(crate) const ENABLE_PUSH: u16 = 2;
+    pub(crate) const MAX_CONCURRENT_STREAMS: u16 = 3;
+    pub(crate) const INITIAL_WINDOW_SIZE: u16 = 4;
+    pub(crate) const MAX_FRAME_SIZE: u16 = 5;
+    pub(crate) const MAX_HEADER_LIST_SIZE: u16 = 6;
 }
 
 /// An error code of RFC 9113, section 7.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
-pub(in super::super) enum Reason {
+pub enum Reason {
     NoError = 0,
     ProtocolError = 1,
     FlowControlError = 3,

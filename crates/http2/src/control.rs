@@ -3,11 +3,10 @@
 use super::{
     connection::{Connection, GoAway, Service},
     frame::{self, FrameHead, Reason, flag, kind, setting},
-    limits,
+    limits::{self, Flood},
     meter::{Work, count},
     sending::GOAWAY_PING,
 };
-use telemetry::metrics::PeerError;
 
 impl<S: Service> Connection<S> {
     pub(super) fn priority(
@@ -17,7 +16,7 @@ impl<S: Service> Connection<S> {
         service: &mut S,
     ) -> Result<(), Reason> {
         // Priorities are ignored, so there is no dependency tree to attack (CVE-2019-9513).
-        self.limits.spend(1, PeerError::PriorityFlood)?;
+        self.limits.spend(1, Flood::Priorities)?;
         if head.stream == 0 {
             return Err(Reason::ProtocolError);
         }
@@ -44,12 +43,12 @@ impl<S: Service> Connection<S> {
             return Err(Reason::FrameSizeError);
         }
         let Some(stream) = self.streams.remove(head.stream) else {
-            return self.limits.spend(1, PeerError::ClosedStreamFlood);
+            return self.limits.spend(1, Flood::ClosedStreams);
         };
         let open_for = self.now.saturating_duration_since(stream.opened);
         service.closed(stream.call);
         self.peer_resets.add(head.stream);
-        if open_for < limits::RAPID_RESET { self.limits.spend(1, PeerError::ResetFlood) } else { Ok(()) }
+        if open_for < limits::RAPID_RESET { self.limits.spend(1, Flood::Resets) } else { Ok(()) }
     }
 
     pub(super) fn settings(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), Reason> {
@@ -57,7 +56,7 @@ impl<S: Service> Connection<S> {
             return Err(Reason::ProtocolError);
         }
         if head.has(flag::ACK) {
-            self.limits.spend(1, PeerError::SettingsFlood)?;
+            self.limits.spend(1, Flood::Settings)?;
             return if payload.is_empty() { Ok(()) } else { Err(Reason::FrameSizeError) };
         }
         let (entries, rest) = payload.as_chunks::<{ frame::SETTING }>();
@@ -65,7 +64,7 @@ impl<S: Service> Connection<S> {
             return Err(Reason::FrameSizeError);
         }
         let cost = u32::try_from(entries.len()).unwrap_or(u32::MAX).saturating_add(1);
-        self.limits.spend(cost, PeerError::SettingsFlood)?;
+        self.limits.spend(cost, Flood::Settings)?;
         let window = self.initial_send_window;
         for [a, b, value @ ..] in entries {
             self.setting(u16::from_be_bytes([*a, *b]), u32::from_be_bytes(*value))?;
@@ -90,7 +89,7 @@ impl<S: Service> Connection<S> {
                 let change = i64::from(value).saturating_sub(self.initial_send_window);
                 self.initial_send_window = value.into();
                 let streams = self.streams.open.len();
-                self.limits.spend_visits(streams, PeerError::SettingsFlood)?;
+                self.limits.spend_visits(streams, Flood::Settings)?;
                 count(Work::Visited, streams);
                 for stream in self.streams.open.values_mut() {
                     stream.send_window = stream.send_window.saturating_add(change);
@@ -117,7 +116,7 @@ impl<S: Service> Connection<S> {
         if payload.len() != 8 {
             return Err(Reason::FrameSizeError);
         }
-        self.limits.spend(1, PeerError::PingFlood)?;
+        self.limits.spend(1, Flood::Pings)?;
         if !head.has(flag::ACK) {
             frame::write(&mut self.out, kind::PING, flag::ACK, 0, payload);
         } else if payload == GOAWAY_PING && self.goaway == GoAway::Announced {
@@ -138,7 +137,7 @@ impl<S: Service> Connection<S> {
         if payload.len() != 4 {
             return Err(Reason::FrameSizeError);
         }
-        self.limits.spend(1, PeerError::WindowUpdateFlood)?;
+        self.limits.spend(1, Flood::WindowUpdates)?;
         let more = i64::from(frame::u32_at(payload).unwrap_or(0) & 0x7fff_ffff);
         if head.stream == 0 {
             if more == 0 {
@@ -151,7 +150,7 @@ impl<S: Service> Connection<S> {
             }
             // With an open window, blocked responses wait for the windows of their streams.
             if window <= 0 && self.has_blocked() {
-                self.limits.spend_visits(self.streams.open.len(), PeerError::WindowUpdateFlood)?;
+                self.limits.spend_visits(self.streams.open.len(), Flood::WindowUpdates)?;
                 self.send_blocked();
             }
             return Ok(());

@@ -52,7 +52,7 @@ pub(super) struct Outgoing {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in super::super) enum End {
+pub enum End {
     Open,
     Data,
     Trailers(Vec<u8>),

@@ -8,26 +8,25 @@ use std::{
 
 /// What a thread has allocated since it started.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Allocations {
-    pub(crate) calls: usize,
+pub struct Allocations {
+    pub calls: usize,
     /// The bytes of these.
-    pub(crate) bytes: usize,
+    pub bytes: usize,
     /// The bytes that are not freed; wraps below zero where a thread frees what another allocated.
-    pub(crate) live: usize,
+    pub live: usize,
 }
 
 thread_local! {
     static SEEN: Cell<Allocations> = const { Cell::new(Allocations { calls: 0, bytes: 0, live: 0 }) };
 }
 
-pub(crate) fn allocations() -> Allocations {
+pub fn allocations() -> Allocations {
     SEEN.get()
 }
 
-struct Counting;
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+/// The system's allocator, counted: the `#[global_allocator]` of a test that meters.
+#[derive(Debug)]
+pub struct Counting;
 
 fn add(bytes: usize) {
     // A thread that ends may free memory after its counters.

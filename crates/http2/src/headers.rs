@@ -6,10 +6,9 @@ use super::{
     control::depends_on,
     frame::{FrameHead, Reason, flag},
     head::{BadHead, Block, Head, Reader},
-    limits,
+    limits::{self, Flood},
     streams::Stream,
 };
-use telemetry::metrics::PeerError;
 
 const KEPT_CAPACITY: usize = 1024;
 
@@ -43,7 +42,7 @@ impl<S: Service> Connection<S> {
             share: Share::new(&self.config.budget),
         };
         if !begun.add(block) {
-            return self.limits.exceed(PeerError::HeaderFlood);
+            return self.limits.exceed(Flood::Headers);
         }
         self.block = Some(begun);
         Ok(())
@@ -57,7 +56,7 @@ impl<S: Service> Connection<S> {
     ) -> Result<(), Reason> {
         let mut block = self.block.take().ok_or(Reason::ProtocolError)?;
         if !block.add(payload) {
-            return self.limits.exceed(PeerError::HeaderFlood);
+            return self.limits.exceed(Flood::Headers);
         }
         if head.has(flag::END_HEADERS) {
             let Block { stream, bytes, end, depends_on_itself, .. } = block;
@@ -97,7 +96,7 @@ impl<S: Service> Connection<S> {
         match head {
             Err(BadHead::Malformed) => self.reject_unopened(id, Reason::ProtocolError),
             Err(BadHead::TooLarge) => {
-                self.limits.spend(limits::MALFORMED, PeerError::MalformedFlood)?;
+                self.limits.spend(limits::MALFORMED, Flood::Malformed)?;
                 self.respond_431(id, end);
                 Ok(())
             }

@@ -48,13 +48,13 @@ impl<S: Service> Connection<S> {
     }
 
     /// Opens the stream of a request that is complete.
-    pub(in super::super) fn open_complete(&mut self, id: u32, call: S::Call) {
+    pub fn open_complete(&mut self, id: u32, call: S::Call) {
         self.open_stream(id, call, None, false);
     }
 
     /// Responds with one message to a request whose stream is not open; false without a change if the message does not
     /// fit the windows.
-    pub(in super::super) fn send_complete(&mut self, id: u32, message: &[u8]) -> bool {
+    pub fn send_complete(&mut self, id: u32, message: &[u8]) -> bool {
         let fits = self.fits(message, self.initial_send_window);
         if fits {
             self.write_answer(id, message);

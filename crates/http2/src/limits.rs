@@ -8,11 +8,33 @@
 use std::time::{Duration, Instant};
 
 use super::frame::Reason;
-use telemetry::metrics::PeerError;
+
+/// What a peer sent too much of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flood {
+    /// Header blocks that are too large or have too many frames.
+    Headers,
+    /// Empty or tiny DATA frames.
+    Data,
+    /// Malformed requests.
+    Malformed,
+    /// Streams beyond the limit.
+    Refused,
+    /// Requests that are cancelled at once (CVE-2023-44487).
+    Resets,
+    /// Frames on closed streams.
+    ClosedStreams,
+    Pings,
+    Settings,
+    Priorities,
+    WindowUpdates,
+    /// GOAWAY frames, and frames of unknown types.
+    Others,
+}
 
 pub(super) struct Limits {
     tokens: u32,
-    exceeded_by: Option<PeerError>,
+    exceeded_by: Option<Flood>,
     refilled: Instant,
 }
 
@@ -43,7 +65,7 @@ impl Limits {
 
     /// # Errors
     /// If too few tokens are left.
-    pub(super) fn spend(&mut self, tokens: u32, flood: PeerError) -> Result<(), Reason> {
+    pub(super) fn spend(&mut self, tokens: u32, flood: Flood) -> Result<(), Reason> {
         let Some(left) = self.tokens.checked_sub(tokens) else { return self.exceed(flood) };
         self.tokens = left;
         Ok(())
@@ -53,20 +75,20 @@ impl Limits {
     ///
     /// # Errors
     /// If too few tokens are left.
-    pub(super) fn spend_visits(&mut self, streams: usize, flood: PeerError) -> Result<(), Reason> {
+    pub(super) fn spend_visits(&mut self, streams: usize, flood: Flood) -> Result<(), Reason> {
         self.spend(u32::try_from(streams >> VISITS_SHIFT).unwrap_or(u32::MAX), flood)
     }
 
     /// # Errors
     /// Always: the connection ends.
-    pub(super) fn exceed(&mut self, flood: PeerError) -> Result<(), Reason> {
+    pub(super) fn exceed(&mut self, flood: Flood) -> Result<(), Reason> {
         self.exceeded_by = Some(flood);
         Err(Reason::EnhanceYourCalm)
     }
 
-    /// The error to count for a connection that ends with an error.
-    pub(super) fn peer_error(&self) -> PeerError {
-        self.exceeded_by.unwrap_or(PeerError::Protocol)
+    /// The flood that ended the connection.
+    pub(super) fn exceeded_by(&self) -> Option<Flood> {
+        self.exceeded_by
     }
 
     pub(super) fn answered(&mut self) {
@@ -96,26 +118,20 @@ mod tests {
         let now = Instant::now();
         let mut limits = Limits::new(now);
         for _ in 0..Limits::BURST {
-            limits.spend(1, PeerError::PingFlood).unwrap();
+            limits.spend(1, Flood::Pings).unwrap();
         }
-        assert_eq!(limits.peer_error(), PeerError::Protocol);
-        assert_eq!(limits.spend(1, PeerError::PingFlood), Err(Reason::EnhanceYourCalm));
-        assert_eq!(limits.peer_error(), PeerError::PingFlood);
+        assert_eq!(limits.exceeded_by(), None);
+        assert_eq!(limits.spend(1, Flood::Pings), Err(Reason::EnhanceYourCalm));
+        assert_eq!(limits.exceeded_by(), Some(Flood::Pings));
         limits.refill(now + Duration::from_millis(9));
-        assert!(limits.spend(1, PeerError::PingFlood).is_err());
+        assert!(limits.spend(1, Flood::Pings).is_err());
         limits.refill(now + Duration::from_millis(10));
-        assert!(
-            limits.spend(1, PeerError::PingFlood).is_ok() && limits.spend(1, PeerError::PingFlood).is_err()
-        );
+        assert!(limits.spend(1, Flood::Pings).is_ok() && limits.spend(1, Flood::Pings).is_err());
         limits.answered();
         assert!(
-            limits.spend(Limits::PER_ANSWER, PeerError::PingFlood).is_ok()
-                && limits.spend(1, PeerError::PingFlood).is_err()
+            limits.spend(Limits::PER_ANSWER, Flood::Pings).is_ok() && limits.spend(1, Flood::Pings).is_err()
         );
         limits.refill(now + Duration::from_secs(3600));
-        assert!(
-            limits.spend(Limits::BURST, PeerError::PingFlood).is_ok()
-                && limits.spend(1, PeerError::PingFlood).is_err()
-        );
+        assert!(limits.spend(Limits::BURST, Flood::Pings).is_ok() && limits.spend(1, Flood::Pings).is_err());
     }
 }

@@ -14,33 +14,33 @@ use std::sync::{
 };
 
 #[derive(Debug)]
-pub(in super::super) struct Budget {
+pub struct Budget {
     limit: usize,
     pub(super) used: AtomicUsize,
     granted: AtomicUsize,
 }
 
 impl Budget {
-    pub(in super::super) fn new(limit: usize) -> Arc<Self> {
+    pub fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self { limit, used: AtomicUsize::new(0), granted: AtomicUsize::new(0) })
     }
 }
 
 /// A reservation of bytes, returned to the budget on drop.
 #[derive(Debug)]
-pub(in super::super) struct Share {
+pub struct Share {
     budget: Arc<Budget>,
     bytes: usize,
     granted: usize,
 }
 
 impl Share {
-    pub(in super::super) fn new(budget: &Arc<Budget>) -> Self {
+    pub fn new(budget: &Arc<Budget>) -> Self {
         Self { budget: budget.clone(), bytes: 0, granted: 0 }
     }
 
     /// Changes the size; false without a change if the budget is exhausted.
-    pub(in super::super) fn resize(&mut self, bytes: usize) -> bool {
+    pub fn resize(&mut self, bytes: usize) -> bool {
         let taken = take(&self.budget.used, bytes, self.bytes, self.budget.limit);
         if taken {
             self.bytes = bytes;
@@ -49,7 +49,7 @@ impl Share {
     }
 
     /// Changes the size to a granted length; false without a change if the budget or the half for grants is exhausted.
-    pub(in super::super) fn grant(&mut self, bytes: usize) -> bool {
+    pub fn grant(&mut self, bytes: usize) -> bool {
         if !take(&self.budget.granted, bytes, self.granted, self.budget.limit >> 1) {
             return false;
         }

@@ -2,7 +2,7 @@
 
 /// Work that a peer may cause without an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) enum Work {
+pub enum Work {
     /// A byte that was read.
     Scanned,
     /// A byte that was copied.
@@ -12,13 +12,13 @@ pub(in super::super) enum Work {
     Polled,
 }
 
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 thread_local! {
     static DONE: std::cell::Cell<[usize; 4]> = const { std::cell::Cell::new([0; 4]) };
 }
 
-#[cfg(any(test, fuzzing))]
-pub(in super::super) fn count(work: Work, amount: usize) {
+#[cfg(any(test, feature = "fuzz"))]
+pub fn count(work: Work, amount: usize) {
     let mut done = DONE.get();
     if let Some(place) = done.get_mut(work as usize) {
         *place = place.wrapping_add(amount);
@@ -26,11 +26,11 @@ pub(in super::super) fn count(work: Work, amount: usize) {
     DONE.set(done);
 }
 
-#[cfg(not(any(test, fuzzing)))]
-pub(in super::super) const fn count(_: Work, _: usize) {}
+#[cfg(not(any(test, feature = "fuzz")))]
+pub const fn count(_: Work, _: usize) {}
 
 /// The bytes that were scanned and copied, the visits, and the polls, since the last call.
-#[cfg(any(test, fuzzing))]
-pub(in super::super) fn take() -> [usize; 4] {
+#[cfg(any(test, feature = "fuzz"))]
+pub fn take() -> [usize; 4] {
     DONE.take()
 }

@@ -8,13 +8,13 @@ mod choices;
 mod message;
 
 use self::choices::{Choices, FIELDS, FRAMES, MAX_FRAME, MAX_STEP};
-use super::super::{
+use crate::{
     frame::{self, HEAD, flag, kind, setting},
     table::Table,
 };
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in super::super::super) enum Step {
+pub enum Step {
     /// Sends bytes, in writes of at most this size.
     Send(Vec<u8>, usize),
     /// This many of the calls that wait for their store are decided.
@@ -23,7 +23,7 @@ pub(in super::super::super) enum Step {
     Wait(u64),
 }
 
-pub(in super::super::super) struct Script<'b> {
+pub struct Script<'b> {
     choices: Choices<'b>,
     paths: &'static [&'static str],
     /// The path of the last request.
@@ -36,7 +36,7 @@ pub(in super::super::super) struct Script<'b> {
 }
 
 impl<'b> Script<'b> {
-    pub(in super::super::super) fn new(bytes: &'b [u8], paths: &'static [&'static str]) -> Self {
+    pub fn new(bytes: &'b [u8], paths: &'static [&'static str]) -> Self {
         Self {
             choices: Choices(bytes),
             paths,

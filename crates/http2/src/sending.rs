@@ -10,23 +10,23 @@ use super::{
     connection::{Connection, GoAway, INITIAL_WINDOW, Phase, Service},
     frame::{self, Reason, flag, kind},
     hpack,
+    limits::Flood,
     meter::{Work, count},
     streams::{End, Outgoing},
 };
-use telemetry::metrics::PeerError;
 
 /// Sent after the first GOAWAY: its acknowledgement shows that the peer has read the GOAWAY.
 pub(super) const GOAWAY_PING: &[u8] = b"tollgate";
 
 /// `:status: 200`, `content-type: application/grpc`, the name being the static table's entry 31.
-pub(in super::super) const HEAD_BLOCK: &[u8] = b"\x88\x0f\x10\x10application/grpc";
+pub const HEAD_BLOCK: &[u8] = b"\x88\x0f\x10\x10application/grpc";
 
 /// `grpc-status: 0`.
-pub(in super::super) const TRAILERS: &[u8] = b"\x00\x0bgrpc-status\x010";
+pub const TRAILERS: &[u8] = b"\x00\x0bgrpc-status\x010";
 
 impl<S: Service> Connection<S> {
     /// Responds to a call with one length-prefixed message and `grpc-status: 0`.
-    pub(in super::super) fn send_message(&mut self, id: u32, message: &[u8]) {
+    pub fn send_message(&mut self, id: u32, message: &[u8]) {
         let Some(stream) = self.streams.open.get(&id) else { return };
         if !self.fits(message, stream.send_window) {
             self.send_head(id, HEAD_BLOCK, false);
@@ -37,7 +37,7 @@ impl<S: Service> Connection<S> {
     }
 
     /// Starts a response. With `end` it is complete.
-    pub(in super::super) fn send_head(&mut self, id: u32, block: &[u8], end: bool) {
+    pub fn send_head(&mut self, id: u32, block: &[u8], end: bool) {
         if self.streams.open.contains_key(&id) {
             self.write_block(id, block, end);
             if end {
@@ -46,7 +46,7 @@ impl<S: Service> Connection<S> {
         }
     }
 
-    pub(in super::super) fn send_data(&mut self, id: u32, data: &[u8], end: End) {
+    pub fn send_data(&mut self, id: u32, data: &[u8], end: End) {
         let Some(stream) = self.streams.open.get_mut(&id) else { return };
         if let Some(outgoing) = &mut stream.outgoing {
             outgoing.data.extend_from_slice(data);
@@ -66,22 +66,22 @@ impl<S: Service> Connection<S> {
         }
     }
 
-    pub(in super::super) fn is_blocked(&self, id: u32) -> bool {
+    pub fn is_blocked(&self, id: u32) -> bool {
         self.streams.open.get(&id).is_some_and(|stream| stream.outgoing.is_some())
     }
 
-    pub(in super::super) fn has_blocked(&self) -> bool {
+    pub fn has_blocked(&self) -> bool {
         self.streams.blocked > 0
     }
 
     /// The time since which the oldest blocked response is blocked.
-    pub(in super::super) fn oldest_blocked(&self) -> Option<Instant> {
+    pub fn oldest_blocked(&self) -> Option<Instant> {
         let outgoing = self.streams.open.values().filter_map(|stream| stream.outgoing.as_ref());
         outgoing.map(|outgoing| outgoing.since).min()
     }
 
     /// True if blocked data was sent since the last call.
-    pub(in super::super) fn take_unblocked(&mut self) -> bool {
+    pub fn take_unblocked(&mut self) -> bool {
         std::mem::take(&mut self.unblocked)
     }
 
@@ -133,7 +133,7 @@ impl<S: Service> Connection<S> {
         }
     }
 
-    pub(in super::super) fn open_window(&mut self, id: u32, more: u32) {
+    pub fn open_window(&mut self, id: u32, more: u32) {
         let Some(stream) = self.streams.open.get_mut(&id) else { return };
         if more > 0 && stream.receiving {
             stream.receive_window = stream.receive_window.saturating_add(more.into());
@@ -142,29 +142,29 @@ impl<S: Service> Connection<S> {
     }
 
     /// Opens the window of a stream for as much as was answered, while `held` received bytes are kept.
-    pub(in super::super) fn restore_window(&mut self, id: u32, held: usize) {
+    pub fn restore_window(&mut self, id: u32, held: usize) {
         let held = u32::try_from(held).unwrap_or(u32::MAX);
         let window = self.window(id).saturating_add(held);
         self.open_window(id, INITIAL_WINDOW.saturating_sub(window));
     }
 
     /// The bytes that may still arrive on a stream: its window, and the rest of a frame that was already counted.
-    pub(in super::super) fn window(&self, id: u32) -> u32 {
+    pub fn window(&self, id: u32) -> u32 {
         let window = self.streams.open.get(&id).map_or(0, |stream| stream.receive_window);
         u32::try_from(window).unwrap_or(0).saturating_add(self.rest_of_data(id))
     }
 
-    pub(in super::super) fn call(&mut self, id: u32) -> Option<&mut S::Call> {
+    pub fn call(&mut self, id: u32) -> Option<&mut S::Call> {
         self.streams.open.get_mut(&id).map(|stream| &mut stream.call)
     }
 
-    pub(in super::super) fn calls(&mut self) -> impl Iterator<Item = (u32, &mut S::Call)> {
+    pub fn calls(&mut self) -> impl Iterator<Item = (u32, &mut S::Call)> {
         count(Work::Visited, self.streams.open.len());
         self.streams.open.iter_mut().map(|(id, stream)| (*id, &mut stream.call))
     }
 
     /// Resets an open stream, and returns the state of its call.
-    pub(in super::super) fn reset(&mut self, id: u32, reason: Reason) -> Option<S::Call> {
+    pub fn reset(&mut self, id: u32, reason: Reason) -> Option<S::Call> {
         let stream = self.streams.remove(id)?;
         self.write_reset(id, reason);
         Some(stream.call)
@@ -212,13 +212,13 @@ impl<S: Service> Connection<S> {
         }
     }
 
-    pub(in super::super) fn send_ping(&mut self) {
+    pub fn send_ping(&mut self) {
         frame::write(&mut self.out, kind::PING, 0, 0, b"alive???");
     }
 
     /// Sends the first GOAWAY. Streams that the peer opens before it reads the GOAWAY are still served; the final GOAWAY
     /// follows when the peer has read the first.
-    pub(in super::super) fn announce_goaway(&mut self) {
+    pub fn announce_goaway(&mut self) {
         if self.goaway == GoAway::NotSent {
             self.goaway = GoAway::Announced;
             self.write_goaway(0x7fff_ffff, Reason::NoError);
@@ -227,18 +227,18 @@ impl<S: Service> Connection<S> {
     }
 
     /// Sends the final GOAWAY, after which new streams are ignored.
-    pub(in super::super) fn send_final_goaway(&mut self) {
+    pub fn send_final_goaway(&mut self) {
         if !matches!(self.goaway, GoAway::Final(_)) {
             self.goaway = GoAway::Final(self.last);
             self.write_goaway(self.last, Reason::NoError);
         }
     }
 
-    /// Sends a GOAWAY with an error code, and returns the error to count.
-    pub(in super::super) fn fail(&mut self, reason: Reason) -> PeerError {
+    /// Sends a GOAWAY with an error code, and returns the flood that is the cause, if there is one.
+    pub fn fail(&mut self, reason: Reason) -> Option<Flood> {
         self.goaway = GoAway::Final(self.last);
         self.write_goaway(self.last, reason);
-        self.limits.peer_error()
+        self.limits.exceeded_by()
     }
 
     fn write_goaway(&mut self, last: u32, reason: Reason) {
@@ -247,25 +247,25 @@ impl<S: Service> Connection<S> {
     }
 
     /// True until the peer has sent its preface and its first SETTINGS.
-    pub(in super::super) fn awaits_preface(&self) -> bool {
+    pub fn awaits_preface(&self) -> bool {
         self.phase != Phase::Open
     }
 
     /// True when no stream is open and none will be.
-    pub(in super::super) fn is_done(&self) -> bool {
+    pub fn is_done(&self) -> bool {
         self.streams.open.is_empty() && (self.peer_sent_goaway || matches!(self.goaway, GoAway::Final(_)))
     }
 
-    pub(in super::super) fn open_streams(&self) -> usize {
+    pub fn open_streams(&self) -> usize {
         self.streams.open.len()
     }
 
-    pub(in super::super) fn has_announced_goaway(&self) -> bool {
+    pub fn has_announced_goaway(&self) -> bool {
         self.goaway == GoAway::Announced
     }
 
     /// Drops all calls of a connection that has ended.
-    pub(in super::super) fn abandon(&mut self, service: &mut S) {
+    pub fn abandon(&mut self, service: &mut S) {
         for stream in self.streams.drain() {
             service.closed(stream.call);
         }

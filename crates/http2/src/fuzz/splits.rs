@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{
+use crate::{
     budget::Budget,
     connection::{Config, Connection, Service},
     frame::Reason,
@@ -41,7 +41,7 @@ impl Service for Echo {
 }
 
 /// The first byte selects whether the preface is prepended, and the size of the reads.
-pub(crate) fn fuzz(bytes: &[u8]) {
+pub fn fuzz(bytes: &[u8]) {
     let Some((shape, bytes)) = bytes.split_first() else { return };
     let greeting: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     let bytes = if shape & 1 == 0 { [greeting, bytes].concat() } else { bytes.to_vec() };

@@ -1,0 +1,15 @@
+//! Fuzz targets, and what the targets of services share: a grammar of hostile scripts, and the meter of their cost.
+
+mod allocations;
+mod cost;
+mod hold;
+mod script;
+mod splits;
+
+pub use self::{
+    allocations::{Allocations, Counting, allocations},
+    cost::{Bounds, Cost, fuzz as fuzz_cost},
+    hold::hold,
+    script::{Script, Step},
+    splits::fuzz as fuzz_splits,
+};
