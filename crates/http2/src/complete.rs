@@ -5,18 +5,73 @@
 
 use super::{
     connection::{Connection, GoAway, Phase, Service},
-    frame::{FrameHead, HEAD, MAX_PAYLOAD, flag, kind},
-    head::{Head, Route},
-    sending::{HEAD_BLOCK, TRAILERS},
+    frame::{self, FrameHead, HEAD, MAX_PAYLOAD, flag, kind},
 };
 
-const HEAD_FRAME: usize = HEAD + HEAD_BLOCK.len();
+/// A response of which only the stream and the message differ: its head and its trailers.
+#[derive(Debug)]
+pub struct Envelope {
+    head: Frame,
+    trailers: Frame,
+}
 
-/// The bytes before a message: the HEADERS frame and the head of the DATA frame, without stream and data length.
-const BEFORE: [u8; HEAD_FRAME + HEAD] = headers_frame(HEAD_BLOCK, flag::END_HEADERS);
+/// A HEADERS frame without its stream.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    bytes: [u8; MAX_FRAME],
+    length: usize,
+}
 
-/// The bytes after a message: the HEADERS frame of the trailers, without stream.
-const BEHIND: [u8; HEAD + TRAILERS.len()] = headers_frame(TRAILERS, flag::END_HEADERS | flag::END_STREAM);
+/// The size of the longest frame of an envelope: room for `content-type: application/grpc`, and for more than its trailers.
+const MAX_FRAME: usize = 64;
+
+impl Envelope {
+    /// An envelope of two header blocks, each below 56 bytes.
+    ///
+    /// # Panics
+    /// If a block is longer. The panic is a compiler's error for a constant.
+    #[must_use]
+    pub const fn new(head: &[u8], trailers: &[u8]) -> Self {
+        let end = flag::END_HEADERS | flag::END_STREAM;
+        Self { head: Frame::new(head, flag::END_HEADERS), trailers: Frame::new(trailers, end) }
+    }
+
+    pub(super) fn head(&self) -> &[u8] {
+        self.head.block()
+    }
+
+    pub(super) fn trailers(&self) -> &[u8] {
+        self.trailers.block()
+    }
+}
+
+impl Frame {
+    #[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "the compiler evaluates it")]
+    #[expect(clippy::cast_possible_truncation, reason = "the block is shorter than a frame of an envelope")]
+    const fn new(block: &[u8], flags: u8) -> Self {
+        let (mut bytes, length) = ([0; MAX_FRAME], HEAD + block.len());
+        assert!(length <= MAX_FRAME);
+        (bytes[2], bytes[3], bytes[4]) = (block.len() as u8, kind::HEADERS, flags);
+        let mut at = 0;
+        while at < block.len() {
+            bytes[HEAD + at] = block[at];
+            at += 1;
+        }
+        Self { bytes, length }
+    }
+
+    fn block(&self) -> &[u8] {
+        self.bytes.get(HEAD..self.length).unwrap_or_default()
+    }
+
+    fn write(&self, out: &mut Vec<u8>, id: u32) {
+        let mut frame = self.bytes;
+        if let Some(stream) = frame.get_mut(5..HEAD) {
+            stream.copy_from_slice(&id.to_be_bytes());
+        }
+        out.extend_from_slice(frame.get(..self.length).unwrap_or_default());
+    }
+}
 
 impl<S: Service> Connection<S> {
     /// Handles a complete request at the start of `bytes` and returns the bytes after it; `None` for anything else.
@@ -37,8 +92,8 @@ impl<S: Service> Connection<S> {
         if !(is_complete && is_next && is_open) {
             return None;
         }
-        let is_simple = |head: &&Head| head.route == Route::Unary && head.content_length.is_none();
-        let head = self.cached_head(block).filter(is_simple)?.clone();
+        let request = self.cached_request(block).filter(|request| request.content_length.is_none())?;
+        let head = request.head.clone();
         if !self.streams.reserve() || !self.take_window(data.length) {
             return None;
         }
@@ -54,10 +109,10 @@ impl<S: Service> Connection<S> {
 
     /// Responds with one message to a request whose stream is not open; false without a change if the message does not
     /// fit the windows.
-    pub fn send_complete(&mut self, id: u32, message: &[u8]) -> bool {
+    pub fn answer_complete(&mut self, id: u32, envelope: &Envelope, message: &[u8]) -> bool {
         let fits = self.fits(message, self.initial_send_window);
         if fits {
-            self.write_answer(id, message);
+            self.write_answer(id, envelope, message);
             self.limits.answered();
         }
         fits
@@ -71,41 +126,14 @@ impl<S: Service> Connection<S> {
             && !self.must_send_table_size
     }
 
-    /// Writes a response that fits, with its head and trailers.
-    pub(super) fn write_answer(&mut self, id: u32, message: &[u8]) {
+    /// Writes a response that fits.
+    pub(super) fn write_answer(&mut self, id: u32, envelope: &Envelope, message: &[u8]) {
         let length = i64::try_from(message.len()).unwrap_or(i64::MAX);
         self.send_window = self.send_window.saturating_sub(length);
         let out = &mut self.out;
-        out.reserve(message.len().saturating_add(BEFORE.len()).saturating_add(BEHIND.len()));
-        let (id, length) = (id.to_be_bytes(), u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
-        let (mut before, mut behind) = (BEFORE, BEHIND);
-        let (head, data) = before.split_at_mut(HEAD_FRAME);
-        write_at(head, 5, &id);
-        write_at(data, 0, length.get(1..).unwrap_or_default());
-        write_at(data, 5, &id);
-        write_at(&mut behind, 5, &id);
-        out.extend_from_slice(&before);
-        out.extend_from_slice(message);
-        out.extend_from_slice(&behind);
+        out.reserve(message.len().saturating_add(2 * MAX_FRAME + HEAD));
+        envelope.head.write(out, id);
+        frame::write(out, kind::DATA, 0, id, message);
+        envelope.trailers.write(out, id);
     }
-}
-
-fn write_at(frame: &mut [u8], at: usize, bytes: &[u8]) {
-    if let Some(place) = frame.get_mut(at..at.saturating_add(bytes.len())) {
-        place.copy_from_slice(bytes);
-    }
-}
-
-/// A HEADERS frame at the start of `N` bytes, the others zero.
-#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "the compiler evaluates it")]
-#[expect(clippy::cast_possible_truncation, reason = "the block is short")]
-const fn headers_frame<const N: usize>(block: &[u8], flags: u8) -> [u8; N] {
-    let mut bytes = [0; N];
-    (bytes[2], bytes[3], bytes[4]) = (block.len() as u8, kind::HEADERS, flags);
-    let mut at = 0;
-    while at < block.len() {
-        bytes[HEAD + at] = block[at];
-        at += 1;
-    }
-    bytes
 }

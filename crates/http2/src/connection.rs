@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Instant};
 use super::{
     budget::Budget,
     frame::{self, FrameHead, HEAD, MAX_PAYLOAD, Reason, flag, kind, setting},
-    head::{Block, Head, Memo},
+    head::{Block, Memo},
     hpack::{Decoder, MAX_LIST},
     limits::{self, Flood, Limits},
     streams::{Resets, Streams},
@@ -35,18 +35,27 @@ const MAX_OUTPUT: usize = 64 * 1024;
 pub struct Config {
     pub max_streams: u32,
     pub budget: Arc<Budget>,
-    /// The path of the call that `Route::Unary` stands for.
-    pub unary: &'static str,
-    /// Whether that call needs all of its header fields.
-    pub keep_fields: bool,
 }
 
 /// Responds to the requests of a connection.
 pub trait Service: Sized {
+    /// The fields of a request that were read.
+    type Fields: Default;
+
+    /// What the service needs of a request's head. A header block that repeats is decoded once, and its head is cloned.
+    type Head: Clone;
+
     /// The state of a call while its stream is open.
     type Call;
 
-    fn open(&mut self, id: u32, head: &Head) -> Self::Call;
+    /// Reads a valid field of a request, which may prove to be malformed. Pseudo-fields come first.
+    fn field(&self, fields: &mut Self::Fields, name: &[u8], value: &[u8]);
+
+    /// The head of a well-formed request with these fields.
+    fn head(&self, fields: Self::Fields) -> Self::Head;
+
+    /// Begins a call.
+    fn open(&mut self, id: u32, head: &Self::Head) -> Self::Call;
 
     /// The stream of a call that [`open`](Self::open) began is open: the service may respond.
     fn opened(&mut self, _http: &mut Connection<Self>, _id: u32) {}
@@ -55,10 +64,16 @@ pub trait Service: Sized {
     fn data(&mut self, http: &mut Connection<Self>, id: u32, data: &[u8], end: bool);
 
     /// Handles a request that arrived with all of its data and whose stream is not open. Responds with
-    /// [`Connection::send_complete`], or opens the stream with [`Connection::open_complete`].
-    fn complete(&mut self, http: &mut Connection<Self>, id: u32, head: &Head, data: &[u8]) {
+    /// [`Connection::answer_complete`], or opens the stream with [`Connection::open_complete`].
+    fn complete(&mut self, http: &mut Connection<Self>, id: u32, head: &Self::Head, data: &[u8]) {
+        self.open_and_complete(http, id, head, data);
+    }
+
+    /// Opens the stream of a request that arrived with all of its data.
+    fn open_and_complete(&mut self, http: &mut Connection<Self>, id: u32, head: &Self::Head, data: &[u8]) {
         let call = self.open(id, head);
         http.open_complete(id, call);
+        self.opened(http, id);
         self.data(http, id, data, true);
     }
 
@@ -96,7 +111,7 @@ pub struct Connection<S: Service> {
     pub(super) resets: Resets,
     pub(super) peer_resets: Resets,
     pub(super) decoder: Decoder,
-    pub(super) memo: Memo,
+    pub(super) memo: Memo<S::Head>,
     pub(super) block: Option<Block>,
     data: Data,
     pub(super) now: Instant,

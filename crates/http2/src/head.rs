@@ -1,38 +1,21 @@
-//! The head of a request: parses its header fields and rejects malformed requests (RFC 9113, section 8).
+//! The head of a request: passes its header fields to the service, and rejects malformed requests (RFC 9113, section 8).
 //!
-//! `:method`, `:path` and `content-type` determine the route. Any `:authority` is accepted: Envoy sends the name of its
-//! cluster (`outbound|8081||ratelimit.default.svc.cluster.local`), gRPC's C core an escaped socket path. Other fields
-//! are kept only for calls that need them.
-
-use std::{rc::Rc, time::Duration};
-
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
+//! Any `:authority` is accepted: Envoy sends the name of its cluster (`outbound|8081||ratelimit.default.svc.cluster.local`),
+//! gRPC's C core an escaped socket path.
 
 use super::{
     budget::Share,
+    connection::Service,
     field::Field,
     hpack::MAX_LIST,
     meter::{Work, count},
 };
 
-#[derive(Clone, Debug)]
-pub struct Head {
-    pub route: Route,
-    pub timeout: Option<Duration>,
+/// The head of a well-formed request.
+#[derive(Clone)]
+pub(super) struct Request<H> {
+    pub(super) head: H,
     pub(super) content_length: Option<u64>,
-    /// The fields of [`KEPT`], for calls that need them.
-    pub request: Option<Rc<Request<()>>>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Route {
-    /// `ShouldRateLimit`.
-    Unary,
-    /// Its path, but not with POST.
-    NotPost,
-    Other,
-    /// Any path, without `content-type: application/grpc`.
-    NotGrpc,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,27 +25,7 @@ pub(super) enum BadHead {
     TooLarge,
 }
 
-/// The fields that tonic and the tracer read.
-const KEPT: [&[u8]; 10] = [
-    b"content-type",
-    b"grpc-encoding",
-    b"grpc-accept-encoding",
-    b"traceparent",
-    b"tracestate",
-    b"b3",
-    b"x-b3-traceid",
-    b"x-b3-spanid",
-    b"x-b3-sampled",
-    b"x-b3-flags",
-];
-
 // A reference of one byte stands for a field of up to 4 KB, so no work depends on the length of a field beyond these.
-
-/// The maximum bytes of kept fields. All of them together have less: a `tracestate` is used up to 512 bytes.
-const MAX_KEPT: usize = 1024;
-
-/// No service has a longer path.
-const MAX_PATH: usize = 128;
 
 /// No method has more bytes; the rest is ignored.
 const MAX_METHOD: usize = 32;
@@ -70,59 +33,52 @@ const MAX_METHOD: usize = 32;
 /// The digits of the largest content-length.
 const MAX_DIGITS: usize = 20;
 
-#[derive(Default)]
-pub(super) struct Reader<'p> {
-    /// The path of [`Route::Unary`].
-    unary: &'p str,
-    keep_fields: bool,
+/// Checks the fields of a request, and passes the valid ones to the service.
+pub(super) struct Reader<'s, S: Service> {
+    service: &'s S,
+    fields: S::Fields,
     is_malformed: bool,
-    method: Option<Method>,
+    has_method: bool,
     has_scheme: bool,
     has_authority: bool,
-    path: Option<Path>,
+    has_path: bool,
     /// A regular field was seen; pseudo-fields must precede it.
     regular: bool,
-    is_grpc: Option<bool>,
-    timeout: Option<Duration>,
     content_length: Option<u64>,
-    headers: HeaderMap,
-    /// The bytes in `headers`.
-    kept: usize,
 }
 
-enum Path {
-    Unary,
-    Other(Vec<u8>),
-}
-
-impl<'p> Reader<'p> {
-    pub(super) fn new(unary: &'p str, keep_fields: bool) -> Self {
-        Self { unary, keep_fields, ..Self::default() }
+impl<'s, S: Service> Reader<'s, S> {
+    pub(super) fn new(service: &'s S) -> Self {
+        Self {
+            service,
+            fields: S::Fields::default(),
+            is_malformed: false,
+            has_method: false,
+            has_scheme: false,
+            has_authority: false,
+            has_path: false,
+            regular: false,
+            content_length: None,
+        }
     }
 
     pub(super) fn field(&mut self, field: Field<'_>) {
         self.is_malformed = self.is_malformed || !self.accept(field);
+        if !self.is_malformed {
+            self.service.field(&mut self.fields, field.name, field.value);
+        }
     }
 
     /// False for a field that makes its request malformed.
     fn accept(&mut self, field: Field<'_>) -> bool {
         let Field { name, value, is_regular, has_valid_value } = field;
+        let is_first = |seen: &mut bool| !std::mem::replace(seen, true);
         match name {
             [b':', ..] if self.regular => false,
-            b":method" => {
-                let method = Method::from_bytes(value.get(..MAX_METHOD).unwrap_or(value)).ok();
-                method.is_some() && self.method.replace(method.unwrap_or_default()).is_none()
-            }
-            b":path" => {
-                let path = match value {
-                    unary if unary == self.unary.as_bytes() => Path::Unary,
-                    long if long.len() > MAX_PATH => Path::Other(Vec::new()),
-                    other => Path::Other(other.to_vec()),
-                };
-                !value.is_empty() && has_valid_value && self.path.replace(path).is_none()
-            }
-            b":scheme" => !value.is_empty() && !std::mem::replace(&mut self.has_scheme, true),
-            b":authority" => !std::mem::replace(&mut self.has_authority, true),
+            b":method" => is_method(value) && is_first(&mut self.has_method),
+            b":path" => !value.is_empty() && has_valid_value && is_first(&mut self.has_path),
+            b":scheme" => !value.is_empty() && is_first(&mut self.has_scheme),
+            b":authority" => is_first(&mut self.has_authority),
             [b':', ..] => false,
             _ => {
                 self.regular = true;
@@ -133,10 +89,8 @@ impl<'p> Reader<'p> {
 
     fn accept_regular(&mut self, name: &[u8], value: &[u8]) -> bool {
         match name {
-            b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade" => {
-                return false;
-            }
-            b"te" if !value.eq_ignore_ascii_case(b"trailers") => return false,
+            b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade" => false,
+            b"te" => value.eq_ignore_ascii_case(b"trailers"),
             b"content-length" => {
                 let digits =
                     Some(value).filter(|value| value.len() <= MAX_DIGITS && !value.starts_with(b"+"));
@@ -145,57 +99,28 @@ impl<'p> Reader<'p> {
                     return false;
                 }
                 self.content_length = length;
+                true
             }
-            b"content-type" => {
-                self.is_grpc.get_or_insert(value.starts_with(b"application/grpc"));
-            }
-            b"grpc-timeout" => self.timeout = self.timeout.or_else(|| grpc_timeout(value)),
-            _ => {}
-        }
-        if (self.keep_fields || matches!(self.path, Some(Path::Other(_)))) && KEPT.contains(&name) {
-            self.keep(name, value);
-        }
-        true
-    }
-
-    fn keep(&mut self, name: &[u8], value: &[u8]) {
-        let kept = self.kept.saturating_add(name.len()).saturating_add(value.len());
-        if kept > MAX_KEPT {
-            return;
-        }
-        self.kept = kept;
-        // Fields that the http crate rejects are of no use to the services.
-        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
-            self.headers.append(name, value);
+            _ => true,
         }
     }
 
-    pub(super) fn finish(self) -> Result<Head, BadHead> {
-        if self.is_malformed {
+    pub(super) fn finish(self) -> Result<Request<S::Head>, BadHead> {
+        if self.is_malformed || !(self.has_method && self.has_path && self.has_scheme) {
             return Err(BadHead::Malformed);
         }
-        let (Some(method), Some(path), true) = (self.method, self.path, self.has_scheme) else {
-            return Err(BadHead::Malformed);
-        };
-        let route = match (&path, self.is_grpc) {
-            (_, None | Some(false)) => Route::NotGrpc,
-            (Path::Other(_), _) => Route::Other,
-            (Path::Unary, _) if method != Method::POST => Route::NotPost,
-            (Path::Unary, _) => Route::Unary,
-        };
-        let is_kept = route == Route::Other || (self.keep_fields && route != Route::NotGrpc);
-        let request = is_kept.then(|| {
-            let mut request = Request::new(());
-            (*request.version_mut(), *request.method_mut()) = (Version::HTTP_2, method);
-            if let Path::Other(path) = path {
-                // An invalid path becomes `/`, which no service has.
-                *request.uri_mut() = Uri::try_from(path).unwrap_or_default();
-            }
-            *request.headers_mut() = self.headers;
-            Rc::new(request)
-        });
-        Ok(Head { route, timeout: self.timeout, content_length: self.content_length, request })
+        Ok(Request { head: self.service.head(self.fields), content_length: self.content_length })
     }
+}
+
+/// True for a token (RFC 9110, section 5.6.2).
+fn is_method(value: &[u8]) -> bool {
+    let is_token = |byte: &u8| {
+        matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'z' | b'|' | b'~')
+            || byte.is_ascii_digit()
+            || byte.is_ascii_uppercase()
+    };
+    !value.is_empty() && value.iter().take(MAX_METHOD).all(is_token)
 }
 
 /// The maximum size of a header block: no list below [`MAX_LIST`] needs more (CVE-2024-27316).
@@ -205,11 +130,16 @@ const MAX_BLOCK: usize = 2 * MAX_LIST;
 const MAX_BLOCK_FRAMES: u32 = 16;
 
 /// The last header block that did not change the HPACK table, and its decoded head.
-#[derive(Default)]
-pub(super) struct Memo {
+pub(super) struct Memo<H> {
     pub(super) block: Vec<u8>,
     pub(super) version: u64,
-    pub(super) head: Option<Head>,
+    pub(super) request: Option<Request<H>>,
+}
+
+impl<H> Default for Memo<H> {
+    fn default() -> Self {
+        Self { block: Vec::new(), version: 0, request: None }
+    }
 }
 
 /// A header block that CONTINUATION frames complete.
@@ -234,24 +164,6 @@ impl Block {
         self.bytes.extend_from_slice(bytes);
         true
     }
-}
-
-/// Parses `grpc-timeout`: at most eight digits and a unit. An invalid one is ignored.
-pub fn grpc_timeout(text: &[u8]) -> Option<Duration> {
-    let (unit, digits) = text.split_last()?;
-    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let number: u64 = str::from_utf8(digits).ok()?.parse().ok()?;
-    Some(match unit {
-        b'H' => Duration::from_secs(number.saturating_mul(3600)),
-        b'M' => Duration::from_secs(number.saturating_mul(60)),
-        b'S' => Duration::from_secs(number),
-        b'm' => Duration::from_millis(number),
-        b'u' => Duration::from_micros(number),
-        b'n' => Duration::from_nanos(number),
-        _ => return None,
-    })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use super::{
     connection::{Connection, GoAway, INITIAL_WINDOW, Service},
     control::depends_on,
     frame::{FrameHead, Reason, flag},
-    head::{BadHead, Block, Head, Reader},
+    head::{BadHead, Block, Reader, Request},
     limits::{self, Flood},
     streams::Stream,
 };
@@ -82,18 +82,16 @@ impl<S: Service> Connection<S> {
             self.skipped = (self.last, id);
         }
         self.last = id;
-        let head = self.head(block)?;
+        let request = self.request(block, service)?;
         if matches!(self.goaway, GoAway::Final(last) if id > last) {
             return Ok(());
         }
-        let head = match head {
-            Ok(head) if head.content_length.is_some_and(|length| length > 0) && end => {
-                Err(BadHead::Malformed)
-            }
+        let request = match request {
+            Ok(Request { content_length: Some(1..), .. }) if end => Err(BadHead::Malformed),
             Ok(_) if depends_on_itself => Err(BadHead::Malformed),
-            head => head,
+            request => request,
         };
-        match head {
+        match request {
             Err(BadHead::Malformed) => self.reject_unopened(id, Reason::ProtocolError),
             Err(BadHead::TooLarge) => {
                 self.limits.spend(limits::MALFORMED, Flood::Malformed)?;
@@ -105,9 +103,9 @@ impl<S: Service> Connection<S> {
             {
                 self.reject_unopened(id, Reason::RefusedStream)
             }
-            Ok(head) => {
+            Ok(Request { head, content_length }) => {
                 let call = service.open(id, &head);
-                self.open_stream(id, call, head.content_length, !end);
+                self.open_stream(id, call, content_length, !end);
                 service.opened(self, id);
                 if end {
                     service.data(self, id, &[], true);
@@ -130,34 +128,34 @@ impl<S: Service> Connection<S> {
         self.streams.open.insert(id, stream);
     }
 
-    /// The head of a block that repeats the cached one.
-    pub(super) fn cached_head(&self, block: &[u8]) -> Option<&Head> {
+    /// The request of a block that repeats the cached one.
+    pub(super) fn cached_request(&self, block: &[u8]) -> Option<&Request<S::Head>> {
         let is_same = self.memo.block == block && self.memo.version == self.decoder.table.version;
-        self.memo.head.as_ref().filter(|_| is_same)
+        self.memo.request.as_ref().filter(|_| is_same)
     }
 
     /// Decodes the block of a request, unless it repeats the cached one.
-    fn head(&mut self, block: &[u8]) -> Result<Result<Head, BadHead>, Reason> {
-        if let Some(head) = self.cached_head(block) {
-            return Ok(Ok(head.clone()));
+    fn request(&mut self, block: &[u8], service: &S) -> Result<Result<Request<S::Head>, BadHead>, Reason> {
+        if let Some(request) = self.cached_request(block) {
+            return Ok(Ok(request.clone()));
         }
         let version = self.decoder.table.version;
-        let mut reader = Reader::new(self.config.unary, self.config.keep_fields);
+        let mut reader = Reader::new(service);
         let is_whole = self.decoder.decode(block, |field| reader.field(field))?;
         if !is_whole {
             return Ok(Err(BadHead::TooLarge));
         }
-        let head = reader.finish();
-        if let Ok(head) = &head
+        let request = reader.finish();
+        if let Ok(request) = &request
             && self.decoder.table.version == version
             && block.len() <= KEPT_CAPACITY
         {
             self.memo.block.clear();
             self.memo.block.extend_from_slice(block);
             self.memo.version = version;
-            self.memo.head = Some(head.clone());
+            self.memo.request = Some(request.clone());
         }
-        Ok(head)
+        Ok(request)
     }
 
     /// Handles a header block on a stream that was opened before.

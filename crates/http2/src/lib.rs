@@ -22,7 +22,7 @@ mod frame;
 pub mod fuzz;
 mod head;
 mod headers;
-pub mod hpack;
+mod hpack;
 mod huffman;
 mod limits;
 pub mod meter;
@@ -34,11 +34,11 @@ mod tests;
 
 pub use self::{
     budget::{Budget, Share},
+    complete::Envelope,
     connection::{Config, Connection, INITIAL_WINDOW, Service},
     frame::Reason,
-    head::{Head, Route, grpc_timeout},
+    hpack::{write_field, write_status},
     limits::Flood,
-    sending::{HEAD_BLOCK, TRAILERS},
     streams::End,
 };
 

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::{
     budget::Share,
+    complete::Envelope,
     connection::{Connection, GoAway, INITIAL_WINDOW, Phase, Service},
     frame::{self, Reason, flag, kind},
     hpack,
@@ -16,23 +17,17 @@ use super::{
 };
 
 /// Sent after the first GOAWAY: its acknowledgement shows that the peer has read the GOAWAY.
-pub(super) const GOAWAY_PING: &[u8] = b"tollgate";
-
-/// `:status: 200`, `content-type: application/grpc`, the name being the static table's entry 31.
-pub const HEAD_BLOCK: &[u8] = b"\x88\x0f\x10\x10application/grpc";
-
-/// `grpc-status: 0`.
-pub const TRAILERS: &[u8] = b"\x00\x0bgrpc-status\x010";
+pub(super) const GOAWAY_PING: &[u8] = b"goodbye!";
 
 impl<S: Service> Connection<S> {
-    /// Responds to a call with one length-prefixed message and `grpc-status: 0`.
-    pub fn send_message(&mut self, id: u32, message: &[u8]) {
+    /// Responds to a call with one message.
+    pub fn answer(&mut self, id: u32, envelope: &Envelope, message: &[u8]) {
         let Some(stream) = self.streams.open.get(&id) else { return };
         if !self.fits(message, stream.send_window) {
-            self.send_head(id, HEAD_BLOCK, false);
-            return self.send_data(id, message, End::Trailers(TRAILERS.into()));
+            self.send_head(id, envelope.head(), false);
+            return self.send_data(id, message, End::Trailers(envelope.trailers().into()));
         }
-        self.write_answer(id, message);
+        self.write_answer(id, envelope, message);
         self.finish(id);
     }
 

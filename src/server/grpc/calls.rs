@@ -14,11 +14,13 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
-use http2::{Budget, Connection, HEAD_BLOCK, Head, Route, Service, Share};
+use http2::{Budget, Connection, Service, Share};
 use tokio::sync::watch;
+use tonic::Status;
 
 use super::{
-    framing::{self, Failure, PREFIX, send_failure},
+    framing::{self, Failure, HEAD_BLOCK, PREFIX, send_failure},
+    head::{Fields, Head, Route},
     pending::{HealthWatch, Partial, Reflection, Streaming},
     request_head::{RequestHead, finish, finish_span},
     rpc::Rpc,
@@ -107,7 +109,17 @@ pub(super) struct ConnectionCalls {
 }
 
 impl Service for ConnectionCalls {
+    type Fields = Fields;
+    type Head = Head;
     type Call = Call;
+
+    fn field(&self, fields: &mut Fields, name: &[u8], value: &[u8]) {
+        fields.add(name, value, self.calls.tracer.is_some());
+    }
+
+    fn head(&self, fields: Fields) -> Head {
+        fields.finish(self.calls.tracer.is_some())
+    }
 
     fn open(&mut self, _: u32, head: &Head) -> Call {
         let begun = panics::catch(Boundary::GrpcRequest, || self.begin(head));
@@ -147,6 +159,9 @@ impl Service for ConnectionCalls {
     }
 
     fn complete(&mut self, http: &mut Http, id: u32, head: &Head, framed: &[u8]) {
+        if head.route != Route::Rpc(Rpc::ShouldRateLimit) {
+            return self.open_and_complete(http, id, head, framed);
+        }
         let decided = panics::catch(Boundary::GrpcRequest, || {
             let mut call = self.request_head(head);
             let decided = self.try_decide(&mut call, framed);
@@ -159,9 +174,9 @@ impl Service for ConnectionCalls {
             }
             Ok((_, Ok(None))) => {
                 self.answered = self.answered.saturating_add(1);
-                if !http.send_complete(id, &self.message) {
+                if !http.answer_complete(id, &framing::OK, &self.message) {
                     http.open_complete(id, Call::Answered);
-                    http.send_message(id, &self.message);
+                    http.answer(id, &framing::OK, &self.message);
                 }
                 return;
             }
@@ -187,11 +202,16 @@ impl ConnectionCalls {
     /// # Errors
     /// If the call fails at its head.
     fn begin(&mut self, head: &Head) -> Result<Call, Failure> {
-        let rpc = Rpc::of(head).inspect_err(|_| {
-            if head.route != Route::Other {
+        let rpc = match head.route {
+            Route::Rpc(rpc) => rpc,
+            Route::NotPost => {
                 self.answered = self.answered.saturating_add(1);
+                return Err(Status::internal("the method is not POST").into());
             }
-        })?;
+            Route::NoSuchMethod => {
+                return Err(Status::unimplemented("the service has no such method").into());
+            }
+        };
         if rpc == Rpc::Reflection {
             return Ok(Call::Reflecting(Box::new(Reflection::new(Share::new(&self.calls.budget), self.now))));
         }
@@ -203,9 +223,7 @@ impl ConnectionCalls {
 
     fn request_head(&self, head: &Head) -> RequestHead {
         panics::point("grpc_request_head");
-        let headers = head.request.as_ref().map(|request| request.headers());
-        let headers = headers.filter(|_| head.route == Route::Unary);
-        RequestHead::new(self.now, head.timeout, headers, self.calls.tracer.as_ref())
+        RequestHead::new(self.now, head.timeout, head.traced.as_deref(), self.calls.tracer.as_ref())
     }
 
     pub(super) fn new(calls: Rc<Calls>, now: Instant) -> Self {
@@ -247,7 +265,7 @@ impl ConnectionCalls {
         let decided = panics::catch(Boundary::GrpcRequest, || self.try_decide(&mut unary.head, framed));
         match decided.unwrap_or_else(|Panicked| Err(framing::internal_error().into())) {
             Ok(None) => {
-                http.send_message(id, &self.message);
+                http.answer(id, &framing::OK, &self.message);
                 self.count(&unary);
             }
             Ok(Some(pending)) => {
@@ -353,7 +371,7 @@ impl ConnectionCalls {
             match decided {
                 Ok(answer) => {
                     write_message(&answer, message);
-                    http.send_message(id, message);
+                    http.answer(id, &framing::OK, message);
                 }
                 Err(failure) => send_failure(http, id, &failure),
             }

@@ -29,11 +29,9 @@ use super::{
     socket::Socket,
     waiting::Signaled,
 };
-use crate::{
-    server::connections::{Closing, FAREWELL},
-    telemetry::metrics::PeerError,
-};
+use crate::server::connections::{Closing, FAREWELL};
 use containment::panics;
+use telemetry::metrics::PeerError;
 
 /// The time that a connection may work before it yields to the others of its worker, and to the worker's connections to
 /// the store: about 250 decisions in memory. An honest client waits for one turn of each busy connection, so a

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use http::HeaderMap;
-use http2::{Connection, End, Service, hpack};
+use http2::{Connection, End, Envelope, Service, write_field, write_status};
 use prost::Message;
 use tonic::{Code, Status};
 
@@ -18,6 +18,15 @@ pub(super) type Failure = Box<Status>;
 
 /// The path of `ShouldRateLimit`.
 pub(super) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// `:status: 200`, `content-type: application/grpc`, the name being the static table's entry 31.
+pub(super) const HEAD_BLOCK: &[u8] = b"\x88\x0f\x10\x10application/grpc";
+
+/// `grpc-status: 0`.
+pub(super) const TRAILERS: &[u8] = b"\x00\x0bgrpc-status\x010";
+
+/// The response to a call that succeeded, around its message.
+pub(super) static OK: Envelope = Envelope::new(HEAD_BLOCK, TRAILERS);
 
 /// Bytes before every message.
 pub(super) const PREFIX: usize = 5;
@@ -98,20 +107,20 @@ const NOT_GRPC: &[u8] = b"this port serves gRPC: expected content-type applicati
 /// Responds to a request that is not gRPC. gRPC requires the status, so that no other client takes it for a success.
 pub(super) fn send_not_grpc<S: Service>(http: &mut Connection<S>, id: u32) {
     let mut block = Vec::with_capacity(64);
-    hpack::write_status(&mut block, "415");
-    hpack::write_field(&mut block, b"content-type", b"text/plain");
+    write_status(&mut block, "415");
+    write_field(&mut block, b"content-type", b"text/plain");
     http.send_head(id, &block, false);
     http.send_data(id, NOT_GRPC, End::Data);
 }
 
 fn write_head<B>(response: &http::Response<B>, block: &mut Vec<u8>) {
-    hpack::write_status(block, response.status().as_str());
+    write_status(block, response.status().as_str());
     write_fields(response.headers(), block);
 }
 
 fn write_fields(fields: &HeaderMap, block: &mut Vec<u8>) {
     for (name, value) in fields {
-        hpack::write_field(block, name.as_str().as_bytes(), value.as_bytes());
+        write_field(block, name.as_str().as_bytes(), value.as_bytes());
     }
 }
 

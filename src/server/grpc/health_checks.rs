@@ -3,7 +3,7 @@
 use std::task::Context;
 
 use http2::{
-    End, HEAD_BLOCK,
+    End,
     meter::{Work, count},
 };
 use prost::Message as _;
@@ -12,7 +12,7 @@ use tonic_health::pb::HealthCheckRequest;
 
 use super::{
     calls::{Call, ConnectionCalls, Http},
-    framing::{self, Failure, PREFIX},
+    framing::{self, Failure, HEAD_BLOCK, PREFIX},
     pending::HealthWatch,
     request_head::RequestHead,
     rpc::Rpc,
@@ -26,7 +26,7 @@ impl ConnectionCalls {
         match self.requested(framed) {
             Ok(()) => {
                 let message = status(*self.calls.health.borrow());
-                http.send_message(id, &message);
+                http.answer(id, &framing::OK, &message);
             }
             Err(failure) => framing::send_failure(http, id, &failure),
         }

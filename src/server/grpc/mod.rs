@@ -10,6 +10,7 @@ mod driver;
 mod framing;
 #[cfg(any(test, fuzzing))]
 mod fuzz;
+mod head;
 mod health_checks;
 mod listen;
 mod pending;

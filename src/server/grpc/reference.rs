@@ -18,7 +18,6 @@ use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
-use http2::grpc_timeout;
 use prost::Message as _;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -41,6 +40,7 @@ use super::{
     activity::{Activity, OpenRequest},
     driver::Lifetime,
     framing::{self, Failure, PREFIX},
+    head::grpc_timeout,
     request_head::{RequestHead, finish, finish_span},
     socket::Socket,
 };

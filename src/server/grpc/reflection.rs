@@ -6,7 +6,7 @@
 use std::{collections::HashMap, sync::LazyLock};
 
 use http2::{
-    End, TRAILERS,
+    End,
     meter::{Work, count},
 };
 use prost::Message as _;
@@ -24,7 +24,7 @@ use tonic_reflection::pb::{
 
 use super::{
     calls::{Call, Calls, ConnectionCalls, Http},
-    framing::{self, PREFIX, after, end_with_failure},
+    framing::{self, PREFIX, TRAILERS, after, end_with_failure},
     rpc::Rpc,
 };
 use containment::panics::{self, Boundary, Panicked};

@@ -81,7 +81,7 @@ pub(super) fn finish_span(span: Option<Box<OpenSpan>>, failure: Option<&Status>)
 /// Fuzzes `grpc-timeout`: any value must be safe to add to a time.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz_timeout(bytes: &[u8]) {
-    let head = RequestHead { begun: Instant::now(), timeout: http2::grpc_timeout(bytes), span: None };
+    let head = RequestHead { begun: Instant::now(), timeout: super::head::grpc_timeout(bytes), span: None };
     assert_eq!(head.until().is_some(), head.deadline().is_some());
 }
 

@@ -1,9 +1,6 @@
 //! The methods of the port.
 
-use http2::{Head, Route};
-use tonic::Status;
-
-use super::framing::Failure;
+use super::framing::PATH;
 
 /// The maximum size of a request of health: it has the name of a service.
 const MAX_HEALTH_CHECK: usize = 4096;
@@ -22,21 +19,15 @@ pub(super) enum Rpc {
 }
 
 impl Rpc {
-    /// # Errors
-    /// If there is no such method, or it cannot be called in this way.
-    pub(super) fn of(head: &Head) -> Result<Self, Failure> {
-        match head.route {
-            Route::Unary => return Ok(Self::ShouldRateLimit),
-            Route::NotPost => return Err(Status::internal("the method is not POST").into()),
-            Route::NotGrpc => return Ok(Self::NotGrpc),
-            Route::Other => {}
-        }
-        match head.request.as_ref().map_or("", |request| request.uri().path()) {
-            "/grpc.health.v1.Health/Check" => Ok(Self::Check),
-            "/grpc.health.v1.Health/Watch" => Ok(Self::Watch),
-            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-            | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => Ok(Self::Reflection),
-            _ => Err(Status::unimplemented("the service has no such method").into()),
+    /// The method at a path.
+    pub(super) fn at(path: &[u8]) -> Option<Self> {
+        match path {
+            path if path == PATH.as_bytes() => Some(Self::ShouldRateLimit),
+            b"/grpc.health.v1.Health/Check" => Some(Self::Check),
+            b"/grpc.health.v1.Health/Watch" => Some(Self::Watch),
+            b"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+            | b"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => Some(Self::Reflection),
+            _ => None,
         }
     }
 

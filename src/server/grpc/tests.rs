@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use http2::{Budget, Config, hpack};
+use http2::{Budget, Config, write_field};
 use prost::Message;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex},
@@ -144,7 +144,7 @@ impl Client {
         let registry = Registry::new(Port::Grpc, limits, stats.clone(), Instant::now());
         let handle = registry.admit(None, Instant::now()).unwrap();
         let activity = Arc::new(Activity::new(handle, Arc::default(), stats));
-        let config = Config { max_streams: 100, budget, unary: PATH, keep_fields: false };
+        let config = Config { max_streams: 100, budget };
         let (io, served) = duplex(1 << 16);
         let reads = Arc::new(AtomicUsize::new(0));
         let served = Counted { io: served, reads: reads.clone(), reset };
@@ -171,8 +171,8 @@ impl Client {
 
     async fn ask(&mut self, stream: u32) {
         let mut block = vec![0x83, 0x86];
-        hpack::write_field(&mut block, b":path", PATH.as_bytes());
-        hpack::write_field(&mut block, b"content-type", b"application/grpc");
+        write_field(&mut block, b":path", PATH.as_bytes());
+        write_field(&mut block, b"content-type", b"application/grpc");
         let entry = Entry { key: "k".into(), value: "v".into() };
         let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
         let request = RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor], hits_addend: 1 };

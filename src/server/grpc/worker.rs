@@ -31,7 +31,6 @@ use super::{
     activity::Activity,
     calls::Calls,
     driver::{self, Lifetime},
-    framing::PATH,
     listen::Connection,
     reference::{self, Reference},
     socket::Socket,
@@ -283,12 +282,7 @@ impl Serving {
     ) -> (Self, Option<JoinHandle<()>>) {
         let start = |routes| Reference::start(settings, parts, routes, drain.clone());
         let (reference, ended) = routes.map(start).unzip();
-        let config = Config {
-            max_streams: settings.max_concurrent_streams,
-            budget: budget.clone(),
-            unary: PATH,
-            keep_fields: parts.tracer.is_some(),
-        };
+        let config = Config { max_streams: settings.max_concurrent_streams, budget: budget.clone() };
         let calls = Rc::new(Calls {
             limiter: parts.limiter.clone(),
             stats: parts.stats.clone(),

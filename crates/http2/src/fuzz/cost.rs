@@ -7,13 +7,13 @@
 use std::time::{Duration, Instant};
 
 use super::{
+    ENVELOPE,
     allocations::{Allocations, allocations},
     script::{Script, Step},
 };
 use crate::{
     budget::Budget,
     connection::{Config, Connection, Service},
-    head::Head,
     meter,
 };
 
@@ -116,9 +116,15 @@ struct Waits {
 }
 
 impl Service for Waits {
+    type Fields = ();
+    type Head = ();
     type Call = Vec<u8>;
 
-    fn open(&mut self, _: u32, _: &Head) -> Vec<u8> {
+    fn field(&self, (): &mut (), _: &[u8], _: &[u8]) {}
+
+    fn head(&self, (): ()) {}
+
+    fn open(&mut self, _: u32, (): &()) -> Vec<u8> {
         Vec::new()
     }
 
@@ -137,7 +143,7 @@ impl Waits {
     fn decide(&mut self, http: &mut Connection<Self>, calls: usize) {
         for id in self.complete.drain(..calls.min(self.complete.len())) {
             let message = http.call(id).map(std::mem::take);
-            http.send_message(id, &message.unwrap_or_default());
+            http.answer(id, &ENVELOPE, &message.unwrap_or_default());
         }
     }
 }
@@ -157,8 +163,7 @@ fn run(bytes: &[u8]) -> Result<Cost, String> {
     let (mut cost, mut now, mut rest) = (Cost::new(BOUNDS), Instant::now(), Vec::new());
     let before = allocations();
     meter::take();
-    let config =
-        Config { max_streams: 1024, budget: Budget::new(64 << 20), unary: "/s/m", keep_fields: true };
+    let config = Config { max_streams: 1024, budget: Budget::new(64 << 20) };
     let (mut http, mut service) = (Connection::new(config, now), Waits::default());
     cost.add(before, 0, 0);
     for step in Script::new(bytes, PATHS) {

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
+use super::ENVELOPE;
 use crate::{
     budget::Budget,
     connection::{Config, Connection, Service},
     frame::Reason,
-    head::Head,
 };
 
 /// Stores each request, and sends it back as the response.
@@ -17,9 +17,15 @@ struct Echo {
 }
 
 impl Service for Echo {
+    type Fields = ();
+    type Head = ();
     type Call = Vec<u8>;
 
-    fn open(&mut self, _: u32, _: &Head) -> Vec<u8> {
+    fn field(&self, (): &mut (), _: &[u8], _: &[u8]) {}
+
+    fn head(&self, (): ()) {}
+
+    fn open(&mut self, _: u32, (): &()) -> Vec<u8> {
         self.open = self.open.saturating_add(1);
         Vec::new()
     }
@@ -30,7 +36,7 @@ impl Service for Echo {
         if end {
             let message = std::mem::take(call);
             self.open = self.open.saturating_sub(1);
-            http.send_message(id, &message);
+            http.answer(id, &ENVELOPE, &message);
             self.received.push((id, message));
         }
     }
@@ -51,7 +57,7 @@ pub fn fuzz(bytes: &[u8]) {
 }
 
 fn received(bytes: &[u8], piece: usize, now: Instant) -> (Option<Reason>, Vec<(u32, Vec<u8>)>) {
-    let config = Config { max_streams: 8, budget: Budget::new(1 << 20), unary: "/s/m", keep_fields: true };
+    let config = Config { max_streams: 8, budget: Budget::new(1 << 20) };
     let (mut http, mut echo) = (Connection::new(config, now), Echo::default());
     let mut rest = Vec::new();
     for piece in bytes.chunks(piece.max(1)) {

@@ -4,6 +4,7 @@ use super::{
     super::frame::{Reason, flag, kind},
     peer::Peer,
 };
+use crate::fuzz::ENVELOPE;
 
 /// A peer with this initial window for streams.
 fn with_window(window: u8) -> Peer {
@@ -88,13 +89,13 @@ fn large_frames_are_sent_only_to_peers_that_allow_them() {
     let mut peer = Peer::new();
     peer.echo.waits = true;
     peer.request(1, b"x").unwrap();
-    peer.http.send_message(1, &vec![0; 40_000]);
+    peer.http.answer(1, &ENVELOPE, &vec![0; 40_000]);
     let lengths: Vec<_> = data_of(&mut peer).iter().map(|(_, length)| *length).collect();
     assert_eq!(lengths, [16_384, 16_384, 7_232]);
     peer.send(kind::SETTINGS, 0, 0, &[0, 5, 0, 0, 0x80, 0]).unwrap();
     peer.frames();
     peer.request(3, b"x").unwrap();
-    peer.http.send_message(3, &vec![0; 20_000]);
+    peer.http.answer(3, &ENVELOPE, &vec![0; 20_000]);
     assert_eq!(data_of(&mut peer), [(3, 20_000)]);
 }
 

@@ -6,7 +6,7 @@ use super::super::{
     budget::Budget,
     connection::{Config, Connection, Service},
     frame::{self, FrameHead, HEAD, Reason, flag, kind},
-    head::Head,
+    fuzz::ENVELOPE,
     hpack,
 };
 
@@ -22,9 +22,15 @@ pub(super) struct Echo {
 }
 
 impl Service for Echo {
+    type Fields = ();
+    type Head = ();
     type Call = Vec<u8>;
 
-    fn open(&mut self, id: u32, _: &Head) -> Vec<u8> {
+    fn field(&self, (): &mut (), _: &[u8], _: &[u8]) {}
+
+    fn head(&self, (): ()) {}
+
+    fn open(&mut self, id: u32, (): &()) -> Vec<u8> {
         self.opened.push(id);
         Vec::new()
     }
@@ -34,7 +40,7 @@ impl Service for Echo {
         call.extend_from_slice(data);
         if end && !self.waits {
             let message = call.clone();
-            http.send_message(id, &message);
+            http.answer(id, &ENVELOPE, &message);
         }
     }
 
@@ -71,7 +77,7 @@ impl Peer {
 
     pub(super) fn with(max_streams: u32, budget: usize) -> Self {
         let now = Instant::now();
-        let config = Config { max_streams, budget: Budget::new(budget), unary: PATH, keep_fields: false };
+        let config = Config { max_streams, budget: Budget::new(budget) };
         Self { http: Connection::new(config, now), echo: Echo::default(), now, rest: Vec::new() }
     }
 

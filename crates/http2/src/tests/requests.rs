@@ -6,6 +6,7 @@ use super::{
     super::frame::{Reason, flag, kind},
     peer::{Peer, frames, head, head_with},
 };
+use crate::fuzz::ENVELOPE;
 
 #[test]
 fn our_settings_come_first_and_the_peers_are_acknowledged() {
@@ -339,7 +340,7 @@ fn frames_on_a_stream_that_we_reset_are_ignored() {
     assert_eq!(peer.frames(), []);
     // A request with an early response is reset without an error.
     peer.open(3).unwrap();
-    peer.http.send_message(3, b"early");
+    peer.http.answer(3, &ENVELOPE, b"early");
     assert_eq!(peer.resets(), [(3, 0)]);
     on_their_way(&mut peer, 3);
     assert_eq!(peer.frames(), []);

@@ -166,8 +166,7 @@ impl Served {
     fn new(calls: Rc<Calls>, now: Instant, has_short_turns: bool) -> Self {
         let before = allocations();
         meter::take();
-        let config =
-            Config { max_streams: 1024, budget: calls.budget.clone(), unary: PATH, keep_fields: false };
+        let config = Config { max_streams: 1024, budget: calls.budget.clone() };
         let mut served = Self {
             http: Connection::new(config, now),
             calls: ConnectionCalls::new(calls, now),
