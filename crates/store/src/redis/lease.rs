@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use super::{
     RedisStore,
     backend::PendingReply,
-    pipeline::{Leasing, Outcome, Receipt},
+    pipeline::{LeaseCall, Outcome, Receipt},
     pool::Pool,
     route::is_per_second,
 };
@@ -32,15 +32,12 @@ impl RedisStore {
     /// Adds hits to a counter if they are within its limit. `None` if the command cannot be sent.
     pub fn lease(&self, counter: &Leased<'_>, hits: u64, receipt: Receipt, now: Time) -> Option<LeaseReply> {
         let pool = self.pool_of(counter.is_per_second);
-        let leasing = pool.leasing(counter.name, receipt)?;
         let backend = pool.backend();
         let id = backend.ttl_cache.id(counter.name);
         let expiry = backend.expiry(id, counter.limit, now);
         let hits = (hits, u64::from(counter.limit.requests_per_unit));
-        let connection = pool.connection(counter.name).ok()?;
-        let reply =
-            connection.submit(1, None, |pipeline| pipeline.lease(counter.name, id, hits, expiry, leasing));
-        reply.ok().map(LeaseReply)
+        let call = LeaseCall::take(pool.leases_of(counter.name)?, hits, (id, expiry), receipt);
+        pool.send_lease(counter.name, call)
     }
 
     /// Returns hits of a lease, unless the counter has lost them, or has fewer than the `own` that this replica has added
@@ -52,12 +49,7 @@ impl RedisStore {
         receipt: Receipt,
     ) -> Option<LeaseReply> {
         let pool = self.pool_of(is_per_second);
-        let leasing = pool.leasing(name, receipt)?;
-        let connection = pool.connection(name).ok()?;
-        connection
-            .submit(1, None, |pipeline| pipeline.return_hits(name, hits, own, leasing))
-            .ok()
-            .map(LeaseReply)
+        pool.send_lease(name, LeaseCall::give_back(pool.leases_of(name)?, hits, own, receipt))
     }
 
     /// The name of a check's counter, and whether it is in the Redis for limits per second.
@@ -67,8 +59,9 @@ impl RedisStore {
 }
 
 impl Pool {
-    fn leasing(&self, name: &str, receipt: Receipt) -> Option<Leasing> {
-        Some(Leasing { leases: self.leases_of(name)?.into(), receipt })
+    fn send_lease(&self, name: &str, call: LeaseCall) -> Option<LeaseReply> {
+        let connection = self.connection(name).ok()?;
+        connection.submit(1, None, |pipeline| pipeline.lease(name, call)).ok().map(LeaseReply)
     }
 }
 

@@ -24,11 +24,17 @@ impl Reply {
         }
     }
 
-    /// An integer; negative ones are 0.
-    pub(super) fn into_integer(self) -> Result<u64, String> {
+    pub(super) fn into_integer(self) -> Result<i64, String> {
         match self {
-            Self::Integer(number) => Ok(u64::try_from(number).unwrap_or_default()),
+            Self::Integer(number) => Ok(number),
             other => Err(other.unexpected("an integer")),
+        }
+    }
+
+    pub(super) fn into_count(self) -> Result<u64, String> {
+        match self {
+            Self::Integer(number @ 0..) => Ok(number.cast_unsigned()),
+            other => Err(other.unexpected("an integer from 0")),
         }
     }
 

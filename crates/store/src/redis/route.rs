@@ -10,7 +10,7 @@ use super::{
     RedisStore,
     backend::{Connection, PendingReply},
     permissions::Needs,
-    pipeline::{self, Guarded, Outcome, RedisPipeline, ScriptCall},
+    pipeline::{self, Outcome, RedisPipeline, ScriptCheck},
     pool::Pool,
     topology::slots,
 };
@@ -103,9 +103,10 @@ impl RedisStore {
     pub(super) async fn count_unless_over(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
         if let Some((pool, connection)) = self.one_step(batch)? {
             pool.add_needs(Needs::WHOLE_REQUESTS);
-            let checks = (0..batch.checks().len()).filter_map(|index| atomic_check(pool, batch, index, now));
-            let reply = connection
-                .submit(batch.checks().len(), batch.until, |pipeline| pipeline.count_guarded(checks))?;
+            let reply = connection.submit(batch.checks().len(), batch.until, |pipeline| {
+                let checks = batch.checks().iter().map(|check| guarded_check(pool, batch, check, now));
+                pipeline.count_guarded(&checks.collect::<SmallVec<[_; 4]>>());
+            })?;
             let submitted = Submitted { checks: (0..batch.checks().len()).collect(), reply, connection };
             // A slot that is migrating is counted in two steps.
             if receive_outcomes(batch, &mut [submitted]).await?.is_empty() {
@@ -352,45 +353,48 @@ async fn receive_outcomes(
 }
 
 /// Adds a check to a pipeline; the first check of a group adds the whole group.
+#[expect(clippy::expect_used, reason = "asserts that the check is one of those to submit")]
 fn add(pipeline: &mut RedisPipeline, pool: &Pool, batch: &Batch, index: usize, mode: Mode<'_>) {
-    let Some(check) = batch.checks().get(index) else { return };
-    let Some(hits) = mode.plan.hits(index, check) else { return };
-    let (key, ttl_cache) = (&*pool.names.of(batch, check), &pool.backend().ttl_cache);
-    let id = ttl_cache.id(key);
-    match check.member {
-        Member::Next if mode.is_grouped => return,
-        Member::First if mode.is_grouped => {
-            let group = batch.group_at(index).unwrap_or_default();
-            let checks = group.filter_map(|index| atomic_check(pool, batch, index, mode.now));
-            return pipeline.count_together(id, hits, checks);
-        }
-        Member::Alone | Member::First | Member::Next => {}
+    let check = batch.checks().get(index).expect("the index of a check of the batch");
+    if mode.is_grouped && check.member == Member::Next {
+        return;
     }
+    let hits = mode.plan.hits(index, check).expect("a skipped check is not submitted");
+    let key = pool.names.of(batch, check);
+    let id = pool.backend().ttl_cache.id(&key);
+    let alone = || ScriptCheck { hits, member: Member::Alone, ..script_check(pool, batch, check) };
     match (check.limit.algorithm, hits) {
-        (Algorithm::FixedWindow(_), Hits::Take(hits)) => {
-            pipeline.count(key, id, hits, pool.backend().expiry(id, &check.limit, mode.now));
+        _ if mode.is_grouped && check.member == Member::First => {
+            let group = batch.checks_at(batch.group_at(index).expect("a group begins at its first check"));
+            let checks = group.iter().map(|check| ScriptCheck { hits, ..script_check(pool, batch, check) });
+            pipeline.count_together(id, &checks.collect::<SmallVec<[_; 4]>>());
         }
-        (Algorithm::FixedWindow(_), Hits::Refund(hits)) => pipeline.refund(key, id, hits),
-        (algorithm, hits) => {
+        (Algorithm::FixedWindow(_), Hits::Take(hits)) => {
+            pipeline.count(&key, id, hits, pool.backend().expiry(id, &check.limit, mode.now));
+        }
+        (Algorithm::FixedWindow(_), Hits::Refund(_)) => pipeline.count_together(id, &[alone()]),
+        _ => {
             // Only a cluster has keys that cannot be counted in one command.
             let slot = if pool.is_cluster { slots::slot(key.as_bytes()) } else { 0 };
-            let call = ScriptCall { algorithm, seconds: ttl_cache.jitter() };
-            pipeline.call_script(key, id, slot, call, hits);
+            pipeline.count_alone(id, slot, &alone());
         }
     }
 }
 
-/// A check that counts together with others.
-fn atomic_check<'b>(pool: &Pool, batch: &'b Batch, index: usize, now: Time) -> Option<Guarded<'b>> {
-    let (ttl_cache, check) = (&pool.backend().ttl_cache, batch.checks().get(index)?);
-    let key = pool.names.of(batch, check);
-    let algorithm = check.limit.algorithm;
-    let (seconds, uncached) = match algorithm {
-        Algorithm::FixedWindow(_) => {
-            (ttl_cache.seconds(&check.limit), ttl_cache.uncached(&key, &check.limit, now))
-        }
-        _ => (ttl_cache.jitter(), None),
+fn script_check<'b>(pool: &Pool, batch: &'b Batch, check: &Check) -> ScriptCheck<'b> {
+    let (key, algorithm) = (pool.names.of(batch, check), check.limit.algorithm);
+    let ttl_cache = &pool.backend().ttl_cache;
+    let seconds = match algorithm {
+        Algorithm::FixedWindow(_) => ttl_cache.seconds(&check.limit),
+        _ => ttl_cache.jitter(),
     };
-    let call = ScriptCall { algorithm, seconds };
-    Some(Guarded { key, call, uncached, hits: check.hits, member: check.member })
+    ScriptCheck { key, algorithm, seconds, uncached: None, hits: check.hits, member: check.member }
+}
+
+/// A check of a request that is counted in one step.
+fn guarded_check<'b>(pool: &Pool, batch: &'b Batch, check: &Check, now: Time) -> ScriptCheck<'b> {
+    let guarded = script_check(pool, batch, check);
+    let is_counter = matches!(guarded.algorithm, Algorithm::FixedWindow(_)) && check.member == Member::Alone;
+    let uncached = pool.backend().ttl_cache.uncached(&guarded.key, &check.limit, now).filter(|_| is_counter);
+    ScriptCheck { uncached, ..guarded }
 }

@@ -54,7 +54,6 @@ macro_rules! scripts {
 }
 
 scripts! {
-    REFUND = "refund";
     /// A counter and its leases, the hits to add if they are within the limit, the limit, the expiry in seconds, 1 if the
     /// counter may expire before, and a [`Receipt`](super::pipeline::Receipt).
     LEASE = "lease";
@@ -63,18 +62,12 @@ scripts! {
     RETURN_HITS = "return_hits";
     /// One key, and its expiry in seconds unless it already expires later.
     EXTEND = "extend";
-    /// Keys, and for each the hits (negative for a refund), the limit, the expiry in seconds, and the group membership.
-    COUNT_GUARDED = "count_guarded";
-    /// Keys of buckets and sliding windows, a byte per key with the index of its argument, and the arguments of
-    /// `pipeline::script_call`.
-    STATES = "begin" "keep" "bucket" "sliding_window" "each";
-    LOGS = "begin" "sliding_log" "each_log";
-    /// Keys of fixed windows of one rule, for each the limit and the expiry in seconds, and runs.
-    COUNT_TOGETHER = "count_together";
-    /// Keys of one rule, runs, and an argument per key, by `pipeline::rule_limits`.
-    CHECK_TOGETHER = "begin" "keep" "bucket" "sliding_window" "sliding_log" "counter" "check_together";
-    /// Keys of any kind, and an argument per key, by `pipeline::atomic_check`.
-    CHECK_GUARDED = "begin" "keep" "bucket" "sliding_window" "sliding_log" "check_guarded";
+    // Keys, and the arguments of `pipeline::script_call`. Buckets and sliding windows, or logs, one by one; then units of
+    // fixed windows, or of any kind.
+    STATES = "begin" "keep" "bucket" "sliding_window" "arguments" "each";
+    LOGS = "begin" "sliding_log" "arguments" "each";
+    COUNTERS = "begin" "counter" "arguments" "units";
+    UNITS = "begin" "keep" "counter" "bucket" "sliding_window" "sliding_log" "arguments" "units";
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
+use super::indexes::{at, index};
 use crate::StoreError;
 
 /// The outcomes of a caller's checks, in the caller's order.
@@ -46,8 +47,7 @@ impl<C, O> Callers<C, O> {
     /// Answers all callers in order.
     pub(crate) fn complete(&mut self, mut outcome: impl FnMut(&C) -> O) {
         for caller in self.callers.drain(..) {
-            let checks = self.checks.get(caller.checks.start as usize..caller.checks.end as usize);
-            let outcomes = checks.unwrap_or_default().iter().map(&mut outcome).collect();
+            let outcomes = caller.checks.map(|check| outcome(at(&self.checks, check))).collect();
             // A caller may have timed out.
             let _ = caller.reply.send(Ok(outcomes));
         }
@@ -67,9 +67,4 @@ impl<C, O> Callers<C, O> {
         self.checks.clear();
         self.callers.clear();
     }
-}
-
-/// An index into a pipeline's lists, which are far shorter than 2³²: a queue is bounded.
-pub(crate) fn index(index: usize) -> u32 {
-    u32::try_from(index).unwrap_or(u32::MAX)
 }

@@ -6,9 +6,9 @@
 //! a probe is answered in time.
 //!
 //! This file has the callers' side. `queue` holds the waiting pipelines, `flight` those in flight, `callers` the
-//! callers of one, `limit` the bound on outstanding checks. `run` is a connection's task, `server_pool` the connections
-//! to all servers. `transport` connects, `handshake` sends the first commands, `framed` reads and writes. A store
-//! implements `backend`.
+//! callers of one, `indexes` its lists, `limit` the bound on outstanding checks. `run` is a connection's task,
+//! `server_pool` the connections to all servers. `transport` connects, `handshake` sends the first commands, `framed`
+//! reads and writes. A store implements `backend`.
 
 pub mod client_metrics;
 pub mod failure;
@@ -19,6 +19,7 @@ pub mod transport;
 mod backend;
 mod callers;
 mod flight;
+mod indexes;
 mod limit;
 mod queue;
 mod run;
@@ -44,7 +45,8 @@ use self::{
 };
 pub(super) use self::{
     backend::{Backend, Pipeline},
-    callers::{Answered, Callers, index},
+    callers::{Answered, Callers},
+    indexes::{Keys, at, at_mut, index},
     server_pool::{ServerPool, WorkerIndexes},
 };
 use super::{FailureReason, StoreError};

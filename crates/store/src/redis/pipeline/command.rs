@@ -2,10 +2,7 @@
 
 use std::ops::Range;
 
-use super::{
-    Expire, Expiry, RedisPipeline, atomic_check::PendingAtomicCheck, lease::Leasing, rule_limits::RuleLimits,
-    script_call::PendingScriptCall,
-};
+use super::{Expire, Expiry, RedisPipeline, lease::LeaseCall, script_call::ScriptCall};
 use crate::{
     redis::{
         permissions::Needs,
@@ -13,6 +10,7 @@ use crate::{
         script::{self, Form},
         write_check,
     },
+    remote::at,
     table::Key,
 };
 
@@ -30,26 +28,8 @@ pub(super) enum CommandKind {
         added: u64,
         expiry: Expiry,
     },
-    /// Subtracts hits, but never below 0.
-    Refund {
-        hits: u64,
-    },
-    Lease {
-        id: Key,
-        hits: u64,
-        limit: u64,
-        expiry: Expiry,
-        leasing: Leasing,
-    },
-    /// Subtracts hits of a lease if the counter has them, and at least `own`.
-    ReturnHits {
-        hits: u64,
-        own: u64,
-        leasing: Leasing,
-    },
-    ScriptCall(PendingScriptCall),
-    AtomicCheck(PendingAtomicCheck),
-    RuleLimits(RuleLimits),
+    Script(ScriptCall),
+    Lease(LeaseCall),
     /// Sets the expiry of a key without one.
     Expire {
         seconds: u32,
@@ -63,8 +43,8 @@ pub(super) enum CommandKind {
 /// A command whose script the server does not know.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct UnknownScript {
-    command: usize,
-    pub replies: Range<usize>,
+    command: u32,
+    pub(crate) replies: Range<usize>,
 }
 
 impl Command {
@@ -90,9 +70,7 @@ impl Command {
 
     pub(super) fn keys(&self) -> usize {
         match &self.kind {
-            CommandKind::ScriptCall(call) => call.keys(),
-            CommandKind::AtomicCheck(check) => check.keys(),
-            CommandKind::RuleLimits(limits) => limits.keys(),
+            CommandKind::Script(call) => call.keys(),
             _ => 1,
         }
     }
@@ -116,7 +94,7 @@ impl RedisPipeline {
 
     /// Writes these commands with the source of their scripts.
     pub(crate) fn write_with_scripts(&self, unknown: &[UnknownScript], into: &mut Vec<u8>) {
-        for command in unknown.iter().filter_map(|unknown| self.commands.get(unknown.command)) {
+        for command in unknown.iter().map(|unknown| at(&self.commands, unknown.command)) {
             match &command.kind {
                 // The hits have been counted.
                 CommandKind::Count { expiry, .. } => {
@@ -152,16 +130,8 @@ impl RedisPipeline {
                     self.write_expire(command, expiry.seconds, expiry.set, into, form);
                 }
             }
-            CommandKind::Refund { hits } => script::REFUND.call(into, form, &[key], &[*hits]),
-            CommandKind::Lease { hits, limit, expiry, leasing, .. } => {
-                leasing.write_lease(into, form, key, (*hits, *limit, *expiry));
-            }
-            CommandKind::ReturnHits { hits, own, leasing } => {
-                leasing.write_return(into, form, key, (*hits, *own));
-            }
-            CommandKind::ScriptCall(call) => call.write(into, form),
-            CommandKind::AtomicCheck(check) => check.write(into, form),
-            CommandKind::RuleLimits(limits) => limits.write(into, form),
+            CommandKind::Script(call) => call.write(into, form),
+            CommandKind::Lease(call) => call.write(into, form, key),
             // Never after ASKING.
             CommandKind::Expire { seconds, set } => self.write_expire(command, *seconds, *set, into, form),
             CommandKind::Check(needs) => needs.write(into),
@@ -176,26 +146,24 @@ impl RedisPipeline {
     /// The commands whose script the server does not know.
     pub(crate) fn unknown_scripts(&self, replies: &[Reply]) -> Vec<UnknownScript> {
         let mut unknown = Vec::new();
-        let mut first = 0_usize;
-        for (index, command) in self.commands.iter().enumerate() {
-            let end = first.saturating_add(command.replies());
-            let is_unknown = || match replies.get(end.saturating_sub(1)) {
+        let mut rest = 0..replies.len();
+        for (command, number) in self.commands.iter().zip(0..) {
+            let own = rest.by_ref().take(command.replies());
+            // The script is in the last reply, after `OK` to ASKING. The hits of a count before it were counted.
+            let count = if command.asking { 2 } else { 1 };
+            let own = own.last().filter(|_| command.is_scripted());
+            let is_unknown = |last: &usize| match replies.get(*last) {
                 Some(Reply::Error(error)) => error.starts_with("NOSCRIPT"),
                 _ => false,
             };
-            if command.is_scripted() && is_unknown() {
-                let from = match command.kind {
-                    CommandKind::Count { .. } => end.saturating_sub(if command.asking { 2 } else { 1 }),
-                    _ => first,
-                };
-                unknown.push(UnknownScript { command: index, replies: from..end });
+            if let Some(last) = own.filter(is_unknown) {
+                unknown.push(UnknownScript { command: number, replies: last + 1 - count..last + 1 });
             }
-            first = end;
         }
         unknown
     }
 
     pub(super) fn key(&self, command: &Command) -> &[u8] {
-        self.keys.get(command.key.start as usize..command.key.end as usize).unwrap_or_default()
+        self.keys.get(&command.key)
     }
 }

@@ -2,14 +2,10 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::{
     Expire, Expiry, Outcome, PendingCheck, RedisPipeline,
     command::{Command, CommandKind},
-    lease,
-    reply_state::ReplyState,
-    rule_limits,
+    script_call::ScriptReply,
 };
 use crate::{
     redis::{
@@ -17,10 +13,10 @@ use crate::{
         resp::Reply,
         write_check,
     },
+    remote::at_mut,
     table::Key,
 };
-use algorithms::fixed_window;
-use algorithms::lease::Grant;
+use algorithms::{fixed_window, lease::Grant};
 use clock::Time;
 
 /// Facts about the server and its keys from a pipeline's replies.
@@ -28,35 +24,31 @@ use clock::Time;
 pub(crate) struct Learned {
     pub failures: Vec<Arc<Failure>>,
     /// Keys that have an expiry, and the end of their windows.
-    pub expiring: Vec<(Key, Time)>,
+    pub(crate) expiring: Vec<(Key, Time)>,
     /// Keys that were created without one because the server had lost them, and their expiry in seconds.
-    pub missing_ttl: Vec<(Box<str>, u32)>,
+    pub(crate) missing_ttl: Vec<(Box<str>, u32)>,
     /// Counted keys whose expiry was not set because the script was denied; `EXPIRE` may work.
-    pub not_extended: Vec<(Box<str>, u32)>,
+    pub(crate) not_extended: Vec<(Box<str>, u32)>,
     /// The number of counted keys whose expiry could not be set.
-    pub without_expiry: usize,
+    pub(crate) without_expiry: usize,
     /// Denied commands, once per denial.
-    pub denied: Vec<&'static str>,
+    pub(crate) denied: Vec<&'static str>,
     /// Commands that a permission test found denied.
-    pub missing: Vec<&'static str>,
+    pub(crate) missing: Vec<&'static str>,
     /// Whether the server accepts writes, if that was tested.
-    pub accepts_writes: Option<bool>,
+    pub(crate) accepts_writes: Option<bool>,
 }
 
 /// A command's result, while its callers get their outcomes.
 enum Completion {
     /// The counter before the next caller's hits.
     Running(u64),
-    /// The counter after the command.
-    Final(u64),
     /// The counter after a request to lease hits, and whether it was granted.
     Leased(u64, Grant),
-    /// The state of each key before the next caller's hits, at this time.
-    ScriptCall(Time, Vec<Result<ReplyState, Outcome>>),
-    Each(SmallVec<[crate::Outcome; 4]>),
-    /// The limits of a rule before the next caller's hits, and the outcomes of the last one.
-    RuleLimits(Time, SmallVec<[rule_limits::Limit; 2]>, SmallVec<[crate::Outcome; 2]>),
+    Script(ScriptReply),
     Failed(Outcome),
+    /// Of a command without callers.
+    Done,
 }
 
 /// Collects facts, and converts errors to failures.
@@ -94,27 +86,22 @@ impl RedisPipeline {
             CommandKind::Count { id, added, expiry } => {
                 self.counted(command, (*id, *added, *expiry), &mut next, reading)
             }
-            CommandKind::Refund { .. } | CommandKind::ReturnHits { .. } => {
-                next().into_integer().map(Completion::Final)
+            CommandKind::Lease(call) => {
+                let leased = call.read(next(), &mut reading.learned.expiring);
+                leased.map(|(after, grant)| Completion::Leased(after, grant))
             }
-            CommandKind::Lease { id, expiry, .. } => leased(next(), (*id, *expiry), &mut reading.learned),
-            CommandKind::ScriptCall(call) => call.read(next()).map(|(now, states)| {
-                let states = states
-                    .into_iter()
-                    .map(|state| state.map_err(|error| reading.failed(&error, 1, command.name())));
-                Completion::ScriptCall(now, states.collect())
-            }),
-            CommandKind::AtomicCheck(check) => {
-                check.read(next(), &mut reading.learned.expiring).map(Completion::Each)
-            }
-            CommandKind::RuleLimits(limits) => {
-                limits.read(next()).map(|(now, limits)| Completion::RuleLimits(now, limits, SmallVec::new()))
+            CommandKind::Script(call) => {
+                let mut expiring = Vec::new();
+                let failed = |error: &str| reading.failed(error, 1, command.name());
+                let read = call.read(next(), &mut expiring, failed);
+                reading.learned.expiring.append(&mut expiring);
+                read.map(Completion::Script)
             }
             CommandKind::Expire { seconds, .. } => {
                 if let Err(error) = next().into_integer() {
                     reading.no_expiry(self.key_text(command), *seconds, &error, command.name());
                 }
-                Ok(Completion::Final(0))
+                Ok(Completion::Done)
             }
             CommandKind::ProbeWrites => {
                 reading.learned.accepts_writes = match write_check::refusal(next()) {
@@ -126,7 +113,7 @@ impl RedisPipeline {
                         Some(false)
                     }
                 };
-                Ok(Completion::Final(0))
+                Ok(Completion::Done)
             }
             CommandKind::Check(needs) => {
                 // A pipeline checks twice if rules are loaded while its connection is opened.
@@ -134,7 +121,7 @@ impl RedisPipeline {
                 let new = |command: &&str| !missing.contains(command);
                 let found: Vec<_> = needs.denied(next).into_iter().filter(new).collect();
                 missing.extend(found);
-                Ok(Completion::Final(0))
+                Ok(Completion::Done)
             }
         };
         asking.and(result).unwrap_or_else(|error| {
@@ -153,12 +140,13 @@ impl RedisPipeline {
         if added == 0 {
             return number(next()).map(Completion::Running);
         }
-        let count = saturated(next().into_integer());
+        let count = or_most(next().into_integer());
         let set = (expiry.set != Expire::Known).then(|| {
             let asking = if command.asking { done(next()) } else { Ok(()) };
             asking.and_then(|()| next().into_integer())
         });
-        let before = count?.saturating_sub(added);
+        // Another program may have written a negative number, which has no hits.
+        let before = count?.saturating_sub_unsigned(added).max(0).cast_unsigned();
         match set {
             Some(Ok(1..)) => reading.learned.expiring.push((id, expiry.end)),
             Some(Err(error)) => {
@@ -169,7 +157,7 @@ impl RedisPipeline {
                 reading.learned.missing_ttl.push((self.key_text(command), expiry.seconds));
             }
             // After 0, the key was evicted or deleted meanwhile. The next hit creates it again.
-            Some(Ok(0)) | None => {}
+            Some(Ok(..=0)) | None => {}
         }
         Ok(Completion::Running(before))
     }
@@ -208,42 +196,17 @@ impl Reading<'_> {
     }
 }
 
-/// The reply to a lease. Records whether it set the expiry.
-fn leased(reply: Reply, (id, expiry): (Key, Expiry), learned: &mut Learned) -> Result<Completion, String> {
-    let (after, grant) = lease::read(reply)?;
-    if grant == Grant::Added && expiry.set != Expire::Known {
-        learned.expiring.push((id, expiry.end));
-    }
-    Ok(Completion::Leased(after, grant))
-}
-
 fn outcome(check: &PendingCheck, results: &mut [Completion]) -> Outcome {
-    let key = check.target.key as usize;
-    let outcome = match results.get_mut(check.target.command as usize) {
-        Some(Completion::Running(count)) => {
+    match at_mut(results, check.command) {
+        Completion::Running(count) => {
             *count = fixed_window::count(*count, check.hits);
-            crate::Outcome::Counted(*count)
+            Outcome::Counted(crate::Outcome::Counted(*count))
         }
-        Some(Completion::Leased(after, grant)) => return Outcome::Leased(*after, *grant),
-        Some(Completion::Final(count)) => crate::Outcome::Counted(*count),
-        Some(Completion::ScriptCall(now, states)) => match states.get_mut(key) {
-            Some(Ok(state)) => crate::Outcome::Decided(state.apply(check.run, check.hits, *now)),
-            Some(Err(outcome)) => return outcome.clone(),
-            None => crate::Outcome::Counted(0),
-        },
-        Some(Completion::RuleLimits(now, limits, outcomes)) => {
-            // A caller's checks of a rule are adjacent.
-            if key == 0 {
-                *outcomes = rule_limits::apply(limits, check.run, check.hits, *now);
-            }
-            outcomes.get(key).copied().unwrap_or(crate::Outcome::Counted(0))
-        }
-        Some(Completion::Each(each)) => each.get(key).copied().unwrap_or(crate::Outcome::Counted(0)),
-        Some(Completion::Failed(outcome)) => return outcome.clone(),
-        // Every check refers to a command of its own pipeline, and a key of it.
-        None => crate::Outcome::Counted(0),
-    };
-    Outcome::Counted(outcome)
+        Completion::Leased(after, grant) => Outcome::Leased(*after, *grant),
+        Completion::Script(reply) => reply.outcome(check),
+        Completion::Failed(outcome) => outcome.clone(),
+        Completion::Done => unreachable!("a command without callers has a check"),
+    }
 }
 
 /// True for the error of a server that has only some of a command's keys because their slot is migrating.
@@ -252,20 +215,18 @@ pub(crate) fn cannot_count_together(error: &str) -> bool {
 }
 
 /// The largest integer of Redis instead of its overflow error.
-fn saturated(count: Result<u64, String>) -> Result<u64, String> {
-    count.or_else(
-        |error| if error.contains("would overflow") { Ok(i64::MAX.unsigned_abs()) } else { Err(error) },
-    )
+fn or_most(count: Result<i64, String>) -> Result<i64, String> {
+    count.or_else(|error| if error.contains("would overflow") { Ok(i64::MAX) } else { Err(error) })
 }
 
-/// A counter's value; a missing key is 0, and so is a negative number.
+/// A counter's value; 0 for a missing key and a negative number.
 fn number(reply: Reply) -> Result<u64, String> {
     match reply {
         Reply::Nil => Ok(0),
         Reply::Text(_) => {
             let number = reply.text().and_then(|text| text.parse::<i64>().ok());
             let number = number.ok_or("ERR value is not an integer or out of range")?;
-            Ok(u64::try_from(number).unwrap_or_default())
+            Ok(number.max(0).cast_unsigned())
         }
         other => Err(other.unexpected("a counter's value")),
     }

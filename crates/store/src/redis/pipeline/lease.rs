@@ -1,65 +1,84 @@
 //! Hits that are added to a counter ahead of time, if they are within its limit, and returned.
 
-use super::{Expire, Expiry};
-use crate::redis::{
-    resp::Reply,
-    script::{self, Form},
-};
+use std::ptr;
+
 use algorithms::lease::Grant;
+use smallvec::SmallVec;
+
+use super::{Expire, Expiry};
+use crate::{
+    redis::{
+        resp::Reply,
+        script::{self, Form, Script},
+    },
+    table::Key,
+};
+use clock::Time;
 
 /// What a lease knows of its grants. Their numbers begin at random, below 2⁵², so that no two leases share one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Receipt {
-    pub holder: u64,
+pub(crate) struct Receipt {
+    pub(crate) holder: u64,
     /// The last grant that Redis confirmed; 0 for none.
-    pub confirmed: u64,
+    pub(crate) confirmed: u64,
     /// The last grant that was requested.
-    pub requested: u64,
+    pub(crate) requested: u64,
 }
 
-/// The key of a counter's leases, and the caller's lease.
-pub(in crate::redis) struct Leasing {
-    pub(in crate::redis) leases: Box<str>,
-    pub(in crate::redis) receipt: Receipt,
+/// A call of the script that adds or returns leased hits.
+pub(in crate::redis) struct LeaseCall {
+    script: &'static Script,
+    leases: Box<str>,
+    arguments: SmallVec<[u64; 7]>,
+    /// The hash of the counter's key and the end of its window, if added hits set the expiry.
+    expiring: Option<(Key, Time)>,
 }
 
-impl Leasing {
-    pub(super) fn write_lease(
-        &self,
-        into: &mut Vec<u8>,
-        form: Form,
-        key: &[u8],
-        (hits, limit, expiry): (u64, u64, Expiry),
-    ) {
-        let may_expire = u64::from(expiry.set != Expire::Known);
-        let Receipt { holder, confirmed, requested } = self.receipt;
-        let arguments = [hits, limit, expiry.seconds.into(), may_expire, holder, confirmed, requested];
-        script::LEASE.call(into, form, &[key, self.leases.as_bytes()], &arguments);
+impl LeaseCall {
+    /// Adds hits to a counter with this hash if they are within the limit.
+    pub(in crate::redis) fn take(
+        leases: String,
+        (hits, limit): (u64, u64),
+        (id, expiry): (Key, Expiry),
+        Receipt { holder, confirmed, requested }: Receipt,
+    ) -> Self {
+        let expiring = (expiry.set != Expire::Known).then_some((id, expiry.end));
+        let (seconds, may_expire) = (expiry.seconds.into(), expiring.is_some().into());
+        let arguments = [hits, limit, seconds, may_expire, holder, confirmed, requested];
+        Self { script: &script::LEASE, leases: leases.into(), arguments: arguments.into(), expiring }
     }
 
-    pub(super) fn write_return(&self, into: &mut Vec<u8>, form: Form, key: &[u8], (hits, own): (u64, u64)) {
-        let Receipt { holder, confirmed, .. } = self.receipt;
-        let arguments = [hits, own, holder, confirmed];
-        script::RETURN_HITS.call(into, form, &[key, self.leases.as_bytes()], &arguments);
+    /// Returns unspent hits of a lease, of `own` that this replica has added.
+    pub(in crate::redis) fn give_back(leases: String, hits: u64, own: u64, receipt: Receipt) -> Self {
+        let arguments = SmallVec::from_slice(&[hits, own, receipt.holder, receipt.confirmed]);
+        Self { script: &script::RETURN_HITS, leases: leases.into(), arguments, expiring: None }
     }
-}
 
-/// Reads the counter, and whether the hits were added.
-pub(super) fn read(reply: Reply) -> Result<(u64, Grant), String> {
-    let mut list = reply.into_list(2)?.into_iter();
-    let mut next = || list.next().unwrap_or(Reply::Nil);
-    let (after, added) = (next().into_integer()?, next());
-    let grant = match added {
-        Reply::Integer(..0) => Grant::Lost,
-        added => {
-            if added.into_integer()? > 0 {
-                Grant::Added
-            } else {
-                Grant::Refused
-            }
+    /// True if the reply matters to its caller however late it is: the counter has the hits.
+    pub(super) fn takes(&self) -> bool {
+        ptr::eq(self.script, &raw const script::LEASE)
+    }
+
+    pub(super) fn write(&self, into: &mut Vec<u8>, form: Form, key: &[u8]) {
+        self.script.call(into, form, &[key, self.leases.as_bytes()], &self.arguments);
+    }
+
+    /// Reads the counter, and whether the hits were added. Adds the key to `expiring` if its expiry is confirmed.
+    pub(super) fn read(&self, reply: Reply, expiring: &mut Vec<(Key, Time)>) -> Result<(u64, Grant), String> {
+        let mut list = reply.into_list(2)?.into_iter();
+        let mut next = || list.next().ok_or_else(|| Reply::Nil.unexpected("two integers"))?.into_integer();
+        // Another program may have written a negative number, which has no hits.
+        let (after, grant) = (next()?.max(0).cast_unsigned(), next()?);
+        let grant = match grant {
+            ..0 => Grant::Lost,
+            0 => Grant::Refused,
+            1.. => Grant::Added,
+        };
+        if grant == Grant::Added {
+            expiring.extend(self.expiring);
         }
-    };
-    Ok((after, grant))
+        Ok((after, grant))
+    }
 }
 
 #[cfg(test)]
@@ -73,7 +92,6 @@ mod tests {
         remote::Pipeline,
         table::Table,
     };
-    use clock::Time;
 
     /// The words of a lease's command, and the results of its reply.
     fn lease(set: Expire, reply: Reply) -> (Vec<String>, Option<Outcome>, Learned) {
@@ -81,8 +99,8 @@ mod tests {
         let id = Table::<u64>::new(1).key("k");
         let expiry = Expiry { seconds: 60, end: Time::from_seconds(120), set };
         let receipt = Receipt { holder: 7, confirmed: 30, requested: 31 };
-        let leasing = Leasing { leases: "{k}:leases".into(), receipt };
-        let mut waiting = pipeline.add_caller(|pipeline| pipeline.lease("k", id, (5, 100), expiry, leasing));
+        let call = LeaseCall::take("{k}:leases".to_owned(), (5, 100), (id, expiry), receipt);
+        let mut waiting = pipeline.add_caller(|pipeline| pipeline.lease("k", call));
         let mut bytes = Vec::new();
         pipeline.write(&mut bytes);
         assert_eq!(pipeline.replies(), 1);

@@ -3,41 +3,33 @@
 //!
 //! There is no I/O here: a connection fills a pipeline, sends the bytes of [`RedisPipeline::write`], and passes all
 //! replies to [`RedisPipeline::complete`]. `command` writes commands, `complete` reads replies. `script_call` does both
-//! for keys that a script counts (`reply_state` decodes its reply), `rule_limits` for the limits of one rule,
-//! `atomic_check` for all checks of a request in one step, `lease` for hits that are added ahead of time.
+//! for keys that a script counts (`reply_state` has their states), `lease` for hits that are added ahead of time.
 
-mod atomic_check;
 mod command;
 mod complete;
 mod lease;
 mod reply_state;
-mod rule_limits;
 mod script_call;
 
-use std::sync::Arc;
+use std::{slice, sync::Arc};
 
 use hashbrown::HashMap;
-use smallvec::SmallVec;
 
 use super::{failure::Failure, permissions::Needs};
 use crate::{
     StoreError,
-    remote::{Callers, Pipeline, index},
+    remote::{Callers, Keys, Pipeline, at, at_mut, index},
     table::Key,
 };
-use algorithms::Hits;
-use algorithms::lease::Grant;
-use atomic_check::PendingAtomicCheck;
+use algorithms::{Hits, lease::Grant};
 use clock::Time;
 use command::{Command, CommandKind};
 pub(crate) use lease::Receipt;
-use rule_limits::RuleLimits;
-use script_call::PendingScriptCall;
+use script_call::{Counts, ScriptCall, is_log};
 pub(super) use {
-    atomic_check::Guarded,
     complete::{Learned, cannot_count_together},
-    lease::Leasing,
-    script_call::ScriptCall,
+    lease::LeaseCall,
+    script_call::ScriptCheck,
 };
 
 #[derive(Clone, Debug)]
@@ -73,15 +65,13 @@ pub(super) enum Expire {
 
 #[derive(Default)]
 pub(super) struct RedisPipeline {
-    /// The keys of commands with one key, concatenated.
-    keys: Vec<u8>,
+    /// The keys of commands with one key.
+    keys: Keys,
     commands: Vec<Command>,
-    /// The commands that later hits on the same key may join.
-    counting: HashMap<Key, CommandKey>,
+    /// The last command of each key, or of the first key of a rule with several limits: later hits may join it.
+    latest: HashMap<Key, CommandKey>,
     /// The script call that the next key of a slot joins: one for logs, one for other state.
     filling: HashMap<(bool, u16), u32>,
-    /// The commands that later callers of the same rule may join, by the first key.
-    joining: HashMap<Key, u32>,
     callers: Callers<PendingCheck, Outcome>,
 }
 
@@ -93,8 +83,9 @@ struct CommandKey {
 }
 
 pub(super) struct PendingCheck {
-    target: CommandKey,
-    /// The index of the key's run, if a script counts it.
+    command: u32,
+    /// The indexes of the key and of its run, if a script counts it.
+    key: u32,
     run: u32,
     hits: Hits,
 }
@@ -114,11 +105,11 @@ impl Pipeline for RedisPipeline {
     fn time_out(&mut self, error: &StoreError) {
         let commands = &self.commands;
         // The counter has the leased hits, whenever the reply arrives.
-        let is_lease = |check: &PendingCheck| {
-            let command = commands.get(check.target.command as usize);
-            command.is_some_and(|command| matches!(command.kind, CommandKind::Lease { .. }))
+        let takes_ahead = |check: &PendingCheck| match &at(commands, check.command).kind {
+            CommandKind::Lease(call) => call.takes(),
+            _ => false,
         };
-        self.callers.fail(error, is_lease);
+        self.callers.fail(error, takes_ahead);
     }
 
     fn clear(&mut self) {
@@ -133,121 +124,87 @@ impl RedisPipeline {
     /// Adds hits to a counter; 0 hits read it.
     pub(super) fn count(&mut self, key: &str, id: Key, hits: u64, expiry: Expiry) {
         let added = hits.min(MAX_HITS);
-        let known = self.counting.get(&id).copied().filter(|target| self.join(*target, added, expiry));
-        let target = known.unwrap_or_else(|| {
-            let target = self.push(key, CommandKind::Count { id, added, expiry });
-            self.counting.insert(id, target);
+        let latest = self.latest.get(&id).map(|latest| latest.command);
+        let command = latest.filter(|command| self.join(*command, added, expiry)).unwrap_or_else(|| {
+            let command = self.push(key, CommandKind::Count { id, added, expiry });
+            self.latest.insert(id, CommandKey { command, key: 0 });
+            command
+        });
+        self.callers.push(PendingCheck { command, key: 0, run: 0, hits: Hits::Take(hits) });
+    }
+
+    /// Adds or returns hits of a lease.
+    pub(super) fn lease(&mut self, key: &str, call: LeaseCall) {
+        let command = self.push(key, CommandKind::Lease(call));
+        self.callers.push(PendingCheck { command, key: 0, run: 0, hits: Hits::Take(0) });
+    }
+
+    /// Counts a check by a script. Keys in the same `slot` share a command.
+    pub(super) fn count_alone(&mut self, id: Key, slot: u16, check: &ScriptCheck<'_>) {
+        let latest = self.latest.get(&id).copied();
+        let joined = latest.filter(|latest| self.is_unit(*latest, slice::from_ref(check)));
+        let target = joined.unwrap_or_else(|| {
+            let filling = (is_log(check.algorithm), slot);
+            // A call reads all of its keys first, so it has no key twice.
+            let open = self.filling.get(&filling).copied().filter(|_| latest.is_none());
+            let open = open.filter(|command| !self.script_call(*command).is_full());
+            let command = open.unwrap_or_else(|| {
+                let new = self.push_call(Counts::Each);
+                self.filling.insert(filling, new);
+                new
+            });
+            let target = CommandKey { command, key: self.script_call(command).push(check) };
+            self.latest.insert(id, target);
             target
         });
-        self.callers.push(PendingCheck { target, run: 0, hits: Hits::Take(hits) });
-    }
-
-    pub(super) fn refund(&mut self, key: &str, id: Key, hits: u64) {
-        // Later hits need a later command, so that each caller gets the outcome it would have got alone.
-        self.counting.remove(&id);
-        let hits = hits.min(MAX_HITS);
-        let target = self.push(key, CommandKind::Refund { hits });
-        self.callers.push(PendingCheck { target, run: 0, hits: Hits::Refund(hits) });
-    }
-
-    /// Adds hits to a counter if they are within its limit.
-    pub(super) fn lease(
-        &mut self,
-        key: &str,
-        id: Key,
-        (hits, limit): (u64, u64),
-        expiry: Expiry,
-        leasing: Leasing,
-    ) {
-        let target = self.push(key, CommandKind::Lease { id, hits, limit, expiry, leasing });
-        self.callers.push(PendingCheck { target, run: 0, hits: Hits::Take(hits) });
-    }
-
-    /// Returns unspent hits of a lease, of `own` that this replica has added.
-    pub(super) fn return_hits(&mut self, key: &str, hits: u64, own: u64, leasing: Leasing) {
-        let target = self.push(key, CommandKind::ReturnHits { hits, own, leasing });
-        self.callers.push(PendingCheck { target, run: 0, hits: Hits::Refund(hits) });
-    }
-
-    /// Counts hits by a script. Keys in the same `slot` share a command.
-    pub(super) fn call_script(&mut self, key: &str, id: Key, slot: u16, call: ScriptCall, hits: Hits) {
-        let hits = within_bounds(hits);
-        let target = self.counting.get(&id).copied().unwrap_or_else(|| {
-            let target = self.script_key(key, slot, call);
-            self.counting.insert(id, target);
-            target
-        });
-        let run =
-            self.script_call(target.command).map_or(0, |script_call| script_call.join(target.key, hits));
-        self.callers.push(PendingCheck { target, run, hits });
-    }
-
-    fn script_key(&mut self, key: &str, slot: u16, call: ScriptCall) -> CommandKey {
-        let filling = (call.is_log(), slot);
-        let known = self.filling.get(&filling).copied();
-        let known = known
-            .filter(|command| self.script_call(*command).is_some_and(|script_call| !script_call.is_full()));
-        let command = known.unwrap_or_else(|| {
-            let new = self.push("", CommandKind::ScriptCall(PendingScriptCall::new(call.is_log()))).command;
-            self.filling.insert(filling, new);
-            new
-        });
-        CommandKey {
-            command,
-            key: self.script_call(command).map_or(0, |script_call| script_call.push(key, call)),
-        }
-    }
-
-    fn script_call(&mut self, command: u32) -> Option<&mut PendingScriptCall> {
-        match self.commands.get_mut(command as usize) {
-            Some(Command { kind: CommandKind::ScriptCall(script_call), .. }) => Some(script_call),
-            _ => None,
-        }
+        self.add_check(target, check.hits);
     }
 
     /// Counts the limits of a rule in one step on the server: if one rejects the hits, none counts them. `id` is the hash
     /// of their first key.
-    pub(super) fn count_together<'a>(
-        &mut self,
-        id: Key,
-        hits: Hits,
-        checks: impl Iterator<Item = Guarded<'a>> + Clone,
-    ) {
-        let hits = within_bounds(hits);
-        let known = self.joining.get(&id).copied();
-        let known = known
-            .filter(|index| self.rule_limits(*index).is_some_and(|limits| limits.may_join(checks.clone())));
-        let command = known.unwrap_or_else(|| {
-            let new = self.push("", CommandKind::RuleLimits(checks.collect())).command;
-            self.joining.insert(id, new);
-            new
+    pub(super) fn count_together(&mut self, id: Key, checks: &[ScriptCheck<'_>]) {
+        let joined = self.latest.get(&id).copied().filter(|latest| self.is_unit(*latest, checks));
+        let CommandKey { command, key: first } = joined.unwrap_or_else(|| {
+            let command = self.push_call(Counts::Units);
+            for check in checks {
+                self.script_call(command).push(check);
+            }
+            self.latest.insert(id, CommandKey { command, key: 0 });
+            CommandKey { command, key: 0 }
         });
-        let Some((run, keys)) = self.rule_limits(command).map(|limits| (limits.join(hits), limits.keys()))
-        else {
-            return;
-        };
-        for key in 0..index(keys) {
-            self.callers.push(PendingCheck { target: CommandKey { command, key }, run, hits });
-        }
-    }
-
-    fn rule_limits(&mut self, command: u32) -> Option<&mut RuleLimits> {
-        match self.commands.get_mut(command as usize) {
-            Some(Command { kind: CommandKind::RuleLimits(limits), .. }) => Some(limits),
-            _ => None,
+        for (check, key) in checks.iter().zip(first..) {
+            self.add_check(CommandKey { command, key }, check.hits);
         }
     }
 
     /// Counts several checks in one step on the server: all if none would be over its limit, else only those that
     /// would.
-    pub(super) fn count_guarded<'a>(&mut self, checks: impl Iterator<Item = Guarded<'a>>) {
+    pub(super) fn count_guarded(&mut self, checks: &[ScriptCheck<'_>]) {
         // Later hits must not join commands before this one.
         self.barrier();
-        let check: PendingAtomicCheck = checks.collect();
-        let hits: SmallVec<[Hits; 4]> = check.hits().collect();
-        let CommandKey { command, .. } = self.push("", CommandKind::AtomicCheck(check));
-        for (hits, key) in hits.into_iter().zip(0..) {
-            self.callers.push(PendingCheck { target: CommandKey { command, key }, run: 0, hits });
+        let command = self.push_call(Counts::Guarded);
+        for check in checks {
+            let key = self.script_call(command).push(check);
+            self.add_check(CommandKey { command, key }, check.hits);
+        }
+    }
+
+    fn add_check(&mut self, CommandKey { command, key }: CommandKey, hits: Hits) {
+        let run = self.script_call(command).join(key, hits);
+        self.callers.push(PendingCheck { command, key, run, hits });
+    }
+
+    fn is_unit(&self, first: CommandKey, checks: &[ScriptCheck<'_>]) -> bool {
+        match &at(&self.commands, first.command).kind {
+            CommandKind::Script(call) => call.is_unit(first.key, checks),
+            _ => false,
+        }
+    }
+
+    fn script_call(&mut self, command: u32) -> &mut ScriptCall {
+        match &mut at_mut(&mut self.commands, command).kind {
+            CommandKind::Script(call) => call,
+            _ => unreachable!("the command was pushed as a script call"),
         }
     }
 
@@ -279,38 +236,40 @@ impl RedisPipeline {
 
     /// Ends the joining of earlier commands.
     fn barrier(&mut self) {
-        self.counting.clear();
+        self.latest.clear();
         self.filling.clear();
-        self.joining.clear();
     }
 
-    fn push(&mut self, key: &str, kind: CommandKind) -> CommandKey {
-        let (start, command) = (index(self.keys.len()), index(self.commands.len()));
-        self.keys.extend_from_slice(key.as_bytes());
-        self.commands.push(Command { key: start..index(self.keys.len()), asking: false, kind });
-        CommandKey { command, key: 0 }
+    fn push_call(&mut self, counts: Counts) -> u32 {
+        self.push("", CommandKind::Script(ScriptCall::new(counts)))
     }
 
-    /// Adds hits to an earlier command, if the sum is in bounds.
-    fn join(&mut self, target: CommandKey, hits: u64, expiry: Expiry) -> bool {
-        let known = self.commands.get_mut(target.command as usize);
-        let Some(Command { kind: CommandKind::Count { added, expiry: known, .. }, .. }) = known else {
+    fn push(&mut self, key: &str, kind: CommandKind) -> u32 {
+        let command = index(self.commands.len());
+        self.commands.push(Command { key: self.keys.push(key), asking: false, kind });
+        command
+    }
+
+    /// Adds hits to an earlier command, if it counts and the sum is in bounds.
+    fn join(&mut self, command: u32, hits: u64, expiry: Expiry) -> bool {
+        let CommandKind::Count { added, expiry: known, .. } = &mut at_mut(&mut self.commands, command).kind
+        else {
             return false;
         };
-        let together = added.saturating_add(hits);
-        let fits = together <= MAX_HITS;
-        if fits {
-            *added = together;
-            // If two windows share a key, the longer one sets the expiry.
-            if expiry.set != Expire::Known && (known.set == Expire::Known || known.end < expiry.end) {
-                *known = expiry;
-            }
+        let Some(together) = added.checked_add(hits).filter(|together| *together <= MAX_HITS) else {
+            return false;
+        };
+        *added = together;
+        // If two windows share a key, the longer one sets the expiry.
+        if expiry.set != Expire::Known && (known.set == Expire::Known || known.end < expiry.end) {
+            *known = expiry;
         }
-        fits
+        true
     }
 }
 
-fn within_bounds(hits: Hits) -> Hits {
+/// The hits that are sent.
+fn clamped(hits: Hits) -> Hits {
     match hits {
         Hits::Take(hits) => Hits::Take(hits.min(MAX_HITS)),
         Hits::Refund(hits) => Hits::Refund(hits.min(MAX_HITS)),

@@ -1,13 +1,13 @@
-//! The state of a key in a script's reply, to which the hits of each caller are applied in turn.
+//! The state of a counter in a script's reply, to which the hits of each caller are applied in turn.
 //!
-//! For windows and buckets the script replies with the state before, and the algorithm updates it here. For logs it
-//! replies only with the inputs of verdicts.
+//! For most algorithms the script replies with the state before, and the algorithm updates it here. For logs it replies
+//! only with the inputs of verdicts.
 
 use smallvec::SmallVec;
 
-use crate::redis::resp::Reply;
+use crate::{Outcome, redis::resp::Reply, remote::at};
 use algorithms::{
-    Bucket, Hits, SlidingLog, SlidingWindow, State, Verdict, fixed_window, sliding_log::LogSummary,
+    Algorithm, Bucket, Hits, SlidingLog, SlidingWindow, State, fixed_window, sliding_log::LogSummary,
     sliding_window::Counts,
 };
 use clock::Time;
@@ -15,59 +15,62 @@ use clock::Time;
 /// The state before the next caller's hits.
 #[derive(Debug)]
 pub(super) enum ReplyState {
+    /// A fixed window's limit and count.
+    Count(u32, u64),
     Window(SlidingWindow, State),
     Bucket(Bucket, State),
     /// The number of hits in a log, and its state after each run.
-    Log(SlidingLog, u64, SmallVec<[After; 1]>),
+    Log(SlidingLog, u64, SmallVec<[AfterRun; 1]>),
 }
 
-/// A log after one run: the times of its newest entry and of the last one that blocks rejected hits.
+/// The times of a log's newest entry and of the last one that blocks rejected hits.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct After {
+pub(super) struct AfterRun {
     newest: Option<u64>,
     blocking: Option<u64>,
 }
 
 impl ReplyState {
-    /// Decodes the second at which the current window began, its hits, and those of the previous one.
-    pub(super) fn window(limit: SlidingWindow, reply: &Reply) -> Option<Self> {
-        let counts = |[a, b, c, d, e, f, g, h, i, j, k, l, m]: [u8; 13]| Counts {
-            start: Time::from_seconds(u64::from_le_bytes([a, b, c, d, e, 0, 0, 0])),
-            this: u32::from_le_bytes([f, g, h, i]),
-            last: u32::from_le_bytes([j, k, l, m]),
-        };
-        state(reply, |bytes| limit.state(counts(bytes))).map(|state| Self::Window(limit, state))
+    /// Decodes the state of a counter with this many runs. Fails if the key has a foreign value.
+    pub(super) fn read(algorithm: Algorithm, reply: Reply, runs: usize) -> Result<Self, String> {
+        let foreign = || format!("WRONGTYPE the value is not the state of a {}", algorithm.kind().name());
+        match reply {
+            Reply::Error(error) if error.starts_with("WRONGTYPE") => return Err(foreign()),
+            Reply::Error(error) => return Err(error),
+            _ => {}
+        }
+        match algorithm {
+            Algorithm::FixedWindow(window) => {
+                reply.into_count().map(|count| Self::Count(window.limit, count))
+            }
+            Algorithm::SlidingWindow(limit) => {
+                state(reply, |bytes| window(limit, bytes)).map(|state| Self::Window(limit, state))
+            }
+            Algorithm::Bucket(limit) => {
+                state(reply, |bytes| bucket(limit, bytes)).map(|state| Self::Bucket(limit, state))
+            }
+            Algorithm::SlidingLog(limit) => {
+                let mut numbers = reply.into_list(1 + 2 * runs)?.into_iter().map(Reply::into_count);
+                let total = numbers.next().expect("the list has one number and two for each run")?;
+                let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
+                let time = |number: u64| Some(number).filter(|time| *time > 0);
+                let (pairs, _) = numbers.as_chunks();
+                let after = pairs
+                    .iter()
+                    .map(|[newest, blocking]| AfterRun { newest: time(*newest), blocking: time(*blocking) });
+                Ok(Self::Log(limit, total, after.collect()))
+            }
+        }
     }
 
-    /// Decodes the second and the tick at which the bucket is full; the rest is used by the script only.
-    pub(super) fn bucket(limit: Bucket, reply: &Reply) -> Option<Self> {
-        let full_at = |[a, b, c, d, e, f, g, h, i, j, k, l, ..]: [u8; 19]| {
-            let second = u64::from_le_bytes([a, b, c, d, e, f, g, 0]);
-            limit.full_at(second, u64::from_le_bytes([h, i, j, k, l, 0, 0, 0]))
-        };
-        state(reply, full_at).map(|state| Self::Bucket(limit, state))
-    }
-
-    /// Decodes the number of hits and, for each run, two times, which are 0 for none.
-    pub(super) fn log(limit: SlidingLog, reply: &Reply) -> Option<Self> {
-        let number = |reply: &Reply| match reply {
-            Reply::Integer(number) => u64::try_from(*number).ok(),
-            _ => None,
-        };
-        let time = |reply: &Reply| number(reply).map(|time| Some(time).filter(|time| *time > 0));
-        let after = |run: &[Reply]| match run {
-            [newest, blocking] => Some(After { newest: time(newest)?, blocking: time(blocking)? }),
-            _ => None,
-        };
-        let Reply::List(reply) = reply else { return None };
-        let (total, runs) = reply.split_first()?;
-        Some(Self::Log(limit, number(total)?, runs.chunks(2).map(after).collect::<Option<_>>()?))
-    }
-
-    /// The verdict for the next caller, whose hits are in this run.
-    pub(super) fn apply(&mut self, run: u32, hits: Hits, now: Time) -> Verdict {
+    /// The outcome for the next caller, whose hits are in this run.
+    pub(super) fn apply(&mut self, run: u32, hits: Hits, now: Time) -> Outcome {
         let verdict;
         match self {
+            Self::Count(_, count) => {
+                *count = fixed_window::count(*count, hits);
+                return Outcome::Counted(*count);
+            }
             Self::Window(limit, state) => (*state, verdict) = limit.apply(*state, hits, now),
             Self::Bucket(limit, state) => (*state, verdict) = limit.apply(*state, hits, now),
             Self::Log(limit, total, runs) => {
@@ -76,16 +79,20 @@ impl ReplyState {
                 if admitted {
                     *total = count;
                 }
-                let after = runs.get(run as usize);
-                let summary = LogSummary {
-                    total: *total,
-                    newest: after.and_then(|after| after.newest),
-                    blocking: after.and_then(|after| after.blocking).filter(|_| !admitted),
-                };
-                verdict = limit.verdict(summary, admitted, hits, now);
+                let AfterRun { newest, blocking } = *at(runs, run);
+                let blocking = blocking.filter(|_| !admitted);
+                verdict = limit.verdict(LogSummary { total: *total, newest, blocking }, admitted, hits, now);
             }
         }
-        verdict
+        Outcome::Decided(verdict)
+    }
+
+    /// The outcome of hits that do not fit and are not counted.
+    pub(super) fn reject(&mut self, run: u32, hits: Hits, now: Time) -> Outcome {
+        match self {
+            Self::Count(_, count) => Outcome::NotCounted(*count),
+            Self::Window(..) | Self::Bucket(..) | Self::Log(..) => self.apply(run, hits, now),
+        }
     }
 
     /// True if these hits would be admitted; refunds always are.
@@ -93,35 +100,39 @@ impl ReplyState {
         let Hits::Take(taken) = hits else { return true };
         let look = Hits::Take(0);
         match self {
+            Self::Count(limit, count) => fixed_window::count(*count, hits) <= (*limit).into(),
             Self::Window(limit, state) => taken <= limit.apply(*state, look, now).1.remaining.into(),
             Self::Bucket(limit, state) => taken <= limit.apply(*state, look, now).1.remaining.into(),
-            Self::Log(limit, total, _) => taken == 0 || total.saturating_add(taken) <= limit.limit.into(),
+            Self::Log(limit, total, _) => {
+                taken == 0 || fixed_window::count(*total, hits) <= limit.limit.into()
+            }
         }
     }
 }
 
-/// A state of this many bytes; that of an unused key for null.
-fn state<const BYTES: usize>(reply: &Reply, read: impl FnOnce([u8; BYTES]) -> State) -> Option<State> {
-    match reply {
-        Reply::Nil => Some(State::default()),
-        Reply::Text(text) => text.as_slice().try_into().ok().map(read),
-        _ => None,
-    }
+/// The second at which the current window began, its hits, and those of the previous one.
+fn window(limit: SlidingWindow, [a, b, c, d, e, f, g, h, i, j, k, l, m]: [u8; 13]) -> State {
+    limit.state(Counts {
+        start: Time::from_seconds(u64::from_le_bytes([a, b, c, d, e, 0, 0, 0])),
+        this: u32::from_le_bytes([f, g, h, i]),
+        last: u32::from_le_bytes([j, k, l, m]),
+    })
 }
 
-/// Splits a reply into this many elements and the time after them, a second and microseconds.
-pub(super) fn with_time(reply: Reply, expected: usize) -> Result<(Time, Vec<Reply>), String> {
-    let mut list = match reply {
-        Reply::List(list) => list,
-        other => return Err(other.unexpected("an array")),
-    };
-    let number = |reply: &Reply| reply.text()?.parse::<u64>().ok();
-    let now = match list.get(expected..) {
-        Some([second, micros]) => number(second).zip(number(micros)),
-        _ => None,
-    };
-    let (second, micros) = now
-        .ok_or_else(|| Reply::List(Vec::new()).unexpected(&format!("an array of {expected} and the time")))?;
-    list.truncate(expected);
-    Ok((Time::from_micros(Time::from_seconds(second).micros().saturating_add(micros)), list))
+/// The second and the tick at which the bucket is full; the rest is used by the script only.
+fn bucket(limit: Bucket, [a, b, c, d, e, f, g, h, i, j, k, l, ..]: [u8; 19]) -> State {
+    let second = u64::from_le_bytes([a, b, c, d, e, f, g, 0]);
+    limit.full_at(second, u64::from_le_bytes([h, i, j, k, l, 0, 0, 0]))
+}
+
+/// A state of this many bytes; that of an unused key for null.
+fn state<const BYTES: usize>(reply: Reply, read: impl FnOnce([u8; BYTES]) -> State) -> Result<State, String> {
+    match reply {
+        Reply::Nil => Ok(State::default()),
+        Reply::Text(text) => text
+            .try_into()
+            .map(read)
+            .map_err(|text: Vec<u8>| Reply::Text(text).unexpected(&format!("a state of {BYTES} bytes"))),
+        other => Err(other.unexpected("a state")),
+    }
 }

@@ -1,69 +1,244 @@
-//! Keys that a script on the server counts, many in one command.
+//! One call of a script that counts keys: its bytes, and the states in its reply.
 //!
-//! Successive callers with the same key and hits form a run. The script applies all runs at one time of the server's
-//! clock, and replies with that time and the states before, from which the algorithm computes each caller's verdict.
+//! The keys are counted one by one, or in units: a key alone, or the keys of a rule with several limits, which count all
+//! or nothing. Successive callers with the same hits form a run. The script counts all runs at one time of the server's
+//! clock and replies with the states before, from which the algorithms compute each caller's outcome.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "numbers and indexes of what one pipeline holds; the length of a reply is checked before"
+)]
 
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 use smallvec::SmallVec;
 
-use super::reply_state::{self, ReplyState};
+use super::{PendingCheck, clamped, reply_state::ReplyState};
 use crate::{
+    Member,
     redis::{
         resp::{self, Reply},
         script::{self, Form, Script},
     },
-    remote::index,
+    remote::{Keys, at, at_mut, index},
+    table::Key,
 };
 use algorithms::{Algorithm, FixedWindow, Hits, SlidingLog, SlidingWindow};
 use clock::Time;
 
-/// Maximum number of keys of one command: it blocks the server, and the index of an argument is one byte.
+/// Maximum number of keys that are counted one by one: the call blocks the server, and the index of an argument is one
+/// byte.
 const MAX_KEYS: usize = 255;
 
 /// Number of previous arguments that are searched for an equal one.
 const ARGUMENT_WINDOW: usize = 8;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ScriptCall {
-    pub algorithm: Algorithm,
+/// A check that a script counts.
+pub(crate) struct ScriptCheck<'a> {
+    pub(crate) key: Cow<'a, str>,
+    pub(crate) algorithm: Algorithm,
     /// The expiry of a fixed window; for others the random jitter of the expiry.
-    pub seconds: u32,
+    pub(crate) seconds: u32,
+    /// The hash of a fixed window's key and the end of the window, if the key may expire earlier.
+    pub(crate) uncached: Option<(Key, Time)>,
+    pub(crate) hits: Hits,
+    pub(crate) member: Member,
 }
 
-pub(super) struct PendingScriptCall {
-    script: &'static Script,
-    keys: Vec<u8>,
-    calls: Vec<KeyCall>,
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Counts {
+    /// Each key by itself, in a call that others may join.
+    Each,
+    Units,
+    /// Unless every check is within its limit, only those alone that are over; the others read.
+    Guarded,
 }
 
-struct KeyCall {
+pub(super) struct ScriptCall {
+    counts: Counts,
+    keys: Keys,
+    counters: Vec<ScriptCounter>,
+}
+
+struct ScriptCounter {
     key: Range<u32>,
-    call: ScriptCall,
+    algorithm: Algorithm,
+    seconds: u32,
+    uncached: Option<(Key, Time)>,
+    member: Member,
     runs: SmallVec<[Run; 1]>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Run {
-    /// At most [`MAX_HITS`](super::MAX_HITS).
-    pub(super) hits: Hits,
-    pub(super) times: u32,
+struct Run {
+    hits: Hits,
+    times: u32,
+}
+
+/// The states of a call's counters before the next caller's hits, and their time.
+pub(super) struct ScriptReply {
+    now: Time,
+    any_over: bool,
+    counters: Vec<CounterReply>,
+    /// The next caller's hits on the unit whose first counter was counted last are not counted.
+    is_barred: bool,
+}
+
+struct CounterReply {
+    member: Member,
+    state: Result<ReplyState, super::Outcome>,
+    is_over: bool,
 }
 
 impl ScriptCall {
-    pub(super) fn window_limit(self) -> Option<u32> {
-        match self.algorithm {
-            Algorithm::FixedWindow(window) => Some(window.limit),
-            _ => None,
+    pub(super) fn new(counts: Counts) -> Self {
+        Self { counts, keys: Keys::default(), counters: Vec::new() }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.counters.len() >= MAX_KEYS
+    }
+
+    pub(super) fn keys(&self) -> usize {
+        self.counters.len()
+    }
+
+    /// Adds a counter without callers, and returns its index.
+    pub(super) fn push(&mut self, check: &ScriptCheck<'_>) -> u32 {
+        let ScriptCheck { algorithm, seconds, uncached, member, .. } = *check;
+        let key = self.keys.push(&check.key);
+        self.counters.push(ScriptCounter {
+            key,
+            algorithm,
+            seconds,
+            uncached,
+            member,
+            runs: SmallVec::new(),
+        });
+        index(self.counters.len() - 1)
+    }
+
+    /// True if the unit that begins at a counter has these keys and algorithms.
+    pub(super) fn is_unit(&self, first: u32, checks: &[ScriptCheck<'_>]) -> bool {
+        let (first, rest) = (first as usize, first as usize + 1);
+        let rest = self.counters[rest..].iter().take_while(|counter| counter.member == Member::Next);
+        let unit = &self.counters[first..=first + rest.count()];
+        let is_same = |(counter, check): (&ScriptCounter, &ScriptCheck<'_>)| {
+            counter.algorithm == check.algorithm && self.keys.get(&counter.key) == check.key.as_bytes()
+        };
+        unit.len() == checks.len() && unit.iter().zip(checks).all(is_same)
+    }
+
+    /// Adds a caller of a counter, and returns the index of its run.
+    pub(super) fn join(&mut self, counter: u32, hits: Hits) -> u32 {
+        let (runs, hits) = (&mut at_mut(&mut self.counters, counter).runs, clamped(hits));
+        match runs.last_mut() {
+            // Each refund of a log sees another newest entry, so refunds do not share runs.
+            Some(run) if run.hits == hits && matches!(hits, Hits::Take(_)) => run.times += 1,
+            _ => runs.push(Run { hits, times: 1 }),
+        }
+        index(runs.len() - 1)
+    }
+
+    fn is_timed(&self) -> bool {
+        self.counters.iter().any(|counter| !matches!(counter.algorithm, Algorithm::FixedWindow(_)))
+    }
+
+    fn script(&self) -> &'static Script {
+        match self.counts {
+            Counts::Each if is_log(self.counters[0].algorithm) => &script::LOGS,
+            Counts::Each => &script::STATES,
+            Counts::Units | Counts::Guarded if self.is_timed() => &script::UNITS,
+            Counts::Units | Counts::Guarded => &script::COUNTERS,
         }
     }
 
-    /// Logs are too long to share a command with other state.
-    pub(super) fn is_log(&self) -> bool {
-        matches!(self.algorithm, Algorithm::SlidingLog(_))
+    pub(super) fn write(&self, into: &mut Vec<u8>, form: Form) {
+        let (arguments, first) = match self.counts {
+            Counts::Each => self.shared_arguments(),
+            Counts::Units => (self.counters.iter().collect(), SmallVec::new()),
+            Counts::Guarded => (self.counters.iter().collect(), SmallVec::from_slice(b"g")),
+        };
+        self.script().begin(into, form, self.keys(), arguments.len() + 1);
+        for counter in &self.counters {
+            resp::write_word(into, self.keys.get(&counter.key));
+        }
+        resp::write_word(into, &first);
+        let mut argument = Vec::with_capacity(48);
+        for counter in arguments {
+            argument.clear();
+            counter.write(&mut argument);
+            resp::write_word(into, &argument);
+        }
     }
 
-    pub(super) fn write(&self, runs: &[Run], into: &mut Vec<u8>) {
+    /// The arguments, of which equal ones are shared, and for each key a byte with the index of its own.
+    fn shared_arguments(&self) -> (Vec<&ScriptCounter>, SmallVec<[u8; 32]>) {
+        let mut arguments: Vec<&ScriptCounter> = Vec::new();
+        let indexes = self.counters.iter().map(|counter| {
+            let latest = arguments.iter().rev().take(ARGUMENT_WINDOW);
+            // The random expiries may differ.
+            let is_same =
+                |known: &&ScriptCounter| known.algorithm == counter.algorithm && known.runs == counter.runs;
+            let behind = latest.copied().position(|known| is_same(&known)).unwrap_or_else(|| {
+                arguments.push(counter);
+                0
+            });
+            u8::try_from(arguments.len() - behind).expect("a call has at most 255 keys")
+        });
+        let indexes = indexes.collect();
+        (arguments, indexes)
+    }
+
+    /// Reads the states. `failed` converts an error in place of a state. Adds the keys whose expiry is confirmed to
+    /// `expiring`.
+    pub(super) fn read(
+        &self,
+        reply: Reply,
+        expiring: &mut Vec<(Key, Time)>,
+        mut failed: impl FnMut(&str) -> super::Outcome,
+    ) -> Result<ScriptReply, String> {
+        let (keys, is_guarded, is_timed) = (self.keys(), self.counts == Counts::Guarded, self.is_timed());
+        let mut list = reply.into_list(keys + usize::from(is_guarded) + 2 * usize::from(is_timed))?;
+        let now = if is_timed { time(&list.split_off(list.len() - 2))? } else { Time::default() };
+        let over = match list.pop().filter(|_| is_guarded) {
+            None => vec![false; keys],
+            Some(over) => {
+                let over = over.into_list(keys)?.into_iter();
+                over.map(|over| over.into_count().map(|over| over == 1)).collect::<Result<_, _>>()?
+            }
+        };
+        let any_over = over.contains(&true);
+        let counters = self.counters.iter().zip(list).zip(over).map(|((counter, state), is_over)| {
+            if counter.runs[0].hits.taken() > 0 && (is_over || !any_over) {
+                expiring.extend(counter.uncached);
+            }
+            let state = ReplyState::read(counter.algorithm, state, counter.runs.len());
+            let state = state.map_err(|error| failed(&error));
+            CounterReply { member: counter.member, state, is_over }
+        });
+        Ok(ScriptReply { now, any_over, counters: counters.collect(), is_barred: false })
+    }
+}
+
+pub(super) fn is_log(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::SlidingLog(_))
+}
+
+/// The time of a reply: a second and microseconds.
+fn time(reply: &[Reply]) -> Result<Time, String> {
+    let number = |reply: &Reply| reply.text()?.parse::<u64>().ok();
+    let parts = match reply {
+        [second, micros] => number(second).zip(number(micros)),
+        _ => None,
+    };
+    let micros = parts.and_then(|(second, micros)| second.checked_mul(1_000_000)?.checked_add(micros));
+    micros.map(Time::from_micros).ok_or_else(|| Reply::Nil.unexpected("a time"))
+}
+
+impl ScriptCounter {
+    fn write(&self, into: &mut Vec<u8>) {
         let (letter, numbers) = match self.algorithm {
             Algorithm::FixedWindow(FixedWindow { limit, .. }) => (b'c', [limit.into(), 0, 0]),
             Algorithm::SlidingWindow(SlidingWindow { limit, window }) => {
@@ -76,121 +251,55 @@ impl ScriptCall {
                 (b'b', [limit.ticks_per_second(), limit.ticks_per_hit(), limit.burst()])
             }
         };
-        into.push(letter);
-        into.extend(self.seconds.to_le_bytes());
-        for number in numbers {
-            into.extend(number.to_le_bytes());
-        }
-        for run in runs {
-            run.write(into);
-        }
-    }
-
-    /// Decodes a key's state; not for fixed windows. Fails if the key has another type.
-    pub(super) fn read(&self, reply: Reply) -> Result<ReplyState, String> {
-        let state = match self.algorithm {
-            Algorithm::FixedWindow(_) => None,
-            Algorithm::SlidingWindow(limit) => ReplyState::window(limit, &reply),
-            Algorithm::SlidingLog(limit) => ReplyState::log(limit, &reply),
-            Algorithm::Bucket(limit) => ReplyState::bucket(limit, &reply),
+        let unit = match self.member {
+            Member::Alone if self.uncached.is_some() => b'x',
+            Member::Alone => b'a',
+            Member::First => b'f',
+            Member::Next => b'n',
         };
-        state.ok_or_else(|| match reply {
-            Reply::Error(error) if !error.starts_with("WRONGTYPE") => error,
-            _ => format!("WRONGTYPE the value is not the state of a {}", self.algorithm.kind().name()),
-        })
+        into.extend([letter, unit]);
+        into.extend(self.seconds.to_le_bytes());
+        into.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        for run in &self.runs {
+            let hits = match run.hits {
+                Hits::Take(hits) => hits.cast_signed(),
+                Hits::Refund(hits) => -hits.cast_signed(),
+            };
+            into.extend(hits.to_le_bytes());
+            into.extend(run.times.to_le_bytes());
+        }
     }
 }
 
-impl PendingScriptCall {
-    pub(super) fn new(logs: bool) -> Self {
-        let script = if logs { &script::LOGS } else { &script::STATES };
-        Self { script, keys: Vec::new(), calls: Vec::new() }
-    }
-
-    pub(super) fn is_full(&self) -> bool {
-        self.calls.len() >= MAX_KEYS
-    }
-
-    pub(super) fn push(&mut self, key: &str, call: ScriptCall) -> u32 {
-        let (start, added) = (index(self.keys.len()), index(self.calls.len()));
-        self.keys.extend_from_slice(key.as_bytes());
-        self.calls.push(KeyCall { key: start..index(self.keys.len()), call, runs: SmallVec::new() });
-        added
-    }
-
-    /// Adds a caller of a key, and returns the index of its run.
-    pub(super) fn join(&mut self, key: u32, hits: Hits) -> u32 {
-        self.calls.get_mut(key as usize).map_or(0, |call| join(&mut call.runs, hits))
-    }
-
-    pub(super) fn keys(&self) -> usize {
-        self.calls.len()
-    }
-
-    /// Writes the command: the keys, a byte per key with the index of its argument, and the arguments.
-    pub(super) fn write(&self, into: &mut Vec<u8>, form: Form) {
-        let mut arguments: SmallVec<[&KeyCall; ARGUMENT_WINDOW]> = SmallVec::new();
-        let indexes = self.calls.iter().map(|call| {
-            let last = arguments.len().saturating_sub(ARGUMENT_WINDOW);
-            let mut latest = arguments.iter().enumerate().skip(last);
-            let known = latest.find(|(_, known)| known.is_same_call(call)).map(|(index, _)| index);
-            let index = known.unwrap_or(arguments.len());
-            if known.is_none() {
-                arguments.push(call);
+impl ScriptReply {
+    /// The outcome of the next check of a counter. A caller's checks of a unit are adjacent.
+    pub(super) fn outcome(&mut self, check: &PendingCheck) -> super::Outcome {
+        let (hits, now) = (check.hits, self.now);
+        let member = at(&self.counters, check.key).member;
+        if member != Member::Next {
+            self.is_barred = matches!(hits, Hits::Take(_)) && self.bars(check.key as usize, hits);
+        }
+        let is_barred = self.is_barred;
+        match &mut at_mut(&mut self.counters, check.key).state {
+            Err(outcome) => outcome.clone(),
+            Ok(state) if !is_barred => super::Outcome::Counted(state.apply(check.run, hits, now)),
+            Ok(state) if member != Member::Alone && !state.fits(hits, now) => {
+                super::Outcome::Counted(state.reject(check.run, hits, now))
             }
-            u8::try_from(index.saturating_add(1)).unwrap_or(u8::MAX)
-        });
-        let indexes: SmallVec<[u8; MAX_KEYS]> = indexes.collect();
-        self.script.begin(into, form, self.calls.len(), arguments.len().saturating_add(1));
-        for call in &self.calls {
-            let key = self.keys.get(call.key.start as usize..call.key.end as usize);
-            resp::write_word(into, key.unwrap_or_default());
-        }
-        resp::write_word(into, &indexes);
-        let mut argument = Vec::with_capacity(48);
-        for call in arguments {
-            argument.clear();
-            call.call.write(&call.runs, &mut argument);
-            resp::write_word(into, &argument);
+            Ok(state) => super::Outcome::Counted(state.apply(check.run, Hits::Take(0), now)),
         }
     }
 
-    /// Decodes the state of each key, and the time of the call.
-    pub(super) fn read(&self, reply: Reply) -> Result<(Time, Vec<Result<ReplyState, String>>), String> {
-        let (now, states) = reply_state::with_time(reply, self.calls.len())?;
-        Ok((now, states.into_iter().zip(&self.calls).map(|(state, call)| call.call.read(state)).collect()))
-    }
-}
-
-pub(super) fn join(runs: &mut SmallVec<[Run; 1]>, hits: Hits) -> u32 {
-    match runs.last_mut() {
-        // Each refund of a log sees another newest entry, so refunds do not share runs.
-        Some(run) if run.hits == hits && matches!(hits, Hits::Take(_)) => {
-            run.times = run.times.saturating_add(1);
+    /// True if these hits on the unit that begins at a counter are not counted.
+    fn bars(&self, first: usize, hits: Hits) -> bool {
+        let (counter, rest) =
+            self.counters[first..].split_first().expect("a check is of a counter of its call");
+        if counter.member == Member::Alone {
+            return self.any_over && !counter.is_over;
         }
-        _ => runs.push(Run { hits, times: 1 }),
-    }
-    index(runs.len().saturating_sub(1))
-}
-
-impl Run {
-    pub(super) fn write(self, into: &mut Vec<u8>) {
-        into.extend(self.signed().to_le_bytes());
-        into.extend(self.times.to_le_bytes());
-    }
-
-    /// Negative for a refund.
-    pub(super) const fn signed(self) -> i64 {
-        match self.hits {
-            Hits::Take(hits) => hits.cast_signed(),
-            Hits::Refund(hits) => hits.cast_signed().wrapping_neg(),
-        }
-    }
-}
-
-impl KeyCall {
-    /// True for the same limit and runs; the random expiry may differ.
-    fn is_same_call(&self, other: &Self) -> bool {
-        self.call.algorithm == other.call.algorithm && self.runs == other.runs
+        let rest = rest.iter().take_while(|counter| counter.member == Member::Next);
+        let fits =
+            |counter: &CounterReply| counter.state.as_ref().is_ok_and(|state| state.fits(hits, self.now));
+        self.any_over || !std::iter::once(counter).chain(rest).all(fits)
     }
 }

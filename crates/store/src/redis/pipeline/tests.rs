@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
+    Member,
     redis::{
         failure,
         resp::{self, Reply},
@@ -13,7 +14,7 @@ use crate::{
     remote,
     table::Table,
 };
-use algorithms::{Kind, Window, fixed_window};
+use algorithms::{Algorithm, Kind, Window, fixed_window};
 
 /// Parses and runs the commands that count.
 #[derive(Default)]
@@ -29,11 +30,15 @@ impl Server {
         let mut replies = Vec::new();
         let mut at = 0;
         while let Some((Reply::List(words), length)) = resp::read(&bytes[at..]).unwrap() {
-            let words = words.into_iter().map(|word| match word {
-                Reply::Text(word) => String::from_utf8(word).unwrap(),
-                other => panic!("{other:?}"),
-            });
-            replies.push(self.command(&words.collect::<Vec<_>>()));
+            let words: Vec<_> = words
+                .into_iter()
+                .map(|word| match word {
+                    Reply::Text(word) => word,
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            let texts: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+            replies.push(self.command(&texts, words.last().unwrap()));
             at += length;
             if at == bytes.len() {
                 break;
@@ -42,7 +47,7 @@ impl Server {
         replies
     }
 
-    fn command(&mut self, words: &[String]) -> Reply {
+    fn command(&mut self, words: &[String], last: &[u8]) -> Reply {
         match words[0].as_str() {
             "GET" => match self.counters.get(&words[1]) {
                 Some(count) => Reply::Text(count.to_string().into_bytes()),
@@ -62,11 +67,14 @@ impl Server {
             "EVAL" | "EVALSHA" => {
                 self.scripts = true;
                 let count = self.counters.get_mut(&words[3]);
-                let taken = words[4].parse::<i64>().unwrap();
-                Reply::Integer(count.map_or(0, |count| {
-                    *count = (*count - taken).max(0);
-                    *count
-                }))
+                let before = count.as_deref().copied().unwrap_or_default();
+                if let Some(count) = count {
+                    let (runs, _) = last[30..].as_chunks::<12>();
+                    for run in runs {
+                        *count = (*count + i64::from_le_bytes(run[..8].try_into().unwrap())).max(0);
+                    }
+                }
+                Reply::List(vec![Reply::Integer(before)])
             }
             other => panic!("{other}"),
         }
@@ -90,6 +98,14 @@ impl Server {
 }
 
 const HOUR: Expiry = Expiry { seconds: 3600, end: Time::from_seconds(7200), set: Expire::Set };
+
+fn alone(key: &str, algorithm: Algorithm, hits: Hits) -> ScriptCheck<'_> {
+    ScriptCheck { key: key.into(), algorithm, seconds: 0, uncached: None, hits, member: Member::Alone }
+}
+
+fn fixed(key: &str, hits: Hits) -> ScriptCheck<'_> {
+    alone(key, Kind::FixedWindow.at(5, Window::of_seconds(3600).unwrap(), None), hits)
+}
 
 fn counts(answered: remote::Answered<Outcome>) -> Vec<u64> {
     let outcomes = answered.unwrap();
@@ -128,7 +144,7 @@ proptest! {
                         let key = format!("key {key}");
                         match hits {
                             Hits::Take(hits) => pipeline.count(&key, table.key(&key), *hits, HOUR),
-                            Hits::Refund(hits) => pipeline.refund(&key, table.key(&key), *hits),
+                            Hits::Refund(_) => pipeline.count_together(table.key(&key), &[fixed(&key, *hits)]),
                         }
                     }
                 }));
@@ -173,7 +189,8 @@ fn the_source_of_an_unknown_script_is_sent() {
     let (mut server, mut pipeline) = (Server::default(), RedisPipeline::default());
     server.counters.insert("a".into(), 5);
     for left in [3, 1, 0] {
-        let mut received = pipeline.add_caller(|pipeline| pipeline.refund("a", table.key("a"), 2));
+        let mut received = pipeline
+            .add_caller(|pipeline| pipeline.count_together(table.key("a"), &[fixed("a", Hits::Refund(2))]));
         server.exchange(&mut pipeline);
         assert_eq!(counts(received.try_recv().unwrap()), [left]);
         pipeline.clear();
@@ -330,11 +347,13 @@ fn keys_of_a_script_share_a_command_and_equal_arguments() {
     let mut pipeline = RedisPipeline::default();
     let limit = |requests| {
         let minute = Window::of_seconds(60).unwrap();
-        ScriptCall { algorithm: Kind::TokenBucket.at(requests, minute, None), seconds: 0 }
+        Kind::TokenBucket.at(requests, minute, None)
     };
-    let call = |pipeline: &mut RedisPipeline, number: usize, slot, call, hits| {
+    let call = |pipeline: &mut RedisPipeline, number: usize, slot, algorithm, hits| {
         let key = format!("key {number}");
-        drop(pipeline.add_caller(|pipeline| pipeline.call_script(&key, table.key(&key), slot, call, hits)));
+        drop(pipeline.add_caller(|pipeline| {
+            pipeline.count_alone(table.key(&key), slot, &alone(&key, algorithm, hits));
+        }));
     };
     // Each key twice, every tenth with another limit; then other hits than before.
     for number in (0..300).chain(0..300) {
@@ -366,14 +385,14 @@ fn keys_that_cannot_be_counted_together_are_redirected() {
     let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
     let log = Kind::SlidingLog.at(5, Window::of_seconds(60).unwrap(), None);
-    let call = ScriptCall { algorithm: log, seconds: 0 };
     let error = "TRYAGAIN Multiple keys request during rehashing of slot";
     for (keys, is_elsewhere) in [(2, true), (1, false)] {
         let mut received: Vec<_> = ["a", "b"][..keys]
             .iter()
             .map(|key| {
-                pipeline
-                    .add_caller(|pipeline| pipeline.call_script(key, table.key(key), 0, call, Hits::Take(1)))
+                pipeline.add_caller(|pipeline| {
+                    pipeline.count_alone(table.key(key), 0, &alone(key, log, Hits::Take(1)));
+                })
             })
             .collect();
         pipeline.complete(vec![Reply::Error(error.to_owned())], |kind, error| Failure::new(kind, error));
@@ -383,4 +402,90 @@ fn keys_that_cannot_be_counted_together_are_redirected() {
         }
         pipeline.clear();
     }
+}
+
+/// Every reply of another shape fails the callers, and closes the connection: replies may be shifted.
+#[test]
+fn a_script_reply_of_another_shape_counts_nothing() {
+    let (table, minute) = (Table::<()>::new(10), Window::of_seconds(60).unwrap());
+    let text = |text: &str| Reply::Text(text.as_bytes().to_vec());
+    let timed = |states: &[Reply]| Reply::List([states, &[text("7"), text("5")]].concat());
+    let number = Reply::Integer;
+    let bad = |kind: Kind, state: Reply| {
+        let algorithm = kind.at(5, minute, None);
+        let mut pipeline = RedisPipeline::default();
+        let mut alone = pipeline.add_caller(|pipeline| match kind {
+            Kind::FixedWindow => pipeline.count_together(table.key("a"), &[fixed("a", Hits::Refund(1))]),
+            _ => pipeline.count_alone(table.key("a"), 0, &alone("a", algorithm, Hits::Take(1))),
+        });
+        let mut guarded = pipeline.add_caller(|pipeline| {
+            pipeline.count_guarded(&[ScriptCheck {
+                uncached: None,
+                ..self::alone("a", algorithm, Hits::Take(1))
+            }]);
+        });
+        let over = Reply::List(vec![number(0)]);
+        let replies = match kind {
+            Kind::FixedWindow => {
+                vec![Reply::List(vec![state.clone()]), Reply::List(vec![state.clone(), over])]
+            }
+            _ => vec![timed(&[state.clone()]), timed(&[state.clone(), over])],
+        };
+        let learned = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
+        for received in [&mut alone, &mut guarded] {
+            let received = received.try_recv().unwrap().unwrap();
+            assert!(matches!(received[..], [Outcome::Failed(_)]), "{kind:?} {state:?}: {received:?}");
+        }
+        for failure in &learned.failures {
+            assert_eq!(failure.kind, failure::Kind::ProtocolError, "{kind:?} {state:?}");
+        }
+        assert_eq!(learned.failures.len(), 2);
+    };
+    let list = |numbers: &[i64]| Reply::List(numbers.iter().copied().map(Reply::Integer).collect());
+    for state in [Reply::Nil, number(-1), text("1"), list(&[1])] {
+        bad(Kind::FixedWindow, state);
+    }
+    for kind in [Kind::SlidingWindow, Kind::TokenBucket] {
+        for state in [number(1), text(""), text(&"x".repeat(20)), list(&[1])] {
+            bad(kind, state);
+        }
+    }
+    for state in
+        [Reply::Nil, number(1), list(&[]), list(&[1]), list(&[1, 2]), list(&[1, 2, -3]), list(&[1, 2, 3, 4])]
+    {
+        bad(Kind::SlidingLog, state);
+    }
+    let whole = |kind: Kind, reply: Reply| {
+        let algorithm = kind.at(5, minute, None);
+        let mut pipeline = RedisPipeline::default();
+        let mut received = pipeline.add_caller(|pipeline| {
+            pipeline
+                .count_guarded(&[alone("a", algorithm, Hits::Take(1)), alone("b", algorithm, Hits::Take(1))]);
+        });
+        pipeline.complete(vec![reply.clone()], |kind, error| Failure::new(kind, error));
+        let received = received.try_recv().unwrap().unwrap();
+        assert!(matches!(received[..], [Outcome::Failed(_), Outcome::Failed(_)]), "{reply:?}: {received:?}");
+    };
+    let over = || list(&[0, 0]);
+    let count = || number(1);
+    for reply in [
+        Reply::Nil,
+        number(2),
+        list(&[]),
+        list(&[1, 1]),
+        Reply::List(vec![count(), count(), count()]),
+        Reply::List(vec![count(), count(), list(&[0])]),
+        Reply::List(vec![count(), count(), list(&[0, -1])]),
+        Reply::List(vec![count(), count(), Reply::List(vec![Reply::Nil, number(0)])]),
+        Reply::List(vec![count(), count(), over(), over()]),
+    ] {
+        whole(Kind::FixedWindow, reply);
+    }
+    for time in
+        [[text("7"), text("x")], [text("-7"), text("5")], [number(7), number(5)], [Reply::Nil, text("5")]]
+    {
+        whole(Kind::TokenBucket, Reply::List([&[Reply::Nil, Reply::Nil, over()], &time[..]].concat()));
+    }
+    let huge = [text("18446744073709551615"), text("5")];
+    whole(Kind::TokenBucket, Reply::List([&[Reply::Nil, Reply::Nil, over()], &huge[..]].concat()));
 }

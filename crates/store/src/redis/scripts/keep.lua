@@ -1,19 +1,11 @@
--- Functions by the letter of an argument. Each takes a state, or nil if there is none, and runs, by default those of the
--- argument. It returns the new state if it changes, the key's expiry in seconds if it must be set, whether all was
--- admitted, and how many callers of the last run were; `false` for an invalid state.
-local algorithms = {}
-
--- Stores a new state. Returns false if the key has a foreign value.
+-- Stores a new state, whose key need not expire later than now without `seconds`. FOREIGN if the key has a value of
+-- another type, which MGET reads as none.
 local function keep(key, old, state, seconds)
-  if not state then
-    return state == nil
-  elseif not seconds then
+  if not seconds then
     call('SETRANGE', key, '0', state)
   elseif old then
     call('SETEX', key, whole(seconds), state)
-  else
-    -- The key may have a value of another type.
-    return call('SET', key, state, 'EX', whole(seconds), 'NX')
+  elseif not call('SET', key, state, 'EX', whole(seconds), 'NX') then
+    return FOREIGN
   end
-  return true
 end

@@ -1,7 +1,9 @@
 -- Sliding logs. A log is a list of entries, oldest first: a microsecond, and the number of all hits up to it, in 32 bits
 -- that overflow. The first entry is the last one before the window: hits after it count.
+--
+-- Instead of a log, its number of hits before is returned and, for each run, the time of the newest afterwards, and that
+-- of the last one that blocks rejected hits, or 0.
 local OVERFLOW = 4294967296
-local present = second * 1000000 + micros
 
 -- The time of an entry, and its number of hits.
 local function read(entry)
@@ -33,11 +35,11 @@ local function find(key, from, expired, field, least)
 end
 
 -- Removes entries before the window. Returns whether there is a log, its numbers of hits before and in the window, and
--- the time of the newest; nil if the key has a foreign value.
-local function open(key, past)
-  local oldest = redis.pcall('LRANGE', key, '0', '2')
+-- the time of the newest; an error if the key has a foreign value.
+local function open(key, present, past)
+  local oldest = pcall('LRANGE', key, '0', '2')
   if oldest.err then
-    return nil
+    return oldest
   elseif not oldest[1] then
     return false, 0, 0, 0
   end
@@ -45,7 +47,7 @@ local function open(key, past)
   local newest, sum = read(call('LINDEX', key, '-1'))
   local total = (sum - expired) % OVERFLOW
   if newest == 0 then
-    return nil
+    return FOREIGN
   elseif total == 0 then
     return true, sum, 0, 0
   elseif newest > present + 1000000 then
@@ -70,22 +72,32 @@ local function open(key, past)
   return true, expired, total, newest
 end
 
--- Counts hits in a key's log. Returns a list of the number of hits before and, for each run, the time of the newest
--- afterwards, and that of the last one that blocks rejected hits, or 0; whether all was admitted; and how many callers
--- of the last run fit. A trial changes nothing. At most `most` callers of a run are admitted, if given. FOREIGN if the
--- key has a foreign value.
-local function count_log(key, argument, is_trial, most)
-  local exists, expired, total, newest = open(key, present - argument.length * 1000000)
-  if exists == nil then
-    return FOREIGN
+-- The functions of the log that was loaded last.
+function algorithms.l(jitter, limit, length)
+  local present = second * 1000000 + micros
+  local key, exists, expired, total, newest, reply
+
+  local function load(name)
+    key = name
+    exists, expired, total, newest = open(key, present, present - length * 1000000)
+    reply = { total }
+    return type(exists) == 'table' and exists or reply
   end
-  local reply, admitted, limit, fit = { total }, true, argument.limit, 0
-  for i = 1, #argument.runs - 1, 2 do
-    local hits, times, blocking = argument.runs[i], argument.runs[i + 1], 0
-    fit = times
-    if hits < 0 and total > 0 and not is_trial then
+
+  local function fits(_, hits, times)
+    if hits <= 0 then
+      return times
+    end
+    local fit = (limit - total) / hits
+    return max(fit - fit % 1, 0)
+  end
+
+  -- Counts the hits of `fit` of the callers; `own` would fit into this log.
+  local function add(hits, times, fit, own)
+    local blocking = 0
+    if hits < 0 and total > 0 then
       -- The newest hits are refunded first.
-      total = math.max(total + hits * times, 0)
+      total = max(total + hits * times, 0)
       if total > 0 then
         local place = find(key, 1, expired, 2, total)
         newest = read(call('LINDEX', key, whole(place)))
@@ -95,38 +107,25 @@ local function count_log(key, argument, is_trial, most)
         exists, newest = false, 0
         call('DEL', key)
       end
-    elseif hits > 0 then
-      fit = (limit - total) / hits
-      fit = math.max(fit - fit % 1, 0)
-      -- If another limit admits fewer, no entry of this log blocks the next caller.
-      local is_rejected, is_blocking = fit < times, fit <= (most or times)
-      fit = math.min(fit, times, most or times)
-      if fit > 0 and not is_trial then
-        if not exists then
-          append(key, 0, expired)
-        end
-        local second_before = newest - newest % 1000000
-        newest, total, exists = math.max(newest, present), total + fit * hits, true
-        append(key, newest, expired + total)
-        if newest - second_before >= 1000000 then
-          -- Rounded up to a second, one more because time may stand still after the clock was set back, and one for all
-          -- hits of this second.
-          call('EXPIRE', key, whole(argument.length + 3 + argument.jitter))
-        end
+    elseif hits > 0 and fit > 0 then
+      if not exists then
+        append(key, 0, expired)
       end
-      if is_rejected then
-        admitted = false
-        if hits <= limit and is_blocking and not is_trial then
-          blocking = read(call('LINDEX', key, whole(find(key, 1, expired, 2, total + hits - limit))))
-        end
+      local second_before = newest - newest % 1000000
+      newest, total, exists = max(newest, present), total + fit * hits, true
+      append(key, newest, expired + total)
+      if newest - second_before >= 1000000 then
+        -- Rounded up to a second, one more because time may stand still after the clock was set back, and one for all
+        -- hits of this second.
+        call('EXPIRE', key, whole(length + 3 + jitter))
       end
     end
-    reply[i + 1], reply[i + 2] = newest, blocking
+    -- If another limit admits fewer, no entry of this log blocks the next caller.
+    if hits > 0 and fit < times and own <= fit and hits <= limit then
+      blocking = read(call('LINDEX', key, whole(find(key, 1, expired, 2, total + hits - limit))))
+    end
+    reply[#reply + 1], reply[#reply + 2] = newest, blocking
   end
-  return reply, admitted, fit
-end
 
-local function log_limit(argument)
-  local jitter, limit, length, _, at = unpacked('<xI4I8I8I8', argument)
-  return { jitter = jitter, limit = limit, length = length, runs = runs_from(argument, at) }
+  return fits, nil, load, add
 end

@@ -16,7 +16,7 @@ use crate::{
     Member,
     redis::{
         failure::Kind,
-        pipeline::{Guarded, Outcome, RedisPipeline, ScriptCall},
+        pipeline::{Outcome, RedisPipeline, ScriptCheck},
         resp::Reply,
     },
     remote::{self, Pipeline},
@@ -120,7 +120,7 @@ fn every_caller_receives_the_algorithms_outcome() {
 
 fn call(pipeline: &mut RedisPipeline, table: &Table<()>, key: usize, model: &Model, hits: Hits) {
     let key = format!("key {key}");
-    pipeline.call_script(&key, table.key(&key), 0, model.script_call(), hits);
+    pipeline.count_alone(table.key(&key), 0, &model.check(&key, hits, Member::Alone));
 }
 
 /// Sends a pipeline, and compares each caller's outcome with the expected one.
@@ -159,15 +159,10 @@ fn rejected_requests_count_only_checks_that_are_over() {
             let over: Vec<_> =
                 checks.iter().map(|(at, hits)| models[*at].would_be_over(*hits, now)).collect();
             let any_over = over.contains(&true);
-            let guarded = checks.iter().zip(&names).map(|((at, hits), key)| Guarded {
-                key: key.as_str().into(),
-                call: models[*at].script_call(),
-                uncached: None,
-                hits: *hits,
-                member: Member::Alone,
-            });
+            let guarded = checks.iter().zip(&names);
+            let guarded = guarded.map(|((at, hits), key)| models[*at].check(key, *hits, Member::Alone));
             let guarded: Vec<_> = guarded.collect();
-            let mut received = pipeline.add_caller(|pipeline| pipeline.count_guarded(guarded.into_iter()));
+            let mut received = pipeline.add_caller(|pipeline| pipeline.count_guarded(&guarded));
             let learned = redis.exchange(&mut pipeline, now);
             prop_assert!(learned.failures.is_empty(), "{:?}", learned.failures);
             let received = received.try_recv().unwrap().unwrap();
@@ -200,15 +195,12 @@ fn decided_together(models: &mut [Model], hits: Hits, now: Time) -> Vec<crate::O
     models.iter_mut().map(one).collect()
 }
 
-fn group<'a>(
-    models: &'a [Model],
-    names: &'a [String],
-    hits: Hits,
-) -> impl Iterator<Item = Guarded<'a>> + Clone {
-    models.iter().zip(names).enumerate().map(move |(at, (model, key))| {
-        let member = if at == 0 { Member::First } else { Member::Next };
-        Guarded { key: key.as_str().into(), call: model.script_call(), uncached: None, hits, member }
-    })
+fn group<'a>(models: &[Model], names: &'a [String], hits: Hits) -> Vec<ScriptCheck<'a>> {
+    let group =
+        models.iter().zip(names).enumerate().map(|(at, (model, key))| {
+            model.check(key, hits, if at == 0 { Member::First } else { Member::Next })
+        });
+    group.collect()
 }
 
 fn names(models: &[Model], now: Time) -> Vec<String> {
@@ -243,7 +235,7 @@ fn the_limits_of_a_rule_count_all_or_nothing_for_concurrent_callers() {
             let asked = &mut models[of];
             let id = table.key(&names[0]);
             let received =
-                pipeline.add_caller(|pipeline| pipeline.count_together(id, hits, group(asked, names, hits)));
+                pipeline.add_caller(|pipeline| pipeline.count_together(id, &group(asked, names, hits)));
             waiting.push((received, decided_together(asked, hits, now)));
         }
         groups_receive(redis, &mut pipeline, now, waiting.drain(..))
@@ -279,15 +271,9 @@ fn a_group_of_a_rejected_request_counts_nothing() {
             let one = if step.hits.0 % 2 == 0 { Hits::Take(1) } else { Hits::Take(0) };
             let names = names(&models, now);
             let alone = models.iter().zip(&names).skip(of_group);
-            let alone = alone.map(|(model, key)| Guarded {
-                key: key.as_str().into(),
-                call: model.script_call(),
-                uncached: None,
-                hits: one,
-                member: Member::Alone,
-            });
-            let checks: Vec<_> = group(&models[..of_group], &names, hits).chain(alone).collect();
-            let mut received = pipeline.add_caller(|pipeline| pipeline.count_guarded(checks.into_iter()));
+            let mut checks = group(&models[..of_group], &names, hits);
+            checks.extend(alone.map(|(model, key)| model.check(key, one, Member::Alone)));
+            let mut received = pipeline.add_caller(|pipeline| pipeline.count_guarded(&checks));
             let (group, alone) = models.split_at_mut(of_group);
             let over: Vec<_> = alone.iter().map(|model| model.would_be_over(one, now)).collect();
             let any_over = over.contains(&true) || group.iter().any(|model| model.would_be_over(hits, now));
@@ -326,15 +312,14 @@ fn nothing_is_counted_if_one_key_of_a_rule_has_a_foreign_value() {
             let names = [good.clone(), foreign.to_owned()];
             let checks = group(&models, &names, Hits::Take(2));
             let id = table.key(&good);
-            let mut received =
-                pipeline.add_caller(|pipeline| pipeline.count_together(id, Hits::Take(2), checks.clone()));
+            let mut received = pipeline.add_caller(|pipeline| pipeline.count_together(id, &checks));
             redis.exchange(&mut pipeline, now);
             let received = received.try_recv().unwrap().unwrap();
             assert!(
                 received.iter().all(|received| matches!(received, Outcome::Failed(_))),
                 "{good}: {received:?}"
             );
-            let mut received = pipeline.add_caller(|pipeline| pipeline.count_guarded(checks));
+            let mut received = pipeline.add_caller(|pipeline| pipeline.count_guarded(&checks));
             redis.exchange(&mut pipeline, now);
             assert!(matches!(received.try_recv().unwrap().unwrap()[0], Outcome::Failed(_)), "{good}");
             assert_eq!(redis.command(&["EXISTS", good.as_str()]), Reply::Integer(0), "{good}");
@@ -359,7 +344,7 @@ fn many_callers_with_alternating_hits_are_counted() {
             let hits = Hits::Take(1 + number % 2);
             let checks = group(&models, &names, hits);
             let received =
-                pipeline.add_caller(|pipeline| pipeline.count_together(table.key(&names[0]), hits, checks));
+                pipeline.add_caller(|pipeline| pipeline.count_together(table.key(&names[0]), &checks));
             waiting.push((received, decided_together(&mut models, hits, now)));
         }
         groups_receive(&mut redis, &mut pipeline, now, waiting.into_iter()).unwrap();
@@ -380,11 +365,11 @@ fn a_key_expires_shortly_after_its_state_is_empty() {
         (Name::TokenBucket, 18),
         (Name::LeakyBucket, 18),
     ] {
-        let algorithm = name.at(10, minute, NonZeroU32::new(10));
-        let call = ScriptCall { algorithm, seconds: 7 };
+        let model = Model::new((name.at(10, minute, NonZeroU32::new(10)), minute));
         let mut pipeline = RedisPipeline::default();
         drop(pipeline.add_caller(|pipeline| {
-            pipeline.call_script(name.name(), table.key(name.name()), 0, call, Hits::Take(3));
+            let check = ScriptCheck { seconds: 7, ..model.check(name.name(), Hits::Take(3), Member::Alone) };
+            pipeline.count_alone(table.key(name.name()), 0, &check);
         }));
         redis.exchange(&mut pipeline, now);
         let Reply::Integer(lives) = redis.command(&["TTL", name.name()]) else { panic!("{name:?}") };
@@ -406,12 +391,14 @@ fn a_foreign_value_fails_only_the_callers_of_its_key() {
     redis.command(&["SET", "a short text", "0123456789abcdef!"]);
     redis.command(&["SET", "a long text", &"not a log ".repeat(1000)]);
     for name in &Name::ALL[1..] {
-        let call = ScriptCall { algorithm: name.at(10, minute, None), seconds: SLACK };
+        let model = Model::new((name.at(10, minute, None), minute));
         let keys = ["good", "a list", "a number", "a short text", "a long text"];
         let mut pipeline = RedisPipeline::default();
         let received = keys.map(|key| {
             let own = if key == "good" { name.name() } else { key };
-            pipeline.add_caller(|pipeline| pipeline.call_script(own, table.key(own), 0, call, Hits::Take(1)))
+            pipeline.add_caller(|pipeline| {
+                pipeline.count_alone(table.key(own), 0, &model.check(own, Hits::Take(1), Member::Alone));
+            })
         });
         let learned = redis.exchange(&mut pipeline, now);
         assert!(
@@ -430,14 +417,8 @@ fn a_foreign_value_fails_only_the_callers_of_its_key() {
                 "{name:?} {key}: {received:?}"
             );
         }
-        let guarded = keys.map(|key| Guarded {
-            key: key.into(),
-            call,
-            uncached: None,
-            hits: Hits::Take(1),
-            member: Member::Alone,
-        });
-        let mut received = pipeline.add_caller(|pipeline| pipeline.count_guarded(guarded.into_iter()));
+        let guarded = keys.map(|key| model.check(key, Hits::Take(1), Member::Alone));
+        let mut received = pipeline.add_caller(|pipeline| pipeline.count_guarded(&guarded));
         redis.exchange(&mut pipeline, now);
         assert!(matches!(received.try_recv().unwrap().unwrap()[0], Outcome::Failed(_)));
     }

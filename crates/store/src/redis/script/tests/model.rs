@@ -1,7 +1,7 @@
 //! The state of a key by the algorithm itself.
 
 use super::SLACK;
-use crate::redis::pipeline::ScriptCall;
+use crate::{Member, redis::pipeline::ScriptCheck};
 use algorithms::{Algorithm, Hits, State, Verdict, Window, sliding_log::Log};
 use clock::Time;
 
@@ -64,7 +64,8 @@ impl Model {
         }
     }
 
-    pub(super) fn script_call(&self) -> ScriptCall {
-        ScriptCall { algorithm: self.algorithm, seconds: SLACK }
+    pub(super) fn check<'k>(&self, key: &'k str, hits: Hits, member: Member) -> ScriptCheck<'k> {
+        let algorithm = self.algorithm;
+        ScriptCheck { key: key.into(), algorithm, seconds: SLACK, uncached: None, hits, member }
     }
 }

@@ -16,9 +16,7 @@ use crate::{
         failure::Failure,
         pipeline::{Learned, RedisPipeline},
         resp::{self, Reply},
-        script::{
-            CHECK_GUARDED, CHECK_TOGETHER, COUNT_GUARDED, COUNT_TOGETHER, EXTEND, LOGS, REFUND, STATES,
-        },
+        script::{COUNTERS, EXTEND, LOGS, STATES, UNITS},
     },
     remote::Pipeline,
 };
@@ -47,16 +45,7 @@ impl Redis {
         let connect = || UnixStream::connect(&path).inspect_err(|_| sleep(Duration::from_millis(10))).ok();
         let stream = (0..1000).find_map(|_| connect()).expect("redis-server listens");
         let mut redis = Self { process, stream, incoming: Vec::new(), timed: HashMap::new(), _dir: dir };
-        for script in [
-            &EXTEND,
-            &REFUND,
-            &COUNT_GUARDED,
-            &STATES,
-            &LOGS,
-            &CHECK_GUARDED,
-            &COUNT_TOGETHER,
-            &CHECK_TOGETHER,
-        ] {
+        for script in [&EXTEND, &COUNTERS, &STATES, &LOGS, &UNITS] {
             let own = "call('TIME')";
             assert!(script.source.matches(own).count() <= 1);
             let text = script.source.replace(own, "{ call('GET', 'second'), call('GET', 'micros') }");

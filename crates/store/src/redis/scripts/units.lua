@@ -1,0 +1,92 @@
+-- Counts units, with an argument for each key. If ARGV[1] is `g`, they are guarded: unless every check is within its
+-- limit, only those of units of one key that are over count, and the others read. Returns then also a list that
+-- has for each key 1 if it was over, else 0.
+local is_guarded, any_over = ARGV[1] == 'g', false
+local states, expiries, fits, over = {}, {}, {}, {}
+
+-- The state of a key, or an error.
+local function load(key, limit)
+  if limit.load then
+    return limit.load(key)
+  end
+  local value = pcall('GET', key)
+  if type(value) == 'table' then
+    return value
+  elseif limit.letter ~= 'c' then
+    return value and #value ~= limit.size and FOREIGN or value
+  elseif value and not string.find(value, '^-?%d+$') then
+    return { err = 'ERR value is not an integer or out of range' }
+  end
+  return value and max(min(tonumber(value), MOST), 0) or 0
+end
+
+local function save(key, limit, old, state, expiry)
+  if limit.letter ~= 'c' then
+    keep(key, old, state, expiry)
+  elseif old > 0 or not call('SET', key, whole(state), 'EX', whole(limit.seconds), 'NX') then
+    call('INCRBY', key, whole(state - old))
+    if limit.unit == 'x' and call('TTL', key) < limit.seconds then
+      call('EXPIRE', key, whole(limit.seconds))
+    end
+  end
+end
+
+-- Nothing is changed before all states are known to be valid.
+for i, key in ipairs(KEYS) do
+  local limit, state = limits[i], load(key, limits[i])
+  if type(state) == 'table' and state.err then
+    return state
+  end
+  replies[i], states[i] = state, state
+  if is_guarded then
+    over[i] = limit.apply(state, limit.runs[1], 1) < 1 and 1 or 0
+    any_over = any_over or over[i] == 1
+  end
+end
+
+local first = 1
+while first <= #KEYS do
+  local last, unit, runs = first, limits[first].unit, limits[first].runs
+  while unit == 'f' and last < #KEYS and limits[last + 1].unit == 'n' do
+    last = last + 1
+  end
+  local is_barred = any_over and (unit == 'f' or over[first] == 0)
+  for i = first, is_guarded and last or 0 do
+    -- A key may occur twice.
+    replies[i] = load(KEYS[i], limits[i])
+    states[i] = replies[i]
+  end
+  for run = 1, #runs, 2 do
+    local hits, times = runs[run], runs[run + 1]
+    local fit = is_barred and hits > 0 and 0 or times
+    for i = first, last do
+      local limit = limits[i]
+      fits[i] = limit.apply(states[i], hits, times)
+      if hits > 0 and fits[i] < fit and (unit == 'f' or limit.letter ~= 'c') then
+        fit = fits[i]
+      end
+    end
+    for i = first, last do
+      local limit = limits[i]
+      if limit.add then
+        limit.add(hits, times, fit, fits[i])
+      else
+        local _, state, expiry = limit.apply(states[i], hits, fit)
+        states[i], expiries[i] = state or states[i], expiry or expiries[i]
+      end
+    end
+  end
+  for i = first, last do
+    if states[i] ~= replies[i] then
+      save(KEYS[i], limits[i], replies[i], states[i], expiries[i])
+    end
+  end
+  first = last + 1
+end
+if is_guarded then
+  replies[#KEYS + 1] = over
+end
+if second then
+  replies[#replies + 1], replies[#replies + 2] = whole(second), whole(micros)
+end
+return replies
