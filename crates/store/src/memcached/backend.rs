@@ -5,10 +5,9 @@ use super::{
     reply::{self, FramedStream, Reply, Text},
 };
 use crate::{
-    memcached::settings::Memcached,
-    memcached::settings::MemcachedServers,
+    memcached::settings::{Memcached, MemcachedServers},
     remote::{
-        self, Backend,
+        self, Backend, at_mut,
         failure::{Failure, Kind},
         handshake::Handshake,
         transport::{Connector, TlsAdvice},
@@ -80,6 +79,7 @@ impl Backend for MemcachedBackend {
         pipeline.write_again(&pipeline.missing(replies), into)
     }
 
+    #[expect(clippy::expect_used, reason = "asserts that all replies were read")]
     fn merge(pipeline: &MemcachedPipeline, replies: &mut [Reply], again: Vec<Reply>) {
         let mut again = again.into_iter();
         for index in pipeline.missing(replies) {
@@ -87,9 +87,7 @@ impl Backend for MemcachedBackend {
             let reply = again.next();
             // An error of the `add` is the reason that there is still no counter.
             let added = added.filter(|added| matches!(added, Reply::Error(_)));
-            if let (Some(first), Some(reply)) = (replies.get_mut(index), added.or(reply)) {
-                *first = reply;
-            }
+            *at_mut(replies, index) = added.or(reply).expect("a connection waits for every reply");
         }
     }
 

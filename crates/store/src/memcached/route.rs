@@ -135,6 +135,7 @@ impl MemcachedStore {
 async fn receive(batch: &mut Batch, submitted: SmallVec<[Submitted; 1]>) -> Result<(), StoreError> {
     for Submitted { checks, mut reply } in submitted {
         let outcomes = reply.wait(batch.until).await?;
+        assert_eq!(outcomes.len(), checks.len(), "each check has an outcome");
         for (index, outcome) in checks.into_iter().zip(outcomes) {
             let after = outcome.map_err(|failure| failure.to_error(FailureReason::BadAnswer))?;
             batch.set(index, Outcome::Counted(after));

@@ -58,7 +58,7 @@ impl Servers {
 
     /// The calling thread's connection to the server that owns a key.
     pub(super) fn connection(&self, name: &str) -> Result<Arc<Connection>, StoreError> {
-        let connection = self.pool.connection(|known| Some(server_index(name, known.servers.len())));
+        let connection = self.pool.connection(|known| server_index(name, known.servers.len()));
         connection.ok_or_else(|| StoreError {
             reason: FailureReason::Unavailable,
             message: "memcached: no servers yet; see MEMCACHE_SRV".into(),
@@ -116,10 +116,9 @@ fn is_accepted(key: &str) -> bool {
     (1..=MAX_KEY).contains(&key.len()) && key.bytes().all(|byte| byte > b' ' && byte != 0x7f)
 }
 
-/// The index of the server that owns a key, of this many.
-fn server_index(name: &str, servers: usize) -> usize {
-    let checksum = usize::try_from(crc32fast::hash(name.as_bytes())).unwrap_or_default();
-    checksum.checked_rem(servers).unwrap_or_default()
+/// The index of the server that owns a key, of this many; `None` if there are none.
+fn server_index(name: &str, servers: usize) -> Option<usize> {
+    (crc32fast::hash(name.as_bytes()) as usize).checked_rem(servers)
 }
 
 #[cfg(test)]
@@ -141,7 +140,7 @@ mod tests {
 
     #[test]
     fn one_server_owns_every_key() {
-        assert_eq!((server_index("d_k_v_120", 1), server_index("d_k_v_120", 0)), (0, 0));
+        assert_eq!((server_index("d_k_v_120", 1), server_index("d_k_v_120", 0)), (Some(0), None));
     }
 
     #[test]
@@ -174,7 +173,7 @@ mod tests {
 
         #[test]
         fn an_index_is_below_the_number_of_servers(name in ".*", servers in 1_usize..100) {
-            prop_assert!(server_index(&name, servers) < servers);
+            prop_assert!(server_index(&name, servers).is_some_and(|index| index < servers));
         }
     }
 }

@@ -56,28 +56,24 @@ impl Names {
 
     /// The Redis key of a counter in a group. The group's keys are equal up to the last `_`, and what follows does not
     /// come from a caller.
+    #[expect(clippy::arithmetic_side_effects, reason = "positions in a key, which is in memory")]
     fn of_member(&self, key: &str) -> String {
-        let end = key.rfind('_').map_or(0, |last| last.saturating_add(1)).max(self.before);
-        let (before, shared, rest) = (
-            key.get(..self.before).unwrap_or_default(),
-            key.get(self.before..end).unwrap_or_default(),
-            key.get(end..).unwrap_or_default(),
-        );
+        // A replica with another prefix may have reset a key.
+        let (before, rest) = key.split_at_checked(self.before).unwrap_or(("", key));
+        let (shared, rest) = rest.split_at(rest.rfind('_').map_or(0, |last| last + 1));
         if key.len() > MAX_BYTES {
             return format!("{before}{{{}}}{}", hashed(shared), hashed(key));
         }
-        let mut name = String::with_capacity(key.len().saturating_add(2));
+        let mut name = String::with_capacity(key.len() + 2);
         name.push_str(before);
         name.push('{');
-        for part in shared.split_inclusive(['{', '}', '%']) {
-            let escape = match part.as_bytes().last() {
-                Some(b'{') => "%7B",
-                Some(b'}') => "%7D",
-                Some(b'%') => "%25",
-                _ => "",
-            };
-            let plain = part.len().saturating_sub(usize::from(!escape.is_empty()));
-            name.extend([part.get(..plain).unwrap_or_default(), escape]);
+        for character in shared.chars() {
+            match character {
+                '{' => name.push_str("%7B"),
+                '}' => name.push_str("%7D"),
+                '%' => name.push_str("%25"),
+                other => name.push(other),
+            }
         }
         name.push('}');
         name.push_str(rest);

@@ -111,9 +111,10 @@ pub(super) fn write_number(into: &mut Vec<u8>, number: u64) {
 
 /// Decodes the reply at the front of `bytes`, and returns it with its length; `None` while it is incomplete.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
-    let mut reader = Reader { bytes, at: 0 };
+    let mut reader = Reader { rest: bytes };
     match reader.reply(MAX_DEPTH) {
-        Ok(reply) => Ok(Some((reply, reader.at))),
+        #[expect(clippy::arithmetic_side_effects, reason = "the rest is a part of the bytes")]
+        Ok(reply) => Ok(Some((reply, bytes.len() - reader.rest.len()))),
         Err(DecodeError::Incomplete) => Ok(None),
         Err(DecodeError::Invalid) => Err(ProtocolError::new(bytes)),
     }
@@ -125,39 +126,33 @@ enum DecodeError {
 }
 
 struct Reader<'a> {
-    bytes: &'a [u8],
-    at: usize,
+    rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
     fn reply(&mut self, depth: usize) -> Result<Reply, DecodeError> {
-        let kind = *self.bytes.get(self.at).ok_or(DecodeError::Incomplete)?;
-        self.at = self.at.saturating_add(1);
-        match kind {
-            b':' => self.number().map(Reply::Integer),
-            b'+' => Ok(Reply::Text(self.line()?.to_vec())),
-            b'-' => Ok(Reply::Error(cut(&String::from_utf8_lossy(self.line()?)).to_owned())),
-            b'$' => {
+        match self.take(1)? {
+            b":" => self.number().map(Reply::Integer),
+            b"+" => Ok(Reply::Text(self.line()?.to_vec())),
+            b"-" => Ok(Reply::Error(cut(&String::from_utf8_lossy(self.line()?)).to_owned())),
+            b"$" => {
                 let Some(length) = self.length()? else { return Ok(Reply::Nil) };
-                let end = self.at.saturating_add(length);
-                let text = self.bytes.get(self.at..end).ok_or(DecodeError::Incomplete)?;
-                let next = end.saturating_add(2);
-                match self.bytes.get(end..next) {
-                    None => return Err(DecodeError::Incomplete),
-                    Some(b"\r\n") => self.at = next,
-                    Some(_) => return Err(DecodeError::Invalid),
+                let text = self.take(length)?;
+                match self.take(2)? {
+                    b"\r\n" => Ok(Reply::Text(text.to_vec())),
+                    _ => Err(DecodeError::Invalid),
                 }
-                Ok(Reply::Text(text.to_vec()))
             }
-            b'*' if depth > 0 => {
+            b"*" => {
+                let depth = depth.checked_sub(1).ok_or(DecodeError::Invalid)?;
                 let Some(length) = self.length()? else { return Ok(Reply::Nil) };
                 // Do not decode elements while they cannot all be there.
-                if self.bytes.len().saturating_sub(self.at) / SHORTEST_ELEMENT < length {
+                if self.rest.len() / SHORTEST_ELEMENT < length {
                     return Err(DecodeError::Incomplete);
                 }
                 let mut list = Vec::with_capacity(length.min(64));
                 for _ in 0..length {
-                    list.push(self.reply(depth.saturating_sub(1))?);
+                    list.push(self.reply(depth)?);
                 }
                 Ok(Reply::List(list))
             }
@@ -165,19 +160,21 @@ impl<'a> Reader<'a> {
         }
     }
 
+    fn take(&mut self, length: usize) -> Result<&'a [u8], DecodeError> {
+        let (taken, rest) = self.rest.split_at_checked(length).ok_or(DecodeError::Incomplete)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
     fn line(&mut self) -> Result<&'a [u8], DecodeError> {
-        let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let Some(end) = rest.iter().position(|byte| *byte == b'\r') else {
-            return Err(if rest.len() > 64 * 1024 { DecodeError::Invalid } else { DecodeError::Incomplete });
+        let Some(end) = self.rest.iter().position(|byte| *byte == b'\r') else {
+            let is_too_long = self.rest.len() > 64 * 1024;
+            return Err(if is_too_long { DecodeError::Invalid } else { DecodeError::Incomplete });
         };
-        let (line, behind) = rest.split_at_checked(end).unwrap_or_default();
-        match behind.get(1) {
-            None => Err(DecodeError::Incomplete),
-            Some(b'\n') => {
-                self.at = self.at.saturating_add(end).saturating_add(2);
-                Ok(line)
-            }
-            Some(_) => Err(DecodeError::Invalid),
+        let line = self.take(end)?;
+        match self.take(2)? {
+            b"\r\n" => Ok(line),
+            _ => Err(DecodeError::Invalid),
         }
     }
 

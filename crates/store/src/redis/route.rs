@@ -337,6 +337,7 @@ async fn receive_outcomes(
     let mut redirected = Vec::new();
     for submitted in submitted {
         let outcomes = submitted.reply.wait(batch.until).await?;
+        assert_eq!(outcomes.len(), submitted.checks.len(), "each check has an outcome");
         for (index, outcome) in submitted.checks.iter().copied().zip(outcomes) {
             match outcome {
                 Outcome::Counted(outcome) => batch.set(index, outcome),

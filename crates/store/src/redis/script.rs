@@ -37,7 +37,8 @@ impl Script {
             Form::Hash => ("EVALSHA", self.hash.as_str()),
             Form::Source => ("EVAL", self.source),
         };
-        resp::begin_command(into, keys.saturating_add(arguments).saturating_add(3));
+        #[expect(clippy::arithmetic_side_effects, reason = "numbers of words in memory")]
+        resp::begin_command(into, 3 + keys + arguments);
         resp::write_word(into, command.as_bytes());
         resp::write_word(into, script.as_bytes());
         resp::write_number(into, keys as u64);

@@ -4,7 +4,7 @@
 //! confirmed its expiry, until its window ends, and all keys are removed when a connection was lost, because the server
 //! may have restarted without data.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use super::pipeline::{Expire, Expiry};
 use crate::table::{Key, Table};
@@ -23,7 +23,7 @@ pub(super) struct TtlCache {
     generation: AtomicU64,
     /// `EXPIRATION_JITTER_MAX_SECONDS`.
     jitter: u64,
-    swept: AtomicU64,
+    swept: AtomicUsize,
 }
 
 impl TtlCache {
@@ -32,7 +32,7 @@ impl TtlCache {
     }
 
     fn of(max_keys: usize, jitter: u64) -> Self {
-        Self { keys: Table::new(max_keys), generation: AtomicU64::new(1), jitter, swept: AtomicU64::new(0) }
+        Self { keys: Table::new(max_keys), generation: AtomicU64::new(1), jitter, swept: AtomicUsize::new(0) }
     }
 
     pub(super) fn id(&self, key: &str) -> Key {
@@ -73,8 +73,14 @@ impl TtlCache {
     }
 
     /// The window's length and random jitter.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        reason = "a window has at most ten years, and the jitter a century"
+    )]
     pub(super) fn seconds(&self, limit: &Rate) -> u32 {
-        u32::try_from(limit.window().seconds()).unwrap_or(u32::MAX).saturating_add(self.jitter())
+        let seconds = limit.window().seconds() + u64::from(self.jitter());
+        u32::try_from(seconds).expect("ten years and a century are less than 2³² seconds")
     }
 
     /// True if a longer window may have begun at the same time. In the Go service's format both share a key; limits with
@@ -86,8 +92,9 @@ impl TtlCache {
         limit.tag_bytes == 0 && Unit::ALL.iter().any(begins_together)
     }
 
+    #[expect(clippy::expect_used, reason = "the jitter is at most a century")]
     pub(super) fn jitter(&self) -> u32 {
-        u32::try_from(fastrand::u64(..self.jitter.max(1))).unwrap_or(u32::MAX)
+        u32::try_from(fastrand::u64(..self.jitter.max(1))).expect("a century is less than 2³² seconds")
     }
 
     /// Adds a key whose expiry the server has confirmed.
@@ -102,7 +109,7 @@ impl TtlCache {
     }
 
     pub(super) fn sweep(&self, now: Time) {
-        let part = usize::try_from(self.swept.fetch_add(1, Relaxed)).unwrap_or_default() % SWEEP_PARTS;
+        let part = self.swept.fetch_add(1, Relaxed) % SWEEP_PARTS;
         self.keys.sweep(part, SWEEP_PARTS, now);
     }
 }

@@ -119,7 +119,7 @@ impl ClientMetrics {
     pub fn denied(&self, command: &'static str) {
         let mut denied = lock(&self.denied);
         let times = denied.entry(command).or_default();
-        *times = times.saturating_add(1);
+        *times = times.wrapping_add(1);
     }
 
     pub fn without_expiry(&self, keys: usize) {
@@ -134,6 +134,7 @@ impl ClientMetrics {
         let errors = Kind::ALL.iter().zip(&self.errors);
         let errors = errors.map(|(kind, errors)| (kind.name(), errors.load(Relaxed)));
         PoolUsage {
+            // Two loads are not a snapshot.
             connections: opened.saturating_sub(ended),
             opened,
             closed: self.closed.load(Relaxed),
@@ -163,7 +164,7 @@ impl Buckets {
     fn distribution(&self, bounds: &[u64], unit: f64) -> Distribution {
         let mut count = 0_u64;
         let mut within = self.within.iter().map(|bucket| {
-            count = count.saturating_add(bucket.load(Relaxed));
+            count = count.wrapping_add(bucket.load(Relaxed));
             count
         });
         let buckets = bounds.iter().map(|bound| *bound as f64 / unit).zip(within.by_ref()).collect();

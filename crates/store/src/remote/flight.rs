@@ -51,7 +51,7 @@ impl<B: Backend> Flight<B> {
     ) {
         if self.sent.is_empty() {
             // Time without anything in flight does not count.
-            let empty = now.saturating_duration_since(self.emptied);
+            let empty = now.duration_since(self.emptied);
             self.last_in_time = if self.was_late { after(self.last_in_time, empty) } else { now };
         }
         let Queued { pipeline, since } = queued;

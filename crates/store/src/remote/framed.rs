@@ -1,5 +1,11 @@
 //! A framed stream: writes commands, decodes replies, and counts the pending ones, even after a wait was cancelled.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    reason = "counts of bytes and commands in memory; asserts that a reply was expected"
+)]
+
 use std::{io, marker::PhantomData};
 
 use bytes::{Buf, BytesMut};
@@ -67,8 +73,8 @@ impl<C: Codec> FramedStream<C> {
     }
 
     /// Accepts this many undecoded bytes more, until all pending replies were received.
-    pub fn allow(&mut self, bytes: usize) {
-        self.allowed = self.allowed.saturating_add(bytes);
+    pub(crate) fn allow(&mut self, bytes: usize) {
+        self.allowed += bytes;
     }
 
     /// Appends commands to the unsent bytes. `write` returns the number of their replies.
@@ -80,9 +86,9 @@ impl<C: Codec> FramedStream<C> {
         }
         let before = self.out.len();
         let replies = write(&mut self.out);
-        self.pending = self.pending.saturating_add(replies);
-        let sent = self.out.len().saturating_sub(before);
-        self.allow(sent.saturating_mul(ALLOWED_PER_BYTE_SENT));
+        self.pending += replies;
+        let sent = self.out.len() - before;
+        self.allow(sent * ALLOWED_PER_BYTE_SENT);
         replies
     }
 
@@ -105,7 +111,7 @@ impl<C: Codec> FramedStream<C> {
         while let Some(unsent) = self.out.get(self.written..).filter(|unsent| !unsent.is_empty()) {
             match self.transport.write(unsent).await {
                 Ok(0) => return Err(self.lost(&io::ErrorKind::WriteZero.into())),
-                Ok(written) => self.written = self.written.saturating_add(written),
+                Ok(written) => self.written += written,
                 Err(error) => return Err(self.lost(&error)),
             }
         }
@@ -129,7 +135,8 @@ impl<C: Codec> FramedStream<C> {
         match C::decode(&self.incoming) {
             Ok(Some((reply, length))) => {
                 self.incoming.advance(length);
-                self.pending = self.pending.saturating_sub(1);
+                let left = self.pending.checked_sub(1);
+                self.pending = left.expect("a reply is decoded only while one is pending");
                 Ok(Some(reply))
             }
             Ok(None) if self.incoming.len() > self.allowed => {

@@ -99,7 +99,7 @@ impl Capacity {
         let last = self.last.replace(now);
         // The server starts on a pipeline when it has finished the one before.
         let behind = last.filter(|last| *last > sent);
-        let took = now.saturating_duration_since(behind.unwrap_or(sent));
+        let took = now.duration_since(behind.unwrap_or(sent));
         #[expect(clippy::cast_precision_loss, reason = "a pipeline is small")]
         let mut sample = Sample { checks: checks as f64, seconds: took.as_secs_f64() };
         if behind.is_none() {
@@ -110,7 +110,7 @@ impl Capacity {
             sample.seconds = (sample.seconds - self.round_trip(each)).max(0.0);
         }
         let before = self.measured.replace(now).unwrap_or(sent);
-        self.add(sample, now.saturating_duration_since(before).as_secs_f64());
+        self.add(sample, now.duration_since(before).as_secs_f64());
     }
 
     /// Records a pipeline that was alone in flight: its time is mostly the round trip. The fastest counts, and decays
@@ -125,7 +125,7 @@ impl Capacity {
     }
 
     fn forget(&mut self, now: Instant) {
-        if self.measured.is_some_and(|measured| now.saturating_duration_since(measured) > FORGET) {
+        if self.measured.is_some_and(|measured| now.duration_since(measured) > FORGET) {
             *self = Self { last: self.last, alone: self.alone, ..Self::new(self.timeout) };
         }
     }
@@ -139,7 +139,8 @@ impl Capacity {
             let seconds: f64 = self.first.iter().map(|sample| sample.seconds).sum();
             if self.first.len() == 3 || seconds > memory {
                 self.first.sort_by(|a, b| a.seconds_each().total_cmp(&b.seconds_each()));
-                self.sum = self.first.get(self.first.len().saturating_sub(1) / 2).copied();
+                let middle = self.first.len().checked_sub(1).map(|last| last / 2);
+                self.sum = middle.and_then(|middle| self.first.get(middle)).copied();
                 self.measure();
             }
             return;
@@ -171,7 +172,8 @@ impl Capacity {
         // the window, and the window with the rate.
         let window = f64::max(timeout * WINDOW_SHARE, 1.5 * self.round_trip(each));
         let outstanding = f64::max(timeout * OUTSTANDING_SHARE, window);
-        let window = checks_within(window, each).max(pipeline.saturating_mul(2));
+        #[expect(clippy::arithmetic_side_effects, reason = "a pipeline has at most 128 checks")]
+        let window = checks_within(window, each).max(2 * pipeline);
         let outstanding = cmp::max(checks_within(outstanding, each), window);
         self.bound = Bound { outstanding, window, pipeline, seconds_each: each };
     }

@@ -3,6 +3,12 @@
 //! Checks join pipelines in the order of their callers. While the connection keeps up there is one open pipeline; if the
 //! server is slow a new one begins every millisecond, so that late ones can be dropped unsent.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    reason = "counts of checks in memory; asserts that each is removed once"
+)]
+
 use std::{collections::VecDeque, time::Duration};
 
 use tokio::{sync::oneshot, time::Instant};
@@ -54,18 +60,18 @@ impl<P: Pipeline> Queue<P> {
     /// Admits a caller with these checks that waits until `until`. At most `max` checks may be queued, but one caller is
     /// always admitted.
     pub(super) fn admit(&mut self, checks: usize, until: Option<Instant>, max: usize) -> Result<(), Full> {
-        let outstanding = self.checks.saturating_add(self.in_flight);
-        let with_these = outstanding.saturating_add(checks);
+        let outstanding = self.checks + self.in_flight;
+        let with_these = outstanding + checks;
         let full = if outstanding == 0 {
             return Ok(());
-        } else if self.checks > 0 && self.checks.saturating_add(checks) > max {
+        } else if self.checks > 0 && self.checks + checks > max {
             Full::Queue
         } else if with_these > self.bound.outstanding || self.is_late(with_these, until) {
             Full::Overloaded
         } else {
             return Ok(());
         };
-        self.shed = self.shed.saturating_add(checks);
+        self.shed += checks;
         Err(full)
     }
 
@@ -85,7 +91,7 @@ impl<P: Pipeline> Queue<P> {
         let before = queued.pipeline.checks();
         let reply = queued.pipeline.add_caller(fill);
         let (since, after) = (queued.since, queued.pipeline.checks());
-        self.checks = self.checks.saturating_add(after.saturating_sub(before));
+        self.checks += after - before;
         self.sealed = after >= self.bound.pipeline;
         (reply, since)
     }
@@ -96,9 +102,7 @@ impl<P: Pipeline> Queue<P> {
             let pipeline = self.spare.pop().unwrap_or_default();
             self.pipelines.push_back(Queued { pipeline, since: Instant::now() });
         }
-        let last = self.pipelines.len().saturating_sub(1);
-        #[expect(clippy::indexing_slicing, reason = "one was added where there was none")]
-        &mut self.pipelines[last]
+        self.pipelines.back_mut().expect("one was added where there was none")
     }
 
     /// Removes the oldest pipeline if it may be sent: at once with nothing in flight, else when it accepts no more
@@ -113,7 +117,7 @@ impl<P: Pipeline> Queue<P> {
                 return None;
             }
         }
-        self.in_flight = self.in_flight.saturating_add(checks);
+        self.in_flight += checks;
         self.pop()
     }
 
@@ -121,7 +125,7 @@ impl<P: Pipeline> Queue<P> {
     pub(super) fn take_late(&mut self, now: Instant, timeout: Duration) -> Vec<Queued<P>> {
         let mut late = Vec::new();
         while let Some(front) = self.pipelines.front() {
-            let takes = self.bound.time(self.in_flight.saturating_add(front.pipeline.checks()));
+            let takes = self.bound.time(self.in_flight + front.pipeline.checks());
             if after(now, takes.min(part(timeout, 2))) < after(front.since, timeout) {
                 break;
             }
@@ -132,7 +136,8 @@ impl<P: Pipeline> Queue<P> {
 
     fn pop(&mut self) -> Option<Queued<P>> {
         let queued = self.pipelines.pop_front()?;
-        self.checks = self.checks.saturating_sub(queued.pipeline.checks());
+        let left = self.checks.checked_sub(queued.pipeline.checks());
+        self.checks = left.expect("the checks of a queued pipeline were counted");
         self.sealed &= !self.pipelines.is_empty();
         Some(queued)
     }
@@ -144,7 +149,10 @@ impl<P: Pipeline> Queue<P> {
         std::mem::take(&mut self.pipelines)
     }
 
-    pub(super) fn recycle(&mut self, mut pipeline: P) {
+    /// Removes a complete pipeline from those in flight, and keeps its memory.
+    pub(super) fn complete(&mut self, mut pipeline: P) {
+        let left = self.in_flight.checked_sub(pipeline.checks());
+        self.in_flight = left.expect("the checks of a sent pipeline were counted");
         if self.spare.len() < SPARE {
             pipeline.clear();
             self.spare.push(pipeline);

@@ -180,7 +180,7 @@ impl<B: Backend> Connection<B> {
             next = after(now, tick);
             self.expire(flight, now);
             if !flight.is_empty()
-                && now >= after(flight.last_in_time, timeout.saturating_add(STALL.max(part(timeout, 2))))
+                && now >= after(after(flight.last_in_time, timeout), STALL.max(part(timeout, 2)))
             {
                 return Ok(());
             }
@@ -242,15 +242,14 @@ impl<B: Backend> Connection<B> {
         let Shared { backend, metrics, .. } = &*self.shared;
         let now = Instant::now();
         if sent.pipeline.checks() > 0 {
-            metrics.answered(sent.pipeline.checks(), now.saturating_duration_since(sent.at));
+            metrics.answered(sent.pipeline.checks(), now.duration_since(sent.at));
         }
         let completed = backend.complete(self, &mut sent.pipeline, replies);
         let mut state = self.lock();
         let shed = mem::take(&mut state.queue.shed);
         flight.record(&sent, now, shed > 0);
         state.queue.bound = flight.capacity.bound;
-        state.queue.in_flight = state.queue.in_flight.saturating_sub(sent.pipeline.checks());
-        state.queue.recycle(sent.pipeline);
+        state.queue.complete(sent.pipeline);
         drop(state);
         if shed > 0 {
             metrics.overloaded(shed, &Failure::new(Kind::Timeout, &*self.overloaded.message));

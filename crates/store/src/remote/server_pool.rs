@@ -139,6 +139,7 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
             breakers_open: connections().filter(|connection| connection.is_breaker_open()).count() as u64,
             queued: connections().map(|connection| connection.lock().queue.checks as u64).sum(),
             max_outstanding: connections().map(max_outstanding).sum(),
+            // The setting has no maximum.
             max_queued: (connections().count() as u64).saturating_mul(max_queued as u64),
             ..self.shared.metrics.usage()
         }

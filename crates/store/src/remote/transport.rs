@@ -101,7 +101,7 @@ impl Connector {
 
     /// Connects to the first address that accepts. Each gets its share of the time.
     async fn connect_any(&self, addresses: &[SocketAddr], until: Instant) -> Result<TcpStream, Failure> {
-        let all = until.saturating_duration_since(Instant::now());
+        let all = until.duration_since(Instant::now());
         let share = part(all, u32::try_from(addresses.len()).unwrap_or(u32::MAX));
         let mut failure = self.timed_out(CONNECT.0, CONNECT.1);
         for address in addresses {

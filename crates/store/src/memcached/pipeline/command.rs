@@ -30,19 +30,19 @@ pub(super) enum Completion {
 }
 
 impl Command {
-    pub(super) fn write(&self, key: &str, into: &mut Vec<u8>) {
+    pub(super) fn write(&self, key: &[u8], into: &mut Vec<u8>) {
         let (command, by) = match self.kind {
-            CommandKind::Count { added: 0, .. } => return write_words(into, &["get", key]),
-            CommandKind::Count { added, .. } => ("incr", added),
-            CommandKind::Refund { hits } => ("decr", hits),
+            CommandKind::Count { added: 0, .. } => return write_words(into, &[b"get", key]),
+            CommandKind::Count { added, .. } => (&b"incr"[..], added),
+            CommandKind::Refund { hits } => (b"decr".as_slice(), hits),
         };
-        write_words(into, &[command, key, itoa::Buffer::new().format(by)]);
+        write_words(into, &[command, key, itoa::Buffer::new().format(by).as_bytes()]);
     }
 
     /// Writes the command again, preceded by an `add` if it creates its counter.
-    pub(super) fn write_again(&self, key: &str, into: &mut Vec<u8>) {
+    pub(super) fn write_again(&self, key: &[u8], into: &mut Vec<u8>) {
         if let CommandKind::Count { added: 1.., expiry } = self.kind {
-            write_words(into, &["add", key, "0", itoa::Buffer::new().format(expiry), "1"]);
+            write_words(into, &[b"add", key, b"0", itoa::Buffer::new().format(expiry).as_bytes(), b"1"]);
             into.extend_from_slice(b"0\r\n");
         }
         self.write(key, into);
@@ -70,18 +70,19 @@ impl Command {
             }
         };
         Ok(match self.kind {
-            CommandKind::Count { added, .. } => Completion::Running(count.saturating_sub(added)),
+            // `incr` wraps at 2⁶⁴.
+            CommandKind::Count { added, .. } => Completion::Running(count.wrapping_sub(added)),
             CommandKind::Refund { .. } => Completion::Final(count),
         })
     }
 }
 
-fn write_words(into: &mut Vec<u8>, words: &[&str]) {
+fn write_words(into: &mut Vec<u8>, words: &[&[u8]]) {
     for (index, word) in words.iter().enumerate() {
         if index > 0 {
             into.push(b' ');
         }
-        into.extend_from_slice(word.as_bytes());
+        into.extend_from_slice(word);
     }
     into.extend_from_slice(b"\r\n");
 }

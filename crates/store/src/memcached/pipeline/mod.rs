@@ -16,7 +16,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use self::command::{Command, CommandKind, Completion};
 use super::reply::Reply;
 use crate::remote::{
-    Callers, Pipeline,
+    Callers, Keys, Pipeline, at, at_mut,
     failure::{Failure, Kind},
     index,
 };
@@ -31,7 +31,7 @@ const MAX_HITS: u64 = 1 << 33;
 
 #[derive(Default)]
 pub(super) struct MemcachedPipeline {
-    keys: String,
+    keys: Keys,
     commands: Vec<Command>,
     /// The commands that later hits on the same key may join.
     counting: HashTable<u32>,
@@ -67,14 +67,15 @@ impl Pipeline for MemcachedPipeline {
 impl MemcachedPipeline {
     /// Adds a check. `expiry` applies if its counter is created now.
     pub(super) fn add(&mut self, key: &str, hits: Hits, expiry: u64) {
-        let hash = self.hasher.hash_one(key);
+        let hash = self.hasher.hash_one(key.as_bytes());
         let (hits, command) = match hits {
             Hits::Take(hits) => (Hits::Take(hits), self.count(hash, key, hits.min(MAX_HITS), expiry)),
             Hits::Refund(hits) => {
                 let hits = hits.min(MAX_HITS);
                 // Later hits need a later command, so that each caller gets the outcome it would have got alone.
                 let Self { keys, commands, counting, .. } = self;
-                if let Ok(known) = counting.find_entry(hash, |at| key_of(keys, commands, *at) == key) {
+                let is_same = |known: &u32| key_of(keys, commands, *known) == key.as_bytes();
+                if let Ok(known) = counting.find_entry(hash, is_same) {
                     known.remove();
                 }
                 (Hits::Refund(hits), self.push(key, CommandKind::Refund { hits }))
@@ -84,13 +85,16 @@ impl MemcachedPipeline {
     }
 
     /// The index of the command that counts these hits.
+    #[expect(clippy::expect_used, reason = "a queue is bounded far below 2³¹ checks")]
     fn count(&mut self, hash: u64, key: &str, hits: u64, expiry: u64) -> u32 {
-        let known = self.counting.find(hash, |at| key_of(&self.keys, &self.commands, *at) == key).copied();
+        let known = self.counting.find(hash, |at| key_of(&self.keys, &self.commands, *at) == key.as_bytes());
+        let known = known.copied();
         if let Some(known) = known {
-            if let Some(Command { kind: CommandKind::Count { added, .. }, .. }) =
-                self.commands.get_mut(known as usize)
-            {
-                *added = added.saturating_add(hits);
+            match &mut at_mut(&mut self.commands, known).kind {
+                CommandKind::Count { added, .. } => {
+                    *added = added.checked_add(hits).expect("a pipeline has fewer than 2³¹ checks");
+                }
+                CommandKind::Refund { .. } => unreachable!("hits join no refund"),
             }
             return known;
         }
@@ -101,45 +105,37 @@ impl MemcachedPipeline {
     }
 
     fn push(&mut self, key: &str, kind: CommandKind) -> u32 {
-        let (start, command) = (index(self.keys.len()), index(self.commands.len()));
-        self.keys.push_str(key);
-        self.commands.push(Command { key: start..index(self.keys.len()), kind });
+        let command = index(self.commands.len());
+        self.commands.push(Command { key: self.keys.push(key), kind });
         command
     }
 
     /// Writes the pipeline; returns the number of its replies.
     pub(super) fn write(&self, into: &mut Vec<u8>) -> usize {
-        self.commands.iter().for_each(|command| command.write(self.key(command), into));
+        self.commands.iter().for_each(|command| command.write(self.keys.get(&command.key), into));
         self.commands.len()
     }
 
     /// The indexes of the commands to send again because their counters were missing. Reads and refunds of a missing
     /// counter come after the command that creates it, so they are sent again too.
-    pub(super) fn missing(&self, replies: &[Reply]) -> Vec<usize> {
-        let missing = || (0..self.commands.len()).filter(|at| replies.get(*at) == Some(&Reply::Missing));
-        if missing().any(|at| self.commands.get(at).is_some_and(Command::creates)) {
-            missing().collect()
-        } else {
-            Vec::new()
-        }
+    pub(super) fn missing(&self, replies: &[Reply]) -> Vec<u32> {
+        let missing = || (0..).zip(replies).filter(|(_, reply)| **reply == Reply::Missing).map(|(at, _)| at);
+        if missing().any(|index| self.creates(index)) { missing().collect() } else { Vec::new() }
     }
 
     /// Writes these commands again; returns the number of their replies. Each that [`creates`](Self::creates) its counter
     /// is preceded by an `add` with its own reply.
     ///
     /// The `add` stores 0 and the command increments it, so concurrent creation by another replica loses nothing.
-    pub(super) fn write_again(&self, indexes: &[usize], into: &mut Vec<u8>) -> usize {
-        let mut replies = 0_usize;
-        for command in indexes.iter().filter_map(|index| self.commands.get(*index)) {
-            command.write_again(self.key(command), into);
-            replies = replies.saturating_add(if command.creates() { 2 } else { 1 });
-        }
-        replies
+    pub(super) fn write_again(&self, indexes: &[u32], into: &mut Vec<u8>) -> usize {
+        let commands = || indexes.iter().map(|index| at(&self.commands, *index));
+        commands().for_each(|command| command.write_again(self.keys.get(&command.key), into));
+        commands().map(|command| if command.creates() { 2 } else { 1 }).sum()
     }
 
     /// True if the command at this index creates its counter when it is sent again.
-    pub(super) fn creates(&self, index: usize) -> bool {
-        self.commands.get(index).is_some_and(Command::creates)
+    pub(super) fn creates(&self, index: u32) -> bool {
+        at(&self.commands, index).creates()
     }
 
     /// Answers the callers from the replies. `failure` converts error replies. Returns these failures.
@@ -160,31 +156,21 @@ impl MemcachedPipeline {
         self.callers.complete(|check| check.outcome(&mut results));
         failures
     }
-
-    fn key(&self, command: &Command) -> &str {
-        text_at(&self.keys, command)
-    }
 }
 
 impl PendingCheck {
     fn outcome(&self, results: &mut [Completion]) -> Outcome {
-        match results.get_mut(self.command as usize) {
-            Some(Completion::Running(count)) => {
+        match at_mut(results, self.command) {
+            Completion::Running(count) => {
                 *count = fixed_window::count(*count, self.hits);
                 Ok(*count)
             }
-            Some(Completion::Final(count)) => Ok(*count),
-            Some(Completion::Failed(failure)) => Err(Arc::clone(failure)),
-            // Every check refers to a command of its own pipeline.
-            None => Ok(0),
+            Completion::Final(count) => Ok(*count),
+            Completion::Failed(failure) => Err(Arc::clone(failure)),
         }
     }
 }
 
-fn key_of<'k>(keys: &'k str, commands: &[Command], index: u32) -> &'k str {
-    commands.get(index as usize).map(|command| text_at(keys, command)).unwrap_or_default()
-}
-
-fn text_at<'k>(keys: &'k str, command: &Command) -> &'k str {
-    keys.get(command.key.start as usize..command.key.end as usize).unwrap_or_default()
+fn key_of<'k>(keys: &'k Keys, commands: &[Command], index: u32) -> &'k [u8] {
+    keys.get(&at(commands, index).key)
 }

@@ -54,7 +54,7 @@ fn hits_on_one_key_share_a_command_and_count_in_order() {
     assert_eq!(written(&pipeline), "incr a 5\r\nincr b 1\r\nget c\r\n");
     assert_eq!(pipeline.checks(), 5);
     let replies = vec![Reply::Number(15), Reply::Number(1), Reply::Value(b"7 ".to_vec())];
-    assert_eq!(pipeline.missing(&replies), [0_usize; 0]);
+    assert_eq!(pipeline.missing(&replies), [0_u32; 0]);
     let seen = completed(pipeline, received, replies);
     assert_eq!(seen, [vec![Ok(12), Ok(1)], vec![Ok(15), Ok(15)], vec![Ok(7)]]);
 }
@@ -90,7 +90,7 @@ fn missing_counters_are_created_and_counted_again() {
 fn reads_and_refunds_create_no_counter() {
     let (pipeline, received) = pipeline(&[&[("a", READ), ("b", Hits::Refund(1))]]);
     let replies = vec![Reply::Missing, Reply::Missing];
-    assert_eq!(pipeline.missing(&replies), [0_usize; 0]);
+    assert_eq!(pipeline.missing(&replies), [0_u32; 0]);
     assert_eq!(completed(pipeline, received, replies), [vec![Ok(0), Ok(0)]]);
 }
 
@@ -203,7 +203,7 @@ proptest! {
             let missing = pipeline.missing(&replies);
             let again = server.replies(|into| pipeline.write_again(&missing, into));
             for (index, reply) in missing.into_iter().zip(again) {
-                replies[index] = reply;
+                replies[index as usize] = reply;
             }
             let seen = completed(pipeline, received, replies);
             for (checks, seen) in callers.iter().zip(seen) {

@@ -80,7 +80,8 @@ impl RedisPipeline {
         replies: &mut impl Iterator<Item = Reply>,
         reading: &mut Reading<'_>,
     ) -> Completion {
-        let mut next = || replies.next().unwrap_or(Reply::Nil);
+        #[expect(clippy::expect_used, reason = "asserts that the replies are those of the commands")]
+        let mut next = || replies.next().expect("a connection waits for every reply");
         let asking = if command.asking { done(next()) } else { Ok(()) };
         let result = match &command.kind {
             CommandKind::Count { id, added, expiry } => {
@@ -168,12 +169,13 @@ impl RedisPipeline {
 }
 
 impl Reading<'_> {
+    #[expect(clippy::arithmetic_side_effects, reason = "a pipeline has fewer keys than 2³²")]
     fn no_expiry(&mut self, key: Box<str>, seconds: u32, error: &str, by: &'static str) {
         self.failed(error, 1, by);
         if by == "evalsha" && Kind::of_reply(error) == Kind::Denied {
             self.learned.not_extended.push((key, seconds));
         } else {
-            self.learned.without_expiry = self.learned.without_expiry.saturating_add(1);
+            self.learned.without_expiry += 1;
         }
     }
 

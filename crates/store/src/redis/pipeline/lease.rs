@@ -17,12 +17,12 @@ use clock::Time;
 
 /// What a lease knows of its grants. Their numbers begin at random, below 2⁵², so that no two leases share one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Receipt {
-    pub(crate) holder: u64,
+pub struct Receipt {
+    pub holder: u64,
     /// The last grant that Redis confirmed; 0 for none.
-    pub(crate) confirmed: u64,
+    pub confirmed: u64,
     /// The last grant that was requested.
-    pub(crate) requested: u64,
+    pub requested: u64,
 }
 
 /// A call of the script that adds or returns leased hits.

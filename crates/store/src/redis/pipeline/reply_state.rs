@@ -32,6 +32,11 @@ pub(super) struct AfterRun {
 
 impl ReplyState {
     /// Decodes the state of a counter with this many runs. Fails if the key has a foreign value.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        reason = "a pipeline has fewer runs than 2³²; the length of the list is checked"
+    )]
     pub(super) fn read(algorithm: Algorithm, reply: Reply, runs: usize) -> Result<Self, String> {
         let foreign = || format!("WRONGTYPE the value is not the state of a {}", algorithm.kind().name());
         match reply {
@@ -111,18 +116,24 @@ impl ReplyState {
 }
 
 /// The second at which the current window began, its hits, and those of the previous one.
-fn window(limit: SlidingWindow, [a, b, c, d, e, f, g, h, i, j, k, l, m]: [u8; 13]) -> State {
-    limit.state(Counts {
-        start: Time::from_seconds(u64::from_le_bytes([a, b, c, d, e, 0, 0, 0])),
-        this: u32::from_le_bytes([f, g, h, i]),
-        last: u32::from_le_bytes([j, k, l, m]),
-    })
+fn window(limit: SlidingWindow, state: [u8; 13]) -> State {
+    let (start, counts) = little_endian(&state, 5);
+    let (this, last) = little_endian(counts, 4);
+    let (last, _) = little_endian(last, 4);
+    #[expect(clippy::cast_possible_truncation, reason = "four bytes each")]
+    limit.state(Counts { start: Time::from_seconds(start), this: this as u32, last: last as u32 })
 }
 
 /// The second and the tick at which the bucket is full; the rest is used by the script only.
-fn bucket(limit: Bucket, [a, b, c, d, e, f, g, h, i, j, k, l, ..]: [u8; 19]) -> State {
-    let second = u64::from_le_bytes([a, b, c, d, e, f, g, 0]);
-    limit.full_at(second, u64::from_le_bytes([h, i, j, k, l, 0, 0, 0]))
+fn bucket(limit: Bucket, state: [u8; 19]) -> State {
+    let (second, rest) = little_endian(&state, 7);
+    limit.full_at(second, little_endian(rest, 5).0)
+}
+
+/// The number in the first bytes, and the rest.
+fn little_endian(bytes: &[u8], length: usize) -> (u64, &[u8]) {
+    let (number, rest) = bytes.split_at(length);
+    (number.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)), rest)
 }
 
 /// A state of this many bytes; that of an unused key for null.

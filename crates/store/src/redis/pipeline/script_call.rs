@@ -202,13 +202,10 @@ impl ScriptCall {
         let (keys, is_guarded, is_timed) = (self.keys(), self.counts == Counts::Guarded, self.is_timed());
         let mut list = reply.into_list(keys + usize::from(is_guarded) + 2 * usize::from(is_timed))?;
         let now = if is_timed { time(&list.split_off(list.len() - 2))? } else { Time::default() };
-        let over = match list.pop().filter(|_| is_guarded) {
-            None => vec![false; keys],
-            Some(over) => {
-                let over = over.into_list(keys)?.into_iter();
-                over.map(|over| over.into_count().map(|over| over == 1)).collect::<Result<_, _>>()?
-            }
-        };
+        let over = if is_guarded { list.split_off(keys).remove(0).into_list(keys)? } else { Vec::new() };
+        let over = over.into_iter().map(|over| over.into_count().map(|over| over == 1));
+        let mut over = over.collect::<Result<Vec<_>, _>>()?;
+        over.resize(keys, false);
         let any_over = over.contains(&true);
         let counters = self.counters.iter().zip(list).zip(over).map(|((counter, state), is_over)| {
             if counter.runs[0].hits.taken() > 0 && (is_over || !any_over) {

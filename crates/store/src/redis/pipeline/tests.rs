@@ -429,7 +429,7 @@ fn a_script_reply_of_another_shape_counts_nothing() {
             Kind::FixedWindow => {
                 vec![Reply::List(vec![state.clone()]), Reply::List(vec![state.clone(), over])]
             }
-            _ => vec![timed(&[state.clone()]), timed(&[state.clone(), over])],
+            _ => vec![timed(std::slice::from_ref(&state)), timed(&[state.clone(), over])],
         };
         let learned = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
         for received in [&mut alone, &mut guarded] {

@@ -62,8 +62,8 @@ impl NodeList {
         is_refresh: bool,
     ) -> Option<T> {
         let count = self.nodes.len();
-        let first = self.last.saturating_add(is_refresh.into());
-        let mut order: Vec<_> = (0..count).cycle().skip(first).take(count).collect();
+        let mut order: Vec<_> =
+            (0..count).cycle().skip(self.last).skip(is_refresh.into()).take(count).collect();
         order.sort_by_key(|index| self.nodes.get(*index).is_some_and(|node| node.fails));
         for index in order {
             let Some(node) = self.nodes.get_mut(index) else { continue };

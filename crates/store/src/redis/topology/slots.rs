@@ -27,19 +27,18 @@ const CRC16: [u16; 256] = {
 pub(crate) fn slot(key: &[u8]) -> u16 {
     let step = |crc: u16, byte: &u8| {
         let [high, _] = crc.to_be_bytes();
-        (crc << 8) ^ CRC16.get(usize::from(high ^ byte)).copied().unwrap_or_default()
+        #[expect(clippy::indexing_slicing, reason = "the table has an entry for every byte")]
+        let entry = CRC16[usize::from(high ^ byte)];
+        (crc << 8) ^ entry
     };
     hash_tag(key).iter().fold(0, step) % SLOTS
 }
 
 /// The part of a key that decides its slot: its hash tag, the content of the first braces unless empty.
 pub(in crate::redis) fn hash_tag(key: &[u8]) -> &[u8] {
-    let mut parts = key.splitn(2, |byte| *byte == b'{').skip(1);
-    let inner = parts.next().unwrap_or_default();
-    match inner.iter().position(|byte| *byte == b'}') {
-        None | Some(0) => key,
-        Some(close) => inner.get(..close).unwrap_or(key),
-    }
+    let inner = key.splitn(2, |byte| *byte == b'{').nth(1);
+    let tag = inner.and_then(|inner| inner.split_at_checked(inner.iter().position(|byte| *byte == b'}')?));
+    tag.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(key)
 }
 
 /// Parses the target of an error such as `MOVED 3999 10.0.0.2:6379` from the server `from`, and whether it is for one
