@@ -255,42 +255,35 @@ fn a_panic_costs_one_xds_response() {
         let rate_limit = json!({"unit": "HOUR", "requests_per_unit": limit});
         json!({"config": {"name": "a", "domain": "x", "descriptors": [{"key": "k", "rate_limit": rate_limit}]}})
     };
-    for config_type in ["GRPC_XDS_SOTW", "GRPC_XDS_DELTA"] {
-        let control_plane = ControlPlane::start();
-        control_plane.publish("1", &[resource(1)]);
-        let server = Faulty::start(
-            setup()
-                .env("CONFIG_TYPE", config_type)
-                .env("CONFIG_GRPC_XDS_SERVER_URL", &control_plane.address)
-                .env("CONFIG_GRPC_XDS_NODE_ID", "tests")
-                .env("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "50ms"),
-        );
+    let control_plane = ControlPlane::start();
+    control_plane.publish("1", &[resource(1)]);
+    let server = Faulty::start(
+        setup()
+            .env("CONFIG_TYPE", "GRPC_XDS_SOTW")
+            .env("CONFIG_GRPC_XDS_SERVER_URL", &control_plane.address)
+            .env("CONFIG_GRPC_XDS_NODE_ID", "tests")
+            .env("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "50ms"),
+    );
+    server.0.wait_for_rule("requests_per_unit=1,");
+    for (before, point) in [(0, "xds_response"), (1, "rules_compile")] {
+        server.inject(point);
+        control_plane.publish(&format!("bad{before}"), &[resource(100 + before)]);
+        server.wait(point);
+        eventually("the response is refused", || {
+            let refused = server.0.metrics()["tollgate_xds_nacks_total"];
+            holds(refused > f64::from(before), || server.0.process.log())
+        });
         server.0.wait_for_rule("requests_per_unit=1,");
-        let mut served = 1;
-        for (before, point) in [(0, "xds_response"), (1, "rules_compile")] {
-            server.inject(point);
-            control_plane.publish(&format!("bad{before}"), &[resource(100 + before)]);
-            server.wait(point);
-            eventually("the response is refused", || {
-                let refused = server.0.metrics()["tollgate_xds_nacks_total"];
-                holds(refused > f64::from(before), || server.0.process.log())
-            });
-            if config_type == "GRPC_XDS_DELTA" && point == "xds_response" {
-                // What the response changed is sent again to a new stream.
-                served = 100;
-            }
-            server.0.wait_for_rule(&format!("requests_per_unit={served},"));
-        }
-        control_plane.publish("good", &[resource(2)]);
-        server.0.wait_for_rule("requests_per_unit=2,");
-
-        server.inject("xds_client");
-        control_plane.hang_up();
-        server.wait("xds_client");
-        control_plane.publish("again", &[resource(3)]);
-        server.0.wait_for_rule("requests_per_unit=3,");
-        server.assert_counted(&[("rules_reload", 1.0), ("xds_client", 1.0), ("xds_response", 1.0)]);
     }
+    control_plane.publish("good", &[resource(2)]);
+    server.0.wait_for_rule("requests_per_unit=2,");
+
+    server.inject("xds_client");
+    control_plane.hang_up();
+    server.wait("xds_client");
+    control_plane.publish("again", &[resource(3)]);
+    server.0.wait_for_rule("requests_per_unit=3,");
+    server.assert_counted(&[("rules_reload", 1.0), ("xds_client", 1.0), ("xds_response", 1.0)]);
 }
 
 #[test]

@@ -19,7 +19,7 @@ mod start;
 // Accepted and rejected updates.
 mod updates;
 
-/// The protocol variant of the Go service, with short pauses.
+/// A control plane as source of the rules, with short pauses.
 fn setup(server_url: &str) -> Setup {
     [
         ("CONFIG_TYPE", "GRPC_XDS_SOTW"),

@@ -158,17 +158,12 @@ pub(super) fn memcached_srv(text: &str) -> Result<String, InvalidValue> {
 pub enum RulesSource {
     #[default]
     File,
-    Xds {
-        /// The incremental protocol: responses contain changes only.
-        incremental: bool,
-    },
+    Xds,
 }
 
 impl Value for RulesSource {
     fn parse(text: &str) -> Result<Self, InvalidValue> {
-        let xds = |incremental| Self::Xds { incremental };
-        let choices = [("FILE", Self::File), ("GRPC_XDS_SOTW", xds(false)), ("GRPC_XDS_DELTA", xds(true))];
-        exact_choice(text, &choices)
+        exact_choice(text, &[("FILE", Self::File), ("GRPC_XDS_SOTW", Self::Xds)])
     }
 }
 

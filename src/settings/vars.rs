@@ -152,9 +152,8 @@ table! {
     }
     /// Where rules come from and how they are read.
     pub Rules in "Rules" {
-        CONFIG_TYPE source: RulesSource = "FILE", "Source of the rules: `FILE`; `GRPC_XDS_SOTW`, a control \
-            plane that sends all rules each time; or `GRPC_XDS_DELTA`, one that sends changes, which the \
-            Go service does not support.";
+        CONFIG_TYPE source: RulesSource = "FILE", "Source of the rules: `FILE`, or `GRPC_XDS_SOTW` for a \
+            control plane.";
         RUNTIME_ROOT root: PathBuf = "/srv/runtime_data/current", "Root of the rules directory. If it is \
             unset, the default does not exist and the working directory contains rules, the working \
             directory is used.";

@@ -30,7 +30,6 @@ const TLS: TlsVars = TlsVars {
 pub(super) fn read(reader: &mut Reader<'_>, source: RulesSource) -> Option<Box<Xds>> {
     let set = ControlPlane::read(reader);
     let xds = Xds {
-        incremental: source == RulesSource::Xds { incremental: true },
         node_metadata: node_metadata(reader, &set.node_metadata),
         headers: headers(reader, &set.headers),
         tls: tls(reader, &set, source),

@@ -7,11 +7,10 @@ Reads commands as JSON lines from standard input, and writes events as JSON line
     {"set": {"version": "1", "resources": [...]}}  publishes this on every stream
     {"hang_up": true}                              ends every stream
 
-A resource is {"config": {...}} in protobuf's JSON, {"name": ..., "config": ...} with a name for the incremental variant,
-{"type_url": ..., "hex": ...} for raw bytes, or {"many": N} for N descriptors.
+A resource is {"config": {...}} in protobuf's JSON, {"type_url": ..., "hex": ...} for raw bytes, or {"many": N} for N
+descriptors.
 """
 
-import hashlib
 import json
 import queue
 import sys
@@ -81,10 +80,6 @@ def packed(resource):
     return any_pb2.Any(type_url=TYPE_URL, value=config.SerializeToString(deterministic=True))
 
 
-def named(resource):
-    return resource.get("name") or resource.get("config", {}).get("name", "")
-
-
 def report(**event):
     print(json.dumps(event), flush=True)
 
@@ -124,14 +119,8 @@ class ControlPlane(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):
         self.streams = streams
 
     def StreamAggregatedResources(self, requests, context):
-        yield from self.serve("sotw", requests, context, self.everything)
-
-    def DeltaAggregatedResources(self, requests, context):
-        yield from self.serve("delta", requests, context, self.changes)
-
-    def serve(self, variant, requests, context, respond):
         metadata = {key: value if isinstance(value, str) else value.hex() for key, value in context.invocation_metadata()}
-        report(stream=variant, headers=metadata, authenticated=sorted(context.auth_context()))
+        report(stream="sotw", headers=metadata, authenticated=sorted(context.auth_context()))
         listener = self.streams.listen()
 
         def read():
@@ -139,49 +128,31 @@ class ControlPlane(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):
                 for request in requests:
                     report(request=json_format.MessageToDict(request, preserving_proto_field_name=True))
                     if not request.response_nonce:
-                        listener.put(("begin", request))
+                        listener.put("begin")
             except grpc.RpcError:
                 pass
-            listener.put(("end", None))
+            listener.put("end")
 
         threading.Thread(target=read, daemon=True).start()
-        state = {}
         begun = False
         try:
             while True:
-                what, request = listener.get()
+                what = listener.get()
                 if what == "end":
                     return
-                if what == "begin":
-                    begun = True
-                    state = dict(getattr(request, "initial_resource_versions", {}))
+                begun = begun or what == "begin"
                 if begun and self.streams.published is not None:
-                    yield respond(state)
+                    yield self.everything()
         finally:
             self.streams.leave(listener)
-            report(ended=variant)
+            report(ended="sotw")
 
-    def everything(self, _):
+    def everything(self):
         published = self.streams.published
         return discovery_pb2.DiscoveryResponse(
             version_info=published["version"], type_url=published.get("type_url", TYPE_URL), nonce=self.streams.nonce(),
             resources=[packed(resource) for resource in published["resources"]],
         )
-
-    def changes(self, state):
-        published = self.streams.published
-        response = discovery_pb2.DeltaDiscoveryResponse(
-            system_version_info=published["version"], type_url=TYPE_URL, nonce=self.streams.nonce()
-        )
-        now = {named(resource): packed(resource) for resource in published["resources"]}
-        versions = {name: hashlib.sha256(any.value).hexdigest()[:12] for name, any in now.items()}
-        for name, version in versions.items():
-            if state.get(name) != version:
-                response.resources.add(name=name, version=version, resource=now[name])
-        response.removed_resources.extend(sorted(set(state) - set(versions)))
-        state.clear()
-        state.update(versions)
-        return response
 
 
 def main():
@@ -203,9 +174,9 @@ def main():
         command = json.loads(line)
         if "set" in command:
             streams.published = command["set"]
-            streams.send(("published", None))
+            streams.send("published")
         if "hang_up" in command:
-            streams.send(("end", None))
+            streams.send("end")
     server.stop(0)
 
 

@@ -219,32 +219,3 @@ fn metadata_modes_and_nested_levels_are_read() {
     let metadata = format!("{:?}", answer.dynamic_metadata);
     assert!(metadata.contains("team") && metadata.contains("deep"), "{metadata}");
 }
-
-#[test]
-fn the_incremental_variant_sends_changes() {
-    let control_plane = ControlPlane::start();
-    control_plane.publish("1", &[limit("a", "a", "k", 5), limit("b", "b", "k", 6)]);
-    let server = setup(&control_plane.address).env("CONFIG_TYPE", "GRPC_XDS_DELTA").start();
-    assert_eq!(control_plane.event("stream")["stream"], "delta");
-    assert_eq!(server.rules_shown(), [shown("a", "k", 5), shown("b", "k", 6)]);
-    assert!(control_plane.answer()["error_detail"].is_null());
-
-    control_plane.publish("2", &[limit("a", "a", "k", 7), limit("b", "b", "k", 6)]);
-    wait_for(&server, &[shown("a", "k", 7), shown("b", "k", 6)]);
-    control_plane.answer();
-    let bad = json!({"config": {"name": "a", "domain": "a", "descriptors": [{"value": "v"}]}});
-    control_plane.publish("3", &[bad, limit("b", "b", "k", 6), limit("c", "c", "k", 1)]);
-    let detail = control_plane.answer()["error_detail"]["message"].take();
-    assert!(detail.as_str().unwrap().contains("resource a: error: this descriptor has no key"), "{detail}");
-    control_plane.publish("4", &[limit("a", "a", "k", 8), limit("c", "c", "k", 1)]);
-    wait_for(&server, &[shown("a", "k", 8), shown("c", "k", 1)]);
-    control_plane.answer();
-
-    // The next stream begins with the known versions, and receives the removals.
-    control_plane.hang_up();
-    let begin = control_plane.event("request")["request"].take();
-    assert!(begin["initial_resource_versions"]["a"].is_string(), "{begin}");
-    control_plane.answer();
-    control_plane.publish("5", &[limit("c", "c", "k", 9)]);
-    wait_for(&server, &[shown("c", "k", 9)]);
-}

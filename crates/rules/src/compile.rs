@@ -83,7 +83,7 @@ pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
 /// Compiles the resources of a control plane in this order. Their [diagnostics](Compiled::diagnostics) name the resource
 /// instead of a file, and have no lines.
 #[must_use]
-pub fn compile_resources(resources: &[&RateLimitConfig], options: CompileOptions) -> Compiled {
+pub fn compile_resources(resources: &[RateLimitConfig], options: CompileOptions) -> Compiled {
     let diagnostics = resources.iter().map(|resource| Diagnostics::of_resource(&resource.name)).collect();
     let raw: Vec<Option<RawFile>> = resources.iter().map(|resource| Some(messages::read(resource))).collect();
     compile_ast(&raw, options, diagnostics)

@@ -33,14 +33,11 @@ fn good(set: &[(&str, &str)]) -> Xds {
 fn rules_come_from_files_by_default() {
     assert!(read_all(&[]).0.is_none());
     assert!(read_all(&[("CONFIG_TYPE", "FILE")]).0.is_none());
-    assert!(!good(&[]).incremental);
-    assert!(read_all(&[("CONFIG_TYPE", "GRPC_XDS_DELTA")]).0.unwrap().incremental);
+    assert!(read_all(&[("CONFIG_TYPE", "GRPC_XDS_SOTW")]).0.is_some());
     let problems = read_all(&[("CONFIG_TYPE", "grpc_xds_sotw")]).1;
     assert_eq!(
         problems,
-        [
-            "CONFIG_TYPE=\"grpc_xds_sotw\": expected FILE, GRPC_XDS_SOTW or GRPC_XDS_DELTA; write GRPC_XDS_SOTW"
-        ]
+        ["CONFIG_TYPE=\"grpc_xds_sotw\": expected FILE or GRPC_XDS_SOTW; write GRPC_XDS_SOTW"]
     );
 }
 

@@ -14,9 +14,7 @@ use tonic::{
 
 use super::{
     connect::connect,
-    delta::Delta,
     session::Session,
-    sotw::Sotw,
     stream::{Subscriber, process},
 };
 use crate::xds::settings::{Xds, XdsBackoff};
@@ -32,7 +30,6 @@ const MAX_LOGGED: usize = 8;
 pub(super) async fn run<T>(settings: &Xds, session: &Session<'_, T>) {
     let (node, headers) = (node(settings), headers(settings));
     let subscriber = Subscriber { node, headers, max_message_bytes: settings.max_message_bytes };
-    let mut known = Delta::default();
     let XdsBackoff { initial, max, factor, jitter } = settings.backoff;
     let mut backoff = Backoff::new(initial, max).with(factor, jitter);
     let mut logged = HashSet::new();
@@ -41,8 +38,7 @@ pub(super) async fn run<T>(settings: &Xds, session: &Session<'_, T>) {
         let (error, pause) = match connect(settings).await {
             Err(error) => (error, jittered(settings.connect_retry_interval, 0.5)),
             Ok(channel) => {
-                let (error, was_useful) =
-                    run_stream(channel, settings, &subscriber, session, &mut known).await;
+                let (error, was_useful) = run_stream(channel, settings, &subscriber, session).await;
                 if was_useful {
                     backoff.reset();
                     logged.clear();
@@ -68,18 +64,12 @@ async fn run_stream<T>(
     settings: &Xds,
     subscriber: &Subscriber,
     session: &Session<'_, T>,
-    known: &mut Delta,
 ) -> (String, bool) {
     tracing::debug!("connected to {}", session.origin);
     let (before, begun) = (session.status.state().updates, Instant::now());
     session.status.change(|status| status.connected = true);
-    let ended = if settings.incremental {
-        process(channel, subscriber, session, known).await
-    } else {
-        process(channel, subscriber, session, &mut Sotw::default()).await
-    };
+    let ended = process(channel, subscriber, session).await;
     session.status.change(|status| status.connected = false);
-    // A healthy incremental stream may have had no changes.
     let was_useful = session.status.state().updates > before || begun.elapsed() > settings.backoff.max;
     let error = match ended {
         Ok(()) => "the server closed the stream".to_owned(),

@@ -2,16 +2,13 @@
 //! of empty descriptors took 2.2 GB.
 //!
 //! The count covers the messages that the compiler keeps: resources, descriptors, limits, replaced names and values of
-//! metadata. `stream` rejects a response with too many of them, and `delta` a resource that exceeds the limit together
-//! with the known ones.
-
-use prost_types::Any;
+//! metadata. `stream` rejects a response with too many of them.
 
 use self::Content::{Config, Message, Skipped};
 use proto::protobuf::{Fields, Malformed};
 
 /// A field that is counted, or that leads to counted ones. Fields without a `Field` are skipped.
-pub(super) struct Field {
+struct Field {
     number: u32,
     is_counted: bool,
     content: Content,
@@ -26,10 +23,7 @@ enum Content {
 }
 
 /// `DiscoveryResponse`.
-pub(super) static RESPONSE: [Field; 1] = [counted(2, Message(&ANY))];
-/// `DeltaDiscoveryResponse`: resources, and the names of removed ones.
-pub(super) static DELTA_RESPONSE: [Field; 2] = [counted(2, Message(&RESOURCE)), counted(6, Skipped)];
-static RESOURCE: [Field; 1] = [counted(2, Message(&ANY))];
+static RESPONSE: [Field; 1] = [counted(2, Message(&ANY))];
 static ANY: [Field; 1] = [uncounted(2, Config)];
 static CONFIG: [Field; 1] = [counted(3, Message(&DESCRIPTOR))];
 static DESCRIPTOR: [Field; 3] =
@@ -48,22 +42,11 @@ const fn uncounted(number: u32, content: Content) -> Field {
     Field { number, is_counted: false, content }
 }
 
-/// The number of messages in a response with these fields.
-pub(super) fn of_response(response: &[u8], fields: &[Field]) -> Result<usize, Malformed> {
+/// The number of messages in a response.
+pub(super) fn of_response(response: &[u8]) -> Result<usize, Malformed> {
     let mut count = 0;
-    add(Fields::new(response), fields, &mut count)?;
+    add(Fields::new(response), &RESPONSE, &mut count)?;
     Ok(count)
-}
-
-/// The number of messages in a resource, including itself.
-pub(super) fn of_resource(resource: &Any) -> usize {
-    let mut count = 1;
-    add_config(&resource.value, &mut count);
-    count
-}
-
-fn add_config(config: &[u8], count: &mut usize) {
-    let _ = add(Fields::new(config), &CONFIG, count);
 }
 
 fn add(mut message: Fields<'_>, fields: &[Field], count: &mut usize) -> Result<(), Malformed> {
@@ -76,7 +59,9 @@ fn add(mut message: Fields<'_>, fields: &[Field], count: &mut usize) -> Result<(
         match field.content {
             Skipped => message.skip(key)?,
             Message(fields) => add(message.message(key)?, fields, count)?,
-            Config => add_config(message.bytes(key)?, count),
+            Config => {
+                let _ = add(Fields::new(message.bytes(key)?), &CONFIG, count);
+            }
         }
     }
     Ok(())
@@ -86,11 +71,11 @@ fn add(mut message: Fields<'_>, fields: &[Field], count: &mut usize) -> Result<(
 mod tests {
     use proptest::prelude::*;
     use prost::Message;
-    use prost_types::{ListValue, Struct, Value, value::Kind};
+    use prost_types::{Any, ListValue, Struct, Value, value::Kind};
 
     use super::*;
     use proto::{
-        envoy::service::discovery::v3::{DeltaDiscoveryResponse, DiscoveryResponse, Resource},
+        envoy::service::discovery::v3::DiscoveryResponse,
         ratelimit::config::ratelimit::v3::{
             RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace,
         },
@@ -117,34 +102,25 @@ mod tests {
         RateLimitConfig { domain: "d".to_owned(), descriptors: vec![above], ..RateLimitConfig::default() }
     }
 
-    fn wrapped(value: Vec<u8>) -> Any {
-        Any { type_url: "t".to_owned(), value }
+    /// A response with `resources` times this one.
+    fn response(config: &[u8], resources: usize) -> Vec<u8> {
+        let resource = Any { type_url: "t".to_owned(), value: config.to_vec() };
+        DiscoveryResponse { resources: vec![resource; resources], ..DiscoveryResponse::default() }
+            .encode_to_vec()
     }
 
     #[test]
     fn counts_every_message_that_becomes_a_struct() {
-        let resource = wrapped(config().encode_to_vec());
-        assert_eq!(of_resource(&resource), 11);
-        let plain =
-            DiscoveryResponse { resources: vec![resource.clone(); 3], ..DiscoveryResponse::default() };
-        assert_eq!(of_response(&plain.encode_to_vec(), &RESPONSE), Ok(33));
-        let named = Resource { name: "n".to_owned(), resource: Some(resource), ..Resource::default() };
-        let delta = DeltaDiscoveryResponse {
-            resources: vec![named; 3],
-            removed_resources: vec!["x".to_owned(); 4],
-            ..DeltaDiscoveryResponse::default()
-        };
-        assert_eq!(of_response(&delta.encode_to_vec(), &DELTA_RESPONSE), Ok(40));
+        let config = config().encode_to_vec();
+        assert_eq!(of_response(&response(&config, 1)), Ok(11));
+        assert_eq!(of_response(&response(&config, 3)), Ok(33));
     }
 
     #[test]
     fn counts_empty_messages() {
         // Resources, and descriptors in one.
-        let resources = [0x12, 0].repeat(4_000_000);
-        for fields in [&RESPONSE[..], &DELTA_RESPONSE] {
-            assert_eq!(of_response(&resources, fields), Ok(4_000_000));
-        }
-        assert_eq!(of_resource(&wrapped([0x1a, 0].repeat(4_000_000))), 4_000_001);
+        assert_eq!(of_response(&[0x12, 0].repeat(4_000_000)), Ok(4_000_000));
+        assert_eq!(of_response(&response(&[0x1a, 0].repeat(4_000_000), 1)), Ok(4_000_001));
     }
 
     #[test]
@@ -159,7 +135,7 @@ mod tests {
         }
         nested[0] = 0x1a;
         assert!(RateLimitConfig::decode(&*nested).is_err());
-        assert!(of_resource(&wrapped(nested)) <= 102);
+        assert!(of_response(&response(&nested, 1)).unwrap() <= 102);
     }
 
     proptest! {
@@ -168,16 +144,15 @@ mod tests {
             bytes in prop::collection::vec(any::<u8>(), 0..200),
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..5),
         ) {
-            for fields in [&RESPONSE[..], &DELTA_RESPONSE] {
-                let _ = of_response(&bytes, fields);
+            if let Ok(count) = of_response(&bytes) {
+                prop_assert!(count <= bytes.len());
             }
             let mut resource = config().encode_to_vec();
             for (at, byte) in changes {
                 let at = at.index(resource.len());
                 resource[at] = byte;
             }
-            let length = resource.len();
-            prop_assert!(of_resource(&wrapped(resource)) <= length);
+            prop_assert!(of_response(&response(&resource, 1)).unwrap() <= resource.len());
         }
     }
 }

@@ -3,18 +3,15 @@
 //! [`spawn`] starts a thread that connects, compiles and serves each update, and acknowledges or rejects it; `app`
 //! starts it in place of the watcher of files. Reading order: `client` is the loop, `connect` opens a channel, `stream`
 //! receives responses at a limited rate (`update_limit`) and counts their messages (`message_count`) before it decodes
-//! them, `sotw` and `delta` are the
-//! protocol variants, `resource` decodes resources, and `session` applies updates. After an invalid update or a lost
-//! connection, [`Source`] keeps serving the previous rules.
+//! them, `resource` decodes resources, and `session` applies updates. After an invalid update or a lost connection,
+//! [`Source`] keeps serving the previous rules.
 
 mod client;
 mod connect;
-mod delta;
 mod message_count;
 mod resource;
 mod session;
 pub mod settings;
-mod sotw;
 mod stream;
 mod update_limit;
 
@@ -109,21 +106,16 @@ impl Subscription {
     }
 }
 
-/// Decodes a response in both variants, and compiles its valid resources.
+/// Decodes a response, and compiles its valid resources.
 #[cfg(any(test, feature = "testing"))]
 pub fn fuzz(bytes: &[u8]) {
     use tonic::codegen::Bytes;
 
-    use self::{delta::Delta, sotw::Sotw, stream::decode};
     use rules::{CompileOptions, compile_resources};
 
-    let plain = decode::<Sotw>(Bytes::copy_from_slice(bytes), 1_000);
-    let resources = plain.map(|received| received.response.resources).unwrap_or_default();
+    let received = stream::decode(Bytes::copy_from_slice(bytes), 1_000);
+    let resources = received.map(|received| received.response.resources).unwrap_or_default();
     let configs: Vec<_> =
         resources.iter().filter_map(|any| resource::decode(|| "a resource".to_owned(), any).ok()).collect();
-    for any in &resources {
-        assert!(message_count::of_resource(any).saturating_sub(1) <= any.value.len());
-    }
-    let _ = compile_resources(&configs.iter().collect::<Vec<_>>(), CompileOptions::default());
-    let _ = decode::<Delta>(Bytes::copy_from_slice(bytes), 1_000);
+    let _ = compile_resources(&configs, CompileOptions::default());
 }

@@ -1,6 +1,4 @@
-//! Decodes resources: from the bytes of a response to messages, or to an error.
-//!
-//! Both protocol variants call it. The compiler interprets the messages.
+//! Decodes the resources of a response for `stream`. The compiler interprets the messages.
 
 use prost::Message as _;
 use prost_types::Any;
@@ -16,13 +14,14 @@ pub(super) fn check_response(type_url: &str, is_too_large: bool, max: usize) -> 
     // Some control planes omit the type.
     let is_wrong_type = !type_url.is_empty() && !is_same_message(type_url);
     let wrong_type = is_wrong_type.then(|| wrong_type("the response".to_owned(), type_url));
-    wrong_type.into_iter().chain(is_too_large.then(|| too_large("the response", max))).collect()
+    wrong_type.into_iter().chain(is_too_large.then(|| too_large(max))).collect()
 }
 
 /// The error about more messages than the limit.
-pub(super) fn too_large(what: &str, max: usize) -> Diagnostic {
+fn too_large(max: usize) -> Diagnostic {
     let message = format!("more than {max} messages (resources, descriptors, limits, values of metadata)");
-    diagnostic(Severity::Error, what.to_owned(), message, "send fewer rules, or raise RULES_MAX_VALUES")
+    let help = "send fewer rules, or raise RULES_MAX_VALUES";
+    diagnostic(Severity::Error, "the response".to_owned(), message, help)
 }
 
 /// Decodes a resource, which diagnostics call `name`.

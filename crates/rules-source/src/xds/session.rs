@@ -1,7 +1,7 @@
 //! Applies updates of a control plane: serves them, or rejects them with the reasons.
 //!
-//! The protocol variants pass the complete list of resources and the errors of invalid ones, and send the result back.
-//! A session outlives streams and connections.
+//! `stream` passes the resources and the errors of invalid ones, and sends the result back. A session outlives streams
+//! and connections.
 
 use std::{
     cell::Cell,
@@ -43,7 +43,7 @@ pub(super) struct Session<'a, T> {
 pub(super) struct Update<'u> {
     /// The control plane's version of the rules.
     pub(super) version: &'u str,
-    pub(super) resources: Vec<&'u RateLimitConfig>,
+    pub(super) resources: Vec<RateLimitConfig>,
     pub(super) diagnostics: Vec<Diagnostic>,
 }
 
@@ -116,7 +116,7 @@ impl<T> Source<T> {
     /// serve the same rules.
     fn offer(&self, origin: &str, update: Update<'_>, now: Time) -> Outcome {
         let Update { mut resources, diagnostics, .. } = update;
-        resources.sort_by_key(|resource| (&resource.name, &resource.domain));
+        resources.sort_by(|one, other| (&one.name, &one.domain).cmp(&(&other.name, &other.domain)));
         let (hash, files) = (hash(&resources), resources.len());
         let input = Input { origin: &origin, hash, files, diagnostics };
         let compile = || compile_resources(&resources, self.options);
@@ -126,7 +126,7 @@ impl<T> Source<T> {
 
 /// A hash of the resources, to recognise the same update. They are encoded again because the received bytes have maps
 /// in any order.
-fn hash(resources: &[&RateLimitConfig]) -> u64 {
+fn hash(resources: &[RateLimitConfig]) -> u64 {
     let mut hasher = DefaultHasher::new();
     for resource in resources {
         hasher.write(&resource.encode_length_delimited_to_vec());

@@ -8,8 +8,6 @@ use net::{Secret, ServerAddress, tls::ClientTls};
 #[derive(Clone, PartialEq, Debug)]
 pub struct Xds {
     pub server: ServerAddress,
-    /// The incremental protocol: responses contain changes only.
-    pub incremental: bool,
     pub node_id: String,
     pub node_metadata: Vec<(String, String)>,
     /// Additional headers: names in lower case, and values, which may be secrets.

@@ -1,9 +1,10 @@
-//! A stream of the aggregated discovery service, in either protocol variant.
+//! A stream of the aggregated discovery service, in which each response has all resources ("state of the world").
 //!
 //! `client` calls [`process`] with a channel. Messages of a response are counted before it is decoded: the generated
 //! client would decode a message of any size.
-
-use std::marker::PhantomData;
+//!
+//! A stream begins without a version, even if one was accepted on an earlier stream: a control plane that numbers its
+//! versions from 1 at each start would take an old number for its own, and never send its current rules.
 
 use futures_util::FutureExt as _;
 use http::uri::PathAndQuery;
@@ -13,7 +14,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tonic::{
-    Code, Request, Status, Streaming,
+    Request, Status, Streaming,
     client::Grpc,
     codec::{Codec, DecodeBuf, Decoder},
     codegen::{Bytes, tokio_stream::wrappers::ReceiverStream},
@@ -23,56 +24,36 @@ use tonic::{
 use tonic_prost::ProstEncoder;
 
 use super::{
-    message_count::{self, Field},
-    session::Session,
+    message_count,
+    resource::{self, TYPE_URL},
+    session::{Session, Update},
     update_limit::UpdateLimit,
 };
-use proto::{envoy::config::core::v3::Node, google};
+use proto::{
+    envoy::{
+        config::core::v3::Node,
+        service::discovery::v3::{DiscoveryRequest, DiscoveryResponse},
+    },
+    google,
+};
 
-pub(super) trait Variant: 'static {
-    type Request: Message + 'static;
-    type Response: Message + Default + 'static;
-    const METHOD: &'static str;
-    const RESPONSE_FIELDS: &'static [Field];
-    /// Later responses omit the resources of earlier ones.
-    const IS_INCREMENTAL: bool;
+const METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 
-    fn subscribe(&self, node: Node) -> Self::Request;
-
-    /// A response without its resources.
-    fn without_resources(head: Head) -> Self::Response;
-
-    /// Applies a response, or returns the reason for rejecting it.
-    async fn apply<T>(
-        &mut self,
-        session: &Session<'_, T>,
-        received: &Received<Self::Response>,
-    ) -> Result<(), google::rpc::Status>;
-
-    /// Acknowledges a response, or rejects it with `error_detail`.
-    fn answer(
-        &mut self,
-        node: Node,
-        response: Self::Response,
-        error_detail: Option<google::rpc::Status>,
-    ) -> Self::Request;
-}
-
-/// The fields of a response that its answer needs, and its type. The tags are the same in both variants.
+/// The fields of a response that its answer needs, and its type.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Head {
+struct Head {
     #[prost(string, tag = "1")]
-    pub(super) version: String,
+    version_info: String,
     #[prost(string, tag = "4")]
-    pub(super) type_url: String,
+    type_url: String,
     #[prost(string, tag = "5")]
-    pub(super) nonce: String,
+    nonce: String,
 }
 
 /// A received response, without its resources if they are too many.
-pub(super) struct Received<R> {
-    pub(super) response: R,
-    pub(super) is_too_large: bool,
+pub(super) struct Received {
+    pub(super) response: DiscoveryResponse,
+    is_too_large: bool,
 }
 
 /// Identifies this subscriber to the control plane.
@@ -83,74 +64,84 @@ pub(super) struct Subscriber {
 }
 
 /// Acknowledges or rejects responses until the stream ends.
-pub(super) async fn process<T, V: Variant>(
+pub(super) async fn process<T>(
     channel: Channel,
     subscriber: &Subscriber,
     session: &Session<'_, T>,
-    variant: &mut V,
 ) -> Result<(), Status> {
     let (requests, outbox) = mpsc::channel(1);
-    let node = || subscriber.node.clone();
+    let subscribe = || DiscoveryRequest {
+        node: Some(subscriber.node.clone()),
+        type_url: TYPE_URL.to_owned(),
+        ..DiscoveryRequest::default()
+    };
     // The channel has room for one, and the receiver still exists.
-    let _ = requests.try_send(variant.subscribe(node()));
-    let mut responses = open::<V>(channel, subscriber, session.max_values(), outbox).await?;
+    let _ = requests.try_send(subscribe());
+    let mut responses = open(channel, subscriber, session.max_values(), outbox).await?;
     let mut limit = UpdateLimit::default();
+    let mut accepted = String::new();
     while let Some(mut received) = responses.message().await? {
         let delay = limit.delay(Instant::now());
         if !delay.is_zero() {
             sleep(delay).await;
-            // A response with all resources replaces those that are older.
-            while let Some(newer) = newer::<V>(&mut responses)? {
+            // The newest response replaces older ones.
+            while let Some(newer) = responses.message().now_or_never().transpose()?.flatten() {
                 received = newer;
             }
         }
-        let error_detail = session.guarded(variant.apply(session, &received)).await.err();
-        let is_lost = V::IS_INCREMENTAL
-            && error_detail.as_ref().is_some_and(|status| status.code == i32::from(Code::Internal));
-        if requests.send(variant.answer(node(), received.response, error_detail)).await.is_err() {
-            break;
+        let error_detail = session.guarded(apply(session, &received)).await.err();
+        if error_detail.is_none() {
+            accepted = received.response.version_info;
         }
-        if is_lost {
-            // Only a new stream makes the control plane send the changes of this response again.
-            return Err(Status::internal("processing a response panicked"));
+        let (version_info, response_nonce) = (accepted.clone(), received.response.nonce);
+        let answer = DiscoveryRequest { version_info, response_nonce, error_detail, ..subscribe() };
+        if requests.send(answer).await.is_err() {
+            break;
         }
     }
     Ok(())
 }
 
-/// Returns a response that arrived already and replaces earlier ones.
-fn newer<V: Variant>(
-    responses: &mut Streaming<Received<V::Response>>,
-) -> Result<Option<Received<V::Response>>, Status> {
-    let arrived = if V::IS_INCREMENTAL { None } else { responses.message().now_or_never() };
-    Ok(arrived.transpose()?.flatten())
-}
-
-async fn open<V: Variant>(
+async fn open(
     channel: Channel,
     subscriber: &Subscriber,
     max: usize,
-    outbox: mpsc::Receiver<V::Request>,
-) -> Result<Streaming<Received<V::Response>>, Status> {
+    outbox: mpsc::Receiver<DiscoveryRequest>,
+) -> Result<Streaming<Received>, Status> {
     let mut client = Grpc::new(channel).max_decoding_message_size(subscriber.max_message_bytes);
     client.ready().await.map_err(|error| Status::unknown(format!("the service is not ready: {error}")))?;
     let (headers, outbox) = (subscriber.headers.clone(), ReceiverStream::new(outbox));
     let request = Request::from_parts(headers, tonic::Extensions::new(), outbox);
-    let codec = CountingCodec::<V> { max, variant: PhantomData };
-    let response = client.streaming(request, PathAndQuery::from_static(V::METHOD), codec).await?;
+    let response =
+        client.streaming(request, PathAndQuery::from_static(METHOD), CountingCodec { max }).await?;
     Ok(response.into_inner())
 }
 
-/// Prost's codec, with a limit of messages in a response.
-struct CountingCodec<V> {
-    max: usize,
-    variant: PhantomData<fn() -> V>,
+/// Applies a response, or returns the reason for rejecting it.
+async fn apply<T>(
+    session: &Session<'_, T>,
+    Received { response, is_too_large }: &Received,
+) -> Result<(), google::rpc::Status> {
+    let mut diagnostics = resource::check_response(&response.type_url, *is_too_large, session.max_values());
+    let mut resources = Vec::with_capacity(response.resources.len());
+    for (any, number) in response.resources.iter().zip(1..) {
+        match resource::decode(|| format!("resource {number} of the response"), any) {
+            Ok(resource) => resources.push(resource),
+            Err(diagnostic) => diagnostics.push(diagnostic),
+        }
+    }
+    session.apply(Update { version: &response.version_info, resources, diagnostics }).await
 }
 
-impl<V: Variant> Codec for CountingCodec<V> {
-    type Encode = V::Request;
-    type Decode = Received<V::Response>;
-    type Encoder = ProstEncoder<V::Request>;
+/// Prost's codec, with a limit of messages in a response.
+struct CountingCodec {
+    max: usize,
+}
+
+impl Codec for CountingCodec {
+    type Encode = DiscoveryRequest;
+    type Decode = Received;
+    type Encoder = ProstEncoder<DiscoveryRequest>;
     type Decoder = Self;
 
     fn encoder(&mut self) -> Self::Encoder {
@@ -158,32 +149,36 @@ impl<V: Variant> Codec for CountingCodec<V> {
     }
 
     fn decoder(&mut self) -> Self {
-        Self { max: self.max, variant: PhantomData }
+        Self { max: self.max }
     }
 }
 
-impl<V: Variant> Decoder for CountingCodec<V> {
-    type Item = Received<V::Response>;
+impl Decoder for CountingCodec {
+    type Item = Received;
     type Error = Status;
 
-    fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<Self::Item>, Status> {
+    fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<Received>, Status> {
         use prost::bytes::Buf as _;
         // The message is contiguous already, so this copies nothing.
         let message = message.copy_to_bytes(message.remaining());
-        decode::<V>(message, self.max).map(Some)
+        decode(message, self.max).map(Some)
     }
 }
 
-pub(super) fn decode<V: Variant>(message: Bytes, max: usize) -> Result<Received<V::Response>, Status> {
+pub(super) fn decode(message: Bytes, max: usize) -> Result<Received, Status> {
     let malformed =
         |error: &dyn std::error::Error| Status::internal(format!("the response is malformed: {error}"));
-    let count =
-        message_count::of_response(&message, V::RESPONSE_FIELDS).map_err(|error| malformed(&error))?;
+    let count = message_count::of_response(&message).map_err(|error| malformed(&error))?;
     let is_too_large = count > max;
     let response = if is_too_large {
-        Head::decode(message).map(V::without_resources)
+        Head::decode(message).map(|Head { version_info, type_url, nonce }| DiscoveryResponse {
+            version_info,
+            type_url,
+            nonce,
+            ..DiscoveryResponse::default()
+        })
     } else {
-        V::Response::decode(message)
+        DiscoveryResponse::decode(message)
     };
     Ok(Received { response: response.map_err(|error| malformed(&error))?, is_too_large })
 }
@@ -191,8 +186,6 @@ pub(super) fn decode<V: Variant>(message: Bytes, max: usize) -> Result<Received<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::xds::{delta::Delta, sotw::Sotw};
-    use proto::envoy::service::discovery::v3::DiscoveryResponse;
 
     #[test]
     fn a_response_that_is_too_large_keeps_the_fields_of_its_answer() {
@@ -205,7 +198,7 @@ mod tests {
         for (resources, is_too_large) in [(0, false), (9, false), (10, false), (11, true), (4_000_000, true)]
         {
             let message = [head.encode_to_vec(), [0x12, 0].repeat(resources)].concat();
-            let received = decode::<Sotw>(message.into(), 10).unwrap();
+            let received = decode(message.into(), 10).unwrap();
             assert_eq!(received.is_too_large, is_too_large, "{resources}");
             assert_eq!(received.response.resources.len(), if is_too_large { 0 } else { resources });
             let response = received.response;
@@ -216,6 +209,6 @@ mod tests {
     #[test]
     fn rejects_a_malformed_response() {
         let message = [[0x12, 0].repeat(1_000_000), vec![0x12, 5]].concat();
-        assert!(decode::<Delta>(message.into(), usize::MAX).is_err());
+        assert!(decode(message.into(), usize::MAX).is_err());
     }
 }

@@ -35,7 +35,7 @@ fn compiled(resources: &[RateLimitConfig]) -> Compiled {
 }
 
 fn with_options(resources: &[RateLimitConfig], options: CompileOptions) -> Compiled {
-    compile_resources(&resources.iter().collect::<Vec<_>>(), options)
+    compile_resources(resources, options)
 }
 
 fn messages(compiled: &Compiled) -> Vec<String> {

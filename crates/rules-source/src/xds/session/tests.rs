@@ -24,8 +24,7 @@ fn apply(
     let session = Session::new(&source, &server, &clock, &status);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let rejections = updates.iter().map(|(version, resources, diagnostics)| {
-        let update =
-            Update { version, resources: resources.iter().collect(), diagnostics: diagnostics.to_vec() };
+        let update = Update { version, resources: resources.to_vec(), diagnostics: diagnostics.to_vec() };
         runtime.block_on(session.apply(update)).err().map(|status| status.message)
     });
     let rejections = rejections.collect();
