@@ -23,7 +23,10 @@ use tokio::{
     time::{sleep, timeout_at},
 };
 use tollgate::{
-    server::grpc::{self, Listener, Parts, Workers},
+    server::{
+        grpc::{self, Parts, Workers},
+        listen::{Listener, bind_tcp},
+    },
     settings::Settings,
 };
 
@@ -70,7 +73,7 @@ fn ask(after: Duration, policy: OnStoreFailure, slow_message: bool) -> (Exchange
         tls: None,
         tracer: None,
     };
-    let listener = grpc::bind_tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let listener = bind_tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let port = listener.local_addr().unwrap().port();
     let (drain, draining) = watch::channel(false);
     let serving = thread::spawn(move || {

@@ -13,10 +13,10 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use super::threads::Thread;
+use super::{parts::App, threads::Thread};
 use crate::{
     replicas::{INTERVAL_SECONDS, Replica, Replicas},
-    server::{health::Part, http::service::Service},
+    server::health::Part,
 };
 use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
@@ -27,24 +27,24 @@ use telemetry::metrics::Method;
 
 /// Starts the thread; it ends when `stop` turns true.
 pub(super) fn start(
-    service: &Arc<Service>,
+    app: &Arc<App>,
     pool: CommandPool,
     progress: Arc<Progress>,
     stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let thread = Thread::start("replica-sync", Boundary::ReplicaSync)?;
     let pool = Arc::new(pool);
-    service.health.set(Part::Overrides, false);
-    let (health, first) = (service.health.clone(), progress.clone());
-    let limiter = service.limiter.clone();
+    app.health.set(Part::Overrides, false);
+    let (health, first) = (app.health.clone(), progress.clone());
+    let limiter = app.limiter.clone();
     let follower = Follower {
         pool: pool.clone(),
-        index: service.keeper.index().clone(),
+        index: app.keeper.index().clone(),
         progress,
         clock: SystemClock,
         on_reset: Box::new(move |resets| limiter.forget(resets)),
     };
-    let service = service.clone();
+    let app = app.clone();
     // It ends with the process.
     drop(thread.run(move || async move {
         let mut stop = stop;
@@ -53,8 +53,7 @@ pub(super) fn start(
             health.set(Part::Overrides, true);
             std::future::pending::<()>().await;
         };
-        let announcing =
-            panics::restart_task(Boundary::ReplicaSync, async || announce(&service, &pool).await);
+        let announcing = panics::restart_task(Boundary::ReplicaSync, async || announce(&app, &pool).await);
         tokio::select! {
             () = panics::restart_task(Boundary::ReplicaSync, async || follower.follow().await) => {}
             () = announcing => {}
@@ -78,21 +77,21 @@ pub(super) async fn follow_resets(limiter: Arc<Limiter>, resets: ResetLog, mut s
 }
 
 /// Announces this replica at intervals; never returns.
-async fn announce(service: &Service, pool: &CommandPool) {
+async fn announce(app: &App, pool: &CommandPool) {
     let interval = Duration::from_secs(INTERVAL_SECONDS);
     // The first announcement waits for an interval, so that a process that ends at once leaves no key.
     let mut tick = interval_at(tokio::time::Instant::now() + interval, interval);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let started = SystemClock.now().seconds();
-    let (mut last_requests, mut last_tick) = (requests(service), Instant::now());
+    let (mut last_requests, mut last_tick) = (requests(app), Instant::now());
     let (mut failing, mut last_success) = (false, Instant::now());
     loop {
         tick.tick().await;
-        let (now, count) = (Instant::now(), requests(service));
+        let (now, count) = (Instant::now(), requests(app));
         let elapsed = now.duration_since(std::mem::replace(&mut last_tick, now)).as_millis().max(1);
         let answered = u128::from(count.saturating_sub(std::mem::replace(&mut last_requests, count)));
         let per_second = answered.saturating_mul(1000).checked_div(elapsed).unwrap_or_default();
-        let state = service.source.state();
+        let state = app.source.state();
         let own = Replica {
             id: Replicas::own_id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -100,11 +99,11 @@ async fn announce(service: &Service, pool: &CommandPool) {
             requests_per_second: u64::try_from(per_second).unwrap_or(u64::MAX),
             started,
         };
-        match service.replicas.announce(pool, &own).await {
+        match app.replicas.announce(pool, &own).await {
             Ok(()) => {
                 last_success = Instant::now();
                 if std::mem::take(&mut failing) {
-                    info!(replicas = service.replicas.list().len(), "replicas: recovered");
+                    info!(replicas = app.replicas.list().len(), "replicas: recovered");
                 }
             }
             Err(error) => {
@@ -112,13 +111,13 @@ async fn announce(service: &Service, pool: &CommandPool) {
                     warn!("replicas: {error}");
                 }
                 if Replicas::is_outdated(last_success.elapsed().as_secs()) {
-                    service.replicas.clear(&own);
+                    app.replicas.clear(&own);
                 }
             }
         }
     }
 }
 
-fn requests(service: &Service) -> u64 {
-    service.stats.service().requests(Method::ShouldRateLimit).get()
+fn requests(app: &App) -> u64 {
+    app.stats.service().requests(Method::ShouldRateLimit).get()
 }

@@ -7,12 +7,11 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep},
 };
 
-use super::StartError;
+use super::{StartError, parts::App};
 use crate::{
     memory,
-    server::{health::Part, http::service::Service},
-    settings::Backend,
-    settings::Settings,
+    server::health::Part,
+    settings::{Backend, Settings},
 };
 use clock::{Clock, SystemClock};
 use containment::panics;
@@ -22,10 +21,10 @@ const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Updates the health of the rules (`HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`) and of the store
 /// (`REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`, or that of memcached).
-pub(super) fn update_health(service: &Service, settings: &Settings) {
+pub(super) fn update_health(app: &App, settings: &Settings) {
     if settings.rules.healthy_with_at_least_one {
-        let loaded = service.source.load().as_ref().is_some_and(|served| !served.rules.is_empty());
-        service.health.set(Part::Rules, loaded);
+        let loaded = app.source.load().as_ref().is_some_and(|served| !served.rules.is_empty());
+        app.health.set(Part::Rules, loaded);
     }
     let needs_store = match &settings.backend {
         Backend::Memory => false,
@@ -33,16 +32,16 @@ pub(super) fn update_health(service: &Service, settings: &Settings) {
         Backend::Memcached(memcached) => memcached.unhealthy_without,
     };
     if needs_store {
-        service.health.set(Part::Store, service.store.is_usable());
+        app.health.set(Part::Store, app.store.is_usable());
     }
 }
 
 /// Completes when Redis was not reached within `REDIS_STARTUP_MAX_ELAPSED_TIME` of the start.
-pub(super) async fn never_reached(service: &Service, settings: &Settings) -> StartError {
+pub(super) async fn never_reached(app: &App, settings: &Settings) -> StartError {
     let Backend::Redis(redis) = &settings.backend else { return std::future::pending().await };
     let Some(limit) = redis.startup.give_up_after else { return std::future::pending().await };
     let begun = Instant::now();
-    while !service.store.is_reachable() {
+    while !app.store.is_reachable() {
         if begun.elapsed() > limit {
             return StartError(vec![format!(
                 "redis: no connection within {limit:?} of the start (REDIS_STARTUP_MAX_ELAPSED_TIME); see the \
@@ -55,7 +54,7 @@ pub(super) async fn never_reached(service: &Service, settings: &Settings) -> Sta
 }
 
 /// Does the periodic work until `stop` becomes true.
-pub(super) async fn run(service: &Service, settings: &Settings, mut stop: watch::Receiver<bool>) {
+pub(super) async fn run(app: &App, settings: &Settings, mut stop: watch::Receiver<bool>) {
     let mut last_answered = 0;
     let mut second = interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -63,19 +62,19 @@ pub(super) async fn run(service: &Service, settings: &Settings, mut stop: watch:
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = check.tick() => update_health(service, settings),
+            _ = check.tick() => update_health(app, settings),
             _ = second.tick() => {
                 panics::point("maintenance");
                 let now = SystemClock.now();
-                service.store.maintain(now);
-                service.limiter.maintain(now);
-                service.keeper.sweep(now);
-                service.stats.maintain(now);
-                service.recent.maintain(now);
-                if let Some(cache) = &service.over_limit {
+                app.store.maintain(now);
+                app.limiter.maintain(now);
+                app.keeper.sweep(now);
+                app.stats.maintain(now);
+                app.recent.maintain(now);
+                if let Some(cache) = &app.over_limit {
                     cache.maintain(now);
                 }
-                let answered = service.stats.service().requests(Method::ShouldRateLimit).get();
+                let answered = app.stats.service().requests(Method::ShouldRateLimit).get();
                 if std::mem::replace(&mut last_answered, answered) == answered {
                     memory::refund();
                 }

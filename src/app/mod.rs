@@ -4,6 +4,7 @@
 //! requests, the watcher's thread reads rules, and two threads serve the HTTP ports.
 
 mod following;
+mod gauges;
 mod maintenance;
 mod pages;
 mod parts;
@@ -23,7 +24,6 @@ use crate::{
     server::{
         admin::Api,
         grpc::{self, Workers},
-        http::service::Service,
         tls,
     },
     settings::Settings,
@@ -31,8 +31,8 @@ use crate::{
 use clock::SystemClock;
 use containment::panics::{self, Boundary};
 use pages::{Pages, Threads};
-use parts::Link;
 pub(crate) use parts::policy;
+use parts::{App, Link};
 use ports::Ports;
 use rules::Feed;
 pub(crate) use rules::compile_options;
@@ -67,8 +67,8 @@ async fn run(mut settings: Settings) -> Result<(), StartError> {
     let settings = &settings;
     let mut signal = pin!(shutdown::signal().map_err(StartError::system)?);
     announce(settings);
-    let (service, link) = parts::create(settings)?;
-    let feed = Feed::start(settings, &service.source, service.xds.as_ref());
+    let (app, link) = parts::create(settings)?;
+    let feed = Feed::start(settings, &app.source, app.xds.as_ref());
     let mut feed = feed.map_err(StartError::system)?;
     tokio::select! {
         () = feed.ready(settings) => {}
@@ -77,18 +77,18 @@ async fn run(mut settings: Settings) -> Result<(), StartError> {
             return Ok(());
         }
     }
-    let api = pages::api(settings, &service)?;
+    let api = pages::api(settings, &app)?;
     let threads = Threads::start(settings).map_err(StartError::system)?;
     let ports = Ports::bind(settings, &threads)?;
-    maintenance::update_health(&service, settings);
-    let running = start(settings, &service, ports, threads, api, link)?;
+    maintenance::update_health(&app, settings);
+    let running = start(settings, &app, ports, threads, api, link)?;
     let signal = tokio::select! {
         signal = signal => signal,
-        error = maintenance::never_reached(&service, settings) => return Err(error),
+        error = maintenance::never_reached(&app, settings) => return Err(error),
     };
     let delay = settings.server.shutdown_delay;
     info!(delay = format!("{}s", delay.as_secs_f64()), "received {signal}, draining");
-    running.drain(&service, delay).await;
+    running.drain(&app, delay).await;
     drop(feed);
     info!("stopped");
     Ok(())
@@ -97,7 +97,7 @@ async fn run(mut settings: Settings) -> Result<(), StartError> {
 /// Starts the workers, serves the ports, and starts everything else that runs until the shutdown.
 fn start(
     settings: &Settings,
-    service: &Arc<Service>,
+    app: &Arc<App>,
     ports: Ports,
     threads: Threads,
     api: Option<Arc<Api>>,
@@ -106,32 +106,32 @@ fn start(
     let (drain, draining) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let workers =
-        Workers::start(&settings.server, &parts::grpc(service)).map(Arc::new).map_err(StartError::system)?;
+        Workers::start(&settings.server, &parts::grpc(app)).map(Arc::new).map_err(StartError::system)?;
     ports.announce(settings);
     let Ports { grpc, http, debug, metrics, admin } = ports;
     let accepting = tokio::task::spawn_local(grpc::accept(grpc, workers.clone(), draining));
     let pages = Pages { http, debug, metrics, admin: admin.zip(api) };
-    let pages = pages.serve(threads, settings, service, &stopping);
-    if let Some(tls) = service.tls.clone() {
+    let pages = pages.serve(threads, settings, app, &stopping);
+    if let Some(tls) = app.tls.clone() {
         tokio::task::spawn_local(tls::reload_periodically(tls, SystemClock, stopping.clone()));
     }
     match link {
         Some(Link::Redis { pool, progress }) => {
-            following::start(service, pool, progress, stopping.clone()).map_err(StartError::system)?;
+            following::start(app, pool, progress, stopping.clone()).map_err(StartError::system)?;
         }
-        Some(Link::Memcached(resets)) if service.over_limit.is_some() => {
-            let limiter = service.limiter.clone();
+        Some(Link::Memcached(resets)) if app.over_limit.is_some() => {
+            let limiter = app.limiter.clone();
             tokio::task::spawn_local(following::follow_resets(limiter, resets, stopping.clone()));
         }
         Some(Link::Memcached(_)) | None => {}
     }
-    let (maintained, own_settings) = (service.clone(), settings.clone());
+    let (maintained, own_settings) = (app.clone(), settings.clone());
     tokio::task::spawn_local(async move {
         let work = async || maintenance::run(&maintained, &own_settings, stopping.clone()).await;
         panics::restart_task(Boundary::Maintenance, work).await;
     });
-    let flushing = sinks::start(settings, service).map_err(StartError::system)?;
-    let writing = recent::write_log(settings, &service.recent).map_err(StartError::system)?;
+    let flushing = sinks::start(settings, app).map_err(StartError::system)?;
+    let writing = recent::write_log(settings, &app.recent).map_err(StartError::system)?;
     Ok(Running { accepting, workers, pages, flushing, writing, drain, stop })
 }
 

@@ -8,12 +8,16 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval_at},
 };
 
-use super::{StartError, threads::Thread};
+use super::{StartError, parts::App, threads::Thread};
 use crate::{
     server::{
-        admin::{Api, Hosts, Options, Tokens},
-        grpc::Listener,
-        http::{self, json, service::Service},
+        admin::{Access, Api, Hosts, Managed, Tokens},
+        http::{
+            self,
+            debug::{DebugPages, MetricsPage},
+            json::{self, Endpoints},
+        },
+        listen::Listener,
     },
     settings::Settings,
 };
@@ -42,22 +46,28 @@ pub(super) struct Pages {
 }
 
 /// The admin API, if it is enabled. Its tokens must be readable.
-pub(super) fn api(settings: &Settings, service: &Arc<Service>) -> Result<Option<Arc<Api>>, StartError> {
+pub(super) fn api(settings: &Settings, app: &App) -> Result<Option<Arc<Api>>, StartError> {
     let Some(admin) = &settings.admin else { return Ok(None) };
     let tokens = admin.token_file.as_deref().map(Tokens::load).transpose();
     let tokens = tokens.map_err(|error| StartError(vec![error]))?;
-    Ok(Some(Arc::new(Api::new(Options {
-        service: service.clone(),
-        hosts: match &admin.listen {
-            ServerAddress::Tcp(address) => Hosts::Local(address.host.clone()),
-            ServerAddress::Unix(_) => Hosts::Any,
-        },
-        tokens,
-        read_only: admin.read_only,
+    let managed = Managed {
+        source: app.source.clone(),
+        stats: app.stats.clone(),
+        limiter: app.limiter.clone(),
+        recent: app.recent.clone(),
+        keeper: app.keeper.clone(),
+        replicas: app.replicas.clone(),
+        store: app.store.clone(),
         store_kind: settings.backend.name(),
         store_address: settings.backend.address(),
         started: SystemClock.now(),
-    }))))
+    };
+    let hosts = match &admin.listen {
+        ServerAddress::Tcp(address) => Hosts::Local(address.host.clone()),
+        ServerAddress::Unix(_) => Hosts::Any,
+    };
+    let access = Access { hosts, tokens, read_only: admin.read_only };
+    Ok(Some(Arc::new(Api::new(managed, access))))
 }
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
@@ -84,12 +94,12 @@ impl Pages {
         self,
         threads: Threads,
         settings: &Settings,
-        service: &Arc<Service>,
+        app: &Arc<App>,
         stop: &watch::Receiver<bool>,
     ) -> Vec<JoinHandle<()>> {
         let options = |port, probe: &str| http::Options {
             port,
-            stats: service.stats.clone(),
+            stats: app.stats.clone(),
             max_connections: settings.http.max_connections,
             timeout: settings.http.timeout,
             max_body: settings.server.max_request_bytes,
@@ -101,7 +111,7 @@ impl Pages {
         if let (Some(thread), Some((listener, api)), Some(admin)) =
             (threads.admin, self.admin, &settings.admin)
         {
-            let tls = service.tls.clone().filter(|_| admin.tls);
+            let tls = app.tls.clone().filter(|_| admin.tls);
             let port = http::Options { tls, has_own_pages: true, ..options(Port::Admin, "/api/v1/status") };
             let stop = stop.clone();
             serving.push(thread.run(move || async move {
@@ -113,13 +123,27 @@ impl Pages {
         let path = Arc::<str>::from(settings.metrics.prometheus_path.as_str());
         let ports =
             [options(Port::Http, "/healthcheck"), options(Port::Debug, "/"), options(Port::Metrics, &path)];
-        let (service, has_json, stop) = (service.clone(), settings.http.json, stop.clone());
+        let rendered = app.clone();
+        let metrics_page = Arc::new(MetricsPage::new(move || rendered.stats.render(&rendered.gauges())));
+        let debug_pages = Arc::new(DebugPages::new(
+            app.source.clone(),
+            app.store.clone(),
+            app.keeper.index().clone(),
+            app.recent.values(),
+            metrics_page.clone(),
+        ));
+        let endpoints = Arc::new(Endpoints {
+            health: app.health.clone(),
+            limiter: app.limiter.clone(),
+            tracer: app.tracer.clone(),
+            has_json: settings.http.json,
+        });
+        let stop = stop.clone();
         serving.push(threads.http.run(move || async move {
             let [http, debug, metrics] = ports;
-            let (asked, shown, counted) = (service.clone(), service.clone(), service);
-            let answer = move |request| json::answer(asked.clone(), has_json, request);
-            let page = move |request| shown.clone().page(request);
-            let statistics = move |request| counted.clone().metrics(request, path.clone());
+            let answer = move |request| json::answer(endpoints.clone(), request);
+            let page = move |request| debug_pages.clone().answer(request);
+            let statistics = move |request| metrics_page.clone().answer(request, path.clone());
             let with_metrics = async {
                 if let Some(listener) = self.metrics {
                     http::serve(listener, metrics, statistics, stop.clone()).await;

@@ -1,24 +1,21 @@
-//! Creates the parts of the service from the settings.
+//! Creates the parts of the application from the settings.
 
 use std::sync::Arc;
 
 use super::{StartError, recent, rules::compile_options, sinks};
 use crate::{
-    server::{
-        grpc,
-        http::service::{Copies, Service},
-        tls::Tls,
-    },
-    settings::Answers,
-    settings::Backend,
-    settings::KeyFormat,
-    settings::Settings,
+    replicas::Replicas,
+    server::{grpc, health::Health, tls::Tls},
+    settings::{Answers, Backend, KeyFormat, Settings},
 };
+use ::recent::Recent;
 use clock::{Clock, SystemClock};
-use limiter::{self, Bounds, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, ResponseOptions};
+use limiter::{
+    self, Bounds, Handles, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, ResponseOptions,
+};
 use overrides::{Keeper, progress::Progress};
 use rules::RuleSet;
-use rules_source::Source;
+use rules_source::{Source, xds};
 use store::{
     Store,
     lease::LeasedStore,
@@ -37,9 +34,29 @@ pub(super) enum Link {
     Memcached(ResetLog),
 }
 
+/// The parts that live as long as the application.
+pub(super) struct App {
+    pub(super) source: Arc<Source<Handles>>,
+    /// The state of the subscription, if rules come from a control plane.
+    pub(super) xds: Option<Arc<xds::Status>>,
+    pub(super) stats: Arc<Stats>,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) over_limit: Option<Arc<OverLimitCache>>,
+    pub(super) limiter: Arc<Limiter>,
+    pub(super) recent: Arc<Recent>,
+    /// The maximum number of keys in `tollgate_top_refused_hits`.
+    pub(super) top_keys: usize,
+    pub(super) health: Arc<Health>,
+    /// TLS on the gRPC port, if it is enabled.
+    pub(super) tls: Option<Arc<Tls>>,
+    pub(super) tracer: Option<Arc<Tracer>>,
+    pub(super) keeper: Arc<Keeper>,
+    pub(super) replicas: Arc<Replicas>,
+}
+
 /// The parts, and the link to other replicas if something is shared in the store. An error has the reasons of all parts
 /// that failed.
-pub(super) fn create(settings: &Settings) -> Result<(Arc<Service>, Option<Link>), StartError> {
+pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Link>), StartError> {
     let mut failed = StartError(Vec::new());
     let tls = settings.grpc_tls.clone().map(|files| Tls::load(files, SystemClock.now()).map(Arc::new));
     let tls = failed.gather(tls.transpose().map_err(StartError));
@@ -70,7 +87,7 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<Service>, Option<Link>)
     if recent::is_wanted(settings) {
         limiter = limiter.with_recent(recent.clone());
     }
-    let service = Service {
+    let app = App {
         stats,
         source,
         xds: settings.control_plane.as_ref().map(|_| Arc::default()),
@@ -84,9 +101,8 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<Service>, Option<Link>)
         tracer,
         keeper: Arc::new(keeper),
         replicas: Arc::default(),
-        copies: Copies::default(),
     };
-    Ok((Arc::new(service), link))
+    Ok((Arc::new(app), link))
 }
 
 /// The store of counters, the overrides, and the link to other replicas.
@@ -123,13 +139,13 @@ fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
     }
 }
 
-pub(super) fn grpc(service: &Service) -> grpc::Parts {
+pub(super) fn grpc(app: &App) -> grpc::Parts {
     grpc::Parts {
-        limiter: service.limiter.clone(),
-        stats: service.stats.clone(),
-        health: service.health.clone(),
-        tls: service.tls.clone(),
-        tracer: service.tracer.clone(),
+        limiter: app.limiter.clone(),
+        stats: app.stats.clone(),
+        health: app.health.clone(),
+        tls: app.tls.clone(),
+        tracer: app.tracer.clone(),
     }
 }
 

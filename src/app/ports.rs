@@ -8,10 +8,11 @@ use tracing::{info, warn};
 
 use super::{StartError, pages::Threads};
 use crate::{
-    server::grpc::{Listener, bind_tcp},
-    settings,
-    settings::Settings,
-    settings::vars::{self, Var},
+    server::listen::{Listener, bind_tcp},
+    settings::{
+        self, Settings,
+        vars::{self, Var},
+    },
 };
 use net::{HostPort, ServerAddress};
 

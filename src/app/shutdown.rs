@@ -9,8 +9,8 @@ use tokio::{
     time::sleep,
 };
 
-use super::recent::Writing;
-use crate::server::{grpc::Workers, health::Part, http::service::Service};
+use super::{parts::App, recent::Writing};
+use crate::server::{grpc::Workers, health::Part};
 use telemetry::statsd::Flushing;
 
 /// Listens for signals from now on. The future returns the name of the first.
@@ -45,20 +45,20 @@ pub(super) struct Running {
 
 impl Running {
     /// Reports the service as unhealthy, waits for `delay`, finishes the pending requests, and ends.
-    pub(super) async fn drain(self, service: &Service, delay: Duration) {
-        service.health.set(Part::Running, false);
+    pub(super) async fn drain(self, app: &App, delay: Duration) {
+        app.health.set(Part::Running, false);
         sleep(delay).await;
         let _ = self.drain.send(true);
         let _ = self.accepting.await;
         // Pages and `/json` are still served while the workers drain.
         self.workers.drained().await;
-        service.store.close().await;
+        app.store.close().await;
         let flushing = self.flushing;
         let _ = spawn_blocking(move || flushing.finish(LAST_FLUSH)).await;
         if let Some(writing) = self.writing {
             let _ = spawn_blocking(move || writing.finish(LAST_FLUSH)).await;
         }
-        if let Some(tracer) = service.tracer.clone() {
+        if let Some(tracer) = app.tracer.clone() {
             let _ = spawn_blocking(move || tracer.end()).await;
         }
         let _ = self.stop.send(true);

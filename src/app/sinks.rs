@@ -4,8 +4,8 @@ use std::{io, sync::Arc};
 
 use tracing::warn;
 
-use super::StartError;
-use crate::{server::http::service::Service, settings::Settings};
+use super::{StartError, parts::App};
+use crate::settings::Settings;
 use containment::files;
 use rules::Diagnostic;
 use telemetry::{
@@ -43,7 +43,7 @@ pub(super) fn exposition(settings: &Settings) -> Result<Exposition, StartError> 
     Ok(Exposition::Mapped(Box::new(Mapped::new(mapper))))
 }
 
-pub(super) fn start(settings: &Settings, service: &Arc<Service>) -> io::Result<Flushing> {
+pub(super) fn start(settings: &Settings, app: &Arc<App>) -> io::Result<Flushing> {
     let (sinks, tags) = (&settings.sinks, &settings.metrics.tags);
     let statsd = sinks.statsd.as_ref().map(|statsd| Sink {
         target: statsd.address.clone(),
@@ -55,10 +55,10 @@ pub(super) fn start(settings: &Settings, service: &Arc<Service>) -> io::Result<F
         dialect: Dialect::dog(&dog.tags, tags, dog.mogrifiers.clone()),
         is_configured: true,
     });
-    let shown = service.clone();
+    let shown = app.clone();
     let state: statsd::State = Arc::new(move || shown.gauges());
     statsd::start(
-        &service.stats,
+        &app.stats,
         &state,
         settings.metrics.flush_interval,
         statsd.into_iter().chain(dog).collect(),

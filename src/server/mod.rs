@@ -1,9 +1,9 @@
 //! The servers: gRPC for Envoy, HTTP for probes, Prometheus and the admin API.
 //!
-//! [`grpc`] is the hot path, `wire` converts its messages to the limiter's types and back, `connections` bounds the
-//! connections of a port, [`health`] is the result of probes, [`tls`] has the certificate of the gRPC port. `http` is
-//! the server of the HTTP ports with `/json` and the debug pages, `admin` is the admin API and its page,
-//! `traced` has the decisions of traced calls.
+//! [`grpc`] is the hot path, `wire` converts its messages to the limiter's types and back, [`listen`] accepts the
+//! connections of a port and `connections` bounds them, [`health`] is the result of probes, [`tls`] has the certificate
+//! of the gRPC port. `http` is the server of the HTTP ports with `/json` and the debug pages, `admin` is the admin API
+//! and its page, `traced` has the decisions of traced calls.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -12,6 +12,7 @@ mod connections;
 pub mod grpc;
 pub mod health;
 pub(crate) mod http;
+pub mod listen;
 pub mod tls;
 mod traced;
 pub(crate) mod wire;

@@ -28,7 +28,7 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let entries = entries_of_text(needed("descriptor", "KEY=VALUE,…")?);
     let entries = entries.map_err(|error| Problem::bad_request(format!("descriptor: {error}")))?;
     let target = exact(Target::new(domain, entries))?;
-    let counters = api.options.service.limiter.counters(&request(&target)).await.map_err(problem)?;
+    let counters = api.managed.limiter.counters(&request(&target)).await.map_err(problem)?;
     let counters = counters.into_iter().next().unwrap_or_default();
     let rule = counters.rule.as_deref();
     let limits: Vec<Json> = counters.limits.iter().map(|state| limit(rule, state)).collect();
@@ -68,13 +68,13 @@ pub(super) async fn reset(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> 
     let Reset { domain, descriptor, reason } = call.json()?;
     let entries = entries_of_json(descriptor.as_ref()).map_err(Problem::bad_request)?;
     let target = exact(Target::new(&domain.unwrap_or_default(), entries))?;
-    let keys = api.options.service.limiter.reset_counters(&request(&target)).await.map_err(problem)?;
+    let keys = api.managed.limiter.reset_counters(&request(&target)).await.map_err(problem)?;
     if keys.is_empty() {
         let message =
             format!("no limit applies to {target}; GET /api/v1/counters shows the limits of a descriptor");
         return Err(Problem::new(StatusCode::NOT_FOUND, message));
     }
-    let announced = api.options.service.keeper.announce_reset(&keys).await;
+    let announced = api.managed.keeper.announce_reset(&keys).await;
     // Without the notification, other replicas may reject by their caches until the limit's window ends.
     let warning = announced.err().map(|error| format!("other replicas were not notified: {error}"));
     if let Some(warning) = &warning {

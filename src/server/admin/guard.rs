@@ -1,17 +1,15 @@
 //! Checks the caller of the admin API, and the host name of the request.
 //!
 //! A browser on the operator's machine also reaches a loopback address, and runs the scripts of any page. After DNS
-//! rebinding, the `Host` header has the name of the page's site; `Origin` and `Sec-Fetch-Site` identify the page that
-//! sends a request.
+//! rebinding, the `Host` header has the name of the page's site; without it, `Origin` and `Sec-Fetch-Site` identify the
+//! page that sends a request.
 
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderName, StatusCode, header, uri::Authority};
+use http::{HeaderMap, StatusCode, header, uri::Authority};
 
 use super::{Who, reply::Problem, tokens::Tokens};
-use crate::server::http::Peer;
-
-const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+use crate::server::{http::cross_site_header, listen::Peer};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Hosts {
@@ -40,25 +38,12 @@ pub(super) fn check_host(hosts: &Hosts, headers: &HeaderMap, has_tokens: bool) -
     ))
 }
 
-/// Rejects requests that a page of another site makes a browser send.
+/// Rejects cross-site requests (CSRF).
 pub(super) fn check_origin(headers: &HeaderMap) -> Result<(), Problem> {
-    let rejected = |name: &HeaderName, value: &str| {
-        let message = format!("sent by a page of another site ({name}: {value})");
-        Err(Problem::new(StatusCode::FORBIDDEN, message))
-    };
-    for value in headers.get_all(SEC_FETCH_SITE) {
-        if value != "same-origin" && value != "none" {
-            return rejected(&SEC_FETCH_SITE, value.to_str().unwrap_or_default());
-        }
-    }
-    for value in headers.get_all(header::ORIGIN) {
-        let origin = value.to_str().unwrap_or_default();
-        let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-        if authority.is_none() || authority != host(headers) {
-            return rejected(&header::ORIGIN, origin);
-        }
-    }
-    Ok(())
+    let Some((name, value)) = cross_site_header(headers, host(headers)) else { return Ok(()) };
+    let value = value.to_str().unwrap_or_default();
+    let message = format!("sent by a page of another site ({name}: {value})");
+    Err(Problem::new(StatusCode::FORBIDDEN, message))
 }
 
 /// The caller, who must have one of the tokens if there are any.

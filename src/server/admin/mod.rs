@@ -34,23 +34,41 @@ use self::{
     rules::RuleRates,
 };
 pub(crate) use self::{guard::Hosts, tokens::Tokens};
-use super::http::{Answer, Peer, service::Service};
+use super::{http::Answer, listen::Peer};
+use crate::replicas::Replicas;
+use ::overrides::Keeper;
+use ::recent::Recent;
 use clock::Time;
-use telemetry::metrics::ChangeResult;
+use limiter::{Handles, Limiter};
+use rules_source::Source;
+use store::Store;
+use telemetry::metrics::{ChangeResult, Stats};
 
-pub(crate) struct Options {
-    pub(crate) service: Arc<Service>,
-    pub(crate) hosts: Hosts,
-    pub(crate) tokens: Option<Tokens>,
-    pub(crate) read_only: bool,
+/// The parts of the service that the API shows and changes.
+pub(crate) struct Managed {
+    pub(crate) source: Arc<Source<Handles>>,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) limiter: Arc<Limiter>,
+    pub(crate) recent: Arc<Recent>,
+    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) replicas: Arc<Replicas>,
+    pub(crate) store: Arc<dyn Store>,
     pub(crate) store_kind: &'static str,
     /// The servers of the store, without credentials.
     pub(crate) store_address: Option<String>,
     pub(crate) started: Time,
 }
 
+/// Who may call, and what.
+pub(crate) struct Access {
+    pub(crate) hosts: Hosts,
+    pub(crate) tokens: Option<Tokens>,
+    pub(crate) read_only: bool,
+}
+
 pub(crate) struct Api {
-    options: Options,
+    managed: Managed,
+    access: Access,
     history: History,
     rule_rates: RuleRates,
     events: Events,
@@ -88,18 +106,17 @@ impl fmt::Display for Who {
 
 impl Api {
     /// Takes the first sample of the counters: call it before the first request.
-    pub(crate) fn new(options: Options) -> Self {
+    pub(crate) fn new(managed: Managed, access: Access) -> Self {
         let (history, rule_rates, events, sending) = Default::default();
-        let started = options.started;
-        let api = Self { options, history, rule_rates, events, sending };
+        let started = managed.started;
+        let api = Self { managed, access, history, rule_rates, events, sending };
         api.sample(started);
         api
     }
 
     fn sample(&self, now: Time) {
-        let service = &self.options.service;
-        self.history.sample(&service.stats, &*service.store, now);
-        self.rule_rates.sample(service.source.current(), now);
+        self.history.sample(&self.managed.stats, &*self.managed.store, now);
+        self.rule_rates.sample(self.managed.source.current(), now);
     }
 
     /// Samples the counters and sends an event to the followers; called once a second.
@@ -149,13 +166,13 @@ impl Api {
     async fn try_answer(&self, request: &Request<Bytes>) -> Result<Answer, Problem> {
         let peer = request.extensions().get().copied().unwrap_or(Peer::Unix(None));
         let headers = request.headers();
-        guard::check_host(&self.options.hosts, headers, self.options.tokens.is_some())?;
+        guard::check_host(&self.access.hosts, headers, self.access.tokens.is_some())?;
         let path = request.uri().path();
         if let Some(answer) = page::get(request.method(), path) {
             return Ok(answer);
         }
         guard::check_origin(headers)?;
-        let who = guard::authenticate(self.options.tokens.as_ref(), headers, peer)?;
+        let who = guard::authenticate(self.access.tokens.as_ref(), headers, peer)?;
         match routes::find(request.method(), path) {
             Found::Route(route, parameter) => self.call(route, &Call { who: &who, parameter, request }).await,
             Found::OtherMethods(allowed) => {
@@ -170,9 +187,9 @@ impl Api {
 
     async fn call(&self, route: &Route, call: &Call<'_>) -> Result<Answer, Problem> {
         self.sending.check()?;
-        let changes = &self.options.service.stats.service().admin_changes;
+        let changes = &self.managed.stats.service().admin_changes;
         // All methods but GET make or prepare a change.
-        if self.options.read_only && route.method != Method::GET {
+        if self.access.read_only && route.method != Method::GET {
             if let Some(action) = route.action {
                 changes.count(action, ChangeResult::Rejected);
             }

@@ -41,7 +41,7 @@ pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         entries.map_err(|error| Problem::bad_request(format!("{name}: {error}")))
     };
     let (entries, requested) = (parsed("descriptor")?, parsed("request")?);
-    let index = api.options.service.keeper.index();
+    let index = api.managed.keeper.index();
     let total = index.len();
     let matches = |one: &Override| {
         domain.as_deref().is_none_or(|domain| one.target.domain() == domain)
@@ -52,7 +52,7 @@ pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let now = index.time(SystemClock.now());
     // A caller that names a descriptor knows its values.
     let names_values = ["descriptor", "request"].iter().any(|name| text(name).is_some());
-    let values = if names_values { KeyValues::Plain } else { api.options.service.recent.values() };
+    let values = if names_values { KeyValues::Plain } else { api.managed.recent.values() };
     // Without a condition every override matches, so that a page of a million is found without reading all.
     let is_filtered =
         ["domain", "descriptor", "request", "action"].iter().any(|name| query.text(name).is_some());
@@ -69,7 +69,7 @@ pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         is_filtered || found < count && page.len() < MAX_PAGE_BYTES
     });
     let matching = if is_filtered { matching } else { total };
-    let place = api.options.service.keeper.storage();
+    let place = api.managed.keeper.storage();
     page.extend_from_slice(
         format!(r#"],"matching":{matching},"total":{total},"kept_in":"{place}"}}"#).as_bytes(),
     );
@@ -79,10 +79,10 @@ pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
 /// `POST /api/v1/overrides`: sets an override, and replaces the one for the same descriptor.
 pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let body: Json = call.json()?;
-    let now = api.options.service.keeper.index().time(SystemClock.now());
+    let now = api.managed.keeper.index().time(SystemClock.now());
     let mut one = Override::from_json(&body, now).map_err(Problem::bad_request)?;
     one.by = by(call, &one.by);
-    api.options.service.keeper.set(&one).await?;
+    api.managed.keeper.set(&one).await?;
     let mut reply = one.to_json();
     add_rule(&mut reply, api, &one.target);
     let end = reply.get("expires_at").and_then(Json::as_str).map(|end| format!(" until {end}"));
@@ -93,7 +93,7 @@ pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
 /// `DELETE /api/v1/overrides/{id}`: removes an override.
 pub(super) async fn remove(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = call.query(&["reason"])?;
-    let keeper = &api.options.service.keeper;
+    let keeper = &api.managed.keeper;
     let Some(one) = keeper.by_id(call.parameter) else {
         let message = format!("no override {:?}; GET /api/v1/overrides lists them", call.parameter);
         return Err(Problem::new(StatusCode::NOT_FOUND, message));
@@ -101,7 +101,7 @@ pub(super) async fn remove(api: &Api, call: &Call<'_>) -> Result<Reply, Problem>
     keeper.remove(&one.target).await?;
     let what = format!("{}: {}", one.target, one.action);
     let reason = query.text("reason").unwrap_or_default();
-    let removed = json_of(&one, api.options.service.recent.values());
+    let removed = json_of(&one, api.managed.recent.values());
     Ok(Reply::json(&json!({"removed": removed}))?.changed(what, reason))
 }
 
@@ -116,14 +116,14 @@ fn json_of(one: &Override, values: KeyValues) -> Json {
 /// `POST /api/v1/imports`: begins an import. Nothing changes until it is committed.
 pub(super) fn begin(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
-    let import = api.options.service.keeper.begin_import()?;
+    let import = api.managed.keeper.begin_import()?;
     Reply::json(&json!({"import": import}))
 }
 
 /// `POST /api/v1/imports/{id}`: adds overrides to an import, as JSON lines.
 pub(super) async fn add(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let known = known_length(&call.query(&["overrides"])?)?;
-    let keeper = &api.options.service.keeper;
+    let keeper = &api.managed.keeper;
     let now = keeper.index().time(SystemClock.now());
     let all = read_lines(call, now).map_err(Problem::bad_request)?;
     let length = keeper.add_to_import(call.parameter, &all, known).await?;
@@ -153,8 +153,8 @@ fn read_lines(call: &Call<'_>, now: Time) -> Result<Vec<Override>, String> {
 pub(super) async fn commit(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = call.query(&["reason", "overrides"])?;
     let known = known_length(&query)?;
-    let imported = api.options.service.keeper.commit_import(call.parameter, known).await?;
-    let total = api.options.service.keeper.index().len();
+    let imported = api.managed.keeper.commit_import(call.parameter, known).await?;
+    let total = api.managed.keeper.index().len();
     let what = format!("{imported} overrides imported");
     let reason = query.text("reason").unwrap_or_default();
     Ok(Reply::json(&json!({"imported": imported, "total": total}))?.changed(what, reason))
@@ -169,7 +169,7 @@ fn known_length(query: &Query<'_>) -> Result<Option<u64>, Problem> {
 /// `DELETE /api/v1/imports/{id}`: discards an import.
 pub(super) async fn abort(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
-    api.options.service.keeper.abort_import(call.parameter).await?;
+    api.managed.keeper.abort_import(call.parameter).await?;
     Reply::json(&json!({"aborted": call.parameter}))
 }
 
@@ -187,7 +187,7 @@ impl From<ChangeError> for Problem {
 
 /// Adds the rule that an override applies to, or a warning that there is none.
 fn add_rule(reply: &mut Json, api: &Api, target: &Target) {
-    let Some(served) = api.options.service.source.current() else { return };
+    let Some(served) = api.managed.source.current() else { return };
     let (name, value) = match applies::rule(target, &served.rules) {
         Ok(rule) => ("rule", rule.full_key.to_string()),
         Err(warning) => ("warning", warning),

@@ -20,9 +20,8 @@ pub(super) fn top(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let most = query.number("n", 20, 1..=1000)?;
     let by_refused = query.word("by", &["refused", "allowed"])? == "refused";
     let (domain, rule) = (query.text("domain"), query.text("rule"));
-    let service = &api.options.service;
-    let (now, recent) = (SystemClock.now(), &service.recent);
-    let served = service.source.current();
+    let (now, recent) = (SystemClock.now(), &api.managed.recent);
+    let served = api.managed.source.current();
     let rules = served.iter().flat_map(|served| served.attached.all_recent()).filter(|info| {
         domain.is_none_or(|domain| *info.domain == *domain) && rule.is_none_or(|rule| *info.full_key == *rule)
     });
@@ -36,7 +35,7 @@ pub(super) fn top(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     keys.truncate(most);
     Reply::json(&json!({
         "keys": keys.iter().map(|key| top_key(key, recent)).collect::<Vec<_>>(),
-        "window_seconds": Recent::window_seconds(api.options.started, now),
+        "window_seconds": Recent::window_seconds(api.managed.started, now),
         // Requests since the start that were not recorded because the tables were being read.
         "missed": recent.missed(),
         "key_values": recent.values().name(),
@@ -78,7 +77,7 @@ pub(super) fn refusals(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
                 decision.descriptor.entries().any(|entry| entry == (key.as_str(), value.as_str()))
             })
     };
-    let recent = &api.options.service.recent;
+    let recent = &api.managed.recent;
     let found = recent.refusals(most, matches);
     let refusals = found.iter().map(|decision| decision.json(recent.values())).collect();
     Reply::json(&Refusals { refusals, key_values: recent.values().name() })

@@ -69,7 +69,7 @@ pub(super) fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = call.query(&["n", "domain", "by"])?;
     let most = query.number("n", 1000, 1..=100_000)?;
     let by_hits = query.word("by", &["name", "hits"])? == "hits";
-    let Some(served) = api.options.service.source.current() else {
+    let Some(served) = api.managed.source.current() else {
         return Reply::json(&Rules { rules: Vec::new(), total: 0 });
     };
     let rates = api.rule_rates.of(&served);

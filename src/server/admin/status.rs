@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::{
-    Api, Options,
+    Api,
     reply::{Call, Problem, Reply},
 };
 use crate::{memory, replicas::Replicas};
@@ -15,11 +15,11 @@ const MAX_ERRORS: usize = 10;
 
 pub(super) fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
-    let Options { service, started, read_only, .. } = &api.options;
+    let (managed, started) = (&api.managed, api.managed.started);
     let now = SystemClock.now();
-    let [ok, over_limit, error] = service.stats.requests_by_code();
-    let [limit, block, allow, shadow] = service.keeper.index().usage().by_action;
-    let keys = service.store.usage().or_else(|| service.limiter.local_usage());
+    let [ok, over_limit, error] = managed.stats.requests_by_code();
+    let [limit, block, allow, shadow] = managed.keeper.index().usage().by_action;
+    let keys = managed.store.usage().or_else(|| managed.limiter.local_usage());
     let keys = keys.map(|StoreUsage { held, max_keys }| {
         json!({
             "held": held.entries,
@@ -31,12 +31,12 @@ pub(super) fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     });
     Reply::json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "commit": service.stats.commit,
+        "commit": managed.stats.commit,
         "time": Rfc3339(now).to_string(),
-        "started_at": Rfc3339(*started).to_string(),
+        "started_at": Rfc3339(started).to_string(),
         "uptime_seconds": now.seconds().saturating_sub(started.seconds()),
-        "read_only": read_only,
-        "key_values": service.recent.values().name(),
+        "read_only": api.access.read_only,
+        "key_values": managed.recent.values().name(),
         "rules": rules(api),
         "store": store(api),
         "requests": {
@@ -45,19 +45,19 @@ pub(super) fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         },
         "latency": api.history.latency(),
         "memory": {"resident_bytes": memory::resident_bytes(), "keys": keys},
-        "replicas": service.replicas.list(),
+        "replicas": managed.replicas.list(),
         "overrides": {
             "limit": limit,
             "block": block,
             "allow": allow,
             "shadow": shadow,
-            "kept_in": service.keeper.storage(),
+            "kept_in": managed.keeper.storage(),
         },
     }))
 }
 
 fn rules(api: &Api) -> Json {
-    let state = api.options.service.source.state();
+    let state = api.managed.source.state();
     let last_error = state.last_error.map(|(at, errors)| {
         let errors: Vec<String> = errors.iter().take(MAX_ERRORS).map(ToString::to_string).collect();
         json!({"at": Rfc3339(at).to_string(), "errors": errors})
@@ -75,13 +75,13 @@ fn rules(api: &Api) -> Json {
 }
 
 fn store(api: &Api) -> Json {
-    let store = &api.options.service.store;
+    let store = &api.managed.store;
     let pools = store.pools();
     let sum = |of: fn(&PoolUsage) -> u64| pools.iter().map(of).fold(0, u64::saturating_add);
     let latency = api.history.store_latency();
     json!({
-        "kind": api.options.store_kind,
-        "address": api.options.store_address,
+        "kind": api.managed.store_kind,
+        "address": api.managed.store_address,
         "connected": store.is_reachable(),
         "connections": sum(|pool| pool.connections),
         "breakers_open": sum(|pool| pool.breakers_open),
@@ -94,7 +94,7 @@ fn store(api: &Api) -> Json {
 /// The replicas that share the Redis, and the rules of each.
 pub(super) fn replicas(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
-    let known = &api.options.service.replicas;
+    let known = &api.managed.replicas;
     Reply::json(&json!({
         "own": Replicas::own_id(),
         "serve_same_rules": known.by_rules_hash().len() <= 1,

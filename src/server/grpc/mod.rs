@@ -12,7 +12,6 @@ mod framing;
 mod fuzz;
 mod head;
 mod health_checks;
-mod listen;
 mod pending;
 mod reference;
 mod reflection;
@@ -26,26 +25,22 @@ mod unfinished;
 mod waiting;
 mod worker;
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
 
-use tokio::{
-    sync::watch,
-    time::{sleep, timeout},
-};
-use tracing::warn;
+use tokio::sync::watch;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use fuzz::fuzz as fuzz_calls;
-pub use listen::{Listener, bind_tcp};
 pub use reference::RateLimit;
 #[cfg(any(test, fuzzing))]
 pub(crate) use request_head::fuzz_timeout;
 pub use worker::Workers;
 
-use super::{health::Health, tls::Tls};
+use super::{
+    health::Health,
+    listen::{AcceptLoop, Listener},
+    tls::Tls,
+};
 use crate::memory;
 use containment::panics::{self, Boundary};
 use limiter::Limiter;
@@ -62,16 +57,6 @@ pub struct Parts {
     pub tracer: Option<Arc<Tracer>>,
 }
 
-/// A drain accepts connections from the backlog until none arrives for this long: a client whose `connect` has
-/// succeeded receives a GOAWAY instead of a reset.
-const BACKLOG_QUIET: Duration = Duration::from_millis(5);
-
-/// The limit of that time, since clients that reconnect at once could fill the backlog forever.
-const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
-
-/// The pause after a failed accept: without file descriptors the next one would fail at once.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
 /// Accepts connections and assigns them to the workers until `drain` turns true. Then accepts the connections in the
 /// backlog, closes the port, and drains the workers.
 pub async fn accept(listener: Listener, workers: Arc<Workers>, drain: watch::Receiver<bool>) {
@@ -82,32 +67,14 @@ pub async fn accept(listener: Listener, workers: Arc<Workers>, drain: watch::Rec
     workers.drain();
 }
 
-async fn accept_until(listener: &Listener, workers: &Workers, mut drain: watch::Receiver<bool>) {
+async fn accept_until(listener: &Listener, workers: &Workers, drain: watch::Receiver<bool>) {
+    let mut accepting = AcceptLoop::new(listener, "a gRPC connection", drain);
     let mut idle = true;
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            _ = drain.wait_for(|drain| *drain) => break,
-            accepted = listener.accept() => accepted,
-        };
+    while let Some(accepted) = accepting.next().await {
         panics::point("grpc_accept");
-        match accepted {
-            Ok(connection) => {
-                if std::mem::take(&mut idle) {
-                    memory::allow_huge_pages(true);
-                }
-                workers.assign(connection);
-            }
-            Err(error) => {
-                warn!(%error, "failed to accept a gRPC connection");
-                sleep(ACCEPT_PAUSE).await;
-            }
+        if std::mem::take(&mut idle) {
+            memory::allow_huge_pages(true);
         }
-    }
-    let begun = Instant::now();
-    while begun.elapsed() < BACKLOG_TIMEOUT
-        && let Ok(Ok(connection)) = timeout(BACKLOG_QUIET, listener.accept()).await
-    {
-        workers.assign(connection);
+        workers.assign(accepted);
     }
 }

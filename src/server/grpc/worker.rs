@@ -31,13 +31,13 @@ use super::{
     activity::Activity,
     calls::Calls,
     driver::{self, Lifetime},
-    listen::Connection,
     reference::{self, Reference},
     socket::Socket,
 };
 use crate::{
     server::{
         connections::{Limits, Registry},
+        listen::{Accepted, AcceptedSocket, Peer},
         tls::{HTTP_2, Tls},
     },
     settings::GrpcServer,
@@ -62,7 +62,7 @@ pub struct Workers {
 }
 
 struct Worker {
-    connections: mpsc::UnboundedSender<(Connection, Activity)>,
+    connections: mpsc::UnboundedSender<(Accepted, Activity)>,
     open: Arc<AtomicUsize>,
 }
 
@@ -115,13 +115,13 @@ impl Workers {
 
     /// Passes a connection to the worker with the fewest connections; closes it if the registry rejects it or the
     /// workers have ended.
-    pub(super) fn assign(&self, connection: Connection) {
-        let Ok(handle) = self.connections.admit(connection.address(), Instant::now()) else { return };
+    pub(super) fn assign(&self, accepted: Accepted) {
+        let Ok(handle) = self.connections.admit(accepted.peer.ip(), Instant::now()) else { return };
         let idlest = self.each.iter().min_by_key(|worker| worker.open.load(Ordering::Relaxed));
         if let Some(worker) = idlest {
             let activity = Activity::new(handle, worker.open.clone(), self.stats.clone());
             // Workers end when the service does; then the connection is closed with the channel.
-            let _ = worker.connections.send((connection, activity));
+            let _ = worker.connections.send((accepted, activity));
         }
     }
 
@@ -151,7 +151,7 @@ impl Workers {
 async fn work(
     serving: Serving,
     reference: Option<JoinHandle<()>>,
-    mut assigned: mpsc::UnboundedReceiver<(Connection, Activity)>,
+    mut assigned: mpsc::UnboundedReceiver<(Accepted, Activity)>,
     drain: watch::Receiver<bool>,
     drain_timeout: Duration,
 ) {
@@ -175,22 +175,22 @@ async fn work(
 async fn receive(
     serving: &Serving,
     connections: &mut JoinSet<()>,
-    assigned: &mut mpsc::UnboundedReceiver<(Connection, Activity)>,
+    assigned: &mut mpsc::UnboundedReceiver<(Accepted, Activity)>,
     mut drain: watch::Receiver<bool>,
 ) {
     let draining = drain.clone();
-    let serve = |connections: &mut JoinSet<()>, (connection, activity): (Connection, Activity)| {
+    let serve = |connections: &mut JoinSet<()>, (accepted, activity): (Accepted, Activity)| {
         panics::point("worker");
         let (serving, drain, activity) = (serving.clone(), draining.clone(), Arc::new(activity));
         connections.spawn_local(async move {
-            let tls = serving.tls.clone().map(|tls| (tls, connection.peer()));
-            match connection {
-                Connection::Tcp(stream) => {
+            let tls = serving.tls.clone().map(|tls| (tls, accepted.peer));
+            match accepted.socket {
+                AcceptedSocket::Tcp(stream) => {
                     if let Ok(stream) = TcpStream::from_std(stream) {
                         serve_as_configured(stream, activity, tls, serving, drain).await;
                     }
                 }
-                Connection::Unix(stream) => {
+                AcceptedSocket::Unix(stream) => {
                     if let Ok(stream) = UnixStream::from_std(stream) {
                         serve_as_configured(stream, activity, tls, serving, drain).await;
                     }
@@ -214,11 +214,11 @@ async fn receive(
     }
 }
 
-/// Serves a connection in plaintext, or after a TLS handshake with the peer of this address.
+/// Serves a connection in plaintext, or after a TLS handshake with this peer.
 async fn serve_as_configured(
     stream: impl Socket + 'static,
     activity: Arc<Activity>,
-    tls: Option<(Arc<Tls>, String)>,
+    tls: Option<(Arc<Tls>, Peer)>,
     serving: Serving,
     mut drain: watch::Receiver<bool>,
 ) {

@@ -8,11 +8,12 @@
 //! Connections take turns: a turn answers at most one request, and the first turn of a new connection comes before the
 //! others'. So a probe waits for a turn of each of a few dozen connections, whatever their clients send.
 
+pub(crate) mod debug;
 pub(crate) mod json;
-mod pages;
-pub(crate) mod service;
 
 mod body;
+mod cross_site;
+mod shared_page;
 mod socket;
 mod stream;
 
@@ -28,18 +29,18 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     sync::{mpsc, watch},
-    time::{sleep, timeout},
+    time::sleep,
 };
-use tracing::{debug, warn};
+use tracing::debug;
 
-pub(crate) use self::socket::Peer;
+pub(crate) use self::cross_site::cross_site_header;
 
 use self::{
     body::Bodies,
@@ -48,7 +49,7 @@ use self::{
 };
 use super::{
     connections::{Limits, Registry},
-    grpc::Listener,
+    listen::{AcceptLoop, Accepted, Listener, Peer},
     tls::{HTTP_1, Tls},
 };
 use containment::panics::{self, Boundary, Panicked, caught};
@@ -77,11 +78,6 @@ const READ_AHEAD: usize = 16 * 1024;
 
 /// The time for pending responses at shutdown.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
-
-/// At shutdown, connections in the backlog are accepted until there is no other for `BACKLOG_QUIET`, and for
-/// `BACKLOG_TIMEOUT` in all.
-const BACKLOG_QUIET: Duration = Duration::from_millis(5);
-const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The time at shutdown for the first request of a connection.
 const LAST_REQUEST: Duration = Duration::from_millis(100);
@@ -115,50 +111,41 @@ where
     server.finish().await;
 }
 
-async fn accept_until<F, A>(listener: &Listener, server: &Rc<Server<F>>, mut stop: watch::Receiver<bool>)
+async fn accept_until<F, A>(listener: &Listener, server: &Rc<Server<F>>, stop: watch::Receiver<bool>)
 where
     F: Fn(Request<Bytes>) -> A + 'static,
     A: Future<Output = Answer> + 'static,
 {
-    let begin = |(socket, peer): (Socket, Peer), stop: &watch::Receiver<bool>| {
-        let connection = server.clone().connection(socket, peer, stop.clone());
+    let begin = |accepted| {
+        let connection = server.clone().connection(accepted, stop.clone());
         Box::pin(caught(Boundary::HttpConnection, connection))
     };
+    let mut accepting = AcceptLoop::new(listener, "an HTTP connection", stop.clone());
     // Connections at their first turns, which come before those of the other tasks.
     let mut new = FuturesUnordered::new();
     loop {
-        let accepted = tokio::select! {
-            accepted = socket::accept(listener) => accepted,
-            Some(rest) = new.next() => {
-                if let Some(rest) = rest {
-                    tokio::task::spawn_local(rest);
-                }
-                continue;
+        tokio::select! {
+            accepted = accepting.next() => {
+                let Some(accepted) = accepted else { break };
+                panics::point("http_accept");
+                new.push(first_turns(begin(accepted)));
             }
-            _ = stop.wait_for(|stop| *stop) => break,
-        };
-        panics::point("http_accept");
-        match accepted {
-            Ok(accepted) => new.push(first_turns(begin(accepted, &stop))),
-            Err(error) => {
-                warn!(%error, "failed to accept an HTTP connection");
-                sleep(Duration::from_millis(50)).await;
-            }
+            Some(rest) = new.next() => spawn(rest),
         }
     }
     tokio::task::spawn_local(async move {
         while let Some(rest) = new.next().await {
-            if let Some(rest) = rest {
-                tokio::task::spawn_local(rest);
-            }
+            spawn(rest);
         }
     });
-    // Clients that are connected already get a response instead of a reset.
-    let begun = Instant::now();
-    while begun.elapsed() < BACKLOG_TIMEOUT
-        && let Ok(Ok(accepted)) = timeout(BACKLOG_QUIET, socket::accept(listener)).await
-    {
-        tokio::task::spawn_local(begin(accepted, &stop));
+}
+
+/// Serves the rest of a connection, if it is still open after its first turns.
+fn spawn(rest: Option<impl Future + 'static>) {
+    if let Some(rest) = rest {
+        tokio::task::spawn_local(async move {
+            rest.await;
+        });
     }
 }
 
@@ -231,8 +218,9 @@ where
         }
     }
 
-    async fn connection(self: Rc<Self>, socket: Socket, peer: Peer, mut stop: watch::Receiver<bool>) {
+    async fn connection(self: Rc<Self>, accepted: Accepted, mut stop: watch::Receiver<bool>) {
         panics::point("http_connection");
+        let peer = accepted.peer;
         let now = Instant::now();
         let activity = match self.places.try_admit(peer.ip(), None, now) {
             Ok(handle) => Activity::new(handle, false),
@@ -242,6 +230,7 @@ where
             },
         };
         let activity = Rc::new(activity);
+        let Ok(socket) = socket::open(accepted.socket) else { return };
         let secured = tokio::select! {
             secured = self.secure(socket, peer, &mut stop) => secured,
             _ = activity.handle().closing() => None,
@@ -304,7 +293,9 @@ where
                 "Service Unavailable: HTTP_MAX_CONNECTIONS reached\n",
             );
         }
-        if !self.options.has_own_pages && is_of_another_site(request.method(), request.headers()) {
+        // Browsers send the origin of the page with all methods but GET and HEAD, which change nothing here.
+        let may_change = !matches!(*request.method(), Method::GET | Method::HEAD);
+        if may_change && !self.options.has_own_pages && cross_site_header(request.headers(), None).is_some() {
             return text(
                 StatusCode::FORBIDDEN,
                 "Forbidden: sent by a page of another site (Origin or Sec-Fetch-Site)\n",
@@ -333,17 +324,6 @@ where
         }
         answer
     }
-}
-
-/// True if a page of another site makes a browser send the request. Browsers send the page's origin with all methods
-/// but GET and HEAD, which change nothing here; other clients send neither header.
-fn is_of_another_site(method: &Method, headers: &HeaderMap) -> bool {
-    const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-    if method == Method::GET || method == Method::HEAD {
-        return false;
-    }
-    let is_own = |site: &HeaderValue| site == "same-origin" || site == "none";
-    headers.contains_key(header::ORIGIN) || !headers.get_all(SEC_FETCH_SITE).iter().all(is_own)
 }
 
 /// A response: a complete body, or a stream of pieces.
@@ -437,29 +417,6 @@ mod tests {
             let mut answers = String::new();
             client.read_to_string(&mut answers).unwrap();
             assert_eq!(answers.matches("HTTP/1.1 200").count(), 100);
-        }
-    }
-
-    #[test]
-    fn detects_requests_of_other_sites_by_their_headers() {
-        for (method, name, value, is_refused) in [
-            (Method::POST, "origin", "http://evil.test", true),
-            (Method::POST, "origin", "null", true),
-            (Method::POST, "origin", "", true),
-            (Method::POST, "sec-fetch-site", "cross-site", true),
-            (Method::POST, "sec-fetch-site", "same-site", true),
-            (Method::POST, "sec-fetch-site", "Cross-Site", true),
-            (Method::OPTIONS, "origin", "http://evil.test", true),
-            (Method::PUT, "sec-fetch-site", "cross-site", true),
-            (Method::POST, "sec-fetch-site", "same-origin", false),
-            (Method::POST, "sec-fetch-site", "none", false),
-            (Method::POST, "accept", "*/*", false),
-            (Method::GET, "origin", "http://grafana.test", false),
-            (Method::HEAD, "sec-fetch-site", "cross-site", false),
-        ] {
-            let mut headers = HeaderMap::new();
-            headers.insert(name, value.parse().unwrap());
-            assert_eq!(is_of_another_site(&method, &headers), is_refused, "{method} {name}: {value}");
         }
     }
 }

@@ -1,9 +1,6 @@
-//! The sockets of an HTTP port: what it accepts, and the peer of a connection.
+//! The sockets of an HTTP port.
 
-use std::{
-    fmt, io,
-    net::{IpAddr, SocketAddr},
-};
+use std::io;
 
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -11,33 +8,7 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
-use crate::server::grpc::Listener;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Peer {
-    Address(SocketAddr),
-    /// A process of this machine, and its user if the system reports it.
-    Unix(Option<u32>),
-}
-
-impl Peer {
-    pub(super) fn ip(self) -> Option<IpAddr> {
-        match self {
-            Self::Address(address) => Some(address.ip()),
-            Self::Unix(_) => None,
-        }
-    }
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Address(address) => address.fmt(f),
-            Self::Unix(Some(user)) => write!(f, "uid {user}"),
-            Self::Unix(None) => f.write_str("unix socket"),
-        }
-    }
-}
+use crate::server::listen::AcceptedSocket;
 
 /// A connection, with or without TLS.
 pub(super) type Socket = Box<dyn Stream>;
@@ -63,16 +34,10 @@ impl Stream for TlsStream<Socket> {
     }
 }
 
-pub(super) async fn accept(listener: &Listener) -> io::Result<(Socket, Peer)> {
-    match listener {
-        Listener::Tcp(listener) => {
-            let (stream, address) = listener.accept().await?;
-            Ok((Box::new(stream), Peer::Address(address)))
-        }
-        Listener::Unix(listener, _) => {
-            let (stream, _) = listener.accept().await?;
-            let user = stream.peer_cred().ok().map(|peer| peer.uid());
-            Ok((Box::new(stream), Peer::Unix(user)))
-        }
-    }
+/// Registers an accepted socket with the runtime of this thread.
+pub(super) fn open(socket: AcceptedSocket) -> io::Result<Socket> {
+    Ok(match socket {
+        AcceptedSocket::Tcp(stream) => Box::new(TcpStream::from_std(stream)?),
+        AcceptedSocket::Unix(stream) => Box::new(UnixStream::from_std(stream)?),
+    })
 }

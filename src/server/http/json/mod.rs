@@ -12,15 +12,14 @@ use http::{HeaderValue, Method, Request, StatusCode, header};
 use prost_reflect::DynamicMessage;
 use tokio::task::spawn_blocking;
 
-use super::{Answer, service::Service, text, typed};
+use super::{Answer, text, typed};
 use crate::server::{
     health::{Health, Part},
     log_undecodable, traced, wire,
 };
 use containment::panics::{self, Boundary};
 use limiter::{self, Bounds, Code, Decided, Limiter, RequestError};
-use proto;
-use telemetry::tracing::OpenSpan;
+use telemetry::tracing::{OpenSpan, Tracer};
 use text::cut;
 
 /// The size from which a body is read on another thread: reading takes up to 8 ns a byte, and probes wait meanwhile.
@@ -37,11 +36,18 @@ impl From<RequestError> for NotDecided {
     }
 }
 
-/// Serves `/healthcheck`, and `/json` if it is enabled.
-pub(crate) async fn answer(service: Arc<Service>, is_enabled: bool, request: Request<Bytes>) -> Answer {
+/// The endpoints of the HTTP port: `/healthcheck`, and `/json` if it is enabled.
+pub(crate) struct Endpoints {
+    pub(crate) health: Arc<Health>,
+    pub(crate) limiter: Arc<Limiter>,
+    pub(crate) tracer: Option<Arc<Tracer>>,
+    pub(crate) has_json: bool,
+}
+
+pub(crate) async fn answer(endpoints: Arc<Endpoints>, request: Request<Bytes>) -> Answer {
     match request.uri().path() {
-        "/healthcheck" => healthcheck(&service.health),
-        "/json" if !is_enabled => {
+        "/healthcheck" => healthcheck(&endpoints.health),
+        "/json" if !endpoints.has_json => {
             text(StatusCode::NOT_FOUND, "Not Found: /json is disabled (JSON_ENABLED)\n")
         }
         // Browsers send GET for any page, so GET must not count.
@@ -50,7 +56,7 @@ pub(crate) async fn answer(service: Arc<Service>, is_enabled: bool, request: Req
             answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
             answer
         }
-        "/json" => respond(&service, &request).await,
+        "/json" => respond(&endpoints, &request).await,
         _ => text(StatusCode::NOT_FOUND, "Not found. Endpoints: GET /healthcheck, POST /json.\n"),
     }
 }
@@ -65,9 +71,9 @@ fn healthcheck(health: &Health) -> Answer {
     text(StatusCode::INTERNAL_SERVER_ERROR, why.join("\n") + "\n")
 }
 
-async fn respond(service: &Service, request: &Request<Bytes>) -> Answer {
-    let mut span = service.tracer.as_ref().and_then(|tracer| tracer.join(request.headers(), "POST /json"));
-    let decided = decide(request.body(), &service.limiter, span.as_deref_mut()).await;
+async fn respond(endpoints: &Endpoints, request: &Request<Bytes>) -> Answer {
+    let mut span = endpoints.tracer.as_ref().and_then(|tracer| tracer.join(request.headers(), "POST /json"));
+    let decided = decide(request.body(), &endpoints.limiter, span.as_deref_mut()).await;
     let (answer, error) = match decided {
         Ok(answer) => (answered(&answer), None),
         Err(NotDecided(status, why)) => {

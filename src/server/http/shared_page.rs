@@ -1,7 +1,7 @@
-//! Large pages: one copy serves all requests that waited for it, and few copies are in memory at a time.
+//! A large page: one copy serves all requests that waited for it, and few copies are in memory at a time.
 //!
-//! Used by `service`. A page of metrics can have megabytes. Five hundred clients that request it and never read it
-//! would otherwise hold five hundred copies, and keep every thread busy rendering them.
+//! Used by `debug`. A page of metrics can have megabytes. Five hundred clients that request it and never read it would
+//! otherwise hold five hundred copies, and keep every thread busy rendering them.
 
 use std::{
     sync::{
@@ -22,7 +22,7 @@ use containment::{
 const MAX_COPIES: usize = 4;
 
 #[derive(Default)]
-pub(super) struct Pages {
+pub(super) struct SharedPage {
     /// Held while the page is rendered.
     turn: tokio::sync::Mutex<()>,
     last: Mutex<Last>,
@@ -36,7 +36,7 @@ struct Last {
     page: Option<(Instant, Bytes)>,
 }
 
-impl Pages {
+impl SharedPage {
     /// The page, rendered after this call unless `make` panics.
     pub(super) async fn get(
         &self,
@@ -66,14 +66,14 @@ impl Pages {
 }
 
 /// A request that waits for the page. The last one drops the copy, unless it is shared.
-struct Waiting<'a>(&'a Pages);
+struct Waiting<'a>(&'a SharedPage);
 
 impl<'a> Waiting<'a> {
-    fn new(pages: &'a Pages) -> Self {
-        let mut last = lock(&pages.last);
+    fn new(page: &'a SharedPage) -> Self {
+        let mut last = lock(&page.last);
         last.waiting = last.waiting.saturating_add(1);
         drop(last);
-        Self(pages)
+        Self(page)
     }
 }
 
@@ -128,11 +128,11 @@ mod tests {
     #[test]
     fn a_page_is_rendered_for_each_request_and_shared_by_those_that_wait() {
         Builder::new_current_thread().build().unwrap().block_on(async {
-            let (pages, count) = (Arc::new(Pages::default()), Arc::default());
+            let (shared, count) = (Arc::new(SharedPage::default()), Arc::default());
             for expected in ["0", "1", "2"] {
-                assert_eq!(pages.get(numbered(&count)).await.unwrap(), expected);
+                assert_eq!(shared.get(numbered(&count)).await.unwrap(), expected);
             }
-            assert!(lock(&pages.last).page.is_none(), "no copy is kept");
+            assert!(lock(&shared.last).page.is_none(), "no copy is kept");
             // The first of them is made until all others wait for theirs.
             let (release, held) = mpsc::channel::<()>();
             let make = numbered(&count);
@@ -140,37 +140,37 @@ mod tests {
                 let _ = held.recv();
                 make()
             };
-            let first = pages.clone();
+            let first = shared.clone();
             let first = tokio::spawn(async move { first.get(make).await.unwrap() });
             let mut waiting = JoinSet::new();
             for _ in 0..500 {
-                let (pages, make) = (pages.clone(), numbered(&count));
-                waiting.spawn(async move { pages.get(make).await.unwrap() });
+                let (shared, make) = (shared.clone(), numbered(&count));
+                waiting.spawn(async move { shared.get(make).await.unwrap() });
             }
-            while lock(&pages.last).waiting < 501 {
+            while lock(&shared.last).waiting < 501 {
                 tokio::task::yield_now().await;
             }
             drop(release);
             assert_eq!(first.await.unwrap(), "3");
             assert!(waiting.join_all().await.iter().all(|page| page == "4"), "one is made for all of them");
-            assert!(lock(&pages.last).page.is_none(), "no copy is kept");
+            assert!(lock(&shared.last).page.is_none(), "no copy is kept");
         });
     }
 
     #[test]
     fn few_copies_are_in_memory_for_any_number_of_readers() {
         Builder::new_current_thread().build().unwrap().block_on(async {
-            let (pages, count) = (Pages::default(), Arc::default());
+            let (shared, count) = (SharedPage::default(), Arc::default());
             let mut held = Vec::new();
             for _ in 0..100 {
-                held.push(pages.get(numbered(&count)).await.unwrap());
+                held.push(shared.get(numbered(&count)).await.unwrap());
             }
-            assert_eq!((pages.copies.load(Ordering::Relaxed), count.load(Ordering::Relaxed)), (4, 4));
+            assert_eq!((shared.copies.load(Ordering::Relaxed), count.load(Ordering::Relaxed)), (4, 4));
             assert_eq!(held[99], "3", "the last one made is shared");
             held.clear();
-            pages.get(numbered(&count)).await.unwrap();
+            shared.get(numbered(&count)).await.unwrap();
             assert_eq!(
-                pages.get(numbered(&count)).await.unwrap(),
+                shared.get(numbered(&count)).await.unwrap(),
                 "5",
                 "it is rendered again without readers"
             );
