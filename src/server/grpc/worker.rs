@@ -319,8 +319,8 @@ mod tests {
             }
             Some(())
         });
-        // The stream, the peer's name and the rest of the arguments, before it is known which it will be.
-        assert!(either < plain + 256, "{plain} bytes plain, {either} with the choice");
+        // The stream, the peer and the rest of the arguments, before it is known which it will be.
+        assert!(either < plain + 288, "{plain} bytes plain, {either} with the choice");
         assert!(with_tls > plain + 1024, "{plain} bytes plain, {with_tls} with TLS: the box is useless");
     }
 }
