@@ -1,13 +1,41 @@
-//! The rate limiting algorithms: state, time and hits in, verdict and state out.
+//! Rate limiting algorithms as plain functions: a state, a time and hits in; a verdict and a state out.
 //!
 //! There is no I/O, no lock and no clock here, and only integer arithmetic, so every store that implements an
-//! algorithm gets the same results. A store keeps the state and makes updates atomic; the limiter reads the verdict.
-//! [`FixedWindow`], [`SlidingWindow`] and [`Bucket`] keep a [`State`], which fits a slot of the memory store's table;
-//! [`SlidingLog`] keeps a [`Log`](sliding_log::Log) beside it. A store may drop a state at its end, and need not
-//! write an unchanged one.
+//! algorithm gets the same results. A store keeps the state and makes updates atomic; the caller reads the verdict.
 //!
+//! ```
+//! use algorithms::{Bucket, Hits, State, Window};
+//! use clock::Time;
+//!
+//! // Two requests a minute, as a token bucket.
+//! let minute = Window::of_seconds(60).unwrap();
+//! let bucket = Bucket::token(2, minute, None);
+//! let now = Time::from_seconds(1_800_000_000);
+//!
+//! let (state, first) = bucket.apply(State::default(), Hits::Take(2), now);
+//! assert!(first.admitted && first.remaining == 0);
+//! let (state, second) = bucket.apply(state, Hits::Take(1), now);
+//! assert!(!second.admitted);
+//! assert_eq!(second.retry_after, Some(30_000_000)); // microseconds
+//!
+//! // A refund restores the state.
+//! let (_, third) = bucket.apply(state, Hits::Refund(1), now);
+//! assert_eq!(third.remaining, 1);
+//! ```
+//!
+//! | algorithm | state | admits |
+//! |---|---|---|
+//! | [`FixedWindow`] | [`State`] | the limit in each aligned [`Window`] |
+//! | [`SlidingWindow`] | [`State`] | the limit in any window, estimated from two counts |
+//! | [`SlidingLog`] | [`Log`](sliding_log::Log) | the limit in any window, exactly |
+//! | [`Bucket`] | [`State`] | a burst, then the rate (GCRA) |
+//!
+//! A [`State`] fits a slot of a hash table. A store may drop a state at its end, and need not write an unchanged one.
 //! Except in fixed windows, rejected hits are not counted and 0 hits are never rejected. A refund right after the hits
 //! restores the state, so the limits of one rule can be checked as one.
+//!
+//! [`lease`] decides how many hits a replica takes from a shared counter ahead of time. [`kind`] has the names of the
+//! algorithms in rules. The feature `testing` adds random histories for the property tests of stores.
 
 pub mod fixed_window;
 pub mod gcra;

@@ -1,4 +1,8 @@
-//! Connections to other servers: TLS, backoff, name resolution, and gRPC channels.
+//! Connections to other servers.
+//!
+//! [`HostPort`] and [`ServerAddress`] name a server, [`resolve`] looks up SRV records, [`tls`] loads CAs and client
+//! certificates, [`backoff`] spaces attempts, and [`channel`] opens gRPC channels. A [`Secret`] is never printed. Nothing
+//! here reads a setting: the caller passes paths and names.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 

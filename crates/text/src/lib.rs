@@ -1,5 +1,9 @@
-//! Untrusted text in errors, logs, spans and responses: at most [`LONGEST`] bytes of it are kept or shown, and none of
-//! them controls a terminal.
+//! Text that people write and read.
+//!
+//! This module cuts untrusted text in errors, logs, spans and responses: at most [`LONGEST`] bytes of it are kept, and
+//! none of them controls a terminal. [`entries`] is the notation of descriptors (`key=value,key`), [`duration`] that of
+//! durations (`1h30m`), [`InvalidValue`] the error of a value that cannot be used, and [`named!`] declares an enum with
+//! the name of each variant.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects, clippy::string_slice))]
 
