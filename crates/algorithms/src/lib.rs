@@ -38,8 +38,8 @@
 //! algorithms in rules. The feature `testing` adds random histories for the property tests of stores.
 
 pub mod fixed_window;
-pub mod gcra;
-pub mod kind;
+mod gcra;
+mod kind;
 pub mod lease;
 pub mod sliding_log;
 pub mod sliding_window;

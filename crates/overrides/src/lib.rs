@@ -7,11 +7,11 @@
 
 pub mod applies;
 pub mod follower;
-pub mod index;
-pub mod keeper;
+mod index;
+mod keeper;
 pub mod model;
 pub mod progress;
-pub mod shared;
+mod shared;
 pub mod table;
 
 mod file;

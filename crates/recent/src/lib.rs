@@ -6,7 +6,7 @@
 //! rate, and allocates nothing once the tables are filled.
 
 pub mod decision;
-pub mod decision_log;
+mod decision_log;
 mod keys;
 mod sampler;
 mod settings;

@@ -7,7 +7,7 @@
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
-pub mod files;
+mod files;
 pub mod watch;
 pub mod xds;
 

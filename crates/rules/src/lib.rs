@@ -6,14 +6,14 @@
 //! messages of a control plane to the same AST. [`fingerprint`] hashes the meaning of rules. Nothing here reads a file or
 //! the clock: the input is texts and messages, the output rules and [`Diagnostic`]s.
 
-pub mod ast;
-pub mod lint;
+mod ast;
+mod lint;
 
 pub mod compile;
 pub mod diagnostics;
-pub mod fingerprint;
-pub mod limit;
-pub mod matcher;
+mod fingerprint;
+mod limit;
+mod matcher;
 pub mod model;
 pub mod quota_policy;
 pub mod template;
@@ -21,8 +21,8 @@ pub mod wildcard;
 
 mod lower;
 mod messages;
-pub mod spelling;
-pub mod yaml;
+mod spelling;
+mod yaml;
 
 #[cfg(test)]
 mod tests;

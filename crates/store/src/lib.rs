@@ -6,7 +6,7 @@
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
-pub mod remote;
+mod remote;
 pub mod table;
 
 pub mod lease;

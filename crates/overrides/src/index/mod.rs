@@ -37,7 +37,7 @@ use clock::Time;
 use containment::mutex::{lock, try_lock};
 use rules::{Entry, How, Matched};
 
-pub const MAX_OVERRIDES: usize = 2_000_000;
+pub(crate) const MAX_OVERRIDES: usize = 2_000_000;
 
 /// Enough shards that the one that a change copies is small.
 const SHARDS: usize = 1024;

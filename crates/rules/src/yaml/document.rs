@@ -17,7 +17,7 @@ use super::{
 };
 
 #[derive(Debug)]
-pub struct Document {
+pub(crate) struct Document {
     /// The first document; `None` if the file is empty.
     pub root: Option<NodeRef>,
     /// Where the next document begins, which is ignored.
@@ -26,13 +26,13 @@ pub struct Document {
 
 impl Document {
     /// The number of values, with aliases expanded.
-    pub fn values(&self) -> usize {
+    pub(crate) fn values(&self) -> usize {
         let values = self.root.as_ref().map_or(0, |root| Weight::of_link(root).values);
         usize::try_from(values).unwrap_or(usize::MAX)
     }
 }
 
-pub fn read(bytes: &[u8], max: MaxValues) -> Result<Document, FileError> {
+pub(crate) fn read(bytes: &[u8], max: MaxValues) -> Result<Document, FileError> {
     let text = text::decode(bytes)?;
     let guarded = Guarded::of(&text.allowed)?;
     // A value takes at least one byte: a text that may have too many is checked before the tree is built.

@@ -17,17 +17,17 @@ mod tests;
 
 use std::rc::Rc;
 
-pub use document::{Document, read};
+pub(crate) use document::{Document, read};
 pub(super) use guard::unused_characters;
-pub use scalar::{Meaning, float_as_key};
-pub use text::decode;
+pub(crate) use scalar::{Meaning, float_as_key};
+pub(crate) use text::decode;
 
 use super::diagnostics::{FileError, Place};
 use document::Weight;
 
 /// The maximum number of values in a file, with aliases expanded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MaxValues {
+pub(crate) struct MaxValues {
     pub values: usize,
     pub set_by: &'static str,
 }
@@ -45,14 +45,14 @@ fn read_without_bound(bytes: &[u8]) -> Result<Document, FileError> {
 }
 
 #[derive(Debug)]
-pub struct Node {
+pub(crate) struct Node {
     pub place: Place,
     pub content: Content,
     weight: Weight,
 }
 
 #[derive(Debug)]
-pub enum Content {
+pub(crate) enum Content {
     Scalar(Scalar),
     List(Vec<NodeRef>),
     /// A map. A later pair replaces an earlier one with the same key.
@@ -60,7 +60,7 @@ pub enum Content {
 }
 
 #[derive(Debug)]
-pub struct Scalar {
+pub(crate) struct Scalar {
     /// The text without quotes and with escapes replaced.
     pub text: String,
     pub meaning: Meaning,
@@ -68,13 +68,13 @@ pub struct Scalar {
 
 /// A use of a value. An alias shares the value with its anchor.
 #[derive(Clone, Debug)]
-pub struct NodeRef {
+pub(crate) struct NodeRef {
     pub node: Rc<Node>,
     pub alias: Option<Place>,
 }
 
 #[derive(Clone, Debug)]
-pub struct Pair {
+pub(crate) struct Pair {
     pub key: NodeRef,
     pub value: NodeRef,
     /// The place of the `<<` that merged this pair, if one did.

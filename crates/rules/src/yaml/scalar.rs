@@ -9,7 +9,7 @@ use base64::{
 };
 
 #[derive(Clone, PartialEq, Debug)]
-pub enum Meaning {
+pub(crate) enum Meaning {
     /// `~`, `null`, or an empty text.
     Null,
     /// `true`, `yes`, `on`, `y` and their opposites.
@@ -139,7 +139,7 @@ fn looks_like_a_date(text: &str) -> bool {
 }
 
 /// A float as Go prints it, for keys of metadata.
-pub fn float_as_key(number: f64) -> String {
+pub(crate) fn float_as_key(number: f64) -> String {
     if number.is_nan() {
         return "NaN".to_owned();
     }

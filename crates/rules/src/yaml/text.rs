@@ -11,7 +11,7 @@ use super::super::diagnostics::{FileError, Place, is_break};
 /// mistake would exhaust the memory.
 const MAX_BYTES: usize = 16 << 20;
 
-pub struct Text<'f> {
+pub(crate) struct Text<'f> {
     /// The text up to the first character that is not allowed.
     pub allowed: Cow<'f, str>,
     /// The error of that character. It only matters if the first document reaches that far.
@@ -19,12 +19,12 @@ pub struct Text<'f> {
 }
 
 impl Text<'_> {
-    pub fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.stop.is_none()
     }
 }
 
-pub fn decode(bytes: &[u8]) -> Result<Text<'_>, FileError> {
+pub(crate) fn decode(bytes: &[u8]) -> Result<Text<'_>, FileError> {
     if bytes.len() > MAX_BYTES {
         let message = format!("the file is larger than {} MiB", MAX_BYTES >> 20);
         let help = "split it into one file per domain, or set MERGE_DOMAIN_CONFIG=true and split a domain";

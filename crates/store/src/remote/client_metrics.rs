@@ -24,7 +24,7 @@ const MICROS: [u64; 13] =
 const CHECKS: [u64; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096];
 
 #[derive(Default)]
-pub struct ClientMetrics {
+pub(crate) struct ClientMetrics {
     opened: AtomicU64,
     ended: AtomicU64,
     closed: AtomicU64,
@@ -56,42 +56,42 @@ impl Default for Log {
 
 impl ClientMetrics {
     /// Counts an opened connection, and a reconnect if there was one before.
-    pub fn connected(&self, is_reconnect: bool) {
+    pub(crate) fn connected(&self, is_reconnect: bool) {
         self.opened.fetch_add(1, Relaxed);
         self.reconnects.fetch_add(u64::from(is_reconnect), Relaxed);
     }
 
     /// Counts a closed connection; `by_us` if the server did not close it.
-    pub fn disconnected(&self, by_us: bool) {
+    pub(crate) fn disconnected(&self, by_us: bool) {
         self.ended.fetch_add(1, Relaxed);
         self.closed.fetch_add(u64::from(by_us), Relaxed);
     }
 
-    pub fn answered(&self, checks: usize, took: Duration) {
+    pub(crate) fn answered(&self, checks: usize, took: Duration) {
         self.times.add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), &MICROS);
         self.batches.add(checks as u64, &CHECKS);
     }
 
     /// Counts checks that were rejected because the server is overloaded.
-    pub fn overloaded(&self, checks: usize, failure: &Failure) {
+    pub(crate) fn overloaded(&self, checks: usize, failure: &Failure) {
         self.overloaded.fetch_add(checks as u64, Relaxed);
         self.log("overloaded", failure.server(), failure);
     }
 
     /// Counts checks that were dropped unsent because their replies would have been too late.
-    pub fn dropped(&self, checks: usize) {
+    pub(crate) fn dropped(&self, checks: usize) {
         self.late.fetch_add(checks as u64, Relaxed);
     }
 
     /// Counts a failure, and logs it unless one of the same kind and server was logged in the last ten seconds.
-    pub fn failed(&self, failure: &Failure) {
+    pub(crate) fn failed(&self, failure: &Failure) {
         self.count(failure.kind);
         self.log(failure.kind.name(), failure.server(), failure);
     }
 
     /// Counts a failure that does not occur at every request, and logs it unless the same message was logged in the last
     /// ten seconds.
-    pub fn failed_once(&self, failure: &Failure) {
+    pub(crate) fn failed_once(&self, failure: &Failure) {
         self.count(failure.kind);
         self.log(failure.kind.name(), &failure.message, failure);
     }
@@ -110,24 +110,24 @@ impl ClientMetrics {
     }
 
     /// Counts a failure without logging it.
-    pub fn count(&self, kind: Kind) {
+    pub(crate) fn count(&self, kind: Kind) {
         if let Some(errors) = self.errors.get(kind as usize) {
             errors.fetch_add(1, Relaxed);
         }
     }
 
-    pub fn denied(&self, command: &'static str) {
+    pub(crate) fn denied(&self, command: &'static str) {
         let mut denied = lock(&self.denied);
         let times = denied.entry(command).or_default();
         *times = times.wrapping_add(1);
     }
 
-    pub fn without_expiry(&self, keys: usize) {
+    pub(crate) fn without_expiry(&self, keys: usize) {
         self.without_expiry.fetch_add(keys as u64, Relaxed);
     }
 
     /// All metrics; those that only the connections know are 0.
-    pub fn usage(&self) -> PoolUsage {
+    pub(crate) fn usage(&self) -> PoolUsage {
         let ended = self.ended.load(Relaxed);
         let opened = self.opened.load(Relaxed);
         let denied = lock(&self.denied);

@@ -7,7 +7,7 @@ use std::fmt;
 use crate::{FailureReason, StoreError};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     /// The label `kind` of metrics.
     pub kind: Kind,
     /// The server, what was seen, and advice. Contains no secret.
@@ -46,16 +46,16 @@ text::named! {
 }
 
 impl Failure {
-    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
 
-    pub fn to_error(&self, reason: FailureReason) -> StoreError {
+    pub(crate) fn to_error(&self, reason: FailureReason) -> StoreError {
         StoreError { reason, message: self.message.as_str().into() }
     }
 
     /// The server: every message begins with the store, the address and `: `.
-    pub fn server(&self) -> &str {
+    pub(crate) fn server(&self) -> &str {
         self.message.split(": ").next().unwrap_or_default()
     }
 }

@@ -12,7 +12,7 @@ use super::{
 };
 use net::ServerAddress;
 
-pub struct Handshake<'c, C> {
+pub(crate) struct Handshake<'c, C> {
     connector: &'c Connector,
     pub stream: FramedStream<C>,
     /// Advice if the server does not reply.
@@ -21,7 +21,7 @@ pub struct Handshake<'c, C> {
 }
 
 impl<'c, C: Codec> Handshake<'c, C> {
-    pub async fn begin(connector: &'c Connector, to: &ServerAddress) -> Result<Self, Failure> {
+    pub(crate) async fn begin(connector: &'c Connector, to: &ServerAddress) -> Result<Self, Failure> {
         let until = after(Instant::now(), connector.timeout);
         let server = format!("{} {to}", connector.store);
         match connector.connect(to, until).await {
@@ -36,7 +36,7 @@ impl<'c, C: Codec> Handshake<'c, C> {
         }
     }
 
-    pub async fn send(&mut self, replies: usize, commands: &[u8]) {
+    pub(crate) async fn send(&mut self, replies: usize, commands: &[u8]) {
         // A failed write is ignored: the server may have sent the reason, such as too many clients. If not, reading
         // fails too.
         let sent = self.stream.send(replies, |into| into.extend_from_slice(commands));
@@ -44,7 +44,7 @@ impl<'c, C: Codec> Handshake<'c, C> {
     }
 
     /// The next reply, to the command `step`.
-    pub async fn receive(&mut self, step: &str) -> Result<C::Reply, Failure> {
+    pub(crate) async fn receive(&mut self, step: &str) -> Result<C::Reply, Failure> {
         loop {
             match self.stream.decode() {
                 Ok(Some(reply)) => return Ok(reply),

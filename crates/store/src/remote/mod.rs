@@ -10,11 +10,11 @@
 //! `server_pool` the connections to all servers. `transport` connects, `handshake` sends the first commands, `framed`
 //! reads and writes. A store implements `backend`.
 
-pub mod client_metrics;
-pub mod failure;
-pub mod framed;
-pub mod handshake;
-pub mod transport;
+pub(crate) mod client_metrics;
+pub(crate) mod failure;
+pub(crate) mod framed;
+pub(crate) mod handshake;
+pub(crate) mod transport;
 
 mod backend;
 mod callers;
@@ -232,7 +232,7 @@ impl<B: Backend> Connection<B> {
 
 /// The name of a key that is too long or invalid for a server: `tollgate:` and the key's SHA-256, in every version. No key
 /// equals such a name, because keys contain a `_` after their domain.
-pub fn hashed(key: &str) -> String {
+pub(crate) fn hashed(key: &str) -> String {
     let mut name = "tollgate:".to_owned();
     for byte in digest(&SHA256, key.as_bytes()).as_ref() {
         // Writing to a String cannot fail.

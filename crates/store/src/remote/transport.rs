@@ -26,14 +26,14 @@ const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 
 /// A socket, with or without TLS.
-pub trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 
-pub type Transport = Box<dyn Socket>;
+pub(crate) type Transport = Box<dyn Socket>;
 
 /// Connects to servers. Its failures name the step and the variable to check, but not the server.
 #[derive(Clone)]
-pub struct Connector {
+pub(crate) struct Connector {
     pub store: &'static str,
     pub tls: Option<TlsConnector>,
     pub advice: &'static TlsAdvice,
@@ -51,7 +51,7 @@ const CONNECT: Step = ("connect", "check the address and the network");
 
 impl Connector {
     /// Loads certificates if TLS is enabled. Returns every problem with the files.
-    pub fn new(
+    pub(crate) fn new(
         store: &'static str,
         tls: Option<&ClientTls>,
         advice: &'static TlsAdvice,
@@ -64,7 +64,7 @@ impl Connector {
     }
 
     /// Connects until `until`.
-    pub async fn connect(&self, to: &ServerAddress, until: Instant) -> Result<Transport, Failure> {
+    pub(crate) async fn connect(&self, to: &ServerAddress, until: Instant) -> Result<Transport, Failure> {
         let mut step = CONNECT;
         let connected = timeout_at(until, self.attempt(to, until, &mut step)).await;
         connected.unwrap_or_else(|_| Err(self.timed_out(step.0, step.1)))
@@ -126,12 +126,12 @@ impl Connector {
         Failure::new(Kind::Connect, format!("{seen}; {}", self.origin))
     }
 
-    pub fn timed_out(&self, step: &str, advice: &str) -> Failure {
+    pub(crate) fn timed_out(&self, step: &str, advice: &str) -> Failure {
         let timeout = self.timeout;
         Failure::new(Kind::Timeout, format!("no reply within {timeout:?} ({step}); {advice}"))
     }
 
-    pub fn lost(&self, error: &io::Error, step: &str, advice: &str) -> Failure {
+    pub(crate) fn lost(&self, error: &io::Error, step: &str, advice: &str) -> Failure {
         if let Some(why) = tls::explain(error, &self.advice.tls) {
             return Failure::new(Kind::Tls, format!("TLS failed: {why}"));
         }
@@ -144,7 +144,7 @@ impl Connector {
 }
 
 /// Names of variables and advice in errors about TLS.
-pub struct TlsAdvice {
+pub(crate) struct TlsAdvice {
     /// Names of the file variables, and advice for certificates and plaintext servers.
     pub tls: tls::Hints,
     /// Advice if the server uses TLS and we do not.
@@ -152,7 +152,7 @@ pub struct TlsAdvice {
 }
 
 /// Loads the TLS files of a store. Returns every problem with them, with its variable and its path.
-pub fn load_tls(settings: &ClientTls, advice: &TlsAdvice) -> Result<Client, Vec<String>> {
+pub(crate) fn load_tls(settings: &ClientTls, advice: &TlsAdvice) -> Result<Client, Vec<String>> {
     let mut client = tls::load(settings, &advice.tls)?;
     // Connections are long-lived, so resumption saves little; and a memcached that requires client certificates
     // rejects resumed sessions, because it sets no session id context.
@@ -161,7 +161,7 @@ pub fn load_tls(settings: &ClientTls, advice: &TlsAdvice) -> Result<Client, Vec<
 }
 
 /// The host to connect to; an empty one is this machine, as in Go.
-pub fn host(address: &HostPort) -> &str {
+pub(crate) fn host(address: &HostPort) -> &str {
     if address.host.is_empty() { "localhost" } else { &address.host }
 }
 
