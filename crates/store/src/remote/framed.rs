@@ -15,7 +15,7 @@ use super::failure::{Failure, Kind};
 use crate::remote::transport::Transport;
 
 /// A server's protocol, as far as reading replies.
-pub trait Codec: Send + 'static {
+pub(crate) trait Codec: Send + 'static {
     type Reply: Send;
     const NAME: &'static str;
 
@@ -25,16 +25,16 @@ pub trait Codec: Send + 'static {
 
 /// Bytes that are not of the protocol: the first of them, escaped.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ProtocolError(pub(crate) String);
+pub(crate) struct ProtocolError(pub(crate) String);
 
 impl ProtocolError {
-    pub fn new(bytes: &[u8]) -> Self {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
         Self(bytes.get(..40).unwrap_or(bytes).escape_ascii().to_string())
     }
 }
 
 /// A connection with a codec. Every method is cancel safe.
-pub struct FramedStream<C> {
+pub(crate) struct FramedStream<C> {
     transport: Transport,
     server: String,
     /// Bytes to write, and how many of them were written.
@@ -58,7 +58,7 @@ const ALWAYS_ALLOWED: usize = 128 * 1024;
 const ALLOWED_PER_BYTE_SENT: usize = 8;
 
 impl<C: Codec> FramedStream<C> {
-    pub fn new(transport: Transport, server: String) -> Self {
+    pub(crate) fn new(transport: Transport, server: String) -> Self {
         Self {
             transport,
             server,
@@ -79,7 +79,7 @@ impl<C: Codec> FramedStream<C> {
 
     /// Appends commands to the unsent bytes. `write` returns the number of their replies.
     /// [`flush`](Self::flush) sends them.
-    pub fn write(&mut self, write: impl FnOnce(&mut Vec<u8>) -> usize) -> usize {
+    pub(crate) fn write(&mut self, write: impl FnOnce(&mut Vec<u8>) -> usize) -> usize {
         if self.pending == 0 {
             self.unsolicited |= !self.incoming.is_empty();
             self.allowed = ALWAYS_ALLOWED;
@@ -92,7 +92,11 @@ impl<C: Codec> FramedStream<C> {
         replies
     }
 
-    pub async fn send(&mut self, replies: usize, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), Failure> {
+    pub(crate) async fn send(
+        &mut self,
+        replies: usize,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), Failure> {
         self.write(|out| {
             write(out);
             replies
@@ -100,7 +104,7 @@ impl<C: Codec> FramedStream<C> {
         self.flush().await
     }
 
-    pub async fn flush(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn flush(&mut self) -> Result<(), Failure> {
         if self.unsolicited {
             // They would be taken for the replies to the next commands.
             return Err(self.protocol_error(&ProtocolError::new(&self.incoming)));
@@ -121,7 +125,7 @@ impl<C: Codec> FramedStream<C> {
         Ok(())
     }
 
-    pub async fn receive(&mut self) -> Result<C::Reply, Failure> {
+    pub(crate) async fn receive(&mut self) -> Result<C::Reply, Failure> {
         loop {
             if let Some(reply) = self.decode()? {
                 return Ok(reply);
@@ -131,7 +135,7 @@ impl<C: Codec> FramedStream<C> {
     }
 
     /// The next pending reply, if it was received completely.
-    pub fn decode(&mut self) -> Result<Option<C::Reply>, Failure> {
+    pub(crate) fn decode(&mut self) -> Result<Option<C::Reply>, Failure> {
         match C::decode(&self.incoming) {
             Ok(Some((reply, length))) => {
                 self.incoming.advance(length);
@@ -150,7 +154,7 @@ impl<C: Codec> FramedStream<C> {
         }
     }
 
-    pub async fn read(&mut self) -> io::Result<()> {
+    pub(crate) async fn read(&mut self) -> io::Result<()> {
         match self.transport.read_buf(&mut self.incoming).await? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(()),
@@ -158,13 +162,13 @@ impl<C: Codec> FramedStream<C> {
     }
 
     /// Sends a command, and waits for its reply.
-    pub async fn request(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<C::Reply, Failure> {
+    pub(crate) async fn request(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<C::Reply, Failure> {
         self.send(1, write).await?;
         self.receive().await
     }
 
     /// Sends the unsent bytes, and discards all pending replies.
-    pub async fn drain(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn drain(&mut self) -> Result<(), Failure> {
         self.flush().await?;
         while self.pending > 0 {
             self.receive().await?;
@@ -173,7 +177,7 @@ impl<C: Codec> FramedStream<C> {
     }
 
     /// Completes when the server closes the connection, or sends unsolicited bytes.
-    pub async fn idle(&mut self) -> Failure {
+    pub(crate) async fn idle(&mut self) -> Failure {
         match self.read().await {
             Ok(()) => self.protocol_error(&ProtocolError::new(&self.incoming)),
             Err(error) => self.lost(&error),
@@ -191,7 +195,7 @@ impl<C: Codec> FramedStream<C> {
         self.failure(Kind::ProtocolError, format_args!("expected a {} reply, received \"{seen}\"", C::NAME))
     }
 
-    pub fn failure(&self, kind: Kind, what: impl std::fmt::Display) -> Failure {
+    pub(crate) fn failure(&self, kind: Kind, what: impl std::fmt::Display) -> Failure {
         Failure::new(kind, format!("{}: {what}", self.server))
     }
 }
