@@ -1,18 +1,6 @@
 //! DNS messages for SRV records: the query and its reply. There is no I/O here; `lookup` sends queries.
-//!
-//! Written by hand because nothing else is resolved here: `ARCHITECTURE.md` has the cost of a resolver crate.
 
-// Type and class of the records.
-const SRV: u16 = 33;
-const INTERNET: u16 = 1;
-
-const RECURSION_DESIRED: u16 = 0x0100;
-
-/// Bytes before the question.
-const HEADER: usize = 12;
-
-/// Maximum number of compression pointers in a name.
-const MAX_POINTERS: usize = 16;
+use simple_dns::{CLASS, Name, Packet, PacketFlag, Question, TYPE, header_buffer, rdata::RData};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Target {
@@ -33,127 +21,48 @@ pub enum Answer {
 
 /// A query; `None` for an invalid name.
 pub fn query(id: u16, name: &str) -> Option<Vec<u8>> {
-    let mut message = Vec::with_capacity(name.len().saturating_add(HEADER + 6));
-    for number in [id, RECURSION_DESIRED, 1, 0, 0, 0] {
-        message.extend_from_slice(&number.to_be_bytes());
-    }
-    for label in name.strip_suffix('.').unwrap_or(name).split('.') {
-        let length = u8::try_from(label.len()).ok().filter(|length| (1..=63).contains(length))?;
-        message.push(length);
-        message.extend_from_slice(label.as_bytes());
-    }
-    message.push(0);
-    if message.len() > HEADER + 255 {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    if name.split('.').any(str::is_empty) {
         return None;
     }
-    for number in [SRV, INTERNET] {
-        message.extend_from_slice(&number.to_be_bytes());
-    }
-    Some(message)
+    let mut packet = Packet::new_query(id);
+    packet.set_flags(PacketFlag::RECURSION_DESIRED);
+    packet.questions.push(Question::new(Name::new(name).ok()?, TYPE::SRV.into(), CLASS::IN.into(), false));
+    packet.build_bytes_vec().ok()
 }
 
 /// The reply to a query; `None` for anything else.
-pub fn reply(question: &[u8], message: &[u8]) -> Option<Answer> {
-    let mut reader = Reader { message, at: 0 };
-    let id = reader.number()?;
-    let flags = reader.number()?;
-    let [questions, answers, _, _] = [reader.number()?, reader.number()?, reader.number()?, reader.number()?];
-    let is_answer = flags & 0x8000 != 0;
-    if !is_answer || question.get(..2) != Some(&id.to_be_bytes()[..]) {
+pub fn reply(query: &[u8], message: &[u8]) -> Option<Answer> {
+    let has = |flag| header_buffer::has_flags(message, flag).ok();
+    if header_buffer::id(message).ok()? != header_buffer::id(query).ok()? || !has(PacketFlag::RESPONSE)? {
         return None;
     }
-    let [_, code] = (flags & 0x000f).to_be_bytes();
-    match code {
-        _ if flags & 0x0200 != 0 => return Some(Answer::Truncated),
+    match message.get(3)? & 0x0f {
+        // It may end within a record.
+        _ if has(PacketFlag::TRUNCATION)? => return Some(Answer::Truncated),
         0 => {}
         3 => return Some(Answer::NoSuchName),
         code => return Some(Answer::Failed(code)),
     }
-    let query = question.get(HEADER..)?;
-    let end = query.len().saturating_add(HEADER);
-    let repeated = message.get(HEADER..end)?;
-    if questions != 1 || !repeated.eq_ignore_ascii_case(query) {
+    let (query, reply) = (Packet::parse(query).ok()?, Packet::parse(message).ok()?);
+    let question = |packet: &Packet<'_>| match &*packet.questions {
+        [one] => Some((one.qname.to_string().to_ascii_lowercase(), one.qtype, one.qclass)),
+        _ => None,
+    };
+    if question(&reply)? != question(&query)? {
         return None;
     }
-    reader.at = end;
     let mut targets = Vec::new();
-    for _ in 0..answers {
-        reader.record(&mut targets)?;
-    }
-    Some(Answer::Targets(targets))
-}
-
-struct Reader<'m> {
-    message: &'m [u8],
-    at: usize,
-}
-
-impl Reader<'_> {
-    fn byte(&mut self) -> Option<u8> {
-        let byte = self.message.get(self.at).copied();
-        self.at = self.at.saturating_add(1);
-        byte
-    }
-
-    fn number(&mut self) -> Option<u16> {
-        Some(u16::from_be_bytes([self.byte()?, self.byte()?]))
-    }
-
-    /// Reads the next record, and adds its server if it is an SRV record; `None` if it is invalid.
-    fn record(&mut self, targets: &mut Vec<Target>) -> Option<()> {
-        self.name()?;
-        let [kind, class, _, _, length] =
-            [self.number()?, self.number()?, self.number()?, self.number()?, self.number()?];
-        let end = self.at.saturating_add(length.into());
-        if end > self.message.len() {
+    for record in reply.answers.iter().filter(|record| record.class == CLASS::IN) {
+        let RData::SRV(server) = &record.rdata else { continue };
+        let host = format!("{}.", server.target);
+        if !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_*".contains(&byte)) {
             return None;
         }
-        if (kind, class) == (SRV, INTERNET) {
-            let [_priority, _weight, port] = [self.number()?, self.number()?, self.number()?];
-            let host = self.name()?;
-            // A single dot means that the service is not available.
-            targets.extend((host != ".").then_some(Target { host, port }));
-        }
-        self.at = end;
-        Some(())
+        // A single dot means that the service is not available.
+        targets.extend((host != ".").then_some(Target { host, port: server.port }));
     }
-
-    /// A name, with a dot after each label.
-    fn name(&mut self) -> Option<String> {
-        let mut name = String::new();
-        let mut after_pointer = None;
-        let mut pointers = 0_usize;
-        loop {
-            match self.byte()? {
-                0 => break,
-                length @ 1..=63 => {
-                    let end = self.at.saturating_add(length.into());
-                    let label = self.message.get(self.at..end)?;
-                    if !label.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_*".contains(byte)) {
-                        return None;
-                    }
-                    name.extend(label.iter().map(|byte| char::from(*byte)));
-                    name.push('.');
-                    self.at = end;
-                }
-                high @ 0xc0.. if pointers < MAX_POINTERS => {
-                    let low = self.byte()?;
-                    after_pointer.get_or_insert(self.at);
-                    self.at = usize::from(u16::from_be_bytes([high & 0x3f, low]));
-                    pointers = pointers.saturating_add(1);
-                }
-                _ => return None,
-            }
-            if name.len() > 255 {
-                return None;
-            }
-        }
-        self.at = after_pointer.unwrap_or(self.at);
-        if name.is_empty() {
-            name.push('.');
-        }
-        Some(name)
-    }
+    Some(Answer::Targets(targets))
 }
 
 #[cfg(test)]
