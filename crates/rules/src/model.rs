@@ -3,8 +3,6 @@
 //! [`compile()`](super::compile()) creates them; [`matcher`](super::matcher) finds the rule for a request; all others only
 //! read them.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
-
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use hashbrown::HashMap;

@@ -3,8 +3,6 @@
 //!
 //! The compiler formats those of rules, so that a response only copies them; the limiter formats those of limit overrides.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
-
 use std::fmt::Write as _;
 
 use super::limit::{Limit, Limits};
@@ -36,7 +34,7 @@ impl QuotaPolicy {
     pub fn of_rule(full_key: &str, limits: &Limits) -> Box<[Self]> {
         let policies = limits.iter().enumerate().map(|(at, limit)| match &limit.name {
             Some(name) => Self::new(name, limit),
-            None if limits.are_several() => Self::new(&format!("{full_key}#{}", at.saturating_add(1)), limit),
+            None if limits.are_several() => Self::new(&format!("{full_key}#{}", at + 1), limit),
             None => Self::new(full_key, limit),
         });
         policies.collect()
@@ -50,13 +48,13 @@ impl QuotaPolicy {
     /// The quoted name alone.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.text.get(..self.name_ends).unwrap_or_default()
+        self.text.split_at(self.name_ends).0
     }
 }
 
 /// A string of RFC 9651. It has only printable ASCII: other bytes are percent-encoded.
 fn quoted(name: &str) -> String {
-    let mut text = String::with_capacity(name.len().saturating_add(32));
+    let mut text = String::with_capacity(name.len() + 32);
     text.push('"');
     for byte in name.bytes() {
         match byte {

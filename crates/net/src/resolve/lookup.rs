@@ -94,7 +94,8 @@ async fn query_udp(server: SocketAddr, query: &[u8]) -> std::io::Result<Answer> 
 
 async fn query_tcp(server: SocketAddr, query: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut socket = TcpStream::connect(server).await?;
-    let length = u16::try_from(query.len()).unwrap_or(u16::MAX);
+    #[expect(clippy::cast_possible_truncation, reason = "a name has at most 255 bytes")]
+    let length = query.len() as u16;
     socket.write_all(&[&length.to_be_bytes(), query].concat()).await?;
     let length = socket.read_u16().await?;
     let mut message = vec![0; length.into()];

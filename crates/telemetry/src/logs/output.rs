@@ -23,7 +23,7 @@ impl<W: Write> Output<W> {
             self.is_cut = !self.write_part(b"\n").is_empty();
         }
         let rest = if self.is_cut { lines.as_bytes() } else { self.write_part(lines.as_bytes()) };
-        let written = lines.as_bytes().strip_suffix(rest).unwrap_or_default();
+        let written = &lines.as_bytes()[..lines.len() - rest.len()];
         self.is_cut |= !matches!(written.last(), None | Some(b'\n'));
         rest.split_inclusive(|byte| *byte == b'\n').count()
     }
@@ -33,7 +33,7 @@ impl<W: Write> Output<W> {
         while !bytes.is_empty() {
             match self.to.write(bytes) {
                 Ok(0) => break,
-                Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+                Ok(count) => bytes = &bytes[count..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => break,
             }

@@ -18,7 +18,7 @@ fn expand(template: &str, groups: &Captures<'_>) -> String {
     let mut rest = template;
     while let Some((before, after)) = rest.split_once('$') {
         rest = after.trim_start_matches(|c: char| c.is_ascii_digit());
-        let digits = after.strip_suffix(rest).unwrap_or_default();
+        let digits = after.split_at(after.len() - rest.len()).0;
         expanded.push_str(before);
         match digits.parse() {
             Ok(group) if group < groups.len() => {
