@@ -31,13 +31,10 @@ pub fn markdown() -> String {
 #[derive(Clone, Debug)]
 pub struct Row {
     pub var: &'static Var,
-    /// The value in effect, with secrets masked.
     pub value: String,
-    /// Where the value comes from.
     pub source: Source,
 }
 
-/// Where a value comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
     Environment,

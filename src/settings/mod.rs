@@ -64,7 +64,6 @@ pub struct Settings {
     pub store: Store,
     /// Overrides, and the replicas that share them.
     pub overrides: Overrides,
-    /// Where hits are counted.
     pub backend: Backend,
     /// Neither `BACKEND_TYPE` nor a variable of Redis is set.
     pub is_backend_default: bool,
@@ -76,7 +75,6 @@ pub struct Settings {
 }
 
 impl Server {
-    /// The address of the gRPC port.
     #[must_use]
     pub fn listen(&self) -> ServerAddress {
         match &self.socket {
@@ -108,7 +106,6 @@ pub struct Admin {
     pub token_file: Option<PathBuf>,
     /// Calls that change something are rejected.
     pub read_only: bool,
-    /// It uses the gRPC port's TLS.
     pub tls: bool,
 }
 
@@ -354,7 +351,6 @@ fn log(reader: &mut Reader<'_>) -> Log {
     Log::read(reader)
 }
 
-/// Two listeners cannot share a port.
 fn reject_shared_ports(reader: &mut Reader<'_>, settings: &Settings) {
     let http: [(&'static Var, HostPort); 2] =
         [(&vars::PORT, settings.http.listen()), (&vars::DEBUG_PORT, settings.http.debug())];

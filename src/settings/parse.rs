@@ -54,7 +54,6 @@ impl<T: Value> Value for Option<T> {
     }
 }
 
-/// `None` for an empty text.
 pub(super) fn optional<T>(
     text: &str,
     parse: impl FnOnce(&str) -> Result<T, InvalidValue>,
@@ -62,7 +61,6 @@ pub(super) fn optional<T>(
     (!text.is_empty()).then(|| parse(text)).transpose()
 }
 
-/// The choice of this name, ignoring case.
 pub(super) fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, InvalidValue> {
     match choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)) {
         Some(&(_, choice)) => Ok(choice),
@@ -147,7 +145,6 @@ fn go_integer(text: &str) -> Option<u64> {
     u64::from_str_radix(&digits.replace('_', ""), radix).ok()
 }
 
-/// An integer from `LEAST` to `MOST`.
 pub(super) fn whole<T: TryFrom<u64>, const LEAST: u64, const MOST: u64>(
     text: &str,
 ) -> Result<T, InvalidValue> {
@@ -187,7 +184,6 @@ pub(super) fn positive(text: &str) -> Result<Duration, InvalidValue> {
     if set.is_zero() { Err(InvalidValue::new("a duration above 0, such as 300ms")) } else { Ok(set) }
 }
 
-/// A number of seconds, up to `MOST`.
 pub(super) fn seconds<const MOST: u64>(text: &str) -> Result<Duration, InvalidValue> {
     integer(text, 0..=MOST).map(Duration::from_secs)
 }

@@ -10,7 +10,6 @@ use text::InvalidValue;
 /// The default timeout of Envoy's rate limit filter.
 const ENVOY_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// A setting that cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
     pub variable: &'static str,
@@ -132,12 +131,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Records a problem that other settings cause.
     pub(super) fn conflict(&mut self, var: &'static Var, expected: &str, hint: impl Into<String>) {
         self.reject(var, InvalidValue::new(expected).with_hint(hint));
     }
 
-    /// Records a warning, once.
     pub(super) fn warn(&mut self, var: &'static Var, message: impl Into<String>) {
         let warning = Warning { variable: self.effective(var).name.to_owned(), message: message.into() };
         if !self.warnings.contains(&warning) {

@@ -15,7 +15,6 @@ use super::{
 };
 use text::InvalidValue;
 
-/// TLS on the gRPC port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GrpcTls {
     pub certificate: PathBuf,

@@ -37,7 +37,6 @@ by_function! {
 }
 
 text::named! {
-    /// The HTTP/2 implementation of the gRPC port.
     #[derive(Default)]
     pub enum GrpcServer {
         /// The implementation made for `ShouldRateLimit`.
@@ -78,12 +77,9 @@ impl Value for Option<Logged> {
 /// `BACKEND_TYPE`.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub enum BackendType {
-    /// `memory`.
     #[default]
     Memory,
-    /// `redis`.
     Redis,
-    /// `memcache`.
     Memcached,
 }
 

@@ -12,7 +12,6 @@ pub struct Var {
     pub group: &'static str,
     pub default: &'static str,
     pub doc: &'static str,
-    /// The part of a value that may be shown.
     pub secrecy: Secrecy,
 }
 
@@ -26,7 +25,6 @@ impl Var {
     }
 }
 
-/// The part of a value that may be shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Secrecy {
     Public,
@@ -60,7 +58,6 @@ fn looks_like_hosts(text: &str) -> bool {
     })
 }
 
-/// A variable whose value is a `T`.
 pub struct Setting<T> {
     pub(super) var: Var,
     pub(super) parse: fn(&str) -> Result<T, InvalidValue>,

@@ -6,7 +6,6 @@ use std::{
     path::PathBuf,
 };
 
-/// An address to listen on or to connect to.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum ServerAddress {
     Tcp(HostPort),

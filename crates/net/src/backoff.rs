@@ -34,7 +34,6 @@ impl Backoff {
         self.pause(fastrand::f64())
     }
 
-    /// The next pause, with randomness from 0 to 1.
     fn pause(&mut self, chance: f64) -> Duration {
         let pause = self.next.min(self.max);
         // An overflow is above the maximum.

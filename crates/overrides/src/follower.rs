@@ -31,15 +31,12 @@ use super::{
 use clock::{Clock, Time};
 use store::{Resets, redis::CommandPool};
 
-/// The interval at which versions are compared.
 const POLL: Duration = Duration::from_secs(2);
 
-/// The pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 
 static EXPIRE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/expire.lua")));
 
-/// Follows Redis until the process ends.
 pub struct Follower<C> {
     /// Connections that belong to this thread.
     pub pool: Arc<CommandPool>,
@@ -105,7 +102,6 @@ impl<C: Clock> Follower<C> {
         }
     }
 
-    /// Compares the version with that of the hash.
     async fn compare(&self) -> Result<(), String> {
         match self.version_and_time().await? {
             Some(version) if self.progress.history().version() == version => {}

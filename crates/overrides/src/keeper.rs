@@ -76,7 +76,6 @@ impl Keeper {
         &self.index
     }
 
-    /// The storage: `memory`, `file` or `redis`.
     #[must_use]
     pub fn storage(&self) -> &'static str {
         match self.storage {

@@ -35,10 +35,8 @@ const MAX_LOGGED: usize = 20;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ChangeError {
     Invalid(String),
-    /// There is no such override or import.
     NotFound(String),
     Conflict(String),
-    /// The change could not be written.
     Unavailable(String),
 }
 

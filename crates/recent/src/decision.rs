@@ -12,13 +12,11 @@ use crate::KeyValues;
 use clock::{Rfc3339, Time};
 use rules::Limit;
 
-/// A decision about one descriptor of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Decision {
     /// The number of the refusal in this process, from 1; 0 in the decision log.
     pub id: u64,
     pub time: Time,
-    /// The request was over limit.
     pub is_refused: bool,
     /// The domain of the request, as a key without a value.
     pub domain: Key,
@@ -40,7 +38,6 @@ pub struct Decision {
     pub weight: u32,
 }
 
-/// A limit at the time of a decision.
 #[derive(Serialize, Clone, PartialEq, Eq, Debug)]
 pub struct LimitShown {
     pub requests_per_unit: u32,
@@ -93,7 +90,6 @@ pub struct DecisionJson<'a> {
     retry_after_seconds: Option<u64>,
     decided_by: &'static str,
     governs: bool,
-    /// Omitted if it is 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     weight: Option<u32>,
 }

@@ -72,7 +72,6 @@ impl Key {
         entries::write(self.entries().map(|(key, value)| (key, Some(shown(value, values)))))
     }
 
-    /// True if the descriptor exceeded the limits.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.is_cut

@@ -61,7 +61,6 @@ pub struct Recent {
     budget: Budget,
     /// The pane in which old tables were freed last.
     freed_in: AtomicU64,
-    /// The identifier of the last refusal.
     last_id: AtomicU64,
     hasher: DefaultHashBuilder,
     log: Option<DecisionLog>,
@@ -79,7 +78,6 @@ struct Worker {
     missed: AtomicU64,
 }
 
-/// A rule, for refusals and top keys.
 #[derive(Debug)]
 pub struct RuleInfo {
     pub domain: Box<str>,
@@ -99,7 +97,6 @@ impl RuleInfo {
     }
 }
 
-/// What to record about a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
     /// The weight of the hits, if they are recorded.
@@ -167,7 +164,6 @@ impl Recent {
         by_id.into_iter().map(|(_, info)| info).collect()
     }
 
-    /// What to record about a request.
     #[must_use]
     pub fn wanted(&self, is_refused: bool, now: Time) -> Wanted {
         let worker = self.worker();
@@ -218,7 +214,6 @@ impl Recent {
         }
     }
 
-    /// The last refusals that match, newest first.
     #[must_use]
     pub fn refusals(&self, most: usize, matches: impl Fn(&Decision) -> bool) -> Vec<Decision> {
         let mut found = Vec::new();
@@ -292,6 +287,5 @@ pub struct Hits {
     pub count: u64,
     /// The number of decisions that the record stands for.
     pub weight: u32,
-    /// True if they were over limit.
     pub refused: bool,
 }

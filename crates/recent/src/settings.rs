@@ -7,7 +7,6 @@ text::named! {
         Plain = "plain",
         /// The first 16 digits of their SHA-256, so that equal values are recognised.
         Hashed = "hashed",
-        /// Not at all.
         Hidden = "hidden",
     }
 }

@@ -100,7 +100,6 @@ impl Tables {
 }
 
 impl Panes {
-    /// Begins a new pane if the current one is over.
     fn turn(&mut self, now: Time) {
         let number = now.seconds() / PANE_SECONDS;
         if number == self.number {

@@ -24,7 +24,6 @@ use proto::ratelimit::config::ratelimit::v3::RateLimitConfig;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SourceFile {
     pub name: String,
-    /// The bytes.
     pub text: Vec<u8>,
 }
 
@@ -57,16 +56,13 @@ impl Default for CompileOptions {
 /// compiled: this is 55,000 rules, five times those of a large installation, and 250 MB.
 const DEFAULT_MAX_VALUES: usize = 500_000;
 
-/// The result of compiling a set of files.
 #[derive(Debug)]
 pub struct Compiled {
     /// The rules, if no diagnostic is an error.
     pub rules: Option<RuleSet>,
-    /// Errors and warnings, by file, then by place.
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// Compiles rules files in this order.
 #[must_use]
 pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
     let mut diagnostics: Vec<Diagnostics> =

@@ -8,7 +8,6 @@ use std::{collections::HashSet, fmt};
 
 use text::{cut_display, cut_owned};
 
-/// One error or warning about one file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Diagnostic {
     /// Whether the file can be served.
@@ -18,7 +17,6 @@ pub struct Diagnostic {
     pub place: Option<Place>,
     /// The path to the value, such as `descriptors[0].rate_limit.unit`; empty for the complete file.
     pub path: String,
-    /// The problem, with the value seen.
     pub message: String,
     pub help: Option<String>,
 }
@@ -27,7 +25,6 @@ text::named! {
     /// Whether rules with this diagnostic can be served.
     #[derive(PartialOrd, Ord)]
     pub enum Severity {
-        /// They cannot.
         Error = "error",
         /// They can, but probably mean something else.
         Warning = "warning",
@@ -42,7 +39,6 @@ pub struct Place {
 }
 
 impl Diagnostic {
-    /// True if the rules cannot be served.
     #[must_use]
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
@@ -298,7 +294,6 @@ impl Diagnostics {
         }
     }
 
-    /// All diagnostics, in the order of their places.
     pub fn into_sorted(mut self) -> Vec<Diagnostic> {
         self.found.sort_by_key(|diagnostic| diagnostic.place);
         if self.kind == InputKind::Resource {

@@ -181,7 +181,6 @@ impl Rate {
         }
     }
 
-    /// The fixed window of this number of requests.
     #[must_use]
     pub fn fixed(&self) -> FixedWindow {
         FixedWindow { limit: self.requests_per_unit, window: self.window() }
@@ -194,7 +193,6 @@ fn window(unit: Unit, multiplier: NonZeroU32) -> Option<Window> {
 }
 
 impl Limits {
-    /// The limits of a rule; `None` without any.
     #[must_use]
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Option<Self> {
         let mut limits = limits.into_iter();

@@ -12,7 +12,6 @@ pub struct Target {
 pub enum Answer {
     /// The servers; empty if the name has no SRV records.
     Targets(Vec<Target>),
-    /// The name does not exist.
     NoSuchName,
     /// The reply does not fit; query again over TCP.
     Truncated,

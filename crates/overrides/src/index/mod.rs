@@ -58,7 +58,6 @@ pub struct Index {
     hasher: DefaultHashBuilder,
 }
 
-/// The override that applies to a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
     pub action: Action,
@@ -68,12 +67,10 @@ pub struct Found {
     pub exact_levels: u32,
 }
 
-/// The number of overrides, and their memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// The number for each action, in the order of [`Action::NAMES`].
     pub by_action: [u64; 4],
-    /// The memory in bytes.
     pub bytes: usize,
 }
 
@@ -95,7 +92,6 @@ pub struct Draft {
 }
 
 impl Index {
-    /// True when there are no overrides.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count.load(Relaxed) == 0
@@ -179,7 +175,6 @@ impl Index {
         }
     }
 
-    /// An empty draft.
     #[must_use]
     pub fn draft(&self) -> Draft {
         // The lock keeps the shapes of a new draft from being removed.
@@ -293,7 +288,6 @@ impl Index {
         expired
     }
 
-    /// The number of overrides, and their memory.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let mut usage = Usage::default();

@@ -73,7 +73,6 @@ impl Places {
         None
     }
 
-    /// The memory in bytes.
     pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.lines) + size_of_val(&*self.filter)
     }

@@ -61,7 +61,6 @@ impl Shape {
         bits.filter(|(level, _)| **level == Level::Exact).fold(0, |bits, (_, at)| bits | 1 << at)
     }
 
-    /// The target of this shape with these values.
     #[expect(clippy::expect_used, reason = "the shape and the values are of a target")]
     pub(super) fn target<'v>(&self, mut values: impl Iterator<Item = &'v str>) -> Target {
         let mut text = || values.next().expect("a value for each level").into();
@@ -157,7 +156,6 @@ impl Shapes {
         Ok(number)
     }
 
-    /// Keeps only the shapes with these numbers.
     pub(super) fn retain(&mut self, used: &HashSet<u16>) {
         self.families.retain(|family| {
             family.members.retain(|number| used.contains(number));

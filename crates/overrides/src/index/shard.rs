@@ -55,7 +55,6 @@ impl Shard {
         shard
     }
 
-    /// The record of this shape with these values.
     pub(super) fn find<'v>(
         &self,
         hash: u64,
@@ -78,7 +77,6 @@ impl Shard {
         self.places.len
     }
 
-    /// The memory in bytes.
     pub(super) fn memory(&self) -> usize {
         self.bytes.len() + self.places.memory() + size_of::<Self>()
     }

@@ -211,7 +211,6 @@ enum KeyStatus {
     Extension,
     /// It is known but has no effect here.
     NoEffect,
-    /// It is not known.
     Unknown,
 }
 

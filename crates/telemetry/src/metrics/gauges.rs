@@ -17,7 +17,6 @@ pub struct Gauges {
     /// The connections to each Redis, or to all servers of memcached.
     pub pools: Vec<PoolUsage>,
     pub leases: Option<LeaseUsage>,
-    /// TLS on the gRPC port.
     pub tls: Option<TlsGauges>,
     pub spans: Option<SpanGauges>,
     /// Lines of the decision log, and dropped decisions.
@@ -90,7 +89,6 @@ pub struct LocalCacheGauges {
     pub evacuated: u64,
 }
 
-/// TLS on the gRPC port.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TlsGauges {
     /// The expiry of the certificate, since 1970.

@@ -56,13 +56,11 @@ impl Samples<'_> {
     }
 }
 
-/// The page so far.
 #[derive(Default)]
 pub(super) struct Page {
     pub(super) text: String,
     /// Response times are in milliseconds, as in old versions of the Go service.
     pub(super) in_milliseconds: bool,
-    /// The metric that was written last.
     pub(super) metric: &'static str,
     pub(super) labels: String,
 }

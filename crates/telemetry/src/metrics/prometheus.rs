@@ -89,7 +89,6 @@ fn process(samples: &mut Samples<'_>, collector: &::prometheus::process_collecto
     }
 }
 
-/// The CPU time of this process, user and system.
 #[cfg(target_os = "linux")]
 fn cpu_seconds() -> Option<f64> {
     let stat = procfs::process::Process::myself().and_then(|process| process.stat()).ok()?;

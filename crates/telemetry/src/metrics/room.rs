@@ -39,7 +39,6 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Room for `max` series.
     pub(super) fn new(max: usize) -> Arc<Self> {
         Self::within(None, max)
     }
@@ -109,7 +108,6 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// A place in the room, unless it is full.
     pub(super) fn take(room: &Arc<Room>, now: Time) -> Option<Self> {
         let touched = AtomicU64::new(now.seconds());
         room.take(1).then(|| Self { room: room.clone(), series: AtomicU8::new(0), touched })
@@ -134,7 +132,6 @@ impl Place {
         true
     }
 
-    /// Notes that a request uses the name.
     pub(super) fn touch(&self, now: Time) {
         // Most touches are within the same second and do not write to a cache line that other cores read.
         if self.touched.load(Relaxed) != now.seconds() {

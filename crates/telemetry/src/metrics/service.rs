@@ -68,7 +68,6 @@ text::named! {
 text::named! {
     /// Why the service closed a gRPC connection: what the peer sent.
     pub enum PeerError {
-        /// HTTP/2 protocol errors.
         Protocol = "protocol_error",
         /// Header blocks that are too large or have too many frames.
         HeaderFlood = "header_flood",
@@ -82,7 +81,6 @@ text::named! {
         PingFlood = "ping_flood",
         SettingsFlood = "settings_flood",
         PriorityFlood = "priority_flood",
-        /// `WINDOW_UPDATE` frames.
         WindowUpdateFlood = "window_update_flood",
         /// GOAWAY frames, and frames of unknown types.
         OtherFlood = "other_flood",
@@ -93,7 +91,6 @@ text::named! {
     #[derive(PartialOrd, Ord)]
     pub enum ChangeResult {
         Ok = "ok",
-        /// It was invalid or not allowed.
         Rejected = "rejected",
         Error = "error",
     }

@@ -64,7 +64,6 @@ pub(super) struct Cells<const N: usize> {
 }
 
 impl<const N: usize> Cells<N> {
-    /// `N` counters at zero.
     pub(super) const fn new(shards: ShardCount) -> Self {
         Self { blocks: OnceLock::new(), shards }
     }
@@ -100,7 +99,6 @@ impl<const N: usize> Cells<N> {
         sums
     }
 
-    /// True after the first count.
     pub(super) fn touched(&self) -> bool {
         self.blocks.get().is_some()
     }

@@ -18,13 +18,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 /// A sender of datagrams does not notice that the address of its host has changed.
 const LOOK_UP_AGAIN: Duration = Duration::from_secs(60);
-/// Seconds between warnings about a sink.
 const WARN_EVERY: u64 = 600;
 
 #[derive(Debug)]
 pub(super) struct SinkConnection {
     target: SinkAddress,
-    /// The sink is configured, not the default.
     pub(super) is_configured: bool,
     socket: Option<Socket>,
     opened: Instant,

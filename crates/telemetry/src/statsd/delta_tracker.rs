@@ -22,7 +22,6 @@ const MAX_GONE: usize = 10_000;
 #[derive(Debug, Default)]
 pub(super) struct DeltaTracker {
     rules: Accounts<{ RuleCounter::ALL.len() }>,
-    /// Domains without rules.
     domains: Accounts<1>,
     counters: Accounts<1>,
     times: HashMap<Box<str>, Times>,
@@ -82,7 +81,6 @@ impl DeltaTracker {
     }
 }
 
-/// `N` sums per name.
 #[derive(Debug, Default)]
 struct Accounts<const N: usize>(HashMap<Box<str>, Account<N>>);
 

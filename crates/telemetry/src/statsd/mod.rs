@@ -37,7 +37,6 @@ use containment::panics::{self, Boundary};
 
 #[derive(Debug)]
 pub struct Sink {
-    /// Where metrics are sent.
     pub target: SinkAddress,
     pub dialect: Dialect,
     /// False for the default sink, which may be absent.
@@ -93,7 +92,6 @@ struct Flusher {
     deltas: DeltaTracker,
     connection: SinkConnection,
     dialect: Dialect,
-    /// The last time counters were read.
     entered: Instant,
 }
 

@@ -8,7 +8,6 @@ use regex::Regex;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sinks {
     pub statsd: Option<Statsd>,
-    /// An agent that reads DogStatsD.
     pub dog: Option<DogStatsd>,
 }
 
@@ -19,7 +18,6 @@ pub struct Statsd {
     pub is_configured: bool,
 }
 
-/// An agent that reads DogStatsD.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DogStatsd {
     pub address: SinkAddress,

@@ -12,11 +12,9 @@ pub(super) type SpanId = u64;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Parent {
-    /// The call has none.
     Unknown,
     /// The call must be sampled, in a new trace.
     Sampled,
-    /// The call must not be sampled.
     Unsampled,
     Span {
         trace: TraceId,

@@ -46,7 +46,6 @@ pub struct Tracer {
     exporter: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Counts of exported and dropped spans.
 #[derive(Debug, Default)]
 pub struct Counts {
     exported: AtomicU64,
@@ -109,7 +108,6 @@ impl Tracer {
         Some(Box::new(OpenSpan::new(self.clone(), place, name)))
     }
 
-    /// Counts of exported and dropped spans.
     #[must_use]
     pub fn counts(&self) -> &Counts {
         &self.counts

@@ -7,7 +7,6 @@ use net::tls::ClientTls;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Spans {
-    /// OpenTelemetry's resource attributes.
     pub resource: Vec<(String, String)>,
     /// The share of calls without a sampling decision that are traced.
     pub sampling_rate: f64,
@@ -27,7 +26,6 @@ pub struct Collector {
     pub protocol: Protocol,
     /// Scheme `http` or `https`, host, and the path for spans over HTTP.
     pub endpoint: Uri,
-    /// Headers of every export; may contain secrets.
     pub headers: HeaderMap,
     pub timeout: Duration,
     pub gzip: bool,
@@ -43,9 +41,7 @@ pub struct CollectorTls {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Protocol {
-    /// OTLP over HTTP/1.1.
     #[default]
     Http,
-    /// OTLP over gRPC.
     Grpc,
 }

@@ -59,7 +59,6 @@ impl Value {
 }
 
 impl Place {
-    /// The first span of a trace.
     pub(super) fn root(trace: TraceId) -> Self {
         let span = sampling::span_id();
         Self { trace, span, parent: None, parent_is_remote: false, state: String::new() }

@@ -24,7 +24,6 @@ use crate::tracing::settings::{Collector, CollectorTls, Protocol};
 use net::tls::{self, Hints};
 use proto::opentelemetry::proto::collector::trace::v1::ExportTraceServiceResponse;
 
-/// The path of the gRPC method.
 const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
 /// The largest response. An ordinary one has less than a hundred bytes.
@@ -185,7 +184,6 @@ impl Open {
     }
 }
 
-/// A message with gRPC's prefix.
 fn framed(message: &Bytes, gzip: bool) -> Bytes {
     let mut framed = BytesMut::with_capacity(message.len().saturating_add(5));
     framed.put_u8(u8::from(gzip));

@@ -34,7 +34,6 @@ use proto::opentelemetry::proto::resource::v1::Resource;
 /// The backoff of the collector's own exporters.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
-/// A batch is dropped after this long.
 const GIVE_UP: Duration = Duration::from_secs(60);
 
 /// The time to send the last spans at shutdown.
@@ -53,10 +52,8 @@ pub(super) struct Exporter {
     warnings: LogThrottle,
 }
 
-/// Why a batch was not accepted.
 #[derive(Debug)]
 struct Failure {
-    /// A retry may succeed.
     is_retryable: bool,
     why: String,
 }
