@@ -87,9 +87,10 @@ pub(super) fn conclude<'a, 'm>(
 }
 
 impl<'a> Conclusion<'a, '_> {
+    #[expect(clippy::indexing_slicing, reason = "each descriptor has a plan")]
     pub(super) fn limited(&self, index: usize) -> Option<&'a Limited> {
-        match self.plan.get(index) {
-            Some(Planned::Limited(limited)) => Some(limited),
+        match &self.plan[index] {
+            Planned::Limited(limited) => Some(limited),
             _ => None,
         }
     }
@@ -120,16 +121,17 @@ struct Tally {
 }
 
 impl Tally {
+    #[expect(clippy::arithmetic_side_effects, reason = "each descriptor adds at most one")]
     fn add(&mut self, index: usize, status: &Status, wait: u64, quota_mode: bool) {
         let (remaining, least) = (status.limit_remaining, self.closest.map_or(u32::MAX, |(_, least)| least));
         if status.current_limit.is_some() && remaining < least {
             self.closest = Some((index, remaining));
         }
-        self.quotas = self.quotas.saturating_add(usize::from(quota_mode));
+        self.quotas += usize::from(quota_mode);
         match status.code {
             Code::Ok => {}
             Code::OverLimit if quota_mode => {
-                self.quotas_over = self.quotas_over.saturating_add(1);
+                self.quotas_over += 1;
                 if self.first_quota.is_none_or(|(_, first)| wait < first) {
                     self.first_quota = Some((index, wait));
                 }

@@ -42,6 +42,7 @@ impl Limiter {
     ///
     /// # Errors
     /// When the request is invalid, no rules are loaded, or the store fails.
+    #[expect(clippy::expect_used, reason = "overrides without counters are not planned here")]
     pub async fn counters(&self, request: &Request<'_>) -> Result<Vec<Counters>, RequestError> {
         let request = &without_hits(request);
         let (now, stats) = (self.now(), Stats::new(StatsOptions::default()));
@@ -63,7 +64,7 @@ impl Limiter {
                     let one = outcome(limit, Hits::Take(0), &batch, self.policy.near_limit_ratio, now);
                     CounterState {
                         limit: one.limit.clone(),
-                        used: one.used(&batch).unwrap_or_default(),
+                        used: one.used(&batch).expect("a limit that no override replaces has a counter"),
                         remaining: one.verdict.remaining,
                         resets_in: one.seconds_until_reset(),
                     }

@@ -222,6 +222,11 @@ impl Limiter {
 
     /// Removes checks from the batch whose counters are known to be over the limit. The limits of one rule are checked
     /// together or not at all.
+    #[expect(
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects,
+        reason = "there is an item for each check of the batch"
+    )]
     fn skip_known(&self, plan: &mut Plan, batch: &mut Batch, now: Time) {
         let Some(cache) = self.over_limit.as_ref().filter(|_| !batch.checks().is_empty()) else { return };
         let lookup = |check: &Check| cache.get(batch.full_key(check), &check.limit, check.hits, now);
@@ -237,13 +242,13 @@ impl Limiter {
         let mut skipped: SmallVec<[bool; 4]> = known.iter().map(Option::is_some).collect();
         if batch.has_groups() {
             for group in batch.groups() {
-                let group = skipped.get_mut(group).unwrap_or_default();
+                let group = &mut skipped[group];
                 let any = group.contains(&true);
                 group.fill(any);
             }
         }
-        batch.retain(|index| skipped.get(index) != Some(&true));
-        let mut indexes = 0..;
+        batch.retain(|index| !skipped[index]);
+        let mut kept = 0;
         let limits = plan.iter_mut().flat_map(|planned| match planned {
             Planned::Limited(limited) => limited.limits.as_mut_slice(),
             _ => &mut [],
@@ -254,7 +259,10 @@ impl Limiter {
             check.source = match verdict {
                 Some(verdict) => CounterSource::KnownOver(verdict),
                 None if skipped => CounterSource::Assumed { over: false },
-                None => CounterSource::Store(indexes.next().unwrap_or_default()),
+                None => {
+                    kept += 1;
+                    CounterSource::Store(kept - 1)
+                }
             };
         }
         if self.policy.stop_when_over {

@@ -10,7 +10,7 @@ use store::{self, Batch};
 
 /// The decision by one counter, and the hits for the statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Decision {
+pub(super) struct LimitDecision {
     pub(super) over: bool,
     pub(super) over_hits: u64,
     /// The part of the hits between the near threshold and the limit.
@@ -31,27 +31,32 @@ fn near_threshold(limit: u32, near_ratio: f32) -> u64 {
 }
 
 /// Compares a counter with its limit. `after` is its value once these hits are counted.
-fn decide(limit: u32, near_ratio: f32, hits: Hits, after: u64) -> Decision {
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "a difference follows its comparison; `before` is below `limit`, so the sum is below `hits`"
+)]
+fn decide(limit: u32, near_ratio: f32, hits: Hits, after: u64) -> LimitDecision {
     let (limit, near) = (u64::from(limit), near_threshold(limit, near_ratio));
     let over = after > limit;
-    let Hits::Take(hits) = hits else { return Decision { over, ..Decision::default() } };
+    let Hits::Take(hits) = hits else { return LimitDecision { over, ..LimitDecision::default() } };
     // If STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT did not count the hits this wraps around, as in the Go service: then
     // all of them are above every threshold that is passed.
     let counted = hits.min(MAX_HITS);
     let before = after.wrapping_sub(counted);
     if over && before >= limit {
-        Decision { over, over_hits: hits, ..Decision::default() }
+        LimitDecision { over, over_hits: hits, ..LimitDecision::default() }
     } else if over {
+        // Rounding may take the threshold above the limit.
         let near_hits = limit.saturating_sub(near.max(before));
-        let over_hits = after.saturating_sub(limit).saturating_add(hits.saturating_sub(counted));
-        Decision { over, over_hits, near_hits, within_hits: 0 }
+        let over_hits = (after - limit) + (hits - counted);
+        LimitDecision { over, over_hits, near_hits, within_hits: 0 }
     } else {
         let near_hits = match after > near {
             true if before >= near => hits,
-            true => after.saturating_sub(near),
+            true => after - near,
             false => 0,
         };
-        Decision { over, over_hits: 0, near_hits, within_hits: hits }
+        LimitDecision { over, over_hits: 0, near_hits, within_hits: hits }
     }
 }
 
@@ -61,7 +66,7 @@ pub(super) struct LimitOutcome<'a> {
     pub(super) limit: &'a Limit,
     pub(super) source: CounterSource,
     pub(super) verdict: Verdict,
-    pub(super) decision: Decision,
+    pub(super) decision: LimitDecision,
 }
 
 /// The outcome of the limit that governs a descriptor, and that its status shows; `None` only without limits.
@@ -89,20 +94,19 @@ pub(super) fn outcome<'a>(
     near_ratio: f32,
     now: Time,
 ) -> LimitOutcome<'a> {
-    let over = Decision { over: true, over_hits: hits.taken(), ..Decision::default() };
+    let over = LimitDecision { over: true, over_hits: hits.taken(), ..LimitDecision::default() };
     let fixed = FixedWindow { limit: limit.requests_per_unit, window: limit.window() };
     let (verdict, decision) = match source {
-        CounterSource::Store(index) => match batch.checks().get(index).map(|check| check.outcome) {
-            Some(store::Outcome::Decided(verdict)) if verdict.admitted => {
+        CounterSource::Store(index) => match batch.check(index).outcome {
+            store::Outcome::Decided(verdict) if verdict.admitted => {
                 // Converted to a count, so that the near threshold applies as it does to a counter.
                 let capacity = limit.algorithm.capacity();
                 let after = u64::from(capacity.saturating_sub(verdict.remaining));
                 (verdict, decide(capacity, near_ratio, hits, after))
             }
-            Some(store::Outcome::Decided(verdict)) => (verdict, over),
-            Some(store::Outcome::NotCounted(count)) => (fixed.rejected(count, hits, now), over),
-            counted => {
-                let after = if let Some(store::Outcome::Counted(after)) = counted { after } else { 0 };
+            store::Outcome::Decided(verdict) => (verdict, over),
+            store::Outcome::NotCounted(count) => (fixed.rejected(count, hits, now), over),
+            store::Outcome::Counted(after) => {
                 (fixed.verdict(after, hits, now), decide(fixed.limit, near_ratio, hits, after))
             }
         },
@@ -113,7 +117,7 @@ pub(super) fn outcome<'a>(
         }
         // Which hits are near or beyond the limit is unknown, so the statistics count none.
         CounterSource::Assumed { over } => {
-            (limit.algorithm.assumed(over, hits, now), Decision { over, ..Decision::default() })
+            (limit.algorithm.assumed(over, hits, now), LimitDecision { over, ..LimitDecision::default() })
         }
     };
     LimitOutcome { limit, source, verdict, decision }
@@ -125,9 +129,9 @@ impl LimitOutcome<'_> {
         match (self.decision.over, other.decision.over) {
             (true, true) => self.wait() > other.wait(),
             (false, false) => {
-                // Both factors are below 2³², so no product overflows.
+                #[expect(clippy::arithmetic_side_effects, reason = "both factors are below 2³²")]
                 let part = |one: &Self, two: &Self| {
-                    u64::from(one.verdict.remaining).saturating_mul(two.limit.algorithm.capacity().into())
+                    u64::from(one.verdict.remaining) * u64::from(two.limit.algorithm.capacity())
                 };
                 part(self, other) < part(other, self)
             }
@@ -144,7 +148,7 @@ impl LimitOutcome<'_> {
     /// too.
     pub(super) fn used(&self, batch: &Batch) -> Option<u64> {
         let CounterSource::Store(index) = self.source else { return None };
-        Some(match batch.checks().get(index)?.outcome {
+        Some(match batch.check(index).outcome {
             store::Outcome::Counted(count) | store::Outcome::NotCounted(count) => count,
             store::Outcome::Decided(verdict) => {
                 self.limit.algorithm.capacity().saturating_sub(verdict.remaining).into()
@@ -176,9 +180,9 @@ mod tests {
     use algorithms::fixed_window;
 
     /// The reference: classifies every hit on its own.
-    fn count_hit_by_hit(limit: u32, ratio: f32, hits: u64, after: u64) -> Decision {
+    fn count_hit_by_hit(limit: u32, ratio: f32, hits: u64, after: u64) -> LimitDecision {
         let over = after > u64::from(limit);
-        let mut model = Decision { over, ..Decision::default() };
+        let mut model = LimitDecision { over, ..LimitDecision::default() };
         for hit in after - hits..after {
             if hit >= u64::from(limit) {
                 model.over_hits += 1;
@@ -232,6 +236,6 @@ mod tests {
 
     #[test]
     fn refunds_count_nowhere() {
-        assert_eq!(decide(5, 0.8, Hits::Refund(3), 2), Decision::default());
+        assert_eq!(decide(5, 0.8, Hits::Refund(3), 2), LimitDecision::default());
     }
 }

@@ -163,7 +163,8 @@ pub(super) fn plan(
         return request.descriptors.iter().map(|_| Planned::NoLimit).collect();
     };
     // One allocation for the keys of most requests.
-    batch.keys().reserve(request.descriptors.len().saturating_add(1).saturating_mul(64));
+    #[expect(clippy::arithmetic_side_effects, reason = "a descriptor in memory is larger")]
+    batch.keys().reserve((request.descriptors.len() + 1) * 64);
     let find = |index: usize, scratch: &mut String| {
         let replacement = scope.replacements.get(index).and_then(Option::as_ref);
         // A limit of the request has no rule.
@@ -259,7 +260,7 @@ fn checks<'r>(
     batch: &mut Batch,
     context: &Context<'_>,
 ) -> Limited {
-    let hits = request.descriptors.get(index).map_or(Hits::Take(0), |descriptor| request.hits(descriptor));
+    let hits = request.hits(request.descriptor(index));
     let stats = stats_handle(request, index, rule_match, (served, hits), batch.keys(), context);
     let overridden = rule_match.overridden();
     let has_metadata = rule_match.matched.as_ref().is_some_and(|matched| matched.metadata().is_some());
@@ -303,6 +304,7 @@ fn checks<'r>(
 }
 
 /// The statistics that count this descriptor, with its hits added. `scratch` is working memory.
+#[expect(clippy::expect_used, reason = "`scratch` only grows until it is truncated")]
 fn stats_handle(
     request: &Request<'_>,
     index: usize,
@@ -336,7 +338,11 @@ fn stats_handle(
             }
         }
     }
-    let found = context.stats.dynamic(request.domain, scratch.get(start..).unwrap_or_default(), context.now);
+    let found = context.stats.dynamic(
+        request.domain,
+        scratch.get(start..).expect("the name was appended"),
+        context.now,
+    );
     scratch.truncate(start);
     found.add(RuleCounter::TotalHits, hits.taken());
     Handle::LookedUp(found)

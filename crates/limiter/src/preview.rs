@@ -93,5 +93,5 @@ fn overridden(scope: Scope<'_>, planned: &Planned, batch: &Batch) -> Option<(Fou
 /// The key of a limit's counter in shared stores.
 fn key(check: &LimitCheck, batch: &Batch) -> Option<String> {
     let CounterSource::Store(index) = check.source else { return None };
-    Some(batch.key(batch.checks().get(index)?).to_owned())
+    Some(batch.key(batch.check(index)).to_owned())
 }

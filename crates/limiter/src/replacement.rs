@@ -40,6 +40,7 @@ impl Replacement {
 ///
 /// # Errors
 /// When the limit of the request has an unknown unit.
+#[expect(clippy::indexing_slicing, reason = "resized to the number of descriptors")]
 pub(super) fn of(
     request: &Request<'_>,
     domain: Option<&Domain>,
@@ -68,15 +69,14 @@ pub(super) fn of(
         });
         if let Some(replacement) = of_operator.or(of_request) {
             all.resize_with(request.descriptors.len(), || None);
-            if let Some(slot) = all.get_mut(index) {
-                *slot = Some(replacement);
-            }
+            all[index] = Some(replacement);
         }
     }
     Ok(all)
 }
 
 /// The limits of an override. A new limit has the algorithm and the name of the rule's.
+#[expect(clippy::expect_used, reason = "only a multiple of a unit can be too long")]
 fn limits(action: Action, rule: Option<&Rule>) -> Option<Limits> {
     let of_rule = rule.and_then(Rule::limits).map(Limits::first);
     let (requests_per_unit, unit) = match action {
@@ -90,7 +90,7 @@ fn limits(action: Action, rule: Option<&Rule>) -> Option<Limits> {
         kind => kind.unwrap_or_default(),
     };
     let limit = Limit::new(requests_per_unit, unit, NonZeroU32::MIN, kind, None);
-    let limit = limit.unwrap_or_else(|| Limit::plain(requests_per_unit, unit));
+    let limit = limit.expect("a window of one unit is not too long");
     let counting = of_rule.map(|limit| limit.counting).unwrap_or_default();
     Some(limit.counted(counting).named(of_rule.and_then(|limit| limit.name.clone())).into())
 }

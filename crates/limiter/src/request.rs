@@ -110,8 +110,13 @@ impl OwnedRequest {
 }
 
 impl<'m> Request<'m> {
+    #[expect(clippy::indexing_slicing, reason = "an index of this request's descriptors")]
+    pub(super) fn descriptor(&self, index: usize) -> &Descriptor<'m> {
+        &self.descriptors[index]
+    }
+
     pub(super) fn entries(&self, index: usize) -> &[Entry<'m>] {
-        self.descriptors.get(index).map_or(&[], |descriptor| &descriptor.entries)
+        &self.descriptor(index).entries
     }
 
     #[must_use]

@@ -69,6 +69,11 @@ pub enum Outcome {
     Decided(Verdict),
 }
 
+#[expect(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    reason = "indexes are those of the batch's checks, ranges those of its keys"
+)]
 impl Batch {
     /// The buffer to which a key is appended before [`push`](Self::push).
     pub fn keys(&mut self) -> &mut String {
@@ -98,10 +103,11 @@ impl Batch {
     }
 
     /// The indexes of the group or single check that begins at `first`. `None` at the end.
+    #[expect(clippy::arithmetic_side_effects, reason = "the end is at most the number of checks")]
     pub fn group_at(&self, first: usize) -> Option<Range<usize>> {
-        let rest = self.checks.get(first..)?.iter().skip(1);
-        let rest = rest.take_while(|check| check.member == Member::Next).count();
-        (first < self.checks.len()).then(|| first..first.saturating_add(1).saturating_add(rest))
+        let (_, rest) = self.checks.get(first..)?.split_first()?;
+        let others = rest.iter().take_while(|check| check.member == Member::Next).count();
+        Some(first..first + 1 + others)
     }
 
     /// The indexes of every group and single check.
@@ -116,7 +122,7 @@ impl Batch {
 
     #[must_use]
     pub fn key(&self, check: &Check) -> &str {
-        self.keys.get(check.full_key.start..check.key_end).unwrap_or_default()
+        self.keys.get(check.full_key.start..check.key_end).expect("the key of a check of this batch")
     }
 
     /// The parts of the counter's full key before and after the start of the fixed window.
@@ -130,7 +136,7 @@ impl Batch {
     }
 
     pub fn full_key(&self, check: &Check) -> &str {
-        self.keys.get(check.full_key.clone()).unwrap_or_default()
+        self.keys.get(check.full_key.clone()).expect("the key of a check of this batch")
     }
 
     /// The checks, in the order of their addition.
@@ -139,9 +145,14 @@ impl Batch {
         &self.checks
     }
 
-    /// The checks at these indexes; empty if out of range.
+    #[must_use]
+    pub fn check(&self, index: usize) -> &Check {
+        &self.checks[index]
+    }
+
+    /// The checks at these indexes.
     pub fn checks_at(&self, indexes: Range<usize>) -> &[Check] {
-        self.checks.get(indexes).unwrap_or_default()
+        &self.checks[indexes]
     }
 
     /// Keeps the checks at the indexes for which `keep` is true.
@@ -152,15 +163,13 @@ impl Batch {
 
     /// Sets the outcome of the check at this index.
     pub fn set(&mut self, index: usize, outcome: Outcome) {
-        if let Some(check) = self.checks.get_mut(index) {
-            check.outcome = outcome;
-        }
+        self.checks[index].outcome = outcome;
     }
 
     /// Sets each outcome by the check's full key and the check.
     pub fn set_all(&mut self, mut outcome: impl FnMut(&str, &Check) -> Outcome) {
         for check in &mut self.checks {
-            let key = self.keys.get(check.full_key.clone()).unwrap_or_default();
+            let key = self.keys.get(check.full_key.clone()).expect("the key of a check of this batch");
             check.outcome = outcome(key, check);
         }
     }
@@ -187,15 +196,14 @@ impl Batch {
         let mut next = 0;
         while let Some(group) = self.group_at(next) {
             next = group.end;
-            let Some(checks) = self.checks.get_mut(group.clone()) else { break };
+            let checks = &mut self.checks[group.clone()];
             if !read(group.start) || !checks.iter().all(Check::takes) {
                 continue;
             }
             if checks.iter().any(|check| check.would_be_over(check.outcome)) {
                 checks.iter_mut().for_each(Check::reject);
             } else {
-                let planned = plan.get_mut(group).unwrap_or_default();
-                planned.iter_mut().zip(checks).for_each(|(hits, check)| *hits = Some(check.hits));
+                plan[group].iter_mut().zip(checks).for_each(|(hits, check)| *hits = Some(check.hits));
             }
         }
         plan
@@ -206,13 +214,13 @@ impl Batch {
     pub(super) fn refunds(&self, planned: &NextHits) -> NextHits {
         let mut plan: NextHits = self.checks.iter().map(|_| None).collect();
         for group in self.groups() {
-            let (checks, planned) = (self.checks_at(group.clone()), planned.get(group.clone()));
+            let (checks, planned) = (self.checks_at(group.clone()), &planned[group.clone()]);
             let is_group = |check: &Check| check.member != Member::Alone && check.takes();
-            let was_counted = planned.is_some_and(|planned| !planned.contains(&None));
+            let was_counted = !planned.contains(&None);
             if !was_counted || !checks.iter().all(is_group) || !checks.iter().any(Check::is_over) {
                 continue;
             }
-            for (hits, check) in plan.get_mut(group).unwrap_or_default().iter_mut().zip(checks) {
+            for (hits, check) in plan[group].iter_mut().zip(checks) {
                 let was_counted = !matches!(check.outcome, Outcome::Decided(Verdict { consumed: false, .. }));
                 *hits = was_counted.then(|| Hits::Refund(check.hits.taken()));
             }
@@ -223,10 +231,8 @@ impl Batch {
     /// Sets the outcomes of refunded groups: rejected by the limits that were `over`.
     pub(super) fn reject_refunded(&mut self, refunds: &NextHits, over: &[bool]) {
         for (index, check) in self.checks.iter_mut().enumerate() {
-            let was_refunded = refunds.get(index).is_some_and(Option::is_some);
-            if let (Outcome::Counted(count), true, Some(true)) =
-                (check.outcome, was_refunded, over.get(index))
-            {
+            let was_refunded = refunds[index].is_some();
+            if let (Outcome::Counted(count), true, true) = (check.outcome, was_refunded, over[index]) {
                 // Even if other requests have refunded hits since.
                 check.outcome = Outcome::NotCounted(count);
             }
@@ -239,7 +245,7 @@ pub(super) type NextHits = SmallVec<[Option<Hits>; 8]>;
 
 /// The hits that a networked store sends for each check.
 #[derive(Clone, Copy)]
-pub(super) enum Plan<'p> {
+pub(super) enum HitsToSend<'p> {
     Own,
     /// None: a read. Refunds stay.
     Read,
@@ -247,14 +253,15 @@ pub(super) enum Plan<'p> {
     Next(&'p NextHits),
 }
 
-impl Plan<'_> {
+#[expect(clippy::indexing_slicing, reason = "the list has an item for each check")]
+impl HitsToSend<'_> {
     /// The hits of the check at an index; `None` if it is skipped.
     pub(super) fn hits(self, index: usize, check: &Check) -> Option<Hits> {
         match self {
             Self::Own => Some(check.hits),
             Self::Read => Some(without_taking(check.hits)),
             Self::Each(hits) => Some(hits),
-            Self::Next(hits) => hits.get(index).copied().flatten(),
+            Self::Next(hits) => hits[index],
         }
     }
 }

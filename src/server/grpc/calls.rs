@@ -173,7 +173,7 @@ impl Service for ConnectionCalls {
                 return http.open_complete(id, Call::Waiting(key));
             }
             Ok((_, Ok(None))) => {
-                self.answered = self.answered.saturating_add(1);
+                self.count_answered();
                 if !http.answer_complete(id, &framing::OK, &self.message) {
                     http.open_complete(id, Call::Answered);
                     http.answer(id, &framing::OK, &self.message);
@@ -183,7 +183,7 @@ impl Service for ConnectionCalls {
             Ok((call, Err(failure))) => (Some(call), failure),
             Err(Panicked) => (None, framing::internal_error().into()),
         };
-        self.answered = self.answered.saturating_add(1);
+        self.count_answered();
         finish_span(call.and_then(|call| call.span), Some(&failure));
         http.open_complete(id, Call::Answered);
         send_failure(http, id, &failure);
@@ -192,7 +192,7 @@ impl Service for ConnectionCalls {
     fn closed(&mut self, call: Call) {
         match call {
             Call::Waiting(key) => self.waiting.remove(key),
-            Call::Unary(_) => self.unfinished = self.unfinished.saturating_sub(1),
+            Call::Unary(_) => self.finish_unary(),
             Call::Watching(_) | Call::Reflecting(_) | Call::Answered | Call::Rejected(_) => {}
         }
     }
@@ -205,7 +205,7 @@ impl ConnectionCalls {
         let rpc = match head.route {
             Route::Rpc(rpc) => rpc,
             Route::NotPost => {
-                self.answered = self.answered.saturating_add(1);
+                self.count_answered();
                 return Err(Status::internal("the method is not POST").into());
             }
             Route::NoSuchMethod => {
@@ -248,7 +248,7 @@ impl ConnectionCalls {
     pub(super) fn take(&mut self, http: &mut Http, id: u32) -> Option<Unary> {
         match std::mem::replace(http.call(id)?, Call::Answered) {
             Call::Unary(unary) => {
-                self.unfinished = self.unfinished.saturating_sub(1);
+                self.finish_unary();
                 Some(unary)
             }
             _ => None,
@@ -336,10 +336,20 @@ impl ConnectionCalls {
         send_failure(http, id, failure);
     }
 
+    #[expect(clippy::arithmetic_side_effects, reason = "one read has fewer than 2³² calls")]
+    fn count_answered(&mut self) {
+        self.answered += 1;
+    }
+
+    #[expect(clippy::expect_used, reason = "`begin` has counted each unary call")]
+    fn finish_unary(&mut self) {
+        self.unfinished = self.unfinished.checked_sub(1).expect("an unfinished call");
+    }
+
     /// Counts a call. Calls that arrived with the last read share one reading of the clock.
     fn count(&mut self, unary: &Unary) {
         if unary.head.begun == self.now {
-            self.answered = self.answered.saturating_add(1);
+            self.count_answered();
         } else {
             self.calls.count(1, unary.head.begun.elapsed());
         }
@@ -423,13 +433,16 @@ fn guarded(
 }
 
 /// Writes a response with its prefix, replacing the content of `into`.
+#[expect(
+    clippy::expect_used,
+    reason = "the prefix is written first, and answers are bounded by the request's bounds"
+)]
 fn write_message(answer: &Answer, into: &mut Vec<u8>) {
     panics::point("grpc_response_body");
     into.clear();
     into.extend_from_slice(&[0; PREFIX]);
     wire::encode(answer, into);
-    let length = u32::try_from(into.len().saturating_sub(PREFIX)).unwrap_or(u32::MAX);
-    if let Some(place) = into.get_mut(1..PREFIX) {
-        place.copy_from_slice(&length.to_be_bytes());
-    }
+    let ([_, place @ ..], message) = into.split_first_chunk_mut::<PREFIX>().expect("the prefix");
+    let length = u32::try_from(message.len()).expect("a response is shorter than 4 GiB");
+    *place = length.to_be_bytes();
 }

@@ -32,12 +32,12 @@ pub(super) struct Waiting {
     due: VecDeque<usize>,
 }
 
-pub(super) type Decision = dyn Future<Output = Result<Answer, Failure>>;
+pub(super) type DecisionFuture = dyn Future<Output = Result<Answer, Failure>>;
 
 struct WaitingCall {
     id: u32,
     begun: Instant,
-    decision: Pin<Box<Decision>>,
+    decision: Pin<Box<DecisionFuture>>,
 }
 
 struct Ready {
@@ -85,7 +85,7 @@ impl Waiting {
     }
 
     /// Adds the call of a stream and returns its key.
-    pub(super) fn add(&mut self, id: u32, begun: Instant, decision: Pin<Box<Decision>>) -> usize {
+    pub(super) fn add(&mut self, id: u32, begun: Instant, decision: Pin<Box<DecisionFuture>>) -> usize {
         let key = self.calls.insert(WaitingCall { id, begun, decision });
         // Keys are dense: a new one is the number of those before it.
         while self.wakers.len() <= key {

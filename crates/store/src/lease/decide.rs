@@ -75,15 +75,15 @@ impl Draft {
 
     fn set_taken(&mut self, batch: &mut Batch, index: usize, taken: Option<Taken>) {
         let Some((lease, decided)) = taken else { return };
-        set(&mut self.uses, index, lease);
+        self.uses[index] = lease;
         match decided {
             Ok(count) => self.decide(batch, index, Outcome::Counted(count)),
-            Err(rest) => set(&mut self.hits, index, Some(rest)),
+            Err(rest) => self.hits[index] = Some(rest),
         }
     }
 
     fn decide(&mut self, batch: &mut Batch, index: usize, outcome: Outcome) {
-        set(&mut self.hits, index, None);
+        self.hits[index] = None;
         batch.set(index, outcome);
     }
 }
@@ -217,7 +217,7 @@ impl Shared {
 
     /// Takes the hits of a check that counts for itself from its lease. `None` without a lease: Redis counts all of them.
     fn take_alone(&self, batch: &Batch, index: usize, now: Time, commands: &mut Commands) -> Option<Taken> {
-        let check = batch.checks().get(index)?;
+        let check = batch.check(index);
         let hit = self.hit(batch, check, now)?;
         let step = self.leases.take(hit, true, now, || self.counter(batch, check), commands)?;
         let decided = |reserved| Some(LeaseUse { key: hit.key, start: hit.start, reserved, sent: None });
@@ -242,7 +242,7 @@ impl Shared {
         let is_decided = steps.iter().all(Option::is_some);
         let is_over = steps.iter().any(|step| matches!(step, Some(Step::Reject(_))));
         for (index, step) in range.zip(steps) {
-            let Some(check) = batch.checks().get(index) else { continue };
+            let check = batch.check(index);
             let hits = check.hits.taken();
             let outcome = match (step, check.member) {
                 (Some(Step::Admit(count)), _) if is_decided && !is_over => Outcome::Counted(count),
@@ -282,7 +282,10 @@ impl Shared {
 
     /// Reads the counter of a check from its lease, if the lease knows it.
     fn read(&self, batch: &mut Batch, index: usize, now: Time, draft: &mut Draft) {
-        let Some(check) = batch.checks().get(index).filter(|check| check.takes()) else { return };
+        let check = batch.check(index);
+        if !check.takes() {
+            return;
+        }
         if let Some(count) = self.hit(batch, check, now).and_then(|hit| self.leases.read(hit, now)) {
             draft.decide(batch, index, Outcome::Counted(count));
         }
@@ -291,15 +294,15 @@ impl Shared {
     /// Adds the leases of checks that Redis counts.
     fn add_uses(&self, batch: &Batch, now: Time, draft: &mut Draft) {
         for (index, check) in batch.checks().iter().enumerate() {
-            let (hits, known) = (draft.hits.get(index), draft.uses.get(index));
+            let (hits, known) = (draft.hits[index], draft.uses[index]);
             // `take_alone` has added the others.
             let is_added =
                 batch.counting == Counting::Always && check.member == Member::Alone && check.hits.taken() > 0;
-            if let (Some(Some(hits)), Some(None), false) = (hits, known, is_added)
+            if let (Some(hits), None, false) = (hits, known, is_added)
                 && let Some(hit) = self.hit(batch, check, now)
             {
-                let lease = self.lease_use(hit, 0, *hits);
-                set(&mut draft.uses, index, lease);
+                let lease = self.lease_use(hit, 0, hits);
+                draft.uses[index] = lease;
             }
         }
     }
@@ -373,7 +376,8 @@ impl InFlight<'_> {
         let uses = std::mem::take(&mut self.uses);
         let any_over = batch.checks().iter().any(Check::is_over);
         for (index, lease) in uses.iter().enumerate() {
-            let (Some(used), Some(check)) = (lease, batch.checks().get(index)) else { continue };
+            let Some(used) = lease else { continue };
+            let check = batch.check(index);
             self.shared.leases.with(used.key, used.start, |lease| {
                 if let Some((hits, _)) = used.sent {
                     lease.complete(hits.taken());
@@ -383,14 +387,14 @@ impl InFlight<'_> {
                     lease.restore(used.reserved);
                 }
             });
-            let sent = used.sent.filter(|_| hits.get(index).is_some_and(Option::is_some));
+            let sent = used.sent.filter(|_| hits[index].is_some());
             let (Some(sent), Ok(())) = (sent, result) else { continue };
             let is_alone = (batch.counting, check.member) == (Counting::Always, Member::Alone);
             let is_rejected = match (batch.counting, check.member) {
                 (Counting::Always, Member::Alone) => false,
                 (Counting::Always, _) => {
-                    let group = batch.groups().find(|group| group.contains(&index)).unwrap_or_default();
-                    batch.checks_at(group).iter().any(Check::is_over)
+                    let group = batch.groups().find(|group| group.contains(&index));
+                    batch.checks_at(group.expect("each check is in a group")).iter().any(Check::is_over)
                 }
                 (Counting::StopWhenOver, Member::Alone) => any_over && !check.is_over(),
                 (Counting::StopWhenOver, _) => any_over,
@@ -405,10 +409,4 @@ impl InFlight<'_> {
 /// The count of a counter that is over its limit, as if these hits had been counted too.
 fn count_over(limit: u32, hits: u64, count: u64) -> u64 {
     fixed_window::count(count.max(limit.into()), Hits::Take(hits))
-}
-
-fn set<T>(list: &mut [T], index: usize, value: T) {
-    if let Some(slot) = list.get_mut(index) {
-        *slot = value;
-    }
 }

@@ -7,6 +7,11 @@
 //! guarantee.
 
 mod cold;
+#[expect(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    reason = "the lists of a draft have an item for each check of its batch"
+)]
 mod decide;
 mod table;
 

@@ -77,13 +77,13 @@ struct Shard {
 
 #[derive(Default)]
 struct ShardLeases {
-    entries: HashTable<Entry>,
+    entries: HashTable<LeaseEntry>,
     hits: u64,
     /// The last search that found no lease to evict.
     searched: Time,
 }
 
-struct Entry {
+struct LeaseEntry {
     key: Key,
     due: Time,
     lease: Lease,
@@ -173,7 +173,7 @@ impl Leases {
                 if !self.make_room(&mut leases, lease.requests(&terms, now), now, commands) {
                     return None;
                 }
-                let entry = Entry { key: hit.key, due: now, lease, counter: counter() };
+                let entry = LeaseEntry { key: hit.key, due: now, lease, counter: counter() };
                 leases.entries.insert_unique(entry.key.hash(), entry, |entry| entry.key.hash());
             }
         }
@@ -317,7 +317,7 @@ impl Leases {
         if now.micros().abs_diff(leases.searched.micros()) < PAUSE {
             return false;
         }
-        let pace = |entry: &Entry| entry.lease.demand(&self.terms(entry.counter.limit.fixed()), now);
+        let pace = |entry: &LeaseEntry| entry.lease.demand(&self.terms(entry.counter.limit.fixed()), now);
         let coldest = leases.entries.iter().map(|entry| (pace(entry), entry.key));
         let coldest = coldest.min_by(|(one, _), (other, _)| one.total_cmp(other));
         let found = coldest
@@ -334,7 +334,7 @@ impl Leases {
         true
     }
 
-    fn return_hits(&self, entry: &Entry, (hits, own): (u64, u64), commands: &mut Commands) {
+    fn return_hits(&self, entry: &LeaseEntry, (hits, own): (u64, u64), commands: &mut Commands) {
         if hits > 0 {
             self.counts.returned.fetch_add(hits, Relaxed);
             let Counter { name, is_per_second, limit } = &entry.counter;
@@ -429,12 +429,12 @@ impl Shard {
 }
 
 impl ShardLeases {
-    fn find(&mut self, key: Key) -> Option<&mut Entry> {
+    fn find(&mut self, key: Key) -> Option<&mut LeaseEntry> {
         self.entries.find_mut(key.hash(), |entry| entry.key == key)
     }
 }
 
-impl Entry {
+impl LeaseEntry {
     /// Enters the window of a check. Returns the lost hits of the last one, or `None` for the window before the lease's:
     /// this thread has read the clock before another one.
     fn enter(&mut self, start: Time, counter: &impl Fn() -> Counter) -> Option<u64> {

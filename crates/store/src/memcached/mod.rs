@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub use self::resets::ResetLog;
 pub use net::resolve::name_servers::NameServers;
 
-use super::{Batch, Counting, PoolUsage, Store, StoreFuture, batch::Plan};
+use super::{Batch, Counting, PoolUsage, Store, StoreFuture, batch::HitsToSend};
 use crate::remote::WorkerIndexes;
 use crate::{memcached::settings::Memcached, memcached::settings::MemcachedServers};
 use algorithms::Hits;
@@ -78,7 +78,7 @@ impl Store for MemcachedStore {
 
     /// memcached counts only fixed windows, which a refund of all hits resets.
     fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
-        Box::pin(self.apply_hits(batch, now, Plan::Each(Hits::Refund(u64::MAX))))
+        Box::pin(self.apply_hits(batch, now, HitsToSend::Each(Hits::Refund(u64::MAX))))
     }
 
     fn start_worker(&self) {

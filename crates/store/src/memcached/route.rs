@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Batch, Check, Counting, FailureReason, Member, Outcome, StoreError, StoreFuture,
-    batch::{NextHits, Plan},
+    batch::{HitsToSend, NextHits},
 };
 use algorithms::Hits;
 use clock::Time;
@@ -39,9 +39,9 @@ impl MemcachedStore {
     /// Counts every check; a group counts all or nothing.
     pub(super) fn count<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         let plan = match batch.counting {
-            Counting::ReadOnly => Plan::Read,
+            Counting::ReadOnly => HitsToSend::Read,
             _ if batch.has_groups() => return Box::pin(self.count_groups(batch, now)),
-            Counting::Always | Counting::StopWhenOver => Plan::Own,
+            Counting::Always | Counting::StopWhenOver => HitsToSend::Own,
         };
         match self.submit(batch, now, plan) {
             Ok(submitted) => Box::pin(receive(batch, submitted)),
@@ -54,7 +54,7 @@ impl MemcachedStore {
         &self,
         batch: &mut Batch,
         now: Time,
-        plan: Plan<'_>,
+        plan: HitsToSend<'_>,
     ) -> Result<(), StoreError> {
         let submitted = self.submit(batch, now, plan)?;
         receive(batch, submitted).await
@@ -67,7 +67,7 @@ impl MemcachedStore {
         let reads = batch.checks().iter();
         let reads = reads.map(|check| Some(if is_read_first(check) { Hits::Take(0) } else { check.hits }));
         let reads: NextHits = reads.collect();
-        self.apply_hits(batch, now, Plan::Next(&reads)).await?;
+        self.apply_hits(batch, now, HitsToSend::Next(&reads)).await?;
         let hits = batch.hits_that_fit(|index| read_first.get(index) == Some(&true));
         self.count_and_refund(batch, now, hits).await
     }
@@ -77,7 +77,7 @@ impl MemcachedStore {
     /// memcached cannot do both in one step, so the counters are read and then changed. A concurrent request may
     /// find the same room; then a group refunds its hits.
     pub(super) async fn count_unless_over(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
-        self.apply_hits(batch, now, Plan::Each(Hits::Take(0))).await?;
+        self.apply_hits(batch, now, HitsToSend::Each(Hits::Take(0))).await?;
         let hits = batch.hits_after_read();
         self.count_and_refund(batch, now, hits).await
     }
@@ -85,13 +85,13 @@ impl MemcachedStore {
     /// Counts these hits, and refunds those of groups that concurrent requests took over a limit: a group never exceeds its
     /// limits, and its rejected hits are not counted.
     async fn count_and_refund(&self, batch: &mut Batch, now: Time, hits: NextHits) -> Result<(), StoreError> {
-        self.apply_hits(batch, now, Plan::Next(&hits)).await?;
+        self.apply_hits(batch, now, HitsToSend::Next(&hits)).await?;
         let refunds = batch.refunds(&hits);
         if refunds.iter().all(Option::is_none) {
             return Ok(());
         }
         let over: SmallVec<[bool; 8]> = batch.checks().iter().map(Check::is_over).collect();
-        self.apply_hits(batch, now, Plan::Next(&refunds)).await?;
+        self.apply_hits(batch, now, HitsToSend::Next(&refunds)).await?;
         batch.reject_refunded(&refunds, &over);
         Ok(())
     }
@@ -101,7 +101,7 @@ impl MemcachedStore {
         &self,
         batch: &Batch,
         now: Time,
-        plan: Plan<'_>,
+        plan: HitsToSend<'_>,
     ) -> Result<SmallVec<[Submitted; 1]>, StoreError> {
         let mut groups: SmallVec<[Group<'_>; 1]> = SmallVec::new();
         for (index, check) in batch.checks().iter().enumerate() {

@@ -66,6 +66,7 @@ impl MemoryStore {
     }
 
     /// Reads every counter and then counts, atomically.
+    #[expect(clippy::indexing_slicing, reason = "there is a key for each check")]
     fn count_unless_over(&self, batch: &mut Batch, now: Time) {
         let indexes = 0..batch.checks().len();
         let keys = self.keys(batch, indexes.clone());
@@ -77,7 +78,7 @@ impl MemoryStore {
         let mut next = 0;
         while let Some(group) = batch.group_at(next) {
             next = group.end;
-            locked.count_group(batch, group.clone(), keys.get(group).unwrap_or_default(), any_over, now);
+            locked.count_group(batch, group.clone(), &keys[group], any_over, now);
         }
         drop(locked);
         self.logs.make_room(&keys);
@@ -110,8 +111,7 @@ impl MemoryStore {
 
 impl LockedStates<'_> {
     fn count(&mut self, batch: &mut Batch, index: usize, key: Key, hits: Hits, now: Time) {
-        let Some(check) = batch.checks().get(index) else { return };
-        let outcome = count(self, key, check, hits, now);
+        let outcome = count(self, key, batch.check(index), hits, now);
         batch.set(index, outcome);
     }
 
@@ -137,7 +137,7 @@ impl LockedStates<'_> {
         }
         let is_rejected = is_rejected || batch.checks_at(group.clone()).iter().any(is_over);
         for (index, key) in group.zip(keys) {
-            let Some(check) = batch.checks().get(index) else { continue };
+            let check = batch.check(index);
             match check.outcome {
                 _ if is_rejected && check.takes() && !is_over(check) => {}
                 Outcome::Counted(count) if is_rejected && check.takes() => {

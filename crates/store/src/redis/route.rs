@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     Batch, Check, Counting, FailureReason, Member, StoreError, StoreFuture,
-    batch::{NextHits, Plan},
+    batch::{HitsToSend, NextHits},
     remote::after,
     without_taking,
 };
@@ -46,7 +46,7 @@ struct Group<'a> {
 #[derive(Clone, Copy)]
 struct Mode<'p> {
     now: Time,
-    plan: Plan<'p>,
+    plan: HitsToSend<'p>,
     /// The limits of a rule are counted in one step.
     is_grouped: bool,
 }
@@ -66,8 +66,10 @@ impl RedisStore {
     /// Counts every check; a group counts all or nothing.
     pub(super) fn count<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         let mode = match batch.counting {
-            Counting::ReadOnly => Mode { now, plan: Plan::Read, is_grouped: false },
-            Counting::Always | Counting::StopWhenOver => Mode { now, plan: Plan::Own, is_grouped: true },
+            Counting::ReadOnly => Mode { now, plan: HitsToSend::Read, is_grouped: false },
+            Counting::Always | Counting::StopWhenOver => {
+                Mode { now, plan: HitsToSend::Own, is_grouped: true }
+            }
         };
         match self.submit(batch, mode) {
             Ok(mut submitted) => Box::pin(async move { self.receive(batch, mode, &mut submitted).await }),
@@ -77,7 +79,7 @@ impl RedisStore {
 
     /// Sends these hits of each check; the limits of a rule are counted in one step.
     pub fn send(&self, batch: &Batch, now: Time, hits: &NextHits) -> Result<Sent, StoreError> {
-        self.submit(batch, Mode { now, plan: Plan::Next(hits), is_grouped: true }).map(Sent)
+        self.submit(batch, Mode { now, plan: HitsToSend::Next(hits), is_grouped: true }).map(Sent)
     }
 
     /// Waits for the outcomes of the sent checks.
@@ -88,7 +90,7 @@ impl RedisStore {
         sent: &mut Sent,
         hits: &NextHits,
     ) -> Result<(), StoreError> {
-        self.receive(batch, Mode { now, plan: Plan::Next(hits), is_grouped: true }, &mut sent.0).await
+        self.receive(batch, Mode { now, plan: HitsToSend::Next(hits), is_grouped: true }, &mut sent.0).await
     }
 
     /// The Redis keys that a counter with this full key may have.
@@ -113,10 +115,10 @@ impl RedisStore {
                 return Ok(());
             }
         }
-        let read = Plan::Each(Hits::Take(0));
+        let read = HitsToSend::Each(Hits::Take(0));
         self.apply_hits(batch, Mode { now, plan: read, is_grouped: false }).await?;
         let hits = batch.hits_after_read();
-        self.apply_hits(batch, Mode { now, plan: Plan::Next(&hits), is_grouped: true }).await
+        self.apply_hits(batch, Mode { now, plan: HitsToSend::Next(&hits), is_grouped: true }).await
     }
 
     /// Counts groups whose slot is migrating, by the indexes of their first checks: during a migration neither server
@@ -131,12 +133,12 @@ impl RedisStore {
         let reads = reads.map(|(index, check)| split.contains(&index).then(|| without_taking(check.hits)));
         let reads: NextHits = reads.collect();
         let mode = |plan| Mode { now, plan, is_grouped: false };
-        self.apply_hits(batch, mode(Plan::Next(&reads))).await?;
+        self.apply_hits(batch, mode(HitsToSend::Next(&reads))).await?;
         let hits = batch.hits_that_fit(|index| split.contains(&index));
-        self.apply_hits(batch, mode(Plan::Next(&hits))).await?;
+        self.apply_hits(batch, mode(HitsToSend::Next(&hits))).await?;
         let refunds = batch.refunds(&hits);
         let over: SmallVec<[bool; 8]> = batch.checks().iter().map(Check::is_over).collect();
-        self.apply_hits(batch, mode(Plan::Next(&refunds))).await?;
+        self.apply_hits(batch, mode(HitsToSend::Next(&refunds))).await?;
         batch.reject_refunded(&refunds, &over);
         Ok(())
     }

@@ -63,7 +63,7 @@ use text::cut;
 pub(super) struct Connection<B: Backend> {
     pub(super) address: ServerAddress,
     pub(super) shared: Arc<Shared<B>>,
-    state: Mutex<State<B::Pipeline>>,
+    state: Mutex<ConnectionState<B::Pipeline>>,
     work: Notify,
     /// The error for callers beyond what the server answers in time.
     overloaded: StoreError,
@@ -86,7 +86,7 @@ pub(super) struct Bounds {
 }
 
 #[derive(Default)]
-struct State<P> {
+struct ConnectionState<P> {
     queue: Queue<P>,
     /// Set while the breaker is open: the error for every caller.
     breaker: Option<StoreError>,
@@ -225,7 +225,7 @@ impl<B: Backend> Connection<B> {
         format!("{} {}: {what}", B::NAME, self.address)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<B::Pipeline>> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionState<B::Pipeline>> {
         lock(&self.state)
     }
 }
