@@ -9,13 +9,14 @@ mod tests;
 
 use std::path::Path;
 
-use crate::{server, settings::Settings};
+use crate::settings::Settings;
 use net::{resolve, tls::pem};
 use rules::{
     template::{Template, Values},
     {CompileOptions, SourceFile, compile, render},
 };
 use rules_source::xds;
+use server;
 use store::{memcached, redis};
 use telemetry::{metrics, tracing};
 

@@ -15,9 +15,6 @@ mod app;
 pub mod cli;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
-pub mod memory;
-pub mod replicas;
-pub mod server;
 pub mod settings;
 
 /// The commit that the program was built from, or `unknown`.

@@ -8,7 +8,7 @@ use tollgate::cli::{self, Environment};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    tollgate::memory::allow_huge_pages(false);
+    allocator::allow_huge_pages(false);
     let text = |os: OsString| os.to_string_lossy().into_owned();
     // Nothing else reads the environment.
     let environment = Environment {

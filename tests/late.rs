@@ -14,6 +14,10 @@ use http::HeaderMap;
 use limiter::{self, Bounds, Limiter, Policy, ResponseOptions};
 use rules::{CompileOptions, OnStoreFailure};
 use rules_source::{RulesDir, Source};
+use server::{
+    grpc::{self, Parts, Workers},
+    listen::{Listener, bind_tcp},
+};
 use store::{Batch, FailureReason, Store, StoreError, StoreFuture, memory::MemoryStore};
 use telemetry::metrics::{Stats, StatsOptions};
 use tokio::{
@@ -22,13 +26,7 @@ use tokio::{
     task::LocalSet,
     time::{sleep, timeout_at},
 };
-use tollgate::{
-    server::{
-        grpc::{self, Parts, Workers},
-        listen::{Listener, bind_tcp},
-    },
-    settings::Settings,
-};
+use tollgate::settings::Settings;
 
 use crate::support::{
     client::request,
@@ -79,7 +77,7 @@ fn ask(after: Duration, policy: OnStoreFailure, slow_message: bool) -> (Exchange
     let serving = thread::spawn(move || {
         let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
         LocalSet::new().block_on(&runtime, async {
-            let workers = Workers::start(&settings().server, &parts).unwrap();
+            let workers = Workers::start(&settings().server.grpc(), &parts).unwrap();
             let workers = Arc::new(workers);
             grpc::accept(Listener::tcp(listener).unwrap(), workers.clone(), draining).await;
             workers.join();

@@ -14,14 +14,12 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{parts::App, threads::Thread};
-use crate::{
-    replicas::{INTERVAL_SECONDS, Replica, Replicas},
-    server::health::Part,
-};
+use admin::replicas::{INTERVAL_SECONDS, Replica, Replicas};
 use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
 use limiter::Limiter;
 use overrides::{follower::Follower, progress::Progress};
+use server::health::Part;
 use store::{memcached::ResetLog, redis::CommandPool};
 use telemetry::metrics::Method;
 

@@ -8,13 +8,10 @@ use tokio::{
 };
 
 use super::{StartError, parts::App};
-use crate::{
-    memory,
-    server::health::Part,
-    settings::{Backend, Settings},
-};
+use crate::{settings::Backend, settings::Settings};
 use clock::{Clock, SystemClock};
 use containment::panics;
+use server::health::Part;
 use telemetry::metrics::Method;
 
 const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
@@ -76,7 +73,7 @@ pub(super) async fn run(app: &App, settings: &Settings, mut stop: watch::Receive
                 }
                 let answered = app.stats.service().requests(Method::ShouldRateLimit).get();
                 if std::mem::replace(&mut last_answered, answered) == answered {
-                    memory::refund();
+                    allocator::refund();
                 }
             }
             _ = stop.wait_for(|stop| *stop) => return,

@@ -20,14 +20,8 @@ use std::{io, pin::pin, sync::Arc, time::Duration};
 use tokio::{runtime, sync::watch, task::LocalSet};
 use tracing::{info, warn};
 
-use crate::{
-    server::{
-        admin::Api,
-        grpc::{self, Workers},
-        tls,
-    },
-    settings::Settings,
-};
+use crate::settings::Settings;
+use admin::Api;
 use clock::SystemClock;
 use containment::panics::{self, Boundary};
 use pages::{Pages, Threads};
@@ -36,6 +30,10 @@ use parts::{App, Link};
 use ports::Ports;
 use rules::Feed;
 pub(crate) use rules::compile_options;
+use server::{
+    grpc::{self, Workers},
+    tls,
+};
 use shutdown::Running;
 
 /// The reasons why the service did not start, a line each.
@@ -105,8 +103,9 @@ fn start(
 ) -> Result<Running, StartError> {
     let (drain, draining) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
-    let workers =
-        Workers::start(&settings.server, &parts::grpc(app)).map(Arc::new).map_err(StartError::system)?;
+    let workers = Workers::start(&settings.server.grpc(), &parts::grpc(app))
+        .map(Arc::new)
+        .map_err(StartError::system)?;
     ports.announce(settings);
     let Ports { grpc, http, debug, metrics, admin } = ports;
     let accepting = tokio::task::spawn_local(grpc::accept(grpc, workers.clone(), draining));

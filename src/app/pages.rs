@@ -9,21 +9,19 @@ use tokio::{
 };
 
 use super::{StartError, parts::App, threads::Thread};
-use crate::{
-    server::{
-        admin::{Access, Api, Hosts, Managed, Tokens},
-        http::{
-            self,
-            debug::{DebugPages, MetricsPage},
-            json::{self, Endpoints},
-        },
-        listen::Listener,
-    },
-    settings::Settings,
-};
+use crate::settings::Settings;
+use admin::{Access, Api, Hosts, Managed, Tokens};
 use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
 use net::ServerAddress;
+use server::{
+    http::{
+        self,
+        debug::{DebugPages, MetricsPage},
+        json::{self, Endpoints},
+    },
+    listen::Listener,
+};
 use telemetry::metrics::Port;
 
 pub(super) struct Threads {

@@ -3,12 +3,9 @@
 use std::sync::Arc;
 
 use super::{StartError, recent, rules::compile_options, sinks};
-use crate::{
-    replicas::Replicas,
-    server::{grpc, health::Health, tls::Tls},
-    settings::{Answers, Backend, KeyFormat, Settings},
-};
+use crate::{settings::Answers, settings::Backend, settings::KeyFormat, settings::Settings};
 use ::recent::Recent;
+use admin::replicas::Replicas;
 use clock::{Clock, SystemClock};
 use limiter::{
     self, Bounds, Handles, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, ResponseOptions,
@@ -16,6 +13,7 @@ use limiter::{
 use overrides::{Keeper, progress::Progress};
 use rules::RuleSet;
 use rules_source::{Source, xds};
+use server::{grpc, health::Health, tls::Tls};
 use store::{
     Store,
     lease::LeasedStore,

@@ -8,13 +8,12 @@ use tracing::{info, warn};
 
 use super::{StartError, pages::Threads};
 use crate::{
-    server::listen::{Listener, bind_tcp},
-    settings::{
-        self, Settings,
-        vars::{self, Var},
-    },
+    settings,
+    settings::Settings,
+    settings::vars::{self, Var},
 };
 use net::{HostPort, ServerAddress};
+use server::listen::{Listener, bind_tcp};
 
 /// Descriptors for rules files, connections to the store, sinks, and the connections of four HTTP ports that only probes
 /// have.

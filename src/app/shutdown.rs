@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::{parts::App, recent::Writing};
-use crate::server::{grpc::Workers, health::Part};
+use server::{grpc::Workers, health::Part};
 use telemetry::statsd::Flushing;
 
 /// Listens for signals from now on. The future returns the name of the first.

@@ -31,13 +31,15 @@ use std::{
 pub use self::{
     listing::{Row, Source, effective, markdown, misspelt},
     reader::{Problem, Warning},
-    tls::{ClientName, GrpcTls, GrpcTlsClients},
-    values::{GrpcServer, KeyFormat},
+    values::KeyFormat,
     vars::{Answers, Decisions, Http, Log, Metrics, Overrides, Rules, Server, Store},
 };
 use net::HostPort;
 use net::ServerAddress;
+use server::tls::settings::GrpcTls;
 pub use telemetry::logs::LogFormat;
+
+use server::grpc;
 
 use self::{
     reader::Reader,
@@ -75,6 +77,24 @@ pub struct Settings {
 }
 
 impl Server {
+    pub fn grpc(&self) -> grpc::settings::Settings {
+        grpc::settings::Settings {
+            implementation: self.implementation,
+            workers: self.workers,
+            max_connections: self.max_connections,
+            max_connections_per_address: self.max_connections_per_address,
+            max_connection_age: self.max_connection_age,
+            max_connection_age_grace: self.max_connection_age_grace,
+            keepalive_interval: self.keepalive_interval,
+            keepalive_timeout: self.keepalive_timeout,
+            max_concurrent_streams: self.max_concurrent_streams,
+            max_request_bytes: self.max_request_bytes,
+            max_inflight_bytes: self.max_inflight_bytes,
+            receive_timeout: self.receive_timeout,
+            shutdown_timeout: self.shutdown_timeout,
+        }
+    }
+
     #[must_use]
     pub fn listen(&self) -> ServerAddress {
         match &self.socket {

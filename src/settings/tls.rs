@@ -13,29 +13,10 @@ use super::{
     variable::{Setting, Var},
     vars::{self, GrpcTlsFiles, Trust},
 };
+use server::tls::settings::ClientName;
+use server::tls::settings::GrpcTls;
+use server::tls::settings::GrpcTlsClients;
 use text::InvalidValue;
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct GrpcTls {
-    pub certificate: PathBuf,
-    pub key: PathBuf,
-    /// The verification of client certificates, if they are required.
-    pub clients: Option<GrpcTlsClients>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct GrpcTlsClients {
-    pub authorities: PathBuf,
-    /// The name that a certificate must have; `None` accepts any.
-    pub name: Option<ClientName>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum ClientName {
-    Host(ServerName<'static>),
-    Uri(String),
-    Email(String),
-}
 
 pub(super) const PEM: &str = "the path of a PEM file";
 

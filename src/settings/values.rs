@@ -16,6 +16,7 @@ use rules::{
     template::Template,
     {CountingMode, OnStoreFailure},
 };
+use server::grpc::settings::GrpcServer;
 use telemetry::logs::LogFormat;
 use telemetry::statsd::settings::SinkAddress;
 use telemetry::statsd::settings::Tags;
@@ -34,16 +35,6 @@ by_function! {
         choice(text, &[("tcp", Self::Tcp), ("tcp4", Self::Tcp), ("tcp6", Self::Tcp), ("unix", Self::Unix)])
     };
     Protocol: |text| exact_choice(text, &[("http", Self::Http), ("grpc", Self::Grpc)]);
-}
-
-text::named! {
-    #[derive(Default)]
-    pub enum GrpcServer {
-        /// The implementation made for `ShouldRateLimit`.
-        #[default]
-        Fast = "fast",
-        Tonic = "tonic",
-    }
 }
 
 text::named! {

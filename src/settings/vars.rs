@@ -15,7 +15,7 @@ use super::{
     address,
     parse::{self, at_least},
     reader::Reader,
-    values::{self, BackendType, GrpcServer, KeyFormat, RedisType, RulesSource, Socket, StatsdProtocol},
+    values::{self, BackendType, KeyFormat, RedisType, RulesSource, Socket, StatsdProtocol},
     variable::table,
 };
 use net::HostPort;
@@ -26,6 +26,7 @@ use rules::{
     template::Template,
     {CountingMode, OnStoreFailure},
 };
+use server::grpc::settings::GrpcServer;
 use telemetry::logs::LogFormat;
 use telemetry::statsd::settings::SinkAddress;
 use telemetry::statsd::settings::Tags;

@@ -17,7 +17,7 @@ mod connection;
 mod control;
 mod field;
 mod frame;
-#[cfg(any(test, feature = "fuzz"))]
+#[cfg(any(test, feature = "testing"))]
 #[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "it runs in tests only")]
 pub mod fuzz;
 mod head;

@@ -12,12 +12,12 @@ pub enum Work {
     Polled,
 }
 
-#[cfg(any(test, feature = "fuzz"))]
+#[cfg(any(test, feature = "testing"))]
 thread_local! {
     static DONE: std::cell::Cell<[usize; 4]> = const { std::cell::Cell::new([0; 4]) };
 }
 
-#[cfg(any(test, feature = "fuzz"))]
+#[cfg(any(test, feature = "testing"))]
 pub fn count(work: Work, amount: usize) {
     let mut done = DONE.get();
     if let Some(place) = done.get_mut(work as usize) {
@@ -26,11 +26,11 @@ pub fn count(work: Work, amount: usize) {
     DONE.set(done);
 }
 
-#[cfg(not(any(test, feature = "fuzz")))]
+#[cfg(not(any(test, feature = "testing")))]
 pub const fn count(_: Work, _: usize) {}
 
 /// The bytes that were scanned and copied, the visits, and the polls, since the last call.
-#[cfg(any(test, feature = "fuzz"))]
+#[cfg(any(test, feature = "testing"))]
 pub fn take() -> [usize; 4] {
     DONE.take()
 }

@@ -97,7 +97,7 @@ fn node(settings: &Xds) -> Node {
     Node {
         id: settings.node_id.clone(),
         metadata: Some(Struct { fields }),
-        user_agent_name: env!("CARGO_PKG_NAME").to_owned(),
+        user_agent_name: "tollgate".to_owned(),
         user_agent_version: env!("CARGO_PKG_VERSION").to_owned(),
     }
 }

@@ -36,10 +36,8 @@ pub(super) fn resource(set: &[(String, String)]) -> Resource {
 }
 
 pub(super) fn message(resource: Resource, batch: Vec<Span>, gzip: bool) -> Bytes {
-    let scope = InstrumentationScope {
-        name: env!("CARGO_PKG_NAME").to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-    };
+    let scope =
+        InstrumentationScope { name: "tollgate".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
     let spans = batch.into_iter().map(sent).collect();
     let scope_spans = vec![ScopeSpans { scope: Some(scope), spans }];
     let resource_spans = vec![ResourceSpans { resource: Some(resource), scope_spans }];

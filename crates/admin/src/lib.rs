@@ -1,0 +1,228 @@
+//! The admin API: the state of the service, and changes to it.
+//!
+//! `app` makes an [`Api`] and serves [`Api::answer`] on a separate port or socket with the server of
+//! `server::http`, which bounds connections, sizes and times. A request passes `guard` (host, origin, token), and
+//! the table of `routes` leads it to a handler. Every change is counted, and logged as one line with its author and
+//! reason.
+
+mod counters;
+mod events;
+mod guard;
+mod history;
+mod overrides;
+mod page;
+mod recent;
+pub mod replicas;
+mod reply;
+mod routes;
+mod rules;
+mod status;
+#[cfg(test)]
+mod tests;
+mod tokens;
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, StatusCode, header};
+use tracing::info;
+
+use self::{
+    events::Events,
+    history::History,
+    reply::{Body, Call, Problem, Reply, Sending},
+    routes::{EVENT_PARTS, Found, Route},
+    rules::RuleRates,
+};
+pub use self::{guard::Hosts, tokens::Tokens};
+use crate::replicas::Replicas;
+use ::overrides::Keeper;
+use ::recent::Recent;
+use clock::Time;
+use limiter::{Handles, Limiter};
+use rules_source::Source;
+use server::{http::Answer, listen::Peer};
+use store::Store;
+use telemetry::metrics::{ChangeResult, Stats};
+
+/// The parts of the service that the API shows and changes.
+pub struct Managed {
+    pub source: Arc<Source<Handles>>,
+    pub stats: Arc<Stats>,
+    pub limiter: Arc<Limiter>,
+    pub recent: Arc<Recent>,
+    pub keeper: Arc<Keeper>,
+    pub replicas: Arc<Replicas>,
+    pub store: Arc<dyn Store>,
+    pub store_kind: &'static str,
+    /// The servers of the store, without credentials.
+    pub store_address: Option<String>,
+    pub started: Time,
+}
+
+/// Who may call, and what.
+pub struct Access {
+    pub hosts: Hosts,
+    pub tokens: Option<Tokens>,
+    pub read_only: bool,
+}
+
+pub struct Api {
+    managed: Managed,
+    access: Access,
+    history: History,
+    rule_rates: RuleRates,
+    events: Events,
+    sending: Sending,
+}
+
+/// The caller: the name of a token, or the peer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Who {
+    token: Option<String>,
+    peer: Peer,
+}
+
+impl Who {
+    const SELF: Self = Self { token: None, peer: Peer::Unix(None) };
+
+    /// The name of the token, or the address or user of the peer, which is the same for all its calls.
+    fn name(&self) -> String {
+        match (&self.token, self.peer) {
+            (Some(name), _) => name.clone(),
+            (None, Peer::Address(address)) => address.ip().to_string(),
+            (None, peer @ Peer::Unix(_)) => peer.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.token {
+            Some(name) => write!(f, "{name} ({})", self.peer),
+            None => self.peer.fmt(f),
+        }
+    }
+}
+
+impl Api {
+    /// Takes the first sample of the counters: call it before the first request.
+    pub fn new(managed: Managed, access: Access) -> Self {
+        let (history, rule_rates, events, sending) = Default::default();
+        let started = managed.started;
+        let api = Self { managed, access, history, rule_rates, events, sending };
+        api.sample(started);
+        api
+    }
+
+    fn sample(&self, now: Time) {
+        self.history.sample(&self.managed.stats, &*self.managed.store, now);
+        self.rule_rates.sample(self.managed.source.current(), now);
+    }
+
+    /// Samples the counters and sends an event to the followers; called once a second.
+    pub async fn tick(&self, now: Time) {
+        self.sample(now);
+        if self.events.has_followers() {
+            self.events.send(&self.event().await);
+        }
+    }
+
+    /// The replies to the calls of [`EVENT_PARTS`]. One that fails is left out.
+    async fn event(&self) -> Vec<u8> {
+        let mut text = vec![b'{'];
+        for (name, uri) in EVENT_PARTS {
+            let Ok(request) = Request::builder().uri(*uri).body(Bytes::new()) else { continue };
+            let Found::Route(route, parameter) = routes::find(&Method::GET, request.uri().path()) else {
+                continue;
+            };
+            let call = Call { who: &Who::SELF, parameter, request: &request };
+            if let Ok(Reply { body: Body::Json(body), .. }) = (route.handler)(self, &call).await {
+                if text.len() > 1 {
+                    text.push(b',');
+                }
+                text.extend_from_slice(format!("\"{name}\":").as_bytes());
+                text.extend_from_slice(&body);
+            }
+        }
+        text.push(b'}');
+        text
+    }
+
+    pub fn close(&self) {
+        self.events.close();
+    }
+
+    /// The response to a request of the admin port.
+    pub async fn answer(self: Arc<Self>, request: Request<Bytes>) -> Answer {
+        let answered = self.try_answer(&request).await;
+        let mut answer = answered.unwrap_or_else(Problem::into_answer);
+        let headers = answer.headers_mut();
+        for (name, value) in HEADERS {
+            headers.entry(name).or_insert(HeaderValue::from_static(value));
+        }
+        answer
+    }
+
+    async fn try_answer(&self, request: &Request<Bytes>) -> Result<Answer, Problem> {
+        let peer = request.extensions().get().copied().unwrap_or(Peer::Unix(None));
+        let headers = request.headers();
+        guard::check_host(&self.access.hosts, headers, self.access.tokens.is_some())?;
+        let path = request.uri().path();
+        if let Some(answer) = page::get(request.method(), path) {
+            return Ok(answer);
+        }
+        guard::check_origin(headers)?;
+        let who = guard::authenticate(self.access.tokens.as_ref(), headers, peer)?;
+        match routes::find(request.method(), path) {
+            Found::Route(route, parameter) => self.call(route, &Call { who: &who, parameter, request }).await,
+            Found::OtherMethods(allowed) => {
+                Err(Problem::method_not_allowed(request.method(), path, &allowed))
+            }
+            Found::Nothing => Err(Problem::new(
+                StatusCode::NOT_FOUND,
+                format!("no such path: {path}; docs/admin.md lists the calls"),
+            )),
+        }
+    }
+
+    async fn call(&self, route: &Route, call: &Call<'_>) -> Result<Answer, Problem> {
+        self.sending.check()?;
+        let changes = &self.managed.stats.service().admin_changes;
+        // All methods but GET make or prepare a change.
+        if self.access.read_only && route.method != Method::GET {
+            if let Some(action) = route.action {
+                changes.count(action, ChangeResult::Rejected);
+            }
+            let message = "changes are disabled: ADMIN_READ_ONLY is true";
+            return Err(Problem::new(StatusCode::FORBIDDEN, message));
+        }
+        let Some(action) = route.action else {
+            return Ok((route.handler)(self, call).await?.into_answer(&self.sending));
+        };
+        match (route.handler)(self, call).await {
+            Ok(mut reply) => {
+                changes.count(action, ChangeResult::Ok);
+                let (what, reason) = reply.change.take().unwrap_or_default();
+                info!(action, by = %call.who, what, reason, "admin change");
+                Ok(reply.into_answer(&self.sending))
+            }
+            Err(problem) => {
+                let is_error = problem.status.is_server_error();
+                let result = if is_error { ChangeResult::Error } else { ChangeResult::Rejected };
+                changes.count(action, result);
+                info!(action, by = %call.who, result = result.name(), error = problem.message, "admin change rejected");
+                Err(problem)
+            }
+        }
+    }
+}
+
+/// The headers of every response: it is not cached, not framed, and its type is not guessed.
+const HEADERS: [(header::HeaderName, &str); 5] = [
+    (header::CACHE_CONTROL, "no-store"),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+];

@@ -1,0 +1,36 @@
+//! The page: files that are part of the program. They contain no data, so that they need no token.
+//!
+//! The page loads nothing from other sites, and its policy allows only its own scripts and addresses.
+
+use http::{HeaderValue, Method, StatusCode, header};
+
+use server::http::{Answer, typed};
+
+/// The files by their paths, each with its content type.
+const FILES: &[(&str, &str, &str)] = &[
+    ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
+    ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
+    ("/page.js", JAVASCRIPT, include_str!("page/page.js")),
+    ("/act.js", JAVASCRIPT, include_str!("page/act.js")),
+    ("/api.js", JAVASCRIPT, include_str!("page/api.js")),
+    ("/format.js", JAVASCRIPT, include_str!("page/format.js")),
+    ("/plot.js", JAVASCRIPT, include_str!("page/plot.js")),
+    ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
+];
+
+const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+
+const POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+     base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+);
+
+pub(super) fn get(method: &Method, path: &str) -> Option<Answer> {
+    if method != Method::GET && method != Method::HEAD {
+        return None;
+    }
+    let (_, content_type, text) = FILES.iter().find(|(known, _, _)| *known == path)?;
+    let mut answer = typed(StatusCode::OK, content_type, *text);
+    answer.headers_mut().insert(header::CONTENT_SECURITY_POLICY, POLICY);
+    Some(answer)
+}

@@ -1,0 +1,227 @@
+//! Calls of the admin API and their replies: query parameters, JSON, and errors.
+
+use std::{
+    borrow::Cow,
+    ops::RangeInclusive,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, StatusCode, header};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::sync::mpsc;
+
+use super::Who;
+use overrides::model::MAX_JSON;
+use server::http::{Answer, streamed, typed};
+use text::{cut_display, entries};
+
+pub(super) struct Call<'a> {
+    pub(super) who: &'a Who,
+    /// The value of `{id}` in the path; empty if the route has none.
+    pub(super) parameter: &'a str,
+    pub(super) request: &'a Request<Bytes>,
+}
+
+pub(super) struct Reply {
+    pub(super) body: Body,
+    pub(super) change: Option<(String, Option<String>)>,
+}
+
+pub(super) enum Body {
+    Json(Bytes),
+    Events(mpsc::Receiver<Bytes>),
+}
+
+/// Why a call failed. The message has the value seen, the expected one, and what to do.
+#[derive(Debug)]
+pub(super) struct Problem {
+    pub(super) status: StatusCode,
+    pub(super) message: String,
+    /// The `Allow` header.
+    allowed: Option<HeaderValue>,
+}
+
+/// The size of the replies that are being sent. Beyond it calls are rejected, so that clients that do not read hold at
+/// most this and one reply.
+const MAX_SENDING: usize = 16 << 20;
+
+/// The bytes of the replies that are being sent.
+#[derive(Default)]
+pub(super) struct Sending(Arc<AtomicUsize>);
+
+/// A reply that is counted until it is sent.
+struct Sent {
+    body: Bytes,
+    sending: Arc<AtomicUsize>,
+}
+
+pub(super) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl Call<'_> {
+    /// The query parameters: each of the `known` ones at most once, and no others.
+    pub(super) fn query(&self, known: &[&str]) -> Result<Query<'_>, Problem> {
+        let text = self.request.uri().query().unwrap_or_default();
+        let pairs: Vec<_> = form_urlencoded::parse(text.as_bytes()).collect();
+        for (at, (name, _)) in pairs.iter().enumerate() {
+            if !known.contains(&&**name) {
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                return Err(Problem::bad_request(format!("unknown parameter {name:?}; expected: {known}")));
+            }
+            if pairs.iter().take(at).any(|(earlier, _)| earlier == name) {
+                return Err(Problem::bad_request(format!("parameter {name:?} is given twice")));
+            }
+        }
+        Ok(Query(pairs))
+    }
+
+    /// The body, which must be JSON of this type.
+    pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T, Problem> {
+        let content_type =
+            self.request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let media_type = content_type.and_then(|value| value.split(';').next()).unwrap_or_default();
+        if !media_type.trim().eq_ignore_ascii_case("application/json") {
+            let message =
+                format!("content-type {:?}: expected application/json", content_type.unwrap_or_default());
+            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+        }
+        let size = self.request.body().len();
+        if size > MAX_JSON {
+            return Err(Problem::bad_request(format!(
+                "the body has {size} bytes; the maximum is {MAX_JSON}"
+            )));
+        }
+        serde_json::from_slice(self.request.body())
+            .map_err(|error| Problem::bad_request(format!("invalid body: {}", cut_display(error))))
+    }
+}
+
+impl Query<'_> {
+    /// The entries of a descriptor in a parameter, `key=value,key=value`, if it is given.
+    pub(super) fn descriptor(&self, name: &str) -> Result<Option<Vec<(String, String)>>, Problem> {
+        let read = self.text(name).map(entries::parse_with_values).transpose();
+        read.map_err(|error| Problem::bad_request(format!("{name}: {error}")))
+    }
+
+    /// One of these words; the first one if the parameter is not given.
+    pub(super) fn word<'w>(&self, name: &str, words: &[&'w str]) -> Result<&'w str, Problem> {
+        let text = self.text(name).or(words.first().copied()).unwrap_or_default();
+        let known = words.iter().find(|word| **word == text).copied();
+        known.ok_or_else(|| Problem::bad_request(format!("{name}={text:?}: expected {}", words.join(" or "))))
+    }
+
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
+    }
+
+    /// The number of a parameter, in this range.
+    pub(super) fn number(
+        &self,
+        name: &str,
+        default: usize,
+        range: RangeInclusive<usize>,
+    ) -> Result<usize, Problem> {
+        let Some(text) = self.text(name) else { return Ok(default) };
+        text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
+            let (least, most) = (range.start(), range.end());
+            Problem::bad_request(format!("{name}={text:?}: expected a number from {least} to {most}"))
+        })
+    }
+}
+
+impl Sending {
+    pub(super) fn check(&self) -> Result<(), Problem> {
+        let message = "clients do not read their replies; try again when they have";
+        let is_free = self.0.load(Relaxed) < MAX_SENDING;
+        if is_free { Ok(()) } else { Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)) }
+    }
+
+    /// The same bytes, counted until the last copy is dropped.
+    pub(super) fn count(&self, body: Bytes) -> Bytes {
+        self.0.fetch_add(body.len(), Relaxed);
+        Bytes::from_owner(Sent { body, sending: self.0.clone() })
+    }
+}
+
+impl AsRef<[u8]> for Sent {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        self.sending.fetch_sub(self.body.len(), Relaxed);
+    }
+}
+
+impl Reply {
+    pub(super) fn json(value: &impl Serialize) -> Result<Self, Problem> {
+        let body = serde_json::to_vec(value).map_err(|error| {
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the reply is not JSON: {error}"))
+        })?;
+        Ok(Self { body: Body::Json(body.into()), change: None })
+    }
+
+    pub(super) fn into_answer(self, sending: &Sending) -> Answer {
+        match self.body {
+            Body::Json(body) => typed(StatusCode::OK, "application/json", sending.count(body)),
+            Body::Events(events) => streamed("text/event-stream", events),
+        }
+    }
+
+    /// The same, with a change for the log; the reason may be empty.
+    pub(super) fn changed(self, what: impl Into<String>, reason: &str) -> Self {
+        let reason = (!reason.is_empty()).then(|| reason.to_owned());
+        Self { change: Some((what.into(), reason)), ..self }
+    }
+}
+
+impl Problem {
+    pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), allowed: None }
+    }
+
+    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    pub(super) fn method_not_allowed(method: &Method, path: &str, allowed: &str) -> Self {
+        let message = format!("{method} {path}: expected {allowed}");
+        let allowed = HeaderValue::from_str(allowed).ok();
+        Self { allowed, ..Self::new(StatusCode::METHOD_NOT_ALLOWED, message) }
+    }
+
+    /// `{"error": message}`.
+    pub(super) fn into_answer(self) -> Answer {
+        let body = serde_json::json!({ "error": self.message }).to_string();
+        let mut answer = typed(self.status, "application/json", body);
+        if let Some(allowed) = self.allowed {
+            answer.headers_mut().insert(header::ALLOW, allowed);
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            let scheme = HeaderValue::from_static("Bearer realm=\"tollgate\"");
+            answer.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+        }
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_bytes_of_replies_wait_for_slow_readers() {
+        let sending = Sending::default();
+        let large = sending.count(Bytes::from(vec![0; MAX_SENDING - 1]));
+        assert!(sending.check().is_ok());
+        let copy = sending.count(Bytes::from_static(b"x")).clone();
+        assert_eq!(sending.check().unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
+        drop((large, copy));
+        assert!(sending.check().is_ok(), "they were sent");
+    }
+}

@@ -1,0 +1,180 @@
+//! The tokens of the admin API: read from a file, reloaded when it changes, compared in constant time.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use containment::{files, mutex::lock};
+use ring::{hmac, rand::SystemRandom};
+use tracing::{info, warn};
+
+/// The minimum interval between two reads of the file. It is read without comparing times of modification: Kubernetes
+/// replaces a mounted secret by swapping a symlink, which does not change them.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The maximum size of the file; a thousand tokens take less.
+const MAX_BYTES: u64 = 1 << 20;
+
+const MIN_TOKEN_BYTES: usize = 16;
+
+pub struct Tokens {
+    path: PathBuf,
+    /// Tokens are compared by their tags under this key, so that the time does not depend on a common prefix.
+    key: hmac::Key,
+    state: Mutex<State>,
+}
+
+struct State {
+    read: Instant,
+    text: String,
+    tokens: Vec<Token>,
+    /// The last read failed, and was logged.
+    has_failed: bool,
+}
+
+struct Token {
+    name: String,
+    tag: hmac::Tag,
+}
+
+impl Tokens {
+    /// Reads the file, which must have a token.
+    pub fn load(path: &Path) -> Result<Self, String> {
+        let failed = |why: String| format!("ADMIN_TOKEN_FILE={}: {why}", path.display());
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
+            .map_err(|_| failed("the system has no random numbers".to_owned()))?;
+        let text = read(path).map_err(|error| failed(error.to_string()))?;
+        let tokens = tokens(&text, &key).map_err(failed)?;
+        let state = State { read: Instant::now(), text, tokens, has_failed: false };
+        Ok(Self { path: path.to_owned(), key, state: Mutex::new(state) })
+    }
+
+    pub(super) fn name_of(&self, token: &str) -> Option<String> {
+        let mut state = lock(&self.state);
+        if state.read.elapsed() >= INTERVAL {
+            state.read = Instant::now();
+            self.reload(&mut state);
+        }
+        // All tokens are compared, so that the time does not reveal which one matches.
+        let matching = state
+            .tokens
+            .iter()
+            .filter(|known| hmac::verify(&self.key, token.as_bytes(), known.tag.as_ref()).is_ok());
+        matching.last().map(|known| known.name.clone())
+    }
+
+    fn reload(&self, state: &mut State) {
+        let read = read(&self.path).map_err(|error| error.to_string());
+        if read.as_ref().is_ok_and(|text| *text == state.text) {
+            state.has_failed = false;
+            return;
+        }
+        match read.and_then(|text| Ok((tokens(&text, &self.key)?, text))) {
+            Ok((tokens, text)) => {
+                info!(tokens = tokens.len(), "reloaded ADMIN_TOKEN_FILE");
+                (state.tokens, state.text, state.has_failed) = (tokens, text, false);
+            }
+            Err(error) if !std::mem::replace(&mut state.has_failed, true) => {
+                warn!(path = %self.path.display(), error, "keeping previous tokens of ADMIN_TOKEN_FILE");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    String::from_utf8(files::read(path, MAX_BYTES)?).map_err(io::Error::other)
+}
+
+/// The tokens of a file: one a line, optionally after a name. Lines that begin with `#` are comments.
+fn tokens(text: &str, key: &hmac::Key) -> Result<Vec<Token>, String> {
+    let mut tokens = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (name, token) = match words[..] {
+            [] => continue,
+            [first, ..] if first.starts_with('#') => continue,
+            [token] => ("token", token),
+            [name, token] => (name, token),
+            _ => return Err(format!("line {number}: expected TOKEN or NAME TOKEN")),
+        };
+        if token.len() < MIN_TOKEN_BYTES {
+            return Err(format!(
+                "line {number}: the token has {} bytes, expected at least {MIN_TOKEN_BYTES}; `openssl rand -hex 32` \
+                 makes one",
+                token.len()
+            ));
+        }
+        tokens.push(Token { name: name.to_owned(), tag: hmac::sign(key, token.as_bytes()) });
+    }
+    if tokens.is_empty() { Err("no token in the file".to_owned()) } else { Ok(tokens) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, process::Command};
+
+    use super::*;
+
+    const ONE: &str = "0123456789abcdef";
+    const OTHER: &str = "fedcba9876543210";
+
+    fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens");
+        fs::write(&path, text).unwrap();
+        (dir, path)
+    }
+
+    #[test]
+    fn a_token_has_the_name_in_front_of_it() {
+        let (_dir, path) = file(&format!("# people\n\nann {ONE}\n{OTHER}\n"));
+        let tokens = Tokens::load(&path).unwrap();
+        assert_eq!(tokens.name_of(ONE).as_deref(), Some("ann"));
+        assert_eq!(tokens.name_of(OTHER).as_deref(), Some("token"));
+        for wrong in ["", "ann", &ONE[..15], &format!("{ONE}x"), "# people"] {
+            assert_eq!(tokens.name_of(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn rejects_files_without_a_valid_token() {
+        for (text, expected) in [
+            ("", "no token in the file"),
+            ("# nothing\n", "no token in the file"),
+            ("ann short", "line 1: the token has 5 bytes, expected at least 16"),
+            ("\na b c", "line 2: expected TOKEN or NAME TOKEN"),
+        ] {
+            let (_dir, path) = file(text);
+            let error = Tokens::load(&path).err().unwrap();
+            assert!(error.contains(expected) && error.starts_with("ADMIN_TOKEN_FILE="), "{error}");
+        }
+        assert!(Tokens::load(Path::new("/nowhere")).is_err());
+    }
+
+    #[test]
+    fn a_changed_file_takes_effect_and_an_invalid_one_does_not() {
+        let (_dir, path) = file(ONE);
+        let tokens = Tokens::load(&path).unwrap();
+        let later = || lock(&tokens.state).read = Instant::now().checked_sub(INTERVAL).unwrap();
+        fs::write(&path, OTHER).unwrap();
+        assert!(tokens.name_of(ONE).is_some(), "not read again yet");
+        later();
+        assert_eq!((tokens.name_of(ONE), tokens.name_of(OTHER).is_some()), (None, true));
+        for broken in ["", "x"] {
+            fs::write(&path, broken).unwrap();
+            later();
+            assert!(tokens.name_of(OTHER).is_some(), "{broken:?}");
+        }
+        fs::remove_file(&path).unwrap();
+        later();
+        assert!(tokens.name_of(OTHER).is_some());
+        // Reading it must not block, as it happens on the thread that accepts connections.
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        later();
+        assert!(tokens.name_of(OTHER).is_some());
+    }
+}

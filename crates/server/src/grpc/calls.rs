@@ -1,0 +1,448 @@
+//! The calls of the gRPC port.
+//!
+//! `ShouldRateLimit` is decided here: a call that its store answers at once is decoded, decided and encoded without a
+//! task of its own. A call that waits for its store is in `waiting`, and one whose message arrives in pieces in `unfinished`. `health_checks` and `reflection` answer the calls
+//! of those services, and a call of any other method is rejected at its head. The connection's `driver` polls them.
+
+use std::{
+    cell::Cell,
+    future::Future,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Waker},
+    time::{Duration, Instant},
+};
+
+use futures_util::FutureExt as _;
+use http2::{Budget, Connection, Service, Share};
+use tokio::sync::watch;
+use tonic::Status;
+
+use super::{
+    framing::{self, Failure, HEAD_BLOCK, PREFIX, send_failure},
+    head::{Fields, Head, Route},
+    pending::{HealthWatch, Partial, Reflection, Streaming},
+    request_head::{RequestHead, finish, finish_span},
+    rpc::Rpc,
+    waiting::{Signal, Waiting},
+};
+use crate::{traced, wire};
+use clock::Time;
+use containment::panics::{self, Boundary, Panicked, caught};
+use limiter::{Answer, Decided, Limiter, PendingDecision};
+use telemetry::{
+    metrics::{Method, Stats},
+    tracing::Tracer,
+};
+
+pub(super) type Http = Connection<ConnectionCalls>;
+
+/// The parts that all calls of a worker share.
+pub(super) struct Calls {
+    pub(super) limiter: Arc<Limiter>,
+    pub(super) stats: Arc<Stats>,
+    pub(super) tracer: Option<Arc<Tracer>>,
+    pub(super) max_request_bytes: usize,
+    pub(super) receive_timeout: Duration,
+    pub(super) budget: Arc<Budget>,
+    pub(super) health: watch::Receiver<bool>,
+    /// The streaming calls of all connections, counted in calls instead of bytes.
+    pub(super) streaming: Arc<Budget>,
+    pub(super) buffers: Cell<Buffers>,
+}
+
+/// Buffers that the connections of a worker share: only one is polled at a time.
+#[derive(Default)]
+pub(super) struct Buffers {
+    pub(super) read: Vec<u8>,
+    pub(super) out: Vec<u8>,
+    pub(super) message: Vec<u8>,
+}
+
+/// A call with one message, which is not complete.
+pub(super) struct Unary {
+    pub(super) rpc: Rpc,
+    pub(super) head: RequestHead,
+    pub(super) partial: Option<Box<Partial>>,
+}
+
+impl Unary {
+    /// The time at which the message has to be complete.
+    pub(super) fn deadline(&self, receive_timeout: Duration) -> Instant {
+        let timeout = self.head.timeout.map_or(receive_timeout, |timeout| timeout.min(receive_timeout));
+        framing::after(self.head.begun, timeout)
+    }
+}
+
+/// The state of a call while its stream is open.
+pub(super) enum Call {
+    Unary(Unary),
+    /// The store is counting; the key in `waiting`.
+    Waiting(usize),
+    /// Sends every change of the health; the last one that was sent.
+    Watching(Option<bool>),
+    /// Answers questions about the descriptors.
+    Reflecting(Box<Reflection>),
+    Answered,
+    /// Failed at its head.
+    Rejected(Failure),
+}
+
+pub(super) struct ConnectionCalls {
+    pub(super) calls: Rc<Calls>,
+    pub(super) now: Instant,
+    /// The time at which all calls of this read are decided.
+    time: Option<Time>,
+    /// Streaming calls have something to send that the last turn had no time for.
+    pub(super) resume: bool,
+    /// The time of the next check of unfinished messages.
+    pub(super) due: Option<Instant>,
+    signal: Arc<Signal>,
+    waiting: Waiting,
+    pub(super) streaming: Streaming,
+    /// The health, for the first call that watches it.
+    pub(super) health: Option<HealthWatch>,
+    pub(super) message: Vec<u8>,
+    unfinished: u32,
+    /// Responses to calls of the last read.
+    answered: u32,
+}
+
+impl Service for ConnectionCalls {
+    type Fields = Fields;
+    type Head = Head;
+    type Call = Call;
+
+    fn field(&self, fields: &mut Fields, name: &[u8], value: &[u8]) {
+        fields.add(name, value, self.calls.tracer.is_some());
+    }
+
+    fn head(&self, fields: Fields) -> Head {
+        fields.finish(self.calls.tracer.is_some())
+    }
+
+    fn open(&mut self, _: u32, head: &Head) -> Call {
+        let begun = panics::catch(Boundary::GrpcRequest, || self.begin(head));
+        let begun = begun.unwrap_or_else(|Panicked| Err(framing::internal_error().into()));
+        begun.unwrap_or_else(Call::Rejected)
+    }
+
+    fn opened(&mut self, http: &mut Http, id: u32) {
+        let failure = match http.call(id) {
+            Some(Call::Reflecting(_)) => self.admit_stream(http, id).err(),
+            Some(Call::Rejected(failure)) => Some(failure.clone()),
+            _ => return,
+        };
+        match failure {
+            Some(failure) => send_failure(http, id, &failure),
+            None => http.send_head(id, HEAD_BLOCK, false),
+        }
+    }
+
+    fn data(&mut self, http: &mut Http, id: u32, data: &[u8], end: bool) {
+        let Some(call) = http.call(id) else { return };
+        match call {
+            Call::Unary(Unary { rpc: Rpc::NotGrpc, .. }) => {
+                if end && self.take(http, id).is_some() {
+                    framing::send_not_grpc(http, id);
+                }
+            }
+            Call::Unary(unary) if end && unary.partial.is_none() => {
+                if let Some(unary) = self.take(http, id) {
+                    self.decide(http, id, unary, data);
+                }
+            }
+            Call::Unary(_) => self.collect(http, id, data, end),
+            Call::Reflecting(_) => self.reflect_data(http, id, data, end),
+            Call::Waiting(_) | Call::Watching(_) | Call::Answered | Call::Rejected(_) => {}
+        }
+    }
+
+    fn complete(&mut self, http: &mut Http, id: u32, head: &Head, framed: &[u8]) {
+        if head.route != Route::Rpc(Rpc::ShouldRateLimit) {
+            return self.open_and_complete(http, id, head, framed);
+        }
+        let decided = panics::catch(Boundary::GrpcRequest, || {
+            let mut call = self.request_head(head);
+            let decided = self.try_decide(&mut call, framed);
+            (call, decided)
+        });
+        let (call, failure) = match decided {
+            Ok((call, Ok(Some(pending)))) => {
+                let key = self.wait(id, call, pending);
+                return http.open_complete(id, Call::Waiting(key));
+            }
+            Ok((_, Ok(None))) => {
+                self.count_answered();
+                if !http.answer_complete(id, &framing::OK, &self.message) {
+                    http.open_complete(id, Call::Answered);
+                    http.answer(id, &framing::OK, &self.message);
+                }
+                return;
+            }
+            Ok((call, Err(failure))) => (Some(call), failure),
+            Err(Panicked) => (None, framing::internal_error().into()),
+        };
+        self.count_answered();
+        finish_span(call.and_then(|call| call.span), Some(&failure));
+        http.open_complete(id, Call::Answered);
+        send_failure(http, id, &failure);
+    }
+
+    fn closed(&mut self, call: Call) {
+        match call {
+            Call::Waiting(key) => self.waiting.remove(key),
+            Call::Unary(_) => self.finish_unary(),
+            Call::Watching(_) | Call::Reflecting(_) | Call::Answered | Call::Rejected(_) => {}
+        }
+    }
+}
+
+impl ConnectionCalls {
+    /// # Errors
+    /// If the call fails at its head.
+    fn begin(&mut self, head: &Head) -> Result<Call, Failure> {
+        let rpc = match head.route {
+            Route::Rpc(rpc) => rpc,
+            Route::NotPost => {
+                self.count_answered();
+                return Err(Status::internal("the method is not POST").into());
+            }
+            Route::NoSuchMethod => {
+                return Err(Status::unimplemented("the service has no such method").into());
+            }
+        };
+        if rpc == Rpc::Reflection {
+            return Ok(Call::Reflecting(Box::new(Reflection::new(Share::new(&self.calls.budget), self.now))));
+        }
+        let unary = Unary { rpc, head: self.request_head(head), partial: None };
+        self.unfinished = self.unfinished.saturating_add(1);
+        self.set_timer(unary.deadline(self.calls.receive_timeout));
+        Ok(Call::Unary(unary))
+    }
+
+    fn request_head(&self, head: &Head) -> RequestHead {
+        panics::point("grpc_request_head");
+        RequestHead::new(self.now, head.timeout, head.traced.as_deref(), self.calls.tracer.as_ref())
+    }
+
+    pub(super) fn new(calls: Rc<Calls>, now: Instant) -> Self {
+        let signal = Arc::<Signal>::default();
+        Self {
+            streaming: Streaming::new(&calls.streaming),
+            waiting: Waiting::new(signal.clone()),
+            signal,
+            health: None,
+            resume: false,
+            calls,
+            now,
+            time: None,
+            due: None,
+            message: Vec::new(),
+            unfinished: 0,
+            answered: 0,
+        }
+    }
+
+    /// Takes an unfinished call, to decide or reject it.
+    pub(super) fn take(&mut self, http: &mut Http, id: u32) -> Option<Unary> {
+        match std::mem::replace(http.call(id)?, Call::Answered) {
+            Call::Unary(unary) => {
+                self.finish_unary();
+                Some(unary)
+            }
+            _ => None,
+        }
+    }
+
+    /// Decides a call whose message is complete.
+    pub(super) fn decide(&mut self, http: &mut Http, id: u32, mut unary: Unary, framed: &[u8]) {
+        match unary.rpc {
+            Rpc::ShouldRateLimit | Rpc::Reflection | Rpc::NotGrpc => {}
+            Rpc::Check => return self.check(http, id, &unary.head, framed),
+            Rpc::Watch => return self.watch(http, id, framed),
+        }
+        let decided = panics::catch(Boundary::GrpcRequest, || self.try_decide(&mut unary.head, framed));
+        match decided.unwrap_or_else(|Panicked| Err(framing::internal_error().into())) {
+            Ok(None) => {
+                http.answer(id, &framing::OK, &self.message);
+                self.count(&unary);
+            }
+            Ok(Some(pending)) => {
+                let key = self.wait(id, unary.head, pending);
+                if let Some(call) = http.call(id) {
+                    *call = Call::Waiting(key);
+                }
+            }
+            Err(failure) => self.fail(http, id, unary, &failure),
+        }
+    }
+
+    /// Decides a call and writes the framed response to `self.message`, or returns the decision that waits for the store.
+    fn try_decide(
+        &mut self,
+        call: &mut RequestHead,
+        framed: &[u8],
+    ) -> Result<Option<Box<PendingDecision>>, Failure> {
+        let limiter = &self.calls.limiter;
+        let message = self.calls.message_of(Rpc::ShouldRateLimit, framed)?;
+        panics::point("grpc_request");
+        let time = *self.time.get_or_insert_with(|| limiter.now());
+        let request = framing::read(message, limiter.bounds())?;
+        let decided = traced::try_decide(limiter, call.span.as_deref_mut(), &request, time);
+        match decided.map_err(|error| framing::status(&error))? {
+            Decided::Answer(answer) => {
+                write_message(&answer, &mut self.message);
+                finish_span(call.span.take(), None);
+                Ok(None)
+            }
+            Decided::Wait(pending) => Ok(Some(pending)),
+        }
+    }
+
+    /// Adds a decision that waits for the store, and returns its key.
+    fn wait(&mut self, id: u32, call: RequestHead, pending: Box<PendingDecision>) -> usize {
+        let (begun, until) = (call.begun, call.until());
+        let calls = self.calls.clone();
+        let decision =
+            Box::pin(guarded(async move { finish(&calls.limiter, call.span, pending, until).await }));
+        self.waiting.add(id, begun, decision)
+    }
+
+    /// Counts the calls of a read that were answered.
+    pub(super) fn after_read(&mut self) {
+        self.time = None;
+        match std::mem::take(&mut self.answered) {
+            0 => {}
+            answered => self.calls.count(answered, self.now.elapsed()),
+        }
+        if self.unfinished == 0 && self.streaming.is_empty() {
+            self.due = None;
+        }
+    }
+
+    /// True if [`poll`](Self::poll) has work that no wake-up announces.
+    pub(super) fn is_due(&self) -> bool {
+        (self.resume && !self.streaming.is_empty()) || self.waiting.is_due()
+    }
+
+    pub(super) fn fail(&mut self, http: &mut Http, id: u32, unary: Unary, failure: &Failure) {
+        match unary.rpc {
+            Rpc::ShouldRateLimit => self.count(&unary),
+            Rpc::Check => self.count_check(&unary.head),
+            Rpc::Watch | Rpc::Reflection | Rpc::NotGrpc => {}
+        }
+        finish_span(unary.head.span, Some(failure));
+        send_failure(http, id, failure);
+    }
+
+    #[expect(clippy::arithmetic_side_effects, reason = "one read has fewer than 2³² calls")]
+    fn count_answered(&mut self) {
+        self.answered += 1;
+    }
+
+    #[expect(clippy::expect_used, reason = "`begin` has counted each unary call")]
+    fn finish_unary(&mut self) {
+        self.unfinished = self.unfinished.checked_sub(1).expect("an unfinished call");
+    }
+
+    /// Counts a call. Calls that arrived with the last read share one reading of the clock.
+    fn count(&mut self, unary: &Unary) {
+        if unary.head.begun == self.now {
+            self.count_answered();
+        } else {
+            self.calls.count(1, unary.head.begun.elapsed());
+        }
+    }
+
+    /// Sends the responses of calls that are decided, and advances streaming calls, until the turn is over.
+    pub(super) fn poll(&mut self, http: &mut Http, context: &Context<'_>) {
+        if self.waiting.is_empty() && self.streaming.is_empty() && !self.waiting.is_due() {
+            return;
+        }
+        self.signal.register(context.waker());
+        let (woken, unblocked) = (self.signal.take(), http.take_unblocked());
+        if woken || self.waiting.is_due() {
+            self.answer_decided(http, woken);
+        }
+        if !self.streaming.is_empty() && (woken || unblocked || self.resume) {
+            self.advance_streams(http);
+        }
+    }
+
+    fn answer_decided(&mut self, http: &mut Http, woken: bool) {
+        let (calls, message, now) = (&self.calls, &mut self.message, Instant::now());
+        self.waiting.poll(woken, |id, begun, decided| {
+            calls.count(1, now.saturating_duration_since(begun));
+            // The key may be reused while the response is blocked.
+            if let Some(call) = http.call(id) {
+                *call = Call::Answered;
+            }
+            match decided {
+                Ok(answer) => {
+                    write_message(&answer, message);
+                    http.answer(id, &framing::OK, message);
+                }
+                Err(failure) => send_failure(http, id, &failure),
+            }
+            !http.spend(message.len())
+        });
+    }
+
+    pub(super) fn waker(&self) -> Waker {
+        self.signal.clone().into()
+    }
+}
+
+impl Calls {
+    /// The message after its prefix.
+    ///
+    /// # Errors
+    /// If it is incomplete or invalid.
+    pub(super) fn message_of<'m>(&self, rpc: Rpc, framed: &'m [u8]) -> Result<&'m [u8], Failure> {
+        let message = framed.get(PREFIX..).unwrap_or_default();
+        match self.length(rpc, framed)? {
+            Some(length) if message.len() > length => Err(framing::too_many_messages().into()),
+            Some(length) if message.len() == length => Ok(message),
+            _ => Err(framing::truncated().into()),
+        }
+    }
+
+    /// The length of a message, if its prefix is complete.
+    ///
+    /// # Errors
+    /// If the message is compressed, or longer than the method allows.
+    pub(super) fn length(&self, rpc: Rpc, framed: &[u8]) -> Result<Option<usize>, Failure> {
+        let max = rpc.max_request(self.max_request_bytes);
+        framed.first_chunk().map(|prefix| framing::length(*prefix, max, &self.stats)).transpose()
+    }
+
+    fn count(&self, calls: u32, took: Duration) {
+        let service = self.stats.service();
+        service.requests(Method::ShouldRateLimit).add(calls.into());
+        service.response_time(Method::ShouldRateLimit).observe_many(took, calls.into());
+    }
+}
+
+/// Turns a panic of a decision into INTERNAL. No `async fn`, whose future would have room for a second decision.
+fn guarded(
+    decision: impl Future<Output = Result<Answer, Failure>>,
+) -> impl Future<Output = Result<Answer, Failure>> {
+    let decided = caught(Boundary::GrpcRequest, decision);
+    decided.map(|decided| decided.unwrap_or_else(|Panicked| Err(framing::internal_error().into())))
+}
+
+/// Writes a response with its prefix, replacing the content of `into`.
+#[expect(
+    clippy::expect_used,
+    reason = "the prefix is written first, and answers are bounded by the request's bounds"
+)]
+fn write_message(answer: &Answer, into: &mut Vec<u8>) {
+    panics::point("grpc_response_body");
+    into.clear();
+    into.extend_from_slice(&[0; PREFIX]);
+    wire::encode(answer, into);
+    let ([_, place @ ..], message) = into.split_first_chunk_mut::<PREFIX>().expect("the prefix");
+    let length = u32::try_from(message.len()).expect("a response is shorter than 4 GiB");
+    *place = length.to_be_bytes();
+}

@@ -1,0 +1,291 @@
+//! The cost of a connection with the services of the port, for any script of its peer: `ShouldRateLimit`, health checks,
+//! reflection, and methods that do not exist. The scripts, the meter and the prices are those of `http2::fuzz`.
+//!
+//! A script runs as `driver` runs a connection, without its socket and timers. Half of the scripts have turns that are over
+//! as soon as the clock is read, and the work of each turn is bounded; in the others a turn has no end, and all
+//! work is bounded by what was received.
+
+use std::{
+    cell::Cell,
+    env, fs, process,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Waker},
+    time::{Duration, Instant},
+};
+
+use http2::{
+    Budget, Config, Connection, Reason,
+    fuzz::{Bounds, Cost, Script, Step, allocations},
+    meter,
+};
+use tokio::sync::Semaphore;
+
+use super::{
+    calls::{Calls, ConnectionCalls, Http},
+    framing::{PATH, after},
+    reflection,
+};
+use crate::health::Health;
+use clock::{ManualClock, Time};
+use limiter::{Bounds as RequestBounds, Limiter, Policy, ResponseOptions, handles};
+use rules::{CompileOptions, CountingMode, OnStoreFailure};
+use rules_source::{RulesDir, Source};
+use store::{Applied, Batch, Store, StoreFuture, memory::MemoryStore};
+use telemetry::metrics::{ShardCount, Stats, StatsOptions};
+
+/// The methods of the port, and one that does not exist.
+const PATHS: &[&str] = &[
+    PATH,
+    PATH,
+    "/grpc.health.v1.Health/Check",
+    "/grpc.health.v1.Health/Watch",
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    "/other",
+];
+
+/// A call that waits for its store holds its decision. An answer of reflection is a file of up to 30 KB for a question of
+/// 60 bytes, sent as far as the peer opens its windows.
+const BOUNDS: Bounds = Bounds { held: 64, sent: 600, answer: 2 };
+
+/// The most that one turn may take from the input when its time is over: what is taken before the clock is read, and the
+/// largest request that is handled at once, of two frames.
+const MAX_TAKEN: usize = 2 * 1024 + 2 * (9 + 16_384);
+
+/// The price of the work of a turn without input, in nanoseconds.
+const MAX_TURN: usize = 60_000;
+
+const RULES: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 100}}]\n";
+
+/// Counts in memory: at once while the gate is open, else one request per permit.
+struct Gated {
+    counters: MemoryStore,
+    gate: Arc<Semaphore>,
+}
+
+const OPEN: usize = 1 << 20;
+
+impl Store for Gated {
+    fn try_apply(&self, batch: &mut Batch, now: Time) -> Applied {
+        if self.gate.available_permits() < OPEN {
+            return Applied::Wait;
+        }
+        self.counters.try_apply(batch, now)
+    }
+
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
+        let gate = self.gate.clone();
+        Box::pin(async move {
+            if let Ok(permit) = gate.acquire().await {
+                permit.forget();
+            }
+            self.counters.count(batch, now);
+            Ok(())
+        })
+    }
+
+    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
+        self.counters.reset(batch, now)
+    }
+}
+
+struct Parts {
+    calls: Rc<Calls>,
+    gate: Arc<Semaphore>,
+}
+
+impl Parts {
+    fn new() -> Self {
+        let stats = Arc::new(Stats::new(StatsOptions {
+            max_series: 10,
+            shards: ShardCount::for_workers(1),
+            ..StatsOptions::default()
+        }));
+        let gate = Arc::new(Semaphore::new(0));
+        let store = Arc::new(Gated { counters: MemoryStore::new(100), gate: gate.clone() });
+        reflection::load();
+        let calls = Rc::new(Calls {
+            limiter: Arc::new(limiter(store, &stats)),
+            stats,
+            tracer: None,
+            // A message that fits a stream's window: the length of a larger one is granted by the budget, and reserved.
+            max_request_bytes: 65_000,
+            receive_timeout: Duration::from_secs(5),
+            budget: Budget::new(64 << 20),
+            health: Health::default().changes(),
+            streaming: Budget::new(100),
+            buffers: Cell::default(),
+        });
+        Self { calls, gate }
+    }
+}
+
+fn limiter(store: Arc<dyn Store>, stats: &Arc<Stats>) -> Limiter {
+    let policy = Policy {
+        bounds: RequestBounds { descriptors: 100, entries: 100 },
+        near_limit_ratio: 0.8,
+        key_prefix: String::new(),
+        full_keys: false,
+        counting: CountingMode::Exact,
+        stop_when_over: false,
+        shadow_mode: false,
+        quota_mode: false,
+        response: ResponseOptions::default(),
+        on_store_failure: OnStoreFailure::Error,
+        max_local_keys: 100,
+    };
+    let counters = stats.clone();
+    let source =
+        Arc::new(Source::new(CompileOptions::default(), move |rules| handles(rules, &counters, Vec::new())));
+    let thread = format!("{:?}", std::thread::current().id());
+    let root = env::temp_dir().join(format!("tollgate-cost-{}-{thread}", process::id()));
+    let written = fs::create_dir_all(root.join("config"))
+        .and_then(|()| fs::write(root.join("config/rules.yaml"), RULES));
+    assert!(written.is_ok(), "the rules cannot be written: {written:?}");
+    let now = Time::from_seconds(7200);
+    source.reload(&RulesDir::new(&root, "", "config", false), now);
+    let _ = fs::remove_dir_all(&root);
+    assert!(source.current().is_some(), "the rules are loaded");
+    Limiter::new(policy, source, store, None, stats.clone(), Arc::new(ManualClock::at(now)))
+}
+
+/// A connection, its peer's script and their cost.
+struct Served {
+    http: Http,
+    calls: ConnectionCalls,
+    cost: Cost,
+    now: Instant,
+    end: Instant,
+    has_short_turns: bool,
+    /// Bytes that were received and not handled.
+    rest: Vec<u8>,
+}
+
+impl Served {
+    fn new(calls: Rc<Calls>, now: Instant, has_short_turns: bool) -> Self {
+        let before = allocations();
+        meter::take();
+        let config = Config { max_streams: 1024, budget: calls.budget.clone() };
+        let mut served = Self {
+            http: Connection::new(config, now),
+            calls: ConnectionCalls::new(calls, now),
+            cost: Cost::new(BOUNDS),
+            now,
+            end: if has_short_turns { now } else { after(now, Duration::from_secs(3600)) },
+            has_short_turns,
+            rest: Vec::new(),
+        };
+        served.cost.add(before, 0, 0);
+        served
+    }
+
+    /// Turns until nothing is left to do, with these further bytes. `None` if the connection has failed.
+    fn turns(&mut self, bytes: &[u8]) -> Result<Option<()>, String> {
+        let (mut received, mut has_input) = (bytes.len(), !bytes.is_empty());
+        self.rest.extend_from_slice(bytes);
+        loop {
+            let before = allocations();
+            meter::take();
+            let taken = self.turn(has_input);
+            let sent = std::mem::take(&mut self.http.out).len();
+            let work = self.cost.add(before, received, sent);
+            let Ok(taken) = taken else { return Ok(None) };
+            self.rest.drain(..taken);
+            if self.has_short_turns {
+                check("bytes taken in a turn", taken, MAX_TAKEN)?;
+                if !has_input {
+                    check("ns of work in a turn without input", work, MAX_TURN)?;
+                }
+            } else if let Some(excess) = self.cost.excess() {
+                return Err(excess);
+            }
+            (received, has_input) = (0, self.http.is_interrupted());
+            if !has_input && !self.calls.is_due() {
+                return Ok(Some(()));
+            }
+        }
+    }
+
+    /// One turn, as in `driver`.
+    fn turn(&mut self, has_input: bool) -> Result<usize, Reason> {
+        self.calls.now = self.now;
+        self.http.begin_turn(self.end);
+        let mut taken = 0;
+        if has_input {
+            taken = self.http.receive(&self.rest, self.now, &mut self.calls)?;
+            self.calls.after_read();
+        }
+        if self.http.is_over() {
+            self.http.begin_turn(self.end);
+        }
+        self.calls.poll(&mut self.http, &Context::from_waker(Waker::noop()));
+        self.calls.check_unfinished(&mut self.http);
+        self.calls.quiet_streams(&mut self.http);
+        Ok(taken)
+    }
+}
+
+fn check(what: &str, spent: usize, most: usize) -> Result<(), String> {
+    if spent > most { Err(format!("{spent} {what}, at most {most}")) } else { Ok(()) }
+}
+
+thread_local! {
+    static PARTS: Parts = Parts::new();
+}
+
+/// Runs a script against the services.
+///
+/// # Panics
+/// If something exceeds its bound.
+pub fn fuzz(bytes: &[u8]) {
+    if let Err(excess) = run(bytes) {
+        panic!("{excess}");
+    }
+}
+
+/// Runs a script against the services, and returns its cost, or what exceeds its bound. The first byte selects the length
+/// of turns, and whether calls wait for their store.
+fn run(bytes: &[u8]) -> Result<Cost, String> {
+    PARTS.with(|Parts { calls, gate }| {
+        let (mode, script) = bytes.split_first().unwrap_or((&0, &[]));
+        gate.forget_permits(usize::MAX >> 4);
+        if mode & 2 != 0 {
+            gate.add_permits(2 * OPEN);
+        }
+        let mut served = Served::new(calls.clone(), Instant::now(), mode & 1 != 0);
+        for step in Script::new(script, PATHS) {
+            let (bytes, write) = match step {
+                Step::Send(bytes, write) => (bytes, write),
+                Step::Decide(calls) => {
+                    gate.add_permits(calls);
+                    (Vec::new(), 1)
+                }
+                Step::Wait(millis) => {
+                    served.now = after(served.now, Duration::from_millis(millis));
+                    (Vec::new(), 1)
+                }
+            };
+            for bytes in bytes.chunks(write.max(1)).chain(bytes.is_empty().then_some(&[][..])) {
+                if served.turns(bytes)?.is_none() {
+                    served.http.abandon(&mut served.calls);
+                    return Ok(served.cost);
+                }
+            }
+        }
+        served.http.abandon(&mut served.calls);
+        Ok(served.cost)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use http2::fuzz::hold;
+
+    use super::*;
+
+    #[test]
+    fn no_script_of_calls_costs_more_than_its_bytes_are_worth() {
+        hold(200, PATHS, run);
+    }
+}

@@ -1,0 +1,102 @@
+//! The head of a `ShouldRateLimit` call: its deadline and its span. Used by `calls` and the tonic `reference`.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use http::HeaderMap;
+use tonic::{Code, Status};
+
+use super::framing::{self, Failure, PATH};
+use crate::traced;
+use limiter::{Answer, Limiter, PendingDecision};
+use telemetry::tracing::{OpenSpan, Tracer};
+
+/// The properties of a call that are known before its message.
+pub(super) struct RequestHead {
+    pub(super) begun: Instant,
+    /// The caller's `grpc-timeout`.
+    pub(super) timeout: Option<Duration>,
+    pub(super) span: Option<Box<OpenSpan>>,
+}
+
+/// The maximum part of the timeout that is reserved for sending the response.
+const MARGIN: Duration = Duration::from_millis(2);
+
+impl RequestHead {
+    pub(super) fn new(
+        begun: Instant,
+        timeout: Option<Duration>,
+        headers: Option<&HeaderMap>,
+        tracer: Option<&Arc<Tracer>>,
+    ) -> Self {
+        let span = tracer.zip(headers).and_then(|(tracer, headers)| {
+            // OpenTelemetry names the span of a call by its path without the slash.
+            tracer.join(headers, PATH.trim_start_matches('/'))
+        });
+        Self { begun, timeout, span }
+    }
+
+    /// The time at which the caller gives up.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.begun.checked_add(self.timeout?)
+    }
+
+    /// The deadline of the store: early enough for the response to arrive before the caller's deadline.
+    pub(super) fn until(&self) -> Option<Instant> {
+        let timeout = self.timeout?;
+        let margin = timeout.checked_div(4).map_or(MARGIN, |quarter| quarter.min(MARGIN));
+        self.begun.checked_add(timeout.saturating_sub(margin))
+    }
+}
+
+/// Waits for the store, and ends the span of the call.
+pub(super) async fn finish(
+    limiter: &Limiter,
+    mut span: Option<Box<OpenSpan>>,
+    pending: Box<PendingDecision>,
+    until: Option<Instant>,
+) -> Result<Answer, Failure> {
+    let decided = traced::finish(limiter, span.as_deref_mut(), pending, until).await;
+    let answer = decided.map_err(|error| Failure::from(framing::status(&error)));
+    finish_span(span, answer.as_ref().err().map(AsRef::as_ref));
+    answer
+}
+
+/// Ends the span of a call, if it has one, with the status of a failure or with OK.
+pub(super) fn finish_span(span: Option<Box<OpenSpan>>, failure: Option<&Status>) {
+    let Some(mut span) = span else { return };
+    span.add("rpc.system", "grpc".into());
+    span.add("rpc.service", "envoy.service.ratelimit.v3.RateLimitService".into());
+    span.add("rpc.method", "ShouldRateLimit".into());
+    let code = failure.map_or(Code::Ok, Status::code);
+    span.add("rpc.grpc.status_code", i64::from(i32::from(code)).into());
+    if let Some(status) = failure {
+        span.fail(status.message());
+    }
+    span.answered();
+}
+
+/// Fuzzes `grpc-timeout`: any value must be safe to add to a time.
+#[cfg(any(test, feature = "testing"))]
+pub fn fuzz_timeout(bytes: &[u8]) {
+    let head = RequestHead { begun: Instant::now(), timeout: super::head::grpc_timeout(bytes), span: None };
+    assert_eq!(head.until().is_some(), head.deadline().is_some());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_store_deadline_is_shortly_before_the_callers() {
+        let begun = Instant::now();
+        let of = |timeout| RequestHead { begun, timeout, span: None };
+        for (millis, micros) in [(20, 18_000), (8, 6_000), (4, 3_000), (0, 0), (60_000, 59_998_000)] {
+            let until = of(Some(Duration::from_millis(millis))).until().unwrap();
+            assert_eq!(until - begun, Duration::from_micros(micros), "{millis} ms");
+        }
+        assert_eq!((of(None).until(), of(None).deadline()), (None, None));
+    }
+}

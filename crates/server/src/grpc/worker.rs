@@ -1,0 +1,326 @@
+//! The worker threads: each has a runtime of its own and serves the connections that were assigned to it.
+//!
+//! [`accept`](super::accept) assigns connections and starts the drain; `app` waits for the drain and stops the threads.
+//! A worker's runtime also runs connections to the store, which other threads share if the store has fewer
+//! connections than there are workers. So a drained worker keeps its runtime until [`Workers::join`].
+
+use std::{
+    cell::Cell,
+    convert::Infallible,
+    io,
+    rc::Rc,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use http2::{Budget, Config};
+use tokio::{
+    net::{TcpStream, UnixStream},
+    runtime,
+    sync::{Mutex as AsyncMutex, mpsc, watch},
+    task::{JoinHandle, JoinSet, LocalSet},
+};
+use tonic::service::Routes;
+
+use super::{
+    Parts,
+    activity::Activity,
+    calls::Calls,
+    driver::{self, Lifetime},
+    reference::{self, Reference},
+    socket::Socket,
+};
+use crate::{
+    grpc::settings::GrpcServer,
+    grpc::settings::Settings,
+    {
+        connections::{Limits, Registry},
+        listen::{Accepted, AcceptedSocket, Peer},
+        tls::{HTTP_2, Tls},
+    },
+};
+use containment::{
+    mutex::lock,
+    panics::{self, Boundary},
+};
+use telemetry::metrics::{self, Port, Stats};
+
+pub struct Workers {
+    each: Vec<Worker>,
+    threads: Mutex<Vec<thread::JoinHandle<()>>>,
+    /// True: every connection receives a GOAWAY.
+    drain: watch::Sender<bool>,
+    end: watch::Sender<bool>,
+    /// Closed when the last worker has drained.
+    drained: AsyncMutex<mpsc::Receiver<Infallible>>,
+    connections: Arc<Registry>,
+    stats: Arc<Stats>,
+}
+
+struct Worker {
+    connections: mpsc::UnboundedSender<(Accepted, Activity)>,
+    open: Arc<AtomicUsize>,
+}
+
+impl Workers {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// If a thread or its runtime cannot be created.
+    pub fn start(settings: &Settings, parts: &Parts) -> io::Result<Self> {
+        let is_reference = settings.implementation == GrpcServer::Tonic;
+        let routes = is_reference.then(|| reference::routes(&parts.health));
+        let streaming = Budget::new(settings.max_connections);
+        let budget = Budget::new(settings.max_inflight_bytes);
+        let (drain, draining) = watch::channel(false);
+        let (end, ending) = watch::channel(false);
+        let (busy, drained) = mpsc::channel(1);
+        let mut workers = Vec::new();
+        let mut threads = Vec::new();
+        for number in 0..settings.workers.max(1) {
+            let (sender, receiver) = mpsc::unbounded_channel();
+            let (settings, parts, routes) = (settings.clone(), parts.clone(), routes.clone());
+            let (budgets, busy) = ([budget.clone(), streaming.clone()], busy.clone());
+            let (drain, mut end) = (draining.clone(), ending.clone());
+            let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+            let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
+                metrics::shard::assign();
+                panics::name_thread(Boundary::GrpcConnection);
+                LocalSet::new().block_on(&runtime, async {
+                    let (serving, reference) = Serving::new(&settings, &parts, routes, budgets, &drain);
+                    work(serving, reference, receiver, drain, settings.shutdown_timeout).await;
+                    drop(busy);
+                    let _ = end.wait_for(|end| *end).await;
+                });
+                // Does not wait for tasks that are still running: the drain timeout has passed.
+                runtime.shutdown_background();
+            })?;
+            threads.push(thread);
+            workers.push(Worker { connections: sender, open: Arc::default() });
+        }
+        Ok(Self {
+            each: workers,
+            threads: Mutex::new(threads),
+            drain,
+            end,
+            drained: AsyncMutex::new(drained),
+            connections: Registry::new(Port::Grpc, limits(settings), parts.stats.clone(), Instant::now()),
+            stats: parts.stats.clone(),
+        })
+    }
+
+    /// Passes a connection to the worker with the fewest connections; closes it if the registry rejects it or the
+    /// workers have ended.
+    pub(super) fn assign(&self, accepted: Accepted) {
+        let Ok(handle) = self.connections.admit(accepted.peer.ip(), Instant::now()) else { return };
+        let idlest = self.each.iter().min_by_key(|worker| worker.open.load(Ordering::Relaxed));
+        if let Some(worker) = idlest {
+            let activity = Activity::new(handle, worker.open.clone(), self.stats.clone());
+            // Workers end when the service does; then the connection is closed with the channel.
+            let _ = worker.connections.send((accepted, activity));
+        }
+    }
+
+    /// Sends a GOAWAY on every connection. No connection may be assigned afterwards.
+    pub(super) fn drain(&self) {
+        self.drain.send_replace(true);
+    }
+
+    /// Waits until every worker has served its last connection, or until the shutdown timeout.
+    pub async fn drained(&self) {
+        let _ = self.drained.lock().await.recv().await;
+    }
+
+    /// Stops the threads, and with them the connections to the store. Blocks until they have ended.
+    pub fn join(&self) {
+        self.drain();
+        self.end.send_replace(true);
+        let threads = std::mem::take(&mut *lock(&self.threads));
+        for thread in threads {
+            // The hook has logged the panic of a worker.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Serves the connections of a worker until the drain, and then those that are open until `drain_timeout`.
+async fn work(
+    serving: Serving,
+    reference: Option<JoinHandle<()>>,
+    mut assigned: mpsc::UnboundedReceiver<(Accepted, Activity)>,
+    drain: watch::Receiver<bool>,
+    drain_timeout: Duration,
+) {
+    serving.calls.limiter.start_worker();
+    let mut connections = JoinSet::new();
+    // Connections survive a panic of the loop that receives them, and so does their channel.
+    panics::restart_task(Boundary::Listener, async || {
+        receive(&serving, &mut connections, &mut assigned, drain.clone()).await;
+    })
+    .await;
+    let finish = async {
+        while connections.join_next().await.is_some() {}
+        if let Some(ended) = reference {
+            let _ = ended.await;
+        }
+    };
+    let _ = tokio::time::timeout(drain_timeout, finish).await;
+}
+
+/// Serves the connections that are assigned to this worker, until the drain.
+async fn receive(
+    serving: &Serving,
+    connections: &mut JoinSet<()>,
+    assigned: &mut mpsc::UnboundedReceiver<(Accepted, Activity)>,
+    mut drain: watch::Receiver<bool>,
+) {
+    let draining = drain.clone();
+    let serve = |connections: &mut JoinSet<()>, (accepted, activity): (Accepted, Activity)| {
+        panics::point("worker");
+        let (serving, drain, activity) = (serving.clone(), draining.clone(), Arc::new(activity));
+        connections.spawn_local(async move {
+            let tls = serving.tls.clone().map(|tls| (tls, accepted.peer));
+            match accepted.socket {
+                AcceptedSocket::Tcp(stream) => {
+                    if let Ok(stream) = TcpStream::from_std(stream) {
+                        serve_as_configured(stream, activity, tls, serving, drain).await;
+                    }
+                }
+                AcceptedSocket::Unix(stream) => {
+                    if let Ok(stream) = UnixStream::from_std(stream) {
+                        serve_as_configured(stream, activity, tls, serving, drain).await;
+                    }
+                }
+            }
+        });
+    };
+    loop {
+        tokio::select! {
+            assigned = assigned.recv() => match assigned {
+                Some(assigned) => serve(connections, assigned),
+                None => break,
+            },
+            Some(_) = connections.join_next() => {}
+            _ = drain.wait_for(|drain| *drain) => break,
+        }
+    }
+    // Connections that were assigned last receive a GOAWAY as well.
+    while let Ok(assigned) = assigned.try_recv() {
+        serve(connections, assigned);
+    }
+}
+
+/// Serves a connection in plaintext, or after a TLS handshake with this peer.
+async fn serve_as_configured(
+    stream: impl Socket + 'static,
+    activity: Arc<Activity>,
+    tls: Option<(Arc<Tls>, Peer)>,
+    serving: Serving,
+    mut drain: watch::Receiver<bool>,
+) {
+    let Some((tls, peer)) = tls else {
+        return serve_http2(stream, activity, serving, drain).await;
+    };
+    // On the heap, so that a plaintext connection does not have the size of one with TLS.
+    let with_tls = Box::pin(async move {
+        let stream = tokio::select! {
+            stream = tls.handshake(HTTP_2, stream, peer, &mut drain) => stream,
+            _ = activity.handle.closing() => None,
+        };
+        if let Some(stream) = stream {
+            serve_http2(stream, activity, serving, drain).await;
+        }
+    });
+    with_tls.await;
+}
+
+/// Serves a connection with the configured implementation.
+async fn serve_http2(
+    stream: impl Socket + 'static,
+    activity: Arc<Activity>,
+    serving: Serving,
+    drain: watch::Receiver<bool>,
+) {
+    if let Some(reference) = &serving.reference {
+        return reference.serve(stream, activity);
+    }
+    driver::serve(stream, serving.calls, serving.config, serving.lifetime, drain, activity).await;
+}
+
+fn limits(settings: &Settings) -> Limits {
+    Limits {
+        connections: settings.max_connections,
+        per_address: settings.max_connections_per_address,
+        // A new connection cannot wait, and the one silent longest is the likeliest to stay silent.
+        patience: Duration::ZERO,
+        idle_closed_per_second: (settings.max_connections / 10).max(10),
+        names: ["GRPC_MAX_CONNECTIONS", "GRPC_MAX_CONNECTIONS_PER_ADDRESS"],
+    }
+}
+
+#[derive(Clone)]
+struct Serving {
+    /// Serves every connection if the settings select it.
+    reference: Option<Rc<Reference>>,
+    tls: Option<Arc<Tls>>,
+    calls: Rc<Calls>,
+    config: Config,
+    lifetime: Lifetime,
+}
+
+impl Serving {
+    fn new(
+        settings: &Settings,
+        parts: &Parts,
+        routes: Option<Routes>,
+        [budget, streaming]: [Arc<Budget>; 2],
+        drain: &watch::Receiver<bool>,
+    ) -> (Self, Option<JoinHandle<()>>) {
+        let start = |routes| Reference::start(settings, parts, routes, drain.clone());
+        let (reference, ended) = routes.map(start).unzip();
+        let config = Config { max_streams: settings.max_concurrent_streams, budget: budget.clone() };
+        let calls = Rc::new(Calls {
+            limiter: parts.limiter.clone(),
+            stats: parts.stats.clone(),
+            tracer: parts.tracer.clone(),
+            max_request_bytes: settings.max_request_bytes,
+            receive_timeout: settings.receive_timeout,
+            budget,
+            streaming,
+            health: parts.health.changes(),
+            buffers: Cell::default(),
+        });
+        let (reference, tls) = (reference.map(Rc::new), parts.tls.clone());
+        (Self { reference, tls, calls, config, lifetime: Lifetime::new(settings) }, ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size<F>(_: impl Fn(TcpStream, Arc<Activity>, Serving, watch::Receiver<bool>) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn a_plaintext_connection_does_not_have_the_size_of_tls() {
+        let plain = size(serve_http2);
+        let either =
+            size(|stream, activity, calls, drain| serve_as_configured(stream, activity, None, calls, drain));
+        let with_tls = size(|stream, activity, calls, mut drain| async move {
+            let tls: Option<Arc<Tls>> = None;
+            if let Some(stream) = tls?.handshake(HTTP_2, stream, "", &mut drain).await {
+                serve_http2(stream, activity, calls, drain).await;
+            }
+            Some(())
+        });
+        // The stream, the peer and the rest of the arguments, before it is known which it will be.
+        assert!(either < plain + 288, "{plain} bytes plain, {either} with the choice");
+        assert!(with_tls > plain + 1024, "{plain} bytes plain, {with_tls} with TLS: the box is useless");
+    }
+}

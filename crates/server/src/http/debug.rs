@@ -1,0 +1,150 @@
+//! The pages of the debug port (rules, leases, metrics), and the page of the metrics port.
+
+use std::{fmt::Write, sync::Arc};
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+
+use super::{Answer, internal_error, shared_page::SharedPage, text, typed};
+use clock::{Clock, SystemClock};
+use containment::panics::Panicked;
+use limiter::Handles;
+use overrides::{Index, model::timestamp};
+use recent::{KeyValues, shown};
+use rules_source::Source;
+use store::{LeaseState, Store};
+use telemetry::metrics::CONTENT_TYPE;
+
+pub struct DebugPages {
+    source: Arc<Source<Handles>>,
+    store: Arc<dyn Store>,
+    overrides: Arc<Index>,
+    key_values: KeyValues,
+    metrics: Arc<MetricsPage>,
+    leases: SharedPage,
+    rules: SharedPage,
+}
+
+/// All metrics in the text format of Prometheus.
+pub struct MetricsPage {
+    render: Box<dyn Fn() -> String + Send + Sync>,
+    shared: SharedPage,
+}
+
+/// The maximum number of overrides in `/rlconfig`. There may be a million.
+const MAX_OVERRIDES: usize = 1_000;
+/// The maximum number of leases in `/leases`.
+const MAX_LEASES: usize = 1000;
+
+const PAGES: &str = "/: this list\n\
+    /leases: print out the leases that hold the most hits\n\
+    /rlconfig: print out the currently loaded configuration for debugging\n\
+    /stats: print out stats\n";
+
+impl MetricsPage {
+    pub fn new(render: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        Self { render: Box::new(render), shared: SharedPage::default() }
+    }
+
+    /// The metrics, at their path.
+    pub async fn answer(self: Arc<Self>, request: Request<Bytes>, path: Arc<str>) -> Answer {
+        if request.uri().path() != &*path {
+            return text(StatusCode::NOT_FOUND, format!("Not found. The metrics are at {path}\n"));
+        }
+        let page = self.get().await;
+        page.map_or_else(|Panicked| internal_error(), |page| typed(StatusCode::OK, CONTENT_TYPE, page))
+    }
+
+    async fn get(self: &Arc<Self>) -> Result<Bytes, Panicked> {
+        let rendered = self.clone();
+        self.shared.get(move || (rendered.render)()).await
+    }
+}
+
+impl DebugPages {
+    pub fn new(
+        source: Arc<Source<Handles>>,
+        store: Arc<dyn Store>,
+        overrides: Arc<Index>,
+        key_values: KeyValues,
+        metrics: Arc<MetricsPage>,
+    ) -> Self {
+        let (leases, rules) = Default::default();
+        Self { source, store, overrides, key_values, metrics, leases, rules }
+    }
+
+    pub async fn answer(self: Arc<Self>, request: Request<Bytes>) -> Answer {
+        let shown = self.clone();
+        let page = match request.uri().path() {
+            "/leases" => self.leases.get(move || shown.leases()).await,
+            "/rlconfig" => self.rules.get(move || shown.rules()).await,
+            "/stats" => self.metrics.get().await,
+            "/" => return text(StatusCode::OK, PAGES),
+            _ => return text(StatusCode::NOT_FOUND, PAGES),
+        };
+        page.map_or_else(|Panicked| internal_error(), |page| text(StatusCode::OK, page))
+    }
+
+    /// The leases, one a line, those with the most hits first.
+    fn leases(&self) -> String {
+        let mut page = String::new();
+        for lease in self.store.top_leases(MAX_LEASES, SystemClock.now()) {
+            let LeaseState { key, limit, left, counter, requests_per_second } = lease;
+            // The name of a counter consists of values for the most part.
+            let key = shown(&key, self.key_values);
+            let counter = counter.map_or_else(|| "unknown".to_owned(), |counter| counter.to_string());
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                page,
+                "{key}: left={left} counter={counter} limit={limit} requests_per_second={requests_per_second:.0}"
+            );
+        }
+        page
+    }
+
+    /// The loaded rules, one a line, after the errors of newer rules that were rejected.
+    fn rules(&self) -> String {
+        let mut page = String::new();
+        let (state, served) = (self.source.state(), self.source.current());
+        if let (false, Some((_, errors))) = (state.is_current, &state.last_error) {
+            page.push_str(if served.is_some() {
+                "# Newer rules were rejected with these errors. The rules below are in force.\n"
+            } else {
+                "# The rules were rejected with these errors. No rules are in force.\n"
+            });
+            for error in errors {
+                let _ = writeln!(page, "# {error}");
+            }
+        }
+        if let Some(served) = served {
+            let mut lines: Vec<String> = served.rules.rules().into_iter().map(ToString::to_string).collect();
+            lines.sort_unstable();
+            for line in lines {
+                let _ = writeln!(page, "{line}");
+            }
+        }
+        self.write_overrides(&mut page);
+        page
+    }
+
+    /// The overrides in force, as comments, which tools that read rules skip.
+    fn write_overrides(&self, page: &mut String) {
+        let index = &self.overrides;
+        if index.is_empty() {
+            return;
+        }
+        let _ = writeln!(page, "# {} overrides (tollgate override list):", index.len());
+        let (values, mut left) = (self.key_values, MAX_OVERRIDES);
+        index.for_each(|one| {
+            let end = one.expires.map(|end| format!(" until {}", timestamp(end))).unwrap_or_default();
+            let target = one.target.with_values(|value| shown(value, values).into_owned());
+            let _ = writeln!(page, "# override {target}: {}{end}", one.action);
+            left = left.saturating_sub(1);
+            left > 0
+        });
+        let more = index.len().saturating_sub(MAX_OVERRIDES);
+        if more > 0 {
+            let _ = writeln!(page, "# and {more} more");
+        }
+    }
+}

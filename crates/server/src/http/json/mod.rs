@@ -1,0 +1,152 @@
+//! `POST /json`: requests and responses in protobuf's JSON mapping, for callers without gRPC.
+//!
+//! `request` reads a request; `prost-reflect` writes the response.
+
+mod part;
+mod request;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, StatusCode, header};
+use prost_reflect::DynamicMessage;
+use tokio::task::spawn_blocking;
+
+use super::{Answer, text, typed};
+use crate::{
+    health::{Health, Part},
+    log_undecodable, traced, wire,
+};
+use containment::panics::{self, Boundary};
+use limiter::{self, Bounds, Code, Decided, Limiter, RequestError};
+use telemetry::tracing::{OpenSpan, Tracer};
+use text::cut;
+
+/// The size from which a body is read on another thread: reading takes up to 8 ns a byte, and probes wait meanwhile.
+const LARGE: usize = 16 * 1024;
+
+/// Why a request was not decided: the status of the response, and the reason.
+struct NotDecided(StatusCode, String);
+
+impl From<RequestError> for NotDecided {
+    fn from(error: RequestError) -> Self {
+        let is_unavailable = error.is_unavailable();
+        let status = if is_unavailable { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::BAD_REQUEST };
+        Self(status, error.to_string())
+    }
+}
+
+/// The endpoints of the HTTP port: `/healthcheck`, and `/json` if it is enabled.
+pub struct Endpoints {
+    pub health: Arc<Health>,
+    pub limiter: Arc<Limiter>,
+    pub tracer: Option<Arc<Tracer>>,
+    pub has_json: bool,
+}
+
+pub async fn answer(endpoints: Arc<Endpoints>, request: Request<Bytes>) -> Answer {
+    match request.uri().path() {
+        "/healthcheck" => healthcheck(&endpoints.health),
+        "/json" if !endpoints.has_json => {
+            text(StatusCode::NOT_FOUND, "Not Found: /json is disabled (JSON_ENABLED)\n")
+        }
+        // Browsers send GET for any page, so GET must not count.
+        "/json" if matches!(*request.method(), Method::GET | Method::HEAD) => {
+            let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed: use POST\n");
+            answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+            answer
+        }
+        "/json" => respond(&endpoints, &request).await,
+        _ => text(StatusCode::NOT_FOUND, "Not found. Endpoints: GET /healthcheck, POST /json.\n"),
+    }
+}
+
+/// 200 `OK`, or 500 with a line for each unhealthy part.
+fn healthcheck(health: &Health) -> Answer {
+    let unhealthy = health.unhealthy();
+    if unhealthy.is_empty() {
+        return text(StatusCode::OK, "OK");
+    }
+    let why: Vec<&str> = unhealthy.into_iter().map(Part::name).collect();
+    text(StatusCode::INTERNAL_SERVER_ERROR, why.join("\n") + "\n")
+}
+
+async fn respond(endpoints: &Endpoints, request: &Request<Bytes>) -> Answer {
+    let mut span = endpoints.tracer.as_ref().and_then(|tracer| tracer.join(request.headers(), "POST /json"));
+    let decided = decide(request.body(), &endpoints.limiter, span.as_deref_mut()).await;
+    let (answer, error) = match decided {
+        Ok(answer) => (answered(&answer), None),
+        Err(NotDecided(status, why)) => {
+            let reason = status.canonical_reason().unwrap_or_default();
+            (text(status, format!("{reason}: {}\n", cut(&why))), Some(why))
+        }
+    };
+    if let Some(mut span) = span {
+        span.add("http.request.method", "POST".into());
+        span.add("url.path", "/json".into());
+        span.add("http.response.status_code", i64::from(answer.status().as_u16()).into());
+        if let Some(error) = error {
+            span.fail(&error);
+        }
+        span.answered();
+    }
+    answer
+}
+
+async fn decide(
+    body: &Bytes,
+    limiter: &Limiter,
+    mut span: Option<&mut OpenSpan>,
+) -> Result<limiter::Answer, NotDecided> {
+    panics::point("json");
+    let read = read(body, limiter.bounds()).await?;
+    let request = read.to_limiter();
+    match traced::try_decide(limiter, span.as_deref_mut(), &request, limiter.now())? {
+        Decided::Answer(answer) => Ok(answer),
+        Decided::Wait(pending) => Ok(traced::finish(limiter, span, pending, None).await?),
+    }
+}
+
+async fn read(body: &Bytes, bounds: Bounds) -> Result<request::Request<'_>, NotDecided> {
+    let read = if body.len() < LARGE {
+        request::read(body, bounds)
+    } else {
+        let body = body.clone();
+        let read = move || request::read(&body, bounds).map(request::Request::into_owned);
+        let read = move || panics::catch(Boundary::HttpRequest, read);
+        let Ok(Ok(read)) = spawn_blocking(read).await else {
+            return Err(NotDecided(StatusCode::INTERNAL_SERVER_ERROR, "the log has the details".to_owned()));
+        };
+        read
+    };
+    read.map_err(|why| {
+        log_undecodable(&why);
+        NotDecided(StatusCode::BAD_REQUEST, why)
+    })
+}
+
+fn answered(answer: &limiter::Answer) -> Answer {
+    let status = match answer.code {
+        Code::Ok => StatusCode::OK,
+        Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
+    };
+    match write(answer) {
+        Ok(json) => typed(status, "application/json", json),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error),
+    }
+}
+
+/// Writes a response in protobuf's JSON mapping. No response of this service causes an error.
+fn write(answer: &limiter::Answer) -> Result<Bytes, String> {
+    let mut encoded = Vec::new();
+    wire::encode(answer, &mut encoded);
+    let descriptor = proto::descriptor("envoy.service.ratelimit.v3.RateLimitResponse")?;
+    let message = DynamicMessage::decode(descriptor, &*encoded).map_err(|error| error.to_string())?;
+    serde_json::to_vec(&message).map(Bytes::from).map_err(|error| error.to_string())
+}
+
+/// Reads a body with `request` and with `prost-reflect`, and compares the results.
+#[cfg(any(test, feature = "testing"))]
+pub fn fuzz(bytes: &[u8]) {
+    request::fuzz(bytes);
+}

@@ -1,0 +1,197 @@
+//! The stream below HTTP/1: records when bytes move, and closes a connection whose peer does not read.
+
+use std::{
+    cell::{Cell, OnceCell},
+    future::Future,
+    io::{self, IoSlice},
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll, ready},
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Sleep, sleep},
+};
+
+use super::socket::Socket;
+use crate::connections::Handle;
+use telemetry::metrics::ConnectionClosed;
+
+/// The activity of a connection, for the registry of its port: busy while a response is being made, else idle since
+/// bytes last moved.
+pub(super) struct Activity {
+    /// Its place, or the one of a connection that waits for a place.
+    first: Handle,
+    place: OnceCell<Handle>,
+    /// It has waited or still waits: it serves one request, and needs a place unless that is a probe.
+    pub(super) is_waiting: bool,
+    is_busy: Cell<bool>,
+    /// Bytes were received since the last response.
+    has_received: Cell<bool>,
+    /// Unsent bytes are dropped with the connection, not kept by the kernel for a peer that does not read.
+    is_discarded: Cell<bool>,
+}
+
+impl Activity {
+    pub(super) fn new(first: Handle, is_waiting: bool) -> Self {
+        Self {
+            first,
+            place: OnceCell::new(),
+            is_waiting,
+            is_busy: Cell::default(),
+            has_received: Cell::default(),
+            is_discarded: Cell::default(),
+        }
+    }
+
+    pub(super) fn handle(&self) -> &Handle {
+        self.place.get().unwrap_or(&self.first)
+    }
+
+    /// Adds the place that it has waited for. From now on only that one makes room.
+    pub(super) fn hold(&self, place: Handle) {
+        place.ready(Instant::now());
+        self.first.busy();
+        // A connection that waits serves one request, so it never has one already.
+        let _ = self.place.set(place);
+    }
+
+    pub(super) fn begin(&self) {
+        self.is_busy.set(true);
+        self.handle().busy();
+    }
+
+    pub(super) fn end(&self) {
+        self.is_busy.set(false);
+        self.handle().idle(Instant::now());
+    }
+
+    pub(super) fn discard(&self) {
+        self.is_discarded.set(true);
+    }
+
+    /// Counts a request whose head was late; not a connection that is only kept open.
+    pub(super) fn count_late_head(&self) {
+        if self.handle().is_silent() {
+            self.handle().count(ConnectionClosed::PrefaceTimeout);
+        } else if self.has_received.get() {
+            self.handle().count(ConnectionClosed::ReadTimeout);
+        }
+    }
+
+    fn bytes_received(&self) {
+        self.has_received.set(true);
+        if self.handle().is_silent() {
+            self.handle().ready(Instant::now());
+        } else {
+            self.bytes_moved();
+        }
+    }
+
+    fn bytes_moved(&self) {
+        if !self.is_busy.get() {
+            self.handle().idle(Instant::now());
+        }
+    }
+}
+
+/// A stream with a timeout for reading a response.
+pub(super) struct Watched {
+    stream: Socket,
+    activity: Rc<Activity>,
+    timeout: Duration,
+    /// Set when the kernel has no room for a response.
+    deadline: Option<Pin<Box<Sleep>>>,
+    has_written: bool,
+}
+
+impl Watched {
+    pub(super) fn new(stream: Socket, activity: Rc<Activity>, timeout: Duration) -> Self {
+        Self { stream, activity, timeout, deadline: None, has_written: false }
+    }
+
+    fn wrote(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            self.has_written = true;
+            self.activity.bytes_moved();
+            return written;
+        }
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(self.timeout)));
+        ready!(deadline.as_mut().poll(context));
+        self.activity.handle().count(ConnectionClosed::WriteTimeout);
+        self.activity.discard();
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if self.activity.is_discarded.get() {
+            self.stream.discard_unsent();
+        }
+    }
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.activity.bytes_received();
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.wrote(context, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.wrote(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    /// hyper flushes when a response is written completely, and reads the next request after that.
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        if std::mem::take(&mut self.has_written) {
+            self.deadline = None;
+            self.activity.has_received.set(false);
+            if matches!(flushed, Poll::Ready(Ok(()))) {
+                // The end of a turn: others come before the next of several pipelined requests.
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        }
+        flushed
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

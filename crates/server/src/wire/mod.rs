@@ -1,0 +1,42 @@
+//! Converts between Envoy's messages and the limiter's types; no other module of the server knows both.
+//!
+//! `request` reads a request from its bytes and `encode` writes a response as bytes, both without prost's messages.
+//! Only the tonic reference has requests as messages.
+
+mod encode;
+mod request;
+
+pub(super) use encode::encode;
+pub(super) use request::read;
+
+#[cfg(any(test, feature = "testing"))]
+pub use request::fuzz;
+
+use limiter::{Descriptor, Entry, LimitOverride, Request};
+use proto::envoy::{
+    extensions::common::ratelimit::v3::{
+        RateLimitDescriptor,
+        rate_limit_descriptor::{Entry as Pair, RateLimitOverride as Limit},
+    },
+    service::ratelimit::v3::RateLimitRequest,
+};
+
+pub fn request(message: &RateLimitRequest) -> Request<'_> {
+    Request {
+        domain: &message.domain,
+        descriptors: message.descriptors.iter().map(descriptor).collect(),
+        excess_descriptors: 0,
+        hits_addend: message.hits_addend,
+    }
+}
+
+fn descriptor(message: &RateLimitDescriptor) -> Descriptor<'_> {
+    let limit = message.limit.as_ref();
+    Descriptor {
+        entries: message.entries.iter().map(|Pair { key, value }| Entry { key, value }).collect(),
+        excess_entries: 0,
+        limit: limit.map(|&Limit { requests_per_unit, unit }| LimitOverride { requests_per_unit, unit }),
+        hits_addend: message.hits_addend,
+        is_negative_hits: message.is_negative_hits,
+    }
+}
