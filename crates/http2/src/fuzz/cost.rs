@@ -101,6 +101,12 @@ impl Cost {
         over.map(|(what, spent, most)| format!("{spent} {what} for {} bytes, at most {most}", self.received))
     }
 
+    /// The costlier of two connections.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        if self.load() < other.load() { other } else { self }
+    }
+
     /// The largest part of a bound that was spent, in percent.
     pub(super) fn load(&self) -> usize {
         self.spent().map(|(_, spent, most)| 100 * spent / most).into_iter().max().unwrap_or(0)
@@ -158,15 +164,26 @@ pub fn fuzz(bytes: &[u8]) {
     }
 }
 
-/// Runs a script against a connection, and returns its cost, or what exceeds its bound.
+/// Runs a script against a connection, and its rest against others if it ended the first. Returns the costliest, or what
+/// exceeds a bound.
 fn run(bytes: &[u8]) -> Result<Cost, String> {
+    let (mut costliest, mut left) = (Cost::new(BOUNDS), Some(Script::new(bytes, PATHS)));
+    while let Some(mut script) = left {
+        costliest = costliest.max(connection(&mut script)?);
+        left = script.reconnect();
+    }
+    Ok(costliest)
+}
+
+/// Runs a script against a connection, until one of them ends.
+fn connection(script: &mut Script<'_>) -> Result<Cost, String> {
     let (mut cost, mut now, mut rest) = (Cost::new(BOUNDS), Instant::now(), Vec::new());
     let before = allocations();
     meter::take();
     let config = Config { max_streams: 1024, budget: Budget::new(64 << 20) };
     let (mut http, mut service) = (Connection::new(config, now), Waits::default());
     cost.add(before, 0, 0);
-    for step in Script::new(bytes, PATHS) {
+    for step in script {
         match step {
             Step::Wait(millis) => now += Duration::from_millis(millis),
             Step::Decide(calls) => {

@@ -48,24 +48,55 @@ impl Script<'_> {
         }
         for _ in 0..self.choices.below(4) {
             let shape = self.choices.below(16);
+            if (12..15).contains(&shape) {
+                self.amplify(block);
+                continue;
+            }
             let repeats = self.choices.pick(&FIELDS).unwrap_or(1);
             let again = self.choices.0;
             for _ in 0..repeats {
                 self.choices.0 = again;
                 match shape {
-                    0..5 => {
+                    0..4 => {
                         let index = self.index();
                         write_integer(block, index, 7, 0x80);
                     }
-                    5..9 => {
+                    4..8 => {
                         let (name, value) = self.name_and_value();
                         self.literal(block, &name, &value);
                     }
-                    9..15 => self.named(block),
+                    8..12 => self.named(block),
                     _ => self.huffman(block),
                 }
                 if block.len() > 2 * MAX_FRAME - 1000 {
                     return;
+                }
+            }
+        }
+    }
+
+    /// A field that fills the table, and as many references to it as fit: two bytes stand for 4 KB.
+    fn amplify(&mut self, block: &mut Vec<u8>) {
+        let (long, short) = (vec![b'n'; 4000], [b'n']);
+        let (name, value) =
+            if self.choices.once_in(2) { (&long[..], &short[..]) } else { (&short[..], &long[..]) };
+        self.literal(block, name, value);
+        if self.table.get(62).is_none() {
+            return;
+        }
+        let shape = self.choices.below(4);
+        let most = (2 * MAX_FRAME - 1000_usize).saturating_sub(block.len()) / 3;
+        for _ in 0..self.choices.pick(&FIELDS).unwrap_or(1).max(10).min(most) {
+            match shape {
+                0 => write_integer(block, 62, 7, 0x80),
+                1 => {
+                    write_integer(block, 62, 4, 0);
+                    write_text(block, b"");
+                }
+                _ => {
+                    write_integer(block, 62, 6, 0x40);
+                    self.table.add_with_name_of(62, b"");
+                    write_text(block, b"");
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{
     Script,
-    choices::{FIELDS, MAX_FRAME, MAX_STEP},
+    choices::{DECLARED, FIELDS, MAX_FRAME, MAX_STEP},
 };
 use crate::frame::{flag, kind};
 
@@ -35,10 +35,8 @@ impl Script<'_> {
     /// A message with its declared length, in one piece or several, or not all of it.
     pub(super) fn message(&mut self, bytes: &mut Vec<u8>, stream: u32) {
         let content = self.content();
-        let declared = match self.choices.below(8) {
-            0 => self.choices.pick(&[0, 64, 4096, 65_536, 4 << 20, u32::MAX]).unwrap_or(0),
-            _ => u32::try_from(content.len()).unwrap_or(u32::MAX),
-        };
+        let own = u32::try_from(content.len()).unwrap_or(u32::MAX);
+        let declared = if self.choices.once_in(4) { self.choices.pick(&DECLARED).unwrap_or(0) } else { own };
         let compressed = u8::from(self.choices.once_in(64));
         let mut framed = vec![compressed];
         framed.extend_from_slice(&declared.to_be_bytes());
@@ -48,9 +46,13 @@ impl Script<'_> {
         } else {
             1
         });
-        let end = !self.choices.once_in(4);
+        // What declares more than it has is mostly not ended.
+        let end = self.choices.once_in(4) != (declared <= own);
         let piece = match self.choices.below(8) {
-            0 => 1,
+            0 if framed.len() <= self.control => {
+                self.control -= framed.len();
+                1
+            }
             1 => 64,
             2 => 1000,
             _ => MAX_FRAME,

@@ -7,7 +7,7 @@ mod block;
 mod choices;
 mod message;
 
-use self::choices::{Choices, FIELDS, FRAMES, MAX_FRAME, MAX_STEP};
+use self::choices::{CONTROL, CROWDS, Choices, DECIDED, FIELDS, FRAMES, MAX_FRAME, MAX_STEP};
 use crate::{
     frame::{self, HEAD, flag, kind, setting},
     table::Table,
@@ -32,7 +32,10 @@ pub struct Script<'b> {
     next: u32,
     /// Streams that were opened and not ended, reset or forgotten.
     open: Vec<u32>,
+    /// The control frames that the peer has left.
+    control: usize,
     has_greeted: bool,
+    has_crowd: bool,
 }
 
 impl<'b> Script<'b> {
@@ -44,8 +47,15 @@ impl<'b> Script<'b> {
             table: Table::default(),
             next: 1,
             open: Vec::new(),
+            control: CONTROL,
             has_greeted: false,
+            has_crowd: false,
         }
+    }
+
+    /// The rest of the script on another connection, if there is a rest.
+    pub fn reconnect(self) -> Option<Self> {
+        (!self.choices.0.is_empty()).then(|| Self::new(self.choices.0, self.paths))
     }
 
     fn greeting(&mut self) -> Vec<u8> {
@@ -59,15 +69,32 @@ impl<'b> Script<'b> {
 
     /// A frame or a request, again and again.
     fn send(&mut self) -> Vec<u8> {
-        let shape = if self.choices.rarely() { 16 } else { self.choices.below(16) };
-        let repeats = self.choices.pick(&FRAMES).unwrap_or(1);
+        let shape = match self.choices.below(16) {
+            _ if self.choices.rarely() => 16,
+            // There is no stream yet that another frame could concern.
+            5..11 | 14.. if self.next == 1 => 0,
+            shape => shape,
+        };
+        let mut repeats = self.choices.pick(&FRAMES).unwrap_or(1);
+        if (7..16).contains(&shape) && !self.choices.rarely() {
+            repeats = repeats.min(self.control);
+            if repeats == 0 {
+                return Vec::new();
+            }
+        }
         let mut bytes = Vec::new();
         let again = self.choices.0;
         for _ in 0..repeats {
             // The same choices on the next stream.
             self.choices.0 = again;
+            if (7..16).contains(&shape) {
+                self.control = self.control.saturating_sub(1);
+            }
             match shape {
-                0..5 => self.request(&mut bytes),
+                0..5 => {
+                    let is_plain = self.choices.once_in(2);
+                    self.request(&mut bytes, is_plain);
+                }
                 5 | 6 => self.trailers(&mut bytes),
                 7 | 8 => self.data(&mut bytes),
                 9 => {
@@ -81,9 +108,9 @@ impl<'b> Script<'b> {
                     self.frame(&mut bytes, kind::WINDOW_UPDATE, 0, stream, &more);
                 }
                 11 | 12 => {
-                    let settings = self.settings();
-                    let ack = u8::from(self.choices.once_in(8));
-                    self.frame(&mut bytes, kind::SETTINGS, ack, 0, &settings);
+                    let is_ack = self.choices.once_in(8);
+                    let settings = if is_ack { Vec::new() } else { self.settings() };
+                    self.frame(&mut bytes, kind::SETTINGS, is_ack.into(), 0, &settings);
                 }
                 13 => {
                     let ack = u8::from(self.choices.once_in(4));
@@ -121,16 +148,19 @@ impl<'b> Script<'b> {
         self.frame(bytes, kind, flags, stream, &vec![filler; length]);
     }
 
+    /// An open stream, or one of those before the next, or rarely any.
     fn stream(&mut self) -> u32 {
-        let back = match self.choices.below(16) {
+        match self.choices.below(16) {
             0..14 if !self.open.is_empty() => {
                 let at = self.choices.below(self.open.len());
-                return self.open.get(at).copied().unwrap_or(1);
+                self.open.get(at).copied().unwrap_or(1)
             }
-            _ if self.choices.rarely() => return self.choices.number(),
-            _ => u32::try_from(self.choices.below(8)).unwrap_or(0),
-        };
-        self.next.saturating_sub(back)
+            _ if self.choices.rarely() => self.choices.number(),
+            _ => {
+                let back = u32::try_from(self.choices.below(8)).unwrap_or(0);
+                self.next.saturating_sub(2 + 2 * back).max(1)
+            }
+        }
     }
 
     fn settings(&mut self) -> Vec<u8> {
@@ -149,11 +179,28 @@ impl<'b> Script<'b> {
         };
         let mut one = Vec::new();
         frame::write_setting(&mut one, id, value);
-        one.repeat(self.choices.pick(&FIELDS).unwrap_or(1).min(200))
+        let repeats = self.choices.pick(&FIELDS).unwrap_or(1).min(200).min(self.control);
+        self.control = self.control.saturating_sub(repeats);
+        one.repeat(repeats)
     }
 
-    /// A request on a new stream: its head, and mostly all of its data.
-    fn request(&mut self, bytes: &mut Vec<u8>) {
+    /// Requests that are alike, most of which stay open: the state that further steps meet.
+    fn crowd(&mut self) -> Vec<u8> {
+        let size = self.choices.pick(&CROWDS).unwrap_or(1);
+        let mut bytes = Vec::new();
+        let again = self.choices.0;
+        for _ in 0..size {
+            self.choices.0 = again;
+            self.request(&mut bytes, true);
+            if bytes.len() > 2 * MAX_STEP {
+                break;
+            }
+        }
+        bytes
+    }
+
+    /// A request on a new stream: its head, which is `plain` or has further fields, and mostly all of its data.
+    fn request(&mut self, bytes: &mut Vec<u8>, is_plain: bool) {
         let skipped = if self.choices.once_in(64) { 2 * u32::from(self.choices.byte()) } else { 0 };
         let stream = self.next.saturating_add(skipped);
         self.next = stream.saturating_add(2);
@@ -161,7 +208,9 @@ impl<'b> Script<'b> {
         let has_data = !self.choices.once_in(4);
         let mut block = Vec::new();
         self.head(&mut block, self.path);
-        self.fields(&mut block);
+        if !is_plain {
+            self.fields(&mut block);
+        }
         self.headers(bytes, stream, &block, !has_data);
         if has_data {
             self.open.push(stream);
@@ -185,7 +234,9 @@ impl<'b> Script<'b> {
             2 => 4096,
             _ => MAX_FRAME - 300,
         };
-        let mut pieces = block.chunks(piece.max(block.len() / 64)).peekable();
+        // A block has at most 16 frames.
+        let frames = if self.choices.rarely() { 64 } else { 15 };
+        let mut pieces = block.chunks(piece.max(block.len() / frames + 1)).peekable();
         let mut payload = Vec::new();
         let mut flags = u8::from(end);
         let padding = if self.choices.once_in(8) { self.choices.byte() } else { 0 };
@@ -222,7 +273,11 @@ impl Iterator for Script<'_> {
                 self.has_greeted = true;
                 self.greeting()
             }
-            14 => return Some(Step::Decide(self.choices.pick(&FRAMES).unwrap_or(1))),
+            _ if !self.has_crowd => {
+                self.has_crowd = true;
+                self.crowd()
+            }
+            13 | 14 => return Some(Step::Decide(self.choices.pick(&DECIDED).unwrap_or(1))),
             15 => return Some(Step::Wait(self.choices.pick(&[1, 10, 100, 1000]).unwrap_or(1))),
             _ => self.send(),
         };
