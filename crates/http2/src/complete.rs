@@ -64,6 +64,7 @@ impl Frame {
         self.bytes.get(HEAD..self.length).unwrap_or_default()
     }
 
+    #[inline]
     fn write(&self, out: &mut Vec<u8>, id: u32) {
         let mut frame = self.bytes;
         if let Some(stream) = frame.get_mut(5..HEAD) {

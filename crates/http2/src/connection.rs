@@ -157,11 +157,13 @@ impl Turn {
     const FRAME: usize = 64;
 
     /// The size of the output at which [`Connection::receive`] stops.
+    #[inline]
     fn max_output(&self, now: usize) -> usize {
         self.end.map_or(usize::MAX, |_| now.saturating_add(MAX_OUTPUT))
     }
 
     /// Counts the work for some bytes; true if the turn is over.
+    #[inline]
     fn spend(&mut self, bytes: usize) -> bool {
         self.unchecked = self.unchecked.saturating_add(bytes).saturating_add(Self::FRAME);
         if self.unchecked > Self::CHECKED {

@@ -62,6 +62,7 @@ pub(super) struct FrameHead {
 
 impl FrameHead {
     /// Reads the header at the start of `bytes`; `None` if it is incomplete.
+    #[inline]
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let [a, b, c, kind, flags, stream @ ..] = bytes.first_chunk::<HEAD>()?;
         Some(Self {
@@ -72,12 +73,14 @@ impl FrameHead {
         })
     }
 
+    #[inline]
     pub(super) fn has(self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 }
 
 /// Writes the header of a frame whose payload is below 2^24 bytes.
+#[inline]
 pub(super) fn write_head(out: &mut Vec<u8>, length: usize, kind: u8, flags: u8, stream: u32) {
     let [_, length @ ..] = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();
     out.extend_from_slice(&length);
@@ -85,6 +88,7 @@ pub(super) fn write_head(out: &mut Vec<u8>, length: usize, kind: u8, flags: u8, 
     out.extend_from_slice(&stream.to_be_bytes());
 }
 
+#[inline]
 pub(super) fn write(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     write_head(out, payload.len(), kind, flags, stream);
     out.extend_from_slice(payload);

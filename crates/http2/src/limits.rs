@@ -65,6 +65,7 @@ impl Limits {
 
     /// # Errors
     /// If too few tokens are left.
+    #[inline]
     pub(super) fn spend(&mut self, tokens: u32, flood: Flood) -> Result<(), Reason> {
         let Some(left) = self.tokens.checked_sub(tokens) else { return self.exceed(flood) };
         self.tokens = left;
@@ -91,10 +92,12 @@ impl Limits {
         self.exceeded_by
     }
 
+    #[inline]
     pub(super) fn answered(&mut self) {
         self.add(Self::PER_ANSWER);
     }
 
+    #[inline]
     pub(super) fn refill(&mut self, now: Instant) {
         let elapsed = now.saturating_duration_since(self.refilled);
         let earned = elapsed.as_millis().saturating_mul(Self::PER_SECOND) / 1000;
@@ -104,6 +107,7 @@ impl Limits {
         }
     }
 
+    #[inline]
     fn add(&mut self, tokens: u32) {
         self.tokens = self.tokens.saturating_add(tokens).min(Self::BURST);
     }
