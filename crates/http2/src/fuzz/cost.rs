@@ -89,6 +89,8 @@ impl Cost {
     /// output.
     fn spent(&self) -> [(&'static str, usize, usize); 3] {
         let Self { bounds, received, sent, debt, held } = *self;
+        // A connection may free what an earlier one has left with a service.
+        let held = held.cast_signed().max(0).cast_unsigned();
         [
             ("ns of work beyond their worth", debt, 2_000_000),
             ("bytes held", held, bounds.held * received + 32_768),

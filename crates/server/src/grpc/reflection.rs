@@ -137,6 +137,23 @@ pub(super) fn load() {
     LazyLock::force(&DESCRIPTORS);
 }
 
+/// The most bytes of an answer for a byte of its question, with their prefixes.
+#[cfg(test)]
+pub(super) fn amplification() -> usize {
+    let pool = &DESCRIPTORS.pool;
+    let files = pool.files().map(|file| Question::FileByFilename(file.name().to_owned()));
+    let messages = pool.all_messages().map(|message| message.full_name().to_owned());
+    let services = pool.services().map(|service| service.full_name().to_owned());
+    let symbols = messages.chain(services).map(Question::FileContainingSymbol);
+    let all = files.chain(symbols).chain([Question::ListServices(String::new())]);
+    let of = |question| {
+        let request = ServerReflectionRequest { host: String::new(), message_request: Some(question) };
+        let asked = framing::framed(&request).len();
+        framing::framed(&answer(request)).len().checked_div(asked)
+    };
+    all.filter_map(of).max().unwrap_or(0)
+}
+
 fn answer(request: ServerReflectionRequest) -> ServerReflectionResponse {
     let reply = match &request.message_request {
         None => Err((Code::InvalidArgument, "the request has no message_request")),
