@@ -20,8 +20,8 @@ impl<S: Service> Connection<S> {
         let mut block = payload;
         if head.has(flag::PADDED) {
             let (padding, behind) = block.split_first().ok_or(Reason::FrameSizeError)?;
-            let length = behind.len().checked_sub(usize::from(*padding)).ok_or(Reason::ProtocolError)?;
-            block = behind.get(..length).unwrap_or_default();
+            let length = behind.len().checked_sub(usize::from(*padding));
+            block = length.and_then(|length| behind.get(..length)).ok_or(Reason::ProtocolError)?;
         }
         let mut depends_on_itself = false;
         if head.has(flag::PRIORITY) {

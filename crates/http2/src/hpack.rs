@@ -94,7 +94,7 @@ impl Decoder {
         } else {
             pass(self.table.get(index).ok_or(BROKEN)?.with_value(&self.value));
             if indexed {
-                self.table.add_with_name_of(index, &self.value);
+                self.table.add_with_name_of(index, &self.value).ok_or(BROKEN)?;
             }
         }
         Ok(())

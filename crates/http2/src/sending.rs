@@ -81,11 +81,12 @@ impl<S: Service> Connection<S> {
     }
 
     /// Sends as much blocked data of a stream as the windows allow.
+    #[expect(clippy::expect_used, reason = "asserts what was sent, and what is blocked")]
     pub(super) fn send_outgoing(&mut self, id: u32) {
         let Some(stream) = self.streams.open.get_mut(&id) else { return };
         let Some(outgoing) = &mut stream.outgoing else { return };
         loop {
-            let rest = outgoing.data.get(outgoing.sent..).unwrap_or_default();
+            let rest = outgoing.data.get(outgoing.sent..).expect("what was sent is part of the data");
             let window = usize::try_from(stream.send_window.min(self.send_window)).unwrap_or(0);
             let length = rest.len().min(window).min(self.max_frame);
             let last = length == rest.len();
@@ -95,7 +96,7 @@ impl<S: Service> Connection<S> {
             let ends = last && outgoing.end == End::Data;
             if length > 0 || ends {
                 let flags = if ends { flag::END_STREAM } else { 0 };
-                let data = rest.get(..length).unwrap_or_default();
+                let (data, _) = rest.split_at(length);
                 frame::write(&mut self.out, kind::DATA, flags, id, data);
             }
             outgoing.sent = outgoing.sent.saturating_add(length);
@@ -106,7 +107,7 @@ impl<S: Service> Connection<S> {
                 break;
             }
         }
-        let end = self.streams.unblock(id).map_or(End::Open, |outgoing| outgoing.end);
+        let end = self.streams.unblock(id).expect("the stream is blocked").end;
         self.unblocked = true;
         match end {
             End::Open => {}

@@ -79,7 +79,7 @@ impl<C> Streams<C> {
     pub(super) fn remove(&mut self, id: u32) -> Option<Stream<C>> {
         let removed = self.open.remove(&id);
         if removed.as_ref().is_some_and(|stream| stream.outgoing.is_some()) {
-            self.blocked = self.blocked.saturating_sub(1);
+            self.uncount_blocked();
         }
         if self.open.is_empty() && self.paid > FREE {
             if self.open.capacity() > KEPT {
@@ -110,8 +110,13 @@ impl<C> Streams<C> {
     /// Takes the data of a stream that is no longer blocked.
     pub(super) fn unblock(&mut self, id: u32) -> Option<Box<Outgoing>> {
         let outgoing = self.open.get_mut(&id)?.outgoing.take()?;
-        self.blocked = self.blocked.saturating_sub(1);
+        self.uncount_blocked();
         Some(outgoing)
+    }
+
+    #[expect(clippy::expect_used, reason = "asserts that the count is that of the blocked streams")]
+    fn uncount_blocked(&mut self) {
+        self.blocked = self.blocked.checked_sub(1).expect("a blocked stream is counted");
     }
 
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Stream<C>> {

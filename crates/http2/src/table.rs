@@ -77,11 +77,13 @@ impl Table {
         self.insert(Entry::new(field.name.into(), field));
     }
 
-    /// Adds a field with the name of the field at `index`, which may be evicted for it.
-    pub(super) fn add_with_name_of(&mut self, index: usize, value: &[u8]) {
-        let Some(field) = self.get(index) else { return };
+    /// Adds a field with the name of the field at `index`, which may be evicted for it; `None` without a change if there is
+    /// none.
+    pub(super) fn add_with_name_of(&mut self, index: usize, value: &[u8]) -> Option<()> {
+        let field = self.get(index)?;
         let name = self.entry(index).map_or_else(|| field.name.into(), |entry| entry.name.clone());
         self.insert(Entry::new(name, field.with_value(value)));
+        Some(())
     }
 
     fn insert(&mut self, entry: Entry) {
@@ -94,10 +96,11 @@ impl Table {
     }
 
     /// Drops the oldest entries until the others have at most this size.
+    #[expect(clippy::expect_used, reason = "asserts that the size is that of the entries")]
     fn evict(&mut self, size: usize) {
         while self.size > size {
-            let Some(entry) = self.entries.pop_front() else { return };
-            self.size = self.size.saturating_sub(entry.field().size());
+            let entry = self.entries.pop_front().expect("a table with a size has entries");
+            self.size = self.size.checked_sub(entry.field().size()).expect("an entry is part of the size");
         }
     }
 }
