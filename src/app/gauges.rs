@@ -4,84 +4,140 @@ use std::{cmp::Reverse, time::Duration};
 
 use super::parts::App;
 use clock::{Clock, SystemClock, Time};
-use overrides::Usage;
+use limiter::CacheUsage;
+use overrides::{Action, Usage};
 use recent::{DecisionLog, TopKey};
 use rules_source::{ReloadState, xds};
-use telemetry::metrics::{
-    Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, TopRefusedGauge, XdsGauges,
+use server::tls::TlsUsage;
+use store::{LeaseUsage, PoolUsage, StoreUsage};
+use telemetry::{
+    metrics::{Samples, names},
+    tracing::{Counts, Dropped},
 };
-use telemetry::tracing::{Dropped, Tracer};
+
+/// The state of the parts that do not count in the statistics. Absent values are not shown.
+#[derive(Default)]
+pub(super) struct Gauges<'a> {
+    local_cache: Option<CacheUsage>,
+    /// The connections to each Redis, or to all servers of memcached.
+    pools: Vec<PoolUsage>,
+    leases: Option<LeaseUsage>,
+    /// Lines of the decision log, and dropped decisions.
+    decision_log: Option<(u64, u64)>,
+    /// The domain, the rule and the descriptor of the most refused keys.
+    top_refused: Vec<([String; 3], u64)>,
+    tls: Option<TlsUsage>,
+    spans: Option<&'a Counts>,
+    rules: ReloadState,
+    xds: Option<xds::State>,
+    store: Option<StoreUsage>,
+    overrides: Usage,
+    /// The number of replicas by the hash of their rules.
+    replicas: Vec<(String, u64)>,
+}
 
 impl App {
-    /// The state of the parts that do not count in the statistics.
-    pub(super) fn gauges(&self) -> Gauges {
+    pub(super) fn gauges(&self) -> Gauges<'_> {
         Gauges {
-            rules: Some(rules_gauges(&self.source.state())),
-            xds: self.xds.as_ref().map(|status| {
-                let xds::State { connected, reconnects, updates, refused, version } = status.state();
-                XdsGauges { connected, reconnects, updates, refused, version }
-            }),
-            store: self.store.usage().or_else(|| self.limiter.local_usage()),
-            tls: self.tls.as_ref().map(|tls| tls.gauges()),
-            spans: self.tracer.as_ref().map(|tracer| span_gauges(tracer)),
-            local_cache: self.over_limit.as_ref().map(|cache| {
-                let usage = cache.usage();
-                LocalCacheGauges {
-                    entries: usage.keys.entries as u64,
-                    hits: usage.hits,
-                    misses: usage.lookups.saturating_sub(usage.hits),
-                    lookups: usage.lookups,
-                    expired: usage.keys.expired,
-                    evacuated: usage.keys.evicted,
-                }
-            }),
+            local_cache: self.over_limit.as_ref().map(|cache| cache.usage()),
             pools: self.store.pools(),
+            leases: self.store.leases(),
             decision_log: self.recent.log().map(DecisionLog::counts),
             top_refused: self.top_refused(),
-            overrides: Some({
-                let Usage { by_action, bytes } = self.keeper.index().usage();
-                OverrideGauges { by_action, bytes: bytes as u64 }
-            }),
+            tls: self.tls.as_ref().map(|tls| tls.usage()),
+            spans: self.tracer.as_ref().map(|tracer| tracer.counts()),
+            rules: self.source.state(),
+            xds: self.xds.as_ref().map(|status| status.state()),
+            store: self.store.usage().or_else(|| self.limiter.local_usage()),
+            overrides: self.keeper.index().usage(),
             replicas: self.replicas.by_rules_hash(),
-            leases: self.store.leases(),
         }
     }
 
     /// The most refused keys of all rules, at most `METRICS_TOP_KEYS`.
-    fn top_refused(&self) -> Vec<TopRefusedGauge> {
+    fn top_refused(&self) -> Vec<([String; 3], u64)> {
         let served = if self.top_keys > 0 { self.source.current() } else { None };
         let Some(served) = served else { return Vec::new() };
         let mut keys = self.recent.top(served.attached.all_recent(), SystemClock.now());
         keys.retain(|key| key.refused > 0);
         keys.sort_unstable_by_key(|key| Reverse(key.refused));
         keys.truncate(self.top_keys);
-        let gauge = |key: &TopKey| TopRefusedGauge {
-            domain: key.rule.domain.to_string(),
-            rule: key.rule.path().to_owned(),
-            descriptor: key.key.text(self.recent.values()),
-            hits: key.refused,
+        let labels = |TopKey { rule, key, .. }: &TopKey| {
+            [rule.domain.to_string(), rule.path().to_owned(), key.text(self.recent.values())]
         };
-        keys.iter().map(gauge).collect()
+        keys.iter().map(|key| (labels(key), key.refused)).collect()
     }
 }
 
-fn rules_gauges(state: &ReloadState) -> RulesGauges {
-    let since_1970 = |time: Time| Duration::from_micros(time.micros());
-    RulesGauges {
-        last_success: state.last_success.map(since_1970),
-        last_error: state.last_error.as_ref().map(|(time, _)| since_1970(*time)),
-        load_failed: !state.is_current,
-        loads: state.loads,
-        errors: state.errors,
-        hash: state.last_success.map(|_| format!("{:016x}", state.hash)),
-        files: state.files as u64,
-        domains: state.domains as u64,
-        rules: state.rules as u64,
+impl Gauges<'_> {
+    /// The samples, in the order of the page.
+    pub(super) fn sample(&self, samples: &mut Samples<'_>) {
+        self.local_cache.iter().for_each(|usage| local_cache(samples, usage));
+        samples.pools(&self.pools);
+        self.leases.iter().for_each(|usage| samples.leases(usage));
+        if let Some((lines, dropped)) = self.decision_log {
+            samples.value(&names::DECISION_LOG_LINES, lines);
+            samples.value(&names::DECISION_LOG_DROPPED, dropped);
+        }
+        let top = self.top_refused.iter().map(|(labels, n)| (labels.each_ref().map(|label| &**label), *n));
+        samples.values(&names::TOP_REFUSED, top);
+        if let Some(TlsUsage { certificate_expiry, reload_errors, handshake_failures }) = &self.tls {
+            samples.value(&names::TLS_CERTIFICATE_EXPIRY, certificate_expiry.as_secs());
+            samples.value(&names::TLS_RELOAD_ERRORS, *reload_errors);
+            let failures = handshake_failures.iter().map(|(name, n)| ([*name], *n));
+            samples.values(&names::TLS_HANDSHAKE_FAILURES, failures);
+        }
+        if let Some(counts) = self.spans {
+            samples.value(&names::SPANS_EXPORTED, counts.exported());
+            let dropped = Dropped::ALL.map(|reason| ([reason.name()], counts.dropped(reason)));
+            samples.values(&names::SPANS_DROPPED, dropped);
+        }
+        rules(samples, &self.rules);
+        self.xds.iter().for_each(|state| control_plane(samples, state));
+        self.store.iter().for_each(|usage| samples.store(usage));
+        let by_action = Action::NAMES.into_iter().zip(self.overrides.by_action);
+        samples.values(&names::OVERRIDES, by_action.map(|(action, n)| ([action], n)));
+        samples.value(&names::OVERRIDES_BYTES, self.overrides.bytes as u64);
+        samples.values(&names::REPLICAS, self.replicas.iter().map(|(hash, n)| ([&**hash], *n)));
     }
 }
 
-fn span_gauges(tracer: &Tracer) -> SpanGauges {
-    let counts = tracer.counts();
-    let dropped = Dropped::ALL.map(|reason| (reason.name(), counts.dropped(reason)));
-    SpanGauges { exported: counts.exported(), dropped: dropped.into() }
+fn local_cache(samples: &mut Samples<'_>, CacheUsage { keys, lookups, hits }: &CacheUsage) {
+    samples.value(&names::LOCAL_CACHE_ENTRIES, keys.entries as u64);
+    samples.value(&names::LOCAL_CACHE_HITS, *hits);
+    // Both are counted while they are read.
+    samples.value(&names::LOCAL_CACHE_MISSES, lookups.saturating_sub(*hits));
+    samples.value(&names::LOCAL_CACHE_LOOKUPS, *lookups);
+    samples.value(&names::LOCAL_CACHE_EXPIRED, keys.expired);
+    samples.value(&names::LOCAL_CACHE_EVACUATED, keys.evicted);
 }
+
+fn rules(samples: &mut Samples<'_>, state: &ReloadState) {
+    let seconds = |time: Time| Duration::from_micros(time.micros()).as_secs_f64();
+    samples.value(&names::CONFIG_LOAD_SUCCESS, state.loads);
+    samples.value(&names::CONFIG_LOAD_ERROR, state.errors);
+    if let Some(time) = state.last_success {
+        samples.value(&names::RULES_LAST_SUCCESS, seconds(time));
+    }
+    if let Some((time, _)) = &state.last_error {
+        samples.value(&names::RULES_LAST_ERROR, seconds(*time));
+    }
+    samples.value(&names::RULES_LOAD_FAILED, u64::from(!state.is_current));
+    if state.last_success.is_some() {
+        samples.values(&names::RULES_INFO, [([&*format!("{:016x}", state.hash)], 1.0)]);
+    }
+    samples.value(&names::RULES_FILES, state.files as u64);
+    samples.value(&names::RULES_DOMAINS, state.domains as u64);
+    samples.value(&names::RULES, state.rules as u64);
+}
+
+fn control_plane(samples: &mut Samples<'_>, state: &xds::State) {
+    samples.value(&names::XDS_CONNECTED, u64::from(state.connected));
+    samples.value(&names::XDS_RECONNECTS, state.reconnects);
+    samples.value(&names::XDS_UPDATES, state.updates);
+    samples.value(&names::XDS_NACKS, state.refused);
+    samples.values(&names::XDS_VERSION, state.version.iter().map(|version| ([&**version], 1.0)));
+}
+
+#[cfg(test)]
+mod tests;

@@ -122,7 +122,9 @@ impl Pages {
         let ports =
             [options(Port::Http, "/healthcheck"), options(Port::Debug, "/"), options(Port::Metrics, &path)];
         let rendered = app.clone();
-        let metrics_page = Arc::new(MetricsPage::new(move || rendered.stats.render(&rendered.gauges())));
+        let metrics_page = Arc::new(MetricsPage::new(move || {
+            rendered.stats.render(&|samples| rendered.gauges().sample(samples))
+        }));
         let debug_pages = Arc::new(DebugPages::new(
             app.source.clone(),
             app.store.clone(),

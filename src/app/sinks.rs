@@ -56,10 +56,10 @@ pub(super) fn start(settings: &Settings, app: &Arc<App>) -> io::Result<Flushing>
         is_configured: true,
     });
     let shown = app.clone();
-    let state: statsd::State = Arc::new(move || shown.gauges());
+    let gauges: statsd::SharedGauges = Arc::new(move |samples| shown.gauges().sample(samples));
     statsd::start(
         &app.stats,
-        &state,
+        &gauges,
         settings.metrics.flush_interval,
         statsd.into_iter().chain(dog).collect(),
     )

@@ -178,7 +178,7 @@ fn many_values_with_overrides_and_without_a_rule_share_one_series() {
             Request { domain: "d", descriptors: std::iter::once(descriptor).collect(), ..Request::default() };
         assert_eq!(finish(pin!(setup.limiter.decide(&request, None, None))).unwrap().code, OVER);
     }
-    let series = setup.stats.render(&telemetry::metrics::Gauges::default());
+    let series = setup.stats.render(&|_| ());
     let of_overrides = series.lines().filter(|line| {
         line.starts_with("ratelimit_service_rate_limit_total_hits{") && line.contains("key1=\"u")
     });

@@ -32,7 +32,6 @@ use containment::{
     panics::{self, Boundary},
 };
 use net::tls::pem;
-use telemetry::metrics::TlsGauges;
 
 /// The interval at which the files are read and compared, which takes microseconds. Notifications of changes are unreliable
 /// behind symlinks and absent on some network file systems.
@@ -67,6 +66,16 @@ struct State {
     validity: Validity,
     expiry_logged: bool,
     reload_errors: u64,
+}
+
+/// What the metrics show.
+#[derive(Debug, Default)]
+pub struct TlsUsage {
+    /// The expiry of the certificate, since 1970.
+    pub certificate_expiry: Duration,
+    /// Rejected changes of the files.
+    pub reload_errors: u64,
+    pub handshake_failures: Vec<(&'static str, u64)>,
 }
 
 impl Files {
@@ -139,9 +148,9 @@ impl Tls {
     }
 
     #[must_use]
-    pub fn gauges(&self) -> TlsGauges {
+    pub fn usage(&self) -> TlsUsage {
         let state = lock(&self.state);
-        TlsGauges {
+        TlsUsage {
             certificate_expiry: state.validity.not_after.to_unix_duration(),
             reload_errors: state.reload_errors,
             handshake_failures: self.failures.counted(),

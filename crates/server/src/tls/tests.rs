@@ -113,9 +113,9 @@ fn new_files_are_used_for_new_connections() {
     put(dir.path(), &certificate(false));
     tls.reload(NOW);
     assert!(!Arc::ptr_eq(&first, &tls.serving.load_full()));
-    assert_eq!(tls.gauges().certificate_expiry, Duration::from_secs(NOW.seconds()));
+    assert_eq!(tls.usage().certificate_expiry, Duration::from_secs(NOW.seconds()));
     assert!(lock(&tls.state).expiry_logged, "it has expired at this moment");
-    assert_eq!(tls.gauges().reload_errors, 0);
+    assert_eq!(tls.usage().reload_errors, 0);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn invalid_files_are_logged_once_after_two_reads() {
     let first = tls.serving.load_full();
     let errors_after = |reloads: usize| {
         (0..reloads).for_each(|_| tls.reload(NOW));
-        tls.gauges().reload_errors
+        tls.usage().reload_errors
     };
 
     fs::write(&options.certificate, "half of").unwrap();
@@ -150,7 +150,7 @@ fn a_certificate_written_before_its_key_is_not_an_error() {
     put(dir.path(), &next);
     tls.reload(NOW);
     tls.reload(NOW);
-    assert_eq!(tls.gauges().reload_errors, 0);
+    assert_eq!(tls.usage().reload_errors, 0);
 }
 
 #[test]

@@ -24,7 +24,6 @@
 
 mod directory;
 mod domains;
-pub mod gauges;
 pub mod histogram;
 pub mod labels;
 pub mod mapper;
@@ -37,6 +36,7 @@ pub mod rule;
 mod service;
 pub mod shard;
 pub mod statsd_names;
+mod stores;
 #[cfg(test)]
 mod tests;
 mod unknown_domains;
@@ -54,13 +54,10 @@ use containment::mutex::lock;
 
 pub use self::{
     domains::{DomainStats, ResponseCode},
-    gauges::{
-        Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, TlsGauges, TopRefusedGauge,
-        XdsGauges,
-    },
     histogram::Histogram,
     names::{Metric, MetricType, RuleCounter, documentation},
-    prometheus::CONTENT_TYPE,
+    page::{Samples, Value},
+    prometheus::{CONTENT_TYPE, Gauges},
     rule::RuleStats,
     service::{
         AdminChanges, ChangeResult, ConnectionClosed, ConnectionRefused, Method, PeerError, Port,

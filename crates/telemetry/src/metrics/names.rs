@@ -64,8 +64,8 @@ macro_rules! metrics {
     };
 }
 
-// The names of the Go service come first, then our own. Those of the Go service's counters do not end in
-// `_total`; dashboards are built on them as they are.
+// The counters of the statistics come first, then the gauges of the parts. Those of the Go service do not end in `_total`;
+// dashboards are built on them as they are.
 metrics! { OURS
     TOTAL_HITS: Counter "ratelimit_service_rate_limit_total_hits" ["domain", "key1", "key2"]
         "Hits on the rule, before the decision.";
@@ -90,6 +90,32 @@ metrics! { OURS
         "Response times. Envoy's default timeout is 20 ms.";
     GLOBAL_SHADOW_MODE: Counter "ratelimit_service_global_shadow_mode" []
         "Requests over their limit that SHADOW_MODE allowed.";
+    STORE_FAILURE_DECISIONS: Counter "tollgate_store_failure_decisions_total" ["policy", "reason"]
+        "Requests decided by the failure policy because their counters were not reached in time.";
+    REQUESTS: Counter "tollgate_requests_total" ["domain", "code"]
+        "Requests by domain and overall code: ok, over_limit or error. Domain __unknown__ stands for domains without rules, and for requests rejected before their domain was looked up.";
+    RULE_HITS: Counter "tollgate_rule_hits_total" ["domain", "rule", "outcome"]
+        "Hits by rule, named by its full key, and outcome: allowed; over_limit, the part over the limit; shadow, the part over the limit that shadow mode allowed.";
+    BUILD_INFO: Gauge "tollgate_build_info" ["version", "commit", "os", "arch"]
+        "Always 1; the labels identify the build.";
+    REQUESTS_REFUSED: Counter "tollgate_requests_refused_total" ["reason"]
+        "Requests rejected before a decision because they exceed a bound.";
+    PANICS: Counter "tollgate_panics_total" ["where"]
+        "Panics by the interrupted work; the log has backtraces.";
+    LOG_LINES_DROPPED: Counter "tollgate_log_lines_dropped_total" []
+        "Log lines dropped because standard error was not read in time, or its disk is full.";
+    CONNECTIONS_OPEN: Gauge "tollgate_connections_open" []
+        "Open gRPC connections.";
+    CONNECTIONS_ACCEPTED: Counter "tollgate_connections_accepted_total" []
+        "Accepted gRPC connections.";
+    CONNECTIONS_REFUSED: Counter "tollgate_connections_refused_total" ["port", "reason"]
+        "Connections refused because a limit was reached and none could be closed.";
+    CONNECTIONS_CLOSED: Counter "tollgate_connections_closed_total" ["port", "reason"]
+        "Connections closed by the service: silent and idle ones in favour of others, and those beyond a time limit.";
+    PEER_ERRORS: Counter "tollgate_grpc_peer_errors_total" ["reason"]
+        "gRPC connections closed by the service because of HTTP/2 protocol errors or a flood of frames.";
+    ADMIN_CHANGES: Counter "tollgate_admin_changes_total" ["action", "result"]
+        "Changes through the admin API by result: ok; rejected if invalid or not allowed; error if they could not be made.";
     LOCAL_CACHE_ENTRIES: Gauge "ratelimit_localcache_entryCount" []
         "Keys in the local cache.";
     LOCAL_CACHE_HITS: Gauge "ratelimit_localcache_hitCount" []
@@ -178,32 +204,6 @@ metrics! { OURS
         "Leased hits that were not spent before their window ended, or were lost with their counter.";
     LEASE_EVICTIONS: Counter "tollgate_lease_evictions_total" []
         "Leases that ended because LEASE_MAX_KEYS was reached.";
-    STORE_FAILURE_DECISIONS: Counter "tollgate_store_failure_decisions_total" ["policy", "reason"]
-        "Requests decided by the failure policy because their counters were not reached in time.";
-    REQUESTS: Counter "tollgate_requests_total" ["domain", "code"]
-        "Requests by domain and overall code: ok, over_limit or error. Domain __unknown__ stands for domains without rules, and for requests rejected before their domain was looked up.";
-    RULE_HITS: Counter "tollgate_rule_hits_total" ["domain", "rule", "outcome"]
-        "Hits by rule, named by its full key, and outcome: allowed; over_limit, the part over the limit; shadow, the part over the limit that shadow mode allowed.";
-    BUILD_INFO: Gauge "tollgate_build_info" ["version", "commit", "os", "arch"]
-        "Always 1; the labels identify the build.";
-    REQUESTS_REFUSED: Counter "tollgate_requests_refused_total" ["reason"]
-        "Requests rejected before a decision because they exceed a bound.";
-    PANICS: Counter "tollgate_panics_total" ["where"]
-        "Panics by the interrupted work; the log has backtraces.";
-    LOG_LINES_DROPPED: Counter "tollgate_log_lines_dropped_total" []
-        "Log lines dropped because standard error was not read in time, or its disk is full.";
-    CONNECTIONS_OPEN: Gauge "tollgate_connections_open" []
-        "Open gRPC connections.";
-    CONNECTIONS_ACCEPTED: Counter "tollgate_connections_accepted_total" []
-        "Accepted gRPC connections.";
-    CONNECTIONS_REFUSED: Counter "tollgate_connections_refused_total" ["port", "reason"]
-        "Connections refused because a limit was reached and none could be closed.";
-    CONNECTIONS_CLOSED: Counter "tollgate_connections_closed_total" ["port", "reason"]
-        "Connections closed by the service: silent and idle ones in favour of others, and those beyond a time limit.";
-    PEER_ERRORS: Counter "tollgate_grpc_peer_errors_total" ["reason"]
-        "gRPC connections closed by the service because of HTTP/2 protocol errors or a flood of frames.";
-    ADMIN_CHANGES: Counter "tollgate_admin_changes_total" ["action", "result"]
-        "Changes through the admin API by result: ok; rejected if invalid or not allowed; error if they could not be made.";
     DECISION_LOG_LINES: Counter "tollgate_decision_log_lines_total" []
         "Lines of the decision log; absent without DECISION_LOG.";
     DECISION_LOG_DROPPED: Counter "tollgate_decision_log_dropped_total" []

@@ -38,16 +38,16 @@ impl<'v> From<&'v Distribution> for Value<'v> {
 }
 
 /// A consumer of samples: the metric, the values of its labels, and the value.
-pub(super) struct Samples<'s>(pub(super) &'s mut dyn FnMut(&Metric, &[&str], Value<'_>));
+pub struct Samples<'s>(pub(super) &'s mut dyn FnMut(&Metric, &[&str], Value<'_>));
 
 impl Samples<'_> {
     /// The only sample of a metric without labels.
-    pub(super) fn value<'v>(&mut self, metric: &Metric, value: impl Into<Value<'v>>) {
+    pub fn value<'v>(&mut self, metric: &Metric, value: impl Into<Value<'v>>) {
         (self.0)(metric, &[], value.into());
     }
 
     /// The samples of a metric by the values of its labels.
-    pub(super) fn values<'v, const LABELS: usize>(
+    pub fn values<'v, const LABELS: usize>(
         &mut self,
         metric: &Metric,
         series: impl IntoIterator<Item = ([&'v str; LABELS], impl Into<Value<'v>>)>,

@@ -7,7 +7,6 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Exposition, Stats,
-    gauges::{Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, TlsGauges, XdsGauges},
     labels::Labels,
     names::{self, Metric, MetricType, RuleCounter},
     page::{Page, Samples, Value},
@@ -17,17 +16,20 @@ use super::{
 use crate::logs;
 use containment::panics;
 use rules::OnStoreFailure;
-use store::{FailureReason, LeaseUsage, PoolUsage, StoreKind, StoreUsage};
+use store::FailureReason;
 
 /// The `Content-Type` of the page.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// Yields the samples of the parts that do not count here, in the order of the page.
+pub type Gauges<'g> = dyn Fn(&mut Samples<'_>) + 'g;
+
 impl Stats {
-    /// The page that Prometheus scrapes: the counters, and the state of other modules.
+    /// The page that Prometheus scrapes: the counters, and the gauges.
     ///
     /// Its cost grows with the number of series, so it is not for a thread that answers requests.
     #[must_use]
-    pub fn render(&self, gauges: &Gauges) -> String {
+    pub fn render(&self, gauges: &Gauges<'_>) -> String {
         let in_milliseconds = match &self.exposition {
             Exposition::Mapped(mapped) => return mapped.render(self, gauges),
             Exposition::Own { in_milliseconds } => *in_milliseconds,
@@ -39,34 +41,17 @@ impl Stats {
     }
 
     /// Every sample but those of the rules' statsd counters.
-    pub fn samples(&self, gauges: &Gauges, take: &mut dyn FnMut(&Metric, &[&str], Value<'_>)) {
+    pub fn samples(&self, gauges: &Gauges<'_>, take: &mut dyn FnMut(&Metric, &[&str], Value<'_>)) {
         let samples = &mut Samples(take);
-        let service_stats = &self.service;
         domains(samples, self);
-        service(samples, service_stats);
-        gauges.local_cache.iter().for_each(|cache| local_cache(samples, cache));
-        pools(samples, &gauges.pools);
-        gauges.leases.iter().for_each(|usage| leases(samples, usage));
-        store_failures(samples, service_stats);
+        service(samples, &self.service);
+        store_failures(samples, &self.service);
         requests(samples, self);
         rule_hits(samples, self);
         program(samples, self.commit);
         bounds(samples, self);
-        samples.values(&names::ADMIN_CHANGES, service_stats.admin_changes.totals());
-        if let Some((lines, dropped)) = gauges.decision_log {
-            samples.value(&names::DECISION_LOG_LINES, lines);
-            samples.value(&names::DECISION_LOG_DROPPED, dropped);
-        }
-        let top = gauges.top_refused.iter();
-        let top = top.map(|key| ([&*key.domain, &*key.rule, &*key.descriptor], key.hits));
-        samples.values(&names::TOP_REFUSED, top);
-        gauges.tls.iter().for_each(|gauges| tls(samples, gauges));
-        gauges.spans.iter().for_each(|one| spans(samples, one));
-        gauges.rules.iter().for_each(|rules| rules_state(samples, rules));
-        gauges.xds.iter().for_each(|control_plane| xds(samples, control_plane));
-        gauges.store.iter().for_each(|counters| store(samples, counters));
-        gauges.overrides.iter().for_each(|one| overrides(samples, one));
-        samples.values(&names::REPLICAS, gauges.replicas.iter().map(|(hash, n)| ([hash.as_str()], *n)));
+        samples.values(&names::ADMIN_CHANGES, self.service.admin_changes.totals());
+        gauges(samples);
         series(samples, self);
         #[cfg(target_os = "linux")]
         process(samples, &self.process);
@@ -188,90 +173,6 @@ fn service(samples: &mut Samples<'_>, service: &ServiceStats) {
     samples.value(&names::GLOBAL_SHADOW_MODE, service.global_shadow_mode.get());
 }
 
-fn local_cache(samples: &mut Samples<'_>, cache: &LocalCacheGauges) {
-    samples.value(&names::LOCAL_CACHE_ENTRIES, cache.entries);
-    samples.value(&names::LOCAL_CACHE_HITS, cache.hits);
-    samples.value(&names::LOCAL_CACHE_MISSES, cache.misses);
-    samples.value(&names::LOCAL_CACHE_LOOKUPS, cache.lookups);
-    samples.value(&names::LOCAL_CACHE_EXPIRED, cache.expired);
-    samples.value(&names::LOCAL_CACHE_EVACUATED, cache.evacuated);
-}
-
-fn pools(samples: &mut Samples<'_>, pools: &[PoolUsage]) {
-    let (of_memcached, of_redis): (Vec<_>, Vec<_>) =
-        pools.iter().partition(|pool| pool.kind == StoreKind::Memcached);
-    redis(samples, &of_redis);
-    for pool in of_memcached {
-        memcached(samples, pool);
-    }
-}
-
-/// The metrics that the Go service names after each Redis, then those with the label `pool`.
-fn redis(samples: &mut Samples<'_>, pools: &[&PoolUsage]) {
-    let is_per_second = |pool: &PoolUsage| pool.kind == StoreKind::RedisPerSecond;
-    for pool in pools {
-        let [active, total, local_close] = if is_per_second(pool) {
-            [names::PER_SECOND_POOL_ACTIVE, names::PER_SECOND_POOL_TOTAL, names::PER_SECOND_POOL_LOCAL_CLOSE]
-        } else {
-            [names::POOL_ACTIVE, names::POOL_TOTAL, names::POOL_LOCAL_CLOSE]
-        };
-        samples.value(&active, pool.connections);
-        samples.value(&total, pool.opened);
-        samples.value(&local_close, pool.closed);
-    }
-    let name = |pool: &PoolUsage| if is_per_second(pool) { "per_second" } else { "main" };
-    for (metric, value) in [
-        (names::REDIS_RECONNECTS, (|pool| pool.reconnects) as fn(&PoolUsage) -> u64),
-        (names::REDIS_BREAKERS_OPEN, |pool| pool.breakers_open),
-        (names::REDIS_QUEUED, |pool| pool.queued),
-        (names::REDIS_QUEUED_MAX, |pool| pool.max_queued),
-        (names::REDIS_OUTSTANDING_MAX, |pool| pool.max_outstanding),
-    ] {
-        samples.values(&metric, pools.iter().map(|pool| ([name(pool)], value(pool))));
-    }
-    let shed = pools.iter().flat_map(|pool| pool.shed.iter().map(|(reason, n)| ([name(pool), *reason], *n)));
-    samples.values(&names::REDIS_SHED, shed);
-    let errors = pools.iter().flat_map(|pool| pool.errors.iter().map(|(kind, n)| ([name(pool), *kind], *n)));
-    samples.values(&names::REDIS_ERRORS, errors);
-    let denied =
-        pools.iter().flat_map(|pool| pool.denied.iter().map(|(command, n)| ([name(pool), *command], *n)));
-    samples.values(&names::REDIS_COMMAND_DENIED, denied);
-    let lost = pools.iter().map(|pool| ([name(pool)], pool.without_expiry));
-    samples.values(&names::REDIS_WITHOUT_EXPIRY, lost);
-    let times = pools.iter().map(|pool| ([name(pool)], &pool.operation_time));
-    samples.values(&names::REDIS_OPERATION_TIME, times);
-    let sizes = pools.iter().map(|pool| ([name(pool)], &pool.batch_size));
-    samples.values(&names::REDIS_BATCH_CHECKS, sizes);
-}
-
-fn memcached(samples: &mut Samples<'_>, pool: &PoolUsage) {
-    samples.value(&names::MEMCACHED_CONNECTIONS, pool.connections);
-    samples.value(&names::MEMCACHED_CONNECTIONS_OPENED, pool.opened);
-    samples.value(&names::MEMCACHED_RECONNECTS, pool.reconnects);
-    samples.value(&names::MEMCACHED_BREAKERS_OPEN, pool.breakers_open);
-    samples.value(&names::MEMCACHED_QUEUED, pool.queued);
-    samples.value(&names::MEMCACHED_QUEUED_MAX, pool.max_queued);
-    samples.value(&names::MEMCACHED_OUTSTANDING_MAX, pool.max_outstanding);
-    samples.values(&names::MEMCACHED_SHED, pool.shed.iter().map(|(reason, n)| ([*reason], *n)));
-    samples.values(&names::MEMCACHED_ERRORS, pool.errors.iter().map(|(kind, n)| ([*kind], *n)));
-    samples.values(&names::MEMCACHED_OPERATION_TIME, [([], &pool.operation_time)]);
-    samples.values(&names::MEMCACHED_BATCH_CHECKS, [([], &pool.batch_size)]);
-}
-
-fn leases(samples: &mut Samples<'_>, leases: &LeaseUsage) {
-    samples.value(&names::LEASE_KEYS, leases.keys);
-    samples.value(&names::LEASE_KEYS_MAX, leases.max_keys);
-    samples.value(&names::LEASE_HELD, leases.held);
-    samples.value(&names::LEASE_HITS, leases.hits);
-    samples.value(&names::LEASE_WAITS, leases.waits);
-    let grants = [(["granted"], leases.grants), (["refused"], leases.ungranted)];
-    samples.values(&names::LEASE_GRANTS, grants);
-    samples.value(&names::LEASE_GRANTED, leases.granted);
-    samples.value(&names::LEASE_RETURNED, leases.returned);
-    samples.value(&names::LEASE_EXPIRED, leases.expired);
-    samples.value(&names::LEASE_EVICTIONS, leases.evicted);
-}
-
 fn store_failures(samples: &mut Samples<'_>, service: &ServiceStats) {
     let decided = OnStoreFailure::ALL.into_iter().flat_map(|policy| {
         FailureReason::ALL
@@ -306,59 +207,6 @@ fn bounds(samples: &mut Samples<'_>, stats: &Stats) {
     samples.values(&names::CONNECTIONS_CLOSED, closed);
     let peer_errors = PeerError::ALL.map(|reason| ([reason.name()], service.peer_errors(reason).get()));
     samples.values(&names::PEER_ERRORS, peer_errors);
-}
-
-fn tls(samples: &mut Samples<'_>, tls: &TlsGauges) {
-    samples.value(&names::TLS_CERTIFICATE_EXPIRY, tls.certificate_expiry.as_secs());
-    samples.value(&names::TLS_RELOAD_ERRORS, tls.reload_errors);
-    samples
-        .values(&names::TLS_HANDSHAKE_FAILURES, tls.handshake_failures.iter().map(|(name, n)| ([*name], *n)));
-}
-
-fn spans(samples: &mut Samples<'_>, spans: &SpanGauges) {
-    samples.value(&names::SPANS_EXPORTED, spans.exported);
-    samples.values(&names::SPANS_DROPPED, spans.dropped.iter().map(|(reason, n)| ([*reason], *n)));
-}
-
-fn rules_state(samples: &mut Samples<'_>, rules: &RulesGauges) {
-    samples.value(&names::CONFIG_LOAD_SUCCESS, rules.loads);
-    samples.value(&names::CONFIG_LOAD_ERROR, rules.errors);
-    if let Some(time) = rules.last_success {
-        samples.value(&names::RULES_LAST_SUCCESS, time.as_secs_f64());
-    }
-    if let Some(time) = rules.last_error {
-        samples.value(&names::RULES_LAST_ERROR, time.as_secs_f64());
-    }
-    samples.value(&names::RULES_LOAD_FAILED, u64::from(rules.load_failed));
-    samples.values(&names::RULES_INFO, rules.hash.iter().map(|hash| ([hash.as_str()], 1.0)));
-    samples.value(&names::RULES_FILES, rules.files);
-    samples.value(&names::RULES_DOMAINS, rules.domains);
-    samples.value(&names::RULES, rules.rules);
-}
-
-fn xds(samples: &mut Samples<'_>, xds: &XdsGauges) {
-    samples.value(&names::XDS_CONNECTED, u64::from(xds.connected));
-    samples.value(&names::XDS_RECONNECTS, xds.reconnects);
-    samples.value(&names::XDS_UPDATES, xds.updates);
-    samples.value(&names::XDS_NACKS, xds.refused);
-    samples.values(&names::XDS_VERSION, xds.version.iter().map(|version| ([version.as_str()], 1.0)));
-}
-
-fn store(samples: &mut Samples<'_>, StoreUsage { held, max_keys }: &StoreUsage) {
-    samples.value(&names::STORE_KEYS, held.entries as u64);
-    samples.value(&names::STORE_KEYS_MAX, *max_keys as u64);
-    samples.value(&names::STORE_BYTES, held.bytes as u64);
-    let within = held.evicted - held.evicted_over;
-    let evicted = [("within_limit", within), ("over_limit", held.evicted_over)];
-    samples.values(&names::STORE_EVICTIONS, evicted.map(|(counter, n)| ([counter], n)));
-    samples.value(&names::STORE_EXPIRED, held.expired);
-}
-
-fn overrides(samples: &mut Samples<'_>, overrides: &OverrideGauges) {
-    let actions = ["limit", "block", "allow", "shadow"];
-    let values = actions.into_iter().zip(overrides.by_action);
-    samples.values(&names::OVERRIDES, values.map(|(action, n)| ([action], n)));
-    samples.value(&names::OVERRIDES_BYTES, overrides.bytes);
 }
 
 fn series(samples: &mut Samples<'_>, stats: &Stats) {

@@ -8,11 +8,9 @@ use std::{collections::HashMap, io};
 
 use super::{line::Amount, outbox::Outbox, times::Times};
 use crate::metrics::{
-    OVERFLOW, Stats,
-    gauges::Gauges,
+    Gauges, OVERFLOW, Stats, Value,
     labels::statsd_key,
     names::{self, Metric, MetricType, RuleCounter},
-    page::Value,
     statsd_names,
 };
 
@@ -31,7 +29,7 @@ pub(super) struct DeltaTracker {
 
 impl DeltaTracker {
     /// Reads all counters. No counting thread waits for it.
-    pub(super) fn enter(&mut self, stats: &Stats, gauges: &Gauges) {
+    pub(super) fn enter(&mut self, stats: &Stats, gauges: &Gauges<'_>) {
         self.round = self.round.wrapping_add(1);
         let Self { rules, domains, counters, times, gauges: current, round } = self;
         stats.for_each_rule(|one, counts| rules.enter(one.full_key(), one.number, counts, *round));

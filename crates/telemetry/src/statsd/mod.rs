@@ -30,7 +30,7 @@ pub use mogrifier::mogrify;
 
 use self::{connection::SinkConnection, delta_tracker::DeltaTracker, outbox::Outbox};
 use crate::{
-    metrics::{Gauges, Stats},
+    metrics::{Samples, Stats},
     statsd::settings::SinkAddress,
 };
 use containment::panics::{self, Boundary};
@@ -43,8 +43,8 @@ pub struct Sink {
     pub is_configured: bool,
 }
 
-/// Reads the state of other modules, at each flush.
-pub type State = Arc<dyn Fn() -> Gauges + Send + Sync>;
+/// Yields the gauges, at each flush.
+pub type SharedGauges = Arc<dyn Fn(&mut Samples<'_>) + Send + Sync>;
 
 #[derive(Debug)]
 pub struct Flushing(Vec<(Sender<()>, JoinHandle<()>)>);
@@ -55,7 +55,7 @@ pub struct Flushing(Vec<(Sender<()>, JoinHandle<()>)>);
 /// If a thread cannot be started.
 pub fn start(
     stats: &Arc<Stats>,
-    state: &State,
+    gauges: &SharedGauges,
     interval: Duration,
     sinks: Vec<Sink>,
 ) -> io::Result<Flushing> {
@@ -63,7 +63,7 @@ pub fn start(
         let (stop, stopped) = channel();
         let mut flusher = Flusher {
             stats: stats.clone(),
-            state: state.clone(),
+            gauges: gauges.clone(),
             deltas: DeltaTracker::default(),
             connection: SinkConnection::new(sink.target, sink.is_configured),
             dialect: sink.dialect,
@@ -88,7 +88,7 @@ impl Flushing {
 
 struct Flusher {
     stats: Arc<Stats>,
-    state: State,
+    gauges: SharedGauges,
     deltas: DeltaTracker,
     connection: SinkConnection,
     dialect: Dialect,
@@ -121,7 +121,7 @@ impl Flusher {
         }
         self.entered = Instant::now();
         panics::point("statsd");
-        self.deltas.enter(&self.stats, &(self.state)());
+        self.deltas.enter(&self.stats, &*self.gauges);
         if !is_open {
             return;
         }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::*;
-use crate::metrics::{LocalCacheGauges, Method, RuleCounter, StatsOptions};
+use crate::metrics::{Method, RuleCounter, StatsOptions, names};
 use net::HostPort;
 
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -25,16 +25,13 @@ fn hit(stats: &Stats, n: u64) {
     stats.rule("d", "d.k").add(RuleCounter::TotalHits, n);
 }
 
-fn state() -> State {
-    Arc::new(|| Gauges {
-        local_cache: Some(LocalCacheGauges { entries: 5, ..LocalCacheGauges::default() }),
-        ..Gauges::default()
-    })
+fn gauges() -> SharedGauges {
+    Arc::new(|samples| samples.value(&names::LOCAL_CACHE_ENTRIES, 5))
 }
 
 fn begin(stats: &Arc<Stats>, target: SinkAddress) -> Flushing {
     let sink = Sink { target, dialect: Dialect::statsd(&[]), is_configured: true };
-    start(stats, &state(), INTERVAL, vec![sink]).unwrap()
+    start(stats, &gauges(), INTERVAL, vec![sink]).unwrap()
 }
 
 fn here(address: std::net::SocketAddr) -> (String, u16) {
@@ -232,7 +229,7 @@ fn a_sink_that_does_not_read_delays_no_other_and_receives_every_count() {
         SinkAddress::Udp(HostPort { host: other_host, port: other_port }),
     ];
     let sinks = sinks.map(|target| Sink { target, dialect: Dialect::statsd(&[]), is_configured: true });
-    let flushing = start(&stats, &state(), INTERVAL, sinks.into()).unwrap();
+    let flushing = start(&stats, &gauges(), INTERVAL, sinks.into()).unwrap();
     let stuck: TcpStream = listener.accept().unwrap().0;
     // The other sink receives every batch while this one is stuck.
     let mut buffer = [0; 2048];
@@ -276,7 +273,7 @@ fn a_rule_that_was_forgotten_and_returns_counts_from_zero() {
         let stats = stats();
         hit(&stats, n);
         assert!(connection.is_open(false));
-        deltas.enter(&stats, &Gauges::default());
+        deltas.enter(&stats, &|_| ());
         deltas.send(&mut Outbox::new(&mut connection, &dialect)).unwrap();
     }
     drop(connection);

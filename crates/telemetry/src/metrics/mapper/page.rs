@@ -7,8 +7,7 @@ use super::{
     series::{Family, Known, SeriesIndex},
 };
 use crate::metrics::{
-    Stats,
-    gauges::Gauges,
+    Gauges, Stats,
     histogram::Snapshot,
     names::MetricType,
     page::{Page, Value, head, series},
@@ -30,7 +29,7 @@ impl Mapped {
         Self { mapper, known: Mutex::default() }
     }
 
-    pub(in crate::metrics) fn render(&self, stats: &Stats, gauges: &Gauges) -> String {
+    pub(in crate::metrics) fn render(&self, stats: &Stats, gauges: &Gauges<'_>) -> String {
         let mut page = Page::default();
         // One scrape at a time; nothing else waits for this lock.
         let mut known = lock(&self.known);

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::Value as Json;
 
 use super::*;
-use crate::metrics::{Exposition, Gauges, Method, RuleCounter, Stats, StatsOptions};
+use crate::metrics::{Exposition, Method, RuleCounter, Stats, StatsOptions};
 
 /// A file per line, with the results of some names.
 const RECORDED: &str = include_str!("../../../../../tests/statsd/mapper.jsonl");
@@ -28,8 +28,8 @@ fn page(yaml: &str, fill: impl FnOnce(&Stats)) -> String {
     let stats = Stats::new(StatsOptions::default());
     let stats = stats.shown(Exposition::Mapped(Box::new(Mapped::new(mapper(yaml)))));
     fill(&stats);
-    let first = stats.render(&Gauges::default());
-    assert_eq!(without_process(&stats.render(&Gauges::default())), without_process(&first));
+    let first = stats.render(&|_| ());
+    assert_eq!(without_process(&stats.render(&|_| ())), without_process(&first));
     first
 }
 
@@ -231,7 +231,7 @@ fn an_empty_file_does_not_change_the_page() {
         lines.sort();
         lines
     };
-    assert_eq!(sorted(&page("mappings: []", fill)), sorted(&stats.render(&Gauges::default())));
+    assert_eq!(sorted(&page("mappings: []", fill)), sorted(&stats.render(&|_| ())));
 }
 
 #[test]
@@ -252,9 +252,9 @@ fn forgets_names_that_are_gone() {
         for n in 0..2_000 {
             stats.rule("d", &format!("d.{round}-{n}")).add(RuleCounter::TotalHits, 1);
         }
-        mapped.render(&stats, &Gauges::default());
+        mapped.render(&stats, &|_| ());
     }
-    let page = mapped.render(&Stats::new(StatsOptions::default()), &Gauges::default());
+    let page = mapped.render(&Stats::new(StatsOptions::default()), &|_| ());
     assert!(!page.contains("key1"), "{page}");
     assert!(format!("{mapped:?}").len() < 100_000);
 }
@@ -276,8 +276,8 @@ fn a_known_page_takes_at_most_twice_the_time_of_the_default_page() {
         };
         (0..4).map(|_| took()).min().unwrap()
     };
-    let own = fastest(&|| stats.render(&Gauges::default()));
-    let by_mapper = fastest(&|| mapped.render(&stats, &Gauges::default()));
+    let own = fastest(&|| stats.render(&|_| ()));
+    let by_mapper = fastest(&|| mapped.render(&stats, &|_| ()));
     assert!(by_mapper < 2 * own, "{by_mapper:?} with the mapper, {own:?} without");
 }
 

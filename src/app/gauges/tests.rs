@@ -1,0 +1,103 @@
+//! The whole page: the statistics, and the gauges of all parts.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use store::StoreKind;
+use telemetry::metrics::{ChangeResult, Metric, RuleCounter, Stats, StatsOptions, documentation};
+
+fn everything(spans: &Counts) -> Gauges<'_> {
+    let keys = store::table::Usage { entries: 5, bytes: 7, evicted: 8, evicted_over: 3, expired: 9 };
+    let time = Time::from_micros(1_700_000_000_250_000);
+    Gauges {
+        local_cache: Some(CacheUsage { keys, lookups: 10, hits: 4 }),
+        pools: [StoreKind::Redis, StoreKind::RedisPerSecond, StoreKind::Memcached].map(pool).into(),
+        leases: Some(LeaseUsage::default()),
+        decision_log: Some((26, 27)),
+        top_refused: vec![(["d", "k", "k=v"].map(str::to_owned), 28)],
+        tls: Some(TlsUsage { handshake_failures: vec![("timeout", 18)], ..TlsUsage::default() }),
+        spans: Some(spans),
+        rules: ReloadState {
+            last_success: Some(time),
+            last_error: Some((time, Vec::new())),
+            hash: 0x00c0_ffee,
+            ..ReloadState::default()
+        },
+        xds: Some(xds::State { version: Some("1".to_owned()), ..xds::State::default() }),
+        store: Some(StoreUsage { held: keys, max_keys: 6 }),
+        overrides: Usage { by_action: [26, 27, 28, 29], bytes: 30 },
+        replicas: vec![("c0ffee".to_owned(), 31)],
+    }
+}
+
+fn pool(kind: StoreKind) -> PoolUsage {
+    PoolUsage {
+        kind,
+        connections: 10,
+        opened: 11,
+        closed: 12,
+        reconnects: 13,
+        breakers_open: 14,
+        queued: 15,
+        max_queued: 16,
+        max_outstanding: 23,
+        shed: [("overloaded", 24), ("late", 25)],
+        errors: vec![("timeout", 17)],
+        denied: vec![("expire", 22)],
+        without_expiry: 23,
+        operation_time: store::Distribution { buckets: vec![(0.001, 19)], count: 20, sum: 0.5 },
+        batch_size: store::Distribution::default(),
+    }
+}
+
+fn page() -> String {
+    let stats = Stats::new(StatsOptions { max_series: 0, ..StatsOptions::default() });
+    stats.rule("d", "d.k").add(RuleCounter::TotalHits, 1);
+    let _ = stats.dynamic("d", "d.k_v", Time::default());
+    stats.domain_not_found("nowhere", Time::default());
+    stats.service().admin_changes.count("override_set", ChangeResult::Ok);
+    let spans = Counts::default();
+    stats.render(&|samples| everything(&spans).sample(samples))
+}
+
+#[test]
+fn a_full_page_shows_every_documented_metric_and_no_other() {
+    let page = page();
+    let head = |kind: &str| -> Vec<(String, String)> {
+        let lines = page.lines().filter_map(|line| line.strip_prefix(kind)?.split_once(' '));
+        lines.map(|(name, rest)| (name.to_owned(), rest.to_owned())).collect()
+    };
+    let documented = |shown: fn(&Metric) -> String| -> Vec<(String, String)> {
+        documentation().iter().map(|metric| (metric.name.to_owned(), shown(metric))).collect()
+    };
+    assert_eq!(head("# TYPE "), documented(|metric| metric.kind.name().to_owned()));
+    assert_eq!(head("# HELP "), documented(|metric| metric.help.to_owned()));
+    let by_name: BTreeMap<_, _> = documentation().iter().map(|metric| (metric.name, metric.labels)).collect();
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let (name, labels) =
+            line.rsplit_once(' ').unwrap().0.split_once('{').unwrap_or((line.split(' ').next().unwrap(), ""));
+        let labels: Vec<_> = labels.split(',').filter_map(|label| Some(label.split_once('=')?.0)).collect();
+        let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+        let declared = [name, of_histogram.unwrap_or(name)].into_iter().find_map(|name| by_name.get(name));
+        let declared = [declared.unwrap(), &["le"][..]].concat();
+        assert_eq!(labels, declared[..labels.len()], "{line}");
+    }
+}
+
+#[test]
+fn the_page_has_the_values_of_the_parts() {
+    let page = page();
+    for line in [
+        "tollgate_rules_last_load_success_timestamp_seconds 1700000000.25",
+        "tollgate_rules_load_failed 1",
+        "tollgate_rules_info{hash=\"0000000000c0ffee\"} 1",
+        "tollgate_store_expired_total 9",
+        "tollgate_store_evictions_total{counter=\"within_limit\"} 5",
+        "ratelimit_localcache_missCount 6",
+        "tollgate_overrides{action=\"shadow\"} 29",
+        "tollgate_top_refused_hits{domain=\"d\",rule=\"k\",descriptor=\"k=v\"} 28",
+        "tollgate_replicas{rules_hash=\"c0ffee\"} 31",
+    ] {
+        assert!(page.lines().any(|seen| seen == line), "{line}\n{page}");
+    }
+}
