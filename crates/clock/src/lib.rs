@@ -1,6 +1,8 @@
 //! Time as an argument: [`Time`] is a point in time, [`Clock`] is its source. The edges read the clock once per request
 //! and pass the time as an argument; nothing below them reads it, so tests can set it.
 
+pub mod timer;
+
 use std::{
     fmt,
     sync::atomic::{AtomicU64, Ordering},

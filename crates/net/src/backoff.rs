@@ -34,7 +34,8 @@ impl Backoff {
         self.pause(fastrand::f64())
     }
 
-    fn pause(&mut self, chance: f64) -> Duration {
+    /// The next pause, with randomness from 0 to 1.
+    pub fn pause(&mut self, chance: f64) -> Duration {
         let pause = self.next.min(self.max);
         // An overflow is above the maximum.
         self.next = scaled(pause, self.factor).unwrap_or(self.max).max(self.first);
@@ -50,8 +51,14 @@ impl Backoff {
 
 /// An interval that is lengthened or shortened at random by up to this fraction.
 pub fn jittered(interval: Duration, share: f64) -> Duration {
+    jittered_by(interval, share, fastrand::f64())
+}
+
+/// The same, with randomness from 0 to 1.
+#[must_use]
+pub fn jittered_by(interval: Duration, share: f64, chance: f64) -> Duration {
     // An overflow is centuries, which need no jitter.
-    scaled(interval, 1.0 + share * (2.0 * fastrand::f64() - 1.0)).unwrap_or(interval)
+    scaled(interval, 1.0 + share * (2.0 * chance - 1.0)).unwrap_or(interval)
 }
 
 fn scaled(duration: Duration, factor: f64) -> Option<Duration> {

@@ -12,6 +12,7 @@ mod address;
 pub mod authority;
 pub mod backoff;
 pub mod channel;
+pub mod edges;
 pub mod resolve;
 mod secret;
 pub mod tls;
