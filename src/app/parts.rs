@@ -10,6 +10,7 @@ use clock::{Clock, SystemClock};
 use limiter::{
     self, Bounds, Handles, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, ResponseOptions,
 };
+use net::edges::Edges;
 use overrides::{Keeper, progress::Progress};
 use rules::RuleSet;
 use rules_source::{Source, xds};
@@ -116,7 +117,8 @@ fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
     match &settings.backend {
         Backend::Memory => Ok((Arc::new(MemoryStore::new(settings.store.max_keys)), own(None)?, None)),
         Backend::Redis(redis) => {
-            let store = RedisStore::new(redis, &settings.store.key_prefix, jitter, workers)?;
+            let store =
+                RedisStore::new(redis, &settings.store.key_prefix, jitter, workers, &Edges::system())?;
             store.watch();
             let (keeper, link) = if is_shared {
                 let progress = Arc::<Progress>::default();
@@ -129,7 +131,7 @@ fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
             Ok((Arc::new(LeasedStore::new(store, settings.store.max_leases)), keeper, link))
         }
         Backend::Memcached(memcached) => {
-            let store = MemcachedStore::new(memcached, jitter, workers)?;
+            let store = MemcachedStore::new(memcached, jitter, workers, &Edges::system())?;
             store.watch(NameServers::of_system);
             let resets = is_shared.then(|| store.reset_log(&settings.store.key_prefix));
             Ok((Arc::new(store), own(resets.clone())?, resets.map(Link::Memcached)))

@@ -128,7 +128,7 @@ fn store(name_server: &NameServer, refresh: Option<Duration>) -> MemcachedStore 
         max_queued: 100,
         unhealthy_without: false,
     };
-    let store = MemcachedStore::new(&settings, 0, 1).unwrap();
+    let store = MemcachedStore::new(&settings, 0, 1, &net::edges::Edges::system()).unwrap();
     let name_servers = name_server.name_servers.clone();
     store.watch(move || name_servers.clone());
     store.start_worker();

@@ -5,6 +5,7 @@
 //! `remote` the connections of the networked stores.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests run on this machine"))]
 
 mod remote;
 pub mod table;

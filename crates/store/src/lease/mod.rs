@@ -25,18 +25,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{
-    runtime::Handle,
-    sync::Notify,
-    time::{sleep, timeout},
-};
+use net::edges::Edges;
+use tokio::sync::Notify;
 
 use super::{
     Applied, Batch, LeaseState, LeaseUsage, PoolUsage, Resets, Store, StoreFuture,
     redis::{LeaseReply, Leased, RedisStore},
 };
 use algorithms::lease::Snapshot;
-use clock::{Clock, SystemClock, Time};
+use clock::Time;
 use containment::panics::{self, Boundary, Panicked, caught};
 use rules::RuleSet;
 use table::{Command, Commands, Leases, Renewal};
@@ -71,8 +68,8 @@ impl LeasedStore {
     #[must_use]
     pub fn new(redis: RedisStore, max_keys: usize) -> Self {
         Self(Arc::new(Shared {
+            leases: Leases::new(max_keys, redis.edges().random.number()),
             redis,
-            leases: Leases::new(max_keys),
             is_used: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             is_maintained: AtomicBool::new(false),
@@ -110,7 +107,7 @@ impl Store for LeasedStore {
             Resets::Unknown => {
                 let mut commands = Commands::new();
                 self.0.leases.end(&mut commands);
-                self.0.send(commands, SystemClock.now());
+                self.0.send(commands, self.0.edges().clock.now());
             }
         }
     }
@@ -119,7 +116,7 @@ impl Store for LeasedStore {
         self.0.redis.start_worker();
         if !self.0.is_maintained.swap(true, Relaxed) {
             let shared = self.0.clone();
-            tokio::spawn(async move {
+            self.0.edges().start(async move {
                 loop {
                     let Err(Panicked) = caught(Boundary::Leases, shared.maintain()).await;
                     panics::pause().await;
@@ -163,6 +160,10 @@ impl Store for LeasedStore {
 }
 
 impl Shared {
+    fn edges(&self) -> &Edges {
+        self.redis.edges()
+    }
+
     /// Sends commands to Redis in the background.
     fn send(self: &Arc<Self>, commands: Commands, now: Time) {
         for command in commands {
@@ -181,17 +182,18 @@ impl Shared {
         let counter = &renewal.counter;
         let leased =
             Leased { name: &counter.name, is_per_second: counter.is_per_second, limit: &counter.limit };
-        let start = Instant::now();
-        let first = fastrand::u64(1..FIRST_GRANTS);
+        let start = self.edges().timer.now();
+        // 0 is for none.
+        let first = self.edges().random.below(FIRST_GRANTS).max(1);
         let snapshot = self.leases.with(renewal.key, renewal.start, |lease| lease.send_renewal(first));
         let sent = snapshot.filter(|_| !self.is_closing.load(Relaxed)).and_then(|snapshot| {
             let receipt = self.leases.receipt(counter.limit.fixed(), snapshot.grants);
             self.redis.lease(&leased, renewal.hits, receipt, now)
         });
-        match (sent, snapshot, Handle::try_current()) {
-            (Some(reply), Some(snapshot), Ok(runtime)) => {
+        match (sent, snapshot, self.edges().spawn.here()) {
+            (Some(reply), Some(snapshot), Some(here)) => {
                 let shared = self.clone();
-                runtime.spawn(async move { shared.renewed(reply, &renewal, snapshot, start).await });
+                here(Box::pin(async move { shared.renewed(reply, &renewal, snapshot, start).await }));
             }
             _ => self.leases.renewal_lost(&renewal),
         }
@@ -202,9 +204,9 @@ impl Shared {
         match reply.wait().await {
             None => self.leases.renewal_lost(renewal),
             Some((after, grant)) => {
-                let round_trip = start.elapsed().min(MAX_ROUND_TRIP);
+                let round_trip = self.edges().timer.now().duration_since(start).min(MAX_ROUND_TRIP);
                 self.leases.add_round_trip(round_trip.as_secs_f64() * 1e6);
-                self.leases.granted(renewal, snapshot, after, grant, SystemClock.now());
+                self.leases.granted(renewal, snapshot, after, grant, self.edges().clock.now());
             }
         }
     }
@@ -215,9 +217,9 @@ impl Shared {
             if self.leases.len() == 0 {
                 self.leased.notified().await;
             }
-            sleep(TICK).await;
+            self.edges().timer.sleep(TICK).await;
             panics::point("lease_tend");
-            let (mut commands, now) = (Commands::new(), SystemClock.now());
+            let (mut commands, now) = (Commands::new(), self.edges().clock.now());
             self.leases.visit(now, &mut commands);
             self.send(commands, now);
         }
@@ -242,8 +244,8 @@ impl Shared {
                     let _ = reply.wait().await;
                 }
             };
-            let _ = timeout(LAST_REPLIES, all).await;
-            sleep(TICK).await;
+            let _ = self.edges().timer.timeout(LAST_REPLIES, all).await;
+            self.edges().timer.sleep(TICK).await;
         }
     }
 }

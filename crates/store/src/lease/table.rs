@@ -127,14 +127,14 @@ pub(super) struct Renewal {
 }
 
 impl Leases {
-    /// At most this many leases, and the paces of as many cold keys.
-    pub(super) fn new(max_keys: usize) -> Self {
+    /// At most this many leases, and the paces of as many cold keys. `id` is this replica's.
+    pub(super) fn new(max_keys: usize, id: u64) -> Self {
         let max_keys = max_keys.max(1);
         let most = max_keys.div_ceil(LEAST_IN_A_SHARD).clamp(1, SHARDS);
         let shards = if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 };
         let shard = |_| Shard { due: AtomicU64::new(u64::MAX), leases: Mutex::default() };
         Self {
-            id: fastrand::u64(..),
+            id,
             cold: ColdKeys::new(max_keys),
             shards: (0..shards).map(shard).collect(),
             max_keys,
@@ -479,7 +479,7 @@ mod tests {
 
     #[test]
     fn many_leases_are_returned_gradually() {
-        let (leases, limit) = (Leases::new(10_000), Limit::plain(1_000_000, Unit::Hour));
+        let (leases, limit) = (Leases::new(10_000, 7), Limit::plain(1_000_000, Unit::Hour));
         let start = Time::from_seconds(7200);
         let at = |millis: u64| Time::from_micros(start.micros() + millis * 1000);
         let counter = || Counter { name: "name".into(), is_per_second: false, limit: limit.rate };

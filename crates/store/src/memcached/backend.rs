@@ -13,7 +13,7 @@ use crate::{
         transport::{Connector, TlsAdvice},
     },
 };
-use net::{ServerAddress, tls::Hints};
+use net::{ServerAddress, edges::Edges, tls::Hints};
 
 static TLS_ADVICE: TlsAdvice = TlsAdvice {
     tls: Hints {
@@ -34,13 +34,13 @@ pub(super) type PendingReply = remote::PendingReply<MemcachedBackend>;
 
 impl MemcachedBackend {
     /// Loads certificates if TLS is enabled. Returns every problem with the files.
-    pub(super) fn new(settings: &Memcached) -> Result<Self, Vec<String>> {
+    pub(super) fn new(settings: &Memcached, edges: &Edges) -> Result<Self, Vec<String>> {
         let origin = match settings.servers {
             MemcachedServers::Named(_) => "see MEMCACHE_HOST_PORT",
             MemcachedServers::Srv { .. } => "the address comes from MEMCACHE_SRV",
         };
         let (tls, timeout) = (settings.tls.as_ref(), settings.connect_timeout);
-        Connector::new(Self::NAME, tls, &TLS_ADVICE, timeout, origin).map(Self)
+        Connector::new(Self::NAME, tls, &TLS_ADVICE, timeout, origin, edges).map(Self)
     }
 }
 

@@ -23,6 +23,7 @@ use crate::{memcached::settings::Memcached, memcached::settings::MemcachedServer
 use algorithms::Hits;
 use clock::Time;
 use containment::panics::{self, Boundary, Panicked, caught};
+use net::edges::Edges;
 use rules::Countable;
 use servers::Servers;
 
@@ -42,8 +43,13 @@ impl MemcachedStore {
     ///
     /// # Errors
     /// Every problem with the files in the settings.
-    pub fn new(settings: &Memcached, jitter: u64, threads: usize) -> Result<Self, Vec<String>> {
-        let servers = Arc::new(Servers::new(settings, threads)?);
+    pub fn new(
+        settings: &Memcached,
+        jitter: u64,
+        threads: usize,
+        edges: &Edges,
+    ) -> Result<Self, Vec<String>> {
+        let servers = Arc::new(Servers::new(settings, threads, edges)?);
         Ok(Self { servers, found_by: settings.servers.clone(), jitter, workers: WorkerIndexes::default() })
     }
 
@@ -58,7 +64,7 @@ impl MemcachedStore {
     pub fn watch(&self, name_servers: impl Fn() -> NameServers + Send + Sync + 'static) {
         if let MemcachedServers::Srv { name, refresh } = &self.found_by {
             let (servers, name, refresh) = (self.servers.clone(), name.clone(), *refresh);
-            tokio::spawn(async move {
+            self.servers.pool.shared.edges.start(async move {
                 let follow = || servers.follow(&name, refresh, &name_servers);
                 while let Err(Panicked) = caught(Boundary::StoreDiscovery, follow()).await {
                     panics::pause().await;

@@ -4,14 +4,9 @@
 //! that concurrent changes are not lost, and each replica with an over-limit cache reads it twice a second over a separate
 //! connection, so that no request waits.
 
-use std::{
-    convert::Infallible,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::{
@@ -19,7 +14,7 @@ use super::{
     servers::{Servers, key_name},
 };
 use crate::{Resets, remote::Backend};
-use net::ServerAddress;
+use net::{ServerAddress, edges::Edges};
 
 /// The interval of reads: a reset takes effect everywhere within a second.
 const POLL: Duration = Duration::from_millis(400);
@@ -72,13 +67,13 @@ impl ResetLog {
     /// When the server that owns the key cannot be reached or rejects the change.
     pub async fn announce(&self, full_keys: &[String]) -> Result<(), String> {
         let address = self.server()?;
-        let announced = timeout(TIMEOUT, async {
+        let announced = self.edges().timer.timeout(TIMEOUT, async {
             let mut stream = self.dial(&address).await?;
             // After a concurrent change by another replica it is read again.
             while !self.add(&mut stream, full_keys).await? {}
             Ok(())
         });
-        announced.await.unwrap_or_else(|_| Err(late(&address)))
+        announced.await.unwrap_or_else(|| Err(late(&address)))
     }
 
     /// Reads and changes the value; returns false if another replica has changed it meanwhile.
@@ -87,7 +82,7 @@ impl ResetLog {
             Reply::Unique(value, unique) => (serde_json::from_slice(&value).ok(), Some(unique)),
             _ => (None, None),
         };
-        let mut entries = known.unwrap_or_else(Entries::new);
+        let mut entries = known.unwrap_or_else(|| Entries::new(self.edges().random.number()));
         entries.add(full_keys);
         let value = serde_json::to_vec(&entries).map_err(|error| error.to_string())?;
         let (key, length) = (&self.key, value.len());
@@ -106,14 +101,15 @@ impl ResetLog {
     pub async fn follow(&self, on_reset: impl Fn(&Resets)) -> Infallible {
         let mut connection = None;
         let mut position = Position::default();
-        let (mut last_read, mut failing) = (Instant::now(), false);
+        let (mut last_read, mut failing) = (self.edges().timer.now(), false);
         loop {
             match self.poll(&mut connection).await {
                 Ok(entries) => {
-                    if last_read.elapsed() > LONGEST_GAP {
+                    let now = self.edges().timer.now();
+                    if now.duration_since(last_read) > LONGEST_GAP {
                         on_reset(&Resets::Unknown);
                     }
-                    last_read = Instant::now();
+                    last_read = now;
                     if let Some(resets) = entries.and_then(|entries| position.advance(entries)) {
                         on_reset(&resets);
                     }
@@ -128,7 +124,7 @@ impl ResetLog {
                     }
                 }
             }
-            sleep(POLL).await;
+            self.edges().timer.sleep(POLL).await;
         }
     }
 
@@ -138,7 +134,7 @@ impl ResetLog {
         connection: &mut Option<(ServerAddress, FramedStream)>,
     ) -> Result<Option<Entries>, String> {
         let address = self.server()?;
-        let read = timeout(TIMEOUT, async {
+        let read = self.edges().timer.timeout(TIMEOUT, async {
             let mut stream = match connection.take() {
                 Some((known, stream)) if known == address => stream,
                 _ => self.dial(&address).await?,
@@ -150,11 +146,15 @@ impl ResetLog {
                 _ => None,
             })
         });
-        read.await.unwrap_or_else(|_| Err(late(&address)))
+        read.await.unwrap_or_else(|| Err(late(&address)))
     }
 
     async fn read(&self, stream: &mut FramedStream) -> Result<Reply, String> {
         query(stream, &[b"gets ", self.key.as_bytes(), b"\r\n"]).await
+    }
+
+    fn edges(&self) -> &Edges {
+        &self.servers.pool.shared.edges
     }
 
     fn server(&self) -> Result<ServerAddress, String> {
@@ -181,8 +181,8 @@ fn late(address: &ServerAddress) -> String {
 }
 
 impl Entries {
-    fn new() -> Self {
-        Self { id: fastrand::u64(..), dropped: 0, resets: Vec::new() }
+    fn new(id: u64) -> Self {
+        Self { id, dropped: 0, resets: Vec::new() }
     }
 
     /// Adds a reset. Drops the oldest if the value would be too long.
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_reset_that_does_not_fit_is_reported_as_unknown() {
-        let (mut entries, mut position) = (Entries::new(), Position::default());
+        let (mut entries, mut position) = (Entries::new(7), Position::default());
         entries.add(&reset("a"));
         assert_eq!(position.advance(entries.clone()), Some(Resets::Of(reset("a"))));
         assert_eq!(position.advance(entries.clone()), None);
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_value_keeps_its_form() {
-        let mut entries = Entries::new();
+        let mut entries = Entries::new(7);
         entries.add(&reset("d_k_\"v\"\r\n_0#0.1.1.3/60"));
         let written = serde_json::to_vec(&entries).unwrap();
         assert!(!written.contains(&b'\n'), "it is one line");
@@ -272,7 +272,7 @@ mod tests {
         /// Unless the key expired, a replica receives every reset once, or that it has missed some.
         #[test]
         fn every_reset_is_received_once_or_known_to_be_missed(events in prop::collection::vec(event(), 0..60)) {
-            let mut value: Option<Entries> = None;
+            let (mut value, mut number) = (None::<Entries>, 0);
             let mut unread: [Vec<String>; 3] = Default::default();
             let mut positions = [Position::default(); 3];
             for event in events {
@@ -280,7 +280,7 @@ mod tests {
                     Event::Reset(n) | Event::Large(n) => {
                         let length = if matches!(event, Event::Large(_)) { MAX_BYTES / 3 } else { 1 };
                         let key = format!("{n}{}", "x".repeat(length));
-                        value.get_or_insert_with(Entries::new).add(&reset(&key));
+                        value.get_or_insert_with(|| Entries::new(number)).add(&reset(&key));
                         for list in &mut unread {
                             list.push(key.clone());
                         }
@@ -292,6 +292,7 @@ mod tests {
                             value.clone().map(|value| position.advance(value));
                         }
                         value = None;
+                        number += 1;
                     }
                     Event::Read(replica) => {
                         let received = value.clone().and_then(|value| positions[replica].advance(value));

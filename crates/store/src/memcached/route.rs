@@ -14,7 +14,10 @@ use crate::{
     batch::{HitsToSend, NextHits},
 };
 use algorithms::Hits;
-use clock::Time;
+use clock::{
+    Time,
+    timer::{Random, Timer},
+};
 use rules::Rate;
 
 /// The longest relative expiry in memcached: 30 days. A larger number is a date.
@@ -44,9 +47,13 @@ impl MemcachedStore {
             Counting::Always | Counting::StopWhenOver => HitsToSend::Own,
         };
         match self.submit(batch, now, plan) {
-            Ok(submitted) => Box::pin(receive(batch, submitted)),
+            Ok(submitted) => Box::pin(receive(batch, submitted, self.timer())),
             Err(error) => Box::pin(ready(Err(error))),
         }
+    }
+
+    fn timer(&self) -> &dyn Timer {
+        &*self.servers.pool.shared.edges.timer
     }
 
     /// Submits these hits and waits for the outcomes.
@@ -57,7 +64,7 @@ impl MemcachedStore {
         plan: HitsToSend<'_>,
     ) -> Result<(), StoreError> {
         let submitted = self.submit(batch, now, plan)?;
-        receive(batch, submitted).await
+        receive(batch, submitted, self.timer()).await
     }
 
     /// Counts single checks and reads those of groups; then counts the groups that fit.
@@ -116,13 +123,14 @@ impl MemcachedStore {
                 None => groups.push(Group { connection, checks: SmallVec::from_iter([(index, name)]) }),
             }
         }
+        let random = &*self.servers.pool.shared.edges.random;
         let submitted = groups.into_iter().map(|Group { connection, checks }| {
             let reply = connection.submit(checks.len(), batch.until, |pipeline| {
                 for (index, name) in &checks {
                     if let Some(check) = batch.checks().get(*index)
                         && let Some(hits) = plan.hits(*index, check)
                     {
-                        pipeline.add(name, hits, expiry(&check.limit, self.jitter, now));
+                        pipeline.add(name, hits, expiry(&check.limit, self.jitter, now, random));
                     }
                 }
             })?;
@@ -132,9 +140,13 @@ impl MemcachedStore {
     }
 }
 
-async fn receive(batch: &mut Batch, submitted: SmallVec<[Submitted; 1]>) -> Result<(), StoreError> {
+async fn receive(
+    batch: &mut Batch,
+    submitted: SmallVec<[Submitted; 1]>,
+    timer: &dyn Timer,
+) -> Result<(), StoreError> {
     for Submitted { checks, mut reply } in submitted {
-        let outcomes = reply.wait(batch.until).await?;
+        let outcomes = reply.wait(batch.until.map(|until| (until, timer))).await?;
         assert_eq!(outcomes.len(), checks.len(), "each check has an outcome");
         for (index, outcome) in checks.into_iter().zip(outcomes) {
             let after = outcome.map_err(|failure| failure.to_error(FailureReason::BadAnswer))?;
@@ -157,9 +169,9 @@ fn check_countable(limit: &Rate) -> Result<(), StoreError> {
 
 /// The expiry of a counter that is created now: its window's length and random jitter, and one second more because
 /// memcached's clock ticks once a second: an expiry of one second may pass at once.
-fn expiry(limit: &Rate, jitter: u64, now: Time) -> u64 {
+fn expiry(limit: &Rate, jitter: u64, now: Time, random: &dyn Random) -> u64 {
     let seconds = limit.window().seconds().saturating_add(1);
-    relative_or_date(seconds.saturating_add(fastrand::u64(..jitter.max(1))), now)
+    relative_or_date(seconds.saturating_add(random.below(jitter.max(1))), now)
 }
 
 /// An expiry in seconds as memcached expects it.
@@ -194,11 +206,12 @@ mod tests {
 
     #[test]
     fn counters_live_longer_than_their_windows_by_less_than_the_jitter() {
+        let random = net::edges::Edges::system().random;
         let limit = Limit::plain(1, Unit::Minute);
         let seen: std::collections::BTreeSet<_> =
-            (0..500).map(|_| expiry(&limit, 10, Time::from_seconds(7))).collect();
+            (0..500).map(|_| expiry(&limit, 10, Time::from_seconds(7), &*random)).collect();
         assert_eq!(seen, (61..71).collect());
-        assert_eq!(expiry(&limit, 0, Time::from_seconds(7)), 61);
+        assert_eq!(expiry(&limit, 0, Time::from_seconds(7), &*random), 61);
     }
 
     #[test]

@@ -4,7 +4,6 @@
 
 use std::{borrow::Cow, mem, sync::Arc, time::Duration};
 
-use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::backend::{Connection, MemcachedBackend};
@@ -17,7 +16,7 @@ use crate::{
     },
 };
 use containment::panics;
-use net::{backoff::Backoff, resolve::name_servers::NameServers};
+use net::{backoff::Backoff, edges::Edges, resolve::name_servers::NameServers};
 
 const MAX_KEY: usize = 250;
 
@@ -38,9 +37,10 @@ pub(super) struct Servers {
 
 impl Servers {
     /// Servers for this many worker threads. Returns every problem with the TLS files.
-    pub(super) fn new(settings: &Memcached, threads: usize) -> Result<Self, Vec<String>> {
+    pub(super) fn new(settings: &Memcached, threads: usize, edges: &Edges) -> Result<Self, Vec<String>> {
         let shared = Shared {
-            backend: MemcachedBackend::new(settings)?,
+            backend: MemcachedBackend::new(settings, edges)?,
+            edges: edges.clone(),
             metrics: ClientMetrics::default(),
             bounds: Bounds {
                 timeout: settings.timeout,
@@ -78,6 +78,7 @@ impl Servers {
         refresh: Option<Duration>,
         name_servers: impl Fn() -> NameServers,
     ) {
+        let Edges { timer, random, .. } = &self.pool.shared.edges;
         let mut backoff = Backoff::reconnect();
         let mut known = Vec::new();
         let mut failed = false;
@@ -99,10 +100,10 @@ impl Servers {
                     if !mem::replace(&mut failed, true) {
                         warn!("memcached: cannot resolve MEMCACHE_SRV={srv}: {why}");
                     }
-                    refresh.filter(|_| !known.is_empty()).unwrap_or_else(|| backoff.next_pause())
+                    refresh.filter(|_| !known.is_empty()).unwrap_or_else(|| backoff.pause(random.fraction()))
                 }
             };
-            sleep(pause).await;
+            timer.sleep(pause).await;
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     remote::{self, Backend},
     table::Key,
 };
-use clock::{Clock, SystemClock, Time};
+use clock::Time;
 use net::ServerAddress;
 use rules::Rate;
 
@@ -125,7 +125,7 @@ impl RedisBackend {
     }
 
     fn learn(&self, connection: &Connection, learned: Learned) -> Result<(), Failure> {
-        let (now, metrics) = (SystemClock.now(), &connection.shared.metrics);
+        let (now, metrics) = (connection.shared.edges.clock.now(), &connection.shared.metrics);
         if let (Some(check), Some(accepts)) = (&self.write_check, learned.accepts_writes) {
             check.record(&connection.address, accepts);
         }

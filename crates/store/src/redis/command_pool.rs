@@ -2,6 +2,7 @@
 //!
 //! They use `deadpool-redis`, with connections separate from those that count, so that a large or slow one delays no
 //! request. The connections belong to the runtime that opens them: each thread has its own [`CommandPool`].
+#![expect(clippy::disallowed_methods, reason = "deadpool-redis has tokio's timers and its own connections")]
 
 use std::{
     sync::{Arc, Mutex},
@@ -267,7 +268,8 @@ mod tests {
             pipeline_window: Duration::ZERO,
             max_queued: 1,
         };
-        let topology = Topology::new(&pool).map_err(|errors| errors.join("\n")).unwrap();
+        let topology =
+            Topology::new(&pool, &net::edges::Edges::system()).map_err(|errors| errors.join("\n")).unwrap();
         let commands = CommandPool::new(&pool, &topology, "").map_err(|errors| errors.join("\n")).unwrap();
         let rejected =
             |text: &str| RedisError::from((ServerErrorKind::ResponseError.into(), "x", text.to_owned()));

@@ -7,8 +7,6 @@
 #[cfg(test)]
 mod tests;
 
-use tokio::time::timeout;
-
 use super::{
     failure::{Failure, Kind},
     resp::{self, FramedStream, Reply, Resp},
@@ -22,7 +20,7 @@ use crate::{
         transport::{Connector, TlsAdvice},
     },
 };
-use net::{HostPort, ServerAddress, tls::Hints};
+use net::{HostPort, ServerAddress, edges::Edges, tls::Hints};
 
 /// Variables and advice in errors about TLS.
 pub(super) static TLS_ADVICE: TlsAdvice = TlsAdvice {
@@ -58,7 +56,7 @@ pub(super) struct Dialer {
 
 impl Dialer {
     /// A dialer for the servers that have the keys. Returns every problem with the TLS files.
-    pub(super) fn new(pool: &RedisPool) -> Result<Self, Vec<String>> {
+    pub(super) fn new(pool: &RedisPool, edges: &Edges) -> Result<Self, Vec<String>> {
         if let (RedisServers::Single(ServerAddress::Unix(path)), Some(_)) = (&pool.servers, &pool.tls) {
             let path = path.display();
             return Err(vec![format!("redis {path}: unix sockets do not support TLS; unset REDIS_TLS")]);
@@ -68,19 +66,20 @@ impl Dialer {
             RedisServers::Sentinel { .. } => "the address comes from its sentinels",
             RedisServers::Cluster { .. } => "the address comes from the cluster",
         };
-        Self::of("redis", pool, origin, pool.credentials.as_ref(), REDIS_AUTH)
+        Self::of("redis", pool, origin, pool.credentials.as_ref(), REDIS_AUTH, edges)
     }
 
     /// A dialer for sentinels, which have credentials of their own.
     pub(super) fn of_sentinels(
         pool: &RedisPool,
         credentials: Option<&Credentials>,
+        edges: &Edges,
     ) -> Result<Self, Vec<String>> {
         let auth = "REDIS_SENTINEL_AUTH (REDIS_PERSECOND_SENTINEL_AUTH)";
         Ok(Self {
             database: 0,
             is_sentinel: true,
-            ..Self::of("redis sentinel", pool, REDIS_URL, credentials, auth)?
+            ..Self::of("redis sentinel", pool, REDIS_URL, credentials, auth, edges)?
         })
     }
 
@@ -90,8 +89,10 @@ impl Dialer {
         origin: &'static str,
         credentials: Option<&Credentials>,
         auth: &'static str,
+        edges: &Edges,
     ) -> Result<Self, Vec<String>> {
-        let connector = Connector::new(store, pool.tls.as_ref(), &TLS_ADVICE, pool.connect_timeout, origin)?;
+        let connector =
+            Connector::new(store, pool.tls.as_ref(), &TLS_ADVICE, pool.connect_timeout, origin, edges)?;
         let (credentials, database) = (credentials.cloned(), pool.database);
         Ok(Self { connector, credentials, auth, database, is_sentinel: false })
     }
@@ -212,9 +213,9 @@ impl Dialer {
             stream.allow(max_bytes);
             stream.receive().await
         };
-        match timeout(self.connector.timeout, exchange).await {
-            Ok(reply) => reply,
-            Err(_) => Err(stream.failure(
+        match self.connector.edges.timer.timeout(self.connector.timeout, exchange).await {
+            Some(reply) => reply,
+            None => Err(stream.failure(
                 Kind::Timeout,
                 format_args!("no reply within {:?}; check the node and the network", self.connector.timeout),
             )),

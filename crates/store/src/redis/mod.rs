@@ -30,6 +30,7 @@ use crate::{redis::settings::Redis, redis::settings::RedisPool};
 use clock::Time;
 pub use command_pool::CommandPool;
 pub(super) use lease::{LeaseReply, Leased};
+use net::edges::Edges;
 pub(super) use pipeline::Receipt;
 use pool::Pool;
 #[cfg(any(test, feature = "testing"))]
@@ -49,8 +50,15 @@ impl RedisStore {
     ///
     /// # Errors
     /// Every problem with the files in the settings.
-    pub fn new(settings: &Redis, key_prefix: &str, jitter: u64, threads: usize) -> Result<Self, Vec<String>> {
-        let pool = |pool: &RedisPool| Pool::new(pool, settings, key_prefix, jitter, threads).map(Arc::new);
+    pub fn new(
+        settings: &Redis,
+        key_prefix: &str,
+        jitter: u64,
+        threads: usize,
+        edges: &Edges,
+    ) -> Result<Self, Vec<String>> {
+        let pool =
+            |pool: &RedisPool| Pool::new(pool, settings, key_prefix, jitter, threads, edges).map(Arc::new);
         let main = pool(&settings.main);
         let per_second = settings.per_second.as_ref().map(pool).transpose();
         match (main, per_second) {
@@ -73,6 +81,10 @@ impl RedisStore {
     #[must_use]
     pub fn command_pool(&self) -> CommandPool {
         self.main.commands.separate()
+    }
+
+    pub(crate) fn edges(&self) -> &Edges {
+        &self.main.servers.shared.edges
     }
 
     fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {

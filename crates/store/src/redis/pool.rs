@@ -27,7 +27,7 @@ use crate::{
     },
 };
 use containment::panics::{self, Boundary, Panicked};
-use net::{ServerAddress, backoff::Backoff};
+use net::{ServerAddress, backoff::Backoff, edges::Edges};
 use rules::{Limit, Limits, RuleSet};
 
 pub(super) struct Pool {
@@ -46,21 +46,23 @@ impl Pool {
         key_prefix: &str,
         jitter: u64,
         threads: usize,
+        edges: &Edges,
     ) -> Result<Self, Vec<String>> {
-        let dialer = Dialer::new(settings)?;
-        let topology = Topology::new(settings)?;
+        let dialer = Dialer::new(settings, edges)?;
+        let topology = Topology::new(settings, edges)?;
         let commands = CommandPool::new(settings, &topology, key_prefix)?;
         let shared = Shared {
             backend: RedisBackend {
                 dialer,
                 topology,
-                ttl_cache: TtlCache::new(jitter),
+                ttl_cache: TtlCache::new(jitter, edges.random.clone()),
                 only_masters: matches!(settings.servers, RedisServers::Sentinel { .. }),
                 user: settings.credentials.as_ref().and_then(|login| login.user.clone()),
                 needs: AtomicU8::new(Needs::COUNTERS.0),
                 cannot_extend: AtomicBool::new(false),
                 write_check: unhealthy_without.then(|| WriteCheck::new(key_prefix)),
             },
+            edges: edges.clone(),
             metrics: ClientMetrics::default(),
             bounds: Bounds {
                 timeout: settings.timeout,
@@ -143,7 +145,7 @@ impl Pool {
         topology.watch();
         let mut changes = topology.changes();
         let pool = Arc::downgrade(self);
-        tokio::spawn(async move {
+        self.servers.shared.edges.start(async move {
             while changes.changed().await.is_ok() {
                 let Some(pool) = pool.upgrade() else { return };
                 while let Err(Panicked) = panics::catch(Boundary::StoreDiscovery, || pool.follow()) {

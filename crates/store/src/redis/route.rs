@@ -1,10 +1,9 @@
 //! Sends a request's checks to the connections that own their keys, follows redirections of a cluster, and sets the
 //! outcomes.
 
-use std::{future::ready, pin::Pin, sync::Arc};
+use std::{future::ready, pin::Pin, sync::Arc, time::Instant};
 
 use smallvec::SmallVec;
-use tokio::time::{Instant, timeout_at};
 
 use super::{
     RedisStore,
@@ -17,11 +16,10 @@ use super::{
 use crate::{
     Batch, Check, Counting, FailureReason, Member, StoreError, StoreFuture,
     batch::{HitsToSend, NextHits},
-    remote::after,
     without_taking,
 };
 use algorithms::{Algorithm, Hits};
-use clock::Time;
+use clock::{Time, timer::after};
 use net::ServerAddress;
 use rules::Unit;
 
@@ -287,7 +285,7 @@ impl RedisStore {
                 // The server is new: wait for an update of the topology.
                 let mut changes = pool.backend().topology.changes();
                 pool.backend().topology.request_refresh();
-                let _ = timeout_at(deadline, changes.changed()).await;
+                let _ = self.edges().timer.timeout_at(deadline, changes.changed()).await;
             }
             pool.connection(&pool.names.of(batch, check))?
         };
@@ -303,8 +301,8 @@ impl RedisStore {
     }
 
     fn deadline(&self, batch: &Batch) -> Instant {
-        let own = after(Instant::now(), self.main.servers.shared.bounds.timeout);
-        batch.until.map_or(own, |until| own.min(until.into()))
+        let own = after(self.edges().timer.now(), self.main.servers.shared.bounds.timeout);
+        batch.until.map_or(own, |until| own.min(until))
     }
 }
 
@@ -337,16 +335,17 @@ async fn receive_outcomes(
     submitted: &mut [Submitted],
 ) -> Result<Vec<Redirected>, StoreError> {
     let mut redirected = Vec::new();
-    for submitted in submitted {
-        let outcomes = submitted.reply.wait(batch.until).await?;
-        assert_eq!(outcomes.len(), submitted.checks.len(), "each check has an outcome");
-        for (index, outcome) in submitted.checks.iter().copied().zip(outcomes) {
+    for Submitted { checks, reply, connection } in submitted {
+        let timer = &*connection.shared.edges.timer;
+        let outcomes = reply.wait(batch.until.map(|until| (until, timer))).await?;
+        assert_eq!(outcomes.len(), checks.len(), "each check has an outcome");
+        for (index, outcome) in checks.iter().copied().zip(outcomes) {
             match outcome {
                 Outcome::Counted(outcome) => batch.set(index, outcome),
                 // No check of a request leases.
                 Outcome::Leased(after, _) => batch.set(index, crate::Outcome::Counted(after)),
                 Outcome::Redirected(error) => {
-                    redirected.push(Redirected { index, error, from: submitted.connection.address.clone() });
+                    redirected.push(Redirected { index, error, from: connection.address.clone() });
                 }
                 Outcome::Failed(failure) => return Err(failure.to_error(FailureReason::BadAnswer)),
             }

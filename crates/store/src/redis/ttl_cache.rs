@@ -4,11 +4,14 @@
 //! confirmed its expiry, until its window ends, and all keys are removed when a connection was lost, because the server
 //! may have restarted without data.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+};
 
 use super::pipeline::{Expire, Expiry};
 use crate::table::{Key, Table};
-use clock::Time;
+use clock::{Time, timer::Random};
 use rules::{Rate, Unit};
 
 /// Maximum number of keys: 25 MB.
@@ -23,16 +26,23 @@ pub(super) struct TtlCache {
     generation: AtomicU64,
     /// `EXPIRATION_JITTER_MAX_SECONDS`.
     jitter: u64,
+    random: Arc<dyn Random>,
     swept: AtomicUsize,
 }
 
 impl TtlCache {
-    pub(super) fn new(jitter: u64) -> Self {
-        Self::of(MAX_KEYS, jitter)
+    pub(super) fn new(jitter: u64, random: Arc<dyn Random>) -> Self {
+        Self::of(MAX_KEYS, jitter, random)
     }
 
-    fn of(max_keys: usize, jitter: u64) -> Self {
-        Self { keys: Table::new(max_keys), generation: AtomicU64::new(1), jitter, swept: AtomicUsize::new(0) }
+    fn of(max_keys: usize, jitter: u64, random: Arc<dyn Random>) -> Self {
+        Self {
+            keys: Table::new(max_keys),
+            generation: AtomicU64::new(1),
+            jitter,
+            random,
+            swept: AtomicUsize::new(0),
+        }
     }
 
     pub(super) fn id(&self, key: &str) -> Key {
@@ -94,7 +104,7 @@ impl TtlCache {
 
     #[expect(clippy::expect_used, reason = "the jitter is at most a century")]
     pub(super) fn jitter(&self) -> u32 {
-        u32::try_from(fastrand::u64(..self.jitter.max(1))).expect("a century is less than 2³² seconds")
+        u32::try_from(self.random.below(self.jitter.max(1))).expect("a century is less than 2³² seconds")
     }
 
     /// Adds a key whose expiry the server has confirmed.
@@ -116,12 +126,18 @@ impl TtlCache {
 
 #[cfg(test)]
 mod tests {
+    use net::edges::Edges;
+
     use super::*;
     use rules::Limit;
 
+    fn cache(jitter: u64) -> TtlCache {
+        TtlCache::new(jitter, Edges::system().random)
+    }
+
     #[test]
     fn a_key_is_known_until_its_window_ends_or_the_cache_is_cleared() {
-        let seen = TtlCache::new(0);
+        let seen = cache(0);
         let limit = Limit::plain(1, Unit::Minute);
         let (id, now) = (seen.id("a"), Time::from_seconds(130));
         let expiry = seen.expiry(id, &limit, now);
@@ -135,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_key_that_expires_before_a_longer_window_is_not_known() {
-        let seen = TtlCache::new(0);
+        let seen = cache(0);
         let (minute, hour) = (Limit::plain(1, Unit::Minute), Limit::plain(1, Unit::Hour));
         let (id, now) = (seen.id("a"), Time::from_seconds(7 * 3600));
         let set = |limit| seen.expiry(id, limit, now).set;
@@ -176,7 +192,7 @@ mod tests {
     fn keys_beyond_the_maximum_have_their_expiry_set_again() {
         let limit = Limit::plain(1, Unit::Second);
         for max_keys in [1, 2, 100, 5000] {
-            let seen = TtlCache::of(max_keys, 0);
+            let seen = TtlCache::of(max_keys, 0, Edges::system().random);
             for second in 1..4 {
                 let now = Time::from_seconds(second);
                 for n in 0..20_000 {
@@ -193,7 +209,7 @@ mod tests {
 
     #[test]
     fn expiries_differ_within_the_jitter() {
-        let seen = TtlCache::new(10);
+        let seen = cache(10);
         let limit = Limit::plain(1, Unit::Hour);
         let seconds: std::collections::BTreeSet<_> = (0..500).map(|_| seen.seconds(&limit)).collect();
         assert_eq!(seconds, (3600..3610).collect());

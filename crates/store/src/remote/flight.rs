@@ -1,10 +1,14 @@
 //! The pipelines in flight on one connection, and the rate at which the server completes them.
 
-use std::{collections::VecDeque, future, mem, time::Duration};
+use std::{
+    collections::VecDeque,
+    future, mem,
+    time::{Duration, Instant},
+};
 
-use tokio::time::Instant;
+use clock::timer::after;
 
-use super::{Backend, Pipeline, after, backend::Reply, limit::Capacity, queue::Queued};
+use super::{Backend, Pipeline, backend::Reply, limit::Capacity, queue::Queued};
 use crate::{
     StoreError,
     remote::{failure::Failure, framed::FramedStream},
@@ -33,8 +37,8 @@ pub(super) struct Flight<B: Backend> {
 }
 
 impl<B: Backend> Flight<B> {
-    pub(super) fn new(timeout: Duration) -> Self {
-        let (capacity, now) = (Capacity::new(timeout), Instant::now());
+    pub(super) fn new(timeout: Duration, now: Instant) -> Self {
+        let capacity = Capacity::new(timeout);
         Self { sent: VecDeque::new(), capacity, last_in_time: now, was_late: false, emptied: now }
     }
 

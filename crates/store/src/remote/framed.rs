@@ -12,7 +12,7 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::failure::{Failure, Kind};
-use crate::remote::transport::Transport;
+use net::edges::Transport;
 
 /// A server's protocol, as far as reading replies.
 pub(crate) trait Codec: Send + 'static {

@@ -2,10 +2,11 @@
 //!
 //! Every failure names the server, the step and the variable to check.
 
-use tokio::time::{Instant, timeout_at};
+use std::time::Instant;
+
+use clock::timer::after;
 
 use super::{
-    after,
     failure::Failure,
     framed::{Codec, FramedStream},
     transport::Connector,
@@ -22,7 +23,7 @@ pub(crate) struct Handshake<'c, C> {
 
 impl<'c, C: Codec> Handshake<'c, C> {
     pub(crate) async fn begin(connector: &'c Connector, to: &ServerAddress) -> Result<Self, Failure> {
-        let until = after(Instant::now(), connector.timeout);
+        let until = after(connector.edges.timer.now(), connector.timeout);
         let server = format!("{} {to}", connector.store);
         match connector.connect(to, until).await {
             Ok(transport) => {
@@ -40,7 +41,7 @@ impl<'c, C: Codec> Handshake<'c, C> {
         // A failed write is ignored: the server may have sent the reason, such as too many clients. If not, reading
         // fails too.
         let sent = self.stream.send(replies, |into| into.extend_from_slice(commands));
-        let _ = timeout_at(self.until, sent).await;
+        let _ = self.connector.edges.timer.timeout_at(self.until, sent).await;
     }
 
     /// The next reply, to the command `step`.
@@ -58,11 +59,12 @@ impl<'c, C: Codec> Handshake<'c, C> {
                     return Err(Failure::new(failure.kind, format!("{failure}; {advice}")));
                 }
             }
-            let Failure { kind, message } = match timeout_at(self.until, self.stream.read()).await {
-                Ok(Ok(())) => continue,
-                Ok(Err(error)) => self.connector.lost(&error, step, self.advice),
-                Err(_) => self.connector.timed_out(step, self.advice),
-            };
+            let Failure { kind, message } =
+                match self.connector.edges.timer.timeout_at(self.until, self.stream.read()).await {
+                    Some(Ok(())) => continue,
+                    Some(Err(error)) => self.connector.lost(&error, step, self.advice),
+                    None => self.connector.timed_out(step, self.advice),
+                };
             return Err(self.stream.failure(kind, message));
         }
     }

@@ -3,10 +3,12 @@
 //!
 //! The connection records every complete pipeline; the resulting [`Bound`] admits callers.
 
-use std::{cmp, time::Duration};
+use std::{
+    cmp,
+    time::{Duration, Instant},
+};
 
 use smallvec::SmallVec;
-use tokio::time::Instant;
 
 /// Outstanding checks take at most this share of the timeout. The rest is for pauses of the server and of this
 /// process.

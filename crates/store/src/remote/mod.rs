@@ -29,14 +29,13 @@ use std::{
     fmt::{self, Write as _},
     mem,
     sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ring::digest::{SHA256, digest};
 use tokio::{
     sync::{Notify, oneshot},
     task::yield_now,
-    time::{Instant, timeout_at},
 };
 
 use self::{
@@ -54,9 +53,11 @@ use crate::remote::{
     client_metrics::ClientMetrics,
     failure::{Failure, Kind},
 };
+use clock::timer::{Timer, after};
 use containment::mutex::lock;
 use net::ServerAddress;
 use net::backoff::Backoff;
+use net::edges::Edges;
 use text::cut;
 
 /// A connection to a server, reopened whenever it is lost.
@@ -74,6 +75,7 @@ pub(super) struct Shared<B> {
     pub(super) backend: B,
     pub(super) metrics: ClientMetrics,
     pub(super) bounds: Bounds,
+    pub(super) edges: Edges,
 }
 
 pub(super) struct Bounds {
@@ -103,13 +105,14 @@ pub(super) struct PendingReply<B: Backend> {
 
 impl<B: Backend> PendingReply<B> {
     /// Waits for the reply. The connection has its own timeout; the caller's may be shorter.
-    pub(super) async fn wait(&mut self, until: Option<std::time::Instant>) -> Answered<Outcome<B>> {
+    pub(super) async fn wait(&mut self, until: Option<(Instant, &dyn Timer)>) -> Answered<Outcome<B>> {
         let failed =
             |reason, what| Err(StoreError { reason, message: format!("{}: {what}", B::NAME).into() });
         let reply = match until {
-            Some(until) if until < self.deadline.into_std() => {
+            Some((until, timer)) if until < self.deadline => {
+                let reply = timer.timeout_at(until, &mut self.reply);
                 // Boxed: a timer is larger than everything else in this future, and rarely needed.
-                if let Ok(reply) = Box::pin(timeout_at(until.into(), &mut self.reply)).await {
+                if let Some(reply) = Box::pin(reply).await {
                     reply
                 } else {
                     // This process may have been late: a reply that has arrived meanwhile counts.
@@ -142,15 +145,15 @@ impl<B: Backend> Connection<B> {
     pub(super) fn submit(
         &self,
         checks: usize,
-        until: Option<std::time::Instant>,
+        until: Option<Instant>,
         fill: impl FnOnce(&mut B::Pipeline),
     ) -> Result<PendingReply<B>, StoreError> {
         let mut state = self.lock();
         if let Some(error) = &state.breaker {
             return Err(error.clone());
         }
-        let max = self.shared.bounds.max_queued;
-        match state.queue.admit(checks, until.map(Instant::from_std), max) {
+        let (max, timer) = (self.shared.bounds.max_queued, &*self.shared.edges.timer);
+        match state.queue.admit(checks, until, max, timer) {
             Ok(()) => {}
             Err(Full::Overloaded) => return Err(self.overloaded.clone()),
             Err(Full::Queue) => {
@@ -159,7 +162,7 @@ impl<B: Backend> Connection<B> {
                 return Err(StoreError { reason: FailureReason::QueueFull, message: message.into() });
             }
         }
-        let (reply, since) = state.queue.add_caller(fill);
+        let (reply, since) = state.queue.add_caller(fill, timer);
         let wake = mem::take(&mut state.idle);
         drop(state);
         if wake {
@@ -171,7 +174,7 @@ impl<B: Backend> Connection<B> {
     /// Adds commands without a caller to the next pipeline. Does not wake the task: for [`Backend::complete`], after
     /// which the queue is checked anyway.
     pub(super) fn piggyback(&self, fill: impl FnOnce(&mut B::Pipeline)) {
-        fill(&mut self.lock().queue.last().pipeline);
+        fill(&mut self.lock().queue.last(&*self.shared.edges.timer).pipeline);
     }
 
     /// True when connected and the breaker is closed.
@@ -239,14 +242,6 @@ pub(crate) fn hashed(key: &str) -> String {
         let _ = write!(name, "{byte:02x}");
     }
     name
-}
-
-#[expect(
-    clippy::arithmetic_side_effects,
-    reason = "a setting is at most 292 years, and an `Instant` far more"
-)]
-pub(super) fn after(moment: Instant, wait: Duration) -> Instant {
-    moment + wait
 }
 
 pub(super) fn part(timeout: Duration, parts: u32) -> Duration {

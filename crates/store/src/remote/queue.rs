@@ -9,11 +9,15 @@
     reason = "counts of checks in memory; asserts that each is removed once"
 )]
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
-use tokio::{sync::oneshot, time::Instant};
+use clock::timer::{Timer, after};
+use tokio::sync::oneshot;
 
-use super::{after, backend::Pipeline, callers::Answered, limit::Bound, part};
+use super::{backend::Pipeline, callers::Answered, limit::Bound, part};
 
 /// Maximum number of empty pipelines kept for reuse.
 const SPARE: usize = 4;
@@ -59,14 +63,20 @@ impl<P: Pipeline> Queue<P> {
 
     /// Admits a caller with these checks that waits until `until`. At most `max` checks may be queued, but one caller is
     /// always admitted.
-    pub(super) fn admit(&mut self, checks: usize, until: Option<Instant>, max: usize) -> Result<(), Full> {
+    pub(super) fn admit(
+        &mut self,
+        checks: usize,
+        until: Option<Instant>,
+        max: usize,
+        timer: &dyn Timer,
+    ) -> Result<(), Full> {
         let outstanding = self.checks + self.in_flight;
         let with_these = outstanding + checks;
         let full = if outstanding == 0 {
             return Ok(());
         } else if self.checks > 0 && self.checks + checks > max {
             Full::Queue
-        } else if with_these > self.bound.outstanding || self.is_late(with_these, until) {
+        } else if with_these > self.bound.outstanding || self.is_late(with_these, until, timer) {
             Full::Overloaded
         } else {
             return Ok(());
@@ -76,18 +86,19 @@ impl<P: Pipeline> Queue<P> {
     }
 
     /// True if this many checks will probably not be answered before `until`.
-    fn is_late(&self, checks: usize, until: Option<Instant>) -> bool {
+    fn is_late(&self, checks: usize, until: Option<Instant>, timer: &dyn Timer) -> bool {
         let takes = self.bound.time(checks);
         // The clock is read only when there is a backlog.
-        takes > MILLISECOND && until.is_some_and(|until| after(Instant::now(), takes) > until)
+        takes > MILLISECOND && until.is_some_and(|until| after(timer.now(), takes) > until)
     }
 
     /// Adds a caller. Returns its pending reply, and when the first caller of its pipeline was added.
     pub(super) fn add_caller(
         &mut self,
         fill: impl FnOnce(&mut P),
+        timer: &dyn Timer,
     ) -> (oneshot::Receiver<Answered<P::Outcome>>, Instant) {
-        let queued = self.last();
+        let queued = self.last(timer);
         let before = queued.pipeline.checks();
         let reply = queued.pipeline.add_caller(fill);
         let (since, after) = (queued.since, queued.pipeline.checks());
@@ -96,11 +107,11 @@ impl<P: Pipeline> Queue<P> {
         (reply, since)
     }
 
-    pub(super) fn last(&mut self) -> &mut Queued<P> {
+    pub(super) fn last(&mut self, timer: &dyn Timer) -> &mut Queued<P> {
         if self.sealed || self.pipelines.is_empty() {
             self.sealed = false;
             let pipeline = self.spare.pop().unwrap_or_default();
-            self.pipelines.push_back(Queued { pipeline, since: Instant::now() });
+            self.pipelines.push_back(Queued { pipeline, since: timer.now() });
         }
         self.pipelines.back_mut().expect("one was added where there was none")
     }

@@ -1,16 +1,19 @@
 //! The task of a connection: dials, sends queued pipelines, completes them, and probes a failed server.
 
-use std::{convert::Infallible, mem, sync::Arc, time::Duration};
-
-use futures_util::FutureExt as _;
-use tokio::{
-    task::yield_now,
-    time::{Instant, sleep, sleep_until, timeout},
+use std::{
+    convert::Infallible,
+    mem,
+    sync::Arc,
+    time::{Duration, Instant},
 };
+
+use clock::timer::{Timer, after};
+use futures_util::FutureExt as _;
+use tokio::task::yield_now;
 use tracing::info;
 
 use super::{
-    Backend, Connection, Pipeline, Shared, after,
+    Backend, Connection, Pipeline, Shared,
     backend::Reply,
     flight::{Flight, Sent},
     limit::Bound,
@@ -56,7 +59,7 @@ impl<B: Backend> Connection<B> {
     /// Keeps the connection open and serves callers, until the server is removed.
     async fn run(&self) {
         let _guard = RejectOnDrop(self);
-        let Shared { backend, metrics, bounds } = &*self.shared;
+        let Shared { backend, metrics, bounds, .. } = &*self.shared;
         let (mut backoff, mut is_reconnect, mut was_replica) = (bounds.startup_backoff.clone(), false, false);
         loop {
             let (exit, served) = match self.dial(was_replica).await {
@@ -65,13 +68,13 @@ impl<B: Backend> Connection<B> {
                     if !mem::replace(&mut is_reconnect, true) {
                         backoff = Backoff::reconnect();
                     }
-                    let start = Instant::now();
+                    let start = self.now();
                     let mut open = OpenConnection { metrics, lost: false };
                     let Err(exit) = self.serve(stream, &mut backoff).await;
                     self.lock().connected = false;
                     backend.forget_keys();
                     open.lost = is_lost(&exit);
-                    (exit, start.elapsed())
+                    (exit, self.now().duration_since(start))
                 }
                 Err(exit) => (exit, Duration::ZERO),
             };
@@ -85,7 +88,7 @@ impl<B: Backend> Connection<B> {
             }
             was_replica |= failure.kind == Kind::ReadOnly;
             self.open_breaker(FailureReason::Unavailable, &failure);
-            if self.ended_within(backoff.next_pause()).await {
+            if self.ended_within(backoff.pause(self.shared.edges.random.fraction())).await {
                 return;
             }
         }
@@ -107,7 +110,7 @@ impl<B: Backend> Connection<B> {
         mut stream: FramedStream<B::Codec>,
         backoff: &mut Backoff,
     ) -> Result<Infallible, Exit> {
-        let mut flight = Flight::new(self.shared.bounds.timeout);
+        let mut flight = Flight::new(self.shared.bounds.timeout, self.now());
         let Err(exit) = self.serve_flight(&mut stream, &mut flight, backoff).await;
         if let Some(failure) = &exit {
             flight.fail(&failure.to_error(FailureReason::ConnectionLost));
@@ -124,7 +127,7 @@ impl<B: Backend> Connection<B> {
         loop {
             if self.is_breaker_open() {
                 self.probe(stream, flight, backoff).await?;
-                *flight = Flight::new(self.shared.bounds.timeout);
+                *flight = Flight::new(self.shared.bounds.timeout, self.now());
             }
             backoff.reset();
             self.lock().connected = true;
@@ -145,14 +148,14 @@ impl<B: Backend> Connection<B> {
     async fn pump(&self, stream: &mut FramedStream<B::Codec>, flight: &mut Flight<B>) -> Result<(), Exit> {
         let timeout = self.shared.bounds.timeout;
         let tick = part(timeout, 10).clamp(MIN_TICK, MAX_TICK);
-        let mut next = Instant::now();
+        let mut next = self.timer().sleep_until(self.now());
         loop {
             if flight.is_empty() {
                 self.wait(stream).await?;
             }
-            let now = Instant::now();
+            let now = self.now();
             if flight.is_empty() {
-                next = after(now, tick);
+                next.as_mut().reset(after(now, tick));
             }
             self.send(stream, flight, now);
             if flight.is_empty() {
@@ -161,7 +164,7 @@ impl<B: Backend> Connection<B> {
             let complete = tokio::select! {
                 biased;
                 complete = flight.next_complete(stream) => Some(complete?),
-                () = sleep_until(next) => None,
+                () = &mut next => None,
             };
             if let Some((sent, replies)) = complete {
                 self.complete(flight, sent, replies)?;
@@ -176,8 +179,8 @@ impl<B: Backend> Connection<B> {
                 let (sent, replies) = complete?;
                 self.complete(flight, sent, replies)?;
             }
-            let now = Instant::now();
-            next = after(now, tick);
+            let now = self.now();
+            next.as_mut().reset(after(now, tick));
             self.expire(flight, now);
             if !flight.is_empty()
                 && now >= after(after(flight.last_in_time, timeout), STALL.max(part(timeout, 2)))
@@ -201,7 +204,7 @@ impl<B: Backend> Connection<B> {
             };
             match since {
                 Some(since) if !window.is_zero() => {
-                    sleep_until(after(since, window)).await;
+                    self.timer().sleep_until(after(since, window)).await;
                     return Ok(());
                 }
                 Some(_) => {
@@ -240,7 +243,7 @@ impl<B: Backend> Connection<B> {
         replies: Vec<Reply<B>>,
     ) -> Result<(), Failure> {
         let Shared { backend, metrics, .. } = &*self.shared;
-        let now = Instant::now();
+        let now = self.now();
         if sent.pipeline.checks() > 0 {
             metrics.answered(sent.pipeline.checks(), now.duration_since(sent.at));
         }
@@ -301,14 +304,14 @@ impl<B: Backend> Connection<B> {
         backoff: &mut Backoff,
     ) -> Result<(), Exit> {
         loop {
-            let finished = timeout(MAX_SILENCE, self.finish(stream, flight)).await;
-            finished.unwrap_or_else(|_| {
+            let finished = self.timer().timeout(MAX_SILENCE, self.finish(stream, flight)).await;
+            finished.unwrap_or_else(|| {
                 let pending = stream.pending;
                 let what = format_args!("{pending} replies pending for {MAX_SILENCE:?}, reconnecting");
                 Err(self.failure(Kind::Timeout, what))
             })?;
             let probe = stream.request(|into| into.extend_from_slice(B::PROBE));
-            if let Ok(reply) = timeout(self.shared.bounds.timeout, probe).await {
+            if let Some(reply) = self.timer().timeout(self.shared.bounds.timeout, probe).await {
                 if let Some((kind, error)) = B::error(reply?) {
                     return Err(self.error_reply(kind, &error).into());
                 }
@@ -318,7 +321,7 @@ impl<B: Backend> Connection<B> {
                 return Ok(());
             }
             self.shared.metrics.failed(&self.timed_out());
-            if self.ended_within(backoff.next_pause()).await {
+            if self.ended_within(backoff.pause(self.shared.edges.random.fraction())).await {
                 return Err(None);
             }
         }
@@ -335,21 +338,29 @@ impl<B: Backend> Connection<B> {
             match since {
                 None => self.work.notified().await,
                 Some(since) => {
-                    sleep_until(after(since, self.shared.bounds.timeout)).await;
+                    self.timer().sleep_until(after(since, self.shared.bounds.timeout)).await;
                     self.open_breaker(FailureReason::Timeout, &self.timed_out());
                 }
             }
         }
     }
 
+    fn timer(&self) -> &dyn Timer {
+        &*self.shared.edges.timer
+    }
+
+    fn now(&self) -> Instant {
+        self.timer().now()
+    }
+
     async fn ended(&self) {
         while !self.lock().ended {
-            sleep(MAX_SILENCE).await;
+            self.timer().sleep(MAX_SILENCE).await;
         }
     }
 
     async fn ended_within(&self, pause: Duration) -> bool {
-        sleep(pause).await;
+        self.timer().sleep(pause).await;
         self.lock().ended
     }
 }

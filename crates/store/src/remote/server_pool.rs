@@ -9,12 +9,11 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use tokio::runtime::Handle;
 
 use super::{Backend, Connection, Shared};
 use crate::{PoolUsage, StoreKind};
 use containment::mutex::lock;
-use net::ServerAddress;
+use net::{ServerAddress, edges::Spawner};
 
 thread_local! {
     /// The index of the thread's connections; other threads use those of the first.
@@ -38,7 +37,7 @@ pub(crate) struct ServerPool<B: Backend, O> {
     pub shared: Arc<Shared<B>>,
     current: ArcSwap<Servers<B, O>>,
     /// The runtimes of the worker threads, by index.
-    threads: Mutex<Vec<Option<Handle>>>,
+    threads: Mutex<Vec<Option<Spawner>>>,
 }
 
 pub(crate) struct Servers<B: Backend, O> {
@@ -62,16 +61,17 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
     }
 
     /// Makes the calling thread run the connections with this index.
+    #[expect(clippy::expect_used, reason = "asserts what the caller requires")]
     pub(crate) fn start_worker(&self, worker: usize) {
         let mut threads = lock(&self.threads);
         let Some(slot) = threads.get_mut(worker) else { return };
-        let handle = Handle::current();
+        let here = self.shared.edges.spawn.here().expect("a worker is started within its runtime");
         for connection in
             self.current.load().servers.iter().filter_map(|server| server.connections.get(worker))
         {
-            handle.spawn(connection.clone().keep_running());
+            here(Box::pin(connection.clone().keep_running()));
         }
-        *slot = Some(handle);
+        *slot = Some(here);
     }
 
     /// Replaces the servers. Connections to servers that stay are kept; those to removed servers end.
@@ -92,10 +92,10 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
         removed.iter().flat_map(|server| &server.connections).for_each(|connection| connection.end());
     }
 
-    fn open(&self, address: &ServerAddress, thread: Option<&Handle>) -> Arc<Connection<B>> {
+    fn open(&self, address: &ServerAddress, thread: Option<&Spawner>) -> Arc<Connection<B>> {
         let connection = Arc::new(Connection::new(address.clone(), self.shared.clone()));
         if let Some(thread) = thread {
-            thread.spawn(connection.clone().keep_running());
+            thread(Box::pin(connection.clone().keep_running()));
         }
         connection
     }

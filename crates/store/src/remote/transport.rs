@@ -1,35 +1,24 @@
 //! A socket to a store's server: resolves its name, connects, and performs the TLS handshake.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
-
-use socket2::{SockRef, TcpKeepalive};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::{TcpStream, UnixStream, lookup_host},
-    time::{Instant, timeout, timeout_at},
+use std::{
+    io,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
 };
+
 use tokio_rustls::{TlsConnector, rustls::client::Resumption};
 
 use super::{
     failure::{Failure, Kind},
-    part,
+    index, part,
 };
 use net::{
     HostPort, ServerAddress,
+    edges::{Edges, Transport},
     tls::ClientTls,
     tls::{self, Client},
 };
-
-/// Idle time before the first keepalive probe: network address translators drop idle connections after minutes.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
-
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
-
-/// A socket, with or without TLS.
-pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
-
-pub(crate) type Transport = Box<dyn Socket>;
 
 /// Connects to servers. Its failures name the step and the variable to check, but not the server.
 #[derive(Clone)]
@@ -41,6 +30,7 @@ pub(crate) struct Connector {
     pub timeout: Duration,
     /// Where the address comes from, as advice.
     pub origin: &'static str,
+    pub edges: Edges,
 }
 
 /// The step in progress and advice, for failures.
@@ -57,17 +47,18 @@ impl Connector {
         advice: &'static TlsAdvice,
         timeout: Duration,
         origin: &'static str,
+        edges: &Edges,
     ) -> Result<Self, Vec<String>> {
         let tls = tls.map(|tls| load_tls(tls, advice)).transpose()?;
         let tls = tls.map(|tls| TlsConnector::from(Arc::new(tls.config)));
-        Ok(Self { store, tls, advice, timeout, origin })
+        Ok(Self { store, tls, advice, timeout, origin, edges: edges.clone() })
     }
 
     /// Connects until `until`.
     pub(crate) async fn connect(&self, to: &ServerAddress, until: Instant) -> Result<Transport, Failure> {
         let mut step = CONNECT;
-        let connected = timeout_at(until, self.attempt(to, until, &mut step)).await;
-        connected.unwrap_or_else(|_| Err(self.timed_out(step.0, step.1)))
+        let connected = self.edges.timer.timeout_at(until, self.attempt(to, until, &mut step)).await;
+        connected.unwrap_or_else(|| Err(self.timed_out(step.0, step.1)))
     }
 
     async fn attempt(
@@ -78,19 +69,19 @@ impl Connector {
     ) -> Result<Transport, Failure> {
         let address = match to {
             ServerAddress::Tcp(address) => address,
-            ServerAddress::Unix(path) => match UnixStream::connect(path).await {
-                Ok(socket) => return Ok(Box::new(socket)),
-                Err(error) => return Err(self.unreachable(&error)),
-            },
+            ServerAddress::Unix(path) => {
+                let connected = self.edges.dial.connect_unix(path).await;
+                return connected.map_err(|error| self.unreachable(&error));
+            }
         };
         *step = RESOLVE;
-        let found = resolve(address).await.map_err(|error| {
+        let found = self.resolve(address).await.map_err(|error| {
             let (host, origin) = (&address.host, self.origin);
             Failure::new(Kind::Resolve, format!("cannot resolve {host:?}: {error}; {origin}"))
         })?;
         *step = CONNECT;
         let socket = self.connect_any(&found, until).await?;
-        let Some(tls) = &self.tls else { return Ok(Box::new(socket)) };
+        let Some(tls) = &self.tls else { return Ok(socket) };
         *step = ("TLS handshake", self.advice.tls.plain_text);
         let name = tls::server_name(host(address)).map_err(|why| Failure::new(Kind::Tls, why))?;
         match tls.connect(name, socket).await {
@@ -99,19 +90,24 @@ impl Connector {
         }
     }
 
+    /// A host's addresses, IPv4 first: a listener may have no IPv6 address.
+    async fn resolve(&self, address: &HostPort) -> io::Result<Vec<SocketAddr>> {
+        let mut addresses = self.edges.dial.resolve(host(address), address.port).await?;
+        addresses.sort_by_key(SocketAddr::is_ipv6);
+        if addresses.is_empty() { Err(io::Error::other("no addresses")) } else { Ok(addresses) }
+    }
+
     /// Connects to the first address that accepts. Each gets its share of the time.
-    async fn connect_any(&self, addresses: &[SocketAddr], until: Instant) -> Result<TcpStream, Failure> {
-        let all = until.duration_since(Instant::now());
-        let share = part(all, u32::try_from(addresses.len()).unwrap_or(u32::MAX));
+    async fn connect_any(&self, addresses: &[SocketAddr], until: Instant) -> Result<Transport, Failure> {
+        let Edges { timer, dial, .. } = &self.edges;
+        let all = until.duration_since(timer.now());
+        let share = part(all, index(addresses.len()));
         let mut failure = self.timed_out(CONNECT.0, CONNECT.1);
         for address in addresses {
-            match timeout(share, TcpStream::connect(address)).await {
-                Ok(Ok(socket)) => {
-                    prepare(&socket).map_err(|error| self.unreachable(&error))?;
-                    return Ok(socket);
-                }
-                Ok(Err(error)) => failure = self.unreachable(&error),
-                Err(_) => failure = self.timed_out(CONNECT.0, CONNECT.1),
+            match timer.timeout(share, dial.connect(*address)).await {
+                Some(Ok(socket)) => return Ok(socket),
+                Some(Err(error)) => failure = self.unreachable(&error),
+                None => failure = self.timed_out(CONNECT.0, CONNECT.1),
             }
         }
         Err(failure)
@@ -163,17 +159,4 @@ pub(crate) fn load_tls(settings: &ClientTls, advice: &TlsAdvice) -> Result<Clien
 /// The host to connect to; an empty one is this machine, as in Go.
 pub(crate) fn host(address: &HostPort) -> &str {
     if address.host.is_empty() { "localhost" } else { &address.host }
-}
-
-/// A host's addresses, IPv4 first: a listener may have no IPv6 address.
-async fn resolve(address: &HostPort) -> io::Result<Vec<SocketAddr>> {
-    let mut addresses: Vec<_> = lookup_host((host(address), address.port)).await?.collect();
-    addresses.sort_by_key(SocketAddr::is_ipv6);
-    if addresses.is_empty() { Err(io::Error::other("no addresses")) } else { Ok(addresses) }
-}
-
-fn prepare(socket: &TcpStream) -> io::Result<()> {
-    socket.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
-    SockRef::from(socket).set_tcp_keepalive(&keepalive)
 }

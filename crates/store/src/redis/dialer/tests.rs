@@ -42,7 +42,7 @@ fn with_tls(tls: ClientTls) -> RedisPool {
 }
 
 fn dialer(pool: &RedisPool) -> Dialer {
-    Dialer::new(pool).map_err(|errors| errors.join("\n")).unwrap()
+    Dialer::new(pool, &Edges::system()).map_err(|errors| errors.join("\n")).unwrap()
 }
 
 async fn failure(pool: &RedisPool, to: &ServerAddress, must_be_master: bool) -> Failure {

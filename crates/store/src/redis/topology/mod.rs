@@ -25,7 +25,7 @@ use self::watcher::{Source, Watcher};
 use super::dialer::Dialer;
 use crate::{redis::settings::RedisPool, redis::settings::RedisServers};
 use containment::mutex::lock;
-use net::ServerAddress;
+use net::{ServerAddress, edges::Edges};
 
 /// The current servers; polls for changes until the last clone is dropped.
 #[derive(Clone)]
@@ -84,17 +84,17 @@ impl fmt::Display for Servers {
 
 impl Topology {
     /// Loads certificates if TLS is enabled; polls nothing yet. Returns every problem with the files.
-    pub(super) fn new(pool: &RedisPool) -> Result<Self, Vec<String>> {
+    pub(super) fn new(pool: &RedisPool, edges: &Edges) -> Result<Self, Vec<String>> {
         let (servers, watcher) = match &pool.servers {
             RedisServers::Single(server) => (Servers::single(server.clone()), None),
             RedisServers::Sentinel { master, sentinels, credentials } => {
-                let dialer = Dialer::of_sentinels(pool, credentials.as_ref())?;
+                let dialer = Dialer::of_sentinels(pool, credentials.as_ref(), edges)?;
                 let source = Source::Sentinel { master: master.clone() };
-                (Servers::default(), Some(Watcher::new(source, dialer, sentinels)))
+                (Servers::default(), Some(Watcher::new(source, dialer, sentinels, edges)))
             }
             RedisServers::Cluster { seeds } => {
                 let source = Source::Cluster { seeds: seeds.clone() };
-                (Servers::default(), Some(Watcher::new(source, Dialer::new(pool)?, seeds)))
+                (Servers::default(), Some(Watcher::new(source, Dialer::new(pool, edges)?, seeds, edges)))
             }
         };
         let known = Known {

@@ -113,13 +113,15 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
+    use net::edges::Edges;
+
     use super::*;
     use crate::redis::topology::tests::sentinels;
 
     #[test]
     fn known_nodes_are_kept_in_a_new_list() {
         let [one, two, three] = ["a", "b", "c"].map(|host| HostPort { host: host.to_owned(), port: 1 });
-        let dialer = Dialer::of_sentinels(&sentinels(&[&one], None), None).unwrap();
+        let dialer = Dialer::of_sentinels(&sentinels(&[&one], None), None, &Edges::system()).unwrap();
         let mut nodes = NodeList::new(dialer, &[one.clone(), two.clone(), two.clone()]);
         assert_eq!(nodes.nodes.len(), 2, "each once");
         nodes.last = 1;

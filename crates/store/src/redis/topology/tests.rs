@@ -38,7 +38,7 @@ pub(super) fn sentinels(of: &[&HostPort], password: Option<&str>) -> RedisPool {
 }
 
 fn watched(pool: &RedisPool) -> Topology {
-    let topology = Topology::new(pool).map_err(|errors| errors.join("\n")).unwrap();
+    let topology = Topology::new(pool, &Edges::system()).map_err(|errors| errors.join("\n")).unwrap();
     topology.watch();
     topology
 }
@@ -188,7 +188,10 @@ async fn sentinels_are_queried_over_tls() {
 fn bad_certificates_are_reported() {
     let tls = ClientTls { ca: Some("/nowhere/ca.pem".into()), ..ClientTls::default() };
     let seeds = vec![HostPort { host: "a".to_owned(), port: 1 }];
-    let made = Topology::new(&RedisPool { tls: Some(tls), ..pool(RedisServers::Cluster { seeds }) });
+    let made = Topology::new(
+        &RedisPool { tls: Some(tls), ..pool(RedisServers::Cluster { seeds }) },
+        &Edges::system(),
+    );
     assert!(made.err().unwrap()[0].contains("/nowhere/ca.pem"));
 }
 

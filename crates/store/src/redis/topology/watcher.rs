@@ -2,13 +2,12 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tokio::time::{sleep, timeout};
 use tracing::error;
 
 use super::{Known, Servers, node_list::NodeList, replies};
 use crate::redis::dialer::Dialer;
 use containment::panics::{self, Boundary, Panicked, caught};
-use net::{HostPort, ServerAddress, backoff::jittered};
+use net::{HostPort, ServerAddress, backoff::jittered_by, edges::Edges};
 
 /// The shortest time between two polls, however many refreshes are requested.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
@@ -36,11 +35,12 @@ impl fmt::Display for Source {
 pub(super) struct Watcher {
     source: Source,
     nodes: NodeList,
+    edges: Edges,
 }
 
 impl Watcher {
-    pub(super) fn new(source: Source, dialer: Dialer, addresses: &[HostPort]) -> Self {
-        Self { source, nodes: NodeList::new(dialer, addresses) }
+    pub(super) fn new(source: Source, dialer: Dialer, addresses: &[HostPort], edges: &Edges) -> Self {
+        Self { source, nodes: NodeList::new(dialer, addresses), edges: edges.clone() }
     }
 
     pub(super) async fn watch(mut self, known: Arc<Known>) {
@@ -68,9 +68,10 @@ impl Watcher {
             {
                 self.add_masters(&servers);
             }
-            sleep(MIN_INTERVAL).await;
-            let rest = jittered(interval.saturating_sub(MIN_INTERVAL), 0.1);
-            is_refresh = timeout(rest, known.refresh.notified()).await.is_ok();
+            let Edges { timer, random, .. } = &self.edges;
+            timer.sleep(MIN_INTERVAL).await;
+            let rest = jittered_by(interval.saturating_sub(MIN_INTERVAL), 0.1, random.fraction());
+            is_refresh = timer.timeout(rest, known.refresh.notified()).await.is_some();
         }
     }
 

@@ -88,7 +88,7 @@ async fn rejects_more_replies_than_commands() {
 async fn a_sentinel_may_deny_ping() {
     let reply = b"+OK\r\n-NOPERM this user has no permissions to run the 'ping' command\r\n";
     let server = server(PING, reply, true, None).await;
-    let dialer = Dialer::of_sentinels(&pool(), None).unwrap();
+    let dialer = Dialer::of_sentinels(&pool(), None, &Edges::system()).unwrap();
     dialer.dial(&server.address, false).await.map(drop).unwrap();
 }
 

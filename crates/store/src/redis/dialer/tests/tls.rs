@@ -66,6 +66,8 @@ async fn plain_text_and_tls_are_distinguished() {
 #[test]
 fn rejects_tls_on_a_unix_socket() {
     let servers = RedisServers::Single(ServerAddress::Unix("/run/redis.sock".into()));
-    let problems = Dialer::new(&RedisPool { servers, ..with_tls(ClientTls::default()) }).err().unwrap();
+    let problems = Dialer::new(&RedisPool { servers, ..with_tls(ClientTls::default()) }, &Edges::system())
+        .err()
+        .unwrap();
     assert!(problems[0].contains("/run/redis.sock") && problems[0].contains("REDIS_TLS"), "{problems:?}");
 }
