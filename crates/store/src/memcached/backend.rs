@@ -8,7 +8,7 @@ use crate::{
     memcached::settings::{Memcached, MemcachedServers},
     remote::{
         self, Backend, at_mut,
-        failure::{Failure, Kind},
+        failure::{Failure, FailureKind},
         handshake::Handshake,
         transport::{Connector, TlsAdvice},
     },
@@ -65,7 +65,7 @@ impl Backend for MemcachedBackend {
             }
             _ => {
                 let what = "unexpected reply to version; see MEMCACHE_HOST_PORT";
-                Err(handshake.stream.failure(Kind::ProtocolError, what))
+                Err(handshake.stream.failure(FailureKind::ProtocolError, what))
             }
         }
     }
@@ -102,18 +102,18 @@ impl Backend for MemcachedBackend {
             connection.shared.metrics.failed(failure);
         }
         // A server that rejected a command may parse the bytes after it as the next one, which would shift all replies.
-        let unknown = failures.iter().find(|failure| failure.kind == Kind::ProtocolError);
+        let unknown = failures.iter().find(|failure| failure.kind == FailureKind::ProtocolError);
         unknown.map_or(Ok(()), |failure| Err((**failure).clone()))
     }
 
-    fn error(reply: Reply) -> Option<(Kind, String)> {
+    fn error(reply: Reply) -> Option<(FailureKind, String)> {
         match reply {
             Reply::Error(error) => Some((reply::kind(&error), error)),
             _ => None,
         }
     }
 
-    fn hint(kind: Kind) -> &'static str {
+    fn hint(kind: FailureKind) -> &'static str {
         reply::hint(kind)
     }
 }

@@ -3,7 +3,7 @@
 use std::str;
 
 use crate::remote::{
-    failure::Kind,
+    failure::FailureKind,
     framed::{self, Codec, ProtocolError},
 };
 use text::cut;
@@ -107,26 +107,26 @@ fn is_error(line: &[u8]) -> bool {
     line == b"ERROR" || [&b"CLIENT_ERROR "[..], b"SERVER_ERROR "].iter().any(|begin| line.starts_with(begin))
 }
 
-pub(super) fn kind(error: &str) -> Kind {
+pub(super) fn kind(error: &str) -> FailureKind {
     if error.contains("out of memory") {
-        Kind::OutOfMemory
+        FailureKind::OutOfMemory
     } else if error.contains("non-numeric") {
-        Kind::NotANumber
+        FailureKind::NotANumber
     } else if error.contains("unauthenticated") {
-        Kind::Auth
+        FailureKind::Auth
     } else if error.starts_with("SERVER_ERROR") {
-        Kind::Other
+        FailureKind::Other
     } else {
         // The server rejected the command, so the following replies may be shifted.
-        Kind::ProtocolError
+        FailureKind::ProtocolError
     }
 }
 
-pub(super) const fn hint(kind: Kind) -> &'static str {
+pub(super) const fn hint(kind: FailureKind) -> &'static str {
     match kind {
-        Kind::OutOfMemory => "; give it more memory (-m), or allow eviction (no -M)",
-        Kind::NotANumber => "; another program uses these keys: set CACHE_KEY_PREFIX",
-        Kind::Auth => "; passwords are not supported: start it without -Y",
+        FailureKind::OutOfMemory => "; give it more memory (-m), or allow eviction (no -M)",
+        FailureKind::NotANumber => "; another program uses these keys: set CACHE_KEY_PREFIX",
+        FailureKind::Auth => "; passwords are not supported: start it without -Y",
         _ => "",
     }
 }
@@ -197,12 +197,12 @@ mod tests {
     #[test]
     fn errors_have_kinds() {
         for (error, expected) in [
-            ("SERVER_ERROR out of memory storing object", Kind::OutOfMemory),
-            ("CLIENT_ERROR cannot increment or decrement non-numeric value", Kind::NotANumber),
-            ("CLIENT_ERROR unauthenticated", Kind::Auth),
-            ("SERVER_ERROR busy", Kind::Other),
-            ("ERROR", Kind::ProtocolError),
-            ("CLIENT_ERROR bad data chunk", Kind::ProtocolError),
+            ("SERVER_ERROR out of memory storing object", FailureKind::OutOfMemory),
+            ("CLIENT_ERROR cannot increment or decrement non-numeric value", FailureKind::NotANumber),
+            ("CLIENT_ERROR unauthenticated", FailureKind::Auth),
+            ("SERVER_ERROR busy", FailureKind::Other),
+            ("ERROR", FailureKind::ProtocolError),
+            ("CLIENT_ERROR bad data chunk", FailureKind::ProtocolError),
         ] {
             assert_eq!(kind(error), expected, "{error}");
         }

@@ -12,7 +12,7 @@ use crate::{
     memcached::settings::MemcachedServers,
     {
         FailureReason, PoolUsage, StoreError, StoreKind,
-        remote::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics, failure::Kind, hashed},
+        remote::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics, failure::FailureKind, hashed},
     },
 };
 use containment::panics;
@@ -21,14 +21,14 @@ use net::{backoff::Backoff, edges::Edges, resolve::name_servers::NameServers};
 const MAX_KEY: usize = 250;
 
 /// The kinds of failure that memcached does not have.
-const NOT_OF_MEMCACHED: [Kind; 7] = [
-    Kind::Denied,
-    Kind::Loading,
-    Kind::ReadOnly,
-    Kind::WritesDisabled,
-    Kind::Busy,
-    Kind::Moved,
-    Kind::ClusterDown,
+const NOT_OF_MEMCACHED: [FailureKind; 7] = [
+    FailureKind::Denied,
+    FailureKind::Loading,
+    FailureKind::ReadOnly,
+    FailureKind::WritesDisabled,
+    FailureKind::Busy,
+    FailureKind::Moved,
+    FailureKind::ClusterDown,
 ];
 
 pub(super) struct Servers {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
 use super::{
     dialer::Dialer,
-    failure::{Failure, Kind},
+    failure::{Failure, FailureKind},
     permissions::{self, Needs},
     pipeline::{Expire, Expiry, Learned, RedisPipeline},
     resp::{FramedStream, Reply, Resp},
@@ -94,14 +94,14 @@ impl Backend for RedisBackend {
         }
     }
 
-    fn error(reply: Reply) -> Option<(Kind, String)> {
+    fn error(reply: Reply) -> Option<(FailureKind, String)> {
         match reply {
-            Reply::Error(error) => Some((Kind::of_reply(&error), error)),
+            Reply::Error(error) => Some((FailureKind::of_reply(&error), error)),
             _ => None,
         }
     }
 
-    fn hint(kind: Kind) -> &'static str {
+    fn hint(kind: FailureKind) -> &'static str {
         kind.hint()
     }
 
@@ -150,20 +150,23 @@ impl RedisBackend {
         if !learned.missing.is_empty() {
             let user = self.user.as_deref().unwrap_or("default");
             let denial = permissions::denial(user, &learned.missing);
-            metrics.failed_once(&connection.failure(Kind::Denied, denial));
+            metrics.failed_once(&connection.failure(FailureKind::Denied, denial));
         }
         let mut result = Ok(());
         for failure in learned.failures {
             match failure.kind {
-                Kind::Moved | Kind::ClusterDown => self.topology.request_refresh(),
-                Kind::ReadOnly | Kind::Loading | Kind::Auth | Kind::ProtocolError => {
+                FailureKind::Moved | FailureKind::ClusterDown => self.topology.request_refresh(),
+                FailureKind::ReadOnly
+                | FailureKind::Loading
+                | FailureKind::Auth
+                | FailureKind::ProtocolError => {
                     result = Err((*failure).clone());
                 }
                 _ => {}
             }
             match failure.kind {
                 // Expected while slots of a cluster move.
-                Kind::Moved => metrics.count(failure.kind),
+                FailureKind::Moved => metrics.count(failure.kind),
                 _ => metrics.failed(&failure),
             }
         }

@@ -8,7 +8,7 @@
 mod tests;
 
 use super::{
-    failure::{Failure, Kind},
+    failure::{Failure, FailureKind},
     resp::{self, FramedStream, Reply, Resp},
 };
 use crate::{
@@ -112,7 +112,9 @@ impl Dialer {
             self.check(step, &reply).map_err(|(kind, what)| handshake.stream.failure(kind, what))?;
         }
         if !handshake.stream.incoming.is_empty() {
-            return Err(handshake.stream.failure(Kind::ProtocolError, "received more replies than commands"));
+            return Err(handshake
+                .stream
+                .failure(FailureKind::ProtocolError, "received more replies than commands"));
         }
         Ok(handshake.stream)
     }
@@ -144,13 +146,13 @@ impl Dialer {
     /// The failure, without the received bytes if the server echoed AUTH: they may contain the password.
     fn without_echo(&self, handshake: &Handshake<'_>, failure: Failure) -> Failure {
         let is_echo = handshake.stream.incoming.windows(4).any(|word| word == b"AUTH");
-        if failure.kind == Kind::ProtocolError && self.credentials.is_some() && is_echo {
+        if failure.kind == FailureKind::ProtocolError && self.credentials.is_some() && is_echo {
             return handshake.stream.failure(failure.kind, "received an echo of our commands; see REDIS_URL");
         }
         failure
     }
 
-    fn check(&self, step: &str, reply: &Reply) -> Result<(), (Kind, String)> {
+    fn check(&self, step: &str, reply: &Reply) -> Result<(), (FailureKind, String)> {
         match (step, reply) {
             // The name is optional.
             ("CLIENT SETNAME", _) | ("AUTH" | "SELECT" | "PING", Reply::Text(_)) => Ok(()),
@@ -160,22 +162,22 @@ impl Dialer {
             // A sentinel's user needs no other command than the query.
             ("PING", Reply::Error(error)) if self.is_sentinel && is_denied(error) => Ok(()),
             (_, Reply::Error(error)) => Err(self.rejected(step, error)),
-            _ => Err((Kind::ProtocolError, format!("unexpected reply to {step}"))),
+            _ => Err((FailureKind::ProtocolError, format!("unexpected reply to {step}"))),
         }
     }
 
-    fn rejected(&self, step: &str, error: &str) -> (Kind, String) {
+    fn rejected(&self, step: &str, error: &str) -> (FailureKind, String) {
         let too_many = error.starts_with("ERR max number of clients");
-        let kind = match Kind::of_reply(error) {
-            Kind::Other | Kind::Denied if step == "AUTH" && !too_many => Kind::Auth,
+        let kind = match FailureKind::of_reply(error) {
+            FailureKind::Other | FailureKind::Denied if step == "AUTH" && !too_many => FailureKind::Auth,
             kind => kind,
         };
         let auth = self.auth;
         let advice = match kind {
-            Kind::Denied => "the user lacks a permission, or the server the command: see ACL SETUSER",
-            Kind::Auth if self.credentials.is_none() => &format!("it requires a password: set {auth}"),
-            Kind::Auth => &format!("see {auth}: a password, or user:password"),
-            Kind::Loading => "will retry until it is ready",
+            FailureKind::Denied => "the user lacks a permission, or the server the command: see ACL SETUSER",
+            FailureKind::Auth if self.credentials.is_none() => &format!("it requires a password: set {auth}"),
+            FailureKind::Auth => &format!("see {auth}: a password, or user:password"),
+            FailureKind::Loading => "will retry until it is ready",
             _ if too_many => "raise its maxclients, or lower REDIS_POOL_SIZE (REDIS_PERSECOND_POOL_SIZE)",
             _ if step == "SELECT" => "see the number at the end of REDIS_URL (REDIS_PERSECOND_URL)",
             _ => "see its log",
@@ -216,7 +218,7 @@ impl Dialer {
         match self.connector.edges.timer.timeout(self.connector.timeout, exchange).await {
             Some(reply) => reply,
             None => Err(stream.failure(
-                Kind::Timeout,
+                FailureKind::Timeout,
                 format_args!("no reply within {:?}; check the node and the network", self.connector.timeout),
             )),
         }
@@ -227,7 +229,7 @@ fn is_denied(error: &str) -> bool {
     error.starts_with("NOPERM") || error.starts_with("ERR unknown command")
 }
 
-fn check_role(role: &[Reply]) -> Result<(), (Kind, String)> {
+fn check_role(role: &[Reply]) -> Result<(), (FailureKind, String)> {
     let text = |index: usize| match role.get(index) {
         Some(Reply::Text(text)) => String::from_utf8_lossy(text).into_owned(),
         Some(Reply::Integer(number)) => number.to_string(),
@@ -235,10 +237,13 @@ fn check_role(role: &[Reply]) -> Result<(), (Kind, String)> {
     };
     match &*text(0) {
         "master" => Ok(()),
-        "slave" => {
-            Err((Kind::ReadOnly, format!("it is a replica of {}:{}, a master is required", text(1), text(2))))
+        "slave" => Err((
+            FailureKind::ReadOnly,
+            format!("it is a replica of {}:{}, a master is required", text(1), text(2)),
+        )),
+        "sentinel" => {
+            Err((FailureKind::ProtocolError, "it is a sentinel; set REDIS_TYPE=SENTINEL".to_owned()))
         }
-        "sentinel" => Err((Kind::ProtocolError, "it is a sentinel; set REDIS_TYPE=SENTINEL".to_owned())),
-        _ => Err((Kind::ProtocolError, "unexpected reply to ROLE".to_owned())),
+        _ => Err((FailureKind::ProtocolError, "unexpected reply to ROLE".to_owned())),
     }
 }

@@ -1,9 +1,9 @@
 //! Error replies of Redis: their kinds, and advice.
 
 use super::{permissions, resp::UNEXPECTED};
-pub(super) use crate::remote::failure::{Failure, Kind};
+pub(super) use crate::remote::failure::{Failure, FailureKind};
 
-impl Kind {
+impl FailureKind {
     pub(super) const fn hint(self) -> &'static str {
         match self {
             Self::Auth => "; check REDIS_AUTH",
@@ -53,38 +53,41 @@ mod tests {
     #[test]
     fn kinds_of_replies_are_distinguished() {
         for (error, kind) in [
-            ("LOADING Redis is loading the dataset in memory", Kind::Loading),
-            ("READONLY You can't write against a read only replica.", Kind::ReadOnly),
-            ("OOM command not allowed when used memory > 'maxmemory'.", Kind::OutOfMemory),
-            ("MOVED 3999 127.0.0.1:6381", Kind::Moved),
-            ("ERR value is not an integer or out of range", Kind::NotANumber),
-            ("WRONGTYPE Operation against a key holding the wrong kind of value", Kind::NotANumber),
+            ("LOADING Redis is loading the dataset in memory", FailureKind::Loading),
+            ("READONLY You can't write against a read only replica.", FailureKind::ReadOnly),
+            ("OOM command not allowed when used memory > 'maxmemory'.", FailureKind::OutOfMemory),
+            ("MOVED 3999 127.0.0.1:6381", FailureKind::Moved),
+            ("ERR value is not an integer or out of range", FailureKind::NotANumber),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", FailureKind::NotANumber),
             (
                 "ERR Error running script (call to f_a1): @user_script:9: @user_script: 9: -READONLY You can't write.",
-                Kind::ReadOnly,
+                FailureKind::ReadOnly,
             ),
-            ("ERR unknown command 'INCRBY', with args beginning with: 'a'", Kind::Denied),
-            ("NOPERM this user has no permissions to run the 'expire' command", Kind::Denied),
-            ("NOPERM this user has no permissions to access one of the keys used as arguments", Kind::Denied),
+            ("ERR unknown command 'INCRBY', with args beginning with: 'a'", FailureKind::Denied),
+            ("NOPERM this user has no permissions to run the 'expire' command", FailureKind::Denied),
+            (
+                "NOPERM this user has no permissions to access one of the keys used as arguments",
+                FailureKind::Denied,
+            ),
             (
                 "ERR The user executing the script can't run this command or subcommand script: 30f, on @user_script:1.",
-                Kind::Denied,
+                FailureKind::Denied,
             ),
-            ("NOAUTH Authentication required.", Kind::Auth),
+            ("NOAUTH Authentication required.", FailureKind::Auth),
             (
                 "MISCONF Redis is configured to save RDB snapshots, but it's unable to persist on disk.",
-                Kind::WritesDisabled,
+                FailureKind::WritesDisabled,
             ),
-            ("NOREPLICAS Not enough good replicas to write.", Kind::WritesDisabled),
+            ("NOREPLICAS Not enough good replicas to write.", FailureKind::WritesDisabled),
             (
                 "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
-                Kind::Busy,
+                FailureKind::Busy,
             ),
-            ("unexpected-reply: expected an integer, received an array", Kind::ProtocolError),
-            ("ERR syntax error", Kind::Other),
-            ("", Kind::Other),
+            ("unexpected-reply: expected an integer, received an array", FailureKind::ProtocolError),
+            ("ERR syntax error", FailureKind::Other),
+            ("", FailureKind::Other),
         ] {
-            assert_eq!(Kind::of_reply(error), kind, "{error}");
+            assert_eq!(FailureKind::of_reply(error), kind, "{error}");
         }
     }
 }

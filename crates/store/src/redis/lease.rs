@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use super::{
     RedisStore,
     backend::PendingReply,
-    pipeline::{LeaseCall, Outcome, Receipt},
+    pipeline::{CheckResult, LeaseCall, Receipt},
     pool::Pool,
     route::is_per_second,
 };
@@ -69,7 +69,7 @@ impl LeaseReply {
     /// The counter, and whether the hits were added; `None` after a failure.
     pub async fn wait(mut self) -> Option<(u64, Grant)> {
         match self.0.wait(None).await.ok()?.into_iter().next()? {
-            Outcome::Leased(after, grant) => Some((after, grant)),
+            CheckResult::Leased(after, grant) => Some((after, grant)),
             _ => None,
         }
     }

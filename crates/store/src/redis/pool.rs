@@ -13,7 +13,7 @@ use super::{
     dialer::Dialer,
     name::Names,
     permissions::Needs,
-    topology::{Servers, Topology, slots},
+    topology::{KeyOwners, Topology, slots},
     ttl_cache::TtlCache,
     write_check::WriteCheck,
 };
@@ -31,7 +31,7 @@ use net::{ServerAddress, backoff::Backoff, edges::Edges};
 use rules::{Limit, Limits, RuleSet};
 
 pub(super) struct Pool {
-    pub(super) servers: ServerPool<RedisBackend, Arc<Servers>>,
+    pub(super) servers: ServerPool<RedisBackend, Arc<KeyOwners>>,
     /// Keys of different slots cannot be counted in one step.
     pub(super) is_cluster: bool,
     pub(super) names: Names,

@@ -9,7 +9,7 @@ use super::{
     RedisStore,
     backend::{Connection, PendingReply},
     permissions::Needs,
-    pipeline::{self, Outcome, RedisPipeline, ScriptCheck},
+    pipeline::{self, CheckResult, RedisPipeline, ScriptCheck},
     pool::Pool,
     topology::slots,
 };
@@ -341,13 +341,12 @@ async fn receive_outcomes(
         assert_eq!(outcomes.len(), checks.len(), "each check has an outcome");
         for (index, outcome) in checks.iter().copied().zip(outcomes) {
             match outcome {
-                Outcome::Counted(outcome) => batch.set(index, outcome),
-                // No check of a request leases.
-                Outcome::Leased(after, _) => batch.set(index, crate::Outcome::Counted(after)),
-                Outcome::Redirected(error) => {
+                CheckResult::Counted(outcome) => batch.set(index, outcome),
+                CheckResult::Leased(..) => unreachable!("no check of a request leases"),
+                CheckResult::Redirected(error) => {
                     redirected.push(Redirected { index, error, from: connection.address.clone() });
                 }
-                Outcome::Failed(failure) => return Err(failure.to_error(FailureReason::BadAnswer)),
+                CheckResult::Failed(failure) => return Err(failure.to_error(FailureReason::BadAnswer)),
             }
         }
     }

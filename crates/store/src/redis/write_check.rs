@@ -8,10 +8,10 @@
 use std::{collections::HashMap, sync::Mutex};
 
 use super::{
-    failure::Kind,
+    failure::FailureKind,
     permissions,
     resp::{self, Reply},
-    topology::Servers,
+    topology::KeyOwners,
 };
 use containment::mutex::lock;
 use net::ServerAddress;
@@ -53,7 +53,7 @@ impl WriteCheck {
     }
 
     /// A key for each server. It begins as the counters do, since the user may have access to no others.
-    pub(super) fn keys(&self, servers: &Servers) -> HashMap<ServerAddress, String> {
+    pub(super) fn keys(&self, servers: &KeyOwners) -> HashMap<ServerAddress, String> {
         let (mut keys, count) = (HashMap::new(), servers.masters.len());
         let Some(domain) = lock(&self.domain).clone() else { return keys };
         #[expect(clippy::arithmetic_side_effects, reason = "a cluster has at most 16,384 masters")]
@@ -107,10 +107,10 @@ pub(super) fn write_probe(key: &[u8], into: &mut Vec<u8>) {
 /// The server's refusal, if the reply to a probe is one. A server that accepts the write rejects the argument.
 pub(super) fn refusal(reply: Reply) -> Result<(), String> {
     let Reply::Error(error) = reply else { return Ok(()) };
-    match Kind::of_reply(&error) {
-        Kind::NotANumber => Ok(()),
+    match FailureKind::of_reply(&error) {
+        FailureKind::NotANumber => Ok(()),
         // The user may have access to other keys of the domain.
-        Kind::Denied if !permissions::is_denied(&error) => Ok(()),
+        FailureKind::Denied if !permissions::is_denied(&error) => Ok(()),
         _ => Err(error),
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     StoreError,
     remote::{
         callers::{Answered, Callers},
-        failure::{Failure, Kind},
+        failure::{Failure, FailureKind},
         framed::{Codec, FramedStream},
     },
 };
@@ -54,10 +54,10 @@ pub(crate) trait Backend: Sized + Send + Sync + 'static {
     /// Called when a connection is ready, before its first pipeline.
     fn connected(&self, _connection: &Connection<Self>) {}
 
-    fn error(reply: Reply<Self>) -> Option<(Kind, String)>;
+    fn error(reply: Reply<Self>) -> Option<(FailureKind, String)>;
 
     /// Advice on an error of this kind, appended to its message; may be empty.
-    fn hint(kind: Kind) -> &'static str;
+    fn hint(kind: FailureKind) -> &'static str;
 
     /// Called when a connection was closed: the server may have lost its keys.
     fn forget_keys(&self) {}
@@ -68,17 +68,17 @@ pub(crate) trait Backend: Sized + Send + Sync + 'static {
 
 pub(crate) type Reply<B> = <<B as Backend>::Codec as Codec>::Reply;
 
-pub(crate) type Outcome<B> = <<B as Backend>::Pipeline as Pipeline>::Outcome;
+pub(crate) type CheckResult<B> = <<B as Backend>::Pipeline as Pipeline>::CheckResult;
 
 /// Commands that are written together, and the callers that wait for their outcomes.
 pub(crate) trait Pipeline: Default + Send + 'static {
     /// Finds a check's outcome among the replies.
     type Check: Send;
-    type Outcome: Send;
+    type CheckResult: Send;
 
-    fn callers(&self) -> &Callers<Self::Check, Self::Outcome>;
+    fn callers(&self) -> &Callers<Self::Check, Self::CheckResult>;
 
-    fn callers_mut(&mut self) -> &mut Callers<Self::Check, Self::Outcome>;
+    fn callers_mut(&mut self) -> &mut Callers<Self::Check, Self::CheckResult>;
 
     /// Removes everything, and keeps the memory.
     fn clear(&mut self);
@@ -88,7 +88,7 @@ pub(crate) trait Pipeline: Default + Send + 'static {
     }
 
     /// Adds a caller: `fill` adds its checks, and their outcomes come in that order.
-    fn add_caller(&mut self, fill: impl FnOnce(&mut Self)) -> oneshot::Receiver<Answered<Self::Outcome>> {
+    fn add_caller(&mut self, fill: impl FnOnce(&mut Self)) -> oneshot::Receiver<Answered<Self::CheckResult>> {
         let first = self.checks();
         fill(self);
         self.callers_mut().add(first)

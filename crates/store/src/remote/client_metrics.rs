@@ -12,7 +12,7 @@ use std::{
 
 use tracing::{error, warn};
 
-use super::failure::{Failure, Kind};
+use super::failure::{Failure, FailureKind};
 use crate::{Distribution, PoolUsage};
 use containment::{log_throttle::LogThrottles, mutex::lock};
 
@@ -29,7 +29,7 @@ pub(crate) struct ClientMetrics {
     ended: AtomicU64,
     closed: AtomicU64,
     reconnects: AtomicU64,
-    errors: [AtomicU64; Kind::ALL.len()],
+    errors: [AtomicU64; FailureKind::ALL.len()],
     times: Buckets,
     batches: Buckets,
     denied: Mutex<BTreeMap<&'static str, u64>>,
@@ -99,7 +99,7 @@ impl ClientMetrics {
     /// Throttled by `kind` and `what`.
     fn log(&self, kind: &'static str, what: &str, failure: &Failure) {
         let Some(suppressed) = self.log.0.admit_now((kind, what.to_owned())) else { return };
-        if kind == Kind::Denied.name() {
+        if kind == FailureKind::Denied.name() {
             // Only the operator can fix it.
             error!(kind, suppressed, "{failure}");
         } else if suppressed > 0 {
@@ -110,7 +110,7 @@ impl ClientMetrics {
     }
 
     /// Counts a failure without logging it.
-    pub(crate) fn count(&self, kind: Kind) {
+    pub(crate) fn count(&self, kind: FailureKind) {
         if let Some(errors) = self.errors.get(kind as usize) {
             errors.fetch_add(1, Relaxed);
         }
@@ -131,7 +131,7 @@ impl ClientMetrics {
         let ended = self.ended.load(Relaxed);
         let opened = self.opened.load(Relaxed);
         let denied = lock(&self.denied);
-        let errors = Kind::ALL.iter().zip(&self.errors);
+        let errors = FailureKind::ALL.iter().zip(&self.errors);
         let errors = errors.map(|(kind, errors)| (kind.name(), errors.load(Relaxed)));
         PoolUsage {
             // Two loads are not a snapshot.
@@ -194,7 +194,7 @@ mod tests {
     fn failures_are_counted_by_kind() {
         let metrics = ClientMetrics::default();
         for _ in 0..3 {
-            metrics.failed(&Failure::new(Kind::Timeout, "redis a:1: no reply"));
+            metrics.failed(&Failure::new(FailureKind::Timeout, "redis a:1: no reply"));
         }
         assert!(metrics.usage().errors.contains(&("timeout", 3)));
     }

@@ -9,13 +9,13 @@ use crate::{FailureReason, StoreError};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Failure {
     /// The label `kind` of metrics.
-    pub kind: Kind,
+    pub kind: FailureKind,
     /// The server, what was seen, and advice. Contains no secret.
     pub message: String,
 }
 
 text::named! {
-    pub enum Kind {
+    pub enum FailureKind {
         Resolve = "resolve",
         Connect = "connect",
         Tls = "tls",
@@ -46,7 +46,7 @@ text::named! {
 }
 
 impl Failure {
-    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
 

@@ -11,7 +11,7 @@ use std::{io, marker::PhantomData};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::failure::{Failure, Kind};
+use super::failure::{Failure, FailureKind};
 use net::edges::Transport;
 
 /// A server's protocol, as far as reading replies.
@@ -147,7 +147,7 @@ impl<C: Codec> FramedStream<C> {
                 let (allowed, pending) = (self.allowed, self.pending);
                 let what =
                     format_args!("sent more than {allowed} bytes, the maximum for {pending} pending replies");
-                Err(self.failure(Kind::ProtocolError, what))
+                Err(self.failure(FailureKind::ProtocolError, what))
             }
             Ok(None) => Ok(None),
             Err(error) => Err(self.protocol_error(&error)),
@@ -186,16 +186,21 @@ impl<C: Codec> FramedStream<C> {
 
     fn lost(&self, error: &io::Error) -> Failure {
         match error.kind() {
-            io::ErrorKind::UnexpectedEof => self.failure(Kind::Lost, "connection closed by the server"),
-            _ => self.failure(Kind::Lost, format_args!("connection lost: {error}")),
+            io::ErrorKind::UnexpectedEof => {
+                self.failure(FailureKind::Lost, "connection closed by the server")
+            }
+            _ => self.failure(FailureKind::Lost, format_args!("connection lost: {error}")),
         }
     }
 
     fn protocol_error(&self, ProtocolError(seen): &ProtocolError) -> Failure {
-        self.failure(Kind::ProtocolError, format_args!("expected a {} reply, received \"{seen}\"", C::NAME))
+        self.failure(
+            FailureKind::ProtocolError,
+            format_args!("expected a {} reply, received \"{seen}\"", C::NAME),
+        )
     }
 
-    pub(crate) fn failure(&self, kind: Kind, what: impl std::fmt::Display) -> Failure {
+    pub(crate) fn failure(&self, kind: FailureKind, what: impl std::fmt::Display) -> Failure {
         Failure::new(kind, format!("{}: {what}", self.server))
     }
 }

@@ -39,7 +39,7 @@ use tokio::{
 };
 
 use self::{
-    backend::Outcome,
+    backend::CheckResult,
     queue::{Full, Queue},
 };
 pub(super) use self::{
@@ -51,7 +51,7 @@ pub(super) use self::{
 use super::{FailureReason, StoreError};
 use crate::remote::{
     client_metrics::ClientMetrics,
-    failure::{Failure, Kind},
+    failure::{Failure, FailureKind},
 };
 use clock::timer::{Timer, after};
 use containment::mutex::lock;
@@ -99,13 +99,13 @@ struct ConnectionState<P> {
 }
 
 pub(super) struct PendingReply<B: Backend> {
-    reply: oneshot::Receiver<Answered<Outcome<B>>>,
+    reply: oneshot::Receiver<Answered<CheckResult<B>>>,
     deadline: Instant,
 }
 
 impl<B: Backend> PendingReply<B> {
     /// Waits for the reply. The connection has its own timeout; the caller's may be shorter.
-    pub(super) async fn wait(&mut self, until: Option<(Instant, &dyn Timer)>) -> Answered<Outcome<B>> {
+    pub(super) async fn wait(&mut self, until: Option<(Instant, &dyn Timer)>) -> Answered<CheckResult<B>> {
         let failed =
             |reason, what| Err(StoreError { reason, message: format!("{}: {what}", B::NAME).into() });
         let reply = match until {
@@ -210,16 +210,16 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    pub(super) fn error_reply(&self, kind: Kind, error: &str) -> Failure {
+    pub(super) fn error_reply(&self, kind: FailureKind, error: &str) -> Failure {
         self.failure(kind, format_args!("error reply \"{}\"{}", cut(error), B::hint(kind)))
     }
 
     fn timed_out(&self) -> Failure {
         let timeout = self.shared.bounds.timeout;
-        self.failure(Kind::Timeout, format_args!("no reply within {timeout:?} ({})", B::TIMEOUT))
+        self.failure(FailureKind::Timeout, format_args!("no reply within {timeout:?} ({})", B::TIMEOUT))
     }
 
-    pub(super) fn failure(&self, kind: Kind, what: impl fmt::Display) -> Failure {
+    pub(super) fn failure(&self, kind: FailureKind, what: impl fmt::Display) -> Failure {
         Failure::new(kind, self.describe(what))
     }
 

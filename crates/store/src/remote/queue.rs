@@ -97,7 +97,7 @@ impl<P: Pipeline> Queue<P> {
         &mut self,
         fill: impl FnOnce(&mut P),
         timer: &dyn Timer,
-    ) -> (oneshot::Receiver<Answered<P::Outcome>>, Instant) {
+    ) -> (oneshot::Receiver<Answered<P::CheckResult>>, Instant) {
         let queued = self.last(timer);
         let before = queued.pipeline.checks();
         let reply = queued.pipeline.add_caller(fill);

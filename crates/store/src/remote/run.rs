@@ -24,7 +24,7 @@ use crate::{
     FailureReason, StoreError,
     remote::{
         client_metrics::ClientMetrics,
-        failure::{Failure, Kind},
+        failure::{Failure, FailureKind},
         framed::FramedStream,
     },
 };
@@ -86,7 +86,7 @@ impl<B: Backend> Connection<B> {
                 metrics.failed(&failure);
                 continue;
             }
-            was_replica |= failure.kind == Kind::ReadOnly;
+            was_replica |= failure.kind == FailureKind::ReadOnly;
             self.open_breaker(FailureReason::Unavailable, &failure);
             if self.ended_within(backoff.pause(self.shared.edges.random.fraction())).await {
                 return;
@@ -255,7 +255,7 @@ impl<B: Backend> Connection<B> {
         state.queue.complete(sent.pipeline);
         drop(state);
         if shed > 0 {
-            metrics.overloaded(shed, &Failure::new(Kind::Timeout, &*self.overloaded.message));
+            metrics.overloaded(shed, &Failure::new(FailureKind::Timeout, &*self.overloaded.message));
         }
         completed
     }
@@ -275,7 +275,8 @@ impl<B: Backend> Connection<B> {
         if late.is_empty() {
             return;
         }
-        let failure = self.failure(Kind::Timeout, format_args!("not sent: the reply would be too late"));
+        let failure =
+            self.failure(FailureKind::Timeout, format_args!("not sent: the reply would be too late"));
         let error = failure.to_error(FailureReason::Timeout);
         for mut queued in late {
             self.shared.metrics.dropped(queued.pipeline.checks());
@@ -308,7 +309,7 @@ impl<B: Backend> Connection<B> {
             finished.unwrap_or_else(|| {
                 let pending = stream.pending;
                 let what = format_args!("{pending} replies pending for {MAX_SILENCE:?}, reconnecting");
-                Err(self.failure(Kind::Timeout, what))
+                Err(self.failure(FailureKind::Timeout, what))
             })?;
             let probe = stream.request(|into| into.extend_from_slice(B::PROBE));
             if let Some(reply) = self.timer().timeout(self.shared.bounds.timeout, probe).await {
@@ -366,7 +367,7 @@ impl<B: Backend> Connection<B> {
 }
 
 fn is_lost(exit: &Exit) -> bool {
-    exit.as_ref().is_some_and(|failure| failure.kind == Kind::Lost)
+    exit.as_ref().is_some_and(|failure| failure.kind == FailureKind::Lost)
 }
 
 /// Counts the end of a connection, also when its task panics.

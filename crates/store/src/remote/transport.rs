@@ -10,7 +10,7 @@ use std::{
 use tokio_rustls::{TlsConnector, rustls::client::Resumption};
 
 use super::{
-    failure::{Failure, Kind},
+    failure::{Failure, FailureKind},
     index, part,
 };
 use net::{
@@ -77,16 +77,16 @@ impl Connector {
         *step = RESOLVE;
         let found = self.resolve(address).await.map_err(|error| {
             let (host, origin) = (&address.host, self.origin);
-            Failure::new(Kind::Resolve, format!("cannot resolve {host:?}: {error}; {origin}"))
+            Failure::new(FailureKind::Resolve, format!("cannot resolve {host:?}: {error}; {origin}"))
         })?;
         *step = CONNECT;
         let socket = self.connect_any(&found, until).await?;
         let Some(tls) = &self.tls else { return Ok(socket) };
         *step = ("TLS handshake", self.advice.tls.plain_text);
-        let name = tls::server_name(host(address)).map_err(|why| Failure::new(Kind::Tls, why))?;
+        let name = tls::server_name(host(address)).map_err(|why| Failure::new(FailureKind::Tls, why))?;
         match tls.connect(name, socket).await {
             Ok(stream) => Ok(Box::new(stream)),
-            Err(error) => Err(Failure { kind: Kind::Tls, ..self.lost(&error, step.0, step.1) }),
+            Err(error) => Err(Failure { kind: FailureKind::Tls, ..self.lost(&error, step.0, step.1) }),
         }
     }
 
@@ -119,23 +119,23 @@ impl Connector {
             io::ErrorKind::NotFound => "no such socket".to_owned(),
             _ => error.to_string(),
         };
-        Failure::new(Kind::Connect, format!("{seen}; {}", self.origin))
+        Failure::new(FailureKind::Connect, format!("{seen}; {}", self.origin))
     }
 
     pub(crate) fn timed_out(&self, step: &str, advice: &str) -> Failure {
         let timeout = self.timeout;
-        Failure::new(Kind::Timeout, format!("no reply within {timeout:?} ({step}); {advice}"))
+        Failure::new(FailureKind::Timeout, format!("no reply within {timeout:?} ({step}); {advice}"))
     }
 
     pub(crate) fn lost(&self, error: &io::Error, step: &str, advice: &str) -> Failure {
         if let Some(why) = tls::explain(error, &self.advice.tls) {
-            return Failure::new(Kind::Tls, format!("TLS failed: {why}"));
+            return Failure::new(FailureKind::Tls, format!("TLS failed: {why}"));
         }
         let message = match error.kind() {
             io::ErrorKind::UnexpectedEof => format!("connection closed by the server ({step}); {advice}"),
             _ => format!("connection lost ({step}): {error}; {advice}"),
         };
-        Failure::new(Kind::Lost, message)
+        Failure::new(FailureKind::Lost, message)
     }
 }
 

@@ -4,7 +4,7 @@ use std::{ops::Range, sync::Arc};
 
 use crate::{
     memcached::reply::{self, Reply},
-    remote::failure::{Failure, Kind},
+    remote::failure::{Failure, FailureKind},
 };
 
 /// One command, and the position of its key.
@@ -53,20 +53,19 @@ impl Command {
     }
 
     /// The result by its reply, or the kind and the text of a failure.
-    pub(super) fn result(&self, reply: Reply) -> Result<Completion, (Kind, String)> {
+    pub(super) fn result(&self, reply: Reply) -> Result<Completion, (FailureKind, String)> {
         let count = match reply {
             Reply::Number(count) => count,
-            Reply::Value(value) => {
-                reply::counter(&value).ok_or_else(|| (Kind::NotANumber, value.escape_ascii().to_string()))?
-            }
+            Reply::Value(value) => reply::counter(&value)
+                .ok_or_else(|| (FailureKind::NotANumber, value.escape_ascii().to_string()))?,
             Reply::Missing if self.creates() => {
                 // The counter was created just before, so it was evicted.
-                return Err((Kind::OutOfMemory, "NOT_FOUND".to_owned()));
+                return Err((FailureKind::OutOfMemory, "NOT_FOUND".to_owned()));
             }
             Reply::Missing => 0,
             Reply::Error(error) => return Err((reply::kind(&error), error)),
             Reply::Unique(..) | Reply::Stored | Reply::NotStored | Reply::Version => {
-                return Err((Kind::Other, "expected a number".to_owned()));
+                return Err((FailureKind::Other, "expected a number".to_owned()));
             }
         };
         Ok(match self.kind {

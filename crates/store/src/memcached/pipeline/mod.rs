@@ -17,13 +17,13 @@ use self::command::{Command, CommandKind, Completion};
 use super::reply::Reply;
 use crate::remote::{
     Callers, Keys, Pipeline, at, at_mut,
-    failure::{Failure, Kind},
+    failure::{Failure, FailureKind},
     index,
 };
 use algorithms::{Hits, fixed_window};
 
 /// The outcome of one check: the counter's new value, or a failure.
-pub(super) type Outcome = Result<u64, Arc<Failure>>;
+pub(super) type CheckResult = Result<u64, Arc<Failure>>;
 
 /// The maximum that one caller adds on the server, though its outcome includes all of its hits. It is above every
 /// limit, and 2³¹ such hits do not overflow memcached's 64-bit counters.
@@ -36,7 +36,7 @@ pub(super) struct MemcachedPipeline {
     /// The commands that later hits on the same key may join.
     counting: HashTable<u32>,
     hasher: DefaultHashBuilder,
-    callers: Callers<PendingCheck, Outcome>,
+    callers: Callers<PendingCheck, CheckResult>,
 }
 
 pub(super) struct PendingCheck {
@@ -46,13 +46,13 @@ pub(super) struct PendingCheck {
 
 impl Pipeline for MemcachedPipeline {
     type Check = PendingCheck;
-    type Outcome = Outcome;
+    type CheckResult = CheckResult;
 
-    fn callers(&self) -> &Callers<PendingCheck, Outcome> {
+    fn callers(&self) -> &Callers<PendingCheck, CheckResult> {
         &self.callers
     }
 
-    fn callers_mut(&mut self) -> &mut Callers<PendingCheck, Outcome> {
+    fn callers_mut(&mut self) -> &mut Callers<PendingCheck, CheckResult> {
         &mut self.callers
     }
 
@@ -142,7 +142,7 @@ impl MemcachedPipeline {
     pub(super) fn complete(
         &mut self,
         replies: Vec<Reply>,
-        failure: impl Fn(Kind, &str) -> Failure,
+        failure: impl Fn(FailureKind, &str) -> Failure,
     ) -> Vec<Arc<Failure>> {
         let mut failures = Vec::new();
         let results = self.commands.iter().zip(replies).map(|(command, reply)| {
@@ -159,7 +159,7 @@ impl MemcachedPipeline {
 }
 
 impl PendingCheck {
-    fn outcome(&self, results: &mut [Completion]) -> Outcome {
+    fn outcome(&self, results: &mut [Completion]) -> CheckResult {
         match at_mut(results, self.command) {
             Completion::Running(count) => {
                 *count = fixed_window::count(*count, self.hits);

@@ -11,7 +11,7 @@ use crate::{
     remote::{self, framed::Codec},
 };
 
-type Answered = remote::Answered<Outcome>;
+type Answered = remote::Answered<CheckResult>;
 
 /// A pipeline with these checks of each caller, and the pending outcomes.
 fn pipeline(callers: &[&[(&str, Hits)]]) -> (MemcachedPipeline, Vec<oneshot::Receiver<Answered>>) {
@@ -34,7 +34,7 @@ fn completed(
     mut pipeline: MemcachedPipeline,
     received: Vec<oneshot::Receiver<Answered>>,
     replies: Vec<Reply>,
-) -> Vec<Vec<Result<u64, Kind>>> {
+) -> Vec<Vec<Result<u64, FailureKind>>> {
     pipeline.complete(replies, |kind, error| Failure::new(kind, error));
     let outcomes = received.into_iter().map(|mut received| received.try_recv().unwrap().unwrap());
     outcomes
@@ -103,7 +103,7 @@ fn an_invalid_counter_fails_only_its_callers() {
         Reply::Number(3),
     ];
     let seen = completed(pipeline, received, replies);
-    assert_eq!(seen, [vec![Err(Kind::NotANumber)], vec![Err(Kind::NotANumber)], vec![Ok(3)]]);
+    assert_eq!(seen, [vec![Err(FailureKind::NotANumber)], vec![Err(FailureKind::NotANumber)], vec![Ok(3)]]);
 }
 
 #[test]

@@ -82,16 +82,16 @@ async fn unreachable_servers_are_named() {
     let address = |host: &str, port| ServerAddress::Tcp(HostPort { host: host.to_owned(), port });
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let refused = failure(&pool(), &address("127.0.0.1", free), false).await;
-    assert_eq!(refused.kind, Kind::Connect);
+    assert_eq!(refused.kind, FailureKind::Connect);
     assert!(refused.message.contains("connection refused") && refused.message.contains("REDIS_URL"));
 
     // A label has at most 63 characters, so no name server is queried.
     let unknown = failure(&pool(), &address(&"x".repeat(64), 6379), false).await;
-    assert_eq!(unknown.kind, Kind::Resolve);
+    assert_eq!(unknown.kind, FailureKind::Resolve);
     assert!(unknown.message.contains("cannot resolve"), "{unknown}");
 
     let socket = failure(&pool(), &ServerAddress::Unix("/nowhere/redis.sock".into()), false).await;
-    assert_eq!(socket.kind, Kind::Connect);
+    assert_eq!(socket.kind, FailureKind::Connect);
     assert!(socket.message.contains("no such socket"), "{socket}");
 }
 
@@ -108,7 +108,7 @@ async fn a_silent_server_times_out() {
         let server = server(b"", say, true, None).await;
         let begun = Instant::now();
         let failure = failure(&RedisPool { connect_timeout: bound, ..pool }, &server.address, false).await;
-        assert_eq!(failure.kind, Kind::Timeout, "{failure}");
+        assert_eq!(failure.kind, FailureKind::Timeout, "{failure}");
         assert!(failure.message.contains(step) && failure.message.contains(advice), "{failure}");
         assert!(begun.elapsed() >= bound && begun.elapsed() < BOUND, "{:?}", begun.elapsed());
     }

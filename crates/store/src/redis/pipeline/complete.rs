@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::{
-    Expire, Expiry, Outcome, PendingCheck, RedisPipeline,
+    CheckResult, Expire, Expiry, PendingCheck, RedisPipeline,
     command::{Command, CommandKind},
     script_call::ScriptReply,
 };
 use crate::{
     redis::{
-        failure::{Failure, Kind},
+        failure::{Failure, FailureKind},
         resp::Reply,
         write_check,
     },
@@ -46,7 +46,7 @@ enum Completion {
     /// The counter after a request to lease hits, and whether it was granted.
     Leased(u64, Grant),
     Script(ScriptReply),
-    Failed(Outcome),
+    Failed(CheckResult),
     /// Of a command without callers.
     Done,
 }
@@ -54,7 +54,7 @@ enum Completion {
 /// Collects facts, and converts errors to failures.
 struct Reading<'a> {
     learned: Learned,
-    failure: &'a dyn Fn(Kind, &str) -> Failure,
+    failure: &'a dyn Fn(FailureKind, &str) -> Failure,
 }
 
 impl RedisPipeline {
@@ -62,7 +62,7 @@ impl RedisPipeline {
     pub(crate) fn complete(
         &mut self,
         replies: Vec<Reply>,
-        failure: impl Fn(Kind, &str) -> Failure,
+        failure: impl Fn(FailureKind, &str) -> Failure,
     ) -> Learned {
         let mut reading = Reading { learned: Learned::default(), failure: &failure };
         let mut replies = replies.into_iter();
@@ -108,7 +108,7 @@ impl RedisPipeline {
                 reading.learned.accepts_writes = match write_check::refusal(next()) {
                     Ok(()) => Some(true),
                     // Another server owns the slot now.
-                    Err(error) if Kind::of_reply(&error) == Kind::Moved => None,
+                    Err(error) if FailureKind::of_reply(&error) == FailureKind::Moved => None,
                     Err(error) => {
                         reading.failed(&error, 1, command.name());
                         Some(false)
@@ -172,7 +172,7 @@ impl Reading<'_> {
     #[expect(clippy::arithmetic_side_effects, reason = "a pipeline has fewer keys than 2³²")]
     fn no_expiry(&mut self, key: Box<str>, seconds: u32, error: &str, by: &'static str) {
         self.failed(error, 1, by);
-        if by == "evalsha" && Kind::of_reply(error) == Kind::Denied {
+        if by == "evalsha" && FailureKind::of_reply(error) == FailureKind::Denied {
             self.learned.not_extended.push((key, seconds));
         } else {
             self.learned.without_expiry += 1;
@@ -180,31 +180,31 @@ impl Reading<'_> {
     }
 
     /// The outcome of an error reply to a command with this many keys.
-    fn failed(&mut self, error: &str, keys: usize, command: &'static str) -> Outcome {
-        let kind = match Kind::of_reply(error) {
+    fn failed(&mut self, error: &str, keys: usize, command: &'static str) -> CheckResult {
+        let kind = match FailureKind::of_reply(error) {
             // Some of the keys are migrating: each is counted alone.
-            Kind::ClusterDown if keys > 1 && cannot_count_together(error) => Kind::Moved,
+            FailureKind::ClusterDown if keys > 1 && cannot_count_together(error) => FailureKind::Moved,
             kind => kind,
         };
-        if kind == Kind::Denied {
+        if kind == FailureKind::Denied {
             self.learned.denied.push(command);
         }
         let failure = Arc::new((self.failure)(kind, error));
         self.learned.failures.push(failure.clone());
         match kind {
-            Kind::Moved => Outcome::Redirected(error.into()),
-            _ => Outcome::Failed(failure),
+            FailureKind::Moved => CheckResult::Redirected(error.into()),
+            _ => CheckResult::Failed(failure),
         }
     }
 }
 
-fn outcome(check: &PendingCheck, results: &mut [Completion]) -> Outcome {
+fn outcome(check: &PendingCheck, results: &mut [Completion]) -> CheckResult {
     match at_mut(results, check.command) {
         Completion::Running(count) => {
             *count = fixed_window::count(*count, check.hits);
-            Outcome::Counted(crate::Outcome::Counted(*count))
+            CheckResult::Counted(crate::Outcome::Counted(*count))
         }
-        Completion::Leased(after, grant) => Outcome::Leased(*after, *grant),
+        Completion::Leased(after, grant) => CheckResult::Leased(*after, *grant),
         Completion::Script(reply) => reply.outcome(check),
         Completion::Failed(outcome) => outcome.clone(),
         Completion::Done => unreachable!("a command without callers has a check"),

@@ -86,15 +86,15 @@ mod tests {
     use super::*;
     use crate::{
         redis::{
-            failure::{Failure, Kind},
-            pipeline::{Learned, Outcome, RedisPipeline},
+            failure::{Failure, FailureKind},
+            pipeline::{CheckResult, Learned, RedisPipeline},
         },
         remote::Pipeline,
         table::Table,
     };
 
     /// The words of a lease's command, and the results of its reply.
-    fn lease(set: Expire, reply: Reply) -> (Vec<String>, Option<Outcome>, Learned) {
+    fn lease(set: Expire, reply: Reply) -> (Vec<String>, Option<CheckResult>, Learned) {
         let mut pipeline = RedisPipeline::default();
         let id = Table::<u64>::new(1).key("k");
         let expiry = Expiry { seconds: 60, end: Time::from_seconds(120), set };
@@ -127,11 +127,14 @@ mod tests {
             assert_eq!(words[0], "EVALSHA");
             assert_eq!(words[3..].join(" "), expected);
             assert_eq!(learned.expiring.len(), usize::from(set != Expire::Known));
-            assert!(matches!(outcome, Some(Outcome::Leased(25, Grant::Added))), "{outcome:?}");
+            assert!(matches!(outcome, Some(CheckResult::Leased(25, Grant::Added))), "{outcome:?}");
         }
         for (added, expected) in [(0, Grant::Refused), (-1, Grant::Lost)] {
             let (_, outcome, learned) = lease(Expire::Set, granted(98, added));
-            assert!(matches!(outcome, Some(Outcome::Leased(98, grant)) if grant == expected), "{outcome:?}");
+            assert!(
+                matches!(outcome, Some(CheckResult::Leased(98, grant)) if grant == expected),
+                "{outcome:?}"
+            );
             assert!(learned.expiring.is_empty(), "nothing was added");
         }
     }
@@ -147,8 +150,8 @@ mod tests {
             list(&[Reply::Nil, Reply::Integer(1)]),
         ] {
             let (_, outcome, learned) = lease(Expire::Set, reply);
-            assert!(matches!(outcome, Some(Outcome::Failed(_))), "{outcome:?}");
-            assert_eq!(learned.failures[0].kind, Kind::ProtocolError);
+            assert!(matches!(outcome, Some(CheckResult::Failed(_))), "{outcome:?}");
+            assert_eq!(learned.failures[0].kind, FailureKind::ProtocolError);
         }
     }
 }

@@ -33,7 +33,7 @@ pub(super) use {
 };
 
 #[derive(Clone, Debug)]
-pub(super) enum Outcome {
+pub(super) enum CheckResult {
     Counted(crate::Outcome),
     /// The counter after hits were added ahead of time, and whether they were.
     Leased(u64, Grant),
@@ -72,7 +72,7 @@ pub(super) struct RedisPipeline {
     latest: HashMap<Key, CommandKey>,
     /// The script call that the next key of a slot joins: one for logs, one for other state.
     filling: HashMap<(bool, u16), u32>,
-    callers: Callers<PendingCheck, Outcome>,
+    callers: Callers<PendingCheck, CheckResult>,
 }
 
 /// A command and the index of one of its keys.
@@ -92,13 +92,13 @@ pub(super) struct PendingCheck {
 
 impl Pipeline for RedisPipeline {
     type Check = PendingCheck;
-    type Outcome = Outcome;
+    type CheckResult = CheckResult;
 
-    fn callers(&self) -> &Callers<PendingCheck, Outcome> {
+    fn callers(&self) -> &Callers<PendingCheck, CheckResult> {
         &self.callers
     }
 
-    fn callers_mut(&mut self) -> &mut Callers<PendingCheck, Outcome> {
+    fn callers_mut(&mut self) -> &mut Callers<PendingCheck, CheckResult> {
         &mut self.callers
     }
 

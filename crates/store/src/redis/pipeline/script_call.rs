@@ -87,7 +87,7 @@ pub(super) struct ScriptReply {
 
 struct CounterReply {
     member: Member,
-    state: Result<ReplyState, super::Outcome>,
+    state: Result<ReplyState, super::CheckResult>,
     is_over: bool,
 }
 
@@ -197,7 +197,7 @@ impl ScriptCall {
         &self,
         reply: Reply,
         expiring: &mut Vec<(Key, Time)>,
-        mut failed: impl FnMut(&str) -> super::Outcome,
+        mut failed: impl FnMut(&str) -> super::CheckResult,
     ) -> Result<ScriptReply, String> {
         let (keys, is_guarded, is_timed) = (self.keys(), self.counts == Counts::Guarded, self.is_timed());
         let mut list = reply.into_list(keys + usize::from(is_guarded) + 2 * usize::from(is_timed))?;
@@ -270,7 +270,7 @@ impl ScriptCounter {
 
 impl ScriptReply {
     /// The outcome of the next check of a counter. A caller's checks of a unit are adjacent.
-    pub(super) fn outcome(&mut self, check: &PendingCheck) -> super::Outcome {
+    pub(super) fn outcome(&mut self, check: &PendingCheck) -> super::CheckResult {
         let (hits, now) = (check.hits, self.now);
         let member = at(&self.counters, check.key).member;
         if member != Member::Next {
@@ -279,11 +279,11 @@ impl ScriptReply {
         let is_barred = self.is_barred;
         match &mut at_mut(&mut self.counters, check.key).state {
             Err(outcome) => outcome.clone(),
-            Ok(state) if !is_barred => super::Outcome::Counted(state.apply(check.run, hits, now)),
+            Ok(state) if !is_barred => super::CheckResult::Counted(state.apply(check.run, hits, now)),
             Ok(state) if member != Member::Alone && !state.fits(hits, now) => {
-                super::Outcome::Counted(state.reject(check.run, hits, now))
+                super::CheckResult::Counted(state.reject(check.run, hits, now))
             }
-            Ok(state) => super::Outcome::Counted(state.apply(check.run, Hits::Take(0), now)),
+            Ok(state) => super::CheckResult::Counted(state.apply(check.run, Hits::Take(0), now)),
         }
     }
 

@@ -107,10 +107,10 @@ fn fixed(key: &str, hits: Hits) -> ScriptCheck<'_> {
     alone(key, Kind::FixedWindow.at(5, Window::of_seconds(3600).unwrap(), None), hits)
 }
 
-fn counts(answered: remote::Answered<Outcome>) -> Vec<u64> {
+fn counts(answered: remote::Answered<CheckResult>) -> Vec<u64> {
     let outcomes = answered.unwrap();
-    let count = |outcome: &Outcome| match outcome {
-        Outcome::Counted(crate::Outcome::Counted(count)) => *count,
+    let count = |outcome: &CheckResult| match outcome {
+        CheckResult::Counted(crate::Outcome::Counted(count)) => *count,
         other => panic!("{other:?}"),
     };
     outcomes.iter().map(count).collect()
@@ -212,7 +212,7 @@ fn detects_a_key_that_lost_its_expiry() {
 }
 
 /// The outcome and the findings of one hit with these replies.
-fn learned_from(expiry: Expiry, replies: Vec<Reply>) -> (Outcome, Learned) {
+fn learned_from(expiry: Expiry, replies: Vec<Reply>) -> (CheckResult, Learned) {
     let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
     let mut received = pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, expiry));
@@ -237,7 +237,7 @@ fn an_expiry_is_known_when_the_server_has_confirmed_it() {
     ] {
         let (outcome, learned) = learned_from(expiry, vec![Reply::Integer(1), set.clone()]);
         assert!(
-            matches!(outcome, Outcome::Counted(crate::Outcome::Counted(1))),
+            matches!(outcome, CheckResult::Counted(crate::Outcome::Counted(1))),
             "it was counted: {outcome:?}"
         );
         assert_eq!(!learned.expiring.is_empty(), known, "{set:?}");
@@ -254,7 +254,7 @@ fn an_unexpected_reply_is_a_protocol_error() {
     for reply in [Reply::Nil, Reply::Text(b"OK".to_vec()), Reply::List(Vec::new())] {
         for replies in [vec![reply.clone(), Reply::Integer(1)], vec![Reply::Integer(1), reply.clone()]] {
             let (_, learned) = learned_from(HOUR, replies);
-            assert_eq!(learned.failures[0].kind, failure::Kind::ProtocolError, "{reply:?}");
+            assert_eq!(learned.failures[0].kind, failure::FailureKind::ProtocolError, "{reply:?}");
             assert!(learned.expiring.is_empty() || reply != Reply::Nil);
         }
     }
@@ -333,11 +333,13 @@ fn an_error_reply_fails_only_the_callers_of_its_key() {
     let learned = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
     assert_eq!(
         learned.failures.iter().map(|failure| failure.kind).collect::<Vec<_>>(),
-        [failure::Kind::NotANumber, failure::Kind::Moved]
+        [failure::FailureKind::NotANumber, failure::FailureKind::Moved]
     );
     assert_eq!(counts(good.try_recv().unwrap()), [5]);
-    assert!(matches!(bad.try_recv().unwrap().unwrap()[..], [Outcome::Failed(_)]));
-    let [Outcome::Redirected(words)] = &moved.try_recv().unwrap().unwrap()[..] else { panic!("not moved") };
+    assert!(matches!(bad.try_recv().unwrap().unwrap()[..], [CheckResult::Failed(_)]));
+    let [CheckResult::Redirected(words)] = &moved.try_recv().unwrap().unwrap()[..] else {
+        panic!("not moved")
+    };
     assert_eq!(&**words, "MOVED 7 127.0.0.1:7001");
 }
 
@@ -398,7 +400,7 @@ fn keys_that_cannot_be_counted_together_are_redirected() {
         pipeline.complete(vec![Reply::Error(error.to_owned())], |kind, error| Failure::new(kind, error));
         for received in &mut received {
             let received = received.try_recv().unwrap().unwrap();
-            assert_eq!(matches!(received[..], [Outcome::Redirected(_)]), is_elsewhere, "{received:?}");
+            assert_eq!(matches!(received[..], [CheckResult::Redirected(_)]), is_elsewhere, "{received:?}");
         }
         pipeline.clear();
     }
@@ -434,10 +436,10 @@ fn a_script_reply_of_another_shape_counts_nothing() {
         let learned = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
         for received in [&mut alone, &mut guarded] {
             let received = received.try_recv().unwrap().unwrap();
-            assert!(matches!(received[..], [Outcome::Failed(_)]), "{kind:?} {state:?}: {received:?}");
+            assert!(matches!(received[..], [CheckResult::Failed(_)]), "{kind:?} {state:?}: {received:?}");
         }
         for failure in &learned.failures {
-            assert_eq!(failure.kind, failure::Kind::ProtocolError, "{kind:?} {state:?}");
+            assert_eq!(failure.kind, failure::FailureKind::ProtocolError, "{kind:?} {state:?}");
         }
         assert_eq!(learned.failures.len(), 2);
     };
@@ -464,7 +466,10 @@ fn a_script_reply_of_another_shape_counts_nothing() {
         });
         pipeline.complete(vec![reply.clone()], |kind, error| Failure::new(kind, error));
         let received = received.try_recv().unwrap().unwrap();
-        assert!(matches!(received[..], [Outcome::Failed(_), Outcome::Failed(_)]), "{reply:?}: {received:?}");
+        assert!(
+            matches!(received[..], [CheckResult::Failed(_), CheckResult::Failed(_)]),
+            "{reply:?}: {received:?}"
+        );
     };
     let over = || list(&[0, 0]);
     let count = || number(1);

@@ -40,13 +40,13 @@ struct Inner {
 }
 
 struct Known {
-    servers: ArcSwap<Servers>,
+    servers: ArcSwap<KeyOwners>,
     changes: watch::Sender<u64>,
     refresh: Notify,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Servers {
+pub(super) struct KeyOwners {
     /// The masters; empty while unknown.
     pub(super) masters: Vec<ServerAddress>,
     /// In a cluster, the index of each slot's master.
@@ -56,7 +56,7 @@ pub(super) struct Servers {
 /// The index for a slot without an owner.
 const NO_OWNER: u16 = u16::MAX;
 
-impl Servers {
+impl KeyOwners {
     pub(super) fn owner(&self, key: &[u8]) -> Option<usize> {
         let owner = match &self.slots {
             None => 0,
@@ -74,7 +74,7 @@ impl Servers {
     }
 }
 
-impl fmt::Display for Servers {
+impl fmt::Display for KeyOwners {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((first, rest)) = self.masters.split_first() else { return f.write_str("unknown") };
         first.fmt(f)?;
@@ -86,15 +86,15 @@ impl Topology {
     /// Loads certificates if TLS is enabled; polls nothing yet. Returns every problem with the files.
     pub(super) fn new(pool: &RedisPool, edges: &Edges) -> Result<Self, Vec<String>> {
         let (servers, watcher) = match &pool.servers {
-            RedisServers::Single(server) => (Servers::single(server.clone()), None),
+            RedisServers::Single(server) => (KeyOwners::single(server.clone()), None),
             RedisServers::Sentinel { master, sentinels, credentials } => {
                 let dialer = Dialer::of_sentinels(pool, credentials.as_ref(), edges)?;
                 let source = Source::Sentinel { master: master.clone() };
-                (Servers::default(), Some(Watcher::new(source, dialer, sentinels, edges)))
+                (KeyOwners::default(), Some(Watcher::new(source, dialer, sentinels, edges)))
             }
             RedisServers::Cluster { seeds } => {
                 let source = Source::Cluster { seeds: seeds.clone() };
-                (Servers::default(), Some(Watcher::new(source, Dialer::new(pool, edges)?, seeds, edges)))
+                (KeyOwners::default(), Some(Watcher::new(source, Dialer::new(pool, edges)?, seeds, edges)))
             }
         };
         let known = Known {
@@ -113,7 +113,7 @@ impl Topology {
         }
     }
 
-    pub(super) fn servers(&self) -> Arc<Servers> {
+    pub(super) fn servers(&self) -> Arc<KeyOwners> {
         self.0.known.servers.load_full()
     }
 
@@ -128,7 +128,7 @@ impl Topology {
 
 impl Known {
     /// Publishes and logs the servers if they changed; returns true if so.
-    fn publish(&self, source: &Source, servers: Servers) -> bool {
+    fn publish(&self, source: &Source, servers: KeyOwners) -> bool {
         let before = self.servers.load_full();
         if *before == servers {
             return false;

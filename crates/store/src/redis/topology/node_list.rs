@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use crate::redis::{
     dialer::Dialer,
-    failure::{Failure, Kind},
+    failure::{Failure, FailureKind},
     resp::{FramedStream, Reply},
 };
 use net::{HostPort, ServerAddress};
@@ -90,7 +90,7 @@ impl Node {
         if let Some(kept) = self.stream.take() {
             match self.query_over(kept, command, dialer).await {
                 // The node may have closed the connection long ago.
-                Err(failure) if failure.kind == Kind::Lost => {}
+                Err(failure) if failure.kind == FailureKind::Lost => {}
                 reply => return reply,
             }
         }

@@ -1,7 +1,7 @@
 //! The replies of cluster nodes and sentinels that name the masters.
 
-use super::{NO_OWNER, Servers, slots::SLOTS};
-use crate::redis::{failure::Kind, resp::Reply};
+use super::{KeyOwners, NO_OWNER, slots::SLOTS};
+use crate::redis::{failure::FailureKind, resp::Reply};
 use net::{HostPort, ServerAddress};
 
 /// A range of slots and its master; `None` if the master's address is unknown.
@@ -12,7 +12,7 @@ struct Range {
 }
 
 /// Reads the reply of a sentinel to `SENTINEL get-master-addr-by-name`.
-pub(super) fn master(reply: &Reply, name: &str) -> Result<Servers, String> {
+pub(super) fn master(reply: &Reply, name: &str) -> Result<KeyOwners, String> {
     match reply {
         Reply::Nil => Err(format!("no master named {name:?}; see the first part of REDIS_URL")),
         Reply::Error(error) if error.contains("unknown command") => {
@@ -20,7 +20,7 @@ pub(super) fn master(reply: &Reply, name: &str) -> Result<Servers, String> {
         }
         Reply::Error(error) => Err(rejected(error)),
         reply => {
-            let master = read_master(reply).map(|address| Servers::single(ServerAddress::Tcp(address)));
+            let master = read_master(reply).map(|address| KeyOwners::single(ServerAddress::Tcp(address)));
             master.ok_or_else(|| format!("unexpected reply instead of the address of {name:?}"))
         }
     }
@@ -34,7 +34,7 @@ fn read_master(reply: &Reply) -> Option<HostPort> {
 }
 
 /// Reads the reply of the node `from` to `CLUSTER SLOTS`.
-pub(super) fn slots(reply: &Reply, from: &HostPort) -> Result<Servers, String> {
+pub(super) fn slots(reply: &Reply, from: &HostPort) -> Result<KeyOwners, String> {
     let ranges = match reply {
         Reply::Error(error) if error.contains("cluster support disabled") => {
             return Err(format!("{error}; did you mean REDIS_TYPE=SINGLE?"));
@@ -60,11 +60,11 @@ pub(super) fn slots(reply: &Reply, from: &HostPort) -> Result<Servers, String> {
         }
     }
     let masters = masters.into_iter().cloned().map(ServerAddress::Tcp).collect();
-    Ok(Servers { masters, slots: Some(slots) })
+    Ok(KeyOwners { masters, slots: Some(slots) })
 }
 
 fn rejected(error: &str) -> String {
-    format!("error reply \"{error}\"{}", Kind::of_reply(error).hint())
+    format!("error reply \"{error}\"{}", FailureKind::of_reply(error).hint())
 }
 
 /// First slot, last slot, master, replicas.

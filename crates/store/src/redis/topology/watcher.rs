@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tracing::error;
 
-use super::{Known, Servers, node_list::NodeList, replies};
+use super::{KeyOwners, Known, node_list::NodeList, replies};
 use crate::redis::dialer::Dialer;
 use containment::panics::{self, Boundary, Panicked, caught};
 use net::{HostPort, ServerAddress, backoff::jittered_by, edges::Edges};
@@ -75,7 +75,7 @@ impl Watcher {
         }
     }
 
-    async fn poll(&mut self, is_refresh: bool) -> Option<Servers> {
+    async fn poll(&mut self, is_refresh: bool) -> Option<KeyOwners> {
         match &self.source {
             Source::Sentinel { master } => {
                 let command = [&b"SENTINEL"[..], b"get-master-addr-by-name", master.as_bytes()];
@@ -88,7 +88,7 @@ impl Watcher {
     }
 
     /// Adds the masters of a cluster to the nodes: they may outlive those in the settings.
-    fn add_masters(&mut self, servers: &Servers) {
+    fn add_masters(&mut self, servers: &KeyOwners) {
         let Source::Cluster { seeds } = &self.source else { return };
         let masters = servers.masters.iter().filter_map(|master| match master {
             ServerAddress::Tcp(address) => Some(address),

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Asserts the kind of the failure after this reply, and words of its message.
-async fn is_rejected(pool: &RedisPool, reply: &'static [u8], kind: Kind, words: &[&str]) {
+async fn is_rejected(pool: &RedisPool, reply: &'static [u8], kind: FailureKind, words: &[&str]) {
     let server = server(PING, reply, false, None).await;
     let failure = failure(pool, &server.address, false).await;
     assert_eq!(failure.kind, kind, "{failure}");
@@ -13,7 +13,7 @@ async fn is_rejected(pool: &RedisPool, reply: &'static [u8], kind: Kind, words: 
 #[tokio::test]
 async fn a_rejected_login_is_reported_with_advice() {
     let wanted = b"+OK\r\n-NOAUTH Authentication required.\r\n";
-    is_rejected(&pool(), wanted, Kind::Auth, &["PING", "requires a password", "set REDIS_AUTH"]).await;
+    is_rejected(&pool(), wanted, FailureKind::Auth, &["PING", "requires a password", "set REDIS_AUTH"]).await;
     let cases: [(&'static [u8], &[&str]); 5] = [
         (
             b"-WRONGPASS invalid username-password pair or user is disabled.\r\n",
@@ -28,33 +28,33 @@ async fn a_rejected_login_is_reported_with_advice() {
         (b"-ERR what is hunter2?\r\n", &["not shown"]),
     ];
     for (reply, words) in cases {
-        is_rejected(&with_password(None), reply, Kind::Auth, words).await;
+        is_rejected(&with_password(None), reply, FailureKind::Auth, words).await;
     }
     let denied = b"+OK\r\n+OK\r\n-NOPERM this user has no permissions to run the 'ping' command\r\n";
-    is_rejected(&with_password(None), denied, Kind::Denied, &["NOPERM", "ACL SETUSER"]).await;
+    is_rejected(&with_password(None), denied, FailureKind::Denied, &["NOPERM", "ACL SETUSER"]).await;
 }
 
 #[tokio::test]
 async fn a_server_that_rejects_us_is_reported_with_advice() {
     let full = b"-ERR max number of clients reached\r\n";
-    is_rejected(&with_password(None), full, Kind::Other, &["maxclients", "REDIS_POOL_SIZE"]).await;
+    is_rejected(&with_password(None), full, FailureKind::Other, &["maxclients", "REDIS_POOL_SIZE"]).await;
     let database = RedisPool { database: 99, ..pool() };
     let out_of_range = b"-ERR DB index is out of range\r\n";
-    is_rejected(&database, out_of_range, Kind::Other, &["SELECT", "out of range", "REDIS_URL"]).await;
-    let cases: [(&'static [u8], Kind, &[&str]); 5] = [
+    is_rejected(&database, out_of_range, FailureKind::Other, &["SELECT", "out of range", "REDIS_URL"]).await;
+    let cases: [(&'static [u8], FailureKind, &[&str]); 5] = [
         (
             b"+OK\r\n-LOADING Redis is loading the dataset in memory\r\n",
-            Kind::Loading,
+            FailureKind::Loading,
             &["LOADING", "until it is ready"],
         ),
         (
             b"-DENIED Redis is running in protected mode because protected mode is enabled\r\n-DENIED x\r\n",
-            Kind::Other,
+            FailureKind::Other,
             &["DENIED"],
         ),
-        (b"", Kind::Lost, &["closed", "REDIS_TLS=true"]),
-        (b"+OK\r\n", Kind::Lost, &["closed", "PING"]),
-        (b"+OK\r\n*2\r\n:1\r\n", Kind::Lost, &["closed"]),
+        (b"", FailureKind::Lost, &["closed", "REDIS_TLS=true"]),
+        (b"+OK\r\n", FailureKind::Lost, &["closed", "PING"]),
+        (b"+OK\r\n*2\r\n:1\r\n", FailureKind::Lost, &["closed"]),
     ];
     for (reply, kind, words) in cases {
         is_rejected(&pool(), reply, kind, words).await;
@@ -64,9 +64,15 @@ async fn a_server_that_rejects_us_is_reported_with_advice() {
 #[tokio::test]
 async fn servers_of_other_protocols_are_reported_with_what_they_sent() {
     let auth = with_password(None);
-    is_rejected(&auth, b"*2\r\n$4\r\nAUTH\r\n$7\r\nhunter2\r\n", Kind::ProtocolError, &["unexpected reply"])
+    is_rejected(
+        &auth,
+        b"*2\r\n$4\r\nAUTH\r\n$7\r\nhunter2\r\n",
+        FailureKind::ProtocolError,
+        &["unexpected reply"],
+    )
+    .await;
+    is_rejected(&auth, b"you said AUTH hunter2\r\n", FailureKind::ProtocolError, &["echo of our commands"])
         .await;
-    is_rejected(&auth, b"you said AUTH hunter2\r\n", Kind::ProtocolError, &["echo of our commands"]).await;
     let cases: [(&'static [u8], &[&str]); 4] = [
         (b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n", &["HTTP/1.1 400 Bad Request", "REDIS_URL"]),
         (b"ERROR\r\n", &["\"ERROR\\r\\n\""]),
@@ -74,14 +80,14 @@ async fn servers_of_other_protocols_are_reported_with_what_they_sent() {
         (b"+OK\r\n:1\r\n", &["unexpected reply", "PING"]),
     ];
     for (reply, words) in cases {
-        is_rejected(&pool(), reply, Kind::ProtocolError, words).await;
+        is_rejected(&pool(), reply, FailureKind::ProtocolError, words).await;
     }
 }
 
 #[tokio::test]
 async fn rejects_more_replies_than_commands() {
     let echo = b"+OK\r\n+PONG\r\n*2\r\n$4\r\nAUTH\r\n$7\r\nhunter2\r\n";
-    is_rejected(&pool(), echo, Kind::ProtocolError, &["more replies than commands"]).await;
+    is_rejected(&pool(), echo, FailureKind::ProtocolError, &["more replies than commands"]).await;
 }
 
 #[tokio::test]
@@ -97,12 +103,16 @@ async fn accepts_only_a_master_when_one_is_required() {
     for (reply, kind, word) in [
         (
             &b"+OK\r\n+PONG\r\n*5\r\n$5\r\nslave\r\n$8\r\n10.0.0.2\r\n:6379\r\n$9\r\nconnected\r\n:7\r\n"[..],
-            Some(Kind::ReadOnly),
+            Some(FailureKind::ReadOnly),
             "replica of 10.0.0.2:6379",
         ),
-        (b"+OK\r\n+PONG\r\n*2\r\n$8\r\nsentinel\r\n*0\r\n", Some(Kind::ProtocolError), "REDIS_TYPE=SENTINEL"),
-        (b"+OK\r\n+PONG\r\n*0\r\n", Some(Kind::ProtocolError), "ROLE"),
-        (b"+OK\r\n+PONG\r\n-LOADING x\r\n", Some(Kind::Loading), "ROLE"),
+        (
+            b"+OK\r\n+PONG\r\n*2\r\n$8\r\nsentinel\r\n*0\r\n",
+            Some(FailureKind::ProtocolError),
+            "REDIS_TYPE=SENTINEL",
+        ),
+        (b"+OK\r\n+PONG\r\n*0\r\n", Some(FailureKind::ProtocolError), "ROLE"),
+        (b"+OK\r\n+PONG\r\n-LOADING x\r\n", Some(FailureKind::Loading), "ROLE"),
         (b"+OK\r\n+PONG\r\n-NOPERM no permissions to run 'role'\r\n", None, ""),
         (b"+OK\r\n+PONG\r\n-ERR unknown command 'ROLE'\r\n", None, ""),
     ] {

@@ -40,7 +40,7 @@ async fn tls_verifies_certificates_as_configured() {
         match (word, dialled.err()) {
             (None, failure) => assert_eq!(failure, None, "{case}"),
             (Some(word), Some(failure)) => {
-                assert_eq!(failure.kind, Kind::Tls, "{case}: {failure}");
+                assert_eq!(failure.kind, FailureKind::Tls, "{case}: {failure}");
                 assert!(failure.message.contains(word), "{case}: {failure}");
             }
             (Some(_), None) => panic!("{case}: was accepted"),
@@ -55,7 +55,7 @@ async fn plain_text_and_tls_are_distinguished() {
     for reply in [&b"-ERR unknown command\r\n"[..], b""] {
         let server = server(b"", reply, false, None).await;
         let failure = failure(&tls, &server.address, false).await;
-        assert_eq!(failure.kind, Kind::Tls, "{failure}");
+        assert_eq!(failure.kind, FailureKind::Tls, "{failure}");
         assert!(failure.message.contains("unset REDIS_TLS"), "{failure}");
     }
     let server = server(PING, b"", false, Some(authority.server("127.0.0.1", false))).await;

@@ -15,8 +15,8 @@ use tokio::sync::oneshot;
 use crate::{
     Member,
     redis::{
-        failure::Kind,
-        pipeline::{Outcome, RedisPipeline, ScriptCheck},
+        failure::FailureKind,
+        pipeline::{CheckResult, RedisPipeline, ScriptCheck},
         resp::Reply,
     },
     remote::{self, Pipeline},
@@ -50,9 +50,9 @@ fn within(hits: Hits) -> Hits {
     }
 }
 
-fn decided(outcome: &Outcome) -> crate::Outcome {
+fn decided(outcome: &CheckResult) -> crate::Outcome {
     match outcome {
-        Outcome::Counted(outcome) => *outcome,
+        CheckResult::Counted(outcome) => *outcome,
         other => panic!("{other:?}"),
     }
 }
@@ -128,7 +128,7 @@ fn all_receive(
     redis: &mut Redis,
     pipeline: &mut RedisPipeline,
     now: Time,
-    waiting: impl Iterator<Item = (oneshot::Receiver<remote::Answered<Outcome>>, crate::Outcome)>,
+    waiting: impl Iterator<Item = (oneshot::Receiver<remote::Answered<CheckResult>>, crate::Outcome)>,
 ) -> Result<(), TestCaseError> {
     let learned = redis.exchange(pipeline, now);
     prop_assert!(learned.failures.is_empty(), "{:?}", learned.failures);
@@ -213,7 +213,7 @@ fn the_limits_of_a_rule_count_all_or_nothing_for_concurrent_callers() {
     holds(300, prop::collection::vec(of_any_kind(), 1..4), 120, |redis, mut models, steps| {
         let table = Table::<()>::new(10);
         let (mut pipeline, mut now, mut last) = (RedisPipeline::default(), Time::from_micros(BEGIN), 0);
-        let mut waiting: Vec<(oneshot::Receiver<remote::Answered<Outcome>>, Vec<crate::Outcome>)> =
+        let mut waiting: Vec<(oneshot::Receiver<remote::Answered<CheckResult>>, Vec<crate::Outcome>)> =
             Vec::new();
         for step in steps {
             let at = place(step, models.len());
@@ -247,7 +247,7 @@ fn groups_receive(
     redis: &mut Redis,
     pipeline: &mut RedisPipeline,
     now: Time,
-    waiting: impl Iterator<Item = (oneshot::Receiver<remote::Answered<Outcome>>, Vec<crate::Outcome>)>,
+    waiting: impl Iterator<Item = (oneshot::Receiver<remote::Answered<CheckResult>>, Vec<crate::Outcome>)>,
 ) -> Result<(), TestCaseError> {
     let learned = redis.exchange(pipeline, now);
     prop_assert!(learned.failures.is_empty(), "{:?}", learned.failures);
@@ -316,12 +316,12 @@ fn nothing_is_counted_if_one_key_of_a_rule_has_a_foreign_value() {
             redis.exchange(&mut pipeline, now);
             let received = received.try_recv().unwrap().unwrap();
             assert!(
-                received.iter().all(|received| matches!(received, Outcome::Failed(_))),
+                received.iter().all(|received| matches!(received, CheckResult::Failed(_))),
                 "{good}: {received:?}"
             );
             let mut received = pipeline.add_caller(|pipeline| pipeline.count_guarded(&checks));
             redis.exchange(&mut pipeline, now);
-            assert!(matches!(received.try_recv().unwrap().unwrap()[0], Outcome::Failed(_)), "{good}");
+            assert!(matches!(received.try_recv().unwrap().unwrap()[0], CheckResult::Failed(_)), "{good}");
             assert_eq!(redis.command(&["EXISTS", good.as_str()]), Reply::Integer(0), "{good}");
         }
     }
@@ -405,14 +405,15 @@ fn a_foreign_value_fails_only_the_callers_of_its_key() {
             learned
                 .failures
                 .iter()
-                .all(|failure| failure.kind == Kind::NotANumber && failure.message.contains(name.name())),
+                .all(|failure| failure.kind == FailureKind::NotANumber
+                    && failure.message.contains(name.name())),
             "{:?}",
             learned.failures
         );
         for (key, mut received) in keys.into_iter().zip(received) {
             let received = received.try_recv().unwrap().unwrap();
             assert_eq!(
-                matches!(received[0], Outcome::Failed(_)),
+                matches!(received[0], CheckResult::Failed(_)),
                 key != "good",
                 "{name:?} {key}: {received:?}"
             );
@@ -420,7 +421,7 @@ fn a_foreign_value_fails_only_the_callers_of_its_key() {
         let guarded = keys.map(|key| model.check(key, Hits::Take(1), Member::Alone));
         let mut received = pipeline.add_caller(|pipeline| pipeline.count_guarded(&guarded));
         redis.exchange(&mut pipeline, now);
-        assert!(matches!(received.try_recv().unwrap().unwrap()[0], Outcome::Failed(_)));
+        assert!(matches!(received.try_recv().unwrap().unwrap()[0], CheckResult::Failed(_)));
     }
     assert_eq!(redis.command(&["TYPE", "a list"]), Reply::Text(b"list".to_vec()));
     assert_eq!(redis.command(&["GET", "a number"]), Reply::Text(b"12".to_vec()));
@@ -451,7 +452,7 @@ fn any_bytes_of_a_states_length_are_accepted() {
             let mut received = pipeline.add_caller(|pipeline| call(pipeline, &table, at, &models[at], hits));
             redis.exchange(&mut pipeline, now);
             let received = received.try_recv().unwrap().unwrap();
-            prop_assert!(matches!(received[0], Outcome::Counted(_)), "{:?}", received);
+            prop_assert!(matches!(received[0], CheckResult::Counted(_)), "{:?}", received);
         }
         Ok(())
     });
