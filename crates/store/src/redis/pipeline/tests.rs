@@ -494,3 +494,39 @@ fn a_script_reply_of_another_shape_counts_nothing() {
     let huge = [text("18446744073709551615"), text("5")];
     whole(Kind::TokenBucket, Reply::List([&[Reply::Nil, Reply::Nil, over()], &huge[..]].concat()));
 }
+
+#[test]
+fn only_a_call_of_an_unknown_script_is_sent_again() {
+    let (table, minute) = (Table::<()>::new(10), Window::of_seconds(60).unwrap());
+    let mut pipeline = RedisPipeline::default();
+    let known = Expiry { set: Expire::Known, ..HOUR };
+    let mut before = pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, known));
+    let bucket = Kind::TokenBucket.at(5, minute, None);
+    let mut unknown = pipeline.add_caller(|pipeline| {
+        pipeline.add_alone(true, |pipeline| {
+            pipeline.count_alone(table.key("b"), 0, &alone("b", bucket, Hits::Take(1)));
+        });
+    });
+    let mut after = pipeline
+        .add_caller(|pipeline| pipeline.count_together(table.key("c"), &[fixed("c", Hits::Refund(1))]));
+    let text = |text: &str| Reply::Text(text.as_bytes().to_vec());
+    let no_script = Reply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned());
+    let mut replies = vec![Reply::Integer(1), text("OK"), no_script, Reply::List(vec![Reply::Integer(3)])];
+    let calls = pipeline.unknown_scripts(&replies);
+    let indexes: Vec<_> = calls.iter().flat_map(|call| call.replies.clone()).collect();
+    assert_eq!(indexes, [1, 2]);
+    let mut again = Vec::new();
+    pipeline.write_with_scripts(&calls, &mut again);
+    let written = String::from_utf8_lossy(&again);
+    assert!(written.starts_with("*1\r\n$6\r\nASKING\r\n"), "{written}");
+    assert_eq!((written.matches("EVAL\r\n").count(), written.matches("\r\nINCRBY\r\n").count()), (1, 0));
+    replies.splice(1..3, [text("OK"), Reply::List(vec![Reply::Nil, text("7"), text("5")])]);
+    let learned = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
+    assert!(learned.failures.is_empty(), "{:?}", learned.failures);
+    assert_eq!((counts(before.try_recv().unwrap()), counts(after.try_recv().unwrap())), (vec![1], vec![2]));
+    let unknown = unknown.try_recv().unwrap().unwrap();
+    assert!(
+        matches!(&unknown[..], [CheckResult::Counted(crate::Outcome::Decided(verdict))] if verdict.admitted),
+        "{unknown:?}"
+    );
+}
