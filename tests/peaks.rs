@@ -134,7 +134,10 @@ fn a_json_body_of_many_empty_parts_or_long_texts() {
     }
     let descriptors: fn(usize) -> String = |count| around(&objects(count));
     let entries: fn(usize) -> String = |count| around(&format!("{{\"entries\":[{}]}}", objects(count)));
-    let kinds: [Kind; 19] = [
+    let full: fn(usize) -> String =
+        |count| around(&format!("{{\"entries\":[{}]}}", vec!["{\"key\":\"\"}"; count].join(",")));
+    let hits: fn(usize) -> String = |count| around(&vec!["{\"hits_addend\":1}"; count].join(","));
+    let kinds: [Kind; 23] = [
         ("descriptors", descriptors, 127),
         ("descriptors", descriptors, 128),
         ("descriptors", descriptors, 129),
@@ -143,6 +146,11 @@ fn a_json_body_of_many_empty_parts_or_long_texts() {
         ("entries", entries, 64),
         ("entries", entries, 65),
         ("entries", entries, 1_000_000),
+        // The maximum number of objects, and one more.
+        ("full entries", full, 8_575),
+        ("full entries", full, 8_576),
+        ("hits", hits, 4_288),
+        ("hits", hits, 4_289),
         ("a long name", |n| format!("{{\"{}\":1}}", "x".repeat(n)), 4_000_000),
         ("a long name with an escape", |n| format!("{{\"\\u0061{}\":1}}", "x".repeat(n)), 4_000_000),
         ("a name of escapes", |n| format!("{{\"{}\":1}}", "\\n".repeat(n)), 2_000_000),

@@ -1,9 +1,10 @@
 //! `POST /json`: requests and responses in protobuf's JSON mapping, for callers without gRPC.
 //!
-//! `request` reads a request; `prost-reflect` writes the response.
+//! `prost-reflect` converts both; `request` bounds what it reads.
 
-mod part;
 mod request;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use http::{HeaderValue, Method, Request, StatusCode, header};
 use prost_reflect::DynamicMessage;
 use tokio::task::spawn_blocking;
 
+use self::request::to_message;
 use super::{Answer, text, typed};
 use crate::{
     health::{Health, Part},
@@ -99,21 +101,23 @@ async fn decide(
     mut span: Option<&mut OpenSpan>,
 ) -> Result<limiter::Answer, NotDecided> {
     panics::point("json");
-    let read = read(body, limiter.bounds()).await?;
-    let request = read.to_limiter();
+    let message = read(body, limiter.bounds()).await?;
+    let request = wire::read(&message, limiter.bounds());
+    #[expect(clippy::expect_used, reason = "prost-reflect has encoded it")]
+    let request = request.expect("an encoded request can be decoded");
     match traced::try_decide(limiter, span.as_deref_mut(), &request, limiter.now())? {
         Decided::Answer(answer) => Ok(answer),
         Decided::Wait(pending) => Ok(traced::finish(limiter, span, pending, None).await?),
     }
 }
 
-async fn read(body: &Bytes, bounds: Bounds) -> Result<request::Request<'_>, NotDecided> {
+/// The message of a request.
+async fn read(body: &Bytes, bounds: Bounds) -> Result<Vec<u8>, NotDecided> {
     let read = if body.len() < LARGE {
-        request::read(body, bounds)
+        to_message(body, bounds)
     } else {
         let body = body.clone();
-        let read = move || request::read(&body, bounds).map(request::Request::into_owned);
-        let read = move || panics::catch(Boundary::HttpRequest, read);
+        let read = move || panics::catch(Boundary::HttpRequest, || to_message(&body, bounds));
         let Ok(Ok(read)) = spawn_blocking(read).await else {
             return Err(NotDecided(StatusCode::INTERNAL_SERVER_ERROR, "the log has the details".to_owned()));
         };
@@ -145,7 +149,6 @@ fn write(answer: &limiter::Answer) -> Result<Bytes, String> {
     serde_json::to_vec(&message).map(Bytes::from).map_err(|error| error.to_string())
 }
 
-/// Reads a body with `request` and with `prost-reflect`, and compares the results.
 #[cfg(any(test, feature = "testing"))]
 pub fn fuzz(bytes: &[u8]) {
     request::fuzz(bytes);

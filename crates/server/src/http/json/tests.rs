@@ -1,0 +1,88 @@
+//! Requests as JSON.
+
+use proptest::prelude::*;
+use prost::Message as _;
+use proto::envoy::{
+    extensions::common::ratelimit::v3::{
+        RateLimitDescriptor,
+        rate_limit_descriptor::{Entry, RateLimitOverride},
+    },
+    service::ratelimit::v3::RateLimitRequest,
+};
+
+use super::{request::fuzz, *};
+
+const NONE: Bounds = Bounds { descriptors: usize::MAX, entries: usize::MAX };
+
+fn read(json: &str) -> Result<RateLimitRequest, String> {
+    let message = to_message(json.as_bytes(), NONE)?;
+    RateLimitRequest::decode(&*message).map_err(|error| error.to_string())
+}
+
+#[test]
+fn reads_both_forms_of_names_and_numbers_as_text() {
+    let entry = Entry { key: "k".to_owned(), value: "\u{e9}\n".to_owned() };
+    let limit = RateLimitOverride { requests_per_unit: 5, unit: 2 };
+    let descriptor = RateLimitDescriptor {
+        entries: vec![entry],
+        limit: Some(limit),
+        hits_addend: Some(3),
+        is_negative_hits: true,
+    };
+    let expected = RateLimitRequest { domain: "d".to_owned(), descriptors: vec![descriptor], hits_addend: 2 };
+    for json in [
+        r#"{"domain":"d","hitsAddend":"2","descriptors":[{"entries":[{"key":"k","value":"é\n"}],"limit":{"requestsPerUnit":5,"unit":"MINUTE"},"hitsAddend":3,"isNegativeHits":true}]}"#,
+        r#"{"hits_addend":2.0,"descriptors":[{"is_negative_hits":true,"hits_addend":"3","limit":{"unit":2,"requests_per_unit":"5"},"entries":[{"k\u0065y":"k","value":"\u00e9\n"}]}],"domain":"d"}"#,
+    ] {
+        assert_eq!(read(json).unwrap(), expected, "{json}");
+    }
+    assert_eq!(read(r#"{"domain":null,"descriptors":null}"#).unwrap(), RateLimitRequest::default());
+}
+
+#[test]
+fn an_error_names_the_place_and_cuts_long_texts() {
+    let long = "x".repeat(4_000_000);
+    for (json, shown) in [
+        (r#"{"domian":"d"}"#.to_owned(), "unrecognized field name 'domian' at line 1"),
+        (r#"{"domain":"d"} x"#.to_owned(), "trailing"),
+        (r#"{"domain":1}"#.to_owned(), "expected a string at line 1"),
+        (r#"{"descriptors":[{"limit":{"unit":"WEEK"}}]}"#.to_owned(), "WEEK"),
+        (r#"{"descriptors":[null]}"#.to_owned(), "null"),
+        (r#"{"hits_addend":4294967296}"#.to_owned(), "out of range"),
+        ("[]".to_owned(), "map"),
+        (String::new(), "EOF"),
+        (format!("{{\"{long}\":1}}"), "unrecognized field name 'xxx"),
+        // A name longer than any field's is not decoded.
+        (format!("{{\"\\u0078{long}\" :1}}"), "unrecognized field name '\\u0078xxx"),
+        (format!("{{\"hits_addend\":\"{long}\"}}"), "xxx"),
+        (format!("{{\"descriptors\":\"{long}\"}}"), "xxx"),
+        (format!("{{\"descriptors\":[\"{long}\"]}}"), "xxx"),
+        (format!("{{\"descriptors\":[{{\"limit\":{{\"unit\":\"{long}\"}}}}]}}"), "xxx"),
+        (format!("{{\"descriptors\":[{{\"is_negative_hits\":\"{long}\"}}]}}"), "xxx"),
+        (format!("\"{long}\""), "xxx"),
+    ] {
+        let error = read(&json).unwrap_err();
+        assert!(error.contains(shown), "{error}");
+        assert!(error.len() <= text::LONGEST, "{} bytes", error.len());
+    }
+}
+
+#[test]
+fn a_body_has_as_many_objects_as_a_request_within_the_bounds() {
+    let bounds = Bounds { descriptors: 2, entries: 3 };
+    let descriptor = r#"{"entries":[{},{},{"key":"{\"{"}],"limit":{}}"#;
+    let body = |descriptors: &str| format!("{{\"descriptors\":[{descriptors}]}}");
+    assert!(to_message(body(&format!("{descriptor},{descriptor}")).as_bytes(), bounds).is_ok());
+    let error = to_message(body(&format!("{descriptor},{descriptor},{{}},{{}},{{}}")).as_bytes(), bounds)
+        .unwrap_err();
+    assert!(error.starts_with("more than 13 objects (MAX_DESCRIPTORS_PER_REQUEST"), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn any_json_is_read_as_it_is_written_or_an_error(
+        json in r#"(\{|\}|\[|\]|,|:|"domain"|"descriptors"|"entries"|"k\\u0065y"|"limit"|"unit"|"a\\"b"|-?[0-9]{1,11}|null){0,20}"#,
+    ) {
+        fuzz(json.as_bytes());
+    }
+}
