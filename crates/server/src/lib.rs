@@ -29,3 +29,8 @@ fn log_undecodable(reason: &str) {
         warn!(suppressed, "request rejected: {}", cut(reason));
     }
 }
+
+/// The meter of the target `calls`.
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: http2::fuzz::Counting = http2::fuzz::Counting;
