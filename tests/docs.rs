@@ -3,7 +3,7 @@
 //! Two tables are made from the code. `TOLLGATE_WRITE_DOCS=1` updates them.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     env,
     fmt::Write as _,
     fs,
@@ -41,6 +41,42 @@ fn the_metrics_table_is_that_of_the_program() {
 }
 
 /// Compares the text between `<!-- name -->` and `<!-- /name -->` of a page with `table`.
+#[test]
+fn the_crates_table_is_that_of_cargo() {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(root());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let name = |package: &serde_json::Value| package["name"].as_str().unwrap().to_owned();
+    let needs = |package: &serde_json::Value| -> BTreeSet<String> {
+        let of_program = package["dependencies"].as_array().unwrap().iter();
+        of_program.filter(|one| one["path"].is_string() && one["kind"].is_null()).map(name).collect()
+    };
+    let all: BTreeMap<String, BTreeSet<String>> =
+        packages.iter().map(|package| (name(package), needs(package))).collect();
+    let brings = |from: &str| {
+        let (mut seen, mut next) = (BTreeSet::new(), vec![from.to_owned()]);
+        while let Some(one) = next.pop() {
+            next.extend(all[&one].iter().filter(|needed| seen.insert((*needed).clone())).cloned());
+        }
+        seen
+    };
+    let mut table = "| crate | content | needs |\n|---|---|---|\n".to_owned();
+    let mut crates: Vec<_> = packages.iter().filter(|package| name(package) != "tollgate").collect();
+    crates.sort_by_key(|package| name(package));
+    for package in crates {
+        let needs = &all[&name(package)];
+        let directly = needs.iter().filter(|one| !needs.iter().any(|other| brings(other).contains(*one)));
+        let directly: Vec<_> = directly.map(|one| format!("`{one}`")).collect();
+        let description = package["description"].as_str().unwrap();
+        // Writing to a String cannot fail.
+        let _ = writeln!(table, "| `{}` | {description} | {} |", name(package), directly.join(", "));
+    }
+    holds_table("ARCHITECTURE.md", "crates", &table);
+}
+
 fn holds_table(page: &str, name: &str, table: &str) {
     let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->\n"));
     let text = read(page);
