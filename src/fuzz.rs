@@ -48,7 +48,6 @@ pub const TARGETS: &[Target] = &[
     Target { name: "pem", run: pem_files },
 ];
 
-#[must_use]
 pub fn target(name: &str) -> Option<Target> {
     TARGETS.iter().copied().find(|target| target.name == name)
 }

@@ -8,9 +8,6 @@ use super::parse::{Value, by_function};
 use text::InvalidValue;
 
 /// A host without a port. Brackets around an IPv6 address are removed.
-///
-/// # Errors
-/// The text is not a valid host name or address.
 pub fn host(text: &str) -> Result<String, InvalidValue> {
     let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let bare = inner.unwrap_or(text);
@@ -33,9 +30,6 @@ pub fn host(text: &str) -> Result<String, InvalidValue> {
 }
 
 /// A host and a port: `:9090`, `127.0.0.1:9090`, `[::1]:9090`, `name:9090`.
-///
-/// # Errors
-/// Any other text.
 pub fn host_port(text: &str) -> Result<HostPort, InvalidValue> {
     let invalid = InvalidValue::new("an address such as :9090, 127.0.0.1:9090, [::1]:9090 or name:9090");
     if text.contains("://") {

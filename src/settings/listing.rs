@@ -11,7 +11,6 @@ use super::{
 };
 
 /// The table as Markdown: a heading and a table for each group.
-#[must_use]
 pub fn markdown() -> String {
     let mut text = String::new();
     let mut group = "";
@@ -45,7 +44,6 @@ pub enum Source {
 }
 
 /// Every variable with its value in this environment, in the order of the documentation.
-#[must_use]
 pub fn effective(env: &dyn Fn(&str) -> Option<String>) -> Vec<Row> {
     let reader = Reader::new(env, &|_| false, vars::ALL);
     let has_redis = !reader.set_with_prefix("REDIS_").is_empty();

@@ -95,7 +95,6 @@ impl Server {
         }
     }
 
-    #[must_use]
     pub fn listen(&self) -> ServerAddress {
         match &self.socket {
             Some(path) => ServerAddress::Unix(path.clone()),
@@ -106,12 +105,10 @@ impl Server {
 
 impl Http {
     /// The address of the port for health checks and `/json`.
-    #[must_use]
     pub fn listen(&self) -> HostPort {
         HostPort { host: self.host.clone(), port: self.port }
     }
 
-    #[must_use]
     pub fn debug(&self) -> HostPort {
         HostPort { host: self.debug_host.clone(), port: self.debug_port }
     }
@@ -137,7 +134,6 @@ pub enum Backend {
 }
 
 impl Backend {
-    #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -147,7 +143,6 @@ impl Backend {
     }
 
     /// Its servers, without credentials; `None` for the memory of this process.
-    #[must_use]
     pub fn address(&self) -> Option<String> {
         match self {
             Self::Memory => None,
@@ -166,9 +161,6 @@ impl Settings {
     /// `exists` returns whether a path exists: a file that a variable names must exist, and the default of the rules'
     /// root depends on it. `cores` is the number of cores that the process may use. An empty value means the default,
     /// unless the variable accepts any text.
-    ///
-    /// # Errors
-    /// Every setting that cannot be used.
     pub fn read(
         env: &dyn Fn(&str) -> Option<String>,
         exists: &dyn Fn(&Path) -> bool,

@@ -84,9 +84,6 @@ pub(super) fn exact_choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result
 }
 
 /// A boolean in one of the forms of Go's `strconv.ParseBool`.
-///
-/// # Errors
-/// Any other text, such as `yes` or `on`.
 pub fn boolean(text: &str) -> Result<bool, InvalidValue> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => return Ok(true),
@@ -102,9 +99,6 @@ pub fn boolean(text: &str) -> Result<bool, InvalidValue> {
 }
 
 /// An integer in this range, in the bases and with the underscores of Go's literals.
-///
-/// # Errors
-/// Any other text.
 pub fn integer(text: &str, range: RangeInclusive<u64>) -> Result<u64, InvalidValue> {
     let number = go_integer(text.strip_prefix('+').unwrap_or(text)).filter(|number| range.contains(number));
     number.ok_or_else(|| {

@@ -48,19 +48,16 @@ static ID: LazyLock<String> = LazyLock::new(|| {
 });
 
 impl Replicas {
-    #[must_use]
     pub fn own_id() -> String {
         ID.clone()
     }
 
     /// The replicas; empty if counters are not in Redis.
-    #[must_use]
     pub fn list(&self) -> Arc<Vec<Replica>> {
         self.0.load_full()
     }
 
     /// The number of replicas for each rules hash.
-    #[must_use]
     pub fn by_rules_hash(&self) -> Vec<(String, u64)> {
         let mut counts = BTreeMap::<String, u64>::new();
         for replica in self.0.load().iter() {
@@ -105,7 +102,6 @@ impl Replicas {
     }
 
     /// True if a list that was read this many seconds ago is outdated.
-    #[must_use]
     pub const fn is_outdated(seconds: u64) -> bool {
         seconds >= EXPIRY_SECONDS
     }

@@ -15,7 +15,6 @@ pub struct FixedWindow {
 
 impl FixedWindow {
     /// Counts these hits, and returns the count.
-    #[must_use]
     pub fn apply(self, state: State, hits: Hits, now: Time) -> (State, u64) {
         let after = count(state.number, hits);
         let end = if after == state.number { state.end } else { self.window.end(now) };
@@ -23,7 +22,6 @@ impl FixedWindow {
     }
 
     /// The verdict of a counter whose value is `after` once these hits are counted.
-    #[must_use]
     pub fn verdict(self, after: u64, hits: Hits, now: Time) -> Verdict {
         let limit = u64::from(self.limit);
         let admitted = after <= limit;
@@ -38,7 +36,6 @@ impl FixedWindow {
     }
 
     /// The verdict on hits that exceed the limit and were not added to the counter.
-    #[must_use]
     pub fn rejected(self, count: u64, hits: Hits, now: Time) -> Verdict {
         let over = self.verdict(u64::MAX, hits, now);
         Verdict { consumed: false, remaining: remaining(self.limit, count), ..over }
@@ -50,7 +47,6 @@ impl FixedWindow {
 pub const MAX_HITS: u64 = 1 << 63;
 
 /// The count after these hits; it saturates at both ends.
-#[must_use]
 pub const fn count(before: u64, hits: Hits) -> u64 {
     match hits {
         Hits::Take(hits) => before.saturating_add(if hits < MAX_HITS { hits } else { MAX_HITS }),

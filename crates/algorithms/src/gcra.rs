@@ -31,13 +31,11 @@ pub struct Bucket {
 
 impl Bucket {
     /// Refills at the limit's rate and holds a window's requests, or `burst`.
-    #[must_use]
     pub fn token(requests: u32, window: Window, burst: Option<NonZeroU32>) -> Self {
         Self::new(requests, window, burst.map_or(requests, NonZeroU32::get), false)
     }
 
     /// Admits one hit at a time, evenly spaced, or `burst` at once.
-    #[must_use]
     pub fn leaky(requests: u32, window: Window, burst: Option<NonZeroU32>) -> Self {
         Self::new(requests, window, burst.map_or(1, NonZeroU32::get), true)
     }
@@ -69,7 +67,6 @@ impl Bucket {
     }
 
     /// Takes these hits from the bucket, or refunds them.
-    #[must_use]
     pub fn apply(self, state: State, hits: Hits, now: Time) -> (State, Verdict) {
         let present = self.tick(now);
         let lacking = state.number.saturating_sub(present);
@@ -80,7 +77,6 @@ impl Bucket {
     }
 
     /// The verdict of a bucket that is `missing` ticks short of full, after these hits were admitted or not.
-    #[must_use]
     pub fn verdict(self, missing: u64, admitted: bool, hits: Hits, now: Time) -> Verdict {
         let full_at = self.tick(now).saturating_add(missing);
         let left = self.hits(self.depth().saturating_sub(missing));
@@ -105,7 +101,6 @@ impl Bucket {
     }
 
     /// The number of hits that it holds.
-    #[must_use]
     pub const fn burst(self) -> u64 {
         self.burst
     }
@@ -120,7 +115,6 @@ impl Bucket {
     }
 
     /// Ticks from empty to full.
-    #[must_use]
     pub const fn depth(self) -> u64 {
         self.ticks(self.burst)
     }

@@ -49,7 +49,6 @@ impl Kind {
     }
 
     /// The algorithm with this limit. Only buckets use `burst`.
-    #[must_use]
     pub fn at(self, limit: u32, window: Window, burst: Option<NonZeroU32>) -> Algorithm {
         match self {
             Self::FixedWindow => Algorithm::FixedWindow(FixedWindow { limit, window }),
@@ -62,7 +61,6 @@ impl Kind {
 }
 
 impl Algorithm {
-    #[must_use]
     pub const fn kind(self) -> Kind {
         match self {
             Self::FixedWindow(_) => Kind::FixedWindow,
@@ -74,7 +72,6 @@ impl Algorithm {
     }
 
     /// The hits that an unused counter admits at once.
-    #[must_use]
     pub fn capacity(self) -> u32 {
         match self {
             Self::FixedWindow(FixedWindow { limit, .. })
@@ -86,7 +83,6 @@ impl Algorithm {
 
     /// Identifies the format of its state. A limit can continue with the state of another one with the same tag, and of
     /// two that count the same hits only the smaller one ever rejects.
-    #[must_use]
     pub fn tag(self) -> String {
         match self {
             Self::FixedWindow(FixedWindow { window, .. }) => format!("/{}", window.seconds()),

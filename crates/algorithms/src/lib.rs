@@ -68,7 +68,6 @@ pub enum Hits {
 
 impl Hits {
     /// The hits added; 0 for a refund.
-    #[must_use]
     pub const fn taken(self) -> u64 {
         match self {
             Self::Take(hits) => hits,
@@ -129,7 +128,6 @@ impl Window {
     pub const MAX: Self = Self(315_360_000);
 
     /// A window of 1 to [`MAX`](Self::MAX) seconds.
-    #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the match arm bounds the value")]
     pub const fn of_seconds(seconds: u64) -> Option<Self> {
         match seconds {
@@ -139,25 +137,21 @@ impl Window {
     }
 
     /// Its length in seconds.
-    #[must_use]
     pub const fn seconds(self) -> u64 {
         self.0 as u64
     }
 
     /// Its length in microseconds.
-    #[must_use]
     pub const fn micros(self) -> u64 {
         self.seconds() * 1_000_000
     }
 
     /// The start of the window that contains `now`. Windows are aligned to the Unix epoch.
-    #[must_use]
     pub const fn start(self, now: Time) -> Time {
         Time::from_seconds(now.seconds() - now.seconds() % self.seconds())
     }
 
     /// The end of the window that contains `now`.
-    #[must_use]
     pub const fn end(self, now: Time) -> Time {
         Time::from_seconds(self.start(now).seconds() + self.seconds())
     }

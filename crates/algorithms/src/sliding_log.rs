@@ -65,7 +65,6 @@ impl SlidingLog {
     }
 
     /// The verdict of a log after these hits were admitted or not.
-    #[must_use]
     pub fn verdict(self, summary: LogSummary, admitted: bool, hits: Hits, now: Time) -> Verdict {
         let leaves_window = |at: u64| micros_until(now, at.saturating_add(self.window.micros()));
         Verdict {
@@ -78,7 +77,6 @@ impl SlidingLog {
     }
 
     /// The time at which the last entry leaves the window; `None` for an empty log.
-    #[must_use]
     pub fn end(self, log: &Log) -> Option<Time> {
         log.entries.back().map(|last| Time::from_micros(last.time().saturating_add(self.window.micros())))
     }
@@ -86,7 +84,6 @@ impl SlidingLog {
 
 impl Log {
     /// The memory that the log occupies, in bytes.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         let entries = self.entries.capacity().saturating_mul(size_of::<Entry>());
         size_of::<Self>().saturating_add(entries)

@@ -29,7 +29,6 @@ pub struct Counts {
 }
 
 impl SlidingWindow {
-    #[must_use]
     pub fn apply(self, state: State, hits: Hits, now: Time) -> (State, Verdict) {
         let (mut state, mut counts) = (state, self.counts(state));
         if counts.start.micros() > now.micros().saturating_add(LEEWAY) {
@@ -43,7 +42,6 @@ impl SlidingWindow {
     }
 
     /// The verdict of these counts after the hits were admitted or not.
-    #[must_use]
     pub fn verdict(self, counts: Counts, admitted: bool, hits: Hits, now: Time) -> Verdict {
         let counted = u64::from(counts.this).saturating_add(self.overlapping(counts, now));
         let admitted_after = |hits| self.admits_at(counts, hits).map(|then| micros_until(now, then));
@@ -121,7 +119,6 @@ impl SlidingWindow {
     }
 
     /// The state that stores these counts. It ends two windows after the start.
-    #[must_use]
     pub fn state(self, counts: Counts) -> State {
         let end = counts.start.seconds().saturating_add(self.window.seconds().saturating_mul(2));
         let number = u64::from(counts.last) << 32 | u64::from(counts.this);

@@ -29,7 +29,6 @@ pub fn refund() {
 }
 
 /// Resident memory of the process in bytes, where the system reports it.
-#[must_use]
 pub fn resident_bytes() -> Option<u64> {
     #[cfg(target_os = "linux")]
     {

@@ -15,25 +15,21 @@ pub struct Time(u64);
 
 impl Time {
     /// The time this many microseconds after the start of 1970.
-    #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
     /// The time this many seconds after the start of 1970.
-    #[must_use]
     pub const fn from_seconds(seconds: u64) -> Self {
         Self(seconds.saturating_mul(1_000_000))
     }
 
     /// Whole seconds since the start of 1970.
-    #[must_use]
     pub const fn seconds(self) -> u64 {
         self.0 / 1_000_000
     }
 
     /// Microseconds since the start of 1970.
-    #[must_use]
     pub const fn micros(self) -> u64 {
         self.0
     }
@@ -50,9 +46,6 @@ impl fmt::Display for Rfc3339 {
 }
 
 /// Writes a time in RFC 3339: seconds since 1970, and the digits of their fraction.
-///
-/// # Errors
-/// When the formatter fails.
 pub fn write_utc(f: &mut fmt::Formatter<'_>, seconds: u64, fraction: fmt::Arguments<'_>) -> fmt::Result {
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
     // Without a fraction, which it would write with 0, 3, 6 or 9 digits.
@@ -81,7 +74,6 @@ pub struct ManualClock(AtomicU64);
 
 impl ManualClock {
     /// A clock set to `time`.
-    #[must_use]
     pub fn at(time: Time) -> Self {
         Self(AtomicU64::new(time.micros()))
     }

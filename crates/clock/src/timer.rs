@@ -41,10 +41,6 @@ impl dyn Timer + '_ {
 }
 
 /// The moment after a wait.
-///
-/// # Panics
-/// After a wait of more than a few hundred years, which no setting has.
-#[must_use]
 pub fn after(moment: Instant, wait: Duration) -> Instant {
     moment + wait
 }
@@ -56,14 +52,12 @@ pub trait Random: Send + Sync {
 
 impl dyn Random + '_ {
     /// A number below `end`, which is above 0. Unbiased but for one in 2⁶⁴ ÷ `end`.
-    #[must_use]
     pub fn below(&self, end: u64) -> u64 {
         let scaled = u128::from(self.number()) * u128::from(end);
         (scaled >> 64) as u64
     }
 
     /// A number from 0 to 1, without 1.
-    #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "53 bits are exact")]
     pub fn fraction(&self) -> f64 {
         (self.number() >> 11) as f64 / (1_u64 << 53) as f64

@@ -9,9 +9,6 @@ use std::{
 };
 
 /// Opens a regular file.
-///
-/// # Errors
-/// If it cannot be opened, or is not a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
     // Without O_NONBLOCK, opening a named pipe would block.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
@@ -19,9 +16,6 @@ pub fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Reads a regular file.
-///
-/// # Errors
-/// If it cannot be read, is not a regular file, or has more than `max_bytes`.
 pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;

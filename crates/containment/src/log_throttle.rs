@@ -30,7 +30,6 @@ pub struct LogThrottle {
 
 impl LogThrottle {
     /// A throttle that admits one line in `seconds`.
-    #[must_use]
     pub const fn new(seconds: u64) -> Self {
         Self { seconds, last: AtomicU64::new(0), suppressed: AtomicU64::new(0) }
     }
@@ -67,7 +66,6 @@ pub struct LogThrottles<K> {
 
 impl<K: Eq + Hash> LogThrottles<K> {
     /// Throttles that admit one line of a kind in `seconds`.
-    #[must_use]
     pub fn new(seconds: u64, most: usize) -> Self {
         Self { seconds, most, known: Mutex::default() }
     }

@@ -31,9 +31,6 @@ pub const fn point(_name: &str) {}
 
 /// A place where tests can cause a panic: `TOLLGATE_TEST_PANICS` is a directory, and a thread that reaches the point `x`
 /// while the directory has a file `x` removes the file and panics.
-///
-/// # Panics
-/// If the directory has a file of this name.
 #[cfg(debug_assertions)]
 #[track_caller]
 pub fn point(name: &str) {
@@ -96,9 +93,6 @@ pub fn name_thread(boundary: Boundary) {
 }
 
 /// Runs `work` and stops its panic.
-///
-/// # Errors
-/// If it panicked.
 pub fn catch<T>(boundary: Boundary, work: impl FnOnce() -> T) -> Result<T, Panicked> {
     let outer = WITHIN.replace(boundary);
     // Shared state is behind locks and atomics, see above.

@@ -27,10 +27,6 @@ const MAX_FRAME: usize = 64;
 
 impl Envelope {
     /// An envelope of two header blocks, each below 56 bytes.
-    ///
-    /// # Panics
-    /// If a block is longer. The panic is a compiler's error for a constant.
-    #[must_use]
     pub const fn new(head: &[u8], trailers: &[u8]) -> Self {
         let end = flag::END_HEADERS | flag::END_STREAM;
         Self { head: Frame::new(head, flag::END_HEADERS), trailers: Frame::new(trailers, end) }

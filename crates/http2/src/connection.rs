@@ -264,9 +264,6 @@ impl<S: Service> Connection<S> {
 
     /// Parses received bytes and returns the number consumed; the caller passes the rest again with what follows, or in
     /// the next turn if [`is_interrupted`](Self::is_interrupted).
-    ///
-    /// # Errors
-    /// A connection error.
     pub fn receive(&mut self, bytes: &[u8], now: Instant, service: &mut S) -> Result<usize, Reason> {
         self.now = now;
         self.limits.refill(now);

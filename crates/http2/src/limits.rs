@@ -63,8 +63,6 @@ impl Limits {
         Self { tokens: Self::BURST, exceeded_by: None, refilled: now }
     }
 
-    /// # Errors
-    /// If too few tokens are left.
     #[inline]
     pub(super) fn spend(&mut self, tokens: u32, flood: Flood) -> Result<(), Reason> {
         let Some(left) = self.tokens.checked_sub(tokens) else { return self.exceed(flood) };
@@ -73,15 +71,10 @@ impl Limits {
     }
 
     /// Spends tokens for a frame whose work is a visit of each stream.
-    ///
-    /// # Errors
-    /// If too few tokens are left.
     pub(super) fn spend_visits(&mut self, streams: usize, flood: Flood) -> Result<(), Reason> {
         self.spend(u32::try_from(streams >> VISITS_SHIFT).unwrap_or(u32::MAX), flood)
     }
 
-    /// # Errors
-    /// Always: the connection ends.
     pub(super) fn exceed(&mut self, flood: Flood) -> Result<(), Reason> {
         self.exceeded_by = Some(flood);
         Err(Reason::EnhanceYourCalm)

@@ -39,9 +39,6 @@ pub struct CounterState {
 
 impl Limiter {
     /// Reads the counters of a request's descriptors, without counting.
-    ///
-    /// # Errors
-    /// When the request is invalid, no rules are loaded, or the store fails.
     #[expect(clippy::expect_used, reason = "overrides without counters are not planned here")]
     pub async fn counters(&self, request: &Request<'_>) -> Result<Vec<Counters>, RequestError> {
         let request = &without_hits(request);
@@ -82,9 +79,6 @@ impl Limiter {
 
     /// Resets the counters of a request's descriptors to unused ones, here and in the store. Returns their full keys, by
     /// which other replicas identify them.
-    ///
-    /// # Errors
-    /// As [`counters`](Self::counters).
     pub async fn reset_counters(&self, request: &Request<'_>) -> Result<Vec<String>, RequestError> {
         let request = &without_hits(request);
         let (now, stats) = (self.now(), Stats::new(StatsOptions::default()));

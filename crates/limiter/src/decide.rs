@@ -63,9 +63,6 @@ impl Limiter {
     }
 
     /// Waits for the store until `until`, when the caller gives up, and concludes the decision.
-    ///
-    /// # Errors
-    /// When the store fails. Each error is counted.
     pub async fn finish(
         &self,
         mut pending: Box<PendingDecision>,
@@ -81,9 +78,6 @@ impl Limiter {
     }
 
     /// Both steps, for callers that are futures themselves.
-    ///
-    /// # Errors
-    /// As [`try_decide`](Self::try_decide) and [`finish`](Self::finish).
     pub async fn decide(
         &self,
         request: &Request<'_>,

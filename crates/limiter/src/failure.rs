@@ -23,9 +23,6 @@ pub(super) struct FailureDecision {
 
 impl Limiter {
     /// Prepares plan and batch for a conclusion without the store, by the `policy` of the domain, if it has one.
-    ///
-    /// # Errors
-    /// When the policy is `error`.
     pub(super) fn without_store(
         &self,
         error: StoreError,

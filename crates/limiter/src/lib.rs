@@ -58,7 +58,6 @@ pub struct Handles {
 }
 
 impl Handles {
-    #[must_use]
     pub fn recent(&self, rule: RuleId) -> Option<&Arc<RuleInfo>> {
         self.recent.get(rule.0 as usize)
     }
@@ -67,14 +66,12 @@ impl Handles {
         self.recent.iter()
     }
 
-    #[must_use]
     pub fn stats(&self, rule: RuleId) -> Option<&Arc<RuleStats>> {
         self.rules.get(rule.0 as usize)
     }
 }
 
 /// The statistics of every rule and domain of a set. `recent` has those of recent hits by the rule's id.
-#[must_use]
 pub fn handles(rules: &RuleSet, stats: &Stats, recent: Vec<Arc<RuleInfo>>) -> Handles {
     let mut domains: Vec<_> = rules.domains().collect();
     domains.sort_unstable_by_key(|domain| domain.index);
@@ -139,7 +136,6 @@ pub struct Limiter {
 
 impl Limiter {
     /// A limiter without overrides that records no recent decisions.
-    #[must_use]
     pub fn new(
         policy: Policy,
         source: Arc<Source<Handles>>,
@@ -164,13 +160,11 @@ impl Limiter {
     }
 
     /// The same limiter, which records recent keys and decisions.
-    #[must_use]
     pub fn with_recent(self, recent: Arc<Recent>) -> Self {
         Self { recent: Some(recent), ..self }
     }
 
     /// The same limiter with these overrides of the rules.
-    #[must_use]
     pub fn with_overrides(self, overrides: Arc<Index>) -> Self {
         Self { overrides, ..self }
     }
@@ -180,20 +174,15 @@ impl Limiter {
         self.store.start_worker();
     }
 
-    #[must_use]
     pub fn bounds(&self) -> Bounds {
         self.policy.bounds
     }
 
     /// Checks that a request is complete and within the size limits.
-    ///
-    /// # Errors
-    /// When it is not; the error is counted.
     pub fn check(&self, request: &Request<'_>) -> Result<(), RequestError> {
         self.policy.bounds.check(request).inspect_err(|error| self.failed(request, error))
     }
 
-    #[must_use]
     pub fn now(&self) -> Time {
         self.clock.now()
     }

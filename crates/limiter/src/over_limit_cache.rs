@@ -57,7 +57,6 @@ pub struct CacheUsage {
 
 impl OverLimitCache {
     /// A cache of at most about this many bytes.
-    #[must_use]
     pub fn new(bytes: usize) -> Self {
         let keys = Table::new(bytes / Table::<Rejection>::BYTES_PER_ENTRY);
         Self { keys, forgotten: AtomicU64::new(0), hits: AtomicU64::new(0), lookups: AtomicU64::new(0) }
@@ -65,7 +64,6 @@ impl OverLimitCache {
 
     /// The cached verdict, if the key's counter is known to exceed this limit with these hits. A refund removes the key.
     /// The caller counts the lookup.
-    #[must_use]
     pub fn get(&self, key: &str, limit: &Rate, hits: Hits, now: Time) -> Option<Verdict> {
         let key = self.keys.key(key);
         let Hits::Take(hits) = hits else {
@@ -112,7 +110,6 @@ impl OverLimitCache {
         self.keys.sweep(0, 1, now);
     }
 
-    #[must_use]
     pub fn usage(&self) -> CacheUsage {
         CacheUsage {
             keys: self.keys.usage(),

@@ -33,9 +33,6 @@ pub struct Preview {
 pub type OverrideLimit = Option<(Limit, String)>;
 
 /// Previews a request. Nothing is counted.
-///
-/// # Errors
-/// When the request is invalid.
 pub fn preview(
     request: &Request<'_>,
     served: &Served,

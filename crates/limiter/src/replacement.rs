@@ -37,9 +37,6 @@ impl Replacement {
 }
 
 /// The replacements for a request's descriptors.
-///
-/// # Errors
-/// When the limit of the request has an unknown unit.
 #[expect(clippy::indexing_slicing, reason = "resized to the number of descriptors")]
 pub(super) fn of(
     request: &Request<'_>,

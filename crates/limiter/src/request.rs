@@ -119,7 +119,6 @@ impl<'m> Request<'m> {
         &self.descriptor(index).entries
     }
 
-    #[must_use]
     pub fn hits(&self, descriptor: &Descriptor<'_>) -> Hits {
         let hits = descriptor.hits_addend.unwrap_or_else(|| u64::from(self.hits_addend.max(1)));
         if descriptor.is_negative_hits { Hits::Refund(hits) } else { Hits::Take(hits) }

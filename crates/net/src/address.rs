@@ -40,9 +40,6 @@ impl HostPort {
     ///
     /// An empty host, `0.0.0.0` and `::` all mean every address of the machine, as in Go: first `::`, whose listener
     /// must accept IPv4 too, then `0.0.0.0` for machines without IPv6. IPv4 addresses of a name come first, as in Go.
-    ///
-    /// # Errors
-    /// The name does not resolve.
     pub fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         if self.is_every_address() {
             let every: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
@@ -55,20 +52,17 @@ impl HostPort {
     }
 
     /// The address to connect to: an empty host is this one, as in Go.
-    #[must_use]
     pub fn or_localhost(self) -> Self {
         let host = if self.host.is_empty() { "localhost".to_owned() } else { self.host };
         Self { host, ..self }
     }
 
     /// True if the host means every address of the machine.
-    #[must_use]
     pub fn is_every_address(&self) -> bool {
         self.host.is_empty() || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified())
     }
 
     /// True if both cannot be bound at the same time.
-    #[must_use]
     pub fn collides_with(&self, other: &Self) -> bool {
         let every = self.is_every_address() || other.is_every_address();
         self.port != 0 && self.port == other.port && (every || self.host.eq_ignore_ascii_case(&other.host))

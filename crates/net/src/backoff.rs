@@ -55,7 +55,6 @@ pub fn jittered(interval: Duration, share: f64) -> Duration {
 }
 
 /// The same, with randomness from 0 to 1.
-#[must_use]
 pub fn jittered_by(interval: Duration, share: f64, chance: f64) -> Duration {
     // An overflow is centuries, which need no jitter.
     scaled(interval, 1.0 + share * (2.0 * chance - 1.0)).unwrap_or(interval)

@@ -16,9 +16,6 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 pub type Socket = Box<dyn Duplex>;
 
 /// Starts HTTP/2 on a connection. `origin` is the authority of requests.
-///
-/// # Errors
-/// If the server does not use HTTP/2.
 pub async fn over(
     socket: Socket,
     origin: Uri,

@@ -41,7 +41,6 @@ pub struct Edges {
 
 impl Edges {
     /// Those of this machine, with tokio's timers and tasks.
-    #[must_use]
     pub fn system() -> Self {
         let machine = Arc::new(Machine);
         Self {
@@ -54,9 +53,6 @@ impl Edges {
     }
 
     /// Starts a task on the runtime of the calling thread.
-    ///
-    /// # Panics
-    /// If the thread has none.
     #[expect(clippy::expect_used, reason = "asserts what every caller requires")]
     pub fn start(&self, task: impl Future<Output = ()> + Send + 'static) {
         let here = self.spawn.here().expect("a task is started within a runtime");

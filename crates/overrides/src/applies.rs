@@ -4,9 +4,6 @@ use super::model::{Target, Value};
 use rules::{Rule, RuleSet, model::Level, nearest};
 
 /// The rule that requests of a target match.
-///
-/// # Errors
-/// The reason why no rule matches, and its effect.
 pub fn rule<'r>(target: &Target, rules: &'r RuleSet) -> Result<&'r Rule, String> {
     let Some(domain) = rules.domain(target.domain()) else {
         let known = rules.domains().map(|domain| &*domain.name);

@@ -46,9 +46,6 @@ struct Import {
 
 impl Keeper {
     /// Overrides in memory, or in a file, which is read now. `resets` notifies the replicas that share a memcached.
-    ///
-    /// # Errors
-    /// When the file cannot be read or written, and the errors in it.
     pub fn local(
         index: Arc<Index>,
         file: Option<&Path>,
@@ -61,7 +58,6 @@ impl Keeper {
     }
 
     /// Overrides in Redis. A [`Follower`](super::follower::Follower) with the same progress reads them.
-    #[must_use]
     pub fn in_redis(index: Arc<Index>, pool: CommandPool, progress: Arc<Progress>) -> Self {
         Self {
             index,
@@ -71,12 +67,10 @@ impl Keeper {
         }
     }
 
-    #[must_use]
     pub fn index(&self) -> &Arc<Index> {
         &self.index
     }
 
-    #[must_use]
     pub fn storage(&self) -> &'static str {
         match self.storage {
             Storage::Memory => "memory",
@@ -86,9 +80,6 @@ impl Keeper {
     }
 
     /// Sets an override, which replaces the one for the same target.
-    ///
-    /// # Errors
-    /// When there are too many overrides, or it cannot be written.
     pub async fn set(&self, one: &Override) -> Result<(), ChangeError> {
         if self.index.len() >= MAX_OVERRIDES && self.index.get(&one.target).is_none() {
             return Err(ChangeError::Invalid(format!("there are {MAX_OVERRIDES} overrides, the maximum")));
@@ -106,7 +97,6 @@ impl Keeper {
     }
 
     /// The override with this identifier. A linear search.
-    #[must_use]
     pub fn by_id(&self, id: &str) -> Option<Override> {
         let mut found = None;
         self.index.for_each(|one| {
@@ -117,9 +107,6 @@ impl Keeper {
     }
 
     /// Removes the override for a target.
-    ///
-    /// # Errors
-    /// When there is no such override, or the removal cannot be written.
     pub async fn remove(&self, target: &Target) -> Result<(), ChangeError> {
         if self.index.get(target).is_none() {
             return Err(ChangeError::NotFound(format!("no override for {target}")));
@@ -136,9 +123,6 @@ impl Keeper {
     }
 
     /// Begins an import, and returns its identifier.
-    ///
-    /// # Errors
-    /// When another import is in progress.
     pub fn begin_import(&self) -> Result<String, ChangeError> {
         let id = token();
         if let Storage::Redis(_) = self.storage {
@@ -220,9 +204,6 @@ impl Keeper {
     }
 
     /// Aborts an import.
-    ///
-    /// # Errors
-    /// When Redis is unreachable. Then the import expires.
     pub async fn abort_import(&self, id: &str) -> Result<(), ChangeError> {
         if let Storage::Redis(shared) = &self.storage {
             check_id(id)?;
@@ -233,9 +214,6 @@ impl Keeper {
     }
 
     /// Notifies other replicas that counters were reset.
-    ///
-    /// # Errors
-    /// When Redis or memcached is unreachable.
     pub async fn announce_reset(&self, full_keys: &[String]) -> Result<(), String> {
         match (&self.storage, &self.resets) {
             (Storage::Redis(shared), _) => shared.announce_reset(full_keys).await,

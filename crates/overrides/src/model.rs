@@ -86,7 +86,6 @@ pub const FIELDS: [&str; 9] = {
 
 impl Value {
     /// The value with this text; [`Any`](Self::Any) without one.
-    #[must_use]
     pub fn new(text: Option<&str>) -> Self {
         match text {
             None => Self::Any,
@@ -96,7 +95,6 @@ impl Value {
     }
 
     /// The text; `None` for any value.
-    #[must_use]
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Any => None,
@@ -105,7 +103,6 @@ impl Value {
     }
 
     /// True if a rule determines the values, and not the override.
-    #[must_use]
     pub fn is_of_rule(&self) -> bool {
         !matches!(self, Self::Exact(_))
     }
@@ -113,9 +110,6 @@ impl Value {
 
 impl Target {
     /// A target.
-    ///
-    /// # Errors
-    /// When the domain or an entry is missing or too long.
     pub fn new(domain: &str, entries: Vec<(Box<str>, Value)>) -> Result<Self, String> {
         if domain.is_empty() {
             return Err("domain is empty; expected the domain of a rules file".to_owned());
@@ -137,18 +131,15 @@ impl Target {
         Ok(Self { domain: domain.into(), entries: entries.into() })
     }
 
-    #[must_use]
     pub fn domain(&self) -> &str {
         &self.domain
     }
 
-    #[must_use]
     pub fn entries(&self) -> &[(Box<str>, Value)] {
         &self.entries
     }
 
     /// True if the override may apply to a request with these entries. Values that a rule determines are not compared.
-    #[must_use]
     pub fn may_match(&self, request: &[(Box<str>, Value)]) -> bool {
         let mut pairs = self.entries.iter().zip(request);
         self.entries.len() == request.len()
@@ -158,7 +149,6 @@ impl Target {
     }
 
     /// The target with converted values. A pattern is a text of the rules and stays.
-    #[must_use]
     pub fn with_values(&self, convert: impl Fn(&str) -> String) -> Self {
         let converted = |value: &Value| match value {
             Value::Exact(text) => Value::Exact(convert(text).into()),
@@ -169,13 +159,11 @@ impl Target {
     }
 
     /// The descriptor, in the form that [`entries_of_text`] reads.
-    #[must_use]
     pub fn descriptor(&self) -> String {
         entries::write(self.entries.iter().map(|(key, value)| (&**key, value.text())))
     }
 
     /// The identifier of the override for this target: the same on all replicas, and when the override is set again.
-    #[must_use]
     pub fn id(&self) -> String {
         let entries = self.entries.iter().flat_map(|(key, value)| [Some(&**key), value.text()]);
         let mut text = String::with_capacity(64);
@@ -217,7 +205,6 @@ impl Action {
     /// The names of the actions, in the order of [`index`](Self::index).
     pub const NAMES: [&str; 4] = ["limit", "block", "allow", "shadow"];
 
-    #[must_use]
     pub const fn index(self) -> usize {
         match self {
             Self::Limit { .. } => 0,
@@ -227,7 +214,6 @@ impl Action {
         }
     }
 
-    #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES[self.index()]
     }
@@ -259,18 +245,15 @@ impl fmt::Display for Action {
 }
 
 impl Override {
-    #[must_use]
     pub fn is_over(&self, now: Time) -> bool {
         self.expires.is_some_and(|end| now.seconds() >= u64::from(end))
     }
 
-    #[must_use]
     pub fn to_json(&self) -> Json {
         self.to_json_as(&self.target)
     }
 
     /// The override as JSON, with the descriptor of another target.
-    #[must_use]
     pub fn to_json_as(&self, shown: &Target) -> Json {
         let mut fields = shown.to_json();
         fields.insert("id".to_owned(), self.target.id().into());
@@ -284,9 +267,6 @@ impl Override {
     }
 
     /// Reads an override from JSON. `for` is an alternative to `expires_at` and counts from `now`.
-    ///
-    /// # Errors
-    /// The first error: the field, the value seen, what is expected.
     pub fn from_json(json: &Json, now: Time) -> Result<Self, String> {
         let Json::Object(fields) = json else {
             return Err(format!("expected an object, got {}", cut_display(json)));
@@ -381,7 +361,6 @@ fn parse_timestamp(text: &str) -> Result<u64, String> {
 }
 
 /// A second in RFC 3339, in UTC.
-#[must_use]
 pub fn timestamp(second: impl Into<u64>) -> String {
     let seconds = i64::try_from(second.into()).unwrap_or(i64::MAX);
     prost_types::Timestamp { seconds, nanos: 0 }.to_string()
@@ -389,18 +368,12 @@ pub fn timestamp(second: impl Into<u64>) -> String {
 
 /// The entries of `key=value,key2=value2`. A key without a value stands for every value that the bare key of a rule
 /// matches.
-///
-/// # Errors
-/// When the text is malformed.
 pub fn entries_of_text(text: &str) -> Result<Vec<(Box<str>, Value)>, String> {
     let entries = entries::parse(text)?.into_iter();
     Ok(entries.map(|(key, value)| (key.into(), Value::new(value.as_deref()))).collect())
 }
 
 /// The entries of `[{"key": …, "value": …}]`, or of `"key=value"`.
-///
-/// # Errors
-/// When the JSON has another form.
 pub fn entries_of_json(json: Option<&Json>) -> Result<Vec<(Box<str>, Value)>, String> {
     let help = r#"expected [{"key": "…", "value": "…"}] or "key=value""#;
     let items = match json {

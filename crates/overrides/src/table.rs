@@ -10,9 +10,6 @@ use rules::nearest;
 use text;
 
 /// Reads the override of a JSON line.
-///
-/// # Errors
-/// The first error, without the line number.
 pub fn of_json_line(line: &str, now: Time) -> Result<Override, String> {
     if line.len() > MAX_JSON {
         return Err(format!("the line has {} bytes; the maximum is {MAX_JSON}", line.len()));
@@ -25,9 +22,6 @@ pub struct Columns(Vec<&'static str>);
 
 impl Columns {
     /// Reads the header.
-    ///
-    /// # Errors
-    /// When a column is unknown or duplicate, or a required one is missing.
     pub fn read<'f>(header: impl Iterator<Item = &'f str>) -> Result<Self, String> {
         let mut columns = Vec::new();
         for name in header {
@@ -52,9 +46,6 @@ impl Columns {
     }
 
     /// Reads the override of a row. An empty cell is absent; an empty value is `KEY=`.
-    ///
-    /// # Errors
-    /// The first error, without the line number.
     pub fn row(&self, cells: &[&str], now: Time) -> Result<Override, String> {
         if cells.len() != self.0.len() {
             let hint = "quote cells that contain a comma";
@@ -74,7 +65,6 @@ impl Columns {
 }
 
 /// The CSV row of an override, with a cell for each of [`FIELDS`].
-#[must_use]
 pub fn csv_row(one: &Override) -> Vec<String> {
     let json = one.to_json();
     let cell = |name| match json.get(name) {

@@ -13,9 +13,6 @@ use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 /// The descriptor of a message of the rate limit API.
-///
-/// # Errors
-/// When there is no such message.
 pub fn descriptor(name: &str) -> Result<MessageDescriptor, String> {
     static POOL: LazyLock<Option<DescriptorPool>> =
         LazyLock::new(|| DescriptorPool::decode(DESCRIPTORS).ok());
@@ -24,9 +21,6 @@ pub fn descriptor(name: &str) -> Result<MessageDescriptor, String> {
 }
 
 /// A message with its descriptor, for protobuf's JSON mapping.
-///
-/// # Errors
-/// When the message is not of this type.
 pub fn reflected(name: &str, message: &impl Message) -> Result<DynamicMessage, String> {
     let mut reflected = DynamicMessage::new(descriptor(name)?);
     reflected.transcode_from(message).map_err(|error| error.to_string())?;

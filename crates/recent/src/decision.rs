@@ -111,7 +111,6 @@ struct LimitJson<'a> {
 }
 
 impl Decision {
-    #[must_use]
     pub fn json(&self, values: KeyValues) -> DecisionJson<'_> {
         let rule = self.rule.as_deref();
         let place = rule.and_then(|rule| rule.place.as_ref());
@@ -139,13 +138,11 @@ impl Decision {
         }
     }
 
-    #[must_use]
     pub fn domain(&self) -> &str {
         self.domain.entries().next().map_or("", |(domain, _)| domain)
     }
 }
 
-#[must_use]
 pub fn entries(key: &Key, values: KeyValues) -> Vec<EntryJson<'_>> {
     let entry = |(key, value)| EntryJson { key: Cow::Borrowed(key), value: shown(value, values) };
     key.entries().map(entry).collect()

@@ -118,7 +118,6 @@ impl DecisionLog {
         self.dropped.fetch_add(lines, Relaxed);
     }
 
-    #[must_use]
     pub fn counts(&self) -> (u64, u64) {
         (self.lines.load(Relaxed), self.dropped.load(Relaxed))
     }

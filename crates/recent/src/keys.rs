@@ -67,12 +67,10 @@ impl Key {
     }
 
     /// The entries in the form of the command line.
-    #[must_use]
     pub fn text(&self, values: KeyValues) -> String {
         entries::write(self.entries().map(|(key, value)| (key, Some(shown(value, values)))))
     }
 
-    #[must_use]
     pub fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -110,7 +108,6 @@ impl<'a, I: Iterator<Item = (&'a str, &'a str)> + Clone> Hash for HashedEntries<
 }
 
 /// A value, converted by `KEY_VALUES`: some values are e-mail addresses or tokens. An empty value reveals nothing.
-#[must_use]
 pub fn shown(value: &str, values: KeyValues) -> Cow<'_, str> {
     match values {
         KeyValues::Plain => value.into(),

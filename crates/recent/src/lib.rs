@@ -90,7 +90,6 @@ pub struct RuleInfo {
 
 impl RuleInfo {
     /// The full key without the domain.
-    #[must_use]
     pub fn path(&self) -> &str {
         let path = self.full_key.strip_prefix(&*self.domain).and_then(|path| path.strip_prefix('.'));
         path.unwrap_or(&self.full_key)
@@ -107,7 +106,6 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    #[must_use]
     pub fn is_nothing(self) -> bool {
         self.hits.is_none() && self.refusal.is_none() && !self.line
     }
@@ -115,7 +113,6 @@ impl Wanted {
 
 impl Recent {
     /// Tables for this many workers, with `KEY_VALUES` and `DECISION_LOG`.
-    #[must_use]
     pub fn new(shards: ShardCount, values: KeyValues, logged: Option<Logged>) -> Self {
         let worker = |_| Worker {
             hits: Sampler::new(EXACT_HITS),
@@ -138,7 +135,6 @@ impl Recent {
     }
 
     /// The rules of a set by their ids. Called when rules are published.
-    #[must_use]
     pub fn rules(&self, rules: &RuleSet) -> Vec<Arc<RuleInfo>> {
         let files: HashMap<&str, Arc<str>> = rules.files().map(|file| (file, file.into())).collect();
         let mut by_id = Vec::new();
@@ -164,7 +160,6 @@ impl Recent {
         by_id.into_iter().map(|(_, info)| info).collect()
     }
 
-    #[must_use]
     pub fn wanted(&self, is_refused: bool, now: Time) -> Wanted {
         let worker = self.worker();
         Wanted {
@@ -214,7 +209,6 @@ impl Recent {
         }
     }
 
-    #[must_use]
     pub fn refusals(&self, most: usize, matches: impl Fn(&Decision) -> bool) -> Vec<Decision> {
         let mut found = Vec::new();
         for worker in &self.workers {
@@ -227,7 +221,6 @@ impl Recent {
     }
 
     /// The seconds that the top keys cover: two to four minutes, less after the start.
-    #[must_use]
     pub fn window_seconds(started: Time, now: Time) -> u64 {
         let pane = now.seconds() / PANE_SECONDS;
         let first = pane.saturating_sub(1) * PANE_SECONDS;
@@ -235,25 +228,21 @@ impl Recent {
         now.seconds().saturating_sub(first.max(started.seconds()))
     }
 
-    #[must_use]
     pub fn top<'a>(&self, rules: impl Iterator<Item = &'a Arc<RuleInfo>>, now: Time) -> Vec<TopKey> {
         let tables = || self.workers.iter().map(|worker| &worker.tables);
         rules.flat_map(|rule| top::merge(rule, tables(), now)).collect()
     }
 
     /// The number of records that were missed because a reader held the lock.
-    #[must_use]
     pub fn missed(&self) -> u64 {
         self.workers.iter().map(|worker| worker.missed.load(Relaxed)).sum()
     }
 
     /// `KEY_VALUES`.
-    #[must_use]
     pub fn values(&self) -> KeyValues {
         self.values
     }
 
-    #[must_use]
     pub fn log(&self) -> Option<&DecisionLog> {
         self.log.as_ref()
     }
@@ -267,9 +256,6 @@ impl Recent {
     }
 
     /// Writes the pending lines of the decision log.
-    ///
-    /// # Errors
-    /// When they cannot be written. They are counted as dropped.
     pub fn flush_log(&self, write: &mut dyn std::io::Write) -> std::io::Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         let pending = self.workers.iter().map(|worker| &worker.pending);

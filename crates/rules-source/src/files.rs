@@ -46,7 +46,6 @@ impl RulesDir {
     /// The directory in `RUNTIME_ROOT`, `RUNTIME_SUBDIRECTORY` and `RUNTIME_APPDIRECTORY`, joined as the Go service joins
     /// them: a part with a leading slash is still below the root, and `..` removes the name before it, even if that is a
     /// symlink.
-    #[must_use]
     pub fn new(root: &Path, subdirectory: &str, app_directory: &str, ignore_dot_files: bool) -> Self {
         let mut parts = vec![root.as_os_str(), subdirectory.as_ref(), app_directory.as_ref()];
         parts.retain(|part| !part.is_empty());
@@ -67,7 +66,6 @@ impl RulesDir {
         Self { path, ignore_dot_files }
     }
 
-    #[must_use]
     pub fn read(&self) -> Reading {
         read_consistently(|| self.list(), |listing| read_files(&self.path, listing))
     }
@@ -140,7 +138,6 @@ fn read_text(path: &Path, file: File, size: u64) -> io::Result<Result<Vec<u8>, D
 
 impl Reading {
     /// Reads one file, pipe or device; `-` is standard input.
-    #[must_use]
     pub fn of_file(path: &Path) -> Self {
         let place = if path == Path::new("-") { Path::new("/dev/stdin") } else { path };
         let mut reading = Self::default();
@@ -153,7 +150,6 @@ impl Reading {
     }
 
     /// Warns about a directory without rules files, which is usually another than was meant, or not mounted.
-    #[must_use]
     pub fn expecting_files(mut self, directory: &Path) -> Self {
         if self.files.is_empty() && !self.has_errors() {
             self.diagnostics.push(diagnostics::no_files(directory));
@@ -162,7 +158,6 @@ impl Reading {
     }
 
     /// True if rules may be missing.
-    #[must_use]
     pub fn has_errors(&self) -> bool {
         self.diagnostics.iter().any(Diagnostic::is_error)
     }

@@ -114,18 +114,15 @@ impl<T> Source<T> {
 
     /// The current rules, for the duration of a request: one atomic load. Beyond eight held guards, a thread also
     /// updates a shared counter.
-    #[must_use]
     pub fn load(&self) -> Guard<Option<Arc<Published<T>>>> {
         self.published.load()
     }
 
     /// The current rules, to keep. `None` until a valid set was read.
-    #[must_use]
     pub fn current(&self) -> Option<Arc<Published<T>>> {
         self.published.load_full()
     }
 
-    #[must_use]
     pub fn state(&self) -> ReloadState {
         lock(&self.state).clone()
     }

@@ -57,9 +57,6 @@ pub struct Watcher {
 pub type SystemEvents = RecommendedWatcher;
 
 /// Watches `directory` with events from `W`, and reloads it now if the files are not those that `source` read last.
-///
-/// # Errors
-/// When the system cannot start a thread.
 pub fn spawn<W: notify::Watcher + 'static, T: Send + Sync + 'static>(
     source: Arc<Source<T>>,
     directory: RulesDir,

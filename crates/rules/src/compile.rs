@@ -63,7 +63,6 @@ pub struct Compiled {
     pub diagnostics: Vec<Diagnostic>,
 }
 
-#[must_use]
 pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
     let mut diagnostics: Vec<Diagnostics> =
         files.iter().map(|file| Diagnostics::of(&file.name, options.portable)).collect();
@@ -78,7 +77,6 @@ pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
 
 /// Compiles the resources of a control plane in this order. Their [diagnostics](Compiled::diagnostics) name the resource
 /// instead of a file, and have no lines.
-#[must_use]
 pub fn compile_resources(resources: &[RateLimitConfig], options: CompileOptions) -> Compiled {
     let diagnostics = resources.iter().map(|resource| Diagnostics::of_resource(&resource.name)).collect();
     let raw: Vec<Option<RawFile>> = resources.iter().map(|resource| Some(messages::read(resource))).collect();
@@ -134,7 +132,6 @@ fn compile_ast(
 
 impl SourceFile {
     /// The text for excerpts: every line break of YAML is `\n`.
-    #[must_use]
     pub fn readable(&self) -> String {
         let text = match yaml::decode(&self.text) {
             // Diagnostics are not after the first invalid character.

@@ -39,7 +39,6 @@ pub struct Place {
 }
 
 impl Diagnostic {
-    #[must_use]
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }
@@ -57,7 +56,6 @@ impl Diagnostic {
 ///    = at: descriptors[0].rate_limit.unit
 ///    = help: did you mean `hour`?
 /// ```
-#[must_use]
 pub fn render(diagnostic: &Diagnostic, source: Option<&str>) -> String {
     let Diagnostic { severity, file, place, path, message, help } = diagnostic;
     let number = place.map(|place| place.line.to_string()).unwrap_or_default();

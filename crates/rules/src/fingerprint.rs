@@ -14,7 +14,6 @@ use super::{
 
 impl RuleSet {
     /// The hash of these rules, the same on every machine.
-    #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let mut domains: Vec<&Domain> = self.domains().collect();
         domains.sort_unstable_by_key(|domain| &domain.name);

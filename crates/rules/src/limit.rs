@@ -64,12 +64,10 @@ pub enum Countable {
 
 impl Countable {
     /// True if a replica may count hits ahead of time.
-    #[must_use]
     pub const fn may_lease(self) -> bool {
         matches!(self, Self::Everything)
     }
 
-    #[must_use]
     pub const fn has(self, kind: Kind) -> bool {
         match self {
             Self::Everything => true,
@@ -88,7 +86,6 @@ pub struct Limits {
 
 impl Limit {
     /// A fixed window of one unit without a name, as in the Go service.
-    #[must_use]
     pub fn plain(requests_per_unit: u32, unit: Unit) -> Self {
         let rate = Rate {
             requests_per_unit,
@@ -102,7 +99,6 @@ impl Limit {
     }
 
     /// A limit of any kind; `None` if the window is too long.
-    #[must_use]
     pub fn new(
         requests_per_unit: u32,
         unit: Unit,
@@ -118,13 +114,11 @@ impl Limit {
         Some(if is_plain { limit } else { limit.tagged() })
     }
 
-    #[must_use]
     pub fn named(self, name: Option<Arc<str>>) -> Self {
         Self { name, ..self }
     }
 
     /// The limit with this counting mode. Only fixed windows are leased.
-    #[must_use]
     pub fn counted(self, counting: CountingMode) -> Self {
         let is_window = matches!(self.algorithm, Algorithm::FixedWindow(_));
         let counting = if is_window { counting } else { CountingMode::Exact };
@@ -132,14 +126,12 @@ impl Limit {
     }
 
     /// The limit with a key that no limit of another kind, window or rate has.
-    #[must_use]
     pub fn tagged(self) -> Self {
         let tag = Box::<str>::from(self.algorithm.tag());
         Self { rate: Rate { tag_bytes: tag.len(), ..self.rate }, tag, ..self }
     }
 
     /// The window in words: `minute`, `15 minutes`.
-    #[must_use]
     pub fn span(&self) -> String {
         let unit = self.unit.name().to_ascii_lowercase();
         if self.multiplier == NonZeroU32::MIN { unit } else { format!("{} {unit}s", self.multiplier) }
@@ -166,13 +158,11 @@ impl Limit {
 
 impl Rate {
     /// True if replicas may count hits ahead of time.
-    #[must_use]
     pub fn is_leased(&self) -> bool {
         self.counting == CountingMode::Leased
     }
 
     /// The window that its number of requests refers to.
-    #[must_use]
     pub fn window(&self) -> Window {
         match self.algorithm {
             Algorithm::FixedWindow(fixed) => fixed.window,
@@ -181,7 +171,6 @@ impl Rate {
         }
     }
 
-    #[must_use]
     pub fn fixed(&self) -> FixedWindow {
         FixedWindow { limit: self.requests_per_unit, window: self.window() }
     }
@@ -193,7 +182,6 @@ fn window(unit: Unit, multiplier: NonZeroU32) -> Option<Window> {
 }
 
 impl Limits {
-    #[must_use]
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Option<Self> {
         let mut limits = limits.into_iter();
         let mut limits = Self { first: limits.next()?, others: limits.collect() };
@@ -206,18 +194,15 @@ impl Limits {
     }
 
     /// The first limit.
-    #[must_use]
     pub fn first(&self) -> &Limit {
         &self.first
     }
 
-    #[must_use]
     pub fn are_several(&self) -> bool {
         !self.others.is_empty()
     }
 
     /// The limit at this index of [`iter`](Self::iter).
-    #[must_use]
     pub fn get(&self, index: usize) -> Option<&Limit> {
         match index.checked_sub(1) {
             None => Some(&self.first),
@@ -261,7 +246,6 @@ impl Unit {
     pub const ALL: [Self; 7] =
         [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
 
-    #[must_use]
     pub const fn seconds(self) -> u64 {
         match self {
             Self::Second => 1,
@@ -275,7 +259,6 @@ impl Unit {
     }
 
     /// The name in `/rlconfig` and Envoy's API.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Second => "SECOND",
@@ -289,13 +272,11 @@ impl Unit {
     }
 
     /// The unit of this name, ignoring case.
-    #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 
     /// The unit of a common abbreviation or adverb, for suggestions: `secs`, `min`, `hrs`, `d`, `weekly`.
-    #[must_use]
     pub fn from_abbreviation(word: &str) -> Option<Self> {
         let word = word.trim().to_ascii_uppercase();
         let stem = ["LY", "S"].iter().find_map(|end| word.strip_suffix(end)).filter(|stem| !stem.is_empty());
@@ -312,7 +293,6 @@ impl Unit {
     }
 
     /// The unit of this number in Envoy's API.
-    #[must_use]
     pub fn from_number(number: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| *unit as i32 == number)
     }

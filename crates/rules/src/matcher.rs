@@ -53,7 +53,6 @@ pub struct Matched<'r> {
 
 impl Domain {
     /// The rule that these entries match. `scratch` is used as a buffer and left as it was.
-    #[must_use]
     pub fn find<E: Entry>(&self, entries: &[E], scratch: &mut String) -> Option<Matched<'_>> {
         let mut steps: SmallVec<[Step<'_>; 4]> = SmallVec::new();
         let mut level = &self.root;
@@ -73,7 +72,6 @@ impl Domain {
 
 impl Level {
     /// The step of this entry on this level. `scratch` is used as a buffer and left as it was.
-    #[must_use]
     pub fn step(&self, entry: &impl Entry, scratch: &mut String) -> Option<Step<'_>> {
         if self.is_empty() {
             return None;
@@ -104,7 +102,6 @@ impl Level {
 
 impl<'r> Step<'r> {
     /// The part of the pattern after `key_`; the complete pattern if the key has the `*`.
-    #[must_use]
     pub fn pattern_value(&self, entry: &impl Entry) -> &'r str {
         let text = &*self.node.text;
         text.strip_prefix(entry.key()).and_then(|rest| rest.strip_prefix('_')).unwrap_or(text)
@@ -150,21 +147,18 @@ impl<'r> Step<'r> {
 
 impl<'r> Matched<'r> {
     /// The levels of the path, from first to last.
-    #[must_use]
     pub fn steps(&self) -> &[Step<'r>] {
         &self.steps
     }
 
     /// The pattern that replaces the value of entry `index` in the counter's key, if all values that match it share one
     /// counter. The pattern itself is one of those values.
-    #[must_use]
     pub fn shared_value<E: Entry>(&self, index: usize, entry: &E) -> Option<&'r str> {
         let step = self.steps.get(index).filter(|step| step.how != How::Bare && step.node.share_threshold)?;
         Some(step.pattern_value(entry)).filter(|value| !value.is_empty())
     }
 
     /// True if the metric name is the rule's full key, so that no name is built.
-    #[must_use]
     pub fn is_as_written(&self) -> bool {
         self.as_written
     }
@@ -192,7 +186,6 @@ impl<'r> Matched<'r> {
 
     /// The metadata of the response. The Go service loses it if it builds the metric name: on a detailed rule without levels
     /// below, and if the name differs from the rule's full key.
-    #[must_use]
     pub fn metadata(&self) -> Option<&'r Arc<Metadata>> {
         let kept = if self.rule.detailed_metric { self.has_children } else { self.as_written };
         self.rule.metadata.as_ref().filter(|_| kept)

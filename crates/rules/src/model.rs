@@ -151,13 +151,11 @@ impl RuleSet {
     }
 
     /// The rule with this id of this set.
-    #[must_use]
     #[expect(clippy::indexing_slicing, clippy::expect_used, reason = "an id is valid in its own set")]
     pub fn rule(&self, id: RuleId) -> &Rule {
         self.by_id[id.0 as usize].rule.as_ref().expect("the table has only descriptors with a rule")
     }
 
-    #[must_use]
     pub fn domain(&self, name: &str) -> Option<&Domain> {
         self.domains.get(name)
     }
@@ -168,13 +166,11 @@ impl RuleSet {
     }
 
     /// True if there is no domain.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.domains.is_empty()
     }
 
     /// The file and the line where a descriptor is defined.
-    #[must_use]
     pub fn origin(&self, node: &Node) -> Option<(&str, u32)> {
         let Origin { file, line } = node.origin?;
         Some((self.files.get(file as usize)?, line))
@@ -184,14 +180,12 @@ impl RuleSet {
         self.files.iter().map(|file| &**file)
     }
 
-    #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "each rule has an id of 32 bits")]
     pub fn rule_count(&self) -> u32 {
         self.by_id.len() as u32
     }
 
     /// Every rule, in no particular order.
-    #[must_use]
     pub fn rules(&self) -> Vec<&Rule> {
         self.domains.values().flat_map(Domain::rules).map(|(rule, _)| rule).collect()
     }
@@ -199,14 +193,12 @@ impl RuleSet {
 
 impl Domain {
     /// Every rule of the domain, and whether its name in metrics is always its full key, without values of requests.
-    #[must_use]
     pub fn rules(&self) -> Vec<(&Rule, bool)> {
         let mut rules = Vec::new();
         self.root.collect(true, &mut rules);
         rules
     }
 
-    #[must_use]
     pub fn new(name: Box<str>, root: Level) -> Self {
         let mut rules = Vec::new();
         root.collect(true, &mut rules);
@@ -233,7 +225,6 @@ impl Level {
 
     /// The descriptors: first the wildcards with their patterns, in the order in which they are tried, then the others
     /// sorted by text.
-    #[must_use]
     pub fn in_order(&self) -> Vec<(Option<&Pattern>, &Node)> {
         let wildcards = self.wildcards.iter().map(|(pattern, node)| (Some(pattern), &**node));
         let mut others: Vec<&Node> = self.nodes.values().map(|node| &**node).collect();
@@ -251,21 +242,18 @@ impl Level {
     }
 
     /// True if the level has no descriptor.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 }
 
 impl Rule {
-    #[must_use]
     pub fn hash_of(full_key: &str) -> u16 {
         let [low, high, ..] = SipHasher13::new().hash(full_key.as_bytes()).to_le_bytes();
         u16::from_le_bytes([low, high])
     }
 
     /// The limits; `None` if everything is allowed.
-    #[must_use]
     pub fn limits(&self) -> Option<&Limits> {
         match &self.allowance {
             Allowance::Limited(limits) => Some(limits),

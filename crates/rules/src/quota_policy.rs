@@ -16,7 +16,6 @@ pub struct QuotaPolicy {
 }
 
 impl QuotaPolicy {
-    #[must_use]
     pub fn new(name: &str, limit: &Limit) -> Self {
         let mut text = quoted(name);
         let name_ends = text.len();
@@ -30,7 +29,6 @@ impl QuotaPolicy {
 
     /// The policies of a rule's limits. A limit without a name has the rule's full key, followed by its
     /// number if there are several.
-    #[must_use]
     pub fn of_rule(full_key: &str, limits: &Limits) -> Box<[Self]> {
         let policies = limits.iter().enumerate().map(|(at, limit)| match &limit.name {
             Some(name) => Self::new(name, limit),
@@ -40,13 +38,11 @@ impl QuotaPolicy {
         policies.collect()
     }
 
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
     /// The quoted name alone.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.text.split_at(self.name_ends).0
     }

@@ -15,13 +15,11 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    #[must_use]
     pub fn new(text: &str) -> Self {
         Self { parts: text.split('*').map(Box::from).collect() }
     }
 
     /// True if the pattern matches `text`.
-    #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         let [first, middle @ .., last] = &*self.parts else {
             return self.parts.first().is_some_and(|only| **only == *text);
@@ -54,13 +52,11 @@ impl<T> Default for Wildcards<T> {
 
 impl<T> Wildcards<T> {
     /// True if there are no patterns.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.iter().next().is_none()
     }
 
     /// A list of patterns and targets, in the order in which they are tried.
-    #[must_use]
     pub fn new(patterns: Vec<(Pattern, T)>) -> Self {
         let index = (patterns.len() >= INDEX_FROM).then(|| Index::of(&patterns)).flatten();
         Self { entries: patterns, index }
@@ -72,7 +68,6 @@ impl<T> Wildcards<T> {
     }
 
     /// The target of the first matching pattern.
-    #[must_use]
     pub fn first_match(&self, text: &str) -> Option<&T> {
         let found = match &self.index {
             Some(index) => index.first_match(&self.entries, text),

@@ -47,14 +47,12 @@ impl Health {
     }
 
     /// The unhealthy parts; empty while the service is healthy.
-    #[must_use]
     pub fn unhealthy(&self) -> Vec<Part> {
         let parts = *lock(&self.parts);
         Part::ALL.into_iter().filter(|part| parts.get(*part as usize) == Some(&false)).collect()
     }
 
     /// Notifies of every change of the service's health.
-    #[must_use]
     pub fn changes(&self) -> watch::Receiver<bool> {
         self.changed.subscribe()
     }

@@ -115,18 +115,12 @@ impl<'a> AcceptLoop<'a> {
 
 impl Listener {
     /// Wraps a bound TCP socket.
-    ///
-    /// # Errors
-    /// If the socket cannot be registered with the runtime.
     pub fn tcp(listener: StdTcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         TcpListener::from_std(listener).map(Self::Tcp)
     }
 
     /// Binds a unix socket. Replaces the socket file of a process that no longer listens.
-    ///
-    /// # Errors
-    /// If the path is in use or cannot be bound.
     pub fn unix(path: &Path) -> io::Result<Self> {
         if let Ok(found) = fs::symlink_metadata(path) {
             if !found.file_type().is_socket() {
@@ -174,9 +168,6 @@ impl Drop for Listener {
 }
 
 /// Binds a TCP port. `[::]` accepts IPv4 as well, as it does in Go.
-///
-/// # Errors
-/// If the address is in use or not an address of this host.
 pub fn bind_tcp(address: SocketAddr) -> io::Result<StdTcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {

@@ -17,9 +17,6 @@ use text::{LONGEST, cut};
 const MOST: usize = 32;
 
 /// [`Limiter::try_decide`], with the attributes of the request and of an answer.
-///
-/// # Errors
-/// As [`Limiter::try_decide`].
 pub(super) fn try_decide(
     limiter: &Limiter,
     span: Option<&mut OpenSpan>,
@@ -37,9 +34,6 @@ pub(super) fn try_decide(
 }
 
 /// [`Limiter::finish`], with the attributes of the answer and of the wait.
-///
-/// # Errors
-/// As [`Limiter::finish`].
 pub(super) async fn finish(
     limiter: &Limiter,
     span: Option<&mut OpenSpan>,

@@ -120,7 +120,6 @@ impl Batch {
         })
     }
 
-    #[must_use]
     pub fn key(&self, check: &Check) -> &str {
         self.keys.get(check.full_key.start..check.key_end).expect("the key of a check of this batch")
     }
@@ -140,12 +139,10 @@ impl Batch {
     }
 
     /// The checks, in the order of their addition.
-    #[must_use]
     pub fn checks(&self) -> &[Check] {
         &self.checks
     }
 
-    #[must_use]
     pub fn check(&self, index: usize) -> &Check {
         &self.checks[index]
     }
@@ -268,7 +265,6 @@ impl HitsToSend<'_> {
 
 impl Check {
     /// True if the outcome is over the limit.
-    #[must_use]
     pub fn is_over(&self) -> bool {
         match self.outcome {
             Outcome::Counted(after) => after > u64::from(self.limit.requests_per_unit),

@@ -38,15 +38,9 @@ pub trait Store: Send + Sync {
     }
 
     /// Counts every check of a request and sets its outcome.
-    ///
-    /// # Errors
-    /// When the store fails; then no outcome is valid.
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a>;
 
     /// Resets the counters of a batch to unused ones. Rare, so it need not be fast. Called by the thread of the pages.
-    ///
-    /// # Errors
-    /// When the store fails; then some of them may have been reset.
     fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a>;
 
     /// Forgets the state in this process of counters that were reset, here or by another replica.

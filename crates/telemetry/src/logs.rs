@@ -47,7 +47,6 @@ pub enum LogFormat {
 }
 
 /// Logs to standard error from now on. Only the first call of a process has an effect.
-#[must_use]
 pub fn install(level: Option<Level>, format: LogFormat) -> Installed {
     let mut output = Output::stderr();
     let writer = Writer::start(move |lines| output.write(lines)).ok();

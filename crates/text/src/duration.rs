@@ -9,9 +9,6 @@ use std::time::Duration;
 use crate::InvalidValue;
 
 /// A duration in Go's notation; `0` needs no unit.
-///
-/// # Errors
-/// Any other text, and durations that are negative or longer than 292 years.
 pub fn parse(text: &str) -> Result<Duration, InvalidValue> {
     let invalid =
         InvalidValue::new("a duration such as 10s, 150us, 1h30m or 1.5h, in ns, us, ms, s, m and h");

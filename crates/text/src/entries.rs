@@ -8,9 +8,6 @@ use crate::{cut, printable};
 
 /// Reads the entries of a descriptor in order; at least one. The first `=` of an entry ends its key; an entry without
 /// `=` has no value.
-///
-/// # Errors
-/// An invalid escape, or an entry without a key.
 pub fn parse(text: &str) -> Result<Vec<(String, Option<String>)>, String> {
     let mut entries = Vec::new();
     let (mut key, mut value) = (String::new(), None::<String>);
@@ -38,9 +35,6 @@ pub fn parse(text: &str) -> Result<Vec<(String, Option<String>)>, String> {
 }
 
 /// Reads the entries of a descriptor that all have a value.
-///
-/// # Errors
-/// Those of [`parse`], and an entry without a value.
 pub fn parse_with_values(text: &str) -> Result<Vec<(String, String)>, String> {
     let with_value = |(key, value): (String, Option<String>)| match value {
         Some(value) => Ok((key, value)),

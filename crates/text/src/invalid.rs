@@ -15,7 +15,6 @@ impl InvalidValue {
         Self { expected: expected.into(), hint: None }
     }
 
-    #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }

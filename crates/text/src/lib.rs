@@ -23,7 +23,6 @@ use std::{
 pub const LONGEST: usize = 256;
 
 /// True for control characters, and for those that are invisible or change the direction of a text.
-#[must_use]
 pub fn is_unprintable(character: char) -> bool {
     character.is_control()
         || matches!(
@@ -34,7 +33,6 @@ pub fn is_unprintable(character: char) -> bool {
 }
 
 /// The text for a terminal: unprintable characters are escaped.
-#[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unprintable) {
         return text.into();
@@ -51,13 +49,11 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 }
 
 /// The beginning of a text, up to [`LONGEST`] bytes, without a partial character.
-#[must_use]
 pub fn cut(text: &str) -> &str {
     beginning(text, LONGEST)
 }
 
 /// As [`cut`], without copying a text that is short enough.
-#[must_use]
 pub fn cut_owned(mut text: String) -> String {
     if text.len() > LONGEST {
         text.truncate(cut(&text).len());
@@ -67,7 +63,6 @@ pub fn cut_owned(mut text: String) -> String {
 }
 
 /// As [`cut`], of a displayed value. The rest is not formatted.
-#[must_use]
 pub fn cut_display(value: impl fmt::Display) -> String {
     let mut text = Bounded(String::new());
     // The only error is that the limit was reached.
@@ -88,7 +83,6 @@ impl Write for Bounded {
 }
 
 /// The beginning of a text, up to this many bytes, without a partial character.
-#[must_use]
 pub fn beginning(text: &str, bytes: usize) -> &str {
     if bytes >= text.len() {
         return text;

@@ -104,7 +104,6 @@ impl Cost {
     }
 
     /// The costlier of two connections.
-    #[must_use]
     pub fn max(self, other: Self) -> Self {
         if self.load() < other.load() { other } else { self }
     }
@@ -157,9 +156,6 @@ impl Waits {
 }
 
 /// Runs a script against a connection.
-///
-/// # Panics
-/// If something exceeds its bound.
 pub fn fuzz(bytes: &[u8]) {
     if let Err(excess) = run(bytes) {
         panic!("{excess}");

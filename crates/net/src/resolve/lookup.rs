@@ -19,9 +19,6 @@ const MAX_DATAGRAM: usize = 4096;
 
 impl NameServers {
     /// The servers of a service, in the order of the Go service, which sorts them as strings.
-    ///
-    /// # Errors
-    /// If there are none.
     pub async fn services(&self, name: &str) -> Result<Vec<ServerAddress>, String> {
         let mut why = "not a name".to_owned();
         for name in self.names(name) {

@@ -22,7 +22,6 @@ pub struct NameServers {
 
 impl NameServers {
     /// The name servers of the system; without a configuration, that of this host.
-    #[must_use]
     pub fn of_system() -> Self {
         Self::parse(&fs::read_to_string(RESOLV_CONF).unwrap_or_default())
     }

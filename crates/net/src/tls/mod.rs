@@ -60,9 +60,6 @@ pub struct Client {
 }
 
 /// Reads the files.
-///
-/// # Errors
-/// Every invalid file, with its variable and path.
 pub fn load(files: &ClientTls, hints: &Hints) -> Result<Client, Vec<String>> {
     let provider = Arc::new(ring::default_provider());
     let trusted = trusted(files, hints).map_err(|error| vec![error]);
@@ -179,9 +176,6 @@ fn invalid(name: &str, path: &Path, expected: &str, why: &str) -> String {
 }
 
 /// The name that the certificate of a host must have.
-///
-/// # Errors
-/// If the host is not a valid name.
 pub fn server_name(host: &str) -> Result<ServerName<'static>, String> {
     // The brackets of an address belong to a URL. Certificates have neither zones nor trailing dots.
     let bare = host.trim_matches(['[', ']']);
@@ -190,7 +184,6 @@ pub fn server_name(host: &str) -> Result<ServerName<'static>, String> {
 }
 
 /// Why TLS failed, and what to do about it; `None` for another error.
-#[must_use]
 pub fn explain(error: &io::Error, hints: &Hints) -> Option<String> {
     use tokio_rustls::rustls::AlertDescription::{
         AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateRevoked,

@@ -17,17 +17,11 @@ use containment::files;
 const MAX_BYTES: u64 = 4 << 20;
 
 /// The bytes of a file.
-///
-/// # Errors
-/// If it cannot be read, is not a regular file or is too large.
 pub fn read(path: &Path) -> Result<Vec<u8>, String> {
     files::read(path, MAX_BYTES).map_err(|error| format!("cannot be read: {error}"))
 }
 
 /// The certificates in these bytes, if any.
-///
-/// # Errors
-/// The number of an invalid one, without its content, which may be a key.
 pub fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let read = CertificateDer::pem_slice_iter(bytes).zip(1..).map(|(certificate, number)| {
         certificate.map_err(|_| {
@@ -38,9 +32,6 @@ pub fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String
 }
 
 /// The certificates in these bytes, at least one.
-///
-/// # Errors
-/// If there is none, or an invalid one.
 pub fn chain(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found = certificates(bytes)?;
     if found.is_empty() {
@@ -49,7 +40,6 @@ pub fn chain(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     Ok(found)
 }
 
-#[must_use]
 pub fn encode(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
     let mut text = Vec::new();
     for certificate in certificates {

@@ -92,19 +92,16 @@ pub struct Draft {
 }
 
 impl Index {
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count.load(Relaxed) == 0
     }
 
     /// The number of overrides, including expired ones that were not swept yet.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.count.load(Relaxed)
     }
 
     /// The time by the clock of the storage: that of Redis, or this process's own.
-    #[must_use]
     pub fn time(&self, now: Time) -> Time {
         Time::from_micros(now.micros().saturating_add_signed(self.clock_lead.load(Relaxed)))
     }
@@ -118,7 +115,6 @@ impl Index {
     /// The override for this descriptor: one for all of its values, else the one that leaves the fewest levels to the
     /// rule, and of several the one that names the earlier levels. `matched` finds the rule that the descriptor matches;
     /// it is called only if an override may leave a level to the rule.
-    #[must_use]
     pub fn find<'r, E: Entry>(
         &self,
         domain: &str,
@@ -155,7 +151,6 @@ impl Index {
         })
     }
 
-    #[must_use]
     pub fn get(&self, target: &Target) -> Option<Override> {
         let snapshot = self.snapshot.load();
         let number = snapshot.shapes.known(target, &self.hasher)?;
@@ -175,7 +170,6 @@ impl Index {
         }
     }
 
-    #[must_use]
     pub fn draft(&self) -> Draft {
         // The lock keeps the shapes of a new draft from being removed.
         let _changing = lock(&self.changing);
@@ -183,9 +177,6 @@ impl Index {
     }
 
     /// Adds an override to a draft. A later one for the same target replaces an earlier one.
-    ///
-    /// # Errors
-    /// When there are too many overrides, or too many different lists of keys.
     pub fn add_to(&self, draft: &mut Draft, one: &Override) -> Result<(), String> {
         if draft.count >= MAX_OVERRIDES {
             return Err(format!("more than {MAX_OVERRIDES} overrides"));
@@ -199,9 +190,6 @@ impl Index {
     }
 
     /// Adds the overrides of a draft, which replace those for the same targets.
-    ///
-    /// # Errors
-    /// When there would be too many overrides. Then nothing changes.
     pub fn add(&self, draft: &Draft) -> Result<(), String> {
         self.rebuild(&lock(&self.changing), |at, shard, shapes| {
             let new = draft.shards.get(at).map(Vec::as_slice).unwrap_or_default();
@@ -210,9 +198,6 @@ impl Index {
     }
 
     /// Replaces all overrides by those of a draft.
-    ///
-    /// # Errors
-    /// As [`add`](Self::add).
     pub fn replace(&self, draft: &Draft) -> Result<(), String> {
         self.rebuild(&lock(&self.changing), |at, _, shapes| {
             let new = draft.shards.get(at).map(Vec::as_slice).unwrap_or_default();
@@ -237,9 +222,6 @@ impl Index {
     }
 
     /// Sets one override.
-    ///
-    /// # Errors
-    /// As [`add_to`](Self::add_to) and [`add`](Self::add).
     pub fn set(&self, one: &Override) -> Result<(), String> {
         let mut draft = self.draft();
         self.add_to(&mut draft, one)?;
@@ -288,7 +270,6 @@ impl Index {
         expired
     }
 
-    #[must_use]
     pub fn usage(&self) -> Usage {
         let mut usage = Usage::default();
         for shard in &self.snapshot.load().shards {

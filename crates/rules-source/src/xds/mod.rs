@@ -52,7 +52,6 @@ pub struct State {
 }
 
 impl Status {
-    #[must_use]
     pub fn state(&self) -> State {
         self.0.borrow().clone()
     }
@@ -63,9 +62,6 @@ impl Status {
 }
 
 /// Subscribes `source` to a control plane.
-///
-/// # Errors
-/// When the system cannot start a thread.
 pub fn spawn<T: Send + Sync + 'static>(
     source: Arc<Source<T>>,
     settings: Xds,

@@ -84,18 +84,15 @@ impl Template {
         Ok(template)
     }
 
-    #[must_use]
     pub fn kind(&self) -> BodyKind {
         self.kind
     }
 
     /// True for an empty template, which sends no body.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
 
-    #[must_use]
     pub fn fill(&self, values: &Values<'_>) -> String {
         let mut body = String::with_capacity(256);
         for part in &self.parts {
@@ -135,7 +132,6 @@ impl Template {
 
 impl BodyKind {
     /// The `content-type` of the format.
-    #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; charset=utf-8",

@@ -199,8 +199,6 @@ impl Service for ConnectionCalls {
 }
 
 impl ConnectionCalls {
-    /// # Errors
-    /// If the call fails at its head.
     fn begin(&mut self, head: &Head) -> Result<Call, Failure> {
         let rpc = match head.route {
             Route::Rpc(rpc) => rpc,
@@ -396,9 +394,6 @@ impl ConnectionCalls {
 
 impl Calls {
     /// The message after its prefix.
-    ///
-    /// # Errors
-    /// If it is incomplete or invalid.
     pub(super) fn message_of<'m>(&self, rpc: Rpc, framed: &'m [u8]) -> Result<&'m [u8], Failure> {
         let message = framed.get(PREFIX..).unwrap_or_default();
         match self.length(rpc, framed)? {
@@ -409,9 +404,6 @@ impl Calls {
     }
 
     /// The length of a message, if its prefix is complete.
-    ///
-    /// # Errors
-    /// If the message is compressed, or longer than the method allows.
     pub(super) fn length(&self, rpc: Rpc, framed: &[u8]) -> Result<Option<usize>, Failure> {
         let max = rpc.max_request(self.max_request_bytes);
         framed.first_chunk().map(|prefix| framing::length(*prefix, max, &self.stats)).transpose()

@@ -32,9 +32,6 @@ pub(super) static OK: Envelope = Envelope::new(HEAD_BLOCK, TRAILERS);
 pub(super) const PREFIX: usize = 5;
 
 /// The length of the message after a prefix; `max` is the longest one and the variable that sets it.
-///
-/// # Errors
-/// If the message is compressed, or longer than `max`; the latter is counted.
 pub(super) fn length(prefix: [u8; PREFIX], max: (usize, &str), stats: &Stats) -> Result<usize, Failure> {
     let (max, source) = max;
     let [compressed, length @ ..] = prefix;
@@ -52,9 +49,6 @@ pub(super) fn length(prefix: [u8; PREFIX], max: (usize, &str), stats: &Stats) ->
 }
 
 /// Parses a message without its prefix.
-///
-/// # Errors
-/// If the message is not a `RateLimitRequest`.
 pub(super) fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Failure> {
     wire::read(message, bounds).map_err(|error| {
         rejected(Status::internal(format!("the message is not a RateLimitRequest: {error}"))).into()

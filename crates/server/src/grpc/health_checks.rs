@@ -69,8 +69,6 @@ impl ConnectionCalls {
         }
     }
 
-    /// # Errors
-    /// If the message is not a request about a service of this port.
     fn requested(&self, framed: &[u8]) -> Result<(), Failure> {
         let read = panics::catch(Boundary::GrpcRequest, || {
             panics::point("grpc_request_other");

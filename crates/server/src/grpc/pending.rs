@@ -31,9 +31,6 @@ impl Partial {
     }
 
     /// Adds data to the bytes, for which at most `whole` bytes of capacity are needed.
-    ///
-    /// # Errors
-    /// If the budget is exhausted.
     pub(super) fn append(&mut self, data: &[u8], whole: Option<usize>, stats: &Stats) -> Result<(), Failure> {
         let length = self.bytes.len().saturating_add(data.len());
         if self.bytes.capacity() < length {

@@ -138,7 +138,6 @@ pub struct RateLimit {
 
 impl RateLimit {
     /// A service that decides with `limiter` and sends spans to `tracer`.
-    #[must_use]
     pub fn new(limiter: Arc<Limiter>, tracer: Option<Arc<Tracer>>) -> Self {
         Self { limiter, tracer }
     }

@@ -14,8 +14,6 @@ use super::{
 use telemetry::metrics::RejectReason;
 
 impl ConnectionCalls {
-    /// # Errors
-    /// If the connection, or all of them, have too many streaming calls.
     pub(super) fn admit_stream(&mut self, http: &mut Http, id: u32) -> Result<(), Failure> {
         if self.streaming.ids.len() >= MAX_STREAMING {
             self.quiet_streams(http);

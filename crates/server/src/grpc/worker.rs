@@ -68,9 +68,6 @@ struct Worker {
 
 impl Workers {
     /// Starts the threads.
-    ///
-    /// # Errors
-    /// If a thread or its runtime cannot be created.
     pub fn start(settings: &Settings, parts: &Parts) -> io::Result<Self> {
         let is_reference = settings.implementation == GrpcServer::Tonic;
         let routes = is_reference.then(|| reference::routes(&parts.health));

@@ -90,9 +90,6 @@ impl Files {
 
 impl Tls {
     /// Reads the files for the first time.
-    ///
-    /// # Errors
-    /// All problems of the files, a line each.
     pub fn load(options: GrpcTls, now: Time) -> Result<Self, Vec<String>> {
         let files = Files::read(&options);
         let material = Material::new(&options, &files)?;
@@ -147,7 +144,6 @@ impl Tls {
         self.log_expiry(&mut state, now);
     }
 
-    #[must_use]
     pub fn usage(&self) -> TlsUsage {
         let state = lock(&self.state);
         TlsUsage {

@@ -65,7 +65,6 @@ struct Shared {
 
 impl LeasedStore {
     /// A store that leases hits of at most this many keys.
-    #[must_use]
     pub fn new(redis: RedisStore, max_keys: usize) -> Self {
         Self(Arc::new(Shared {
             leases: Leases::new(max_keys, redis.edges().random.number()),

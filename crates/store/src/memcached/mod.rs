@@ -40,9 +40,6 @@ impl MemcachedStore {
     pub const COUNTABLE: Countable = Countable::FixedWindows;
 
     /// A store for this many worker threads. Keys expire up to `jitter` seconds late.
-    ///
-    /// # Errors
-    /// Every problem with the files in the settings.
     pub fn new(
         settings: &Memcached,
         jitter: u64,
@@ -54,7 +51,6 @@ impl MemcachedStore {
     }
 
     /// The resets of all replicas whose keys begin with `key_prefix`.
-    #[must_use]
     pub fn reset_log(&self, key_prefix: &str) -> ResetLog {
         ResetLog::new(self.servers.clone(), key_prefix)
     }

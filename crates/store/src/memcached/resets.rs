@@ -62,9 +62,6 @@ impl ResetLog {
     }
 
     /// Notifies other replicas that counters were reset.
-    ///
-    /// # Errors
-    /// When the server that owns the key cannot be reached or rejects the change.
     pub async fn announce(&self, full_keys: &[String]) -> Result<(), String> {
         let address = self.server()?;
         let announced = self.edges().timer.timeout(TIMEOUT, async {

@@ -35,7 +35,6 @@ pub struct MemoryStore {
 impl MemoryStore {
     /// A store of at most this many keys. When there is no room for a new key, one of its neighbours is evicted: of the
     /// rules that hold at least as much as its own, the counter that has used least of its limit.
-    #[must_use]
     pub fn new(max_keys: usize) -> Self {
         let logs = Logs::in_place_of(max_keys);
         Self { states: Table::new(max_keys), logs, swept: AtomicUsize::new(0), max_keys }

@@ -74,7 +74,6 @@ impl CommandPool {
     }
 
     /// The name of a key that is not a counter. All of them are on one server of a cluster.
-    #[must_use]
     pub fn key(&self, name: &str) -> String {
         format!("{}{{tollgate}}:{name}", self.config.prefix)
     }
@@ -90,9 +89,6 @@ impl CommandPool {
     }
 
     /// Runs commands in one pipeline on the server that owns `key`.
-    ///
-    /// # Errors
-    /// As [`command`](Self::command).
     pub async fn pipeline<T: FromRedisValue>(&self, key: &str, commands: &Pipeline) -> Result<T, String> {
         let (address, mut connection) = self.connection(key).await?;
         let result = commands.query_async(&mut *connection).await;
@@ -100,9 +96,6 @@ impl CommandPool {
     }
 
     /// Runs a script on the server that owns `key`.
-    ///
-    /// # Errors
-    /// As [`command`](Self::command).
     pub async fn script<T: FromRedisValue>(
         &self,
         key: &str,
@@ -114,9 +107,6 @@ impl CommandPool {
     }
 
     /// Subscribes to a channel, on the server that owns a key of this name.
-    ///
-    /// # Errors
-    /// As [`command`](Self::command).
     pub async fn subscribe(&self, channel: &str) -> Result<PubSub, String> {
         let address = self.owner(channel)?;
         let client = Client::open(self.info(&address)?).map_err(|error| error.to_string())?;

@@ -47,9 +47,6 @@ pub struct RedisStore {
 impl RedisStore {
     /// A store for this many worker threads, with keys that begin with `key_prefix`. Keys expire up to `jitter` seconds
     /// late.
-    ///
-    /// # Errors
-    /// Every problem with the files in the settings.
     pub fn new(
         settings: &Redis,
         key_prefix: &str,
@@ -78,7 +75,6 @@ impl RedisStore {
     }
 
     /// Connections to the Redis of the counters for everything but counting, for the runtime of one thread.
-    #[must_use]
     pub fn command_pool(&self) -> CommandPool {
         self.main.commands.separate()
     }

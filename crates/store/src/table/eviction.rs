@@ -23,7 +23,6 @@ pub enum Used {
 }
 
 impl Used {
-    #[must_use]
     pub fn of(hits: u64, limit: u32) -> Self {
         let limit = u64::from(limit);
         match limit.checked_sub(hits) {
@@ -42,7 +41,6 @@ pub struct Mark(u16);
 
 impl Mark {
     /// The mark of a counter of the rule with this hash.
-    #[must_use]
     pub const fn new(rule: u16, used: Used) -> Self {
         Self(rule << 2 | used as u16)
     }
@@ -51,7 +49,6 @@ impl Mark {
         self.0 >> 2
     }
 
-    #[must_use]
     pub const fn used(self) -> Used {
         match self.0 & 3 {
             0 => Used::Little,

@@ -100,7 +100,6 @@ impl<S: Copy + Default> Table<S> {
 
     /// An empty table of at most this many states, and at least one. When both buckets of a new key are full, a state in
     /// them is evicted; this begins when about nine tenths of the slots are taken.
-    #[must_use]
     pub fn new(max_entries: usize) -> Self {
         let random = RandomState::new();
         Self::with_hasher(max_entries, SipHasher13::new_with_keys(random.hash_one(0), random.hash_one(1)))
@@ -113,7 +112,6 @@ impl<S: Copy + Default> Table<S> {
         Self { shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new(shape)))).collect(), hasher }
     }
 
-    #[must_use]
     pub fn key(&self, text: &str) -> Key {
         Key::of_hash(self.hasher.hash(text.as_bytes()))
     }
@@ -128,7 +126,6 @@ impl<S: Copy + Default> Table<S> {
         Key::of_hash(hasher.finish128())
     }
 
-    #[must_use]
     pub fn get(&self, key: Key, now: Time) -> Option<S> {
         self.shard(key).get(key.tag, seconds(now))
     }
@@ -170,7 +167,6 @@ impl<S: Copy + Default> Table<S> {
         }
     }
 
-    #[must_use]
     pub fn usage(&self) -> Usage {
         self.shards.iter().map(|shard| lock(&shard.0).usage()).sum()
     }
@@ -214,12 +210,10 @@ impl Key {
     }
 
     /// 16 bits of the hash, evenly distributed.
-    #[must_use]
     pub fn shard(self) -> usize {
         self.shard.into()
     }
 
-    #[must_use]
     pub fn hash(self) -> u64 {
         self.tag.home
     }

@@ -49,7 +49,6 @@ impl Histogram {
     }
 
     /// The current values, in seconds.
-    #[must_use]
     pub fn distribution(&self) -> Distribution {
         self.snapshot().in_units(1.0)
     }

@@ -134,7 +134,6 @@ impl Stats {
     }
 
     /// Statistics at zero.
-    #[must_use]
     pub fn new(options: StatsOptions) -> Self {
         let room = Room::new(options.max_series);
         Self {
@@ -152,26 +151,22 @@ impl Stats {
     }
 
     /// Sets the names on the page.
-    #[must_use]
     pub fn shown(self, exposition: Exposition) -> Self {
         Self { exposition, ..self }
     }
 
     /// The counters of a rule by its full key, `domain.key_value.key2…`, created on first use. Called when rules are
     /// published, not for requests.
-    #[must_use]
     pub fn rule(&self, domain: &str, full_key: &str) -> Arc<RuleStats> {
         self.registry.rule(domain, full_key)
     }
 
     /// The requests of a domain. Called when rules are published, not for requests.
-    #[must_use]
     pub fn domain(&self, name: &str) -> Arc<DomainStats> {
         self.domains.domain(name)
     }
 
     /// The requests of domains without rules, and those rejected before the domain was looked up.
-    #[must_use]
     pub fn unknown_domain(&self) -> &DomainStats {
         &self.domains.unknown
     }
@@ -185,7 +180,6 @@ impl Stats {
 
     /// The counters of a full key made from a request; without room, those of the overflow of `domain`, which must
     /// be a domain of the rules. A known key costs one lookup.
-    #[must_use]
     pub fn dynamic(&self, domain: &str, full_key: &str, now: Time) -> Arc<RuleStats> {
         self.registry.dynamic(domain, full_key, now)
     }
@@ -212,12 +206,10 @@ impl Stats {
     }
 
     /// The requests of all domains, in the order of [`ResponseCode::ALL`].
-    #[must_use]
     pub fn requests_by_code(&self) -> [u64; ResponseCode::ALL.len()] {
         self.domains.by_code()
     }
 
-    #[must_use]
     pub fn service(&self) -> &ServiceStats {
         &self.service
     }

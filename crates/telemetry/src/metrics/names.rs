@@ -50,7 +50,6 @@ impl RuleCounter {
 }
 
 /// Every metric, in the order of the page.
-#[must_use]
 pub fn documentation() -> Vec<Metric> {
     [OURS, PROCESS].concat()
 }

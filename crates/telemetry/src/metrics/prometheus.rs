@@ -28,7 +28,6 @@ impl Stats {
     /// The page that Prometheus scrapes: the counters, and the gauges.
     ///
     /// Its cost grows with the number of series, so it is not for a thread that answers requests.
-    #[must_use]
     pub fn render(&self, gauges: &Gauges<'_>) -> String {
         let in_milliseconds = match &self.exposition {
             Exposition::Mapped(mapped) => return mapped.render(self, gauges),

@@ -73,13 +73,11 @@ impl RuleStats {
         }
     }
 
-    #[must_use]
     pub fn get(&self, counter: RuleCounter) -> u64 {
         self.cells.get(counter as usize)
     }
 
     /// The name: the domain and each level's text, joined by dots.
-    #[must_use]
     pub fn full_key(&self) -> &str {
         &self.full_key
     }

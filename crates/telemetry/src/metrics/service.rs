@@ -177,7 +177,6 @@ impl ServiceStats {
     }
 
     /// Open connections. The closed ones are read first, so that there are never fewer than none.
-    #[must_use]
     pub fn connections_open(&self) -> u64 {
         let closed = self.connections_closed.get();
         self.connections_accepted.get().saturating_sub(closed)

@@ -21,7 +21,6 @@ pub fn assign() {
 }
 
 /// The number of the calling thread; its low bits select the shard.
-#[must_use]
 pub fn of_thread() -> usize {
     THREAD.get()
 }
@@ -40,14 +39,12 @@ impl ShardCount {
     pub const MAX: usize = 16;
 
     /// One for each worker, rounded up to a power of two.
-    #[must_use]
     pub fn for_workers(workers: usize) -> Self {
         let count = workers.clamp(1, Self::MAX).next_power_of_two();
         #[expect(clippy::cast_possible_truncation, reason = "at most `MAX`")]
         Self(count as u8)
     }
 
-    #[must_use]
     pub fn get(self) -> usize {
         usize::from(self.0)
     }
@@ -128,7 +125,6 @@ impl Counter {
         self.0.add(0, n);
     }
 
-    #[must_use]
     pub fn get(&self) -> u64 {
         self.0.get(0)
     }

@@ -57,9 +57,6 @@ impl DeltaTracker {
     }
 
     /// Sends the unsent counts, and the gauges.
-    ///
-    /// # Errors
-    /// Of the sink. Counts that it did not receive are sent the next time.
     pub(super) fn send<'l>(&'l mut self, outbox: &mut Outbox<'_, 'l>) -> io::Result<()> {
         let rule =
             |full_key: &str, at: usize| RuleCounter::ALL.get(at).map(|c| statsd_names::of_rule(full_key, *c));

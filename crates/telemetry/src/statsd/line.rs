@@ -33,7 +33,6 @@ pub(super) enum Amount {
 
 impl Dialect {
     /// Plain statsd. The tags end each name, in the order of their keys: `.__key=value`.
-    #[must_use]
     pub fn statsd(tags: &[(String, String)]) -> Self {
         let mut written = String::new();
         for (key, value) in sorted(tags) {
@@ -44,7 +43,6 @@ impl Dialect {
     }
 
     /// DogStatsD. Each line has the `common` tags unchanged, then `tags`, then those of a mogrifier.
-    #[must_use]
     pub fn dog(common: &[(String, String)], tags: &[(String, String)], mogrifiers: Vec<Mogrifier>) -> Self {
         let common = common.iter().map(|(key, value)| tag(key, value));
         let tags = sorted(tags).into_iter().map(|(key, value)| tag(key, &clean(value, TAG_IN_NAME)));

@@ -50,9 +50,6 @@ pub type SharedGauges = Arc<dyn Fn(&mut Samples<'_>) + Send + Sync>;
 pub struct Flushing(Vec<(Sender<()>, JoinHandle<()>)>);
 
 /// Sends metrics to each sink at this interval.
-///
-/// # Errors
-/// If a thread cannot be started.
 pub fn start(
     stats: &Arc<Stats>,
     gauges: &SharedGauges,

@@ -65,9 +65,6 @@ text::named! {
 
 impl Tracer {
     /// Starts the thread that sends the spans.
-    ///
-    /// # Errors
-    /// Every invalid file of the settings, or that the thread cannot be started.
     pub fn start(settings: &Spans) -> Result<Arc<Self>, Vec<String>> {
         let (queue, queued) = mpsc::channel(settings.max_queued);
         let (ending, end) = watch::channel(false);
@@ -86,7 +83,6 @@ impl Tracer {
     }
 
     /// Begins the span of a call with these headers, if it is sampled: by the caller's decision, else at random.
-    #[must_use]
     pub fn join(self: &Arc<Self>, headers: &HeaderMap, name: &'static str) -> Option<Box<OpenSpan>> {
         let place = match Parent::of(headers) {
             Parent::Span { sampled: Some(false), .. } | Parent::Unsampled => return None,
@@ -108,7 +104,6 @@ impl Tracer {
         Some(Box::new(OpenSpan::new(self.clone(), place, name)))
     }
 
-    #[must_use]
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -130,12 +125,10 @@ impl Tracer {
 
 impl Counts {
     /// Spans accepted by the collector.
-    #[must_use]
     pub fn exported(&self) -> u64 {
         self.exported.load(Relaxed)
     }
 
-    #[must_use]
     pub fn dropped(&self, reason: Dropped) -> u64 {
         self.dropped.get(reason as usize).map_or(0, |dropped| dropped.load(Relaxed))
     }

@@ -92,7 +92,6 @@ impl OpenSpan {
     }
 
     /// Whether values of descriptors are added.
-    #[must_use]
     pub fn shows_values(&self) -> bool {
         self.tracer.descriptor_values
     }

@@ -237,9 +237,6 @@ thread_local! {
 }
 
 /// Runs a script against the services.
-///
-/// # Panics
-/// If something exceeds its bound.
 pub fn fuzz(bytes: &[u8]) {
     if let Err(excess) = run(bytes) {
         panic!("{excess}");

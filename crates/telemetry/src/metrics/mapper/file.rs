@@ -114,9 +114,6 @@ enum ObserverType {
 }
 
 /// The mapper described by a file, with warnings about the file.
-///
-/// # Errors
-/// Every error and warning of an invalid file, with its place.
 pub fn read(file: &str, bytes: &[u8]) -> Result<(Mapper, Vec<Diagnostic>), Vec<Diagnostic>> {
     let mut reader = Reader { file, found: Vec::new(), suppressed: 0 };
     let mapper = if bytes.len() > MAX_BYTES {

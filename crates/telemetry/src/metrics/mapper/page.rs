@@ -24,7 +24,6 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    #[must_use]
     pub fn new(mapper: Mapper) -> Self {
         Self { mapper, known: Mutex::default() }
     }

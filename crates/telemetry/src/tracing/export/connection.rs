@@ -53,8 +53,6 @@ pub(super) struct Accepted {
 }
 
 impl CollectorConnection {
-    /// # Errors
-    /// Every invalid file of the settings.
     pub(super) fn new(collector: &Collector) -> Result<Self, Vec<String>> {
         let tls =
             collector.tls.as_ref().map(|files| Tls::load(files, &collector.endpoint, collector.protocol));

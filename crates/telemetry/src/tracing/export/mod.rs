@@ -60,9 +60,6 @@ struct Failure {
 
 impl Exporter {
     /// An exporter of this queue, until `ending` is true and the queue is empty.
-    ///
-    /// # Errors
-    /// Every invalid file of the settings.
     pub(super) fn new(
         settings: &Spans,
         queue: mpsc::Receiver<Span>,
