@@ -3,6 +3,8 @@
 //! Called once the store has set the outcomes; `response` makes the answer from the [`Conclusion`]. The rules'
 //! statistics are counted here.
 
+use std::ops::Deref;
+
 use super::{
     Policy,
     answer::{Code, CurrentLimit, Status},
@@ -16,7 +18,8 @@ use telemetry::metrics::{RuleCounter, Stats};
 
 /// The statuses and the overall code of a request, and all that its answer is made from.
 pub(super) struct Conclusion<'a, 'm> {
-    pub(super) request: &'a Request<'m>,
+    /// A request that has waited is made from its texts on first use.
+    pub(super) request: &'a dyn Deref<Target = Request<'m>>,
     pub(super) scope: Scope<'a>,
     pub(super) plan: &'a [Planned],
     pub(super) batch: &'a Batch,
@@ -32,7 +35,7 @@ pub(super) struct Conclusion<'a, 'm> {
 }
 
 pub(super) fn conclude<'a, 'm>(
-    request: &'a Request<'m>,
+    request: &'a dyn Deref<Target = Request<'m>>,
     scope: Scope<'a>,
     (plan, batch): (&'a [Planned], &'a Batch),
     policy: &'a Policy,

@@ -1,7 +1,7 @@
 //! The two steps of a decision. [`Limiter::try_decide`] plans a request and decides it at once if no check has to wait for
 //! the store; otherwise [`Limiter::finish`] waits, with the same plan and batch.
 
-use std::{sync::Arc, time::Instant};
+use std::{cell::LazyCell, ops::Deref, sync::Arc, time::Instant};
 
 use smallvec::SmallVec;
 use tracing::warn;
@@ -74,7 +74,7 @@ impl Limiter {
         let checks = batch.checks().len();
         let applied = self.store.apply(batch, *now);
         let applied = decision_trace::wait(trace.as_deref_mut(), applied, checks).await;
-        self.conclude(*pending, applied, trace)
+        self.conclude(&mut pending, applied, trace)
     }
 
     /// Both steps, for callers that are futures themselves.
@@ -111,7 +111,7 @@ impl Limiter {
         let mut plan = plan::plan(request, domain, scope, &mut batch, &context);
         let Some(domain) = domain else {
             plan.iter().for_each(|_| self.stats.domain_not_found(request.domain, now));
-            return Ok(Decided::Answer(self.answer(request, scope, None, (&plan, &batch), None, now)));
+            return Ok(Decided::Answer(self.answer(&request, scope, None, (&plan, &batch), None, now)));
         };
         if let Some(trace) = trace {
             trace.set_rules(request, domain, &plan);
@@ -129,29 +129,29 @@ impl Limiter {
             }
         }
         let domain = Some(domain.index);
-        Ok(Decided::Answer(self.answer(request, scope, domain, (&plan, &batch), None, now)))
+        Ok(Decided::Answer(self.answer(&request, scope, domain, (&plan, &batch), None, now)))
     }
 
     /// Concludes a decision whose outcomes are set, or follows the failure policy.
     fn conclude(
         &self,
-        pending: PendingDecision,
+        pending: &mut PendingDecision,
         applied: Result<(), StoreError>,
         trace: Option<&mut DecisionTrace>,
     ) -> Result<Answer, RequestError> {
-        let PendingDecision { request, served, domain, replacements, mut plan, mut batch, now } = pending;
-        let request = request.borrowed();
+        let PendingDecision { request, served, domain, replacements, plan, batch, now } = pending;
+        let request = LazyCell::new(|| request.borrowed());
         let failure = match applied {
             Ok(()) => {
-                self.remember_over(&batch, now);
+                self.remember_over(batch, *now);
                 None
             }
             Err(error) => {
                 let known = served.rules.domain(request.domain);
                 let policy = known.and_then(|domain| domain.on_store_failure);
-                let decision = self.without_store(error, policy, &mut plan, &mut batch, now);
+                let decision = self.without_store(error, policy, plan, batch, *now);
                 Some(decision.inspect_err(|error| {
-                    count_error(&served, known);
+                    count_error(served, known);
                     self.failed(&request, error);
                 })?)
             }
@@ -159,8 +159,8 @@ impl Limiter {
         if let (Some(failure), Some(trace)) = (failure, trace) {
             trace.failure = Some(failure.names());
         }
-        let scope = Scope { served: &served, replacements: &replacements };
-        Ok(self.answer(&request, scope, Some(domain), (&plan, &batch), failure, now))
+        let scope = Scope { served, replacements };
+        Ok(self.answer(&request, scope, Some(*domain), (plan, batch), failure, *now))
     }
 
     /// Counts an error, and logs at most one a second. Store failures are logged elsewhere.
@@ -181,7 +181,7 @@ impl Limiter {
     /// domain, if there is one.
     fn answer(
         &self,
-        request: &Request<'_>,
+        request: &dyn Deref<Target = Request<'_>>,
         scope: Scope<'_>,
         domain: Option<usize>,
         planned: (&Plan, &Batch),

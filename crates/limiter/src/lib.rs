@@ -36,9 +36,7 @@ pub use over_limit_cache::{CacheUsage, OverLimitCache};
 use overrides::Index;
 pub use preview::{OverrideLimit, Preview, preview};
 use recent::{Recent, RuleInfo};
-pub use request::{
-    Bounds, Descriptor, DescriptorOf, Entry, EntryOf, LimitOverride, Request, RequestError, RequestOf,
-};
+pub use request::{Bounds, Descriptor, Entry, LimitOverride, Request, RequestError};
 use rules::{CountingMode, OnStoreFailure, RuleId, RuleSet};
 use rules_source::{Published, Source};
 use store::{Store, memory::MemoryStore};

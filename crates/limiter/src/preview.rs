@@ -51,7 +51,7 @@ pub fn preview(
     let counters = plan.iter().map(|planned| counters(scope, planned, &batch)).collect();
     let overrides = plan.iter().map(|planned| overridden(scope, planned, &batch)).collect();
     batch.set_all(|_, check| Outcome::Decided(check.limit.algorithm.assumed(true, check.hits, now)));
-    let conclusion = conclude::conclude(request, scope, (&plan, &batch), policy, &stats, now);
+    let conclusion = conclude::conclude(&request, scope, (&plan, &batch), policy, &stats, now);
     let over_limit = response::answer(conclusion);
     Ok(Preview { counters, overrides, over_limit })
 }

@@ -3,7 +3,7 @@
 //! Strings are borrowed from the message that the request was read from. A request of up to four descriptors with up
 //! to four entries each allocates nothing.
 
-use std::{fmt, ops::Range};
+use std::fmt;
 
 use smallvec::SmallVec;
 
@@ -11,18 +11,12 @@ use algorithms::Hits;
 use store::{FailureReason, StoreError};
 use telemetry::metrics::{RejectReason, ResponseCode, Stats};
 
-pub type Request<'a> = RequestOf<&'a str>;
-
-pub type Descriptor<'a> = DescriptorOf<&'a str>;
-
-pub type Entry<'a> = EntryOf<&'a str>;
-
-/// A request with texts of type `T`: slices of the message, or ranges of a buffer.
+/// A request whose texts are slices of the message.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct RequestOf<T> {
-    pub domain: T,
+pub struct Request<'a> {
+    pub domain: &'a str,
     /// The request's descriptors; each may match a limit.
-    pub descriptors: SmallVec<[DescriptorOf<T>; 4]>,
+    pub descriptors: SmallVec<[Descriptor<'a>; 4]>,
     /// Descriptors above the bound, which were counted but not stored.
     pub excess_descriptors: usize,
     /// Hits of each descriptor without its own; 0 means 1.
@@ -31,8 +25,8 @@ pub struct RequestOf<T> {
 
 /// A list of entries that the rules are matched against.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct DescriptorOf<T> {
-    pub entries: SmallVec<[EntryOf<T>; 4]>,
+pub struct Descriptor<'a> {
+    pub entries: SmallVec<[Entry<'a>; 4]>,
     /// Entries above the bound, which were counted but not stored.
     pub excess_entries: usize,
     pub limit: Option<LimitOverride>,
@@ -42,10 +36,10 @@ pub struct DescriptorOf<T> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct EntryOf<T> {
-    pub key: T,
+pub struct Entry<'a> {
+    pub key: &'a str,
     /// The value; may be empty.
-    pub value: T,
+    pub value: &'a str,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,47 +59,73 @@ impl rules::Entry for Entry<'_> {
     }
 }
 
-impl<T> RequestOf<T> {
-    /// The same request with other texts.
-    fn map<U>(&self, mut text: impl FnMut(&T) -> U) -> RequestOf<U> {
-        let domain = text(&self.domain);
-        let mut entry = |entry: &EntryOf<T>| EntryOf { key: text(&entry.key), value: text(&entry.value) };
-        let descriptors = self.descriptors.iter().map(|descriptor| DescriptorOf {
-            entries: descriptor.entries.iter().map(&mut entry).collect(),
-            excess_entries: descriptor.excess_entries,
-            limit: descriptor.limit,
-            hits_addend: descriptor.hits_addend,
-            is_negative_hits: descriptor.is_negative_hits,
-        });
-        RequestOf {
-            domain,
-            descriptors: descriptors.collect(),
-            excess_descriptors: self.excess_descriptors,
-            hits_addend: self.hits_addend,
-        }
-    }
+/// A request within its bounds that owns its texts, so that it outlives the message.
+pub(super) struct OwnedRequest {
+    /// The domain, and the key and the value of each entry.
+    texts: String,
+    /// The end of each text.
+    ends: SmallVec<[usize; 9]>,
+    descriptors: SmallVec<[OwnedDescriptor; 2]>,
+    hits_addend: u32,
 }
 
-/// A request that owns its texts, so that it outlives the message.
-pub(super) struct OwnedRequest {
-    texts: String,
-    request: RequestOf<Range<usize>>,
+struct OwnedDescriptor {
+    entries: usize,
+    limit: Option<LimitOverride>,
+    hits_addend: Option<u64>,
+    is_negative_hits: bool,
 }
 
 impl OwnedRequest {
     pub(super) fn new(request: &Request<'_>) -> Self {
-        let mut texts = String::with_capacity(128);
-        let request = request.map(|text| {
-            let start = texts.len();
-            texts.push_str(text);
-            start..texts.len()
-        });
-        Self { texts, request }
+        let mut owned = Self {
+            texts: String::with_capacity(128),
+            ends: SmallVec::new(),
+            descriptors: SmallVec::new(),
+            hits_addend: request.hits_addend,
+        };
+        owned.push(request.domain);
+        for descriptor in &request.descriptors {
+            for entry in &descriptor.entries {
+                owned.push(entry.key);
+                owned.push(entry.value);
+            }
+            owned.descriptors.push(OwnedDescriptor {
+                entries: descriptor.entries.len(),
+                limit: descriptor.limit,
+                hits_addend: descriptor.hits_addend,
+                is_negative_hits: descriptor.is_negative_hits,
+            });
+        }
+        owned
     }
 
-    #[expect(clippy::string_slice, reason = "each range is that of a text")]
+    fn push(&mut self, text: &str) {
+        self.texts.push_str(text);
+        self.ends.push(self.texts.len());
+    }
+
+    #[expect(clippy::string_slice, clippy::expect_used, reason = "each text was pushed with its end")]
     pub(super) fn borrowed(&self) -> Request<'_> {
-        self.request.map(|text| &self.texts[text.clone()])
+        let (mut start, mut ends) = (0, self.ends.iter());
+        let mut text = || {
+            let end = *ends.next().expect("a text of the request");
+            &self.texts[std::mem::replace(&mut start, end)..end]
+        };
+        let domain = text();
+        let descriptors = self.descriptors.iter().map(|owned| Descriptor {
+            entries: (0..owned.entries).map(|_| Entry { key: text(), value: text() }).collect(),
+            excess_entries: 0,
+            limit: owned.limit,
+            hits_addend: owned.hits_addend,
+            is_negative_hits: owned.is_negative_hits,
+        });
+        Request {
+            domain,
+            descriptors: descriptors.collect(),
+            excess_descriptors: 0,
+            hits_addend: self.hits_addend,
+        }
     }
 }
 
@@ -245,3 +265,27 @@ impl fmt::Display for RequestError {
 }
 
 impl std::error::Error for RequestError {}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::smallvec;
+
+    use super::*;
+
+    #[test]
+    fn an_owned_request_is_the_same_request() {
+        let long = "x".repeat(1000);
+        let limit = Some(LimitOverride { requests_per_unit: 7, unit: 99 });
+        let own = Descriptor { limit, hits_addend: Some(0), is_negative_hits: true, ..Descriptor::default() };
+        let entries = smallvec![Entry { key: "a", value: "" }, Entry { key: "", value: "ü" }];
+        let many: Vec<_> = (0..100).map(|_| Entry { key: &long, value: "1" }).collect();
+        let others = [entries, many.into()].map(|entries| Descriptor { entries, ..Descriptor::default() });
+        for domain in ["d", ""] {
+            let descriptors = [own.clone()].into_iter().chain(others.clone()).collect();
+            let request = Request { domain, descriptors, excess_descriptors: 0, hits_addend: 3 };
+            // Requests of two lifetimes cannot be compared.
+            let owned = format!("{:?}", OwnedRequest::new(&request).borrowed());
+            assert_eq!(owned, format!("{request:?}"));
+        }
+    }
+}

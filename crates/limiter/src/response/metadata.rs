@@ -15,10 +15,11 @@ use rules::{Limit, Metadata, Unit, Value};
 
 /// `{domain, descriptors, hitsAddend?, metadata?}`.
 pub(super) fn metadata(conclusion: &Conclusion<'_, '_>) -> Option<Metadata> {
-    let (request, detail) = (conclusion.request, conclusion.policy.response.metadata);
+    let detail = conclusion.policy.response.metadata;
     if detail == MetadataDetail::None {
         return None;
     }
+    let request = &**conclusion.request;
     let descriptors = request.descriptors.iter().enumerate().map(|(index, one)| {
         let decision = (detail == MetadataDetail::WithLimits).then(|| decision(conclusion, index));
         descriptor(one, decision)
