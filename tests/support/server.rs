@@ -31,6 +31,8 @@ pub(crate) struct Server {
     pub(crate) ports: Ports,
     dir: TempDir,
     socket: Option<PathBuf>,
+    /// The port of the admin API, if it has one of 127.0.0.1.
+    admin: Option<u16>,
 }
 
 /// The ports of a service on 127.0.0.1.
@@ -275,7 +277,9 @@ impl Setup {
         self.clock.apply(&mut command);
         let process = Process::start(command, &dir.path().join("log"));
         let socket = self.env.get("GRPC_UDS").map(PathBuf::from);
-        Server { process, ports, dir, socket }
+        let admin =
+            self.env.get("ADMIN_ADDR").and_then(|address| address.strip_prefix("127.0.0.1:")?.parse().ok());
+        Server { process, ports, dir, socket, admin: admin.filter(|port| *port != 0) }
     }
 }
 
@@ -290,7 +294,9 @@ impl Server {
             Some(path) => UnixStream::connect(path).map(drop).map_err(|error| error.to_string()),
             None => opens(grpc),
         };
-        grpc_opens.and_then(|()| [http, debug, metrics].into_iter().try_for_each(opens)).map(Ok)
+        // The service binds the port of the admin API last.
+        let others = [http, debug, metrics].into_iter().chain(self.admin);
+        grpc_opens.and_then(|()| others.into_iter().try_for_each(opens)).map(Ok)
     }
 }
 
