@@ -1,14 +1,8 @@
 //! Tollgate is a rate limit service for Envoy: a drop-in replacement for the Go service `envoyproxy/ratelimit`.
 //!
-//! The path of a request: bytes → [`server::grpc`] → `server::wire` → [`limiter`] (which finds the rule in
-//! [`rules`] and counts in [`store`]) → `server::wire` → bytes. `ARCHITECTURE.md` describes it, and lists the
-//! dependencies between modules.
-//!
-//! In reading order: [`rules`] are the limits, and [`rules_source`] loads them; [`store`] counts; [`limiter`] decides,
-//! [`recent`] records its last decisions, [`overrides`] are limits that operators set at run time, and [`replicas`] are
-//! the replicas that share a Redis; [`telemetry`] has metrics, traces and logs; [`server`] has the ports; [`settings`],
-//! `app` and [`cli`] put it together. [`net`] connects to other servers. `protobuf` reads messages in bounded memory.
-//! [`panics`] defines the cost of a panic.
+//! This crate is the program: [`settings`] reads the environment, `app` creates the parts from it, binds the ports and
+//! drains them, and [`cli`] is the command line. What it puts together are the crates below `crates/`;
+//! `ARCHITECTURE.md` lists them and follows a request through them.
 #![cfg_attr(not(test), deny(clippy::string_slice))]
 
 mod app;

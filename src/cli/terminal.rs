@@ -1,6 +1,6 @@
 //! Output that every command shares: colours, numbers with their nouns, printing, errors and exit codes.
 //!
-//! Texts contain ANSI escape codes; [`print`] removes them if standard output is not a terminal or `NO_COLOR` is set.
+//! Texts contain ANSI escape codes; [`print()`] removes them if standard output is not a terminal or `NO_COLOR` is set.
 
 use std::{
     fmt,
