@@ -48,7 +48,7 @@ pub type Served = Published<Handles>;
 /// The statistics of a set of rules, published with it.
 #[derive(Debug, Default)]
 pub struct Handles {
-    /// By [`RuleId`](rules::RuleId).
+    /// By [`RuleId`].
     rules: Vec<Arc<RuleStats>>,
     domains: Vec<Arc<DomainStats>>,
     /// The recent hits of each rule by its id; empty if they are not recorded.

@@ -1,4 +1,4 @@
-//! Passes the hits of keys, rejections and lines of the decision log to [`recent`](recent).
+//! Passes the hits of keys, rejections and lines of the decision log to [`recent`].
 //!
 //! Called once a request is concluded. `recent` selects the requests, usually few of them.
 

@@ -72,7 +72,7 @@ fn write_text(text: &str, into: &mut Vec<u8>) {
 }
 
 impl<'a> Record<'a> {
-    /// Reads the record at the beginning of these bytes, which [`write`] has made.
+    /// Reads the record at the beginning of these bytes, which [`write()`] has made.
     pub(super) fn read(bytes: &'a [u8]) -> Self {
         let mut rest = bytes;
         let [kind, note, low, high] = take_array(&mut rest);

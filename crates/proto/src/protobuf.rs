@@ -40,7 +40,7 @@ pub struct Key {
 
 /// Parses the fields of one message in order.
 ///
-/// [`next`](Self::next) returns a field's key; one of the other methods then returns its value or skips it.
+/// [`next`](Self::next_key) returns a field's key; one of the other methods then returns its value or skips it.
 #[derive(Clone, Debug)]
 pub struct Fields<'a> {
     rest: &'a [u8],

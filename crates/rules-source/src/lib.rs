@@ -1,6 +1,6 @@
 //! The source of the rules: reads them, compiles them, and publishes a complete set or none.
 //!
-//! [`Source`] has the rules in service and the history of reloads; [`files`] reads a directory, [`watch`] reloads it
+//! [`Source`] has the rules in service and the history of reloads; `files` reads a directory, [`watch`] reloads it
 //! when it changes, and [`xds`] subscribes to a control plane instead. A set with an error never replaces a valid one.
 //! Data made for a set, such as the handles of its metrics, is published with it in one step, so that a request never
 //! combines the rules of one set with the handles of another.
