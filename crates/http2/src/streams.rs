@@ -16,8 +16,9 @@ const FREE: usize = 8;
 /// The charge for a stream: its entry and the state of its call, about 500 bytes for an unfinished one, rounded up.
 const CHARGE: usize = 768;
 
-/// An empty table up to this capacity is kept for the next calls.
-const KEPT: usize = 28;
+/// An empty table that had room for more streams is not kept for the next calls. The number is that of the paid streams,
+/// because a table's `capacity` shrinks with the tombstones of removed ones.
+const KEPT: usize = 24;
 
 /// The open streams; `C` is the state of a call.
 pub(super) struct Streams<C> {
@@ -82,7 +83,7 @@ impl<C> Streams<C> {
             self.uncount_blocked();
         }
         if self.open.is_empty() && self.paid > FREE {
-            if self.open.capacity() > KEPT {
+            if self.paid > KEPT {
                 self.open = HashMap::new();
             }
             self.paid = FREE;
