@@ -86,6 +86,19 @@ async fn sample(api: Arc<Api>, stop: watch::Receiver<bool>) {
     panics::restart_task(Boundary::Maintenance, work).await;
 }
 
+fn serve_admin(
+    thread: Thread,
+    (listener, api): (Listener, Arc<Api>),
+    port: http::Options,
+    stop: watch::Receiver<bool>,
+) -> JoinHandle<()> {
+    thread.run(move || async move {
+        let sampling = sample(api.clone(), stop.clone());
+        let answer = move |request| api.clone().answer(request);
+        tokio::join!(http::serve(listener, port, answer, stop), sampling);
+    })
+}
+
 impl Pages {
     /// Serves the ports; each thread ends after `stop` becomes true.
     pub(super) fn serve(
@@ -106,17 +119,12 @@ impl Pages {
             has_own_pages: false,
         };
         let mut serving = Vec::new();
-        if let (Some(thread), Some((listener, api)), Some(admin)) =
+        if let (Some(thread), Some(admin), Some(admin_settings)) =
             (threads.admin, self.admin, &settings.admin)
         {
-            let tls = app.tls.clone().filter(|_| admin.tls);
+            let tls = app.tls.clone().filter(|_| admin_settings.tls);
             let port = http::Options { tls, has_own_pages: true, ..options(Port::Admin, "/api/v1/status") };
-            let stop = stop.clone();
-            serving.push(thread.run(move || async move {
-                let sampling = sample(api.clone(), stop.clone());
-                let answer = move |request| api.clone().answer(request);
-                tokio::join!(http::serve(listener, port, answer, stop), sampling);
-            }));
+            serving.push(serve_admin(thread, admin, port, stop.clone()));
         }
         let path = Arc::<str>::from(settings.metrics.prometheus_path.as_str());
         let ports =

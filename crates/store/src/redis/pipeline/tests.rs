@@ -406,93 +406,106 @@ fn keys_that_cannot_be_counted_together_are_redirected() {
     }
 }
 
-/// Every reply of another shape fails the callers, and closes the connection: replies may be shifted.
-#[test]
-fn a_script_reply_of_another_shape_counts_nothing() {
-    let (table, minute) = (Table::<()>::new(10), Window::of_seconds(60).unwrap());
-    let text = |text: &str| Reply::Text(text.as_bytes().to_vec());
+fn text(text: &str) -> Reply {
+    Reply::Text(text.as_bytes().to_vec())
+}
+
+fn list(numbers: &[i64]) -> Reply {
+    Reply::List(numbers.iter().copied().map(Reply::Integer).collect())
+}
+
+fn minute() -> Window {
+    Window::of_seconds(60).unwrap()
+}
+
+/// The state is of another shape: both callers fail, and the connection closes, since replies may be shifted.
+fn assert_refuses_state(kind: Kind, state: &Reply) {
+    let (table, algorithm) = (Table::<()>::new(10), kind.at(5, minute(), None));
+    let mut pipeline = RedisPipeline::default();
+    let mut alone = pipeline.add_caller(|pipeline| match kind {
+        Kind::FixedWindow => pipeline.count_together(table.key("a"), &[fixed("a", Hits::Refund(1))]),
+        _ => pipeline.count_alone(table.key("a"), 0, &alone("a", algorithm, Hits::Take(1))),
+    });
+    let mut guarded = pipeline.add_caller(|pipeline| {
+        pipeline
+            .count_guarded(&[ScriptCheck { uncached: None, ..self::alone("a", algorithm, Hits::Take(1)) }]);
+    });
     let timed = |states: &[Reply]| Reply::List([states, &[text("7"), text("5")]].concat());
-    let number = Reply::Integer;
-    let bad = |kind: Kind, state: Reply| {
-        let algorithm = kind.at(5, minute, None);
-        let mut pipeline = RedisPipeline::default();
-        let mut alone = pipeline.add_caller(|pipeline| match kind {
-            Kind::FixedWindow => pipeline.count_together(table.key("a"), &[fixed("a", Hits::Refund(1))]),
-            _ => pipeline.count_alone(table.key("a"), 0, &alone("a", algorithm, Hits::Take(1))),
-        });
-        let mut guarded = pipeline.add_caller(|pipeline| {
-            pipeline.count_guarded(&[ScriptCheck {
-                uncached: None,
-                ..self::alone("a", algorithm, Hits::Take(1))
-            }]);
-        });
-        let over = Reply::List(vec![number(0)]);
-        let replies = match kind {
-            Kind::FixedWindow => {
-                vec![Reply::List(vec![state.clone()]), Reply::List(vec![state.clone(), over])]
-            }
-            _ => vec![timed(std::slice::from_ref(&state)), timed(&[state.clone(), over])],
-        };
-        let learned = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
-        for received in [&mut alone, &mut guarded] {
-            let received = received.try_recv().unwrap().unwrap();
-            assert!(matches!(received[..], [CheckResult::Failed(_)]), "{kind:?} {state:?}: {received:?}");
-        }
-        for failure in &learned.failures {
-            assert_eq!(failure.kind, failure::FailureKind::ProtocolError, "{kind:?} {state:?}");
-        }
-        assert_eq!(learned.failures.len(), 2);
+    let over = Reply::List(vec![Reply::Integer(0)]);
+    let replies = match kind {
+        Kind::FixedWindow => vec![Reply::List(vec![state.clone()]), Reply::List(vec![state.clone(), over])],
+        _ => vec![timed(std::slice::from_ref(state)), timed(&[state.clone(), over])],
     };
-    let list = |numbers: &[i64]| Reply::List(numbers.iter().copied().map(Reply::Integer).collect());
-    for state in [Reply::Nil, number(-1), text("1"), list(&[1])] {
-        bad(Kind::FixedWindow, state);
+    let learned = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
+    for received in [&mut alone, &mut guarded] {
+        let received = received.try_recv().unwrap().unwrap();
+        assert!(matches!(received[..], [CheckResult::Failed(_)]), "{kind:?} {state:?}: {received:?}");
+    }
+    for failure in &learned.failures {
+        assert_eq!(failure.kind, failure::FailureKind::ProtocolError, "{kind:?} {state:?}");
+    }
+    assert_eq!(learned.failures.len(), 2);
+}
+
+#[test]
+fn a_state_of_another_shape_counts_nothing() {
+    for state in [Reply::Nil, Reply::Integer(-1), text("1"), list(&[1])] {
+        assert_refuses_state(Kind::FixedWindow, &state);
     }
     for kind in [Kind::SlidingWindow, Kind::TokenBucket] {
-        for state in [number(1), text(""), text(&"x".repeat(20)), list(&[1])] {
-            bad(kind, state);
+        for state in [Reply::Integer(1), text(""), text(&"x".repeat(20)), list(&[1])] {
+            assert_refuses_state(kind, &state);
         }
     }
-    for state in
-        [Reply::Nil, number(1), list(&[]), list(&[1]), list(&[1, 2]), list(&[1, 2, -3]), list(&[1, 2, 3, 4])]
-    {
-        bad(Kind::SlidingLog, state);
+    let of_a_log: [&[i64]; 5] = [&[], &[1], &[1, 2], &[1, 2, -3], &[1, 2, 3, 4]];
+    for state in [Reply::Nil, Reply::Integer(1)].into_iter().chain(of_a_log.map(list)) {
+        assert_refuses_state(Kind::SlidingLog, &state);
     }
-    let whole = |kind: Kind, reply: Reply| {
-        let algorithm = kind.at(5, minute, None);
-        let mut pipeline = RedisPipeline::default();
-        let mut received = pipeline.add_caller(|pipeline| {
-            pipeline
-                .count_guarded(&[alone("a", algorithm, Hits::Take(1)), alone("b", algorithm, Hits::Take(1))]);
-        });
-        pipeline.complete(vec![reply.clone()], |kind, error| Failure::new(kind, error));
-        let received = received.try_recv().unwrap().unwrap();
-        assert!(
-            matches!(received[..], [CheckResult::Failed(_), CheckResult::Failed(_)]),
-            "{reply:?}: {received:?}"
-        );
-    };
+}
+
+/// The reply of a script that counts two limits is of another shape: both fail.
+fn assert_refuses_reply(kind: Kind, reply: &Reply) {
+    let algorithm = kind.at(5, minute(), None);
+    let mut pipeline = RedisPipeline::default();
+    let mut received = pipeline.add_caller(|pipeline| {
+        let checks = ["a", "b"].map(|name| alone(name, algorithm, Hits::Take(1)));
+        pipeline.count_guarded(&checks);
+    });
+    pipeline.complete(vec![reply.clone()], |kind, error| Failure::new(kind, error));
+    let received = received.try_recv().unwrap().unwrap();
+    assert!(
+        matches!(received[..], [CheckResult::Failed(_), CheckResult::Failed(_)]),
+        "{reply:?}: {received:?}"
+    );
+}
+
+#[test]
+fn a_reply_of_another_shape_counts_nothing() {
+    let count = || Reply::Integer(1);
     let over = || list(&[0, 0]);
-    let count = || number(1);
     for reply in [
         Reply::Nil,
-        number(2),
+        Reply::Integer(2),
         list(&[]),
         list(&[1, 1]),
         Reply::List(vec![count(), count(), count()]),
         Reply::List(vec![count(), count(), list(&[0])]),
         Reply::List(vec![count(), count(), list(&[0, -1])]),
-        Reply::List(vec![count(), count(), Reply::List(vec![Reply::Nil, number(0)])]),
+        Reply::List(vec![count(), count(), Reply::List(vec![Reply::Nil, Reply::Integer(0)])]),
         Reply::List(vec![count(), count(), over(), over()]),
     ] {
-        whole(Kind::FixedWindow, reply);
+        assert_refuses_reply(Kind::FixedWindow, &reply);
     }
-    for time in
-        [[text("7"), text("x")], [text("-7"), text("5")], [number(7), number(5)], [Reply::Nil, text("5")]]
-    {
-        whole(Kind::TokenBucket, Reply::List([&[Reply::Nil, Reply::Nil, over()], &time[..]].concat()));
+    for time in [
+        [text("7"), text("x")],
+        [text("-7"), text("5")],
+        [Reply::Integer(7), Reply::Integer(5)],
+        [Reply::Nil, text("5")],
+        [text("18446744073709551615"), text("5")],
+    ] {
+        let reply = Reply::List([&[Reply::Nil, Reply::Nil, over()], &time[..]].concat());
+        assert_refuses_reply(Kind::TokenBucket, &reply);
     }
-    let huge = [text("18446744073709551615"), text("5")];
-    whole(Kind::TokenBucket, Reply::List([&[Reply::Nil, Reply::Nil, over()], &huge[..]].concat()));
 }
 
 #[test]
