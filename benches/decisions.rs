@@ -7,10 +7,10 @@
 use std::{error::Error, fmt::Write, fs, hint::black_box, sync::Arc, time::Instant};
 
 use clock::{Clock, SystemClock, Time};
-use limiter::{self, Bounds, Decided, Descriptor, Entry, Limiter, Policy, Request, ResponseOptions};
+use limiter::{self, Decided, Descriptor, Entry, Limiter, Policy, Request};
 use overrides::{Action, Index, Override, Target, Value};
 use recent::{KeyValues, Recent};
-use rules::{CompileOptions, OnStoreFailure, RuleSet, Unit};
+use rules::{CompileOptions, RuleSet, Unit};
 use rules_source::{RulesDir, Source};
 use store::{Store, memory::MemoryStore};
 use telemetry::metrics::{ShardCount, Stats, StatsOptions};
@@ -173,19 +173,7 @@ fn limiter(rules: &str, recent: Option<Arc<Recent>>) -> Result<Limiter, Box<dyn 
     };
     let source = Arc::new(Source::new(CompileOptions::default(), attach));
     source.reload(&directory, SystemClock.now());
-    let policy = Policy {
-        bounds: Bounds { descriptors: 10, entries: 10 },
-        near_limit_ratio: 0.8,
-        key_prefix: String::new(),
-        full_keys: false,
-        counting: rules::CountingMode::Exact,
-        stop_when_over: false,
-        shadow_mode: false,
-        quota_mode: false,
-        response: ResponseOptions::default(),
-        on_store_failure: OnStoreFailure::Error,
-        max_local_keys: 1,
-    };
+    let policy = Policy { max_local_keys: 1, ..Policy::default() };
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(10_000_000));
     let limiter = Limiter::new(policy, source, store, None, stats, Arc::new(SystemClock));
     Ok(match recent {

@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use clock::{Clock, SystemClock, Time};
 use http::HeaderMap;
-use limiter::{self, Bounds, Limiter, Policy, ResponseOptions};
+use limiter::{self, Limiter, Policy};
 use rules::{CompileOptions, OnStoreFailure};
 use rules_source::{RulesDir, Source};
 use server::{
@@ -126,19 +126,7 @@ fn limiter(on_store_failure: OnStoreFailure, store: Late, stats: Arc<Stats>) -> 
         limiter::handles(rules, &counters, Vec::new())
     }));
     source.reload(&directory, SystemClock.now());
-    let policy = Policy {
-        bounds: Bounds { descriptors: 10, entries: 10 },
-        near_limit_ratio: 0.8,
-        key_prefix: String::new(),
-        full_keys: false,
-        counting: rules::CountingMode::Exact,
-        stop_when_over: false,
-        shadow_mode: false,
-        quota_mode: false,
-        response: ResponseOptions::default(),
-        on_store_failure,
-        max_local_keys: 1000,
-    };
+    let policy = Policy { on_store_failure, max_local_keys: 1000, ..Policy::default() };
     Limiter::new(policy, source, Arc::new(store), None, stats, Arc::new(SystemClock))
 }
 

@@ -116,6 +116,25 @@ pub struct Policy {
     pub max_local_keys: usize,
 }
 
+/// Exact counting without modes; a store failure is an error.
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            bounds: Bounds { descriptors: 100, entries: 100 },
+            near_limit_ratio: 0.8,
+            key_prefix: String::new(),
+            full_keys: false,
+            counting: CountingMode::Exact,
+            stop_when_over: false,
+            shadow_mode: false,
+            quota_mode: false,
+            response: ResponseOptions::default(),
+            on_store_failure: OnStoreFailure::Error,
+            max_local_keys: 10_000,
+        }
+    }
+}
+
 pub struct Limiter {
     policy: Policy,
     source: Arc<Source<Handles>>,

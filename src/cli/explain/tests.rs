@@ -7,10 +7,10 @@ use super::{
     *,
 };
 use crate::cli::terminal::plain;
-use limiter::{Bounds, Code, ResponseOptions};
+use limiter::Code;
 use rules::{
     template::Template,
-    {CompileOptions, How, OnStoreFailure, SourceFile, compile},
+    {CompileOptions, How, SourceFile, compile},
 };
 
 const RULES: &str = "\
@@ -44,19 +44,7 @@ fn rules(text: &str) -> RuleSet {
 }
 
 fn policy() -> Policy {
-    Policy {
-        bounds: Bounds { descriptors: 10, entries: 10 },
-        near_limit_ratio: 0.8,
-        key_prefix: "p:".to_owned(),
-        full_keys: false,
-        counting: rules::CountingMode::Exact,
-        stop_when_over: false,
-        shadow_mode: false,
-        quota_mode: false,
-        response: ResponseOptions::default(),
-        on_store_failure: OnStoreFailure::Error,
-        max_local_keys: 1,
-    }
+    Policy { key_prefix: "p:".to_owned(), ..Policy::default() }
 }
 
 fn query(words: &str, hits: u32) -> Query {

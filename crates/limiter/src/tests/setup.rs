@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::{
     Answer, Bounds, Descriptor, Entry, Handles, Limiter, OverLimitCache, Policy, Request, RequestError,
-    ResponseOptions, handles,
+    handles,
 };
 use clock::{Clock, ManualClock, Time};
 use overrides::Index;
@@ -92,19 +92,8 @@ pub(super) struct Setup {
 
 impl Setup {
     pub(super) fn new(on_store_failure: OnStoreFailure, change: impl FnOnce(&mut Policy)) -> Self {
-        let mut policy = Policy {
-            bounds: Bounds { descriptors: 10, entries: 10 },
-            near_limit_ratio: 0.8,
-            key_prefix: String::new(),
-            full_keys: false,
-            counting: rules::CountingMode::Exact,
-            stop_when_over: false,
-            shadow_mode: false,
-            quota_mode: false,
-            response: ResponseOptions::default(),
-            on_store_failure,
-            max_local_keys: 10_000,
-        };
+        let mut policy =
+            Policy { bounds: Bounds { descriptors: 10, entries: 10 }, on_store_failure, ..Policy::default() };
         change(&mut policy);
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("config")).unwrap();

@@ -36,12 +36,12 @@ use crate::{
     health::Health,
 };
 use clock::{ManualClock, Time};
-use limiter::{Bounds, Limiter, Policy, ResponseOptions, handles};
+use limiter::{Bounds, Limiter, Policy, handles};
 use proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
     service::ratelimit::v3::RateLimitRequest,
 };
-use rules::{CompileOptions, OnStoreFailure};
+use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
 use store::{Batch, Store, StoreFuture, memory::MemoryStore};
 use telemetry::metrics::{Port, ShardCount, Stats, StatsOptions};
@@ -69,19 +69,7 @@ impl Store for Gated {
 }
 
 fn limiter(store: Arc<dyn Store>, stats: &Arc<Stats>) -> Limiter {
-    let policy = Policy {
-        bounds: Bounds { descriptors: 10, entries: 10 },
-        near_limit_ratio: 0.8,
-        key_prefix: String::new(),
-        full_keys: false,
-        counting: rules::CountingMode::Exact,
-        stop_when_over: false,
-        shadow_mode: false,
-        quota_mode: false,
-        response: ResponseOptions::default(),
-        on_store_failure: OnStoreFailure::Error,
-        max_local_keys: 100,
-    };
+    let policy = Policy { bounds: Bounds { descriptors: 10, entries: 10 }, ..Policy::default() };
     let counters = stats.clone();
     let source =
         Arc::new(Source::new(CompileOptions::default(), move |rules| handles(rules, &counters, Vec::new())));

@@ -28,8 +28,8 @@ use super::{
 };
 use crate::health::Health;
 use clock::{ManualClock, Time};
-use limiter::{Bounds as RequestBounds, Limiter, Policy, ResponseOptions, handles};
-use rules::{CompileOptions, CountingMode, OnStoreFailure};
+use limiter::{Limiter, Policy, handles};
+use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
 use store::{Applied, Batch, Store, StoreFuture, memory::MemoryStore};
 use telemetry::metrics::{ShardCount, Stats, StatsOptions};
@@ -123,19 +123,7 @@ impl Parts {
 }
 
 fn limiter(store: Arc<dyn Store>, stats: &Arc<Stats>) -> Limiter {
-    let policy = Policy {
-        bounds: RequestBounds { descriptors: 100, entries: 100 },
-        near_limit_ratio: 0.8,
-        key_prefix: String::new(),
-        full_keys: false,
-        counting: CountingMode::Exact,
-        stop_when_over: false,
-        shadow_mode: false,
-        quota_mode: false,
-        response: ResponseOptions::default(),
-        on_store_failure: OnStoreFailure::Error,
-        max_local_keys: 100,
-    };
+    let policy = Policy::default();
     let counters = stats.clone();
     let source =
         Arc::new(Source::new(CompileOptions::default(), move |rules| handles(rules, &counters, Vec::new())));
