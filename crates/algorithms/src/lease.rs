@@ -86,11 +86,24 @@ pub enum Step {
 /// other replies may come between.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Snapshot {
+    /// Without hits in flight that the counter may refuse.
     own: u64,
+    /// There were no such hits.
+    is_exact: bool,
+    sent: SentHits,
     /// No renewal was in flight, whose hits the counter may or may not include.
     is_certain: bool,
     resets: u32,
     pub grants: Grants,
+}
+
+/// Hits of a request that are sent to the counter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SentHits {
+    /// The counter adds them, even above its limit.
+    Always(u64),
+    /// The counter adds all or none.
+    IfWithin(u64),
 }
 
 /// The numbers of a lease's grants, by which the counter knows the hits that it has.
@@ -121,7 +134,9 @@ pub struct Lease {
     pub left: u64,
     /// The hits in the counter that this replica added in this window.
     own: u64,
+    /// Hits in flight, without and with those that the counter may refuse.
     pending: u64,
+    pending_at_most: u64,
     resets: u32,
     /// The part of the counter that other replicas added, by the last reply in this window, and the time of that reply.
     others: Option<(u64, Time)>,
@@ -185,7 +200,19 @@ impl Lease {
         let expired = self.left;
         let (others, before) = (None, None);
         let (renewal, grants) = (Renewal::Idle, Grants::default());
-        *self = Self { start, left: 0, own: 0, pending: 0, others, before, renewal, grants, ..*self };
+        let (pending, pending_at_most) = (0, 0);
+        *self = Self {
+            start,
+            left: 0,
+            own: 0,
+            pending,
+            pending_at_most,
+            others,
+            before,
+            renewal,
+            grants,
+            ..*self
+        };
         expired
     }
 
@@ -215,11 +242,16 @@ impl Lease {
     }
 
     /// Records that hits of a request are sent to the counter.
-    pub fn send(&mut self, hits: u64) -> Snapshot {
+    pub fn send(&mut self, sent: SentHits) -> Snapshot {
         let own = self.own.saturating_add(self.pending);
-        self.pending = self.pending.saturating_add(hits);
+        let is_exact = self.pending == self.pending_at_most;
+        let (SentHits::Always(hits) | SentHits::IfWithin(hits)) = sent;
+        if let SentHits::Always(_) = sent {
+            self.pending = self.pending.saturating_add(hits);
+        }
+        self.pending_at_most = self.pending_at_most.saturating_add(hits);
         let is_certain = self.renewal != Renewal::InFlight;
-        Snapshot { own, is_certain, resets: self.resets, grants: self.grants }
+        Snapshot { own, is_exact, sent, is_certain, resets: self.resets, grants: self.grants }
     }
 
     /// Records that the renewal is sent to the counter. `first` is the number of a lease's first grant.
@@ -227,14 +259,18 @@ impl Lease {
         // Numbers begin below 2⁵², so the sum never wraps.
         self.grants.requested =
             if self.grants.requested == 0 { first } else { self.grants.requested.wrapping_add(1) };
-        let snapshot = self.send(0);
+        let snapshot = self.send(SentHits::Always(0));
         self.renewal = Renewal::InFlight;
         snapshot
     }
 
     /// Hits of a request are no longer in flight.
-    pub fn complete(&mut self, hits: u64) {
-        self.pending = self.pending.saturating_sub(hits);
+    pub fn complete(&mut self, snapshot: Snapshot) {
+        let (SentHits::Always(hits) | SentHits::IfWithin(hits)) = snapshot.sent;
+        if let SentHits::Always(_) = snapshot.sent {
+            self.pending = self.pending.saturating_sub(hits);
+        }
+        self.pending_at_most = self.pending_at_most.saturating_sub(hits);
     }
 
     /// True if [`take`](Self::take) needs no reply of the counter.
@@ -329,8 +365,10 @@ impl Lease {
         if snapshot.is_certain || self.others.is_none() {
             // The counter may include hits that were sent later; the last estimate decides.
             let most = after.saturating_sub(snapshot.own.saturating_add(hits));
-            let least = after.saturating_sub(self.own.saturating_add(self.pending)).min(most);
-            let others = self.others.map_or(most, |(others, _)| others.clamp(least, most));
+            let least = after.saturating_sub(self.own.saturating_add(self.pending_at_most)).min(most);
+            // A first estimate that is too high could refuse requests.
+            let first = if snapshot.is_exact { most } else { least };
+            let others = self.others.map_or(first, |(others, _)| others.clamp(least, most));
             self.set_others(others, terms, now);
         }
         lost

@@ -158,7 +158,7 @@ impl World {
             }
             Step::Query { reserved } => {
                 self.decided[2] += 1;
-                let snapshot = self.replicas[replica].lease.send(hits - reserved);
+                let snapshot = self.replicas[replica].lease.send(SentHits::Always(hits - reserved));
                 self.send(replica, start, Message::Count { hits: hits - reserved, reserved, snapshot });
             }
         }
@@ -240,7 +240,7 @@ impl World {
             Message::Count { hits, reserved, snapshot } => {
                 let mut is_admitted = after <= terms.limit;
                 if is_current {
-                    lease.complete(hits);
+                    lease.complete(snapshot);
                 }
                 if is_current && !lease.is_outdated(snapshot) {
                     lease.counted(hits, after, snapshot, &terms, now);
@@ -276,8 +276,8 @@ impl World {
         match message {
             Message::Lease { .. } => lease.renewal_lost(),
             // The request was not decided: its reserved hits are restored.
-            Message::Count { hits, reserved, snapshot } => {
-                lease.complete(hits);
+            Message::Count { reserved, snapshot, .. } => {
+                lease.complete(snapshot);
                 if !lease.is_outdated(snapshot) && (reply.is_none() || self.rng.bool()) {
                     lease.restore(reserved);
                 }
@@ -479,8 +479,8 @@ fn a_counter_over_its_limit_is_read_again_after_a_while() {
     let mut lease = Lease::new(Time::from_seconds(1_800_000_000), Pace::default());
     let at = |millis: u64| Time::from_micros(1_800_000_000_000_000 + millis * 1000);
     assert!(matches!(lease.take(1, true, &terms, at(0)), Step::Query { .. }));
-    let snapshot = lease.send(1);
-    lease.complete(1);
+    let snapshot = lease.send(SentHits::Always(1));
+    lease.complete(snapshot);
     lease.counted(1, 101, snapshot, &terms, at(1));
     assert_eq!(lease.take(1, true, &terms, at(2)), Step::Reject(101));
     assert_eq!(lease.take(1, true, &terms, at(4_900)), Step::Reject(101));
@@ -491,6 +491,25 @@ fn a_counter_over_its_limit_is_read_again_after_a_while() {
     assert_eq!(lease.take(1, true, &terms, at(5_101)), Step::Reject(101), "the others do not");
     lease.refunded(10, 91, &terms, at(5_200));
     assert!(matches!(lease.take(1, true, &terms, at(5_201)), Step::Query { .. }), "a refund makes room");
+}
+
+/// The grant of a renewal is seen before the refusal of the request that was sent before it.
+#[test]
+fn refused_hits_in_flight_hide_no_hits_of_others() {
+    let terms = terms(500, 3600);
+    let mut lease = Lease::new(Time::from_seconds(1_800_000_000), Pace::default());
+    let now = Time::from_seconds(1_800_000_001);
+    // 430 hits are this replica's, and 5 of others.
+    let first = lease.send(SentHits::IfWithin(430));
+    lease.complete(first);
+    lease.counted(430, 435, first, &terms, now);
+    let refused = lease.send(SentHits::IfWithin(90));
+    let renewal = lease.send_renewal(1);
+    lease.granted(3, Grant::Added, 438, renewal, &terms, now);
+    assert_eq!(lease.count(&terms), 435);
+    lease.complete(refused);
+    lease.counted(0, 435, refused, &terms, now);
+    assert_eq!(lease.count(&terms), 435);
 }
 
 #[test]

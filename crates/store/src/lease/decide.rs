@@ -20,7 +20,7 @@ use crate::{
     Applied, Batch, Check, Counting, Member, Outcome, Store as _, StoreError, StoreFuture, batch::NextHits,
     table::Key, without_taking,
 };
-use algorithms::lease::{Snapshot, Step};
+use algorithms::lease::{SentHits, Snapshot, Step};
 use algorithms::{Hits, fixed_window};
 use clock::Time;
 
@@ -44,8 +44,8 @@ struct InFlight<'a> {
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         for lease in self.uses.iter().flatten() {
-            if let Some((hits, _)) = lease.sent {
-                self.shared.leases.with(lease.key, lease.start, |lease| lease.complete(hits.taken()));
+            if let Some((_, snapshot)) = lease.sent {
+                self.shared.leases.with(lease.key, lease.start, |lease| lease.complete(snapshot));
             }
         }
     }
@@ -224,7 +224,7 @@ impl Shared {
         Some(match step {
             Step::Query { reserved } => {
                 let rest = Hits::Take(hit.hits.saturating_sub(reserved));
-                (self.lease_use(hit, reserved, rest), Err(rest))
+                (self.lease_use(hit, reserved, rest, SentHits::Always(rest.taken())), Err(rest))
             }
             Step::Admit(count) => (decided(hit.hits), Ok(count)),
             Step::Reject(count) => (decided(0), Ok(count_over(hit.limit.limit, hit.hits, count))),
@@ -301,15 +301,16 @@ impl Shared {
             if let (Some(hits), None, false) = (hits, known, is_added)
                 && let Some(hit) = self.hit(batch, check, now)
             {
-                let lease = self.lease_use(hit, 0, hits);
+                // With others, they are counted together or not at all.
+                let lease = self.lease_use(hit, 0, hits, SentHits::IfWithin(hits.taken()));
                 draft.uses[index] = lease;
             }
         }
     }
 
     /// The lease of a check whose hits are sent to Redis, if it has one.
-    fn lease_use(&self, hit: Hit, reserved: u64, hits: Hits) -> Option<LeaseUse> {
-        let snapshot = self.leases.with(hit.key, hit.start, |lease| lease.send(hits.taken()))?;
+    fn lease_use(&self, hit: Hit, reserved: u64, hits: Hits, sent: SentHits) -> Option<LeaseUse> {
+        let snapshot = self.leases.with(hit.key, hit.start, |lease| lease.send(sent))?;
         Some(LeaseUse { key: hit.key, start: hit.start, reserved, sent: Some((hits, snapshot)) })
     }
 
@@ -379,8 +380,8 @@ impl InFlight<'_> {
             let Some(used) = lease else { continue };
             let check = batch.check(index);
             self.shared.leases.with(used.key, used.start, |lease| {
-                if let Some((hits, _)) = used.sent {
-                    lease.complete(hits.taken());
+                if let Some((_, snapshot)) = used.sent {
+                    lease.complete(snapshot);
                 }
                 // Hits of a counter that was reset in the meantime no longer exist.
                 if result.is_err() && !used.sent.is_some_and(|(_, snapshot)| lease.is_outdated(snapshot)) {
