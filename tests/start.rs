@@ -38,10 +38,11 @@ fn the_first_answer_comes_at_once() {
 #[test]
 fn an_idle_service_uses_little_memory() {
     let server = Server::start(RULES);
-    let resident = server.process.resident_kib();
-    println!("resident when idle: {resident} KiB");
-    // The goal is 12 MB for a release build; this is a debug build.
-    assert!(resident < 36 * 1024, "{resident} KiB");
+    // Without the code: of a debug build it is four times that of a release build, and the page cache decides how
+    // much of it is resident.
+    let own = server.process.anonymous_kib();
+    println!("own memory when idle: {own} KiB");
+    assert!(own < 9 * 1024, "{own} KiB");
 }
 
 #[test]

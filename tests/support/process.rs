@@ -108,6 +108,11 @@ impl Process {
         self.memory("VmRSS:")
     }
 
+    /// Its resident memory that no file backs, in KiB.
+    pub(crate) fn anonymous_kib(&self) -> u64 {
+        self.memory("RssAnon:")
+    }
+
     /// Its peak resident memory, in KiB.
     pub(crate) fn peak_kib(&self) -> u64 {
         self.memory("VmHWM:")
