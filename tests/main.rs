@@ -6,6 +6,8 @@
 
 // Recorded answers of the Go service.
 mod golden;
+// The pull requests of the Go service after the recordings.
+mod pulls;
 // HTTP through Envoy: limits, modes, hits, and a lost service.
 mod envoy;
 

@@ -37,8 +37,9 @@ fn near_threshold(limit: u32, near_ratio: f32) -> u64 {
 )]
 fn decide(limit: u32, near_ratio: f32, hits: Hits, after: u64) -> LimitDecision {
     let (limit, near) = (u64::from(limit), near_threshold(limit, near_ratio));
+    // A refund is never over, even if the counter still is.
+    let Hits::Take(hits) = hits else { return LimitDecision::default() };
     let over = after > limit;
-    let Hits::Take(hits) = hits else { return LimitDecision { over, ..LimitDecision::default() } };
     // If STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT did not count the hits this wraps around, as in the Go service: then
     // all of them are above every threshold that is passed.
     let counted = hits.min(MAX_HITS);
@@ -208,7 +209,7 @@ mod tests {
         fn accepts_any_numbers(limit: u32, ratio in 0.0..=1.0_f32, hits: u64, after: u64, back: bool) {
             let hits = if back { Hits::Refund(hits) } else { Hits::Take(hits) };
             let decision = decide(limit, ratio, hits, after);
-            prop_assert_eq!(decision.over, after > u64::from(limit));
+            prop_assert_eq!(decision.over, !back && after > u64::from(limit));
         }
     }
 
@@ -236,6 +237,8 @@ mod tests {
 
     #[test]
     fn refunds_count_nowhere() {
-        assert_eq!(decide(5, 0.8, Hits::Refund(3), 2), LimitDecision::default());
+        for after in [2, 5, 6, u64::MAX] {
+            assert_eq!(decide(5, 0.8, Hits::Refund(3), after), LimitDecision::default());
+        }
     }
 }

@@ -303,7 +303,7 @@ fn checks<'r>(
     limited
 }
 
-/// The statistics that count this descriptor, with its hits added. `scratch` is working memory.
+/// The statistics that count this descriptor, with its hits added or refunded. `scratch` is working memory.
 #[expect(clippy::expect_used, reason = "`scratch` only grows until it is truncated")]
 fn stats_handle(
     request: &Request<'_>,
@@ -318,7 +318,7 @@ fn stats_handle(
     match &rule_match.matched {
         Some(matched) if matched.is_as_written() => {
             if let Some(attached) = served.attached.stats(matched.rule.id) {
-                attached.add(RuleCounter::TotalHits, hits.taken());
+                count_hits(attached, hits);
                 return Handle::Attached(matched.rule.id);
             }
             scratch.push_str(&matched.rule.full_key);
@@ -344,6 +344,13 @@ fn stats_handle(
         context.now,
     );
     scratch.truncate(start);
-    found.add(RuleCounter::TotalHits, hits.taken());
+    count_hits(&found, hits);
     Handle::LookedUp(found)
+}
+
+fn count_hits(stats: &RuleStats, hits: Hits) {
+    match hits {
+        Hits::Take(hits) => stats.add(RuleCounter::TotalHits, hits),
+        Hits::Refund(hits) => stats.add(RuleCounter::TotalNegativeHits, hits),
+    }
 }

@@ -264,18 +264,20 @@ impl HitsToSend<'_> {
 }
 
 impl Check {
-    /// True if the outcome is over the limit.
+    /// True if the outcome is over the limit. A refund never is.
     pub fn is_over(&self) -> bool {
         match self.outcome {
+            _ if !self.takes() => false,
             Outcome::Counted(after) => after > u64::from(self.limit.requests_per_unit),
             Outcome::NotCounted(_) => true,
             Outcome::Decided(verdict) => !verdict.admitted,
         }
     }
 
-    /// True if the hits would exceed the limit, by the outcome of a read.
+    /// True if the hits would exceed the limit, by the outcome of a read. Those of a refund never do.
     pub fn would_be_over(&self, read: Outcome) -> bool {
         match read {
+            _ if !self.takes() => false,
             Outcome::Counted(count) => {
                 fixed_window::count(count, self.hits) > u64::from(self.limit.requests_per_unit)
             }

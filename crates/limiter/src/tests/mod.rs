@@ -36,7 +36,7 @@ fn a_store_error_is_returned_and_counted() {
     assert_eq!(refusal.to_string(), "counter store: timed out");
     assert_eq!(setup.stats.service().redis_error.get(), 1);
     assert_eq!(setup.decided(OnStoreFailure::Error, FailureReason::Timeout), 1);
-    assert_eq!(setup.counts("k"), [1, 0, 0, 0, 0, 0]);
+    assert_eq!(setup.counts("k"), [1, 0, 0, 0, 0, 0, 0]);
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn the_allow_policy_reports_the_full_limit() {
         assert_eq!((answer.code, statuses(&answer)), (Code::Ok, expected.into()));
     }
     assert_eq!(setup.decided(OnStoreFailure::Allow, FailureReason::Timeout), 5);
-    assert_eq!(setup.counts("k"), [5, 0, 0, 0, 0, 0], "only hits: the outcome is unknown");
+    assert_eq!(setup.counts("k"), [5, 0, 0, 0, 0, 0, 0], "only hits: the outcome is unknown");
     assert_eq!(setup.stats.service().redis_error.get(), 0, "no error was returned");
 }
 
@@ -60,7 +60,7 @@ fn the_deny_policy_reports_over_limit() {
     assert_eq!((answer.code, statuses(&answer)), (Code::OverLimit, expected.into()));
     assert_eq!(setup.decide(&["free", "unknown"]).unwrap().code, Code::Ok, "no counter is needed");
     assert_eq!(setup.decided(OnStoreFailure::Deny, FailureReason::Timeout), 1);
-    assert_eq!(setup.counts("k"), [1, 0, 0, 0, 0, 0]);
+    assert_eq!(setup.counts("k"), [1, 0, 0, 0, 0, 0, 0]);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn shadow_and_quota_mode_apply_under_the_deny_policy() {
     let setup = Setup::lost(OnStoreFailure::Deny);
     let shadow = setup.decide(&["shadow"]).unwrap();
     assert_eq!((shadow.code, statuses(&shadow)), (Code::Ok, vec![(Code::Ok, Some(3), 0)]));
-    assert_eq!(setup.counts("shadow"), [1, 0, 0, 0, 0, 0]);
+    assert_eq!(setup.counts("shadow"), [1, 0, 0, 0, 0, 0, 0]);
     let quota = setup.decide(&["quota", "shadow"]).unwrap();
     assert_eq!(quota.code, Code::OverLimit, "every quota counts as exhausted");
 

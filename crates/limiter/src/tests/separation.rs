@@ -97,7 +97,7 @@ fn statistics_of_huge_hits_saturate() {
             assert_eq!(answer.code, Code::OverLimit);
             let all = hits.saturating_mul(2 * n);
             for key in ["k", "shadow"] {
-                let [total, over, near, within, _, shadow] = setup.counts(key);
+                let [total, over, near, within, _, shadow, _] = setup.counts(key);
                 assert_eq!(total, all, "{key} {hits}");
                 // Three fit, one of them near the limit.
                 assert!((all - 3..=all).contains(&over), "{key} {hits}: {over}");

@@ -141,7 +141,7 @@ impl Setup {
         self.stats.service().store_failures(policy, reason).get()
     }
 
-    pub(super) fn counts(&self, key: &str) -> [u64; 6] {
+    pub(super) fn counts(&self, key: &str) -> [u64; RuleCounter::ALL.len()] {
         let rule = self.stats.rule("d", &format!("d.{key}"));
         RuleCounter::ALL.map(|counter| rule.get(counter))
     }

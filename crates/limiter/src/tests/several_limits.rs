@@ -73,9 +73,9 @@ fn hits_are_counted_once_by_the_governing_limit() {
         ask(&setup, millis, hits, &[]);
     }
     // One hit is within and not near; three are rejected; the last is within the second and the hour.
-    assert_eq!(setup.counts("k"), [5, 3, 0, 2, 0, 0]);
+    assert_eq!(setup.counts("k"), [5, 3, 0, 2, 0, 0, 0]);
     ask(&setup, 7000, 1, &[]);
-    assert_eq!(setup.counts("k"), [6, 3, 1, 3, 0, 0], "near in the hour");
+    assert_eq!(setup.counts("k"), [6, 3, 1, 3, 0, 0, 0], "near in the hour");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_rejected_key_skips_the_store_until_its_retry_time() {
     // The store is lost; a cached rejection does not need it.
     setup.store.set_lost(Some(FailureReason::Timeout));
     assert_eq!(ask(&setup, 999, 2, &[]), status(Code::OverLimit, "", 0, 1));
-    assert_eq!(setup.counts("k"), [6, 4, 1, 2, 2, 0]);
+    assert_eq!(setup.counts("k"), [6, 4, 1, 2, 2, 0, 0]);
     setup.store.set_lost(None);
     assert_eq!(ask(&setup, 600, 1, &[]), status(Code::Ok, "", 0, 1), "fewer hits may fit before");
     assert_eq!(ask(&setup, 1000, 2, &[]), status(Code::OverLimit, "", 1, 1), "another request has taken one");
@@ -185,11 +185,11 @@ fn answers_contain_the_multiplier() {
 fn one_limit_of_a_list_may_be_replaced() {
     let setup = setup(WINDOWS, |_| ());
     assert_eq!(ask(&setup, 0, 3, &["other"]), status(Code::Ok, "steady", 2, 3600));
-    assert_eq!(setup.counts("k"), [3, 0, 0, 3, 0, 0]);
+    assert_eq!(setup.counts("k"), [3, 0, 0, 3, 0, 0, 0]);
     let all = setup_with_one_name();
     let answer = all.decide(&["k", "other"]).unwrap();
     assert_eq!(answer.statuses[0], Status::NO_LIMIT);
-    assert_eq!(all.counts("k"), [0; 6]);
+    assert_eq!(all.counts("k"), [0; 7]);
 }
 
 fn setup_with_one_name() -> Setup {
@@ -201,11 +201,11 @@ fn a_rule_with_one_cached_rejection_skips_the_store() {
     let setup = setup(WINDOWS, |_| ());
     ask(&setup, 0, 2, &[]);
     ask(&setup, 0, 2, &[]);
-    assert_eq!(setup.counts("k"), [4, 2, 1, 2, 0, 0]);
+    assert_eq!(setup.counts("k"), [4, 2, 1, 2, 0, 0, 0]);
     // The limit per second is known to reject two hits, and the store, which has the hour, is lost.
     setup.store.set_lost(Some(FailureReason::Timeout));
     assert_eq!(ask(&setup, 500, 2, &[]), status(Code::OverLimit, "spike", 0, 1));
-    assert_eq!(setup.counts("k"), [6, 4, 1, 2, 2, 0]);
+    assert_eq!(setup.counts("k"), [6, 4, 1, 2, 2, 0, 0]);
     setup.store.set_lost(None);
     assert_eq!(ask(&setup, 500, 1, &[]), status(Code::OverLimit, "spike", 0, 1), "fewer hits are checked");
     assert_eq!(ask(&setup, 1000, 0, &[]), status(Code::Ok, "steady", 3, 3599));

@@ -152,7 +152,11 @@ impl Model {
         Outcome::Decided(verdict.1)
     }
 
+    /// A refund never is.
     fn is_over(&self, key: &str, limit: &Limit, hits: Hits, now: Time) -> bool {
+        if matches!(hits, Hits::Refund(_)) {
+            return false;
+        }
         let state = self.states.get(key).copied().unwrap_or_default();
         let admitted = match limit.algorithm {
             Algorithm::FixedWindow(fixed) => fixed.apply(state, hits, now).1 <= u64::from(fixed.limit),
@@ -185,7 +189,7 @@ impl Model {
         now: Time,
     ) -> Vec<Outcome> {
         let is_over = |model: &Self, (name, limit, hits): &(&str, &Limit, Hits)| {
-            matches!(hits, Hits::Take(_)) && model.is_over(&key(name, limit, now), limit, *hits, now)
+            model.is_over(&key(name, limit, now), limit, *hits, now)
         };
         let stops = counting == Counting::StopWhenOver
             && groups

@@ -36,6 +36,8 @@ text::named! {
         OverLimitWithLocalCache = "over_limit_with_local_cache",
         /// Hits over the limit that passed because the rule is in shadow mode.
         ShadowMode = "shadow_mode",
+        /// Hits that refunds asked for, whether the counter had them or not.
+        TotalNegativeHits = "total_negative_hits",
     }
 }
 
@@ -44,7 +46,7 @@ impl RuleCounter {
     pub(super) const fn series(self) -> usize {
         match self {
             Self::OverLimit | Self::WithinLimit | Self::ShadowMode => 2,
-            Self::TotalHits | Self::NearLimit | Self::OverLimitWithLocalCache => 1,
+            Self::TotalHits | Self::NearLimit | Self::OverLimitWithLocalCache | Self::TotalNegativeHits => 1,
         }
     }
 }
@@ -79,6 +81,8 @@ metrics! { OURS
         "Hits over the rule's limit that the local cache rejected without the store.";
     SHADOW_MODE: Counter "ratelimit_service_rate_limit_shadow_mode" ["domain", "key1", "key2"]
         "Hits over the rule's limit that shadow mode allowed.";
+    TOTAL_NEGATIVE_HITS: Counter "ratelimit_service_rate_limit_total_negative_hits" ["domain", "key1", "key2"]
+        "Hits of refunds (is_negative_hits) on the rule; absent until the first.";
     DOMAIN_NOT_FOUND: Counter "ratelimit_service_rate_limit_domain_not_found" ["domain"]
         "Descriptors of requests with an unknown domain.";
     SHOULD_RATE_LIMIT_ERROR: Counter "ratelimit_service_should_rate_limit_error" ["err_type"]

@@ -87,6 +87,7 @@ pub(super) const RULE_METRICS: [&Metric; RuleCounter::ALL.len()] = [
     &names::WITHIN_LIMIT,
     &names::OVER_LIMIT_WITH_LOCAL_CACHE,
     &names::SHADOW_MODE,
+    &names::TOTAL_NEGATIVE_HITS,
 ];
 
 fn rules(page: &mut Page, stats: &Stats) {
@@ -94,8 +95,8 @@ fn rules(page: &mut Page, stats: &Stats) {
     for (counter, metric) in RuleCounter::ALL.into_iter().zip(RULE_METRICS) {
         for (labels, sums) in &totals {
             let n = shown(counter, labels, &sums.counts);
-            // A series named by a caller's value appears with its first hit.
-            if sums.is_of_rules || n > 0 {
+            // A series named by a caller's value appears with its first hit, and one of refunds with the first refund.
+            if n > 0 || sums.is_of_rules && counter != RuleCounter::TotalNegativeHits {
                 let Labels { domain, key1, key2 } = labels;
                 let values = [domain, key1, key2.as_deref().unwrap_or("")];
                 page.sample(metric, &values[..if key2.is_some() { 3 } else { 2 }], n.into());
@@ -132,7 +133,7 @@ fn requests(samples: &mut Samples<'_>, stats: &Stats) {
 const OUTCOMES: [&str; 3] = ["allowed", "over_limit", "shadow"];
 
 fn outcomes(counts: &[u64; RuleCounter::ALL.len()]) -> [u64; OUTCOMES.len()] {
-    let [_, over, _, within, _, shadow] = *counts;
+    let [_, over, _, within, _, shadow, _] = *counts;
     // The Go service counts hits that shadow mode allows as over the limit too.
     [within, over.saturating_sub(shadow), shadow]
 }

@@ -266,7 +266,7 @@ mod tests {
         assert_eq!((room(), registry.refused()), (4, [("d".to_owned(), 1)].into()));
         let totals = registry.totals();
         let counts = |key: &str| totals[&Labels::of(key)].counts;
-        assert_eq!((counts("d.a"), counts("d.__overflow__")), ([1, 2, 1, 0, 0, 0], [0, 0, 0, 5, 0, 0]));
+        assert_eq!((counts("d.a"), counts("d.__overflow__")), ([1, 2, 1, 0, 0, 0, 0], [0, 0, 0, 5, 0, 0, 0]));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The six counters of a rule, under the rule's name.
+//! The counters of a rule, under the rule's name.
 //!
 //! The limiter, which defines when each counts, adds to them through a handle from the publication of the rules; the
 //! exposition reads them.
@@ -119,7 +119,7 @@ mod tests {
         stats.add(RuleCounter::TotalHits, 0);
         assert_eq!(stats.counts(), None);
         stats.add(RuleCounter::NearLimit, 7);
-        assert_eq!(stats.counts(), Some([0, 0, 7, 0, 0, 0]));
+        assert_eq!(stats.counts(), Some([0, 0, 7, 0, 0, 0, 0]));
         assert_eq!(stats.get(RuleCounter::NearLimit), 7);
     }
 }

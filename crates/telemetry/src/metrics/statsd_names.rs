@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_has_the_six_names_of_the_go_service() {
+    fn a_rule_has_the_names_of_the_go_service() {
         let names = RuleCounter::ALL.map(|counter| of_rule("d.ip_10.0.0.1.a:b", counter));
         let expected = [
             "total_hits",
@@ -55,6 +55,7 @@ mod tests {
             "within_limit",
             "over_limit_with_local_cache",
             "shadow_mode",
+            "total_negative_hits",
         ];
         assert_eq!(
             names,

@@ -258,12 +258,14 @@ impl ScriptCounter {
         into.extend(self.seconds.to_le_bytes());
         into.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
         for run in &self.runs {
-            let hits = match run.hits {
-                Hits::Take(hits) => hits.cast_signed(),
-                Hits::Refund(hits) => -hits.cast_signed(),
+            let (hits, times) = match run.hits {
+                Hits::Take(hits) => (hits.cast_signed(), run.times),
+                // A script knows a refund by its sign.
+                Hits::Refund(0) => (-1, 0),
+                Hits::Refund(hits) => (-hits.cast_signed(), run.times),
             };
             into.extend(hits.to_le_bytes());
-            into.extend(run.times.to_le_bytes());
+            into.extend(times.to_le_bytes());
         }
     }
 }

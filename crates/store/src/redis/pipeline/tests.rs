@@ -71,7 +71,9 @@ impl Server {
                 if let Some(count) = count {
                     let (runs, _) = last[30..].as_chunks::<12>();
                     for run in runs {
-                        *count = (*count + i64::from_le_bytes(run[..8].try_into().unwrap())).max(0);
+                        let hits = i64::from_le_bytes(run[..8].try_into().unwrap());
+                        let times = u32::from_le_bytes(run[8..].try_into().unwrap());
+                        *count = (*count + hits * i64::from(times)).max(0);
                     }
                 }
                 Reply::List(vec![Reply::Integer(before)])

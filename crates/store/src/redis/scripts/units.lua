@@ -1,6 +1,6 @@
 -- Counts units, with an argument for each key. If ARGV[1] is `g`, they are guarded: unless every check is within its
--- limit, only those of units of one key that are over count, and the others read. Returns then also a list that
--- has for each key 1 if it was over, else 0.
+-- limit, only those of units of one key that are over count, and the others read. A refund is within every limit, and
+-- counts. Returns then also a list that has for each key 1 if it was over, else 0.
 local is_guarded, any_over = ARGV[1] == 'g', false
 local states, expiries, fits, over = {}, {}, {}, {}
 
@@ -39,7 +39,7 @@ for i, key in ipairs(KEYS) do
   end
   replies[i], states[i] = state, state
   if is_guarded then
-    over[i] = limit.apply(state, limit.runs[1], 1) < 1 and 1 or 0
+    over[i] = limit.runs[1] >= 0 and limit.apply(state, limit.runs[1], 1) < 1 and 1 or 0
     any_over = any_over or over[i] == 1
   end
 end

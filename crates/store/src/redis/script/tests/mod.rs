@@ -267,7 +267,7 @@ fn a_group_of_a_rejected_request_counts_nothing() {
             let of_group = 1 + place(step, models.len());
             let (then, hits) = moment_and_hits(step, now, &models[0]);
             now = then.max(now);
-            let hits = if hits == Hits::Refund(0) { Hits::Take(0) } else { within(hits) };
+            let hits = within(hits);
             let one = if step.hits.0 % 2 == 0 { Hits::Take(1) } else { Hits::Take(0) };
             let names = names(&models, now);
             let alone = models.iter().zip(&names).skip(of_group);

@@ -35,7 +35,11 @@ impl Model {
         crate::Outcome::Decided(verdict)
     }
 
+    /// A refund never is.
     pub(super) fn would_be_over(&self, hits: Hits, now: Time) -> bool {
+        if matches!(hits, Hits::Refund(_)) {
+            return false;
+        }
         match self.clone().apply(hits, now) {
             crate::Outcome::Counted(after) => after > u64::from(self.algorithm.capacity()),
             crate::Outcome::NotCounted(_) => true,
