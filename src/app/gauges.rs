@@ -29,7 +29,7 @@ pub(super) struct Gauges<'a> {
     tls: Option<TlsUsage>,
     spans: Option<&'a Counts>,
     rules: ReloadState,
-    xds: Option<xds::State>,
+    xds: Option<xds::SubscriptionState>,
     store: Option<StoreUsage>,
     overrides: Usage,
     /// The number of replicas by the hash of their rules.
@@ -131,7 +131,7 @@ fn rules(samples: &mut Samples<'_>, state: &ReloadState) {
     samples.value(&names::RULES, state.rules as u64);
 }
 
-fn control_plane(samples: &mut Samples<'_>, state: &xds::State) {
+fn control_plane(samples: &mut Samples<'_>, state: &xds::SubscriptionState) {
     samples.value(&names::XDS_CONNECTED, u64::from(state.connected));
     samples.value(&names::XDS_RECONNECTS, state.reconnects);
     samples.value(&names::XDS_UPDATES, state.updates);

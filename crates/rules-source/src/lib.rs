@@ -50,7 +50,7 @@ pub struct Published<T> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum ReloadOutcome {
     Loaded,
     /// The files are the same as at the last reload.
     Unchanged,
@@ -128,7 +128,7 @@ impl<T> Source<T> {
     }
 
     /// Reads the files of `directory`, and serves them if they are valid and changed since the last read.
-    pub fn reload(&self, directory: &RulesDir, now: Time) -> Outcome {
+    pub fn reload(&self, directory: &RulesDir, now: Time) -> ReloadOutcome {
         let mut reloading = lock(&self.reloading);
         let reading = directory.read();
         let (hash, files) = (reading.hash(), reading.files.len());
@@ -143,11 +143,11 @@ impl<T> Source<T> {
         compile: impl FnOnce() -> Compiled,
         now: Time,
         reloading: &mut Reloading<T>,
-    ) -> Outcome {
+    ) -> ReloadOutcome {
         let Input { origin, hash, files, mut diagnostics } = input;
         let last_read = Some((hash, diagnostics.clone()));
         if reloading.last_read == last_read {
-            return Outcome::Unchanged;
+            return ReloadOutcome::Unchanged;
         }
         let is_complete = !diagnostics.iter().any(Diagnostic::is_error);
         let built = panics::catch(Boundary::RulesReload, || {
@@ -163,7 +163,7 @@ impl<T> Source<T> {
         log(&diagnostics);
         let outcome = if let Ok(Some(set)) = built {
             reloading.retired.extend(self.publish(origin, set, files, diagnostics.len(), now));
-            Outcome::Loaded
+            ReloadOutcome::Loaded
         } else {
             let served = if self.published.load().is_some() {
                 "keeping previous rules"
@@ -172,7 +172,7 @@ impl<T> Source<T> {
             };
             tracing::error!(source = %origin, "rules rejected: {served}");
             self.reject(now, diagnostics);
-            Outcome::Rejected
+            ReloadOutcome::Rejected
         };
         reloading.last_read = last_read;
         reloading.free_unused();

@@ -23,7 +23,10 @@ fn everything(spans: &Counts) -> Gauges<'_> {
             hash: 0x00c0_ffee,
             ..ReloadState::default()
         },
-        xds: Some(xds::State { version: Some("1".to_owned()), ..xds::State::default() }),
+        xds: Some(xds::SubscriptionState {
+            version: Some("1".to_owned()),
+            ..xds::SubscriptionState::default()
+        }),
         store: Some(StoreUsage { held: keys, max_keys: 6 }),
         overrides: Usage { by_action: [26, 27, 28, 29], bytes: 30 },
         replicas: vec![("c0ffee".to_owned(), 31)],

@@ -17,7 +17,7 @@ use std::{
 use tempfile::TempDir;
 
 use super::{
-    Outcome, RulesDir, Source,
+    ReloadOutcome, RulesDir, Source,
     watch::{Debounce, SystemEvents, Watcher, spawn},
 };
 use clock::{ManualClock, Time};
@@ -87,7 +87,7 @@ struct Files {
 }
 
 impl Files {
-    fn reload(&self, now: Time) -> Outcome {
+    fn reload(&self, now: Time) -> ReloadOutcome {
         self.source.reload(&self.directory, now)
     }
 }

@@ -13,7 +13,7 @@ fn serves_nothing_before_the_first_valid_set() {
     let place = Place::new();
     let source = place.source("");
     assert!(source.current().is_none());
-    assert_eq!(source.reload(at(1)), Outcome::Rejected, "the directory is missing");
+    assert_eq!(source.reload(at(1)), ReloadOutcome::Rejected, "the directory is missing");
     assert!(source.current().is_none());
     let state = source.state();
     assert_eq!((state.loads, state.errors, state.is_current), (0, 1, false));
@@ -27,7 +27,7 @@ fn serves_a_valid_set_with_its_attached_data() {
     place.write("config/a.yaml", rules_of("a"));
     place.write("config/b.yaml", rules_of("b"));
     let source = place.source("");
-    assert_eq!(source.reload(at(5)), Outcome::Loaded);
+    assert_eq!(source.reload(at(5)), ReloadOutcome::Loaded);
     assert_eq!(domains(&source), ["a", "b"]);
     assert_eq!(source.load().as_ref().map(|set| set.attached), Some(2));
     let state = source.state();
@@ -46,8 +46,8 @@ fn reports_an_invalid_set_and_keeps_the_previous_one() {
     let good = source.state();
 
     place.write("config/b.yaml", BAD);
-    assert_eq!(source.reload(at(2)), Outcome::Rejected);
-    assert_eq!(source.reload(at(3)), Outcome::Unchanged, "rejected once, not each time");
+    assert_eq!(source.reload(at(2)), ReloadOutcome::Rejected);
+    assert_eq!(source.reload(at(3)), ReloadOutcome::Unchanged, "rejected once, not each time");
     assert_eq!(domains(&source), ["a"]);
     let bad = source.state();
     assert_eq!((bad.loads, bad.errors, bad.is_current), (1, 1, false));
@@ -57,7 +57,7 @@ fn reports_an_invalid_set_and_keeps_the_previous_one() {
     assert!(errors[0].file.ends_with("config/b.yaml"), "{errors:#?}");
 
     std::fs::remove_file(place.path("config/b.yaml")).unwrap();
-    assert_eq!(source.reload(at(4)), Outcome::Loaded);
+    assert_eq!(source.reload(at(4)), ReloadOutcome::Loaded);
     let again = source.state();
     assert_eq!((again.loads, again.errors, again.is_current), (2, 1, true));
     assert_eq!((again.hash, again.last_success), (good.hash, Some(at(4))));
@@ -74,7 +74,7 @@ fn an_unreadable_file_rejects_the_set_and_the_others_are_checked() {
     place.write("config/b.yaml", BAD);
     // Not even root can read it: address 0 is never mapped.
     place.link("config/c.yaml", "/proc/self/mem");
-    assert_eq!(source.reload(at(2)), Outcome::Rejected);
+    assert_eq!(source.reload(at(2)), ReloadOutcome::Rejected);
     let files: Vec<String> =
         source.state().last_error.unwrap().1.into_iter().map(|error| error.file).collect();
     for name in ["b.yaml", "c.yaml"] {
@@ -88,10 +88,10 @@ fn unchanged_files_are_not_reloaded() {
     let place = Place::new();
     place.write("config/a.yaml", rules_of("a"));
     let source = place.source("");
-    assert_eq!(source.reload(at(1)), Outcome::Loaded);
+    assert_eq!(source.reload(at(1)), ReloadOutcome::Loaded);
     let served = source.current().unwrap();
     place.write("config/a.yaml", rules_of("a"));
-    assert_eq!(source.reload(at(2)), Outcome::Unchanged);
+    assert_eq!(source.reload(at(2)), ReloadOutcome::Unchanged);
     assert!(Arc::ptr_eq(&served, &source.current().unwrap()));
     assert_eq!(source.state().loads, 1);
 }

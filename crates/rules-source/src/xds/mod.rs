@@ -37,10 +37,10 @@ pub struct Subscription {
 
 /// The state of a subscription, shared with the metrics.
 #[derive(Debug, Default)]
-pub struct Status(watch::Sender<State>);
+pub struct Status(watch::Sender<SubscriptionState>);
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct State {
+pub struct SubscriptionState {
     /// True while a stream is open.
     pub connected: bool,
     /// Attempts to connect after the first.
@@ -52,11 +52,11 @@ pub struct State {
 }
 
 impl Status {
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> SubscriptionState {
         self.0.borrow().clone()
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut SubscriptionState)) {
         self.0.send_modify(change);
     }
 }

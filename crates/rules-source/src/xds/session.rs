@@ -13,7 +13,7 @@ use prost::Message as _;
 use tonic::Code;
 
 use super::{
-    super::{Input, Outcome, Source, lock},
+    super::{Input, ReloadOutcome, Source, lock},
     Status,
 };
 use clock::{Clock, Time};
@@ -110,11 +110,11 @@ impl<'a, T> Session<'a, T> {
 
 impl<T> Source<T> {
     /// Serves the resources of a control plane, unless they have an error. The same resources again are
-    /// [`Outcome::Unchanged`].
+    /// [`ReloadOutcome::Unchanged`].
     ///
     /// Resources are sorted by name: control planes send them in any order, and replicas with the same resources must
     /// serve the same rules.
-    fn offer(&self, origin: &str, update: Update<'_>, now: Time) -> Outcome {
+    fn offer(&self, origin: &str, update: Update<'_>, now: Time) -> ReloadOutcome {
         let Update { mut resources, diagnostics, .. } = update;
         resources.sort_by(|one, other| (&one.name, &one.domain).cmp(&(&other.name, &other.domain)));
         let (hash, files) = (hash(&resources), resources.len());

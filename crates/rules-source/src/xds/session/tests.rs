@@ -17,7 +17,7 @@ fn limit(name: &str, domain: &str, unit: i32) -> RateLimitConfig {
 /// Applies updates, each with its version, and returns the rejections.
 fn apply(
     updates: &[(&str, &[RateLimitConfig], &[Diagnostic])],
-) -> (Vec<Option<String>>, super::super::State, Arc<Source<usize>>) {
+) -> (Vec<Option<String>>, super::super::SubscriptionState, Arc<Source<usize>>) {
     let source = Arc::new(Source::new(CompileOptions::default(), |rules| rules.domains().count()));
     let (clock, status) = (ManualClock::default(), Status::default());
     let server = ServerAddress::Unix("/run/xds".into());
