@@ -19,11 +19,12 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::{
-    framing::{self, Failure, HEAD_BLOCK, PREFIX, send_failure},
+    framing::{self, HEAD_BLOCK, PREFIX},
     head::{Fields, Head, Route},
     pending::{HealthWatch, Partial, Reflection, Streaming},
     request_head::{RequestHead, finish, finish_span},
     rpc::Rpc,
+    status::{self, Failure, send_failure},
     waiting::{Signal, Waiting},
 };
 use crate::{traced, wire};
@@ -123,7 +124,7 @@ impl Service for ConnectionCalls {
 
     fn open(&mut self, _: u32, head: &Head) -> Call {
         let begun = panics::catch(Boundary::GrpcRequest, || self.begin(head));
-        let begun = begun.unwrap_or_else(|Panicked| Err(framing::internal_error().into()));
+        let begun = begun.unwrap_or_else(|Panicked| Err(status::internal_error().into()));
         begun.unwrap_or_else(Call::Rejected)
     }
 
@@ -144,7 +145,7 @@ impl Service for ConnectionCalls {
         match call {
             Call::Unary(Unary { rpc: Rpc::NotGrpc, .. }) => {
                 if end && self.take(http, id).is_some() {
-                    framing::send_not_grpc(http, id);
+                    status::send_not_grpc(http, id);
                 }
             }
             Call::Unary(unary) if end && unary.partial.is_none() => {
@@ -181,7 +182,7 @@ impl Service for ConnectionCalls {
                 return;
             }
             Ok((call, Err(failure))) => (Some(call), failure),
-            Err(Panicked) => (None, framing::internal_error().into()),
+            Err(Panicked) => (None, status::internal_error().into()),
         };
         self.count_answered();
         finish_span(call.and_then(|call| call.span), Some(&failure));
@@ -261,7 +262,7 @@ impl ConnectionCalls {
             Rpc::Watch => return self.watch(http, id, framed),
         }
         let decided = panics::catch(Boundary::GrpcRequest, || self.try_decide(&mut unary.head, framed));
-        match decided.unwrap_or_else(|Panicked| Err(framing::internal_error().into())) {
+        match decided.unwrap_or_else(|Panicked| Err(status::internal_error().into())) {
             Ok(None) => {
                 http.answer(id, &framing::OK, &self.message);
                 self.count(&unary);
@@ -288,7 +289,7 @@ impl ConnectionCalls {
         let time = *self.time.get_or_insert_with(|| limiter.now());
         let request = framing::read(message, limiter.bounds())?;
         let decided = traced::try_decide(limiter, call.span.as_deref_mut(), &request, time);
-        match decided.map_err(|error| framing::status(&error))? {
+        match decided.map_err(|error| status::of_error(&error))? {
             Decided::Answer(answer) => {
                 write_message(&answer, &mut self.message);
                 finish_span(call.span.take(), None);
@@ -397,9 +398,9 @@ impl Calls {
     pub(super) fn message_of<'m>(&self, rpc: Rpc, framed: &'m [u8]) -> Result<&'m [u8], Failure> {
         let message = framed.get(PREFIX..).unwrap_or_default();
         match self.length(rpc, framed)? {
-            Some(length) if message.len() > length => Err(framing::too_many_messages().into()),
+            Some(length) if message.len() > length => Err(status::too_many_messages().into()),
             Some(length) if message.len() == length => Ok(message),
-            _ => Err(framing::truncated().into()),
+            _ => Err(status::truncated().into()),
         }
     }
 
@@ -421,7 +422,7 @@ fn guarded(
     decision: impl Future<Output = Result<Answer, Failure>>,
 ) -> impl Future<Output = Result<Answer, Failure>> {
     let decided = caught(Boundary::GrpcRequest, decision);
-    decided.map(|decided| decided.unwrap_or_else(|Panicked| Err(framing::internal_error().into())))
+    decided.map(|decided| decided.unwrap_or_else(|Panicked| Err(status::internal_error().into())))
 }
 
 /// Writes a response with its prefix, replacing the content of `into`.

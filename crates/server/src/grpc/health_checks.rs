@@ -12,10 +12,11 @@ use tonic_health::pb::HealthCheckRequest;
 
 use super::{
     calls::{Call, ConnectionCalls, Http},
-    framing::{self, Failure, HEAD_BLOCK, PREFIX},
+    framing::{self, HEAD_BLOCK, PREFIX},
     pending::HealthWatch,
     request_head::RequestHead,
     rpc::Rpc,
+    status::{self, Failure},
 };
 use crate::health::GRPC_SERVICE;
 use containment::panics::{self, Boundary, Panicked};
@@ -28,7 +29,7 @@ impl ConnectionCalls {
                 let message = status(*self.calls.health.borrow());
                 http.answer(id, &framing::OK, &message);
             }
-            Err(failure) => framing::send_failure(http, id, &failure),
+            Err(failure) => status::send_failure(http, id, &failure),
         }
         self.count_check(head);
     }
@@ -43,7 +44,7 @@ impl ConnectionCalls {
     pub(super) fn watch(&mut self, http: &mut Http, id: u32, framed: &[u8]) {
         let admitted = self.requested(framed).and_then(|()| self.admit_stream(http, id));
         if let Err(failure) = admitted {
-            return framing::send_failure(http, id, &failure);
+            return status::send_failure(http, id, &failure);
         }
         if let Some(call) = http.call(id) {
             *call = Call::Watching(None);
@@ -81,7 +82,7 @@ impl ConnectionCalls {
             }
             Err(Status::not_found("service not registered").into())
         });
-        read.unwrap_or_else(|Panicked| Err(framing::internal_error().into()))
+        read.unwrap_or_else(|Panicked| Err(status::internal_error().into()))
     }
 }
 

@@ -19,6 +19,7 @@ mod request_head;
 mod rpc;
 pub mod settings;
 mod socket;
+mod status;
 mod streaming;
 #[cfg(test)]
 mod tests;

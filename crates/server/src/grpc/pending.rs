@@ -10,7 +10,7 @@ use http2::{
 use tokio::sync::watch;
 use tonic::Status;
 
-use super::framing::Failure;
+use super::status::Failure;
 use telemetry::metrics::{RejectReason, Stats};
 
 pub(super) struct Partial {

@@ -40,10 +40,11 @@ use super::{
     Parts,
     activity::{Activity, OpenRequest},
     driver::Lifetime,
-    framing::{self, Failure, PREFIX},
+    framing::{self, PREFIX},
     head::grpc_timeout,
     request_head::{RequestHead, finish, finish_span},
     socket::Socket,
+    status::{self, Failure},
 };
 use crate::{
     health::{self, Health},
@@ -154,7 +155,7 @@ impl RateLimitService for RateLimit {
         let request = wire::request(&message);
         let decided =
             traced::try_decide(&self.limiter, head.span.as_deref_mut(), &request, self.limiter.now());
-        let answer = match decided.map_err(|error| framing::status(&error)) {
+        let answer = match decided.map_err(|error| status::of_error(&error)) {
             Ok(Decided::Answer(answer)) => Ok(answer),
             Ok(Decided::Wait(pending)) => finish(&self.limiter, head.span.take(), pending, head.until())
                 .await
@@ -212,8 +213,7 @@ impl Service<Request<Body>> for Checked {
                     Err(failure) => Ok(failure.into_http()),
                 }
             });
-            let response =
-                response.await.unwrap_or_else(|Panicked| Ok(framing::internal_error().into_http()));
+            let response = response.await.unwrap_or_else(|Panicked| Ok(status::internal_error().into_http()));
             let service = checked.stats.service();
             service.requests(Method::ShouldRateLimit).increment();
             service.response_time(Method::ShouldRateLimit).observe(call.begun.elapsed());
@@ -230,7 +230,7 @@ fn head(headers: &HeaderMap, tracer: Option<&Arc<Tracer>>) -> RequestHead {
 /// Rejects a message that exceeds a bound before it is decoded.
 fn check(message: &[u8], limiter: &Limiter) -> Result<(), Failure> {
     let request = framing::read(message.get(PREFIX..).unwrap_or_default(), limiter.bounds())?;
-    limiter.check(&request).map_err(|error| framing::status(&error).into())
+    limiter.check(&request).map_err(|error| status::of_error(&error).into())
 }
 
 /// Reads one message with its prefix until the caller's deadline. tonic itself would return CANCELLED, which gRPC reserves
@@ -239,7 +239,7 @@ async fn read_in_time(call: &RequestHead, body: Body, max: usize, stats: &Stats)
     let reading = read_message(body, max, stats);
     let Some(deadline) = call.deadline() else { return reading.await };
     let read = timeout_at(deadline.into(), reading).await;
-    read.unwrap_or_else(|_| Err(framing::deadline_exceeded(stats).into()))
+    read.unwrap_or_else(|_| Err(status::deadline_exceeded(stats).into()))
 }
 
 /// Reads one message with its prefix, up to the end of the request.
@@ -255,10 +255,10 @@ async fn read_message(mut body: Body, max: usize, stats: &Stats) -> Result<Bytes
             );
         }
         if length.is_some_and(|length| data.len() > length) {
-            return Err(framing::too_many_messages().into());
+            return Err(status::too_many_messages().into());
         }
     }
-    if length == Some(data.len()) { Ok(data.freeze()) } else { Err(framing::truncated().into()) }
+    if length == Some(data.len()) { Ok(data.freeze()) } else { Err(status::truncated().into()) }
 }
 
 /// TCP, a unix socket, or TLS on either.

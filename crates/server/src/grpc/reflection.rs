@@ -24,8 +24,9 @@ use tonic_reflection::pb::{
 
 use super::{
     calls::{Call, Calls, ConnectionCalls, Http},
-    framing::{self, PREFIX, TRAILERS, after, end_with_failure},
+    framing::{self, PREFIX, TRAILERS, after},
     rpc::Rpc,
+    status::{self, end_with_failure},
 };
 use containment::panics::{self, Boundary, Panicked};
 use proto;
@@ -98,12 +99,12 @@ impl Calls {
                         Status::internal(format!("the message is not a ServerReflectionRequest: {error}"))
                     })?;
                     let answered = panics::catch(Boundary::GrpcRequest, || framing::framed(&answer(request)));
-                    let answered = answered.map_err(|Panicked| framing::internal_error())?;
+                    let answered = answered.map_err(|Panicked| status::internal_error())?;
                     Ok(Step::Answer(answered, behind))
                 }
                 None if !ended => Ok(Step::Wait),
                 None if bytes.is_empty() => Ok(Step::End(End::Trailers(TRAILERS.into()))),
-                None => Err(framing::truncated().into()),
+                None => Err(status::truncated().into()),
             }
         });
         step.unwrap_or_else(|failure| Step::End(end_with_failure(&failure)))

@@ -8,7 +8,10 @@ use std::{
 use http::HeaderMap;
 use tonic::{Code, Status};
 
-use super::framing::{self, Failure, PATH};
+use super::{
+    framing::PATH,
+    status::{self, Failure},
+};
 use crate::traced;
 use limiter::{Answer, Limiter, PendingDecision};
 use telemetry::tracing::{OpenSpan, Tracer};
@@ -59,7 +62,7 @@ pub(super) async fn finish(
     until: Option<Instant>,
 ) -> Result<Answer, Failure> {
     let decided = traced::finish(limiter, span.as_deref_mut(), pending, until).await;
-    let answer = decided.map_err(|error| Failure::from(framing::status(&error)));
+    let answer = decided.map_err(|error| Failure::from(status::of_error(&error)));
     finish_span(span, answer.as_ref().err().map(AsRef::as_ref));
     answer
 }

@@ -8,8 +8,8 @@ use tonic::Status;
 
 use super::{
     calls::{Call, ConnectionCalls, Http},
-    framing::{Failure, end_with_failure},
     pending::{MAX_STREAMING, Streaming},
+    status::{Failure, end_with_failure},
 };
 use telemetry::metrics::RejectReason;
 

@@ -10,9 +10,10 @@ use tonic::Status;
 
 use super::{
     calls::{Call, Calls, ConnectionCalls, Http, Unary},
-    framing::{self, Failure, PREFIX, after, end_with_failure},
+    framing::{PREFIX, after},
     pending::Partial,
     rpc::Rpc,
+    status::{self, Failure, end_with_failure},
 };
 
 /// The pause between attempts to grant the length of a large message.
@@ -91,7 +92,7 @@ impl ConnectionCalls {
         }
         let Some(unary) = self.take(http, id) else { return };
         let failure = match unary.head.timeout {
-            Some(own) if own <= timeout => framing::deadline_exceeded(&self.calls.stats),
+            Some(own) if own <= timeout => status::deadline_exceeded(&self.calls.stats),
             _ => late(timeout),
         };
         self.fail(http, id, unary, &failure.into());
@@ -116,7 +117,7 @@ impl Partial {
         self.append(data, Some(whole.unwrap_or(64)), &calls.stats)?;
         match calls.length(rpc, &self.bytes)? {
             Some(whole) if self.bytes.len().saturating_sub(PREFIX) > whole => {
-                Err(framing::too_many_messages().into())
+                Err(status::too_many_messages().into())
             }
             _ => Ok(()),
         }

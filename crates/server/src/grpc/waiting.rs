@@ -19,7 +19,7 @@ use std::{
 use http2::meter::{Work, count};
 use slab::Slab;
 
-use super::framing::Failure;
+use super::status::Failure;
 use containment::mutex::lock;
 use limiter::Answer;
 
