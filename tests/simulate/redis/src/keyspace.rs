@@ -1,0 +1,107 @@
+//! The keys of one database, their values and expiries.
+
+use std::collections::VecDeque;
+
+use indexmap::{IndexMap, IndexSet};
+
+/// Maps in the order of insertion: nothing depends on a hash.
+pub(crate) type Hash = IndexMap<Box<[u8]>, Vec<u8>>;
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Value {
+    Text(Vec<u8>),
+    Hash(Hash),
+    List(VecDeque<Vec<u8>>),
+    Set(IndexSet<Box<[u8]>>),
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Entry {
+    pub(crate) value: Value,
+    /// The last millisecond of the key.
+    pub(crate) expires: Option<u64>,
+}
+
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Keyspace {
+    entries: IndexMap<Box<[u8]>, Entry>,
+    /// The next entry that is looked at for its expiry.
+    cursor: usize,
+}
+
+impl Keyspace {
+    /// A key's entry; one that has expired at millisecond `now` is removed.
+    pub(crate) fn get(&mut self, key: &[u8], now: u64) -> Option<&mut Entry> {
+        let (index, _, entry) = self.entries.get_full(key)?;
+        if entry.has_expired(now) {
+            self.entries.swap_remove_index(index);
+            return None;
+        }
+        self.entries.get_index_mut(index).map(|(_, entry)| entry)
+    }
+
+    pub(crate) fn set(&mut self, key: &[u8], entry: Entry) {
+        match self.entries.get_mut(key) {
+            Some(known) => *known = entry,
+            None => {
+                self.entries.insert(key.into(), entry);
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: &[u8], now: u64) -> Option<Entry> {
+        self.entries.swap_remove(key).filter(|entry| !entry.has_expired(now))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    /// The keys that have not expired, in no particular order.
+    pub(crate) fn keys(&self, now: u64) -> impl Iterator<Item = &[u8]> {
+        self.entries.iter().filter(move |(_, entry)| !entry.has_expired(now)).map(|(key, _)| &**key)
+    }
+
+    pub(crate) fn at(&self, index: usize) -> Option<(&[u8], &Entry)> {
+        self.entries.get_index(index).map(|(key, entry)| (&**key, entry))
+    }
+
+    /// Removes the next entry that `cursor` passes if it has expired, as Redis does in the background.
+    pub(crate) fn sweep(&mut self, now: u64) {
+        if self.cursor >= self.entries.len() {
+            self.cursor = 0;
+        }
+        match self.entries.get_index(self.cursor) {
+            Some((_, entry)) if entry.has_expired(now) => {
+                self.entries.swap_remove_index(self.cursor);
+            }
+            _ => self.cursor += 1,
+        }
+    }
+}
+
+impl Entry {
+    pub(crate) fn new(value: Value) -> Self {
+        Self { value, expires: None }
+    }
+
+    fn has_expired(&self, now: u64) -> bool {
+        self.expires.is_some_and(|last| now > last)
+    }
+}
+
+impl Value {
+    /// As `TYPE` reports it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "string",
+            Self::Hash(_) => "hash",
+            Self::List(_) => "list",
+            Self::Set(_) => "set",
+        }
+    }
+}

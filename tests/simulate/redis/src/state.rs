@@ -1,0 +1,304 @@
+//! What a server has: its data, its role, its subscriptions. Commands of clients and of scripts run here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fastrand::Rng;
+
+use crate::{
+    ConnectionId, Eviction, MovedKey, Refusal, Role, Write,
+    cluster::{Cluster, Route, slot},
+    commands::{Call, Command, Outcome, Run},
+    keyspace::Keyspace,
+    resp::{Reply, Words},
+};
+
+/// As redis.conf has them.
+pub(crate) const DATABASES: usize = 16;
+
+/// The number of keys that eviction chooses among, as `maxmemory-samples`.
+const SAMPLES: usize = 5;
+
+pub(crate) struct State {
+    /// Microseconds since 1970.
+    pub(crate) now: u64,
+    databases: Vec<Keyspace>,
+    /// The database of the command that runs.
+    selected: usize,
+    pub(crate) role: Role,
+    pub(crate) refusal: Option<Refusal>,
+    pub(crate) cluster: Option<Cluster>,
+    pub(crate) max_keys: Option<(usize, Eviction)>,
+    pub(crate) evicted: u64,
+    pub(crate) random: Rng,
+    subscriptions: BTreeMap<Box<[u8]>, BTreeSet<ConnectionId>>,
+    pub(crate) pushes: Vec<(ConnectionId, Vec<u8>)>,
+    /// The writes that no replica has yet, if there is one.
+    pub(crate) log: Option<Vec<Write>>,
+    pub(crate) script_has_written: bool,
+}
+
+/// Who sends a command.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sender {
+    Client {
+        is_asking: bool,
+    },
+    /// `has_written`: a script that has written is not stopped halfway.
+    Script {
+        has_written: bool,
+    },
+    /// The master, which has decided already.
+    Master,
+}
+
+impl State {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            now: 0,
+            databases: vec![Keyspace::default(); DATABASES],
+            selected: 0,
+            role: Role::Master,
+            refusal: None,
+            cluster: None,
+            max_keys: None,
+            evicted: 0,
+            random: Rng::with_seed(seed),
+            subscriptions: BTreeMap::new(),
+            pushes: Vec::new(),
+            log: None,
+            script_has_written: false,
+        }
+    }
+
+    pub(crate) fn database(&mut self) -> &mut Keyspace {
+        &mut self.databases[self.selected]
+    }
+
+    pub(crate) fn databases(&self) -> &[Keyspace] {
+        &self.databases
+    }
+
+    pub(crate) fn replace_data(&mut self, databases: Vec<Keyspace>) {
+        self.databases = databases;
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.databases.iter_mut().for_each(Keyspace::clear);
+    }
+
+    pub(crate) fn select(&mut self, database: usize) {
+        self.selected = database;
+    }
+
+    /// The number of keys in all databases.
+    pub(crate) fn keys(&self) -> usize {
+        self.databases.iter().map(Keyspace::len).sum()
+    }
+
+    fn millis(&self) -> u64 {
+        self.now / 1000
+    }
+
+    /// Removes some keys that have expired, as the server does in the background.
+    pub(crate) fn sweep(&mut self) {
+        let (now, is_replica) = (self.millis(), matches!(self.role, Role::Replica { .. }));
+        if !is_replica {
+            self.database().sweep(now);
+        }
+    }
+
+    /// Why the server does not run a command; `None` if it does. Its arguments are not read yet.
+    pub(crate) fn refuses(
+        &mut self,
+        command: &Command,
+        arguments: &[&[u8]],
+        sender: Sender,
+    ) -> Option<String> {
+        if sender == Sender::Master {
+            return None;
+        }
+        if let Some(error) = self.redirects(command, arguments, sender) {
+            return Some(error);
+        }
+        let is_full = self.is_full();
+        let has_written = matches!(sender, Sender::Script { has_written: true });
+        let text = match self.refusal {
+            _ if is_full && command.grows() && !has_written => Refusal::OutOfMemory.text(),
+            Some(refusal @ (Refusal::OutOfMemory | Refusal::WritesDisabled | Refusal::NoReplicas))
+                if command.writes()
+                    && !has_written
+                    && (refusal != Refusal::OutOfMemory || command.grows()) =>
+            {
+                refusal.text()
+            }
+            _ if command.writes() && matches!(self.role, Role::Replica { .. }) => {
+                "READONLY You can't write against a read only replica."
+            }
+            Some(refusal @ (Refusal::Loading | Refusal::MasterDown | Refusal::Busy))
+                if matches!(sender, Sender::Client { .. }) && !command.runs_while_loading() =>
+            {
+                refusal.text()
+            }
+            _ => return None,
+        };
+        Some(text.to_owned())
+    }
+
+    /// The redirection of a command to another node of the cluster.
+    fn redirects(&mut self, command: &Command, arguments: &[&[u8]], sender: Sender) -> Option<String> {
+        self.cluster.as_ref()?;
+        let keys = command.keys_of(arguments);
+        let slot = slot(keys.first()?);
+        if keys.iter().any(|key| self::slot(key) != slot) {
+            return Some("CROSSSLOT Keys in request don't hash to the same slot".to_owned());
+        }
+        let now = self.millis();
+        let present = keys.iter().filter(|key| self.databases[0].get(key, now).is_some()).count();
+        let is_asking = sender != Sender::Client { is_asking: false };
+        let cluster = self.cluster.as_ref()?;
+        let error = |kind: &str, slot: u16, to: usize| {
+            let to = cluster.address(to);
+            Some(format!("{kind} {slot} {}:{}", to.host, to.port))
+        };
+        match (cluster.route(slot, is_asking, keys.len(), present), sender) {
+            (Route::Here, _) => None,
+            // The script's own keys were checked before.
+            (_, Sender::Script { .. }) => {
+                let known = cluster.route(slot, is_asking, 0, 0) == Route::Here;
+                (!known)
+                    .then(|| "ERR Script attempted to access a non local key in a cluster node".to_owned())
+            }
+            (Route::Moved { slot, to }, _) => error("MOVED", slot, to),
+            (Route::Ask { slot, to }, _) => error("ASK", slot, to),
+            (Route::TryAgain, _) => {
+                Some("TRYAGAIN Multiple keys request during rehashing of slot".to_owned())
+            }
+            (Route::NotServed, _) => Some("CLUSTERDOWN Hash slot not served".to_owned()),
+        }
+    }
+
+    /// Evicts keys until there is room. True if there is none.
+    fn is_full(&mut self) -> bool {
+        let Some((most, eviction)) = self.max_keys else { return false };
+        while self.keys() > most {
+            let Some((database, key)) = self.victim(eviction) else { return true };
+            self.databases[database].remove(&key, 0);
+            self.evicted += 1;
+            self.record(database, &[b"DEL", &key]);
+        }
+        false
+    }
+
+    /// The key to evict: of some random ones, the one that expires first if the policy says so.
+    fn victim(&mut self, eviction: Eviction) -> Option<(usize, Box<[u8]>)> {
+        let database = self.databases.iter().position(|keys| keys.len() > 0)?;
+        let (keys, random) = (&self.databases[database], &mut self.random);
+        let samples = (0..SAMPLES).filter_map(|_| keys.at(random.usize(..keys.len())));
+        let key = match eviction {
+            Eviction::None => None,
+            Eviction::Random => samples.map(|(key, _)| key).next(),
+            Eviction::FirstToExpire => samples
+                .filter(|(_, entry)| entry.expires.is_some())
+                .min_by_key(|(_, entry)| entry.expires)
+                .map(|(key, _)| key),
+        };
+        key.map(|key| (database, key.into()))
+    }
+
+    /// Runs a command that needs neither a connection nor a script.
+    pub(crate) fn run(&mut self, command: &Command, arguments: &[&[u8]]) -> Outcome {
+        let outcome = match command.run {
+            Run::Keys(run) => {
+                let now = self.millis();
+                run(&mut Call { keys: &mut self.databases[self.selected], now }, arguments)
+            }
+            Run::Server(run) => run(self, arguments),
+            Run::Connection(_) | Run::Script => unreachable!("a connection runs {}", command.name),
+        };
+        if command.writes() && self.log.is_some() && outcome.is_ok() {
+            let words: Words<'_> =
+                [command.name.as_bytes()].into_iter().chain(arguments.iter().copied()).collect();
+            self.record(self.selected, &words);
+        }
+        outcome
+    }
+
+    fn record(&mut self, database: usize, words: &[&[u8]]) {
+        let now = self.now;
+        if let Some(log) = &mut self.log {
+            log.push(Write { now, database, words: words.iter().map(|word| (*word).into()).collect() });
+        }
+    }
+
+    /// Runs a write of the master at its time.
+    pub(crate) fn apply(&mut self, write: &Write) {
+        let words: Words<'_> = write.words.iter().map(|word| &**word).collect();
+        let command = Command::named(words[0]).expect("the master knew the command");
+        let (now, selected) = (self.now, self.selected);
+        (self.now, self.selected) = (write.now, write.database);
+        self.run(command, &words[1..]).expect("the master ran the command on the same data");
+        (self.now, self.selected) = (now, selected);
+    }
+
+    pub(crate) fn record_flush(&mut self) {
+        self.record(0, &[b"FLUSHALL"]);
+    }
+
+    pub(crate) fn take_keys(&mut self, slot: u16, most: usize) -> Vec<MovedKey> {
+        let (keys, now) = (&mut self.databases[0], self.now / 1000);
+        let own = keys.keys(now).filter(|key| self::slot(key) == slot).take(most);
+        let own: Vec<Box<[u8]>> = own.map(Into::into).collect();
+        let moved =
+            own.into_iter().filter_map(|key| keys.remove(&key, now).map(|entry| MovedKey { key, entry }));
+        moved.collect()
+    }
+
+    pub(crate) fn put_keys(&mut self, keys: Vec<MovedKey>) {
+        for MovedKey { key, entry } in keys {
+            self.databases[0].set(&key, entry);
+        }
+    }
+
+    pub(crate) fn slots_with_keys(&self) -> BTreeSet<u16> {
+        self.databases[0].keys(self.millis()).map(slot).collect()
+    }
+
+    pub(crate) fn publish(&mut self, channel: &[u8], message: &[u8]) -> usize {
+        let Some(subscribers) = self.subscriptions.get(channel) else { return 0 };
+        let push = Reply::Array(vec![Reply::text(b"message"), Reply::text(channel), Reply::text(message)]);
+        let mut bytes = Vec::new();
+        push.write(&mut bytes);
+        self.pushes.extend(subscribers.iter().map(|id| (*id, bytes.clone())));
+        subscribers.len()
+    }
+
+    pub(crate) fn subscribe(&mut self, id: ConnectionId, channel: &[u8]) {
+        self.subscriptions.entry(channel.into()).or_default().insert(id);
+    }
+
+    pub(crate) fn unsubscribe(&mut self, id: ConnectionId, channel: &[u8]) {
+        if let Some(subscribers) = self.subscriptions.get_mut(channel) {
+            subscribers.remove(&id);
+            if subscribers.is_empty() {
+                self.subscriptions.remove(channel);
+            }
+        }
+    }
+
+    pub(crate) fn channels_of(&self, id: ConnectionId) -> Vec<Box<[u8]>> {
+        let own = self.subscriptions.iter().filter(|(_, subscribers)| subscribers.contains(&id));
+        own.map(|(channel, _)| channel.clone()).collect()
+    }
+
+    pub(crate) fn subscriptions_of(&self, id: ConnectionId) -> usize {
+        self.subscriptions.values().filter(|subscribers| subscribers.contains(&id)).count()
+    }
+
+    pub(crate) fn disconnect(&mut self, id: ConnectionId) {
+        self.subscriptions.retain(|_, subscribers| {
+            subscribers.remove(&id);
+            !subscribers.is_empty()
+        });
+        self.pushes.retain(|(to, _)| *to != id);
+    }
+}
