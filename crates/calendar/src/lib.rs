@@ -1,0 +1,162 @@
+//! Calendars: the days, weeks, months and years of a time zone, as windows of time.
+//!
+//! A [`Calendar`] is a number of two bytes, which a limit copies. The window of an instant is computed once a window
+//! and remembered by all threads; a lookup is two atomic loads. The zone data is in the binary, so that replicas need no
+//! files; [`zone::data_version`] names it.
+//!
+//! ```
+//! use calendar::{AnchorDay, Calendar, Cycle, Zone};
+//! use clock::Time;
+//!
+//! let berlin = Zone::find("europe/berlin").unwrap();
+//! let calendar = Calendar::new(berlin, Cycle::Month(AnchorDay::new(15).unwrap()));
+//! assert_eq!(calendar.to_string(), "Europe/Berlin, from the 15th");
+//!
+//! // 2026-11-23T09:00:00Z is in the month from 2026-11-15 to 2026-12-15, local time.
+//! let (start, end) = calendar.window(Time::from_seconds(1_795_424_400));
+//! assert_eq!((start.seconds(), end.seconds()), (1_794_697_200, 1_797_289_200));
+//! ```
+
+mod boundary;
+mod recent;
+#[cfg(test)]
+mod tests;
+pub mod zone;
+
+use std::fmt;
+
+use clock::Time;
+pub use zone::Zone;
+
+/// The windows of a cycle in a time zone.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Calendar {
+    zone: Zone,
+    /// The index of the cycle.
+    cycle: u8,
+}
+
+/// What begins at the boundary of two windows.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Cycle {
+    Day,
+    /// A week that begins on this day.
+    Week(Weekday),
+    /// A month that begins on this day.
+    Month(AnchorDay),
+    Year,
+}
+
+text::named! {
+    #[derive(Default)]
+    pub enum Weekday {
+        #[default]
+        Monday = "monday",
+        Tuesday = "tuesday",
+        Wednesday = "wednesday",
+        Thursday = "thursday",
+        Friday = "friday",
+        Saturday = "saturday",
+        Sunday = "sunday",
+    }
+}
+
+/// A day of a month, from 1 to 31. In a shorter month it is the last day.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct AnchorDay(u8);
+
+impl AnchorDay {
+    pub const FIRST: Self = Self(1);
+
+    /// The day of this number; `None` unless it is from 1 to 31.
+    pub fn new(day: u64) -> Option<Self> {
+        u8::try_from(day).ok().filter(|day| (1..=31).contains(day)).map(Self)
+    }
+
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+}
+
+impl Cycle {
+    /// A day, seven weeks, 31 months and a year.
+    const COUNT: usize = 40;
+
+    #[expect(clippy::arithmetic_side_effects, reason = "there are 40 cycles")]
+    const fn index(self) -> u8 {
+        match self {
+            Self::Day => 0,
+            Self::Year => 1,
+            Self::Week(day) => 2 + day as u8,
+            Self::Month(anchor) => 8 + anchor.0,
+        }
+    }
+
+    #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "the arms bound the index")]
+    const fn of_index(index: u8) -> Self {
+        match index {
+            0 => Self::Day,
+            1 => Self::Year,
+            2..=8 => Self::Week(Weekday::ALL[index as usize - 2]),
+            _ => Self::Month(AnchorDay(index - 8)),
+        }
+    }
+}
+
+impl Calendar {
+    /// The calendar of this cycle in a zone.
+    pub fn new(zone: Zone, cycle: Cycle) -> Self {
+        // Parses the zone's data here, and not on the path of a request.
+        zone.data();
+        Self { zone, cycle: cycle.index() }
+    }
+
+    /// The months of UTC.
+    pub fn utc_month() -> Self {
+        Self::new(Zone::utc(), Cycle::Month(AnchorDay::FIRST))
+    }
+
+    pub const fn zone(self) -> Zone {
+        self.zone
+    }
+
+    pub const fn cycle(self) -> Cycle {
+        Cycle::of_index(self.cycle)
+    }
+
+    /// Start and end of the window that contains `now`. A window that began before 1970 starts at 0.
+    #[expect(clippy::indexing_slicing, reason = "there is a place for each cycle")]
+    pub fn window(self, now: Time) -> (Time, Time) {
+        let data = self.zone.data();
+        let compute = || boundary::window(&data.rules, self.cycle(), now.seconds());
+        let (start, end) = data.recent[usize::from(self.cycle)].get(now.seconds(), compute);
+        (Time::from_seconds(start), Time::from_seconds(end))
+    }
+}
+
+/// `Europe/Berlin, from the 15th`; for days and years the zone alone.
+impl fmt::Display for Calendar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.zone.name())?;
+        match self.cycle() {
+            Cycle::Day | Cycle::Year => Ok(()),
+            Cycle::Week(day) => write!(f, ", from {day:?}"),
+            Cycle::Month(AnchorDay(day)) => {
+                let ordinal = match (day % 10, day) {
+                    (_, 11..=13) => "th",
+                    (1, _) => "st",
+                    (2, _) => "nd",
+                    (3, _) => "rd",
+                    _ => "th",
+                };
+                write!(f, ", from the {day}{ordinal}")
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Calendar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of {}", self.cycle(), self.zone.name())
+    }
+}
