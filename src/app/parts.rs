@@ -156,6 +156,7 @@ pub(crate) fn policy(settings: &Settings) -> Policy {
         key_prefix: settings.store.key_prefix.clone(),
         full_keys: settings.store.key_format == KeyFormat::Unambiguous,
         counting: settings.store.counting,
+        calendar_months: settings.store.calendar_months,
         stop_when_over: settings.store.stop_when_over,
         shadow_mode: settings.answers.shadow_mode,
         quota_mode: settings.answers.quota_mode,

@@ -60,6 +60,7 @@ pub(crate) fn compile_options(settings: &Settings) -> CompileOptions {
         portable: false,
         countable,
         counting: settings.store.counting,
+        calendar_months: settings.store.calendar_months,
         max_values: settings.rules.max_values,
     }
 }

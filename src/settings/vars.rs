@@ -229,6 +229,8 @@ table! {
             cannot make collide. Keys in memory are unambiguous.";
         STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT stop_when_over: bool = "false", "A request over one of its \
             limits adds no hits to the others.";
+        USE_CALENDAR_MONTH_RATE_LIMIT calendar_months: bool = "false", "A limit per month without `calendar` \
+            counts calendar months in UTC instead of 30 days, as in the Go service.";
         EXPIRATION_JITTER_MAX_SECONDS expiration_jitter_max: Duration = "300" as parse::seconds::<CENTURY>,
             "Maximum random delay of the expiry of counters in Redis and memcached. Counters in memory expire \
             with their window.";

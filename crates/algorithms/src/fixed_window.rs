@@ -1,23 +1,23 @@
-//! Fixed windows: one counter per window. Windows are aligned to the Unix epoch, and every hit is counted.
+//! Fixed windows: one counter per window of a [`Period`], in which every hit is counted.
 //!
 //! The state is the count. The window's start is part of the counter's key, as in the Go service: a new window
 //! is a new counter, and both services share it.
 
-use super::{Hits, State, Verdict, Window, micros_until, remaining};
+use super::{Hits, Period, State, Verdict, micros_until, remaining};
 use clock::Time;
 
 /// A number of requests per window. Rejected hits count too, unless the rule has several limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FixedWindow {
     pub limit: u32,
-    pub window: Window,
+    pub period: Period,
 }
 
 impl FixedWindow {
     /// Counts these hits, and returns the count.
     pub fn apply(self, state: State, hits: Hits, now: Time) -> (State, u64) {
         let after = count(state.number, hits);
-        let end = if after == state.number { state.end } else { self.window.end(now) };
+        let end = if after == state.number { state.end } else { self.period.end(now) };
         (State { number: after, end }, after)
     }
 
@@ -25,7 +25,7 @@ impl FixedWindow {
     pub fn verdict(self, after: u64, hits: Hits, now: Time) -> Verdict {
         let limit = u64::from(self.limit);
         let admitted = after <= limit;
-        let reset = micros_until(now, self.window.end(now).micros());
+        let reset = micros_until(now, self.period.end(now).micros());
         Verdict {
             admitted,
             consumed: hits.taken() > 0,
@@ -57,6 +57,7 @@ pub const fn count(before: u64, hits: Hits) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Window;
 
     #[test]
     fn a_counter_saturates_at_both_ends() {
@@ -66,7 +67,7 @@ mod tests {
 
     #[test]
     fn rejected_hits_count_and_fit_again_in_the_next_window() {
-        let limit = FixedWindow { limit: 10, window: Window::of_seconds(60).unwrap() };
+        let limit = FixedWindow { limit: 10, period: Window::of_seconds(60).unwrap().into() };
         let now = Time::from_micros(125_900_000);
         let apply = |state, hits| {
             let (state, after) = limit.apply(state, hits, now);

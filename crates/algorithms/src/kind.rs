@@ -5,7 +5,7 @@
 
 use std::num::NonZeroU32;
 
-use super::{Bucket, FixedWindow, Hits, SlidingLog, SlidingWindow, Verdict, Window};
+use super::{Bucket, FixedWindow, Hits, Period, SlidingLog, SlidingWindow, Verdict, Window};
 use clock::Time;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,7 +23,7 @@ pub enum Algorithm {
 text::named! {
     #[derive(Default)]
     pub enum Kind {
-        /// A count per window, aligned to the Unix epoch.
+        /// A count per window, aligned to the Unix epoch or by a calendar.
         #[default]
         FixedWindow = "fixed_window",
         /// A window that ends now, estimated from two counts.
@@ -51,7 +51,7 @@ impl Kind {
     /// The algorithm with this limit. Only buckets use `burst`.
     pub fn at(self, limit: u32, window: Window, burst: Option<NonZeroU32>) -> Algorithm {
         match self {
-            Self::FixedWindow => Algorithm::FixedWindow(FixedWindow { limit, window }),
+            Self::FixedWindow => Algorithm::FixedWindow(FixedWindow { limit, period: window.into() }),
             Self::SlidingWindow => Algorithm::SlidingWindow(SlidingWindow { limit, window }),
             Self::SlidingLog => Algorithm::SlidingLog(SlidingLog { limit, window }),
             Self::TokenBucket => Algorithm::Bucket(Bucket::token(limit, window, burst)),
@@ -85,7 +85,14 @@ impl Algorithm {
     /// two that count the same hits only the smaller one ever rejects.
     pub fn tag(self) -> String {
         match self {
-            Self::FixedWindow(FixedWindow { window, .. }) => format!("/{}", window.seconds()),
+            Self::FixedWindow(FixedWindow { period: Period::Length(window), .. }) => {
+                format!("/{}", window.seconds())
+            }
+            Self::FixedWindow(FixedWindow { period: Period::Calendar(calendar), .. }) => {
+                let mut tag = String::from("/");
+                calendar.write_tag(&mut tag);
+                tag
+            }
             Self::SlidingWindow(SlidingWindow { window, .. }) => format!("sw/{}", window.seconds()),
             Self::SlidingLog(SlidingLog { window, .. }) => format!("sl/{}", window.seconds()),
             // States are numbers of ticks, so the tick's length is part of the format.

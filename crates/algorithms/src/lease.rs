@@ -7,7 +7,7 @@
 
 mod pace;
 
-use crate::Window;
+use crate::Period;
 use clock::Time;
 pub use pace::{Cold, Pace};
 use pace::{after, float, seconds, single, whole};
@@ -27,6 +27,9 @@ const PART_OF_WINDOW: f64 = 20.0;
 /// second value.
 const LONGEST: [f64; 2] = [0.5, 5.0];
 const PART_OF_LONG_WINDOW: f64 = 720.0;
+
+/// A day in seconds. Leases of longer windows last no longer.
+const SHORTEST_OF_CALENDARS: f64 = 86_400.0;
 
 /// A key with this many requests in the duration of a lease is hot.
 const HOT: f64 = 4.0;
@@ -50,18 +53,21 @@ const FRESH: f64 = 1.0;
 /// Rates measured over less than this are noise, in seconds.
 const MIN_INTERVAL: f64 = 0.001;
 
-/// The terms of a lease: a limit per window, and the round trip to the counter in seconds.
+/// The terms of a lease: a limit per window of a period, and the round trip to the counter in seconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Terms {
     pub limit: u64,
-    pub window: Window,
+    pub period: Period,
     pub round_trip: f64,
 }
 
 impl Terms {
     /// The duration of a lease in seconds. It is also the time constant of the averages.
     pub fn duration(&self) -> f64 {
-        let window = float(self.window.seconds());
+        let window = match self.period {
+            Period::Length(window) => float(window.seconds()),
+            Period::Calendar(_) => SHORTEST_OF_CALENDARS,
+        };
         let longest = (window / PART_OF_LONG_WINDOW).clamp(LONGEST[0], LONGEST[1]);
         (window / PART_OF_WINDOW).max(2.0 * self.round_trip).min(longest)
     }
@@ -348,7 +354,7 @@ impl Lease {
     /// The time that a lease covers now, in seconds.
     fn reach(&self, terms: &Terms, now: Time) -> f64 {
         let duration = terms.duration();
-        let to_end = terms.window.micros().saturating_sub(now.micros().saturating_sub(self.start.micros()));
+        let to_end = terms.period.end(self.start).micros().saturating_sub(now.micros());
         let pace = self.pace.hits(now, duration) + f64::from(self.others_pace);
         let spent_in = float(self.rest(terms)) / (PART_OF_TIME * pace.max(f64::MIN_POSITIVE));
         duration.min(float(to_end) / 1e6).min(spent_in)
@@ -437,7 +443,7 @@ impl Lease {
     /// Returns hits that are not needed: all once the requests stop, and after a while those that exceed the pace.
     pub fn visit(&mut self, terms: &Terms, now: Time) -> Visit {
         let duration = terms.duration();
-        let end = self.start.micros().saturating_add(terms.window.micros());
+        let end = terms.period.end(self.start).micros();
         let removed_at = after(self.pace.at, terms.over_for().max(2.0 * duration));
         let unless_removed = Some(removed_at).filter(|at| *at > now);
         if now.micros() >= end {

@@ -1,6 +1,6 @@
 //! Rate limiting algorithms as plain functions: a state, a time and hits in; a verdict and a state out.
 //!
-//! There is no I/O, no lock and no clock here, and only integer arithmetic, so every store that implements an
+//! There is no I/O and no clock here, and only integer arithmetic, so every store that implements an
 //! algorithm gets the same results. A store keeps the state and makes updates atomic; the caller reads the verdict.
 //!
 //! ```
@@ -25,7 +25,7 @@
 //!
 //! | algorithm | state | admits |
 //! |---|---|---|
-//! | [`FixedWindow`] | [`State`] | the limit in each aligned [`Window`] |
+//! | [`FixedWindow`] | [`State`] | the limit in each window of a [`Period`] |
 //! | [`SlidingWindow`] | [`State`] | the limit in any window, estimated from two counts |
 //! | [`SlidingLog`] | [`Log`](sliding_log::Log) | the limit in any window, exactly |
 //! | [`Bucket`] | [`State`] | a burst, then the rate (GCRA) |
@@ -41,6 +41,7 @@ pub mod fixed_window;
 mod gcra;
 mod kind;
 pub mod lease;
+mod period;
 pub mod sliding_log;
 pub mod sliding_window;
 
@@ -53,6 +54,7 @@ mod tests;
 pub use fixed_window::FixedWindow;
 pub use gcra::Bucket;
 pub use kind::{Algorithm, Kind};
+pub use period::Period;
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
 

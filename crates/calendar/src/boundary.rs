@@ -40,7 +40,8 @@ fn first_instant(rules: &TimeZone, day: Date) -> Timestamp {
         AmbiguousOffset::Gap { before, .. } => {
             // Where midnight would have been: at the jump or later.
             let never = in_range(before.to_timestamp(midnight).ok());
-            let jump = rules.preceding(in_range(never.checked_add(jiff::SignedDuration::from_nanos(1)).ok())).next();
+            let jump =
+                rules.preceding(in_range(never.checked_add(jiff::SignedDuration::from_nanos(1)).ok())).next();
             in_range(jump).timestamp()
         }
     }

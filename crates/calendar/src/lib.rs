@@ -79,6 +79,16 @@ impl AnchorDay {
 }
 
 impl Cycle {
+    /// The unit of its windows.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Day => "day",
+            Self::Week(_) => "week",
+            Self::Month(_) => "month",
+            Self::Year => "year",
+        }
+    }
+
     /// A day, seven weeks, 31 months and a year.
     const COUNT: usize = 40;
 
@@ -122,6 +132,24 @@ impl Calendar {
 
     pub const fn cycle(self) -> Cycle {
         Cycle::of_index(self.cycle)
+    }
+
+    /// Identifies the calendar in the keys of counters: `month.15@Europe/Berlin`.
+    pub fn write_tag(self, into: &mut String) {
+        let cycle = self.cycle();
+        into.push_str(cycle.name());
+        match cycle {
+            Cycle::Day | Cycle::Year => {}
+            Cycle::Week(day) => into.extend([".", day.name()]),
+            Cycle::Month(AnchorDay(day)) => {
+                into.push('.');
+                // Two digits at most, without the formatter.
+                let digit = |number: u8| char::from(b'0' | number % 10);
+                into.extend((day >= 10).then(|| digit(day / 10)));
+                into.push(digit(day));
+            }
+        }
+        into.extend(["@", self.zone.name()]);
     }
 
     /// Start and end of the window that contains `now`. A window that began before 1970 starts at 0.

@@ -67,9 +67,16 @@ mod tests {
     #[test]
     fn both_windows_at_a_boundary_are_kept() {
         let recent = Recent::new();
-        for (now, is_computed) in
-            [(199, true), (200, true), (199, false), (200, false), (300, true), (299, false), (5, true), (250, false)]
-        {
+        for (now, is_computed) in [
+            (199, true),
+            (200, true),
+            (199, false),
+            (200, false),
+            (300, true),
+            (299, false),
+            (5, true),
+            (250, false),
+        ] {
             assert_eq!(get(&recent, now), ((now - now % 100, now - now % 100 + 100), is_computed), "{now}");
         }
     }

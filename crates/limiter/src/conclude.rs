@@ -25,7 +25,7 @@ pub(super) struct Conclusion<'a, 'm> {
     pub(super) batch: &'a Batch,
     pub(super) is_without_store: bool,
     pub(super) policy: &'a Policy,
-    now: Time,
+    pub(super) now: Time,
     pub(super) code: Code,
     pub(super) statuses: Vec<Status>,
     /// The descriptor closest to its limit; one that is over its limit takes precedence.

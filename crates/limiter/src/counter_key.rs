@@ -2,7 +2,7 @@
 //!
 //! `prefix domain _ (key _ value _)… window's start` is the compatible form. It joins values from callers without
 //! escaping, so `path=/home_user_ann` and `path=/home, user=ann` share a key, and at midnight so do a limit per day
-//! and one per hour. The full form appends `#`, the lengths of the parts and the length of the window:
+//! and one per hour. The full form appends `#`, the lengths of the parts, and the length of the window or its calendar:
 //!
 //! ```text
 //! shop_path_/home_user_ann_1795276800#0.4.4.5.4.3/86400
@@ -12,7 +12,7 @@
 //! share a full key only if all parts are equal. `plan` writes keys; each store uses one of the forms.
 
 use super::request::Entry;
-use algorithms::Algorithm;
+use algorithms::{Algorithm, Period};
 use clock::Time;
 use rules::{Limit, Matched};
 
@@ -41,7 +41,7 @@ impl CounterKey<'_, '_> {
             into.push('_');
         }
         if let Algorithm::FixedWindow(fixed) = self.limit.algorithm {
-            into.push_str(itoa::Buffer::new().format(fixed.window.start(now).seconds()));
+            into.push_str(itoa::Buffer::new().format(fixed.period.start(now).seconds()));
         }
         // The Go service's limits have no tag. The key of a state that outlives a window does not contain its start.
         into.push_str(&self.limit.tag);
@@ -67,7 +67,10 @@ impl CounterKey<'_, '_> {
             }
         }
         into.push('/');
-        write_number(self.limit.window().seconds(), into);
+        match self.limit.period() {
+            Period::Length(window) => write_number(window.seconds(), into),
+            Period::Calendar(calendar) => calendar.write_tag(into),
+        }
     }
 
     /// The pattern that replaces this level's value in the key of a shared counter.

@@ -116,7 +116,7 @@ impl Limiter {
     ) -> Result<(Replacements, Vec<Option<Found>>), RequestError> {
         self.policy.bounds.check(request)?;
         let domain = served.rules.domain(request.domain);
-        let mut all = replacement::of(request, domain, (&self.overrides, self.policy.counting), now)?;
+        let mut all = replacement::of(request, domain, (&self.overrides, &self.policy), now)?;
         all.resize_with(request.descriptors.len(), || None);
         let operator = |one: &mut Option<Replacement>| {
             let found = one.as_ref()?.operator()?;

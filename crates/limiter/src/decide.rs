@@ -100,7 +100,7 @@ impl Limiter {
         let served = self.source.load();
         let served = served.as_ref().ok_or(RequestError::NoRules)?;
         let domain = served.rules.domain(request.domain);
-        let replacements = replacement::of(request, domain, (&self.overrides, self.policy.counting), now)
+        let replacements = replacement::of(request, domain, (&self.overrides, &self.policy), now)
             .inspect_err(|_| count_error(served, domain))?;
         let scope = Scope { served, replacements: &replacements };
         let mut batch = Batch::default();

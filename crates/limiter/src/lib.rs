@@ -103,6 +103,8 @@ pub struct Policy {
     pub full_keys: bool,
     /// `COUNTING`, for limits that come with a request.
     pub counting: CountingMode,
+    /// `USE_CALENDAR_MONTH_RATE_LIMIT`, for limits of requests and overrides.
+    pub calendar_months: bool,
     /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`.
     pub stop_when_over: bool,
     /// `SHADOW_MODE`: every request passes.
@@ -125,6 +127,7 @@ impl Default for Policy {
             key_prefix: String::new(),
             full_keys: false,
             counting: CountingMode::Exact,
+            calendar_months: false,
             stop_when_over: false,
             shadow_mode: false,
             quota_mode: false,

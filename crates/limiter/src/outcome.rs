@@ -3,7 +3,7 @@
 //! `conclude` calls this for each descriptor once the store has set the outcomes of its checks.
 
 use super::plan::{CounterSource, Limited, Scope};
-use algorithms::{FixedWindow, Hits, Verdict, fixed_window::MAX_HITS};
+use algorithms::{Hits, Verdict, fixed_window::MAX_HITS};
 use clock::Time;
 use rules::Limit;
 use store::{self, Batch};
@@ -96,7 +96,7 @@ pub(super) fn outcome<'a>(
     now: Time,
 ) -> LimitOutcome<'a> {
     let over = LimitDecision { over: true, over_hits: hits.taken(), ..LimitDecision::default() };
-    let fixed = FixedWindow { limit: limit.requests_per_unit, window: limit.window() };
+    let fixed = limit.fixed();
     let (verdict, decision) = match source {
         CounterSource::Store(index) => match batch.check(index).outcome {
             store::Outcome::Decided(verdict) if verdict.admitted => {

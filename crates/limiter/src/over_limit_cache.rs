@@ -122,7 +122,7 @@ impl OverLimitCache {
 impl Rejection {
     fn of(check: &Check, now: Time) -> Option<Self> {
         let since = u32::try_from(now.seconds()).unwrap_or(u32::MAX);
-        let end = || check.limit.window().end(now).micros();
+        let end = || check.limit.period().end(now).micros();
         let hits = u32::try_from(check.hits.taken());
         let (until, reset, hits, remaining) = match check.outcome {
             // A window that is over its limit rejects any number of hits.

@@ -43,7 +43,7 @@ pub fn preview(
     policy.bounds.check(request)?;
     let stats = Stats::new(StatsOptions::default());
     let domain = served.rules.domain(request.domain);
-    let replacements = replacement::of(request, domain, (overrides, policy.counting), now)?;
+    let replacements = replacement::of(request, domain, (overrides, policy), now)?;
     let mut batch = Batch::default();
     let context = plan::Context { policy, stats: &stats, now };
     let scope = Scope { served, replacements: &replacements };

@@ -4,11 +4,14 @@
 
 use std::num::NonZeroU32;
 
-use super::request::{Request, RequestError};
+use super::{
+    Policy,
+    request::{Request, RequestError},
+};
 use algorithms::Kind;
 use clock::Time;
 use overrides::{Action, Found, Index};
-use rules::{CountingMode, LONGEST_LOG, Limit, Limits, Rule, Unit, model::Domain};
+use rules::{LONGEST_LOG, Limit, Limits, Rule, Unit, model::Domain};
 
 /// The replacement of each descriptor by its index; empty without any.
 pub(super) type Replacements = Vec<Option<Replacement>>;
@@ -41,7 +44,7 @@ impl Replacement {
 pub(super) fn of(
     request: &Request<'_>,
     domain: Option<&Domain>,
-    (overrides, counting): (&Index, CountingMode),
+    (overrides, policy): (&Index, &Policy),
     now: Time,
 ) -> Result<Replacements, RequestError> {
     let mut all = Replacements::new();
@@ -54,15 +57,16 @@ pub(super) fn of(
         let of_request = descriptor.limit.map(|limit| {
             let unknown = RequestError::OverrideUnit { descriptor: index, unit: limit.unit };
             let unit = Unit::from_number(limit.unit).ok_or(unknown)?;
-            let limits = Some(Limit::plain(limit.requests_per_unit, unit).counted(counting).into());
-            Ok(Replacement { by: By::Request, limits })
+            let limit = Limit::plain(limit.requests_per_unit, unit);
+            let limit = limit.with_calendar_months(policy.calendar_months).counted(policy.counting);
+            Ok(Replacement { by: By::Request, limits: Some(limit.into()) })
         });
         let of_request = of_request.transpose()?;
         let matched = || domain.find(&descriptor.entries, &mut scratch);
         let found = overrides.find(&domain.name, &descriptor.entries, matched, now);
         let of_operator = found.map(|found| {
             let rule = domain.find(&descriptor.entries, &mut scratch).map(|matched| matched.rule);
-            Replacement { by: By::Operator(found), limits: limits(found.action, rule) }
+            Replacement { by: By::Operator(found), limits: limits(found.action, rule, policy) }
         });
         if let Some(replacement) = of_operator.or(of_request) {
             all.resize_with(request.descriptors.len(), || None);
@@ -74,7 +78,7 @@ pub(super) fn of(
 
 /// The limits of an override. A new limit has the algorithm and the name of the rule's.
 #[expect(clippy::expect_used, reason = "only a multiple of a unit can be too long")]
-fn limits(action: Action, rule: Option<&Rule>) -> Option<Limits> {
+fn limits(action: Action, rule: Option<&Rule>, policy: &Policy) -> Option<Limits> {
     let of_rule = rule.and_then(Rule::limits).map(Limits::first);
     let (requests_per_unit, unit) = match action {
         Action::Limit { requests_per_unit, unit } => (requests_per_unit, unit),
@@ -89,5 +93,6 @@ fn limits(action: Action, rule: Option<&Rule>) -> Option<Limits> {
     let limit = Limit::new(requests_per_unit, unit, NonZeroU32::MIN, kind, None);
     let limit = limit.expect("a window of one unit is not too long");
     let counting = of_rule.map(|limit| limit.counting).unwrap_or_default();
+    let limit = limit.with_calendar_months(policy.calendar_months);
     Some(limit.counted(counting).named(of_rule.and_then(|limit| limit.name.clone())).into())
 }

@@ -36,6 +36,8 @@ pub struct CompileOptions {
     pub countable: Countable,
     /// The counting mode of limits without `counting` (`COUNTING`).
     pub counting: CountingMode,
+    /// A month is that of UTC's calendar instead of 30 days (`USE_CALENDAR_MONTH_RATE_LIMIT`).
+    pub calendar_months: bool,
     /// The maximum number of values in all files, with aliases expanded (`RULES_MAX_VALUES`).
     pub max_values: usize,
 }
@@ -47,6 +49,7 @@ impl Default for CompileOptions {
             portable: false,
             countable: Countable::default(),
             counting: CountingMode::default(),
+            calendar_months: false,
             max_values: DEFAULT_MAX_VALUES,
         }
     }
@@ -106,7 +109,7 @@ fn compile_ast(
 
     let on_store_failure: Vec<_> =
         drafts.iter().map(|draft| on_store_failure(&draft.files, &mut diagnostics)).collect();
-    let mut lowering = Lowering::new(&mut diagnostics, options.countable, options.counting);
+    let mut lowering = Lowering::new(&mut diagnostics, options);
     let mut domains = hashbrown::HashMap::with_capacity(drafts.len());
     for (at, draft) in drafts.iter().enumerate() {
         let siblings = draft.siblings();

@@ -5,6 +5,7 @@
 
 use std::hash::{Hash as _, Hasher as _};
 
+use calendar::{Zone, zone};
 use siphasher::sip::SipHasher13;
 
 use super::{
@@ -15,24 +16,32 @@ use super::{
 impl RuleSet {
     /// The hash of these rules, the same on every machine.
     pub fn fingerprint(&self) -> u64 {
+        self.fingerprint_with(zone::data_version())
+    }
+
+    fn fingerprint_with(&self, zone_data: &'static str) -> u64 {
         let mut domains: Vec<&Domain> = self.domains().collect();
         domains.sort_unstable_by_key(|domain| &domain.name);
-        let mut canon = Canon(SipHasher13::new());
+        let mut canon = Canon { hasher: SipHasher13::new(), zone_data };
         for domain in domains {
             canon.text(&domain.name);
             canon.optional(domain.on_store_failure.map(super::OnStoreFailure::name));
             canon.level(&domain.root);
         }
-        canon.0.finish()
+        canon.hasher.finish()
     }
 }
 
 /// Hashes an unambiguous encoding: lengths precede texts and lists.
-struct Canon(SipHasher13);
+struct Canon {
+    hasher: SipHasher13,
+    /// The release of the zone data, which determines the windows of calendars.
+    zone_data: &'static str,
+}
 
 impl Canon {
     fn number(&mut self, number: u64) {
-        self.0.write(&number.to_le_bytes());
+        self.hasher.write(&number.to_le_bytes());
     }
 
     fn length(&mut self, length: usize) {
@@ -41,13 +50,13 @@ impl Canon {
 
     fn flags(&mut self, flags: &[bool]) {
         for flag in flags {
-            self.0.write(&[u8::from(*flag)]);
+            self.hasher.write(&[u8::from(*flag)]);
         }
     }
 
     fn text(&mut self, text: &str) {
         self.length(text.len());
-        self.0.write(text.as_bytes());
+        self.hasher.write(text.as_bytes());
     }
 
     fn optional(&mut self, text: Option<&str>) {
@@ -86,6 +95,13 @@ impl Canon {
             self.text(limit.algorithm.kind().name());
             self.number(limit.algorithm.capacity().into());
             self.optional(limit.name.as_deref());
+            if let Some(calendar) = limit.period().calendar() {
+                let mut tag = String::new();
+                calendar.write_tag(&mut tag);
+                self.text(&tag);
+                // UTC is the same in every release.
+                self.text(if calendar.zone() == Zone::utc() { "" } else { self.zone_data });
+            }
             if limit.is_leased() {
                 // The hash of exact limits is that of versions without leases.
                 self.text(limit.counting.name());
@@ -102,7 +118,7 @@ impl Canon {
         if rule.overrides_only {
             self.text("overrides_only");
         }
-        rule.over_limit_body.hash(&mut self.0);
+        rule.over_limit_body.hash(&mut self.hasher);
         self.flags(&[rule.metadata.is_some()]);
         if let Some(metadata) = &rule.metadata {
             self.metadata(metadata);
@@ -221,6 +237,8 @@ mod tests {
             ("requests_per_unit: 1", "requests_per_unit: 1, unit_multiplier: 2"),
             ("requests_per_unit: 1", "requests_per_unit: 1, algorithm: token_bucket"),
             ("requests_per_unit: 1", "requests_per_unit: 1, algorithm: token_bucket, burst: 7"),
+            ("requests_per_unit: 1", "requests_per_unit: 1, calendar: {}"),
+            ("requests_per_unit: 1", "requests_per_unit: 1, calendar: {time_zone: Asia/Tokyo}"),
             ("requests_per_unit: 1", "requests_per_unit: 1, name: n"),
             ("requests_per_unit: 1", "requests_per_unit: 1, replaces: [{name: n}]"),
             ("unit: day, requests_per_unit: 1", "unlimited: true"),
@@ -240,6 +258,19 @@ mod tests {
             assert_ne!(changed, BASE, "{from}");
             assert!(seen.insert(fingerprint(&[&changed])), "{to}");
         }
+    }
+
+    #[test]
+    fn other_zone_data_changes_the_hash_of_rules_with_local_calendars() {
+        let of = |zone: &str| {
+            let limit = format!("requests_per_unit: 1, calendar: {{time_zone: {zone}}}");
+            let rules = rules(&[&BASE.replacen("requests_per_unit: 1", &limit, 1)]);
+            (rules.fingerprint_with("2026f"), rules.fingerprint_with("2027a"))
+        };
+        let ((berlin, later), (utc, utc_later)) = (of("Europe/Berlin"), of("UTC"));
+        assert_ne!(berlin, later);
+        assert_eq!(utc, utc_later);
+        assert_eq!(rules(&[BASE]).fingerprint_with("2026f"), rules(&[BASE]).fingerprint_with("2027a"));
     }
 
     proptest! {

@@ -22,6 +22,7 @@ pub mod wildcard;
 mod lower;
 mod messages;
 mod spelling;
+mod written_calendar;
 mod yaml;
 
 #[cfg(test)]
@@ -33,3 +34,4 @@ pub use limit::{Countable, CountingMode, LONGEST_LOG, Limit, Limits, Rate, Unit}
 pub use matcher::{Entry, How, Matched};
 pub use model::{Allowance, Metadata, OnStoreFailure, Origin, Rule, RuleId, RuleSet, Value};
 pub use spelling::nearest;
+pub use written_calendar::{CalendarField, CalendarMistake, WrittenCalendar};

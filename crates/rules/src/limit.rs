@@ -4,7 +4,8 @@
 
 use std::{fmt, num::NonZeroU32, ops::Deref, sync::Arc};
 
-use algorithms::{Algorithm, FixedWindow, Kind, Window};
+use algorithms::{Algorithm, FixedWindow, Kind, Period, Window};
+use calendar::{Calendar, Cycle};
 
 /// Maximum number of hits in a sliding log. A longer one would delay other checks, in memory and in Redis.
 pub const LONGEST_LOG: u32 = 100_000;
@@ -27,6 +28,8 @@ pub struct Rate {
     pub unit: Unit,
     /// The length of the window in units.
     pub multiplier: NonZeroU32,
+    /// The calendar that its rule or override names. Its period may have one by default.
+    pub calendar: Option<Calendar>,
     pub algorithm: Algorithm,
     /// Whether replicas may count hits ahead of time.
     pub counting: CountingMode,
@@ -91,6 +94,7 @@ impl Limit {
             requests_per_unit,
             unit,
             multiplier: NonZeroU32::MIN,
+            calendar: None,
             algorithm: Kind::FixedWindow.at(requests_per_unit, unit.into(), None),
             counting: CountingMode::Exact,
             tag_bytes: 0,
@@ -114,6 +118,25 @@ impl Limit {
         Some(if is_plain { limit } else { limit.tagged() })
     }
 
+    /// A fixed window of a calendar.
+    pub fn of_calendar(requests_per_unit: u32, calendar: Calendar) -> Self {
+        let plain = Self::plain(requests_per_unit, calendar.cycle().into());
+        Self { rate: Rate { calendar: Some(calendar), ..plain.rate }, ..plain }.following(calendar)
+    }
+
+    /// The limit under `USE_CALENDAR_MONTH_RATE_LIMIT`: one per month of the Go service counts the months of UTC.
+    pub fn with_calendar_months(self, calendar_months: bool) -> Self {
+        let is_of_go =
+            self.unit == Unit::Month && self.multiplier == NonZeroU32::MIN && self.calendar.is_none();
+        let is_month = is_of_go && matches!(self.algorithm, Algorithm::FixedWindow(_));
+        if calendar_months && is_month { self.following(Calendar::utc_month()) } else { self }
+    }
+
+    fn following(self, calendar: Calendar) -> Self {
+        let fixed = FixedWindow { limit: self.requests_per_unit, period: Period::Calendar(calendar) };
+        Self { rate: Rate { algorithm: Algorithm::FixedWindow(fixed), ..self.rate }, ..self }
+    }
+
     pub fn named(self, name: Option<Arc<str>>) -> Self {
         Self { name, ..self }
     }
@@ -133,14 +156,23 @@ impl Limit {
 
     /// The window in words: `minute`, `15 minutes`.
     pub fn span(&self) -> String {
-        let unit = self.unit.name().to_ascii_lowercase();
+        let unit = self.unit.lowercase();
         if self.multiplier == NonZeroU32::MIN { unit } else { format!("{} {unit}s", self.multiplier) }
+    }
+
+    /// `500 per month (Europe/Berlin, from the 15th)`
+    pub fn in_words(&self) -> String {
+        let calendar = self.period().calendar().map(|calendar| format!(" ({calendar})")).unwrap_or_default();
+        format!("{} per {}{calendar}", self.requests_per_unit, self.span())
     }
 
     /// Writes the fields that the Go service does not have.
     pub(super) fn write_extras(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.multiplier != NonZeroU32::MIN {
             write!(f, ", unit_multiplier: {}", self.multiplier)?;
+        }
+        if let Some(calendar) = self.calendar {
+            write!(f, ", calendar: {calendar}")?;
         }
         let kind = self.algorithm.kind();
         if kind != Kind::FixedWindow {
@@ -162,17 +194,17 @@ impl Rate {
         self.counting == CountingMode::Leased
     }
 
-    /// The window that its number of requests refers to.
-    pub fn window(&self) -> Window {
+    /// The windows that its number of requests refers to.
+    pub fn period(&self) -> Period {
         match self.algorithm {
-            Algorithm::FixedWindow(fixed) => fixed.window,
+            Algorithm::FixedWindow(fixed) => fixed.period,
             // `new` rejected a window that is too long.
-            _ => window(self.unit, self.multiplier).unwrap_or(Window::MAX),
+            _ => window(self.unit, self.multiplier).unwrap_or(Window::MAX).into(),
         }
     }
 
     pub fn fixed(&self) -> FixedWindow {
-        FixedWindow { limit: self.requests_per_unit, window: self.window() }
+        FixedWindow { limit: self.requests_per_unit, period: self.period() }
     }
 }
 
@@ -271,6 +303,11 @@ impl Unit {
         }
     }
 
+    /// The name in rules files and sentences.
+    pub fn lowercase(self) -> String {
+        self.name().to_ascii_lowercase()
+    }
+
     /// The unit of this name, ignoring case.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
@@ -302,6 +339,17 @@ impl From<Unit> for Window {
     fn from(unit: Unit) -> Self {
         // The longest unit is a tenth of the longest window.
         Self::of_seconds(unit.seconds()).unwrap_or(Self::MAX)
+    }
+}
+
+impl From<Cycle> for Unit {
+    fn from(cycle: Cycle) -> Self {
+        match cycle {
+            Cycle::Day => Self::Day,
+            Cycle::Week(_) => Self::Week,
+            Cycle::Month(_) => Self::Month,
+            Cycle::Year => Self::Year,
+        }
     }
 }
 

@@ -6,6 +6,8 @@
 use std::fmt::Write as _;
 
 use super::limit::{Limit, Limits};
+use algorithms::Period;
+use clock::Time;
 
 /// One item of the list in `RateLimit-Policy`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,7 +22,10 @@ impl QuotaPolicy {
         let mut text = quoted(name);
         let name_ends = text.len();
         // Writing to a String cannot fail.
-        let _ = write!(text, ";q={};w={}", limit.requests_per_unit, limit.window().seconds());
+        let _ = write!(text, ";q={};w=", limit.requests_per_unit);
+        if let Period::Length(window) = limit.period() {
+            let _ = write!(text, "{}", window.seconds());
+        }
         if limit.algorithm.capacity() != limit.requests_per_unit {
             let _ = write!(text, ";tollgate-burst={}", limit.algorithm.capacity());
         }
@@ -38,8 +43,13 @@ impl QuotaPolicy {
         policies.collect()
     }
 
-    pub fn as_str(&self) -> &str {
-        &self.text
+    /// Appends the policy of a limit. The window of a calendar has the length that it has now.
+    pub fn write(&self, limit: &Limit, now: Time, into: &mut String) {
+        into.push_str(&self.text);
+        if limit.period().calendar().is_some() {
+            // Nothing follows the length: a calendar has no burst.
+            let _ = write!(into, "{}", limit.period().seconds(now));
+        }
     }
 
     /// The quoted name alone.
@@ -73,6 +83,15 @@ mod tests {
         *,
     };
     use algorithms::Kind;
+    use calendar::Calendar;
+
+    const NOW: Time = Time::from_seconds(1_800_000_000);
+
+    fn text(policy: &QuotaPolicy, limit: &Limit) -> String {
+        let mut text = String::new();
+        policy.write(limit, NOW, &mut text);
+        text
+    }
 
     #[test]
     fn formats_the_numbers_of_a_policy() {
@@ -86,8 +105,20 @@ mod tests {
             (1, Kind::TokenBucket, 20, "\"a\";q=100;w=60;tollgate-burst=20"),
             (1, Kind::LeakyBucket, 0, "\"a\";q=100;w=60;tollgate-burst=1"),
         ] {
-            let policy = QuotaPolicy::new("a", &limit(multiplier, kind, burst).unwrap());
-            assert_eq!((policy.as_str(), policy.name()), (expected, "\"a\""));
+            let limit = limit(multiplier, kind, burst).unwrap();
+            let policy = QuotaPolicy::new("a", &limit);
+            assert_eq!((&*text(&policy, &limit), policy.name()), (expected, "\"a\""));
+        }
+    }
+
+    #[test]
+    fn the_window_of_a_calendar_has_its_current_length() {
+        let limit = Limit::of_calendar(5, Calendar::utc_month());
+        let policy = QuotaPolicy::new("a", &limit);
+        for (now, days) in [(NOW, 31), (Time::from_seconds(1_801_500_000), 28)] {
+            let mut text = String::new();
+            policy.write(&limit, now, &mut text);
+            assert_eq!(text, format!("\"a\";q=5;w={}", days * 86_400));
         }
     }
 
@@ -99,8 +130,9 @@ mod tests {
             ("gr\u{fc}n\r\n\u{7f}", r#""gr%c3%bcn%0d%0a%7f""#),
             ("", r#""""#),
         ] {
-            let policy = QuotaPolicy::new(name, &Limit::plain(1, Unit::Second));
-            assert_eq!((policy.name(), policy.as_str()), (expected, &*format!("{expected};q=1;w=1")));
+            let limit = Limit::plain(1, Unit::Second);
+            let policy = QuotaPolicy::new(name, &limit);
+            assert_eq!((policy.name(), text(&policy, &limit)), (expected, format!("{expected};q=1;w=1")));
         }
     }
 
@@ -121,7 +153,9 @@ mod tests {
         ] {
             let rules = rules.rules();
             let found = rules.iter().find(|known| *known.full_key == *rule).unwrap();
-            assert_eq!(found.policies.iter().map(QuotaPolicy::as_str).collect::<Vec<_>>(), expected);
+            let limits = found.limits().into_iter().flat_map(Limits::iter);
+            let texts = limits.zip(&found.policies).map(|(limit, policy)| self::text(policy, limit));
+            assert_eq!(texts.collect::<Vec<_>>(), expected);
         }
     }
 }

@@ -5,17 +5,22 @@ use super::diagnostics::quoted;
 /// The candidate that is nearest to a misspelt word, if it is near enough. Case, `-` and `_` are ignored: `rateLimit` is
 /// `rate_limit`.
 pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+    candidates
+        .into_iter()
+        .filter_map(|candidate| Some((distance(word, candidate)?, candidate)))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// The edit distance of a misspelt word from a candidate, if they are near enough.
+pub(super) fn distance(word: &str, candidate: &str) -> Option<usize> {
     let word = plain(word);
-    // No keyword is as long, and the edit distance takes quadratic time.
+    // No name is as long, and the edit distance takes quadratic time.
     if word.len() > 40 {
         return None;
     }
-    candidates
-        .into_iter()
-        .map(|candidate| (strsim::osa_distance(&word, &plain(candidate)), candidate))
-        .filter(|(distance, candidate)| *distance <= allowance(&word, candidate))
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
+    let distance = strsim::osa_distance(&word, &plain(candidate));
+    (distance <= allowance(&word, candidate)).then_some(distance)
 }
 
 /// The choice of this name, ignoring case, or the message and the help for an unknown name of `what`.

@@ -48,7 +48,7 @@ fn descriptor(outcome: &Outcome<'_>, explained: &Explained<'_>) -> Value {
         "override": outcome.applied.as_ref().map(overriding),
         "replaced_by": outcome.replaced_by().map(rule_key),
         "levels": levels.collect::<Vec<_>>(),
-        "limits": outcome.limits.iter().map(limit).collect::<Vec<_>>(),
+        "limits": outcome.limits.iter().map(|one| limit(one, explained)).collect::<Vec<_>>(),
     })
 }
 
@@ -84,7 +84,7 @@ fn rule_key(node: &Node) -> Option<&str> {
     node.rule.as_ref().map(|rule| &*rule.full_key)
 }
 
-fn limit(LimitOutcome { limit, counting }: &LimitOutcome<'_>) -> Value {
+fn limit(LimitOutcome { limit, counting }: &LimitOutcome<'_>, explained: &Explained<'_>) -> Value {
     let (counter, replaced_by) = match counting {
         Counting::By(key) => (Some(key), None),
         Counting::ReplacedBy(node) => (None, rule_key(node)),
@@ -94,7 +94,7 @@ fn limit(LimitOutcome { limit, counting }: &LimitOutcome<'_>) -> Value {
         "requests_per_unit": limit.requests_per_unit,
         "unit": limit.unit.name(),
         "unit_multiplier": limit.multiplier,
-        "window_seconds": limit.window().seconds(),
+        "window_seconds": limit.period().seconds(explained.now),
         "algorithm": limit.algorithm.kind().name(),
         "counting": limit.counting.name(),
         "capacity": limit.algorithm.capacity(),

@@ -170,7 +170,7 @@ fn add_limit(text: &mut String, limit: &LimitOutcome<'_>, explained: &Explained<
 fn limit_line(limit: &Limit, explained: &Explained<'_>) -> String {
     let name = limit.name.as_deref().map(|name| format!(" {name:?}")).unwrap_or_default();
     let more = match limit.algorithm {
-        Algorithm::FixedWindow(_) => format!(", resets in {}s", limit.window().seconds_left(explained.now)),
+        Algorithm::FixedWindow(_) => format!(", resets in {}s", limit.period().seconds_left(explained.now)),
         Algorithm::Bucket(bucket) => format!(", burst {}", bucket.burst()),
         _ => String::new(),
     };

@@ -94,7 +94,7 @@ impl World {
         let mut rng = Rng::with_seed(seed);
         let terms = Terms {
             limit: [0, 1, 40, 200, 1000, 5000, 30_000, 1_000_000][rng.usize(..8)],
-            window: crate::Window::of_seconds([1, 2, 60, 3600][rng.usize(..4)]).unwrap(),
+            period: crate::Window::of_seconds([1, 2, 60, 3600][rng.usize(..4)]).unwrap().into(),
             round_trip: rng.f64() * 0.01,
         };
         let now = 1_800_000_000_000_000;
@@ -141,7 +141,7 @@ impl World {
     fn request(&mut self) {
         let replica = self.rng.usize(..self.replicas.len());
         let (now, terms) = (self.time(replica), self.terms);
-        let start = terms.window.start(now);
+        let start = terms.period.start(now);
         let hits = if self.rng.u32(..4) > 0 { 1 } else { self.rng.u64(1..20) };
         let lease = &mut self.replicas[replica].lease;
         lease.enter(start);
@@ -298,7 +298,7 @@ impl World {
             lease.visit(&terms, now)
         };
         assert_eq!(before, lease.left + visit.returned + visit.expired);
-        if now >= Time::from_micros(start.micros() + terms.window.micros()) {
+        if now >= terms.period.end(start) {
             assert_eq!(lease.left, 0, "no hits are left after the window");
             assert!(visit.returned == 0 || visit.expired == 0);
         }
@@ -314,7 +314,7 @@ impl World {
             return;
         }
         let replica = self.rng.usize(..self.replicas.len());
-        let (start, hits) = (self.terms.window.start(self.time(replica)), self.rng.u64(1..10));
+        let (start, hits) = (self.terms.period.start(self.time(replica)), self.rng.u64(1..10));
         self.window(start).allowed += hits;
         self.send(replica, start, Message::Refund { hits });
     }
@@ -384,7 +384,9 @@ impl World {
 
     /// Removes windows that have ended for every replica.
     fn forget(&mut self) {
-        let oldest = Time::from_micros(self.now.saturating_sub(3 * self.terms.window.micros()));
+        let oldest = Time::from_micros(
+            self.now.saturating_sub(3_000_000 * self.terms.period.seconds(Time::default())),
+        );
         self.network.retain(|sent| sent.start >= oldest);
         self.windows.retain(|start, _| *start >= oldest);
     }
@@ -420,7 +422,7 @@ fn a_lost_counter_costs_no_more_than_the_held_hits() {
 
 fn terms(limit: u64, seconds: u64) -> Terms {
     let window = crate::Window::of_seconds(seconds).unwrap();
-    Terms { limit, window, round_trip: 0.0005 }
+    Terms { limit, period: window.into(), round_trip: 0.0005 }
 }
 
 /// A hot lease in the window from 1,800,000,000 s on, with this many hits in it.
@@ -468,7 +470,7 @@ fn unspent_hits_expire_with_the_window() {
     let end = Time::from_micros(now + 60_000_000);
     let mut other = lease;
     assert_eq!(other.visit(&terms, end).expired, 300);
-    assert_eq!(lease.enter(terms.window.start(end)), 300);
+    assert_eq!(lease.enter(terms.period.start(end)), 300);
     assert_eq!(lease.left, 0);
     assert!(matches!(lease.take(1, true, &terms, end), Step::Query { reserved: 0 }));
 }

@@ -100,7 +100,7 @@ proptest! {
 
     #[test]
     fn a_fixed_window_counts_its_hits(limit in requests(), window in windows(), steps in steps(1000)) {
-        let limit = FixedWindow { limit, window };
+        let limit = FixedWindow { limit, period: window.into() };
         let (mut states, mut counts, mut now) = (BTreeMap::new(), BTreeMap::new(), BEGIN);
         for step in steps {
             now = step.moment(now, window, u64::from(limit.limit));
@@ -131,7 +131,7 @@ proptest! {
     fn accepts_any_numbers(limit: u32, window in windows(), kept: (u64, u64), hits: u64, back: bool, now: u64) {
         let hits = if back { Hits::Refund(hits) } else { Hits::Take(hits) };
         let (state, now) = (State { number: kept.0, end: Time::from_micros(kept.1) }, Time::from_micros(now));
-        let _ = FixedWindow { limit, window }.apply(state, hits, now);
+        let _ = FixedWindow { limit, period: window.into() }.apply(state, hits, now);
         let _ = SlidingWindow { limit, window }.apply(state, hits, now);
         let mut log = Log::default();
         let limit = SlidingLog { limit: limit % 100_000, window };

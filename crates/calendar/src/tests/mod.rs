@@ -71,7 +71,11 @@ fn every_zone_can_be_used() {
 #[test]
 fn the_recorded_windows_are_of_the_bundled_release() {
     let (heading, _) = RECORDED.split_once('\n').unwrap();
-    assert!(heading.contains(&format!(" with {},", zone::data_version())), "{}: {heading}", zone::data_version());
+    assert!(
+        heading.contains(&format!(" with {},", zone::data_version())),
+        "{}: {heading}",
+        zone::data_version()
+    );
 }
 
 #[test]

@@ -93,7 +93,8 @@ fn policies(conclusion: &Conclusion<'_, '_>) -> Option<[String; 2]> {
         for check in &limited.limits {
             let limit = conclusion.scope.limit(limited, check);
             let policy = policy_of(conclusion, index, limited, limit);
-            policies.extend([separator(&policies), policy.as_str()]);
+            policies.push_str(separator(&policies));
+            policy.write(limit, conclusion.now, &mut policies);
             if std::ptr::eq(limit, outcome.limit) {
                 let seconds = outcome.seconds_until_more();
                 let (separator, name, remaining) =

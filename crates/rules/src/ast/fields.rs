@@ -171,6 +171,7 @@ pub(super) enum Level {
     /// The value of `rate_limit`, or an item of it.
     Limit,
     Replaces,
+    Calendar,
 }
 
 /// The Go service's keys, and the maps in which each is valid. Elsewhere it has no effect.
@@ -194,7 +195,7 @@ const KEYS: [(&str, &[Level]); 16] = [
 ];
 
 /// Extensions, which the Go service rejects. In other maps they are errors, because no file in use has them there.
-const OWN_KEYS: [(&str, &[Level]); 7] = [
+const OWN_KEYS: [(&str, &[Level]); 11] = [
     ("on_store_failure", &[Level::File]),
     ("over_limit_body", &[Level::Descriptor]),
     ("overrides_only", &[Level::Descriptor]),
@@ -202,6 +203,10 @@ const OWN_KEYS: [(&str, &[Level]); 7] = [
     ("algorithm", &[Level::Limit]),
     ("burst", &[Level::Limit]),
     ("counting", &[Level::Limit]),
+    ("calendar", &[Level::Limit]),
+    ("time_zone", &[Level::Calendar]),
+    ("week_start", &[Level::Calendar]),
+    ("anchor_day", &[Level::Calendar]),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -220,6 +225,8 @@ impl Level {
         match (is_of_go(key), counts) {
             (true, true) => KeyStatus::Valid,
             (true, false) => KeyStatus::NoEffect,
+            // `calendar` itself has been reported.
+            (false, true) if self == Self::Calendar => KeyStatus::Valid,
             (false, true) => KeyStatus::Extension,
             (false, false) => KeyStatus::Unknown,
         }
@@ -231,6 +238,7 @@ impl Level {
             Self::Descriptor => "in a descriptor",
             Self::Limit => "in `rate_limit`",
             Self::Replaces => "in an item of `replaces`",
+            Self::Calendar => "in `calendar`",
         }
     }
 

@@ -79,9 +79,17 @@ pub(super) struct RawLimit {
     pub(super) algorithm: Field<String>,
     pub(super) burst: Field<u32>,
     pub(super) counting: Field<String>,
+    pub(super) calendar: Field<RawCalendar>,
     pub(super) unlimited: Field<bool>,
     pub(super) name: Field<String>,
     pub(super) replaces: Field<Vec<RawReplaces>>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct RawCalendar {
+    pub(super) time_zone: Field<String>,
+    pub(super) week_start: Field<String>,
+    pub(super) anchor_day: Field<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -191,10 +199,29 @@ fn fields_of_limit(reader: &mut Reader<'_>, spot: Spot<'_>, pairs: &[Pair], limi
         "algorithm" => limit.algorithm = reader.text(value),
         "burst" => limit.burst = reader.number(value),
         "counting" => limit.counting = reader.text(value),
+        "calendar" => limit.calendar = calendar(reader, value),
         "unlimited" => limit.unlimited = reader.flag(value),
         "name" => limit.name = reader.text(value),
         _ => limit.replaces = reader.list(value, ("limits to replace", "- name: …"), replaces),
     });
+}
+
+fn calendar(reader: &mut Reader<'_>, spot: Spot<'_>) -> Field<RawCalendar> {
+    let Content::Map(pairs) = &spot.node.content else {
+        let help = match &spot.node.content {
+            Content::Scalar(scalar) if scalar.meaning == Meaning::Null => "write `calendar: {}` for UTC",
+            _ => "write `calendar: {time_zone: …}`",
+        };
+        reader.mismatch(&spot, "a map", help);
+        return Field::Wrong;
+    };
+    let mut raw = RawCalendar::default();
+    reader.fields(spot, pairs, Level::Calendar, &mut |reader, key, value| match key {
+        "time_zone" => raw.time_zone = reader.text(value),
+        "week_start" => raw.week_start = reader.text(value),
+        _ => raw.anchor_day = reader.day(value),
+    });
+    Field::Given(Given { value: raw, place: spot.node.place, key: spot.key })
 }
 
 fn replaces(reader: &mut Reader<'_>, _: usize, spot: Spot<'_>) -> RawReplaces {

@@ -100,6 +100,22 @@ impl Reader<'_> {
         Field::Wrong
     }
 
+    /// A day of a month.
+    pub(super) fn day(&mut self, spot: Spot<'_>) -> Field<u64> {
+        let day = match scalar(spot.node) {
+            Some(Meaning::Null) => return Field::Absent,
+            Some(Meaning::Int(day)) => u64::try_from(*day).ok(),
+            _ => None,
+        };
+        day.map_or_else(
+            || {
+                self.mismatch(&spot, "a day of a month", "accepted: 1 to 31, without quotes");
+                Field::Wrong
+            },
+            |day| spot.given(day),
+        )
+    }
+
     pub(super) fn flag(&mut self, spot: Spot<'_>) -> Field<bool> {
         match scalar(spot.node) {
             Some(Meaning::Null) => Field::Absent,

@@ -156,6 +156,7 @@ impl Walk<'_> {
                 ("algorithm", limit.algorithm.key()),
                 ("burst", limit.burst.key()),
                 ("counting", limit.counting.key()),
+                ("calendar", limit.calendar.key()),
             ];
             for (key, place) in idle {
                 let Some(place) = place else { continue };

@@ -11,8 +11,12 @@ use super::{
     },
     Context, Lowering,
 };
-use crate::ast::{Field, Given, RawLimit, RawLimits, RawReplaces};
+use crate::{
+    ast::{Field, Given, RawCalendar, RawLimit, RawLimits, RawReplaces},
+    written_calendar::{CalendarField, CalendarMistake, WrittenCalendar},
+};
 use algorithms::{Kind, Window};
+use calendar::Calendar;
 
 pub(super) struct Reported;
 
@@ -118,6 +122,8 @@ impl Lowering<'_> {
                 self.error((context.file, place, context.path), "this limit has no unit", help);
             }
             (false, None) => {
+                // Reports the mistakes in it.
+                let _ = self.calendar(None, raw, context);
                 let help = help_for(
                     written,
                     &Unit::ALL.map(Unit::name),
@@ -131,6 +137,7 @@ impl Lowering<'_> {
 
     fn limit_per(&mut self, unit: Unit, raw: &RawLimit, context: Context<'_>) -> Result<Limit, Reported> {
         let multiplier = self.multiplier(unit, raw, context);
+        let calendar = self.calendar(Some(unit), raw, context);
         let kind = self.kind(raw, context)?;
         let burst = self.burst(kind, raw, context);
         let requests_per_unit = raw.requests_per_unit.value().copied().unwrap_or(0);
@@ -143,9 +150,74 @@ impl Lowering<'_> {
             self.error((context.file, place, &context.path.key("requests_per_unit")), message, help);
         }
         let name = raw.name.value().filter(|name| !name.is_empty()).map(|name| name.as_str().into());
-        // `multiplier` has reported a window that is too long.
-        let limit = Limit::new(requests_per_unit, unit, multiplier?, kind, burst?).ok_or(Reported)?;
+        let limit = match calendar? {
+            Some(calendar) => Limit::of_calendar(requests_per_unit, calendar),
+            // `multiplier` has reported a window that is too long.
+            None => Limit::new(requests_per_unit, unit, multiplier?, kind, burst?).ok_or(Reported)?,
+        };
+        let limit = limit.with_calendar_months(self.options.calendar_months);
         Ok(limit.named(name).counted(self.counting(kind, raw, context)?))
+    }
+
+    /// The calendar of a limit with this unit, if it has one.
+    fn calendar(
+        &mut self,
+        unit: Option<Unit>,
+        raw: &RawLimit,
+        context: Context<'_>,
+    ) -> Result<Option<Calendar>, Reported> {
+        let Some(given) = valid(&raw.calendar)? else { return Ok(None) };
+        let RawCalendar { time_zone, week_start, anchor_day } = &given.value;
+        let is_wrong = time_zone.is_wrong() || week_start.is_wrong() || anchor_day.is_wrong();
+        let written = WrittenCalendar {
+            time_zone: time_zone.value().map(String::as_str),
+            week_start: week_start.value().map(String::as_str),
+            anchor_day: anchor_day.value().copied(),
+        };
+        let path = context.path.key("calendar");
+        let read = written.read(unit).map_err(|mistakes| {
+            for CalendarMistake { field, is_misplaced, message, help } in mistakes {
+                let (value, key) = match field {
+                    CalendarField::Unit => (raw.unit.place(), None),
+                    CalendarField::TimeZone => (time_zone.place(), time_zone.key()),
+                    CalendarField::WeekStart => (week_start.place(), week_start.key()),
+                    CalendarField::AnchorDay => (anchor_day.place(), anchor_day.key()),
+                };
+                let place = if is_misplaced { key } else { value }.unwrap_or(given.place);
+                let at = if field == CalendarField::Unit { context.path } else { &path };
+                self.error((context.file, place, &at.key(field.name())), message, help);
+            }
+            Reported
+        });
+        let fits = self.fits_calendar(raw, context);
+        match (read, fits && !is_wrong) {
+            (Ok(calendar), true) => Ok(Some(calendar)),
+            _ => Err(Reported),
+        }
+    }
+
+    /// Reports what a limit with a calendar cannot have.
+    fn fits_calendar(&mut self, raw: &RawLimit, context: Context<'_>) -> bool {
+        let mut fits = true;
+        if let Some(key) = raw.unit_multiplier.key() {
+            let message = "a limit with a calendar has windows of one unit";
+            let help = "remove `unit_multiplier` or `calendar`";
+            self.error((context.file, key, &context.path.key("unit_multiplier")), message, help);
+            fits = false;
+        }
+        let kind =
+            raw.algorithm.given().and_then(|given| Some((given.place, Kind::from_name(&given.value)?)));
+        if let Some((place, kind)) = kind.filter(|(_, kind)| *kind != Kind::FixedWindow) {
+            let reason = match kind.has_burst() {
+                true => "it refills at a steady rate and has no windows",
+                false => "its window ends now and always has one length",
+            };
+            let message = format!("a `{}` cannot follow a calendar: {reason}", kind.name());
+            let help = "use `fixed_window`, or remove `calendar`";
+            self.error((context.file, place, &context.path.key("algorithm")), message, help);
+            fits = false;
+        }
+        fits
     }
 
     fn multiplier(
@@ -172,7 +244,7 @@ impl Lowering<'_> {
     fn kind(&mut self, raw: &RawLimit, context: Context<'_>) -> Result<Kind, Reported> {
         let Some(given) = valid(&raw.algorithm)? else { return Ok(Kind::default()) };
         let kind = self.choose("algorithm", given, &Kind::ALL, Kind::name, context)?;
-        if !self.countable.has(kind) {
+        if !self.options.countable.has(kind) {
             let message = format!("`{}` cannot be counted: memcached counts only fixed windows", kind.name());
             let help = "use `fixed_window`, or set BACKEND_TYPE to redis or memory";
             self.error((context.file, given.place, &context.path.key("algorithm")), message, help);
@@ -188,14 +260,20 @@ impl Lowering<'_> {
         context: Context<'_>,
     ) -> Result<CountingMode, Reported> {
         let Some(given) = valid(&raw.counting)? else {
-            return Ok(if self.countable.may_lease() { self.counting } else { CountingMode::Exact });
+            return Ok(if self.options.countable.may_lease() {
+                self.options.counting
+            } else {
+                CountingMode::Exact
+            });
         };
         let counting = self.choose("counting", given, &CountingMode::ALL, CountingMode::name, context)?;
         let reason = match counting {
             CountingMode::Leased if kind != Kind::FixedWindow => {
                 format!("`{}` is counted exactly", kind.name())
             }
-            CountingMode::Leased if !self.countable.may_lease() => "memcached counts exactly".to_owned(),
+            CountingMode::Leased if !self.options.countable.may_lease() => {
+                "memcached counts exactly".to_owned()
+            }
             _ => return Ok(counting),
         };
         let message = format!("`counting: leased` has no effect: {reason}");

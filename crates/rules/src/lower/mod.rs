@@ -10,8 +10,8 @@ mod tests;
 use std::{collections::HashMap, sync::Arc};
 
 use super::{
+    compile::CompileOptions,
     diagnostics::{Diagnostics, InputKind, Path, Place, quoted},
-    limit::{Countable, CountingMode},
     model::{Allowance, Level, Node, Origin, Rule, RuleId},
     quota_policy::QuotaPolicy,
     wildcard::{Pattern, Wildcards},
@@ -43,8 +43,7 @@ pub(super) type At<'a> = (usize, Place, &'a Path<'a>);
 /// Creates levels, and numbers their rules.
 pub(super) struct Lowering<'f> {
     diagnostics: &'f mut [Diagnostics],
-    countable: Countable,
-    counting: CountingMode,
+    options: CompileOptions,
     /// The number of rules created so far.
     pub(super) rule_count: u32,
 }
@@ -57,12 +56,8 @@ struct Context<'a> {
 }
 
 impl<'f> Lowering<'f> {
-    pub(super) fn new(
-        diagnostics: &'f mut [Diagnostics],
-        countable: Countable,
-        counting: CountingMode,
-    ) -> Self {
-        Self { diagnostics, countable, counting, rule_count: 0 }
+    pub(super) fn new(diagnostics: &'f mut [Diagnostics], options: CompileOptions) -> Self {
+        Self { diagnostics, options, rule_count: 0 }
     }
 
     /// The level of these descriptors. `above` is the prefix of their full keys.

@@ -5,7 +5,8 @@ use std::num::NonZeroU32;
 use crate::{
     CompileOptions, Compiled, Countable, CountingMode, Diagnostic, Limit, Limits, Place, SourceFile, compile,
 };
-use algorithms::{Algorithm, Bucket, FixedWindow, SlidingLog, SlidingWindow, Window};
+use algorithms::{Algorithm, Bucket, FixedWindow, Period, SlidingLog, SlidingWindow, Window};
+use calendar::{AnchorDay, Calendar, Cycle, Weekday, Zone};
 
 fn file(rate_limit: &str) -> String {
     format!("domain: d\ndescriptors:\n- key: k\n  rate_limit: {rate_limit}\n")
@@ -43,15 +44,15 @@ fn window(seconds: u64) -> Window {
 fn reads_the_algorithm_of_a_limit() {
     let burst = NonZeroU32::new;
     for (written, algorithm, tag) in [
-        ("unit: minute", Algorithm::FixedWindow(FixedWindow { limit: 9, window: window(60) }), ""),
+        ("unit: minute", Algorithm::FixedWindow(FixedWindow { limit: 9, period: window(60).into() }), ""),
         (
             "unit: minute, unit_multiplier: 1, algorithm: Fixed_Window",
-            Algorithm::FixedWindow(FixedWindow { limit: 9, window: window(60) }),
+            Algorithm::FixedWindow(FixedWindow { limit: 9, period: window(60).into() }),
             "",
         ),
         (
             "unit: minute, unit_multiplier: 15",
-            Algorithm::FixedWindow(FixedWindow { limit: 9, window: window(900) }),
+            Algorithm::FixedWindow(FixedWindow { limit: 9, period: window(900).into() }),
             "/900",
         ),
         (
@@ -111,6 +112,7 @@ fn a_line_of_rlconfig_ends_with_extensions() {
             "{unit: day, requests_per_unit: 1, unit_multiplier: 2, algorithm: token_bucket}",
             ", unit_multiplier: 2, algorithm: token_bucket, burst: 1",
         ),
+        ("{unit: day, requests_per_unit: 1, calendar: {time_zone: Asia/Tokyo}}", ", calendar: Asia/Tokyo"),
         (
             "[{unit: day, requests_per_unit: 1}, {unit: HOUR, requests_per_unit: 2, algorithm: sliding_log}]",
             ", and unit=HOUR requests_per_unit=2, algorithm: sliding_log",
@@ -161,6 +163,187 @@ fn rejects_invalid_limits_with_their_place() {
         let compiled = compiled(&limit, false);
         assert_eq!(messages(&compiled, &limit), [expected], "{limit}");
         assert!(compiled.rules.is_none());
+    }
+}
+
+fn berlin(cycle: Cycle) -> Calendar {
+    Calendar::new(Zone::find("Europe/Berlin").unwrap(), cycle)
+}
+
+#[test]
+fn reads_the_calendar_of_a_limit() {
+    let anchor = |day| Cycle::Month(AnchorDay::new(day).unwrap());
+    let utc = |cycle| Calendar::new(Zone::utc(), cycle);
+    for (written, calendar) in [
+        ("unit: day, calendar: {}", utc(Cycle::Day)),
+        ("unit: week, calendar: {}", utc(Cycle::Week(Weekday::Monday))),
+        ("unit: month, calendar: {}", utc(anchor(1))),
+        ("unit: year, calendar: {}", utc(Cycle::Year)),
+        ("unit: month, calendar: {time_zone: UTC, anchor_day: 31}", utc(anchor(31))),
+        ("unit: MONTH, calendar: {time_zone: europe/berlin, anchor_day: 0xf}", berlin(anchor(15))),
+        ("unit: day, calendar: {time_zone: Europe/Berlin}", berlin(Cycle::Day)),
+        (
+            "unit: week, calendar: {time_zone: Europe/Berlin, week_start: Sunday}",
+            berlin(Cycle::Week(Weekday::Sunday)),
+        ),
+        (
+            "unit: year, calendar: {time_zone: Europe/Berlin, week_start: , anchor_day: ~}",
+            berlin(Cycle::Year),
+        ),
+        (
+            "unit: day, algorithm: fixed_window, counting: leased, calendar: {time_zone: Europe/Berlin}",
+            berlin(Cycle::Day),
+        ),
+    ] {
+        let limits = limits(&format!("{{{written}, requests_per_unit: 9}}"));
+        let fixed = FixedWindow { limit: 9, period: Period::Calendar(calendar) };
+        let limit = limits.first();
+        assert_eq!(limit.algorithm, Algorithm::FixedWindow(fixed), "{written}");
+        assert_eq!(
+            (limit.calendar, &*limit.tag),
+            (Some(calendar), ""),
+            "its key has the form of the Go service"
+        );
+    }
+}
+
+#[test]
+fn calendars_of_a_list_have_their_own_keys() {
+    let month = "unit: month, requests_per_unit: 5";
+    let list = format!(
+        "[{{{month}}}, {{{month}, calendar: {{}}}}, {{{month}, calendar: {{anchor_day: 15, time_zone: Europe/Berlin}}}},\n   \
+         {{unit: week, requests_per_unit: 5, calendar: {{week_start: friday}}}}, {{unit: day, requests_per_unit: 5, calendar: {{}}}}]"
+    );
+    let limits = limits(&list);
+    let tags: Vec<_> = limits.iter().map(|limit| &*limit.tag).collect();
+    assert_eq!(tags, ["/2592000", "/month.1@UTC", "/month.15@Europe/Berlin", "/week.friday@UTC", "/day@UTC"]);
+}
+
+#[test]
+fn rejects_invalid_calendars_with_their_place() {
+    let units = "accepted with `calendar`: day, week, month, year";
+    let days = "accepted: 1 to 31; in a shorter month it is the last day";
+    let several = |first: &str, second: &str| vec![first.to_owned(), second.to_owned()];
+    let one = |only: &str| vec![only.to_owned()];
+    for (limit, expected) in [
+        ("unit: hour, calendar: {}", one(&format!("hour: the unit `hour` cannot follow a calendar; {units}"))),
+        (
+            "unit: month, calendar: {time_zone: Europe/Berln}",
+            one("Europe/Berln: unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`, `Europe/Dublin` or `Europe/Jersey`?"),
+        ),
+        (
+            "unit: month, calendar: {time_zone: Tokyo}",
+            one("Tokyo: unknown time zone `Tokyo`; did you mean `Asia/Tokyo`?"),
+        ),
+        (
+            "unit: month, calendar: {time_zone: Mars}",
+            one("Mars: unknown time zone `Mars`; expected a name of the IANA time zone database, such as \
+                 `Europe/Berlin` or `UTC`"),
+        ),
+        (
+            "unit: month, calendar: {anchor_day: 0, time_zone: Europe/Pariss}",
+            several(
+                "Europe/Pariss: unknown time zone `Europe/Pariss`; did you mean `Europe/Paris`, `Europe/Madrid` or `Europe/Prague`?",
+                &format!("0: no month has a day 0; {days}"),
+            ),
+        ),
+        ("unit: month, calendar: {anchor_day: 32}", one(&format!("32: no month has a day 32; {days}"))),
+        (
+            "unit: month, calendar: {anchor_day: -1}",
+            one("-1: expected a day of a month, got the number `-1`; accepted: 1 to 31, without quotes"),
+        ),
+        (
+            "unit: month, calendar: {anchor_day: '1'}",
+            one("'1': expected a day of a month, got the text `1`; accepted: 1 to 31, without quotes"),
+        ),
+        (
+            "unit: month, calendar: {week_start: monday}",
+            one("week_start: `week_start` has no meaning for a month; remove it, or write `unit: week`"),
+        ),
+        (
+            "unit: day, calendar: {anchor_day: 2, week_start: mon}",
+            vec![
+                "mon: unknown weekday `mon`; accepted (case-insensitive): monday, tuesday, wednesday, thursday, friday, \
+                 saturday, sunday".to_owned(),
+                "week_start: `week_start` has no meaning for a day; remove it, or write `unit: week`".to_owned(),
+                "anchor_day: `anchor_day` has no meaning for a day; remove it, or write `unit: month`".to_owned(),
+            ],
+        ),
+        (
+            "unit: week, unit_multiplier: 1, algorithm: sliding_window, calendar: {week_start: sundy}",
+            vec![
+                "sundy: unknown weekday `sundy`; did you mean `sunday`? accepted (case-insensitive): monday, tuesday, \
+                 wednesday, thursday, friday, saturday, sunday".to_owned(),
+                "unit_multiplier: a limit with a calendar has windows of one unit; remove `unit_multiplier` or \
+                 `calendar`".to_owned(),
+                "sliding_window: a `sliding_window` cannot follow a calendar: its window ends now and always has one \
+                 length; use `fixed_window`, or remove `calendar`".to_owned(),
+            ],
+        ),
+        (
+            "unit: day, algorithm: token_bucket, burst: 5, calendar: {}",
+            one("token_bucket: a `token_bucket` cannot follow a calendar: it refills at a steady rate and has no windows; \
+                 use `fixed_window`, or remove `calendar`"),
+        ),
+        ("unit: day, calendar: ", one(": expected a map, got nothing; write `calendar: {}` for UTC")),
+        (
+            "unit: day, calendar: Asia/Tokyo",
+            one("Asia/Tokyo: expected a map, got the text `Asia/Tokyo`; write `calendar: {time_zone: …}`"),
+        ),
+        ("unit: day, calendar: {timezone: Asia/Tokyo}", one("timezone: unknown key `timezone`; did you mean `time_zone`?")),
+        ("unit: day, time_zone: Asia/Tokyo", one("time_zone: unknown key `time_zone`; it belongs in `calendar`")),
+        (
+            "unit: fortnight, calendar: {time_zone: Marz}",
+            several(
+                "Marz: unknown time zone `Marz`; expected a name of the IANA time zone database, such as `Europe/Berlin` or \
+                 `UTC`",
+                "fortnight: unknown unit `fortnight`; accepted (case-insensitive): second, minute, hour, day, week, month, \
+                 year",
+            ),
+        ),
+    ] {
+        let limit = format!("{{requests_per_unit: 5, {limit}}}");
+        let compiled = compiled(&limit, false);
+        let (mut found, mut expected) = (messages(&compiled, &limit), expected);
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(found, expected, "{limit}");
+        assert!(compiled.rules.is_none());
+    }
+}
+
+#[test]
+fn a_calendar_is_named_once_as_an_extension() {
+    let limit = "{unit: month, requests_per_unit: 1, calendar: {time_zone: UTC, anchor_day: 2}}";
+    let expected =
+        "calendar: the Go service rejects `calendar`; remove it from files that the Go service reads too";
+    assert_eq!(messages(&compiled(limit, true), limit), [expected]);
+}
+
+#[test]
+fn with_calendar_months_a_month_of_the_go_service_is_that_of_utc() {
+    let of = |rate_limit: &str| {
+        let file = SourceFile { name: "a.yaml".to_owned(), text: file(rate_limit).into_bytes() };
+        let options = CompileOptions { calendar_months: true, ..CompileOptions::default() };
+        let rules = compile(&[file], options).rules.unwrap();
+        let limit = rules.rules()[0].limits().unwrap().first().clone();
+        (limit.period().calendar(), limit.calendar, rules.rules()[0].to_string())
+    };
+    let (calendar, written, line) = of("{unit: month, requests_per_unit: 1}");
+    assert_eq!((calendar, written), (Some(Calendar::utc_month()), None));
+    assert!(
+        line.starts_with("d.k: unit=MONTH requests_per_unit=1, shadow_mode: false, quota_mode: false"),
+        "{line}"
+    );
+    assert!(!line.contains("calendar"), "as the Go service writes it: {line}");
+    let own = "{unit: month, requests_per_unit: 1, calendar: {time_zone: Europe/Berlin}}";
+    assert_eq!(of(own).0.unwrap().to_string(), "Europe/Berlin, from the 1st");
+    for other in [
+        "{unit: year, requests_per_unit: 1}",
+        "{unit: month, requests_per_unit: 1, unit_multiplier: 2}",
+        "{unit: month, requests_per_unit: 1, algorithm: sliding_window}",
+    ] {
+        assert_eq!(of(other).0, None, "{other}");
     }
 }
 

@@ -8,6 +8,7 @@ const MERGING: CompileOptions = CompileOptions {
     countable: Countable::Everything,
     max_values: usize::MAX,
     counting: crate::CountingMode::Exact,
+    calendar_months: false,
 };
 
 fn compile_files(files: &[(&str, &str)], options: CompileOptions) -> Compiled {

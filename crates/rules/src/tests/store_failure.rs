@@ -21,6 +21,7 @@ const MERGING: CompileOptions = CompileOptions {
     countable: Countable::Everything,
     max_values: usize::MAX,
     counting: crate::CountingMode::Exact,
+    calendar_months: false,
 };
 
 #[test]

@@ -320,7 +320,7 @@ impl Shared {
             return None;
         }
         let limit = check.limit.fixed();
-        let start = limit.window.start(now);
+        let start = limit.period.start(now);
         let key = self.leases.key(batch.key_of_all_windows(check, start)?, limit);
         Some(Hit { key, limit, start, hits: check.hits.taken() })
     }

@@ -360,7 +360,7 @@ impl Leases {
     pub(super) fn terms(&self, limit: FixedWindow) -> Terms {
         Terms {
             limit: limit.limit.into(),
-            window: limit.window,
+            period: limit.period,
             round_trip: f64::from(f32::from_bits(self.round_trip.load(Relaxed))) / 1e6,
         }
     }
@@ -442,8 +442,7 @@ impl LeaseEntry {
         if start == current {
             return Some(0);
         }
-        let window = self.counter.limit.window().micros();
-        if start < current && current.micros().saturating_sub(start.micros()) <= window {
+        if start < current && self.counter.limit.period().end(start) >= current {
             return None;
         }
         self.counter = counter();

@@ -24,7 +24,7 @@ fn limit(kind: Kind, requests: u32, unit: Unit, burst: u32) -> Limit {
 /// The key of a limit, as the limiter writes it.
 fn key(name: &str, limit: &Limit, now: Time) -> String {
     let start = match limit.algorithm {
-        Algorithm::FixedWindow(fixed) => fixed.window.start(now).seconds().to_string(),
+        Algorithm::FixedWindow(fixed) => fixed.period.start(now).seconds().to_string(),
         _ => String::new(),
     };
     format!("{name}_{start}{}", limit.tag)

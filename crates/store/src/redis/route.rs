@@ -363,12 +363,12 @@ fn add(pipeline: &mut RedisPipeline, pool: &Pool, batch: &Batch, index: usize, m
     let hits = mode.plan.hits(index, check).expect("a skipped check is not submitted");
     let key = pool.names.of(batch, check);
     let id = pool.backend().ttl_cache.id(&key);
-    let alone = || ScriptCheck { hits, member: Member::Alone, ..script_check(pool, batch, check) };
+    let script_check = |check| ScriptCheck { hits, ..script_check(pool, batch, check, mode.now) };
+    let alone = || ScriptCheck { member: Member::Alone, ..script_check(check) };
     match (check.limit.algorithm, hits) {
         _ if mode.is_grouped && check.member == Member::First => {
             let group = batch.checks_at(batch.group_at(index).expect("a group begins at its first check"));
-            let checks = group.iter().map(|check| ScriptCheck { hits, ..script_check(pool, batch, check) });
-            pipeline.count_together(id, &checks.collect::<SmallVec<[_; 4]>>());
+            pipeline.count_together(id, &group.iter().map(script_check).collect::<SmallVec<[_; 4]>>());
         }
         (Algorithm::FixedWindow(_), Hits::Take(hits)) => {
             pipeline.count(&key, id, hits, pool.backend().expiry(id, &check.limit, mode.now));
@@ -382,11 +382,11 @@ fn add(pipeline: &mut RedisPipeline, pool: &Pool, batch: &Batch, index: usize, m
     }
 }
 
-fn script_check<'b>(pool: &Pool, batch: &'b Batch, check: &Check) -> ScriptCheck<'b> {
+fn script_check<'b>(pool: &Pool, batch: &'b Batch, check: &Check, now: Time) -> ScriptCheck<'b> {
     let (key, algorithm) = (pool.names.of(batch, check), check.limit.algorithm);
     let ttl_cache = &pool.backend().ttl_cache;
     let seconds = match algorithm {
-        Algorithm::FixedWindow(_) => ttl_cache.seconds(&check.limit),
+        Algorithm::FixedWindow(_) => ttl_cache.seconds(&check.limit, now),
         _ => ttl_cache.jitter(),
     };
     ScriptCheck { key, algorithm, seconds, uncached: None, hits: check.hits, member: check.member }
@@ -394,7 +394,7 @@ fn script_check<'b>(pool: &Pool, batch: &'b Batch, check: &Check) -> ScriptCheck
 
 /// A check of a request that is counted in one step.
 fn guarded_check<'b>(pool: &Pool, batch: &'b Batch, check: &Check, now: Time) -> ScriptCheck<'b> {
-    let guarded = script_check(pool, batch, check);
+    let guarded = script_check(pool, batch, check, now);
     let is_counter = matches!(guarded.algorithm, Algorithm::FixedWindow(_)) && check.member == Member::Alone;
     let uncached = pool.backend().ttl_cache.uncached(&guarded.key, &check.limit, now).filter(|_| is_counter);
     ScriptCheck { uncached, ..guarded }

@@ -11,6 +11,7 @@ use std::sync::{
 
 use super::pipeline::{Expire, Expiry};
 use crate::table::{Key, Table};
+use algorithms::Period;
 use clock::{Time, timer::Random};
 use rules::{Rate, Unit};
 
@@ -51,13 +52,13 @@ impl TtlCache {
 
     /// A counter's expiry, and whether the server has to set it.
     pub(super) fn expiry(&self, id: Key, limit: &Rate, now: Time) -> Expiry {
-        let end = limit.window().end(now);
+        let end = limit.period().end(now);
         let set = match self.is_known(id, end, now) {
             true => Expire::Known,
             false if Self::may_be_shared(limit, now) => Expire::Extend,
             false => Expire::Set,
         };
-        Expiry { seconds: self.seconds(limit), end, set }
+        Expiry { seconds: self.seconds(limit, now), end, set }
     }
 
     /// The hash of a key and the end of its window, if the key may expire earlier: a shorter window may have begun at the
@@ -66,7 +67,7 @@ impl TtlCache {
         if limit.tag_bytes > 0 {
             return None;
         }
-        let (id, end) = (self.id(key), limit.window().end(now));
+        let (id, end) = (self.id(key), limit.period().end(now));
         (!self.is_known(id, end, now)).then_some((id, end))
     }
 
@@ -82,21 +83,22 @@ impl TtlCache {
         self.generation.load(Relaxed) & u64::from(u32::MAX)
     }
 
-    /// The window's length and random jitter.
+    /// How long a counter that is created now is kept, with random jitter.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::expect_used,
         reason = "a window has at most ten years, and the jitter a century"
     )]
-    pub(super) fn seconds(&self, limit: &Rate) -> u32 {
-        let seconds = limit.window().seconds() + u64::from(self.jitter());
+    pub(super) fn seconds(&self, limit: &Rate, now: Time) -> u32 {
+        let seconds = limit.period().seconds_kept(now) + u64::from(self.jitter());
         u32::try_from(seconds).expect("ten years and a century are less than 2³² seconds")
     }
 
     /// True if a longer window may have begun at the same time. In the Go service's format both share a key; limits with
     /// a tag share none.
     fn may_be_shared(limit: &Rate, now: Time) -> bool {
-        let start = limit.window().start(now).seconds();
+        let Period::Length(window) = limit.period() else { return limit.tag_bytes == 0 };
+        let start = window.start(now).seconds();
         let begins_together =
             |unit: &Unit| unit.seconds() > limit.unit.seconds() && start.is_multiple_of(unit.seconds());
         limit.tag_bytes == 0 && Unit::ALL.iter().any(begins_together)
@@ -160,9 +162,9 @@ mod tests {
             [Expire::Extend, Expire::Set],
             "the hour begins as the minute does"
         );
-        seen.learn(id, now, minute.window().end(now));
+        seen.learn(id, now, minute.period().end(now));
         assert_eq!([set(&minute), set(&hour)], [Expire::Known, Expire::Set]);
-        seen.learn(id, now, hour.window().end(now));
+        seen.learn(id, now, hour.period().end(now));
         assert_eq!([set(&minute), set(&hour)], [Expire::Known, Expire::Known]);
     }
 
@@ -211,7 +213,8 @@ mod tests {
     fn expiries_differ_within_the_jitter() {
         let seen = cache(10);
         let limit = Limit::plain(1, Unit::Hour);
-        let seconds: std::collections::BTreeSet<_> = (0..500).map(|_| seen.seconds(&limit)).collect();
+        let seconds: std::collections::BTreeSet<_> =
+            (0..500).map(|_| seen.seconds(&limit, Time::default())).collect();
         assert_eq!(seconds, (3600..3610).collect());
     }
 }

@@ -141,8 +141,9 @@ fn all_receive(
 
 #[test]
 fn rejected_requests_count_only_checks_that_are_over() {
-    let fixed = (requests(), windows())
-        .prop_map(|(limit, window)| (Algorithm::FixedWindow(FixedWindow { limit, window }), window));
+    let fixed = (requests(), windows()).prop_map(|(limit, window)| {
+        (Algorithm::FixedWindow(FixedWindow { limit, period: window.into() }), window)
+    });
     let limits = prop::collection::vec(prop_oneof![3 => scripted(), 1 => fixed], 1..5);
     holds(300, limits, 60, |redis, mut models, steps| {
         let mut now = Time::from_micros(BEGIN);
@@ -182,8 +183,9 @@ fn rejected_requests_count_only_checks_that_are_over() {
 }
 
 fn of_any_kind() -> impl Strategy<Value = (Algorithm, Window)> {
-    let fixed = (requests(), windows())
-        .prop_map(|(limit, window)| (Algorithm::FixedWindow(FixedWindow { limit, window }), window));
+    let fixed = (requests(), windows()).prop_map(|(limit, window)| {
+        (Algorithm::FixedWindow(FixedWindow { limit, period: window.into() }), window)
+    });
     prop_oneof![2 => scripted(), 1 => fixed]
 }
 

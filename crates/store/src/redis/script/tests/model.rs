@@ -63,7 +63,7 @@ impl Model {
     /// The key, which for a fixed window contains its start.
     pub(super) fn name(&self, key: usize, now: Time) -> String {
         match self.algorithm {
-            Algorithm::FixedWindow(limit) => format!("key {key} {}", limit.window.start(now).seconds()),
+            Algorithm::FixedWindow(limit) => format!("key {key} {}", limit.period.start(now).seconds()),
             _ => format!("key {key}"),
         }
     }

@@ -1,0 +1,77 @@
+//! How a fixed window divides time: into windows of one length, or by a calendar.
+
+use calendar::Calendar;
+use clock::Time;
+
+use super::Window;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Period {
+    /// Windows of this length, aligned to the Unix epoch.
+    Length(Window),
+    /// The days, weeks, months or years of a time zone.
+    Calendar(Calendar),
+}
+
+#[expect(clippy::arithmetic_side_effects, reason = "a window contains `now`, and ends after it starts")]
+impl Period {
+    /// Start and end of the window that contains `now`.
+    pub fn window(self, now: Time) -> (Time, Time) {
+        match self {
+            Self::Length(window) => (window.start(now), window.end(now)),
+            Self::Calendar(calendar) => calendar.window(now),
+        }
+    }
+
+    pub fn start(self, now: Time) -> Time {
+        match self {
+            Self::Length(window) => window.start(now),
+            Self::Calendar(calendar) => calendar.window(now).0,
+        }
+    }
+
+    pub fn end(self, now: Time) -> Time {
+        match self {
+            Self::Length(window) => window.end(now),
+            Self::Calendar(calendar) => calendar.window(now).1,
+        }
+    }
+
+    /// The length in seconds of the window that contains `now`.
+    pub fn seconds(self, now: Time) -> u64 {
+        match self {
+            Self::Length(window) => window.seconds(),
+            Self::Calendar(calendar) => {
+                let (start, end) = calendar.window(now);
+                end.seconds() - start.seconds()
+            }
+        }
+    }
+
+    /// Seconds until the window that contains `now` ends; at least 1.
+    pub fn seconds_left(self, now: Time) -> u64 {
+        self.end(now).seconds() - now.seconds()
+    }
+
+    /// Seconds for which a shared store keeps a counter that is created now. As in the Go service: the length of the
+    /// window, or for a calendar the rest of it.
+    pub fn seconds_kept(self, now: Time) -> u64 {
+        match self {
+            Self::Length(window) => window.seconds(),
+            Self::Calendar(_) => self.seconds_left(now),
+        }
+    }
+
+    pub const fn calendar(self) -> Option<Calendar> {
+        match self {
+            Self::Length(_) => None,
+            Self::Calendar(calendar) => Some(calendar),
+        }
+    }
+}
+
+impl From<Window> for Period {
+    fn from(window: Window) -> Self {
+        Self::Length(window)
+    }
+}
