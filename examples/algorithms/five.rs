@@ -18,7 +18,7 @@ pub(crate) const NAMES: [&str; 5] =
 /// A new counter of each algorithm, in the order of [`NAMES`].
 pub(crate) fn counters(limit: u32, window: Window) -> [Counter; 5] {
     [
-        Counter::Fixed(FixedWindow { limit, window }, State::default()),
+        Counter::Fixed(FixedWindow { limit, period: window.into() }, State::default()),
         Counter::Sliding(SlidingWindow { limit, window }, State::default()),
         Counter::Exact(SlidingLog { limit, window }, Log::default()),
         Counter::Bucket(Bucket::token(limit, window, None), State::default()),

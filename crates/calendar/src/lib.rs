@@ -144,7 +144,7 @@ impl Calendar {
             Cycle::Month(AnchorDay(day)) => {
                 into.push('.');
                 // Two digits at most, without the formatter.
-                let digit = |number: u8| char::from(b'0' | number % 10);
+                let digit = |number: u8| char::from(b'0' | (number % 10));
                 into.extend((day >= 10).then(|| digit(day / 10)));
                 into.push(digit(day));
             }

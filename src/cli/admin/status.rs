@@ -77,11 +77,12 @@ fn rules(status: &Value) -> String {
     let rules = &status["rules"];
     let Some(hash) = rules["hash"].as_str() else { return paint(ERROR, "none loaded") };
     format!(
-        "{} in {} and {}, hash {hash}, loaded {}",
+        "{} in {} and {}, hash {hash}, loaded {}, zone data {}",
         count(number(&rules["rules"]), "rule"),
         count(number(&rules["files"]), "file"),
         count(number(&rules["domains"]), "domain"),
         word(&rules["loaded_at"]),
+        word(&status["zone_data"]),
     )
 }
 
@@ -138,7 +139,7 @@ mod tests {
 
     fn status() -> Value {
         json!({
-            "version": "0.1.0", "commit": "abc", "uptime_seconds": 11_520, "read_only": false,
+            "version": "0.1.0", "commit": "abc", "zone_data": "2026f", "uptime_seconds": 11_520, "read_only": false,
             "rules": {
                 "is_current": true, "hash": "00ff", "loaded_at": "2026-11-22T09:00:00.000Z", "files": 1,
                 "domains": 2, "rules": 12, "last_error": null,
@@ -157,7 +158,7 @@ mod tests {
     fn the_status_has_a_line_for_each_part() {
         let expected = "\
 tollgate  0.1.0 (abc), up 3h 12m
-rules     12 rules in 1 file and 2 domains, hash 00ff, loaded 2026-11-22T09:00:00.000Z
+rules     12 rules in 1 file and 2 domains, hash 00ff, loaded 2026-11-22T09:00:00.000Z, zone data 2026f
 store     redis redis:6379, connected, p50 0.3 ms, p99 1.1 ms
 requests  1,240/s allowed, 12/s over limit, 0/s errors
 memory    45.0 MB, 12,000 of 10,000,000 counters

@@ -208,9 +208,10 @@ impl Lowering<'_> {
         let kind =
             raw.algorithm.given().and_then(|given| Some((given.place, Kind::from_name(&given.value)?)));
         if let Some((place, kind)) = kind.filter(|(_, kind)| *kind != Kind::FixedWindow) {
-            let reason = match kind.has_burst() {
-                true => "it refills at a steady rate and has no windows",
-                false => "its window ends now and always has one length",
+            let reason = if kind.has_burst() {
+                "it refills at a steady rate and has no windows"
+            } else {
+                "its window ends now and always has one length"
             };
             let message = format!("a `{}` cannot follow a calendar: {reason}", kind.name());
             let help = "use `fixed_window`, or remove `calendar`";
