@@ -72,10 +72,10 @@ impl Drop for Share {
 /// Replaces `old` by `new` in a counter; false without a change if the counter would exceed `limit`.
 fn take(from: &AtomicUsize, new: usize, old: usize, limit: usize) -> bool {
     if new <= old {
-        from.fetch_sub(old.saturating_sub(new), Relaxed);
+        from.fetch_sub(old - new, Relaxed);
         return true;
     }
-    let more = new.saturating_sub(old);
+    let more = new - old;
     let fits = |used: usize| used.checked_add(more).filter(|used| *used <= limit);
     from.fetch_update(Relaxed, Relaxed, fits).is_ok()
 }

@@ -42,7 +42,7 @@ impl Envelope {
 }
 
 impl Frame {
-    #[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "the compiler evaluates it")]
+    #[allow(clippy::indexing_slicing, reason = "the compiler evaluates it")]
     #[expect(clippy::cast_possible_truncation, reason = "the block is shorter than a frame of an envelope")]
     const fn new(block: &[u8], flags: u8) -> Self {
         let (mut bytes, length) = ([0; MAX_FRAME], HEAD + block.len());
@@ -81,7 +81,7 @@ impl<S: Service> Connection<S> {
         let is_complete = (head.kind, head.flags) == (kind::HEADERS, flag::END_HEADERS)
             && (data.kind, data.flags, data.stream) == (kind::DATA, flag::END_STREAM, id)
             && data.length <= MAX_PAYLOAD;
-        let is_next = id & 1 == 1 && id > self.last && id <= self.last.saturating_add(2);
+        let is_next = id & 1 == 1 && id > self.last && id <= self.last + 2;
         let is_open = self.phase == Phase::Open
             && self.block.is_none()
             && !matches!(self.goaway, GoAway::Final(_))
@@ -126,9 +126,9 @@ impl<S: Service> Connection<S> {
     /// Writes a response that fits.
     pub(super) fn write_answer(&mut self, id: u32, envelope: &Envelope, message: &[u8]) {
         let length = i64::try_from(message.len()).unwrap_or(i64::MAX);
-        self.send_window = self.send_window.saturating_sub(length);
+        self.send_window -= length;
         let out = &mut self.out;
-        out.reserve(message.len().saturating_add(2 * MAX_FRAME + HEAD));
+        out.reserve(message.len() + 2 * MAX_FRAME + HEAD);
         envelope.head.write(out, id);
         frame::write(out, kind::DATA, 0, id, message);
         envelope.trailers.write(out, id);

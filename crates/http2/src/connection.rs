@@ -165,7 +165,7 @@ impl Turn {
     /// Counts the work for some bytes; true if the turn is over.
     #[inline]
     fn spend(&mut self, bytes: usize) -> bool {
-        self.unchecked = self.unchecked.saturating_add(bytes).saturating_add(Self::FRAME);
+        self.unchecked += bytes + Self::FRAME;
         if self.unchecked > Self::CHECKED {
             self.unchecked = 0;
             self.over = self.end.is_some_and(|end| Instant::now() >= end);
@@ -249,9 +249,7 @@ impl<S: Service> Connection<S> {
     /// The size of the frame that begins these bytes: all of it that [`receive`](Self::receive) needs at once.
     pub fn frame_size(&self, bytes: &[u8]) -> usize {
         match FrameHead::read(bytes) {
-            Some(head) if self.phase == Phase::Open && head.kind != kind::DATA => {
-                HEAD.saturating_add(head.length)
-            }
+            Some(head) if self.phase == Phase::Open && head.kind != kind::DATA => HEAD + head.length,
             _ => 0,
         }
     }
@@ -280,7 +278,7 @@ impl<S: Service> Connection<S> {
         }
         let mut before = rest.len();
         loop {
-            let is_over = self.turn.spend(before.saturating_sub(rest.len()));
+            let is_over = self.turn.spend(before - rest.len());
             before = rest.len();
             self.turn.interrupted = !rest.is_empty() && (is_over || self.out.len() > most);
             if self.turn.interrupted {
@@ -310,10 +308,10 @@ impl<S: Service> Connection<S> {
         }
         if self.credit >= CREDIT_STEP {
             frame::write(&mut self.out, kind::WINDOW_UPDATE, 0, 0, &self.credit.to_be_bytes());
-            self.receive_window = self.receive_window.saturating_add(self.credit);
+            self.receive_window += self.credit;
             self.credit = 0;
         }
-        Ok(bytes.len().saturating_sub(rest.len()))
+        Ok(bytes.len() - rest.len())
     }
 
     fn check_order(&mut self, head: FrameHead) -> Result<(), Reason> {
@@ -393,7 +391,7 @@ impl<S: Service> Connection<S> {
         let Ok(length) = u32::try_from(length) else { return false };
         let Some(left) = self.receive_window.checked_sub(length) else { return false };
         self.receive_window = left;
-        self.credit = self.credit.saturating_add(length);
+        self.credit += length;
         true
     }
 
@@ -404,7 +402,7 @@ impl<S: Service> Connection<S> {
             return Err(Reason::StreamClosed);
         }
         let length = i64::try_from(length).unwrap_or(i64::MAX);
-        stream.receive_window = stream.receive_window.saturating_sub(length);
+        stream.receive_window -= length;
         if stream.receive_window < 0 {
             return Err(Reason::FlowControlError);
         }
@@ -421,11 +419,11 @@ impl<S: Service> Connection<S> {
     /// Passes the available part of a DATA payload to the service, and returns the bytes after it.
     fn continue_data<'b>(&mut self, bytes: &'b [u8], service: &mut S) -> &'b [u8] {
         let (data, behind) = bytes.split_at_checked(self.data.left).unwrap_or((bytes, &[]));
-        self.data.left = self.data.left.saturating_sub(data.len());
+        self.data.left -= data.len();
         let padding = self.data.padding.min(behind.len());
         let whole = self.data.left == 0;
         if whole {
-            self.data.padding = self.data.padding.saturating_sub(padding);
+            self.data.padding -= padding;
             self.data.under_way = self.data.padding > 0;
         }
         let (_, behind) = behind.split_at_checked(padding).unwrap_or((&[], behind));

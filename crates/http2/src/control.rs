@@ -63,7 +63,7 @@ impl<S: Service> Connection<S> {
         if !rest.is_empty() {
             return Err(Reason::FrameSizeError);
         }
-        let cost = u32::try_from(entries.len()).unwrap_or(u32::MAX).saturating_add(1);
+        let cost = u32::try_from(entries.len()).unwrap_or(u32::MAX) + 1;
         self.limits.spend(cost, Flood::Settings)?;
         let window = self.initial_send_window;
         for [a, b, value @ ..] in entries {
@@ -86,13 +86,13 @@ impl<S: Service> Connection<S> {
             setting::ENABLE_PUSH if value > 1 => return Err(Reason::ProtocolError),
             setting::INITIAL_WINDOW_SIZE => {
                 let value = i32::try_from(value).map_err(|_| Reason::FlowControlError)?;
-                let change = i64::from(value).saturating_sub(self.initial_send_window);
+                let change = i64::from(value) - self.initial_send_window;
                 self.initial_send_window = value.into();
                 let streams = self.streams.open.len();
                 self.limits.spend_visits(streams, Flood::Settings)?;
                 count(Work::Visited, streams);
                 for stream in self.streams.open.values_mut() {
-                    stream.send_window = stream.send_window.saturating_add(change);
+                    stream.send_window += change;
                     if stream.send_window > i32::MAX.into() {
                         return Err(Reason::FlowControlError);
                     }
@@ -144,7 +144,7 @@ impl<S: Service> Connection<S> {
                 return Err(Reason::ProtocolError);
             }
             let window = self.send_window;
-            self.send_window = window.saturating_add(more);
+            self.send_window = window + more;
             if self.send_window > i32::MAX.into() {
                 return Err(Reason::FlowControlError);
             }
@@ -160,7 +160,7 @@ impl<S: Service> Connection<S> {
         if more == 0 {
             return self.reject(head.stream, Reason::ProtocolError, service);
         }
-        stream.send_window = stream.send_window.saturating_add(more);
+        stream.send_window += more;
         if stream.send_window > i32::MAX.into() {
             return self.reject(head.stream, Reason::FlowControlError, service);
         }

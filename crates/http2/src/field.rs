@@ -29,7 +29,7 @@ impl<'a> Field<'a> {
     }
 
     pub(super) fn size(&self) -> usize {
-        self.name.len().saturating_add(self.value.len()).saturating_add(OVERHEAD)
+        self.name.len() + self.value.len() + OVERHEAD
     }
 }
 

@@ -154,8 +154,8 @@ pub(super) struct Block {
 
 impl Block {
     pub(super) fn add(&mut self, bytes: &[u8]) -> bool {
-        self.frames = self.frames.saturating_add(1);
-        let length = self.bytes.len().saturating_add(bytes.len());
+        self.frames += 1;
+        let length = self.bytes.len() + bytes.len();
         if length > MAX_BLOCK || self.frames > MAX_BLOCK_FRAMES || !self.share.resize(length) {
             return false;
         }

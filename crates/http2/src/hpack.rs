@@ -112,14 +112,14 @@ fn integer(rest: &mut &[u8], prefix: u32) -> Result<usize, Reason> {
         loop {
             let (byte, others) = bytes.split_first().ok_or(BROKEN)?;
             bytes = others;
-            value = value.saturating_add(usize::from(byte & 0x7f) << shift);
+            value += usize::from(byte & 0x7f) << shift;
             if byte & 0x80 == 0 {
                 break;
             }
             if shift == 21 {
                 return Err(BROKEN);
             }
-            shift = 7_u32.saturating_add(shift);
+            shift += 7;
         }
     }
     *rest = bytes;
@@ -170,7 +170,7 @@ fn write_text(out: &mut Vec<u8>, text: &[u8]) {
         out.push(u8::try_from(length).unwrap_or(0));
     } else {
         out.push(127);
-        length = length.saturating_sub(127);
+        length -= 127;
         while length >= 128 {
             out.push(u8::try_from(length & 0x7f).unwrap_or(0) | 0x80);
             length >>= 7;

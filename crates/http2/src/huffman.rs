@@ -38,7 +38,7 @@ const TABLES: ([u16; SYMBOLS], [Run; RUNS]) = tables();
 const BY_CODE: [u16; SYMBOLS] = TABLES.0;
 const BY_LENGTH: [Run; RUNS] = TABLES.1;
 
-#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "the compiler evaluates it")]
+#[allow(clippy::indexing_slicing, reason = "the compiler evaluates it")]
 #[expect(clippy::cast_possible_truncation, reason = "a code has at most 30 bits")]
 const fn tables() -> ([u16; SYMBOLS], [Run; RUNS]) {
     let mut by_code = [0; SYMBOLS];

@@ -77,7 +77,7 @@
 //! and `streams` holds the open streams and the numbers of reset ones. `limits` bounds the cost of one peer, `budget` the
 //! memory of all.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects, clippy::string_slice))]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::string_slice))]
 
 mod budget;
 mod complete;
@@ -86,7 +86,7 @@ mod control;
 mod field;
 mod frame;
 #[cfg(any(test, feature = "testing"))]
-#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "it runs in tests only")]
+#[allow(clippy::indexing_slicing, reason = "it runs in tests only")]
 pub mod fuzz;
 mod head;
 mod headers;

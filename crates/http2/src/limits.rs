@@ -93,7 +93,7 @@ impl Limits {
     #[inline]
     pub(super) fn refill(&mut self, now: Instant) {
         let elapsed = now.saturating_duration_since(self.refilled);
-        let earned = elapsed.as_millis().saturating_mul(Self::PER_SECOND) / 1000;
+        let earned = elapsed.as_millis() * Self::PER_SECOND / 1000;
         if earned > 0 {
             self.refilled = now;
             self.add(u32::try_from(earned).unwrap_or(Self::BURST));

@@ -99,10 +99,10 @@ impl<S: Service> Connection<S> {
                 let (data, _) = rest.split_at(length);
                 frame::write(&mut self.out, kind::DATA, flags, id, data);
             }
-            outgoing.sent = outgoing.sent.saturating_add(length);
+            outgoing.sent += length;
             let sent = i64::try_from(length).unwrap_or(i64::MAX);
-            stream.send_window = stream.send_window.saturating_sub(sent);
-            self.send_window = self.send_window.saturating_sub(sent);
+            stream.send_window -= sent;
+            self.send_window -= sent;
             if last {
                 break;
             }
@@ -132,7 +132,7 @@ impl<S: Service> Connection<S> {
     pub fn open_window(&mut self, id: u32, more: u32) {
         let Some(stream) = self.streams.open.get_mut(&id) else { return };
         if more > 0 && stream.receiving {
-            stream.receive_window = stream.receive_window.saturating_add(more.into());
+            stream.receive_window += i64::from(more);
             frame::write(&mut self.out, kind::WINDOW_UPDATE, 0, id, &more.to_be_bytes());
         }
     }
@@ -147,7 +147,7 @@ impl<S: Service> Connection<S> {
     /// The bytes that may still arrive on a stream: its window, and the rest of a frame that was already counted.
     pub fn window(&self, id: u32) -> u32 {
         let window = self.streams.open.get(&id).map_or(0, |stream| stream.receive_window);
-        u32::try_from(window).unwrap_or(0).saturating_add(self.rest_of_data(id))
+        u32::try_from(window).unwrap_or(0) + self.rest_of_data(id)
     }
 
     pub fn call(&mut self, id: u32) -> Option<&mut S::Call> {
@@ -190,9 +190,8 @@ impl<S: Service> Connection<S> {
 
     fn write_block(&mut self, id: u32, block: &[u8], end: bool) {
         let sizes = usize::from(std::mem::take(&mut self.must_send_table_size));
-        let length = block.len().saturating_add(sizes);
-        let (first, rest) =
-            block.split_at_checked(self.max_frame.saturating_sub(sizes)).unwrap_or((block, &[]));
+        let length = block.len() + sizes;
+        let (first, rest) = block.split_at_checked(self.max_frame - sizes).unwrap_or((block, &[]));
         let end_stream = if end { flag::END_STREAM } else { 0 };
         let end_headers = if rest.is_empty() { flag::END_HEADERS } else { 0 };
         let length = length.min(self.max_frame);

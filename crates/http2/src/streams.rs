@@ -70,9 +70,9 @@ impl<C> Streams<C> {
             return true;
         }
         // FREE of these are not charged.
-        let is_charged = self.share.resize(self.paid.saturating_mul(CHARGE));
+        let is_charged = self.share.resize(self.paid * CHARGE);
         if is_charged {
-            self.paid = self.paid.saturating_add(FREE);
+            self.paid += FREE;
         }
         is_charged
     }
@@ -104,7 +104,7 @@ impl<C> Streams<C> {
     pub(super) fn block(&mut self, id: u32, outgoing: Outgoing) {
         if let Some(stream) = self.open.get_mut(&id) {
             stream.outgoing = Some(Box::new(outgoing));
-            self.blocked = self.blocked.saturating_add(1);
+            self.blocked += 1;
         }
     }
 

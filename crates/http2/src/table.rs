@@ -91,7 +91,7 @@ impl Table {
         let size = entry.field().size();
         let Some(left) = self.max.checked_sub(size) else { return self.evict(0) };
         self.evict(left);
-        self.size = self.size.saturating_add(size);
+        self.size += size;
         self.entries.push_back(entry);
     }
 

@@ -3,7 +3,7 @@
 //! `server::wire` parses requests with it, and `rules_source::xds` counts the resources of a response before prost decodes
 //! it. It accepts exactly what prost accepts; a property test in `server/wire/request/tests.rs` compares the two.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::fmt;
 

@@ -104,7 +104,7 @@ pub(super) fn read_files(directory: &Path, listing: &Listing) -> Reading {
                     reading.diagnostics.push(diagnostics::too_large_together(directory, MAX_BYTES));
                     break;
                 }
-                room = room.saturating_sub(size);
+                room -= size;
                 reading.files.push(SourceFile { name: file.path.display().to_string(), text });
             }
             Ok(Err(diagnostic)) => reading.diagnostics.push(diagnostic),
@@ -130,7 +130,7 @@ fn read_file(path: &Path) -> io::Result<Result<Vec<u8>, Diagnostic>> {
 fn read_text(path: &Path, file: File, size: u64) -> io::Result<Result<Vec<u8>, Diagnostic>> {
     // One byte above the limit shows that there are more. The buffer is allocated once: growing would copy.
     let size = usize::try_from(size.min(MAX_FILE_BYTES)).unwrap_or_default();
-    let mut text = Vec::with_capacity(size.saturating_add(1));
+    let mut text = Vec::with_capacity(size + 1);
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text)?;
     let is_too_large = text.len() as u64 > MAX_FILE_BYTES;
     Ok(if is_too_large { Err(diagnostics::too_large(path, MAX_FILE_BYTES)) } else { Ok(text) })

@@ -5,7 +5,7 @@
 //! Data made for a set, such as the handles of its metrics, is published with it in one step, so that a request never
 //! combines the rules of one set with the handles of another.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod files;
 pub mod watch;
@@ -201,7 +201,7 @@ impl<T> Source<T> {
             last_success: Some(now),
             last_error: state.last_error.take(),
             is_current: true,
-            loads: state.loads.saturating_add(1),
+            loads: state.loads + 1,
             errors: state.errors,
             hash,
             files,
@@ -217,7 +217,7 @@ impl<T> Source<T> {
         let mut state = lock(&self.state);
         state.last_error = Some((now, errors));
         state.is_current = false;
-        state.errors = state.errors.saturating_add(1);
+        state.errors += 1;
     }
 
     /// Frees replaced sets that no request uses any more.

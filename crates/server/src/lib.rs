@@ -5,7 +5,7 @@
 //! of the gRPC port. `http` is the server of the HTTP ports with `/json` and the debug pages,
 //! `traced` has the decisions of traced calls.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod connections;
 pub mod grpc;

@@ -4,7 +4,7 @@
 //! later, and sends the checks of many requests together. `batch` has the checks, `usage` a store's metrics, and
 //! `remote` the connections of the networked stores.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests run on this machine"))]
 
 mod remote;

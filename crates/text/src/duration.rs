@@ -1,8 +1,4 @@
 //! Durations in Go's notation.
-#![expect(
-    clippy::arithmetic_side_effects,
-    reason = "a part is at most LONGEST + 1, and so is the sum before each addition"
-)]
 
 use std::time::Duration;
 

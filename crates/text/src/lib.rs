@@ -5,7 +5,7 @@
 //! durations (`1h30m`), [`InvalidValue`] the error of a value that cannot be used, and [`named!`] declares an enum with
 //! the name of each variant.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects, clippy::string_slice))]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::string_slice))]
 
 pub mod duration;
 pub mod entries;

@@ -53,7 +53,7 @@ pub(super) async fn run<T>(settings: &Xds, session: &Session<'_, T>) {
             tracing::debug!("{}: {error}; retrying in {pause:?}", session.origin);
         }
         sleep(pause).await;
-        session.status.change(|status| status.reconnects = status.reconnects.saturating_add(1));
+        session.status.change(|status| status.reconnects += 1);
     }
 }
 

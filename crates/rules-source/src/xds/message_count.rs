@@ -55,7 +55,7 @@ fn add(mut message: Fields<'_>, fields: &[Field], count: &mut usize) -> Result<(
             message.skip(key)?;
             continue;
         };
-        *count = count.saturating_add(field.is_counted.into());
+        *count += usize::from(field.is_counted);
         match field.content {
             Skipped => message.skip(key)?,
             Message(fields) => add(message.message(key)?, fields, count)?,

@@ -72,7 +72,7 @@ impl<'a, T> Session<'a, T> {
             process.await
         });
         processed.await.unwrap_or_else(|Panicked| {
-            self.status.change(|status| status.refused = status.refused.saturating_add(1));
+            self.status.change(|status| status.refused += 1);
             let message = "internal error: processing the response panicked".to_owned();
             Err(google::rpc::Status { code: Code::Internal.into(), message })
         })
@@ -88,11 +88,11 @@ impl<'a, T> Session<'a, T> {
         self.source.offer(&self.origin, update, self.clock.now());
         let state = self.source.state();
         self.status.change(|status| {
-            status.updates = status.updates.saturating_add(1);
+            status.updates += 1;
             if state.is_current {
                 status.version = Some(version);
             } else {
-                status.refused = status.refused.saturating_add(1);
+                status.refused += 1;
             }
         });
         if state.is_current {

@@ -4,7 +4,7 @@
 //! applied, every scalar has its meaning, keys are scalars, and nesting and repetition are bounded, so that its readers
 //! can recurse. The readers define the valid keys and values.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod document;
 mod events;

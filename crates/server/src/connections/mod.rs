@@ -190,7 +190,7 @@ impl Registry {
             closing: other.map(|other| other.entry.closing.clone()).unwrap_or_default(),
         });
         for scope in members.scopes(address) {
-            scope.open = scope.open.saturating_add(1);
+            scope.open += 1;
             scope.silent.insert(id);
         }
         members.entries.insert(id, entry.clone());
@@ -210,7 +210,7 @@ impl Registry {
         } else if members.idle_closed.is_left(self.limits.idle_closed_per_second, now)
             && let Some(id) = members.longest_idle(address, before, now)
         {
-            members.idle_closed.used = members.idle_closed.used.saturating_add(1);
+            members.idle_closed.used += 1;
             (id, ConnectionClosed::Idle)
         } else {
             return false;
@@ -300,7 +300,7 @@ impl Members {
     fn remove(&mut self, id: u64) -> Option<Arc<Entry>> {
         let entry = self.entries.remove(&id)?;
         for scope in self.scopes(entry.address) {
-            scope.open = scope.open.saturating_sub(1);
+            scope.open -= 1;
             scope.silent.remove(&id);
         }
         if let Some(address) = entry.address

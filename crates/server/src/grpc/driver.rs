@@ -273,17 +273,17 @@ impl<S: Socket> Driver<S> {
         let mut free = ReadBuf::new(free);
         let read = ready!(Pin::new(&mut self.io).poll_read(context, &mut free));
         self.is_drained = free.remaining() > 0;
-        let end = GAP.saturating_add(free.filled().len());
+        let end = GAP + free.filled().len();
         if read.is_err() || end == GAP {
             return Poll::Ready(false);
         }
         self.last_read = self.calls.now;
         self.pinged = None;
-        if self.rest.len().saturating_add(end.saturating_sub(GAP)) < self.needed {
+        if self.rest.len() + end - GAP < self.needed {
             self.rest.extend_from_slice(buffers.read.get(GAP..end).unwrap_or_default());
             return Poll::Ready(true);
         }
-        let start = GAP.saturating_sub(self.rest.len());
+        let start = GAP - self.rest.len();
         if let Some(place) = buffers.read.get_mut(start..GAP) {
             place.copy_from_slice(&self.rest);
         }
@@ -367,7 +367,7 @@ impl<S: Socket> Driver<S> {
         while let Some(bytes) = self.http.out.get(self.written..).filter(|bytes| !bytes.is_empty()) {
             match Pin::new(&mut self.io).poll_write(context, bytes) {
                 Poll::Ready(Ok(written)) if written > 0 => {
-                    self.written = self.written.saturating_add(written);
+                    self.written += written;
                     self.flushed = false;
                     self.unread =
                         self.unread.and_then(|(since, left)| Some((since, left.checked_sub(written)?)));
@@ -399,7 +399,7 @@ impl<S: Socket> Driver<S> {
     }
 
     fn unwritten(&self) -> usize {
-        self.http.out.len().saturating_sub(self.written)
+        self.http.out.len() - self.written
     }
 
     /// Returns the lent buffer and copies its unwritten bytes; false if the budget does not allow them.
@@ -413,7 +413,7 @@ impl<S: Socket> Driver<S> {
         if out.capacity() > buffers.out.capacity() && out.capacity() <= MAX_KEPT {
             buffers.out = out;
         }
-        let held = self.http.out.capacity().saturating_add(self.rest.capacity());
+        let held = self.http.out.capacity() + self.rest.capacity();
         self.share.resize(if held > UNCHARGED { held } else { 0 })
     }
 }

@@ -54,7 +54,7 @@ pub(super) fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Failur
 
 pub(super) fn framed(message: &impl Message) -> Vec<u8> {
     let length = message.encoded_len();
-    let mut framed = Vec::with_capacity(length.saturating_add(PREFIX));
+    let mut framed = Vec::with_capacity(length + PREFIX);
     framed.push(0);
     framed.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
     // A vector grows as needed.

@@ -59,7 +59,7 @@ impl Fields {
     }
 
     fn keep(&mut self, name: &[u8], value: &[u8]) {
-        let kept = self.kept.saturating_add(name.len()).saturating_add(value.len());
+        let kept = self.kept + name.len() + value.len();
         if kept > MAX_KEPT {
             return;
         }

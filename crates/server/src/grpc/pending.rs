@@ -32,7 +32,7 @@ impl Partial {
 
     /// Adds data to the bytes, for which at most `whole` bytes of capacity are needed.
     pub(super) fn append(&mut self, data: &[u8], whole: Option<usize>, stats: &Stats) -> Result<(), Failure> {
-        let length = self.bytes.len().saturating_add(data.len());
+        let length = self.bytes.len() + data.len();
         if self.bytes.capacity() < length {
             let capacity = length.next_power_of_two().max(64).min(whole.unwrap_or(usize::MAX).max(length));
             if !self.share.resize(capacity) {

@@ -250,9 +250,7 @@ async fn read_message(mut body: Body, max: usize, stats: &Stats) -> Result<Bytes
             frame.map_err(|error| Status::cancelled(format!("the request was interrupted: {error}")))?;
         data.extend_from_slice(frame.data_ref().map_or(&[], |piece| piece));
         if let Some(prefix) = data.first_chunk() {
-            length = Some(
-                framing::length(*prefix, (max, "GRPC_MAX_REQUEST_BYTES"), stats)?.saturating_add(PREFIX),
-            );
+            length = Some(framing::length(*prefix, (max, "GRPC_MAX_REQUEST_BYTES"), stats)? + PREFIX);
         }
         if length.is_some_and(|length| data.len() > length) {
             return Err(status::too_many_messages().into());

@@ -72,7 +72,7 @@ impl ConnectionCalls {
                 Step::End(end) => return http.send_data(id, &[], end),
             }
         }
-        let answered = bytes.len().saturating_sub(rest.len());
+        let answered = bytes.len() - rest.len();
         count(Work::Copied, rest.len());
         bytes.drain(..answered);
         // The stream is reset if its response exceeds the budget.

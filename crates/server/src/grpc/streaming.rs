@@ -19,7 +19,7 @@ impl ConnectionCalls {
             self.quiet_streams(http);
         }
         let Streaming { ids, share } = &mut self.streaming;
-        if ids.len() < MAX_STREAMING && share.resize(ids.len().saturating_add(1)) {
+        if ids.len() < MAX_STREAMING && share.resize(ids.len() + 1) {
             ids.push(id);
             return Ok(());
         }
@@ -44,7 +44,7 @@ impl ConnectionCalls {
                 Some(Call::Reflecting(reflection)) => reflection.is_quiet(),
                 _ => return false,
             };
-            quiet = quiet.saturating_add(is_quiet.into());
+            quiet += usize::from(is_quiet);
             true
         });
         share.resize(ids.len());

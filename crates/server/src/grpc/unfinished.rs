@@ -43,15 +43,15 @@ impl ConnectionCalls {
         let window = http.window(id);
         let Some(Call::Unary(Unary { partial: Some(partial), .. })) = http.call(id) else { return };
         let Some(length) = length_of(&partial.bytes) else { return };
-        let whole = length.saturating_add(PREFIX);
+        let whole = length + PREFIX;
         if whole > INITIAL_WINDOW as usize && !partial.granted {
             partial.granted = partial.share.grant(whole);
             if !partial.granted {
                 return self.set_timer(after(self.now, GRANT_PAUSE));
             }
-            partial.bytes.reserve_exact(whole.saturating_sub(partial.bytes.len()));
+            partial.bytes.reserve_exact(whole - partial.bytes.len());
         }
-        let missing = u32::try_from(whole.saturating_sub(partial.bytes.len())).unwrap_or(0);
+        let missing = u32::try_from(whole - partial.bytes.len()).unwrap_or(0);
         http.open_window(id, missing.saturating_sub(window));
     }
 
@@ -112,8 +112,7 @@ impl Partial {
         if self.bytes.is_empty() {
             calls.length(rpc, data)?;
         }
-        let whole =
-            length_of(&self.bytes).or_else(|| length_of(data)).map(|whole| whole.saturating_add(PREFIX));
+        let whole = length_of(&self.bytes).or_else(|| length_of(data)).map(|whole| whole + PREFIX);
         self.append(data, Some(whole.unwrap_or(64)), &calls.stats)?;
         match calls.length(rpc, &self.bytes)? {
             Some(whole) if self.bytes.len().saturating_sub(PREFIX) > whole => {

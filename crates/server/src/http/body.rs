@@ -70,7 +70,7 @@ impl Bodies {
                 (StatusCode::BAD_REQUEST, format!("Bad Request: the body could not be read: {error}\n"))
             })?;
             let Ok(data) = frame.into_data() else { continue };
-            let size = bytes.len().saturating_add(data.len());
+            let size = bytes.len() + data.len();
             if size > self.max {
                 return too_large();
             }

@@ -139,7 +139,7 @@ impl DebugPages {
             let end = one.expires.map(|end| format!(" until {}", timestamp(end))).unwrap_or_default();
             let target = one.target.with_values(|value| shown(value, values).into_owned());
             let _ = writeln!(page, "# override {target}: {}{end}", one.action);
-            left = left.saturating_sub(1);
+            left -= 1;
             left > 0
         });
         let more = index.len().saturating_sub(MAX_OVERRIDES);

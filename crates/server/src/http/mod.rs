@@ -184,10 +184,10 @@ where
             Registry::new(options.port, limits, options.stats.clone(), Instant::now())
         };
         let most = options.max_connections;
-        let waiting = most.saturating_add(RESERVED);
+        let waiting = most + RESERVED;
         Self {
             bodies: Bodies::new(options.max_body, options.timeout),
-            places: registry(most, most.saturating_sub(most / 4), PATIENCE),
+            places: registry(most, most - most / 4, PATIENCE),
             waiting: registry(waiting, waiting, Duration::ZERO),
             options,
             answer,
@@ -212,7 +212,7 @@ where
     /// Waits a short time for the remaining connections.
     async fn finish(&self) {
         let begun = Instant::now();
-        let is_open = || self.places.open().saturating_add(self.waiting.open()) > 0;
+        let is_open = || self.places.open() + self.waiting.open() > 0;
         while is_open() && begun.elapsed() < LAST_ANSWERS {
             sleep(RETRY).await;
         }

@@ -71,7 +71,7 @@ struct Waiting<'a>(&'a SharedPage);
 impl<'a> Waiting<'a> {
     fn new(page: &'a SharedPage) -> Self {
         let mut last = lock(&page.last);
-        last.waiting = last.waiting.saturating_add(1);
+        last.waiting += 1;
         drop(last);
         Self(page)
     }
@@ -80,7 +80,7 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let mut last = lock(&self.0.last);
-        last.waiting = last.waiting.saturating_sub(1);
+        last.waiting -= 1;
         if last.waiting == 0 && self.0.copies.load(Ordering::Relaxed) < MAX_COPIES {
             last.page = None;
         }

@@ -134,7 +134,7 @@ impl Tls {
                 }
                 Err(problems) if state.rejected_once == Some(hash) => {
                     state.settled = hash;
-                    state.reload_errors = state.reload_errors.saturating_add(1);
+                    state.reload_errors += 1;
                     let problems = problems.join("; ");
                     error!("changed TLS files are invalid, keeping the previous ones: {problems}");
                 }

@@ -117,7 +117,7 @@ fn message(out: &mut Vec<u8>, field: u64, write: impl FnOnce(&mut Vec<u8>)) {
     let at = out.len();
     out.push(0);
     write(out);
-    let length = out.len().saturating_sub(at).saturating_sub(1);
+    let length = out.len() - at - 1;
     if let (Ok(byte @ ..0x80), Some(place)) = (u8::try_from(length), out.get_mut(at)) {
         *place = byte;
         return;

@@ -27,7 +27,7 @@ pub(crate) fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Malfor
                     }
                 } else {
                     read_descriptor(message, 0, &mut Descriptor::default())?;
-                    request.excess_descriptors = request.excess_descriptors.saturating_add(1);
+                    request.excess_descriptors += 1;
                 }
             }
             3 => request.hits_addend = low_half(fields.number(key)?),
@@ -49,7 +49,7 @@ fn read_descriptor<'a>(
                 if descriptor.entries.len() < most {
                     descriptor.entries.push(entry);
                 } else {
-                    descriptor.excess_entries = descriptor.excess_entries.saturating_add(1);
+                    descriptor.excess_entries += 1;
                 }
             }
             2 => read_limit(
