@@ -27,8 +27,8 @@ use clap_complete::Shell;
 pub use self::serve::Environment;
 use self::{
     admin::{
-        AdminArgs, counter, counter::CounterCommand, overrides, overrides::OverrideCommand, refusals, status,
-        top,
+        AdminArgs, counter, counter::CounterCommand, domain, domain::DomainCommand, overrides,
+        overrides::OverrideCommand, refusals, status, top,
     },
     check::CheckArgs,
     explain::ExplainArgs,
@@ -89,6 +89,9 @@ enum Command {
     /// Set, list, remove or import overrides of the rules in a running service, through its admin API.
     #[command(subcommand)]
     Override(OverrideCommand),
+    /// Allow or shadow all requests of a domain, or change its failure policy, through the admin API.
+    #[command(subcommand)]
+    Domain(DomainCommand),
     /// Print the table of environment variables, or their values.
     ///
     /// The table is Markdown. With --effective, exits with 0 when the values are valid and with 1 when not.
@@ -134,6 +137,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, environment: &Environment) 
         Command::Refusals(args) => refusals::run(&args, environment),
         Command::Counter(command) => counter::run(&command, environment),
         Command::Override(command) => overrides::run(&command, environment),
+        Command::Domain(command) => domain::run(&command, environment),
         Command::Settings(args) => Ok(settings::run(&args, environment)),
         Command::Completions { shell } => {
             terminal::print_data(&completions(shell));

@@ -42,11 +42,22 @@ pub(super) struct Failure {
     pub(super) advice: String,
     /// The service replied that there is no such thing.
     pub(super) is_not_found: bool,
+    /// The service refused a change that would have no effect, and accepts it with `--force`.
+    pub(super) needs_force: bool,
 }
 
 impl Failure {
     pub(super) fn new(what: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { what: what.into(), advice: advice.into(), is_not_found: false }
+        Self { what: what.into(), advice: advice.into(), is_not_found: false, needs_force: false }
+    }
+
+    /// The verdict on a change: no if it was refused because it would have no effect.
+    pub(super) fn verdict(self) -> Result<Verdict, Self> {
+        if !self.needs_force {
+            return Err(self);
+        }
+        print_error(self);
+        Ok(Verdict::No)
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
 use limiter::{CounterState, Descriptor, Entry, Request, RequestError};
 use overrides::{
     Found, Target, Value,
-    model::{entries_of_json, entries_of_text},
+    target::{entries_of_json, entries_of_text},
 };
 
 /// `GET /api/v1/counters`: the limits of a descriptor with their usage.
@@ -32,10 +32,13 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let counters = counters.into_iter().next().unwrap_or_default();
     let rule = counters.rule.as_deref();
     let limits: Vec<Json> = counters.limits.iter().map(|state| limit(rule, state)).collect();
-    let current = counters.overridden.map(|Found { action, expires, .. }| {
-        let mut fields = serde_json::Map::new();
-        action.add_to_json(expires, &mut fields);
-        fields
+    let current = counters.overridden.map(|Found { action, expires, by, .. }| match by {
+        Some(by) => by.to_json(),
+        None => {
+            let mut fields = serde_json::Map::new();
+            action.add_to_json(expires, &mut fields);
+            fields.into()
+        }
     });
     Reply::json(&json!({"rule": rule, "override": current, "limits": limits}))
 }
@@ -70,9 +73,7 @@ pub(super) async fn reset(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> 
     let target = exact(Target::new(&domain.unwrap_or_default(), entries))?;
     let keys = api.managed.limiter.reset_counters(&request(&target)).await.map_err(problem)?;
     if keys.is_empty() {
-        let message =
-            format!("no limit applies to {target}; GET /api/v1/counters shows the limits of a descriptor");
-        return Err(Problem::new(StatusCode::NOT_FOUND, message));
+        return Err(Problem::new(StatusCode::NOT_FOUND, format!("{target}: no limit applies")));
     }
     let announced = api.managed.keeper.announce_reset(&keys).await;
     // Without the notification, other replicas may reject by their caches until the limit's window ends.

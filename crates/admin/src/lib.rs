@@ -6,6 +6,7 @@
 //! reason.
 
 mod counters;
+mod domains;
 mod events;
 mod guard;
 mod history;

@@ -9,9 +9,10 @@ use super::{
 };
 use clock::{Clock, SystemClock, Time};
 use overrides::{
-    Action, ChangeError, Override, Target, applies, model::entries_of_text, table::of_json_line,
+    Action, ChangeError, Input, Override, Target, applies, model::is_forced, table::of_json_line,
+    target::entries_of_text,
 };
-use recent::{KeyValues, shown};
+use recent::{Decision, KeyValues, shown};
 
 /// The default number of overrides in one reply.
 const PAGE: usize = 1_000;
@@ -42,9 +43,11 @@ pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     };
     let (entries, requested) = (parsed("descriptor")?, parsed("request")?);
     let index = api.managed.keeper.index();
-    let total = index.len();
+    let switches = index.switches().len();
+    let total = index.len().saturating_sub(switches);
     let matches = |one: &Override| {
-        domain.as_deref().is_none_or(|domain| one.target.domain() == domain)
+        !one.target.scope().is_switch()
+            && domain.as_deref().is_none_or(|domain| one.target.is_of_domain(domain))
             && entries.as_deref().is_none_or(|entries| one.target.entries() == entries)
             && requested.as_deref().is_none_or(|requested| one.target.may_match(requested))
             && action.as_deref().is_none_or(|action| one.action.name() == action)
@@ -54,8 +57,8 @@ pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let names_values = ["descriptor", "request"].iter().any(|name| text(name).is_some());
     let values = if names_values { KeyValues::Plain } else { api.managed.recent.values() };
     // Without a condition every override matches, so that a page of a million is found without reading all.
-    let is_filtered =
-        ["domain", "descriptor", "request", "action"].iter().any(|name| query.text(name).is_some());
+    let is_filtered = switches > 0
+        || ["domain", "descriptor", "request", "action"].iter().any(|name| query.text(name).is_some());
     let (mut page, mut found, mut matching) = (br#"{"overrides":["#.to_vec(), 0_usize, 0_usize);
     index.for_each(|one| {
         if matches(&one) && !one.is_over(now) {
@@ -76,18 +79,55 @@ pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     Ok(Reply { body: Body::Json(page.into()), change: None })
 }
 
-/// `POST /api/v1/overrides`: sets an override, and replaces the one for the same descriptor.
+/// `POST /api/v1/overrides`: sets an override, and replaces the one for the same target.
 pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let body: Json = call.json()?;
     let now = api.managed.keeper.index().time(SystemClock.now());
     let mut one = Override::from_json(&body, now).map_err(Problem::bad_request)?;
     one.by = by(call, &one.by);
+    let effect = effect(api, &one.target, is_forced(&body).map_err(Problem::bad_request)?)?;
     api.managed.keeper.set(&one).await?;
+    changed(&one, effect)
+}
+
+/// The reply to a change that sets an override, with its effect.
+pub(super) fn changed(one: &Override, effect: Vec<(&'static str, String)>) -> Result<Reply, Problem> {
     let mut reply = one.to_json();
-    add_rule(&mut reply, api, &one.target);
+    for (name, value) in effect {
+        reply[name] = value.into();
+    }
     let end = reply.get("expires_at").and_then(Json::as_str).map(|end| format!(" until {end}"));
-    let what = format!("{}: {}{}", one.target, one.action, end.unwrap_or_default());
+    let what = format!("{}: {}{}", one.target, one.effect(), end.unwrap_or_default());
     Ok(Reply::json(&reply)?.changed(what, &one.reason))
+}
+
+/// The rule that an override applies to and a warning, as members of a reply.
+///
+/// # Errors
+/// When no request can meet the override, unless it is forced.
+pub(super) fn effect(
+    api: &Api,
+    target: &Target,
+    force: bool,
+) -> Result<Vec<(&'static str, String)>, Problem> {
+    // Without rules nothing is known about requests.
+    let Some(served) = api.managed.source.current() else { return Ok(Vec::new()) };
+    match applies::check(target, &served.rules, |key| is_recent(api, target, key)) {
+        Ok(effect) => {
+            let rule = effect.rule.map(|rule| ("rule", rule.full_key.to_string()));
+            Ok(rule.into_iter().chain(effect.warning.map(|warning| ("warning", warning))).collect())
+        }
+        Err(why) if force => Ok(vec![("warning", why)]),
+        Err(why) => Err(Problem::needs_force(why)),
+    }
+}
+
+/// True if one of the last requests to a domain of the target had this key.
+fn is_recent(api: &Api, target: &Target, key: &str) -> bool {
+    let has_key = |decision: &Decision| {
+        target.is_of_domain(decision.domain()) && decision.descriptor.entries().any(|(known, _)| known == key)
+    };
+    !api.managed.recent.refusals(1, has_key).is_empty()
 }
 
 /// `DELETE /api/v1/overrides/{id}`: removes an override.
@@ -99,7 +139,7 @@ pub(super) async fn remove(api: &Api, call: &Call<'_>) -> Result<Reply, Problem>
         return Err(Problem::new(StatusCode::NOT_FOUND, message));
     };
     keeper.remove(&one.target).await?;
-    let what = format!("{}: {}", one.target, one.action);
+    let what = format!("{}: {}", one.target, one.effect());
     let reason = query.text("reason").unwrap_or_default();
     let removed = json_of(&one, api.managed.recent.values());
     Ok(Reply::json(&json!({"removed": removed}))?.changed(what, reason))
@@ -125,28 +165,43 @@ pub(super) async fn add(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let known = known_length(&call.query(&["overrides"])?)?;
     let keeper = &api.managed.keeper;
     let now = keeper.index().time(SystemClock.now());
-    let all = read_lines(call, now).map_err(Problem::bad_request)?;
+    let all = read_lines(api, call, now)?;
     let length = keeper.add_to_import(call.parameter, &all, known).await?;
     Reply::json(&json!({"import": call.parameter, "overrides": length}))
 }
 
-/// The overrides of a body of JSON lines, or the first errors.
-fn read_lines(call: &Call<'_>, now: Time) -> Result<Vec<Override>, String> {
+/// The overrides of a body of JSON lines, or the first errors. One that an export wrote was accepted before.
+fn read_lines(api: &Api, call: &Call<'_>, now: Time) -> Result<Vec<Override>, Problem> {
     let body = call.request.body();
-    let text = std::str::from_utf8(body).map_err(|error| format!("the body is not UTF-8: {error}"))?;
+    let text = std::str::from_utf8(body)
+        .map_err(|error| Problem::bad_request(format!("the body is not UTF-8: {error}")))?;
     let by = by(call, "");
-    let (mut all, mut errors) = (Vec::new(), Vec::new());
+    let (mut all, mut errors, mut needs_force) = (Vec::new(), Vec::new(), true);
     for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
-        match of_json_line(line, now) {
+        let read = of_json_line(line, now).map_err(Problem::bad_request);
+        let admitted = read.and_then(|Input { one, force, is_exported }| {
+            if !is_exported {
+                effect(api, &one.target, force)?;
+            }
+            Ok(one)
+        });
+        match admitted {
             Ok(one) if one.by.is_empty() => all.push(Override { by: by.clone(), ..one }),
             Ok(one) => all.push(one),
-            Err(error) => errors.push(format!("line {number}: {error}")),
+            Err(problem) => {
+                needs_force &= problem.needs_force;
+                errors.push(format!("line {number}: {}", problem.message));
+            }
         }
         if errors.len() >= MAX_ERRORS {
             break;
         }
     }
-    if errors.is_empty() { Ok(all) } else { Err(errors.join("; ")) }
+    match errors.is_empty() {
+        true => Ok(all),
+        false if needs_force => Err(Problem::needs_force(errors.join("; "))),
+        false => Err(Problem::bad_request(errors.join("; "))),
+    }
 }
 
 /// `PUT /api/v1/imports/{id}`: commits an import, all of it at once.
@@ -185,20 +240,8 @@ impl From<ChangeError> for Problem {
     }
 }
 
-/// Adds the rule that an override applies to, or a warning that there is none.
-fn add_rule(reply: &mut Json, api: &Api, target: &Target) {
-    let Some(served) = api.managed.source.current() else { return };
-    let (name, value) = match applies::rule(target, &served.rules) {
-        Ok(rule) => ("rule", rule.full_key.to_string()),
-        Err(warning) => ("warning", warning),
-    };
-    if let Some(fields) = reply.as_object_mut() {
-        fields.insert(name.to_owned(), value.into());
-    }
-}
-
 /// The author of an override: the caller, after the name that the call gives.
-fn by(call: &Call<'_>, named: &str) -> Box<str> {
+pub(super) fn by(call: &Call<'_>, named: &str) -> Box<str> {
     let caller = call.who.name();
     if named.is_empty() { caller.into() } else { format!("{named} ({caller})").into() }
 }

@@ -41,6 +41,8 @@ pub(super) enum Body {
 pub(super) struct Problem {
     pub(super) status: StatusCode,
     pub(super) message: String,
+    /// The same call succeeds with `"force": true`.
+    pub(super) needs_force: bool,
     /// The `Allow` header.
     allowed: Option<HeaderValue>,
 }
@@ -182,11 +184,16 @@ impl Reply {
 
 impl Problem {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), allowed: None }
+        Self { status, message: message.into(), needs_force: false, allowed: None }
     }
 
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// A change that has no effect as it is.
+    pub(super) fn needs_force(message: impl Into<String>) -> Self {
+        Self { needs_force: true, ..Self::bad_request(message) }
     }
 
     pub(super) fn method_not_allowed(method: &Method, path: &str, allowed: &str) -> Self {
@@ -195,10 +202,13 @@ impl Problem {
         Self { allowed, ..Self::new(StatusCode::METHOD_NOT_ALLOWED, message) }
     }
 
-    /// `{"error": message}`.
+    /// `{"error": message}`, with `"needs_force": true` if that is so.
     pub(super) fn into_answer(self) -> Answer {
-        let body = serde_json::json!({ "error": self.message }).to_string();
-        let mut answer = typed(self.status, "application/json", body);
+        let mut body = serde_json::json!({ "error": self.message });
+        if self.needs_force {
+            body["needs_force"] = true.into();
+        }
+        let mut answer = typed(self.status, "application/json", body.to_string());
         if let Some(allowed) = self.allowed {
             answer.headers_mut().insert(header::ALLOW, allowed);
         }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use http::Method;
 
 use super::{
-    Api, counters, events, overrides, recent,
+    Api, counters, domains, events, overrides, recent,
     reply::{Call, Problem, Reply},
     rules, status,
 };
@@ -41,6 +41,13 @@ pub(super) const ROUTES: &[Route] = &[
     Route::changes(Method::DELETE, "/api/v1/overrides/{id}", "override_remove", |api, call| {
         Box::pin(overrides::remove(api, call))
     }),
+    Route::reads("/api/v1/domains", |api, call| Box::pin(async { domains::list(api, call) })),
+    Route::changes(Method::POST, "/api/v1/domains", "domain_set", |api, call| {
+        Box::pin(domains::set(api, call))
+    }),
+    Route::changes(Method::DELETE, "/api/v1/domains", "domain_clear", |api, call| {
+        Box::pin(domains::clear(api, call))
+    }),
     // An import is one change, made by its commit.
     Route::prepares(Method::POST, "/api/v1/imports", |api, call| {
         Box::pin(async { overrides::begin(api, call) })
@@ -62,6 +69,7 @@ pub(super) const EVENT_PARTS: &[(&str, &str)] = &[
     ("top", "/api/v1/top?n=20&by=refused"),
     ("top_allowed", "/api/v1/top?n=20&by=allowed"),
     ("overrides", "/api/v1/overrides?n=100"),
+    ("domains", "/api/v1/domains"),
     ("replicas", "/api/v1/replicas"),
 ];
 

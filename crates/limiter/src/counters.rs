@@ -116,17 +116,22 @@ impl Limiter {
     ) -> Result<(Replacements, Vec<Option<Found>>), RequestError> {
         self.policy.bounds.check(request)?;
         let domain = served.rules.domain(request.domain);
-        let mut all = replacement::of(request, domain, (&self.overrides, &self.policy), now)?;
-        all.resize_with(request.descriptors.len(), || None);
+        let mut replacements = replacement::of(request, domain, (&self.overrides, &self.policy), now)?;
+        replacements.all.resize_with(request.descriptors.len(), || None);
         let operator = |one: &mut Option<Replacement>| {
-            let found = one.as_ref()?.operator()?;
+            let found = one.as_ref()?.operator()?.clone();
             if matches!(found.action, Action::Block | Action::Allow) {
                 *one = None;
             }
             Some(found)
         };
-        let overridden = all.iter_mut().map(operator).collect();
-        Ok((all, overridden))
+        let switch = replacements.switch.take();
+        let is_switched =
+            |found: &Option<Found>| found.as_ref().is_none_or(|found| found.action != Action::Block);
+        let overridden = replacements.all.iter_mut().map(operator);
+        let overridden = overridden.map(|found| switch.clone().filter(|_| is_switched(&found)).or(found));
+        let overridden = overridden.collect();
+        Ok((replacements, overridden))
     }
 }
 

@@ -21,7 +21,7 @@ use super::{
 };
 use algorithms::Verdict;
 use clock::Time;
-use rules::model::Domain;
+use rules::{OnStoreFailure, model::Domain};
 use store::{Applied, Batch, Check, Counting, StoreError};
 use telemetry::metrics::ResponseCode;
 
@@ -117,6 +117,9 @@ impl Limiter {
             trace.set_rules(request, domain, &plan);
         }
         self.skip_known(&mut plan, &mut batch, now);
+        if !replacements.all.is_empty() && self.is_refused(&plan) {
+            skip_counters(&mut plan, &mut batch);
+        }
         if !batch.checks().is_empty() {
             match self.store.try_apply(&mut batch, now) {
                 Applied::Done => self.remember_over(&batch, now),
@@ -148,7 +151,12 @@ impl Limiter {
             }
             Err(error) => {
                 let known = served.rules.domain(request.domain);
-                let policy = known.and_then(|domain| domain.on_store_failure);
+                let switched =
+                    self.overrides.view(*now).and_then(|view| view.on_store_failure(request.domain));
+                let policy = match self.is_refused(plan) {
+                    true => Some(OnStoreFailure::Allow),
+                    false => switched.or_else(|| known.and_then(|domain| domain.on_store_failure)),
+                };
                 let decision = self.without_store(error, policy, plan, batch, *now);
                 Some(decision.inspect_err(|error| {
                     count_error(served, known);
@@ -206,6 +214,11 @@ impl Limiter {
         answer
     }
 
+    /// True if an override refuses the request, whatever its counters.
+    fn is_refused(&self, plan: &Plan) -> bool {
+        !self.policy.shadow_mode && plan::is_blocked(plan)
+    }
+
     /// Stores the keys of a counted batch that are over their limits.
     fn remember_over(&self, batch: &Batch, now: Time) {
         let Some(cache) = &self.over_limit else { return };
@@ -216,11 +229,7 @@ impl Limiter {
 
     /// Removes checks from the batch whose counters are known to be over the limit. The limits of one rule are checked
     /// together or not at all.
-    #[expect(
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects,
-        reason = "there is an item for each check of the batch"
-    )]
+    #[expect(clippy::indexing_slicing, reason = "there is an item for each check of the batch")]
     fn skip_known(&self, plan: &mut Plan, batch: &mut Batch, now: Time) {
         let Some(cache) = self.over_limit.as_ref().filter(|_| !batch.checks().is_empty()) else { return };
         let lookup = |check: &Check| cache.get(batch.full_key(check), &check.limit, check.hits, now);
@@ -241,27 +250,45 @@ impl Limiter {
                 group.fill(any);
             }
         }
-        batch.retain(|index| !skipped[index]);
-        let mut kept = 0;
-        let limits = plan.iter_mut().flat_map(|planned| match planned {
-            Planned::Limited(limited) => limited.limits.as_mut_slice(),
-            _ => &mut [],
+        let instead = known.into_iter().zip(skipped).map(|(verdict, skipped)| match verdict {
+            Some(verdict) => Some(CounterSource::KnownOver(verdict)),
+            None => skipped.then_some(CounterSource::Assumed { over: false }),
         });
-        let limits = limits.filter(|check| matches!(check.source, CounterSource::Store(_)));
-        // Each of these limits has one check, in this order.
-        for (check, (verdict, skipped)) in limits.zip(known.into_iter().zip(skipped)) {
-            check.source = match verdict {
-                Some(verdict) => CounterSource::KnownOver(verdict),
-                None if skipped => CounterSource::Assumed { over: false },
-                None => {
-                    kept += 1;
-                    CounterSource::Store(kept - 1)
-                }
-            };
-        }
+        remove_checks(plan, batch, &instead.collect());
         if self.policy.stop_when_over {
             batch.counting = Counting::ReadOnly;
         }
+    }
+}
+
+/// Removes checks from the batch of a request that an override refuses, so that it needs no store, and a blocked caller
+/// does not use up the counters that it shares with others. What is given back is counted.
+fn skip_counters(plan: &mut Plan, batch: &mut Batch) {
+    let instead = batch.checks().iter().map(|check| check.takes().then_some(CounterSource::Uncounted));
+    let instead = instead.collect();
+    remove_checks(plan, batch, &instead);
+}
+
+/// Removes the checks that have another source instead.
+#[expect(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "there is an item for each check of the batch"
+)]
+fn remove_checks(plan: &mut Plan, batch: &mut Batch, instead: &SmallVec<[Option<CounterSource>; 4]>) {
+    batch.retain(|index| instead[index].is_none());
+    let mut kept = 0;
+    let limits = plan.iter_mut().flat_map(|planned| match planned {
+        Planned::Limited(limited) => limited.limits.as_mut_slice(),
+        _ => &mut [],
+    });
+    let limits = limits.filter(|check| matches!(check.source, CounterSource::Store(_)));
+    // Each of these limits has one check, in this order.
+    for (check, instead) in limits.zip(instead) {
+        check.source = instead.unwrap_or_else(|| {
+            kept += 1;
+            CounterSource::Store(kept - 1)
+        });
     }
 }
 

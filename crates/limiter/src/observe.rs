@@ -76,7 +76,7 @@ fn set_outcome(
     conclusion: &Conclusion<'_, '_>,
 ) {
     // The limit of an override replaces all limits of the rule.
-    let is_overridden = limited.overridden.is_some_and(|found| found.action != Action::Shadow);
+    let is_overridden = limited.overridden.as_ref().is_some_and(|found| found.action != Action::Shadow);
     let rule = conclusion.scope.rule_of_limits(limited);
     let limits = rule.and_then(Rule::limits).filter(|_| !is_overridden);
     let all = || limits.into_iter().flat_map(Limits::iter);
@@ -90,7 +90,7 @@ fn set_outcome(
         CounterSource::Store(_) | CounterSource::Assumed { .. } if conclusion.is_without_store => {
             DecidedBy::FailurePolicy
         }
-        CounterSource::Store(_) => DecidedBy::Counter,
+        CounterSource::Store(_) | CounterSource::Uncounted => DecidedBy::Counter,
         // If the store did not fail, `Assumed` follows from another limit of the rule in the cache.
         CounterSource::KnownOver(_) | CounterSource::Assumed { .. } => DecidedBy::OverLimitCache,
     };

@@ -117,6 +117,7 @@ pub(super) fn outcome<'a>(
             (Verdict { admitted: false, consumed: false, remaining: 0, reset, retry_after: wait }, over)
         }
         // Which hits are near or beyond the limit is unknown, so the statistics count none.
+        CounterSource::Uncounted => (limit.algorithm.assumed(false, hits, now), LimitDecision::default()),
         CounterSource::Assumed { over } => {
             (limit.algorithm.assumed(over, hits, now), LimitDecision { over, ..LimitDecision::default() })
         }

@@ -73,6 +73,20 @@ pub(super) enum CounterSource {
     Blocked(Option<u64>),
     /// No counter: the store failed and the policy decides, or another limit of the rule is known to be over.
     Assumed { over: bool },
+    /// No counter: an override blocks another descriptor of the request.
+    Uncounted,
+}
+
+impl Limited {
+    /// True if an override blocks the descriptor.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.overridden.as_ref().is_some_and(|found| found.action == Action::Block)
+    }
+}
+
+/// True if an override blocks a descriptor.
+pub(super) fn is_blocked(plan: &Plan) -> bool {
+    plan.iter().any(|planned| matches!(planned, Planned::Limited(limited) if limited.is_blocked()))
 }
 
 /// A rule's statistics: attached to the rule, or looked up by a name that the request contains.
@@ -98,8 +112,7 @@ impl<'a> Scope<'a> {
         let limits = match limited.of {
             LimitsOf::Rule(id) => self.rule(id).limits(),
             LimitsOf::Replacement(index) => {
-                let replacement = self.replacements.get(index).and_then(Option::as_ref);
-                replacement.and_then(|replacement| replacement.limits.as_ref())
+                self.replacements.get(index).and_then(|replacement| replacement.limits.as_ref())
             }
         };
         limits.and_then(|limits| limits.get(check.index)).expect("the limit of a check")
@@ -133,8 +146,7 @@ impl<'a> Scope<'a> {
     pub(super) fn is_quota(self, planned: &Planned, quota_mode: bool) -> bool {
         match planned {
             Planned::Limited(limited) => {
-                let is_blocked = limited.overridden.is_some_and(|found| found.action == Action::Block);
-                !is_blocked
+                !limited.is_blocked()
                     && (quota_mode || self.rule_of_limits(limited).is_some_and(|rule| rule.quota_mode))
             }
             _ => quota_mode,
@@ -143,9 +155,11 @@ impl<'a> Scope<'a> {
 
     /// True if the rule or its override never rejects a request.
     pub(super) fn is_shadow(self, limited: &Limited) -> bool {
-        match limited.overridden.map(|found| found.action) {
+        match limited.overridden.as_ref().map(|found| found.action) {
             Some(Action::Block) => false,
             Some(Action::Shadow) => true,
+            // A switch that allows leaves only blocks.
+            _ if self.replacements.switch.is_some() => true,
             _ => self.rule_of_limits(limited).is_some_and(|rule| rule.shadow_mode),
         }
     }
@@ -166,7 +180,7 @@ pub(super) fn plan(
     #[expect(clippy::arithmetic_side_effects, reason = "a descriptor in memory is larger")]
     batch.keys().reserve((request.descriptors.len() + 1) * 64);
     let find = |index: usize, scratch: &mut String| {
-        let replacement = scope.replacements.get(index).and_then(Option::as_ref);
+        let replacement = scope.replacements.get(index);
         // A limit of the request has no rule.
         let has_rule = replacement.is_none_or(|replacement| replacement.by != By::Request);
         let matched = if has_rule { domain.find(request.entries(index), scratch) } else { None };
@@ -184,13 +198,18 @@ pub(super) fn plan(
         let rule_match = find(index, batch.keys());
         let overridden = rule_match.overridden();
         if let Some(found @ Found { action: Action::Allow, .. }) = overridden {
-            return Planned::Allowed(rule_match.id(), found);
+            return Planned::Allowed(rule_match.id(), found.clone());
         }
+        let is_blocked = overridden.is_some_and(|found| found.action == Action::Block);
         let Some(limits) = rule_match.limits() else {
             return rule_match.id().map_or(Planned::NoLimit, Planned::Unlimited);
         };
-        let may_be_replaced =
-            !replaced.is_empty() && overridden.is_none_or(|found| found.action != Action::Block);
+        if let Some(switch @ Found { action: Action::Allow, .. }) = &scope.replacements.switch
+            && !is_blocked
+        {
+            return Planned::Allowed(rule_match.id(), switch.clone());
+        }
+        let may_be_replaced = !replaced.is_empty() && !is_blocked;
         let is_replaced = |limit: &&Limit| {
             may_be_replaced && limit.name.as_deref().is_some_and(|name| replaced.contains(&name))
         };
@@ -229,7 +248,7 @@ impl<'r> RuleMatch<'r> {
         self.replacement.and_then(|replacement| replacement.limits.as_ref())
     }
 
-    fn overridden(&self) -> Option<Found> {
+    fn overridden(&self) -> Option<&'r Found> {
         self.replacement?.operator()
     }
 
@@ -245,7 +264,7 @@ impl<'r> RuleMatch<'r> {
     /// override for one value has its own counter.
     fn own_levels(&self) -> u32 {
         match self.overridden() {
-            Some(Found { action: Action::Limit { .. }, exact_levels, .. }) => exact_levels,
+            Some(Found { action: Action::Limit { .. }, exact_levels, .. }) => *exact_levels,
             _ => 0,
         }
     }
@@ -262,7 +281,7 @@ fn checks<'r>(
 ) -> Limited {
     let hits = request.hits(request.descriptor(index));
     let stats = stats_handle(request, index, rule_match, (served, hits), batch.keys(), context);
-    let overridden = rule_match.overridden();
+    let overridden = rule_match.overridden().cloned();
     let has_metadata = rule_match.matched.as_ref().is_some_and(|matched| matched.metadata().is_some());
     let of = match rule_match.id().filter(|_| rule_match.replaced().is_none()) {
         Some(id) => LimitsOf::Rule(id),
@@ -270,14 +289,16 @@ fn checks<'r>(
     };
     let mut limited =
         Limited { limits: SmallVec::new(), of, hits, stats, rule: rule_match.id(), overridden, has_metadata };
-    if let Some(found) = overridden.filter(|found| found.action == Action::Block) {
-        let wait = found
-            .expires
-            .map(|end| Time::from_seconds(end.into()).micros().saturating_sub(context.now.micros()));
+    if limited.is_blocked() {
+        let end = limited.overridden.as_ref().and_then(|found| found.expires);
+        let wait =
+            end.map(|end| Time::from_seconds(end.into()).micros().saturating_sub(context.now.micros()));
         let source = CounterSource::Blocked(wait);
         limited.limits.extend(limits.take(1).map(|(index, _)| LimitCheck { index, source }));
         return limited;
     }
+    // Callers choose the descriptors that an override by entry meets, so their counters have full keys everywhere.
+    let is_apart = limited.overridden.as_ref().is_some_and(|found| found.by.is_some() && found.is_limit());
     let (first, is_group) = (batch.checks().len(), rule_match.limits().is_some_and(Limits::are_several));
     // All limits of a domain that have no rule count as one rule.
     let rule_hash = rule_match.rule().map_or_else(|| Rule::hash_of(request.domain), |rule| rule.hash);
@@ -293,7 +314,7 @@ fn checks<'r>(
             limit,
         };
         let end = key.write(context.now, batch.keys());
-        let end = if context.policy.full_keys { batch.keys().len() } else { end };
+        let end = if context.policy.full_keys || is_apart { batch.keys().len() } else { end };
         let source = CounterSource::Store(batch.push(start..end, limit, rule_hash, hits));
         limited.limits.push(LimitCheck { index: at, source });
     });

@@ -13,7 +13,7 @@ use super::{
     response,
 };
 use clock::Time;
-use overrides::{Action, Found, Index};
+use overrides::{Found, Index};
 use rules::{Limit, Limits, Rule};
 use store::{Batch, Outcome};
 use telemetry::metrics::{Stats, StatsOptions};
@@ -25,6 +25,8 @@ pub struct Preview {
     pub counters: Vec<Vec<Option<String>>>,
     /// For each descriptor the override that applies, with the limit in place of the rule's and the key of its counter.
     pub overrides: Vec<Option<(Found, OverrideLimit)>>,
+    /// The switch of the domain.
+    pub switch: Option<Found>,
     /// The response when every limit is exceeded.
     pub over_limit: Answer,
 }
@@ -53,7 +55,7 @@ pub fn preview(
     batch.set_all(|_, check| Outcome::Decided(check.limit.algorithm.assumed(true, check.hits, now)));
     let conclusion = conclude::conclude(&request, scope, (&plan, &batch), policy, &stats, now);
     let over_limit = response::answer(conclusion);
-    Ok(Preview { counters, overrides, over_limit })
+    Ok(Preview { counters, overrides, switch: replacements.switch, over_limit })
 }
 
 fn counters(scope: Scope<'_>, planned: &Planned, batch: &Batch) -> Vec<Option<String>> {
@@ -74,10 +76,10 @@ fn counters(scope: Scope<'_>, planned: &Planned, batch: &Batch) -> Vec<Option<St
 /// The override of a descriptor, and its limit with the counter's key.
 fn overridden(scope: Scope<'_>, planned: &Planned, batch: &Batch) -> Option<(Found, OverrideLimit)> {
     match planned {
-        Planned::Allowed(_, found) => Some((*found, None)),
+        Planned::Allowed(_, found) => Some((found.clone(), None)),
         Planned::Limited(limited) => {
-            let found = limited.overridden?;
-            let check = limited.limits.first().filter(|_| matches!(found.action, Action::Limit { .. }));
+            let found = limited.overridden.clone()?;
+            let check = limited.limits.first().filter(|_| found.is_limit());
             Some((
                 found,
                 check.and_then(|check| Some((scope.limit(limited, check).clone(), key(check, batch)?))),

@@ -13,8 +13,20 @@ use clock::Time;
 use overrides::{Action, Found, Index};
 use rules::{LONGEST_LOG, Limit, Limits, Rule, Unit, model::Domain};
 
-/// The replacement of each descriptor by its index; empty without any.
-pub(super) type Replacements = Vec<Option<Replacement>>;
+/// The replacements of a request's limits.
+#[derive(Default)]
+pub(super) struct Replacements {
+    /// That of each descriptor by its index; empty without any.
+    pub(super) all: Vec<Option<Replacement>>,
+    /// The switch of the domain, which allows or shadows all descriptors that no override blocks.
+    pub(super) switch: Option<Found>,
+}
+
+impl Replacements {
+    pub(super) fn get(&self, index: usize) -> Option<&Replacement> {
+        self.all.get(index)?.as_ref()
+    }
+}
 
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Replacement {
@@ -23,7 +35,7 @@ pub(super) struct Replacement {
     pub(super) limits: Option<Limits>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum By {
     Request,
     /// An operator's override, which takes precedence.
@@ -31,8 +43,8 @@ pub(super) enum By {
 }
 
 impl Replacement {
-    pub(super) fn operator(&self) -> Option<Found> {
-        match self.by {
+    pub(super) fn operator(&self) -> Option<&Found> {
+        match &self.by {
             By::Operator(found) => Some(found),
             By::Request => None,
         }
@@ -47,11 +59,14 @@ pub(super) fn of(
     (overrides, policy): (&Index, &Policy),
     now: Time,
 ) -> Result<Replacements, RequestError> {
-    let mut all = Replacements::new();
-    if overrides.is_empty() && request.descriptors.iter().all(|descriptor| descriptor.limit.is_none()) {
-        return Ok(all);
+    let mut replacements = Replacements::default();
+    let view = overrides.view(now);
+    if view.is_none() && request.descriptors.iter().all(|descriptor| descriptor.limit.is_none()) {
+        return Ok(replacements);
     }
-    let Some(domain) = domain else { return Ok(all) };
+    let Some(domain) = domain else { return Ok(replacements) };
+    replacements.switch = view.as_ref().and_then(|view| view.switch(&domain.name));
+    let all = &mut replacements.all;
     let mut scratch = String::new();
     for (index, descriptor) in request.descriptors.iter().enumerate() {
         let of_request = descriptor.limit.map(|limit| {
@@ -63,24 +78,25 @@ pub(super) fn of(
         });
         let of_request = of_request.transpose()?;
         let matched = || domain.find(&descriptor.entries, &mut scratch);
-        let found = overrides.find(&domain.name, &descriptor.entries, matched, now);
+        let found = view.as_ref().and_then(|view| view.find(&domain.name, &descriptor.entries, matched));
         let of_operator = found.map(|found| {
             let rule = domain.find(&descriptor.entries, &mut scratch).map(|matched| matched.rule);
-            Replacement { by: By::Operator(found), limits: limits(found.action, rule, policy) }
+            Replacement { limits: limits(&found, rule, policy), by: By::Operator(found) }
         });
         if let Some(replacement) = of_operator.or(of_request) {
             all.resize_with(request.descriptors.len(), || None);
             all[index] = Some(replacement);
         }
     }
-    Ok(all)
+    Ok(replacements)
 }
 
-/// The limits of an override. A new limit has the algorithm and the name of the rule's.
+/// The limits of an override. A new limit has the algorithm and the name of the rule's; that of an override by entry has
+/// counters of its own.
 #[expect(clippy::expect_used, reason = "only a multiple of a unit can be too long")]
-fn limits(action: Action, rule: Option<&Rule>, policy: &Policy) -> Option<Limits> {
+fn limits(found: &Found, rule: Option<&Rule>, policy: &Policy) -> Option<Limits> {
     let of_rule = rule.and_then(Rule::limits).map(Limits::first);
-    let (requests_per_unit, unit) = match action {
+    let (requests_per_unit, unit) = match found.action {
         Action::Limit { requests_per_unit, unit } => (requests_per_unit, unit),
         // The limit in the response, if the rule has none.
         Action::Block if of_rule.is_none() => return Some(Limit::plain(0, Unit::Second).into()),
@@ -93,6 +109,7 @@ fn limits(action: Action, rule: Option<&Rule>, policy: &Policy) -> Option<Limits
     let limit = Limit::new(requests_per_unit, unit, NonZeroU32::MIN, kind, None);
     let limit = limit.expect("a window of one unit is not too long");
     let counting = of_rule.map(|limit| limit.counting).unwrap_or_default();
-    let limit = limit.with_calendar_months(policy.calendar_months);
-    Some(limit.counted(counting).named(of_rule.and_then(|limit| limit.name.clone())).into())
+    let limit = limit.with_calendar_months(policy.calendar_months).counted(counting);
+    let limit = limit.named(of_rule.and_then(|limit| limit.name.clone()));
+    Some(if found.by.is_some() { limit.apart() } else { limit }.into())
 }

@@ -13,10 +13,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Value as Json, json};
 use tracing::warn;
 
-use super::{
-    index::Index,
-    model::{Override, Target},
-};
+use super::{index::Index, model::Override, target::Target};
 use clock::Time;
 use containment::files;
 
@@ -55,7 +52,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Appends a change: the JSON of an override that is set, or [`removed`].
+    /// Appends a change: an override that is set, or [`removed`].
     pub(super) fn append(&mut self, change: &Json, index: &Index) -> io::Result<()> {
         if self.lines.saturating_sub(index.len()) > index.len().max(MAX_OUTDATED) {
             self.rewrite(index)?;
@@ -74,7 +71,7 @@ impl Journal {
 
 /// The change that removes the override for a target.
 pub(super) fn removed(target: &Target) -> Json {
-    json!({"removed": target.to_json()})
+    json!({"removed": target.to_stored()})
 }
 
 /// Reads a change as an override to add to a draft. A removal is an override that expired at second 0.
@@ -139,7 +136,7 @@ fn write_new(path: &Path, index: &Index) -> io::Result<(File, usize)> {
     let (mut lines, mut result) = (0_usize, Ok(()));
     index.for_each(|one| {
         lines += 1;
-        result = writeln!(writer, "{}", one.to_json());
+        result = writeln!(writer, "{}", one.to_stored());
         result.is_ok()
     });
     result?;
@@ -163,6 +160,7 @@ mod tests {
             NOW,
         )
         .unwrap()
+        .one
     }
 
     fn open(path: &Path, now: Time) -> Result<(Journal, Index), Vec<String>> {
@@ -177,7 +175,7 @@ mod tests {
         let (mut journal, index) = open(&path, NOW).unwrap();
         let ending = Override { expires: Some(1_800_000_010), ..one("k=c") };
         for one in [&one("k=a"), &one("k=b"), &ending] {
-            journal.append(&one.to_json(), &index).unwrap();
+            journal.append(&one.to_stored(), &index).unwrap();
             index.set(one).unwrap();
         }
         journal.append(&removed(&one("k=a").target), &index).unwrap();
@@ -193,7 +191,7 @@ mod tests {
     fn errors_have_their_lines_and_an_incomplete_last_line_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("overrides.jsonl");
-        let good = one("k=a").to_json().to_string();
+        let good = one("k=a").to_stored().to_string();
         fs::write(&path, format!("{good}\nx\n\n{{\"domain\":\"d\"}}\n{good}\n")).unwrap();
         let errors = open(&path, NOW).err().unwrap();
         assert_eq!(errors.len(), 2, "{errors:?}");
@@ -212,7 +210,7 @@ mod tests {
     fn a_line_that_a_crash_cut_anywhere_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("overrides.jsonl");
-        let [first, second] = ["k=a", "k=\u{1f600}"].map(|text| one(text).to_json().to_string());
+        let [first, second] = ["k=a", "k=\u{1f600}"].map(|text| one(text).to_stored().to_string());
         for length in 1..second.len() {
             fs::write(&path, [first.as_bytes(), b"\n", &second.as_bytes()[..length]].concat()).unwrap();
             assert_eq!(open(&path, NOW).unwrap().1.len(), 1, "{length} bytes");
@@ -240,7 +238,7 @@ mod tests {
         fs::write(&target, "").unwrap();
         symlink(&target, &path).unwrap();
         let (mut journal, index) = open(&path, NOW).unwrap();
-        journal.append(&one("k=a").to_json(), &index).unwrap();
+        journal.append(&one("k=a").to_stored(), &index).unwrap();
         assert!(path.is_symlink());
         assert_eq!(fs::read_to_string(&target).unwrap().lines().count(), 1);
     }
@@ -251,7 +249,7 @@ mod tests {
         let path = dir.path().join("overrides.jsonl");
         let (mut journal, index) = open(&path, NOW).unwrap();
         for _ in 0..2_500 {
-            journal.append(&one("k=a").to_json(), &index).unwrap();
+            journal.append(&one("k=a").to_stored(), &index).unwrap();
             index.set(&one("k=a")).unwrap();
         }
         assert!(fs::read_to_string(&path).unwrap().lines().count() < 1_100);

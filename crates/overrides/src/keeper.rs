@@ -11,11 +11,12 @@ use std::{
 use super::{
     ChangeError,
     file::{Journal, removed},
-    index::{Draft, Index, MAX_OVERRIDES},
-    model::{Override, Target},
+    index::{Draft, Index, MAX_OVERRIDES, MAX_SCOPED},
+    model::Override,
     progress::Progress,
     shared::{Shared, token},
     sweep,
+    target::{Scope, Target},
 };
 use clock::Time;
 use containment::mutex::lock;
@@ -23,6 +24,9 @@ use store::{memcached::ResetLog, redis::CommandPool};
 
 /// An import that is idle for this long is replaced by the next one.
 const IDLE_IMPORT: Duration = Duration::from_secs(60);
+
+/// Maximum number of switches that this replica alone has.
+const MAX_HERE: usize = 1_000;
 
 pub struct Keeper {
     index: Arc<Index>,
@@ -84,16 +88,52 @@ impl Keeper {
         if self.index.len() >= MAX_OVERRIDES && self.index.get(&one.target).is_none() {
             return Err(ChangeError::Invalid(format!("there are {MAX_OVERRIDES} overrides, the maximum")));
         }
+        if self.index.get(&one.target).is_none() {
+            self.check_scoped(std::slice::from_ref(one))?;
+        }
         // The index must accept it before it is written.
         self.index.add_to(&mut self.index.draft(), one).map_err(ChangeError::Invalid)?;
         match &self.storage {
             Storage::Memory => {}
             Storage::File(journal) => {
-                lock(journal).append(&one.to_json(), &self.index).map_err(unwritable)?;
+                lock(journal).append(&one.to_stored(), &self.index).map_err(unwritable)?;
             }
             Storage::Redis(shared) => return shared.set(std::slice::from_ref(one)).await,
         }
         self.index.set(one).map_err(ChangeError::Invalid)
+    }
+
+    /// Checks that there is room for these overrides by entry and switches.
+    fn check_scoped(&self, new: &[Override]) -> Result<(), ChangeError> {
+        let new = new.iter().filter(|one| one.target.scope() != Scope::Descriptor).count();
+        if new == 0 || self.index.scoped_len() + new <= MAX_SCOPED {
+            return Ok(());
+        }
+        Err(ChangeError::Invalid(format!("more than {MAX_SCOPED} overrides by entry, the maximum")))
+    }
+
+    /// Switches a domain on this replica alone; nothing is stored.
+    pub fn switch_here(&self, one: Override) -> Result<(), ChangeError> {
+        if self.index.here().len() >= MAX_HERE {
+            return Err(ChangeError::Invalid(format!(
+                "this replica has {MAX_HERE} switches of its own, the maximum"
+            )));
+        }
+        self.index.switch_here(one);
+        Ok(())
+    }
+
+    /// Removes the switches of a domain, those of this replica alone too, and returns them.
+    pub async fn clear(&self, domain: &str) -> Result<Vec<Override>, ChangeError> {
+        let mut removed = self.index.clear_here(domain);
+        for scope in [Scope::Domain, Scope::StoreFailure] {
+            let target = Target::of_domain(domain, scope).map_err(ChangeError::Invalid)?;
+            if let Some(one) = self.index.get(&target) {
+                self.remove(&target).await?;
+                removed.push(one);
+            }
+        }
+        Ok(removed)
     }
 
     /// The override with this identifier. A linear search.
@@ -149,6 +189,7 @@ impl Keeper {
         all: &[Override],
         known: Option<u64>,
     ) -> Result<u64, ChangeError> {
+        self.check_scoped(all)?;
         if let Storage::Redis(shared) = &self.storage {
             check_id(id)?;
             // The index must accept them before they are written.

@@ -13,7 +13,9 @@ pub mod model;
 pub mod progress;
 mod shared;
 pub mod table;
+pub mod target;
 
+mod entry;
 mod file;
 mod history;
 mod record;
@@ -23,9 +25,10 @@ use std::fmt;
 use tracing::info;
 
 pub use self::{
-    index::{Found, Index, Usage},
+    index::{Found, Index, Usage, View},
     keeper::Keeper,
-    model::{Action, Override, Target, Value},
+    model::{Action, Input, Override},
+    target::{EVERY_DOMAIN, Scope, Target, Value},
 };
 use clock::Time;
 

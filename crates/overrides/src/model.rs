@@ -1,14 +1,15 @@
-//! An override: its target, action and expiry; and the JSON that the admin API, the file and Redis share.
+//! An override: its target, action and expiry; its JSON in the admin API; and that in the file and in Redis.
 
 use std::fmt;
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 
-use clock::Time;
-use rules::{Unit, nearest};
-use text::{
-    entries, {cut, cut_display, hex},
+use super::target::{
+    Scope, Target, check_fields, check_length, entries_of_json, entry_field, field, text_of,
 };
+use clock::Time;
+use rules::{OnStoreFailure, Unit, nearest};
+use text::{cut, cut_display};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Override {
@@ -34,23 +35,6 @@ pub enum Action {
     Shadow,
 }
 
-/// A domain and a descriptor. There is at most one override for a target.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Target {
-    domain: Box<str>,
-    /// From 1 to [`MAX_ENTRIES`].
-    entries: Box<[(Box<str>, Value)]>,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Value {
-    Exact(Box<str>),
-    /// Every value that matches the bare key of a rule.
-    Any,
-    /// Every value that matches the rule with this pattern, which has a `*`.
-    Pattern(Box<str>),
-}
-
 /// Maximum number of entries of a descriptor: each is a bit of a 32-bit mask.
 pub const MAX_ENTRIES: usize = 32;
 
@@ -65,10 +49,11 @@ pub const MAX_JSON: usize = 1 << 20;
 const LAST_SECOND: u64 = 4_102_444_799;
 
 /// The fields of JSON, and the columns of CSV, that are accepted.
-pub(super) const INPUT_FIELDS: [&str; 10] = [
+pub(super) const INPUT_FIELDS: [&str; 12] = [
     "id",
     "domain",
     "descriptor",
+    "entry",
     "action",
     "requests_per_unit",
     "unit",
@@ -76,129 +61,23 @@ pub(super) const INPUT_FIELDS: [&str; 10] = [
     "reason",
     "by",
     "for",
+    "force",
 ];
 
-/// The fields that are written: all but `for`, which is converted to `expires_at`.
-pub const FIELDS: [&str; 9] = {
-    let [written @ .., _] = INPUT_FIELDS;
+/// The fields that are written: all but `for`, which is converted to `expires_at`, and `force`.
+pub const FIELDS: [&str; 10] = {
+    let [written @ .., _, _] = INPUT_FIELDS;
     written
 };
 
-impl Value {
-    /// The value with this text; [`Any`](Self::Any) without one.
-    pub fn new(text: Option<&str>) -> Self {
-        match text {
-            None => Self::Any,
-            Some(text) if text.contains('*') => Self::Pattern(text.into()),
-            Some(text) => Self::Exact(text.into()),
-        }
-    }
-
-    /// The text; `None` for any value.
-    pub fn text(&self) -> Option<&str> {
-        match self {
-            Self::Any => None,
-            Self::Exact(text) | Self::Pattern(text) => Some(text),
-        }
-    }
-
-    /// True if a rule determines the values, and not the override.
-    pub fn is_of_rule(&self) -> bool {
-        !matches!(self, Self::Exact(_))
-    }
-}
-
-impl Target {
-    /// A target.
-    pub fn new(domain: &str, entries: Vec<(Box<str>, Value)>) -> Result<Self, String> {
-        if domain.is_empty() {
-            return Err("domain is empty; expected the domain of a rules file".to_owned());
-        }
-        if entries.is_empty() {
-            return Err("descriptor has no entries; expected at least one key".to_owned());
-        }
-        if entries.len() > MAX_ENTRIES {
-            return Err(format!("descriptor has {} entries; the maximum is {MAX_ENTRIES}", entries.len()));
-        }
-        check_length("domain", domain)?;
-        for (key, value) in &entries {
-            if key.is_empty() {
-                return Err("an entry of the descriptor has an empty key".to_owned());
-            }
-            check_length("key", key)?;
-            check_length("value", value.text().unwrap_or_default())?;
-        }
-        Ok(Self { domain: domain.into(), entries: entries.into() })
-    }
-
-    pub fn domain(&self) -> &str {
-        &self.domain
-    }
-
-    pub fn entries(&self) -> &[(Box<str>, Value)] {
-        &self.entries
-    }
-
-    /// True if the override may apply to a request with these entries. Values that a rule determines are not compared.
-    pub fn may_match(&self, request: &[(Box<str>, Value)]) -> bool {
-        let mut pairs = self.entries.iter().zip(request);
-        self.entries.len() == request.len()
-            && pairs.all(|((key, value), (request_key, requested))| {
-                key == request_key && (value.is_of_rule() || value.text() == requested.text())
-            })
-    }
-
-    /// The target with converted values. A pattern is a text of the rules and stays.
-    pub fn with_values(&self, convert: impl Fn(&str) -> String) -> Self {
-        let converted = |value: &Value| match value {
-            Value::Exact(text) => Value::Exact(convert(text).into()),
-            other => other.clone(),
-        };
-        let entries = self.entries.iter().map(|(key, value)| (key.clone(), converted(value)));
-        Self { domain: self.domain.clone(), entries: entries.collect() }
-    }
-
-    /// The descriptor, in the form that [`entries_of_text`] reads.
-    pub fn descriptor(&self) -> String {
-        entries::write(self.entries.iter().map(|(key, value)| (&**key, value.text())))
-    }
-
-    /// The identifier of the override for this target: the same on all replicas, and when the override is set again.
-    pub fn id(&self) -> String {
-        let entries = self.entries.iter().flat_map(|(key, value)| [Some(&**key), value.text()]);
-        let mut text = String::with_capacity(64);
-        for part in std::iter::once(Some(&*self.domain)).chain(entries) {
-            // A length never begins with a dash, so a missing value differs from every text.
-            let Some(part) = part else {
-                text.push('-');
-                continue;
-            };
-            text.push_str(itoa::Buffer::new().format(part.len()));
-            text.push(':');
-            text.push_str(part);
-        }
-        let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
-        // 80 bits: two of a million overrides have the same with a probability of 10⁻¹².
-        hex(digest.as_ref().iter().take(10))
-    }
-
-    pub(super) fn to_json(&self) -> Map<String, Json> {
-        let entry = |(key, value): &(Box<str>, Value)| match value.text() {
-            Some(value) => json!({"key": key, "value": value}),
-            None => json!({"key": key}),
-        };
-        let descriptor = self.entries.iter().map(entry).collect();
-        [("domain".to_owned(), (*self.domain).into()), ("descriptor".to_owned(), descriptor)]
-            .into_iter()
-            .collect()
-    }
-}
-
-/// `shop user=ann`, for logs and messages.
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.domain, self.descriptor())
-    }
+/// An override as a user writes it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Input {
+    pub one: Override,
+    /// Set it even if no rule can meet it.
+    pub force: bool,
+    /// It has the identifier of its target, which only an export writes.
+    pub is_exported: bool,
 }
 
 impl Action {
@@ -226,9 +105,13 @@ impl Action {
             add("requests_per_unit", requests_per_unit.into());
             add("unit", unit.name().into());
         }
-        if let Some(end) = expires {
-            add("expires_at", timestamp(end).into());
-        }
+        add_end(expires, fields);
+    }
+}
+
+fn add_end(expires: Option<u32>, fields: &mut Map<String, Json>) {
+    if let Some(end) = expires {
+        fields.insert("expires_at".to_owned(), timestamp(end).into());
     }
 }
 
@@ -246,43 +129,174 @@ impl fmt::Display for Action {
 
 impl Override {
     pub fn is_over(&self, now: Time) -> bool {
-        self.expires.is_some_and(|end| now.seconds() >= u64::from(end))
+        self.ended(now.seconds())
     }
 
+    pub(super) fn ended(&self, second: u64) -> bool {
+        self.expires.is_some_and(|end| second >= u64::from(end))
+    }
+
+    /// The policy, if it changes the failure policy of a domain.
+    pub fn on_store_failure(&self) -> Option<OnStoreFailure> {
+        // Earlier versions read these four actions alone, so the policy is stored as the action that resembles it.
+        (self.target.scope() == Scope::StoreFailure).then_some(match self.action {
+            Action::Allow => OnStoreFailure::Allow,
+            Action::Block => OnStoreFailure::Deny,
+            Action::Limit { .. } => OnStoreFailure::Local,
+            Action::Shadow => OnStoreFailure::Error,
+        })
+    }
+
+    /// The action that [`on_store_failure`](Self::on_store_failure) reads as this policy.
+    const fn of_policy(policy: OnStoreFailure) -> Action {
+        match policy {
+            OnStoreFailure::Allow => Action::Allow,
+            OnStoreFailure::Deny => Action::Block,
+            OnStoreFailure::Local => Action::Limit { requests_per_unit: 0, unit: Unit::Second },
+            OnStoreFailure::Error => Action::Shadow,
+        }
+    }
+
+    /// The effect in a word or two: `limit 100 per minute`, `block`, `on store failure deny`.
+    pub fn effect(&self) -> String {
+        self.on_store_failure()
+            .map_or_else(|| self.action.to_string(), |policy| format!("on store failure {}", policy.name()))
+    }
+
+    /// The JSON of the admin API.
     pub fn to_json(&self) -> Json {
         self.to_json_as(&self.target)
     }
 
-    /// The override as JSON, with the descriptor of another target.
+    /// The override as JSON, with the values of another target.
     pub fn to_json_as(&self, shown: &Target) -> Json {
         let mut fields = shown.to_json();
         fields.insert("id".to_owned(), self.target.id().into());
+        match self.on_store_failure() {
+            None => self.action.add_to_json(self.expires, &mut fields),
+            Some(policy) => {
+                fields.insert("on_store_failure".to_owned(), policy.name().into());
+                add_end(self.expires, &mut fields);
+            }
+        }
+        self.add_notes(&mut fields);
+        Json::Object(fields)
+    }
+
+    /// The JSON in the file and in Redis, which [`from_json`](Self::from_json) reads.
+    pub(super) fn to_stored(&self) -> Json {
+        let mut fields = self.target.to_stored();
+        fields.insert("id".to_owned(), self.target.id().into());
         self.action.add_to_json(self.expires, &mut fields);
+        self.add_notes(&mut fields);
+        Json::Object(fields)
+    }
+
+    fn add_notes(&self, fields: &mut Map<String, Json>) {
         for (name, text) in [("reason", &self.reason), ("by", &self.by)] {
             if !text.is_empty() {
                 fields.insert(name.to_owned(), (**text).into());
             }
         }
-        Json::Object(fields)
     }
 
     /// Reads an override from JSON. `for` is an alternative to `expires_at` and counts from `now`.
     pub fn from_json(json: &Json, now: Time) -> Result<Self, String> {
-        let Json::Object(fields) = json else {
-            return Err(format!("expected an object, got {}", cut_display(json)));
-        };
+        let fields = object(json)?;
         check_fields(fields, "", &INPUT_FIELDS)?;
         let text = |name| text_of(fields, "", name);
         let domain = text("domain")?.ok_or("domain is missing; expected the domain of a rules file")?;
-        let target = Target::new(domain, entries_of_json(field(fields, "descriptor"))?)?;
+        let target = match (field(fields, "descriptor"), field(fields, "entry")) {
+            (Some(_), Some(_)) => {
+                return Err("descriptor and entry exclude each other; remove one".to_owned());
+            }
+            (None, Some(entry)) => Target::of_entry(domain, entry_field(entry)?)?,
+            (descriptor, None) => Target::new(domain, entries_of_json(descriptor)?)?,
+        };
         let requests = field(fields, "requests_per_unit").map(requests_per_unit).transpose()?;
         let action = action(text("action")?, requests, text("unit")?)?;
+        Self::from_fields(target, action, fields, now)
+    }
+
+    /// Reads a switch of a domain from JSON: `action`, which is allow or shadow, or `on_store_failure`.
+    pub fn switch_from_json(json: &Json, now: Time) -> Result<Self, String> {
+        let fields = object(json)?;
+        check_fields(fields, "", &SWITCH_FIELDS)?;
+        let text = |name| text_of(fields, "", name);
+        let domain = text("domain")?.ok_or("domain is missing; expected the domain of a rules file")?;
+        let (scope, action) = match (text("action")?, text("on_store_failure")?) {
+            (Some(name), None) => (Scope::Domain, action(Some(name), None, None).ok()),
+            (None, Some(name)) => {
+                let policy = OnStoreFailure::ALL.into_iter().find(|policy| policy.name() == name);
+                (Scope::StoreFailure, policy.map(Self::of_policy))
+            }
+            _ => return Err("expected either action or on_store_failure".to_owned()),
+        };
+        let action = action.ok_or_else(|| match scope {
+            Scope::StoreFailure => format!(
+                "on_store_failure: expected {}, got {:?}",
+                OnStoreFailure::ALL.map(OnStoreFailure::name).join(", "),
+                cut(text("on_store_failure").ok().flatten().unwrap_or_default())
+            ),
+            _ => SWITCHES.to_owned(),
+        })?;
+        Self::from_fields(Target::of_domain(domain, scope)?, action, fields, now)
+    }
+
+    fn from_fields(
+        target: Target,
+        action: Action,
+        fields: &Map<String, Json>,
+        now: Time,
+    ) -> Result<Self, String> {
+        if target.scope() == Scope::Domain && !matches!(action, Action::Allow | Action::Shadow) {
+            return Err(SWITCHES.to_owned());
+        }
+        let text = |name| text_of(fields, "", name);
         let expires = expiry(text("expires_at")?, text("for")?, now)?;
         let (reason, by) = (text("reason")?.unwrap_or_default(), text("by")?.unwrap_or_default());
         check_length("reason", reason)?;
         check_length("by", by)?;
         Ok(Self { target, action, expires, reason: reason.into(), by: by.into() })
     }
+}
+
+impl Input {
+    pub fn from_json(json: &Json, now: Time) -> Result<Self, String> {
+        let one = Override::from_json(json, now)?;
+        let is_exported = json["id"].as_str().is_some_and(|id| *id == one.target.id());
+        Ok(Self { one, force: is_forced(json)?, is_exported })
+    }
+}
+
+/// The field `force` of a body.
+pub fn is_forced(json: &Json) -> Result<bool, String> {
+    match &json["force"] {
+        Json::Null => Ok(false),
+        Json::Bool(force) => Ok(*force),
+        other => Err(format!("force: expected true or false, got {}", cut_display(other))),
+    }
+}
+
+/// The fields of a switch in the admin API.
+const SWITCH_FIELDS: [&str; 10] = [
+    "id",
+    "domain",
+    "action",
+    "on_store_failure",
+    "expires_at",
+    "for",
+    "reason",
+    "by",
+    "force",
+    "this_replica",
+];
+
+const SWITCHES: &str =
+    "action: a domain can be switched to allow or shadow only; an override by entry blocks or limits";
+
+fn object(json: &Json) -> Result<&Map<String, Json>, String> {
+    json.as_object().ok_or_else(|| format!("expected an object, got {}", cut_display(json)))
 }
 
 fn action(name: Option<&str>, requests_per_unit: Option<u32>, unit: Option<&str>) -> Result<Action, String> {
@@ -321,7 +335,7 @@ fn limit(requests_per_unit: Option<u32>, unit: Option<&str>) -> Result<Action, S
 }
 
 /// The second at which an override expires, from a timestamp or a duration.
-pub(super) fn expiry(at: Option<&str>, duration: Option<&str>, now: Time) -> Result<Option<u32>, String> {
+pub fn expiry(at: Option<&str>, duration: Option<&str>, now: Time) -> Result<Option<u32>, String> {
     let (name, given, end) = match (at, duration) {
         (None, None) => return Ok(None),
         (Some(_), Some(_)) => return Err("expires_at and for exclude each other; remove one".to_owned()),
@@ -366,66 +380,10 @@ pub fn timestamp(second: impl Into<u64>) -> String {
     prost_types::Timestamp { seconds, nanos: 0 }.to_string()
 }
 
-/// The entries of `key=value,key2=value2`. A key without a value stands for every value that the bare key of a rule
-/// matches.
-pub fn entries_of_text(text: &str) -> Result<Vec<(Box<str>, Value)>, String> {
-    let entries = entries::parse(text)?.into_iter();
-    Ok(entries.map(|(key, value)| (key.into(), Value::new(value.as_deref()))).collect())
-}
-
-/// The entries of `[{"key": …, "value": …}]`, or of `"key=value"`.
-pub fn entries_of_json(json: Option<&Json>) -> Result<Vec<(Box<str>, Value)>, String> {
-    let help = r#"expected [{"key": "…", "value": "…"}] or "key=value""#;
-    let items = match json {
-        None => return Err(format!("descriptor is missing; {help}")),
-        Some(Json::String(text)) => {
-            return entries_of_text(text).map_err(|error| format!("descriptor: {error}"));
-        }
-        Some(Json::Array(items)) => items,
-        Some(other) => return Err(format!("descriptor: {help}, got {}", cut_display(other))),
-    };
-    let entry = |(index, item): (usize, &Json)| {
-        let Json::Object(fields) = item else {
-            let seen = cut_display(item);
-            return Err(format!("descriptor[{index}]: expected an object with key and value, got {seen}"));
-        };
-        check_fields(fields, &format!("descriptor[{index}]: "), &["key", "value"])?;
-        let text = |name| text_of(fields, &format!("descriptor[{index}]."), name);
-        let key = text("key")?.ok_or_else(|| format!("descriptor[{index}]: key is missing"))?;
-        Ok((key.into(), Value::new(text("value")?)))
-    };
-    items.iter().enumerate().map(entry).collect()
-}
-
-fn check_fields(fields: &Map<String, Json>, place: &str, known: &[&str]) -> Result<(), String> {
-    let Some(name) = fields.keys().find(|name| !known.contains(&name.as_str())) else { return Ok(()) };
-    let hint = match nearest(name, known.iter().copied()) {
-        Some(meant) => format!("did you mean {meant:?}?"),
-        None => format!("expected {}", known.join(", ")),
-    };
-    Err(format!("{place}unknown field {:?}; {hint}", cut(name)))
-}
-
-fn field<'j>(fields: &'j Map<String, Json>, name: &str) -> Option<&'j Json> {
-    fields.get(name).filter(|value| !value.is_null())
-}
-
-fn text_of<'j>(fields: &'j Map<String, Json>, path: &str, name: &str) -> Result<Option<&'j str>, String> {
-    let wrong = |seen| format!("{path}{name}: expected text in quotes, got {}", cut_display(seen));
-    field(fields, name).map(|value| value.as_str().ok_or_else(|| wrong(value))).transpose()
-}
-
 fn requests_per_unit(json: &Json) -> Result<u32, String> {
     let number = json.as_u64().and_then(|number| u32::try_from(number).ok());
     number.ok_or_else(|| {
         let seen = cut_display(json);
         format!("requests_per_unit: expected an integer between 0 and {}, got {seen}", u32::MAX)
     })
-}
-
-fn check_length(name: &str, text: &str) -> Result<(), String> {
-    if text.len() <= MAX_BYTES {
-        return Ok(());
-    }
-    Err(format!("{name} has {} bytes; the maximum is {MAX_BYTES}", text.len()))
 }

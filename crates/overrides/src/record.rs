@@ -10,7 +10,10 @@
 
 #![expect(clippy::expect_used, reason = "`write` has made every record that is read")]
 
-use super::model::{Action, Override, Value};
+use super::{
+    model::{Action, Override},
+    target::Value,
+};
 use rules::Unit;
 
 /// No reason and no author.

@@ -17,8 +17,9 @@ use super::{
     file::{read_change, removed},
     history::{Change, EVERYTHING},
     index::Index,
-    model::{Override, Target},
+    model::Override,
     progress::Progress,
+    target::Target,
 };
 use store::redis::CommandPool;
 
@@ -65,7 +66,7 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) async fn set(&self, all: &[Override]) -> Result<(), ChangeError> {
         let lines: Vec<(String, String)> =
-            all.iter().map(|one| (one.target.id(), one.to_json().to_string())).collect();
+            all.iter().map(|one| (one.target.id(), one.to_stored().to_string())).collect();
         let body = lines.iter().map(|(_, line)| line.as_str()).collect::<Vec<_>>().join("\n");
         self.change(&lines, body).await
     }
@@ -101,7 +102,7 @@ impl Shared {
         for some in all.chunks(BATCH) {
             let command = commands.cmd("HSET").arg(&key);
             for one in some {
-                command.arg(one.target.id()).arg(one.to_json().to_string());
+                command.arg(one.target.id()).arg(one.to_stored().to_string());
             }
             command.ignore();
         }
@@ -310,7 +311,7 @@ pub(super) async fn write_missing(
     let reading = tokio::task::spawn_blocking(move || {
         let mut some = Vec::with_capacity(BATCH);
         index.for_each(|one| {
-            some.push((one.target.id(), one.to_json().to_string()));
+            some.push((one.target.id(), one.to_stored().to_string()));
             some.len() < BATCH || chunks.blocking_send(std::mem::take(&mut some)).is_ok()
         });
         let _ = chunks.blocking_send(some);

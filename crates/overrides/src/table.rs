@@ -4,18 +4,18 @@
 
 use serde_json::{Map, Value as Json};
 
-use super::model::{FIELDS, INPUT_FIELDS, MAX_JSON, Override};
+use super::model::{FIELDS, INPUT_FIELDS, Input, MAX_JSON, Override};
 use clock::Time;
 use rules::nearest;
 use text;
 
 /// Reads the override of a JSON line.
-pub fn of_json_line(line: &str, now: Time) -> Result<Override, String> {
+pub fn of_json_line(line: &str, now: Time) -> Result<Input, String> {
     if line.len() > MAX_JSON {
         return Err(format!("the line has {} bytes; the maximum is {MAX_JSON}", line.len()));
     }
     let json: Json = serde_json::from_str(line).map_err(|error| format!("invalid JSON: {error}"))?;
-    Override::from_json(&json, now)
+    Input::from_json(&json, now)
 }
 
 pub struct Columns(Vec<&'static str>);
@@ -39,14 +39,16 @@ impl Columns {
             }
             columns.push(known);
         }
-        match ["domain", "descriptor", "action"].into_iter().find(|needed| !columns.contains(needed)) {
+        let has =
+            |needed: &&str| columns.contains(needed) || *needed == "descriptor" && columns.contains(&"entry");
+        match ["domain", "descriptor", "action"].into_iter().find(|needed| !has(needed)) {
             Some(needed) => Err(format!("column {needed:?} is missing; the first line names the columns")),
             None => Ok(Self(columns)),
         }
     }
 
     /// Reads the override of a row. An empty cell is absent; an empty value is `KEY=`.
-    pub fn row(&self, cells: &[&str], now: Time) -> Result<Override, String> {
+    pub fn row(&self, cells: &[&str], now: Time) -> Result<Input, String> {
         if cells.len() != self.0.len() {
             let hint = "quote cells that contain a comma";
             return Err(format!("expected {} cells, got {}; {hint}", self.0.len(), cells.len()));
@@ -55,12 +57,13 @@ impl Columns {
         for (column, cell) in self.0.iter().zip(cells.iter().copied()).filter(|(_, cell)| !cell.is_empty()) {
             let value = match *column {
                 "requests_per_unit" => cell.trim().parse::<u64>().map_or_else(|_| cell.into(), Json::from),
-                "descriptor" => cell.into(),
+                "descriptor" | "entry" => cell.into(),
+                "force" => cell.trim().parse::<bool>().map_or_else(|_| cell.into(), Json::from),
                 _ => cell.trim().into(),
             };
             fields.insert((*column).to_owned(), value);
         }
-        Override::from_json(&Json::Object(fields), now)
+        Input::from_json(&Json::Object(fields), now)
     }
 }
 
@@ -68,7 +71,7 @@ impl Columns {
 pub fn csv_row(one: &Override) -> Vec<String> {
     let json = one.to_json();
     let cell = |name| match json.get(name) {
-        _ if name == "descriptor" => one.target.descriptor(),
+        Some(_) if matches!(name, "descriptor" | "entry") => one.target.descriptor(),
         Some(Json::String(text)) => text.clone(),
         Some(other) => other.to_string(),
         None => String::new(),
@@ -220,7 +223,7 @@ mod tests {
                 .into_iter(),
         )
         .unwrap();
-        let one = columns.row(&["k=a,l=b", "d", "limit", "100", "minute", "", "x"], NOW).unwrap();
+        let one = columns.row(&["k=a,l=b", "d", "limit", "100", "minute", "", "x"], NOW).unwrap().one;
         assert_eq!(
             one.to_json()["descriptor"],
             json!([{"key": "k", "value": "a"}, {"key": "l", "value": "b"}])
@@ -240,7 +243,8 @@ mod tests {
         }
         let row = csv_row(&one);
         let same = Columns::read(FIELDS.into_iter()).unwrap();
-        assert_eq!(same.row(&row.iter().map(String::as_str).collect::<Vec<_>>(), NOW).unwrap(), one);
+        let same = same.row(&row.iter().map(String::as_str).collect::<Vec<_>>(), NOW).unwrap();
+        assert_eq!(same, Input { one, force: false, is_exported: true });
         for (header, expected) in [
             (&["domain", "descriptor", "actoin"][..], "unknown column \"actoin\"; did you mean \"action\"?"),
             (&["domain", "descriptor"], "column \"action\" is missing"),

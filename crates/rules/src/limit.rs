@@ -154,6 +154,12 @@ impl Limit {
         Self { rate: Rate { tag_bytes: tag.len(), ..self.rate }, tag, ..self }
     }
 
+    /// The limit with counters that no limit of a rule has, whatever its window.
+    pub fn apart(self) -> Self {
+        let tag = format!("*{}", self.algorithm.tag()).into_boxed_str();
+        Self { rate: Rate { tag_bytes: tag.len(), ..self.rate }, tag, ..self }
+    }
+
     /// The window in words: `minute`, `15 minutes`.
     pub fn span(&self) -> String {
         let unit = self.unit.lowercase();

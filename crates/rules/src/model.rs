@@ -74,6 +74,8 @@ pub struct Level {
 pub struct Node {
     /// `key`, or `key_value`, which may be a pattern.
     pub text: Box<str>,
+    /// The length of its key.
+    pub(super) key_bytes: usize,
     /// The limit of this descriptor, if it has one.
     pub rule: Option<Rule>,
     /// Metric names have the request's value for this level.
@@ -241,9 +243,21 @@ impl Level {
         }
     }
 
+    /// The descriptor with this text: `key`, or `key_value` as it is written.
+    pub fn named(&self, text: &str) -> Option<&Node> {
+        self.nodes.get(text).map(|node| &**node)
+    }
+
     /// True if the level has no descriptor.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
+    }
+}
+
+impl Node {
+    /// The key, which begins its text.
+    pub fn key(&self) -> &str {
+        self.text.get(..self.key_bytes).unwrap_or(&self.text)
     }
 }
 

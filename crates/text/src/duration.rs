@@ -1,13 +1,14 @@
-//! Durations in Go's notation.
+//! Durations in Go's notation, with days and weeks.
 
 use std::time::Duration;
 
 use crate::InvalidValue;
 
-/// A duration in Go's notation; `0` needs no unit.
+/// A duration in Go's notation, or with days and weeks, which Go does not have; `0` needs no unit.
 pub fn parse(text: &str) -> Result<Duration, InvalidValue> {
-    let invalid =
-        InvalidValue::new("a duration such as 10s, 150us, 1h30m or 1.5h, in ns, us, ms, s, m and h");
+    let invalid = InvalidValue::new(
+        "a duration such as 10s, 150us, 1h30m, 1.5h or 2d, in ns, us, ms, s, m, h, d and w",
+    );
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
         return Ok(Duration::ZERO);
@@ -38,8 +39,8 @@ pub fn parse(text: &str) -> Result<Duration, InvalidValue> {
 /// The longest duration in Go: 2^63 - 1 nanoseconds, about 292 years.
 pub const LONGEST: u128 = i64::MAX as u128;
 
-/// The units of Go's durations in nanoseconds. `ms` must come before `m`.
-const UNITS: [(&str, u128); 8] = [
+/// The units in nanoseconds. `ms` must come before `m`.
+const UNITS: [(&str, u128); 10] = [
     ("ns", 1),
     ("us", 1_000),
     ("\u{b5}s", 1_000),  // the micro sign
@@ -48,6 +49,8 @@ const UNITS: [(&str, u128); 8] = [
     ("s", 1_000_000_000),
     ("m", 60 * 1_000_000_000),
     ("h", 3_600 * 1_000_000_000),
+    ("d", 86_400 * 1_000_000_000),
+    ("w", 7 * 86_400 * 1_000_000_000),
 ];
 
 /// Splits off a number with its unit: its nanoseconds, and the rest.
@@ -61,7 +64,7 @@ fn duration_part(text: &str) -> Option<(u128, &str)> {
         UNITS.into_iter().find_map(|(name, unit)| rest.strip_prefix(name).map(|rest| (unit, rest)))?;
     // A number that does not fit in a u128 is above every bound.
     let whole = if whole.is_empty() { 0 } else { whole.parse::<u128>().unwrap_or(u128::MAX) };
-    // 18 digits are enough for the fraction of an hour in nanoseconds.
+    // 18 digits are enough for the fraction of a week in nanoseconds.
     let fraction = fraction.get(..18).unwrap_or(fraction);
     let scale = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
     let part = fraction.parse::<u128>().unwrap_or_default() * unit / scale;

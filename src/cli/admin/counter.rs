@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{
     AdminArgs, Client,
     format::{Table, duration, items, limit, number, word},
-    overrides::{action_text, left_text},
+    overrides::effect_text,
 };
 use crate::cli::{
     serve::Environment,
@@ -27,6 +27,8 @@ pub(crate) enum CounterCommand {
         counter: Counter,
     },
     /// Reset the counters of a descriptor, in all replicas that share the store.
+    ///
+    /// Exits with 0 when they are reset, 1 when no limit applies, and 2 when there is no response.
     Reset {
         #[command(flatten)]
         counter: Counter,
@@ -59,6 +61,9 @@ pub(crate) fn run(command: &CounterCommand, environment: &Environment) -> Result
     }
 }
 
+/// The words about a descriptor without counters.
+const NO_LIMIT: &str = "no limit applies";
+
 fn get(client: &Client, counter: &Counter) -> Result<Verdict, Failure> {
     let query = [("domain", counter.domain.as_str()), ("descriptor", counter.descriptor.as_str())];
     let reply = client.get("/api/v1/counters", &query)?;
@@ -67,18 +72,19 @@ fn get(client: &Client, counter: &Counter) -> Result<Verdict, Failure> {
 }
 
 fn text(counter: &Counter, reply: &Value) -> String {
-    let rule = match reply["rule"].as_str() {
-        Some(rule) => format!("rule {rule}"),
-        None => paint(WARNING, "no rule matches"),
+    let limits = items(&reply["limits"]);
+    let rule = match (reply["rule"].as_str(), limits.is_empty()) {
+        (Some(rule), false) => format!("rule {rule}"),
+        (None, false) => paint(WARNING, "no rule matches"),
+        (_, true) => paint(WARNING, NO_LIMIT),
     };
     let mut text =
         format!("{}: {rule}\n", paint(BOLD, &format!("{} {}", counter.domain, counter.descriptor)));
     let current = &reply["override"];
     if !current.is_null() {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "override: {}{}", action_text(current), left_text(current));
+        let _ = writeln!(text, "override: {}", effect_text(current));
     }
-    let limits = items(&reply["limits"]);
     if limits.is_empty() {
         return text;
     }
@@ -97,7 +103,14 @@ fn text(counter: &Counter, reply: &Value) -> String {
 
 fn reset(client: &Client, counter: &Counter, reason: Option<&str>) -> Result<Verdict, Failure> {
     let body = json!({"domain": counter.domain, "descriptor": counter.descriptor, "reason": reason});
-    let reply = client.call(Method::POST, "/api/v1/counters/reset", Some(&body))?;
+    let reply = match client.call(Method::POST, "/api/v1/counters/reset", Some(&body)) {
+        Err(failure) if failure.is_not_found => {
+            let named = paint(BOLD, &format!("{} {}", counter.domain, counter.descriptor));
+            counter.admin.print(&json!({"reset": 0}), || format!("{named}: {}\n", paint(WARNING, NO_LIMIT)));
+            return Ok(Verdict::No);
+        }
+        reply => reply?,
+    };
     counter.admin.print(&reply, || {
         let counters = count(number(&reply["reset"]), "counter");
         format!("reset {counters} of {} {}\n", counter.domain, counter.descriptor)
@@ -124,10 +137,10 @@ mod tests {
                 "used": 12, "remaining": 988, "resets_in_seconds": 61,
             }],
         });
-        let expected = "shop user=ann: rule shop.user\noverride: block\n\
+        let expected = "shop user=ann: rule shop.user\noverride: blocked until the override is removed\n\
             LIMIT                 ALGORITHM     USED  REMAINING  RESETS IN\n\
             1,000 per 15 minutes  token_bucket    12        988      1m 1s\n";
         assert_eq!(plain(&text(&counter, &reply)), expected);
-        assert_eq!(plain(&text(&counter, &Value::Null)), "shop user=ann: no rule matches\n");
+        assert_eq!(plain(&text(&counter, &Value::Null)), "shop user=ann: no limit applies\n");
     }
 }

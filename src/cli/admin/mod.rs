@@ -4,6 +4,7 @@
 //! the reply.
 
 pub(super) mod counter;
+pub(super) mod domain;
 mod format;
 pub(super) mod overrides;
 pub(super) mod refusals;
@@ -154,8 +155,11 @@ impl Client {
     }
 
     fn rejected(&self, status: StatusCode, body: &[u8]) -> Failure {
-        let message = serde_json::from_slice::<Value>(body).ok();
-        let message = message.as_ref().and_then(|value| value.get("error")?.as_str());
+        let reply = serde_json::from_slice::<Value>(body).unwrap_or_default();
+        let message = reply["error"].as_str();
+        if let (Some(message), true) = (message, reply["needs_force"] == true) {
+            return Failure { needs_force: true, ..Failure::new(message, "") };
+        }
         let foreign = || printable(cut(String::from_utf8_lossy(body).trim())).into_owned();
         let text = message.map_or_else(foreign, str::to_owned);
         let advice = match status {

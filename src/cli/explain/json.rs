@@ -19,6 +19,7 @@ pub(super) fn of(explained: &Explained<'_>) -> String {
         "error": explained.unknown_domain,
         "matches": explained.all_match(),
         "hits": explained.query.hits,
+        "switch": explained.switch.as_ref().map(|switch| overriding(&(switch.clone(), None))),
         "descriptors": descriptors.collect::<Vec<_>>(),
         "over_limit_response": over_limit_response(explained),
     });
@@ -54,7 +55,10 @@ fn descriptor(outcome: &Outcome<'_>, explained: &Explained<'_>) -> Value {
 
 fn overriding((found, limit): &(Found, OverrideLimit)) -> Value {
     let (limit, counter) = limit.as_ref().map(|(limit, counter)| (limit, counter)).unzip();
+    let target = found.by.as_ref().map(|by| &by.target);
     json!({
+        "domain": target.map(|target| target.domain()),
+        "entry": target.and_then(|target| target.entry()).map(|(key, value)| json!({"key": key, "value": value})),
         "action": found.action.name(),
         "expires_at": found.expires.map(timestamp),
         "requests_per_unit": limit.map(|limit| limit.requests_per_unit),

@@ -77,6 +77,8 @@ struct Explained<'r> {
     now: Time,
     /// The message about a domain that no rules file has; then there are no outcomes.
     unknown_domain: Option<String>,
+    /// The switch of the domain.
+    switch: Option<Found>,
     /// One for each descriptor of the request.
     outcomes: Vec<Outcome<'r>>,
     /// The response when every limit is exceeded.
@@ -155,7 +157,7 @@ fn read_overrides(path: &std::path::Path, now: Time) -> Result<Index, String> {
     let index = Index::default();
     let mut draft = index.draft();
     while let Some(one) = source.next() {
-        one.and_then(|one| index.add_to(&mut draft, &one)).map_err(|error| failed(&error))?;
+        one.and_then(|input| index.add_to(&mut draft, &input.one)).map_err(|error| failed(&error))?;
     }
     index.add(&draft).map_err(|error| failed(&error))?;
     while !index.sweep(now).is_empty() {}
@@ -174,7 +176,8 @@ fn explain<'r>(
         limiter::preview(&request, served, overrides, policy, now).map_err(|error| error.to_string())?;
     let rules = &served.rules;
     let (unknown_domain, outcomes) = (None, Vec::new());
-    let explained = Explained { query, rules, now, unknown_domain, outcomes, over_limit: preview.over_limit };
+    let (switch, over_limit) = (preview.switch, preview.over_limit);
+    let explained = Explained { query, rules, now, unknown_domain, switch, outcomes, over_limit };
     let Some(domain) = rules.domain(&query.domain) else {
         return Ok(Explained {
             unknown_domain: Some(unknown_domain_message(&query.domain, rules)),

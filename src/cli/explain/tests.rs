@@ -282,7 +282,7 @@ fn overrides_are_explained() {
         r#"{"domain":"shop","descriptor":"plan=x","action":"shadow"}"#,
         r#"{"domain":"shop","descriptor":"unknown=1","action":"allow"}"#,
     ] {
-        index.set(&::overrides::table::of_json_line(line, Time::default()).unwrap()).unwrap();
+        index.set(&::overrides::table::of_json_line(line, Time::default()).unwrap().one).unwrap();
     }
     let explained = |words| {
         let query = query(words, 1);

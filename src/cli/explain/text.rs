@@ -11,6 +11,7 @@ use algorithms::Algorithm;
 use limiter::{Code, OverrideLimit};
 use overrides::{Action, Found, model::timestamp};
 use rules::{Allowance, Limit, Rule, model::Node};
+use text::printable;
 
 /// The explanation, with colours.
 pub(super) fn of(explained: &Explained<'_>) -> String {
@@ -18,6 +19,10 @@ pub(super) fn of(explained: &Explained<'_>) -> String {
     if let Some(unknown) = &explained.unknown_domain {
         // Writing to a String cannot fail, here and below.
         let _ = writeln!(text, "{}", paint(ERROR, unknown));
+    }
+    if let Some(switch @ Found { action: Action::Shadow, .. }) = &explained.switch {
+        let effect = "requests are counted and allowed, unless an override blocks or allows them";
+        let _ = writeln!(text, "{}{}: {effect}\n", paint(WARNING, "switch shadow"), of_target(switch));
     }
     for (index, outcome) in explained.outcomes.iter().enumerate() {
         text.push_str(if index > 0 { "\n" } else { "" });
@@ -47,7 +52,7 @@ fn add_outcome(text: &mut String, outcome: &Outcome<'_>, explained: &Explained<'
         add_step(text, step, explained);
     }
     if let Some((found, limit)) = &outcome.applied {
-        add_override(text, *found, limit.as_ref(), explained);
+        add_override(text, found, limit.as_ref(), explained);
         if !matches!(found.action, Action::Shadow) {
             return;
         }
@@ -63,18 +68,32 @@ fn add_outcome(text: &mut String, outcome: &Outcome<'_>, explained: &Explained<'
     }
 }
 
-fn add_override(text: &mut String, found: Found, limit: Option<&(Limit, String)>, explained: &Explained<'_>) {
+fn add_override(
+    text: &mut String,
+    found: &Found,
+    limit: Option<&(Limit, String)>,
+    explained: &Explained<'_>,
+) {
     let effect = match found.action {
         Action::Limit { .. } => "",
         Action::Block => ": every request is over limit, and nothing is counted",
         Action::Allow => ": every request is allowed, and nothing is counted",
         Action::Shadow => ": counted by the limits below, and never over limit",
     };
-    let end = found.expires.map(|end| format!(" until {}", timestamp(end))).unwrap_or_default();
-    let _ = writeln!(text, "\n  override {}{end}{effect}", found.action);
+    let is_switch = found.by.as_ref().is_some_and(|by| by.target.scope().is_switch());
+    let name = if is_switch { "switch" } else { "override" };
+    let _ = writeln!(text, "\n  {name} {}{}{effect}", found.action, of_target(found));
     if let Some((limit, key)) = limit {
         let _ = writeln!(text, "\n  {}\n    counter {key}", limit_line(limit, explained));
     }
+}
+
+/// ` until 2026-11-23T00:00:00Z by shop --entry ip=10.0.0.0/8`, as far as there is an end, and a target other than the
+/// descriptor.
+fn of_target(found: &Found) -> String {
+    let end = found.expires.map(|end| format!(" until {}", timestamp(end))).unwrap_or_default();
+    let by = found.by.as_ref().map(|by| format!(" by {}", printable(&by.target.to_string())));
+    format!("{end}{}", by.unwrap_or_default())
 }
 
 /// The result of one descriptor in a line: `matches rule shop.client (shop.yaml:4)`.
@@ -194,6 +213,7 @@ fn add_response(text: &mut String, explained: &Explained<'_>) {
             _ if counted.applied.as_ref().is_some_and(|(found, _)| found.action == Action::Shadow) => {
                 "override shadow"
             }
+            _ if explained.switch.is_some() => "switch shadow",
             Some(rule) if rule.shadow_mode => "shadow_mode",
             _ => "SHADOW_MODE",
         };

@@ -10,7 +10,7 @@ use crate::{
     plan::{CounterSource, Limited, Planned},
     request::{Descriptor, LimitOverride},
 };
-use overrides::{Found, model::timestamp};
+use overrides::{Found, Target, model::timestamp};
 use rules::{Limit, Metadata, Unit, Value};
 
 /// `{domain, descriptors, hitsAddend?, metadata?}`.
@@ -64,10 +64,11 @@ fn decision(conclusion: &Conclusion<'_, '_>, index: usize) -> Metadata {
     let planned = conclusion.plan.get(index);
     let (why, overridden) = match planned {
         Some(Planned::Unlimited(_)) => ("unlimited", None),
-        Some(Planned::Allowed(_, found)) => ("allowed", Some(*found)),
+        Some(Planned::Allowed(_, found)) => ("allowed", Some(found)),
         Some(Planned::Replaced(_)) => ("replaced", None),
         Some(Planned::Limited(limited)) => {
-            (outcome.map_or("no_rule", |outcome| why(conclusion, limited, &outcome)), limited.overridden)
+            let by = limited.overridden.as_ref().or(conclusion.scope.replacements.switch.as_ref());
+            (outcome.map_or("no_rule", |outcome| why(conclusion, limited, &outcome)), by)
         }
         Some(Planned::NoLimit) | None => ("no_rule", None),
     };
@@ -88,11 +89,15 @@ fn decision(conclusion: &Conclusion<'_, '_>, index: usize) -> Metadata {
     ])
 }
 
-/// `{action, expiresAt?}` of an operator's override.
-fn of_override(found: Found) -> Value {
+/// `{action, expiresAt?, entry?, domain?}` of an operator's override; the domain is that of a switch.
+fn of_override(found: &Found) -> Value {
+    let target = found.by.as_ref().map(|by| &by.target);
+    let entry = target.filter(|target| target.entry().is_some()).map(Target::descriptor);
     Value::Map(fields([
         ("action", Some(text(found.action.name()))),
         ("expiresAt", found.expires.map(|end| text(&timestamp(end)))),
+        ("domain", target.filter(|_| entry.is_none()).map(|target| text(target.domain()))),
+        ("entry", entry.map(Value::Text)),
     ]))
 }
 
@@ -100,6 +105,7 @@ fn why(conclusion: &Conclusion<'_, '_>, limited: &Limited, outcome: &LimitOutcom
     match outcome.source {
         _ if outcome.decision.over && conclusion.scope.is_shadow(limited) => "shadow",
         CounterSource::Assumed { .. } => "store_failure",
+        CounterSource::Uncounted => "not_counted",
         CounterSource::KnownOver(_) => "local_cache",
         CounterSource::Blocked(_) => "blocked",
         CounterSource::Store(_) if outcome.decision.over => "over_limit",

@@ -5,15 +5,18 @@
 //! million. Without overrides a lookup is one branch. Nothing here does I/O.
 //!
 //! The shape of an override is its domain, its keys, and which of its levels have a value. The lookup of a descriptor
-//! with other keys ends after one access to a small table.
+//! with other keys ends after one access to a small table. Overrides by entry and switches of domains have tables of their
+//! own (`scoped`).
 
 mod places;
+mod scoped;
 mod shapes;
 mod shard;
 #[cfg(test)]
 mod tests;
 
 use std::{
+    cmp::Ordering,
     hash::{BuildHasher, Hasher},
     sync::{
         Arc, Mutex, MutexGuard,
@@ -21,26 +24,34 @@ use std::{
     },
 };
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use hashbrown::DefaultHashBuilder;
 use smallvec::SmallVec;
 
 use self::{
+    scoped::Scoped,
     shapes::{Level, Shape, Shapes},
     shard::Shard,
 };
 use super::{
-    model::{Action, MAX_BYTES, MAX_ENTRIES, Override, Target},
+    model::{Action, MAX_BYTES, MAX_ENTRIES, Override},
     record::{self, INLINE_NOTE, NO_NOTE, Record},
+    target::{Scope, Target},
 };
 use clock::Time;
 use containment::mutex::{lock, try_lock};
-use rules::{Entry, How, Matched};
+use rules::{Entry, How, Matched, OnStoreFailure};
 
 pub(crate) const MAX_OVERRIDES: usize = 2_000_000;
 
+/// Maximum number of overrides by entry and switches: their tables are made anew for each change.
+pub(crate) const MAX_SCOPED: usize = 100_000;
+
 /// Enough shards that the one that a change copies is small.
 const SHARDS: usize = 1024;
+
+/// The shard of the overrides by entry and the switches.
+const SCOPED: usize = SHARDS;
 
 /// Maximum number of overrides that one sweep removes, so that it does not delay the thread's other work.
 const MAX_SWEPT: usize = 10_000;
@@ -48,7 +59,7 @@ const MAX_SWEPT: usize = 10_000;
 #[derive(Default)]
 pub struct Index {
     snapshot: ArcSwap<Snapshot>,
-    /// The number of overrides, so that a lookup without any is one branch.
+    /// The number of overrides, and of switches of this process, so that a lookup without any is one branch.
     count: AtomicUsize,
     /// The lead of the clock of the storage, by which overrides expire, over that of this process in microseconds.
     clock_lead: AtomicI64,
@@ -58,13 +69,46 @@ pub struct Index {
     hasher: DefaultHashBuilder,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// The override that applies to a descriptor.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
     pub action: Action,
     /// The second at which it expires, if it does.
     pub expires: Option<u32>,
-    /// A bit for each level whose value the override names.
+    /// A bit for each level whose value the override names; all bits if it does not follow the levels of a rule.
     pub exact_levels: u32,
+    /// The override, if it is by entry or of a domain. Others are not copied for each request.
+    pub by: Option<Arc<Override>>,
+}
+
+impl Found {
+    pub fn is_limit(&self) -> bool {
+        matches!(self.action, Action::Limit { .. })
+    }
+
+    /// The one of two that decides: block, allow, limit, then shadow. Of two blocks the one that ends later, else this one.
+    fn or_stronger(self, other: Self) -> Self {
+        let rank = |one: &Self| match one.action {
+            Action::Block => 0,
+            Action::Allow => 1,
+            Action::Limit { .. } => 2,
+            Action::Shadow => 3,
+        };
+        let end = |one: &Self| one.expires.unwrap_or(u32::MAX);
+        let is_longer_block = self.action == Action::Block && end(&other) > end(&self);
+        match rank(&other).cmp(&rank(&self)) {
+            Ordering::Less => other,
+            Ordering::Equal if is_longer_block => other,
+            _ => self,
+        }
+    }
+}
+
+/// The overrides at one time. A request uses one view, so that a change does not affect a part of it.
+pub struct View<'i> {
+    snapshot: Guard<Arc<Snapshot>>,
+    hasher: &'i DefaultHashBuilder,
+    now: Time,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -77,8 +121,14 @@ pub struct Usage {
 #[derive(Clone, Default)]
 pub(super) struct Snapshot {
     shapes: Arc<Shapes>,
-    /// Empty, or [`SHARDS`].
+    /// Empty, or [`SHARDS`] and that of [`SCOPED`].
     shards: Box<[Arc<Shard>]>,
+    /// The tables of the last shard, and of the switches of this replica.
+    scoped: Arc<Scoped>,
+    /// Switches that other replicas do not know, and that are not stored.
+    here: Arc<Vec<Override>>,
+    /// The number of overrides that are not in `scoped`.
+    descriptors: usize,
     /// Pairs of reason and author that records refer to, from number 1 on.
     notes: Arc<Vec<(Box<str>, Box<str>)>>,
 }
@@ -96,9 +146,9 @@ impl Index {
         self.count.load(Relaxed) == 0
     }
 
-    /// The number of overrides, including expired ones that were not swept yet.
+    /// The number of overrides that are stored, including expired ones that were not swept yet.
     pub fn len(&self) -> usize {
-        self.count.load(Relaxed)
+        self.snapshot.load().len()
     }
 
     /// The time by the clock of the storage: that of Redis, or this process's own.
@@ -112,43 +162,57 @@ impl Index {
             .store(theirs.micros().cast_signed().wrapping_sub(now.micros().cast_signed()), Relaxed);
     }
 
-    /// The override for this descriptor: one for all of its values, else the one that leaves the fewest levels to the
-    /// rule, and of several the one that names the earlier levels. `matched` finds the rule that the descriptor matches;
-    /// it is called only if an override may leave a level to the rule.
-    pub fn find<'r, E: Entry>(
-        &self,
-        domain: &str,
-        entries: &[E],
-        matched: impl FnOnce() -> Option<Matched<'r>>,
-        now: Time,
-    ) -> Option<Found> {
-        if self.is_empty() || entries.len() > MAX_ENTRIES {
+    /// The overrides at this time; `None` if there are none.
+    pub fn view(&self, now: Time) -> Option<View<'_>> {
+        if self.is_empty() {
             return None;
         }
-        let now = self.time(now);
+        Some(View { snapshot: self.snapshot.load(), hasher: &self.hasher, now: self.time(now) })
+    }
+
+    /// The number of overrides by entry and of switches.
+    pub(super) fn scoped_len(&self) -> usize {
         let snapshot = self.snapshot.load();
-        let mut shapes = snapshot.shapes.of(domain, entries.iter().map(Entry::key), &self.hasher);
-        if let Some((first, rest)) = shapes.split_first()
-            && let shape = snapshot.shapes.get(*first)
-            && shape.is_exact()
-        {
-            let values = entries.iter().map(Entry::value);
-            if values.clone().all(fits)
-                && let Some(found) = snapshot.find(*first, shape, values, now, &self.hasher)
-            {
-                return Some(found);
-            }
-            shapes = rest;
-        }
-        if shapes.is_empty() {
-            return None;
-        }
-        let matched = matched()?;
-        shapes.iter().find_map(|number| {
-            let shape = snapshot.shapes.get(*number);
-            let values = values_by_rule(shape, entries, &matched)?;
-            snapshot.find(*number, shape, values.iter().copied(), now, &self.hasher)
-        })
+        snapshot.len() - snapshot.descriptors
+    }
+
+    /// Switches a domain in this process alone, in place of its other switch of the same kind.
+    pub fn switch_here(&self, one: Override) {
+        self.change_here(|all| {
+            all.retain(|known| known.target != one.target);
+            all.push(one);
+        });
+    }
+
+    /// Removes the switches of a domain that are in force in this process alone, and returns them.
+    pub fn clear_here(&self, domain: &str) -> Vec<Override> {
+        let mut removed = Vec::new();
+        self.change_here(|all| {
+            removed = all.extract_if(.., |known| known.target.domain() == domain).collect();
+        });
+        removed
+    }
+
+    /// The switches that are in force in this process alone.
+    pub fn here(&self) -> Arc<Vec<Override>> {
+        self.snapshot.load().here.clone()
+    }
+
+    /// The switches of domains that are stored.
+    pub fn switches(&self) -> Vec<Override> {
+        let snapshot = self.snapshot.load_full();
+        let records =
+            snapshot.shards.get(SCOPED).into_iter().flat_map(|shard| shard.records(&snapshot.shapes));
+        let switches = records.filter(|record| snapshot.shapes.get(record.shape).scope.is_switch());
+        switches.map(|record| snapshot.decode(&record)).collect()
+    }
+
+    fn change_here(&self, change: impl FnOnce(&mut Vec<Override>)) {
+        let _changing = lock(&self.changing);
+        let mut next = Snapshot::clone(&self.snapshot.load());
+        change(Arc::make_mut(&mut next.here));
+        next.scoped = next.make_scoped();
+        self.publish(Arc::new(next));
     }
 
     pub fn get(&self, target: &Target) -> Option<Override> {
@@ -183,8 +247,8 @@ impl Index {
         }
         let (shape, note) = self.numbers(one, draft)?;
         let hash = hash_values(shape, record::values(one.target.entries()), &self.hasher);
-        draft.shards.resize_with(SHARDS, Vec::new);
-        record::write(one, shape, note, &mut draft.shards[shard_of(hash)]);
+        draft.shards.resize_with(SHARDS + 1, Vec::new);
+        record::write(one, shape, note, &mut draft.shards[shard_of(one.target.scope(), hash)]);
         draft.count += 1;
         Ok(())
     }
@@ -216,7 +280,7 @@ impl Index {
     }
 
     fn publish(&self, next: Arc<Snapshot>) {
-        let count = next.len();
+        let count = next.len() + next.here.len();
         self.snapshot.store(next);
         self.count.store(count, Relaxed);
     }
@@ -237,7 +301,8 @@ impl Index {
             let (shape, own) = *place
                 .get_or_insert_with(|| {
                     let shape = shapes.known(target, &self.hasher)?;
-                    Some((shape, shard_of(hash_values(shape, values.clone(), &self.hasher))))
+                    let hash = hash_values(shape, values.clone(), &self.hasher);
+                    Some((shape, shard_of(target.scope(), hash)))
                 })
                 .as_ref()?;
             let is_target = |record: &Record<'_>| record.shape == shape && record.has(values.clone(), count);
@@ -271,8 +336,9 @@ impl Index {
     }
 
     pub fn usage(&self) -> Usage {
-        let mut usage = Usage::default();
-        for shard in &self.snapshot.load().shards {
+        let snapshot = self.snapshot.load();
+        let mut usage = Usage { bytes: snapshot.scoped.bytes, ..Usage::default() };
+        for shard in &snapshot.shards {
             usage.bytes += shard.memory();
             for (sum, count) in usage.by_action.iter_mut().zip(shard.by_action) {
                 *sum += u64::from(count);
@@ -290,16 +356,21 @@ impl Index {
         let mut next = Snapshot::clone(&self.snapshot.load());
         if next.shards.is_empty() {
             let empty = Arc::<Shard>::default();
-            next.shards = (0..SHARDS).map(|_| empty.clone()).collect();
+            next.shards = (0..=SCOPED).map(|_| empty.clone()).collect();
         }
+        let before = next.shards[SCOPED].clone();
         for (at, shard) in next.shards.iter_mut().enumerate() {
             if let Some(changed) = change(at, shard, &next.shapes) {
                 *shard = Arc::new(changed);
             }
         }
+        next.descriptors = next.shards.iter().take(SHARDS).map(|shard| shard.len()).sum();
         let count = next.len();
         if count > MAX_OVERRIDES {
             return Err(format!("there would be {count} overrides; the maximum is {MAX_OVERRIDES}"));
+        }
+        if !Arc::ptr_eq(&before, &next.shards[SCOPED]) {
+            next.scoped = next.make_scoped();
         }
         self.publish(Arc::new(next));
         Ok(())
@@ -335,9 +406,73 @@ impl Index {
     }
 }
 
+impl View<'_> {
+    /// The override for a descriptor: that for its keys and values, or the one for an entry of it that is stronger.
+    /// `matched` finds the rule that the descriptor matches; it is called only if an override may leave a level to the rule.
+    pub fn find<'r, E: Entry>(
+        &self,
+        domain: &str,
+        entries: &[E],
+        matched: impl FnOnce() -> Option<Matched<'r>>,
+    ) -> Option<Found> {
+        let has_descriptors = self.snapshot.descriptors > 0 && entries.len() <= MAX_ENTRIES;
+        let of_descriptor = if has_descriptors { self.of_descriptor(domain, entries, matched) } else { None };
+        let scoped = &self.snapshot.scoped;
+        if !scoped.has_entries() {
+            return of_descriptor;
+        }
+        let of_entries = entries.iter().filter_map(|entry| scoped.find(domain, entry, self.now.seconds()));
+        of_descriptor.into_iter().chain(of_entries).reduce(Found::or_stronger)
+    }
+
+    /// The switch of a domain that allows or shadows its requests.
+    pub fn switch(&self, domain: &str) -> Option<Found> {
+        let scoped = &self.snapshot.scoped;
+        if scoped.has_switches() { scoped.switch(domain, self.now.seconds()) } else { None }
+    }
+
+    /// The failure policy that a switch of the domain sets.
+    pub fn on_store_failure(&self, domain: &str) -> Option<OnStoreFailure> {
+        self.snapshot.scoped.on_store_failure(domain, self.now.seconds())
+    }
+
+    /// The override for all values of a descriptor, else the one that leaves the fewest levels to the rule, and of several
+    /// the one that names the earlier levels.
+    fn of_descriptor<'r, E: Entry>(
+        &self,
+        domain: &str,
+        entries: &[E],
+        matched: impl FnOnce() -> Option<Matched<'r>>,
+    ) -> Option<Found> {
+        let Self { snapshot, hasher, now } = self;
+        let mut shapes = snapshot.shapes.of(domain, entries.iter().map(Entry::key), hasher);
+        if let Some((first, rest)) = shapes.split_first()
+            && let shape = snapshot.shapes.get(*first)
+            && shape.is_exact()
+        {
+            let values = entries.iter().map(Entry::value);
+            if values.clone().all(fits)
+                && let Some(found) = snapshot.find(*first, shape, values, *now, hasher)
+            {
+                return Some(found);
+            }
+            shapes = rest;
+        }
+        if shapes.is_empty() {
+            return None;
+        }
+        let matched = matched()?;
+        shapes.iter().find_map(|number| {
+            let shape = snapshot.shapes.get(*number);
+            let values = values_by_rule(shape, entries, &matched)?;
+            snapshot.find(*number, shape, values.iter().copied(), *now, hasher)
+        })
+    }
+}
+
 impl Snapshot {
     fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.len()).sum()
+        self.descriptors + self.shards.get(SCOPED).map_or(0, |shard| shard.len())
     }
 
     /// Removes shapes that neither an override nor this draft has.
@@ -358,7 +493,7 @@ impl Snapshot {
         hasher: &DefaultHashBuilder,
     ) -> Option<Record<'_>> {
         let hash = hash_values(number, values.clone(), hasher);
-        self.shards.get(shard_of(hash))?.find(hash, number, values, shape.values())
+        self.shards.get(shard_of(shape.scope, hash))?.find(hash, number, values, shape.values())
     }
 
     fn find<'v>(
@@ -375,7 +510,13 @@ impl Snapshot {
             action,
             expires,
             exact_levels: shape.exact_levels(),
+            by: None,
         })
+    }
+
+    fn make_scoped(&self) -> Arc<Scoped> {
+        let records = self.shards.get(SCOPED).into_iter().flat_map(|shard| shard.records(&self.shapes));
+        Arc::new(Scoped::new(records.map(|record| self.decode(&record)).chain(self.here.iter().cloned())))
     }
 
     /// The number of an override's reason and author; `None` if they are new.
@@ -444,6 +585,6 @@ fn hash_texts<'t>(texts: impl Iterator<Item = &'t str>, mut state: impl Hasher) 
 }
 
 /// The lower bits select a line in the shard.
-fn shard_of(hash: u64) -> usize {
-    (hash >> 40) as usize % SHARDS
+fn shard_of(scope: Scope, hash: u64) -> usize {
+    if scope == Scope::Descriptor { (hash >> 40) as usize % SHARDS } else { SCOPED }
 }

@@ -8,7 +8,7 @@ use std::{collections::HashSet, hash::BuildHasher as _};
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::hash_texts;
-use crate::model::{Target, Value};
+use crate::target::{Scope, Target, Value};
 
 /// Maximum number of shapes. Operators choose the keys, so there are few.
 const MAX_SHAPES: usize = 4096;
@@ -26,6 +26,7 @@ pub(super) enum Level {
 
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
+    pub(super) scope: Scope,
     domain: Box<str>,
     keys: Box<[Box<str>]>,
     pub(super) levels: Box<[Level]>,
@@ -70,11 +71,12 @@ impl Shape {
             Level::Pattern => Value::Pattern(text()),
         };
         let entries = self.keys.iter().zip(&self.levels).map(|(key, level)| (key.clone(), value(level)));
-        Target::new(&self.domain, entries.collect()).expect("a valid target")
+        Target::of_shape(self.scope, &self.domain, entries.collect())
     }
 
-    fn has<'k>(&self, domain: &str, mut keys: impl Iterator<Item = &'k str>) -> bool {
-        *self.domain == *domain
+    fn has<'k>(&self, scope: Scope, domain: &str, mut keys: impl Iterator<Item = &'k str>) -> bool {
+        self.scope == scope
+            && *self.domain == *domain
             && self.keys.iter().all(|own| keys.next() == Some(&**own))
             && keys.next().is_none()
     }
@@ -89,15 +91,25 @@ impl Shapes {
         &self.all[usize::from(shape)]
     }
 
-    /// The shapes with this domain and these keys, the most specific first.
+    /// The shapes of descriptors with this domain and these keys, the most specific first.
     pub(super) fn of<'s, 'k>(
         &'s self,
         domain: &'k str,
         keys: impl Iterator<Item = &'k str> + Clone,
         hasher: &DefaultHashBuilder,
     ) -> &'s [u16] {
+        self.in_scope(Scope::Descriptor, domain, keys, hasher)
+    }
+
+    fn in_scope<'s, 'k>(
+        &'s self,
+        scope: Scope,
+        domain: &'k str,
+        keys: impl Iterator<Item = &'k str> + Clone,
+        hasher: &DefaultHashBuilder,
+    ) -> &'s [u16] {
         let same = keys.clone();
-        let has = move |family: &&Family| self.get(family.members[0]).has(domain, same.clone());
+        let has = move |family: &&Family| self.get(family.members[0]).has(scope, domain, same.clone());
         // Usually all overrides have the same keys, and comparing them takes no longer than hashing.
         let family = match self.families.len() {
             1 => self.families.iter().next().filter(has),
@@ -109,7 +121,7 @@ impl Shapes {
     /// The number of a target's shape, if it is known.
     pub(super) fn known(&self, target: &Target, hasher: &DefaultHashBuilder) -> Option<u16> {
         let keys = target.entries().iter().map(|(key, _)| &**key);
-        let members = self.of(target.domain(), keys, hasher).iter().copied();
+        let members = self.in_scope(target.scope(), target.domain(), keys, hasher).iter().copied();
         let levels = || target.entries().iter().map(|(_, value)| level(value));
         members.into_iter().find(|shape| self.get(*shape).levels.iter().copied().eq(levels()))
     }
@@ -130,10 +142,10 @@ impl Shapes {
         let keys: Box<[Box<str>]> = target.entries().iter().map(|(key, _)| key.clone()).collect();
         let levels = target.entries().iter().map(|(_, value)| level(value)).collect();
         let hash = hash(target.domain(), keys.iter().map(|key| &**key), hasher);
-        let shape = Shape { domain: target.domain().into(), keys, levels };
+        let shape = Shape { scope: target.scope(), domain: target.domain().into(), keys, levels };
         let is_same = |family: &Family| {
             let first = &self.all[usize::from(family.members[0])];
-            first.domain == shape.domain && first.keys == shape.keys
+            first.scope == shape.scope && first.domain == shape.domain && first.keys == shape.keys
         };
         match self.families.find_mut(hash, is_same) {
             Some(family) if family.members.len() >= MAX_VARIANTS => {

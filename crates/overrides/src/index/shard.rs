@@ -9,6 +9,7 @@ use crate::record::Record;
 pub(super) struct Shard {
     pub(super) bytes: Box<[u8]>,
     places: Places,
+    /// Without the switches of domains.
     pub(super) by_action: [u32; 4],
     /// The first second at which a record expires.
     pub(super) next_end: Option<u32>,
@@ -48,7 +49,9 @@ impl Shard {
             let at = bytes.len() as u32;
             bytes.extend_from_slice(piece);
             shard.places.insert(hash_of(&record), at);
-            shard.by_action[record.action.index()] += 1;
+            if !shapes.get(record.shape).scope.is_switch() {
+                shard.by_action[record.action.index()] += 1;
+            }
             shard.next_end = [shard.next_end, record.expires].into_iter().flatten().min();
         }
         shard.bytes = bytes.into();

@@ -5,7 +5,7 @@ use std::{collections::HashMap, thread};
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{entries_of_text, expiry};
+use crate::{model::expiry, target::entries_of_text};
 use rules::{CompileOptions, RuleSet, SourceFile, Unit, compile};
 
 struct Pair(String, String);
@@ -55,12 +55,22 @@ descriptors:
   - {key: p, rate_limit: {unit: minute, requests_per_unit: 3}}
 ";
 
+fn find<'r>(
+    index: &Index,
+    domain: &str,
+    entries: &[Pair],
+    matched: impl FnOnce() -> Option<Matched<'r>>,
+    second: u64,
+) -> Option<Found> {
+    index.view(Time::from_seconds(second))?.find(domain, entries, matched)
+}
+
 /// The action of the override that applies to a descriptor with these rules.
 fn found(index: &Index, rules: &RuleSet, text: &str, second: u64) -> Option<Action> {
     let entries = pairs(text);
     let domain = rules.domain("d").unwrap();
     let matched = || domain.find(&entries, &mut String::new());
-    index.find("d", &entries, matched, Time::from_seconds(second)).map(|one| one.action)
+    find(index, "d", &entries, matched, second).map(|one| one.action)
 }
 
 #[test]
@@ -93,7 +103,7 @@ fn finds_the_most_specific_override() {
     index.set(&one("k=vip", Action::Block)).unwrap();
     assert_eq!(found(&index, &rules, "k=vip", 1), Some(Action::Block));
     assert_eq!(index.len(), 8);
-    assert!(index.find("e", &pairs("k=x"), || None, Time::from_seconds(1)).is_none(), "another domain");
+    assert!(find(&index, "e", &pairs("k=x"), || None, 1).is_none(), "another domain");
 }
 
 #[test]
@@ -101,7 +111,7 @@ fn an_exact_override_needs_no_rule() {
     let index = Index::default();
     index.set(&one("unknown=x", Action::Block)).unwrap();
     index.set(&one("unknown", Action::Block)).unwrap();
-    let found = |text| index.find("d", &pairs(text), || None, Time::from_seconds(1)).is_some();
+    let found = |text| find(&index, "d", &pairs(text), || None, 1).is_some();
     assert!(found("unknown=x"));
     assert!(!found("unknown=y"), "no rule determines the values");
 }
@@ -116,7 +126,7 @@ fn parts_of_keys_and_values_are_not_confused() {
             .iter()
             .map(|(key, value)| Pair(key.to_string(), value.text().unwrap_or_default().into()))
             .collect();
-        assert!(index.find("d", &entries, || None, Time::from_seconds(1)).is_none(), "{other}");
+        assert!(find(&index, "d", &entries, || None, 1).is_none(), "{other}");
     }
 }
 
@@ -169,7 +179,7 @@ fn shapes_are_bounded() {
     let error = index.set(&one("another=v", Action::Block)).unwrap_err();
     assert!(error.contains("more than 4096 different lists of keys"), "{error}");
     index.set(&one("key7=w", Action::Block)).unwrap();
-    let found = |text| index.find("d", &pairs(text), || None, Time::from_seconds(1)).map(|one| one.action);
+    let found = |text| find(&index, "d", &pairs(text), || None, 1).map(|one| one.action);
     assert!(index.remove(&target("key9=v")));
     index.set(&one("another=v", Action::Allow)).unwrap();
     assert_eq!(
@@ -209,8 +219,7 @@ fn shapes_of_mistyped_keys_are_reused() {
         index.add_to(&mut many, &one(&format!("next{n}=v"), Action::Block)).unwrap();
     }
     index.add(&many).unwrap();
-    let found =
-        |text: &str| index.find("d", &pairs(text), || None, Time::from_seconds(1)).map(|one| one.action);
+    let found = |text: &str| find(&index, "d", &pairs(text), || None, 1).map(|one| one.action);
     for n in 0..10 {
         assert_eq!(found(&format!("key{n}=v")), Some(limit(n)));
     }
@@ -312,7 +321,7 @@ proptest! {
             prop_assert_eq!(index.len(), model.len());
         }
         for (text, one) in &model {
-            let found = index.find("d", &pairs(text), || None, Time::from_seconds(second));
+            let found = find(&index, "d", &pairs(text), || None, second);
             let expected = (!one.is_over(Time::from_seconds(second))).then_some(one.action);
             prop_assert_eq!(found.map(|one| one.action), expected);
             let kept = index.get(&one.target);

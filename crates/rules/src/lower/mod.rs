@@ -94,6 +94,7 @@ impl<'f> Lowering<'f> {
         let list = context.path.key("descriptors");
         Node {
             text: text.into(),
+            key_bytes: raw.key.value().map_or(0, String::len),
             rule,
             value_to_metric: raw.value_to_metric.is_set(),
             share_threshold: raw.share_threshold.is_set(),

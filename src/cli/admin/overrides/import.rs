@@ -21,7 +21,8 @@ use crate::cli::{
     terminal::{self, Failure, Verdict, count, thousands},
 };
 use clock::{Clock, SystemClock};
-use overrides::Override;
+use overrides::Input;
+use serde_json::Value;
 
 /// The size of one call. The service accepts 4 MB, unless it is set lower.
 const PIECE: usize = 512 << 10;
@@ -45,16 +46,21 @@ pub(super) fn run(args: &ImportArgs, environment: &Environment) -> Result<Verdic
     let file = args.file.display();
     let text = read(&args.file).map_err(|error| format!("{file}: {error}"))?;
     let is_csv = args.csv || args.file.extension().is_some_and(|name| name.eq_ignore_ascii_case("csv"));
-    let import =
-        match Import::read(&text, is_csv, args.change.reason.as_deref(), user(environment).as_deref()) {
-            Ok(import) => import,
-            Err(errors) => {
-                for error in errors {
-                    terminal::print_error(format!("{file}: {error}"));
-                }
-                return Ok(Verdict::No);
+    let import = match Import::read(
+        &text,
+        is_csv,
+        args.force,
+        args.change.reason.as_deref(),
+        user(environment).as_deref(),
+    ) {
+        Ok(import) => import,
+        Err(errors) => {
+            for error in errors {
+                terminal::print_error(format!("{file}: {error}"));
             }
-        };
+            return Ok(Verdict::No);
+        }
+    };
     drop(text);
     if args.check {
         terminal::print(&format!("{file}: {}: OK\n", count(import.total, "override")));
@@ -62,7 +68,7 @@ pub(super) fn run(args: &ImportArgs, environment: &Environment) -> Result<Verdic
     }
     let mut admin = args.change.admin.clone();
     admin.timeout = admin.timeout.or(Some(TIMEOUT));
-    import.send(&Client::new(&admin, environment)?, args)
+    import.send(&Client::new(&admin, environment)?, args).or_else(Failure::verdict)
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
@@ -76,13 +82,19 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 impl Import {
     /// Reads a file, or returns its errors. Overrides without a reason or an author get these.
-    fn read(text: &[u8], is_csv: bool, reason: Option<&str>, by: Option<&str>) -> Result<Self, Vec<String>> {
+    fn read(
+        text: &[u8],
+        is_csv: bool,
+        force: bool,
+        reason: Option<&str>,
+        by: Option<&str>,
+    ) -> Result<Self, Vec<String>> {
         let mut source =
             Source::new(Cursor::new(text), is_csv, SystemClock.now()).map_err(|error| vec![error])?;
         let (mut import, mut errors) = (Self { pieces: Vec::new(), total: 0 }, Vec::new());
         while let Some(one) = source.next() {
             match one {
-                Ok(one) => import.add(&one, reason, by),
+                Ok(one) => import.add(&Input { force: one.force || force, ..one }, reason, by),
                 Err(error) => errors.push(error),
             }
             if errors.len() >= MAX_ERRORS {
@@ -97,8 +109,15 @@ impl Import {
         }
     }
 
-    fn add(&mut self, one: &Override, reason: Option<&str>, by: Option<&str>) {
-        let mut json = one.to_json();
+    fn add(&mut self, input: &Input, reason: Option<&str>, by: Option<&str>) {
+        let mut json = input.one.to_json();
+        if !input.is_exported {
+            // The identifier marks an override that a service has accepted before.
+            json["id"] = Value::Null;
+        }
+        if input.force {
+            json["force"] = true.into();
+        }
         for (name, value) in [("reason", reason), ("by", by)] {
             if let (true, Some(value)) = (json[name].is_null(), value) {
                 json[name] = value.into();
@@ -147,7 +166,7 @@ impl Import {
             let path = with_query(path, [("overrides", &*length)]);
             let reply =
                 client.send(Method::POST, &path, Some(("application/x-ndjson", Bytes::from(piece))))?;
-            let reply: serde_json::Value = serde_json::from_slice(&reply).unwrap_or_default();
+            let reply: Value = serde_json::from_slice(&reply).unwrap_or_default();
             length = number(&reply["overrides"]).to_string();
             if is_shown {
                 // There is no other place to report to.
@@ -185,7 +204,7 @@ mod tests {
 
     /// The number of overrides, or the errors.
     fn check(text: &[u8], is_csv: bool) -> Result<u64, Vec<String>> {
-        Import::read(text, is_csv, None, None).map(|import| import.total)
+        Import::read(text, is_csv, false, None, None).map(|import| import.total)
     }
 
     #[test]

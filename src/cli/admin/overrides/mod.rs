@@ -23,18 +23,23 @@ use crate::cli::{
     terminal::{self, Failure, Verdict, count},
 };
 use clock::{Clock, SystemClock, Time};
-use overrides::{Override, Target, model::entries_of_text, table};
+use overrides::{Action, Override, Target, model::expiry, table, target::entries_of_text};
 use rules::Unit;
+use text::printable;
 
 #[derive(Subcommand, Clone, PartialEq, Debug)]
 pub(crate) enum OverrideCommand {
-    /// Set an override, in place of the one for the same descriptor.
+    /// Set an override, in place of the one for the same descriptor or entry.
     ///
-    /// KEY=VALUE applies to this value; KEY alone applies to every value that matches the rule with this key.
+    /// KEY=VALUE applies to this value; KEY alone applies to every value that matches the rule with this key. --entry
+    /// applies to every descriptor that has the entry, at any place. Exits with 0 when it is set, 1 when no request can
+    /// meet it, and 2 when there is no response.
     #[command(
-        override_usage = "tollgate override set [OPTIONS] DOMAIN KEY[=VALUE][,...] \
+        override_usage = "tollgate override set [OPTIONS] DOMAIN <KEY[=VALUE][,...]|--entry KEY=VALUE> \
             <--limit N/UNIT|--block|--allow|--shadow>",
-        after_help = "Example: tollgate override set shop customer=acme --limit 500/minute --for 72h --reason launch"
+        after_help = "Examples:\n  \
+            tollgate override set shop customer=acme --limit 500/minute --for 3d --reason launch\n  \
+            tollgate override set shop --entry remote_address=203.0.113.0/24 --block --for 2h --reason abuse"
     )]
     Set(Box<SetArgs>),
     /// List the overrides.
@@ -46,18 +51,22 @@ pub(crate) enum OverrideCommand {
     /// Import overrides from a CSV file with a header, or from JSON lines; all of them or none.
     ///
     /// The columns, and the fields of a line, are `domain`, `descriptor`, `action`, `requests_per_unit`, `unit`,
-    /// `expires_at`, `for` and `reason`.
+    /// `expires_at`, `for`, `reason`, `entry` and `force`. An override that no request can meet is an error, unless it has
+    /// `force` or comes from `tollgate override list --csv`.
     Import(ImportArgs),
 }
 
 #[derive(Args, Clone, PartialEq, Debug)]
-#[command(group = ArgGroup::new("action").required(true))]
+#[command(group = ArgGroup::new("action").required(true), group = ArgGroup::new("target").required(true))]
 pub(crate) struct SetArgs {
-    /// The domain.
+    /// The domain; with --entry, `*` is every domain.
     domain: String,
     /// The descriptor; a comma within a value is written `\,`.
-    #[arg(value_name = "KEY[=VALUE][,...]")]
-    descriptor: String,
+    #[arg(value_name = "KEY[=VALUE][,...]", group = "target")]
+    descriptor: Option<String>,
+    /// An entry: every descriptor that has it is met. The value may be a network, `10.0.0.0/8`, or a prefix, `2001:db8:*`.
+    #[arg(long, value_name = "KEY=VALUE", group = "target")]
+    entry: Option<String>,
     /// A limit that replaces those of the rule.
     #[arg(long, value_name = "N/UNIT", group = "action", value_parser = limit)]
     limit: Option<(u32, String)>,
@@ -70,14 +79,31 @@ pub(crate) struct SetArgs {
     /// Count requests by the rule, and allow all of them.
     #[arg(long, group = "action")]
     shadow: bool,
-    /// The duration, such as 30m or 72h; without it, the override has no end.
-    #[arg(long = "for", value_name = "DURATION", conflicts_with = "until")]
-    duration: Option<String>,
-    /// The end, such as 2026-11-23T00:00:00Z.
-    #[arg(long, value_name = "TIME")]
-    until: Option<String>,
+    #[command(flatten)]
+    end: EndArgs,
+    /// Set it even if no request can meet it.
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     change: ChangeArgs,
+}
+
+#[derive(Args, Clone, PartialEq, Debug)]
+pub(crate) struct EndArgs {
+    /// The duration, such as 30m, 2d or 1w; without it, there is no end.
+    #[arg(long = "for", value_name = "DURATION", conflicts_with = "until", value_parser = duration_text)]
+    pub(super) duration: Option<String>,
+    /// The end, such as 2026-11-23T00:00:00Z.
+    #[arg(long, value_name = "TIME", value_parser = end_text)]
+    pub(super) until: Option<String>,
+}
+
+fn duration_text(text: &str) -> Result<String, String> {
+    expiry(None, Some(text), SystemClock.now()).map(|_| text.to_owned())
+}
+
+fn end_text(text: &str) -> Result<String, String> {
+    expiry(Some(text), None, SystemClock.now()).map(|_| text.to_owned())
 }
 
 #[derive(Args, Clone, PartialEq, Debug)]
@@ -87,8 +113,8 @@ pub(crate) struct ListArgs {
     /// The override of this descriptor only.
     #[arg(value_name = "KEY[=VALUE][,...]")]
     descriptor: Option<String>,
-    /// Overrides with this action only: limit, block, allow or shadow.
-    #[arg(long)]
+    /// Overrides with this action only.
+    #[arg(long, value_parser = Action::NAMES)]
     action: Option<String>,
     /// Print CSV, which `tollgate override import` reads.
     #[arg(long, conflicts_with = "json")]
@@ -102,6 +128,9 @@ pub(crate) struct RemoveArgs {
     /// The domain and the descriptor, or the identifier that `tollgate override list` shows.
     #[arg(value_name = "DOMAIN KEY[=VALUE][,...] | ID", required = true, num_args = 1..=2)]
     words: Vec<String>,
+    /// The entry of an override by entry, with the domain alone.
+    #[arg(long, value_name = "KEY=VALUE")]
+    entry: Option<String>,
     #[command(flatten)]
     change: ChangeArgs,
 }
@@ -116,6 +145,9 @@ pub(crate) struct ImportArgs {
     /// Check the file and send nothing.
     #[arg(long)]
     check: bool,
+    /// Import overrides that no request can meet too.
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     change: ChangeArgs,
 }
@@ -151,23 +183,27 @@ fn set(args: &SetArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let mut body = json!({
         "domain": args.domain,
         "descriptor": args.descriptor,
+        "entry": args.entry,
         "action": flags.iter().find(|(is_set, _)| *is_set).map_or("limit", |(_, action)| *action),
         "reason": args.change.reason,
         "by": user(environment),
-        "for": args.duration,
-        "expires_at": args.until,
+        "for": args.end.duration,
+        "expires_at": args.end.until,
+        "force": args.force,
     });
     if let Some((requests_per_unit, unit)) = &args.limit {
         body["requests_per_unit"] = (*requests_per_unit).into();
         body["unit"] = unit.as_str().into();
     }
-    Override::from_json(&body, SystemClock.now())?;
+    let one = Override::from_json(&body, SystemClock.now())?;
     let admin = &args.change.admin;
-    let reply = Client::new(admin, environment)?.call(Method::POST, "/api/v1/overrides", Some(&body))?;
+    let reply = match Client::new(admin, environment)?.call(Method::POST, "/api/v1/overrides", Some(&body)) {
+        Ok(reply) => reply,
+        Err(failure) => return failure.verdict(),
+    };
     admin.print(&reply, || {
         let rule = reply["rule"].as_str().map(|rule| format!(" (rule {rule})")).unwrap_or_default();
-        let (action, left) = (action_text(&reply), left_text(&reply));
-        format!("{} {}{rule}: {action}{left}\n", args.domain, args.descriptor)
+        format!("{}{rule}: {}\n", printable(&one.target.to_string()), effect_text(&reply))
     });
     Ok(Verdict::Yes)
 }
@@ -177,7 +213,8 @@ fn list(args: &ListArgs, environment: &Environment) -> Result<Verdict, Failure> 
     let query: Vec<_> =
         query.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect();
     let client = Client::new(&args.admin, environment)?;
-    let (all, total) = all(&client, &query)?;
+    let (mut all, total) = all(&client, &query)?;
+    all.sort_by_cached_key(|one| (word(&one["domain"]).to_owned(), target_text(one)));
     if args.csv {
         let status = client.get("/api/v1/status", &[])?;
         if args.descriptor.is_none() && status["key_values"] != "plain" {
@@ -209,7 +246,7 @@ fn all(client: &Client, query: &[(&str, &str)]) -> Result<(Vec<Value>, u64), Fai
     }
 }
 
-/// The overrides of a service that may apply to a request with these descriptors.
+/// The overrides of a service that may apply to a request with these descriptors, and the switches of domains.
 pub(crate) fn in_force(
     args: &AdminArgs,
     environment: &Environment,
@@ -224,6 +261,15 @@ pub(crate) fn in_force(
             let one = Override::from_json(&one, Time::default());
             found.push(one.map_err(|error| format!("{}: invalid override: {error}", client.server))?);
         }
+    }
+    let switches = match client.get("/api/v1/domains", &[]) {
+        // An earlier version has none.
+        Err(failure) if failure.is_not_found => Value::Null,
+        reply => reply?,
+    };
+    for one in format::items(&switches["domains"]) {
+        let one = Override::switch_from_json(one, Time::default());
+        found.push(one.map_err(|error| format!("{}: invalid switch: {error}", client.server))?);
     }
     Ok(found)
 }
@@ -252,21 +298,21 @@ fn text(all: &[Value], total: u64) -> String {
         let [id, domain, by, reason] =
             ["id", "domain", "by", "reason"].map(|name| word(&one[name]).to_owned());
         let left = seconds_left(one).map_or_else(|| "no end".to_owned(), duration);
-        table.row([id, domain, format::descriptor(&one["descriptor"]), action_text(one), left, by, reason]);
+        table.row([id, domain, target_text(one), action_text(one), left, by, reason]);
     }
     table.print()
 }
 
 fn remove(args: &RemoveArgs, environment: &Environment) -> Result<Verdict, Failure> {
-    let id = match args.words.as_slice() {
-        [id] if !id.contains('=') => id.clone(),
-        [domain, text] => {
-            let entries = entries_of_text(text).map_err(|error| format!("{text}: {error}"))?;
-            Target::new(domain, entries)?.id()
-        }
-        words => {
+    let entries = |text: &str| entries_of_text(text).map_err(|error| format!("{text}: {error}"));
+    let (named, id) = match (args.words.as_slice(), &args.entry) {
+        ([id], None) if !id.contains('=') => (id.clone(), id.clone()),
+        ([domain], Some(entry)) => named(&Target::of_entry(domain, entries(entry)?)?),
+        ([domain, text], None) => named(&Target::new(domain, entries(text)?)?),
+        (words, _) => {
             let words = words.join(" ");
-            return Err(format!("expected DOMAIN KEY=VALUE or an identifier, got {words:?}").into());
+            let expected = "DOMAIN KEY=VALUE, DOMAIN --entry KEY=VALUE, or an identifier";
+            return Err(format!("expected {expected}, got {words:?}").into());
         }
     };
     let id: String = form_urlencoded::byte_serialize(id.as_bytes()).collect();
@@ -275,12 +321,12 @@ fn remove(args: &RemoveArgs, environment: &Environment) -> Result<Verdict, Failu
     match Client::new(admin, environment)?.call(Method::DELETE, &path, None) {
         Ok(reply) => {
             let removed = &reply["removed"];
-            let (domain, descriptor) = (word(&removed["domain"]), format::descriptor(&removed["descriptor"]));
-            admin.print(&reply, || format!("removed {domain} {descriptor}: {}\n", action_text(removed)));
+            let (domain, target) = (word(&removed["domain"]), target_text(removed));
+            admin.print(&reply, || format!("removed {domain} {target}: {}\n", action_text(removed)));
             Ok(Verdict::Yes)
         }
         Err(failure) if failure.is_not_found => {
-            terminal::print(&format!("no override for {}\n", args.words.join(" ")));
+            terminal::print(&format!("no override for {}\n", printable(&named)));
             Ok(Verdict::No)
         }
         Err(failure) => Err(failure),
@@ -304,30 +350,54 @@ fn limit(text: &str) -> Result<(u32, String), String> {
     })
 }
 
-/// `limit 100 per minute`, `block`.
+/// A target in words, and its identifier.
+fn named(target: &Target) -> (String, String) {
+    (target.to_string(), target.id())
+}
+
+/// `user=ann`, or `--entry ip=10.0.0.0/8`.
+fn target_text(one: &Value) -> String {
+    match &one["entry"] {
+        Value::Null => format::descriptor(&one["descriptor"]),
+        entry => format!("--entry {}", format::descriptor(&json!([entry]))),
+    }
+}
+
+/// `limit 100 per minute`, `block`, `on store failure deny`.
 pub(super) fn action_text(one: &Value) -> String {
-    match word(&one["action"]) {
-        "limit" => format!("limit {}", format::limit(one)),
-        action => action.to_owned(),
+    match (one["on_store_failure"].as_str(), word(&one["action"])) {
+        (Some(policy), _) => format!("on store failure {policy}"),
+        (None, "limit") => format!("limit {}", format::limit(one)),
+        (None, action) => action.to_owned(),
+    }
+}
+
+/// The action with its end: `blocked until 2026-11-23T00:00:00Z (3h left)`, `limit 100 per minute`.
+pub(super) fn effect_text(one: &Value) -> String {
+    let left = left_text(one);
+    match (word(&one["action"]), left.is_empty()) {
+        ("block", true) => "blocked until the override is removed".to_owned(),
+        ("block", false) => format!("blocked{left}"),
+        _ => format!("{}{left}", action_text(one)),
     }
 }
 
 /// ` until 2026-11-23T00:00:00Z (3h left)`; empty without an end.
-pub(super) fn left_text(one: &Value) -> String {
+fn left_text(one: &Value) -> String {
     match (one["expires_at"].as_str(), seconds_left(one)) {
         (Some(end), Some(left)) => format!(" until {end} ({} left)", duration(left)),
         _ => String::new(),
     }
 }
 
-fn seconds_left(one: &Value) -> Option<u64> {
+pub(super) fn seconds_left(one: &Value) -> Option<u64> {
     let end = one["expires_at"].as_str()?.parse::<prost_types::Timestamp>().ok()?;
     let end = u64::try_from(end.seconds).ok()?;
     Some(end.saturating_sub(SystemClock.now().seconds()))
 }
 
 /// The user that the environment names.
-fn user(environment: &Environment) -> Option<String> {
+pub(super) fn user(environment: &Environment) -> Option<String> {
     ["USER", "LOGNAME"]
         .iter()
         .find_map(|name| environment.variables.get(*name).cloned())

@@ -4,7 +4,7 @@ use std::io::{BufRead, Read};
 
 use clock::Time;
 use overrides::{
-    Override,
+    Input,
     table::{Columns, of_json_line},
 };
 
@@ -34,7 +34,7 @@ impl<R: BufRead + Read> Source<R> {
     }
 
     /// The next override or its error; `None` at the end.
-    pub(crate) fn next(&mut self) -> Option<Result<Override, String>> {
+    pub(crate) fn next(&mut self) -> Option<Result<Input, String>> {
         match self {
             Self::Lines { text, number, now } => loop {
                 let mut line = String::new();

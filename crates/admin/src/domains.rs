@@ -1,0 +1,85 @@
+//! `/api/v1/domains`: switches that allow or shadow all requests of a domain, or change its failure policy.
+//!
+//! A switch is an override of a whole domain, and is stored as one. A replica that cannot reach Redis can be switched on its
+//! own.
+
+use http::StatusCode;
+use serde_json::{Value as Json, json};
+
+use super::{
+    Api,
+    overrides::{by, changed, effect},
+    reply::{Call, Problem, Reply},
+};
+use clock::{Clock, SystemClock};
+use overrides::{ChangeError, Override, model::is_forced};
+
+/// `GET /api/v1/domains`: the switches in force, by their domains.
+pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
+    call.query(&[])?;
+    let index = api.managed.keeper.index();
+    let now = index.time(SystemClock.now());
+    let here = index.here();
+    let stored = index.switches();
+    // A switch of this replica alone replaces the stored one.
+    let stored =
+        stored.iter().filter(|one| here.iter().all(|own| own.target != one.target || own.is_over(now)));
+    let own = here.iter().map(|one| (one, true)).chain(stored.map(|one| (one, false)));
+    let mut all: Vec<_> = own.filter(|(one, _)| !one.is_over(now)).collect();
+    all.sort_by_key(|(one, _)| (one.target.domain(), one.on_store_failure().is_some()));
+    let domains: Vec<Json> = all.into_iter().map(|(one, is_here)| json_of(one, is_here)).collect();
+    Reply::json(&json!({"domains": domains, "kept_in": api.managed.keeper.storage()}))
+}
+
+fn json_of(one: &Override, is_here: bool) -> Json {
+    let mut json = one.to_json();
+    if is_here {
+        json["this_replica"] = true.into();
+    }
+    json
+}
+
+/// `POST /api/v1/domains`: switches a domain.
+pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
+    let body: Json = call.json()?;
+    let keeper = &api.managed.keeper;
+    let now = keeper.index().time(SystemClock.now());
+    let mut one = Override::switch_from_json(&body, now).map_err(Problem::bad_request)?;
+    one.by = by(call, &one.by);
+    let effect = effect(api, &one.target, is_forced(&body).map_err(Problem::bad_request)?)?;
+    match &body["this_replica"] {
+        Json::Null | Json::Bool(false) => keeper.set(&one).await.map_err(with_advice)?,
+        Json::Bool(true) => keeper.switch_here(one.clone())?,
+        other => {
+            return Err(Problem::bad_request(format!("this_replica: expected true or false, got {other}")));
+        }
+    }
+    changed(&one, effect)
+}
+
+/// The error of a change that could not be stored, with what is possible nonetheless.
+fn with_advice(error: ChangeError) -> ChangeError {
+    match error {
+        ChangeError::Unavailable(why) => ChangeError::Unavailable(format!(
+            "{why}; --this-replica (\"this_replica\": true) switches one replica without storing it: repeat it on each"
+        )),
+        other => other,
+    }
+}
+
+/// `DELETE /api/v1/domains?domain=`: removes the switches of a domain.
+pub(super) async fn clear(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
+    let query = call.query(&["domain", "reason"])?;
+    let domain = query.text("domain").filter(|domain| !domain.is_empty());
+    let domain = domain
+        .ok_or_else(|| Problem::bad_request("parameter \"domain\" is missing; expected domain=DOMAIN"))?;
+    let removed = api.managed.keeper.clear(domain).await?;
+    if removed.is_empty() {
+        let message = format!("domain {:?} has no switch; GET /api/v1/domains lists them", text::cut(domain));
+        return Err(Problem::new(StatusCode::NOT_FOUND, message));
+    }
+    let what: Vec<String> = removed.iter().map(Override::effect).collect();
+    let what = format!("domain {domain}: {}", what.join(", "));
+    let cleared: Vec<Json> = removed.iter().map(Override::to_json).collect();
+    Ok(Reply::json(&json!({"cleared": cleared}))?.changed(what, query.text("reason").unwrap_or_default()))
+}
