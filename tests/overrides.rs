@@ -1,8 +1,11 @@
 //! Overrides through the real binary: the commands, the admin API, a real Redis, and two replicas that share it.
 
 mod counters;
+mod domains;
+mod entries;
 mod large;
 mod lost;
+mod meant;
 mod million;
 mod replicas;
 
@@ -91,6 +94,11 @@ impl Replica {
         let output = self.run(args);
         assert!(output.status.success(), "{args:?}: {}\n{}", printed(&output), self.server.process.log());
         printed(&output)
+    }
+
+    /// As [`run`](Self::run), and returns the output.
+    fn tollgate_any(&self, args: &[&str]) -> String {
+        printed(&self.run(args))
     }
 
     /// The overall code of a request, and the remaining requests.
@@ -265,7 +273,8 @@ fn explain_applies_the_overrides_of_a_service() {
         ("path=/a/vip", "--allow"),
         ("client=x,user", "--block"),
     ] {
-        let set = ["override", "set", "shop", descriptor, action, "--for", "2h", "--token-file", tokens];
+        let set =
+            ["override", "set", "shop", descriptor, action, "--for", "2h", "--force", "--token-file", tokens];
         replica.tollgate(&set);
     }
     replica.tollgate(&["override", "set", "shop", "user=many", "--limit", "9/day", "--token-file", tokens]);
@@ -334,15 +343,18 @@ fn an_invalid_command_is_explained_and_changes_nothing() {
         (&["set", "shop", "user=a,", "--block"], "an entry is empty"),
         (&["set", "shop", "=a", "--block"], "has no key"),
         (&["set", "shop", "user=a", "--block", "--allow"], "cannot be used with"),
-        (&["set", "shop", "user=a", "--block", "--for", "2 days"], "for: expected a duration such as 10s"),
+        (
+            &["set", "shop", "user=a", "--block", "--for", "2 days"],
+            "for '--for <DURATION>': expected a duration such as 10s",
+        ),
         (
             &["set", "shop", "user=a", "--block", "--until", "monday"],
             "expected a timestamp such as 2026-11-23T00:00:00Z",
         ),
         (&["set", "shop", "user=a", "--block", "--until", "2020-01-01T00:00:00Z"], "is in the past"),
         (&["remove", "shop"], "no override"),
-        (&["remove", "user=a"], "expected DOMAIN KEY=VALUE or an identifier"),
-        (&["list", "--action", "blok"], "expected limit, block, allow, shadow"),
+        (&["remove", "user=a"], "expected DOMAIN KEY=VALUE, DOMAIN --entry KEY=VALUE, or an identifier"),
+        (&["list", "--action", "blok"], "[possible values: limit, block, allow, shadow]"),
         (&["import", "/no/such/file"], "No such file"),
     ] {
         let output = replica.run(&[&["override"], args].concat());
@@ -350,11 +362,13 @@ fn an_invalid_command_is_explained_and_changes_nothing() {
         assert!(printed(&output).contains(expected), "{args:?}: {}", printed(&output));
     }
     assert_eq!(replica.get("/api/v1/overrides")["total"], 0);
-    let warned = replica.tollgate(&["override", "set", "shop", "usr", "--block"]);
-    assert!(
-        warned.contains("no rule matches usr, so the override has no effect; did you mean \"user\"?"),
-        "{warned}"
-    );
+    let refused = replica.run(&["override", "set", "shop", "usr", "--block"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", printed(&refused));
+    let refused = printed(&refused);
+    assert!(refused.contains("error: no rule matches usr; did you mean \"user\"?; --force"), "{refused}");
+    assert_eq!(replica.get("/api/v1/overrides")["total"], 0);
+    let forced = replica.tollgate(&["override", "set", "shop", "usr", "--block", "--force"]);
+    assert!(forced.contains("warning: no rule matches usr"), "{forced}");
 }
 
 #[test]

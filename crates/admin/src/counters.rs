@@ -73,7 +73,9 @@ pub(super) async fn reset(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> 
     let target = exact(Target::new(&domain.unwrap_or_default(), entries))?;
     let keys = api.managed.limiter.reset_counters(&request(&target)).await.map_err(problem)?;
     if keys.is_empty() {
-        return Err(Problem::new(StatusCode::NOT_FOUND, format!("{target}: no limit applies")));
+        let message =
+            format!("no limit applies to {target}; GET /api/v1/counters shows the limits of a descriptor");
+        return Err(Problem::new(StatusCode::NOT_FOUND, message));
     }
     let announced = api.managed.keeper.announce_reset(&keys).await;
     // Without the notification, other replicas may reject by their caches until the limit's window ends.

@@ -171,13 +171,12 @@ fn collect<'r>(level: &'r Level, key: &str, has_key: bool, into: &mut Vec<&'r st
 /// The first names of a list, and how many there are more.
 fn list(names: Vec<&str>) -> String {
     let more = names.len().saturating_sub(MAX_NAMED);
-    let mut text = names.into_iter().take(MAX_NAMED).collect::<Vec<_>>().join(", ");
+    let text = names.into_iter().take(MAX_NAMED).collect::<Vec<_>>().join(", ");
     match (more, text.is_empty()) {
-        (_, true) => text.push_str("none"),
-        (0, _) => {}
-        _ => text.push_str(&format!(" and {more} more")),
+        (_, true) => "none".to_owned(),
+        (0, _) => text,
+        _ => format!("{text} and {more} more"),
     }
-    text
 }
 
 fn node<'r>(level: &'r Level, key: &str, value: &Value) -> Option<&'r Node> {

@@ -26,7 +26,7 @@ pub struct Target {
     scope: Scope,
     domain: Box<str>,
     /// From 1 to [`MAX_ENTRIES`]; exactly one for an entry, and [`WHOLE`] for a domain.
-    entries: Box<[(Box<str>, Value)]>,
+    entries: Box<[EntryOf]>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -50,7 +50,11 @@ pub enum Value {
     Pattern(Box<str>),
 }
 
-pub type Entries = Vec<(Box<str>, Value)>;
+/// The entries of a descriptor, or of a request.
+pub type Entries = Vec<EntryOf>;
+
+/// A key with its value.
+pub type EntryOf = (Box<str>, Value);
 
 /// The key of the only entry of a target that is a domain.
 const WHOLE: &str = "*";
@@ -135,7 +139,7 @@ impl Target {
     }
 
     /// A target whose parts were those of a valid one.
-    pub(super) fn of_shape(scope: Scope, domain: &str, entries: Box<[(Box<str>, Value)]>) -> Self {
+    pub(super) fn of_shape(scope: Scope, domain: &str, entries: Box<[EntryOf]>) -> Self {
         Self { scope, domain: domain.into(), entries }
     }
 
@@ -169,7 +173,7 @@ impl Target {
         &self.domain
     }
 
-    pub fn entries(&self) -> &[(Box<str>, Value)] {
+    pub fn entries(&self) -> &[EntryOf] {
         &self.entries
     }
 
@@ -185,8 +189,8 @@ impl Target {
     }
 
     /// True if the override may apply to a request with these entries. Values that a rule determines are not compared.
-    pub fn may_match(&self, request: &[(Box<str>, Value)]) -> bool {
-        let is_same = |((key, value), (request_key, requested)): (&(Box<str>, Value), &(Box<str>, Value))| {
+    pub fn may_match(&self, request: &[EntryOf]) -> bool {
+        let is_same = |((key, value), (request_key, requested)): (&EntryOf, &EntryOf)| {
             key == request_key && (value.is_of_rule() || value.text() == requested.text())
         };
         match (self.scope, self.entry()) {
@@ -262,7 +266,7 @@ impl Target {
     }
 
     fn entries_json(&self) -> Json {
-        let entry = |(key, value): &(Box<str>, Value)| match value.text() {
+        let entry = |(key, value): &EntryOf| match value.text() {
             Some(value) => json!({"key": key, "value": value}),
             None => json!({"key": key}),
         };
@@ -311,7 +315,7 @@ pub(super) fn entry_field(json: &Json) -> Result<Entries, String> {
     }
 }
 
-fn entry_of_json(item: &Json, place: &str) -> Result<(Box<str>, Value), String> {
+fn entry_of_json(item: &Json, place: &str) -> Result<EntryOf, String> {
     let Json::Object(fields) = item else {
         let seen = cut_display(item);
         return Err(format!("{place}: expected an object with key and value, got {seen}"));

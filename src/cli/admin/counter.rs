@@ -61,9 +61,6 @@ pub(crate) fn run(command: &CounterCommand, environment: &Environment) -> Result
     }
 }
 
-/// The words about a descriptor without counters.
-const NO_LIMIT: &str = "no limit applies";
-
 fn get(client: &Client, counter: &Counter) -> Result<Verdict, Failure> {
     let query = [("domain", counter.domain.as_str()), ("descriptor", counter.descriptor.as_str())];
     let reply = client.get("/api/v1/counters", &query)?;
@@ -73,11 +70,13 @@ fn get(client: &Client, counter: &Counter) -> Result<Verdict, Failure> {
 
 fn text(counter: &Counter, reply: &Value) -> String {
     let limits = items(&reply["limits"]);
-    let rule = match (reply["rule"].as_str(), limits.is_empty()) {
-        (Some(rule), false) => format!("rule {rule}"),
-        (None, false) => paint(WARNING, "no rule matches"),
-        (_, true) => paint(WARNING, NO_LIMIT),
+    let mut rule = match reply["rule"].as_str() {
+        Some(rule) => format!("rule {rule}"),
+        None => paint(WARNING, "no rule matches"),
     };
+    if limits.is_empty() {
+        rule.push_str(", no limit applies");
+    }
     let mut text =
         format!("{}: {rule}\n", paint(BOLD, &format!("{} {}", counter.domain, counter.descriptor)));
     let current = &reply["override"];
@@ -105,9 +104,8 @@ fn reset(client: &Client, counter: &Counter, reason: Option<&str>) -> Result<Ver
     let body = json!({"domain": counter.domain, "descriptor": counter.descriptor, "reason": reason});
     let reply = match client.call(Method::POST, "/api/v1/counters/reset", Some(&body)) {
         Err(failure) if failure.is_not_found => {
-            let named = paint(BOLD, &format!("{} {}", counter.domain, counter.descriptor));
-            counter.admin.print(&json!({"reset": 0}), || format!("{named}: {}\n", paint(WARNING, NO_LIMIT)));
-            return Ok(Verdict::No);
+            // No limit applies: the words and the verdict are those of `get`.
+            return get(client, counter);
         }
         reply => reply?,
     };
@@ -141,6 +139,9 @@ mod tests {
             LIMIT                 ALGORITHM     USED  REMAINING  RESETS IN\n\
             1,000 per 15 minutes  token_bucket    12        988      1m 1s\n";
         assert_eq!(plain(&text(&counter, &reply)), expected);
-        assert_eq!(plain(&text(&counter, &Value::Null)), "shop user=ann: no limit applies\n");
+        assert_eq!(
+            plain(&text(&counter, &Value::Null)),
+            "shop user=ann: no rule matches, no limit applies\n"
+        );
     }
 }

@@ -342,3 +342,189 @@ proptest! {
         prop_assert_eq!(read.as_slice(), target.entries());
     }
 }
+
+fn by_entry(domain: &str, text: &str, action: Action) -> Override {
+    let target = Target::of_entry(domain, entries_of_text(text).unwrap()).unwrap();
+    Override { target, action, expires: None, reason: "r".into(), by: "b".into() }
+}
+
+fn effect(index: &Index, domain: &str, text: &str, second: u64) -> Option<(String, Option<String>)> {
+    let found = find(index, domain, &pairs(text), || None, second)?;
+    Some((found.action.to_string(), found.by.map(|by| by.target.to_string())))
+}
+
+#[test]
+fn an_entry_is_met_at_any_place_by_the_longest_match() {
+    let index = Index::default();
+    for (domain, text, action) in [
+        ("d", "ip=10.0.0.0/8", Action::Block),
+        ("d", "ip=10.1.0.0/16", Action::Allow),
+        ("d", "ip=10.1.1.1", Action::Shadow),
+        ("*", "ip=10.1.1.1", Action::Block),
+        ("*", "ip=10.2.0.0/16", limit(7)),
+        ("d", "ip=2001:db8::/32", Action::Block),
+        ("d", "path=/a*", Action::Allow),
+        ("d", "path=/a/b*", Action::Block),
+        ("d", "path=/a/b", limit(3)),
+    ] {
+        index.set(&by_entry(domain, text, action)).unwrap();
+    }
+    for (text, expected) in [
+        ("ip=10.9.9.9", Some("block by d --entry ip=10.0.0.0/8")),
+        ("x=1,ip=10.9.9.9,y=2", Some("block by d --entry ip=10.0.0.0/8")),
+        ("ip=10.1.9.9", Some("allow by d --entry ip=10.1.0.0/16")),
+        ("ip=::ffff:10.1.9.9", Some("allow by d --entry ip=10.1.0.0/16")),
+        ("ip=10.1.1.1", Some("shadow by d --entry ip=10.1.1.1")),
+        ("ip=10.2.1.1", Some("limit 7 per minute by * --entry ip=10.2.0.0/16")),
+        ("ip=11.0.0.0", None),
+        ("ip=10.0.0.0/8", None),
+        ("pi=10.9.9.9", None),
+        ("ip=2001:DB8::1", Some("block by d --entry ip=2001:db8::/32")),
+        ("path=/a", Some("allow by d --entry path=/a*")),
+        ("path=/a/bc", Some("block by d --entry path=/a/b*")),
+        ("path=/a/b", Some("limit 3 per minute by d --entry path=/a/b")),
+        ("path=/b", None),
+        ("path=/a/x,ip=10.9.9.9", Some("block by d --entry ip=10.0.0.0/8")),
+        ("path=/a/b,ip=10.1.9.9", Some("allow by d --entry ip=10.1.0.0/16")),
+        ("path=/a/b,ip=10.2.0.1", Some("limit 3 per minute by d --entry path=/a/b")),
+        ("ip=10.2.0.1,path=/a/b", Some("limit 7 per minute by * --entry ip=10.2.0.0/16")),
+        ("ip=10.1.1.1,path=/a/b", Some("limit 3 per minute by d --entry path=/a/b")),
+    ] {
+        let found = effect(&index, "d", text, 1).map(|(action, by)| format!("{action} by {}", by.unwrap()));
+        assert_eq!(found.as_deref(), expected, "{text}");
+    }
+    assert_eq!(effect(&index, "e", "ip=10.9.9.9", 1), None, "another domain");
+    assert_eq!(effect(&index, "e", "ip=10.1.1.1", 1).unwrap().0, "block", "all domains");
+}
+
+#[test]
+fn an_override_by_entry_expires_and_gives_way_to_a_shorter_match() {
+    let index = Index::default();
+    index.set(&by_entry("d", "ip=10.0.0.0/8", Action::Block)).unwrap();
+    let ending = Override { expires: Some(10), ..by_entry("d", "ip=10.1.0.0/16", Action::Allow) };
+    index.set(&ending).unwrap();
+    assert_eq!(effect(&index, "d", "ip=10.1.1.1", 9).unwrap().0, "allow");
+    assert_eq!(effect(&index, "d", "ip=10.1.1.1", 10).unwrap().0, "block");
+    assert_eq!(index.sweep(Time::from_seconds(10)), [ending]);
+    assert!(index.remove(&by_entry("d", "ip=10.3.3.3/8", Action::Block).target), "another spelling");
+    assert_eq!((index.len(), effect(&index, "d", "ip=10.1.1.1", 9)), (0, None));
+}
+
+#[test]
+fn a_descriptor_and_its_entries_are_compared_by_action() {
+    let index = Index::default();
+    index.set(&one("ip=10.0.0.1", Action::Allow)).unwrap();
+    index.set(&by_entry("d", "ip=10.0.0.0/8", Action::Block)).unwrap();
+    assert_eq!(effect(&index, "d", "ip=10.0.0.1", 1).unwrap().0, "block");
+    index.set(&by_entry("d", "ip=10.0.0.0/8", limit(1))).unwrap();
+    assert_eq!(effect(&index, "d", "ip=10.0.0.1", 1), Some(("allow".to_owned(), None)));
+    let blocked = |expires| Override { expires, ..one("ip=10.0.0.1", Action::Block) };
+    index.set(&blocked(Some(50))).unwrap();
+    index.set(&Override { expires: Some(90), ..by_entry("d", "ip=10.0.0.1", Action::Block) }).unwrap();
+    let end = || find(&index, "d", &pairs("ip=10.0.0.1"), || None, 1).unwrap().expires;
+    assert_eq!(end(), Some(90), "the block that ends later");
+    index.set(&blocked(None)).unwrap();
+    assert_eq!(end(), None);
+}
+
+#[test]
+fn stored_overrides_are_those_of_earlier_versions() {
+    let stored = by_entry("shop", "ip=10.1.2.3/8", Action::Block).to_stored();
+    assert_eq!(stored["domain"], "*entry@shop");
+    assert_eq!(stored["descriptor"], serde_json::json!([{"key": "ip", "value": "10.0.0.0/8"}]));
+    let mut switch = serde_json::json!({"domain": "shop", "on_store_failure": "local", "reason": "r"});
+    for policy in rules::OnStoreFailure::ALL {
+        switch["on_store_failure"] = policy.name().into();
+        let one = Override::switch_from_json(&switch, Time::default()).unwrap();
+        let read = Override::from_json(&one.to_stored(), Time::default()).unwrap();
+        assert_eq!((&read, read.on_store_failure()), (&one, Some(policy)));
+        assert_eq!(one.to_json()["on_store_failure"], policy.name());
+    }
+}
+
+#[test]
+fn switches_are_of_a_domain_or_of_all_and_this_process_has_its_own() {
+    let index = Index::default();
+    let switch = |text: &str| {
+        Override::switch_from_json(&serde_json::from_str(text).unwrap(), Time::default()).unwrap()
+    };
+    let state = |domain: &str| {
+        let view = index.view(Time::from_seconds(1));
+        let action = view.as_ref().and_then(|view| view.switch(domain)).map(|found| found.action.name());
+        (action, view.and_then(|view| view.on_store_failure(domain)).map(rules::OnStoreFailure::name))
+    };
+    assert_eq!(state("d"), (None, None));
+    index.set(&switch(r#"{"domain":"*","action":"shadow"}"#)).unwrap();
+    index.set(&switch(r#"{"domain":"d","on_store_failure":"deny"}"#)).unwrap();
+    assert_eq!((state("d"), state("e")), ((Some("shadow"), Some("deny")), (Some("shadow"), None)));
+    index.set(&switch(r#"{"domain":"d","action":"allow"}"#)).unwrap();
+    index.switch_here(switch(r#"{"domain":"d","on_store_failure":"allow"}"#));
+    assert_eq!((state("d"), index.len(), index.switches().len()), ((Some("allow"), Some("allow")), 3, 3));
+    index.replace(&index.draft()).unwrap();
+    assert_eq!((state("d"), index.len()), ((None, Some("allow")), 0), "what is read from Redis leaves it");
+    assert_eq!(index.clear_here("d").len(), 1);
+    assert_eq!((state("d"), index.is_empty()), ((None, None), true));
+    assert_eq!(index.usage().by_action, [0; 4]);
+}
+
+fn any_value() -> impl Strategy<Value = String> {
+    let address = |bits: u32| std::net::Ipv4Addr::from_bits(0x0a00_0000 | bits & 0x3).to_string();
+    prop_oneof![
+        (0..4_u32).prop_map(address),
+        (0..4_u32).prop_map(move |bits| format!("::ffff:{}", address(bits))),
+        (0..4_u32).prop_map(move |bits| format!("{}:80", address(bits))),
+        (0..4_u32).prop_map(|bits| format!("2001:db8::{bits}")),
+        "[12a:.]{0,5}",
+    ]
+}
+
+fn any_pattern() -> impl Strategy<Value = String> {
+    prop_oneof![
+        (0..4_u32, 24..=32_u32).prop_map(|(bits, length)| format!("10.0.0.{bits}/{length}")),
+        (0..4_u32, 0..=8_u32).prop_map(|(bits, length)| format!("10.0.0.{bits}/{length}")),
+        (0..4_u32, 0..=128_u32).prop_map(|(bits, length)| format!("2001:db8::{bits}/{length}")),
+        any_value(),
+        any_value().prop_map(|value| value + "*"),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// The longest match by trying every override.
+    #[test]
+    fn equals_a_search_of_all_entries(
+        all in prop::collection::vec((any_pattern(), any::<bool>(), 0..3_u32), 0..40), values in prop::collection::vec(any_value(), 10),
+    ) {
+        let index = Index::default();
+        let mut known = HashMap::new();
+        for (number, (pattern, is_of_all, end)) in all.iter().enumerate() {
+            let domain = if *is_of_all { "*" } else { "d" };
+            let entries = vec![("k".into(), crate::Value::new(Some(pattern)))];
+            let target = Target::of_entry(domain, entries).unwrap();
+            let expires = (*end > 0).then_some(*end);
+            let action = limit(u32::try_from(number).unwrap());
+            let one = Override { target, action, expires, reason: "".into(), by: "".into() };
+            index.set(&one).unwrap();
+            known.insert(one.target.clone(), one);
+        }
+        for value in values {
+            let meets = |one: &&Override| {
+                let (_, pattern) = one.target.entry().unwrap();
+                crate::entry::matches(pattern, Some(&value)) && !one.ended(1)
+            };
+            let rank = |one: &&Override| {
+                let (_, pattern) = one.target.entry().unwrap();
+                let length = match crate::entry::Pattern::of(pattern) {
+                    crate::entry::Pattern::Exact(_) => (3, 0),
+                    crate::entry::Pattern::Network(net) => (2, usize::from(net.prefix_len())),
+                    crate::entry::Pattern::Prefix(prefix) => (1, prefix.len()),
+                };
+                (length, one.target.domain() == "d")
+            };
+            let expected = known.values().filter(meets).max_by_key(rank).map(|one| one.action);
+            let found = find(&index, "d", &[Pair("k".to_owned(), value.clone())], || None, 1);
+            prop_assert_eq!(found.map(|found| found.action), expected, "{}", value);
+        }
+    }
+}

@@ -99,11 +99,17 @@ pub(crate) struct EndArgs {
 }
 
 fn duration_text(text: &str) -> Result<String, String> {
-    expiry(None, Some(text), SystemClock.now()).map(|_| text.to_owned())
+    checked(text, expiry(None, Some(text), SystemClock.now()))
 }
 
 fn end_text(text: &str) -> Result<String, String> {
-    expiry(Some(text), None, SystemClock.now()).map(|_| text.to_owned())
+    checked(text, expiry(Some(text), None, SystemClock.now()))
+}
+
+/// The text, or an error that names no field: clap names the argument.
+fn checked(text: &str, end: Result<Option<u32>, String>) -> Result<String, String> {
+    end.map(|_| text.to_owned())
+        .map_err(|error| error.split_once(": ").map_or_else(|| error.clone(), |(_, why)| why.to_owned()))
 }
 
 #[derive(Args, Clone, PartialEq, Debug)]

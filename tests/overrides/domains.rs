@@ -1,0 +1,219 @@
+//! Switches of domains: allowed, shadowed, and with another failure policy, on all replicas or on one.
+
+use super::*;
+
+const OTHER: &str = "
+domain: other
+descriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 3}}]
+";
+
+fn setup() -> Setup {
+    Setup::new().rules("shop.yaml", RULES).rules("other.yaml", OTHER)
+}
+
+fn on(redis: &Redis) -> Replica {
+    let setup = setup().redis(&redis.env()).env("REPLICA_SYNC", "true").env("STORE_FAILURE_POLICY", "error");
+    let replica = Replica::start(setup);
+    replica.server.wait_until_healthy();
+    replica
+}
+
+fn switch(replica: &Replica, words: &[&str]) -> String {
+    replica.tollgate(&[&["domain", "set"], words, &["--reason", "test"]].concat())
+}
+
+fn codes(replica: &Replica, domain: &str, count: usize) -> Vec<Code> {
+    let ask = || replica.server.ask(request(domain, &[&[("user", "ann")]])).unwrap();
+    (0..count).map(|_| Code::try_from(ask().overall_code).unwrap()).collect()
+}
+
+/// The code of a request, or the message of its error.
+fn outcome(replica: &Replica, domain: &str) -> Result<Code, String> {
+    let answer = replica.server.ask(request(domain, &[&[("user", "ann")]]));
+    answer
+        .map(|answer| Code::try_from(answer.overall_code).unwrap())
+        .map_err(|status| status.message().to_owned())
+}
+
+#[test]
+fn a_domain_is_allowed_or_shadowed_until_it_is_cleared() {
+    let replica = Replica::start(setup());
+    assert_eq!(codes(&replica, "shop", 4), [OK, OK, OK, OVER]);
+    let text = switch(&replica, &["shop", "--shadow", "--for", "1w"]);
+    assert!(text.starts_with("domain shop: shadow until ") && text.contains("(7d left)"), "{text}");
+    assert_eq!(codes(&replica, "shop", 3), [OK; 3]);
+    assert_eq!(codes(&replica, "other", 4), [OK, OK, OK, OVER], "another domain");
+    let text = switch(&replica, &["shop", "--allow"]);
+    assert_eq!(text, "domain shop: allow\n");
+    assert_eq!(replica.ask("user", "ann"), (OK, u32::MAX));
+    let list = replica.tollgate(&["domain", "list"]);
+    assert!(list.contains("shop") && list.contains("allow") && !list.contains("shadow"), "{list}");
+    assert!(list.contains("ann") && list.contains("test"), "{list}");
+    let cleared = replica.tollgate(&["domain", "clear", "shop", "--reason", "done"]);
+    assert_eq!(cleared, "domain shop: cleared allow\n");
+    assert_eq!(codes(&replica, "shop", 1), [OVER], "shadowed requests were counted");
+    let none = replica.run(&["domain", "clear", "shop"]);
+    assert_eq!((none.status.code(), printed(&none)), (Some(1), "domain shop has no switch\n".to_owned()));
+    assert_eq!(replica.tollgate(&["domain", "list"]), "no domain is switched\n");
+    assert_eq!(replica.get("/api/v1/overrides")["total"], 0);
+    replica.server.wait_for_log(&["domain_set", "domain shop: allow", "domain_clear", "done"]);
+}
+
+#[test]
+fn a_switch_lifts_limits_but_no_block() {
+    let replica = Replica::start(setup());
+    replica.tollgate(&["override", "set", "shop", "user=bad", "--block"]);
+    replica.tollgate(&["override", "set", "shop", "--entry", "client=10.0.0.0/8", "--block"]);
+    replica.tollgate(&["override", "set", "shop", "user=ann", "--limit", "1/year"]);
+    for action in ["--allow", "--shadow"] {
+        switch(&replica, &["*", action]);
+        assert_eq!(codes(&replica, "shop", 3), [OK; 3], "{action}");
+        assert_eq!(
+            (replica.ask("user", "bad").0, replica.ask("client", "10.1.1.1").0),
+            (OVER, OVER),
+            "{action}"
+        );
+        replica.tollgate(&["domain", "clear", "*"]);
+    }
+    assert_eq!(codes(&replica, "shop", 1), [OVER]);
+}
+
+#[test]
+fn the_own_switch_of_a_domain_precedes_that_of_all_domains() {
+    let replica = Replica::start(setup());
+    switch(&replica, &["*", "--allow"]);
+    switch(&replica, &["shop", "--shadow"]);
+    assert_eq!((replica.ask("user", "x"), codes(&replica, "other", 5)), ((OK, 2), vec![OK; 5]));
+    replica.tollgate(&["domain", "clear", "shop"]);
+    assert_eq!(replica.ask("user", "x"), (OK, u32::MAX));
+}
+
+#[test]
+fn it_is_in_force_on_all_replicas_and_survives_them() {
+    let redis = Redis::single();
+    let [one, other] = [(); 2].map(|()| on(&redis));
+    at_best_within("followed", Duration::from_secs(1), 5, || {
+        let set = time_of(|| {
+            switch(&one, &["shop", "--allow"]);
+            eventually("set", || holds(other.ask("user", "x").1 == u32::MAX, String::new));
+        });
+        other.tollgate(&["domain", "clear", "shop"]);
+        eventually("cleared", || holds(one.ask("user", "x").1 != u32::MAX, String::new));
+        set
+    });
+    switch(&one, &["shop", "--shadow"]);
+    drop((one, other));
+    let third = on(&redis);
+    assert!(third.tollgate(&["domain", "list"]).contains("shadow"));
+    assert_eq!(codes(&third, "shop", 5), [OK; 5]);
+}
+
+#[test]
+fn switches_in_a_file_survive_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("overrides.jsonl");
+    let start = || Replica::start(setup().env("OVERRIDES_FILE", path.to_str().unwrap()));
+    let first = start();
+    switch(&first, &["shop", "--shadow"]);
+    switch(&first, &["shop", "--on-store-failure", "local"]);
+    drop(first);
+    let second = start();
+    let list = second.tollgate(&["domain", "list"]);
+    assert!(list.contains("shadow") && list.contains("on store failure local"), "{list}");
+    let cleared = second.tollgate(&["domain", "clear", "shop"]);
+    assert_eq!(cleared, "domain shop: cleared shadow, on store failure local\n");
+    drop(second);
+    assert_eq!(start().tollgate(&["domain", "list"]), "no domain is switched\n");
+}
+
+#[test]
+fn the_failure_policy_changes_at_run_time_and_while_redis_is_gone() {
+    let mut redis = Redis::single();
+    let [one, other] = [(); 2].map(|()| on(&redis));
+    switch(&one, &["shop", "--on-store-failure", "deny"]);
+    eventually("followed", || {
+        let list = other.tollgate(&["domain", "list"]);
+        holds(list.contains("deny"), || list.clone())
+    });
+    redis.kill();
+    for replica in [&one, &other] {
+        eventually("denied", || {
+            holds(outcome(replica, "shop") == Ok(OVER), || format!("{:?}", outcome(replica, "shop")))
+        });
+        assert!(outcome(replica, "other").is_err());
+    }
+    let refused = one.run(&["domain", "set", "shop", "--on-store-failure", "allow", "--reason", "test"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let text = printed(&refused);
+    assert!(text.contains("the overrides are unchanged; --this-replica"), "{text}");
+    assert!(text.contains("repeat it on each"), "{text}");
+    let text = switch(&one, &["shop", "--on-store-failure", "allow", "--this-replica"]);
+    assert_eq!(text, "domain shop: on store failure allow, on this replica alone\n");
+    switch(&one, &["*", "--on-store-failure", "local", "--this-replica"]);
+    assert_eq!((outcome(&one, "shop"), outcome(&one, "other")), (Ok(OK), Ok(OK)));
+    assert_eq!(outcome(&other, "shop"), Ok(OVER), "the other replica is as it was");
+    let list = one.tollgate(&["domain", "list"]);
+    assert!(list.contains("this replica") && !list.contains("deny"), "{list}");
+    redis.start();
+    eventually("redis is back", || {
+        let cleared = one.run(&["domain", "clear", "shop"]);
+        holds(cleared.status.success(), || printed(&cleared))
+    });
+    eventually("cleared everywhere", || {
+        let list = other.tollgate(&["domain", "list"]);
+        holds(!list.contains("deny"), || list.clone())
+    });
+    assert!(one.tollgate(&["domain", "list"]).contains("local"), "it has another switch of its own");
+}
+
+#[test]
+fn an_invalid_switch_is_explained() {
+    let replica = Replica::start(setup());
+    for (words, code, expected) in [
+        (&["set", "shpo", "--allow", "--reason", "x"][..], 1, "no domain \"shpo\"; did you mean \"shop\"?"),
+        (&["set", "shop", "--allow"], 2, "--reason <TEXT>"),
+        (&["set", "shop", "--reason", "x"], 2, "<--allow|--shadow|--on-store-failure <POLICY>>"),
+        (&["set", "shop", "--allow", "--shadow", "--reason", "x"], 2, "cannot be used with"),
+        (
+            &["set", "shop", "--on-store-failure", "block", "--reason", "x"],
+            2,
+            "[possible values: error, allow, deny, local]",
+        ),
+        (
+            &["set", "shop", "--allow", "--for", "2 days", "--reason", "x"],
+            2,
+            "'--for <DURATION>': expected a duration",
+        ),
+    ] {
+        let output = replica.run(&[&["domain"], words].concat());
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {}", printed(&output));
+        assert!(printed(&output).contains(expected), "{words:?}: {}", printed(&output));
+    }
+    for (body, expected) in [
+        (r#"{"domain":"shop","action":"block"}"#, "can be switched to allow or shadow only"),
+        (r#"{"domain":"shop","action":"limit"}"#, "can be switched to allow or shadow only"),
+        (r#"{"domain":"shop","on_store_failure":"x"}"#, "expected error, allow, deny, local, got \"x\""),
+        (
+            r#"{"domain":"shop","on_store_failure":"deny","action":"allow"}"#,
+            "either action or on_store_failure",
+        ),
+        (r#"{"domain":"shop"}"#, "either action or on_store_failure"),
+        (r#"{"domain":"","action":"allow"}"#, "domain is empty"),
+        (r#"{"domain":"shop","action":"allow","this_replica":1}"#, "this_replica: expected true or false"),
+        (r#"{"domain":"shop","action":"allow","force":"yes"}"#, "force: expected true or false"),
+    ] {
+        let answer = http::post(replica.admin, "/api/v1/domains", body);
+        assert_eq!(answer.status, 400, "{body}");
+        let error = answer.json()["error"].as_str().unwrap().to_owned();
+        assert!(error.contains(expected), "{body}: {error}");
+    }
+    let stored = r#"{"domain":"*domain@shop","descriptor":"*","action":"block"}"#;
+    assert_eq!(
+        http::post(replica.admin, "/api/v1/overrides", stored).status,
+        400,
+        "not by the stored form either"
+    );
+    assert_eq!(replica.tollgate(&["domain", "list"]), "no domain is switched\n");
+    let forced = switch(&replica, &["shpo", "--allow", "--force"]);
+    assert!(forced.contains("warning: the rules have no domain"), "{forced}");
+}
