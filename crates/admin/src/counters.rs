@@ -32,13 +32,10 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let counters = counters.into_iter().next().unwrap_or_default();
     let rule = counters.rule.as_deref();
     let limits: Vec<Json> = counters.limits.iter().map(|state| limit(rule, state)).collect();
-    let current = counters.overridden.map(|Found { action, expires, by, .. }| match by {
-        Some(by) => by.to_json(),
-        None => {
-            let mut fields = serde_json::Map::new();
-            action.add_to_json(expires, &mut fields);
-            fields.into()
-        }
+    let current = counters.overridden.map(|Found { action, expires, by, .. }| {
+        let mut fields = serde_json::Map::new();
+        action.add_to_json(expires, &mut fields);
+        by.map_or_else(|| Json::Object(fields), |by| by.to_json())
     });
     Reply::json(&json!({"rule": rule, "override": current, "limits": limits}))
 }

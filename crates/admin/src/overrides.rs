@@ -197,11 +197,11 @@ fn read_lines(api: &Api, call: &Call<'_>, now: Time) -> Result<Vec<Override>, Pr
             break;
         }
     }
-    match errors.is_empty() {
-        true => Ok(all),
-        false if needs_force => Err(Problem::needs_force(errors.join("; "))),
-        false => Err(Problem::bad_request(errors.join("; "))),
+    if errors.is_empty() {
+        return Ok(all);
     }
+    let problem = if needs_force { Problem::needs_force } else { Problem::bad_request };
+    Err(problem(errors.join("; ")))
 }
 
 /// `PUT /api/v1/imports/{id}`: commits an import, all of it at once.

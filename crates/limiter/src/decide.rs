@@ -153,10 +153,8 @@ impl Limiter {
                 let known = served.rules.domain(request.domain);
                 let switched =
                     self.overrides.view(*now).and_then(|view| view.on_store_failure(request.domain));
-                let policy = match self.is_refused(plan) {
-                    true => Some(OnStoreFailure::Allow),
-                    false => switched.or_else(|| known.and_then(|domain| domain.on_store_failure)),
-                };
+                let policy = switched.or_else(|| known.and_then(|domain| domain.on_store_failure));
+                let policy = if self.is_refused(plan) { Some(OnStoreFailure::Allow) } else { policy };
                 let decision = self.without_store(error, policy, plan, batch, *now);
                 Some(decision.inspect_err(|error| {
                     count_error(served, known);

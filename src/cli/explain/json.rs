@@ -8,7 +8,7 @@ use super::{
     text,
 };
 use limiter::{Code, OverrideLimit};
-use overrides::{Found, model::timestamp};
+use overrides::{Found, Target, model::timestamp};
 use rules::model::Node;
 
 /// The explanation, indented.
@@ -57,8 +57,8 @@ fn overriding((found, limit): &(Found, OverrideLimit)) -> Value {
     let (limit, counter) = limit.as_ref().map(|(limit, counter)| (limit, counter)).unzip();
     let target = found.by.as_ref().map(|by| &by.target);
     json!({
-        "domain": target.map(|target| target.domain()),
-        "entry": target.and_then(|target| target.entry()).map(|(key, value)| json!({"key": key, "value": value})),
+        "domain": target.map(Target::domain),
+        "entry": target.and_then(Target::entry).map(|(key, value)| json!({"key": key, "value": value})),
         "action": found.action.name(),
         "expires_at": found.expires.map(timestamp),
         "requests_per_unit": limit.map(|limit| limit.requests_per_unit),
