@@ -345,7 +345,7 @@ fn an_invalid_command_is_explained_and_changes_nothing() {
         (&["set", "shop", "user=a", "--block", "--allow"], "cannot be used with"),
         (
             &["set", "shop", "user=a", "--block", "--for", "2 days"],
-            "for '--for <DURATION>': expected a duration such as 10s",
+            "for '--for <DURATION>': expected a duration such as 30m",
         ),
         (
             &["set", "shop", "user=a", "--block", "--until", "monday"],

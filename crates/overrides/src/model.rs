@@ -341,7 +341,7 @@ pub fn expiry(at: Option<&str>, duration: Option<&str>, now: Time) -> Result<Opt
         (Some(_), Some(_)) => return Err("expires_at and for exclude each other; remove one".to_owned()),
         (Some(at), None) => ("expires_at", at, parse_timestamp(at)?),
         (None, Some(duration)) => {
-            let seconds = text::duration::parse(duration)
+            let seconds = text::duration::parse_with_days(duration)
                 .map_err(|error| {
                     let hint = error.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
                     format!("for: expected {}, got {:?}{hint}", error.expected, cut(duration))

@@ -162,7 +162,7 @@ mod tests {
             ),
             (with("expires_at", json!("2027-01-15T08:00:00Z")), "is in the past"),
             (with("expires_at", json!("2100-01-01T00:00:00Z")), "is after 2099"),
-            (with("for", json!("2 hours")), "for: expected a duration such as 10s, 150us, 1h30m"),
+            (with("for", json!("2 hours")), "for: expected a duration such as 30m, 1h30m, 2d or 1w"),
             (with("for", json!("0")), "for: expected at least 1s, got \"0\""),
             (with("for", json!("1000000h")), "is after 2099"),
             (with("reason", json!("x".repeat(5000))), "reason has 5000 bytes; the maximum is 4096"),

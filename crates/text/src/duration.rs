@@ -1,14 +1,27 @@
-//! Durations in Go's notation, with days and weeks.
+//! Durations in Go's notation, and with days and weeks.
 
 use std::time::Duration;
 
 use crate::InvalidValue;
 
-/// A duration in Go's notation, or with days and weeks, which Go does not have; `0` needs no unit.
+/// A duration in Go's notation; `0` needs no unit.
 pub fn parse(text: &str) -> Result<Duration, InvalidValue> {
-    let invalid = InvalidValue::new(
-        "a duration such as 10s, 150us, 1h30m, 1.5h or 2d, in ns, us, ms, s, m, h, d and w",
-    );
+    let expected = "a duration such as 10s, 150us, 1h30m or 1.5h, in ns, us, ms, s, m and h";
+    parse_in(&UNITS, text, expected)
+}
+
+/// A duration in the same notation that may have days and weeks, as people state the time until an end.
+pub fn parse_with_days(text: &str) -> Result<Duration, InvalidValue> {
+    const WITH_DAYS: [(&str, u128); UNITS.len() + 2] = {
+        let [ns, us, micro, mu, ms, s, m, h] = UNITS;
+        let day = 24 * h.1;
+        [ns, us, micro, mu, ms, s, m, h, ("d", day), ("w", 7 * day)]
+    };
+    parse_in(&WITH_DAYS, text, "a duration such as 30m, 1h30m, 2d or 1w, in s, m, h, d and w")
+}
+
+fn parse_in(units: &[(&str, u128)], text: &str, expected: &'static str) -> Result<Duration, InvalidValue> {
+    let invalid = InvalidValue::new(expected);
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
         return Ok(Duration::ZERO);
@@ -21,7 +34,7 @@ pub fn parse(text: &str) -> Result<Duration, InvalidValue> {
     }
     let mut total = 0;
     while !rest.is_empty() {
-        let Some((nanos, after)) = duration_part(rest) else {
+        let Some((nanos, after)) = duration_part(units, rest) else {
             let is_number = rest.bytes().all(|byte| byte.is_ascii_digit());
             let hint = || format!("the unit is missing; {text}s is in seconds");
             return Err(if is_number { invalid.with_hint(hint()) } else { invalid });
@@ -39,8 +52,8 @@ pub fn parse(text: &str) -> Result<Duration, InvalidValue> {
 /// The longest duration in Go: 2^63 - 1 nanoseconds, about 292 years.
 pub const LONGEST: u128 = i64::MAX as u128;
 
-/// The units in nanoseconds. `ms` must come before `m`.
-const UNITS: [(&str, u128); 10] = [
+/// The units of Go's durations in nanoseconds. `ms` must come before `m`.
+const UNITS: [(&str, u128); 8] = [
     ("ns", 1),
     ("us", 1_000),
     ("\u{b5}s", 1_000),  // the micro sign
@@ -49,19 +62,17 @@ const UNITS: [(&str, u128); 10] = [
     ("s", 1_000_000_000),
     ("m", 60 * 1_000_000_000),
     ("h", 3_600 * 1_000_000_000),
-    ("d", 86_400 * 1_000_000_000),
-    ("w", 7 * 86_400 * 1_000_000_000),
 ];
 
 /// Splits off a number with its unit: its nanoseconds, and the rest.
-fn duration_part(text: &str) -> Option<(u128, &str)> {
+fn duration_part<'t>(units: &[(&str, u128)], text: &'t str) -> Option<(u128, &'t str)> {
     let (whole, rest) = digits(text);
     let (fraction, rest) = rest.strip_prefix('.').map_or(("", rest), digits);
     if whole.is_empty() && fraction.is_empty() {
         return None;
     }
     let (unit, rest) =
-        UNITS.into_iter().find_map(|(name, unit)| rest.strip_prefix(name).map(|rest| (unit, rest)))?;
+        units.iter().find_map(|(name, unit)| rest.strip_prefix(name).map(|rest| (*unit, rest)))?;
     // A number that does not fit in a u128 is above every bound.
     let whole = if whole.is_empty() { 0 } else { whole.parse::<u128>().unwrap_or(u128::MAX) };
     // 18 digits are enough for the fraction of a week in nanoseconds.
