@@ -99,7 +99,7 @@ pub struct Snapshot {
     sent: SentHits,
     /// No renewal was in flight, whose hits the counter may or may not include.
     is_certain: bool,
-    resets: u32,
+    epoch: u32,
     pub grants: Grants,
 }
 
@@ -143,7 +143,8 @@ pub struct Lease {
     /// Hits in flight, without and with those that the counter may refuse.
     pending: u64,
     pending_at_most: u64,
-    resets: u32,
+    /// Changes when replies to earlier requests lose their meaning. No two leases of a key have the same.
+    epoch: u32,
     /// The part of the counter that other replicas added, by the last reply in this window, and the time of that reply.
     others: Option<(u64, Time)>,
     /// The same some time before; the difference is the rate.
@@ -170,9 +171,9 @@ enum Renewal {
 }
 
 impl Lease {
-    /// A lease without hits, for a hot key.
-    pub fn new(start: Time, pace: Pace) -> Self {
-        Self { start, hot: 2, pace, ..Self::default() }
+    /// A lease without hits, for a hot key. Leases of the same key have epochs that are far apart.
+    pub fn new(start: Time, pace: Pace, epoch: u32) -> Self {
+        Self { start, hot: 2, pace, epoch, ..Self::default() }
     }
 
     /// The counter; `None` if there was no reply in this window.
@@ -257,7 +258,7 @@ impl Lease {
         }
         self.pending_at_most = self.pending_at_most.saturating_add(hits);
         let is_certain = self.renewal != Renewal::InFlight;
-        Snapshot { own, is_exact, sent, is_certain, resets: self.resets, grants: self.grants }
+        Snapshot { own, is_exact, sent, is_certain, epoch: self.epoch, grants: self.grants }
     }
 
     /// Records that the renewal is sent to the counter. `first` is the number of a lease's first grant.
@@ -305,15 +306,15 @@ impl Lease {
 
     /// The counter was reset or lost. Returns the hits that were left, which are no longer in the counter.
     pub fn forget(&mut self) -> u64 {
-        self.resets = self.resets.wrapping_add(1);
+        self.epoch = self.epoch.wrapping_add(1);
         self.grants = Grants::default();
         (self.own, self.others, self.before) = (0, None, None);
         std::mem::take(&mut self.left)
     }
 
-    /// True if the counter was reset after the snapshot: then the reply means nothing.
+    /// True if the snapshot is of another lease, or the counter was reset since: then the reply means nothing.
     pub fn is_outdated(&self, snapshot: Snapshot) -> bool {
-        snapshot.resets != self.resets
+        snapshot.epoch != self.epoch
     }
 
     /// Takes hits out of the lease, all or none.
@@ -488,6 +489,12 @@ impl Lease {
     fn idle_after(&self, terms: &Terms) -> f64 {
         let requests = self.pace.requests(self.pace.at, terms.duration()).max(f64::MIN_POSITIVE);
         (terms.duration() / 4.0).max(terms.round_trip).max(HOT / requests)
+    }
+
+    /// As [`end`](Self::end), if the counter may have been reset: replies to earlier requests mean nothing.
+    pub fn distrust(&mut self) -> (u64, u64) {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.end()
     }
 
     /// Takes all hits out of the lease. Returns them, and this replica's part of the counter before.

@@ -98,7 +98,7 @@ impl World {
             round_trip: rng.f64() * 0.01,
         };
         let now = 1_800_000_000_000_000;
-        let lease = Lease::new(Time::default(), Pace::default());
+        let lease = Lease::new(Time::default(), Pace::default(), 0);
         let replica = |ahead| Replica { lease, ahead, first: 0, confirmed: BTreeSet::new() };
         let replicas = (0..rng.usize(1..5)).map(|_| replica(rng.u64(..1_000_000))).collect();
         let windows = BTreeMap::new();
@@ -428,7 +428,7 @@ fn terms(limit: u64, seconds: u64) -> Terms {
 /// A hot lease in the window from 1,800,000,000 s on, with this many hits in it.
 fn leased(hits: u64, terms: &Terms) -> (Lease, u64) {
     let start = 1_800_000_000_000_000;
-    let mut lease = Lease::new(Time::from_micros(start), Pace::default());
+    let mut lease = Lease::new(Time::from_micros(start), Pace::default(), 0);
     // 1,000 requests a second.
     for n in 0..1000 {
         lease.take(1, false, terms, Time::from_micros(start + n * 1000));
@@ -449,6 +449,17 @@ fn hits_are_returned_when_the_requests_stop() {
     assert_eq!((visit.returned, visit.own, lease.left), (300, 300, 0));
     assert_eq!(lease.visit(&terms, at(130_000)).returned, 0, "once");
     assert!(lease.renew(&terms, at(130_000)).is_none(), "the key is cold");
+}
+
+#[test]
+fn a_grant_in_flight_while_a_reset_may_have_been_missed_is_not_spent() {
+    let terms = terms(100_000, 60);
+    let (mut lease, now) = leased(300, &terms);
+    let (renewal, request) = (lease.send_renewal(2), lease.send(SentHits::Always(1)));
+    assert_eq!(lease.distrust(), (300, 300));
+    assert!(lease.is_outdated(request), "a request that fails restores nothing");
+    let lost = lease.granted(50, Grant::Added, 350, renewal, &terms, Time::from_micros(now + 1000));
+    assert_eq!((lost, lease.left), (50, 0));
 }
 
 #[test]
@@ -478,7 +489,7 @@ fn unspent_hits_expire_with_the_window() {
 #[test]
 fn a_counter_over_its_limit_is_read_again_after_a_while() {
     let terms = terms(100, 60);
-    let mut lease = Lease::new(Time::from_seconds(1_800_000_000), Pace::default());
+    let mut lease = Lease::new(Time::from_seconds(1_800_000_000), Pace::default(), 0);
     let at = |millis: u64| Time::from_micros(1_800_000_000_000_000 + millis * 1000);
     assert!(matches!(lease.take(1, true, &terms, at(0)), Step::Query { .. }));
     let snapshot = lease.send(SentHits::Always(1));
@@ -499,7 +510,7 @@ fn a_counter_over_its_limit_is_read_again_after_a_while() {
 #[test]
 fn refused_hits_in_flight_hide_no_hits_of_others() {
     let terms = terms(500, 3600);
-    let mut lease = Lease::new(Time::from_seconds(1_800_000_000), Pace::default());
+    let mut lease = Lease::new(Time::from_seconds(1_800_000_000), Pace::default(), 0);
     let now = Time::from_seconds(1_800_000_001);
     // 430 hits are this replica's, and 5 of others.
     let first = lease.send(SentHits::IfWithin(430));

@@ -105,7 +105,7 @@ impl Store for LeasedStore {
             // All hits are returned, except to counters that were reset: their grants are deleted with them.
             Resets::Unknown => {
                 let mut commands = Commands::new();
-                self.0.leases.end(&mut commands);
+                self.0.leases.distrust(&mut commands);
                 self.0.send(commands, self.0.edges().clock.now());
             }
         }

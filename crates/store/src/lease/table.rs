@@ -40,6 +40,9 @@ const MAX_VISITED: usize = 4096;
 /// second, 12,800 leases.
 const MAX_RETURNS: usize = 64;
 
+/// The distance of the epochs of two leases: their hits are lost less often.
+const EPOCHS: u32 = 1 << 16;
+
 /// Weight of a new round trip in the average.
 const WEIGHT: f64 = 0.1;
 
@@ -49,6 +52,8 @@ pub(super) struct Leases {
     shards: Box<[Shard]>,
     max_keys: usize,
     keys: AtomicUsize,
+    /// The first epoch of the next lease.
+    epoch: AtomicU32,
     /// The shard that the next call visits first.
     next: AtomicUsize,
     /// The average round trip to the store, in microseconds.
@@ -139,6 +144,7 @@ impl Leases {
             shards: (0..shards).map(shard).collect(),
             max_keys,
             keys: AtomicUsize::new(0),
+            epoch: AtomicU32::new(0),
             next: AtomicUsize::new(0),
             round_trip: AtomicU32::new(0),
             counts: Counts::default(),
@@ -169,7 +175,7 @@ impl Leases {
                 self.cold.visit(hit.key, hit.hits, terms.duration(), self.len() >= self.max_keys, now)?;
             leases = lock(&shard.leases);
             if leases.find(hit.key).is_none() {
-                let lease = Lease::new(hit.start, pace);
+                let lease = Lease::new(hit.start, pace, self.epoch.fetch_add(EPOCHS, Relaxed));
                 if !self.make_room(&mut leases, lease.requests(&terms, now), now, commands) {
                     return None;
                 }
@@ -289,9 +295,18 @@ impl Leases {
     }
 
     pub(super) fn end(&self, commands: &mut Commands) {
+        self.return_all(Lease::end, commands);
+    }
+
+    /// Resets may have been missed: all hits are returned, and replies to earlier requests mean nothing.
+    pub(super) fn distrust(&self, commands: &mut Commands) {
+        self.return_all(Lease::distrust, commands);
+    }
+
+    fn return_all(&self, end: impl Fn(&mut Lease) -> (u64, u64), commands: &mut Commands) {
         for shard in &self.shards {
             for entry in &mut lock(&shard.leases).entries {
-                let left = entry.lease.end();
+                let left = end(&mut entry.lease);
                 self.return_hits(entry, left, commands);
             }
         }
@@ -474,6 +489,7 @@ impl LeaseEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use algorithms::lease::SentHits;
     use rules::{Limit, Unit};
 
     #[test]
@@ -503,5 +519,30 @@ mod tests {
             returned += commands.drain(..).count();
         }
         assert_eq!((returned, leases.usage().held), (1000, 0));
+    }
+
+    #[test]
+    fn a_later_lease_of_a_key_gets_no_hits_that_were_reserved_in_an_earlier_one() {
+        let (leases, limit) = (Leases::new(10_000, 7), Limit::plain(1_000_000, Unit::Hour));
+        let start = Time::from_seconds(7200);
+        let at = |millis: u64| Time::from_micros(start.micros() + millis * 1000);
+        let counter = || Counter { name: "name".into(), is_per_second: false, limit: limit.rate };
+        let (key, mut commands) = (leases.key(["d_k_", "/3600"], limit.fixed()), Commands::new());
+        let mut make_hot = |from: u64| {
+            let hit = Hit { key, limit: limit.fixed(), start, hits: 1 };
+            for millis in 0..20 {
+                leases.take(hit, true, at(from + millis * 100), counter, &mut commands);
+                for command in commands.drain(..) {
+                    let Command::Renew(renewal) = command else { panic!("nothing was leased") };
+                    leases.renewal_lost(&renewal);
+                }
+            }
+            leases.with(key, start, |lease| lease.send(SentHits::Always(1))).expect("the key is hot")
+        };
+        let request = make_hot(0);
+        leases.visit(at(600_000), &mut Commands::new());
+        assert_eq!(leases.len(), 0);
+        make_hot(700_000);
+        assert_eq!(leases.with(key, start, |lease| lease.is_outdated(request)), Some(true));
     }
 }
