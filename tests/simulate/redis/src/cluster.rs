@@ -24,7 +24,6 @@ pub(crate) enum Route {
     Moved { slot: u16, to: usize },
     Ask { slot: u16, to: usize },
     TryAgain,
-    NotServed,
 }
 
 impl Cluster {
@@ -71,16 +70,22 @@ impl Cluster {
         node_id(self.myself)
     }
 
-    /// The node that serves a command on keys of one slot, of which some are here.
-    pub(crate) fn route(&self, slot: u16, is_asking: bool, keys: usize, present: usize) -> Route {
-        let Some(owner) = self.owner(slot) else { return Route::NotServed };
-        if let Some(to) = self.migrating.get(&slot).filter(|_| owner == self.myself && present < keys) {
-            return if present > 0 { Route::TryAgain } else { Route::Ask { slot, to: *to } };
+    /// The node that serves a command on keys of one slot that is served, with whether each key is here.
+    pub(crate) fn route(&self, slot: u16, is_asking: bool, keys: &[(&[u8], bool)]) -> Route {
+        let owner = self.owner(slot).expect("the slot is served");
+        let is_missing = keys.iter().any(|(_, is_here)| !is_here);
+        if owner == self.myself {
+            return match self.migrating.get(&slot) {
+                Some(_) if is_missing && keys.iter().any(|(_, is_here)| *is_here) => Route::TryAgain,
+                Some(to) if is_missing => Route::Ask { slot, to: *to },
+                _ => Route::Here,
+            };
         }
-        if owner != self.myself && is_asking && self.importing.contains_key(&slot) {
-            return if keys > 1 && present < keys { Route::TryAgain } else { Route::Here };
+        if !is_asking || !self.importing.contains_key(&slot) {
+            return Route::Moved { slot, to: owner };
         }
-        if owner == self.myself { Route::Here } else { Route::Moved { slot, to: owner } }
+        let is_multiple = keys.iter().any(|(key, _)| Some(key) != keys.first().map(|(first, _)| first));
+        if is_multiple && is_missing { Route::TryAgain } else { Route::Here }
     }
 
     /// The reply to `CLUSTER SLOTS`.

@@ -38,7 +38,7 @@ use commands::{Command, Run};
 use keyspace::Keyspace;
 use resp::Reply;
 use scripts::Scripts;
-use state::{Sender, State};
+use state::{ScriptState, Sender, State};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnectionId(u64);
@@ -231,8 +231,11 @@ impl Server {
             Run::Keys(_) | Run::Server(_) => self.state.borrow_mut().run(command, arguments),
             Run::Connection(run) => run(self, id, arguments),
             Run::Script => {
-                self.state.borrow_mut().script_has_written = false;
-                self.scripts.run(command.name == "EVAL", arguments)
+                let mut state = self.state.borrow_mut();
+                state.script = ScriptState { is_asking, has_written: false };
+                let refusal = state.refusal.filter(|refusal| *refusal == Refusal::MasterDown);
+                drop(state);
+                self.scripts.run(command.name == "EVAL", arguments, refusal)
             }
         };
         outcome.unwrap_or_else(Reply::Error)
@@ -243,7 +246,7 @@ impl Server {
     }
 }
 
-/// Faults, and what the simulator looks at.
+/// Faults, and what the simulator sees.
 impl Server {
     /// Loses all keys, as by `FLUSHALL` of an operator.
     pub fn flush_all(&mut self) {

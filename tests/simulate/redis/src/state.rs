@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fastrand::Rng;
+use smallvec::SmallVec;
 
 use crate::{
     ConnectionId, Eviction, MovedKey, Refusal, Role, Write,
@@ -34,7 +35,8 @@ pub(crate) struct State {
     pub(crate) pushes: Vec<(ConnectionId, Vec<u8>)>,
     /// The writes that no replica has yet, if there is one.
     pub(crate) log: Option<Vec<Write>>,
-    pub(crate) script_has_written: bool,
+    /// The script that runs.
+    pub(crate) script: ScriptState,
 }
 
 /// Who sends a command.
@@ -43,12 +45,17 @@ pub(crate) enum Sender {
     Client {
         is_asking: bool,
     },
-    /// `has_written`: a script that has written is not stopped halfway.
-    Script {
-        has_written: bool,
-    },
+    Script(ScriptState),
     /// The master, which has decided already.
     Master,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ScriptState {
+    /// Its caller sent `ASKING` before.
+    pub(crate) is_asking: bool,
+    /// It is not stopped halfway.
+    pub(crate) has_written: bool,
 }
 
 impl State {
@@ -66,7 +73,7 @@ impl State {
             subscriptions: BTreeMap::new(),
             pushes: Vec::new(),
             log: None,
-            script_has_written: false,
+            script: ScriptState::default(),
         }
     }
 
@@ -118,10 +125,15 @@ impl State {
             return None;
         }
         if let Some(error) = self.redirects(command, arguments, sender) {
-            return Some(error);
+            return Some(match sender {
+                Sender::Script(_) => {
+                    "ERR Script attempted to access a non local key in a cluster node".to_owned()
+                }
+                _ => error,
+            });
         }
         let is_full = self.is_full();
-        let has_written = matches!(sender, Sender::Script { has_written: true });
+        let has_written = matches!(sender, Sender::Script(ScriptState { has_written: true, .. }));
         let text = match self.refusal {
             _ if is_full && command.grows() && !has_written => Refusal::OutOfMemory.text(),
             Some(refusal @ (Refusal::OutOfMemory | Refusal::WritesDisabled | Refusal::NoReplicas))
@@ -135,7 +147,10 @@ impl State {
                 "READONLY You can't write against a read only replica."
             }
             Some(refusal @ (Refusal::Loading | Refusal::MasterDown | Refusal::Busy))
-                if matches!(sender, Sender::Client { .. }) && !command.runs_while_loading() =>
+                if matches!(sender, Sender::Client { .. })
+                    && !command.runs_while_loading()
+                    // Refused once the script is known.
+                    && !(refusal == Refusal::MasterDown && matches!(command.run, Run::Script)) =>
             {
                 refusal.text()
             }
@@ -145,35 +160,32 @@ impl State {
     }
 
     /// The redirection of a command to another node of the cluster.
-    fn redirects(&mut self, command: &Command, arguments: &[&[u8]], sender: Sender) -> Option<String> {
-        self.cluster.as_ref()?;
+    fn redirects<'a>(&mut self, command: &Command, arguments: &[&'a [u8]], sender: Sender) -> Option<String> {
+        let cluster = self.cluster.as_ref()?;
         let keys = command.keys_of(arguments);
         let slot = slot(keys.first()?);
+        if cluster.owner(slot).is_none() {
+            return Some("CLUSTERDOWN Hash slot not served".to_owned());
+        }
         if keys.iter().any(|key| self::slot(key) != slot) {
             return Some("CROSSSLOT Keys in request don't hash to the same slot".to_owned());
         }
         let now = self.millis();
-        let present = keys.iter().filter(|key| self.databases[0].get(key, now).is_some()).count();
-        let is_asking = sender != Sender::Client { is_asking: false };
+        let here = |key: &&'a [u8]| (*key, self.databases[0].get(key, now).is_some());
+        let known: SmallVec<[(&[u8], bool); 8]> = keys.iter().map(here).collect();
+        let (Sender::Client { is_asking } | Sender::Script(ScriptState { is_asking, .. })) = sender else {
+            return None;
+        };
         let cluster = self.cluster.as_ref()?;
         let error = |kind: &str, slot: u16, to: usize| {
             let to = cluster.address(to);
             Some(format!("{kind} {slot} {}:{}", to.host, to.port))
         };
-        match (cluster.route(slot, is_asking, keys.len(), present), sender) {
-            (Route::Here, _) => None,
-            // The script's own keys were checked before.
-            (_, Sender::Script { .. }) => {
-                let known = cluster.route(slot, is_asking, 0, 0) == Route::Here;
-                (!known)
-                    .then(|| "ERR Script attempted to access a non local key in a cluster node".to_owned())
-            }
-            (Route::Moved { slot, to }, _) => error("MOVED", slot, to),
-            (Route::Ask { slot, to }, _) => error("ASK", slot, to),
-            (Route::TryAgain, _) => {
-                Some("TRYAGAIN Multiple keys request during rehashing of slot".to_owned())
-            }
-            (Route::NotServed, _) => Some("CLUSTERDOWN Hash slot not served".to_owned()),
+        match cluster.route(slot, is_asking, &known) {
+            Route::Here => None,
+            Route::Moved { slot, to } => error("MOVED", slot, to),
+            Route::Ask { slot, to } => error("ASK", slot, to),
+            Route::TryAgain => Some("TRYAGAIN Multiple keys request during rehashing of slot".to_owned()),
         }
     }
 

@@ -154,11 +154,11 @@ fn execute(state: &mut State, words: &[&[u8]]) -> Reply {
     if !command.runs_in_scripts() {
         return Reply::error("ERR This Redis command is not allowed from script");
     }
-    let sender = Sender::Script { has_written: state.script_has_written };
+    let sender = Sender::Script(state.script);
     if let Some(error) = state.refuses(command, arguments, sender) {
         return Reply::Error(error);
     }
-    state.script_has_written |= command.writes();
+    state.script.has_written |= command.writes();
     state.run(command, arguments).unwrap_or_else(Reply::Error)
 }
 

@@ -11,6 +11,7 @@ use indexmap::IndexMap;
 use mlua::{ChunkMode, Function, Lua, LuaOptions, StdLib, Table, Value};
 
 use crate::{
+    Refusal,
     commands::Outcome,
     resp::{Reply, integer},
     state::State,
@@ -79,8 +80,8 @@ impl Scripts {
         Ok(())
     }
 
-    /// Runs `EVAL` (`source`: the first argument is the script) or `EVALSHA`.
-    pub(crate) fn run(&mut self, is_source: bool, arguments: &[&[u8]]) -> Outcome {
+    /// Runs `EVAL`, whose first argument is the script itself, or `EVALSHA`, unless the server refuses scripts.
+    pub(crate) fn run(&mut self, is_source: bool, arguments: &[&[u8]], refusal: Option<Refusal>) -> Outcome {
         let count = integer(arguments[1]).ok_or("ERR value is not an integer or out of range")?;
         let rest = &arguments[2..];
         let count = usize::try_from(count).map_err(|_| "ERR Number of keys can't be negative")?;
@@ -94,6 +95,9 @@ impl Scripts {
             let sha = Sha::parse(arguments[0]).filter(|sha| self.knows(*sha));
             sha.ok_or("NOSCRIPT No matching script. Please use EVAL.")?
         };
+        if let Some(refusal) = refusal {
+            return Err(refusal.text().to_owned());
+        }
         let result = self.call(&self.compiled[&sha], keys, rest);
         result.map_err(|error| format!("{} script: {}", explain(&error), sha.0.escape_ascii()))
     }

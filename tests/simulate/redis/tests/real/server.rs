@@ -31,6 +31,7 @@ pub(crate) enum Reply {
 }
 
 pub(crate) struct Real {
+    pub(crate) port: u16,
     process: Child,
     stream: TcpStream,
     received: Vec<u8>,
@@ -39,8 +40,24 @@ pub(crate) struct Real {
 }
 
 impl Real {
-    pub(crate) fn start() -> Self {
+    /// Starts a server in a directory with these files. With a `nodes.conf` it is a node of a cluster.
+    pub(crate) fn start(files: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().expect("cannot create a directory");
+        for (name, text) in files {
+            fs::write(dir.path().join(name), text).expect("cannot write a file");
+        }
+        // A node of which the others are unreachable is in order until the timeout.
+        let cluster: &[&str] = match files {
+            [] => &[],
+            _ => &[
+                "--cluster-enabled",
+                "yes",
+                "--cluster-node-timeout",
+                "1000000",
+                "--cluster-require-full-coverage",
+                "no",
+            ],
+        };
         write_clock(dir.path(), START);
         let port =
             TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("no free port").port();
@@ -51,6 +68,7 @@ impl Real {
         let process = Command::new("redis-server")
             .args(["--bind", "127.0.0.1", "--save", "", "--port", &port.to_string(), "--dir"])
             .arg(dir.path())
+            .args(cluster)
             // Redis' allocator reads a clock before the library is ready. The system's allocator, if found first, replaces it.
             .env("LD_PRELOAD", library + ":libc.so.6")
             .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
@@ -67,8 +85,23 @@ impl Real {
         };
         let stream = (0..500).find_map(|_| connect()).expect("redis-server does not listen after 10 s");
         stream.set_nodelay(true).expect("the socket is open");
-        let mut real = Self { process, stream, received: Vec::new(), dir, now: 0 };
+        let mut real = Self { port, process, stream, received: Vec::new(), dir, now: 0 };
         real.read_clock();
+        // A node serves keys two seconds after its start.
+        if !cluster.is_empty() {
+            let is_ready = |real: &mut Self| {
+                let Reply::Text(info) = real.ask(&[b"CLUSTER", b"INFO"]) else { panic!("INFO is a text") };
+                info.starts_with(b"cluster_state:ok")
+            };
+            for _ in 0..1000 {
+                if is_ready(&mut real) {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(20));
+                real.move_clock(20_000);
+            }
+            assert!(is_ready(&mut real), "the cluster is not ready after 20 s");
+        }
         real
     }
 
