@@ -78,7 +78,7 @@ fn rules(bytes: &[u8]) {
 fn template(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let Ok(template) = Template::parse(&text) else { return };
-    let numbers = [(7, 0, Some(3)), (0, 6, None), (u32::MAX, 1, Some(0)), (1, u32::MAX, Some(u64::MAX))];
+    let numbers = [(7, 0, Some(3)), (0, 6, None), (u64::MAX, 1, Some(0)), (1, u64::MAX, Some(u64::MAX))];
     for (rule, unit) in [("a.b", "hour"), ("\"\\\n{}", "15 minutes"), ("0", "day"), ("u", "second")] {
         for (limit, remaining, retry_after) in numbers {
             let body = template.fill(&Values { limit, unit, remaining, retry_after, rule });

@@ -235,8 +235,8 @@ fn check_reads_standard_input_and_pipes() {
 #[test]
 fn a_wrong_number_is_named_with_what_is_expected() {
     for (args, expected) in [
-        (&["request", "--hits", "x", "d", "k=1"][..], "from 0 to 4294967295"),
-        (&["explain", "--hits", "4294967296", "d", "k=1"], "from 0 to 4294967295"),
+        (&["request", "--hits", "x", "d", "k=1"][..], "from 0 to 9007199254740991"),
+        (&["explain", "--hits", "9007199254740992", "d", "k=1"], "from 0 to 9007199254740991"),
         (&["top", "-n", "x"], "from 1 to 1000"),
         (&["refusals", "-n", "1001"], "from 1 to 1000"),
     ] {

@@ -50,6 +50,8 @@ mod inflight;
 mod huge;
 // Callers and limits with separate counters.
 mod keys;
+// Limits beyond 32 bits.
+mod large;
 // Late and missing replies of a store.
 mod late;
 // The dependencies between modules in ARCHITECTURE.md.

@@ -35,7 +35,7 @@ pub(crate) fn tables() -> String {
     let outcomes: Vec<(&str, Vec<Outcome>)> = kinds()
         .into_iter()
         .map(|(kind, times)| {
-            let counters = five::counters(LIMIT, window).into_iter();
+            let counters = five::counters(LIMIT.into(), window).into_iter();
             (kind, counters.map(|counter| check(counter, &times, window.micros())).collect())
         })
         .collect();

@@ -16,7 +16,7 @@ pub(crate) const NAMES: [&str; 5] =
     ["fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket"];
 
 /// A new counter of each algorithm, in the order of [`NAMES`].
-pub(crate) fn counters(limit: u32, window: Window) -> [Counter; 5] {
+pub(crate) fn counters(limit: u64, window: Window) -> [Counter; 5] {
     [
         Counter::Fixed(FixedWindow { limit, period: window.into() }, State::default()),
         Counter::Sliding(SlidingWindow { limit, window }, State::default()),

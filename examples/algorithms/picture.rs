@@ -49,7 +49,7 @@ text{fill:#e6edf3}.small{fill:#9198a1}.of-fixed{fill:#f0883e}.of-sliding{fill:#a
 pub(crate) fn draw() -> String {
     let Some(window) = Window::of_seconds(WINDOW) else { return String::new() };
     let times = arrivals();
-    let admitted = five::counters(LIMIT, window).map(|mut counter| {
+    let admitted = five::counters(LIMIT.into(), window).map(|mut counter| {
         times.iter().copied().filter(|time| counter.admits(BEGIN + time)).collect::<Vec<u64>>()
     });
     let mut svg = Svg::new();

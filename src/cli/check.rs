@@ -54,7 +54,7 @@ pub(crate) fn run(args: &CheckArgs, environment: &Environment) -> Result<Verdict
         Err(why) if format == Format::Json => (without_verdict(why), CompileOptions::default()),
         Err(why) => return Err(why.into()),
     };
-    let options = CompileOptions { portable: args.portable, ..options };
+    let options = CompileOptions { portable: args.portable, large_limits: true, ..options };
     let report = Report::new(reading, options, args.deny_warnings);
     match format {
         Format::Text => terminal::print(&report.text()),
@@ -223,8 +223,11 @@ mod tests {
             .map(|(name, text)| SourceFile { name: (*name).to_owned(), text: text.as_bytes().to_vec() })
             .collect();
         let reading = Reading { files, ..Reading::default() };
-        let report =
-            Report::new(reading, CompileOptions { portable, ..CompileOptions::default() }, deny_warnings);
+        let report = Report::new(
+            reading,
+            CompileOptions { portable, large_limits: true, ..CompileOptions::default() },
+            deny_warnings,
+        );
         (report.verdict(), report)
     }
 

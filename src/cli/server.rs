@@ -21,6 +21,7 @@ use net::{
         tls::{self, Hints},
     },
 };
+use rules::MAX_LIMIT;
 
 /// The options that errors of TLS refer to.
 const HINTS: Hints = Hints {
@@ -266,8 +267,9 @@ pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
 }
 
 /// A number of hits.
-pub(super) fn hits(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| "expected an integer from 0 to 4294967295".to_owned())
+pub(super) fn hits(text: &str) -> Result<u64, String> {
+    let hits = text.parse().ok().filter(|hits| *hits <= MAX_LIMIT);
+    hits.ok_or_else(|| format!("expected an integer from 0 to {MAX_LIMIT}"))
 }
 
 /// A number of rows that the admin API returns.

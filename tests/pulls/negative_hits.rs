@@ -4,8 +4,8 @@
 
 use proto::envoy::service::ratelimit::v3::{RateLimitResponse, rate_limit_response::Code};
 
-use super::{Stores, hits};
-use crate::support::{client::Client, server::Server};
+use super::hits;
+use crate::support::{client::Client, server::Server, stores::Stores};
 
 const RULES: &str = "
 domain: d

@@ -2,7 +2,7 @@
 //!
 //! [`server`] starts the real binary and [`envoy`] the real Envoy; [`client`], [`http`], [`load`] and [`steady`] send
 //! requests, and [`frames`] any HTTP/2 frames; [`upstream`] is the server behind Envoy; [`noise`] generates repeatable random input. [`redis`] starts
-//! real Redis in each topology and [`memcached`] real memcached, with [`certificates`] for TLS; [`fake`] is a fake
+//! real Redis in each topology and [`memcached`] real memcached ([`stores`] has one of each), with [`certificates`] for TLS; [`fake`] is a fake
 //! Redis, and [`proxy`] and [`slow`] delay or break its connections. [`clock`] moves the time of the started programs.
 //! [`grpc_tls`] has certificates and clients for the gRPC port; a [`browser`] opens pages; [`control_plane`] publishes
 //! rules, and a [`receiver`] collects spans. Assertions about the service are in the tests.
@@ -35,6 +35,7 @@ pub(crate) mod redis;
 pub(crate) mod server;
 pub(crate) mod slow;
 pub(crate) mod steady;
+pub(crate) mod stores;
 pub(crate) mod upstream;
 
 /// How long a test waits for a condition: long enough for a slow and busy machine, since only a failing test waits that

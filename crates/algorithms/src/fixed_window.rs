@@ -3,13 +3,13 @@
 //! The state is the count. The window's start is part of the counter's key, as in the Go service: a new window
 //! is a new counter, and both services share it.
 
-use super::{Hits, Period, State, Verdict, micros_until, remaining};
+use super::{Hits, Period, State, Verdict, micros_until};
 use clock::Time;
 
 /// A number of requests per window. Rejected hits count too, unless the rule has several limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FixedWindow {
-    pub limit: u32,
+    pub limit: u64,
     pub period: Period,
 }
 
@@ -23,22 +23,21 @@ impl FixedWindow {
 
     /// The verdict of a counter whose value is `after` once these hits are counted.
     pub fn verdict(self, after: u64, hits: Hits, now: Time) -> Verdict {
-        let limit = u64::from(self.limit);
-        let admitted = after <= limit;
+        let admitted = after <= self.limit;
         let reset = micros_until(now, self.period.end(now).micros());
         Verdict {
             admitted,
             consumed: hits.taken() > 0,
-            remaining: remaining(self.limit, after),
+            remaining: self.limit.saturating_sub(after),
             reset,
-            retry_after: if admitted { Some(0) } else { (hits.taken() <= limit).then_some(reset) },
+            retry_after: if admitted { Some(0) } else { (hits.taken() <= self.limit).then_some(reset) },
         }
     }
 
     /// The verdict on hits that exceed the limit and were not added to the counter.
     pub fn rejected(self, count: u64, hits: Hits, now: Time) -> Verdict {
         let over = self.verdict(u64::MAX, hits, now);
-        Verdict { consumed: false, remaining: remaining(self.limit, count), ..over }
+        Verdict { consumed: false, remaining: self.limit.saturating_sub(count), ..over }
     }
 }
 

@@ -3,7 +3,7 @@
 //! The rules compiler creates each [`Algorithm`] once, so no request computes ticks. Stores match on the variants,
 //! because each keeps different state.
 
-use std::num::NonZeroU32;
+use std::num::NonZeroU64;
 
 use super::{Bucket, FixedWindow, Hits, Period, SlidingLog, SlidingWindow, Verdict, Window};
 use clock::Time;
@@ -49,7 +49,7 @@ impl Kind {
     }
 
     /// The algorithm with this limit. Only buckets use `burst`.
-    pub fn at(self, limit: u32, window: Window, burst: Option<NonZeroU32>) -> Algorithm {
+    pub fn at(self, limit: u64, window: Window, burst: Option<NonZeroU64>) -> Algorithm {
         match self {
             Self::FixedWindow => Algorithm::FixedWindow(FixedWindow { limit, period: window.into() }),
             Self::SlidingWindow => Algorithm::SlidingWindow(SlidingWindow { limit, window }),
@@ -72,12 +72,12 @@ impl Algorithm {
     }
 
     /// The hits that an unused counter admits at once.
-    pub fn capacity(self) -> u32 {
+    pub const fn capacity(self) -> u64 {
         match self {
             Self::FixedWindow(FixedWindow { limit, .. })
             | Self::SlidingWindow(SlidingWindow { limit, .. })
             | Self::SlidingLog(SlidingLog { limit, .. }) => limit,
-            Self::Bucket(bucket) => u32::try_from(bucket.burst()).unwrap_or(u32::MAX),
+            Self::Bucket(bucket) => bucket.burst(),
         }
     }
 
@@ -93,7 +93,9 @@ impl Algorithm {
                 calendar.write_tag(&mut tag);
                 tag
             }
-            Self::SlidingWindow(SlidingWindow { window, .. }) => format!("sw/{}", window.seconds()),
+            Self::SlidingWindow(limit @ SlidingWindow { window, .. }) => {
+                format!("{}/{}", if limit.is_wide() { "sw64" } else { "sw" }, window.seconds())
+            }
             Self::SlidingLog(SlidingLog { window, .. }) => format!("sl/{}", window.seconds()),
             // States are numbers of ticks, so the tick's length is part of the format.
             Self::Bucket(bucket) => format!("b/{}/{}", bucket.ticks_per_second(), bucket.ticks_per_hit()),
@@ -104,7 +106,7 @@ impl Algorithm {
     pub fn assumed(self, spent: bool, hits: Hits, now: Time) -> Verdict {
         let wait = match self {
             Self::FixedWindow(limit) => {
-                let count = if spent { u64::from(limit.limit) + 1 } else { 0 };
+                let count = if spent { limit.limit.saturating_add(1) } else { 0 };
                 return limit.verdict(count, hits, now);
             }
             Self::Bucket(bucket) => {
@@ -119,11 +121,7 @@ impl Algorithm {
             consumed: false,
             remaining: if spent { 0 } else { self.capacity() },
             reset: if spent { wait } else { 0 },
-            retry_after: (!spent || hits.taken() <= u64::from(self.capacity())).then_some(if spent {
-                wait
-            } else {
-                0
-            }),
+            retry_after: (!spent || hits.taken() <= self.capacity()).then_some(if spent { wait } else { 0 }),
         }
     }
 }

@@ -85,7 +85,7 @@ pub struct Verdict {
     pub admitted: bool,
     pub consumed: bool,
     /// Hits that would still be admitted now.
-    pub remaining: u32,
+    pub remaining: u64,
     /// Microseconds until the full limit is available, if nothing more is taken.
     pub reset: u64,
     /// Microseconds until these hits would be admitted; 0 if they are, `None` if they never fit.
@@ -101,6 +101,10 @@ pub struct State {
     pub end: Time,
 }
 
+/// The largest limit: 2⁵³−1, up to which doubles have every integer. The Lua scripts in Redis, JSON and protobuf's
+/// `Struct` know no other numbers.
+pub const MAX_LIMIT: u64 = (1 << 53) - 1;
+
 /// How far a state may be in the future, in microseconds.
 ///
 /// Threads may reach a state in another order than they read the clock, and clocks are adjusted in small steps: then
@@ -111,10 +115,6 @@ const LEEWAY: u64 = 1_000_000;
 /// Microseconds from `now` until `then`; 0 if it is past.
 const fn micros_until(now: Time, then: u64) -> u64 {
     then.saturating_sub(now.micros())
-}
-
-fn remaining(limit: u32, used: u64) -> u32 {
-    limit.saturating_sub(u32::try_from(used).unwrap_or(u32::MAX))
 }
 
 /// The length of a limit's window: one second to ten years.

@@ -7,14 +7,14 @@
 
 use std::collections::VecDeque;
 
-use super::{Hits, LEEWAY, Verdict, Window, micros_until, remaining};
+use super::{Hits, LEEWAY, Verdict, Window, micros_until};
 use clock::Time;
 
 /// A number of requests in any window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlidingLog {
     /// Requests admitted per window.
-    pub limit: u32,
+    pub limit: u64,
     pub window: Window,
 }
 
@@ -42,7 +42,7 @@ impl SlidingLog {
     pub fn apply(self, log: &mut Log, hits: Hits, now: Time) -> Verdict {
         log.forget_future(now);
         log.forget_past(now, self.window);
-        let room = u64::from(self.limit).checked_sub(hits.taken());
+        let room = self.limit.checked_sub(hits.taken());
         let admitted = match hits {
             Hits::Take(0) => true,
             Hits::Take(hits) if room.is_some_and(|room| log.total <= room) => {
@@ -70,7 +70,7 @@ impl SlidingLog {
         Verdict {
             admitted,
             consumed: admitted && hits.taken() > 0,
-            remaining: remaining(self.limit, summary.total),
+            remaining: self.limit.saturating_sub(summary.total),
             reset: summary.newest.map_or(0, leaves_window),
             retry_after: if admitted { Some(0) } else { summary.blocking.map(leaves_window) },
         }

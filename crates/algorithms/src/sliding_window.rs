@@ -1,13 +1,14 @@
 //! Sliding windows: the current window's count plus the previous window's, weighted by its overlap with a window
 //! that ends now. Close to the exact log, at the cost of two counts.
 //!
-//! Both counts are below 2³² because rejected hits are not counted, so they share one number. The current window starts
-//! two windows before the state's end. The overlap is an integral number of
-//! millionths of the window, so that all products stay below 2⁵³ and the Lua scripts in Redis, which compute with
+//! Rejected hits are not counted, so both counts are at most the limit. Of a limit below 2³² they share one number, a
+//! [`State`]. A [wide](SlidingWindow::is_wide) limit has [`Counts`], whose counters have another tag: a limit that is
+//! raised from one to the other starts anew. The overlap is an integral number of millionths of the window, and counts
+//! are multiplied in two parts, so that all products stay below 2⁵³ and the Lua scripts in Redis, which compute with
 //! doubles, get the same results. A partly overlapping hit does not count: otherwise a client that sends exactly
 //! its limit, evenly spaced, would be rejected now and then.
 
-use super::{Hits, LEEWAY, State, Verdict, Window, micros_until, remaining};
+use super::{Hits, LEEWAY, State, Verdict, Window, micros_until};
 use clock::Time;
 
 /// The overlap is measured in millionths of a window. One is as many microseconds as the window has seconds.
@@ -16,40 +17,51 @@ const OVERLAP_SCALE: u64 = 1_000_000;
 /// A number of requests in a window that ends now, estimated from two counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlidingWindow {
-    pub limit: u32,
+    pub limit: u64,
     pub window: Window,
 }
 
-/// The hits of the current window and of the previous one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// The hits of the current window and of the previous one. The default is that of an unused counter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     pub start: Time,
-    pub this: u32,
-    pub last: u32,
+    pub this: u64,
+    pub last: u64,
 }
 
 impl SlidingWindow {
+    /// True if its counts may need more than 32 bits each.
+    pub const fn is_wide(self) -> bool {
+        self.limit > u32::MAX as u64
+    }
+
+    /// Takes hits, or refunds them, by a state of a limit that is not wide.
     pub fn apply(self, state: State, hits: Hits, now: Time) -> (State, Verdict) {
-        let (mut state, mut counts) = (state, self.counts(state));
+        let before = self.counts(state);
+        let (after, verdict) = self.count(before, hits, now);
+        (if after == before { state } else { self.state(after) }, verdict)
+    }
+
+    /// Takes hits, or refunds them.
+    pub fn count(self, counts: Counts, hits: Hits, now: Time) -> (Counts, Verdict) {
+        let mut counts = counts;
         if counts.start.micros() > now.micros().saturating_add(LEEWAY) {
             counts.start = self.window.start(now);
-            state = self.state(counts);
         }
         let before = self.at(counts, now);
         let (after, admitted) = self.take(before, hits, now);
-        let state = if after == before { state } else { self.state(after) };
-        (state, self.verdict(after, admitted, hits, now))
+        (if after == before { counts } else { after }, self.verdict(after, admitted, hits, now))
     }
 
     /// The verdict of these counts after the hits were admitted or not.
     pub fn verdict(self, counts: Counts, admitted: bool, hits: Hits, now: Time) -> Verdict {
-        let counted = u64::from(counts.this).saturating_add(self.overlapping(counts, now));
+        let counted = counts.this.saturating_add(self.overlapping(counts, now));
         let admitted_after = |hits| self.admits_at(counts, hits).map(|then| micros_until(now, then));
         Verdict {
             admitted,
             consumed: admitted && hits.taken() > 0,
-            remaining: remaining(self.limit, counted),
-            reset: admitted_after(u64::from(self.limit)).filter(|_| counted > 0).unwrap_or_default(),
+            remaining: self.limit.saturating_sub(counted),
+            reset: admitted_after(self.limit).filter(|_| counted > 0).unwrap_or_default(),
             retry_after: if admitted { Some(0) } else { admitted_after(hits.taken()) },
         }
     }
@@ -70,25 +82,26 @@ impl SlidingWindow {
     /// The hits of the previous window that still count.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "a window has at least a second, and a count is below 2³²"
+        reason = "a window has at least a second, and no product exceeds the count or 2⁴⁰"
     )]
     fn overlapping(self, counts: Counts, now: Time) -> u64 {
         let elapsed = micros_until(counts.start, now.micros()) / self.window.seconds();
-        u64::from(counts.last) * OVERLAP_SCALE.saturating_sub(elapsed) / OVERLAP_SCALE
+        let overlap = OVERLAP_SCALE.saturating_sub(elapsed);
+        // The quotient is exact, so only the rest is rounded.
+        counts.last / OVERLAP_SCALE * overlap + counts.last % OVERLAP_SCALE * overlap / OVERLAP_SCALE
     }
 
     fn take(self, before: Counts, hits: Hits, now: Time) -> (Counts, bool) {
         match hits {
             Hits::Take(0) => (before, true),
             Hits::Take(hits) => {
-                let room = u64::from(self.limit).saturating_sub(self.overlapping(before, now));
-                match u32::try_from(u64::from(before.this).saturating_add(hits)) {
-                    Ok(this) if u64::from(this) <= room => (Counts { this, ..before }, true),
+                let room = self.limit.saturating_sub(self.overlapping(before, now));
+                match before.this.checked_add(hits) {
+                    Some(this) if this <= room => (Counts { this, ..before }, true),
                     _ => (before, false),
                 }
             }
             Hits::Refund(hits) => {
-                let hits = u32::try_from(hits).unwrap_or(u32::MAX);
                 let older = hits.saturating_sub(before.this);
                 let this = before.this.saturating_sub(hits);
                 (Counts { this, last: before.last.saturating_sub(older), ..before }, true)
@@ -98,9 +111,9 @@ impl SlidingWindow {
 
     /// The first microsecond at which the hits would be admitted; `None` if they never fit.
     fn admits_at(self, counts: Counts, hits: u64) -> Option<u64> {
-        let room = u64::from(self.limit).checked_sub(hits)?;
+        let room = self.limit.checked_sub(hits)?;
         let start = counts.start.micros();
-        let (begun, count, room) = match room.checked_sub(u64::from(counts.this)) {
+        let (begun, count, room) = match room.checked_sub(counts.this) {
             Some(room) => (start, counts.last, room),
             None => (start.saturating_add(self.window.micros()), counts.this, room),
         };
@@ -108,27 +121,34 @@ impl SlidingWindow {
     }
 
     /// Microseconds after a window's start until at most `room` hits of the previous window count.
-    #[expect(
-        clippy::arithmetic_side_effects,
-        reason = "`room` is below 2³², and a window has fewer than 2²⁹ seconds"
-    )]
-    fn faded_after(self, count: u32, room: u64) -> u64 {
-        let overlap =
-            (room * OVERLAP_SCALE + OVERLAP_SCALE - 1).checked_div(u64::from(count)).unwrap_or(OVERLAP_SCALE);
-        OVERLAP_SCALE.saturating_sub(overlap) * self.window.seconds()
+    fn faded_after(self, count: u64, room: u64) -> u64 {
+        // The next hit counts once its millionths do.
+        let next = u128::from(room).saturating_add(1).saturating_mul(OVERLAP_SCALE.into()).saturating_sub(1);
+        let overlap = match u64::try_from(next) {
+            Ok(next) => next.checked_div(count),
+            Err(_) => next.checked_div(count.into()).and_then(|overlap| u64::try_from(overlap).ok()),
+        };
+        OVERLAP_SCALE.saturating_sub(overlap.unwrap_or(OVERLAP_SCALE)).saturating_mul(self.window.seconds())
     }
 
-    /// The state that stores these counts. It ends two windows after the start.
-    pub fn state(self, counts: Counts) -> State {
-        let end = counts.start.seconds().saturating_add(self.window.seconds().saturating_mul(2));
-        let number = u64::from(counts.last) << 32 | u64::from(counts.this);
-        State { number, end: Time::from_seconds(end) }
+    /// The second from which these counts equal unused ones: two windows after the start.
+    pub fn end(self, counts: Counts) -> Time {
+        Time::from_seconds(counts.start.seconds().saturating_add(self.window.seconds().saturating_mul(2)))
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "each half of the number is a count")]
-    fn counts(self, state: State) -> Counts {
-        let start = state.end.seconds().saturating_sub(self.window.seconds().saturating_mul(2));
-        let (this, last) = (state.number as u32, (state.number >> 32) as u32);
+    /// The counts that start two windows before this end.
+    pub fn ending(self, end: Time, this: u64, last: u64) -> Counts {
+        let start = end.seconds().saturating_sub(self.window.seconds().saturating_mul(2));
         Counts { start: Time::from_seconds(start), this, last }
+    }
+
+    /// The state that stores these counts of a limit that is not wide.
+    fn state(self, counts: Counts) -> State {
+        assert!(counts.this >> 32 == 0 && counts.last >> 32 == 0, "counts are at most a limit below 2³²");
+        State { number: counts.last << 32 | counts.this, end: self.end(counts) }
+    }
+
+    fn counts(self, state: State) -> Counts {
+        self.ending(state.end, state.number & u64::from(u32::MAX), state.number >> 32)
     }
 }

@@ -41,12 +41,12 @@ pub struct Status {
     pub code: Code,
     pub current_limit: Option<CurrentLimit>,
     /// Hits left within the limit.
-    pub limit_remaining: u32,
+    pub limit_remaining: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CurrentLimit {
-    pub requests_per_unit: u32,
+    pub requests_per_unit: u64,
     pub unit: Unit,
     pub multiplier: NonZeroU32,
     pub name: Option<Arc<str>>,
@@ -103,5 +103,5 @@ impl Status {
     pub(super) const NO_LIMIT: Self = Self { code: Code::Ok, current_limit: None, limit_remaining: 0 };
 
     pub(super) const UNLIMITED: Self =
-        Self { code: Code::Ok, current_limit: None, limit_remaining: u32::MAX };
+        Self { code: Code::Ok, current_limit: None, limit_remaining: u32::MAX as u64 };
 }

@@ -116,7 +116,7 @@ struct Tally {
     quotas: usize,
     quotas_over: usize,
     /// The descriptor closest to its limit; one that is over takes precedence.
-    closest: Option<(usize, u32)>,
+    closest: Option<(usize, u64)>,
     /// The ordinary descriptor over its limit with the longest wait.
     last_free: Option<(usize, u64)>,
     /// The exhausted quota with the shortest wait.
@@ -126,8 +126,12 @@ struct Tally {
 impl Tally {
     #[expect(clippy::arithmetic_side_effects, reason = "each descriptor adds at most one")]
     fn add(&mut self, index: usize, status: &Status, wait: u64, quota_mode: bool) {
-        let (remaining, least) = (status.limit_remaining, self.closest.map_or(u32::MAX, |(_, least)| least));
-        if status.current_limit.is_some() && remaining < least {
+        let (remaining, least) = (status.limit_remaining, self.closest.map(|(_, least)| least));
+        // The Go service begins with this number as the least, so an unused limit of as many hits has no headers.
+        let is_unused =
+            |limit: &CurrentLimit| limit.requests_per_unit == remaining && remaining == u64::from(u32::MAX);
+        let limit = status.current_limit.as_ref().filter(|limit| !is_unused(limit));
+        if limit.is_some() && least.is_none_or(|least| remaining < least) {
             self.closest = Some((index, remaining));
         }
         self.quotas += usize::from(quota_mode);

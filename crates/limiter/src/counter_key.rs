@@ -210,7 +210,7 @@ mod tests {
     fn limit() -> impl Strategy<Value = Limit> {
         let kinds = prop::sample::select(&Kind::ALL[..]);
         let units = prop::sample::select(vec![Unit::Second, Unit::Minute, Unit::Hour, Unit::Day]);
-        (kinds, units, prop_oneof![Just(1_u32), Just(60)], 1..3_u32, any::<bool>()).prop_map(
+        (kinds, units, prop_oneof![Just(1_u32), Just(60)], 1..3_u64, any::<bool>()).prop_map(
             |(kind, unit, multiplier, requests, in_a_list)| {
                 let multiplier = NonZeroU32::new(multiplier).unwrap();
                 let limit = Limit::new(requests, unit, multiplier, kind, None).unwrap();

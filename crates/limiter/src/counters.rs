@@ -32,7 +32,7 @@ pub struct CounterState {
     pub limit: Limit,
     /// Hits that were counted and still matter.
     pub used: u64,
-    pub remaining: u32,
+    pub remaining: u64,
     /// Seconds until the full limit is available.
     pub resets_in: u64,
 }

@@ -19,15 +19,19 @@ pub(super) struct LimitDecision {
 }
 
 /// The counter from which on a limit is near. The product has 32-bit precision, as in the Go service, so that both
-/// services count the same during a migration.
+/// services count the same during a migration. Limits that the Go service cannot load have 64 bits.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "the loss is the required behaviour; a cast saturates"
+    reason = "the loss is the required behaviour, and limits are below 2⁵³; a cast saturates"
 )]
-fn near_threshold(limit: u32, near_ratio: f32) -> u64 {
-    (limit as f32 * near_ratio).floor() as u64
+fn near_threshold(limit: u64, near_ratio: f32) -> u64 {
+    match u32::try_from(limit) {
+        Ok(limit) => (limit as f32 * near_ratio).floor() as u64,
+        // A 32-bit float has seven decimals of what was set.
+        Err(_) => (limit as f64 * ((f64::from(near_ratio) * 1e7).round() / 1e7)).floor() as u64,
+    }
 }
 
 /// Compares a counter with its limit. `after` is its value once these hits are counted.
@@ -35,11 +39,10 @@ fn near_threshold(limit: u32, near_ratio: f32) -> u64 {
     clippy::arithmetic_side_effects,
     reason = "a difference follows its comparison; `before` is below `limit`, so the sum is below `hits`"
 )]
-fn decide(limit: u32, near_ratio: f32, hits: Hits, after: u64) -> LimitDecision {
-    let (limit, near) = (u64::from(limit), near_threshold(limit, near_ratio));
+fn decide(limit: u64, near_ratio: f32, hits: Hits, after: u64) -> LimitDecision {
     // A refund is never over, even if the counter still is.
     let Hits::Take(hits) = hits else { return LimitDecision::default() };
-    let over = after > limit;
+    let (over, near) = (after > limit, near_threshold(limit, near_ratio));
     // If STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT did not count the hits this wraps around, as in the Go service: then
     // all of them are above every threshold that is passed.
     let counted = hits.min(MAX_HITS);
@@ -102,7 +105,7 @@ pub(super) fn outcome<'a>(
             store::Outcome::Decided(verdict) if verdict.admitted => {
                 // Converted to a count, so that the near threshold applies as it does to a counter.
                 let capacity = limit.algorithm.capacity();
-                let after = u64::from(capacity.saturating_sub(verdict.remaining));
+                let after = capacity.saturating_sub(verdict.remaining);
                 (verdict, decide(capacity, near_ratio, hits, after))
             }
             store::Outcome::Decided(verdict) => (verdict, over),
@@ -131,9 +134,9 @@ impl LimitOutcome<'_> {
         match (self.decision.over, other.decision.over) {
             (true, true) => self.wait() > other.wait(),
             (false, false) => {
-                #[expect(clippy::arithmetic_side_effects, reason = "both factors are below 2³²")]
+                #[expect(clippy::arithmetic_side_effects, reason = "both factors are below 2⁶⁴")]
                 let part = |one: &Self, two: &Self| {
-                    u64::from(one.verdict.remaining) * u64::from(two.limit.algorithm.capacity())
+                    u128::from(one.verdict.remaining) * u128::from(two.limit.algorithm.capacity())
                 };
                 part(self, other) < part(other, self)
             }
@@ -153,7 +156,7 @@ impl LimitOutcome<'_> {
         Some(match batch.check(index).outcome {
             store::Outcome::Counted(count) | store::Outcome::NotCounted(count) => count,
             store::Outcome::Decided(verdict) => {
-                self.limit.algorithm.capacity().saturating_sub(verdict.remaining).into()
+                self.limit.algorithm.capacity().saturating_sub(verdict.remaining)
             }
         })
     }
@@ -182,11 +185,11 @@ mod tests {
     use algorithms::fixed_window;
 
     /// The reference: classifies every hit on its own.
-    fn count_hit_by_hit(limit: u32, ratio: f32, hits: u64, after: u64) -> LimitDecision {
-        let over = after > u64::from(limit);
+    fn count_hit_by_hit(limit: u64, ratio: f32, hits: u64, after: u64) -> LimitDecision {
+        let over = after > limit;
         let mut model = LimitDecision { over, ..LimitDecision::default() };
         for hit in after - hits..after {
-            if hit >= u64::from(limit) {
+            if hit >= limit {
                 model.over_hits += 1;
             } else if hit >= near_threshold(limit, ratio) {
                 model.near_hits += 1;
@@ -199,7 +202,7 @@ mod tests {
     proptest! {
         #[test]
         fn classifies_each_hit_as_if_it_came_alone(
-            limit in 0..60_u32, ratio in 0.0..=1.0_f32, before in 0..100_u64, hits in 0..50_u64,
+            limit in 0..60_u64, ratio in 0.0..=1.0_f32, before in 0..100_u64, hits in 0..50_u64,
         ) {
             let after = before + hits;
             let model = count_hit_by_hit(limit, ratio, hits, after);
@@ -207,10 +210,10 @@ mod tests {
         }
 
         #[test]
-        fn accepts_any_numbers(limit: u32, ratio in 0.0..=1.0_f32, hits: u64, after: u64, back: bool) {
+        fn accepts_any_numbers(limit: u64, ratio in 0.0..=1.0_f32, hits: u64, after: u64, back: bool) {
             let hits = if back { Hits::Refund(hits) } else { Hits::Take(hits) };
             let decision = decide(limit, ratio, hits, after);
-            prop_assert_eq!(decision.over, !back && after > u64::from(limit));
+            prop_assert_eq!(decision.over, !back && after > limit);
         }
     }
 

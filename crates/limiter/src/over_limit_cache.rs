@@ -36,9 +36,10 @@ struct Rejection {
     reset: u32,
     /// The smallest number of hits that is rejected.
     hits: u32,
-    /// The capacity of the limit that rejected them.
-    limit: u32,
+    /// Fewer than these hits.
     remaining: u32,
+    /// The capacity of the limit that rejected them.
+    limit: u64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -123,22 +124,24 @@ impl Rejection {
     fn of(check: &Check, now: Time) -> Option<Self> {
         let since = u32::try_from(now.seconds()).unwrap_or(u32::MAX);
         let end = || check.limit.period().end(now).micros();
+        // A rejection of more hits is not stored: they are rare.
         let hits = u32::try_from(check.hits.taken());
         let (until, reset, hits, remaining) = match check.outcome {
             // A window that is over its limit rejects any number of hits.
             Outcome::Counted(_) => (end(), end(), 0, 0),
             // At least as many hits do not fit before the window ends.
             Outcome::NotCounted(count) => {
-                let left = u64::from(check.limit.requests_per_unit).saturating_sub(count);
-                (end(), end(), hits.ok()?, u32::try_from(left).unwrap_or(u32::MAX))
+                let left = check.limit.requests_per_unit.saturating_sub(count);
+                (end(), end(), hits.ok()?, left)
             }
-            // Hits that can ever fit have 32 bits.
             Outcome::Decided(verdict) => {
                 let wait = verdict.retry_after.filter(|wait| *wait > 0)?;
                 let after = |micros| now.micros().saturating_add(micros);
                 (after(wait), after(verdict.reset), hits.ok()?, verdict.remaining)
             }
         };
+        // As many hits are rejected, so fewer are left.
+        let remaining = u32::try_from(remaining).ok()?;
         let limit = check.limit.algorithm.capacity();
         Some(Self { until, since, reset: seconds(reset), hits, limit, remaining })
     }
@@ -161,7 +164,7 @@ impl Rejection {
         Verdict {
             admitted: false,
             consumed: false,
-            remaining: self.remaining,
+            remaining: self.remaining.into(),
             reset: reset.micros().saturating_sub(now.micros()),
             retry_after: Some(self.until.saturating_sub(now.micros())),
         }
@@ -279,7 +282,7 @@ mod tests {
         let limit = Limit::plain(0, Unit::Second);
         let mut batch = Batch::default();
         batch.push(0..0, &limit, 0, Hits::Take(1));
-        for bytes in [1, 43, 44, 45, 87, 88, 1000, 65_536, 1_000_000] {
+        for bytes in [1, 47, 48, 49, 95, 96, 1000, 65_536, 1_000_000] {
             let cache = OverLimitCache::new(bytes);
             for second in 1..4 {
                 let now = Time::from_seconds(second);
@@ -288,7 +291,7 @@ mod tests {
                     assert!(cache.get(&n.to_string(), &limit, Hits::Take(1), now).is_some());
                 }
                 // Even the smallest cache holds one key.
-                assert!(cache.usage().keys.bytes <= bytes.max(44), "{bytes}: {:?}", cache.usage());
+                assert!(cache.usage().keys.bytes <= bytes.max(48), "{bytes}: {:?}", cache.usage());
             }
         }
     }

@@ -8,7 +8,7 @@ use super::{
     Policy,
     request::{Request, RequestError},
 };
-use algorithms::Kind;
+use algorithms::{Bucket, Kind};
 use clock::Time;
 use overrides::{Action, Found, Index};
 use rules::{LONGEST_LOG, Limit, Limits, Rule, Unit, model::Domain};
@@ -72,7 +72,7 @@ pub(super) fn of(
         let of_request = descriptor.limit.map(|limit| {
             let unknown = RequestError::OverrideUnit { descriptor: index, unit: limit.unit };
             let unit = Unit::from_number(limit.unit).ok_or(unknown)?;
-            let limit = Limit::plain(limit.requests_per_unit, unit);
+            let limit = Limit::plain(limit.requests_per_unit.into(), unit);
             let limit = limit.with_calendar_months(policy.calendar_months).counted(policy.counting);
             Ok(Replacement { by: By::Request, limits: Some(limit.into()) })
         });
@@ -102,8 +102,14 @@ fn limits(found: &Found, rule: Option<&Rule>, policy: &Policy) -> Option<Limits>
         Action::Block if of_rule.is_none() => return Some(Limit::plain(0, Unit::Second).into()),
         Action::Block | Action::Allow | Action::Shadow => return None,
     };
+    let is_rounded = |burst| {
+        requests_per_unit > u32::MAX.into() && !Bucket::is_exact(requests_per_unit, unit.into(), burst)
+    };
+    // A sliding window holds every limit exactly.
     let kind = match of_rule.map(|limit| limit.algorithm.kind()) {
         Some(Kind::SlidingLog) if requests_per_unit > LONGEST_LOG => Kind::SlidingWindow,
+        Some(Kind::TokenBucket) if is_rounded(requests_per_unit) => Kind::SlidingWindow,
+        Some(Kind::LeakyBucket) if is_rounded(1) => Kind::SlidingWindow,
         kind => kind.unwrap_or_default(),
     };
     let limit = Limit::new(requests_per_unit, unit, NonZeroU32::MIN, kind, None);

@@ -8,7 +8,7 @@ use super::target::{
     Scope, Target, check_fields, check_length, entries_of_json, entry_field, field, text_of,
 };
 use clock::Time;
-use rules::{OnStoreFailure, Unit, nearest};
+use rules::{MAX_LIMIT, OnStoreFailure, Unit, nearest};
 use text::{cut, cut_display};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,7 +26,7 @@ pub struct Override {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
     /// Replaces the limits of the matching rule.
-    Limit { requests_per_unit: u32, unit: Unit },
+    Limit { requests_per_unit: u64, unit: Unit },
     /// Every request is over limit, and nothing is counted.
     Block,
     /// No request is limited, and nothing is counted.
@@ -299,7 +299,7 @@ fn object(json: &Json) -> Result<&Map<String, Json>, String> {
     json.as_object().ok_or_else(|| format!("expected an object, got {}", cut_display(json)))
 }
 
-fn action(name: Option<&str>, requests_per_unit: Option<u32>, unit: Option<&str>) -> Result<Action, String> {
+fn action(name: Option<&str>, requests_per_unit: Option<u64>, unit: Option<&str>) -> Result<Action, String> {
     let expected = Action::NAMES.join(", ");
     let name = name.ok_or_else(|| format!("action is missing; expected {expected}"))?;
     let action = match name {
@@ -320,7 +320,7 @@ fn action(name: Option<&str>, requests_per_unit: Option<u32>, unit: Option<&str>
     })
 }
 
-fn limit(requests_per_unit: Option<u32>, unit: Option<&str>) -> Result<Action, String> {
+fn limit(requests_per_unit: Option<u64>, unit: Option<&str>) -> Result<Action, String> {
     let requests_per_unit = requests_per_unit.ok_or(
         "requests_per_unit is missing; the action limit expects a number of requests; 0 rejects every request",
     )?;
@@ -380,10 +380,9 @@ pub fn timestamp(second: impl Into<u64>) -> String {
     prost_types::Timestamp { seconds, nanos: 0 }.to_string()
 }
 
-fn requests_per_unit(json: &Json) -> Result<u32, String> {
-    let number = json.as_u64().and_then(|number| u32::try_from(number).ok());
-    number.ok_or_else(|| {
+fn requests_per_unit(json: &Json) -> Result<u64, String> {
+    json.as_u64().filter(|number| *number <= MAX_LIMIT).ok_or_else(|| {
         let seen = cut_display(json);
-        format!("requests_per_unit: expected an integer between 0 and {}, got {seen}", u32::MAX)
+        format!("requests_per_unit: expected an integer between 0 and {MAX_LIMIT}, got {seen}")
     })
 }

@@ -4,7 +4,8 @@
 //! kind · note · shape · [limit] · [end] · (length · value)… · [(length · reason) (length · by)]
 //! ```
 //!
-//! `kind` has the action in its two lowest bits, then whether an end follows, then the unit. The shape is the number of
+//! `kind` has the action in its two lowest bits, then whether an end follows, then the unit, and in the highest bit whether
+//! the limit has eight bytes instead of four. The shape is the number of
 //! the domain and the keys, of which there are few. Levels without a value are omitted. `note` is the number of a pair of
 //! reason and author that many records share, or [`INLINE_NOTE`].
 
@@ -23,6 +24,9 @@ pub(super) const INLINE_NOTE: u8 = u8::MAX;
 
 const HAS_END: u8 = 1 << 2;
 
+/// The limit is beyond 32 bits.
+const IS_WIDE: u8 = 1 << 7;
+
 /// The length is in the next two bytes.
 const LONG: u8 = u8::MAX;
 
@@ -39,16 +43,21 @@ pub(super) struct Record<'a> {
 
 /// Appends a record. `note` is its number, or [`INLINE_NOTE`].
 pub(super) fn write(one: &Override, shape: u16, note: u8, into: &mut Vec<u8>) {
-    let unit = match one.action {
-        Action::Limit { unit, .. } => unit as u8,
-        _ => 0,
+    let (unit, narrow) = match one.action {
+        Action::Limit { unit, requests_per_unit } => (unit as u8, u32::try_from(requests_per_unit)),
+        _ => (0, Ok(0)),
     };
+    let flag = |is_set, flag| if is_set { flag } else { 0 };
+    let flags = flag(one.expires.is_some(), HAS_END) | flag(narrow.is_err(), IS_WIDE);
     #[expect(clippy::cast_possible_truncation, reason = "there are four actions")]
-    into.push(one.action.index() as u8 | if one.expires.is_some() { HAS_END } else { 0 } | unit << 3);
+    into.push(one.action.index() as u8 | flags | unit << 3);
     into.push(note);
     into.extend(shape.to_le_bytes());
     if let Action::Limit { requests_per_unit, .. } = one.action {
-        into.extend(requests_per_unit.to_le_bytes());
+        match narrow {
+            Ok(narrow) => into.extend(narrow.to_le_bytes()),
+            Err(_) => into.extend(requests_per_unit.to_le_bytes()),
+        }
     }
     if let Some(end) = one.expires {
         into.extend(end.to_le_bytes());
@@ -81,8 +90,12 @@ impl<'a> Record<'a> {
         let [kind, note, low, high] = take_array(&mut rest);
         let action = match kind & 3 {
             0 => {
-                let requests_per_unit = u32::from_le_bytes(take_array(&mut rest));
-                let unit = Unit::from_number(i32::from(kind >> 3));
+                let requests_per_unit = if kind & IS_WIDE == 0 {
+                    u32::from_le_bytes(take_array(&mut rest)).into()
+                } else {
+                    u64::from_le_bytes(take_array(&mut rest))
+                };
+                let unit = Unit::from_number(i32::from((kind & !IS_WIDE) >> 3));
                 Action::Limit { requests_per_unit, unit: unit.expect("a record of a limit has a unit") }
             }
             1 => Action::Block,

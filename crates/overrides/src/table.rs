@@ -145,11 +145,11 @@ mod tests {
             (with("requests_per_unit", json!(5)), "requests_per_unit: the action block has no limit"),
             (
                 with("requests_per_unit", json!(-5)),
-                "requests_per_unit: expected an integer between 0 and 4294967295, got -5",
+                "requests_per_unit: expected an integer between 0 and 9007199254740991, got -5",
             ),
             (
                 with("requests_per_unit", json!("5")),
-                "requests_per_unit: expected an integer between 0 and 4294967295, got \"5\"",
+                "requests_per_unit: expected an integer between 0 and 9007199254740991, got \"5\"",
             ),
             (with("unit", json!("day")), "unit: the action block has no limit"),
             (
@@ -235,7 +235,7 @@ mod tests {
             (&["k=a", "", "block", "", "", "", ""], "domain is missing"),
             (
                 &["k=a", "d", "limit", "many", "day", "", ""],
-                "expected an integer between 0 and 4294967295, got \"many\"",
+                "expected an integer between 0 and 9007199254740991, got \"many\"",
             ),
         ] {
             let error = columns.row(cells, NOW).unwrap_err();

@@ -40,7 +40,7 @@ pub struct Decision {
 
 #[derive(Serialize, Clone, PartialEq, Eq, Debug)]
 pub struct LimitShown {
-    pub requests_per_unit: u32,
+    pub requests_per_unit: u64,
     pub unit: &'static str,
     /// The number of units in the window.
     #[serde(rename = "unit_multiplier")]

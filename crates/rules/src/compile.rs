@@ -33,6 +33,8 @@ pub struct CompileOptions {
     pub merge_domains: bool,
     /// Warn about extensions, which the Go service rejects.
     pub portable: bool,
+    /// Warn about limits beyond 32 bits, which the Go service cannot load.
+    pub large_limits: bool,
     pub countable: Countable,
     /// The counting mode of limits without `counting` (`COUNTING`).
     pub counting: CountingMode,
@@ -47,6 +49,7 @@ impl Default for CompileOptions {
         Self {
             merge_domains: false,
             portable: false,
+            large_limits: false,
             countable: Countable::default(),
             counting: CountingMode::default(),
             calendar_months: false,
@@ -69,6 +72,7 @@ pub struct Compiled {
 pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
     let mut diagnostics: Vec<Diagnostics> =
         files.iter().map(|file| Diagnostics::of(&file.name, options.portable)).collect();
+    diagnostics.iter_mut().for_each(|of_file| of_file.large_limits = options.large_limits);
     let mut room = options.max_values;
     let raw: Vec<Option<RawFile>> = files
         .iter()

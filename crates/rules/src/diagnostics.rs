@@ -146,6 +146,8 @@ pub struct Diagnostics {
     has_errors: bool,
     /// Warn about extensions, which the Go service rejects.
     portable: bool,
+    /// Warn about limits beyond 32 bits, which it rejects too.
+    pub(super) large_limits: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -225,6 +227,7 @@ impl Diagnostics {
             left_out: 0,
             has_errors: false,
             portable,
+            large_limits: false,
         }
     }
 
@@ -265,6 +268,16 @@ impl Diagnostics {
         if self.portable {
             let help = "remove it from files that the Go service reads too";
             self.warning(place, path, format!("the Go service rejects {what}"), Some(help.to_owned()));
+        }
+    }
+
+    /// Adds a warning about a limit beyond 32 bits, if they are wanted.
+    pub(super) fn large_limit(&mut self, place: Place, path: &Path<'_>, number: u64) {
+        if self.large_limits {
+            let message =
+                format!("the Go service cannot load a limit of {number}: its largest is {}", u32::MAX);
+            let help = "keep it, unless a replica of the Go service reads this file too";
+            self.warning(place, path, message, Some(help.to_owned()));
         }
     }
 

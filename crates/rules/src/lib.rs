@@ -28,6 +28,7 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
+pub use algorithms::MAX_LIMIT;
 pub use compile::{CompileOptions, Compiled, SourceFile, compile, compile_resources};
 pub use diagnostics::{Diagnostic, Place, Severity, render};
 pub use limit::{Countable, CountingMode, LONGEST_LOG, Limit, Limits, Rate, Unit};

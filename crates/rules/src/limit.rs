@@ -2,13 +2,18 @@
 //!
 //! The compiler creates those of rules, the limiter those of limit overrides.
 
-use std::{fmt, num::NonZeroU32, ops::Deref, sync::Arc};
+use std::{
+    fmt,
+    num::{NonZeroU32, NonZeroU64},
+    ops::Deref,
+    sync::Arc,
+};
 
 use algorithms::{Algorithm, FixedWindow, Kind, Period, Window};
 use calendar::{Calendar, Cycle};
 
 /// Maximum number of hits in a sliding log. A longer one would delay other checks, in memory and in Redis.
-pub const LONGEST_LOG: u32 = 100_000;
+pub const LONGEST_LOG: u64 = 100_000;
 
 /// A rate and its texts. The fields and methods of the rate are also those of the limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,7 +29,8 @@ pub struct Limit {
 /// can outlive the rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rate {
-    pub requests_per_unit: u32,
+    /// At most [`algorithms::MAX_LIMIT`].
+    pub requests_per_unit: u64,
     pub unit: Unit,
     /// The length of the window in units.
     pub multiplier: NonZeroU32,
@@ -89,7 +95,7 @@ pub struct Limits {
 
 impl Limit {
     /// A fixed window of one unit without a name, as in the Go service.
-    pub fn plain(requests_per_unit: u32, unit: Unit) -> Self {
+    pub fn plain(requests_per_unit: u64, unit: Unit) -> Self {
         let rate = Rate {
             requests_per_unit,
             unit,
@@ -104,11 +110,11 @@ impl Limit {
 
     /// A limit of any kind; `None` if the window is too long.
     pub fn new(
-        requests_per_unit: u32,
+        requests_per_unit: u64,
         unit: Unit,
         multiplier: NonZeroU32,
         kind: Kind,
-        burst: Option<NonZeroU32>,
+        burst: Option<NonZeroU64>,
     ) -> Option<Self> {
         let window = window(unit, multiplier)?;
         let plain = Self::plain(requests_per_unit, unit);
@@ -119,7 +125,7 @@ impl Limit {
     }
 
     /// A fixed window of a calendar.
-    pub fn of_calendar(requests_per_unit: u32, calendar: Calendar) -> Self {
+    pub fn of_calendar(requests_per_unit: u64, calendar: Calendar) -> Self {
         let plain = Self::plain(requests_per_unit, calendar.cycle().into());
         Self { rate: Rate { calendar: Some(calendar), ..plain.rate }, ..plain }.following(calendar)
     }

@@ -75,7 +75,7 @@ fn limit(message: &RateLimitPolicy, line: u32) -> RawLimit {
         place: at(7),
         unit: text(&unit, at(10)),
         requests_per_unit: optional(
-            Some(message.requests_per_unit).filter(|requests| *requests > 0 || !message.unlimited),
+            Some(u64::from(message.requests_per_unit)).filter(|requests| *requests > 0 || !message.unlimited),
             at(11),
         ),
         unlimited: flag(message.unlimited, at(12)),

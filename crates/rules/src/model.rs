@@ -123,7 +123,7 @@ pub struct Rule {
 pub enum Allowance {
     Unlimited {
         /// `requests_per_unit` of the file, for `/rlconfig`.
-        requests_per_unit: u32,
+        requests_per_unit: u64,
     },
     Limited(Limits),
 }

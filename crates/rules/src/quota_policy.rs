@@ -84,6 +84,7 @@ mod tests {
     };
     use algorithms::Kind;
     use calendar::Calendar;
+    use std::num::NonZeroU64;
 
     const NOW: Time = Time::from_seconds(1_800_000_000);
 
@@ -96,7 +97,7 @@ mod tests {
     #[test]
     fn formats_the_numbers_of_a_policy() {
         let limit = |multiplier, kind, burst| {
-            Limit::new(100, Unit::Minute, NonZeroU32::new(multiplier).unwrap(), kind, NonZeroU32::new(burst))
+            Limit::new(100, Unit::Minute, NonZeroU32::new(multiplier).unwrap(), kind, NonZeroU64::new(burst))
         };
         for (multiplier, kind, burst, expected) in [
             (1, Kind::FixedWindow, 0, "\"a\";q=100;w=60"),

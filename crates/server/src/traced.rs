@@ -65,7 +65,7 @@ fn add_decision(span: &mut OpenSpan, answer: Option<&Answer>, trace: &DecisionTr
         let statuses = || answer.statuses.iter().take(MOST);
         let codes = statuses().map(|status| code(status.code).into());
         span.add("tollgate.codes", Value::Texts(codes.collect()));
-        let remaining = statuses().map(|status| i64::from(status.limit_remaining));
+        let remaining = statuses().map(|status| i64::try_from(status.limit_remaining).unwrap_or(i64::MAX));
         span.add("tollgate.remaining", Value::Numbers(remaining.collect()));
     }
     if let Some((policy, reason)) = trace.failure {

@@ -268,7 +268,7 @@ impl Check {
     pub fn is_over(&self) -> bool {
         match self.outcome {
             _ if !self.takes() => false,
-            Outcome::Counted(after) => after > u64::from(self.limit.requests_per_unit),
+            Outcome::Counted(after) => after > self.limit.requests_per_unit,
             Outcome::NotCounted(_) => true,
             Outcome::Decided(verdict) => !verdict.admitted,
         }
@@ -278,11 +278,9 @@ impl Check {
     pub fn would_be_over(&self, read: Outcome) -> bool {
         match read {
             _ if !self.takes() => false,
-            Outcome::Counted(count) => {
-                fixed_window::count(count, self.hits) > u64::from(self.limit.requests_per_unit)
-            }
+            Outcome::Counted(count) => fixed_window::count(count, self.hits) > self.limit.requests_per_unit,
             Outcome::NotCounted(_) => true,
-            Outcome::Decided(verdict) => self.hits.taken() > u64::from(verdict.remaining),
+            Outcome::Decided(verdict) => self.hits.taken() > verdict.remaining,
         }
     }
 
@@ -299,7 +297,7 @@ impl Check {
         }
         self.outcome = match self.outcome {
             Outcome::Decided(verdict) => {
-                let ever = self.hits.taken() <= u64::from(self.limit.algorithm.capacity());
+                let ever = self.hits.taken() <= self.limit.algorithm.capacity();
                 let retry_after = ever.then_some(verdict.reset.max(1));
                 Outcome::Decided(Verdict { admitted: false, consumed: false, retry_after, ..verdict })
             }

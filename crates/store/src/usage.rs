@@ -60,7 +60,7 @@ pub struct LeaseUsage {
 #[derive(Clone, PartialEq, Debug)]
 pub struct LeaseState {
     pub key: Box<str>,
-    pub limit: u32,
+    pub limit: u64,
     pub left: u64,
     /// The counter by the last reply.
     pub counter: Option<u64>,

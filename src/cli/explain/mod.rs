@@ -49,7 +49,7 @@ pub(crate) struct ExplainArgs {
     rules: Vec<PathBuf>,
     /// The hits of each descriptor; 0 hits are not counted.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = server::hits)]
-    hits: u32,
+    hits: u64,
     /// A file of overrides to apply, CSV with a header or JSON lines; by default `OVERRIDES_FILE`, if set.
     /// `tollgate override list --csv` writes one.
     #[arg(long, value_name = "FILE", conflicts_with = "admin")]
@@ -67,7 +67,7 @@ struct Query {
     /// At least one.
     descriptors: Vec<Descriptor>,
     /// The hits of each descriptor.
-    hits: u32,
+    hits: u64,
 }
 
 /// An explained request.
@@ -224,7 +224,7 @@ const EXPECTED: &str = "expected a domain and descriptors: DOMAIN KEY=VALUE[,KEY
 impl Query {
     /// Reads `DOMAIN KEY=VALUE,... ...`, or the older form: paths of rules, then one argument with the domain and a
     /// descriptor. Returns the query and the paths.
-    fn read(words: &[OsString], rules_are_named: bool, hits: u32) -> Result<(Self, &[OsString]), String> {
+    fn read(words: &[OsString], rules_are_named: bool, hits: u64) -> Result<(Self, &[OsString]), String> {
         let (last, before) = words.split_last().ok_or(EXPECTED)?;
         let text = last.to_string_lossy();
         let one_argument = text.trim().split_once(' ').filter(|(domain, _)| !domain.contains('='));
@@ -243,13 +243,13 @@ impl Query {
     fn to_request(&self) -> limiter::Request<'_> {
         let descriptors = self.descriptors.iter().map(|descriptor| {
             let entries = descriptor.0.iter().map(|(key, value)| limiter::Entry { key, value });
-            let hits_addend = (self.hits == 0).then_some(0);
+            let hits_addend = Some(self.hits).filter(|hits| *hits == 0 || *hits > u32::MAX.into());
             limiter::Descriptor { entries: entries.collect(), hits_addend, ..limiter::Descriptor::default() }
         });
         limiter::Request {
             domain: &self.domain,
             descriptors: descriptors.collect(),
-            hits_addend: self.hits,
+            hits_addend: u32::try_from(self.hits).unwrap_or_default(),
             ..limiter::Request::default()
         }
     }

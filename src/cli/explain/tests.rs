@@ -47,13 +47,13 @@ fn policy() -> Policy {
     Policy { key_prefix: "p:".to_owned(), ..Policy::default() }
 }
 
-fn query(words: &str, hits: u32) -> Query {
+fn query(words: &str, hits: u64) -> Query {
     let words: Vec<OsString> = words.split_whitespace().map(OsString::from).collect();
     Query::read(&words, true, hits).unwrap().0
 }
 
 /// The explanation of a request 30 seconds after a day began, as text and as JSON.
-fn explain_hits(words: &str, hits: u32, change: impl FnOnce(&mut Policy)) -> (String, serde_json::Value) {
+fn explain_hits(words: &str, hits: u64, change: impl FnOnce(&mut Policy)) -> (String, serde_json::Value) {
     let mut policy = policy();
     change(&mut policy);
     let served = Served { rules: rules(RULES), attached: Handles::default() };

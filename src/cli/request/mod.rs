@@ -46,7 +46,7 @@ pub(crate) struct RequestArgs {
     pub(crate) addr: Option<Address>,
     /// The hits of each descriptor; 0 reads the counters without counting.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = server::hits)]
-    pub(crate) hits: u32,
+    pub(crate) hits: u64,
     /// Read the counters without counting, like --hits 0.
     #[arg(long, conflicts_with = "hits")]
     pub(crate) peek: bool,
@@ -126,7 +126,7 @@ async fn call(server: &Server, args: &RequestArgs) -> Result<RateLimitResponse, 
     let request = RateLimitRequest {
         domain: args.domain.clone(),
         descriptors: args.descriptors.iter().map(|descriptor| descriptor.to_proto(hits)).collect(),
-        hits_addend: hits,
+        hits_addend: u32::try_from(hits).unwrap_or_default(),
     };
     let late = || {
         let what = format!("{server}: no response within {:?}", args.timeout);
@@ -172,13 +172,14 @@ fn rejected(server: &Server, status: &Status) -> Failure {
 pub(super) struct Descriptor(pub(super) Vec<(String, String)>);
 
 impl Descriptor {
-    /// The message of Envoy's API. 0 hits are set in the descriptor: in the request they count as 1.
-    fn to_proto(&self, hits: u32) -> RateLimitDescriptor {
+    /// The message of Envoy's API. 0 hits are set in the descriptor, because in the request they count as 1; and so are
+    /// those beyond 32 bits, for which the request has no room.
+    fn to_proto(&self, hits: u64) -> RateLimitDescriptor {
         let entry = |(key, value): &(String, String)| rate_limit_descriptor::Entry {
             key: key.clone(),
             value: value.clone(),
         };
-        let hits_addend = (hits == 0).then_some(0);
+        let hits_addend = Some(hits).filter(|hits| *hits == 0 || *hits > u32::MAX.into());
         RateLimitDescriptor { entries: self.0.iter().map(entry).collect(), hits_addend, ..Default::default() }
     }
 }

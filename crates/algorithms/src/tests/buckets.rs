@@ -1,6 +1,9 @@
 //! Buckets against exact fractions, and against the `governor` crate.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{
+    num::{NonZeroU32, NonZeroU64},
+    time::Duration,
+};
 
 use governor::{Quota, RateLimiter, clock::FakeRelativeClock};
 
@@ -17,8 +20,8 @@ struct Exact {
 }
 
 impl Exact {
-    fn new(requests: u32, window: Window, burst: u64) -> Self {
-        let [requests, window, burst] = [u64::from(requests), window.micros(), burst].map(i128::from);
+    fn new(requests: u64, window: Window, burst: u64) -> Self {
+        let [requests, window, burst] = [requests, window.micros(), burst].map(i128::from);
         Self { requests, window, burst, missing: 0, changed: 0 }
     }
 
@@ -49,12 +52,12 @@ impl Exact {
 }
 
 /// Limits whose ticks are microseconds.
-fn even_requests() -> impl Strategy<Value = u32> {
+fn even_requests() -> impl Strategy<Value = u64> {
     prop::sample::select(vec![1, 2, 4, 5, 8, 10, 20, 25, 50, 100, 1000, 1024, 8000, 100_000, 1_000_000])
 }
 
-fn bursts() -> impl Strategy<Value = Option<NonZeroU32>> {
-    prop_oneof![Just(None), (1..40_u32).prop_map(NonZeroU32::new), any::<u32>().prop_map(NonZeroU32::new)]
+fn bursts() -> impl Strategy<Value = Option<NonZeroU64>> {
+    prop_oneof![Just(None), (1..40_u64).prop_map(NonZeroU64::new), requests().prop_map(NonZeroU64::new)]
 }
 
 proptest! {
@@ -64,7 +67,7 @@ proptest! {
     #[test]
     fn a_bucket_with_microsecond_ticks_is_exact(
         requests in even_requests(), window in prop::sample::select(vec![1_u64, 60, 900, 3600, 86_400]),
-        burst in (1..2000_u32).prop_map(NonZeroU32::new), steps in steps(1000),
+        burst in (1..2000_u64).prop_map(NonZeroU64::new), steps in steps(1000),
     ) {
         let window = Window::of_seconds(window).unwrap();
         let bucket = Bucket::token(requests, window, burst);
@@ -113,16 +116,20 @@ proptest! {
     fn rates_are_exact_or_slightly_slower(requests in requests(), window in windows(), burst in bursts()) {
         let bucket = Bucket::token(requests, window, burst);
         let (ticks_per_second, ticks_per_hit, held) = (bucket.ticks_per_second(), bucket.ticks_per_hit(), bucket.burst());
-        prop_assert!(ticks_per_second <= 1 << 32 && held * ticks_per_hit <= 1 << 52);
-        let burst = u64::from(burst.map_or(requests, NonZeroU32::get));
+        prop_assert!(ticks_per_second <= 1 << 51 && held * ticks_per_hit <= 1 << 52);
+        let burst = burst.map_or(requests, NonZeroU64::get);
         if requests == 0 || burst == 0 {
             prop_assert_eq!(held, 0);
             return Ok(());
         }
+        let is_exact = Bucket::is_exact(requests, window, burst);
+        // Larger ones are refused.
+        prop_assume!(is_exact || requests.max(burst) <= u32::MAX.into());
         // Hits per window: configured and actual.
         let asked = u128::from(requests) * u128::from(ticks_per_hit);
         let given = u128::from(ticks_per_second) * u128::from(window.seconds());
         prop_assert!(given <= asked && (asked - given) * u128::from(ticks_per_second) < asked);
+        prop_assert!(!is_exact || (given == asked && held == burst));
         // A bucket that fills in ten years is exact to a ten-millionth, and its ticks are below a microsecond.
         let fills_in = u128::from(burst) * u128::from(window.seconds()) / u128::from(requests);
         if fills_in <= 315_360_000 {
@@ -132,8 +139,21 @@ proptest! {
     }
 
     #[test]
+    fn the_largest_exact_limit_is_the_largest(requests in requests(), window in windows(), burst in bursts()) {
+        let holds = |limit: u64| Bucket::is_exact(limit, window, burst.map_or(limit, NonZeroU64::get));
+        let largest = Bucket::largest_exact(requests, window, burst.map(NonZeroU64::get));
+        prop_assert!(largest <= requests && (largest == 0 || holds(largest)));
+        for more in (largest + 1..=requests).take(1000).chain((largest + 1..=requests).rev().take(1000)) {
+            prop_assert!(!holds(more), "{more} is exact too");
+        }
+        let burst = Bucket::largest_burst(requests, window);
+        let is_exact = |burst| Bucket::is_exact(requests, window, burst);
+        prop_assert!(is_exact(burst) != is_exact(burst + 1) || requests > 1 << 51);
+    }
+
+    #[test]
     fn accepts_any_numbers(
-        requests: u32, window in windows(), burst in bursts(), number: u64, hits: u64, back: bool, now: u64,
+        requests: u64, window in windows(), burst in bursts(), number: u64, hits: u64, back: bool, now: u64,
     ) {
         let hits = if back { Hits::Refund(hits) } else { Hits::Take(hits) };
         let state = State { number, end: Time::from_micros(now) };
@@ -147,7 +167,7 @@ proptest! {
     ) {
         // A hit in `period` microseconds is this many in as many seconds.
         let window = Window::of_seconds(period).unwrap();
-        let bucket = Bucket::leaky(1_000_000, window, NonZeroU32::new(burst));
+        let bucket = Bucket::leaky(1_000_000, window, NonZeroU64::new(burst.into()));
         let clock = FakeRelativeClock::default();
         let quota = Quota::with_period(Duration::from_micros(period)).unwrap();
         let quota = quota.allow_burst(NonZeroU32::new(burst).unwrap());

@@ -2,7 +2,7 @@
 //! results are those of the algorithms.
 
 use std::{
-    num::NonZeroU32,
+    num::NonZeroU64,
     ops::{Add, Mul, Sub},
 };
 
@@ -66,7 +66,8 @@ fn script_of_buckets(bucket: Bucket, kept: &mut [Double; 2], hits: Hits, now: u6
     let [burst, per_second, per_hit] =
         [bucket.burst(), bucket.ticks_per_second(), bucket.ticks_per_hit()].map(Double::of);
     let [second, micros] = now_of(now);
-    let tick = (micros * per_second).divided_by(million);
+    let rest = Double(per_second.0 % million.0);
+    let tick = micros * (per_second - rest).divided_by(million) + (micros * rest).divided_by(million);
     // Only this may be rounded, and then it is so far from 0 and the bucket's depth that it does not matter.
     let left = (kept[0].0 - second.0) * per_second.0 + (kept[1].0 - tick.0);
     let left = Double(left.max(0.0));
@@ -99,7 +100,7 @@ fn script_of_windows(
     now: u64,
 ) -> ([Double; 3], bool) {
     let [zero, one, million] = [0, 1, 1_000_000].map(Double::of);
-    let (most, length) = (Double::of(limit.limit.into()), Double::of(limit.window.seconds()));
+    let (most, length) = (Double::of(limit.limit), Double::of(limit.window.seconds()));
     let [second, micros] = now_of(now);
     let start = second.divided_by(length) * length;
     let [mut began, mut this, mut last] = *kept;
@@ -117,15 +118,17 @@ fn script_of_windows(
     let before = [this, last];
     let admitted = match hits {
         Hits::Take(0) => true,
-        Hits::Take(hits) if hits > u64::from(limit.limit) => false,
+        Hits::Take(hits) if hits > limit.limit => false,
         Hits::Take(hits) => {
             let room = most - Double::of(hits) - this;
-            let admitted = room >= zero && (last * overlap).divided_by(million) <= room;
+            let rest = Double(last.0 % million.0);
+            let counted = (last - rest).divided_by(million) * overlap + (rest * overlap).divided_by(million);
+            let admitted = room >= zero && counted <= room;
             this = if admitted { this + Double::of(hits) } else { this };
             admitted
         }
         Hits::Refund(hits) => {
-            let hits = Double::of(hits.min(u32::MAX.into()));
+            let hits = Double::of(hits.min(MAX_LIMIT));
             let older = (hits - this).max(zero);
             (this, last) = ((this - hits).max(zero), (last - older).max(zero));
             true
@@ -142,7 +145,7 @@ proptest! {
 
     #[test]
     fn buckets_in_doubles_are_exact(
-        requests in requests(), window in windows(), burst in any::<u32>().prop_map(NonZeroU32::new),
+        requests in requests(), window in windows(), burst in requests().prop_map(NonZeroU64::new),
         own: bool, steps in steps(600),
     ) {
         let bucket = Bucket::token(requests, window, burst.filter(|_| own));
@@ -154,21 +157,21 @@ proptest! {
             (state, verdict) = bucket.apply(state, hits, time);
             let (missing, admitted) = script_of_buckets(bucket, &mut kept, hits, now);
             prop_assert_eq!(verdict, bucket.verdict(missing.whole(), admitted, hits, time));
-            prop_assert_eq!(state.number, kept[0].whole() * bucket.ticks_per_second() + kept[1].whole());
+            prop_assert_eq!(state, bucket.full_at(kept[0].whole(), kept[1].whole()));
         }
     }
 
     #[test]
     fn sliding_windows_in_doubles_are_exact(limit in requests(), window in windows(), steps in steps(600)) {
         let limit = SlidingWindow { limit, window };
-        let (mut state, mut kept, mut now) = (State::default(), [Double::of(0); 3], BEGIN);
+        let (mut counts, mut kept, mut now) = (Counts::default(), [Double::of(0); 3], BEGIN);
         for step in steps {
             now = step.moment(now, window, limit.most());
             let (hits, time) = (step.hits(limit.most()), Time::from_micros(now));
             let verdict;
-            (state, verdict) = limit.apply(state, hits, time);
+            (counts, verdict) = limit.count(counts, hits, time);
             let ([start, this, last], admitted) = script_of_windows(limit, &mut kept, hits, now);
-            let [this, last] = [this, last].map(|count| u32::try_from(count.whole()).unwrap());
+            let [this, last] = [this, last].map(Double::whole);
             let counts = sliding_window::Counts { start: Time::from_seconds(start.whole()), this, last };
             prop_assert_eq!(verdict, limit.verdict(counts, admitted, hits, time));
         }

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::{
     sliding_log::Log,
+    sliding_window::Counts,
     steps::{BEGIN, Step, requests, steps, windows},
     *,
 };
@@ -46,7 +47,24 @@ macro_rules! keeps_a_state {
 }
 
 keeps_a_state!(Bucket, Self::burst);
-keeps_a_state!(SlidingWindow, |limit| u64::from(limit.limit));
+
+impl Limit for SlidingWindow {
+    type Kept = Counts;
+
+    fn apply(self, kept: &mut Counts, hits: Hits, now: Time) -> Verdict {
+        let (counts, verdict) = self.count(*kept, hits, now);
+        *kept = counts;
+        verdict
+    }
+
+    fn end(self, kept: &Counts) -> Time {
+        Self::end(self, *kept)
+    }
+
+    fn most(self) -> u64 {
+        self.limit
+    }
+}
 
 impl Limit for SlidingLog {
     type Kept = Log;
@@ -60,7 +78,7 @@ impl Limit for SlidingLog {
     }
 
     fn most(self) -> u64 {
-        u64::from(self.limit)
+        self.limit
     }
 }
 
@@ -92,11 +110,11 @@ fn matches_later_results<L: Limit>(
 ) -> Result<(), TestCaseError> {
     let at = |time: u64, hits| limit.apply(&mut kept.clone(), hits, Time::from_micros(time));
     // Exactly the remaining hits are admitted.
-    let remaining = u64::from(verdict.remaining);
+    let remaining = verdict.remaining;
     prop_assert!(at(now, Hits::Take(remaining)).admitted, "{verdict:?}");
     prop_assert!(!at(now, Hits::Take(remaining + 1)).admitted, "{verdict:?}");
     // The full limit is available then, and not before, unless time overflows.
-    let left_at = |time| u64::from(at(time, Hits::Take(0)).remaining);
+    let left_at = |time| at(time, Hits::Take(0)).remaining;
     if verdict.reset < u64::MAX - now {
         prop_assert_eq!(left_at(now + verdict.reset), limit.most(), "{:?}", verdict);
         prop_assert!(verdict.reset == 0 || left_at(now + verdict.reset - 1) < limit.most(), "{verdict:?}");

@@ -4,7 +4,7 @@
 use clock::Time;
 use proptest::prelude::*;
 
-use crate::{Hits, LEEWAY, Window};
+use crate::{Hits, LEEWAY, MAX_LIMIT, Window};
 
 /// The start of most histories: an odd moment of 2026.
 pub const BEGIN: u64 = 1_795_276_800_123_457;
@@ -73,7 +73,11 @@ pub fn windows() -> impl Strategy<Value = Window> {
         .prop_map(|seconds| Window::of_seconds(seconds).expect("at least a second"))
 }
 
-pub fn requests() -> impl Strategy<Value = u32> {
-    let usual = prop::sample::select(vec![0, 1, 2, 3, 7, 10, 100, 1000, 1_000_000, 4_294_967_291, u32::MAX]);
-    prop_oneof![3 => usual, 1 => 1..200_u32, 1 => any::<u32>()]
+/// Limits of every size: small ones, of 32 bits, and of up to 53.
+pub fn requests() -> impl Strategy<Value = u64> {
+    let usual =
+        prop::sample::select(vec![0, 1, 2, 3, 7, 10, 100, 1000, 1_000_000, 4_294_967_291, u32::MAX.into()]);
+    let large =
+        prop::sample::select(vec![1 << 32, 30_000_000_000, 1 << 40, 1 << 52, MAX_LIMIT - 1, MAX_LIMIT]);
+    prop_oneof![3 => usual, 1 => 1..200_u64, 1 => 0..1_u64 << 32, 1 => large, 1 => 0..=MAX_LIMIT]
 }

@@ -17,7 +17,7 @@ impl SlowLog {
             }
         }
         hits_at.retain(|at| at + limit.window.micros() > now);
-        let admitted = hits.taken() == 0 || hits_at.len() as u64 + hits.taken() <= u64::from(limit.limit);
+        let admitted = hits.taken() == 0 || hits_at.len() as u64 + hits.taken() <= limit.limit;
         match hits {
             Hits::Take(hits) if admitted => {
                 let at = hits_at.last().copied().unwrap_or(0).max(now);
@@ -28,7 +28,7 @@ impl SlowLog {
                 hits_at.truncate(hits_at.len() - hits_at.len().min(usize::try_from(hits).unwrap()));
             }
         }
-        (admitted, u64::from(limit.limit).saturating_sub(hits_at.len() as u64))
+        (admitted, limit.limit.saturating_sub(hits_at.len() as u64))
     }
 }
 
@@ -74,14 +74,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn a_log_equals_a_list_of_all_hits(limit in 0..60_u32, window in windows(), steps in steps(1000)) {
+    fn a_log_equals_a_list_of_all_hits(limit in 0..60_u64, window in windows(), steps in steps(1000)) {
         let limit = SlidingLog { limit, window };
         let (mut log, mut model, mut now) = (Log::default(), SlowLog::default(), BEGIN);
         for step in steps {
             now = step.moment(now, window, limit.most());
             let hits = step.hits(limit.most());
             let verdict = apply(limit, &mut log, step, hits, now)?;
-            let decided = (verdict.admitted, u64::from(verdict.remaining));
+            let decided = (verdict.admitted, verdict.remaining);
             prop_assert_eq!(decided, model.apply(limit, hits, now), "{:?} at {}", hits, now);
         }
     }
@@ -89,12 +89,18 @@ proptest! {
     #[test]
     fn a_sliding_window_equals_weighted_windows(limit in requests(), window in windows(), steps in steps(1000)) {
         let limit = SlidingWindow { limit, window };
-        let (mut state, mut model, mut now) = (State::default(), SlowWindows::default(), BEGIN);
+        let (mut counts, mut model, mut now) = (Counts::default(), SlowWindows::default(), BEGIN);
+        let mut state = State::default();
         for step in steps {
             now = step.moment(now, window, limit.most());
             let hits = step.hits(limit.most());
-            let verdict = apply(limit, &mut state, step, hits, now)?;
+            let verdict = apply(limit, &mut counts, step, hits, now)?;
             prop_assert_eq!(verdict.admitted, model.apply(limit, hits, now), "{:?} at {}", hits, now);
+            if !limit.is_wide() {
+                let packed;
+                (state, packed) = SlidingWindow::apply(limit, state, hits, Time::from_micros(now));
+                prop_assert_eq!(packed, verdict, "{:?} at {}", hits, now);
+            }
         }
     }
 
@@ -103,8 +109,8 @@ proptest! {
         let limit = FixedWindow { limit, period: window.into() };
         let (mut states, mut counts, mut now) = (BTreeMap::new(), BTreeMap::new(), BEGIN);
         for step in steps {
-            now = step.moment(now, window, u64::from(limit.limit));
-            let hits = step.hits(u64::from(limit.limit));
+            now = step.moment(now, window, limit.limit);
+            let hits = step.hits(limit.limit);
             let (state, count) = (states.entry(now / window.micros()), counts.entry(now / window.micros()));
             let (state, count): (&mut State, &mut u128) = (state.or_default(), count.or_default());
             *count = match hits {
@@ -119,7 +125,7 @@ proptest! {
             prop_assert_eq!(u128::from(verdict.remaining), u128::from(limit.limit).saturating_sub(*count));
             prop_assert_eq!((now + verdict.reset) % window.micros(), 0);
             let waits = if verdict.admitted { Some(0) } else { Some(verdict.reset) };
-            let fits = verdict.admitted || hits.taken() <= u64::from(limit.limit);
+            let fits = verdict.admitted || hits.taken() <= limit.limit;
             prop_assert_eq!(verdict.retry_after, waits.filter(|_| fits));
         }
     }
@@ -128,11 +134,13 @@ proptest! {
 
 proptest! {
     #[test]
-    fn accepts_any_numbers(limit: u32, window in windows(), kept: (u64, u64), hits: u64, back: bool, now: u64) {
+    fn accepts_any_numbers(limit: u64, window in windows(), kept: (u64, u64), hits: u64, back: bool, now: u64) {
         let hits = if back { Hits::Refund(hits) } else { Hits::Take(hits) };
         let (state, now) = (State { number: kept.0, end: Time::from_micros(kept.1) }, Time::from_micros(now));
         let _ = FixedWindow { limit, period: window.into() }.apply(state, hits, now);
-        let _ = SlidingWindow { limit, window }.apply(state, hits, now);
+        let counts = Counts { start: state.end, this: state.number, last: state.number.rotate_left(32) };
+        let _ = SlidingWindow { limit, window }.count(counts, hits, now);
+        let _ = SlidingWindow { limit: limit >> 32, window }.apply(state, hits, now);
         let mut log = Log::default();
         let limit = SlidingLog { limit: limit % 100_000, window };
         let _ = [hits, Hits::Take(1)].map(|hits| limit.apply(&mut log, hits, now));

@@ -82,7 +82,7 @@ fn decision(conclusion: &Conclusion<'_, '_>, index: usize) -> Metadata {
         ),
         ("override", overridden.map(of_override)),
         ("limit", outcome.map(|outcome| limit(outcome.limit))),
-        ("remaining", outcome.map(|outcome| Value::Number(outcome.verdict.remaining.into()))),
+        ("remaining", outcome.map(|outcome| number(outcome.verdict.remaining))),
         ("reset", outcome.map(|outcome| number(outcome.seconds_until_reset()))),
         ("retryAfter", retry_after.map(number)),
         ("governs", (conclusion.governs == Some(index)).then_some(Value::Bool(true))),
@@ -116,7 +116,7 @@ fn why(conclusion: &Conclusion<'_, '_>, limited: &Limited, outcome: &LimitOutcom
 fn limit(limit: &Limit) -> Value {
     Value::Map(fields([
         ("name", limit.name.as_deref().map(text)),
-        ("requestsPerUnit", Some(Value::Number(limit.requests_per_unit.into()))),
+        ("requestsPerUnit", Some(number(limit.requests_per_unit))),
         ("unit", Some(text(limit.unit.name()))),
         ("unitMultiplier", Some(Value::Number(limit.multiplier.get().into()))),
         ("algorithm", Some(text(limit.algorithm.kind().name()))),

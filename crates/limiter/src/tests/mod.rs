@@ -21,7 +21,7 @@ use setup::{RULES, Setup, finish, poll, request};
 use store::FailureReason;
 
 /// The code, the limit and the remaining hits of each descriptor.
-fn statuses(answer: &Answer) -> Vec<(Code, Option<u32>, u32)> {
+fn statuses(answer: &Answer) -> Vec<(Code, Option<u64>, u64)> {
     let reported = |status: &Status| {
         let limit = status.current_limit.as_ref().map(|limit| limit.requests_per_unit);
         (status.code, limit, status.limit_remaining)
@@ -44,7 +44,7 @@ fn the_allow_policy_reports_the_full_limit() {
     let setup = Setup::lost(OnStoreFailure::Allow);
     for _ in 0..5 {
         let answer = setup.decide(&["k", "free", "unknown"]).unwrap();
-        let expected = [(Code::Ok, Some(3), 3), (Code::Ok, None, u32::MAX), (Code::Ok, None, 0)];
+        let expected = [(Code::Ok, Some(3), 3), (Code::Ok, None, u32::MAX.into()), (Code::Ok, None, 0)];
         assert_eq!((answer.code, statuses(&answer)), (Code::Ok, expected.into()));
     }
     assert_eq!(setup.decided(OnStoreFailure::Allow, FailureReason::Timeout), 5);
@@ -56,7 +56,7 @@ fn the_allow_policy_reports_the_full_limit() {
 fn the_deny_policy_reports_over_limit() {
     let setup = Setup::lost(OnStoreFailure::Deny);
     let answer = setup.decide(&["k", "free"]).unwrap();
-    let expected = [(Code::OverLimit, Some(3), 0), (Code::Ok, None, u32::MAX)];
+    let expected = [(Code::OverLimit, Some(3), 0), (Code::Ok, None, u32::MAX.into())];
     assert_eq!((answer.code, statuses(&answer)), (Code::OverLimit, expected.into()));
     assert_eq!(setup.decide(&["free", "unknown"]).unwrap().code, Code::Ok, "no counter is needed");
     assert_eq!(setup.decided(OnStoreFailure::Deny, FailureReason::Timeout), 1);

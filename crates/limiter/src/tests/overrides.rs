@@ -127,7 +127,7 @@ fn allowed_and_shadowed_requests_pass() {
 fn an_override_uses_the_algorithm_of_a_rule_for_overrides_only() {
     let setup = setup(&[]);
     let unlimited = setup.decide(&["only"]).unwrap();
-    assert_eq!(statuses(&unlimited), [(OK, None, u32::MAX)]);
+    assert_eq!(statuses(&unlimited), [(OK, None, u32::MAX.into())]);
     set(&setup, &override_of("only", "shadow"));
     assert_eq!(statuses(&setup.decide(&["only"]).unwrap()), [(OK, Some(1), 0)]);
     set(&setup, &format!("{},\"requests_per_unit\":2,\"unit\":\"hour\"", override_of("only", "limit")));

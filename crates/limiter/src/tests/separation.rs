@@ -30,7 +30,7 @@ fn setup(lost: bool) -> Setup {
     setup
 }
 
-fn left(setup: &Setup, entries: &[(&str, &str)], limit: Option<LimitOverride>) -> u32 {
+fn left(setup: &Setup, entries: &[(&str, &str)], limit: Option<LimitOverride>) -> u64 {
     let entries = entries.iter().map(|(key, value)| Entry { key, value }).collect();
     let mut asked = request(&[]);
     asked.descriptors.push(Descriptor { entries, limit, ..Descriptor::default() });

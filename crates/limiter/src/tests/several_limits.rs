@@ -7,11 +7,11 @@ use super::*;
 struct Reported {
     code: Code,
     name: Option<String>,
-    remaining: u32,
+    remaining: u64,
     reset: u64,
 }
 
-fn status(code: Code, name: &str, remaining: u32, reset: u64) -> Reported {
+fn status(code: Code, name: &str, remaining: u64, reset: u64) -> Reported {
     Reported { code, name: Some(name.to_owned()).filter(|name| !name.is_empty()), remaining, reset }
 }
 

@@ -28,7 +28,7 @@ fn one(text: &str, action: Action) -> Override {
     Override { target: target(text), action, expires: None, reason: "r".into(), by: "b".into() }
 }
 
-fn limit(requests_per_unit: u32) -> Action {
+fn limit(requests_per_unit: u64) -> Action {
     Action::Limit { requests_per_unit, unit: Unit::Minute }
 }
 
@@ -304,7 +304,7 @@ proptest! {
             match change {
                 Change::Set(key, value, end) => {
                     let text = format!("k{key}={value}");
-                    let one = Override { expires: (end > 0).then_some(end), ..one(&text, limit(end)) };
+                    let one = Override { expires: (end > 0).then_some(end), ..one(&text, limit(u64::from(end) << 21)) };
                     index.set(&one).unwrap();
                     model.insert(text, one);
                 }
@@ -503,7 +503,7 @@ proptest! {
             let entries = vec![("k".into(), crate::Value::new(Some(pattern)))];
             let target = Target::of_entry(domain, entries).unwrap();
             let expires = (*end > 0).then_some(*end);
-            let action = limit(u32::try_from(number).unwrap());
+            let action = limit(u64::try_from(number).unwrap());
             let one = Override { target, action, expires, reason: "".into(), by: "".into() };
             index.set(&one).unwrap();
             known.insert(one.target.clone(), one);

@@ -15,6 +15,7 @@ use super::{
     model::Metadata,
     yaml::{Content, Document, Meaning, Pair},
 };
+use algorithms::MAX_LIMIT;
 use fields::Level;
 use reader::{Reader, Spot, scalar};
 
@@ -74,10 +75,10 @@ pub(super) struct RawLimit {
     /// Its number in its list, from 0.
     pub(super) index: usize,
     pub(super) unit: Field<String>,
-    pub(super) unit_multiplier: Field<u32>,
-    pub(super) requests_per_unit: Field<u32>,
+    pub(super) unit_multiplier: Field<u64>,
+    pub(super) requests_per_unit: Field<u64>,
     pub(super) algorithm: Field<String>,
-    pub(super) burst: Field<u32>,
+    pub(super) burst: Field<u64>,
     pub(super) counting: Field<String>,
     pub(super) calendar: Field<RawCalendar>,
     pub(super) unlimited: Field<bool>,
@@ -194,10 +195,10 @@ fn limit_of_list(reader: &mut Reader<'_>, index: usize, spot: Spot<'_>) -> RawLi
 fn fields_of_limit(reader: &mut Reader<'_>, spot: Spot<'_>, pairs: &[Pair], limit: &mut RawLimit) {
     reader.fields(spot, pairs, Level::Limit, &mut |reader, key, value| match key {
         "unit" => limit.unit = reader.text(value),
-        "unit_multiplier" => limit.unit_multiplier = reader.number(value),
-        "requests_per_unit" => limit.requests_per_unit = reader.number(value),
+        "unit_multiplier" => limit.unit_multiplier = reader.number(value, u32::MAX.into()),
+        "requests_per_unit" => limit.requests_per_unit = reader.requests_per_unit(value),
         "algorithm" => limit.algorithm = reader.text(value),
-        "burst" => limit.burst = reader.number(value),
+        "burst" => limit.burst = reader.number(value, MAX_LIMIT),
         "counting" => limit.counting = reader.text(value),
         "calendar" => limit.calendar = calendar(reader, value),
         "unlimited" => limit.unlimited = reader.flag(value),

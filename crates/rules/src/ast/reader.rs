@@ -4,6 +4,8 @@
 //! equal keys replaces the others, then into its types, where each of them is read. A replaced value is not
 //! [live](Spot::live): the checks of the first pass do not apply to it.
 
+use algorithms::MAX_LIMIT;
+
 use super::{
     super::{
         diagnostics::{Diagnostics, Path, Place, quoted},
@@ -79,24 +81,37 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn number(&mut self, spot: Spot<'_>) -> Field<u32> {
+    /// A limit. Those beyond 32 bits are named where that is wanted.
+    pub(super) fn requests_per_unit(&mut self, spot: Spot<'_>) -> Field<u64> {
+        let (place, path) = (spot.node.place, spot.path);
+        let number = self.number(spot, MAX_LIMIT);
+        if let Some(number) = number.value().filter(|number| **number > u32::MAX.into()) {
+            self.diagnostics.large_limit(place, path, *number);
+        }
+        number
+    }
+
+    /// An integer from 0 to `most`, which is below 2⁵³.
+    pub(super) fn number(&mut self, spot: Spot<'_>, most: u64) -> Field<u64> {
         let number = match scalar(spot.node) {
             Some(Meaning::Null) => return Field::Absent,
-            Some(Meaning::Int(number)) => u32::try_from(*number).ok(),
+            Some(Meaning::Int(number)) => u64::try_from(*number).ok(),
             // Go truncates a fraction that the first pass did not reject.
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-            Some(Meaning::Float(number)) if !spot.live && (0.0..4_294_967_296.0).contains(number) => {
-                Some(*number as u32)
-            }
+            Some(Meaning::Float(number)) if !spot.live && *number >= 0.0 => Some(*number as u64),
             _ => None,
         };
-        if let Some(number) = number {
+        if let Some(number) = number.filter(|number| *number <= most) {
             return spot.given(number);
         }
         let is_quoted = matches!(&spot.node.content, Content::Scalar(scalar)
-            if scalar.meaning == Meaning::Text && scalar.text.replace('_', "").parse::<u32>().is_ok());
-        let help = if is_quoted { "remove the quotes: 10, 1_000, 0x10" } else { "accepted: 0 to 4294967295" };
-        self.mismatch(&spot, "an integer", help);
+            if scalar.meaning == Meaning::Text && scalar.text.replace('_', "").parse::<u64>().is_ok());
+        let help = if is_quoted {
+            "remove the quotes: 10, 1_000, 0x10".to_owned()
+        } else {
+            format!("accepted: 0 to {most}")
+        };
+        self.mismatch(&spot, "an integer", &help);
         Field::Wrong
     }
 

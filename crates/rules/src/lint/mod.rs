@@ -17,7 +17,7 @@ use algorithms::Kind;
 use reach::Reach;
 
 /// A log of this many hits takes up to 160 kB, as much as 6,000 other counters.
-const COSTLY: u32 = 10_000;
+const COSTLY: u64 = 10_000;
 
 /// Reports the lints of a domain with these files and these descriptors of the first level.
 pub(super) fn of_domain(
@@ -192,7 +192,7 @@ impl Walk<'_> {
         let message = format!(
             "each counter of this `sliding_log` may keep {} hits, which take up to {} kB",
             requests.value,
-            u64::from(requests.value) * 16 / 1000
+            requests.value * 16 / 1000
         );
         let help = "`sliding_window` counts nearly the same with two numbers";
         self.warning((file, requests.place, &path.key("requests_per_unit")), message, help);

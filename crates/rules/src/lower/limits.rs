@@ -1,6 +1,9 @@
 //! Lowers a `rate_limit`.
 
-use std::{collections::HashMap, num::NonZeroU32};
+use std::{
+    collections::HashMap,
+    num::{NonZeroU32, NonZeroU64},
+};
 
 use super::{
     super::{
@@ -15,7 +18,7 @@ use crate::{
     ast::{Field, Given, RawCalendar, RawLimit, RawLimits, RawReplaces},
     written_calendar::{CalendarField, CalendarMistake, WrittenCalendar},
 };
-use algorithms::{Kind, Window};
+use algorithms::{Bucket, Kind, MAX_LIMIT, Period, Window};
 use calendar::Calendar;
 
 pub(super) struct Reported;
@@ -153,7 +156,12 @@ impl Lowering<'_> {
         let limit = match calendar? {
             Some(calendar) => Limit::of_calendar(requests_per_unit, calendar),
             // `multiplier` has reported a window that is too long.
-            None => Limit::new(requests_per_unit, unit, multiplier?, kind, burst?).ok_or(Reported)?,
+            None => {
+                let (multiplier, burst) = (multiplier?, burst?);
+                let limit = Limit::new(requests_per_unit, unit, multiplier, kind, burst).ok_or(Reported)?;
+                self.check_exact(&limit, burst, raw, context);
+                limit
+            }
         };
         let limit = limit.with_calendar_months(self.options.calendar_months);
         Ok(limit.named(name).counted(self.counting(kind, raw, context)?))
@@ -221,6 +229,42 @@ impl Lowering<'_> {
         fits
     }
 
+    /// Reports a bucket beyond 32 bits whose rate or burst would be rounded. Smaller ones may be slower by less than one
+    /// part in a million.
+    fn check_exact(
+        &mut self,
+        limit: &Limit,
+        burst: Option<NonZeroU64>,
+        raw: &RawLimit,
+        context: Context<'_>,
+    ) {
+        let (kind, requests) = (limit.algorithm.kind(), limit.requests_per_unit);
+        let Period::Length(window) = limit.period() else { return };
+        let held = match kind {
+            Kind::TokenBucket => burst.map_or(requests, NonZeroU64::get),
+            Kind::LeakyBucket => burst.map_or(1, NonZeroU64::get),
+            Kind::FixedWindow | Kind::SlidingWindow | Kind::SlidingLog => return,
+        };
+        if requests.max(held) <= u32::MAX.into() || Bucket::is_exact(requests, window, held) {
+            return;
+        }
+        let (name, span) = (kind.name(), limit.span());
+        let fixed_burst = (held != requests).then_some(held);
+        let largest = Bucket::largest_exact(requests, window, fixed_burst);
+        let (field, key, message, help) = if largest < requests && largest > 0 {
+            let message = format!("a `{name}` does not hold {requests} per {span} exactly");
+            let help = format!("the largest number below that it holds exactly is {largest}");
+            (&raw.requests_per_unit, "requests_per_unit", message, help)
+        } else {
+            let message =
+                format!("a `{name}` of {requests} per {span} does not hold a burst of {held} exactly");
+            let help = format!("accepted: 1 to {}", Bucket::largest_burst(requests, window));
+            (&raw.burst, "burst", message, help)
+        };
+        let place = field.place().unwrap_or(raw.place);
+        self.error((context.file, place, &context.path.key(key)), message, help);
+    }
+
     fn multiplier(
         &mut self,
         unit: Unit,
@@ -229,8 +273,8 @@ impl Lowering<'_> {
     ) -> Result<NonZeroU32, Reported> {
         let Some(given) = valid(&raw.unit_multiplier)? else { return Ok(NonZeroU32::MIN) };
         let max = Window::MAX.seconds() / unit.seconds();
-        let multiplier = NonZeroU32::new(given.value).filter(|units| u64::from(units.get()) <= max);
-        multiplier.ok_or_else(|| {
+        let multiplier = u32::try_from(given.value).ok().filter(|units| u64::from(*units) <= max);
+        multiplier.and_then(NonZeroU32::new).ok_or_else(|| {
             let unit = unit.name().to_ascii_lowercase();
             let message = match given.value {
                 0 => "a window has at least one unit".to_owned(),
@@ -303,16 +347,17 @@ impl Lowering<'_> {
         kind: Kind,
         raw: &RawLimit,
         context: Context<'_>,
-    ) -> Result<Option<NonZeroU32>, Reported> {
+    ) -> Result<Option<NonZeroU64>, Reported> {
         let Some(given) = valid(&raw.burst)? else { return Ok(None) };
-        let (place, message, help) = match NonZeroU32::new(given.value) {
+        let (place, message, help) = match NonZeroU64::new(given.value) {
             Some(burst) if kind.has_burst() => return Ok(Some(burst)),
             None if kind.has_burst() => {
                 let message = "a bucket with a burst of 0 rejects every request".to_owned();
-                (given.place, message, "accepted: 1 to 4294967295")
+                (given.place, message, format!("accepted: 1 to {MAX_LIMIT}"))
             }
             _ => {
-                let help = "remove it: `burst` is the capacity of a `token_bucket` or a `leaky_bucket`";
+                let help =
+                    "remove it: `burst` is the capacity of a `token_bucket` or a `leaky_bucket`".to_owned();
                 (given.key, format!("`{}` has no burst", kind.name()), help)
             }
         };

@@ -1,6 +1,6 @@
 //! Extensions in `rate_limit`, and every diagnostic about them.
 
-use std::num::NonZeroU32;
+use std::num::NonZeroU64;
 
 use crate::{
     CompileOptions, Compiled, Countable, CountingMode, Diagnostic, Limit, Limits, Place, SourceFile, compile,
@@ -42,7 +42,7 @@ fn window(seconds: u64) -> Window {
 
 #[test]
 fn reads_the_algorithm_of_a_limit() {
-    let burst = NonZeroU32::new;
+    let burst = NonZeroU64::new;
     for (written, algorithm, tag) in [
         ("unit: minute", Algorithm::FixedWindow(FixedWindow { limit: 9, period: window(60).into() }), ""),
         (
@@ -156,7 +156,7 @@ fn rejects_invalid_limits_with_their_place() {
         ("unit: day, burst: 0", &*format!("burst: `fixed_window` has no burst; {bucket}")),
         (
             "unit: day, algorithm: leaky_bucket, burst: 0",
-            "0: a bucket with a burst of 0 rejects every request; accepted: 1 to 4294967295",
+            "0: a bucket with a burst of 0 rejects every request; accepted: 1 to 9007199254740991",
         ),
     ] {
         let limit = format!("{{{limit}, requests_per_unit: 5}}");
@@ -348,8 +348,94 @@ fn with_calendar_months_a_month_of_the_go_service_is_that_of_utc() {
 }
 
 #[test]
+fn limits_have_53_bits_where_the_algorithm_holds_them() {
+    const MOST: u64 = 9_007_199_254_740_991;
+    let one = |unit: &str, more: &str, requests: u64| {
+        let limit = format!("{{unit: {unit}, {more}requests_per_unit: {requests}}}");
+        let compiled = compiled(&limit, false);
+        (messages(&compiled, &limit), compiled.rules.is_some())
+    };
+    for more in ["", "algorithm: sliding_window, "] {
+        for requests in [4_294_967_296, 30_000_000_000, MOST] {
+            assert_eq!(one("month", more, requests), (vec![], true), "{more}{requests}");
+        }
+        let expected = "9007199254740992: expected an integer, got the number `9007199254740992`; accepted: 0 to \
+            9007199254740991";
+        assert_eq!(one("month", more, MOST + 1), (vec![expected.to_owned()], false), "{more}");
+    }
+    // A budget in nanodollars, and numbers with as many seconds.
+    for kind in ["token_bucket", "leaky_bucket"] {
+        let more = format!("algorithm: {kind}, ");
+        for (unit, requests) in [("month", 30_000_000_000), ("second", 1 << 51), ("day", 86_400 << 35)] {
+            assert_eq!(one(unit, &more, requests), (vec![], true), "{kind} {requests} per {unit}");
+        }
+    }
+    for (unit, more, requests, expected) in [
+        (
+            "month",
+            "algorithm: token_bucket, ",
+            MOST,
+            "9007199254740991: a `token_bucket` does not hold 9007199254740991 per month exactly; the largest number \
+             below that it holds exactly is 4503599626752000",
+        ),
+        (
+            "month",
+            "algorithm: token_bucket, ",
+            30_000_000_001,
+            "30000000001: a `token_bucket` does not hold 30000000001 per month exactly; the largest number below that \
+             it holds exactly is 30000000000",
+        ),
+        (
+            "second",
+            "algorithm: leaky_bucket, ",
+            MOST,
+            "9007199254740991: a `leaky_bucket` does not hold 9007199254740991 per second exactly; the largest number \
+             below that it holds exactly is 2251799813685248",
+        ),
+        (
+            "day",
+            "algorithm: leaky_bucket, burst: 9000000000000000, ",
+            1_000_000,
+            "9000000000000000: a `leaky_bucket` of 1000000 per day does not hold a burst of 9000000000000000 exactly; \
+             accepted: 1 to 83399993099453",
+        ),
+        (
+            "day",
+            "algorithm: sliding_log, ",
+            MOST,
+            "9007199254740991: a `sliding_log` of 9007199254740991 hits is too long; accepted: 0 to 100000; \
+             `sliding_window` counts nearly the same with two numbers",
+        ),
+    ] {
+        assert_eq!(one(unit, more, requests), (vec![expected.to_owned()], false), "{more}{requests}");
+    }
+    // Buckets of 32 bits are as before.
+    assert_eq!(one("month", "algorithm: token_bucket, ", 4_294_967_295), (vec![], true));
+}
+
+#[test]
+fn names_limits_that_the_go_service_cannot_load_where_that_is_wanted() {
+    let text =
+        "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 4294967296}\n";
+    let file = SourceFile { name: "a.yaml".to_owned(), text: text.into() };
+    let compiled = |large_limits| {
+        let options = CompileOptions { large_limits, ..CompileOptions::default() };
+        let compiled = compile(std::slice::from_ref(&file), options);
+        assert!(compiled.rules.is_some());
+        compiled.diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(compiled(false), [""; 0]);
+    let [warning] = compiled(true).try_into().unwrap();
+    assert!(
+        warning.contains("the Go service cannot load a limit of 4294967296: its largest is 4294967295"),
+        "{warning}"
+    );
+    assert!(warning.contains("4:48"), "{warning}");
+}
+
+#[test]
 fn warns_about_the_cost_of_a_log() {
-    let log = |requests: u32| {
+    let log = |requests: u64| {
         let limit = format!("{{unit: day, algorithm: sliding_log, requests_per_unit: {requests}}}");
         let compiled = compiled(&limit, false);
         (messages(&compiled, &limit), compiled.rules.is_some())

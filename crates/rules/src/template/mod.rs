@@ -24,11 +24,11 @@ pub enum BodyKind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Values<'a> {
     /// `{limit}`: requests per window.
-    pub limit: u32,
+    pub limit: u64,
     /// `{unit}`: the window.
     pub unit: &'a str,
     /// `{remaining}`: requests left in the window.
-    pub remaining: u32,
+    pub remaining: u64,
     /// `{retry_after}`: seconds until the request would pass; `None` if it never would.
     pub retry_after: Option<u64>,
     /// `{rule}`: the rule's full key.
@@ -207,7 +207,7 @@ fn mark_quoted(parts: &mut [Part]) {
 /// (`{limit}0`) and a large exponent (`1e{limit}`) are invalid numbers, and a backslash or `\u` before a
 /// placeholder is an invalid escape with `x` and `minute`.
 fn validate_json(template: &Template) -> Result<(), TemplateError> {
-    let numbers = [(0, Some(0)), (10, Some(30)), (u32::MAX, Some(u64::MAX)), (10, None)];
+    let numbers = [(0, Some(0)), (10, Some(30)), (u64::MAX, Some(u64::MAX)), (10, None)];
     for (number, retry_after) in numbers {
         let values = Values { limit: number, unit: "minute", remaining: number, retry_after, rule: "x" };
         if let Err(error) = serde_json::from_str::<serde_json::Value>(&template.fill(&values)) {

@@ -97,7 +97,7 @@ proptest! {
 
     #[test]
     fn any_values_keep_json_valid(
-        limit: u32, remaining: u32, retry_after: Option<u64>, unit in "\\PC*", rule in any::<String>(),
+        limit: u64, remaining: u64, retry_after: Option<u64>, unit in "\\PC*", rule in any::<String>(),
     ) {
         let text = r#"{"\\{rule}": ["{unit}", {rule}, {limit}, {remaining}, {retry_after}, "{retry_after}"]}"#;
         let body = Template::parse(text).unwrap().fill(&Values {

@@ -5,6 +5,7 @@ use crate::{CompileOptions, Compiled, Countable, Diagnostic, RuleSet, SourceFile
 const MERGING: CompileOptions = CompileOptions {
     merge_domains: true,
     portable: false,
+    large_limits: false,
     countable: Countable::Everything,
     max_values: usize::MAX,
     counting: crate::CountingMode::Exact,
@@ -82,7 +83,10 @@ fn errors_of_one_limit() {
         ("unit: hours, requests_per_unit: 1", "5:22 unknown unit `hours`"),
         ("unlimited: on, unit: day", "5:37 a limit is either `unlimited` or has a unit"),
         ("unit: day, requests_per_unit: '2'", "5:46 expected an integer, got the text `2`"),
-        ("unit: day, requests_per_unit: 4294967296", "5:46 expected an integer, got the number `4294967296`"),
+        (
+            "unit: day, requests_per_unit: 9007199254740992",
+            "5:46 expected an integer, got the number `9007199254740992`",
+        ),
         ("unit: day, requests_per_unit: -1", "5:46 expected an integer, got the number `-1`"),
         (
             "unit: day, requests_per_unit: 1, name: m, replaces: [{name: m}]",

@@ -18,6 +18,7 @@ fn messages(compiled: &Compiled) -> Vec<String> {
 const MERGING: CompileOptions = CompileOptions {
     merge_domains: true,
     portable: false,
+    large_limits: false,
     countable: Countable::Everything,
     max_values: usize::MAX,
     counting: crate::CountingMode::Exact,

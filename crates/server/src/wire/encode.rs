@@ -40,7 +40,7 @@ fn encode_status(status: &Status, out: &mut Vec<u8>) {
     if let Some(limit) = &status.current_limit {
         message(out, 2, |out| encode_limit(limit, out));
     }
-    number(out, 3, status.limit_remaining.into());
+    number(out, 3, in_32_bits(status.limit_remaining));
     if let Some(limit) = &status.current_limit {
         // A `google.protobuf.Duration`.
         message(out, 4, |out| number(out, 1, limit.seconds_until_reset.min(i64::MAX as u64)));
@@ -48,13 +48,18 @@ fn encode_status(status: &Status, out: &mut Vec<u8>) {
 }
 
 fn encode_limit(limit: &CurrentLimit, out: &mut Vec<u8>) {
-    number(out, 1, limit.requests_per_unit.into());
+    number(out, 1, in_32_bits(limit.requests_per_unit));
     number(out, 2, limit.unit as u64);
     text(out, 3, limit.name.as_deref().unwrap_or_default());
     if limit.multiplier.get() != 1 {
         // A `google.protobuf.UInt32Value`.
         message(out, 4, |out| number(out, 1, limit.multiplier.get().into()));
     }
+}
+
+/// A number of a limit, whose field has 32 bits: larger ones saturate. Headers and metadata have all of it.
+fn in_32_bits(number: u64) -> u64 {
+    number.min(u32::MAX.into())
 }
 
 /// A `google.protobuf.Struct`.
@@ -182,7 +187,7 @@ mod tests {
         DescriptorStatus {
             code: proto_code(status.code).into(),
             current_limit: status.current_limit.map(limit_of),
-            limit_remaining: status.limit_remaining,
+            limit_remaining: u32::try_from(status.limit_remaining).unwrap_or(u32::MAX),
             duration_until_reset,
             quota: None,
         }
@@ -190,7 +195,7 @@ mod tests {
 
     fn limit_of(limit: CurrentLimit) -> RateLimit {
         RateLimit {
-            requests_per_unit: limit.requests_per_unit,
+            requests_per_unit: u32::try_from(limit.requests_per_unit).unwrap_or(u32::MAX),
             unit: limit.unit as i32,
             unit_multiplier: unit_multiplier(&limit),
             name: limit.name.map(|name| name.as_ref().to_owned()).unwrap_or_default(),
@@ -235,17 +240,21 @@ mod tests {
         prop::sample::select(vec![Code::Ok, Code::OverLimit])
     }
 
+    fn large() -> impl Strategy<Value = u64> {
+        prop_oneof![any::<u32>().prop_map(u64::from), any::<u64>(), Just(u32::MAX.into()), Just(1 << 32)]
+    }
+
     fn status() -> impl Strategy<Value = Status> {
         let name = prop::option::of("\\PC{0,200}".prop_map(|name| name.as_str().into()));
         let multiplier = prop_oneof![Just(1), 1..=u32::MAX].prop_map(|units| NonZeroU32::new(units).unwrap());
         let unit = prop::sample::select(&Unit::ALL[..]);
-        let limit = (any::<u32>(), unit, multiplier, name, any::<u64>());
+        let limit = (large(), unit, multiplier, name, any::<u64>());
         let limit = limit.prop_map(|(requests_per_unit, unit, multiplier, name, seconds_until_reset)| {
             CurrentLimit { requests_per_unit, unit, multiplier, name, seconds_until_reset }
         });
-        (any_code(), prop::option::of(limit), any::<u32>()).prop_map(
-            |(code, current_limit, limit_remaining)| Status { code, current_limit, limit_remaining },
-        )
+        (any_code(), prop::option::of(limit), large()).prop_map(|(code, current_limit, limit_remaining)| {
+            Status { code, current_limit, limit_remaining }
+        })
     }
 
     fn metadata() -> impl Strategy<Value = Metadata> {

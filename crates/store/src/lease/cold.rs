@@ -38,7 +38,7 @@ impl ColdKeys {
     }
 
     /// The key of a counter in all windows. Two limits of one counter have two keys.
-    pub(super) fn key(&self, texts: [&str; 2], limit: u32) -> Key {
+    pub(super) fn key(&self, texts: [&str; 2], limit: u64) -> Key {
         self.paces.key_of(texts, limit)
     }
 

@@ -344,8 +344,7 @@ impl Shared {
         let (Outcome::Counted(after) | Outcome::NotCounted(after)) = check.outcome else {
             return check.outcome;
         };
-        let (limit, terms) =
-            (u64::from(check.limit.requests_per_unit), self.leases.terms(check.limit.fixed()));
+        let (limit, terms) = (check.limit.requests_per_unit, self.leases.terms(check.limit.fixed()));
         let count = self.leases.with(lease.key, lease.start, |lease| {
             if lease.is_outdated(snapshot) {
                 return after;
@@ -408,6 +407,6 @@ impl InFlight<'_> {
 }
 
 /// The count of a counter that is over its limit, as if these hits had been counted too.
-fn count_over(limit: u32, hits: u64, count: u64) -> u64 {
-    fixed_window::count(count.max(limit.into()), Hits::Take(hits))
+fn count_over(limit: u64, hits: u64, count: u64) -> u64 {
+    fixed_window::count(count.max(limit), Hits::Take(hits))
 }

@@ -361,7 +361,7 @@ impl Leases {
 
     /// The receipt of a lease. Two limits of one counter have two leases.
     pub(super) fn receipt(&self, limit: FixedWindow, Grants { confirmed, requested }: Grants) -> Receipt {
-        Receipt { holder: self.id.wrapping_add(limit.limit.into()), confirmed, requested }
+        Receipt { holder: self.id.wrapping_add(limit.limit), confirmed, requested }
     }
 
     /// Adds a round trip to the average, in microseconds.
@@ -374,7 +374,7 @@ impl Leases {
 
     pub(super) fn terms(&self, limit: FixedWindow) -> Terms {
         Terms {
-            limit: limit.limit.into(),
+            limit: limit.limit,
             period: limit.period,
             round_trip: f64::from(f32::from_bits(self.round_trip.load(Relaxed))) / 1e6,
         }

@@ -97,6 +97,11 @@ impl Backend for MemcachedBackend {
         pipeline: &mut MemcachedPipeline,
         replies: Vec<Reply>,
     ) -> Result<(), Failure> {
+        let too_large = pipeline.too_large(&replies).map(|key| String::from_utf8_lossy(key).into_owned());
+        let too_large: Vec<String> = too_large.collect();
+        if !too_large.is_empty() {
+            connection.piggyback(|next| too_large.iter().for_each(|key| next.reduce(key)));
+        }
         let failures = pipeline.complete(replies, |kind, error| connection.error_reply(kind, error));
         for failure in &failures {
             connection.shared.metrics.failed(failure);

@@ -1,6 +1,7 @@
 //! Counters in this process: exact under contention, and not shared with other replicas.
 //!
-//! A state of one number is in a table; sliding logs are beside it, in `logs`.
+//! A state of one number is in a table. Beside it are the counts of sliding windows beyond 32 bits, in a table of their
+//! own, and sliding logs, in `logs`.
 
 mod logs;
 #[cfg(test)]
@@ -9,7 +10,10 @@ mod tests;
 use std::{
     future::ready,
     ops::Range,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use smallvec::SmallVec;
@@ -18,7 +22,7 @@ use super::{
     Applied, Batch, Check, Counting, Member, Outcome, Store, StoreFuture, StoreUsage, without_taking,
 };
 use crate::table::{Kept, Key, Locked, Mark, Table, Used};
-use algorithms::{Algorithm, Hits, SlidingLog, State, Verdict};
+use algorithms::{Algorithm, Hits, SlidingLog, SlidingWindow, State, Verdict};
 use clock::Time;
 use logs::{LockedLogs, Logs};
 
@@ -27,17 +31,28 @@ const SWEEP_PARTS: usize = 16;
 
 pub struct MemoryStore {
     states: Table<u64>,
+    /// Created by the first wide limit. It takes no more memory than `states`.
+    wide: OnceLock<Table<WideCounts>>,
     logs: Logs,
     swept: AtomicUsize,
     max_keys: usize,
 }
+
+/// The hits of this window and of the last one.
+type WideCounts = [u64; 2];
 
 impl MemoryStore {
     /// A store of at most this many keys. When there is no room for a new key, one of its neighbours is evicted: of the
     /// rules that hold at least as much as its own, the counter that has used least of its limit.
     pub fn new(max_keys: usize) -> Self {
         let logs = Logs::in_place_of(max_keys);
-        Self { states: Table::new(max_keys), logs, swept: AtomicUsize::new(0), max_keys }
+        let (states, wide) = (Table::new(max_keys), OnceLock::new());
+        Self { states, wide, logs, swept: AtomicUsize::new(0), max_keys }
+    }
+
+    fn wide(&self) -> &Table<WideCounts> {
+        let bytes = self.max_keys.saturating_mul(Table::<u64>::BYTES_PER_ENTRY);
+        self.wide.get_or_init(|| Table::new(bytes / Table::<WideCounts>::BYTES_PER_ENTRY))
     }
 
     /// Counts every check of a request and sets its outcome.
@@ -60,6 +75,7 @@ impl MemoryStore {
         for check in batch.checks() {
             let key = self.states.key(batch.full_key(check));
             self.states.remove(key, now);
+            self.wide.get().into_iter().for_each(|wide| wide.remove(key, now));
             self.logs.remove(key);
         }
     }
@@ -99,11 +115,15 @@ impl MemoryStore {
     }
 
     fn lock(&self, batch: &Batch, indexes: Range<usize>, keys: &[Key]) -> LockedStates<'_> {
-        let has_log = |check: &Check| matches!(check.limit.algorithm, Algorithm::SlidingLog(_));
-        let logs = batch.checks_at(indexes).iter().zip(keys).filter(|(check, _)| has_log(check));
+        let of = |has: fn(Algorithm) -> bool| {
+            let keys = batch.checks_at(indexes.clone()).iter().zip(keys);
+            keys.filter(move |(check, _)| has(check.limit.algorithm)).map(|(_, key)| *key)
+        };
+        let is_wide = |limit| matches!(limit, Algorithm::SlidingWindow(window) if window.is_wide());
         LockedStates {
             states: self.states.lock(keys.iter().copied()),
-            logs: self.logs.lock(logs.map(|(_, key)| *key)),
+            wide: of(is_wide).next().map(|_| self.wide().lock(of(is_wide))),
+            logs: self.logs.lock(of(|limit| matches!(limit, Algorithm::SlidingLog(_)))),
         }
     }
 }
@@ -160,6 +180,15 @@ trait States {
         change: impl FnOnce(State) -> (State, Used, R),
     ) -> R;
 
+    fn apply_to_counts(
+        &mut self,
+        key: Key,
+        rule: u16,
+        limit: SlidingWindow,
+        hits: Hits,
+        now: Time,
+    ) -> Verdict;
+
     fn apply_to_log(&mut self, key: Key, rule: u16, limit: SlidingLog, hits: Hits, now: Time) -> Verdict;
 }
 
@@ -174,6 +203,17 @@ impl States for &MemoryStore {
         self.states.change(key, now, |before| changed(before, rule, change))
     }
 
+    fn apply_to_counts(
+        &mut self,
+        key: Key,
+        rule: u16,
+        limit: SlidingWindow,
+        hits: Hits,
+        now: Time,
+    ) -> Verdict {
+        self.wide().change(key, now, |before| changed_counts(before, rule, limit, hits, now))
+    }
+
     fn apply_to_log(&mut self, key: Key, rule: u16, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
         self.logs.apply((key, rule), limit, hits, now)
     }
@@ -181,6 +221,8 @@ impl States for &MemoryStore {
 
 struct LockedStates<'s> {
     states: Locked<'s, u64>,
+    /// Locked if one of the keys has such counts.
+    wide: Option<Locked<'s, WideCounts>>,
     logs: LockedLogs<'s>,
 }
 
@@ -193,6 +235,19 @@ impl States for LockedStates<'_> {
         change: impl FnOnce(State) -> (State, Used, R),
     ) -> R {
         self.states.change(key, now, |before| changed(before, rule, change))
+    }
+
+    #[expect(clippy::expect_used, reason = "`lock` has locked the keys of all checks")]
+    fn apply_to_counts(
+        &mut self,
+        key: Key,
+        rule: u16,
+        limit: SlidingWindow,
+        hits: Hits,
+        now: Time,
+    ) -> Verdict {
+        let wide = self.wide.as_mut().expect("a key of wide counts is locked");
+        wide.change(key, now, |before| changed_counts(before, rule, limit, hits, now))
     }
 
     fn apply_to_log(&mut self, key: Key, rule: u16, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
@@ -214,11 +269,29 @@ fn changed<R>(
     ((after != unchanged || is_first_rejection).then_some(kept), result)
 }
 
+/// As [`changed`], for the counts of a wide sliding window.
+fn changed_counts(
+    before: Kept<WideCounts>,
+    rule: u16,
+    limit: SlidingWindow,
+    hits: Hits,
+    now: Time,
+) -> (Option<Kept<WideCounts>>, Verdict) {
+    let [this, last] = before.state;
+    let unchanged = limit.ending(before.end, this, last);
+    let (after, verdict) = limit.count(unchanged, hits, now);
+    let used = used(verdict, Algorithm::SlidingWindow(limit));
+    let is_first_rejection =
+        used == Used::Over && before.mark.used() != Used::Over && before.end != Time::default();
+    let kept = Kept { state: [after.this, after.last], end: limit.end(after), mark: Mark::new(rule, used) };
+    ((after != unchanged || is_first_rejection).then_some(kept), verdict)
+}
+
 /// How much of a limit is used after this verdict.
 fn used(verdict: Verdict, limit: Algorithm) -> Used {
     let capacity = limit.capacity();
     let hits = capacity.saturating_sub(verdict.remaining);
-    Used::of(if verdict.admitted { hits.into() } else { u64::MAX }, capacity)
+    Used::of(if verdict.admitted { hits } else { u64::MAX }, capacity)
 }
 
 fn count(states: &mut impl States, key: Key, check: &Check, hits: Hits, now: Time) -> Outcome {
@@ -230,6 +303,9 @@ fn count(states: &mut impl States, key: Key, check: &Check, hits: Hits, now: Tim
                 let (after, count) = limit.apply(state, hits, now);
                 (after, Used::of(count, limit.limit), count)
             }));
+        }
+        Algorithm::SlidingWindow(limit) if limit.is_wide() => {
+            states.apply_to_counts(key, rule, limit, hits, now)
         }
         Algorithm::SlidingWindow(limit) => {
             states.change(key, rule, now, |state| decided(limit.apply(state, hits, now)))
@@ -260,11 +336,13 @@ impl Store for MemoryStore {
     fn maintain(&self, now: Time) {
         let part = self.swept.fetch_add(1, Ordering::Relaxed) % SWEEP_PARTS;
         self.states.sweep(part, SWEEP_PARTS, now);
+        self.wide.get().into_iter().for_each(|wide| wide.sweep(part, SWEEP_PARTS, now));
         self.logs.sweep(part, SWEEP_PARTS, now);
     }
 
     fn usage(&self) -> Option<StoreUsage> {
-        let held = [self.states.usage(), self.logs.usage()].into_iter().sum();
+        let wide = self.wide.get().map(Table::usage);
+        let held = [self.states.usage(), self.logs.usage()].into_iter().chain(wide).sum();
         Some(StoreUsage { held, max_keys: self.max_keys })
     }
 }

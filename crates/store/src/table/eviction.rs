@@ -23,8 +23,7 @@ pub enum Used {
 }
 
 impl Used {
-    pub fn of(hits: u64, limit: u32) -> Self {
-        let limit = u64::from(limit);
+    pub fn of(hits: u64, limit: u64) -> Self {
         match limit.checked_sub(hits) {
             _ if limit == 0 => Self::Little,
             None => Self::Over,
@@ -205,7 +204,7 @@ mod tests {
         }
 
         #[test]
-        fn a_mark_keeps_the_use_and_14_bits_of_the_rule(rule: u16, hits in 0..100_u64, limit in 0..50_u32) {
+        fn a_mark_keeps_the_use_and_14_bits_of_the_rule(rule: u16, hits in 0..100_u64, limit in 0..50_u64) {
             let used = Used::of(hits, limit);
             let mark = Mark::new(rule, used);
             prop_assert_eq!((mark.rule(), mark.used()), (rule % (1 << 14), used));

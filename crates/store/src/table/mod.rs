@@ -117,7 +117,7 @@ impl<S: Copy + Default> Table<S> {
     }
 
     /// The key of these texts, concatenated, and a number.
-    pub fn key_of(&self, texts: [&str; 2], number: u32) -> Key {
+    pub fn key_of(&self, texts: [&str; 2], number: u64) -> Key {
         let mut hasher = self.hasher;
         for text in texts {
             hasher.write(text.as_bytes());

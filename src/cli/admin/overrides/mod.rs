@@ -24,7 +24,7 @@ use crate::cli::{
 };
 use clock::{Clock, SystemClock, Time};
 use overrides::{Action, Override, Target, model::expiry, table, target::entries_of_text};
-use rules::Unit;
+use rules::{MAX_LIMIT, Unit};
 use text::printable;
 
 #[derive(Subcommand, Clone, PartialEq, Debug)]
@@ -69,7 +69,7 @@ pub(crate) struct SetArgs {
     entry: Option<String>,
     /// A limit that replaces those of the rule.
     #[arg(long, value_name = "N/UNIT", group = "action", value_parser = limit)]
-    limit: Option<(u32, String)>,
+    limit: Option<(u64, String)>,
     /// Refuse every request without counting.
     #[arg(long, group = "action")]
     block: bool,
@@ -340,13 +340,15 @@ fn remove(args: &RemoveArgs, environment: &Environment) -> Result<Verdict, Failu
 }
 
 /// `100/minute`.
-fn limit(text: &str) -> Result<(u32, String), String> {
+fn limit(text: &str) -> Result<(u64, String), String> {
     let expected = "expected a number and a unit, such as 100/minute";
     let (requests, unit) = text.split_once('/').ok_or_else(|| expected.to_owned())?;
     let requests = requests
         .trim()
         .parse()
-        .map_err(|_| format!("{requests:?} is not an integer between 0 and {}; {expected}", u32::MAX))?;
+        .ok()
+        .filter(|requests| *requests <= MAX_LIMIT)
+        .ok_or_else(|| format!("{requests:?} is not an integer between 0 and {MAX_LIMIT}; {expected}"))?;
     let unit = unit.trim();
     // `5/s` is clear on a command line.
     let known = Unit::from_name(unit).or_else(|| Unit::from_abbreviation(unit));
@@ -425,7 +427,8 @@ mod tests {
             ("100", None),
             ("x/minute", None),
             ("-1/minute", None),
-            ("4294967296/minute", None),
+            ("9007199254740991/month", Some((9_007_199_254_740_991, "month"))),
+            ("9007199254740992/month", None),
             ("1/fortnight", None),
             ("/minute", None),
         ] {

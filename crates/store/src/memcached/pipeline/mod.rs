@@ -11,7 +11,7 @@ mod tests;
 
 use std::{hash::BuildHasher, sync::Arc};
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::{DefaultHashBuilder, HashTable, hash_table::Entry};
 
 use self::command::{Command, CommandKind, Completion};
 use super::reply::Reply;
@@ -25,9 +25,15 @@ use algorithms::{Hits, fixed_window};
 /// The outcome of one check: the counter's new value, or a failure.
 pub(super) type CheckResult = Result<u64, Arc<Failure>>;
 
-/// The maximum that one caller adds on the server, though its outcome includes all of its hits. It is above every
-/// limit, and 2³¹ such hits do not overflow memcached's 64-bit counters.
-const MAX_HITS: u64 = 1 << 33;
+/// The maximum that one command adds on the server, though the outcomes of its callers include all of their hits. It is
+/// above every limit.
+const MAX_HITS: u64 = 1 << 53;
+
+/// A counter from this value on is reduced by [`SPARE`], because memcached's counters wrap at 2⁶⁴. Each command that
+/// sees it reduces it, by more than a command adds; 127 that see it at once leave it above every limit.
+const TOO_LARGE: u64 = 1 << 63;
+
+const SPARE: u64 = 1 << 56;
 
 #[derive(Default)]
 pub(super) struct MemcachedPipeline {
@@ -85,22 +91,27 @@ impl MemcachedPipeline {
     }
 
     /// The index of the command that counts these hits.
-    #[expect(clippy::expect_used, reason = "a queue is bounded far below 2³¹ checks")]
     fn count(&mut self, hash: u64, key: &str, hits: u64, expiry: u64) -> u32 {
         let known = self.counting.find(hash, |at| key_of(&self.keys, &self.commands, *at) == key.as_bytes());
         let known = known.copied();
         if let Some(known) = known {
-            match &mut at_mut(&mut self.commands, known).kind {
-                CommandKind::Count { added, .. } => {
-                    *added = added.checked_add(hits).expect("a pipeline has fewer than 2³¹ checks");
-                }
-                CommandKind::Refund { .. } => unreachable!("hits join no refund"),
+            let CommandKind::Count { added, .. } = &mut at_mut(&mut self.commands, known).kind else {
+                unreachable!("hits join no refund");
+            };
+            if let Some(together) = added.checked_add(hits).filter(|together| *together <= MAX_HITS) {
+                *added = together;
+                return known;
             }
-            return known;
         }
         let next = self.push(key, CommandKind::Count { added: hits, expiry });
         let Self { keys, commands, counting, hasher, .. } = self;
-        counting.insert_unique(hash, next, |at| hasher.hash_one(key_of(keys, commands, *at)));
+        let is_same = |known: &u32| key_of(keys, commands, *known) == key.as_bytes();
+        match counting.entry(hash, is_same, |at| hasher.hash_one(key_of(keys, commands, *at))) {
+            Entry::Occupied(mut latest) => *latest.get_mut() = next,
+            Entry::Vacant(vacant) => {
+                vacant.insert(next);
+            }
+        }
         next
     }
 
@@ -136,6 +147,18 @@ impl MemcachedPipeline {
     /// True if the command at this index creates its counter when it is sent again.
     pub(super) fn creates(&self, index: u32) -> bool {
         at(&self.commands, index).creates()
+    }
+
+    /// The keys whose counters have come near the number at which they wrap.
+    pub(super) fn too_large(&self, replies: &[Reply]) -> impl Iterator<Item = &[u8]> {
+        let is_too_large = |reply: &Reply| matches!(reply, Reply::Number(TOO_LARGE..));
+        let commands = self.commands.iter().zip(replies).filter(move |(_, reply)| is_too_large(reply));
+        commands.filter(|(command, _)| command.creates()).map(|(command, _)| self.keys.get(&command.key))
+    }
+
+    /// Reduces a counter that is too large, for no caller.
+    pub(super) fn reduce(&mut self, key: &str) {
+        self.push(key, CommandKind::Refund { hits: SPARE });
     }
 
     /// Answers the callers from the replies. `failure` converts error replies. Returns these failures.

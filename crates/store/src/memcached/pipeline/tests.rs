@@ -69,6 +69,22 @@ fn hits_after_a_refund_are_counted_after_it() {
 }
 
 #[test]
+fn a_command_adds_at_most_the_most_and_large_counters_are_reduced() {
+    let huge = Hits::Take(u64::MAX);
+    let (pipeline, received) = pipeline(&[&[("a", huge)], &[("a", huge)], &[("a", Hits::Take(1))]]);
+    let most = 1_u64 << 53;
+    assert_eq!(written(&pipeline), format!("incr a {most}\r\nincr a {most}\r\nincr a 1\r\n"));
+    let replies = vec![Reply::Number(TOO_LARGE - 1), Reply::Number(TOO_LARGE), Reply::Number(7)];
+    assert_eq!(pipeline.too_large(&replies).collect::<Vec<_>>(), [b"a"]);
+    let mut next = MemcachedPipeline::default();
+    next.reduce("a");
+    assert_eq!(written(&next), format!("decr a {}\r\n", 1_u64 << 56));
+    let seen = completed(pipeline, received, replies);
+    let before = TOO_LARGE - most;
+    assert_eq!(seen, [vec![Ok(before - 1 + TOO_LARGE)], vec![Ok(before + TOO_LARGE)], vec![Ok(7)]]);
+}
+
+#[test]
 fn missing_counters_are_created_and_counted_again() {
     let (pipeline, received) = pipeline(&[
         &[("a", Hits::Take(2)), ("b", Hits::Take(1))],

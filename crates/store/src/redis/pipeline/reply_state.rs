@@ -16,8 +16,8 @@ use clock::Time;
 #[derive(Debug)]
 pub(super) enum ReplyState {
     /// A fixed window's limit and count.
-    Count(u32, u64),
-    Window(SlidingWindow, State),
+    Count(u64, u64),
+    Window(SlidingWindow, Counts),
     Bucket(Bucket, State),
     /// The number of hits in a log, and its state after each run.
     Log(SlidingLog, u64, SmallVec<[AfterRun; 1]>),
@@ -49,10 +49,20 @@ impl ReplyState {
                 reply.into_count().map(|count| Self::Count(window.limit, count))
             }
             Algorithm::SlidingWindow(limit) => {
-                state(reply, |bytes| window(limit, bytes)).map(|state| Self::Window(limit, state))
+                let counts = if limit.is_wide() {
+                    state(reply, |bytes: [u8; 19]| window::<7>(&bytes))
+                } else {
+                    state(reply, |bytes: [u8; 13]| window::<4>(&bytes))
+                };
+                counts.map(|counts| Self::Window(limit, counts))
             }
             Algorithm::Bucket(limit) => {
-                state(reply, |bytes| bucket(limit, bytes)).map(|state| Self::Bucket(limit, state))
+                let full = if limit.ticks_per_second() > MOST_TICKS_OF_5_BYTES {
+                    state(reply, |bytes: [u8; 21]| bucket::<7>(limit, &bytes))
+                } else {
+                    state(reply, |bytes: [u8; 19]| bucket::<5>(limit, &bytes))
+                };
+                full.map(|state| Self::Bucket(limit, state))
             }
             Algorithm::SlidingLog(limit) => {
                 let mut numbers = reply.into_list(1 + 2 * runs)?.into_iter().map(Reply::into_count);
@@ -76,11 +86,11 @@ impl ReplyState {
                 *count = fixed_window::count(*count, hits);
                 return Outcome::Counted(*count);
             }
-            Self::Window(limit, state) => (*state, verdict) = limit.apply(*state, hits, now),
+            Self::Window(limit, counts) => (*counts, verdict) = limit.count(*counts, hits, now),
             Self::Bucket(limit, state) => (*state, verdict) = limit.apply(*state, hits, now),
             Self::Log(limit, total, runs) => {
                 let count = fixed_window::count(*total, hits);
-                let admitted = hits.taken() == 0 || count <= u64::from(limit.limit);
+                let admitted = hits.taken() == 0 || count <= limit.limit;
                 if admitted {
                     *total = count;
                 }
@@ -105,29 +115,28 @@ impl ReplyState {
         let Hits::Take(taken) = hits else { return true };
         let look = Hits::Take(0);
         match self {
-            Self::Count(limit, count) => fixed_window::count(*count, hits) <= (*limit).into(),
-            Self::Window(limit, state) => taken <= limit.apply(*state, look, now).1.remaining.into(),
-            Self::Bucket(limit, state) => taken <= limit.apply(*state, look, now).1.remaining.into(),
-            Self::Log(limit, total, _) => {
-                taken == 0 || fixed_window::count(*total, hits) <= limit.limit.into()
-            }
+            Self::Count(limit, count) => fixed_window::count(*count, hits) <= *limit,
+            Self::Window(limit, counts) => taken <= limit.count(*counts, look, now).1.remaining,
+            Self::Bucket(limit, state) => taken <= limit.apply(*state, look, now).1.remaining,
+            Self::Log(limit, total, _) => taken == 0 || fixed_window::count(*total, hits) <= limit.limit,
         }
     }
 }
 
-/// The second at which the current window began, its hits, and those of the previous one.
-fn window(limit: SlidingWindow, state: [u8; 13]) -> State {
-    let (start, counts) = little_endian(&state, 5);
-    let (this, last) = little_endian(counts, 4);
-    let (last, _) = little_endian(last, 4);
-    #[expect(clippy::cast_possible_truncation, reason = "four bytes each")]
-    limit.state(Counts { start: Time::from_seconds(start), this: this as u32, last: last as u32 })
+/// The largest number of ticks in a second that fit in five bytes.
+const MOST_TICKS_OF_5_BYTES: u64 = 1 << 40;
+
+/// The second at which the current window began, its hits, and those of the previous one, in so many bytes each.
+fn window<const BYTES: usize>(state: &[u8]) -> Counts {
+    let (start, counts) = little_endian(state, 5);
+    let (this, last) = little_endian(counts, BYTES);
+    Counts { start: Time::from_seconds(start), this, last: little_endian(last, BYTES).0 }
 }
 
-/// The second and the tick at which the bucket is full; the rest is used by the script only.
-fn bucket(limit: Bucket, state: [u8; 19]) -> State {
-    let (second, rest) = little_endian(&state, 7);
-    limit.full_at(second, little_endian(rest, 5).0)
+/// The second and the tick at which the bucket is full, the latter in so many bytes; the rest is used by the script only.
+fn bucket<const BYTES: usize>(limit: Bucket, state: &[u8]) -> State {
+    let (second, rest) = little_endian(state, 7);
+    limit.full_at(second, little_endian(rest, BYTES).0)
 }
 
 /// The number in the first bytes, and the rest.
@@ -137,9 +146,12 @@ fn little_endian(bytes: &[u8], length: usize) -> (u64, &[u8]) {
 }
 
 /// A state of this many bytes; that of an unused key for null.
-fn state<const BYTES: usize>(reply: Reply, read: impl FnOnce([u8; BYTES]) -> State) -> Result<State, String> {
+fn state<const BYTES: usize, S: Default>(
+    reply: Reply,
+    read: impl FnOnce([u8; BYTES]) -> S,
+) -> Result<S, String> {
     match reply {
-        Reply::Nil => Ok(State::default()),
+        Reply::Nil => Ok(S::default()),
         Reply::Text(text) => text
             .try_into()
             .map(read)

@@ -237,13 +237,9 @@ fn time(reply: &[Reply]) -> Result<Time, String> {
 impl ScriptCounter {
     fn write(&self, into: &mut Vec<u8>) {
         let (letter, numbers) = match self.algorithm {
-            Algorithm::FixedWindow(FixedWindow { limit, .. }) => (b'c', [limit.into(), 0, 0]),
-            Algorithm::SlidingWindow(SlidingWindow { limit, window }) => {
-                (b'w', [limit.into(), window.seconds(), 0])
-            }
-            Algorithm::SlidingLog(SlidingLog { limit, window }) => {
-                (b'l', [limit.into(), window.seconds(), 0])
-            }
+            Algorithm::FixedWindow(FixedWindow { limit, .. }) => (b'c', [limit, 0, 0]),
+            Algorithm::SlidingWindow(SlidingWindow { limit, window }) => (b'w', [limit, window.seconds(), 0]),
+            Algorithm::SlidingLog(SlidingLog { limit, window }) => (b'l', [limit, window.seconds(), 0]),
             Algorithm::Bucket(limit) => {
                 (b'b', [limit.ticks_per_second(), limit.ticks_per_hit(), limit.burst()])
             }

@@ -1,13 +1,16 @@
 -- Sliding windows. A state has the second at which the current window began, its hits, and those of the previous
--- window.
+-- window. The limit chooses the number of bytes, and the key of a limit beyond 32 bits has a tag of its own.
 function algorithms.w(jitter, limit, length)
-  local start = second - second % length
+  local start, form, size = second - second % length, '<I5I4I4', 13
+  if limit > 4294967295 then
+    form, size = '<I5I7I7', 19
+  end
 
   return function(state, hits, times)
     local began, this, last, kept = start, 0, 0, nil
     local changed = false
     if state then
-      began, this, last = unpacked('<I5I4I4', state)
+      began, this, last = unpacked(form, state)
       kept = began
       if began > second + 1 then
         -- It was stored before the clock was set back.
@@ -21,8 +24,10 @@ function algorithms.w(jitter, limit, length)
       -- The share of the last window that counts, in millionths; all of it if this window begins in the future.
       local overlap = ((second - began) * 1000000 + micros) / length
       overlap = min(1000000 - (overlap - overlap % 1), 1000000)
-      local counted = last * overlap / 1000000
-      local fit = (limit - this - (counted - counted % 1)) / hits
+      -- In two parts, so that no product is rounded.
+      local millions = (last - last % 1000000) / 1000000
+      local rest = last % 1000000 * overlap / 1000000
+      local fit = (limit - this - millions * overlap - (rest - rest % 1)) / hits
       if fit < times then
         times = max(fit - fit % 1, 0)
       end
@@ -36,6 +41,6 @@ function algorithms.w(jitter, limit, length)
     if not changed then
       return times
     end
-    return times, pack('<I5I4I4', began, this, last), began ~= kept and began + 2 * length - second + 1 + jitter or nil
-  end, 13
+    return times, pack(form, began, this, last), began ~= kept and began + 2 * length - second + 1 + jitter or nil
+  end, size
 end

@@ -2,7 +2,7 @@
 
 use super::SLACK;
 use crate::{Member, redis::pipeline::ScriptCheck};
-use algorithms::{Algorithm, Hits, State, Verdict, Window, sliding_log::Log};
+use algorithms::{Algorithm, Hits, State, Verdict, Window, sliding_log::Log, sliding_window::Counts};
 use clock::Time;
 
 /// A key's state by the algorithm itself.
@@ -11,12 +11,13 @@ pub(super) struct Model {
     pub(super) algorithm: Algorithm,
     pub(super) window: Window,
     state: State,
+    counts: Counts,
     log: Log,
 }
 
 impl Model {
     pub(super) fn new((algorithm, window): (Algorithm, Window)) -> Self {
-        Self { algorithm, window, state: State::default(), log: Log::default() }
+        Self { algorithm, window, state: State::default(), counts: Counts::default(), log: Log::default() }
     }
 
     pub(super) fn apply(&mut self, hits: Hits, now: Time) -> crate::Outcome {
@@ -24,11 +25,13 @@ impl Model {
         match self.algorithm {
             Algorithm::FixedWindow(limit) => {
                 // The key contains the window, so another window begins with an empty state.
-                let state = if self.state.end > now { self.state } else { State::default() };
+                let mut state = if self.state.end > now { self.state } else { State::default() };
+                // Redis keeps no more, which is over every limit.
+                state.number = state.number.min(1 << 53);
                 (self.state, _) = limit.apply(state, hits, now);
                 return crate::Outcome::Counted(self.state.number);
             }
-            Algorithm::SlidingWindow(limit) => (self.state, verdict) = limit.apply(self.state, hits, now),
+            Algorithm::SlidingWindow(limit) => (self.counts, verdict) = limit.count(self.counts, hits, now),
             Algorithm::Bucket(limit) => (self.state, verdict) = limit.apply(self.state, hits, now),
             Algorithm::SlidingLog(limit) => verdict = limit.apply(&mut self.log, hits, now),
         }
@@ -41,7 +44,7 @@ impl Model {
             return false;
         }
         match self.clone().apply(hits, now) {
-            crate::Outcome::Counted(after) => after > u64::from(self.algorithm.capacity()),
+            crate::Outcome::Counted(after) => after > self.algorithm.capacity(),
             crate::Outcome::NotCounted(_) => true,
             crate::Outcome::Decided(verdict) => !verdict.admitted,
         }

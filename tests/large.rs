@@ -1,0 +1,153 @@
+//! Limits beyond 32 bits: counted to the unit with every algorithm and store, shown in full where a field has room.
+
+use proto::envoy::service::ratelimit::v3::{
+    RateLimitRequest, RateLimitResponse,
+    rate_limit_response::Code::{self, Ok, OverLimit},
+};
+use serde_json::json;
+
+use crate::support::{
+    client::{Client, request},
+    http,
+    memcached::Memcached,
+    server::Setup,
+    stores::Stores,
+};
+
+/// Nanodollars: 30 dollars in the longest window, so that none ends or refills during a test.
+const BUDGET: u64 = 30_000_000_000;
+
+const MOST: u64 = 9_007_199_254_740_991;
+
+const FIXED: &str = "domain: d
+descriptors:
+  - {key: fixed, rate_limit: {unit: year, unit_multiplier: 10, requests_per_unit: 30000000000}}
+  - {key: most, rate_limit: {unit: year, unit_multiplier: 10, requests_per_unit: 9007199254740991}}
+";
+
+const OTHERS: &str = "
+  - {key: sliding, rate_limit: {unit: year, unit_multiplier: 10, requests_per_unit: 30000000000, algorithm: sliding_window}}
+  - {key: most_sliding, rate_limit: {unit: year, unit_multiplier: 10, requests_per_unit: 9007199254740991, algorithm: sliding_window}}
+  - {key: token, rate_limit: {unit: day, requests_per_unit: 86400, algorithm: token_bucket, burst: 30000000000}}
+  - {key: leaky, rate_limit: {unit: day, requests_per_unit: 86400, algorithm: leaky_bucket, burst: 30000000000}}
+  - key: several
+    rate_limit:
+      - {unit: year, unit_multiplier: 10, requests_per_unit: 30000000000}
+      - {unit: year, unit_multiplier: 5, requests_per_unit: 40000000000, algorithm: sliding_window}
+";
+
+fn hits(key: &str, hits: u64) -> RateLimitRequest {
+    let mut one = request("d", &[&[(key, "v")]]);
+    one.descriptors[0].hits_addend = Some(hits);
+    one
+}
+
+/// The code, and what is left by the header, which has all digits.
+fn asked(client: &Client, key: &str, number: u64) -> (Code, u64) {
+    seen(&client.ask(hits(key, number)).unwrap())
+}
+
+fn seen(answer: &RateLimitResponse) -> (Code, u64) {
+    let [limit, left, _] = &answer.response_headers_to_add[..] else { panic!("{answer:?}") };
+    let status = &answer.statuses[0];
+    let [limit, left] = [limit, left].map(|header| header.value.parse::<u64>().unwrap());
+    let in_32_bits = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    assert_eq!(status.current_limit.as_ref().unwrap().requests_per_unit, in_32_bits(limit));
+    assert_eq!(status.limit_remaining, in_32_bits(left));
+    (answer.overall_code(), left)
+}
+
+/// Spends a budget in hits of odd sizes; the last unit fits, and no other. Buckets refill one unit a second.
+fn is_counted_to_the_unit(client: &Client, store: &str, key: &str) {
+    let (mut left, mut number) = (BUDGET, 1_000_003_u64);
+    let refills = if matches!(key, "token" | "leaky") { 60 } else { 0 };
+    while left > number {
+        let (code, seen) = asked(client, key, number);
+        left -= number;
+        assert_eq!(code, Ok, "{store} {key}: {number}");
+        assert!((left..=left + refills).contains(&seen), "{store} {key}: {seen} of {left}");
+        number = (number * 3 + 7) % 5_000_000_029;
+    }
+    let (_, exactly) = asked(client, key, 0);
+    assert!((left..=left + refills).contains(&exactly), "{store} {key}");
+    assert_eq!(asked(client, key, exactly + 1 + refills).0, OverLimit, "{store} {key}");
+    if key != "fixed" {
+        // Rejected hits are not counted, except by the only fixed window of a rule.
+        assert_eq!(asked(client, key, exactly).0, Ok, "{store} {key}");
+    }
+    assert_eq!(asked(client, key, 100).0, OverLimit, "{store} {key}");
+}
+
+#[test]
+fn a_budget_of_nanodollars_is_counted_to_the_unit() {
+    let stores = Stores::start("domain: unused\n");
+    for (store, setup) in stores.setups() {
+        let (rules, keys) = match store {
+            "memcached" => (FIXED.to_owned(), &["fixed"][..]),
+            _ => (format!("{FIXED}{OTHERS}"), &["fixed", "sliding", "token", "leaky", "several"][..]),
+        };
+        let setup = setup.rules("d.yaml", &rules).env("LIMIT_RESPONSE_HEADERS_ENABLED", "true");
+        let server = setup.start_healthy();
+        for key in keys {
+            is_counted_to_the_unit(&server.client(), store, key);
+        }
+    }
+}
+
+#[test]
+fn the_largest_limit_and_hits_saturate_above_it() {
+    let stores = Stores::start("domain: unused\n");
+    for (store, setup) in stores.setups() {
+        let (rules, keys) = match store {
+            "memcached" => (FIXED.to_owned(), &["most"][..]),
+            _ => (format!("{FIXED}{OTHERS}"), &["most", "most_sliding"][..]),
+        };
+        let setup = setup.rules("d.yaml", &rules).env("LIMIT_RESPONSE_HEADERS_ENABLED", "true");
+        let server = setup.start_healthy();
+        let client = server.client();
+        for key in keys {
+            assert_eq!(asked(&client, key, MOST - 1), (Ok, 1), "{store} {key}");
+            assert_eq!(asked(&client, key, 1), (Ok, 0), "{store} {key}");
+            assert_eq!(asked(&client, key, 1), (OverLimit, 0), "{store} {key}");
+            // Sums that overflow 64 bits: no counter wraps.
+            for _ in 0..3 {
+                for huge in [MOST, 1 << 53, 1 << 63, u64::MAX] {
+                    assert_eq!(asked(&client, key, huge), (OverLimit, 0), "{store} {key} {huge}");
+                }
+            }
+            assert_eq!(asked(&client, key, 0).1, 0, "{store} {key}");
+        }
+    }
+}
+
+#[test]
+fn a_counter_of_memcached_does_not_wrap() {
+    let memcached = Memcached::single();
+    let server = memcached.setup().rules("d.yaml", FIXED).start_healthy();
+    let client = server.client();
+    // Each adds 2⁵³: after 2,048 a counter would begin again.
+    for number in 0..5000 {
+        let code = client.ask(hits("most", u64::MAX)).unwrap().overall_code();
+        assert_eq!(code, OverLimit, "{number}");
+    }
+    assert_eq!(client.ask(hits("most", 0)).unwrap().overall_code(), OverLimit);
+}
+
+#[test]
+fn metadata_and_json_show_what_their_fields_hold() {
+    let setup = Setup::new().rules("d.yaml", FIXED).env("RESPONSE_DYNAMIC_METADATA", "true");
+    let setup =
+        setup.env("RESPONSE_DYNAMIC_METADATA_LIMITS", "true").env("OVER_LIMIT_BODY", "{limit} {remaining}");
+    let server = setup.start_healthy();
+    let body = json!({"domain": "d", "descriptors": [
+        {"entries": [{"key": "most", "value": "v"}], "hits_addend": "9007199254740990"},
+    ]});
+    let text = http::post(server.ports.http, "/json", &body.to_string()).text();
+    let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(answer["statuses"][0]["currentLimit"]["requestsPerUnit"], 4_294_967_295_u32, "{answer}");
+    assert_eq!(answer["statuses"][0]["limitRemaining"], 1);
+    // As text, because the parser of the test may round.
+    assert!(text.contains("\"requestsPerUnit\":9007199254740991"), "{text}");
+    let over = server.ask(hits("most", 2)).unwrap();
+    assert_eq!(String::from_utf8(over.raw_body).unwrap(), format!("{MOST} 0"));
+}
