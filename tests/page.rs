@@ -155,7 +155,7 @@ fn an_override_is_removed_and_a_counter_is_reset() {
     // The dialog shows errors of the service.
     browser.click("#top button[aria-label='Change user=ann']");
     browser.click("input[value=limit]");
-    browser.run("const input = document.getElementById('act-number'); input.removeAttribute('max'); input.value = '99999999999'");
+    browser.run("const input = document.getElementById('act-number'); input.removeAttribute('max'); input.value = '9007199254740992'");
     browser.click("#act-confirm");
     let error = "document.getElementById('act-error').textContent";
     browser.wait_for("the error is shown", &format!("{error}.includes('requests_per_unit')"), error);

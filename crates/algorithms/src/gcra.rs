@@ -92,7 +92,7 @@ impl Bucket {
     pub fn largest_exact(most: u64, window: Window, burst: Option<u64>) -> u64 {
         let seconds = window.seconds();
         let small = (1..).take_while(|divisor| divisor * divisor <= seconds);
-        let divisors = small.filter(|divisor| seconds % divisor == 0);
+        let divisors = small.filter(|divisor| seconds.is_multiple_of(*divisor));
         let limits = divisors.flat_map(|divisor| [divisor, seconds / divisor]).map(|shared| {
             let ticks_per_hit = seconds / shared;
             let most_held = MAX_DEPTH / ticks_per_hit;
