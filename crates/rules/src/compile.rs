@@ -72,7 +72,9 @@ pub struct Compiled {
 pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
     let mut diagnostics: Vec<Diagnostics> =
         files.iter().map(|file| Diagnostics::of(&file.name, options.portable)).collect();
-    diagnostics.iter_mut().for_each(|of_file| of_file.large_limits = options.large_limits);
+    for of_file in &mut diagnostics {
+        of_file.large_limits = options.large_limits;
+    }
     let mut room = options.max_values;
     let raw: Vec<Option<RawFile>> = files
         .iter()

@@ -89,11 +89,11 @@ impl Canon {
         let limits = rule.limits().into_iter().flat_map(Limits::iter);
         self.length(limits.clone().count());
         for limit in limits {
-            self.number(limit.requests_per_unit.into());
+            self.number(limit.requests_per_unit);
             self.text(limit.unit.name());
             self.number(limit.multiplier.get().into());
             self.text(limit.algorithm.kind().name());
-            self.number(limit.algorithm.capacity().into());
+            self.number(limit.algorithm.capacity());
             self.optional(limit.name.as_deref());
             if let Some(calendar) = limit.period().calendar() {
                 let mut tag = String::new();

@@ -153,15 +153,14 @@ impl Lowering<'_> {
             self.error((context.file, place, &context.path.key("requests_per_unit")), message, help);
         }
         let name = raw.name.value().filter(|name| !name.is_empty()).map(|name| name.as_str().into());
-        let limit = match calendar? {
-            Some(calendar) => Limit::of_calendar(requests_per_unit, calendar),
+        let limit = if let Some(calendar) = calendar? {
+            Limit::of_calendar(requests_per_unit, calendar)
+        } else {
+            let (multiplier, burst) = (multiplier?, burst?);
             // `multiplier` has reported a window that is too long.
-            None => {
-                let (multiplier, burst) = (multiplier?, burst?);
-                let limit = Limit::new(requests_per_unit, unit, multiplier, kind, burst).ok_or(Reported)?;
-                self.check_exact(&limit, burst, raw, context);
-                limit
-            }
+            let limit = Limit::new(requests_per_unit, unit, multiplier, kind, burst).ok_or(Reported)?;
+            self.check_exact(&limit, burst, raw, context);
+            limit
         };
         let limit = limit.with_calendar_months(self.options.calendar_months);
         Ok(limit.named(name).counted(self.counting(kind, raw, context)?))

@@ -106,8 +106,8 @@ impl Template {
 
     fn fill_slot(&self, slot: Slot, quoted: bool, values: &Values<'_>, into: &mut String) {
         let number = match slot {
-            Slot::Limit => Some(values.limit.into()),
-            Slot::Remaining => Some(values.remaining.into()),
+            Slot::Limit => Some(values.limit),
+            Slot::Remaining => Some(values.remaining),
             Slot::RetryAfter => values.retry_after,
             Slot::Unit => return self.fill_text(values.unit, quoted, into),
             Slot::Rule => return self.fill_text(values.rule, quoted, into),

@@ -148,7 +148,7 @@ fn limits_and_metadata_are_those_of_recorded_responses() {
             // Proto3 leaves out a number that is 0.
             assert_eq!(
                 status["current_limit"]["requests_per_unit"].as_u64().unwrap_or(0),
-                u64::from(limit.requests_per_unit)
+                limit.requests_per_unit
             );
             assert_eq!(status["current_limit"]["unit"], limit.unit.name());
             assert_eq!(status["current_limit"]["name"].as_str(), limit.name.as_deref());

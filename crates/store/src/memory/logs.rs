@@ -349,7 +349,7 @@ mod tests {
         for n in 1..2000_u64 {
             let verdict =
                 logs.apply((keys[0], 0), of_seconds(3600), Hits::Take(1), Time::from_micros(1 << 40 | n));
-            assert_eq!(u64::from(verdict.remaining), 100_000 - n);
+            assert_eq!(verdict.remaining, 100_000 - n);
         }
         logs.apply((keys[1], 0), of_seconds(60), Hits::Take(1), Time::from_seconds(1 << 21));
         assert_eq!(logs.usage().entries, 1, "the next log evicts it: {:?}", logs.usage());

@@ -35,7 +35,7 @@ impl RedisStore {
         let backend = pool.backend();
         let id = backend.ttl_cache.id(counter.name);
         let expiry = backend.expiry(id, counter.limit, now);
-        let hits = (hits, u64::from(counter.limit.requests_per_unit));
+        let hits = (hits, counter.limit.requests_per_unit);
         let call = LeaseCall::take(pool.leases_of(counter.name)?, hits, (id, expiry), receipt);
         pool.send_lease(counter.name, call)
     }
