@@ -164,6 +164,78 @@ fn an_override_is_removed_and_a_counter_is_reset() {
 }
 
 #[test]
+fn an_entry_is_blocked_everywhere_and_an_emptied_limit_is_not_sent() {
+    let admin = Admin::start();
+    admin.ask("ann", 3);
+    let browser = open(&admin);
+    wait_until_live(&browser);
+    browser.click("#top button[aria-label='Change user=ann']");
+    browser.click("input[value=limit]");
+    browser.run("document.getElementById('act-number').value = ''");
+    browser.click("#act-confirm");
+    let is_open = browser.run(
+        "return document.getElementById('act').open && !document.getElementById('act-number').validity.valid",
+    );
+    assert_eq!(is_open, true, "the browser asks for the number");
+    browser.run("document.getElementById('act-number').removeAttribute('required')");
+    browser.click("#act-confirm");
+    let error = "document.getElementById('act-error').textContent";
+    browser.wait_for(
+        "the error is shown",
+        &format!("{error} === 'the number of requests is missing'"),
+        error,
+    );
+    assert_eq!(http::get(admin.port, "/api/v1/overrides").json()["total"], 0);
+
+    browser.click("input[value=block]");
+    browser.run(
+        "const scope = document.getElementById('act-scope'); scope.value = '0'; scope.dispatchEvent(new Event('input', {bubbles: true}))",
+    );
+    let effect = browser.run("return document.getElementById('act-effect').textContent");
+    assert!(
+        effect.as_str().unwrap().starts_with("Every request with any descriptor with user=ann"),
+        "{effect}"
+    );
+    browser.click("#act-confirm");
+    browser.wait_for(
+        "it is shown",
+        &has_row("overrides", &["any descriptor with user=ann", "block", "shop"]),
+        TEXT,
+    );
+    let other = admin.server.ask(request("shop", &[&[("path", "/x"), ("user", "ann")]])).unwrap();
+    assert_eq!(other.overall_code, i32::from(Code::OverLimit));
+    browser.click("button[aria-label='Remove the override of any descriptor with user=ann']");
+    browser.accept_alert();
+    browser.wait_for("it is gone", "document.querySelectorAll('#overrides tr').length === 0", TEXT);
+}
+
+#[test]
+fn a_domain_is_switched_and_switched_back() {
+    let admin = Admin::start();
+    let browser = open(&admin);
+    wait_until_live(&browser);
+    browser.click("#switch-open");
+    browser.type_into("#switch-reason", "incident");
+    let effect = "document.getElementById('switch-effect').textContent";
+    browser.wait_for(
+        "the effect is described",
+        &format!("{effect}.includes('In domain shop, requests are counted and none is rejected for 1h')"),
+        effect,
+    );
+    browser.click("#switch-confirm");
+    browser.wait_for(
+        "it is shown",
+        &has_row("overrides", &["all requests", "shadow", "incident", "shop"]),
+        TEXT,
+    );
+    assert_eq!(admin.ask("ann", 20), 0, "no request is rejected");
+    browser.click("button[aria-label='Remove the override of all requests']");
+    browser.accept_alert();
+    browser.wait_for("it is gone", "document.querySelectorAll('#overrides tr').length === 0", TEXT);
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
 fn values_of_callers_are_text_and_never_markup() {
     let admin = Admin::start();
     let evil = "<img src=x onerror=document.title='evil'><script>document.title='evil'</script>";

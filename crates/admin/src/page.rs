@@ -15,6 +15,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("/api.js", JAVASCRIPT, include_str!("page/api.js")),
     ("/format.js", JAVASCRIPT, include_str!("page/format.js")),
     ("/plot.js", JAVASCRIPT, include_str!("page/plot.js")),
+    ("/switch.js", JAVASCRIPT, include_str!("page/switch.js")),
     ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
 ];
 

@@ -1,7 +1,7 @@
 // The dialog that blocks, limits, allows or shadows a key, or resets its counter, and describes the effect first.
 
-import { ApiError, get, send } from "./api.js";
-import { count, descriptor, duration } from "./format.js";
+import { get, send } from "./api.js";
+import { count, descriptor, duration, PLACES } from "./format.js";
 
 const $ = (id) => document.getElementById(id);
 const dialog = $("act");
@@ -9,23 +9,19 @@ let target = null;
 let where = "";
 let done = () => {};
 
+/** The entry that the override names; null for the whole descriptor. */
+const entry = () => (action() === "reset" || $("act-scope").value === "" ? null : target.descriptor[Number($("act-scope").value)]);
 const action = () => dialog.querySelector("input[name=action]:checked").value;
 const seconds = () => Number($("act-for").value);
 
-/** The scope of an override, by the place where it is stored. */
-const PLACES = {
-  redis: "on all replicas that share this Redis",
-  file: "on this replica",
-  memory: "on this replica, until it restarts",
-};
-
 /** The effect of the change. */
 function effect() {
-  const key = `${descriptor(target.descriptor)} in domain ${target.domain}`;
+  const named = entry() ? `any descriptor with ${descriptor([entry()])}` : descriptor(target.descriptor);
+  const key = `${named} in domain ${target.domain}`;
   const time = seconds() ? `for ${duration(seconds())}` : "until the override is removed";
   switch (action()) {
     case "block": return `Every request with ${key} is rejected with 429 ${time}, ${where}. Nothing is counted.`;
-    case "limit": return `${key} is limited to ${count($("act-number").value)} requests per ${$("act-unit").value} ${time}, ${where}. This replaces the limit of its rule.`;
+    case "limit": return `${entry() ? "Each of " : ""}${key} is limited to ${count($("act-number").value)} requests per ${$("act-unit").value} ${time}, ${where}. This replaces the limit of its rule.`;
     case "allow": return `No request with ${key} is limited ${time}, ${where}.`;
     case "shadow": return `Requests with ${key} are counted and never rejected ${time}, ${where}.`;
     default: return `The counters of ${key} are set to zero, on all replicas that share the store.`;
@@ -41,6 +37,9 @@ function label() {
 function refresh() {
   const reset = action() === "reset";
   $("act-limit").hidden = action() !== "limit";
+  // A hidden field is not validated.
+  $("act-number").disabled = action() !== "limit";
+  $("act-scope-label").hidden = reset;
   $("act-for-label").hidden = reset;
   $("act-effect").textContent = effect();
   $("act-confirm").textContent = label();
@@ -73,6 +72,8 @@ export function open(key, kept, changed) {
   $("act-key").textContent = descriptor(key.descriptor);
   $("act-rule").textContent = key.rule ? `rule ${key.rule}` : `domain ${key.domain}`;
   $("act-counter").textContent = "";
+  const scopes = key.descriptor.map((one, at) => new Option(`any descriptor with ${descriptor([one])}`, at));
+  $("act-scope").replaceChildren(new Option(`this descriptor: ${descriptor(key.descriptor)}`, ""), ...scopes);
   dialog.querySelector("input[value=block]").checked = true;
   $("act-for").value = "3600";
   $("act-reason").value = "";
@@ -83,11 +84,15 @@ export function open(key, kept, changed) {
 
 async function confirm() {
   const reason = $("act-reason").value.trim();
-  const body = { domain: target.domain, descriptor: target.descriptor };
+  const body = { domain: target.domain };
+  if (entry()) body.entry = entry();
+  else body.descriptor = target.descriptor;
   if (reason) body.reason = reason;
   if (action() === "reset") return send("POST", "api/v1/counters/reset", body);
   body.action = action();
   if (action() === "limit") {
+    // An emptied field is not 0.
+    if ($("act-number").value === "") throw new Error("the number of requests is missing");
     body.requests_per_unit = Number($("act-number").value);
     body.unit = $("act-unit").value;
   }
@@ -106,7 +111,7 @@ dialog.querySelector("form").addEventListener("submit", async (event) => {
     dialog.close();
     done(label());
   } catch (error) {
-    $("act-error").textContent = error instanceof ApiError ? error.message : `No response: ${error.message}`;
+    $("act-error").textContent = error instanceof TypeError ? `No response: ${error.message}` : error.message;
   } finally {
     $("act-confirm").disabled = false;
   }

@@ -54,7 +54,20 @@ export const descriptor = (entries) =>
     return value === null || value === undefined ? escaped(key) : `${escaped(key).replaceAll("=", "\\=")}=${escaped(value)}`;
   }).join(",");
 
+/** What an override applies to, in words. */
+export const target = (override) => {
+  if (override.entry) return `any descriptor with ${descriptor([override.entry])}`;
+  return override.descriptor ? descriptor(override.descriptor) : "all requests";
+};
+
 export function limit({ requests_per_unit: requests, unit, unit_multiplier: units }) {
   const word = unit.toLowerCase();
   return `${count(requests)} per ${units > 1 ? `${units} ${word}s` : word}`;
 }
+
+/** The scope of an override, by the place where it is stored. */
+export const PLACES = {
+  redis: "on all replicas that share this Redis",
+  file: "on this replica",
+  memory: "on this replica, until it restarts",
+};

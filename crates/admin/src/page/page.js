@@ -1,8 +1,9 @@
 // The page: draws the events of the stream, one a second.
 
 import { open as act } from "./act.js";
+import { open as switchDomain } from "./switch.js";
 import { ApiError, follow, send, setToken } from "./api.js";
-import { bytes, clock, count, descriptor, duration, latency, limit, printable, rate, short } from "./format.js";
+import { bytes, clock, count, descriptor, duration, latency, limit, printable, rate, short, target } from "./format.js";
 import { Plot, sparkline } from "./plot.js";
 
 const $ = (id) => document.getElementById(id);
@@ -199,16 +200,21 @@ function drawRules({ rules, total }) {
 /** Seconds until a time by the clock of the service; null without a time. */
 const until = (moment) => (moment ? (new Date(moment) - new Date(last.status.time)) / 1000 : null);
 
-function drawOverrides({ overrides, total }) {
+/** The overrides, after the switches of domains. */
+function drawOverrides({ overrides, total }, { domains }) {
   const create = (override) => {
-    const what = override.action === "limit" ? `${count(override.requests_per_unit)}/${override.unit}`.toLowerCase() : override.action;
-    const more = [override.reason, override.by && `by ${override.by}`].filter(Boolean).join(" · ");
+    const { action, on_store_failure: policy } = override;
+    const limited = action === "limit" ? `${count(override.requests_per_unit)}/${override.unit}`.toLowerCase() : action;
+    const what = policy ? `on store failure: ${policy}` : limited;
+    const place = override.this_replica ? "this replica alone" : "";
+    const more = [place, override.reason, override.by && `by ${override.by}`].filter(Boolean).join(" · ");
     const button = element("button", { type: "button", textContent: "Remove", disabled: last.status?.read_only ?? false });
-    button.setAttribute("aria-label", `Remove the override of ${descriptor(override.descriptor)}`);
+    button.setAttribute("aria-label", `Remove the override of ${target(override)}`);
     button.addEventListener("click", () => remove(button, override));
+    const domain = override.domain === "*" ? "all domains" : printable(override.domain);
     return [
-      keyCell({ ...override, rule: undefined }),
-      element("td", {}, element("span", { className: `badge ${override.action}`, textContent: what }), element("small", { textContent: printable(more) })),
+      element("td", {}, target(override), element("small", { textContent: domain })),
+      element("td", {}, element("span", { className: `badge ${action ?? ""}`, textContent: what }), element("small", { textContent: printable(more) })),
       cell("", "left"), element("td", { className: "act" }, button),
     ];
   };
@@ -216,23 +222,31 @@ function drawOverrides({ overrides, total }) {
     const left = until(override.expires_at);
     row.cells[2].textContent = left === null ? "no end" : duration(left);
   };
-  const present = overrides.filter((override) => (until(override.expires_at) ?? 1) > 0);
+  const present = [...domains, ...overrides].filter((override) => (until(override.expires_at) ?? 1) > 0);
   rows($("overrides"), present, (override) => JSON.stringify(override), create, update);
   $("overrides-about").textContent = total > overrides.length ? `${count(overrides.length)} of ${count(total)}` : "";
+  $("switch-open").hidden = last.status?.read_only ?? true;
 }
 
 async function remove(button, override) {
-  const text = `Remove the override of ${descriptor(override.descriptor)} in domain ${override.domain}? Its rule applies again at once.`;
-  if (!window.confirm(text)) return;
+  const isSwitch = !override.entry && !override.descriptor;
+  const what = isSwitch ? `all switches of domain ${override.domain}` : `the override of ${target(override)} in domain ${override.domain}`;
+  if (!window.confirm(`Remove ${what}? The rules apply again at once.`)) return;
   button.disabled = true;
   try {
-    await send("DELETE", `api/v1/overrides/${encodeURIComponent(override.id)}`);
-    announce(`Removed: ${descriptor(override.descriptor)}`);
+    const path = isSwitch ? `domains?domain=${encodeURIComponent(override.domain)}` : `overrides/${encodeURIComponent(override.id)}`;
+    await send("DELETE", `api/v1/${path}`);
+    announce(`Removed: ${target(override)}`);
   } catch (error) {
     button.disabled = false;
     notice(`The override was not removed: ${error.message}`);
   }
 }
+
+$("switch-open").addEventListener("click", () => {
+  const domains = [...new Set((last.rules?.rules ?? []).map((rule) => rule.domain))].sort();
+  switchDomain(domains, last.overrides?.kept_in, announce);
+});
 
 function drawReplicas({ own, replicas }) {
   const { rules } = last.status;
@@ -254,8 +268,9 @@ function drawTick(tick) {
   else drawTop(tick.top_allowed);
   drawRefusals(tick.refusals);
   drawRules(tick.rules);
-  $("overrides-panel").hidden = !tick.overrides;
-  if (tick.overrides) drawOverrides(tick.overrides);
+  const hasOverrides = Boolean(tick.overrides && tick.domains);
+  $("overrides-panel").hidden = !hasOverrides;
+  if (hasOverrides) drawOverrides(tick.overrides, tick.domains);
   $("replicas-panel").hidden = !tick.replicas?.replicas.length;
   if (tick.replicas) drawReplicas(tick.replicas);
   live("live", "Live");

@@ -1,0 +1,65 @@
+// The dialog that allows or shadows all requests of a domain, or changes its failure policy.
+
+import { send } from "./api.js";
+import { duration, PLACES } from "./format.js";
+
+const $ = (id) => document.getElementById(id);
+const dialog = $("switch");
+let kept = "";
+let done = () => {};
+
+const EFFECTS = {
+  shadow: "requests are counted and none is rejected",
+  allow: "no request is limited, and nothing is counted",
+  error: "while the store fails, requests get an error, which Envoy's failure_mode_deny decides",
+  "allow-failure": "while the store fails, requests are allowed",
+  deny: "while the store fails, requests are rejected",
+  local: "while the store fails, each replica counts on its own",
+};
+
+function refresh() {
+  const seconds = Number($("switch-for").value);
+  const time = seconds ? `for ${duration(seconds)}` : "until the switch is removed";
+  const where = $("switch-here").checked ? "on this replica alone" : PLACES[kept] ?? "on this replica";
+  const domain = $("switch-domain").value === "*" ? "all domains without a switch of their own" : `domain ${$("switch-domain").value}`;
+  $("switch-effect").textContent = `In ${domain}, ${EFFECTS[$("switch-action").value]} ${time}, ${where}. Blocks stay in force.`;
+  $("switch-error").textContent = "";
+}
+
+/** Opens the dialog with these domains. `storage` is where overrides are stored; `changed` is called after a change. */
+export function open(domains, storage, changed) {
+  kept = storage;
+  done = changed;
+  $("switch-domain").replaceChildren(...domains.map((name) => new Option(name, name)), new Option("all domains", "*"));
+  $("switch-reason").value = "";
+  $("switch-here").checked = false;
+  refresh();
+  dialog.showModal();
+}
+
+async function confirm() {
+  const chosen = $("switch-action").value;
+  const body = { domain: $("switch-domain").value, reason: $("switch-reason").value.trim(), this_replica: $("switch-here").checked };
+  if (chosen === "shadow" || chosen === "allow") body.action = chosen;
+  else body.on_store_failure = chosen === "allow-failure" ? "allow" : chosen;
+  // A duration, because the clock of this machine may differ from that of the service.
+  if ($("switch-for").value) body.for = `${$("switch-for").value}s`;
+  await send("POST", "api/v1/domains", body);
+  return `Switched domain ${body.domain}`;
+}
+
+dialog.addEventListener("input", refresh);
+$("switch-cancel").addEventListener("click", () => dialog.close());
+dialog.querySelector("form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  $("switch-confirm").disabled = true;
+  try {
+    const what = await confirm();
+    dialog.close();
+    done(what);
+  } catch (error) {
+    $("switch-error").textContent = error.message;
+  } finally {
+    $("switch-confirm").disabled = false;
+  }
+});
