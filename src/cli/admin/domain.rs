@@ -129,11 +129,11 @@ fn clear(args: &ClearArgs, environment: &Environment) -> Result<Verdict, Failure
 
 fn list(args: &AdminArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let reply = Client::new(args, environment)?.get("/api/v1/domains", &[])?;
-    args.print(&reply, || text(items(&reply["domains"])));
+    args.print(&reply, || text(items(&reply["domains"]), reply["kept_in"] == "redis"));
     Ok(Verdict::Yes)
 }
 
-fn text(all: &[Value]) -> String {
+fn text(all: &[Value], are_shared: bool) -> String {
     if all.is_empty() {
         return "no domain is switched\n".to_owned();
     }
@@ -141,7 +141,8 @@ fn text(all: &[Value]) -> String {
     for one in all {
         let [domain, by, reason] = ["domain", "by", "reason"].map(|name| word(&one[name]).to_owned());
         let left = seconds_left(one).map_or_else(|| "no end".to_owned(), duration);
-        let place = if one["this_replica"] == true { "this replica" } else { "all replicas" };
+        let is_shared = are_shared && one["this_replica"] != true;
+        let place = if is_shared { "all replicas" } else { "this replica" };
         table.row([domain, action_text(one), left, place.to_owned(), by, reason]);
     }
     table.print()

@@ -5,8 +5,11 @@ use std::{collections::HashMap, thread};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{model::expiry, target::entries_of_text};
-use rules::{CompileOptions, RuleSet, SourceFile, Unit, compile};
+use crate::{
+    model::{Action, expiry},
+    target::entries_of_text,
+};
+use rules::{CompileOptions, Entry, Matched, RuleSet, SourceFile, Unit, compile};
 
 struct Pair(String, String);
 

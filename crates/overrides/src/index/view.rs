@@ -1,0 +1,171 @@
+//! The overrides at one time, and the lookup of the one that applies to a request's descriptor.
+//!
+//! The limiter takes a [`View`] once for each request. Without overrides there is none.
+
+use std::{cmp::Ordering, sync::Arc};
+
+use arc_swap::Guard;
+use hashbrown::DefaultHashBuilder;
+use smallvec::SmallVec;
+
+use super::{
+    Snapshot,
+    shapes::{Level, Shape},
+};
+use crate::{
+    model::{Action, MAX_BYTES, MAX_ENTRIES, Override},
+    record::Record,
+};
+use clock::Time;
+use rules::{Entry, How, Matched, OnStoreFailure};
+
+/// The override that applies to a descriptor.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    pub action: Action,
+    /// The second at which it expires, if it does.
+    pub expires: Option<u32>,
+    /// A bit for each level whose value the override names; all bits if it does not follow the levels of a rule.
+    pub exact_levels: u32,
+    /// The override, if it is by entry or of a domain. Others are not copied for each request.
+    pub by: Option<Arc<Override>>,
+}
+
+impl Found {
+    pub fn is_limit(&self) -> bool {
+        matches!(self.action, Action::Limit { .. })
+    }
+
+    /// The one of two that decides: block, allow, limit, then shadow. Of two blocks the one that ends later, else this one.
+    fn or_stronger(self, other: Self) -> Self {
+        let rank = |one: &Self| match one.action {
+            Action::Block => 0,
+            Action::Allow => 1,
+            Action::Limit { .. } => 2,
+            Action::Shadow => 3,
+        };
+        let end = |one: &Self| one.expires.unwrap_or(u32::MAX);
+        let is_longer_block = self.action == Action::Block && end(&other) > end(&self);
+        match rank(&other).cmp(&rank(&self)) {
+            Ordering::Less => other,
+            Ordering::Equal if is_longer_block => other,
+            _ => self,
+        }
+    }
+}
+
+/// The overrides at one time. A request uses one view, so that a change does not affect a part of it.
+pub struct View<'i> {
+    pub(super) snapshot: Guard<Arc<Snapshot>>,
+    pub(super) hasher: &'i DefaultHashBuilder,
+    pub(super) now: Time,
+}
+
+impl View<'_> {
+    /// The override for a descriptor: that for its keys and values, or the one for an entry of it that is stronger.
+    /// `matched` finds the rule that the descriptor matches; it is called only if an override may leave a level to the rule.
+    pub fn find<'r, E: Entry>(
+        &self,
+        domain: &str,
+        entries: &[E],
+        matched: impl FnOnce() -> Option<Matched<'r>>,
+    ) -> Option<Found> {
+        let has_descriptors = self.snapshot.descriptors > 0 && entries.len() <= MAX_ENTRIES;
+        let of_descriptor = if has_descriptors { self.of_descriptor(domain, entries, matched) } else { None };
+        let scoped = &self.snapshot.scoped;
+        if !scoped.has_entries() {
+            return of_descriptor;
+        }
+        let of_entries = entries.iter().filter_map(|entry| scoped.find(domain, entry, self.now.seconds()));
+        of_descriptor.into_iter().chain(of_entries).reduce(Found::or_stronger)
+    }
+
+    /// The switch of a domain that allows or shadows its requests.
+    pub fn switch(&self, domain: &str) -> Option<Found> {
+        let scoped = &self.snapshot.scoped;
+        if scoped.has_switches() { scoped.switch(domain, self.now.seconds()) } else { None }
+    }
+
+    /// The failure policy that a switch of the domain sets.
+    pub fn on_store_failure(&self, domain: &str) -> Option<OnStoreFailure> {
+        self.snapshot.scoped.on_store_failure(domain, self.now.seconds())
+    }
+
+    /// The override for all values of a descriptor, else the one that leaves the fewest levels to the rule, and of several
+    /// the one that names the earlier levels.
+    fn of_descriptor<'r, E: Entry>(
+        &self,
+        domain: &str,
+        entries: &[E],
+        matched: impl FnOnce() -> Option<Matched<'r>>,
+    ) -> Option<Found> {
+        let Self { snapshot, hasher, now } = self;
+        let mut shapes = snapshot.shapes.of(domain, entries.iter().map(Entry::key), hasher);
+        if let Some((first, rest)) = shapes.split_first()
+            && let shape = snapshot.shapes.get(*first)
+            && shape.is_exact()
+        {
+            let values = entries.iter().map(Entry::value);
+            if values.clone().all(fits)
+                && let Some(found) = snapshot.find(*first, shape, values, *now, hasher)
+            {
+                return Some(found);
+            }
+            shapes = rest;
+        }
+        if shapes.is_empty() {
+            return None;
+        }
+        let matched = matched()?;
+        shapes.iter().find_map(|number| {
+            let shape = snapshot.shapes.get(*number);
+            let values = values_by_rule(shape, entries, &matched)?;
+            snapshot.find(*number, shape, values.iter().copied(), *now, hasher)
+        })
+    }
+}
+
+impl Snapshot {
+    fn find<'v>(
+        &self,
+        number: u16,
+        shape: &Shape,
+        values: impl Iterator<Item = &'v str> + Clone,
+        now: Time,
+        hasher: &DefaultHashBuilder,
+    ) -> Option<Found> {
+        let record = self.record(number, shape, values, hasher)?;
+        let Record { action, expires, .. } = record;
+        (!record.is_over(now.seconds())).then(|| Found {
+            action,
+            expires,
+            exact_levels: shape.exact_levels(),
+            by: None,
+        })
+    }
+}
+
+/// The values of a lookup in which the rule determines the values of some levels. `None` if the rule has an exact value
+/// on such a level.
+fn values_by_rule<'v, 'r: 'v, E: Entry>(
+    shape: &Shape,
+    entries: &'v [E],
+    matched: &'v Matched<'r>,
+) -> Option<SmallVec<[&'v str; 4]>> {
+    let mut values = SmallVec::new();
+    for ((level, entry), step) in shape.levels.iter().zip(entries).zip(matched.steps()) {
+        match (level, step.how) {
+            (Level::Exact, _) if fits(entry.value()) => values.push(entry.value()),
+            (Level::Any, How::Bare) => {}
+            // A request with the pattern itself as its value matches the rule exactly.
+            (Level::Pattern, How::Wildcard | How::Exact) => values.push(step.pattern_value(entry)),
+            _ => return None,
+        }
+    }
+    Some(values)
+}
+
+/// False for values that no override can have; they are not hashed.
+fn fits(value: &str) -> bool {
+    value.len() <= MAX_BYTES
+}
