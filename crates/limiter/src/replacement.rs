@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 
 use super::{
     Policy,
-    request::{Request, RequestError},
+    request::{LimitOverride, Request, RequestError},
 };
 use algorithms::{Bucket, Kind};
 use clock::Time;
@@ -69,26 +69,29 @@ pub(super) fn of(
     let all = &mut replacements.all;
     let mut scratch = String::new();
     for (index, descriptor) in request.descriptors.iter().enumerate() {
-        let of_request = descriptor.limit.map(|limit| {
-            let unknown = RequestError::OverrideUnit { descriptor: index, unit: limit.unit };
-            let unit = Unit::from_number(limit.unit).ok_or(unknown)?;
-            let limit = Limit::plain(limit.requests_per_unit.into(), unit);
-            let limit = limit.with_calendar_months(policy.calendar_months).counted(policy.counting);
-            Ok(Replacement { by: By::Request, limits: Some(limit.into()) })
-        });
-        let of_request = of_request.transpose()?;
         let matched = || domain.find(&descriptor.entries, &mut scratch);
         let found = view.as_ref().and_then(|view| view.find(&domain.name, &descriptor.entries, matched));
+        let of_request = descriptor.limit.map(|limit| of_request(limit, index, policy)).transpose()?;
+        if found.is_none() && of_request.is_none() {
+            continue;
+        }
         let of_operator = found.map(|found| {
             let rule = domain.find(&descriptor.entries, &mut scratch).map(|matched| matched.rule);
             Replacement { limits: limits(&found, rule, policy), by: By::Operator(found) }
         });
-        if let Some(replacement) = of_operator.or(of_request) {
-            all.resize_with(request.descriptors.len(), || None);
-            all[index] = Some(replacement);
-        }
+        all.resize_with(request.descriptors.len(), || None);
+        all[index] = of_operator.or(of_request);
     }
     Ok(replacements)
+}
+
+/// The limit that a request brings.
+fn of_request(limit: LimitOverride, descriptor: usize, policy: &Policy) -> Result<Replacement, RequestError> {
+    let unknown = RequestError::OverrideUnit { descriptor, unit: limit.unit };
+    let unit = Unit::from_number(limit.unit).ok_or(unknown)?;
+    let limit = Limit::plain(limit.requests_per_unit.into(), unit);
+    let limit = limit.with_calendar_months(policy.calendar_months).counted(policy.counting);
+    Ok(Replacement { by: By::Request, limits: Some(limit.into()) })
 }
 
 /// The limits of an override. A new limit has the algorithm and the name of the rule's; that of an override by entry has

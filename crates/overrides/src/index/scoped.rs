@@ -9,7 +9,6 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 use hashbrown::HashMap;
 use ipnet::IpNet;
 
-use super::Found;
 use crate::{
     entry::{self, Pattern},
     model::Override,
@@ -77,14 +76,18 @@ impl Scoped {
     }
 
     /// The override for an entry: the one with the longest match, and of a domain rather than of all domains.
-    pub(super) fn find(&self, domain: &str, entry: &impl Entry, second: u64) -> Option<Found> {
-        let patterns = self.keys.get(entry.key())?;
-        patterns.find(entry.value(), |owners| owners.of(domain, second)).map(found)
+    pub(super) fn find(&self, domain: &str, entry: &impl Entry, second: u64) -> Option<&Arc<Override>> {
+        // Often all overrides have the same key, and comparing it takes less than hashing.
+        let patterns = match self.keys.len() {
+            1 => self.keys.iter().next().filter(|(key, _)| ***key == *entry.key())?.1,
+            _ => self.keys.get(entry.key())?,
+        };
+        patterns.find(entry.value(), |owners| owners.of(domain, second))
     }
 
     /// The switch of a domain, or else of all domains.
-    pub(super) fn switch(&self, domain: &str, second: u64) -> Option<Found> {
-        self.switch_of(domain, second, |switches| switches.requests.as_ref()).map(found)
+    pub(super) fn switch(&self, domain: &str, second: u64) -> Option<&Arc<Override>> {
+        self.switch_of(domain, second, |switches| switches.requests.as_ref())
     }
 
     pub(super) fn on_store_failure(&self, domain: &str, second: u64) -> Option<OnStoreFailure> {
@@ -101,10 +104,6 @@ impl Scoped {
             .into_iter()
             .find_map(|name| which(self.switches.get(name)?).filter(|one| !one.ended(second)))
     }
-}
-
-fn found(one: &Arc<Override>) -> Found {
-    Found { action: one.action, expires: one.expires, exact_levels: u32::MAX, by: Some(one.clone()) }
 }
 
 impl Patterns {

@@ -2,7 +2,7 @@
 //!
 //! The limiter takes a [`View`] once for each request. Without overrides there is none.
 
-use std::{cmp::Ordering, sync::Arc};
+use std::sync::Arc;
 
 use arc_swap::Guard;
 use hashbrown::DefaultHashBuilder;
@@ -36,22 +36,23 @@ impl Found {
         matches!(self.action, Action::Limit { .. })
     }
 
-    /// The one of two that decides: block, allow, limit, then shadow. Of two blocks the one that ends later, else this one.
-    fn or_stronger(self, other: Self) -> Self {
-        let rank = |one: &Self| match one.action {
-            Action::Block => 0,
-            Action::Allow => 1,
-            Action::Limit { .. } => 2,
-            Action::Shadow => 3,
-        };
-        let end = |one: &Self| one.expires.unwrap_or(u32::MAX);
-        let is_longer_block = self.action == Action::Block && end(&other) > end(&self);
-        match rank(&other).cmp(&rank(&self)) {
-            Ordering::Less => other,
-            Ordering::Equal if is_longer_block => other,
-            _ => self,
-        }
+    fn of(by: &Arc<Override>) -> Self {
+        Self { action: by.action, expires: by.expires, exact_levels: u32::MAX, by: Some(by.clone()) }
     }
+}
+
+/// True if another override decides in place of the own one: block, allow, limit, then shadow; of two blocks the one that
+/// ends later.
+fn stronger((own, own_end): (Action, Option<u32>), (other, end): (Action, Option<u32>)) -> bool {
+    let rank = |action| match action {
+        Action::Block => 0,
+        Action::Allow => 1,
+        Action::Limit { .. } => 2,
+        Action::Shadow => 3,
+    };
+    let until = |end: Option<u32>| end.unwrap_or(u32::MAX);
+    let is_longer_block = own == Action::Block && until(end) > until(own_end);
+    rank(other) < rank(own) || rank(other) == rank(own) && is_longer_block
 }
 
 /// The overrides at one time. A request uses one view, so that a change does not affect a part of it.
@@ -76,14 +77,29 @@ impl View<'_> {
         if !scoped.has_entries() {
             return of_descriptor;
         }
-        let of_entries = entries.iter().filter_map(|entry| scoped.find(domain, entry, self.now.seconds()));
-        of_descriptor.into_iter().chain(of_entries).reduce(Found::or_stronger)
+        let mut strongest: Option<&Arc<Override>> = None;
+        for entry in entries {
+            let found = scoped.find(domain, entry, self.now.seconds());
+            if let Some(found) = found
+                && strongest
+                    .is_none_or(|one| stronger((one.action, one.expires), (found.action, found.expires)))
+            {
+                strongest = Some(found);
+            }
+        }
+        match (of_descriptor, strongest) {
+            (Some(found), Some(by)) if stronger((found.action, found.expires), (by.action, by.expires)) => {
+                Some(Found::of(by))
+            }
+            (Some(found), _) => Some(found),
+            (None, by) => by.map(Found::of),
+        }
     }
 
     /// The switch of a domain that allows or shadows its requests.
     pub fn switch(&self, domain: &str) -> Option<Found> {
         let scoped = &self.snapshot.scoped;
-        if scoped.has_switches() { scoped.switch(domain, self.now.seconds()) } else { None }
+        if scoped.has_switches() { scoped.switch(domain, self.now.seconds()).map(Found::of) } else { None }
     }
 
     /// The failure policy that a switch of the domain sets.
