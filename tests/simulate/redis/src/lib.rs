@@ -26,12 +26,7 @@ mod resp;
 mod scripts;
 mod state;
 
-use std::{
-    cell::RefCell,
-    collections::{BTreeMap, BTreeSet},
-    mem,
-    rc::Rc,
-};
+use std::{cell::RefCell, collections::BTreeMap, mem, rc::Rc};
 
 pub use cluster::Cluster;
 use commands::{Command, Run};
@@ -346,11 +341,6 @@ impl Server {
 
     pub fn put_keys(&mut self, keys: Vec<MovedKey>) {
         self.state.borrow_mut().put_keys(keys);
-    }
-
-    /// The slots of the keys that this server has.
-    pub fn slots_with_keys(&self) -> BTreeSet<u16> {
-        self.state.borrow().slots_with_keys()
     }
 }
 

@@ -271,10 +271,6 @@ impl State {
         }
     }
 
-    pub(crate) fn slots_with_keys(&self) -> BTreeSet<u16> {
-        self.databases[0].keys(self.millis()).map(slot).collect()
-    }
-
     pub(crate) fn publish(&mut self, channel: &[u8], message: &[u8]) -> usize {
         let Some(subscribers) = self.subscriptions.get(channel) else { return 0 };
         let push = Reply::Array(vec![Reply::text(b"message"), Reply::text(channel), Reply::text(message)]);
