@@ -1,8 +1,12 @@
 //! The pull requests of `envoyproxy/ratelimit` after the recorded answers: merged ones are the default, open ones have a
 //! variable. docs/differences.md lists them.
 
+// 1190, and headers for the forwarded request.
+mod headers;
 // 1140: `is_negative_hits`.
 mod negative_hits;
+// 1243 and 1239: quotas of backends and models, and what the metadata says.
+mod quota_groups;
 
 use proto::envoy::service::ratelimit::v3::RateLimitRequest;
 

@@ -160,6 +160,7 @@ pub(crate) fn policy(settings: &Settings) -> Policy {
         stop_when_over: settings.store.stop_when_over,
         shadow_mode: settings.answers.shadow_mode,
         quota_mode: settings.answers.quota_mode,
+        quota_groups: settings.answers.quota_groups,
         response: response_options(&settings.answers),
         on_store_failure: settings.store.on_failure,
         max_local_keys: settings.store.max_keys,
@@ -173,6 +174,12 @@ fn response_options(answers: &Answers) -> ResponseOptions {
             remaining: answers.remaining_header.as_str().into(),
             reset: answers.reset_header.as_str().into(),
         }),
+        all_headers: answers.all_headers,
+        request_headers: answers.request_headers.then(|| HeaderNames {
+            limit: answers.request_limit_header.as_str().into(),
+            remaining: answers.request_remaining_header.as_str().into(),
+            reset: answers.request_reset_header.as_str().into(),
+        }),
         retry_after: answers.retry_after_header.as_deref().map(Arc::from),
         policy_headers: answers.policy_headers,
         over_limit_body: answers.over_limit_body.clone(),
@@ -181,6 +188,7 @@ fn response_options(answers: &Answers) -> ResponseOptions {
             (true, false) => MetadataDetail::Plain,
             (false, false) => MetadataDetail::None,
         },
+        metadata_codes: answers.dynamic_metadata_codes,
     }
 }
 

@@ -341,12 +341,18 @@ fn decisions(reader: &mut Reader<'_>) -> Decisions {
 fn answers(reader: &mut Reader<'_>) -> Answers {
     let answers = Answers::read(reader);
     // Names that are not used may be invalid, as in the Go service.
-    if answers.headers {
-        for (setting, name) in [
-            (&vars::LIMIT_LIMIT_HEADER, &answers.limit_header),
-            (&vars::LIMIT_REMAINING_HEADER, &answers.remaining_header),
-            (&vars::LIMIT_RESET_HEADER, &answers.reset_header),
-        ] {
+    let of_response = [
+        (&vars::LIMIT_LIMIT_HEADER, &answers.limit_header),
+        (&vars::LIMIT_REMAINING_HEADER, &answers.remaining_header),
+        (&vars::LIMIT_RESET_HEADER, &answers.reset_header),
+    ];
+    let of_request = [
+        (&vars::LIMIT_REQUEST_LIMIT_HEADER, &answers.request_limit_header),
+        (&vars::LIMIT_REQUEST_REMAINING_HEADER, &answers.request_remaining_header),
+        (&vars::LIMIT_REQUEST_RESET_HEADER, &answers.request_reset_header),
+    ];
+    for (is_used, names) in [(answers.headers, of_response), (answers.request_headers, of_request)] {
+        for (setting, name) in names.into_iter().filter(|_| is_used) {
             if let Err(invalid) = parse::header_name(name) {
                 reader.reject(setting, invalid);
             }

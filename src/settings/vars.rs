@@ -335,16 +335,30 @@ table! {
             counted.";
         QUOTA_MODE quota_mode: bool = "false", "Every limit is a quota: a request is rejected when all of \
             its quotas are used up.";
+        QUOTA_GROUPS_ENABLED quota_groups: bool = "false", "Quotas form groups by the entries `backend_name` and \
+            `model_name_override`: a request is rejected when every group has a quota that is used up.";
         RESPONSE_DYNAMIC_METADATA dynamic_metadata: bool = "false", "Adds descriptors and the rules' \
             `metadata` to responses.";
         RESPONSE_DYNAMIC_METADATA_LIMITS dynamic_metadata_limits: bool = "false", "Adds the same, and for \
             each descriptor its rule, the governing limit and the decision.";
+        RESPONSE_DYNAMIC_METADATA_CODES dynamic_metadata_codes: bool = "false", "Adds `code` and `limitName` to \
+            each descriptor in the metadata.";
         LIMIT_RESPONSE_HEADERS_ENABLED headers: bool = "false", "Adds the three headers below to responses.";
         LIMIT_LIMIT_HEADER limit_header: String = "RateLimit-Limit", "Name of the header with the limit.";
         LIMIT_REMAINING_HEADER remaining_header: String = "RateLimit-Remaining", "Name of the header with \
             the remaining hits.";
         LIMIT_RESET_HEADER reset_header: String = "RateLimit-Reset", "Name of the header with the seconds \
             until the reset.";
+        LIMIT_ALL_DESCRIPTORS_HEADERS_ENABLED all_headers: bool = "false", "Adds `ratelimit-limit-<unit>s` and \
+            `ratelimit-remaining-<unit>s` to responses for every descriptor with a limit.";
+        LIMIT_REQUEST_HEADERS_ENABLED request_headers: bool = "false", "Has Envoy add the three headers below to \
+            the request that it forwards.";
+        LIMIT_REQUEST_LIMIT_HEADER request_limit_header: String = "RateLimit-Limit", "Name of the header with \
+            the limit.";
+        LIMIT_REQUEST_REMAINING_HEADER request_remaining_header: String = "RateLimit-Remaining", "Name of the \
+            header with the remaining hits.";
+        LIMIT_REQUEST_RESET_HEADER request_reset_header: String = "RateLimit-Reset", "Name of the header with \
+            the seconds until the reset.";
         LIMIT_RETRY_AFTER_HEADER retry_after_header: Option<String> = "" as |text| parse::optional(text, parse::header_name), "Name \
             of a header, such as `Retry-After`, with the seconds until a rejected request would be \
             allowed.";

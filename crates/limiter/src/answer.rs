@@ -13,6 +13,8 @@ pub struct Answer {
     pub statuses: Vec<Status>,
     /// Headers for the response to the downstream caller.
     pub response_headers: Vec<Header>,
+    /// Headers that Envoy adds to the request before it forwards it.
+    pub request_headers: Vec<Header>,
     /// The response's body; may be empty.
     pub body: String,
     /// Dynamic metadata for access logs and other filters.
@@ -66,6 +68,10 @@ pub struct Header {
 pub struct ResponseOptions {
     /// `LIMIT_RESPONSE_HEADERS_ENABLED` and the headers' names.
     pub headers: Option<HeaderNames>,
+    /// `LIMIT_ALL_DESCRIPTORS_HEADERS_ENABLED`.
+    pub all_headers: bool,
+    /// `LIMIT_REQUEST_HEADERS_ENABLED` and the headers' names.
+    pub request_headers: Option<HeaderNames>,
     /// `LIMIT_RETRY_AFTER_HEADER`.
     pub retry_after: Option<Arc<str>>,
     /// `LIMIT_POLICY_HEADERS`.
@@ -74,16 +80,16 @@ pub struct ResponseOptions {
     pub over_limit_body: Option<Template>,
     /// `RESPONSE_DYNAMIC_METADATA`, alone or with `RESPONSE_DYNAMIC_METADATA_LIMITS`.
     pub metadata: MetadataDetail,
+    /// `RESPONSE_DYNAMIC_METADATA_CODES`.
+    pub metadata_codes: bool,
 }
 
 /// The names of the three headers for the descriptor closest to its limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HeaderNames {
-    /// `LIMIT_LIMIT_HEADER`.
+    /// `LIMIT_LIMIT_HEADER`, or `LIMIT_REQUEST_LIMIT_HEADER`, and so on.
     pub limit: Arc<str>,
-    /// `LIMIT_REMAINING_HEADER`.
     pub remaining: Arc<str>,
-    /// `LIMIT_RESET_HEADER`.
     pub reset: Arc<str>,
 }
 

@@ -10,6 +10,7 @@ use super::{
     answer::{Code, CurrentLimit, Status},
     outcome::{LimitOutcome, governing},
     plan::{CounterSource, Limited, Planned, Scope},
+    quota_groups::QuotaGroups,
     request::Request,
 };
 use clock::Time;
@@ -43,6 +44,7 @@ pub(super) fn conclude<'a, 'm>(
     now: Time,
 ) -> Conclusion<'a, 'm> {
     let mut tally = Tally::default();
+    let mut quotas = QuotaGroups::default();
     let mut statuses = Vec::with_capacity(plan.len());
     for (index, planned) in plan.iter().enumerate() {
         let mut wait = 0;
@@ -64,9 +66,13 @@ pub(super) fn conclude<'a, 'm>(
             },
         };
         tally.add(index, &status, wait, quota_mode);
+        if quota_mode && policy.quota_groups {
+            quotas.add(request.entries(index), index, (status.code == Code::OverLimit).then_some(wait));
+        }
         statuses.push(status);
     }
-    let mut governs = tally.governs();
+    let quota = if policy.quota_groups { quotas.first() } else { tally.first_quota() };
+    let mut governs = tally.governs(quota);
     if governs.is_some() && policy.shadow_mode {
         governs = None;
         stats.service().global_shadow_mode.increment();
@@ -152,10 +158,14 @@ impl Tally {
         }
     }
 
+    /// The quota with the shortest wait, if all are exhausted.
+    fn first_quota(&self) -> Option<(usize, u64)> {
+        self.first_quota.filter(|_| self.quotas == self.quotas_over)
+    }
+
     /// The descriptor that a rejected request waits for; `None` if it passes. It waits for every ordinary descriptor that
     /// is over its limit, and for the first of its quotas if all are exhausted.
-    fn governs(&self) -> Option<usize> {
-        let quota = self.first_quota.filter(|_| self.quotas == self.quotas_over);
+    fn governs(&self, quota: Option<(usize, u64)>) -> Option<usize> {
         let longest = quota.into_iter().chain(self.last_free).max_by_key(|(_, wait)| *wait);
         longest.map(|(index, _)| index)
     }

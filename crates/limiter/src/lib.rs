@@ -18,6 +18,7 @@ mod outcome;
 mod over_limit_cache;
 mod plan;
 mod preview;
+mod quota_groups;
 mod replacement;
 mod request;
 mod response;
@@ -111,6 +112,8 @@ pub struct Policy {
     pub shadow_mode: bool,
     /// `QUOTA_MODE`: every limit is a quota.
     pub quota_mode: bool,
+    /// `QUOTA_GROUPS_ENABLED`.
+    pub quota_groups: bool,
     pub response: ResponseOptions,
     /// `STORE_FAILURE_POLICY`, for domains without their own.
     pub on_store_failure: OnStoreFailure,
@@ -131,6 +134,7 @@ impl Default for Policy {
             stop_when_over: false,
             shadow_mode: false,
             quota_mode: false,
+            quota_groups: false,
             response: ResponseOptions::default(),
             on_store_failure: OnStoreFailure::Error,
             max_local_keys: 10_000,

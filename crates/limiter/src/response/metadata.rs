@@ -4,16 +4,17 @@
 use std::{collections::btree_map::Entry as Slot, fmt::Write};
 
 use crate::{
-    answer::{Code, MetadataDetail},
+    answer::{Code, MetadataDetail, Status},
     conclude::Conclusion,
     outcome::LimitOutcome,
     plan::{CounterSource, Limited, Planned},
+    quota_groups,
     request::{Descriptor, LimitOverride},
 };
 use overrides::{Found, Target, model::timestamp};
 use rules::{Limit, Metadata, Unit, Value};
 
-/// `{domain, descriptors, hitsAddend?, metadata?}`.
+/// `{domain, descriptors, hitsAddend?, metadata?, passedBackends?}`.
 pub(super) fn metadata(conclusion: &Conclusion<'_, '_>) -> Option<Metadata> {
     let detail = conclusion.policy.response.metadata;
     if detail == MetadataDetail::None {
@@ -22,12 +23,13 @@ pub(super) fn metadata(conclusion: &Conclusion<'_, '_>) -> Option<Metadata> {
     let request = &**conclusion.request;
     let descriptors = request.descriptors.iter().enumerate().map(|(index, one)| {
         let decision = (detail == MetadataDetail::WithLimits).then(|| decision(conclusion, index));
-        descriptor(one, decision)
+        let status = conclusion.statuses.get(index).filter(|_| conclusion.policy.response.metadata_codes);
+        descriptor(one, status, decision)
     });
     let mut passed = Metadata::new();
-    for (index, status) in conclusion.statuses.iter().enumerate() {
-        if status.code == Code::Ok
-            && let Some(limited) = conclusion.limited(index).filter(|limited| limited.has_metadata)
+    let available = quota_groups::available(conclusion);
+    for index in &available {
+        if let Some(limited) = conclusion.limited(*index).filter(|limited| limited.has_metadata)
             && let Some(metadata) =
                 conclusion.scope.rule_of_limits(limited).and_then(|rule| rule.metadata.as_ref())
         {
@@ -39,20 +41,36 @@ pub(super) fn metadata(conclusion: &Conclusion<'_, '_>) -> Option<Metadata> {
         ("descriptors", Some(Value::List(descriptors.collect()))),
         ("hitsAddend", (request.hits_addend != 0).then(|| Value::Number(request.hits_addend.into()))),
         ("metadata", (!passed.is_empty()).then_some(Value::Map(passed))),
+        ("passedBackends", passed_backends(conclusion, &available)),
     ]))
+}
+
+/// The backends that a request may be routed to, as the load balancer of Envoy's AI gateway reads them.
+fn passed_backends(conclusion: &Conclusion<'_, '_>, available: &[usize]) -> Option<Value> {
+    let pairs = quota_groups::passed_backends(conclusion, available)?.into_iter();
+    let pairs = pairs.map(|(backend, model)| {
+        Value::Map(fields([
+            (quota_groups::BACKEND, Some(text(backend))),
+            (quota_groups::MODEL, Some(text(model))),
+        ]))
+    });
+    Some(Value::List(pairs.collect()))
 }
 
 fn fields<const N: usize>(fields: [(&str, Option<Value>); N]) -> Metadata {
     fields.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
 }
 
-fn descriptor(descriptor: &Descriptor<'_>, decision: Option<Metadata>) -> Value {
+fn descriptor(descriptor: &Descriptor<'_>, status: Option<&Status>, decision: Option<Metadata>) -> Value {
+    let limit = status.and_then(|status| status.current_limit.as_ref());
     let entries =
         descriptor.entries.iter().map(|entry| Value::Text(format!("{}={}", entry.key, entry.value)));
     Value::Map(fields([
         ("entries", Some(Value::List(entries.collect()))),
         ("limit", descriptor.limit.map(|limit| Value::Text(override_text(limit)))),
         ("hitsAddend", descriptor.hits_addend.map(number)),
+        ("code", status.map(|status| text(if status.code == Code::Ok { "OK" } else { "OVER_LIMIT" }))),
+        ("limitName", limit.and_then(|limit| limit.name.as_deref()).map(text)),
         ("decision", decision.map(Value::Map)),
     ]))
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    answer::{Answer, Header, ResponseOptions},
+    answer::{Answer, Header, HeaderNames, ResponseOptions, Status},
     conclude::Conclusion,
     plan::Limited,
 };
@@ -26,11 +26,15 @@ static RATE_LIMIT: LazyLock<Arc<str>> = LazyLock::new(|| "RateLimit".into());
 
 pub(super) fn answer(conclusion: Conclusion<'_, '_>) -> Answer {
     let mut response_headers = headers(&conclusion);
+    let of_request = conclusion.policy.response.request_headers.as_ref();
+    let request_headers =
+        of_request.and_then(|names| closest(&conclusion, names)).into_iter().flatten().collect();
     let (body, content_type) = body(&conclusion).unzip();
     response_headers.extend(content_type);
     let body = body.unwrap_or_default();
     let dynamic_metadata = metadata::metadata(&conclusion);
-    Answer { code: conclusion.code, statuses: conclusion.statuses, response_headers, body, dynamic_metadata }
+    let (code, statuses) = (conclusion.code, conclusion.statuses);
+    Answer { code, statuses, response_headers, request_headers, body, dynamic_metadata }
 }
 
 /// The over-limit body and its `content-type`: the rule's, or that of `OVER_LIMIT_BODY`, with the values of the governing
@@ -56,19 +60,40 @@ fn body(conclusion: &Conclusion<'_, '_>) -> Option<(String, Header)> {
     Some((body, Header { name: CONTENT_TYPE.clone(), value: content_type }))
 }
 
+/// The three headers of the descriptor closest to its limit.
+fn closest(conclusion: &Conclusion<'_, '_>, names: &HeaderNames) -> Option<[Header; 3]> {
+    let status = conclusion.statuses.get(conclusion.closest?)?;
+    let limit = status.current_limit.as_ref()?;
+    Some([
+        header(&names.limit, limit.requests_per_unit.to_string()),
+        header(&names.remaining, status.limit_remaining.to_string()),
+        header(&names.reset, limit.seconds_until_reset.to_string()),
+    ])
+}
+
+/// Two headers for each status with a limit.
+fn of_every_descriptor(statuses: &[Status]) -> impl Iterator<Item = Header> {
+    let limited = statuses.iter().filter_map(|status| Some((status, status.current_limit.as_ref()?)));
+    limited.flat_map(|(status, limit)| {
+        let named = |what| format!("ratelimit-{what}-{}s", limit.unit.lowercase());
+        [("limit", limit.requests_per_unit), ("remaining", status.limit_remaining)]
+            .map(|(what, number)| Header { name: named(what).into(), value: number.to_string() })
+    })
+}
+
+fn header(name: &Arc<str>, value: String) -> Header {
+    Header { name: name.clone(), value }
+}
+
 /// All headers except the body's `content-type`.
 fn headers(conclusion: &Conclusion<'_, '_>) -> Vec<Header> {
-    let ResponseOptions { headers, retry_after, policy_headers, .. } = &conclusion.policy.response;
-    let header = |name: &Arc<str>, value| Header { name: name.clone(), value };
+    let ResponseOptions { headers, all_headers, retry_after, policy_headers, .. } =
+        &conclusion.policy.response;
     let mut all = Vec::new();
-    if let Some(names) = headers
-        && let Some(status) = conclusion.closest.and_then(|closest| conclusion.statuses.get(closest))
-        && let Some(limit) = &status.current_limit
-    {
-        all.push(header(&names.limit, limit.requests_per_unit.to_string()));
-        all.push(header(&names.remaining, status.limit_remaining.to_string()));
-        all.push(header(&names.reset, limit.seconds_until_reset.to_string()));
+    if *all_headers {
+        all.extend(of_every_descriptor(&conclusion.statuses));
     }
+    all.extend(headers.as_ref().and_then(|names| closest(conclusion, names)).into_iter().flatten());
     if let Some(name) = retry_after
         && let Some(seconds) = conclusion.retry_after()
     {

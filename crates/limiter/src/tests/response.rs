@@ -30,6 +30,7 @@ fn setup(change: impl FnOnce(&mut Policy)) -> Setup {
             policy_headers: true,
             over_limit_body: Template::parse("{limit} per {unit}, {remaining} left").ok(),
             metadata: MetadataDetail::WithLimits,
+            ..ResponseOptions::default()
         };
         change(policy);
     });

@@ -15,11 +15,13 @@ pub(crate) fn encode(answer: &Answer, out: &mut Vec<u8>) {
     for status in &answer.statuses {
         message(out, 2, |out| encode_status(status, out));
     }
-    for header in &answer.response_headers {
-        message(out, 3, |out| {
-            text(out, 1, &header.name);
-            text(out, 2, &header.value);
-        });
+    for (field, headers) in [(3, &answer.response_headers), (4, &answer.request_headers)] {
+        for header in headers {
+            message(out, field, |out| {
+                text(out, 1, &header.name);
+                text(out, 2, &header.value);
+            });
+        }
     }
     text(out, 5, &answer.body);
     if let Some(metadata) = &answer.dynamic_metadata {
@@ -173,6 +175,7 @@ mod tests {
             overall_code: proto_code(answer.code).into(),
             statuses: answer.statuses.into_iter().map(status_of).collect(),
             response_headers_to_add: answer.response_headers.into_iter().map(header_of).collect(),
+            request_headers_to_add: answer.request_headers.into_iter().map(header_of).collect(),
             raw_body: answer.body.into_bytes(),
             dynamic_metadata: answer.dynamic_metadata.map(|metadata| to_struct(&metadata)),
             ..RateLimitResponse::default()
@@ -277,13 +280,14 @@ mod tests {
         fn answer()(
             code in any_code(),
             statuses in prop::collection::vec(status(), 0..5),
-            headers in prop::collection::vec(("\\PC{0,20}", "\\PC{0,20}"), 0..4),
+            [headers, forwarded] in [(); 2].map(|()| prop::collection::vec(("\\PC{0,20}", "\\PC{0,20}"), 0..4)),
             body in prop_oneof![Just(String::new()), "\\PC{0,300}"],
             dynamic_metadata in prop::option::of(metadata()),
         ) -> Answer {
             let header = |(name, value): (String, String)| Header { name: name.into(), value };
-            let response_headers = headers.into_iter().map(header).collect();
-            Answer { code, statuses, response_headers, body, dynamic_metadata }
+            let [response_headers, request_headers] =
+                [headers, forwarded].map(|headers| headers.into_iter().map(header).collect());
+            Answer { code, statuses, response_headers, request_headers, body, dynamic_metadata }
         }
     }
 

@@ -1,0 +1,108 @@
+//! Groups of quotas (`QUOTA_GROUPS_ENABLED`): the quotas of one model of one backend, by the entries of their descriptors.
+//! A group is exhausted if one of its quotas is, and a request if all of its groups are.
+
+use smallvec::SmallVec;
+
+use super::{answer::Code, conclude::Conclusion, plan::Planned, request::Entry};
+
+/// The backend and the model of a descriptor's group, or all entries of one that names neither.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum GroupKey<'e> {
+    Backend { backend: &'e str, model: &'e str },
+    Entries(SmallVec<[Entry<'e>; 4]>),
+}
+
+pub(super) const BACKEND: &str = "backend_name";
+pub(super) const MODEL: &str = "model_name_override";
+
+impl<'e> GroupKey<'e> {
+    /// Of several entries of one key the last counts.
+    pub(super) fn of(entries: &[Entry<'e>]) -> Self {
+        let last = |key| entries.iter().rev().find(|entry| entry.key == key).map_or("", |entry| entry.value);
+        match (last(BACKEND), last(MODEL)) {
+            ("", "") => Self::Entries(entries.into()),
+            (backend, model) => Self::Backend { backend, model },
+        }
+    }
+}
+
+/// The groups of a request.
+#[derive(Default)]
+pub(super) struct QuotaGroups<'e>(SmallVec<[Group<'e>; 4]>);
+
+struct Group<'e> {
+    key: GroupKey<'e>,
+    /// The exhausted quota with the longest wait, by the index of its descriptor.
+    last: Option<(usize, u64)>,
+}
+
+impl<'e> QuotaGroups<'e> {
+    /// Adds the quota of a descriptor, with its wait if it is exhausted.
+    pub(super) fn add(&mut self, entries: &[Entry<'e>], index: usize, wait: Option<u64>) {
+        let key = GroupKey::of(entries);
+        let known = self.0.iter().position(|group| group.key == key).unwrap_or(self.0.len());
+        if known == self.0.len() {
+            self.0.push(Group { key, last: None });
+        }
+        if let (Some(group), Some(wait)) = (self.0.get_mut(known), wait)
+            && group.last.is_none_or(|(_, last)| wait > last)
+        {
+            group.last = Some((index, wait));
+        }
+    }
+
+    /// The quota that the request waits for, if every group is exhausted: the last one of the group that is free first.
+    pub(super) fn first(&self) -> Option<(usize, u64)> {
+        let mut first: Option<(usize, u64)> = None;
+        for group in &self.0 {
+            let last = group.last?;
+            if first.is_none_or(|(_, wait)| last.1 < wait) {
+                first = Some(last);
+            }
+        }
+        first
+    }
+}
+
+/// The descriptors that passed, without those of exhausted groups; by index.
+pub(super) fn available(conclusion: &Conclusion<'_, '_>) -> SmallVec<[usize; 4]> {
+    let request = &**conclusion.request;
+    let code = |index: usize| conclusion.statuses.get(index).map(|status| status.code);
+    let passed = (0..conclusion.statuses.len()).filter(|index| code(*index) == Some(Code::Ok));
+    if !conclusion.policy.quota_groups {
+        return passed.collect();
+    }
+    let is_quota = |planned: &Planned| conclusion.scope.is_quota(planned, conclusion.policy.quota_mode);
+    let quotas = conclusion.plan.iter().enumerate().filter(|(_, planned)| is_quota(planned));
+    let exhausted = quotas.filter(|(index, _)| code(*index) == Some(Code::OverLimit));
+    let exhausted: SmallVec<[GroupKey<'_>; 4]> =
+        exhausted.map(|(index, _)| GroupKey::of(request.entries(index))).collect();
+    let is_available = |index: &usize| {
+        !conclusion.plan.get(*index).is_some_and(is_quota)
+            || !exhausted.contains(&GroupKey::of(request.entries(*index)))
+    };
+    passed.filter(is_available).collect()
+}
+
+/// The backends and models with quota left, each once; `None` without quotas.
+pub(super) fn passed_backends<'r>(
+    conclusion: &'r Conclusion<'_, '_>,
+    available: &[usize],
+) -> Option<Vec<(&'r str, &'r str)>> {
+    let is_quota = |planned: &Planned| conclusion.scope.is_quota(planned, conclusion.policy.quota_mode);
+    if !conclusion.policy.quota_groups || !conclusion.plan.iter().any(is_quota) {
+        return None;
+    }
+    let mut pairs = Vec::new();
+    for index in available {
+        // As in the Go service, an unlimited descriptor is no candidate.
+        let is_unlimited = matches!(conclusion.plan.get(*index), Some(Planned::Unlimited(_)));
+        if let GroupKey::Backend { backend, model } = GroupKey::of(conclusion.request.entries(*index))
+            && !is_unlimited
+            && !pairs.contains(&(backend, model))
+        {
+            pairs.push((backend, model));
+        }
+    }
+    (!pairs.is_empty()).then_some(pairs)
+}
