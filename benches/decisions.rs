@@ -127,7 +127,7 @@ impl Case {
                 &mut draft,
                 &Override {
                     target: Target::new("bench", entries)?,
-                    action: Action::Limit { requests_per_unit: 9, unit: Unit::Hour },
+                    action: Action::Limit { requests_per_unit: 9, unit: Unit::Hour, calendar: None },
                     expires: None,
                     reason: "".into(),
                     by: "".into(),

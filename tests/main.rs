@@ -17,6 +17,8 @@ mod admin;
 mod api;
 // Limits on input, and their errors.
 mod bounds;
+// Limits that follow a calendar.
+mod calendars;
 // Clients of every kind.
 mod callers;
 // The command line and its exit codes.

@@ -94,6 +94,12 @@ async fn announce(app: &App, pool: &CommandPool) {
             id: Replicas::own_id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             rules_hash: state.last_success.map(|_| format!("{:016x}", state.hash)),
+            zone_data: app
+                .keeper
+                .index()
+                .usage()
+                .has_local_calendar
+                .then(|| calendar::zone::data_version().to_owned()),
             requests_per_second: u64::try_from(per_second).unwrap_or(u64::MAX),
             started,
         };

@@ -8,11 +8,16 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::{
+    explain,
     rules_files::{self, ReadingArgs},
     serve::Environment,
     terminal::{self, BOLD, ERROR, Failure, GOOD, PLACE, Verdict, WARNING, count, paint},
 };
-use rules::{CompileOptions, Diagnostic, RuleSet, Severity, SourceFile, compile, render};
+use clock::{Clock as _, SystemClock};
+use overrides::model::timestamp;
+use rules::{
+    CompileOptions, Diagnostic, Limit, Limits, Rule, RuleSet, Severity, SourceFile, compile, render,
+};
 use rules_source::Reading;
 
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
@@ -45,6 +50,9 @@ pub(crate) enum Format {
     /// Workflow commands that annotate a pull request on GitHub.
     Github,
 }
+
+/// The most limits that the text lists with their calendars; the JSON has all.
+const MAX_CALENDARS: usize = 20;
 
 /// Checks the rules and prints a report.
 pub(crate) fn run(args: &CheckArgs, environment: &Environment) -> Result<Verdict, Failure> {
@@ -119,7 +127,31 @@ impl Report {
             // Writing to a String cannot fail, here and below.
             let _ = writeln!(out, "{}", coloured(diagnostic.severity, &render(diagnostic, text)));
         }
-        out + &self.summary() + "\n"
+        out + &self.calendars() + &self.summary() + "\n"
+    }
+
+    /// The limits that follow a calendar, with the end of their windows.
+    fn calendars(&self) -> String {
+        let (mut out, now) = (String::new(), SystemClock.now());
+        for (index, (rule, limit)) in self.calendar_limits().enumerate() {
+            if index == MAX_CALENDARS {
+                let more = self.calendar_limits().count() - MAX_CALENDARS;
+                // Writing to a String cannot fail, here and below.
+                let _ = writeln!(out, "{more} more limits follow a calendar");
+                break;
+            }
+            let _ = writeln!(out, "{}: {}", rule.full_key, explain::calendar_line(limit, now));
+        }
+        out
+    }
+
+    fn calendar_limits(&self) -> impl Iterator<Item = (&Rule, &Limit)> {
+        let rules = self.rules.iter().flat_map(RuleSet::rules);
+        let limits = rules.flat_map(|rule| {
+            let limits = rule.limits().into_iter().flat_map(Limits::iter);
+            limits.map(move |limit| (rule, limit))
+        });
+        limits.filter(|(_, limit)| limit.period().calendar().is_some())
     }
 
     fn errors_and_warnings(&self) -> (usize, usize) {
@@ -172,6 +204,7 @@ impl Report {
             "errors": errors,
             "warnings": warnings,
             "diagnostics": diagnostics,
+            "calendars": self.calendar_limits().map(|(rule, limit)| calendar_json(rule, limit)).collect::<Vec<_>>(),
         });
         format!("{report:#}\n")
     }
@@ -189,6 +222,18 @@ impl Report {
         }
         out + &anstream::adapter::strip_str(&self.summary()).to_string() + "\n"
     }
+}
+
+fn calendar_json(rule: &Rule, limit: &Limit) -> Value {
+    let (start, end) = limit.period().window(SystemClock.now());
+    json!({
+        "rule": rule.full_key,
+        "name": limit.name.as_deref(),
+        "requests_per_unit": limit.requests_per_unit,
+        "unit": limit.unit.name(),
+        "calendar": limit.period().calendar(),
+        "window": {"start": timestamp(start.seconds()), "end": timestamp(end.seconds())},
+    })
 }
 
 /// A text in the notation of workflow commands.
@@ -249,6 +294,25 @@ mod tests {
         let (verdict, report) = checked(&[], false, false);
         assert_eq!(verdict, Verdict::Yes);
         assert!(text(&report).starts_with("0 rules, 0 domains, 0 files: OK, hash "), "{}", text(&report));
+    }
+
+    #[test]
+    fn limits_with_a_calendar_are_listed_with_the_end_of_their_windows() {
+        let file =
+            GOOD.replace("unit: day", "calendar: {time_zone: Europe/Berlin, anchor_day: 15}, unit: month");
+        let (_, report) = checked(&[("a.yaml", &file)], false, true);
+        let shown = text(&report);
+        assert!(shown.starts_with("d.k: 1 per month (Europe/Berlin, from the 15th), ends in "), "{shown}");
+        let json: Value = serde_json::from_str(&report.json()).unwrap();
+        let calendar = &json["calendars"][0];
+        assert_eq!(calendar["calendar"], json!({"time_zone": "Europe/Berlin", "anchor_day": 15}));
+        assert!(calendar["window"]["end"].as_str().unwrap().contains("-14T2"), "{calendar}");
+        let files: Vec<_> = (0..25)
+            .map(|n| (format!("{n}.yaml"), file.replace("domain: d", &format!("domain: d{n}"))))
+            .collect();
+        let files: Vec<_> = files.iter().map(|(name, text)| (&**name, &**text)).collect();
+        let shown = text(&checked(&files, false, true).1);
+        assert!(shown.contains("\n5 more limits follow a calendar\n25 rules, "), "{shown}");
     }
 
     #[test]

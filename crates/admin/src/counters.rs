@@ -48,6 +48,7 @@ fn limit(rule: Option<&str>, state: &CounterState) -> Json {
         "requests_per_unit": limit.requests_per_unit,
         "unit": limit.unit.name(),
         "unit_multiplier": limit.multiplier,
+        "calendar": limit.period().calendar(),
         "algorithm": limit.algorithm.kind().name(),
         "used": used,
         "remaining": remaining,

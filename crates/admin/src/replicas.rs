@@ -32,6 +32,9 @@ pub struct Replica {
     pub id: String,
     pub version: String,
     pub rules_hash: Option<String>,
+    /// The release of its zone data, if an override depends on it. Rules that do have it in their hash.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone_data: Option<String>,
     /// Requests in the last second.
     pub requests_per_second: u64,
     /// The second of its start.
@@ -57,11 +60,13 @@ impl Replicas {
         self.0.load_full()
     }
 
-    /// The number of replicas for each rules hash.
+    /// The number of replicas for each rules hash, which is followed by the zone data that overrides depend on.
     pub fn by_rules_hash(&self) -> Vec<(String, u64)> {
         let mut counts = BTreeMap::<String, u64>::new();
         for replica in self.0.load().iter() {
-            let count = counts.entry(replica.rules_hash.clone().unwrap_or_default()).or_default();
+            let mut hash = replica.rules_hash.clone().unwrap_or_default();
+            hash.extend(replica.zone_data.iter().flat_map(|release| ["+", release]));
+            let count = counts.entry(hash).or_default();
             *count = count.saturating_add(1);
         }
         counts.into_iter().collect()
@@ -122,6 +127,7 @@ mod tests {
             id: id.to_owned(),
             version: "1.2.3".to_owned(),
             rules_hash: Some(rules_hash.to_owned()),
+            zone_data: None,
             requests_per_second: 7,
             started: 1_800_000_000,
         }
@@ -142,6 +148,10 @@ mod tests {
         assert!(replicas.by_rules_hash().is_empty());
         replicas.0.store(Arc::new(vec![replica("a", "1"), replica("b", "2"), replica("c", "1")]));
         assert_eq!(replicas.by_rules_hash(), [("1".to_owned(), 2), ("2".to_owned(), 1)]);
+        let with_data = |release: &str| Replica { zone_data: Some(release.to_owned()), ..replica("a", "1") };
+        replicas.0.store(Arc::new(vec![with_data("2026f"), with_data("2027a"), replica("c", "1")]));
+        let hashes: Vec<_> = replicas.by_rules_hash().into_iter().map(|(hash, _)| hash).collect();
+        assert_eq!(hashes, ["1", "1+2026f", "1+2027a"], "replicas that disagree on an override's windows");
         replicas.clear(&replica("a", "1"));
         assert_eq!(replicas.by_rules_hash(), [("1".to_owned(), 1)]);
     }

@@ -26,6 +26,7 @@ pub mod zone;
 use std::fmt;
 
 use clock::Time;
+use serde::Serialize;
 pub use zone::Zone;
 
 /// The windows of a cycle in a time zone.
@@ -59,6 +60,18 @@ text::named! {
         Saturday = "saturday",
         Sunday = "sunday",
     }
+}
+
+/// A calendar as fields, which are those of rules and of the admin API.
+#[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CalendarFields<'a> {
+    pub time_zone: &'a str,
+    /// The first day of a week.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub week_start: Option<&'a str>,
+    /// The first day of a month.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub anchor_day: Option<u64>,
 }
 
 /// A day of a month, from 1 to 31. In a shorter month it is the last day.
@@ -130,8 +143,38 @@ impl Calendar {
         self.zone
     }
 
+    /// True unless its zone is UTC, which is the same in every release of the zone data.
+    pub fn is_local(self) -> bool {
+        self.zone != Zone::utc()
+    }
+
     pub const fn cycle(self) -> Cycle {
         Cycle::of_index(self.cycle)
+    }
+
+    /// A number for records in memory: other releases of the zone data have other numbers.
+    pub const fn number(self) -> u32 {
+        (self.zone.number() as u32) << 8 | self.cycle as u32
+    }
+
+    /// The calendar with this number.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the lower byte has the cycle, the next two the zone"
+    )]
+    pub fn of_number(number: u32) -> Option<Self> {
+        let (zone, cycle) = (Zone::of_number((number >> 8) as u16)?, number as u8);
+        (number >> 24 == 0 && usize::from(cycle) < Cycle::COUNT)
+            .then(|| Self::new(zone, Cycle::of_index(cycle)))
+    }
+
+    pub fn fields(self) -> CalendarFields<'static> {
+        let (week_start, anchor_day) = match self.cycle() {
+            Cycle::Day | Cycle::Year => (None, None),
+            Cycle::Week(day) => (Some(day.name()), None),
+            Cycle::Month(AnchorDay(day)) => (None, Some(day.into())),
+        };
+        CalendarFields { time_zone: self.zone.name(), week_start, anchor_day }
     }
 
     /// Identifies the calendar in the keys of counters: `month.15@Europe/Berlin`.
@@ -165,21 +208,33 @@ impl Calendar {
 /// `Europe/Berlin, from the 15th`; for days and years the zone alone.
 impl fmt::Display for Calendar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.zone.name())?;
-        match self.cycle() {
-            Cycle::Day | Cycle::Year => Ok(()),
-            Cycle::Week(day) => write!(f, ", from {day:?}"),
-            Cycle::Month(AnchorDay(day)) => {
-                let ordinal = match (day % 10, day) {
-                    (_, 11..=13) => "th",
-                    (1, _) => "st",
-                    (2, _) => "nd",
-                    (3, _) => "rd",
-                    _ => "th",
-                };
-                write!(f, ", from the {day}{ordinal}")
-            }
+        self.fields().fmt(f)
+    }
+}
+
+impl fmt::Display for CalendarFields<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.time_zone)?;
+        let mut week_start = self.week_start.unwrap_or_default().chars();
+        if let Some(first) = week_start.next() {
+            write!(f, ", from {}{}", first.to_ascii_uppercase(), week_start.as_str())?;
         }
+        let Some(day) = self.anchor_day else { return Ok(()) };
+        let ordinal = match (day % 10, day) {
+            (_, 11..=13) => "th",
+            (1, _) => "st",
+            (2, _) => "nd",
+            (3, _) => "rd",
+            _ => "th",
+        };
+        write!(f, ", from the {day}{ordinal}")
+    }
+}
+
+/// As its fields.
+impl Serialize for Calendar {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.fields().serialize(serializer)
     }
 }
 

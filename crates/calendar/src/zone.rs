@@ -48,6 +48,14 @@ impl Zone {
         *UTC
     }
 
+    pub(super) const fn number(self) -> u16 {
+        self.0
+    }
+
+    pub(super) fn of_number(number: u16) -> Option<Self> {
+        (usize::from(number) < KNOWN.len()).then_some(Self(number))
+    }
+
     pub fn name(self) -> &'static str {
         self.known().name
     }

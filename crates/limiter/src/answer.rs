@@ -2,6 +2,7 @@
 
 use std::{num::NonZeroU32, sync::Arc};
 
+use calendar::Calendar;
 use rules::template::Template;
 use rules::{Metadata, Unit};
 use telemetry::metrics::ResponseCode;
@@ -51,6 +52,8 @@ pub struct CurrentLimit {
     pub requests_per_unit: u64,
     pub unit: Unit,
     pub multiplier: NonZeroU32,
+    /// The calendar that its rule or override names.
+    pub calendar: Option<Calendar>,
     pub name: Option<Arc<str>>,
     /// Seconds until the full limit is available; for a fixed window until it ends.
     pub seconds_until_reset: u64,

@@ -178,6 +178,7 @@ fn status_of(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>) ->
             requests_per_unit: outcome.limit.requests_per_unit,
             unit: outcome.limit.unit,
             multiplier: outcome.limit.multiplier,
+            calendar: outcome.limit.calendar,
             name: outcome.limit.name.clone(),
             seconds_until_reset: outcome.seconds_until_reset(),
         }),

@@ -94,13 +94,13 @@ fn of_request(limit: LimitOverride, descriptor: usize, policy: &Policy) -> Resul
     Ok(Replacement { by: By::Request, limits: Some(limit.into()) })
 }
 
-/// The limits of an override. A new limit has the algorithm and the name of the rule's; that of an override by entry has
-/// counters of its own.
+/// The limits of an override. A new limit has the algorithm and the name of the rule's, and the calendar of its limit per
+/// the same unit; one with a calendar is a fixed window. That of an override by entry has counters of its own.
 #[expect(clippy::expect_used, reason = "only a multiple of a unit can be too long")]
 fn limits(found: &Found, rule: Option<&Rule>, policy: &Policy) -> Option<Limits> {
     let of_rule = rule.and_then(Rule::limits).map(Limits::first);
-    let (requests_per_unit, unit) = match found.action {
-        Action::Limit { requests_per_unit, unit } => (requests_per_unit, unit),
+    let (requests_per_unit, unit, calendar) = match found.action {
+        Action::Limit { requests_per_unit, unit, calendar } => (requests_per_unit, unit, calendar),
         // The limit in the response, if the rule has none.
         Action::Block if of_rule.is_none() => return Some(Limit::plain(0, Unit::Second).into()),
         Action::Block | Action::Allow | Action::Shadow => return None,
@@ -115,7 +115,11 @@ fn limits(found: &Found, rule: Option<&Rule>, policy: &Policy) -> Option<Limits>
         Some(Kind::LeakyBucket) if is_rounded(1) => Kind::SlidingWindow,
         kind => kind.unwrap_or_default(),
     };
-    let limit = Limit::new(requests_per_unit, unit, NonZeroU32::MIN, kind, None);
+    let mut of_unit =
+        rule.and_then(Rule::limits).into_iter().flat_map(Limits::iter).filter(|limit| limit.unit == unit);
+    let calendar = calendar.or_else(|| of_unit.find_map(|limit| limit.calendar));
+    let of_length = || Limit::new(requests_per_unit, unit, NonZeroU32::MIN, kind, None);
+    let limit = calendar.map(|calendar| Limit::of_calendar(requests_per_unit, calendar)).or_else(of_length);
     let limit = limit.expect("a window of one unit is not too long");
     let counting = of_rule.map(|limit| limit.counting).unwrap_or_default();
     let limit = limit.with_calendar_months(policy.calendar_months).counted(counting);

@@ -2,13 +2,14 @@
 
 use std::fmt;
 
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
 use super::target::{
     Scope, Target, check_fields, check_length, entries_of_json, entry_field, field, text_of,
 };
+use calendar::Calendar;
 use clock::Time;
-use rules::{MAX_LIMIT, OnStoreFailure, Unit, nearest};
+use rules::{CalendarField, CalendarMistake, MAX_LIMIT, OnStoreFailure, Unit, WrittenCalendar, nearest};
 use text::{cut, cut_display};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,7 +27,7 @@ pub struct Override {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
     /// Replaces the limits of the matching rule.
-    Limit { requests_per_unit: u64, unit: Unit },
+    Limit { requests_per_unit: u64, unit: Unit, calendar: Option<Calendar> },
     /// Every request is over limit, and nothing is counted.
     Block,
     /// No request is limited, and nothing is counted.
@@ -49,7 +50,7 @@ pub const MAX_JSON: usize = 1 << 20;
 const LAST_SECOND: u64 = 4_102_444_799;
 
 /// The fields of JSON, and the columns of CSV, that are accepted.
-pub(super) const INPUT_FIELDS: [&str; 12] = [
+pub(super) const INPUT_FIELDS: [&str; 13] = [
     "id",
     "domain",
     "descriptor",
@@ -57,6 +58,7 @@ pub(super) const INPUT_FIELDS: [&str; 12] = [
     "action",
     "requests_per_unit",
     "unit",
+    "calendar",
     "expires_at",
     "reason",
     "by",
@@ -65,7 +67,7 @@ pub(super) const INPUT_FIELDS: [&str; 12] = [
 ];
 
 /// The fields that are written: all but `for`, which is converted to `expires_at`, and `force`.
-pub const FIELDS: [&str; 10] = {
+pub const FIELDS: [&str; 11] = {
     let [written @ .., _, _] = INPUT_FIELDS;
     written
 };
@@ -93,6 +95,11 @@ impl Action {
         }
     }
 
+    /// True if it has a calendar whose windows depend on the release of the zone data.
+    pub fn has_local_calendar(self) -> bool {
+        matches!(self, Self::Limit { calendar: Some(calendar), .. } if calendar.is_local())
+    }
+
     pub fn name(self) -> &'static str {
         Self::NAMES[self.index()]
     }
@@ -101,9 +108,12 @@ impl Action {
     pub fn add_to_json(self, expires: Option<u32>, fields: &mut Map<String, Json>) {
         let mut add = |name: &str, value: Json| fields.insert(name.to_owned(), value);
         add("action", self.name().into());
-        if let Self::Limit { requests_per_unit, unit } = self {
+        if let Self::Limit { requests_per_unit, unit, calendar } = self {
             add("requests_per_unit", requests_per_unit.into());
             add("unit", unit.name().into());
+            if let Some(calendar) = calendar {
+                add("calendar", json!(calendar));
+            }
         }
         add_end(expires, fields);
     }
@@ -119,8 +129,9 @@ fn add_end(expires: Option<u32>, fields: &mut Map<String, Json>) {
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Limit { requests_per_unit, unit } => {
-                write!(f, "limit {requests_per_unit} per {}", unit.name().to_ascii_lowercase())
+            Self::Limit { requests_per_unit, unit, calendar } => {
+                write!(f, "limit {requests_per_unit} per {}", unit.lowercase())?;
+                calendar.map_or(Ok(()), |calendar| write!(f, " ({calendar})"))
             }
             other => f.write_str(other.name()),
         }
@@ -152,7 +163,9 @@ impl Override {
         match policy {
             OnStoreFailure::Allow => Action::Allow,
             OnStoreFailure::Deny => Action::Block,
-            OnStoreFailure::Local => Action::Limit { requests_per_unit: 0, unit: Unit::Second },
+            OnStoreFailure::Local => {
+                Action::Limit { requests_per_unit: 0, unit: Unit::Second, calendar: None }
+            }
             OnStoreFailure::Error => Action::Shadow,
         }
     }
@@ -214,7 +227,8 @@ impl Override {
             (descriptor, None) => Target::new(domain, entries_of_json(descriptor)?)?,
         };
         let requests = field(fields, "requests_per_unit").map(requests_per_unit).transpose()?;
-        let action = action(text("action")?, requests, text("unit")?)?;
+        let calendar = field(fields, "calendar");
+        let action = action(text("action")?, requests, text("unit")?, calendar)?;
         Self::from_fields(target, action, fields, now)
     }
 
@@ -225,7 +239,7 @@ impl Override {
         let text = |name| text_of(fields, "", name);
         let domain = text("domain")?.ok_or("domain is missing; expected the domain of a rules file")?;
         let (scope, action) = match (text("action")?, text("on_store_failure")?) {
-            (Some(name), None) => (Scope::Domain, action(Some(name), None, None).ok()),
+            (Some(name), None) => (Scope::Domain, action(Some(name), None, None, None).ok()),
             (None, Some(name)) => {
                 let policy = OnStoreFailure::ALL.into_iter().find(|policy| policy.name() == name);
                 (Scope::StoreFailure, policy.map(Self::of_policy))
@@ -299,11 +313,16 @@ fn object(json: &Json) -> Result<&Map<String, Json>, String> {
     json.as_object().ok_or_else(|| format!("expected an object, got {}", cut_display(json)))
 }
 
-fn action(name: Option<&str>, requests_per_unit: Option<u64>, unit: Option<&str>) -> Result<Action, String> {
+fn action(
+    name: Option<&str>,
+    requests_per_unit: Option<u64>,
+    unit: Option<&str>,
+    calendar: Option<&Json>,
+) -> Result<Action, String> {
     let expected = Action::NAMES.join(", ");
     let name = name.ok_or_else(|| format!("action is missing; expected {expected}"))?;
     let action = match name {
-        "limit" => return limit(requests_per_unit, unit),
+        "limit" => return limit(requests_per_unit, unit, calendar),
         "block" => Action::Block,
         "allow" => Action::Allow,
         "shadow" => Action::Shadow,
@@ -315,12 +334,17 @@ fn action(name: Option<&str>, requests_per_unit: Option<u64>, unit: Option<&str>
         }
     };
     let field = requests_per_unit.map(|_| "requests_per_unit").or(unit.map(|_| "unit"));
+    let field = field.or(calendar.map(|_| "calendar"));
     field.map_or(Ok(action), |field| {
         Err(format!("{field}: the action {name} has no limit; remove the field, or use the action limit"))
     })
 }
 
-fn limit(requests_per_unit: Option<u64>, unit: Option<&str>) -> Result<Action, String> {
+fn limit(
+    requests_per_unit: Option<u64>,
+    unit: Option<&str>,
+    calendar: Option<&Json>,
+) -> Result<Action, String> {
     let requests_per_unit = requests_per_unit.ok_or(
         "requests_per_unit is missing; the action limit expects a number of requests; 0 rejects every request",
     )?;
@@ -331,7 +355,36 @@ fn limit(requests_per_unit: Option<u64>, unit: Option<&str>) -> Result<Action, S
         let hint = meant.map_or(String::new(), |meant| format!("did you mean {meant}? "));
         format!("unit: unknown unit {:?}; {hint}Expected {units}", cut(unit))
     })?;
-    Ok(Action::Limit { requests_per_unit, unit })
+    let calendar = calendar.map(|json| calendar_of_json(json, unit)).transpose()?;
+    Ok(Action::Limit { requests_per_unit, unit, calendar })
+}
+
+/// The calendar of `{"time_zone": …, "week_start": …, "anchor_day": …}`, or of `"Europe/Berlin,anchor_day=15"`.
+fn calendar_of_json(json: &Json, unit: Unit) -> Result<Calendar, String> {
+    let written = match json {
+        Json::String(text) => WrittenCalendar::parse(text).map_err(|error| format!("calendar: {error}"))?,
+        Json::Object(fields) => {
+            check_fields(fields, "calendar: ", &["time_zone", "week_start", "anchor_day"])?;
+            let text = |name| text_of(fields, "calendar.", name);
+            let day = field(fields, "anchor_day").map(|day| {
+                let wrong = || format!("calendar.anchor_day: expected 1 to 31, got {}", cut_display(day));
+                day.as_u64().ok_or_else(wrong)
+            });
+            let (time_zone, week_start) = (text("time_zone")?, text("week_start")?);
+            WrittenCalendar { time_zone, week_start, anchor_day: day.transpose()? }
+        }
+        other => {
+            let expected = r#"expected {"time_zone": "…"} or "Europe/Berlin,anchor_day=15""#;
+            return Err(format!("calendar: {expected}, got {}", cut_display(other)));
+        }
+    };
+    written.read(Some(unit)).map_err(|mistakes| {
+        let texts = mistakes.iter().map(|CalendarMistake { field, message, help, .. }| match field {
+            CalendarField::Unit => format!("unit: {message}; {help}"),
+            _ => format!("calendar.{}: {message}; {help}", field.name()),
+        });
+        texts.collect::<Vec<_>>().join("; ")
+    })
 }
 
 /// The second at which an override expires, from a timestamp or a duration.

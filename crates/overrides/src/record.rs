@@ -1,11 +1,11 @@
 //! An override in about forty bytes, of which the index has a million.
 //!
 //! ```text
-//! kind · note · shape · [limit] · [end] · (length · value)… · [(length · reason) (length · by)]
+//! kind · note · shape · [limit] · [calendar] · [end] · (length · value)… · [(length · reason) (length · by)]
 //! ```
 //!
-//! `kind` has the action in its two lowest bits, then whether an end follows, then the unit, and in the highest bit whether
-//! the limit has eight bytes instead of four. The shape is the number of
+//! `kind` has the action in its two lowest bits, then whether an end follows, then three bits of the unit, then whether a
+//! calendar's number follows, and in the highest bit whether the limit has eight bytes instead of four. The shape is the number of
 //! the domain and the keys, of which there are few. Levels without a value are omitted. `note` is the number of a pair of
 //! reason and author that many records share, or [`INLINE_NOTE`].
 
@@ -15,6 +15,7 @@ use super::{
     model::{Action, Override},
     target::Value,
 };
+use calendar::Calendar;
 use rules::Unit;
 
 /// No reason and no author.
@@ -23,6 +24,8 @@ pub(super) const NO_NOTE: u8 = 0;
 pub(super) const INLINE_NOTE: u8 = u8::MAX;
 
 const HAS_END: u8 = 1 << 2;
+
+const HAS_CALENDAR: u8 = 1 << 6;
 
 /// The limit is beyond 32 bits.
 const IS_WIDE: u8 = 1 << 7;
@@ -43,12 +46,16 @@ pub(super) struct Record<'a> {
 
 /// Appends a record. `note` is its number, or [`INLINE_NOTE`].
 pub(super) fn write(one: &Override, shape: u16, note: u8, into: &mut Vec<u8>) {
-    let (unit, narrow) = match one.action {
-        Action::Limit { unit, requests_per_unit } => (unit as u8, u32::try_from(requests_per_unit)),
-        _ => (0, Ok(0)),
+    let (unit, narrow, calendar) = match one.action {
+        Action::Limit { unit, requests_per_unit, calendar } => {
+            (unit as u8, u32::try_from(requests_per_unit), calendar)
+        }
+        _ => (0, Ok(0), None),
     };
     let flag = |is_set, flag| if is_set { flag } else { 0 };
-    let flags = flag(one.expires.is_some(), HAS_END) | flag(narrow.is_err(), IS_WIDE);
+    let flags = flag(one.expires.is_some(), HAS_END)
+        | flag(narrow.is_err(), IS_WIDE)
+        | flag(calendar.is_some(), HAS_CALENDAR);
     #[expect(clippy::cast_possible_truncation, reason = "there are four actions")]
     into.push(one.action.index() as u8 | flags | unit << 3);
     into.push(note);
@@ -58,6 +65,7 @@ pub(super) fn write(one: &Override, shape: u16, note: u8, into: &mut Vec<u8>) {
             Ok(narrow) => into.extend(narrow.to_le_bytes()),
             Err(_) => into.extend(requests_per_unit.to_le_bytes()),
         }
+        into.extend(calendar.iter().flat_map(|calendar| calendar.number().to_le_bytes()));
     }
     if let Some(end) = one.expires {
         into.extend(end.to_le_bytes());
@@ -95,8 +103,13 @@ impl<'a> Record<'a> {
                 } else {
                     u64::from_le_bytes(take_array(&mut rest))
                 };
-                let unit = Unit::from_number(i32::from((kind & !IS_WIDE) >> 3));
-                Action::Limit { requests_per_unit, unit: unit.expect("a record of a limit has a unit") }
+                let calendar = (kind & HAS_CALENDAR != 0).then(|| {
+                    let number = u32::from_le_bytes(take_array(&mut rest));
+                    Calendar::of_number(number).expect("a record has a calendar's number")
+                });
+                let unit =
+                    Unit::from_number(i32::from(kind >> 3 & 7)).expect("a record of a limit has a unit");
+                Action::Limit { requests_per_unit, unit, calendar }
             }
             1 => Action::Block,
             2 => Action::Allow,

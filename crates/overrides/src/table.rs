@@ -4,9 +4,9 @@
 
 use serde_json::{Map, Value as Json};
 
-use super::model::{FIELDS, INPUT_FIELDS, Input, MAX_JSON, Override};
+use super::model::{Action, FIELDS, INPUT_FIELDS, Input, MAX_JSON, Override};
 use clock::Time;
-use rules::nearest;
+use rules::{calendar_text, nearest};
 use text;
 
 /// Reads the override of a JSON line.
@@ -72,6 +72,10 @@ pub fn csv_row(one: &Override) -> Vec<String> {
     let json = one.to_json();
     let cell = |name| match json.get(name) {
         Some(_) if matches!(name, "descriptor" | "entry") => one.target.descriptor(),
+        Some(_) if name == "calendar" => match one.action {
+            Action::Limit { calendar: Some(calendar), .. } => calendar_text(calendar),
+            _ => String::new(),
+        },
         Some(Json::String(text)) => text.clone(),
         Some(other) => other.to_string(),
         None => String::new(),
@@ -84,7 +88,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::model::Action;
 
     const NOW: Time = Time::from_seconds(1_800_000_000);
 
@@ -206,6 +209,54 @@ mod tests {
             Override::from_json(&written, Time::default()).is_ok(),
             "stored overrides are read at time 0"
         );
+    }
+
+    fn limit_per(unit: &str, calendar: Json) -> Json {
+        let mut json = with("action", json!("limit"));
+        (json["requests_per_unit"], json["unit"], json["calendar"]) = (json!(500), json!(unit), calendar);
+        json
+    }
+
+    #[test]
+    fn a_limit_may_have_a_calendar() {
+        for calendar in
+            [json!({"time_zone": "europe/berlin", "anchor_day": 15}), json!("Europe/Berlin,anchor_day=15")]
+        {
+            let one = read(&limit_per("month", calendar)).unwrap();
+            assert_eq!(one.action.to_string(), "limit 500 per month (Europe/Berlin, from the 15th)");
+            let written = one.to_json();
+            assert_eq!(written["calendar"], json!({"time_zone": "Europe/Berlin", "anchor_day": 15}));
+            assert_eq!(read(&written).unwrap(), one);
+            let row = csv_row(&one);
+            assert!(row.contains(&"Europe/Berlin,anchor_day=15".to_owned()), "{row:?}");
+            let columns = Columns::read(FIELDS.into_iter()).unwrap();
+            assert_eq!(
+                columns.row(&row.iter().map(String::as_str).collect::<Vec<_>>(), NOW).unwrap().one,
+                one
+            );
+        }
+        let utc = read(&limit_per("week", json!({}))).unwrap();
+        assert_eq!(utc.action.to_string(), "limit 500 per week (UTC, from Monday)");
+        assert!(read(&limit_per("week", json!(null))).is_ok());
+        check(&[
+            (limit_per("hour", json!({})), "unit: the unit `hour` cannot follow a calendar; accepted with"),
+            (
+                limit_per("day", json!({"time_zone": "Europe/Berln"})),
+                "calendar.time_zone: unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`",
+            ),
+            (limit_per("month", json!({"anchor_day": 0})), "calendar.anchor_day: no month has a day 0"),
+            (
+                limit_per("month", json!({"anchor_day": "1"})),
+                "calendar.anchor_day: expected 1 to 31, got \"1\"",
+            ),
+            (
+                limit_per("month", json!({"anchor": 1})),
+                "calendar: unknown field \"anchor\"; expected time_zone, week_start, anchor_day",
+            ),
+            (limit_per("month", json!("UTC,day=1")), "calendar: unknown field `day`"),
+            (limit_per("month", json!(15)), "calendar: expected {\"time_zone\": \"…\"} or"),
+            (with("calendar", json!({})), "calendar: the action block has no limit"),
+        ]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::{
     keys::{Key, shown},
 };
 use crate::KeyValues;
+use calendar::Calendar;
 use clock::{Rfc3339, Time};
 use rules::Limit;
 
@@ -46,6 +47,8 @@ pub struct LimitShown {
     #[serde(rename = "unit_multiplier")]
     pub multiplier: NonZeroU32,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub calendar: Option<Calendar>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<Arc<str>>,
 }
 
@@ -66,6 +69,7 @@ impl From<&Limit> for LimitShown {
             requests_per_unit: limit.requests_per_unit,
             unit: limit.unit.name(),
             multiplier: limit.multiplier,
+            calendar: limit.period().calendar(),
             name: limit.name.clone(),
         }
     }

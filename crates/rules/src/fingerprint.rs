@@ -5,7 +5,7 @@
 
 use std::hash::{Hash as _, Hasher as _};
 
-use calendar::{Zone, zone};
+use calendar::zone;
 use siphasher::sip::SipHasher13;
 
 use super::{
@@ -99,8 +99,7 @@ impl Canon {
                 let mut tag = String::new();
                 calendar.write_tag(&mut tag);
                 self.text(&tag);
-                // UTC is the same in every release.
-                self.text(if calendar.zone() == Zone::utc() { "" } else { self.zone_data });
+                self.text(if calendar.is_local() { self.zone_data } else { "" });
             }
             if limit.is_leased() {
                 // The hash of exact limits is that of versions without leases.

@@ -35,4 +35,4 @@ pub use limit::{Countable, CountingMode, LONGEST_LOG, Limit, Limits, Rate, Unit}
 pub use matcher::{Entry, How, Matched};
 pub use model::{Allowance, Metadata, OnStoreFailure, Origin, Rule, RuleId, RuleSet, Value};
 pub use spelling::nearest;
-pub use written_calendar::{CalendarField, CalendarMistake, WrittenCalendar};
+pub use written_calendar::{CalendarField, CalendarMistake, WrittenCalendar, calendar_text};

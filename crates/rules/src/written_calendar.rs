@@ -1,6 +1,6 @@
 //! A calendar as users write it in rules, in overrides and on the command line, and the mistakes in it.
 
-use calendar::{AnchorDay, Calendar, Cycle, Weekday, Zone};
+use calendar::{AnchorDay, Calendar, CalendarFields, Cycle, Weekday, Zone};
 
 use super::{
     diagnostics::quoted,
@@ -38,7 +38,36 @@ pub struct CalendarMistake {
 /// The most names in the help for an unknown time zone.
 const MAX_NAMES: usize = 3;
 
-impl WrittenCalendar<'_> {
+impl<'a> WrittenCalendar<'a> {
+    /// Reads `Europe/Berlin,anchor_day=15`: the time zone, and the other fields with their names.
+    pub fn parse(text: &'a str) -> Result<Self, String> {
+        let mut written = Self::default();
+        for part in text.split(',').map(str::trim) {
+            let (name, value) = part.split_once('=').unwrap_or((CalendarField::TimeZone.name(), part));
+            let (name, value) = (name.trim(), value.trim());
+            let is_new = match CalendarField::ALL.into_iter().find(|field| field.name() == name) {
+                Some(CalendarField::TimeZone) => written.time_zone.replace(value).is_none(),
+                Some(CalendarField::WeekStart) => written.week_start.replace(value).is_none(),
+                Some(CalendarField::AnchorDay) => {
+                    let day = value
+                        .parse()
+                        .map_err(|_| format!("anchor_day: expected 1 to 31, got {}", quoted(value)))?;
+                    written.anchor_day.replace(day).is_none()
+                }
+                Some(CalendarField::Unit) | None => {
+                    return Err(format!(
+                        "unknown field {}; expected a time zone, week_start or anchor_day, as in Europe/Berlin,anchor_day=15",
+                        quoted(name)
+                    ));
+                }
+            };
+            if !is_new {
+                return Err(format!("{name} is given twice"));
+            }
+        }
+        Ok(written)
+    }
+
     /// The calendar of a limit with this unit, or every mistake. Without a known unit only the values are checked.
     pub fn read(self, unit: Option<Unit>) -> Result<Calendar, Vec<CalendarMistake>> {
         let mut mistakes = Vec::new();
@@ -91,6 +120,14 @@ impl WrittenCalendar<'_> {
     }
 }
 
+/// `Europe/Berlin,anchor_day=15`, which [`WrittenCalendar::parse`] reads.
+pub fn calendar_text(calendar: Calendar) -> String {
+    let CalendarFields { time_zone, week_start, anchor_day } = calendar.fields();
+    let week_start = week_start.map(|day| format!(",week_start={day}")).unwrap_or_default();
+    let anchor_day = anchor_day.map(|day| format!(",anchor_day={day}")).unwrap_or_default();
+    format!("{time_zone}{week_start}{anchor_day}")
+}
+
 fn zone(name: &str) -> Result<Zone, (String, String)> {
     Zone::find(name).ok_or_else(|| {
         let names = nearest_zones(name).map(|name| format!("`{name}`")).collect::<Vec<_>>();
@@ -117,4 +154,40 @@ fn nearest_zones(name: &str) -> impl Iterator<Item = &'static str> {
         .collect();
     near.sort_unstable();
     near.into_iter().map(|(_, _, zone)| zone).take(MAX_NAMES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, unit: Unit) -> Result<String, String> {
+        let read = WrittenCalendar::parse(text)?.read(Some(unit));
+        read.map(calendar_text).map_err(|mistakes| mistakes[0].message.clone())
+    }
+
+    #[test]
+    fn the_text_of_a_calendar_reads_back() {
+        for (text, unit, expected) in [
+            ("utc", Unit::Day, "UTC"),
+            ("Europe/Berlin", Unit::Month, "Europe/Berlin,anchor_day=1"),
+            (" anchor_day=31 , asia/tokyo", Unit::Month, "Asia/Tokyo,anchor_day=31"),
+            ("week_start=Sunday,time_zone=Asia/Tokyo", Unit::Week, "Asia/Tokyo,week_start=sunday"),
+        ] {
+            assert_eq!(read(text, unit).as_deref(), Ok(expected), "{text}");
+            assert_eq!(read(expected, unit).as_deref(), Ok(expected));
+        }
+        for (text, unit, expected) in [
+            ("Mars", Unit::Day, "unknown time zone `Mars`"),
+            ("", Unit::Day, "unknown time zone ``"),
+            ("UTC,UTC", Unit::Day, "time_zone is given twice"),
+            ("UTC,anchor_day=x", Unit::Month, "anchor_day: expected 1 to 31, got `x`"),
+            ("UTC,anchor_day=32", Unit::Month, "no month has a day 32"),
+            ("UTC,day=1", Unit::Month, "unknown field `day`"),
+            ("UTC,unit=1", Unit::Month, "unknown field `unit`"),
+            ("UTC", Unit::Hour, "the unit `hour` cannot follow a calendar"),
+        ] {
+            let error = read(text, unit).unwrap_err();
+            assert!(error.starts_with(expected), "{text}: {error}");
+        }
+    }
 }

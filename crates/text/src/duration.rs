@@ -1,4 +1,4 @@
-//! Durations in Go's notation, and with days and weeks.
+//! Durations in Go's notation, with days and weeks, and in the two largest units for people.
 
 use std::time::Duration;
 
@@ -85,4 +85,13 @@ fn duration_part<'t>(units: &[(&str, u128)], text: &'t str) -> Option<(u128, &'t
 
 fn digits(text: &str) -> (&str, &str) {
     text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
+}
+
+/// Seconds in the two largest units of days, hours, minutes and seconds: `3d 4h`.
+pub fn short(seconds: u64) -> String {
+    let parts =
+        [(seconds / 86_400, "d"), (seconds / 3600 % 24, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
+    let parts = parts.into_iter().skip_while(|(n, _)| *n == 0).take(2).filter(|(n, _)| *n > 0);
+    let text = parts.map(|(n, unit)| format!("{n}{unit}")).collect::<Vec<_>>().join(" ");
+    if text.is_empty() { "0s".to_owned() } else { text }
 }

@@ -28,7 +28,7 @@ fn everything(spans: &Counts) -> Gauges<'_> {
             ..xds::SubscriptionState::default()
         }),
         store: Some(StoreUsage { held: keys, max_keys: 6 }),
-        overrides: Usage { by_action: [26, 27, 28, 29], bytes: 30 },
+        overrides: Usage { by_action: [26, 27, 28, 29], has_local_calendar: false, bytes: 30 },
         replicas: vec![("c0ffee".to_owned(), 31)],
     }
 }

@@ -3,6 +3,8 @@
 use serde_json::Value;
 
 use crate::cli::terminal::{BOLD, paint, thousands};
+use calendar::CalendarFields;
+pub(super) use text::duration::short as duration;
 use text::{entries, printable};
 
 /// The text of a value, or a dash.
@@ -36,7 +38,18 @@ pub(super) fn limit(limit: &Value) -> String {
         0 | 1 => unit,
         multiplier => format!("{multiplier} {unit}s"),
     };
-    format!("{} per {span}", thousands(number(&limit["requests_per_unit"])))
+    let calendar = calendar(&limit["calendar"]).map(|text| format!(" ({text})")).unwrap_or_default();
+    format!("{} per {span}{calendar}", thousands(number(&limit["requests_per_unit"])))
+}
+
+/// `Europe/Berlin, from the 15th`; `None` without a calendar.
+fn calendar(calendar: &Value) -> Option<String> {
+    let fields = CalendarFields {
+        time_zone: calendar["time_zone"].as_str()?,
+        week_start: calendar["week_start"].as_str(),
+        anchor_day: calendar["anchor_day"].as_u64(),
+    };
+    Some(fields.to_string())
 }
 
 /// A rate, with a fraction if it is below 10.
@@ -47,15 +60,6 @@ pub(super) fn rate(value: &Value) -> String {
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast saturates")]
     thousands(rate.round() as u64)
-}
-
-/// Seconds in the two largest units of days, hours, minutes and seconds.
-pub(super) fn duration(seconds: u64) -> String {
-    let parts =
-        [(seconds / 86_400, "d"), (seconds / 3600 % 24, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
-    let parts = parts.into_iter().skip_while(|(n, _)| *n == 0).take(2).filter(|(n, _)| *n > 0);
-    let text = parts.map(|(n, unit)| format!("{n}{unit}")).collect::<Vec<_>>().join(" ");
-    if text.is_empty() { "0s".to_owned() } else { text }
 }
 
 /// A latency in milliseconds, or in microseconds below 0.1 ms.

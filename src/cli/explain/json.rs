@@ -63,6 +63,7 @@ fn overriding((found, limit): &(Found, OverrideLimit)) -> Value {
         "expires_at": found.expires.map(timestamp),
         "requests_per_unit": limit.map(|limit| limit.requests_per_unit),
         "unit": limit.map(|limit| limit.unit.name()),
+        "calendar": limit.and_then(|limit| limit.period().calendar()),
         "algorithm": limit.map(|limit| limit.algorithm.kind().name()),
         "counter": counter,
     })
@@ -98,6 +99,7 @@ fn limit(LimitOutcome { limit, counting }: &LimitOutcome<'_>, explained: &Explai
         "requests_per_unit": limit.requests_per_unit,
         "unit": limit.unit.name(),
         "unit_multiplier": limit.multiplier,
+        "calendar": limit.period().calendar(),
         "window_seconds": limit.period().seconds(explained.now),
         "algorithm": limit.algorithm.kind().name(),
         "counting": limit.counting.name(),

@@ -9,6 +9,8 @@ mod path;
 mod tests;
 mod text;
 
+pub(super) use text::calendar_line;
+
 use std::{ffi::OsString, fmt, fs::File, io::BufReader, path::PathBuf};
 
 use clap::Args;

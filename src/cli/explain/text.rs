@@ -7,11 +7,12 @@ use super::{
     path::{End, Path, Step, words},
 };
 use crate::cli::terminal::{BOLD, DIM, ERROR, GOOD, PLACE, WARNING, count, paint};
-use algorithms::Algorithm;
+use algorithms::{Algorithm, FixedWindow, Period};
+use clock::Time;
 use limiter::{Code, OverrideLimit};
 use overrides::{Action, Found, model::timestamp};
 use rules::{Allowance, Limit, Rule, model::Node};
-use text::printable;
+use text::{duration, printable};
 
 /// The explanation, with colours.
 pub(super) fn of(explained: &Explained<'_>) -> String {
@@ -188,14 +189,22 @@ fn add_limit(text: &mut String, limit: &LimitOutcome<'_>, explained: &Explained<
 /// `limit "daily": 100 per 15 minutes, token_bucket, burst 20`
 fn limit_line(limit: &Limit, explained: &Explained<'_>) -> String {
     let name = limit.name.as_deref().map(|name| format!(" {name:?}")).unwrap_or_default();
+    let leased = if limit.is_leased() { ", leased" } else { "" };
     let more = match limit.algorithm {
-        Algorithm::FixedWindow(_) => format!(", resets in {}s", limit.period().seconds_left(explained.now)),
+        Algorithm::FixedWindow(FixedWindow { period: Period::Calendar(_), .. }) => {
+            return format!("limit{name}: {}{leased}", calendar_line(limit, explained.now));
+        }
+        Algorithm::FixedWindow(fixed) => format!(", resets in {}s", fixed.period.seconds_left(explained.now)),
         Algorithm::Bucket(bucket) => format!(", burst {}", bucket.burst()),
         _ => String::new(),
     };
     let kind = limit.algorithm.kind().name();
-    let leased = if limit.is_leased() { ", leased" } else { "" };
     format!("limit{name}: {} per {}, {kind}{leased}{more}", limit.requests_per_unit, limit.span())
+}
+
+/// `500 per month (Europe/Berlin, from the 15th), ends in 3d 4h`
+pub(in crate::cli) fn calendar_line(limit: &Limit, now: Time) -> String {
+    format!("{}, ends in {}", limit.in_words(), duration::short(limit.period().seconds_left(now)))
 }
 
 fn add_response(text: &mut String, explained: &Explained<'_>) {

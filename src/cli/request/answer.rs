@@ -7,17 +7,18 @@ use prost_reflect::DynamicMessage;
 
 use super::Descriptor;
 use crate::cli::terminal::{ERROR, Failure, GOOD, paint};
+use calendar::CalendarFields;
 use proto::{
     self,
     envoy::{
         config::core::v3::HeaderValue,
         service::ratelimit::v3::{
             RateLimitResponse,
-            rate_limit_response::{Code, DescriptorStatus, RateLimit},
+            rate_limit_response::{Calendar, Code, DescriptorStatus, RateLimit},
         },
     },
 };
-use text::printable;
+use text::{duration, printable};
 
 /// The response in proto3's JSON mapping, indented.
 pub(super) fn json(response: &RateLimitResponse) -> Result<String, Failure> {
@@ -89,14 +90,31 @@ fn status_line(status: &DescriptorStatus, no_rule: &str) -> String {
     let RateLimit { requests_per_unit, name, .. } = limit;
     let unit = limit.unit().as_str_name().to_ascii_lowercase();
     let span = limit.unit_multiplier.map_or_else(|| unit.clone(), |units| format!("{units} {unit}s"));
-    let mut line = format!("{code}, {} of {requests_per_unit} per {span} remaining", status.limit_remaining);
-    if let Some(reset) = &status.duration_until_reset {
-        let _ = write!(line, ", resets in {}s", reset.seconds);
-    }
+    let left = status.limit_remaining;
+    let seconds = status.duration_until_reset.as_ref().map(|reset| reset.seconds);
+    let mut line = if let Some(calendar) = &limit.calendar {
+        let end = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        let end = end.map(|seconds| format!(", ends in {}", duration::short(seconds))).unwrap_or_default();
+        let calendar = printable_calendar(calendar);
+        format!("{code}, {left} remaining of {requests_per_unit} per {span} ({calendar}){end}")
+    } else {
+        let reset = seconds.map(|seconds| format!(", resets in {seconds}s")).unwrap_or_default();
+        format!("{code}, {left} of {requests_per_unit} per {span} remaining{reset}")
+    };
     if !name.is_empty() {
         let _ = write!(line, ", limit {name:?}");
     }
     line
+}
+
+/// `Europe/Berlin, from the 15th`
+fn printable_calendar(Calendar { time_zone, week_start, anchor_day }: &Calendar) -> String {
+    let fields = CalendarFields {
+        time_zone,
+        week_start: Some(week_start.as_str()).filter(|day| !day.is_empty()),
+        anchor_day: Some(u64::from(*anchor_day)).filter(|day| *day > 0),
+    };
+    printable(&fields.to_string()).into_owned()
 }
 
 fn add_headers(text: &mut String, title: &str, headers: &[HeaderValue]) {
@@ -133,6 +151,7 @@ mod tests {
             unit: Unit::Minute.into(),
             name: name.to_owned(),
             unit_multiplier: None,
+            calendar: None,
         };
         DescriptorStatus {
             code: code.into(),
@@ -191,6 +210,19 @@ dynamic metadata
   {"domain":"d"}
 "#;
         assert_eq!(plain(&text(&descriptors(4), &full(), None).unwrap()), expected);
+    }
+
+    #[test]
+    fn a_calendar_is_shown_with_the_end_of_its_window() {
+        let mut status = limited(Code::Ok, 499, "budget");
+        let calendar =
+            Calendar { time_zone: "Europe/Berlin".into(), week_start: String::new(), anchor_day: 15 };
+        status.current_limit.as_mut().unwrap().requests_per_unit = 500;
+        status.current_limit.as_mut().unwrap().unit = Unit::Month.into();
+        status.current_limit.as_mut().unwrap().calendar = Some(calendar);
+        status.duration_until_reset = Some(Duration { seconds: 3 * 86_400 + 4 * 3600 + 59, nanos: 0 });
+        let expected = "OK, 499 remaining of 500 per month (Europe/Berlin, from the 15th), ends in 3d 4h, limit \"budget\"";
+        assert_eq!(plain(&status_line(&status, "")), expected);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 // The dialog that blocks, limits, allows or shadows a key, or resets its counter, and describes the effect first.
 
 import { get, send } from "./api.js";
-import { count, descriptor, duration, PLACES } from "./format.js";
+import { count, descriptor, duration, limit, PLACES } from "./format.js";
 
 const $ = (id) => document.getElementById(id);
 const dialog = $("act");
@@ -14,6 +14,9 @@ const entry = () => (action() === "reset" || $("act-scope").value === "" ? null 
 const action = () => dialog.querySelector("input[name=action]:checked").value;
 const seconds = () => Number($("act-for").value);
 
+/** The calendar of a limit, as it is typed; empty without one. */
+const calendar = () => $("act-calendar").value.trim();
+
 /** The effect of the change. */
 function effect() {
   const named = entry() ? `any descriptor with ${descriptor([entry()])}` : descriptor(target.descriptor);
@@ -21,7 +24,7 @@ function effect() {
   const time = seconds() ? `for ${duration(seconds())}` : "until the override is removed";
   switch (action()) {
     case "block": return `Every request with ${key} is rejected with 429 ${time}, ${where}. Nothing is counted.`;
-    case "limit": return `${entry() ? "Each of " : ""}${key} is limited to ${count($("act-number").value)} requests per ${$("act-unit").value} ${time}, ${where}. This replaces the limit of its rule.`;
+    case "limit": return `${entry() ? "Each of " : ""}${key} is limited to ${count($("act-number").value)} requests per ${$("act-unit").value}${calendar() && ` (${calendar()})`} ${time}, ${where}. This replaces the limit of its rule.`;
     case "allow": return `No request with ${key} is limited ${time}, ${where}.`;
     case "shadow": return `Requests with ${key} are counted and never rejected ${time}, ${where}.`;
     default: return `The counters of ${key} are set to zero, on all replicas that share the store.`;
@@ -53,8 +56,12 @@ async function showCounter(shown) {
   try {
     const { limits } = await get(`api/v1/counters?${query}`);
     if (shown !== target) return;
-    const texts = limits.map(({ used, remaining, resets_in_seconds: reset }) =>
-      `${count(used)} used, ${count(remaining)} left${reset ? `, resets in ${duration(reset)}` : ""}`);
+    const texts = limits.map((one) => {
+      const { used, remaining, resets_in_seconds: reset } = one;
+      const left = `${count(used)} used, ${count(remaining)} left`;
+      if (one.calendar) return `${left} of ${limit(one)}, ends in ${duration(reset)}`;
+      return reset ? `${left}, resets in ${duration(reset)}` : left;
+    });
     $("act-counter").textContent = texts.length ? `Counter: ${texts.join("; ")}` : "";
   } catch {
     // The dialog works without it.
@@ -76,6 +83,7 @@ export function open(key, kept, changed) {
   $("act-scope").replaceChildren(new Option(`this descriptor: ${descriptor(key.descriptor)}`, ""), ...scopes);
   dialog.querySelector("input[value=block]").checked = true;
   $("act-for").value = "3600";
+  $("act-calendar").value = "";
   $("act-reason").value = "";
   refresh();
   dialog.showModal();
@@ -95,6 +103,7 @@ async function confirm() {
     if ($("act-number").value === "") throw new Error("the number of requests is missing");
     body.requests_per_unit = Number($("act-number").value);
     body.unit = $("act-unit").value;
+    if (calendar()) body.calendar = calendar();
   }
   // A duration, because the clock of this machine may differ from that of the service.
   if (seconds()) body.for = `${seconds()}s`;

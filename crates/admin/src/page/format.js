@@ -60,9 +60,18 @@ export const target = (override) => {
   return override.descriptor ? descriptor(override.descriptor) : "all requests";
 };
 
-export function limit({ requests_per_unit: requests, unit, unit_multiplier: units }) {
+/** `Europe/Berlin, from the 15th` */
+function calendarText({ time_zone: zone, week_start: weekday, anchor_day: day }) {
+  if (weekday) return `${zone}, from ${weekday[0].toUpperCase()}${weekday.slice(1)}`;
+  if (!day) return zone;
+  const ending = day % 100 >= 11 && day % 100 <= 13 ? "th" : (["th", "st", "nd", "rd"][day % 10] ?? "th");
+  return `${zone}, from the ${day}${ending}`;
+}
+
+export function limit({ requests_per_unit: requests, unit, unit_multiplier: units, calendar }) {
   const word = unit.toLowerCase();
-  return `${count(requests)} per ${units > 1 ? `${units} ${word}s` : word}`;
+  const text = `${count(requests)} per ${units > 1 ? `${units} ${word}s` : word}`;
+  return calendar ? `${text} (${printable(calendarText(calendar))})` : text;
 }
 
 /** The scope of an override, by the place where it is stored. */

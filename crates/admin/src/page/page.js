@@ -200,11 +200,15 @@ function drawRules({ rules, total }) {
 /** Seconds until a time by the clock of the service; null without a time. */
 const until = (moment) => (moment ? (new Date(moment) - new Date(last.status.time)) / 1000 : null);
 
+/** `5/minute`, with a calendar `500 per month (Europe/Berlin, from the 15th)`. */
+const limitText = (override) =>
+  override.calendar ? limit(override) : `${count(override.requests_per_unit)}/${override.unit}`.toLowerCase();
+
 /** The overrides, after the switches of domains. */
 function drawOverrides({ overrides, total }, { domains }) {
   const create = (override) => {
     const { action, on_store_failure: policy } = override;
-    const limited = action === "limit" ? `${count(override.requests_per_unit)}/${override.unit}`.toLowerCase() : action;
+    const limited = action === "limit" ? limitText(override) : action;
     const what = policy ? `on store failure: ${policy}` : limited;
     const place = override.this_replica ? "this replica alone" : "";
     const more = [place, override.reason, override.by && `by ${override.by}`].filter(Boolean).join(" · ");

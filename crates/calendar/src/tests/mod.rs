@@ -79,6 +79,17 @@ fn the_recorded_windows_are_of_the_bundled_release() {
 }
 
 #[test]
+fn calendars_have_numbers() {
+    for kind in ["day", "week sunday", "month 31", "year"] {
+        let calendar = calendar("Pacific/Apia", kind);
+        assert_eq!(Calendar::of_number(calendar.number()), Some(calendar));
+    }
+    for number in [u32::MAX, 40, 1 << 24, u32::try_from(Zone::names().count()).unwrap() << 8] {
+        assert_eq!(Calendar::of_number(number), None, "{number}");
+    }
+}
+
+#[test]
 fn calendars_are_shown_with_their_zone_and_start() {
     for (kind, expected) in [
         ("day", "Asia/Tokyo"),

@@ -11,6 +11,7 @@ use crate::{
     quota_groups,
     request::{Descriptor, LimitOverride},
 };
+use calendar::{Calendar, CalendarFields};
 use overrides::{Found, Target, model::timestamp};
 use rules::{Limit, Metadata, Unit, Value};
 
@@ -137,7 +138,17 @@ fn limit(limit: &Limit) -> Value {
         ("requestsPerUnit", Some(number(limit.requests_per_unit))),
         ("unit", Some(text(limit.unit.name()))),
         ("unitMultiplier", Some(Value::Number(limit.multiplier.get().into()))),
+        ("calendar", limit.period().calendar().map(calendar)),
         ("algorithm", Some(text(limit.algorithm.kind().name()))),
+    ]))
+}
+
+fn calendar(calendar: Calendar) -> Value {
+    let CalendarFields { time_zone, week_start, anchor_day } = calendar.fields();
+    Value::Map(fields([
+        ("timeZone", Some(text(time_zone))),
+        ("weekStart", week_start.map(text)),
+        ("anchorDay", anchor_day.map(number)),
     ]))
 }
 

@@ -72,6 +72,8 @@ pub struct Index {
 pub struct Usage {
     /// The number for each action, in the order of [`Action::NAMES`].
     pub by_action: [u64; 4],
+    /// One of them has a calendar in another zone than UTC.
+    pub has_local_calendar: bool,
     pub bytes: usize,
 }
 
@@ -297,6 +299,7 @@ impl Index {
         let mut usage = Usage { bytes: snapshot.scoped.bytes, ..Usage::default() };
         for shard in &snapshot.shards {
             usage.bytes += shard.memory();
+            usage.has_local_calendar |= shard.has_local_calendar;
             for (sum, count) in usage.by_action.iter_mut().zip(shard.by_action) {
                 *sum += u64::from(count);
             }

@@ -11,6 +11,7 @@ pub(super) struct Shard {
     places: Places,
     /// Without the switches of domains.
     pub(super) by_action: [u32; 4],
+    pub(super) has_local_calendar: bool,
     /// The first second at which a record expires.
     pub(super) next_end: Option<u32>,
 }
@@ -52,6 +53,7 @@ impl Shard {
             if !shapes.get(record.shape).scope.is_switch() {
                 shard.by_action[record.action.index()] += 1;
             }
+            shard.has_local_calendar |= record.action.has_local_calendar();
             shard.next_end = [shard.next_end, record.expires].into_iter().flatten().min();
         }
         shard.bytes = bytes.into();

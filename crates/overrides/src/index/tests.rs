@@ -32,7 +32,7 @@ fn one(text: &str, action: Action) -> Override {
 }
 
 fn limit(requests_per_unit: u64) -> Action {
-    Action::Limit { requests_per_unit, unit: Unit::Minute }
+    Action::Limit { requests_per_unit, unit: Unit::Minute, calendar: None }
 }
 
 fn pairs(text: &str) -> Vec<Pair> {

@@ -4,6 +4,7 @@
 
 use prost::encoding::encode_varint;
 
+use calendar::CalendarFields;
 use limiter::{Answer, Code, CurrentLimit, Status};
 use rules::{Metadata, Value};
 
@@ -56,6 +57,14 @@ fn encode_limit(limit: &CurrentLimit, out: &mut Vec<u8>) {
     if limit.multiplier.get() != 1 {
         // A `google.protobuf.UInt32Value`.
         message(out, 4, |out| number(out, 1, limit.multiplier.get().into()));
+    }
+    if let Some(calendar) = limit.calendar {
+        let CalendarFields { time_zone, week_start, anchor_day } = calendar.fields();
+        message(out, 1000, |out| {
+            text(out, 1, time_zone);
+            text(out, 2, week_start.unwrap_or_default());
+            number(out, 3, anchor_day.unwrap_or_default());
+        });
     }
 }
 
@@ -160,6 +169,7 @@ mod tests {
     use prost_types::{ListValue, Struct, Value as ProtoValue, value::Kind};
 
     use super::*;
+    use calendar::{AnchorDay, Calendar, Cycle, Weekday, Zone};
     use limiter::Header;
     use proto::envoy::{
         config::core::v3::HeaderValue,
@@ -201,8 +211,28 @@ mod tests {
             requests_per_unit: u32::try_from(limit.requests_per_unit).unwrap_or(u32::MAX),
             unit: limit.unit as i32,
             unit_multiplier: unit_multiplier(&limit),
+            calendar: limit.calendar.map(calendar_of),
             name: limit.name.map(|name| name.as_ref().to_owned()).unwrap_or_default(),
         }
+    }
+
+    fn calendar_of(calendar: Calendar) -> response::Calendar {
+        let CalendarFields { time_zone, week_start, anchor_day } = calendar.fields();
+        response::Calendar {
+            time_zone: time_zone.to_owned(),
+            week_start: week_start.unwrap_or_default().to_owned(),
+            anchor_day: u32::try_from(anchor_day.unwrap_or_default()).unwrap(),
+        }
+    }
+
+    fn calendar() -> impl Strategy<Value = Calendar> {
+        let cycle = prop_oneof![
+            Just(Cycle::Day),
+            prop::sample::select(&Weekday::ALL[..]).prop_map(Cycle::Week),
+            (1_u64..=31).prop_map(|day| Cycle::Month(AnchorDay::new(day).unwrap())),
+        ];
+        let zone = prop::sample::select(Zone::names().collect::<Vec<_>>());
+        (zone, cycle).prop_map(|(zone, cycle)| Calendar::new(Zone::find(zone).unwrap(), cycle))
     }
 
     /// The number of units in a window, omitted if it is one.
@@ -251,10 +281,11 @@ mod tests {
         let name = prop::option::of("\\PC{0,200}".prop_map(|name| name.as_str().into()));
         let multiplier = prop_oneof![Just(1), 1..=u32::MAX].prop_map(|units| NonZeroU32::new(units).unwrap());
         let unit = prop::sample::select(&Unit::ALL[..]);
-        let limit = (large(), unit, multiplier, name, any::<u64>());
-        let limit = limit.prop_map(|(requests_per_unit, unit, multiplier, name, seconds_until_reset)| {
-            CurrentLimit { requests_per_unit, unit, multiplier, name, seconds_until_reset }
-        });
+        let limit = (large(), unit, multiplier, prop::option::of(calendar()), name, any::<u64>());
+        let limit =
+            limit.prop_map(|(requests_per_unit, unit, multiplier, calendar, name, seconds_until_reset)| {
+                CurrentLimit { requests_per_unit, unit, multiplier, calendar, name, seconds_until_reset }
+            });
         (any_code(), prop::option::of(limit), large()).prop_map(|(code, current_limit, limit_remaining)| {
             Status { code, current_limit, limit_remaining }
         })

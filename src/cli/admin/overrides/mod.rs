@@ -51,8 +51,8 @@ pub(crate) enum OverrideCommand {
     /// Import overrides from a CSV file with a header, or from JSON lines; all of them or none.
     ///
     /// The columns, and the fields of a line, are `domain`, `descriptor`, `action`, `requests_per_unit`, `unit`,
-    /// `expires_at`, `for`, `reason`, `entry` and `force`. An override that no request can meet is an error, unless it has
-    /// `force` or comes from `tollgate override list --csv`.
+    /// `calendar`, `expires_at`, `for`, `reason`, `entry` and `force`. An override that no request can meet is an error,
+    /// unless it has `force` or comes from `tollgate override list --csv`.
     Import(ImportArgs),
 }
 
@@ -70,6 +70,9 @@ pub(crate) struct SetArgs {
     /// A limit that replaces those of the rule.
     #[arg(long, value_name = "N/UNIT", group = "action", value_parser = limit)]
     limit: Option<(u64, String)>,
+    /// The calendar of the limit: a time zone, for weeks `week_start`, for months `anchor_day`.
+    #[arg(long, value_name = "ZONE[,FIELD=VALUE]", conflicts_with_all = ["block", "allow", "shadow"])]
+    calendar: Option<String>,
     /// Refuse every request without counting.
     #[arg(long, group = "action")]
     block: bool,
@@ -200,6 +203,7 @@ fn set(args: &SetArgs, environment: &Environment) -> Result<Verdict, Failure> {
     if let Some((requests_per_unit, unit)) = &args.limit {
         body["requests_per_unit"] = (*requests_per_unit).into();
         body["unit"] = unit.as_str().into();
+        body["calendar"] = args.calendar.as_deref().into();
     }
     let one = Override::from_json(&body, SystemClock.now())?;
     let admin = &args.change.admin;
@@ -445,6 +449,10 @@ mod tests {
             "id": "0123", "domain": "shop", "descriptor": [{"key": "user", "value": "a,b"}, {"key": "path"}],
             "action": "limit", "requests_per_unit": 1500, "unit": "HOUR", "by": "ann",
         })];
+        let mut budget = all.clone();
+        budget[0]["calendar"] = json!({"time_zone": "Europe/Berlin", "anchor_day": 15});
+        let text = plain(&super::text(&budget, 1));
+        assert!(text.contains("limit 1,500 per hour (Europe/Berlin, from the 15th)"), "{text}");
         let text = plain(&super::text(&all, 1));
         assert!(text.contains("user=a\\,b,path  limit 1,500 per hour"), "{text}");
         assert!(text.contains("no end") && text.contains("ann"), "{text}");
