@@ -39,7 +39,6 @@ pub(super) fn start(
         pool: pool.clone(),
         index: app.keeper.index().clone(),
         progress,
-        clock: SystemClock,
         on_reset: Box::new(move |resets| limiter.forget(resets)),
     };
     let app = app.clone();

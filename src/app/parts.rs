@@ -111,14 +111,13 @@ type Stored = (Arc<dyn Store>, Keeper, Option<Link>);
 fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
     let jitter = settings.store.expiration_jitter_max.as_secs();
     let (workers, is_shared) = (settings.server.workers, settings.overrides.replica_sync);
-    let index = Arc::default();
+    let (index, edges) = (Arc::default(), Edges::system());
     let file = settings.overrides.file.as_deref();
-    let own = |resets| Keeper::local(Arc::clone(&index), file, resets, SystemClock.now());
+    let own = |resets| Keeper::local(Arc::clone(&index), file, resets, &edges);
     match &settings.backend {
         Backend::Memory => Ok((Arc::new(MemoryStore::new(settings.store.max_keys)), own(None)?, None)),
         Backend::Redis(redis) => {
-            let store =
-                RedisStore::new(redis, &settings.store.key_prefix, jitter, workers, &Edges::system())?;
+            let store = RedisStore::new(redis, &settings.store.key_prefix, jitter, workers, &edges)?;
             store.watch();
             let (keeper, link) = if is_shared {
                 let progress = Arc::<Progress>::default();
@@ -131,7 +130,7 @@ fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
             Ok((Arc::new(LeasedStore::new(store, settings.store.max_leases)), keeper, link))
         }
         Backend::Memcached(memcached) => {
-            let store = MemcachedStore::new(memcached, jitter, workers, &Edges::system())?;
+            let store = MemcachedStore::new(memcached, jitter, workers, &edges)?;
             store.watch(NameServers::of_system);
             let resets = is_shared.then(|| store.reset_log(&settings.store.key_prefix));
             Ok((Arc::new(store), own(resets.clone())?, resets.map(Link::Memcached)))

@@ -435,7 +435,7 @@ impl Lease {
             return;
         }
         let pace = float(others.saturating_sub(before)) / interval;
-        let weight = 1.0 - (-interval / terms.duration()).exp();
+        let weight = 1.0 - libm::exp(-interval / terms.duration());
         let average = f64::from(self.others_pace);
         self.others_pace = single(average + weight * (pace - average));
         self.before = self.others;

@@ -40,6 +40,25 @@ impl dyn Timer + '_ {
     }
 }
 
+/// Ticks at once, and then this long after each tick was taken.
+pub struct Interval<'t> {
+    timer: &'t dyn Timer,
+    period: Duration,
+    next: Pin<Box<dyn Sleep>>,
+}
+
+impl<'t> Interval<'t> {
+    pub fn new(timer: &'t dyn Timer, period: Duration) -> Self {
+        Self { timer, period, next: timer.sleep_until(timer.now()) }
+    }
+
+    /// Loses no tick if the future is dropped.
+    pub async fn tick(&mut self) {
+        self.next.as_mut().await;
+        self.next.as_mut().reset(after(self.timer.now(), self.period));
+    }
+}
+
 /// The moment after a wait.
 pub fn after(moment: Instant, wait: Duration) -> Instant {
     moment + wait

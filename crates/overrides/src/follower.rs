@@ -11,9 +11,8 @@ use std::{
     time::Duration,
 };
 
-use deadpool_redis::redis::{Msg, Script, cmd, pipe};
+use deadpool_redis::redis::{Script, cmd, pipe};
 use futures_util::StreamExt as _;
-use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
 
 use super::{
@@ -28,27 +27,31 @@ use super::{
     },
     sweep,
 };
-use clock::{Clock, Time};
-use store::{Resets, redis::CommandPool};
+use clock::{Time, timer::Interval};
+use store::{
+    Resets,
+    redis::{CommandPool, Messages},
+};
 
 const POLL: Duration = Duration::from_secs(2);
+
+const SWEEP: Duration = Duration::from_secs(1);
 
 const PAUSE: Duration = Duration::from_secs(1);
 
 static EXPIRE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/expire.lua")));
 
-pub struct Follower<C> {
+pub struct Follower {
     /// Connections that belong to this thread.
     pub pool: Arc<CommandPool>,
     pub index: Arc<Index>,
     /// The [`Keeper`](super::Keeper) has it too.
     pub progress: Arc<Progress>,
-    pub clock: C,
     /// Called when counters were reset.
     pub on_reset: Box<dyn Fn(&Resets) + Send>,
 }
 
-impl<C: Clock> Follower<C> {
+impl Follower {
     /// Follows Redis; never returns.
     pub async fn follow(&self) {
         let mut failing = false;
@@ -59,7 +62,7 @@ impl<C: Clock> Follower<C> {
                         // Messages were missed. Overrides are compared; resets cannot be.
                         (self.on_reset)(&Resets::Unknown);
                     }
-                    self.follow_messages(messages.into_on_message(), &mut failing).await
+                    self.follow_messages(messages, &mut failing).await
                 }
                 Err(failure) => failure,
             };
@@ -68,30 +71,25 @@ impl<C: Clock> Follower<C> {
                 warn!(overrides = self.index.len(), "overrides: {failure}; keeping previous overrides");
             }
             failing = true;
-            sweep(&self.index, self.clock.now());
-            sleep(PAUSE).await;
+            sweep(&self.index, self.now());
+            self.pool.edges().timer.sleep(PAUSE).await;
         }
     }
 
     /// Follows one connection until it fails, and returns the error.
-    async fn follow_messages(
-        &self,
-        mut messages: impl futures_util::Stream<Item = Msg> + Unpin,
-        failing: &mut bool,
-    ) -> String {
-        let (mut poll, mut sweep) = (interval(POLL), interval(Duration::from_secs(1)));
-        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    async fn follow_messages(&self, mut messages: Messages, failing: &mut bool) -> String {
+        let timer = &*self.pool.edges().timer;
+        let (mut poll, mut sweep) = (Interval::new(timer, POLL), Interval::new(timer, SWEEP));
         loop {
             let done = tokio::select! {
                 // Messages first: they may have the missed change.
                 biased;
                 message = messages.next() => match message {
-                    Some(message) => self.handle(&message.get_payload::<String>().unwrap_or_default()).await,
+                    Some(message) => self.handle(&message).await,
                     None => Err("redis: connection closed".to_owned()),
                 },
-                _ = poll.tick() => self.compare().await,
-                _ = sweep.tick() => self.sweep().await,
+                () = poll.tick() => self.compare().await,
+                () = sweep.tick() => self.sweep().await,
             };
             if let Err(failure) = done {
                 return failure;
@@ -113,15 +111,19 @@ impl<C: Clock> Follower<C> {
         Ok(())
     }
 
+    fn now(&self) -> Time {
+        self.pool.edges().clock.now()
+    }
+
     /// The version in Redis. Measures the clock of Redis too.
     async fn version_and_time(&self) -> Result<Option<String>, String> {
         let key = self.pool.key("overrides");
         let mut commands = pipe();
         commands.cmd("HGET").arg(&key).arg(VERSION).cmd("TIME");
-        let sent = self.clock.now();
+        let sent = self.now();
         let (version, (seconds, micros)): (_, (u64, u64)) = self.pool.pipeline(&key, &commands).await?;
         // The server has read it halfway between.
-        let read = sent.micros().midpoint(self.clock.now().micros());
+        let read = sent.micros().midpoint(self.now().micros());
         let theirs = Time::from_seconds(seconds).micros().saturating_add(micros);
         self.index.set_time(Time::from_micros(theirs), Time::from_micros(read));
         Ok(version)
@@ -325,7 +327,7 @@ impl<C: Clock> Follower<C> {
     /// Removes expired overrides from the index and from Redis. They are not in force for a second already, so that the
     /// end has passed by the clock of Redis too.
     async fn sweep(&self) -> Result<(), String> {
-        let before = self.clock.now().micros().saturating_sub(1_000_000);
+        let before = self.now().micros().saturating_sub(1_000_000);
         let expired = sweep(&self.index, Time::from_micros(before));
         let key = self.pool.key("overrides");
         for some in expired.chunks(BATCH) {

@@ -5,7 +5,6 @@
 use std::{
     path::Path,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
 };
 
 use super::{
@@ -20,10 +19,11 @@ use super::{
 };
 use clock::Time;
 use containment::mutex::lock;
+use net::edges::Edges;
 use store::{memcached::ResetLog, redis::CommandPool};
 
 /// An import that is idle for this long is replaced by the next one.
-const IDLE_IMPORT: Duration = Duration::from_secs(60);
+const IDLE_IMPORT_MICROS: u64 = 60_000_000;
 
 /// Maximum number of switches that this replica alone has.
 const MAX_HERE: usize = 1_000;
@@ -33,6 +33,7 @@ pub struct Keeper {
     storage: Storage,
     resets: Option<ResetLog>,
     import: Mutex<Option<Import>>,
+    edges: Edges,
 }
 
 enum Storage {
@@ -45,7 +46,7 @@ enum Storage {
 struct Import {
     id: String,
     draft: Draft,
-    last_used: Instant,
+    last_used: Time,
 }
 
 impl Keeper {
@@ -54,17 +55,18 @@ impl Keeper {
         index: Arc<Index>,
         file: Option<&Path>,
         resets: Option<ResetLog>,
-        now: Time,
+        edges: &Edges,
     ) -> Result<Self, Vec<String>> {
-        let journal = file.map(|path| Journal::open(path, &index, now)).transpose()?;
+        let journal = file.map(|path| Journal::open(path, &index, edges.clock.now())).transpose()?;
         let storage = journal.map_or(Storage::Memory, |journal| Storage::File(Mutex::new(journal)));
-        Ok(Self { index, storage, resets, import: Mutex::default() })
+        Ok(Self { index, storage, resets, import: Mutex::default(), edges: edges.clone() })
     }
 
     /// Overrides in Redis. A [`Follower`](super::follower::Follower) with the same progress reads them.
     pub fn in_redis(index: Arc<Index>, pool: CommandPool, progress: Arc<Progress>) -> Self {
         Self {
             index,
+            edges: pool.edges().clone(),
             storage: Storage::Redis(Shared { pool, progress }),
             resets: None,
             import: Mutex::default(),
@@ -164,17 +166,20 @@ impl Keeper {
 
     /// Begins an import, and returns its identifier.
     pub fn begin_import(&self) -> Result<String, ChangeError> {
-        let id = token();
+        let id = token(&*self.edges.random);
         if let Storage::Redis(_) = self.storage {
             return Ok(id);
         }
         let mut import = lock(&self.import);
-        if import.as_ref().is_some_and(|import| import.last_used.elapsed() < IDLE_IMPORT) {
+        let now = self.edges.clock.now();
+        let is_idle =
+            |import: &Import| now.micros().abs_diff(import.last_used.micros()) >= IDLE_IMPORT_MICROS;
+        if import.as_ref().is_some_and(|import| !is_idle(import)) {
             return Err(ChangeError::Conflict(
                 "another import is in progress; try again when it is done".to_owned(),
             ));
         }
-        *import = Some(Import { id: id.clone(), draft: self.index.draft(), last_used: Instant::now() });
+        *import = Some(Import { id: id.clone(), draft: self.index.draft(), last_used: now });
         Ok(id)
     }
 
@@ -216,7 +221,7 @@ impl Keeper {
                 return Err(ChangeError::Invalid(format!("{error}; the import is aborted")));
             }
         }
-        own.last_used = Instant::now();
+        own.last_used = self.edges.clock.now();
         Ok(own.draft.count as u64)
     }
 

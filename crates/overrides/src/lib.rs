@@ -5,6 +5,8 @@
 //! before it plans. [`keeper`] changes and stores them: in memory, in a `file`, or in Redis (`shared`), which all
 //! replicas follow ([`follower`], `history`, [`progress`]). [`applies`] finds the rule of an override.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests run on this machine"))]
+
 pub mod applies;
 pub mod follower;
 mod index;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tokio::{sync::watch, time::timeout};
+use clock::timer::Timer;
+use tokio::sync::watch;
 
 use super::history::{Change, History};
 
@@ -26,9 +27,9 @@ impl Progress {
     }
 
     /// Waits until a version or a later one is in force in this process, at most this long. Returns false if it is not.
-    pub(super) async fn reaches(&self, version: &str, patience: Duration) -> bool {
+    pub(super) async fn reaches(&self, version: &str, patience: Duration, timer: &dyn Timer) -> bool {
         let mut history = self.history.subscribe();
-        timeout(patience, history.wait_for(|history| history.has(version))).await.is_ok()
+        timer.timeout(patience, history.wait_for(|history| history.has(version))).await.is_some()
     }
 
     pub(super) fn history(&self) -> watch::Ref<'_, History> {

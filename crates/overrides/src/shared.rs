@@ -21,6 +21,7 @@ use super::{
     progress::Progress,
     target::Target,
 };
+use clock::timer::Random;
 use store::redis::CommandPool;
 
 /// The field of the hash with its version. Identifiers do not have this character.
@@ -85,7 +86,7 @@ impl Shared {
                     .to_owned(),
             ));
         };
-        self.progress.reaches(&change.after, IN_FORCE).await;
+        self.reaches(&change.after, IN_FORCE).await;
         Ok(())
     }
 
@@ -179,7 +180,7 @@ impl Shared {
         let before: Result<Option<String>, _> =
             self.pool.command(&key, cmd("HGET").arg(&key).arg(VERSION)).await;
         match before.map_err(ChangeError::unavailable)? {
-            Some(before) if self.progress.reaches(&before, IN_FORCE).await => {}
+            Some(before) if self.reaches(&before, IN_FORCE).await => {}
             None if self.progress.history().version().is_empty() => {}
             _ => {
                 let message = "this replica has not read the latest overrides; commit again in a few seconds";
@@ -200,7 +201,7 @@ impl Shared {
                 "redis lost the import, or the commit made no progress for {COMMIT_SECONDS} seconds; import again"
             )));
         };
-        self.progress.reaches(&after, IMPORT_IN_FORCE).await;
+        self.reaches(&after, IMPORT_IN_FORCE).await;
         Ok(())
     }
 
@@ -211,14 +212,19 @@ impl Shared {
         self.pool.command(&channel, cmd("PUBLISH").arg(&channel).arg(message)).await
     }
 
+    /// Waits until a version is in force in this process. Returns false if it is not.
+    async fn reaches(&self, version: &str, patience: Duration) -> bool {
+        self.progress.reaches(version, patience, &*self.pool.edges().timer).await
+    }
+
     fn import_key(&self, import: &str) -> String {
         self.pool.key(&format!("overrides:import:{import}"))
     }
 }
 
 /// A random identifier of a version or an import.
-pub(super) fn token() -> String {
-    format!("{:032x}", fastrand::u128(..))
+pub(super) fn token(random: &dyn Random) -> String {
+    format!("{:016x}{:016x}", random.number(), random.number())
 }
 
 pub(super) fn channel(pool: &CommandPool) -> String {
@@ -246,7 +252,7 @@ pub(super) async fn change(
     let key = pool.key("overrides");
     let mut call = CHANGE.key(&key);
     call.key(pool.key(COMMITTING)).key(pool.key(LOG));
-    call.arg(token()).arg(channel(pool)).arg(own);
+    call.arg(token(&*pool.edges().random)).arg(channel(pool)).arg(own);
     call.arg(match required {
         Required::Any => "any",
         Required::Kept => "kept",
@@ -267,7 +273,7 @@ pub(super) async fn change(
 /// Begins to replace all overrides, and returns the identifier of the commit. `None` if another one is in progress.
 /// Changes meanwhile are noted under `COMMITTING`.
 pub(super) async fn begin_commit(pool: &CommandPool) -> Result<Option<String>, String> {
-    let (committing, commit) = (pool.key(COMMITTING), token());
+    let (committing, commit) = (pool.key(COMMITTING), token(&*pool.edges().random));
     let mut begin = BEGIN.key(&committing);
     begin.arg(&commit).arg(COMMIT_SECONDS);
     let is_first: bool = pool.script(&committing, &begin).await?;
@@ -287,7 +293,7 @@ pub(super) async fn switch(
     let (key, old) = (pool.key("overrides"), pool.key(&format!("overrides:old:{commit}")));
     let mut call = SWITCH.key(&key);
     call.key(merged).key(&old).key(pool.key(COMMITTING)).key(pool.key(LOG));
-    call.arg(token()).arg(channel(pool)).arg(own).arg(commit).arg(length).arg(body);
+    call.arg(token(&*pool.edges().random)).arg(channel(pool)).arg(own).arg(commit).arg(length).arg(body);
     let after: Option<String> = pool.script(&key, &call).await?;
     unlink(pool, if after.is_some() { &old } else { merged }).await?;
     Ok(after)
@@ -305,31 +311,23 @@ pub(super) async fn write_missing(
     index: &Arc<Index>,
     is_commit: bool,
 ) -> Result<u64, String> {
-    let mut added = 0_u64;
-    let (chunks, mut written) = tokio::sync::mpsc::channel::<Vec<(String, String)>>(4);
-    let index = index.clone();
-    let reading = tokio::task::spawn_blocking(move || {
-        let mut some = Vec::with_capacity(BATCH);
-        index.for_each(|one| {
-            some.push((one.target.id(), one.to_stored().to_string()));
-            some.len() < BATCH || chunks.blocking_send(std::mem::take(&mut some)).is_ok()
-        });
-        let _ = chunks.blocking_send(some);
-    });
-    while let Some(some) = written.recv().await {
-        if some.is_empty() {
+    let (mut added, mut some) = (0_u64, Vec::with_capacity(BATCH));
+    let snapshot = index.checkpoint();
+    let mut all = snapshot.all().peekable();
+    while let Some(one) = all.next() {
+        some.push((one.target.id(), one.to_stored().to_string()));
+        if some.len() < BATCH && all.peek().is_some() {
             continue;
         }
         let mut commands = pipe();
         if is_commit {
             commands.cmd("EXPIRE").arg(pool.key(COMMITTING)).arg(COMMIT_SECONDS).ignore();
         }
-        for (id, value) in &some {
+        for (id, value) in some.drain(..) {
             commands.cmd("HSETNX").arg(key).arg(id).arg(value);
         }
         let new: Vec<u64> = pool.pipeline(key, &commands).await?;
         added += new.iter().sum::<u64>();
     }
-    reading.await.map_err(|error| error.to_string())?;
     Ok(added)
 }

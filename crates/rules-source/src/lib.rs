@@ -129,11 +129,15 @@ impl<T> Source<T> {
 
     /// Reads the files of `directory`, and serves them if they are valid and changed since the last read.
     pub fn reload(&self, directory: &RulesDir, now: Time) -> ReloadOutcome {
+        self.reload_by(&directory.path.display(), || directory.read(), now)
+    }
+
+    /// The same for files from anywhere.
+    pub fn reload_by(&self, origin: &dyn fmt::Display, read: impl FnOnce() -> Reading, now: Time) -> ReloadOutcome {
         let mut reloading = lock(&self.reloading);
-        let reading = directory.read();
+        let reading = read();
         let (hash, files) = (reading.hash(), reading.files.len());
-        let input =
-            Input { origin: &directory.path.display(), hash, files, diagnostics: reading.diagnostics };
+        let input = Input { origin, hash, files, diagnostics: reading.diagnostics };
         self.load_input(input, || compile(&reading.files, self.options), now, &mut reloading)
     }
 

@@ -58,7 +58,7 @@ impl Cold {
 
 /// The part of an average that is left after some time.
 fn decay(from: Time, to: Time, duration: f64) -> f64 {
-    (-seconds(from, to) / duration).exp()
+    libm::exp(-seconds(from, to) / duration)
 }
 
 /// Seconds from one time to a later one; 0 if it is not later.

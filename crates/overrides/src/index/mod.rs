@@ -25,7 +25,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use hashbrown::DefaultHashBuilder;
+use foldhash::{SharedSeed, fast::SeedableRandomState};
 
 pub use self::view::{Found, View};
 use self::{
@@ -55,7 +55,6 @@ const SCOPED: usize = SHARDS;
 /// Maximum number of overrides that one sweep removes, so that it does not delay the thread's other work.
 const MAX_SWEPT: usize = 10_000;
 
-#[derive(Default)]
 pub struct Index {
     snapshot: ArcSwap<Snapshot>,
     /// The number of overrides, and of switches of this process, so that a lookup without any is one branch.
@@ -65,7 +64,7 @@ pub struct Index {
     /// Held while a snapshot is replaced.
     changing: Mutex<()>,
     drafts: Arc<()>,
-    hasher: DefaultHashBuilder,
+    hasher: SeedableRandomState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -100,7 +99,29 @@ pub struct Draft {
     _alive: Arc<()>,
 }
 
+impl Default for Index {
+    fn default() -> Self {
+        Self::hashed_by(SeedableRandomState::random())
+    }
+}
+
 impl Index {
+    /// An index whose order depends on this number alone.
+    pub fn seeded(seed: u64) -> Self {
+        Self::hashed_by(SeedableRandomState::with_seed(seed, SharedSeed::global_fixed()))
+    }
+
+    fn hashed_by(hasher: SeedableRandomState) -> Self {
+        Self {
+            snapshot: ArcSwap::default(),
+            count: AtomicUsize::new(0),
+            clock_lead: AtomicI64::new(0),
+            changing: Mutex::default(),
+            drafts: Arc::default(),
+            hasher,
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.count.load(Relaxed) == 0
     }
@@ -184,13 +205,7 @@ impl Index {
 
     /// Calls `each` for every override, in no particular order, until it returns false.
     pub fn for_each(&self, mut each: impl FnMut(Override) -> bool) {
-        let snapshot = self.snapshot.load_full();
-        let records = snapshot.shards.iter().flat_map(|shard| shard.records(&snapshot.shapes));
-        for one in records.map(|record| snapshot.decode(&record)) {
-            if !each(one) {
-                return;
-            }
-        }
+        let _ = self.checkpoint().all().all(&mut each);
     }
 
     pub fn draft(&self) -> Draft {
@@ -228,7 +243,7 @@ impl Index {
         })
     }
 
-    /// The current overrides, for [`roll_back`](Self::roll_back).
+    /// The current overrides, to read or for [`roll_back`](Self::roll_back).
     pub(super) fn checkpoint(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()
     }
@@ -367,6 +382,12 @@ impl Index {
 }
 
 impl Snapshot {
+    /// All overrides, in no particular order.
+    pub(super) fn all(&self) -> impl Iterator<Item = Override> {
+        let records = self.shards.iter().flat_map(|shard| shard.records(&self.shapes));
+        records.map(|record| self.decode(&record))
+    }
+
     fn len(&self) -> usize {
         self.descriptors + self.shards.get(SCOPED).map_or(0, |shard| shard.len())
     }
@@ -386,7 +407,7 @@ impl Snapshot {
         number: u16,
         shape: &Shape,
         values: impl Iterator<Item = &'v str> + Clone,
-        hasher: &DefaultHashBuilder,
+        hasher: &SeedableRandomState,
     ) -> Option<Record<'_>> {
         let hash = hash_values(number, values.clone(), hasher);
         self.shards.get(shard_of(shape.scope, hash))?.find(hash, number, values, shape.values())
@@ -422,7 +443,7 @@ impl Snapshot {
     }
 }
 
-fn hash_values<'v>(shape: u16, values: impl Iterator<Item = &'v str>, hasher: &DefaultHashBuilder) -> u64 {
+fn hash_values<'v>(shape: u16, values: impl Iterator<Item = &'v str>, hasher: &SeedableRandomState) -> u64 {
     let mut state = hasher.build_hasher();
     state.write_u16(shape);
     hash_texts(values, state)

@@ -5,7 +5,8 @@
 
 use std::{collections::HashSet, hash::BuildHasher as _};
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use foldhash::fast::SeedableRandomState;
+use hashbrown::HashTable;
 
 use super::hash_texts;
 use crate::target::{Scope, Target, Value};
@@ -96,7 +97,7 @@ impl Shapes {
         &'s self,
         domain: &'k str,
         keys: impl Iterator<Item = &'k str> + Clone,
-        hasher: &DefaultHashBuilder,
+        hasher: &SeedableRandomState,
     ) -> &'s [u16] {
         self.in_scope(Scope::Descriptor, domain, keys, hasher)
     }
@@ -106,7 +107,7 @@ impl Shapes {
         scope: Scope,
         domain: &'k str,
         keys: impl Iterator<Item = &'k str> + Clone,
-        hasher: &DefaultHashBuilder,
+        hasher: &SeedableRandomState,
     ) -> &'s [u16] {
         let same = keys.clone();
         let has = move |family: &&Family| self.get(family.members[0]).has(scope, domain, same.clone());
@@ -119,7 +120,7 @@ impl Shapes {
     }
 
     /// The number of a target's shape, if it is known.
-    pub(super) fn known(&self, target: &Target, hasher: &DefaultHashBuilder) -> Option<u16> {
+    pub(super) fn known(&self, target: &Target, hasher: &SeedableRandomState) -> Option<u16> {
         let keys = target.entries().iter().map(|(key, _)| &**key);
         let members = self.in_scope(target.scope(), target.domain(), keys, hasher).iter().copied();
         let levels = || target.entries().iter().map(|(_, value)| level(value));
@@ -127,7 +128,7 @@ impl Shapes {
     }
 
     /// The number of a target's shape, which is added if it is new and there are not too many.
-    pub(super) fn add(&mut self, target: &Target, hasher: &DefaultHashBuilder) -> Result<u16, String> {
+    pub(super) fn add(&mut self, target: &Target, hasher: &SeedableRandomState) -> Result<u16, String> {
         if let Some(known) = self.known(target, hasher) {
             return Ok(known);
         }
@@ -187,6 +188,6 @@ fn level(value: &Value) -> Level {
     }
 }
 
-fn hash<'k>(domain: &'k str, keys: impl Iterator<Item = &'k str>, hasher: &DefaultHashBuilder) -> u64 {
+fn hash<'k>(domain: &'k str, keys: impl Iterator<Item = &'k str>, hasher: &SeedableRandomState) -> u64 {
     hash_texts(std::iter::once(domain).chain(keys), hasher.build_hasher())
 }

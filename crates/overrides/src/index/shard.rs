@@ -1,6 +1,7 @@
 //! A part of the records, in contiguous memory, and the table of their positions.
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use foldhash::fast::SeedableRandomState;
+use hashbrown::HashTable;
 
 use super::{hash_values, places::Places, shapes::Shapes};
 use crate::record::Record;
@@ -21,7 +22,7 @@ impl Shard {
     pub(super) fn new(
         parts: &[&[u8]],
         shapes: &Shapes,
-        hasher: &DefaultHashBuilder,
+        hasher: &SeedableRandomState,
         keep: impl Fn(&Record<'_>) -> bool,
     ) -> Self {
         let hash_of = |record: &Record<'_>| {

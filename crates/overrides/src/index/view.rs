@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use arc_swap::Guard;
-use hashbrown::DefaultHashBuilder;
+use foldhash::fast::SeedableRandomState;
 use smallvec::SmallVec;
 
 use super::{
@@ -58,7 +58,7 @@ fn stronger((own, own_end): (Action, Option<u32>), (other, end): (Action, Option
 /// The overrides at one time. A request uses one view, so that a change does not affect a part of it.
 pub struct View<'i> {
     pub(super) snapshot: Guard<Arc<Snapshot>>,
-    pub(super) hasher: &'i DefaultHashBuilder,
+    pub(super) hasher: &'i SeedableRandomState,
     pub(super) now: Time,
 }
 
@@ -148,7 +148,7 @@ impl Snapshot {
         shape: &Shape,
         values: impl Iterator<Item = &'v str> + Clone,
         now: Time,
-        hasher: &DefaultHashBuilder,
+        hasher: &SeedableRandomState,
     ) -> Option<Found> {
         let record = self.record(number, shape, values, hasher)?;
         let Record { action, expires, .. } = record;

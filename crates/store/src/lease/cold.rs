@@ -11,7 +11,7 @@ use std::sync::{
 
 use crate::table::{Key, Table};
 use algorithms::lease::{Cold, Pace};
-use clock::Time;
+use clock::{Time, timer::Random};
 
 /// How long a pace is remembered, in seconds: longer than any lease.
 const PACE_SECONDS: u64 = 12;
@@ -33,8 +33,9 @@ pub(super) struct ColdKeys {
 
 impl ColdKeys {
     /// The paces of at most this many keys.
-    pub(super) fn new(max_keys: usize) -> Self {
-        Self { visits: Visits::new(max_keys), paces: Table::new(max_keys), swept: AtomicUsize::new(0) }
+    pub(super) fn new(max_keys: usize, random: &dyn Random) -> Self {
+        let paces = Table::hashed_by(max_keys, [random.number(), random.number()]);
+        Self { visits: Visits::new(max_keys), paces, swept: AtomicUsize::new(0) }
     }
 
     /// The key of a counter in all windows. Two limits of one counter have two keys.

@@ -67,7 +67,7 @@ impl LeasedStore {
     /// A store that leases hits of at most this many keys.
     pub fn new(redis: RedisStore, max_keys: usize) -> Self {
         Self(Arc::new(Shared {
-            leases: Leases::new(max_keys, redis.edges().random.number()),
+            leases: Leases::new(max_keys, &*redis.edges().random),
             redis,
             is_used: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),

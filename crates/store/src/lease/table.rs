@@ -17,7 +17,7 @@ use super::cold::ColdKeys;
 use crate::{LeaseState, LeaseUsage, redis::Receipt, table::Key};
 use algorithms::FixedWindow;
 use algorithms::lease::{Grant, Grants, Lease, Snapshot, Step, Terms};
-use clock::Time;
+use clock::{Time, timer::Random};
 use containment::mutex::lock;
 use rules::Rate;
 
@@ -47,6 +47,7 @@ const EPOCHS: u32 = 1 << 16;
 const WEIGHT: f64 = 0.1;
 
 pub(super) struct Leases {
+    /// This replica's, in receipts.
     id: u64,
     cold: ColdKeys,
     shards: Box<[Shard]>,
@@ -132,15 +133,15 @@ pub(super) struct Renewal {
 }
 
 impl Leases {
-    /// At most this many leases, and the paces of as many cold keys. `id` is this replica's.
-    pub(super) fn new(max_keys: usize, id: u64) -> Self {
+    /// At most this many leases, and the paces of as many cold keys.
+    pub(super) fn new(max_keys: usize, random: &dyn Random) -> Self {
         let max_keys = max_keys.max(1);
         let most = max_keys.div_ceil(LEAST_IN_A_SHARD).clamp(1, SHARDS);
         let shards = if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 };
         let shard = |_| Shard { due: AtomicU64::new(u64::MAX), leases: Mutex::default() };
         Self {
-            id,
-            cold: ColdKeys::new(max_keys),
+            id: random.number(),
+            cold: ColdKeys::new(max_keys, random),
             shards: (0..shards).map(shard).collect(),
             max_keys,
             keys: AtomicUsize::new(0),
@@ -494,7 +495,8 @@ mod tests {
 
     #[test]
     fn many_leases_are_returned_gradually() {
-        let (leases, limit) = (Leases::new(10_000, 7), Limit::plain(1_000_000, Unit::Hour));
+        let (leases, limit) =
+            (Leases::new(10_000, &*net::edges::Edges::system().random), Limit::plain(1_000_000, Unit::Hour));
         let start = Time::from_seconds(7200);
         let at = |millis: u64| Time::from_micros(start.micros() + millis * 1000);
         let counter = || Counter { name: "name".into(), is_per_second: false, limit: limit.rate };

@@ -1,81 +1,81 @@
 //! Commands to Redis other than counting: overrides, resets of counters, and the list of replicas.
 //!
-//! They use `deadpool-redis`, with connections separate from those that count, so that a large or slow one delays no
-//! request. The connections belong to the runtime that opens them: each thread has its own [`CommandPool`].
-#![expect(clippy::disallowed_methods, reason = "deadpool-redis has tokio's timers and its own connections")]
+//! They have connections separate from those that count, so that a large or slow command delays no request. `deadpool`
+//! opens them; a simulation passes its own [`Connect`]. The connections belong to the runtime that opens them: each thread
+//! has its own [`CommandPool`].
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{future::Future, io, ops::DerefMut, pin::Pin, sync::Arc, time::Duration};
 
-use deadpool_redis::{
-    Connection, Manager, Pool as Connections, PoolError, Runtime,
-    redis::{
-        AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind,
-        FromRedisValue, IntoConnectionInfo, Pipeline, RedisConnectionInfo, RedisError, ScriptInvocation,
-        TlsCertificates, aio::PubSub,
-    },
+use deadpool_redis::redis::{
+    Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, ScriptInvocation, aio::MultiplexedConnection,
 };
-use tokio::time::timeout;
+use futures_util::Stream;
 
 use super::{
     dialer::{REDIS_AUTH, TLS_ADVICE},
     topology::Topology,
 };
-use crate::{
-    redis::settings::Credentials,
-    redis::settings::RedisPool,
-    remote::transport::{host, load_tls},
-};
-use containment::mutex::lock;
-use net::{ServerAddress, tls::Client as Tls};
-
-/// Connections per server. Each runs one command at a time, so with two a slow command does not block all others.
-const CONNECTIONS: usize = 2;
+use net::{ServerAddress, edges::Edges};
 
 /// The timeout of connecting and of a command. Some commands handle thousands of keys.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connections to one Redis for everything but counting.
-pub struct CommandPool {
-    config: Arc<Config>,
-    servers: Mutex<Vec<(ServerAddress, Connections)>>,
+/// Opens connections to servers.
+pub trait Connect: Send + Sync {
+    /// The same with connections of its own, for another thread.
+    fn separate(&self) -> Arc<dyn Connect>;
+
+    /// A connection to one of the `current` servers. Connections to others can be closed.
+    fn connection<'a>(&'a self, to: &'a ServerAddress, current: &'a [ServerAddress]) -> Pending<'a, Link>;
+
+    /// The messages of a channel, until the connection ends.
+    fn subscribe<'a>(&'a self, to: &'a ServerAddress, channel: &'a str) -> Pending<'a, Messages>;
 }
 
-struct Config {
+pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, RedisError>> + Send + 'a>>;
+
+pub type Link = Box<dyn Connected>;
+
+/// A connection that is returned when it is dropped.
+pub trait Connected: DerefMut<Target = MultiplexedConnection> + Send {
+    /// Closes the connection.
+    fn discard(self: Box<Self>);
+}
+
+pub type Messages = Pin<Box<dyn Stream<Item = String> + Send>>;
+
+/// Connections to one Redis for everything but counting.
+pub struct CommandPool {
+    connect: Arc<dyn Connect>,
     topology: Topology,
-    login: RedisConnectionInfo,
-    /// An address that only carries the certificates.
-    tls: Option<ConnectionAddr>,
+    edges: Edges,
     prefix: Box<str>,
+    has_tls: bool,
 }
 
 impl CommandPool {
-    /// Returns every problem with the TLS files.
-    pub(super) fn new(pool: &RedisPool, topology: &Topology, prefix: &str) -> Result<Self, Vec<String>> {
-        let mut login = RedisConnectionInfo::default().set_db(pool.database.into());
-        if let Some(Credentials { user, password }) = &pool.credentials {
-            login = login.set_password(&password.0);
-            login = user.iter().fold(login, RedisConnectionInfo::set_username);
-        }
-        let certificates = |settings| {
-            certificates(load_tls(settings, &TLS_ADVICE)?, settings.skip_hostname)
-                .map_err(|error| vec![format!("certificates for redis: {error}")])
-        };
-        let (topology, prefix) = (topology.clone(), prefix.into());
-        let tls = pool.tls.as_ref().map(certificates).transpose()?;
-        Ok(Self { config: Arc::new(Config { topology, login, tls, prefix }), servers: Mutex::default() })
+    pub(super) fn new(
+        connect: Arc<dyn Connect>,
+        topology: &Topology,
+        prefix: &str,
+        has_tls: bool,
+        edges: &Edges,
+    ) -> Self {
+        Self { connect, topology: topology.clone(), edges: edges.clone(), prefix: prefix.into(), has_tls }
     }
 
     /// The same with connections of its own, for another thread.
     pub(super) fn separate(&self) -> Self {
-        Self { config: self.config.clone(), servers: Mutex::default() }
+        Self::new(self.connect.separate(), &self.topology, &self.prefix, self.has_tls, &self.edges)
+    }
+
+    pub fn edges(&self) -> &Edges {
+        &self.edges
     }
 
     /// The name of a key that is not a counter. All of them are on one server of a cluster.
     pub fn key(&self, name: &str) -> String {
-        format!("{}{{tollgate}}:{name}", self.config.prefix)
+        format!("{}{{tollgate}}:{name}", self.prefix)
     }
 
     /// Runs a command on the server that owns `key`.
@@ -83,16 +83,16 @@ impl CommandPool {
     /// # Errors
     /// When the server cannot be reached or rejects the command: the address, the cause and advice.
     pub async fn command<T: FromRedisValue>(&self, key: &str, command: &Cmd) -> Result<T, String> {
-        let (address, mut connection) = self.connection(key).await?;
-        let result = command.query_async(&mut *connection).await;
-        self.finish(&address, connection, result)
+        let (address, mut link) = self.connection(key).await?;
+        let result = self.in_time(command.query_async(&mut **link)).await;
+        self.finish(&address, link, result)
     }
 
     /// Runs commands in one pipeline on the server that owns `key`.
     pub async fn pipeline<T: FromRedisValue>(&self, key: &str, commands: &Pipeline) -> Result<T, String> {
-        let (address, mut connection) = self.connection(key).await?;
-        let result = commands.query_async(&mut *connection).await;
-        self.finish(&address, connection, result)
+        let (address, mut link) = self.connection(key).await?;
+        let result = self.in_time(commands.query_async(&mut **link)).await;
+        self.finish(&address, link, result)
     }
 
     /// Runs a script on the server that owns `key`.
@@ -101,54 +101,47 @@ impl CommandPool {
         key: &str,
         script: &ScriptInvocation<'_>,
     ) -> Result<T, String> {
-        let (address, mut connection) = self.connection(key).await?;
-        let result = script.invoke_async(&mut *connection).await;
-        self.finish(&address, connection, result)
+        let (address, mut link) = self.connection(key).await?;
+        let result = self.in_time(script.invoke_async(&mut **link)).await;
+        self.finish(&address, link, result)
     }
 
     /// Subscribes to a channel, on the server that owns a key of this name.
-    pub async fn subscribe(&self, channel: &str) -> Result<PubSub, String> {
-        let address = self.owner(channel)?;
-        let client = Client::open(self.info(&address)?).map_err(|error| error.to_string())?;
-        let subscribed = timeout(TIMEOUT, async {
-            let mut messages = client.get_async_pubsub().await?;
-            messages.subscribe(channel).await?;
-            Ok(messages)
-        });
-        match subscribed.await {
-            Ok(Ok(messages)) => Ok(messages),
-            Ok(Err(error)) => Err(self.explain(&address, &error)),
-            Err(_) => Err(format!("redis {address}: no reply within {TIMEOUT:?}")),
+    pub async fn subscribe(&self, channel: &str) -> Result<Messages, String> {
+        let (address, _) = self.owner(channel)?;
+        let subscribed = self.in_time(self.connect.subscribe(&address, channel)).await;
+        subscribed.map_err(|error| self.explain(&address, &error))
+    }
+
+    async fn connection(&self, key: &str) -> Result<(ServerAddress, Link), String> {
+        let (address, current) = self.owner(key)?;
+        match self.in_time(self.connect.connection(&address, &current)).await {
+            Ok(link) => Ok((address, link)),
+            Err(error) => {
+                self.topology.request_refresh();
+                Err(self.explain(&address, &error))
+            }
         }
     }
 
-    async fn connection(&self, key: &str) -> Result<(ServerAddress, Connection), String> {
-        let address = self.owner(key)?;
-        let pool = self.pool(&address)?;
-        match timeout(TIMEOUT, pool.get()).await {
-            Ok(Ok(connection)) => Ok((address, connection)),
-            Ok(Err(PoolError::Backend(error))) => {
-                self.config.topology.request_refresh();
-                Err(self.explain(&address, &error))
-            }
-            Ok(Err(error)) => Err(format!("redis {address}: {error}")),
-            Err(_) => Err(format!("redis {address}: no connection within {TIMEOUT:?}")),
-        }
+    async fn in_time<T>(&self, reply: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
+        let reply = self.edges.timer.timeout(TIMEOUT, reply).await;
+        reply.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
     }
 
     /// The result of a command. A broken connection is not reused.
     fn finish<T>(
         &self,
         address: &ServerAddress,
-        connection: Connection,
+        link: Link,
         result: Result<T, RedisError>,
     ) -> Result<T, String> {
         result.map_err(|error| {
             if error.is_io_error() || error.is_connection_dropped() || error.is_timeout() {
-                drop(Connection::take(connection));
+                link.discard();
             }
             // A master may have become a replica, and slots may have moved.
-            self.config.topology.request_refresh();
+            self.topology.request_refresh();
             self.explain(address, &error)
         })
     }
@@ -159,7 +152,7 @@ impl CommandPool {
             (Some(code), Some(detail)) => format!("{code} {detail}"),
             _ => error.to_string(),
         };
-        let has_tls = self.config.tls.is_some();
+        let has_tls = self.has_tls;
         let late = format!("no reply within {TIMEOUT:?}");
         let text = match error.code() {
             _ if error.is_timeout() && has_tls => format!("{late}; {}", TLS_ADVICE.tls.plain_text),
@@ -178,61 +171,15 @@ impl CommandPool {
         format!("redis {address}: {text}")
     }
 
-    fn owner(&self, key: &str) -> Result<ServerAddress, String> {
-        let servers = self.config.topology.servers();
+    /// The server that owns a key, and all servers.
+    fn owner(&self, key: &str) -> Result<(ServerAddress, Vec<ServerAddress>), String> {
+        let servers = self.topology.servers();
         let owner = servers.owner(key.as_bytes()).and_then(|owner| servers.masters.get(owner));
-        owner.cloned().ok_or_else(|| {
-            self.config.topology.request_refresh();
+        owner.map(|owner| (owner.clone(), servers.masters.clone())).ok_or_else(|| {
+            self.topology.request_refresh();
             "redis: no known master owns the key".to_owned()
         })
     }
-
-    fn pool(&self, address: &ServerAddress) -> Result<Connections, String> {
-        let mut servers = lock(&self.servers);
-        if let Some((_, pool)) = servers.iter().find(|(known, _)| known == address) {
-            return Ok(pool.clone());
-        }
-        // Forget former masters, so that they do not accumulate.
-        let current = self.config.topology.servers();
-        servers.retain(|(known, _)| current.masters.contains(known));
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(TIMEOUT))
-            .set_response_timeout(Some(TIMEOUT));
-        let manager = Manager::new_with_config(self.info(address)?, config);
-        let manager = manager.map_err(|error| error.to_string())?;
-        let pool = Connections::builder(manager).max_size(CONNECTIONS).runtime(Runtime::Tokio1).build();
-        let pool = pool.map_err(|error| error.to_string())?;
-        servers.push((address.clone(), pool.clone()));
-        Ok(pool)
-    }
-
-    fn info(&self, address: &ServerAddress) -> Result<ConnectionInfo, String> {
-        let address = match address {
-            ServerAddress::Unix(path) => ConnectionAddr::Unix(path.clone()),
-            ServerAddress::Tcp(address) => {
-                let (host, port) = (host(address).to_owned(), address.port);
-                match self.config.tls.clone() {
-                    Some(ConnectionAddr::TcpTls { insecure, tls_params, .. }) => {
-                        ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-                    }
-                    _ => ConnectionAddr::Tcp(host, port),
-                }
-            }
-        };
-        let info = address.into_connection_info().map_err(|error| error.to_string())?;
-        Ok(info.set_redis_settings(self.config.login.clone()))
-    }
-}
-
-fn certificates(tls: Tls, skip_hostname: bool) -> Result<ConnectionAddr, RedisError> {
-    let certificates = TlsCertificates {
-        client_tls: tls.identity.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key }),
-        root_cert: tls.ca,
-    };
-    let address = ConnectionAddr::TcpTls { host: String::new(), port: 0, insecure: false, tls_params: None };
-    let mut address = Client::build_with_tls(address, certificates)?.get_connection_info().addr().clone();
-    address.set_danger_accept_invalid_hostnames(skip_hostname);
-    Ok(address)
 }
 
 #[cfg(test)]
@@ -241,8 +188,8 @@ mod tests {
 
     use deadpool_redis::redis::{ServerErrorKind, make_extension_error};
 
-    use super::*;
-    use crate::redis::settings::RedisServers;
+    use super::{super::deadpool::Deadpool, *};
+    use crate::redis::settings::{RedisPool, RedisServers};
 
     #[test]
     fn failures_contain_advice() {
@@ -258,9 +205,10 @@ mod tests {
             pipeline_window: Duration::ZERO,
             max_queued: 1,
         };
-        let topology =
-            Topology::new(&pool, &net::edges::Edges::system()).map_err(|errors| errors.join("\n")).unwrap();
-        let commands = CommandPool::new(&pool, &topology, "").map_err(|errors| errors.join("\n")).unwrap();
+        let edges = Edges::system();
+        let topology = Topology::new(&pool, &edges).map_err(|errors| errors.join("\n")).unwrap();
+        let deadpool = Deadpool::new(&pool).map_err(|errors| errors.join("\n")).unwrap();
+        let commands = CommandPool::new(Arc::new(deadpool), &topology, "", false, &edges);
         let rejected =
             |text: &str| RedisError::from((ServerErrorKind::ResponseError.into(), "x", text.to_owned()));
         let io = |kind: io::ErrorKind| RedisError::from(io::Error::from(kind));

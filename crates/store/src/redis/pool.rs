@@ -9,7 +9,7 @@ use deadpool_redis::redis::cmd;
 
 use super::{
     backend::{Connection, RedisBackend},
-    command_pool::CommandPool,
+    command_pool::{CommandPool, Connect},
     dialer::Dialer,
     name::Names,
     permissions::Needs,
@@ -47,10 +47,11 @@ impl Pool {
         jitter: u64,
         threads: usize,
         edges: &Edges,
+        connect: Arc<dyn Connect>,
     ) -> Result<Self, Vec<String>> {
         let dialer = Dialer::new(settings, edges)?;
         let topology = Topology::new(settings, edges)?;
-        let commands = CommandPool::new(settings, &topology, key_prefix)?;
+        let commands = CommandPool::new(connect, &topology, key_prefix, settings.tls.is_some(), edges);
         let shared = Shared {
             backend: RedisBackend {
                 dialer,

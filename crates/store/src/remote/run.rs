@@ -97,6 +97,7 @@ impl<B: Backend> Connection<B> {
     async fn dial(&self, was_replica: bool) -> Result<FramedStream<B::Codec>, Exit> {
         let dialled = async { Ok(self.shared.backend.dial(&self.address, was_replica).await?) };
         tokio::select! {
+            biased;
             dialled = dialled => dialled,
             // Queued callers must not wait beyond their timeout.
             never = self.fail_late() => match never {},

@@ -102,10 +102,12 @@ impl<S: Copy + Default> Table<S> {
     /// them is evicted; this begins when about nine tenths of the slots are taken.
     pub fn new(max_entries: usize) -> Self {
         let random = RandomState::new();
-        Self::with_hasher(max_entries, SipHasher13::new_with_keys(random.hash_one(0), random.hash_one(1)))
+        Self::hashed_by(max_entries, [random.hash_one(0), random.hash_one(1)])
     }
 
-    fn with_hasher(max_entries: usize, hasher: SipHasher13) -> Self {
+    /// A table whose hashes depend on these random numbers alone.
+    pub fn hashed_by(max_entries: usize, [first, second]: [u64; 2]) -> Self {
+        let hasher = SipHasher13::new_with_keys(first, second);
         let max_entries = max_entries.max(1);
         let shards = shards_for(max_entries);
         let shape = Shape::within(max_entries.checked_div(shards).unwrap_or(max_entries));

@@ -324,7 +324,7 @@ proptest! {
 impl<S: Copy + Default> Table<S> {
     /// A table whose hash key is known: evictions are the same in every run.
     pub fn seeded(max_entries: usize) -> Self {
-        Self::with_hasher(max_entries, SipHasher13::new_with_keys(1, 2))
+        Self::hashed_by(max_entries, [1, 2])
     }
 
     /// The mark of a live state.
