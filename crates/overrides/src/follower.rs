@@ -48,7 +48,7 @@ pub struct Follower {
     /// The [`Keeper`](super::Keeper) has it too.
     pub progress: Arc<Progress>,
     /// Called when counters were reset.
-    pub on_reset: Box<dyn Fn(&Resets) + Send>,
+    pub on_reset: Box<dyn Fn(&Resets) + Send + Sync>,
 }
 
 impl Follower {

@@ -133,7 +133,12 @@ impl<T> Source<T> {
     }
 
     /// The same for files from anywhere.
-    pub fn reload_by(&self, origin: &dyn fmt::Display, read: impl FnOnce() -> Reading, now: Time) -> ReloadOutcome {
+    pub fn reload_by(
+        &self,
+        origin: &dyn fmt::Display,
+        read: impl FnOnce() -> Reading,
+        now: Time,
+    ) -> ReloadOutcome {
         let mut reloading = lock(&self.reloading);
         let reading = read();
         let (hash, files) = (reading.hash(), reading.files.len());

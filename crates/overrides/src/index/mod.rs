@@ -254,9 +254,10 @@ impl Index {
     }
 
     fn publish(&self, next: Arc<Snapshot>) {
-        let count = next.len() + next.here.len();
+        // First: who finds an override finds it counted.
+        self.count.store(next.len() + next.here.len(), Relaxed);
         self.snapshot.store(next);
-        self.count.store(count, Relaxed);
+        self.snapshot.store(next);
     }
 
     /// Sets one override.
