@@ -11,6 +11,7 @@ use crate::Period;
 use clock::Time;
 pub use pace::{Cold, Pace};
 use pace::{after, float, seconds, single, whole};
+use plants::{Plant, is_planted};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Grant {
@@ -208,18 +209,9 @@ impl Lease {
         let (others, before) = (None, None);
         let (renewal, grants) = (Renewal::Idle, Grants::default());
         let (pending, pending_at_most) = (0, 0);
-        *self = Self {
-            start,
-            left: 0,
-            own: 0,
-            pending,
-            pending_at_most,
-            others,
-            before,
-            renewal,
-            grants,
-            ..*self
-        };
+        let left = if is_planted(Plant::LeasePastWindow) { self.left } else { 0 };
+        *self =
+            Self { start, left, own: 0, pending, pending_at_most, others, before, renewal, grants, ..*self };
         expired
     }
 
@@ -420,6 +412,9 @@ impl Lease {
     /// A request refunded hits; the counter is `after` now.
     pub fn refunded(&mut self, hits: u64, after: u64, terms: &Terms, now: Time) {
         self.own = self.own.saturating_sub(hits);
+        if is_planted(Plant::RefundToLease) {
+            self.left = self.left.saturating_add(hits);
+        }
         self.set_others(after.saturating_sub(self.own), terms, now);
     }
 

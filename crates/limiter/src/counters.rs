@@ -13,6 +13,7 @@ use super::{
 use algorithms::Hits;
 use clock::Time;
 use overrides::{Action, Found};
+use plants::{Plant, is_planted};
 use rules::Limit;
 use store::{Batch, Counting, Resets};
 use telemetry::metrics::{Stats, StatsOptions};
@@ -101,7 +102,9 @@ impl Limiter {
     /// Forgets the state in this process of counters that were reset, here or by another replica.
     pub fn forget(&self, resets: &Resets) {
         self.store.forget(resets);
-        if let Some(cache) = &self.over_limit {
+        if let Some(cache) = &self.over_limit
+            && !is_planted(Plant::CachePastReset)
+        {
             cache.forget(resets, self.now());
         }
     }

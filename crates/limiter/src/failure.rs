@@ -11,6 +11,7 @@ use super::{
     request::RequestError,
 };
 use clock::Time;
+use plants::{Plant, is_planted};
 use rules::{Metadata, OnStoreFailure, Value};
 use store::{Batch, FailureReason, Store as _, StoreError, StoreUsage, memory::MemoryStore};
 
@@ -38,7 +39,7 @@ impl Limiter {
         match policy {
             OnStoreFailure::Error => return Err(RequestError::Store(error)),
             OnStoreFailure::Allow => assume(plan, false),
-            OnStoreFailure::Deny => assume(plan, true),
+            OnStoreFailure::Deny => assume(plan, !is_planted(Plant::DeniedIsAdmitted)),
             OnStoreFailure::Local => {
                 let local = self.local.get_or_init(|| MemoryStore::new(self.policy.max_local_keys));
                 local.count(batch, now);

@@ -28,6 +28,7 @@ use super::{
     sweep,
 };
 use clock::{Time, timer::Interval};
+use plants::{Plant, is_planted};
 use store::{
     Resets,
     redis::{CommandPool, Messages},
@@ -67,6 +68,9 @@ impl Follower {
                 Err(failure) => failure,
             };
             self.progress.settle();
+            if is_planted(Plant::FollowerGivesUp) {
+                return;
+            }
             if !failing {
                 warn!(overrides = self.index.len(), "overrides: {failure}; keeping previous overrides");
             }

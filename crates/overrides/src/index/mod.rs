@@ -257,7 +257,6 @@ impl Index {
         // First: who finds an override finds it counted.
         self.count.store(next.len() + next.here.len(), Relaxed);
         self.snapshot.store(next);
-        self.snapshot.store(next);
     }
 
     /// Sets one override.

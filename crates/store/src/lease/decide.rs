@@ -23,6 +23,7 @@ use crate::{
 use algorithms::lease::{SentHits, Snapshot, Step};
 use algorithms::{Hits, fixed_window};
 use clock::Time;
+use plants::{Plant, is_planted};
 
 #[derive(Clone, Copy)]
 struct LeaseUse {
@@ -327,6 +328,7 @@ impl Shared {
 
     fn counter(&self, batch: &Batch, check: &Check) -> Counter {
         self.is_used.store(true, Relaxed);
+        self.leased.notify_one();
         let (name, is_per_second) = self.redis.place(batch, check);
         Counter { name: name.into(), is_per_second, limit: check.limit }
     }
@@ -385,6 +387,9 @@ impl InFlight<'_> {
                 // Hits of a counter that was reset in the meantime no longer exist.
                 if result.is_err() && !used.sent.is_some_and(|(_, snapshot)| lease.is_outdated(snapshot)) {
                     lease.restore(used.reserved);
+                    if is_planted(Plant::RestoredTwice) {
+                        lease.restore(used.reserved);
+                    }
                 }
             });
             let sent = used.sent.filter(|_| hits[index].is_some());

@@ -32,9 +32,10 @@ use super::{
     Applied, Batch, LeaseState, LeaseUsage, PoolUsage, Resets, Store, StoreFuture,
     redis::{LeaseReply, Leased, RedisStore},
 };
-use algorithms::lease::Snapshot;
+use algorithms::lease::{Grant, Snapshot};
 use clock::Time;
 use containment::panics::{self, Boundary, Panicked, caught};
+use plants::{Plant, is_planted};
 use rules::RuleSet;
 use table::{Command, Commands, Leases, Renewal};
 
@@ -59,7 +60,7 @@ struct Shared {
     /// The service is shutting down: no more hits are leased.
     is_closing: AtomicBool,
     is_maintained: AtomicBool,
-    /// Wakes the worker when there is a lease.
+    /// Wakes the worker when there is a new lease.
     leased: Notify,
 }
 
@@ -95,7 +96,7 @@ impl Store for LeasedStore {
     }
 
     fn forget(&self, resets: &Resets) {
-        if self.0.leases.len() == 0 {
+        if self.0.leases.len() == 0 || is_planted(Plant::LeasePastReset) {
             return;
         }
         match resets {
@@ -196,11 +197,14 @@ impl Shared {
             }
             _ => self.leases.renewal_lost(&renewal),
         }
-        self.leased.notify_one();
     }
 
     async fn renewed(&self, reply: LeaseReply, renewal: &Renewal, snapshot: Snapshot, start: Instant) {
         match reply.wait().await {
+            None if is_planted(Plant::LostReplySpent) => {
+                let now = self.edges().clock.now();
+                self.leases.granted(renewal, snapshot, renewal.hits, Grant::Added, now);
+            }
             None => self.leases.renewal_lost(renewal),
             Some((after, grant)) => {
                 let round_trip = self.edges().timer.now().duration_since(start).min(MAX_ROUND_TRIP);
@@ -227,6 +231,9 @@ impl Shared {
     /// Returns all hits. Renewals in flight are granted in the meantime, so it is done twice.
     async fn close(self: &Arc<Self>) {
         self.is_closing.store(true, Relaxed);
+        if is_planted(Plant::LeasesKeptAtEnd) {
+            return;
+        }
         for _ in 0..2 {
             let mut commands = Commands::new();
             self.leases.end(&mut commands);

@@ -525,7 +525,8 @@ mod tests {
 
     #[test]
     fn a_later_lease_of_a_key_gets_no_hits_that_were_reserved_in_an_earlier_one() {
-        let (leases, limit) = (Leases::new(10_000, 7), Limit::plain(1_000_000, Unit::Hour));
+        let (leases, limit) =
+            (Leases::new(10_000, &*net::edges::Edges::system().random), Limit::plain(1_000_000, Unit::Hour));
         let start = Time::from_seconds(7200);
         let at = |millis: u64| Time::from_micros(start.micros() + millis * 1000);
         let counter = || Counter { name: "name".into(), is_per_second: false, limit: limit.rate };

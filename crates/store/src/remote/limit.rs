@@ -104,6 +104,12 @@ impl Capacity {
         let took = now.duration_since(behind.unwrap_or(sent));
         #[expect(clippy::cast_precision_loss, reason = "a pipeline is small")]
         let mut sample = Sample { checks: checks as f64, seconds: took.as_secs_f64() };
+        if behind.is_some() {
+            // A server that is not busy answers within a round trip, however long after the last reply that is.
+            let each = self.sum.map_or(0.0, Sample::seconds_each);
+            let waited = now.duration_since(sent).as_secs_f64() - self.round_trip(each);
+            sample.seconds = sample.seconds.min(waited.max(0.0));
+        }
         if behind.is_none() {
             self.record_alone(sample);
             let Some(each) = self.sum.map(Sample::seconds_each).filter(|_| has_shed) else {

@@ -41,6 +41,7 @@ use tokio::{
 use self::{
     backend::CheckResult,
     queue::{Full, Queue},
+    run::MAX_TICK,
 };
 pub(super) use self::{
     backend::{Backend, Pipeline},
@@ -58,6 +59,7 @@ use containment::mutex::lock;
 use net::ServerAddress;
 use net::backoff::Backoff;
 use net::edges::Edges;
+use plants::{Plant, is_planted};
 use text::cut;
 
 /// A connection to a server, reopened whenever it is lost.
@@ -109,7 +111,10 @@ impl<B: Backend> PendingReply<B> {
         let failed =
             |reason, what| Err(StoreError { reason, message: format!("{}: {what}", B::NAME).into() });
         let reply = match until {
-            Some((until, timer)) if until < self.deadline => {
+            // The connection checks its deadlines in ticks.
+            Some((until, timer))
+                if until < after(self.deadline, MAX_TICK) && !is_planted(Plant::DeadlineIgnored) =>
+            {
                 let reply = timer.timeout_at(until, &mut self.reply);
                 // Boxed: a timer is larger than everything else in this future, and rarely needed.
                 if let Some(reply) = Box::pin(reply).await {

@@ -30,6 +30,7 @@ use crate::{
 };
 use containment::panics::{self, Boundary, Panicked, caught};
 use net::backoff::Backoff;
+use plants::{Plant, is_planted};
 
 /// A server that has not replied in time for this long beyond the timeout (or half the timeout, if longer) has failed.
 /// Redis stalls for tens of milliseconds when it forks or a command is slow.
@@ -37,7 +38,7 @@ const STALL: Duration = Duration::from_millis(90);
 
 /// Deadlines are checked every tenth of the timeout, within these bounds.
 const MIN_TICK: Duration = Duration::from_millis(1);
-const MAX_TICK: Duration = Duration::from_millis(20);
+pub(super) const MAX_TICK: Duration = Duration::from_millis(20);
 
 /// If pending replies take longer, the connection is reopened: the network may have dropped it silently.
 const MAX_SILENCE: Duration = Duration::from_millis(500);
@@ -317,7 +318,7 @@ impl<B: Backend> Connection<B> {
                 if let Some((kind, error)) = B::error(reply?) {
                     return Err(self.error_reply(kind, &error).into());
                 }
-                if self.lock().breaker.take().is_some() {
+                if !is_planted(Plant::BreakerStaysOpen) && self.lock().breaker.take().is_some() {
                     info!("{}", self.describe("recovered, breaker closed"));
                 }
                 return Ok(());

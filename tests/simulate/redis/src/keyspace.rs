@@ -27,14 +27,27 @@ pub(crate) struct Keyspace {
     entries: IndexMap<Box<[u8]>, Entry>,
     /// The next entry that is looked at for its expiry.
     cursor: usize,
+    /// The strings that have expired, until they are taken.
+    expired: Vec<(Box<[u8]>, Vec<u8>)>,
 }
 
 impl Keyspace {
+    pub(crate) fn take_expired(&mut self) -> Vec<(Box<[u8]>, Vec<u8>)> {
+        std::mem::take(&mut self.expired)
+    }
+
+    /// Removes an expired key.
+    fn expire(&mut self, index: usize) {
+        if let Some((key, Entry { value: Value::Text(text), .. })) = self.entries.swap_remove_index(index) {
+            self.expired.push((key, text));
+        }
+    }
+
     /// A key's entry; one that has expired at millisecond `now` is removed.
     pub(crate) fn get(&mut self, key: &[u8], now: u64) -> Option<&mut Entry> {
         let (index, _, entry) = self.entries.get_full(key)?;
         if entry.has_expired(now) {
-            self.entries.swap_remove_index(index);
+            self.expire(index);
             return None;
         }
         self.entries.get_index_mut(index).map(|(_, entry)| entry)
@@ -77,7 +90,7 @@ impl Keyspace {
         }
         match self.entries.get_index(self.cursor) {
             Some((_, entry)) if entry.has_expired(now) => {
-                self.entries.swap_remove_index(self.cursor);
+                self.expire(self.cursor);
             }
             _ => self.cursor += 1,
         }

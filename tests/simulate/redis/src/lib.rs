@@ -298,6 +298,11 @@ impl Server {
         self.state.borrow().evicted
     }
 
+    /// The strings that have expired since the last call, with their values.
+    pub fn take_expired(&mut self) -> Vec<(Box<[u8]>, Vec<u8>)> {
+        self.state.borrow_mut().take_expired()
+    }
+
     /// The number of keys, of which some may have expired.
     pub fn keys(&self) -> usize {
         self.state.borrow().keys()

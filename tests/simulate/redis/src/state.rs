@@ -106,6 +106,10 @@ impl State {
         self.now / 1000
     }
 
+    pub(crate) fn take_expired(&mut self) -> Vec<(Box<[u8]>, Vec<u8>)> {
+        self.databases.iter_mut().flat_map(Keyspace::take_expired).collect()
+    }
+
     /// Removes some keys that have expired, as the server does in the background.
     pub(crate) fn sweep(&mut self) {
         let (now, is_replica) = (self.millis(), matches!(self.role, Role::Replica { .. }));

@@ -18,6 +18,7 @@ use crate::{
 };
 use algorithms::{fixed_window, lease::Grant};
 use clock::Time;
+use plants::{Plant, is_planted};
 
 /// Facts about the server and its keys from a pipeline's replies.
 #[derive(Default)]
@@ -154,7 +155,7 @@ impl RedisPipeline {
                 let by = if expiry.set == Expire::Extend { "evalsha" } else { "expire" };
                 reading.no_expiry(self.key_text(command), expiry.seconds, &error, by);
             }
-            None if before == 0 => {
+            None if before == 0 && !is_planted(Plant::ExpiryForgotten) => {
                 reading.learned.missing_ttl.push((self.key_text(command), expiry.seconds));
             }
             // After 0, the key was evicted or deleted meanwhile. The next hit creates it again.

@@ -1,0 +1,26 @@
+//! Runs replicas of the service under a seeded clock, network and Redis: docs/simulation.md.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    clippy::expect_used,
+    reason = "a test"
+)]
+
+pub mod checks;
+pub mod clocks;
+pub mod commands;
+pub mod inspect;
+pub mod ledger;
+pub mod machine;
+pub mod network;
+pub mod operations;
+pub mod plan;
+pub mod random;
+pub mod replica;
+pub mod servers;
+pub mod shrink;
+pub mod simulation;
+pub mod trace;
+pub mod world;

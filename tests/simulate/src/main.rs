@@ -1,0 +1,150 @@
+//! Runs replicas of the service under a seeded clock, network and Redis: docs/simulation.md.
+
+#![expect(clippy::cast_precision_loss, reason = "figures for people")]
+
+use std::{process::ExitCode, time::Instant};
+
+use clap::Parser;
+use plants::Plant;
+
+use simulate::{
+    checks::Invariant,
+    plan::{Action, Plan, Scenario},
+    shrink::shrink,
+    simulation::{Outcome, Simulation},
+};
+
+#[derive(Parser, Debug)]
+struct Arguments {
+    /// Runs seeds 1 to N, and stops at the first violation.
+    #[arg(long, value_name = "N", conflicts_with = "seed")]
+    seeds: Option<u64>,
+    /// Runs one seed.
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Plants a defect, which the run should find.
+    #[arg(long, value_name = "NAME", value_parser = plant)]
+    plant: Option<Plant>,
+    /// Prints the names of the defects.
+    #[arg(long)]
+    list_plants: bool,
+    /// Prints a hash of all events as the last line.
+    #[arg(long)]
+    trace_hash: bool,
+    /// Runs this scenario instead of the one that the seed stands for.
+    #[arg(long, value_name = "NAME", value_parser = scenario)]
+    scenario: Option<Scenario>,
+}
+
+fn scenario(name: &str) -> Result<Scenario, String> {
+    let names: Vec<_> = Scenario::ALL.iter().map(|one| one.name()).collect();
+    let found = Scenario::ALL.into_iter().find(|one| one.name() == name);
+    found.ok_or_else(|| format!("expected one of {}", names.join(", ")))
+}
+
+fn plant(name: &str) -> Result<Plant, String> {
+    let found = Plant::ALL.into_iter().find(|one| one.name() == name);
+    found.ok_or_else(|| "expected one of `--list-plants`".to_owned())
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.list_plants {
+        for plant in Plant::ALL {
+            println!("{}", plant.name());
+        }
+        return ExitCode::SUCCESS;
+    }
+    if let Some(plant) = arguments.plant {
+        #[cfg(feature = "plants")]
+        plants::plant(plant);
+        #[cfg(not(feature = "plants"))]
+        {
+            eprintln!("{}: this build has no defects; tests/simulate/run builds one", plant.name());
+            return ExitCode::from(2);
+        }
+    }
+    let seeds = match arguments.seed {
+        Some(seed) => seed..=seed,
+        None => 1..=arguments.seeds.unwrap_or(1),
+    };
+    let began = Instant::now();
+    let mut total = Total::default();
+    for seed in seeds {
+        let plan = Plan::of(seed, arguments.scenario);
+        let outcome = Simulation::run(&plan, false);
+        total.add(&outcome);
+        if let Some(violation) = &outcome.violation {
+            tell(&shrink(&plan, violation));
+            return ExitCode::from(1);
+        }
+    }
+    total.print(began.elapsed().as_secs_f64());
+    if arguments.trace_hash {
+        println!("{:016x}", total.hash);
+    }
+    ExitCode::SUCCESS
+}
+
+/// Prints the story of a violation.
+fn tell(plan: &Plan) {
+    let outcome = Simulation::run(plan, true);
+    let Some(violation) = &outcome.violation else {
+        println!("the violation did not repeat: the simulation is not deterministic");
+        return;
+    };
+    outcome.lines.iter().for_each(|line| println!("{line}"));
+    println!();
+    println!("limits: {:?}", plan.limits);
+    println!("callers: {:?}", plan.callers);
+    println!("actions: {:?}", plan.actions);
+    println!(
+        "violation: invariant={} seed={} scenario={} at={:.6} s: {}",
+        violation.invariant.name(),
+        plan.seed,
+        plan.scenario.name(),
+        violation.at as f64 / 1e6,
+        violation.what
+    );
+}
+
+#[derive(Default)]
+struct Total {
+    hash: u64,
+    seeds: u64,
+    answers: u64,
+    failures: u64,
+    simulated: u64,
+    happened: [u64; Action::NAMES.len()],
+    tested: [u64; Invariant::ALL.len()],
+}
+
+impl Total {
+    fn add(&mut self, outcome: &Outcome) {
+        self.hash = self.hash.rotate_left(1) ^ outcome.hash;
+        self.seeds += 1;
+        self.answers += outcome.answers;
+        self.failures += outcome.failures;
+        self.simulated += outcome.simulated;
+        self.happened.iter_mut().zip(outcome.happened).for_each(|(sum, one)| *sum += one);
+        self.tested.iter_mut().zip(outcome.checks.tested).for_each(|(sum, one)| *sum += one);
+    }
+
+    fn print(&self, seconds: f64) {
+        let simulated = self.simulated as f64 / 1e6;
+        println!(
+            "{} seeds, {simulated:.0} simulated seconds in {seconds:.1} s ({:.0} per second), {} answers, {} of them by \
+             the failure policy",
+            self.seeds,
+            simulated / seconds.max(1e-9),
+            self.answers,
+            self.failures
+        );
+        for (name, count) in Action::NAMES.iter().zip(self.happened) {
+            println!("action     {name:<24} {count}");
+        }
+        for (invariant, count) in Invariant::ALL.iter().zip(self.tested) {
+            println!("invariant  {:<24} {count}", invariant.name());
+        }
+    }
+}

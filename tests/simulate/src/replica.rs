@@ -1,0 +1,268 @@
+//! A replica: the project's own limiter, store, leases and overrides, on a simulated machine.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use clock::{Clock as _, Time, timer::Interval};
+use limiter::{Handles, Limiter, OverLimitCache, Policy};
+use net::{HostPort, ServerAddress, edges::Edges};
+use overrides::{Index, Keeper, follower::Follower, progress::Progress};
+use rules::{CompileOptions, SourceFile};
+use rules_source::{Reading, Source};
+use store::{
+    Applied, Batch, LeaseUsage, PoolUsage, Resets, Store, StoreError, StoreFuture,
+    lease::LeasedStore,
+    redis::{
+        Connect, RedisStore,
+        settings::{Redis, RedisPool, RedisServers, Startup},
+    },
+};
+use telemetry::metrics::{Stats, StatsOptions};
+
+use crate::{
+    clocks::ProcessClock,
+    commands::Commands,
+    machine::{self, PORT},
+    network::Network,
+    plan::{LimitPlan, Plan, SECOND},
+    random::Random,
+    world::{Micros, Process},
+};
+
+const MAX_LEASES: usize = 1000;
+const CACHE_BYTES: usize = 1 << 20;
+
+pub struct Replica {
+    pub process: Process,
+    pub clock: Arc<ProcessClock>,
+    pub edges: Edges,
+    pub limiter: Arc<Limiter>,
+    pub store: Arc<Watched>,
+    pub keeper: Arc<Keeper>,
+    pub stats: Arc<Stats>,
+    pub source: Arc<Source<Handles>>,
+    /// No new requests come: it terminates.
+    pub is_draining: bool,
+    was_ready: AtomicBool,
+    started: Micros,
+    /// It has returned its leases.
+    pub is_closed: Arc<AtomicBool>,
+}
+
+impl Replica {
+    pub fn start(
+        network: &Arc<Network>,
+        plan: &Plan,
+        number: usize,
+        process: Process,
+        limits: &[LimitPlan],
+    ) -> Self {
+        let machine = plan.replicas[number];
+        let clock = ProcessClock::new(&network.world, plan.began, machine.offset, machine.drift);
+        let mut random = Random::new(plan.seed ^ u64::from(process.0) << 32 ^ 0x5eed);
+        let index = Arc::new(Index::seeded(random.number()));
+        let edges = machine::edges(network, process, clock.clone(), random);
+        let connect = |_: &RedisPool| Ok(Arc::new(Commands::new(&edges)) as Arc<dyn Connect>);
+        let redis = RedisStore::with_connections(&settings(plan), "", 0, 1, &edges, connect)
+            .expect("the settings have no TLS files");
+        redis.watch();
+        let progress = Arc::<Progress>::default();
+        let keeper = Arc::new(Keeper::in_redis(index.clone(), redis.command_pool(), progress.clone()));
+        let follower_pool = Arc::new(redis.command_pool());
+        let store =
+            Arc::new(Watched { store: LeasedStore::new(redis, MAX_LEASES), failed: Mutex::default() });
+        let stats = Arc::new(Stats::new(StatsOptions::default()));
+        let (counted_in, counters) = (store.clone(), stats.clone());
+        let attach = move |rules: &rules::RuleSet| {
+            counted_in.rules_changed(rules);
+            limiter::handles(rules, &counters, Vec::new())
+        };
+        let source = Arc::new(Source::new(CompileOptions::default(), attach));
+        let cache = plan.has_cache.then(|| Arc::new(OverLimitCache::new(CACHE_BYTES)));
+        let policy = Policy { on_store_failure: plan.policy, ..Policy::default() };
+        let limiter =
+            Limiter::new(policy, source.clone(), store.clone(), cache.clone(), stats.clone(), clock.clone());
+        let limiter = Arc::new(limiter.with_overrides(index.clone()));
+        let replica = Self {
+            process,
+            clock,
+            edges,
+            limiter: limiter.clone(),
+            store,
+            keeper,
+            stats,
+            source,
+            is_draining: false,
+            was_ready: AtomicBool::new(false),
+            started: network.world.now(),
+            is_closed: Arc::default(),
+        };
+        replica.load(limits);
+        limiter.start_worker();
+        let on_reset = limiter.clone();
+        let follower = Follower {
+            pool: follower_pool,
+            index,
+            progress,
+            on_reset: Box::new(move |resets| on_reset.forget(resets)),
+        };
+        replica.edges.start(async move { follower.follow().await });
+        replica.maintain(cache);
+        replica
+    }
+
+    /// Loads these rules.
+    pub fn load(&self, limits: &[LimitPlan]) {
+        let text = rules_text(limits).into_bytes();
+        let files = vec![SourceFile { name: "simulated.yaml".to_owned(), text }];
+        let reading = || Reading { files, diagnostics: Vec::new() };
+        self.source.reload_by(&"the plan", reading, self.clock.now());
+        assert!(self.source.state().is_current, "{:?}", self.source.state());
+    }
+
+    /// What the main thread of the service does each second.
+    fn maintain(&self, cache: Option<Arc<OverLimitCache>>) {
+        let (store, limiter, stats) = (self.store.clone(), self.limiter.clone(), self.stats.clone());
+        let edges = self.edges.clone();
+        self.edges.start(async move {
+            let mut second = Interval::new(&*edges.timer, Duration::from_secs(1));
+            loop {
+                second.tick().await;
+                let now = edges.clock.now();
+                store.maintain(now);
+                limiter.maintain(now);
+                stats.maintain(now);
+                if let Some(cache) = &cache {
+                    cache.maintain(now);
+                }
+            }
+        });
+    }
+
+    /// True once it was connected to Redis: health checks send it requests from then on.
+    pub fn is_ready(&self) -> bool {
+        self.was_ready.load(Relaxed) || {
+            let is_ready = self.store.is_reachable();
+            self.was_ready.store(is_ready, Relaxed);
+            is_ready
+        }
+    }
+
+    /// True if it has run for long enough to have read the overrides.
+    pub fn is_settled(&self, now: Micros) -> bool {
+        now > self.started + 3 * SECOND && !self.is_draining
+    }
+
+    /// Ends as by SIGTERM: returns the leases.
+    pub fn terminate(&mut self) {
+        self.is_draining = true;
+        let (store, is_closed, edges) = (self.store.clone(), self.is_closed.clone(), self.edges.clone());
+        self.edges.start(async move {
+            edges.timer.sleep(Duration::from_millis(100)).await;
+            store.close().await;
+            is_closed.store(true, Relaxed);
+        });
+    }
+}
+
+fn settings(plan: &Plan) -> Redis {
+    let address = HostPort { host: "redis".to_owned(), port: PORT };
+    let main = RedisPool {
+        servers: RedisServers::Single(ServerAddress::Tcp(address)),
+        credentials: None,
+        database: 0,
+        tls: None,
+        connections: 1,
+        timeout: Duration::from_micros(plan.timeout),
+        connect_timeout: Duration::from_secs(1),
+        pipeline_window: Duration::ZERO,
+        max_queued: 10_000,
+    };
+    let startup = Startup {
+        initial_interval: Duration::from_millis(100),
+        max_interval: Duration::from_secs(1),
+        give_up_after: None,
+    };
+    Redis { main, per_second: None, unhealthy_without: false, startup }
+}
+
+fn rules_text(limits: &[LimitPlan]) -> String {
+    let mut text = "domain: sim\ndescriptors:\n".to_owned();
+    for (at, LimitPlan { unit, limit, is_leased }) in limits.iter().enumerate() {
+        let counting = if *is_leased { "leased" } else { "exact" };
+        let unit = unit.name();
+        let fields = format!("unit: {unit}, requests_per_unit: {limit}, counting: {counting}");
+        text.extend(["  - key: k", &at.to_string(), "\n    rate_limit: {", &fields, "}\n"]);
+    }
+    text
+}
+
+/// The store of a replica. Remembers whether it has failed, by which answers of the failure policy are known.
+pub struct Watched {
+    store: LeasedStore,
+    failed: Mutex<Option<StoreError>>,
+}
+
+impl Watched {
+    /// Why the store has failed since the last call.
+    pub fn take_failed(&self) -> Option<StoreError> {
+        self.failed.lock().expect("nothing panics with it").take()
+    }
+}
+
+impl Store for Watched {
+    fn try_apply(&self, batch: &mut Batch, now: Time) -> Applied {
+        self.store.try_apply(batch, now)
+    }
+
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
+        let applied = self.store.apply(batch, now);
+        Box::pin(async move {
+            let applied = applied.await;
+            // The answer is made before another request is polled.
+            *self.failed.lock().expect("nothing panics with it") = applied.as_ref().err().cloned();
+            applied
+        })
+    }
+
+    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
+        self.store.reset(batch, now)
+    }
+
+    fn forget(&self, resets: &Resets) {
+        self.store.forget(resets);
+    }
+
+    fn start_worker(&self) {
+        self.store.start_worker();
+    }
+
+    fn rules_changed(&self, rules: &rules::RuleSet) {
+        self.store.rules_changed(rules);
+    }
+
+    fn maintain(&self, now: Time) {
+        self.store.maintain(now);
+    }
+
+    fn close(&self) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        self.store.close()
+    }
+
+    fn leases(&self) -> Option<LeaseUsage> {
+        self.store.leases()
+    }
+
+    fn is_reachable(&self) -> bool {
+        self.store.is_reachable()
+    }
+
+    fn pools(&self) -> Vec<PoolUsage> {
+        self.store.pools()
+    }
+}

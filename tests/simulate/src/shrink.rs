@@ -1,0 +1,54 @@
+//! Makes a failing plan smaller, as long as it violates the same invariant.
+
+use crate::{
+    checks::{Invariant, Violation},
+    plan::Plan,
+    simulation::Simulation,
+};
+
+/// The smallest plan found: without the actions and callers that the violation does not need, and no longer than it takes.
+pub fn shrink(plan: &Plan, violation: &Violation) -> Plan {
+    let mut smallest = ending(plan, violation);
+    let mut violation = fails(&smallest, violation.invariant).unwrap_or_else(|| {
+        smallest = plan.clone();
+        violation.clone()
+    });
+    loop {
+        let smaller = candidates(&smallest).find_map(|candidate| {
+            let found = fails(&candidate, violation.invariant)?;
+            Some((ending(&candidate, &found), found))
+        });
+        let Some((candidate, found)) = smaller else { return smallest };
+        // Without what follows the violation, unless the violation is at the end.
+        let shorter = fails(&candidate, violation.invariant).is_some();
+        smallest = if shorter { candidate } else { Plan { traffic: smallest.traffic, ..candidate } };
+        violation = found;
+    }
+}
+
+fn fails(plan: &Plan, invariant: Invariant) -> Option<Violation> {
+    Simulation::run(plan, false).violation.filter(|found| found.invariant == invariant)
+}
+
+/// The plan without what comes after a violation.
+fn ending(plan: &Plan, violation: &Violation) -> Plan {
+    let mut plan = plan.clone();
+    plan.traffic = plan.traffic.min(violation.at);
+    plan.actions.retain(|one| one.at <= violation.at);
+    plan
+}
+
+/// The plan with one action or caller less.
+fn candidates(plan: &Plan) -> impl Iterator<Item = Plan> {
+    let without_action = (0..plan.actions.len()).map(|at| {
+        let mut plan = plan.clone();
+        plan.actions.remove(at);
+        plan
+    });
+    let without_caller = (0..plan.callers.len()).map(|at| {
+        let mut plan = plan.clone();
+        plan.callers.remove(at);
+        plan
+    });
+    without_action.chain(without_caller)
+}

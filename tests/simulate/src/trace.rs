@@ -1,0 +1,65 @@
+//! What happened: a hash of every event, and the lines of a story, if it is told.
+
+use std::{collections::VecDeque, fmt};
+
+use crate::world::Micros;
+
+/// The last lines of a story that are kept.
+const LINES: usize = 100_000;
+
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    hash: u64,
+    is_told: bool,
+    lines: VecDeque<String>,
+}
+
+impl Trace {
+    pub fn told() -> Self {
+        Self { is_told: true, ..Self::default() }
+    }
+
+    pub fn is_told(&self) -> bool {
+        self.is_told
+    }
+
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    pub fn add(&mut self, number: u64) {
+        self.hash = (self.hash.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    pub fn add_bytes(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            self.add(u64::from_le_bytes(*word));
+        }
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        self.add(u64::from_le_bytes(last));
+        self.add(bytes.len() as u64);
+    }
+
+    /// Adds a line: time, who, and what.
+    pub fn tell(&mut self, now: Micros, who: &dyn fmt::Display, what: fmt::Arguments<'_>) {
+        if !self.is_told {
+            return;
+        }
+        if self.lines.len() == LINES {
+            self.lines.pop_front();
+        }
+        let (seconds, micros) = (now / 1_000_000, now % 1_000_000);
+        self.lines.push_back(format!("{seconds:>4}.{micros:06}  {:<10} {what}", who.to_string()));
+    }
+
+    /// The last lines, of those about `subject` and those of the plan.
+    pub fn about(&self, subject: Option<&str>, most: usize) -> Vec<String> {
+        let is_about =
+            |line: &&String| subject.is_none_or(|subject| line.contains(subject)) || line.contains("  plan ");
+        let mut lines: Vec<String> = self.lines.iter().rev().filter(is_about).take(most).cloned().collect();
+        lines.reverse();
+        lines
+    }
+}
