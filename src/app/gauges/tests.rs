@@ -56,6 +56,7 @@ fn pool(kind: StoreKind) -> PoolUsage {
 fn page() -> String {
     let stats = Stats::new(StatsOptions { max_series: 0, ..StatsOptions::default() });
     stats.rule("d", "d.k").add(RuleCounter::TotalHits, 1);
+    stats.rule("d", "d.k").add(RuleCounter::TotalNegativeHits, 1);
     let _ = stats.dynamic("d", "d.k_v", Time::default());
     stats.domain_not_found("nowhere", Time::default());
     stats.service().admin_changes.count("override_set", ChangeResult::Ok);
