@@ -41,6 +41,8 @@ mod drain;
 mod explain;
 // Random bytes, frames, messages and JSON on every port.
 mod garbage;
+// Several replicas, and one without its store, as operators see them.
+mod fleet;
 // Full tables, and their expiry.
 mod floods;
 mod full;

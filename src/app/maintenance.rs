@@ -1,6 +1,9 @@
 //! Maintenance: periodic work and health checks.
 
-use std::time::{Duration, Instant};
+use std::{
+    mem,
+    time::{Duration, Instant},
+};
 
 use tokio::{
     sync::watch,
@@ -9,10 +12,53 @@ use tokio::{
 
 use super::{StartError, parts::App};
 use crate::{settings::Backend, settings::Settings};
-use clock::{Clock, SystemClock};
+use clock::{Clock, Rfc3339, SystemClock};
 use containment::panics;
+use rules::OnStoreFailure;
 use server::health::Part;
 use telemetry::metrics::Method;
+
+impl App {
+    /// The store and the rules in a line each, for `/healthcheck?verbose`.
+    pub(super) fn details(&self) -> Vec<String> {
+        let store = match self.outages.current() {
+            None => "store: ok".to_owned(),
+            Some(outage) => {
+                let (since, policy) = (Rfc3339(outage.since), self.limiter.on_store_failure().name());
+                format!(
+                    "store: failing since {since}: {}; STORE_FAILURE_POLICY={policy} decides",
+                    outage.error
+                )
+            }
+        };
+        let state = self.source.state();
+        let rules = match (state.last_success, state.is_current) {
+            (None, _) => "rules: none loaded; every request fails".to_owned(),
+            (Some(at), true) => format!("rules: {}, loaded at {}", state.rules, Rfc3339(at)),
+            (Some(at), false) => format!("rules: newer ones rejected; those of {} are in force", Rfc3339(at)),
+        };
+        vec![store, rules]
+    }
+}
+
+/// Requests of the last second, to see whether most of them failed for the store.
+#[derive(Default)]
+struct Failing {
+    failed: u64,
+    requests: u64,
+    is_most: bool,
+}
+
+impl Failing {
+    fn sample(&mut self, app: &App) {
+        let service = app.stats.service();
+        let failed: u64 = OnStoreFailure::ALL.iter().map(|policy| service.decided_by(*policy)).sum();
+        let requests: u64 = app.stats.requests_by_code().iter().sum();
+        let failed_now = failed.saturating_sub(mem::replace(&mut self.failed, failed));
+        let requests_now = requests.saturating_sub(mem::replace(&mut self.requests, requests));
+        self.is_most = failed_now > 0 && failed_now >= requests_now / 2;
+    }
+}
 
 const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -52,14 +98,17 @@ pub(super) async fn never_reached(app: &App, settings: &Settings) -> StartError 
 
 /// Does the periodic work until `stop` becomes true.
 pub(super) async fn run(app: &App, settings: &Settings, mut stop: watch::Receiver<bool>) {
-    let mut last_answered = 0;
+    let (mut last_answered, mut failing) = (0, Failing::default());
     let mut second = interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut check = interval(HEALTH_INTERVAL);
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = check.tick() => update_health(app, settings),
+            _ = check.tick() => {
+                update_health(app, settings);
+                app.outages.note(&*app.store, failing.is_most, SystemClock.now());
+            }
             _ = second.tick() => {
                 panics::point("maintenance");
                 let now = SystemClock.now();
@@ -68,11 +117,12 @@ pub(super) async fn run(app: &App, settings: &Settings, mut stop: watch::Receive
                 app.keeper.sweep(now);
                 app.stats.maintain(now);
                 app.recent.maintain(now);
+                failing.sample(app);
                 if let Some(cache) = &app.over_limit {
                     cache.maintain(now);
                 }
                 let answered = app.stats.service().requests(Method::ShouldRateLimit).get();
-                if std::mem::replace(&mut last_answered, answered) == answered {
+                if mem::replace(&mut last_answered, answered) == answered {
                     allocator::refund();
                 }
             }

@@ -58,6 +58,7 @@ pub(super) fn api(settings: &Settings, app: &App) -> Result<Option<Arc<Api>>, St
         store: app.store.clone(),
         store_kind: settings.backend.name(),
         store_address: settings.backend.address(),
+        outages: app.outages.clone(),
         started: SystemClock.now(),
     };
     let hosts = match &admin.listen {
@@ -140,8 +141,10 @@ impl Pages {
             app.recent.values(),
             metrics_page.clone(),
         ));
+        let described = app.clone();
         let endpoints = Arc::new(Endpoints {
             health: app.health.clone(),
+            details: Box::new(move || described.details()),
             limiter: app.limiter.clone(),
             tracer: app.tracer.clone(),
             has_json: settings.http.json,

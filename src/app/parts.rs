@@ -16,7 +16,7 @@ use rules::RuleSet;
 use rules_source::{Source, xds};
 use server::{grpc, health::Health, tls::Tls};
 use store::{
-    Store,
+    Outages, Store,
     lease::LeasedStore,
     memcached::{MemcachedStore, NameServers, ResetLog},
     memory::MemoryStore,
@@ -40,6 +40,7 @@ pub(super) struct App {
     pub(super) xds: Option<Arc<xds::Status>>,
     pub(super) stats: Arc<Stats>,
     pub(super) store: Arc<dyn Store>,
+    pub(super) outages: Arc<Outages>,
     pub(super) over_limit: Option<Arc<OverLimitCache>>,
     pub(super) limiter: Arc<Limiter>,
     pub(super) recent: Arc<Recent>,
@@ -91,6 +92,7 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Link>), St
         source,
         xds: settings.control_plane.as_ref().map(|_| Arc::default()),
         store,
+        outages: Arc::default(),
         over_limit,
         limiter: Arc::new(limiter),
         recent,

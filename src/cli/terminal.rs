@@ -3,12 +3,13 @@
 //! Texts contain ANSI escape codes; [`print()`] removes them if standard output is not a terminal or `NO_COLOR` is set.
 
 use std::{
-    fmt,
+    env, fmt,
     io::{self, Write as _},
     sync::OnceLock,
 };
 
 use anstyle::{AnsiColor, Style};
+use unicode_width::UnicodeWidthChar as _;
 
 pub(super) const BOLD: Style = Style::new().bold();
 pub(super) const DIM: Style = Style::new().dimmed();
@@ -78,6 +79,64 @@ pub(super) fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
+/// The width of the output: `COLUMNS`, else that of the terminal; in a pipe without `COLUMNS` there is none.
+pub(super) fn width() -> usize {
+    let columns = env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);
+    let of_terminal = || terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+    columns.or_else(of_terminal).unwrap_or(usize::MAX)
+}
+
+/// The columns of a text without escape codes.
+pub(super) fn columns(text: &str) -> usize {
+    text.chars().map(|one| one.width().unwrap_or_default()).sum()
+}
+
+/// The text with its lines broken at spaces, or within a word that is longer than a line, so that none is wider than
+/// `width`. Continued lines are indented. Escape codes take no column.
+pub(super) fn wrap(text: &str, width: usize, indent: usize) -> String {
+    let (indent, mut wrapped) = (indent.min(width / 3), String::new());
+    for line in text.split_inclusive('\n') {
+        let (mut used, mut is_escape) = (0, false);
+        // The last space of the line, in bytes of the result and in columns.
+        let mut space = None;
+        for one in line.chars() {
+            is_escape |= one == '\u{1b}';
+            let columns = if is_escape || one == '\n' { 0 } else { one.width().unwrap_or_default() };
+            is_escape &= !one.is_ascii_alphabetic();
+            if used + columns > width {
+                let (at, before) = space.take().unwrap_or((wrapped.len(), used));
+                let rest = wrapped.split_off(at);
+                wrapped.push('\n');
+                wrapped.extend(std::iter::repeat_n(' ', indent));
+                wrapped.push_str(rest.trim_start_matches(' '));
+                used = indent + used - before - (rest.len() - rest.trim_start_matches(' ').len());
+                if one == ' ' && used == indent {
+                    continue;
+                }
+            }
+            if one == ' ' && used > indent {
+                space = Some((wrapped.len(), used));
+            }
+            used += columns;
+            wrapped.push(one);
+        }
+    }
+    wrapped
+}
+
+/// The beginning of a text that fits `width` columns, with an ellipsis if something is cut.
+pub(super) fn cut(text: &str, width: usize) -> String {
+    if columns(text) <= width {
+        return text.to_owned();
+    }
+    let mut used = 1;
+    let fits = |one: &char| {
+        used += one.width().unwrap_or_default();
+        used <= width
+    };
+    text.chars().take_while(fits).chain((width > 0).then_some('…')).collect()
+}
+
 /// The first error of standard output.
 static OUTPUT_ERROR: OnceLock<io::Error> = OnceLock::new();
 
@@ -141,4 +200,31 @@ pub(super) fn thousands(number: u64) -> String {
 #[cfg(test)]
 pub(super) fn plain(text: &str) -> String {
     anstream::adapter::strip_str(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_is_wider_than_the_width() {
+        let painted = paint(ERROR, "not connected since 10:00:00");
+        let text =
+            format!("store     redis, {painted}: {}{}\nrules     two\n", "x".repeat(40), "漢字".repeat(20));
+        for width in 4..120 {
+            let wrapped = plain(&wrap(&text, width, 10));
+            let widest = wrapped.lines().map(columns).max();
+            assert!(widest <= Some(width), "{width}: {wrapped}");
+            let without = |text: &str| text.replace([' ', '\n'], "");
+            assert_eq!(without(&wrapped), without(&plain(&text)), "{width}: nothing is lost");
+        }
+        assert_eq!(wrap("one two three", 8, 2), "one two\n  three");
+        assert_eq!(wrap(&text, usize::MAX, 10), text);
+    }
+
+    #[test]
+    fn a_text_is_cut_to_its_columns() {
+        assert_eq!(["abc", "abcd", "漢字", ""].map(|text| cut(text, 3)), ["abc", "ab…", "漢…", ""]);
+        assert_eq!(cut("abc", 0), "");
+    }
 }

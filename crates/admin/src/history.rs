@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use clock::Time;
 use containment::mutex::lock;
+use rules::OnStoreFailure;
 use store::{Distribution, Store};
 use telemetry::metrics::{Method, ResponseCode, Stats};
 
@@ -33,6 +34,8 @@ struct State {
 struct Sample {
     time: Time,
     requests: [u64; ResponseCode::ALL.len()],
+    /// Requests that each policy decided because the store failed.
+    without_store: [u64; OnStoreFailure::ALL.len()],
     response_time: Distribution,
     store_time: Distribution,
 }
@@ -70,6 +73,7 @@ impl History {
         lock(&self.0).add(Sample {
             time: now,
             requests: stats.requests_by_code(),
+            without_store: OnStoreFailure::ALL.map(|policy| stats.service().decided_by(policy)),
             response_time: stats.service().response_time(Method::ShouldRateLimit).distribution(),
             store_time: times
                 .reduce(|all, next| combined(&all, &next, u64::saturating_add))
@@ -80,6 +84,15 @@ impl History {
     /// The rates of the last second.
     pub(super) fn rates(&self) -> Rates {
         lock(&self.0).points.back().map(|point| point.rates).unwrap_or_default()
+    }
+
+    /// The requests per second that each policy decided because the store failed, in the last two seconds or so.
+    pub(super) fn without_store(&self) -> [f64; OnStoreFailure::ALL.len()] {
+        let state = lock(&self.0);
+        let mut newest = state.samples.iter().rev();
+        let (Some(last), Some(before)) = (newest.next(), newest.nth(1)) else { return Default::default() };
+        let micros = last.time.micros().saturating_sub(before.time.micros()).max(1);
+        rates_of(before.without_store, last.without_store, micros)
     }
 
     /// Response times of the last minute.
@@ -132,17 +145,19 @@ fn keep<T>(values: &mut VecDeque<T>, most: usize) {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "rates are for people")]
 fn rates(before: [u64; 3], after: [u64; 3], micros: u64) -> Rates {
-    let rate = |code: ResponseCode| {
-        let at = |counts: [u64; 3]| counts.get(code as usize).copied().unwrap_or_default();
-        at(after).saturating_sub(at(before)) as f64 * 1e6 / micros as f64
-    };
-    Rates {
-        ok: rate(ResponseCode::Ok),
-        over_limit: rate(ResponseCode::OverLimit),
-        error: rate(ResponseCode::Error),
+    // In the order of `ResponseCode::ALL`.
+    let [ok, over_limit, error] = rates_of(before, after, micros);
+    Rates { ok, over_limit, error }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "rates are for people")]
+fn rates_of<const N: usize>(before: [u64; N], after: [u64; N], micros: u64) -> [f64; N] {
+    let mut rates = [0.0; N];
+    for (rate, (before, after)) in rates.iter_mut().zip(before.into_iter().zip(after)) {
+        *rate = after.saturating_sub(before) as f64 * 1e6 / micros as f64;
     }
+    rates
 }
 
 /// The sums or differences of the counts. All distributions of a kind have the same buckets.

@@ -43,7 +43,7 @@ use clock::Time;
 use limiter::{Handles, Limiter};
 use rules_source::Source;
 use server::{http::Answer, listen::Peer};
-use store::Store;
+use store::{Outages, Store};
 use telemetry::metrics::{ChangeResult, Stats};
 
 /// The parts of the service that the API shows and changes.
@@ -58,6 +58,7 @@ pub struct Managed {
     pub store_kind: &'static str,
     /// The servers of the store, without credentials.
     pub store_address: Option<String>,
+    pub outages: Arc<Outages>,
     pub started: Time,
 }
 

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::replicas::Replicas;
 use clock::{Clock, Rfc3339, SystemClock};
+use rules::OnStoreFailure;
 use store::{PoolUsage, StoreUsage};
 
 /// The maximum number of errors of the last load; the log has all of them.
@@ -40,13 +41,15 @@ pub(super) fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         "key_values": managed.recent.values().name(),
         "rules": rules(api),
         "store": store(api),
+        "policy": managed.limiter.on_store_failure().name(),
+        "callers": callers(api),
         "requests": {
             "per_second": api.history.rates(),
             "total": {"ok": ok, "over_limit": over_limit, "error": error},
         },
         "latency": api.history.latency(),
         "memory": {"resident_bytes": allocator::resident_bytes(), "keys": keys},
-        "replicas": managed.replicas.list(),
+        "replicas": replicas_shown(api),
         "overrides": {
             "limit": limit,
             "block": block,
@@ -80,16 +83,48 @@ fn store(api: &Api) -> Json {
     let pools = store.pools();
     let sum = |of: fn(&PoolUsage) -> u64| pools.iter().map(of).fold(0, u64::saturating_add);
     let latency = api.history.store_latency();
+    let outage = api.managed.outages.current();
     json!({
         "kind": api.managed.store_kind,
         "address": api.managed.store_address,
         "connected": store.is_reachable(),
+        "since": outage.as_ref().map(|outage| Rfc3339(outage.since).to_string()),
+        "error": outage.as_ref().map(|outage| &*outage.error),
+        // The latencies are those of the last minute, so of the time before.
+        "stale": outage.is_some(),
         "connections": sum(|pool| pool.connections),
         "breakers_open": sum(|pool| pool.breakers_open),
         "queued": sum(|pool| pool.queued),
         "p50_seconds": latency.p50_seconds,
         "p99_seconds": latency.p99_seconds,
     })
+}
+
+/// The replicas, or `unknown` while Redis is out of service.
+fn replicas_shown(api: &Api) -> Json {
+    if api.managed.keeper.storage() == "redis" && api.managed.outages.current().is_some() {
+        return "unknown".into();
+    }
+    json!(api.managed.replicas.list())
+}
+
+/// What callers get while the store is out of service: a line for each policy that decides, or that would.
+fn callers(api: &Api) -> Vec<String> {
+    if api.managed.outages.current().is_none() {
+        return Vec::new();
+    }
+    let rates = OnStoreFailure::ALL.into_iter().zip(api.history.without_store());
+    let decides = |policy, rate| rate > 0.0 || policy == api.managed.limiter.on_store_failure();
+    let line = |(policy, rate): (OnStoreFailure, f64)| {
+        let effect = match policy {
+            OnStoreFailure::Error => "failing; Envoy lets them through unless failure_mode_deny",
+            OnStoreFailure::Allow => "allowed without counting",
+            OnStoreFailure::Deny => "refused",
+            OnStoreFailure::Local => "counted by each replica alone",
+        };
+        decides(policy, rate).then(|| format!("{}: {rate:.0}/s {effect}", policy.name()))
+    };
+    rates.filter_map(line).collect()
 }
 
 /// The replicas that share the Redis, and the rules of each.

@@ -198,6 +198,11 @@ impl Limiter {
         self.store.start_worker();
     }
 
+    /// `STORE_FAILURE_POLICY`.
+    pub fn on_store_failure(&self) -> OnStoreFailure {
+        self.policy.on_store_failure
+    }
+
     pub fn bounds(&self) -> Bounds {
         self.policy.bounds
     }

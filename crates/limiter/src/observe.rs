@@ -85,6 +85,7 @@ fn set_outcome(
     decision.limits = all().count().max(1);
     decision.hits = limited.hits.taken();
     decision.retry_after = outcome.retry_after().filter(|_| outcome.decision.over);
+    decision.is_blocked = matches!(outcome.source, CounterSource::Blocked(_));
     let by = match outcome.source {
         CounterSource::Blocked(_) => DecidedBy::Override,
         CounterSource::Store(_) | CounterSource::Assumed { .. } if conclusion.is_without_store => {

@@ -33,6 +33,8 @@ pub struct Decision {
     /// Seconds until the hits would be allowed; `None` if they never are.
     pub retry_after: Option<u64>,
     pub decided_by: DecidedBy,
+    /// An override blocks the descriptor.
+    pub is_blocked: bool,
     /// This descriptor determines the wait of the request.
     pub governs: bool,
     /// The number of decisions that this one stands for.
@@ -93,9 +95,18 @@ pub struct DecisionJson<'a> {
     hits: u64,
     retry_after_seconds: Option<u64>,
     decided_by: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocked: Option<Blocked>,
     governs: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     weight: Option<u32>,
+}
+
+/// An override blocks the descriptor.
+#[derive(Serialize)]
+struct Blocked {
+    /// `None` if it has no end.
+    until: Option<String>,
 }
 
 #[derive(Serialize, Clone, PartialEq, Eq, Debug)]
@@ -137,9 +148,18 @@ impl Decision {
             hits: self.hits,
             retry_after_seconds: self.retry_after,
             decided_by: self.decided_by.name(),
+            blocked: self
+                .is_blocked
+                .then(|| Blocked { until: self.allowed_at().map(|at| Rfc3339(at).to_string()) }),
             governs: self.governs,
             weight: (self.weight > 1).then_some(self.weight),
         }
+    }
+
+    /// When the hits would be allowed; `None` if they never are.
+    fn allowed_at(&self) -> Option<Time> {
+        let micros = self.retry_after?.saturating_mul(1_000_000);
+        Some(Time::from_micros(self.time.micros().saturating_add(micros)))
     }
 
     pub fn domain(&self) -> &str {

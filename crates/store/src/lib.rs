@@ -16,6 +16,7 @@ pub mod memory;
 pub mod redis;
 
 mod batch;
+mod outage;
 mod usage;
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
@@ -27,6 +28,7 @@ use self::batch::without_taking;
 
 pub use self::{
     batch::{Batch, Check, Counting, Member, Outcome},
+    outage::{Outage, Outages},
     usage::{Distribution, LeaseState, LeaseUsage, PoolUsage, StoreKind, StoreUsage},
 };
 

@@ -1,5 +1,7 @@
 //! Metrics of stores: usage and connections.
 
+use std::sync::Arc;
+
 use crate::table::Usage;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -27,6 +29,8 @@ pub struct PoolUsage {
     /// Checks that were not sent: `overloaded` failed at once, `late` waited too long.
     pub shed: [(&'static str, u64); 2],
     pub errors: Vec<(&'static str, u64)>,
+    /// The last failure of a server: its address, what was seen, and advice.
+    pub last_error: Option<Arc<str>>,
     /// Commands that the server denied, and how often.
     pub denied: Vec<(&'static str, u64)>,
     /// Counted keys without an expiry.

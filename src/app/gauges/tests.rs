@@ -46,6 +46,7 @@ fn pool(kind: StoreKind) -> PoolUsage {
         max_outstanding: 23,
         shed: [("overloaded", 24), ("late", 25)],
         errors: vec![("timeout", 17)],
+        last_error: None,
         denied: vec![("expire", 22)],
         without_expiry: 23,
         operation_time: store::Distribution { buckets: vec![(0.001, 19)], count: 20, sum: 0.5 },

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::cli::terminal::{BOLD, paint, thousands};
+use crate::cli::terminal::{self, BOLD, columns, cut, paint, thousands};
 use calendar::CalendarFields;
 pub(super) use text::duration::short as duration;
 use text::{entries, printable};
@@ -103,29 +103,29 @@ impl Table {
         self.rows.push(cells.into().iter().map(|cell| printable(cell).into_owned()).collect());
     }
 
-    /// The table for standard output: at most as wide as the terminal, if there is one.
+    /// The table for standard output: at most as wide as the terminal, or `COLUMNS`.
     pub(super) fn print(&self) -> String {
-        let size = terminal_size::terminal_size();
-        self.fit(size.map_or(usize::MAX, |(terminal_size::Width(width), _)| usize::from(width)))
+        self.fit(terminal::width())
     }
 
     fn fit(&self, width: usize) -> String {
         let widths = self.widths(width);
         let header: Vec<String> = self.header.iter().map(|name| name.to_uppercase()).collect();
-        let mut text = format!("{}\n", paint(BOLD, &self.line(&header, &widths)));
+        // Columns of numbers are never cut, so a very narrow line ends early.
+        let line = |cells: &[String]| cut(&self.line(cells, &widths), width);
+        let mut text = format!("{}\n", paint(BOLD, &line(&header)));
         for row in &self.rows {
-            text.push_str(&self.line(row, &widths));
+            text.push_str(&line(row));
             text.push('\n');
         }
         text
     }
 
     fn widths(&self, most: usize) -> Vec<usize> {
-        let columns = self.header.iter().enumerate();
-        let mut widths: Vec<usize> = columns
+        let header = self.header.iter().enumerate();
+        let mut widths: Vec<usize> = header
             .map(|(column, name)| {
-                let cells =
-                    self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+                let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| columns(cell));
                 cells.chain([name.len()]).max().unwrap_or_default()
             })
             .collect();
@@ -142,12 +142,9 @@ impl Table {
     fn line(&self, cells: &[String], widths: &[usize]) -> String {
         let cells = cells.iter().zip(widths).zip(&self.numbers).map(|((cell, width), is_number)| {
             let width = *width;
-            let cell = if cell.chars().count() > width {
-                cell.chars().take(width.saturating_sub(1)).chain(['…']).collect()
-            } else {
-                cell.clone()
-            };
-            if *is_number { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+            let cell = cut(cell, width);
+            let padding = " ".repeat(width.saturating_sub(columns(&cell)));
+            if *is_number { padding + &cell } else { cell + &padding }
         });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     }
@@ -185,7 +182,7 @@ mod tests {
         for width in 0..60 {
             let text = plain(&table.fit(width));
             let longest = text.lines().map(|line| line.chars().count()).max().unwrap();
-            assert!(longest <= width.max(27), "{width}: {text}");
+            assert!(longest <= width, "{width}: {text}");
         }
         assert!(plain(&table.fit(36)).contains("user=somebody@e…"), "{}", plain(&table.fit(36)));
     }

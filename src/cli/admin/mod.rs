@@ -168,7 +168,7 @@ impl Client {
             _ => "",
         };
         let failure = Failure::new(format!("{}: {status}: {text}", self.server), advice);
-        Failure { is_not_found: status == StatusCode::NOT_FOUND, ..failure }
+        Failure { is_not_found: status == StatusCode::NOT_FOUND && message.is_some(), ..failure }
     }
 }
 

@@ -7,14 +7,17 @@ use serde_json::Value;
 
 use super::{
     AdminArgs, Client,
-    format::{descriptor, items, limit, number, word},
+    format::{descriptor, duration, items, limit, number, word},
 };
 use crate::cli::{
     request::Descriptor,
     serve::Environment,
     server,
-    terminal::{self, BOLD, DIM, Failure, PLACE, Verdict, paint, thousands},
+    terminal::{self, BOLD, DIM, Failure, PLACE, Verdict, paint, thousands, wrap},
 };
+
+/// The columns before a continued line.
+const INDENT: usize = 4;
 
 /// The pause between two calls of `--follow`.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -47,7 +50,7 @@ pub(crate) fn run(args: &RefusalsArgs, environment: &Environment) -> Result<Verd
     let list = items(&reply["refusals"]);
     args.admin.print(&reply, || match list {
         [] => "no refusals\n".to_owned(),
-        list => list.iter().rev().map(text).collect(),
+        list => wrap(&list.iter().rev().map(text).collect::<String>(), terminal::width(), INDENT),
     });
     Ok((!list.is_empty()).into())
 }
@@ -61,7 +64,7 @@ fn follow(client: &Client, args: &RefusalsArgs, mut reply: Value) -> Result<Verd
             if args.admin.json {
                 terminal::print_data(&format!("{refusal}\n"));
             } else {
-                terminal::print(&text(refusal));
+                terminal::print(&wrap(&text(refusal), terminal::width(), INDENT));
             }
         }
         if terminal::is_output_closed() {
@@ -84,12 +87,17 @@ fn refusals(client: &Client, args: &RefusalsArgs, n: u16, after: u64) -> Result<
 
 /// A refusal in two lines: the descriptor, and the reason.
 fn text(refusal: &Value) -> String {
+    let blocked = &refusal["blocked"];
+    let first = match blocked["until"].as_str() {
+        Some(end) => format!("blocked until {end}"),
+        None if blocked.is_object() => "blocked until the override is removed".to_owned(),
+        None => format!("limit {}", limit(&refusal["limit"])),
+    };
     let mut text = format!(
-        "{} {} {}\n  limit {}",
+        "{} {} {}\n  {first}",
         paint(DIM, word(&refusal["time"])),
         word(&refusal["domain"]),
         paint(BOLD, &descriptor(&refusal["descriptor"])),
-        limit(&refusal["limit"]),
     );
     let mut add = |part: String| text.push_str(&part);
     let (at, of) = (number(&refusal["limit"]["number"]), number(&refusal["limit"]["of"]));
@@ -103,10 +111,11 @@ fn text(refusal: &Value) -> String {
     if hits != 1 {
         add(format!(", {} hits", thousands(hits)));
     }
-    add(match refusal["retry_after_seconds"].as_u64() {
-        Some(seconds) => format!(", retry after {seconds}s"),
-        None => ", never allowed".to_owned(),
-    });
+    match refusal["retry_after_seconds"].as_u64() {
+        _ if blocked.is_object() => {}
+        Some(seconds) => add(format!(", retry after {}", duration(seconds))),
+        None => add(", never allowed".to_owned()),
+    }
     match word(&refusal["decided_by"]) {
         "counter" => {}
         by => add(format!(", by {}", by.replace('_', " "))),
@@ -152,5 +161,15 @@ mod tests {
             "retry_after_seconds": null, "decided_by": "counter",
         });
         assert_eq!(plain(&text(&bare)), "t d \n  limit 5 per hour, never allowed, limit of the request\n");
+        let mut blocked = bare;
+        blocked["decided_by"] = json!("override");
+        blocked["rule"] = json!("d.k");
+        blocked["blocked"] = json!({ "until": "2026-11-22T11:00:00.000Z" });
+        assert_eq!(
+            plain(&text(&blocked)),
+            "t d \n  blocked until 2026-11-22T11:00:00.000Z, by override, rule d.k\n"
+        );
+        blocked["blocked"] = json!({ "until": null });
+        assert!(plain(&text(&blocked)).contains("\n  blocked until the override is removed, by override"));
     }
 }

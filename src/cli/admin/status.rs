@@ -10,19 +10,23 @@ use super::{
 };
 use crate::cli::{
     serve::Environment,
-    terminal::{DIM, ERROR, Failure, GOOD, Verdict, WARNING, count, paint, thousands},
+    terminal::{self, DIM, ERROR, Failure, GOOD, Verdict, WARNING, count, paint, thousands, wrap},
 };
 
-/// Prints the status. The verdict is no if the rules are not current or the store is not connected.
+/// The columns before a line's text.
+const INDENT: usize = 10;
+
+/// Prints the status. The verdict is no if the rules are not current or the store is out of service.
 pub(crate) fn run(args: &AdminArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let status = Client::new(args, environment)?.get("/api/v1/status", &[])?;
-    args.print(&status, || text(&status));
+    args.print(&status, || wrap(&text(&status), terminal::width(), INDENT));
     Ok(verdict(&status))
 }
 
 fn verdict(status: &Value) -> Verdict {
     let is = |pointer| status.pointer(pointer).and_then(Value::as_bool).unwrap_or_default();
-    Verdict::from(is("/rules/is_current") && is("/store/connected"))
+    let has_outage = status.pointer("/store/since").is_some_and(|since| !since.is_null());
+    Verdict::from(is("/rules/is_current") && is("/store/connected") && !has_outage)
 }
 
 fn text(status: &Value) -> String {
@@ -47,9 +51,13 @@ fn text(status: &Value) -> String {
         (get("/rules/is_current").as_bool(), get("/rules/last_error/errors/0").as_str())
     {
         let at = word(get("/rules/last_error/at"));
-        line("", format!("{} {error}", paint(ERROR, &format!("newer rules rejected at {at}:"))));
+        let newer = if get("/rules/hash").is_null() { "rules" } else { "newer rules" };
+        line("", format!("{} {error}", paint(ERROR, &format!("{newer} rejected at {at}:"))));
     }
     line("store", store(status));
+    for (at, callers) in items(get("/callers")).iter().enumerate() {
+        line(if at == 0 { "policy" } else { "" }, paint(ERROR, word(callers)));
+    }
     line(
         "requests",
         format!(
@@ -97,6 +105,9 @@ fn overrides(overrides: &Value) -> Option<String> {
 /// The replicas: a line, or one for each if they serve different rules.
 fn replicas(status: &Value) -> Vec<(&'static str, String)> {
     let replicas = items(&status["replicas"]);
+    if let Some(unknown) = status["replicas"].as_str() {
+        return vec![("replicas", paint(WARNING, unknown))];
+    }
     let Some((first, others)) = replicas.split_first() else { return Vec::new() };
     let total = thousands(replicas.len() as u64);
     if others.iter().all(|other| other["rules_hash"] == first["rules_hash"]) {
@@ -108,7 +119,10 @@ fn replicas(status: &Value) -> Vec<(&'static str, String)> {
         let [id, version, hash] = ["id", "version", "rules_hash"].map(|name| word(&replica[name]));
         ("", format!("{id} {version}, rules {hash}, {}/s", number(&replica["requests_per_second"])))
     };
-    let heading = paint(WARNING, &format!("{total} serve different rules"));
+    let mut sets: Vec<&str> = replicas.iter().map(|replica| word(&replica["rules_hash"])).collect();
+    sets.sort_unstable();
+    sets.dedup();
+    let heading = paint(WARNING, &format!("{total} serve {} sets of rules", sets.len()));
     std::iter::once(("replicas", heading)).chain(replicas.iter().map(one)).collect()
 }
 
@@ -116,11 +130,14 @@ fn store(status: &Value) -> String {
     let store = &status["store"];
     let address = store["address"].as_str().map(|address| format!(" {address}")).unwrap_or_default();
     let connected = match (store["connected"].as_bool(), number(&store["breakers_open"])) {
-        (Some(true), 0) => paint(GOOD, "connected"),
+        (Some(true), 0) if store["since"].is_null() => paint(GOOD, "connected"),
+        (Some(true), 0) => paint(ERROR, "connected, but most requests fail"),
         (Some(true), open) => paint(WARNING, &format!("connected, {}", count(open, "open breaker"))),
         _ => paint(ERROR, "not connected"),
     };
-    format!("{}{address}, {connected}{}", word(&store["kind"]), latency(store))
+    let outage = store["since"].as_str().map(|since| format!(" since {since}: {}", word(&store["error"])));
+    let latency = if store["stale"] == true { String::new() } else { latency(store) };
+    format!("{}{address}, {connected}{}{latency}", word(&store["kind"]), outage.unwrap_or_default())
 }
 
 fn latency(value: &Value) -> String {
@@ -179,7 +196,7 @@ memory    45.0 MB, 12,000 of 10,000,000 counters
         status["replicas"] = json!([replica("a", "00ff"), replica("b", "ff00")]);
         let text = plain(&super::text(&status));
         assert!(
-            text.contains("2 serve different rules") && text.contains("b 0.1.0, rules ff00, 600/s"),
+            text.contains("2 serve 2 sets of rules") && text.contains("b 0.1.0, rules ff00, 600/s"),
             "{text}"
         );
     }
@@ -191,9 +208,18 @@ memory    45.0 MB, 12,000 of 10,000,000 counters
         wrong["rules"]["last_error"] =
             json!({ "at": "2026-11-22T10:00:00.000Z", "errors": ["a.yaml:3: bad"] });
         wrong["store"]["connected"] = json!(false);
+        wrong["store"]["since"] = json!("2026-11-22T10:00:01.000Z");
+        wrong["store"]["error"] = json!("redis redis:6379: connection refused");
+        wrong["store"]["stale"] = json!(true);
+        wrong["replicas"] = json!("unknown");
+        wrong["callers"] = json!(["error: 163/s failing; Envoy lets them through unless failure_mode_deny"]);
         let text = plain(&text(&wrong));
         assert!(text.contains("newer rules rejected at 2026-11-22T10:00:00.000Z: a.yaml:3: bad"), "{text}");
-        assert!(text.contains("redis redis:6379, not connected"), "{text}");
+        let outage = "redis redis:6379, not connected since 2026-11-22T10:00:01.000Z: redis redis:6379: connection refused\n";
+        assert!(text.contains(outage) && text.contains("\npolicy    error: 163/s failing; Envoy"), "{text}");
+        assert!(text.contains("replicas  unknown"), "{text}");
+        wrong["rules"]["hash"] = Value::Null;
+        assert!(!plain(&super::text(&wrong)).contains("newer rules"), "none were loaded");
         assert_eq!(verdict(&wrong), Verdict::No);
         assert!(plain(&super::text(&Value::Null)).contains("none loaded"), "an empty reply does not panic");
     }

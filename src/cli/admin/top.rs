@@ -10,7 +10,7 @@ use super::{
 use crate::cli::{
     serve::Environment,
     server,
-    terminal::{DIM, Failure, Verdict, paint, thousands},
+    terminal::{self, DIM, Failure, Verdict, paint, thousands, wrap},
 };
 
 #[derive(Args, Clone, PartialEq, Debug)]
@@ -54,7 +54,7 @@ fn text(top: &Value, by: &str) -> String {
     let window = duration(number(&top["window_seconds"]));
     let keys = items(&top["keys"]);
     if keys.is_empty() {
-        return format!("no {by} hits in the last {window}\n");
+        return wrap(&format!("no {by} hits in the last {window}\n"), terminal::width(), 0);
     }
     let mut table = Table::new(&["rule", "descriptor", "#refused", "#allowed"]);
     for key in keys {
@@ -67,7 +67,8 @@ fn text(top: &Value, by: &str) -> String {
         let rule = word(&key["rule"]).to_owned();
         table.row([rule, descriptor(&key["descriptor"]), hits("refused"), hits("allowed")]);
     }
-    format!("{}{}\n", table.print(), paint(DIM, &format!("hits of the last {window}")))
+    let foot = format!("{}\n", paint(DIM, &format!("hits of the last {window}")));
+    table.print() + &wrap(&foot, terminal::width(), 0)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -36,6 +36,7 @@ pub(crate) struct ClientMetrics {
     without_expiry: AtomicU64,
     overloaded: AtomicU64,
     late: AtomicU64,
+    last_error: Mutex<Option<Arc<str>>>,
     log: Log,
 }
 
@@ -85,15 +86,20 @@ impl ClientMetrics {
 
     /// Counts a failure, and logs it unless one of the same kind and server was logged in the last ten seconds.
     pub(crate) fn failed(&self, failure: &Failure) {
-        self.count(failure.kind);
+        self.keep(failure);
         self.log(failure.kind.name(), failure.server(), failure);
     }
 
     /// Counts a failure that does not occur at every request, and logs it unless the same message was logged in the last
     /// ten seconds.
     pub(crate) fn failed_once(&self, failure: &Failure) {
-        self.count(failure.kind);
+        self.keep(failure);
         self.log(failure.kind.name(), &failure.message, failure);
+    }
+
+    fn keep(&self, failure: &Failure) {
+        self.count(failure.kind);
+        *lock(&self.last_error) = Some(failure.message.as_str().into());
     }
 
     /// Throttled by `kind` and `what`.
@@ -140,6 +146,7 @@ impl ClientMetrics {
             closed: self.closed.load(Relaxed),
             reconnects: self.reconnects.load(Relaxed),
             errors: errors.collect(),
+            last_error: lock(&self.last_error).clone(),
             denied: denied.iter().map(|(command, times)| (*command, *times)).collect(),
             without_expiry: self.without_expiry.load(Relaxed),
             shed: [("overloaded", self.overloaded.load(Relaxed)), ("late", self.late.load(Relaxed))],

@@ -176,6 +176,11 @@ impl ServiceStats {
         store_failures(policy: OnStoreFailure, reason: FailureReason) -> Counter;
     }
 
+    /// Requests that a policy decided because the store failed.
+    pub fn decided_by(&self, policy: OnStoreFailure) -> u64 {
+        FailureReason::ALL.iter().map(|reason| self.store_failures(policy, *reason).get()).sum()
+    }
+
     /// Open connections. The closed ones are read first, so that there are never fewer than none.
     pub fn connections_open(&self) -> u64 {
         let closed = self.connections_closed.get();

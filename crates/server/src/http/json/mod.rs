@@ -15,10 +15,7 @@ use tokio::task::spawn_blocking;
 
 use self::request::to_message;
 use super::{Answer, text, typed};
-use crate::{
-    health::{Health, Part},
-    log_undecodable, traced, wire,
-};
+use crate::{health::Health, log_undecodable, traced, wire};
 use containment::panics::{self, Boundary};
 use limiter::{self, Bounds, Code, Decided, Limiter, RequestError};
 use telemetry::tracing::{OpenSpan, Tracer};
@@ -41,6 +38,8 @@ impl From<RequestError> for NotDecided {
 /// The endpoints of the HTTP port: `/healthcheck`, and `/json` if it is enabled.
 pub struct Endpoints {
     pub health: Arc<Health>,
+    /// The state of the parts, also of those that health ignores: a line each, for `?verbose`.
+    pub details: Box<dyn Fn() -> Vec<String> + Send + Sync>,
     pub limiter: Arc<Limiter>,
     pub tracer: Option<Arc<Tracer>>,
     pub has_json: bool,
@@ -48,7 +47,7 @@ pub struct Endpoints {
 
 pub async fn answer(endpoints: Arc<Endpoints>, request: Request<Bytes>) -> Answer {
     match request.uri().path() {
-        "/healthcheck" => healthcheck(&endpoints.health),
+        "/healthcheck" => healthcheck(&endpoints, request.uri().query() == Some("verbose")),
         "/json" if !endpoints.has_json => {
             text(StatusCode::NOT_FOUND, "Not Found: /json is disabled (JSON_ENABLED)\n")
         }
@@ -63,14 +62,19 @@ pub async fn answer(endpoints: Arc<Endpoints>, request: Request<Bytes>) -> Answe
     }
 }
 
-/// 200 `OK`, or 500 with a line for each unhealthy part.
-fn healthcheck(health: &Health) -> Answer {
-    let unhealthy = health.unhealthy();
-    if unhealthy.is_empty() {
-        return text(StatusCode::OK, "OK");
+/// 200 `OK`, or 500 with a line for each unhealthy part; if `verbose`, followed by the state of all parts.
+fn healthcheck(endpoints: &Endpoints, verbose: bool) -> Answer {
+    let unhealthy = endpoints.health.unhealthy();
+    let mut lines: Vec<String> = unhealthy.iter().map(|part| part.name().to_owned()).collect();
+    let status = if lines.is_empty() { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
+    if lines.is_empty() && !verbose {
+        return text(status, "OK");
     }
-    let why: Vec<&str> = unhealthy.into_iter().map(Part::name).collect();
-    text(StatusCode::INTERNAL_SERVER_ERROR, why.join("\n") + "\n")
+    if verbose {
+        lines.insert(0, if unhealthy.is_empty() { "OK" } else { "unhealthy" }.to_owned());
+        lines.extend((endpoints.details)());
+    }
+    text(status, lines.join("\n") + "\n")
 }
 
 async fn respond(endpoints: &Endpoints, request: &Request<Bytes>) -> Answer {
