@@ -4,6 +4,7 @@
 use std::{
     io,
     sync::Arc,
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -11,25 +12,32 @@ use tokio::{
     sync::watch,
     time::{MissedTickBehavior, interval_at},
 };
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::{parts::App, threads::Thread};
-use admin::replicas::{INTERVAL_SECONDS, Replica, Replicas};
 use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
+use fleet::{
+    Announcement,
+    members::{self, INTERVAL_SECONDS},
+    own_id,
+};
 use limiter::Limiter;
 use overrides::{follower::Follower, progress::Progress};
 use server::health::Part;
 use store::{memcached::ResetLog, redis::CommandPool};
 use telemetry::metrics::Method;
 
-/// Starts the thread; it ends when `stop` turns true.
+/// The time to leave the list of replicas at the shutdown.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Starts the thread; it ends soon after `stop` turns true.
 pub(super) fn start(
     app: &Arc<App>,
     pool: CommandPool,
     progress: Arc<Progress>,
     stop: watch::Receiver<bool>,
-) -> io::Result<()> {
+) -> io::Result<JoinHandle<()>> {
     let thread = Thread::start("replica-sync", Boundary::ReplicaSync)?;
     let pool = Arc::new(pool);
     app.health.set(Part::Overrides, false);
@@ -42,23 +50,24 @@ pub(super) fn start(
         on_reset: Box::new(move |resets| limiter.forget(resets)),
     };
     let app = app.clone();
-    // It ends with the process.
-    drop(thread.run(move || async move {
+    Ok(thread.run(move || async move {
         let mut stop = stop;
         let settling = async {
             first.settled().await;
             health.set(Part::Overrides, true);
             std::future::pending::<()>().await;
         };
-        let announcing = panics::restart_task(Boundary::ReplicaSync, async || announce(&app, &pool).await);
+        let publishing = panics::restart_task(Boundary::ReplicaSync, async || publish(&app, &pool).await);
+        let logging = panics::restart_task(Boundary::ReplicaSync, async || write_changes(&app, &pool).await);
         tokio::select! {
             () = panics::restart_task(Boundary::ReplicaSync, async || follower.follow().await) => {}
-            () = announcing => {}
+            () = publishing => {}
+            () = logging => {}
             () = settling => {}
             _ = stop.wait_for(|stop| *stop) => {}
         }
-    }));
-    Ok(())
+        leave(&app, &pool).await;
+    }))
 }
 
 /// Follows the resets of other replicas in memcached until `stop` turns true. A small read twice a second needs no
@@ -73,15 +82,15 @@ pub(super) async fn follow_resets(limiter: Arc<Limiter>, resets: ResetLog, mut s
     }
 }
 
-/// Announces this replica at intervals; never returns.
-async fn announce(app: &App, pool: &CommandPool) {
+/// Publishes this replica at intervals; never returns.
+async fn publish(app: &App, pool: &CommandPool) {
     let interval = Duration::from_secs(INTERVAL_SECONDS);
-    // The first announcement waits for an interval, so that a process that ends at once leaves no key.
+    // The first publication waits for an interval, so that a process that ends at once leaves no key.
     let mut tick = interval_at(tokio::time::Instant::now() + interval, interval);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let started = SystemClock.now().seconds();
     let (mut last_requests, mut last_tick) = (requests(app), Instant::now());
-    let (mut failing, mut last_success) = (false, Instant::now());
+    let mut failing = false;
     loop {
         tick.tick().await;
         let (now, count) = (Instant::now(), requests(app));
@@ -89,8 +98,9 @@ async fn announce(app: &App, pool: &CommandPool) {
         let answered = u128::from(count.saturating_sub(std::mem::replace(&mut last_requests, count)));
         let per_second = answered.saturating_mul(1000).checked_div(elapsed).unwrap_or_default();
         let state = app.source.state();
-        let own = Replica {
-            id: Replicas::own_id(),
+        let summary = app.fleet.summary();
+        let own = Announcement {
+            id: own_id().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             rules_hash: state.last_success.map(|_| format!("{:016x}", state.hash)),
             zone_data: app
@@ -101,23 +111,41 @@ async fn announce(app: &App, pool: &CommandPool) {
                 .then(|| calendar::zone::data_version().to_owned()),
             requests_per_second: u64::try_from(per_second).unwrap_or(u64::MAX),
             started,
+            summaries: Some(summary.is_some()),
         };
-        match app.replicas.announce(pool, &own).await {
-            Ok(()) => {
-                last_success = Instant::now();
-                if std::mem::take(&mut failing) {
-                    info!(replicas = app.replicas.list().len(), "replicas: recovered");
-                }
-            }
+        match members::publish(pool, &own, summary.as_ref().map(|summary| summary.as_str())).await {
+            Ok(()) if std::mem::take(&mut failing) => info!("replicas: recovered"),
+            Ok(()) => {}
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
                     warn!("replicas: {error}");
                 }
-                if Replicas::is_outdated(last_success.elapsed().as_secs()) {
-                    app.replicas.clear(&own);
-                }
             }
         }
+    }
+}
+
+/// Writes changes to the log in Redis as they happen, or when Redis is back; never returns.
+async fn write_changes(app: &App, pool: &CommandPool) {
+    loop {
+        app.fleet.changes.wait().await;
+        if let Err(error) = app.fleet.changes.write(pool, SystemClock.now()).await {
+            debug!("log of changes: {error}; the changes wait");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+}
+
+/// Writes the last changes, and removes this replica from the list.
+async fn leave(app: &App, pool: &CommandPool) {
+    let left = async {
+        app.fleet.changes.write(pool, SystemClock.now()).await?;
+        members::leave(pool).await
+    };
+    match tokio::time::timeout(LAST_WORDS, left).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => warn!("replicas: {error}"),
+        Err(_) => warn!("replicas: redis did not answer within {LAST_WORDS:?}"),
     }
 }
 

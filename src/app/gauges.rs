@@ -32,8 +32,6 @@ pub(super) struct Gauges<'a> {
     xds: Option<xds::SubscriptionState>,
     store: Option<StoreUsage>,
     overrides: Usage,
-    /// The number of replicas by the hash of their rules.
-    replicas: Vec<(String, u64)>,
 }
 
 impl App {
@@ -50,7 +48,6 @@ impl App {
             xds: self.xds.as_ref().map(|status| status.state()),
             store: self.store.usage().or_else(|| self.limiter.local_usage()),
             overrides: self.keeper.index().usage(),
-            replicas: self.replicas.by_rules_hash(),
         }
     }
 
@@ -58,7 +55,8 @@ impl App {
     fn top_refused(&self) -> Vec<([String; 3], u64)> {
         let served = if self.top_keys > 0 { self.source.current() } else { None };
         let Some(served) = served else { return Vec::new() };
-        let mut keys = self.recent.top(served.attached.all_recent(), SystemClock.now());
+        let top = self.recent.top(served.attached.all_recent(), SystemClock.now());
+        let mut keys: Vec<TopKey> = top.into_iter().flat_map(|top| top.keys).collect();
         keys.retain(|key| key.refused > 0);
         keys.sort_unstable_by_key(|key| Reverse(key.refused));
         keys.truncate(self.top_keys);
@@ -98,7 +96,6 @@ impl Gauges<'_> {
         let by_action = Action::NAMES.into_iter().zip(self.overrides.by_action);
         samples.values(&names::OVERRIDES, by_action.map(|(action, n)| ([action], n)));
         samples.value(&names::OVERRIDES_BYTES, self.overrides.bytes as u64);
-        samples.values(&names::REPLICAS, self.replicas.iter().map(|(hash, n)| ([&**hash], *n)));
     }
 }
 

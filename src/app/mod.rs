@@ -22,8 +22,9 @@ use tracing::{info, warn};
 
 use crate::settings::Settings;
 use admin::Api;
-use clock::SystemClock;
+use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
+use fleet::Change;
 use pages::{Pages, Threads};
 pub(crate) use parts::policy;
 use parts::{App, Link};
@@ -110,13 +111,14 @@ fn start(
     let Ports { grpc, http, debug, metrics, admin } = ports;
     let accepting = tokio::task::spawn_local(grpc::accept(grpc, workers.clone(), draining));
     let pages = Pages { http, debug, metrics, admin: admin.zip(api) };
-    let pages = pages.serve(threads, settings, app, &stopping);
+    let mut pages = pages.serve(threads, settings, app, &stopping);
     if let Some(tls) = app.tls.clone() {
         tokio::task::spawn_local(tls::reload_periodically(tls, SystemClock, stopping.clone()));
     }
     match link {
         Some(Link::Redis { pool, progress }) => {
-            following::start(app, pool, progress, stopping.clone()).map_err(StartError::system)?;
+            let following = following::start(app, pool, progress, stopping.clone());
+            pages.push(following.map_err(StartError::system)?);
         }
         Some(Link::Memcached(resets)) if app.over_limit.is_some() => {
             let limiter = app.limiter.clone();
@@ -129,6 +131,9 @@ fn start(
         let work = async || maintenance::run(&maintained, &own_settings, stopping.clone()).await;
         panics::restart_task(Boundary::Maintenance, work).await;
     });
+    let hash = app.source.state().hash;
+    let what = format!("version {}, rules {hash:016x}", env!("CARGO_PKG_VERSION"));
+    app.fleet.changes.record(Change::new("started", what, SystemClock.now()));
     let flushing = sinks::start(settings, app).map_err(StartError::system)?;
     let writing = recent::write_log(settings, &app.recent).map_err(StartError::system)?;
     Ok(Running { accepting, workers, pages, flushing, writing, drain, stop })

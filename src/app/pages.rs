@@ -54,7 +54,7 @@ pub(super) fn api(settings: &Settings, app: &App) -> Result<Option<Arc<Api>>, St
         limiter: app.limiter.clone(),
         recent: app.recent.clone(),
         keeper: app.keeper.clone(),
-        replicas: app.replicas.clone(),
+        fleet: app.fleet.clone(),
         store: app.store.clone(),
         store_kind: settings.backend.name(),
         store_address: settings.backend.address(),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::{StartError, recent, rules::compile_options, sinks};
 use crate::{settings::Answers, settings::Backend, settings::KeyFormat, settings::Settings};
 use ::recent::Recent;
-use admin::replicas::Replicas;
 use clock::{Clock, SystemClock};
+use fleet::Fleet;
 use limiter::{
     self, Bounds, Handles, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, ResponseOptions,
 };
@@ -51,7 +51,7 @@ pub(super) struct App {
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) tracer: Option<Arc<Tracer>>,
     pub(super) keeper: Arc<Keeper>,
-    pub(super) replicas: Arc<Replicas>,
+    pub(super) fleet: Arc<Fleet>,
 }
 
 /// The parts, and the link to other replicas if something is shared in the store. An error has the reasons of all parts
@@ -63,7 +63,7 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Link>), St
     let exposition = failed.gather(sinks::exposition(settings));
     let store = failed.gather(store(settings).map_err(StartError));
     let tracer = failed.gather(settings.spans.as_ref().map(Tracer::start).transpose().map_err(StartError));
-    let (Some(tls), Some(exposition), Some((store, keeper, link)), Some(tracer)) =
+    let (Some(tls), Some(exposition), Some((store, keeper, fleet, link)), Some(tracer)) =
         (tls, exposition, store, tracer)
     else {
         return Err(failed);
@@ -101,13 +101,13 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Link>), St
         tls,
         tracer,
         keeper: Arc::new(keeper),
-        replicas: Arc::default(),
+        fleet: Arc::new(fleet),
     };
     Ok((Arc::new(app), link))
 }
 
-/// The store of counters, the overrides, and the link to other replicas.
-type Stored = (Arc<dyn Store>, Keeper, Option<Link>);
+/// The store of counters, the overrides, the other replicas, and the link to them.
+type Stored = (Arc<dyn Store>, Keeper, Fleet, Option<Link>);
 
 /// Overrides are in Redis if they are shared, else in a file or in this process.
 fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
@@ -117,25 +117,28 @@ fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
     let file = settings.overrides.file.as_deref();
     let own = |resets| Keeper::local(Arc::clone(&index), file, resets, &edges);
     match &settings.backend {
-        Backend::Memory => Ok((Arc::new(MemoryStore::new(settings.store.max_keys)), own(None)?, None)),
+        Backend::Memory => {
+            Ok((Arc::new(MemoryStore::new(settings.store.max_keys)), own(None)?, Fleet::alone(file), None))
+        }
         Backend::Redis(redis) => {
             let store = RedisStore::new(redis, &settings.store.key_prefix, jitter, workers, &edges)?;
             store.watch();
-            let (keeper, link) = if is_shared {
+            let (keeper, fleet, link) = if is_shared {
                 let progress = Arc::<Progress>::default();
                 let keeper = Keeper::in_redis(Arc::clone(&index), store.command_pool(), progress.clone());
                 // The thread that follows Redis has its own connections.
-                (keeper, Some(Link::Redis { pool: store.command_pool(), progress }))
+                let fleet = Fleet::shared(store.command_pool(), settings.overrides.replica_summaries);
+                (keeper, fleet, Some(Link::Redis { pool: store.command_pool(), progress }))
             } else {
-                (own(None)?, None)
+                (own(None)?, Fleet::alone(file), None)
             };
-            Ok((Arc::new(LeasedStore::new(store, settings.store.max_leases)), keeper, link))
+            Ok((Arc::new(LeasedStore::new(store, settings.store.max_leases)), keeper, fleet, link))
         }
         Backend::Memcached(memcached) => {
             let store = MemcachedStore::new(memcached, jitter, workers, &edges)?;
             store.watch(NameServers::of_system);
             let resets = is_shared.then(|| store.reset_log(&settings.store.key_prefix));
-            Ok((Arc::new(store), own(resets.clone())?, resets.map(Link::Memcached)))
+            Ok((Arc::new(store), own(resets.clone())?, Fleet::alone(file), resets.map(Link::Memcached)))
         }
     }
 }

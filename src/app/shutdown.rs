@@ -9,6 +9,9 @@ use tokio::{
     time::sleep,
 };
 
+use clock::{Clock, SystemClock};
+use fleet::Change;
+
 use super::{parts::App, recent::Writing};
 use server::{grpc::Workers, health::Part};
 use telemetry::statsd::Flushing;
@@ -35,7 +38,7 @@ pub(super) struct Running {
     /// Accepts gRPC connections until `drain` is true.
     pub(super) accepting: JoinHandle<()>,
     pub(super) workers: Arc<Workers>,
-    /// The HTTP ports, until `stop` is true.
+    /// The HTTP ports, and the link to other replicas, until `stop` is true.
     pub(super) pages: Vec<thread::JoinHandle<()>>,
     pub(super) flushing: Flushing,
     pub(super) writing: Option<Writing>,
@@ -61,6 +64,7 @@ impl Running {
         if let Some(tracer) = app.tracer.clone() {
             let _ = spawn_blocking(move || tracer.end()).await;
         }
+        app.fleet.changes.record(Change::new("stopped", "by a signal", SystemClock.now()));
         let _ = self.stop.send(true);
         let (pages, workers) = (self.pages, self.workers);
         let end = move || {

@@ -27,7 +27,7 @@ use clap_complete::Shell;
 pub use self::serve::Environment;
 use self::{
     admin::{
-        AdminArgs, counter, counter::CounterCommand, domain, domain::DomainCommand, overrides,
+        changes, counter, counter::CounterCommand, domain, domain::DomainCommand, overrides,
         overrides::OverrideCommand, refusals, status, top,
     },
     check::CheckArgs,
@@ -72,17 +72,21 @@ enum Command {
     /// Show the state of a running service, through its admin API.
     ///
     /// Exits with 0 when it has its latest rules and its store, 1 when not, and 2 when there is no response.
-    Status(AdminArgs),
-    /// Show the keys with the most refused or allowed hits, through the admin API.
+    Status(status::StatusArgs),
+    /// Show the keys with the most refused or allowed hits, or descriptors that meet no rule, through the admin API.
     ///
     /// Exits with 0 when there are any, 1 when there are none, and 2 when there is no response.
     #[command(after_help = "Example: tollgate top --domain shop --by allowed")]
     Top(top::TopArgs),
-    /// Show the last refused requests with their reasons, through the admin API.
+    /// Show the refused keys with their reasons, through the admin API.
     ///
     /// Exits with 0 when there are any, 1 when there are none, and 2 when there is no response.
     #[command(after_help = "Example: tollgate refusals --follow --domain shop --descriptor user=ann")]
     Refusals(refusals::RefusalsArgs),
+    /// Show what changed, when, on which replica, by whom and why, through the admin API.
+    ///
+    /// Exits with 0 when there are changes, 1 when there are none, and 2 when there is no response.
+    Changes(changes::ChangesArgs),
     /// Show or reset the counters of a descriptor in a running service, through its admin API.
     #[command(subcommand)]
     Counter(CounterCommand),
@@ -135,6 +139,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, environment: &Environment) 
         Command::Status(args) => status::run(&args, environment),
         Command::Top(args) => top::run(&args, environment),
         Command::Refusals(args) => refusals::run(&args, environment),
+        Command::Changes(args) => changes::run(&args, environment),
         Command::Counter(command) => counter::run(&command, environment),
         Command::Override(command) => overrides::run(&command, environment),
         Command::Domain(command) => domain::run(&command, environment),

@@ -178,6 +178,11 @@ pub(super) fn print_warning(message: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{}: {message}", paint(WARNING, "warning"));
 }
 
+/// Prints a note to standard error.
+pub(super) fn print_note(message: &str) {
+    let _ = writeln!(anstream::stderr().lock(), "{}", paint(DIM, message));
+}
+
 /// A number with its noun: `1 file`, `2,000 files`.
 pub(super) fn count(number: impl TryInto<u64>, noun: &str) -> String {
     let number = number.try_into().unwrap_or(u64::MAX);

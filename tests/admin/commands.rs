@@ -67,7 +67,12 @@ fn refusals_are_printed_in_order_and_followed() {
     assert_exit(
         &output,
         0,
-        &["shop user=ann\n  limit 2 per hour, count 3, retry after ", "rule shop.user /", "/shop.yaml:3"],
+        &[
+            "shop user=ann 1 refusal\n  over 2 per hour, retry after ",
+            "rule shop.user /",
+            "/shop.yaml:3",
+            "this replica",
+        ],
     );
     let text = printed(&output);
     assert!(text.find("user=ann") < text.find("user=bob"), "the newest comes last, as in a log: {text}");

@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::support::http;
+use crate::support::{client::request, http};
 
 use super::{Admin, setup};
 
@@ -38,6 +38,9 @@ fn every_reply_matches_the_openapi_document() {
     let admin = Admin { server: setup.env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start(), port };
     admin.ask("ann", 5);
     admin.ask(&"x".repeat(1000), 3);
+    for (domain, key) in [("shpo", "user"), ("shop", "usr")] {
+        admin.server.ask(request(domain, &[&[(key, "ann")]])).unwrap();
+    }
     admin.server.write("bad.yaml", "domain: [");
     let mut replies = Vec::new();
     for (method, path) in [
@@ -50,6 +53,9 @@ fn every_reply_matches_the_openapi_document() {
         ("GET", "/api/v1/top?by=nothing"),
         ("GET", "/api/v1/refusals"),
         ("GET", "/api/v1/refusals?n=2&domain=shop&descriptor=user=ann&after=1"),
+        ("GET", "/api/v1/refusals?n=2&domain=shop&descriptor=user=ann&replica=this"),
+        ("GET", "/api/v1/refusals?replica=nobody"),
+        ("GET", "/api/v1/top?unmatched=true"),
         ("GET", "/api/v1/refusals?descriptor="),
         ("GET", "/api/v1/status?nothing=1"),
         ("GET", "/api/v1/replicas"),
@@ -105,6 +111,10 @@ fn every_reply_matches_the_openapi_document() {
         ("POST", "/api/v1/imports/0123"),
         ("PUT", "/api/v1/imports/0123"),
         ("DELETE", "/api/v1/imports/0123"),
+        ("GET", "/api/v1/changes"),
+        ("GET", "/api/v1/changes?n=1"),
+        ("GET", "/api/v1/changes?n=0"),
+        ("GET", "/api/v1/status?replica=this"),
         ("GET", "/api/v1/status"),
     ] {
         let (path, body) = path.split_once(' ').unwrap_or((path, ""));

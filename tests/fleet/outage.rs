@@ -39,7 +39,7 @@ fn an_outage_speaks_and_ends() {
         assert_exit(&output, 1, &["not connected since 20", "redis 127.0.0.1:", effect, "replicas  unknown"]);
         assert!(widest(&run_in(&admin, "60", &["status"])) <= 60);
         let verbose = http::get(admin.server.ports.http, "/healthcheck?verbose");
-        assert_eq!(verbose.status, 200, "health ignores the store unless it is told otherwise");
+        assert_eq!(verbose.status, 500, "these tests set REDIS_HEALTH_CHECK_ACTIVE_CONNECTION");
         let text = verbose.text();
         let policy_line = format!("STORE_FAILURE_POLICY={policy} decides");
         assert!(text.contains("store: failing since 20") && text.contains(&policy_line), "{text}");
@@ -57,7 +57,9 @@ fn an_outage_speaks_and_ends() {
 #[test]
 fn a_redis_that_refuses_writes_is_an_outage() {
     let redis = Redis::with(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]);
-    let admin = replica(&redis, &[("REPLICA_SYNC", "false")]);
+    let (setup, port) = setup();
+    let server = setup.redis(&redis.env()).env("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "false").start();
+    let admin = Admin { server, port };
     let client = admin.server.client();
     eventually("most requests fail", || {
         for _ in 0..20 {

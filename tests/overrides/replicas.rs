@@ -268,8 +268,6 @@ fn replicas_see_each_other_and_their_rules() {
         let replicas = one.get("/api/v1/replicas");
         holds(replicas["serve_same_rules"] == false, || replicas.to_string())
     });
-    let hashes = one.server.metrics().keys().filter(|name| name.starts_with("tollgate_replicas{")).count();
-    assert_eq!(hashes, 2);
     drop(other);
     eventually("the stopped replica is removed", || {
         let replicas = one.get("/api/v1/replicas");
@@ -278,16 +276,17 @@ fn replicas_see_each_other_and_their_rules() {
 }
 
 #[test]
-fn a_short_run_writes_only_counters_to_redis() {
+fn a_short_run_writes_only_counters_and_the_log_to_redis() {
     let redis = Redis::single();
     let keys = eventually("a service stops before it announces itself", || {
         redis.ask(&["FLUSHALL"]);
         let begun = Instant::now();
         let replica = Replica::on(&redis);
         replica.ask("user", "a");
-        let keys = redis.keys();
+        let is_log = |key: &String| key.ends_with("{tollgate}:log");
+        let keys: Vec<_> = redis.keys().into_iter().filter(|key| !is_log(key)).collect();
         drop(replica);
-        holds(begun.elapsed() < Duration::from_secs(4), || format!("{:?}", begun.elapsed())).map(|()| keys)
+        holds(begun.elapsed() < Duration::from_secs(2), || format!("{:?}", begun.elapsed())).map(|()| keys)
     });
     assert!(keys.len() == 1 && keys[0].starts_with("shop_user_a_"), "{keys:?}");
 }

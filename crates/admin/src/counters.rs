@@ -7,6 +7,7 @@ use tracing::warn;
 
 use super::{
     Api,
+    overrides::shown_target,
     reply::{Call, Problem, Reply},
 };
 use limiter::{CounterState, Descriptor, Entry, Request, RequestError};
@@ -82,7 +83,7 @@ pub(super) async fn reset(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> 
         warn!("reset of {target}: {warning}");
     }
     let reply = json!({"reset": keys.len(), "warning": warning});
-    Ok(Reply::json(&reply)?.changed(target.to_string(), &reason.unwrap_or_default()))
+    Ok(Reply::json(&reply)?.changed(shown_target(api, &target), &reason.unwrap_or_default()))
 }
 
 /// A target whose entries all have values, as those of a counter.

@@ -46,9 +46,14 @@ pub(super) fn check_origin(headers: &HeaderMap) -> Result<(), Problem> {
     Err(Problem::new(StatusCode::FORBIDDEN, message))
 }
 
+/// The header in which commands say whose they are.
+const USER: &str = "tollgate-user";
+
 /// The caller, who must have one of the tokens if there are any.
 pub(super) fn authenticate(tokens: Option<&Tokens>, headers: &HeaderMap, peer: Peer) -> Result<Who, Problem> {
-    let Some(tokens) = tokens else { return Ok(Who { token: None, peer }) };
+    let said = headers.get(USER).and_then(|value| value.to_str().ok()).filter(|name| !name.is_empty());
+    let said = said.map(|name| text::printable(text::cut(name)).into_owned());
+    let Some(tokens) = tokens else { return Ok(Who { token: None, peer, said }) };
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let scheme_and_token = given.and_then(|given| given.split_once(' '));
     let token = scheme_and_token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
@@ -57,7 +62,7 @@ pub(super) fn authenticate(tokens: Option<&Tokens>, headers: &HeaderMap, peer: P
         token.ok_or_else(|| unauthorized("a token is required: send Authorization: Bearer TOKEN"))?;
     let name = tokens.name_of(token.trim());
     let name = name.ok_or_else(|| unauthorized("unknown token: use one of ADMIN_TOKEN_FILE"))?;
-    Ok(Who { token: Some(name), peer })
+    Ok(Who { token: Some(name), peer, said })
 }
 
 /// The value of the only `Host` header.

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use clock::Time;
 use containment::mutex::lock;
+use fleet::Buckets;
 use rules::OnStoreFailure;
 use store::{Distribution, Store};
 use telemetry::metrics::{Method, ResponseCode, Stats};
@@ -36,8 +37,9 @@ struct Sample {
     requests: [u64; ResponseCode::ALL.len()],
     /// Requests that each policy decided because the store failed.
     without_store: [u64; OnStoreFailure::ALL.len()],
-    response_time: Distribution,
-    store_time: Distribution,
+    response_time: Vec<Distribution>,
+    /// Of each pool.
+    store_time: Vec<Distribution>,
 }
 
 /// One second of the plots.
@@ -69,15 +71,12 @@ pub(super) struct Latency {
 impl History {
     /// Reads the counters, about once a second.
     pub(super) fn sample(&self, stats: &Stats, store: &dyn Store, now: Time) {
-        let times = store.pools().into_iter().map(|pool| pool.operation_time);
         lock(&self.0).add(Sample {
             time: now,
             requests: stats.requests_by_code(),
             without_store: OnStoreFailure::ALL.map(|policy| stats.service().decided_by(policy)),
-            response_time: stats.service().response_time(Method::ShouldRateLimit).distribution(),
-            store_time: times
-                .reduce(|all, next| combined(&all, &next, u64::saturating_add))
-                .unwrap_or_default(),
+            response_time: vec![stats.service().response_time(Method::ShouldRateLimit).distribution()],
+            store_time: store.pools().into_iter().map(|pool| pool.operation_time).collect(),
         });
     }
 
@@ -96,18 +95,24 @@ impl History {
     }
 
     /// Response times of the last minute.
-    pub(super) fn latency(&self) -> Latency {
+    pub(super) fn latency(&self) -> Buckets {
         lock(&self.0).latency(|sample| &sample.response_time)
     }
 
     /// Times of the store's operations of the last minute.
-    pub(super) fn store_latency(&self) -> Latency {
+    pub(super) fn store_latency(&self) -> Buckets {
         lock(&self.0).latency(|sample| &sample.store_time)
     }
 
     /// The points of the plots, the oldest first.
     pub(super) fn points(&self) -> Vec<Point> {
         lock(&self.0).points.iter().copied().collect()
+    }
+}
+
+impl Latency {
+    pub(super) fn of(times: &Buckets) -> Self {
+        Self { p50_seconds: times.quantile(0.5), p99_seconds: times.quantile(0.99) }
     }
 }
 
@@ -121,7 +126,7 @@ impl State {
             } else {
                 let rates = rates(last.requests, sample.requests, micros);
                 self.samples.push_back(sample.clone());
-                let latency = self.latency(|sample| &sample.response_time);
+                let latency = Latency::of(&self.latency(|sample| &sample.response_time));
                 self.points.push_back(Point { time: sample.time.seconds(), rates, latency });
                 keep(&mut self.points, SECONDS);
                 return keep(&mut self.samples, LATENCY_SECONDS.saturating_add(1));
@@ -130,12 +135,13 @@ impl State {
         self.samples.push_back(sample);
     }
 
-    fn latency(&self, of: impl Fn(&Sample) -> &Distribution) -> Latency {
+    fn latency(&self, of: impl Fn(&Sample) -> &Vec<Distribution>) -> Buckets {
         let (Some(first), Some(last)) = (self.samples.front(), self.samples.back()) else {
-            return Latency::default();
+            return Buckets::default();
         };
-        let times = combined(of(last), of(first), u64::saturating_sub);
-        Latency { p50_seconds: quantile(&times, 0.5), p99_seconds: quantile(&times, 0.99) }
+        let mut all = Buckets::default();
+        of(first).iter().zip(of(last)).for_each(|(before, after)| all.add(&Buckets::between(before, after)));
+        all
     }
 }
 
@@ -160,41 +166,13 @@ fn rates_of<const N: usize>(before: [u64; N], after: [u64; N], micros: u64) -> [
     rates
 }
 
-/// The sums or differences of the counts. All distributions of a kind have the same buckets.
-fn combined(one: &Distribution, other: &Distribution, with: impl Fn(u64, u64) -> u64) -> Distribution {
-    let buckets = one.buckets.iter().enumerate().map(|(index, (bound, count))| {
-        let other = other.buckets.get(index).map_or(0, |(_, count)| *count);
-        (*bound, with(*count, other))
-    });
-    Distribution { buckets: buckets.collect(), count: with(one.count, other.count), sum: 0.0 }
-}
-
-/// A quantile, interpolated within its bucket as Prometheus does; at most the last bound.
-#[expect(clippy::cast_precision_loss, reason = "counts of a minute")]
-fn quantile(values: &Distribution, part: f64) -> Option<f64> {
-    if values.count == 0 {
-        return None;
-    }
-    let rank = part * values.count as f64;
-    let (mut lower, mut below) = (0.0, 0.0);
-    for (bound, within) in &values.buckets {
-        let within = *within as f64;
-        if within >= rank {
-            let inside = (within - below).max(f64::MIN_POSITIVE);
-            return Some(lower + (bound - lower) * (rank - below).max(0.0) / inside);
-        }
-        (lower, below) = (*bound, within);
-    }
-    Some(lower)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn sample(seconds: u64, ok: u64, within: [u64; 3]) -> Sample {
         let buckets = [0.001, 0.01, 0.1].into_iter().zip(within).collect();
-        let response_time = Distribution { buckets, count: within[2], sum: 0.0 };
+        let response_time = vec![Distribution { buckets, count: within[2], sum: 0.0 }];
         Sample { time: Time::from_seconds(seconds), requests: [ok, 0, 0], response_time, ..Sample::default() }
     }
 
@@ -213,8 +191,8 @@ mod tests {
         }
         assert_eq!((state.points.len(), state.samples.len()), (300, 61));
         assert_eq!(
-            state.latency(|sample| &sample.response_time),
-            Latency::default(),
+            state.latency(|sample| &sample.response_time).quantile(0.5),
+            None,
             "no request for a minute"
         );
     }
@@ -227,12 +205,5 @@ mod tests {
         assert!(state.points.is_empty());
         state.add(sample(91, 101, [0; 3]));
         assert!((state.points[0].rates.ok - 1.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn values_above_the_last_bound_count_as_the_bound() {
-        let values = Distribution { buckets: vec![(1.0, 0), (2.0, 1)], count: 100, sum: 0.0 };
-        assert_eq!(quantile(&values, 0.99), Some(2.0));
-        assert_eq!(quantile(&Distribution::default(), 0.5), None);
     }
 }

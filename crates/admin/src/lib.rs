@@ -5,6 +5,7 @@
 //! the table of `routes` leads it to a handler. Every change is counted, and logged as one line with its author and
 //! reason.
 
+mod changes;
 mod counters;
 mod domains;
 mod events;
@@ -13,7 +14,6 @@ mod history;
 mod overrides;
 mod page;
 mod recent;
-pub mod replicas;
 mod reply;
 mod routes;
 mod rules;
@@ -21,6 +21,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod view;
 
 use std::{fmt, sync::Arc};
 
@@ -36,10 +37,11 @@ use self::{
     rules::RuleRates,
 };
 pub use self::{guard::Hosts, tokens::Tokens};
-use crate::replicas::Replicas;
 use ::overrides::Keeper;
 use ::recent::Recent;
 use clock::Time;
+use fleet::Fleet;
+use fleet::members::INTERVAL_SECONDS;
 use limiter::{Handles, Limiter};
 use rules_source::Source;
 use server::{http::Answer, listen::Peer};
@@ -53,7 +55,7 @@ pub struct Managed {
     pub limiter: Arc<Limiter>,
     pub recent: Arc<Recent>,
     pub keeper: Arc<Keeper>,
-    pub replicas: Arc<Replicas>,
+    pub fleet: Arc<Fleet>,
     pub store: Arc<dyn Store>,
     pub store_kind: &'static str,
     /// The servers of the store, without credentials.
@@ -76,6 +78,7 @@ pub struct Api {
     rule_rates: RuleRates,
     events: Events,
     sending: Sending,
+    watch: changes::Watch,
 }
 
 /// The caller: the name of a token, or the peer.
@@ -83,10 +86,12 @@ pub struct Api {
 struct Who {
     token: Option<String>,
     peer: Peer,
+    /// What the command says of its user, `user@host`. Nothing proves it.
+    said: Option<String>,
 }
 
 impl Who {
-    const SELF: Self = Self { token: None, peer: Peer::Unix(None) };
+    const SELF: Self = Self { token: None, peer: Peer::Unix(None), said: None };
 
     /// The name of the token, or the address or user of the peer, which is the same for all its calls.
     fn name(&self) -> String {
@@ -98,9 +103,16 @@ impl Who {
     }
 }
 
+impl Who {
+    /// The author in the log of changes: the name of the token, else the user of the command, else the peer.
+    fn author(&self) -> String {
+        self.token.clone().or_else(|| self.said.clone()).unwrap_or_else(|| self.name())
+    }
+}
+
 impl fmt::Display for Who {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.token {
+        match self.token.as_ref().or(self.said.as_ref()) {
             Some(name) => write!(f, "{name} ({})", self.peer),
             None => self.peer.fmt(f),
         }
@@ -110,10 +122,11 @@ impl fmt::Display for Who {
 impl Api {
     /// Takes the first sample of the counters: call it before the first request.
     pub fn new(managed: Managed, access: Access) -> Self {
-        let (history, rule_rates, events, sending) = Default::default();
+        let (history, rule_rates, events, sending, watch) = Default::default();
         let started = managed.started;
-        let api = Self { managed, access, history, rule_rates, events, sending };
+        let api = Self { managed, access, history, rule_rates, events, sending, watch };
         api.sample(started);
+        api.watch.begin(&api);
         api
     }
 
@@ -125,6 +138,10 @@ impl Api {
     /// Samples the counters and sends an event to the followers; called once a second.
     pub async fn tick(&self, now: Time) {
         self.sample(now);
+        self.watch.tick(self, now);
+        if self.managed.fleet.publishes() && now.seconds().is_multiple_of(INTERVAL_SECONDS) {
+            self.managed.fleet.set_summary(self.published_summary());
+        }
         if self.events.has_followers() {
             self.events.send(&self.event().await);
         }
@@ -207,6 +224,7 @@ impl Api {
                 changes.count(action, ChangeResult::Ok);
                 let (what, reason) = reply.change.take().unwrap_or_default();
                 info!(action, by = %call.who, what, reason, "admin change");
+                self.record(action, &what, call.who.author(), reason);
                 Ok(reply.into_answer(&self.sending))
             }
             Err(problem) => {

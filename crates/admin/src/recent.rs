@@ -1,84 +1,124 @@
-//! `GET /api/v1/top`: the keys with the most refused or allowed hits of the last minutes; and `GET /api/v1/refusals`: the
-//! last refused requests, with their reasons.
+//! `GET /api/v1/top`: the keys with the most refused or allowed hits of the last minutes, or descriptors that meet no
+//! rule; and `GET /api/v1/refusals`: refusals by key, or one by one.
+
+use std::cmp::Reverse;
 
 use serde::Serialize;
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
 use super::{
     Api,
-    reply::{Call, Problem, Reply},
+    reply::{Call, Problem, Query, Reply},
+    view::{REPLICA, View},
 };
-use clock::{Clock, SystemClock};
-use recent::{
-    Decision, MAX_REFUSALS, Recent, TopKey,
-    decision::{DecisionJson, entries},
-};
+use fleet::{KeyHits, KeyRefusals};
+use recent::{Decision, KeyValues, MAX_REFUSALS, decision::DecisionJson, shown};
 
 /// The first `n` keys of a domain or a rule, by their refused or allowed hits.
-pub(super) fn top(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let query = call.query(&["n", "domain", "rule", "by"])?;
+pub(super) async fn top(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
+    let query = call.query(&["n", "domain", "rule", "by", "unmatched", REPLICA])?;
     let most = query.number("n", 20, 1..=1000)?;
     let by_refused = query.word("by", &["refused", "allowed"])? == "refused";
+    let is_unmatched = query.word("unmatched", &["false", "true"])? == "true";
     let (domain, rule) = (query.text("domain"), query.text("rule"));
-    let (now, recent) = (SystemClock.now(), &api.managed.recent);
-    let served = api.managed.source.current();
-    let rules = served.iter().flat_map(|served| served.attached.all_recent()).filter(|info| {
-        domain.is_none_or(|domain| *info.domain == *domain) && rule.is_none_or(|rule| *info.full_key == *rule)
+    let View { mut merged, scope, replicas } = api.view(&query).await?;
+    let mut keys = std::mem::take(if is_unmatched { &mut merged.unmatched } else { &mut merged.keys });
+    let order = |key: &KeyHits| match by_refused && !is_unmatched {
+        true => (key.refused, key.allowed),
+        false => (key.allowed, key.refused),
+    };
+    keys.retain(|key| {
+        let is_named =
+            domain.is_none_or(|domain| key.domain == domain) && rule.is_none_or(|rule| key.rule == rule);
+        is_named && order(key).0 > 0
     });
-    let mut keys = recent.top(rules, now);
-    let order =
-        |key: &TopKey| if by_refused { (key.refused, key.allowed) } else { (key.allowed, key.refused) };
-    keys.retain(|key| order(key).0 > 0);
     keys.sort_by(|one, other| {
-        order(other).cmp(&order(one)).then_with(|| one.rule.full_key.cmp(&other.rule.full_key))
+        let names = |key: &KeyHits| (key.rule.clone(), key.descriptor.clone());
+        order(other).cmp(&order(one)).then_with(|| names(one).cmp(&names(other)))
     });
     keys.truncate(most);
-    Reply::json(&json!({
-        "keys": keys.iter().map(|key| top_key(key, recent)).collect::<Vec<_>>(),
-        "window_seconds": Recent::window_seconds(api.managed.started, now),
+    let shapes = |key: &KeyHits| {
+        json!({
+            "reason": key.rule, "domain": key.domain, "descriptor": key.descriptor,
+            "descriptor_cut": key.descriptor_cut, "count": key.allowed, "error": key.error,
+        })
+    };
+    let mut reply = json!({
+        "window_seconds": merged.window_seconds,
         // Requests since the start that were not recorded because the tables were being read.
-        "missed": recent.missed(),
-        "key_values": recent.values().name(),
-    }))
+        "missed": merged.missed,
+        "key_values": api.managed.recent.values().name(),
+        "scope": scope.name(),
+        "replicas": replicas,
+    });
+    if is_unmatched {
+        reply["unmatched"] = keys.iter().map(shapes).collect();
+        reply["total"] = json!(merged.unmatched_total);
+    } else {
+        reply["keys"] = json!(keys);
+    }
+    Reply::json(&reply)
 }
 
-fn top_key(key: &TopKey, recent: &Recent) -> Json {
-    let mut json = json!({
-        "domain": key.rule.domain,
-        "rule": key.rule.full_key,
-        "descriptor": entries(&key.key, recent.values()),
-        "allowed": key.allowed,
-        "refused": key.refused,
-        "error": key.error,
-    });
-    if let (true, Some(fields)) = (key.key.is_cut(), json.as_object_mut()) {
-        fields.insert("descriptor_cut".to_owned(), true.into());
+/// The newest `n` refused keys of a domain, and with these entries, the newest first. With `after`, the newest `n`
+/// refusals of this replica with a larger id, one by one.
+pub(super) async fn refusals(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
+    let query = call.query(&["n", "domain", "descriptor", "after", REPLICA])?;
+    let most = query.number("n", 100, 1..=MAX_REFUSALS)?;
+    let (domain, entries) = (query.text("domain"), query.descriptor("descriptor")?);
+    if query.text("after").is_some() {
+        return one_by_one(api, &query, most, entries.as_deref());
     }
-    json
+    let values = api.managed.recent.values();
+    let View { mut merged, scope, replicas } = api.view(&query).await?;
+    let has_entry = |refusal: &KeyRefusals, (key, value): &(String, String)| {
+        let value = shown(value, values);
+        refusal.descriptor.iter().any(|entry| entry.key == *key && entry.value == value)
+    };
+    merged.refusals.retain(|refusal| {
+        domain.is_none_or(|domain| refusal.domain == domain)
+            && entries.iter().flatten().all(|entry| has_entry(refusal, entry))
+    });
+    merged.refusals.sort_by_cached_key(|refusal| Reverse((refusal.last.clone(), refusal.descriptor.clone())));
+    merged.refusals.truncate(most);
+    Reply::json(&json!({
+        "refusals": merged.refusals,
+        "others": merged.other_refusals,
+        "key_values": values.name(),
+        "scope": scope.name(),
+        "replicas": replicas,
+    }))
 }
 
 #[derive(Serialize)]
 struct Refusals<'a> {
     refusals: Vec<DecisionJson<'a>>,
     key_values: &'static str,
+    scope: &'static str,
 }
 
-/// The newest `n` refusals of a domain, of descriptors with these entries, and with an id above `after`; the newest
-/// first.
-pub(super) fn refusals(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let query = call.query(&["n", "domain", "descriptor", "after"])?;
-    let most = query.number("n", 100, 1..=MAX_REFUSALS)?;
+fn one_by_one(
+    api: &Api,
+    query: &Query<'_>,
+    most: usize,
+    entries: Option<&[(String, String)]>,
+) -> Result<Reply, Problem> {
+    if let Some(name) = query.text(REPLICA).filter(|name| *name != "this") {
+        let message = format!("{REPLICA}={name:?}: refusals one by one are those of this replica");
+        return Err(Problem::bad_request(message));
+    }
     let after = query.number("after", 0, 0..=usize::MAX)? as u64;
-    let (domain, entries) = (query.text("domain"), query.descriptor("descriptor")?);
+    let domain = query.text("domain");
     let matches = |decision: &Decision| {
         decision.id > after
             && domain.is_none_or(|domain| decision.domain() == domain)
-            && entries.iter().flatten().all(|(key, value)| {
+            && entries.into_iter().flatten().all(|(key, value)| {
                 decision.descriptor.entries().any(|entry| entry == (key.as_str(), value.as_str()))
             })
     };
     let recent = &api.managed.recent;
     let found = recent.refusals(most, matches);
-    let refusals = found.iter().map(|decision| decision.json(recent.values())).collect();
-    Reply::json(&Refusals { refusals, key_values: recent.values().name() })
+    let values: KeyValues = recent.values();
+    let refusals = found.iter().map(|decision| decision.json(values)).collect();
+    Reply::json(&Refusals { refusals, key_values: values.name(), scope: "this" })
 }

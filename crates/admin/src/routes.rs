@@ -5,7 +5,7 @@ use std::pin::Pin;
 use http::Method;
 
 use super::{
-    Api, counters, domains, events, overrides, recent,
+    Api, changes, counters, domains, events, overrides, recent,
     reply::{Call, Problem, Reply},
     rules, status,
 };
@@ -24,12 +24,13 @@ pub(super) struct Route {
 
 /// Every call. `docs/openapi.yaml` describes them; a test compares the two.
 pub(super) const ROUTES: &[Route] = &[
+    Route::reads("/api/v1/changes", |api, call| Box::pin(changes::get(api, call))),
     Route::reads("/api/v1/events", |api, call| Box::pin(async { events::follow(api, call) })),
-    Route::reads("/api/v1/refusals", |api, call| Box::pin(async { recent::refusals(api, call) })),
+    Route::reads("/api/v1/refusals", |api, call| Box::pin(recent::refusals(api, call))),
     Route::reads("/api/v1/rules", |api, call| Box::pin(async { rules::get(api, call) })),
-    Route::reads("/api/v1/status", |api, call| Box::pin(async { status::get(api, call) })),
-    Route::reads("/api/v1/top", |api, call| Box::pin(async { recent::top(api, call) })),
-    Route::reads("/api/v1/replicas", |api, call| Box::pin(async { status::replicas(api, call) })),
+    Route::reads("/api/v1/status", |api, call| Box::pin(status::get(api, call))),
+    Route::reads("/api/v1/top", |api, call| Box::pin(recent::top(api, call))),
+    Route::reads("/api/v1/replicas", |api, call| Box::pin(status::replicas(api, call))),
     Route::reads("/api/v1/counters", |api, call| Box::pin(counters::get(api, call))),
     Route::changes(Method::POST, "/api/v1/counters/reset", "counter_reset", |api, call| {
         Box::pin(counters::reset(api, call))
@@ -71,6 +72,7 @@ pub(super) const EVENT_PARTS: &[(&str, &str)] = &[
     ("overrides", "/api/v1/overrides?n=100"),
     ("domains", "/api/v1/domains"),
     ("replicas", "/api/v1/replicas"),
+    ("changes", "/api/v1/changes?n=20"),
 ];
 
 impl Route {

@@ -4,21 +4,39 @@ use serde_json::{Value as Json, json};
 
 use super::{
     Api,
+    history::Latency,
     reply::{Call, Problem, Reply},
+    view::{REPLICA, Scope, View, silence},
 };
-use crate::replicas::Replicas;
 use clock::{Clock, Rfc3339, SystemClock};
+use fleet::{Announcement, Member, Merged, own_id};
 use rules::OnStoreFailure;
 use store::{PoolUsage, StoreUsage};
 
 /// The maximum number of errors of the last load; the log has all of them.
 const MAX_ERRORS: usize = 10;
 
-pub(super) fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    call.query(&[])?;
+pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
+    let query = call.query(&[REPLICA])?;
+    let View { merged, scope, replicas } = api.view(&query).await?;
+    if let Scope::Other(name) = &scope {
+        // Its own status, as it was published.
+        let mut status = merged.status;
+        status["scope"] = name.as_str().into();
+        return Reply::json(&status);
+    }
+    let listed = match &replicas {
+        Json::String(_) => replicas,
+        _ => json!(members(api).await.unwrap_or_default()),
+    };
+    Reply::json(&json(api, &merged, &scope, listed))
+}
+
+/// The status of this replica, with the rates and latencies of a view.
+pub(super) fn json(api: &Api, merged: &Merged, scope: &Scope, replicas: Json) -> Json {
     let (managed, started) = (&api.managed, api.managed.started);
     let now = SystemClock.now();
-    let [ok, over_limit, error] = managed.stats.requests_by_code();
+    let ([ok, over_limit, error], [rate_ok, rate_over, rate_error]) = (merged.total, merged.per_second);
     let [limit, block, allow, shadow] = managed.keeper.index().usage().by_action;
     let keys = managed.store.usage().or_else(|| managed.limiter.local_usage());
     let keys = keys.map(|StoreUsage { held, max_keys }| {
@@ -30,7 +48,7 @@ pub(super) fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
             "evicted_over_limit": held.evicted_over,
         })
     });
-    Reply::json(&json!({
+    json!({
         "version": env!("CARGO_PKG_VERSION"),
         "commit": managed.stats.commit,
         "zone_data": calendar::zone::data_version(),
@@ -42,14 +60,17 @@ pub(super) fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         "rules": rules(api),
         "store": store(api),
         "policy": managed.limiter.on_store_failure().name(),
-        "callers": callers(api),
+        "callers": callers(api, merged.without_store),
         "requests": {
-            "per_second": api.history.rates(),
+            "per_second": {"ok": rate_ok, "over_limit": rate_over, "error": rate_error},
             "total": {"ok": ok, "over_limit": over_limit, "error": error},
         },
-        "latency": api.history.latency(),
+        "latency": Latency::of(&merged.latency),
+        "unmatched": merged.unmatched_total,
+        "replica": own_id(),
+        "scope": scope.name(),
         "memory": {"resident_bytes": allocator::resident_bytes(), "keys": keys},
-        "replicas": replicas_shown(api),
+        "replicas": replicas,
         "overrides": {
             "limit": limit,
             "block": block,
@@ -57,7 +78,7 @@ pub(super) fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
             "shadow": shadow,
             "kept_in": managed.keeper.storage(),
         },
-    }))
+    })
 }
 
 fn rules(api: &Api) -> Json {
@@ -82,7 +103,7 @@ fn store(api: &Api) -> Json {
     let store = &api.managed.store;
     let pools = store.pools();
     let sum = |of: fn(&PoolUsage) -> u64| pools.iter().map(of).fold(0, u64::saturating_add);
-    let latency = api.history.store_latency();
+    let latency = Latency::of(&api.history.store_latency());
     let outage = api.managed.outages.current();
     json!({
         "kind": api.managed.store_kind,
@@ -100,20 +121,12 @@ fn store(api: &Api) -> Json {
     })
 }
 
-/// The replicas, or `unknown` while Redis is out of service.
-fn replicas_shown(api: &Api) -> Json {
-    if api.managed.keeper.storage() == "redis" && api.managed.outages.current().is_some() {
-        return "unknown".into();
-    }
-    json!(api.managed.replicas.list())
-}
-
 /// What callers get while the store is out of service: a line for each policy that decides, or that would.
-fn callers(api: &Api) -> Vec<String> {
+fn callers(api: &Api, rates: [f64; OnStoreFailure::ALL.len()]) -> Vec<String> {
     if api.managed.outages.current().is_none() {
         return Vec::new();
     }
-    let rates = OnStoreFailure::ALL.into_iter().zip(api.history.without_store());
+    let rates = OnStoreFailure::ALL.into_iter().zip(rates);
     let decides = |policy, rate| rate > 0.0 || policy == api.managed.limiter.on_store_failure();
     let line = |(policy, rate): (OnStoreFailure, f64)| {
         let effect = match policy {
@@ -128,12 +141,51 @@ fn callers(api: &Api) -> Vec<String> {
 }
 
 /// The replicas that share the Redis, and the rules of each.
-pub(super) fn replicas(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
+pub(super) async fn replicas(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
-    let known = &api.managed.replicas;
-    Reply::json(&json!({
-        "own": Replicas::own_id(),
-        "serve_same_rules": known.by_rules_hash().len() <= 1,
-        "replicas": known.list(),
-    }))
+    let (serve_same_rules, replicas) = match members(api).await {
+        Ok(members) => {
+            let mut hashes: Vec<_> = members.iter().map(|member| member["rules_hash"].to_string()).collect();
+            hashes.sort_unstable();
+            hashes.dedup();
+            (json!(hashes.len() <= 1), json!(members))
+        }
+        Err(_) => ("unknown".into(), "unknown".into()),
+    };
+    Reply::json(&json!({"own": own_id(), "serve_same_rules": serve_same_rules, "replicas": replicas}))
+}
+
+/// This replica and the others; an error if these are unknown.
+async fn members(api: &Api) -> Result<Vec<Json>, String> {
+    let state = api.managed.source.state();
+    let rates = api.history.rates();
+    let own = Member {
+        announcement: Announcement {
+            id: own_id().to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            rules_hash: state.last_success.map(|_| format!("{:016x}", state.hash)),
+            requests_per_second: whole(rates.ok + rates.over_limit + rates.error),
+            started: api.managed.started.seconds(),
+            summaries: Some(api.managed.fleet.publishes()),
+        },
+        age_seconds: 0,
+        summary: None,
+    };
+    let others = if api.managed.fleet.is_shared() { api.members().await? } else { Vec::new() };
+    let json = |member: &Member| {
+        let Announcement { id, version, rules_hash, requests_per_second, started, .. } = &member.announcement;
+        json!({
+            "id": id, "version": version, "rules_hash": rules_hash, "requests_per_second": requests_per_second,
+            "started": started, "age_seconds": member.age_seconds,
+            "summary": if id == own_id() { "published" } else { silence(member) },
+        })
+    };
+    let mut all: Vec<Json> = std::iter::once(&own).chain(&others).map(json).collect();
+    all.sort_by_key(|member| member["id"].to_string());
+    Ok(all)
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast saturates")]
+fn whole(rate: f64) -> u64 {
+    rate.round() as u64
 }

@@ -5,6 +5,7 @@ pub mod timer;
 
 use std::{
     fmt,
+    str::FromStr,
     sync::atomic::{AtomicU64, Ordering},
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -42,6 +43,17 @@ pub struct Rfc3339(pub Time);
 impl fmt::Display for Rfc3339 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_utc(f, self.0.seconds(), format_args!("{:03}", self.0.micros() / 1000 % 1000))
+    }
+}
+
+impl FromStr for Rfc3339 {
+    type Err = prost_types::TimestampError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let at: prost_types::Timestamp = text.parse()?;
+        let seconds = u64::try_from(at.seconds).unwrap_or_default();
+        let micros = u64::try_from(at.nanos / 1_000).unwrap_or_default();
+        Ok(Self(Time(Time::from_seconds(seconds).0.saturating_add(micros))))
     }
 }
 
@@ -100,5 +112,8 @@ mod tests {
         assert_eq!(written(0), "1970-01-01T00:00:00.000Z");
         assert_eq!(written(951_782_399_999_999), "2000-02-28T23:59:59.999Z");
         assert_eq!(written(951_782_400_000_000), "2000-02-29T00:00:00.000Z");
+        let read = "2000-02-28T23:59:59.999Z".parse().map(|Rfc3339(time)| time.micros());
+        assert_eq!(read, Ok(951_782_399_999_000));
+        assert!("2000-02-28".parse::<Rfc3339>().is_err() && "x".parse::<Rfc3339>().is_err());
     }
 }

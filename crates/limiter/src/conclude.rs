@@ -104,6 +104,11 @@ impl<'a> Conclusion<'a, '_> {
         }
     }
 
+    /// True if a descriptor of a known domain meets no rule, and no override.
+    pub(super) fn is_unmatched(&self, index: usize) -> bool {
+        matches!(self.plan.get(index), Some(Planned::NoLimit))
+    }
+
     /// The outcome of the limit that governs a descriptor. It is computed again, because answers without headers, body and
     /// metadata do not need it.
     pub(super) fn outcome(&self, index: usize) -> Option<LimitOutcome<'a>> {

@@ -200,9 +200,12 @@ impl Limiter {
         let mut conclusion =
             conclude::conclude(request, scope, (plan, batch), &self.policy, &self.stats, now);
         conclusion.is_without_store = failure.is_some();
-        if let (Some(recent), Some(_)) = (&self.recent, domain) {
-            observe::observe(recent, scope.served, &conclusion, now);
+        match (&self.recent, domain) {
+            (Some(recent), Some(_)) => observe::observe(recent, scope.served, &conclusion, now),
+            (Some(recent), None) => observe::observe_unknown_domain(recent, request, now),
+            (None, _) => {}
         }
+        let unmatched = plan.iter().filter(|planned| matches!(planned, Planned::NoLimit)).count();
         let mut answer = response::answer(conclusion);
         if let (Some(failure), Some(metadata)) = (failure, &mut answer.dynamic_metadata) {
             failure.add_to(metadata);
@@ -214,8 +217,8 @@ impl Limiter {
             }
         }
         match domain.map(|domain| scope.served.attached.domains.get(domain)) {
-            Some(stats) => stats.into_iter().for_each(|stats| stats.count(answer.code.into())),
-            None => self.stats.unknown_domain().count(answer.code.into()),
+            Some(stats) => stats.into_iter().for_each(|stats| stats.count(answer.code.into(), unmatched)),
+            None => self.stats.unknown_domain().count(answer.code.into(), unmatched),
         }
         answer
     }
@@ -300,6 +303,6 @@ fn remove_checks(plan: &mut Plan, batch: &mut Batch, instead: &SmallVec<[Option<
 
 fn count_error(served: &Served, domain: Option<&Domain>) {
     if let Some(stats) = domain.and_then(|domain| served.attached.domains.get(domain.index)) {
-        stats.count(ResponseCode::Error);
+        stats.count(ResponseCode::Error, 0);
     }
 }

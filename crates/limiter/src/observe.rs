@@ -12,7 +12,7 @@ use super::{
 };
 use clock::Time;
 use overrides::Action;
-use recent::{DecidedBy, Decision, Hits, LimitShown, Recent, Wanted};
+use recent::{DecidedBy, Decision, Hits, LimitShown, Recent, Unmatched, Wanted};
 use rules::{Limits, Rule};
 
 /// The maximum number of recorded descriptors of a request. Most requests have one or two.
@@ -31,9 +31,24 @@ pub(super) fn observe(recent: &Recent, served: &Served, conclusion: &Conclusion<
     }
 }
 
+/// Records the descriptors of a request whose domain has no rules.
+pub(super) fn observe_unknown_domain(recent: &Recent, request: &Request<'_>, now: Time) {
+    let Some(weight) = recent.wanted(false, now).hits else { return };
+    for index in 0..request.descriptors.len() {
+        recent.note_unmatched(Unmatched::UnknownDomain, request.domain, entries(request, index), weight, now);
+    }
+}
+
 fn note_hits(recent: &Recent, served: &Served, conclusion: &Conclusion<'_, '_>, weight: u32, now: Time) {
     for (index, status) in conclusion.statuses.iter().enumerate() {
-        let Some(limited) = conclusion.limited(index) else { continue };
+        let Some(limited) = conclusion.limited(index) else {
+            if conclusion.is_unmatched(index) {
+                let domain = conclusion.request.domain;
+                let entries = entries(conclusion.request, index);
+                recent.note_unmatched(Unmatched::NoRule, domain, entries, weight, now);
+            }
+            continue;
+        };
         let rule = limited.rule.and_then(|rule| served.attached.recent(rule));
         let (Some(rule), count) = (rule, limited.hits.taken()) else { continue };
         if count > 0 {
@@ -56,13 +71,15 @@ fn note_decisions(
     let decided = decided.filter_map(|(index, _)| Some((index, conclusion.limited(index)?)));
     for (index, limited) in decided.take(MAX_REFUSED) {
         let Some(outcome) = conclusion.outcome(index) else { continue };
-        recent.note_decision(wanted, |decision| {
+        let rule = limited.rule.and_then(|rule| served.attached.recent(rule));
+        let domain = conclusion.request.domain;
+        let key = [(domain, "")].into_iter().chain(entries(conclusion.request, index));
+        recent.note_decision(wanted, (rule.map(|rule| &**rule), key), now, |decision| {
             decision.time = now;
             decision.is_refused = code == Code::OverLimit;
-            decision.domain.set([(conclusion.request.domain, "")].into_iter());
+            decision.domain.set([(domain, "")].into_iter());
             decision.descriptor.set(entries(conclusion.request, index));
             decision.governs = conclusion.governs == Some(index);
-            let rule = limited.rule.and_then(|rule| served.attached.recent(rule));
             decision.rule = rule.cloned();
             set_outcome(decision, limited, &outcome, conclusion);
         });

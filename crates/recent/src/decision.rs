@@ -1,6 +1,6 @@
 //! A decision about one descriptor, for the list of refusals and the decision log.
 
-use std::{borrow::Cow, num::NonZeroU32, ops::Not, sync::Arc};
+use std::{borrow::Cow, fmt, num::NonZeroU32, ops::Not, sync::Arc};
 
 use serde::Serialize;
 
@@ -62,6 +62,17 @@ text::named! {
         OverLimitCache = "over_limit_cache",
         Override = "override",
         FailurePolicy = "failure_policy",
+    }
+}
+
+/// `5 per minute`, `1000 per 15 minutes`.
+impl fmt::Display for LimitShown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = self.unit.to_lowercase();
+        match self.multiplier.get() {
+            1 => write!(f, "{} per {unit}", self.requests_per_unit),
+            multiplier => write!(f, "{} per {multiplier} {unit}s", self.requests_per_unit),
+        }
     }
 }
 
@@ -153,6 +164,23 @@ impl Decision {
                 .then(|| Blocked { until: self.allowed_at().map(|at| Rfc3339(at).to_string()) }),
             governs: self.governs,
             weight: (self.weight > 1).then_some(self.weight),
+        }
+    }
+
+    /// Why it was refused, in words.
+    pub fn reason(&self) -> String {
+        let limit = self.limit.as_ref().map(ToString::to_string).unwrap_or_default();
+        let number = if self.limits > 1 {
+            format!(" ({} of {})", self.limit_index + 1, self.limits)
+        } else {
+            String::new()
+        };
+        match (self.decided_by, self.is_blocked, self.allowed_at()) {
+            (_, true, Some(end)) => format!("blocked until {}", Rfc3339(end)),
+            (_, true, None) => "blocked until the override is removed".to_owned(),
+            (DecidedBy::FailurePolicy, ..) => "the store failed, and its policy refuses".to_owned(),
+            (DecidedBy::Override, ..) => format!("over {limit}, by an override"),
+            (DecidedBy::Counter | DecidedBy::OverLimitCache, ..) => format!("over {limit}{number}"),
         }
     }
 

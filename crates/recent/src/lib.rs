@@ -8,6 +8,7 @@
 pub mod decision;
 mod decision_log;
 mod keys;
+pub mod refused_keys;
 mod sampler;
 mod settings;
 mod sketch;
@@ -31,11 +32,13 @@ pub use self::{
     decision::{DecidedBy, Decision, LimitShown},
     decision_log::DecisionLog,
     keys::{Key, shown},
-    top::{RuleTop, TopKey},
+    refused_keys::{OtherRefusals, RefusedKey},
+    top::{RuleTop, TopKey, TopKeys},
 };
 use self::{
     decision_log::Pending,
     keys::HashedEntries,
+    refused_keys::RefusedKeys,
     sampler::Sampler,
     sketch::Budget,
     top::{PANE_SECONDS, Tables},
@@ -62,6 +65,8 @@ pub struct Recent {
     /// The pane in which old tables were freed last.
     freed_in: AtomicU64,
     last_id: AtomicU64,
+    /// Stand for the rules of descriptors without one.
+    unmatched: [Arc<RuleInfo>; Unmatched::ALL.len()],
     hasher: DefaultHashBuilder,
     log: Option<DecisionLog>,
     values: KeyValues,
@@ -73,9 +78,25 @@ struct Worker {
     hits: Sampler,
     refusals: Sampler,
     tables: Tables,
-    refused: Mutex<VecDeque<Decision>>,
+    refused: Mutex<Refused>,
     pending: Pending,
     missed: AtomicU64,
+}
+
+#[derive(Default)]
+struct Refused {
+    last: VecDeque<Decision>,
+    by_key: RefusedKeys,
+}
+
+text::named! {
+    /// Why a descriptor has no limit although nothing exempts it.
+    pub enum Unmatched {
+        /// No rules have the domain.
+        UnknownDomain = "unknown_domain",
+        /// The domain has rules, and the descriptor meets none of them.
+        NoRule = "no_rule",
+    }
 }
 
 #[derive(Debug)]
@@ -89,6 +110,10 @@ pub struct RuleInfo {
 }
 
 impl RuleInfo {
+    fn standing_for(name: &str) -> Self {
+        Self { domain: "".into(), full_key: name.into(), place: None, top: Arc::new(RuleTop::new()) }
+    }
+
     /// The full key without the domain.
     pub fn path(&self) -> &str {
         let path = self.full_key.strip_prefix(&*self.domain).and_then(|path| path.strip_prefix('.'));
@@ -118,7 +143,7 @@ impl Recent {
             hits: Sampler::new(EXACT_HITS),
             refusals: Sampler::new(EXACT_REFUSALS),
             tables: Tables::default(),
-            refused: Mutex::new(VecDeque::with_capacity(MAX_REFUSALS)),
+            refused: Mutex::default(),
             pending: Pending::default(),
             missed: AtomicU64::new(0),
         };
@@ -128,6 +153,7 @@ impl Recent {
             budget: Budget::default(),
             freed_in: AtomicU64::new(0),
             last_id: AtomicU64::new(0),
+            unmatched: Unmatched::ALL.map(|reason| Arc::new(RuleInfo::standing_for(reason.name()))),
             hasher: DefaultHashBuilder::default(),
             log: logged.map(DecisionLog::new),
             values,
@@ -184,22 +210,53 @@ impl Recent {
         }
     }
 
-    /// Records a decision: `fill` overwrites an old one.
-    pub fn note_decision(&self, wanted: Wanted, fill: impl Fn(&mut Decision)) {
+    /// Records descriptors without a rule: each is one of the shape that its domain and its keys have, with the first
+    /// one's values as an example.
+    pub fn note_unmatched<'a>(
+        &self,
+        reason: Unmatched,
+        domain: &'a str,
+        entries: impl Iterator<Item = (&'a str, &'a str)> + Clone,
+        weight: u32,
+        now: Time,
+    ) {
+        let keys = entries.clone().map(|(key, _)| (key, ""));
+        let shape = [(domain, "")].into_iter().chain(keys.filter(|_| reason == Unmatched::NoRule));
+        let hash = self.hasher.hash_one(HashedEntries(shape));
+        let (worker, rule) = (self.worker(), &self.unmatched[reason as usize]);
+        let hits = Hits { count: 1, weight, refused: false };
+        let example = [(domain, "")].into_iter().chain(entries);
+        if !worker.tables.note(&rule.top, hash, example, hits, (now, &self.budget)) {
+            worker.missed.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Records a decision about this key: its rule, and its domain followed by its entries. `fill` overwrites an old one.
+    pub fn note_decision<'a>(
+        &self,
+        wanted: Wanted,
+        (rule, key): (Option<&RuleInfo>, impl Iterator<Item = (&'a str, &'a str)> + Clone),
+        now: Time,
+        fill: impl Fn(&mut Decision),
+    ) {
         let worker = self.worker();
         if let Some(weight) = wanted.refusal {
             if let Ok(mut refused) = worker.refused.try_lock() {
-                if refused.len() < MAX_REFUSALS {
-                    refused.push_back(Decision::default());
+                let Refused { last, by_key } = &mut *refused;
+                if last.len() < MAX_REFUSALS {
+                    last.push_back(Decision::default());
                 } else {
                     // It is full, so this moves the first position and no element.
-                    refused.rotate_left(1);
+                    last.rotate_left(1);
                 }
-                if let Some(decision) = refused.back_mut() {
-                    decision.id = self.last_id.fetch_add(1, Relaxed) + 1;
-                    decision.weight = weight;
+                let id = self.last_id.fetch_add(1, Relaxed) + 1;
+                let fill = |decision: &mut Decision| {
+                    (decision.id, decision.weight) = (id, weight);
                     fill(decision);
-                }
+                };
+                last.back_mut().into_iter().for_each(fill);
+                let rule = rule.map_or(u64::MAX, |rule| rule.top.number());
+                by_key.note((self.hasher.hash_one((rule, HashedEntries(key))), rule), weight, now, fill);
             } else {
                 worker.missed.fetch_add(1, Relaxed);
             }
@@ -213,11 +270,31 @@ impl Recent {
         let mut found = Vec::new();
         for worker in &self.workers {
             let refused = lock(&worker.refused);
-            found.extend(refused.iter().rev().filter(|decision| matches(decision)).take(most).cloned());
+            found.extend(refused.last.iter().rev().filter(|decision| matches(decision)).take(most).cloned());
         }
         found.sort_by_key(|decision| std::cmp::Reverse((decision.time, decision.id)));
         found.truncate(most);
         found
+    }
+
+    /// The refused keys, the one refused last first, and what was counted without its key.
+    pub fn refused_keys(&self, now: Time) -> (Vec<RefusedKey>, OtherRefusals) {
+        let (mut by_hash, mut others) = (HashMap::<u64, RefusedKey>::new(), OtherRefusals::default());
+        for worker in &self.workers {
+            let refused = lock(&worker.refused);
+            for key in refused.by_key.all() {
+                by_hash.entry(key.hash).and_modify(|known| known.add(key)).or_insert_with(|| key.clone());
+            }
+            others.add(refused.by_key.others(), now);
+        }
+        let mut keys: Vec<RefusedKey> = by_hash.into_values().collect();
+        keys.sort_unstable_by_key(|key| std::cmp::Reverse((key.last, key.example.id)));
+        (keys, others)
+    }
+
+    /// Descriptors without a rule, by their domains and keys. The first entry of each key is the domain.
+    pub fn unmatched(&self, now: Time) -> impl Iterator<Item = (Unmatched, TopKeys)> {
+        Unmatched::ALL.into_iter().zip(self.top(self.unmatched.iter(), now))
     }
 
     /// The seconds that the top keys cover: two to four minutes, less after the start.
@@ -228,9 +305,10 @@ impl Recent {
         now.seconds().saturating_sub(first.max(started.seconds()))
     }
 
-    pub fn top<'a>(&self, rules: impl Iterator<Item = &'a Arc<RuleInfo>>, now: Time) -> Vec<TopKey> {
+    /// The top keys of each of these rules.
+    pub fn top<'a>(&self, rules: impl Iterator<Item = &'a Arc<RuleInfo>>, now: Time) -> Vec<TopKeys> {
         let tables = || self.workers.iter().map(|worker| &worker.tables);
-        rules.flat_map(|rule| top::merge(rule, tables(), now)).collect()
+        rules.map(|rule| top::merge(rule, tables(), now)).collect()
     }
 
     /// The number of records that were missed because a reader held the lock.

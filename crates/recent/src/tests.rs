@@ -37,7 +37,7 @@ fn note(recent: &Recent, rule: &RuleInfo, user: &str, count: u64, refused: bool,
 
 fn by_user(recent: &Recent, rules: &[Arc<RuleInfo>], now: Time) -> HashMap<String, TopKey> {
     let user = |top: &TopKey| top.key.entries().next().unwrap().1.to_owned();
-    recent.top(rules.iter(), now).into_iter().map(|top| (user(&top), top)).collect()
+    recent.top(rules.iter(), now).into_iter().flat_map(|top| top.keys).map(|top| (user(&top), top)).collect()
 }
 
 /// A stream of `n` keys in which the key of rank r is 1/r as frequent as the first.
@@ -187,9 +187,10 @@ fn the_last_refusals_are_kept_newest_first() {
     let recent = recent(1);
     for n in 0..1500 {
         let wanted = Wanted { refusal: Some(1), ..Wanted::default() };
-        recent.note_decision(wanted, |decision| {
+        let domain = [(if n % 2 == 0 { "even" } else { "odd" }, "")].into_iter();
+        recent.note_decision(wanted, (None, domain.clone()), after(n), |decision| {
             (decision.time, decision.hits) = (after(n), n);
-            decision.domain.set([(if n % 2 == 0 { "even" } else { "odd" }, "")].into_iter());
+            decision.domain.set(domain.clone());
         });
     }
     let hits = |most, domain: &str| {
@@ -199,4 +200,87 @@ fn the_last_refusals_are_kept_newest_first() {
     assert_eq!(hits(3, ""), [1499, 1498, 1497]);
     assert_eq!(hits(2, "even"), [1498, 1496]);
     assert_eq!(hits(5000, "").len(), 1000);
+}
+
+/// Records a refusal of a user by a rule.
+fn refuse(recent: &Recent, rule: &RuleInfo, user: &str, now: Time) {
+    let Some(weight) = recent.wanted(true, now).refusal else { return };
+    let key = [("d", ""), ("user", user)].into_iter();
+    let wanted = Wanted { refusal: Some(weight), ..Wanted::default() };
+    recent.note_decision(wanted, (Some(rule), key.clone()), now, |decision| {
+        decision.time = now;
+        decision.descriptor.set(key.clone().skip(1));
+    });
+}
+
+fn refused_users(recent: &Recent, now: Time) -> HashMap<String, (u64, Time, Time)> {
+    let (keys, _) = recent.refused_keys(now);
+    let user = |key: &RefusedKey| key.example.descriptor.entries().next().unwrap().1.to_owned();
+    keys.iter().map(|key| (user(key), (key.count, key.first, key.last))).collect()
+}
+
+#[test]
+fn a_loud_client_takes_one_place_and_hides_nobody() {
+    let recent = recent(1);
+    let rules = recent.rules(&rules(&["user"]));
+    refuse(&recent, &rules[0], "quiet", NOW);
+    for second in 0..3600 {
+        (0..500).for_each(|_| refuse(&recent, &rules[0], "loud", after(second)));
+    }
+    let users = refused_users(&recent, after(3600));
+    assert_eq!(users["loud"], (1_800_000, NOW, after(3599)));
+    assert_eq!(users["quiet"], (1, NOW, NOW));
+    assert_eq!(recent.refused_keys(after(3600)).0[0].example.time, after(3599));
+}
+
+#[test]
+fn a_flood_of_invented_keys_replaces_keys_of_its_own_rule() {
+    let recent = recent(1);
+    let rules = recent.rules(&rules(&["user", "path"]));
+    let (flooded, other) = (&rules[0], &rules[1]);
+    refuse(&recent, other, "victim", NOW);
+    for _ in 0..3 {
+        refuse(&recent, flooded, "known", NOW);
+    }
+    refuse(&recent, flooded, "once", NOW);
+    let mut sent = 4;
+    for second in 0..600 {
+        for n in 0..100 {
+            refuse(&recent, flooded, &format!("{second}-{n}"), after(second));
+            sent += 1;
+        }
+    }
+    let users = refused_users(&recent, after(600));
+    assert_eq!(users.len(), refused_keys::KEYS);
+    assert_eq!((users["victim"].0, users["known"].0), (1, 3), "ten minutes of the flood later");
+    assert!(!users.contains_key("once"), "as rarely refused as an invented key of its rule");
+    let (keys, others) = recent.refused_keys(after(600));
+    assert_eq!(keys.iter().map(|key| key.count).sum::<u64>() + others.count, sent + 1, "all are counted");
+    assert_eq!(others.first, NOW);
+    // A key that was not refused for ten minutes makes room first.
+    refuse(&recent, other, "new", after(1500));
+    assert!(!refused_users(&recent, after(1500)).contains_key("0-99"));
+}
+
+#[test]
+fn descriptors_without_a_rule_are_counted_by_shape_and_bounded() {
+    let recent = recent(1);
+    for user in 0..1000 {
+        let user = user.to_string();
+        let entries = [("user", user.as_str()), ("path", "/")].into_iter();
+        recent.note_unmatched(Unmatched::NoRule, "shop", entries, 1, NOW);
+    }
+    for n in 0..100_000 {
+        let domain = if n % 10 == 0 { "shpo".to_owned() } else { format!("invented{n}") };
+        recent.note_unmatched(Unmatched::UnknownDomain, &domain, [("user", "ann")].into_iter(), 1, NOW);
+    }
+    let found: HashMap<_, _> = recent.unmatched(NOW).map(|(reason, top)| (reason.name(), top.keys)).collect();
+    let [shape] = &*found["no_rule"] else { panic!("one shape") };
+    assert_eq!(shape.key.text(KeyValues::Plain), "shop=,user=0,path=/");
+    assert_eq!((shape.allowed, shape.error), (1000, 0));
+    assert_eq!(found["unknown_domain"].len(), 64, "bounded");
+    let steady =
+        found["unknown_domain"].iter().find(|top| top.key.text(KeyValues::Plain).starts_with("shpo="));
+    let steady = steady.expect("a domain with a 64th of the traffic stays");
+    assert!(steady.allowed.abs_diff(10_000) <= steady.error, "{steady:?}");
 }

@@ -34,6 +34,10 @@ impl RuleTop {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Self(NUMBERS.fetch_add(1, Relaxed))
     }
+
+    pub(super) fn number(&self) -> u64 {
+        self.0
+    }
 }
 
 /// The tables of a worker by their [`RuleTop`], created with the first hit of a rule.
@@ -125,6 +129,15 @@ impl Pane {
     }
 }
 
+/// The top keys of a rule.
+#[derive(Clone, Debug, Default)]
+pub struct TopKeys {
+    /// In no particular order.
+    pub keys: Vec<TopKey>,
+    /// The most allowed and refused hits of a key that is not among them.
+    pub missing: [u64; 2],
+}
+
 /// A key, and its hits in the last minutes.
 #[derive(Clone, Debug)]
 pub struct TopKey {
@@ -146,12 +159,12 @@ struct Sum {
     sampled: u64,
 }
 
-/// The keys of a rule from the tables of all workers, in no particular order.
+/// The keys of a rule from the tables of all workers.
 pub(super) fn merge<'a>(
     rule: &Arc<RuleInfo>,
     workers: impl Iterator<Item = &'a Tables>,
     now: Time,
-) -> Vec<TopKey> {
+) -> TopKeys {
     let mut keys: Keys<u64, (Key, [Sum; 2])> = Keys::new();
     // The most hits of a key that is in no table.
     let mut missing = [0_u64; 2];
@@ -182,7 +195,7 @@ pub(super) fn merge<'a>(
         refused: refused.count,
         error: allowed.error(missing_allowed).max(refused.error(missing_refused)),
     };
-    keys.into_values().map(top).collect()
+    TopKeys { keys: keys.into_values().map(top).collect(), missing }
 }
 
 impl Sum {

@@ -29,7 +29,6 @@ fn everything(spans: &Counts) -> Gauges<'_> {
         }),
         store: Some(StoreUsage { held: keys, max_keys: 6 }),
         overrides: Usage { by_action: [26, 27, 28, 29], has_local_calendar: false, bytes: 30 },
-        replicas: vec![("c0ffee".to_owned(), 31)],
     }
 }
 
@@ -101,7 +100,6 @@ fn the_page_has_the_values_of_the_parts() {
         "ratelimit_localcache_missCount 6",
         "tollgate_overrides{action=\"shadow\"} 29",
         "tollgate_top_refused_hits{domain=\"d\",rule=\"k\",descriptor=\"k=v\"} 28",
-        "tollgate_replicas{rules_hash=\"c0ffee\"} 31",
     ] {
         assert!(page.lines().any(|seen| seen == line), "{line}\n{page}");
     }

@@ -3,6 +3,7 @@
 //! Each command has its file: it makes a [`Client`] from the [`AdminArgs`], calls it, and prints text or, with `--json`,
 //! the reply.
 
+pub(super) mod changes;
 pub(super) mod counter;
 pub(super) mod domain;
 mod format;
@@ -12,7 +13,7 @@ pub(super) mod status;
 pub(super) mod top;
 
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -24,7 +25,7 @@ use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::{
     Method, Request, StatusCode,
     client::conn::http1,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST},
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue},
 };
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
@@ -81,6 +82,38 @@ impl AdminArgs {
     }
 }
 
+/// A line that says which replicas a reply is about; empty if it does not say.
+fn answered(reply: &Value) -> String {
+    let replicas = &reply["replicas"];
+    let text = match (reply["scope"].as_str(), replicas["known"].as_u64(), replicas["answered"].as_u64()) {
+        (Some("all"), Some(known), Some(answered)) => {
+            format!("{answered} of {} answered", terminal::count(known, "replica"))
+        }
+        (Some("this"), ..) if replicas == "unknown" => {
+            "this replica alone: the others are unknown while Redis is out of service".to_owned()
+        }
+        (Some("this"), ..) => "this replica".to_owned(),
+        (Some(name), ..) => format!("replica {name}"),
+        (None, ..) => return String::new(),
+    };
+    terminal::paint(terminal::DIM, &text) + "\n"
+}
+
+/// The replicas that a command shows.
+#[derive(Args, Clone, PartialEq, Debug, Default)]
+pub(super) struct ReplicaArgs {
+    /// One replica: its name as `status` shows it, or the beginning of it; `this` for the one that answers. By default
+    /// all that share a Redis.
+    #[arg(long, value_name = "NAME|this")]
+    replica: Option<String>,
+}
+
+impl ReplicaArgs {
+    fn query(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.replica.iter().map(|name| ("replica", name.as_str()))
+    }
+}
+
 /// A client of the admin API. Each call opens a connection.
 struct Client {
     server: Server,
@@ -133,6 +166,10 @@ impl Client {
             .uri(path)
             .header(HOST, self.server.host())
             .header(ACCEPT, "*/*");
+        let is_change = request.method_ref().is_some_and(|method| *method != Method::GET);
+        if let (true, Some(user)) = (is_change, user()) {
+            request = request.header("tollgate-user", user);
+        }
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
@@ -170,6 +207,13 @@ impl Client {
         let failure = Failure::new(format!("{}: {status}: {text}", self.server), advice);
         Failure { is_not_found: status == StatusCode::NOT_FOUND && message.is_some(), ..failure }
     }
+}
+
+/// `USER@host`, for the log of changes; `None` without `USER`.
+fn user() -> Option<HeaderValue> {
+    let user = env::var("USER").or_else(|_| env::var("LOGNAME")).ok().filter(|user| !user.is_empty())?;
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    HeaderValue::from_str(&printable(&format!("{user}@{host}"))).ok()
 }
 
 /// Sends a request over a connection: the status of the response, and its body of at most `max` bytes.

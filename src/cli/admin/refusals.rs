@@ -1,4 +1,4 @@
-//! `tollgate refusals`: the last refused requests with their reasons; with `--follow` also new ones.
+//! `tollgate refusals`: the refused keys with their reasons; with `--follow` new refusals one by one.
 
 use std::{thread, time::Duration};
 
@@ -6,14 +6,14 @@ use clap::Args;
 use serde_json::Value;
 
 use super::{
-    AdminArgs, Client,
+    AdminArgs, Client, ReplicaArgs, answered,
     format::{descriptor, duration, items, limit, number, word},
 };
 use crate::cli::{
     request::Descriptor,
     serve::Environment,
     server,
-    terminal::{self, BOLD, DIM, Failure, PLACE, Verdict, paint, thousands, wrap},
+    terminal::{self, BOLD, DIM, Failure, PLACE, Verdict, count, paint, thousands, wrap},
 };
 
 /// The columns before a continued line.
@@ -30,12 +30,14 @@ pub(crate) struct RefusalsArgs {
     /// Refusals of descriptors with these entries only.
     #[arg(long, value_name = "KEY=VALUE[,...]")]
     descriptor: Option<Descriptor>,
-    /// The number of refusals.
+    /// The number of keys, or of refusals with --follow.
     #[arg(short, value_name = "N", default_value_t = 20, value_parser = server::rows)]
     n: u16,
-    /// Print new refusals until interrupted; with --json, a line for each.
+    /// Print the last refusals and new ones of this replica, one by one, until interrupted; with --json, a line for each.
     #[arg(long)]
     follow: bool,
+    #[command(flatten)]
+    replica: ReplicaArgs,
     #[command(flatten)]
     admin: AdminArgs,
 }
@@ -43,16 +45,62 @@ pub(crate) struct RefusalsArgs {
 /// Prints the refusals. The verdict is no if there are none.
 pub(crate) fn run(args: &RefusalsArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let client = Client::new(&args.admin, environment)?;
-    let reply = refusals(&client, args, args.n, 0)?;
     if args.follow {
+        let reply = refusals(&client, args, args.n, Some(0))?;
+        terminal::print_note("following the replica that answers; others may refuse too");
         return follow(&client, args, reply);
     }
+    let reply = refusals(&client, args, args.n, None)?;
+    args.admin.print(&reply, || wrap(&keys(&reply), terminal::width(), INDENT));
+    Ok((!items(&reply["refusals"]).is_empty()).into())
+}
+
+/// The refused keys, the one refused last at the end, as in a log.
+fn keys(reply: &Value) -> String {
     let list = items(&reply["refusals"]);
-    args.admin.print(&reply, || match list {
-        [] => "no refusals\n".to_owned(),
-        list => wrap(&list.iter().rev().map(text).collect::<String>(), terminal::width(), INDENT),
-    });
-    Ok((!list.is_empty()).into())
+    let mut text: String = list.iter().rev().map(key).collect();
+    if list.is_empty() {
+        text.push_str("no refusals\n");
+    }
+    let others = number(&reply["others"]);
+    if others > 0 {
+        let others = count(others, "refusal");
+        text.push_str(&paint(DIM, &format!("and {others} of other keys in the last ten minutes\n")));
+    }
+    text + &answered(reply)
+}
+
+/// A refused key in two lines: how often, and why.
+fn key(refused: &Value) -> String {
+    let cut = if refused["descriptor_cut"] == true { "…" } else { "" };
+    let times = number(&refused["count"]);
+    let when = match times {
+        1 => word(&refused["last"]).to_owned(),
+        _ => format!("{} to {}", word(&refused["first"]), word(&refused["last"])),
+    };
+    let hint = match (refused["file"].as_str(), refused["rule"].as_str()) {
+        (Some(file), Some(rule)) => {
+            format!(", rule {rule} {}", paint(PLACE, &format!("{file}:{}", number(&refused["line"]))))
+        }
+        (None, Some(rule)) => format!(", rule {rule}"),
+        _ => ", limit of the request".to_owned(),
+    };
+    let example = &refused["example"];
+    let hits = number(&example["hits"]);
+    let hits = if hits == 1 { String::new() } else { format!(", last with {}", count(hits, "hit")) };
+    let retry = match example["retry_after_seconds"].as_u64() {
+        _ if example["blocked"].is_object() => String::new(),
+        Some(seconds) => format!(", retry after {}", duration(seconds)),
+        None => ", never allowed".to_owned(),
+    };
+    format!(
+        "{} {}{cut} {}\n  {}{hits}{retry}{hint}, {}\n",
+        word(&refused["domain"]),
+        paint(BOLD, &descriptor(&refused["descriptor"])),
+        count(times, "refusal"),
+        word(&refused["reason"]),
+        paint(DIM, &when),
+    )
 }
 
 /// Prints the refusals of a reply, and those that follow.
@@ -71,15 +119,17 @@ fn follow(client: &Client, args: &RefusalsArgs, mut reply: Value) -> Result<Verd
             return Ok(Verdict::Yes);
         }
         thread::sleep(PAUSE);
-        reply = refusals(client, args, 1000, last)?;
+        reply = refusals(client, args, 1000, Some(last))?;
     }
 }
 
-/// The newest `n` refusals with an id above `after`, the newest first.
-fn refusals(client: &Client, args: &RefusalsArgs, n: u16, after: u64) -> Result<Value, Failure> {
-    let (n, after) = (n.to_string(), after.to_string());
+/// The newest `n` refused keys; with `after`, the newest refusals with a larger id. The newest come first.
+fn refusals(client: &Client, args: &RefusalsArgs, n: u16, after: Option<u64>) -> Result<Value, Failure> {
+    let (n, after) = (n.to_string(), after.map(|after| after.to_string()));
     let descriptor = args.descriptor.as_ref().map(ToString::to_string);
-    let mut query = vec![("n", n.as_str()), ("after", after.as_str())];
+    let mut query = vec![("n", n.as_str())];
+    query.extend(after.iter().map(|after| ("after", after.as_str())));
+    query.extend(args.replica.query());
     query.extend(args.domain.iter().map(|domain| ("domain", domain.as_str())));
     query.extend(descriptor.iter().map(|descriptor| ("descriptor", descriptor.as_str())));
     client.get("/api/v1/refusals", &query)
@@ -155,6 +205,14 @@ mod tests {
             limit 1,000 per 15 minutes (2 of 2), count 1,001, 3 hits, retry after 49s, by over limit cache, \
             rule shop.path_/cart.user shop.yaml:12, one of 8\n";
         assert_eq!(plain(&text(&refusal)), expected);
+        let refused = json!({
+            "domain": "shop", "descriptor": [{ "key": "user", "value": "ann" }], "rule": "shop.user",
+            "file": "shop.yaml", "line": 12, "count": 1432, "first": "t1", "last": "t2",
+            "reason": "over 2 per hour", "example": { "hits": 1, "retry_after_seconds": 61 },
+        });
+        let expected = "shop user=ann 1,432 refusals\n  over 2 per hour, retry after 1m 1s, rule shop.user \
+            shop.yaml:12, t1 to t2\nand 7 refusals of other keys in the last ten minutes\n";
+        assert_eq!(plain(&keys(&json!({ "refusals": [refused], "others": 7 }))), expected);
         let bare = json!({
             "time": "t", "domain": "d", "descriptor": [], "rule": null, "file": null, "count": null, "hits": 1,
             "limit": { "requests_per_unit": 5, "unit": "HOUR", "unit_multiplier": 1, "number": 1, "of": 1 },

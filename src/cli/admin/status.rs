@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
+use clap::Args;
 use serde_json::Value;
 
 use super::{
-    AdminArgs, Client,
+    AdminArgs, Client, ReplicaArgs,
     format::{bytes, duration, items, number, rate, seconds, word},
 };
 use crate::cli::{
@@ -16,10 +17,19 @@ use crate::cli::{
 /// The columns before a line's text.
 const INDENT: usize = 10;
 
+#[derive(Args, Clone, PartialEq, Debug)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    replica: ReplicaArgs,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
 /// Prints the status. The verdict is no if the rules are not current or the store is out of service.
-pub(crate) fn run(args: &AdminArgs, environment: &Environment) -> Result<Verdict, Failure> {
-    let status = Client::new(args, environment)?.get("/api/v1/status", &[])?;
-    args.print(&status, || wrap(&text(&status), terminal::width(), INDENT));
+pub(crate) fn run(args: &StatusArgs, environment: &Environment) -> Result<Verdict, Failure> {
+    let query: Vec<_> = args.replica.query().collect();
+    let status = Client::new(&args.admin, environment)?.get("/api/v1/status", &query)?;
+    args.admin.print(&status, || wrap(&text(&status), terminal::width(), INDENT));
     Ok(verdict(&status))
 }
 
@@ -40,7 +50,8 @@ fn text(status: &Value) -> String {
     line(
         "tollgate",
         format!(
-            "{} ({}), up {}{read_only}",
+            "{}{} ({}), up {}{read_only}",
+            get("/replica").as_str().map(|name| format!("{name} ")).unwrap_or_default(),
             word(get("/version")),
             word(get("/commit")),
             duration(number(get("/uptime_seconds"))),
@@ -61,13 +72,17 @@ fn text(status: &Value) -> String {
     line(
         "requests",
         format!(
-            "{}/s allowed, {}/s over limit, {}/s errors{}",
+            "{}/s allowed, {}/s over limit, {}/s errors{}{}",
             rate(get("/requests/per_second/ok")),
             rate(get("/requests/per_second/over_limit")),
             rate(get("/requests/per_second/error")),
             latency(get("/latency")),
+            of(status),
         ),
     );
+    if let Some(text) = unmatched(get("/unmatched")) {
+        line("unmatched", paint(WARNING, &text));
+    }
     let keys = get("/memory/keys");
     let (held, max) = (thousands(number(&keys["held"])), thousands(number(&keys["max"])));
     let counters = if keys.is_null() { String::new() } else { format!(", {held} of {max} counters") };
@@ -102,6 +117,28 @@ fn overrides(overrides: &Value) -> Option<String> {
     (!counts.is_empty()).then(|| format!("{}, in {}", counts.join(", "), word(&overrides["kept_in"])))
 }
 
+/// The replicas that rates and latencies are of.
+fn of(status: &Value) -> String {
+    let replicas = &status["replicas"];
+    match status["scope"].as_str() {
+        Some("all") => {
+            let answered = items(replicas).iter().filter(|replica| replica["summary"] == "published").count();
+            format!(", {answered} of {} answered", count(items(replicas).len(), "replica"))
+        }
+        Some("this") if replicas == "unknown" => ", this replica alone".to_owned(),
+        Some("this") => ", this replica".to_owned(),
+        _ => String::new(),
+    }
+}
+
+/// Descriptors without a rule in the last minutes; `None` if there are none.
+fn unmatched(counts: &Value) -> Option<String> {
+    let parts = [("unknown_domain", "of unknown domains"), ("no_rule", "that meet no rule")];
+    let parts = parts.iter().map(|(name, what)| (number(&counts[*name]), what)).filter(|(n, _)| *n > 0);
+    let parts: Vec<_> = parts.map(|(n, what)| format!("{} {what}", count(n, "descriptor"))).collect();
+    (!parts.is_empty()).then(|| format!("{}: tollgate top --unmatched", parts.join(", ")))
+}
+
 /// The replicas: a line, or one for each if they serve different rules.
 fn replicas(status: &Value) -> Vec<(&'static str, String)> {
     let replicas = items(&status["replicas"]);
@@ -110,10 +147,30 @@ fn replicas(status: &Value) -> Vec<(&'static str, String)> {
     }
     let Some((first, others)) = replicas.split_first() else { return Vec::new() };
     let total = thousands(replicas.len() as u64);
+    let mut silent =
+        replicas.iter().filter(|replica| replica["summary"].as_str().is_some_and(|it| it != "published"));
+    let note = silent.next().map(|first| {
+        let more = match silent.count() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        (
+            "",
+            paint(
+                WARNING,
+                &format!("without the numbers of {} ({}){more}", word(&first["id"]), word(&first["summary"])),
+            ),
+        )
+    });
+    if replicas.len() == 1 && status["store"]["kind"] != "redis" {
+        return Vec::new();
+    }
     if others.iter().all(|other| other["rules_hash"] == first["rules_hash"]) {
         let rates = replicas.iter().map(|replica| number(&replica["requests_per_second"]));
         let rate = thousands(rates.sum());
-        return vec![("replicas", format!("{total} with the same rules, {rate} requests/s in all"))];
+        let all = count(replicas.len(), "replica");
+        let text = format!("{all} with the same rules, {rate} requests/s in all");
+        return std::iter::once(("replicas", text)).chain(note).collect();
     }
     let one = |replica: &Value| {
         let [id, version, hash] = ["id", "version", "rules_hash"].map(|name| word(&replica[name]));
@@ -123,7 +180,7 @@ fn replicas(status: &Value) -> Vec<(&'static str, String)> {
     sets.sort_unstable();
     sets.dedup();
     let heading = paint(WARNING, &format!("{total} serve {} sets of rules", sets.len()));
-    std::iter::once(("replicas", heading)).chain(replicas.iter().map(one)).collect()
+    std::iter::once(("replicas", heading)).chain(replicas.iter().map(one)).chain(note).collect()
 }
 
 fn store(status: &Value) -> String {
@@ -187,12 +244,19 @@ memory    45.0 MB, 12,000 of 10,000,000 counters
     #[test]
     fn overrides_and_replicas_are_shown_if_there_are_any() {
         let mut status = status();
+        status["unmatched"] = json!({"unknown_domain": 1, "no_rule": 1200});
         status["overrides"] = json!({"limit": 1200, "block": 3, "allow": 0, "shadow": 0, "kept_in": "redis"});
         let replica = |id: &str, hash: &str| json!({"id": id, "version": "0.1.0", "rules_hash": hash, "requests_per_second": 600});
         status["replicas"] = json!([replica("a", "00ff"), replica("b", "00ff")]);
         let text = plain(&super::text(&status));
         assert!(text.contains("overrides 1,200 limit, 3 block, in redis\n"), "{text}");
-        assert!(text.contains("replicas  2 with the same rules, 1,200 requests/s in all\n"), "{text}");
+        let unmatched =
+            "unmatched 1 descriptor of unknown domains, 1,200 descriptors that meet no rule: tollgate top";
+        assert!(text.contains(unmatched), "{text}");
+        assert!(
+            text.contains("replicas  2 replicas with the same rules, 1,200 requests/s in all\n"),
+            "{text}"
+        );
         status["replicas"] = json!([replica("a", "00ff"), replica("b", "ff00")]);
         let text = plain(&super::text(&status));
         assert!(

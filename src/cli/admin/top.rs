@@ -1,10 +1,10 @@
-//! `tollgate top`: the keys with the most refused or allowed hits.
+//! `tollgate top`: the keys with the most refused or allowed hits, or descriptors that meet no rule.
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use super::{
-    AdminArgs, Client,
+    AdminArgs, Client, ReplicaArgs, answered,
     format::{Table, descriptor, duration, items, number, word},
 };
 use crate::cli::{
@@ -24,9 +24,14 @@ pub(crate) struct TopArgs {
     /// The order of the keys.
     #[arg(long, value_enum, default_value_t = By::Refused)]
     by: By,
+    /// Descriptors that meet no rule, and those of domains without rules, instead of keys.
+    #[arg(long, conflicts_with_all = ["rule", "by"])]
+    unmatched: bool,
     /// The number of keys.
     #[arg(short, value_name = "N", default_value_t = 20, value_parser = server::rows)]
     n: u16,
+    #[command(flatten)]
+    replica: ReplicaArgs,
     #[command(flatten)]
     admin: AdminArgs,
 }
@@ -42,12 +47,43 @@ enum By {
 /// Prints the keys. The verdict is no if there are none.
 pub(crate) fn run(args: &TopArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let (n, by) = (args.n.to_string(), if args.by == By::Refused { "refused" } else { "allowed" });
-    let mut query = vec![("n", n.as_str()), ("by", by)];
+    let mut query = vec![("n", n.as_str()), if args.unmatched { ("unmatched", "true") } else { ("by", by) }];
     query.extend(args.domain.iter().map(|domain| ("domain", domain.as_str())));
     query.extend(args.rule.iter().map(|rule| ("rule", rule.as_str())));
+    query.extend(args.replica.query());
     let top = Client::new(&args.admin, environment)?.get("/api/v1/top", &query)?;
-    args.admin.print(&top, || text(&top, by));
-    Ok((!items(&top["keys"]).is_empty()).into())
+    args.admin.print(&top, || {
+        let text = if args.unmatched { unmatched(&top) } else { text(&top, by) };
+        text + &wrap(&answered(&top), terminal::width(), 0)
+    });
+    let list = if args.unmatched { "unmatched" } else { "keys" };
+    Ok((!items(&top[list]).is_empty()).into())
+}
+
+fn unmatched(top: &Value) -> String {
+    let window = duration(number(&top["window_seconds"]));
+    let shapes = items(&top["unmatched"]);
+    if shapes.is_empty() {
+        return wrap(&format!("every descriptor of the last {window} met a rule\n"), terminal::width(), 0);
+    }
+    let mut table = Table::new(&["reason", "domain", "descriptor", "#descriptors"]);
+    for shape in shapes {
+        let reason = word(&shape["reason"]).replace('_', " ");
+        let example = descriptor(&shape["descriptor"]);
+        table.row([reason, word(&shape["domain"]).to_owned(), example, with_error(shape, "count")]);
+    }
+    let foot =
+        format!("of the last {window}; each line is a domain, or the keys of descriptors, with an example\n");
+    table.print() + &wrap(&paint(DIM, &foot), terminal::width(), 0)
+}
+
+/// A count and its error.
+fn with_error(row: &Value, name: &str) -> String {
+    match (number(&row[name]), number(&row["error"])) {
+        (0, _) => "0".to_owned(),
+        (count, 0) => thousands(count),
+        (count, error) => format!("{} ±{}", thousands(count), thousands(error)),
+    }
 }
 
 fn text(top: &Value, by: &str) -> String {
@@ -58,12 +94,7 @@ fn text(top: &Value, by: &str) -> String {
     }
     let mut table = Table::new(&["rule", "descriptor", "#refused", "#allowed"]);
     for key in keys {
-        let error = number(&key["error"]);
-        let hits = |name: &str| match number(&key[name]) {
-            0 => "0".to_owned(),
-            hits if error > 0 => format!("{} ±{}", thousands(hits), thousands(error)),
-            hits => thousands(hits),
-        };
+        let hits = |name: &str| with_error(key, name);
         let rule = word(&key["rule"]).to_owned();
         table.row([rule, descriptor(&key["descriptor"]), hits("refused"), hits("allowed")]);
     }
@@ -94,7 +125,23 @@ shop.user  user=a\\,b      3 ±2     7 ±2
 hits of the last 3m 5s
 ";
         assert_eq!(plain(&text(&top, "refused")), expected);
+        let shape = |reason: &str, domain: &str, error: u64| {
+            json!({
+                "reason": reason, "domain": domain, "descriptor": [{ "key": "usr", "value": "ann" }],
+                "count": 1200, "error": error,
+            })
+        };
+        let top = json!({
+            "unmatched": [shape("unknown_domain", "shpo", 0), shape("no_rule", "shop", 3)], "window_seconds": 60,
+        });
+        let expected = "\
+REASON          DOMAIN  DESCRIPTOR  DESCRIPTORS
+unknown domain  shpo    usr=ann           1,200
+no rule         shop    usr=ann        1,200 ±3
+";
+        assert!(plain(&unmatched(&top)).starts_with(expected), "{}", plain(&unmatched(&top)));
         let none = json!({ "keys": [], "window_seconds": 60 });
+        assert_eq!(unmatched(&none), "every descriptor of the last 1m met a rule\n");
         assert_eq!(text(&none, "allowed"), "no allowed hits in the last 1m\n");
     }
 }

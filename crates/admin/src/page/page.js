@@ -140,25 +140,33 @@ const place = ({ file, line }) => (file ? `${file.split("/").at(-1)}:${line}` : 
 
 const REASONS = { over_limit_cache: "cached", override: "override", failure_policy: "store failure" };
 
-function why(refusal) {
-  const number = refusal.limit.of > 1 ? ` (limit ${refusal.limit.number} of ${refusal.limit.of})` : "";
-  const first = refusal.decided_by === "override" ? "blocked" : `over ${limit(refusal.limit)}${number}`;
-  const parts = [];
-  if (refusal.count !== null) parts.push(`count ${count(refusal.count)}`);
-  if (refusal.hits !== 1) parts.push(`${count(refusal.hits)} hits`);
-  parts.push(refusal.retry_after_seconds === null ? "never allowed" : `retry in ${duration(refusal.retry_after_seconds)}`);
-  if (REASONS[refusal.decided_by]) parts.push(REASONS[refusal.decided_by]);
+/** Updates the reason of a refused key: that of its last refusal. */
+function why(td, refusal) {
+  const { example } = refusal;
+  const parts = [refusal.count === 1 ? "once" : `${count(refusal.count)} times since ${clock(refusal.first)}`];
+  if (!example.blocked) {
+    parts.push(example.retry_after_seconds === null ? "never allowed" : `retry in ${duration(example.retry_after_seconds)}`);
+  }
+  if (REASONS[example.decided_by]) parts.push(REASONS[example.decided_by]);
   if (refusal.file) parts.push(place(refusal));
-  const small = element("small", { textContent: parts.join(" · "), title: refusal.file ?? "" });
-  return element("td", {}, element("span", { className: "over", textContent: first }), small);
+  td.querySelector("span").textContent = printable(refusal.reason);
+  td.querySelector("small").textContent = parts.join(" · ");
+  td.querySelector("small").title = refusal.file ?? "";
 }
 
-function drawRefusals({ refusals }) {
+function drawRefusals({ refusals, others }) {
   if (paused) return;
   const isFirst = $("refusals").rows.length === 0;
-  const create = (refusal) => [cell(clock(refusal.time), "time"), keyCell(refusal), why(refusal), actCell(refusal)];
+  const create = (refusal) => [
+    cell("", "time"), keyCell(refusal), element("td", {}, element("span", { className: "over" }), element("small")), actCell(refusal),
+  ];
+  const update = (row, refusal) => {
+    row.cells[0].textContent = clock(refusal.last);
+    why(row.cells[2], refusal);
+  };
   const before = new Set([...$("refusals").rows].map((row) => row.dataset.key));
-  rows($("refusals"), refusals, (refusal) => `${canChange} ${refusal.id}`, create);
+  rows($("refusals"), refusals, (refusal) => `${canChange} ${refusal.domain} ${refusal.rule} ${descriptor(refusal.descriptor)}`, create, update);
+  $("refusals-others").textContent = others > 0 ? `and ${count(others)} refusals of other keys in the last ten minutes` : "";
   const fresh = [...$("refusals").rows].filter((row) => !before.has(row.dataset.key));
   // Many new rows in a second do not flash.
   const isFew = !isFirst && fresh.length <= MAX_FLASHES;

@@ -1,4 +1,5 @@
-//! Requests by domain and overall code: `tollgate_requests_total`.
+//! Requests by domain and overall code, `tollgate_requests_total`, and descriptors without a rule,
+//! `tollgate_unmatched_descriptors_total`.
 //!
 //! The limiter holds a handle to each domain of the current rules; the page reads them all. Domains without rules
 //! share one entry, so that callers add no series here.
@@ -27,11 +28,16 @@ text::named! {
 }
 
 #[derive(Debug)]
-pub struct DomainStats(Cells<{ ResponseCode::ALL.len() }>);
+pub struct DomainStats(Cells<CELLS>);
+
+/// One for each code, and the descriptors without a rule.
+const CELLS: usize = ResponseCode::ALL.len() + 1;
 
 impl DomainStats {
-    pub fn count(&self, code: ResponseCode) {
+    /// Counts a request, of which this many descriptors meet no rule.
+    pub fn count(&self, code: ResponseCode, unmatched: usize) {
         self.0.add(code as usize, 1);
+        self.0.add(ResponseCode::ALL.len(), unmatched as u64);
     }
 }
 
@@ -72,6 +78,12 @@ impl Domains {
         totals
     }
 
+    /// The descriptors without a rule by domain.
+    pub(super) fn unmatched(&self) -> Vec<(Box<str>, u64)> {
+        let by_name = lock(&self.by_name);
+        by_name.iter().map(|(name, stats)| (name.clone(), stats.0.all()[ResponseCode::ALL.len()])).collect()
+    }
+
     pub(super) fn by_code(&self) -> [u64; ResponseCode::ALL.len()] {
         let mut sums = [0_u64; ResponseCode::ALL.len()];
         for stats in lock(&self.by_name).values() {
@@ -97,9 +109,11 @@ mod tests {
         let shop = domains.domain("shop");
         assert_eq!(total(&domains, "shop", ResponseCode::Error), Some(0));
         for (n, code) in ResponseCode::ALL.into_iter().enumerate() {
-            (0..=n).for_each(|_| shop.count(code));
+            (0..=n).for_each(|_| shop.count(code, 0));
         }
-        domains.unknown.count(ResponseCode::Ok);
+        domains.unknown.count(ResponseCode::Ok, 3);
+        let unmatched: Vec<_> = domains.unmatched().into_iter().map(|(name, n)| (name.into(), n)).collect();
+        assert_eq!(unmatched, [(UNKNOWN.to_owned(), 3), ("shop".to_owned(), 0)]);
         assert_eq!(ResponseCode::ALL.map(|code| total(&domains, "shop", code)), [Some(1), Some(2), Some(3)]);
         assert_eq!(domains.by_code(), [2, 2, 3]);
         assert_eq!(total(&domains, UNKNOWN, ResponseCode::Ok), Some(1));
@@ -108,8 +122,8 @@ mod tests {
     #[test]
     fn keeps_the_counts_of_a_domain_over_reloads() {
         let domains = Domains::new(ShardCount::for_workers(1));
-        domains.domain("shop").count(ResponseCode::Ok);
-        domains.domain("shop").count(ResponseCode::Ok);
+        domains.domain("shop").count(ResponseCode::Ok, 0);
+        domains.domain("shop").count(ResponseCode::Ok, 0);
         assert_eq!(total(&domains, "shop", ResponseCode::Ok), Some(2));
     }
 
@@ -117,9 +131,9 @@ mod tests {
     fn forgets_removed_domains_beyond_the_bound_but_none_in_service() {
         let domains = Domains::new(ShardCount::for_workers(1));
         let in_service = domains.domain("shop");
-        in_service.count(ResponseCode::Ok);
+        in_service.count(ResponseCode::Ok, 0);
         for n in 0..10 * MAX_GONE {
-            domains.domain(&n.to_string()).count(ResponseCode::Ok);
+            domains.domain(&n.to_string()).count(ResponseCode::Ok, 0);
             assert!(lock(&domains.by_name).len() <= MAX_GONE + 4);
         }
         assert_eq!(total(&domains, "shop", ResponseCode::Ok), Some(1));

@@ -97,6 +97,8 @@ metrics! { OURS
         "Requests decided by the failure policy because their counters were not reached in time.";
     REQUESTS: Counter "tollgate_requests_total" ["domain", "code"]
         "Requests by domain and overall code: ok, over_limit or error. Domain __unknown__ stands for domains without rules, and for requests rejected before their domain was looked up.";
+    UNMATCHED: Counter "tollgate_unmatched_descriptors_total" ["domain"]
+        "Descriptors that meet no rule, and those of domains without rules as __unknown__.";
     RULE_HITS: Counter "tollgate_rule_hits_total" ["domain", "rule", "outcome"]
         "Hits by rule, named by its full key, and outcome: allowed; over_limit, the part over the limit; shadow, the part over the limit that shadow mode allowed.";
     BUILD_INFO: Gauge "tollgate_build_info" ["version", "commit", "os", "arch"]
@@ -265,8 +267,6 @@ metrics! { OURS
         "Overrides in force: limit, block, allow or shadow.";
     OVERRIDES_BYTES: Gauge "tollgate_overrides_bytes" []
         "Memory of the overrides.";
-    REPLICAS: Gauge "tollgate_replicas" ["rules_hash"]
-        "Replicas that share the Redis by the hash of their rules, as seen by this replica.";
     SERIES: Gauge "tollgate_metrics_series" []
         "Series named by requests, including unknown domains.";
     SERIES_MAX: Gauge "tollgate_metrics_series_max" []

@@ -127,6 +127,8 @@ fn domains(samples: &mut Samples<'_>, stats: &Stats) {
 fn requests(samples: &mut Samples<'_>, stats: &Stats) {
     let totals = stats.domains.totals();
     samples.values(&names::REQUESTS, totals.iter().map(|(domain, code, n)| ([&**domain, code.name()], *n)));
+    let unmatched = stats.domains.unmatched();
+    samples.values(&names::UNMATCHED, unmatched.iter().map(|(domain, n)| ([&**domain], *n)));
 }
 
 /// The outcomes of hits, and their numbers from the counters.

@@ -1,0 +1,173 @@
+//! `GET /api/v1/changes`, and the changes that the service makes by itself: reloads with the difference of the rules, and
+//! outages of the store.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use serde_json::json;
+
+use super::{
+    Api,
+    reply::{Call, Problem, Reply},
+};
+use clock::{Clock, Rfc3339, SystemClock, Time};
+use containment::mutex::lock;
+use fleet::{
+    Change,
+    changes::{MAX_KEPT, MAX_RULES, RuleChange},
+};
+use limiter::Served;
+use recent::LimitShown;
+use rules::{Limits, Rule};
+use store::Outage;
+
+/// An outage is a change if it lasts this long: a connection that is opened takes milliseconds.
+const MIN_OUTAGE_SECONDS: u64 = 1;
+
+/// The newest `n` changes, the newest first.
+pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
+    let most = call.query(&["n"])?.number("n", 20, 1..=MAX_KEPT)?;
+    let is_out = api.managed.outages.current().is_some();
+    let (changes, warning) = if is_out && api.managed.fleet.is_shared() {
+        let own = api.managed.fleet.changes.read(None, most).await.unwrap_or_default();
+        (own, Some("redis is out of service".to_owned()))
+    } else {
+        api.managed.fleet.read_changes(most).await
+    };
+    let warning =
+        warning.map(|why| format!("only changes of this replica that are not in Redis yet are shown: {why}"));
+    Reply::json(&json!({"changes": changes, "warning": warning}))
+}
+
+/// What was seen last, to notice a change.
+#[derive(Default)]
+pub(super) struct Watch(Mutex<Seen>);
+
+#[derive(Default)]
+struct Seen {
+    served: Option<Arc<Served>>,
+    rejections: u64,
+    /// The outage that was recorded.
+    outage: Option<Outage>,
+}
+
+impl Watch {
+    /// Notes the state at the start, which is no change.
+    pub(super) fn begin(&self, api: &Api) {
+        let state = api.managed.source.state();
+        let seen = Seen { served: api.managed.source.current(), rejections: state.errors, outage: None };
+        *lock(&self.0) = seen;
+    }
+
+    /// Records what has changed; called once a second.
+    pub(super) fn tick(&self, api: &Api, now: Time) {
+        let mut seen = lock(&self.0);
+        let record = |change| api.managed.fleet.changes.record(change);
+        let served = api.managed.source.current();
+        let is_same = match (&served, &seen.served) {
+            (Some(served), Some(seen)) => Arc::ptr_eq(served, seen),
+            (None, None) => true,
+            _ => false,
+        };
+        if let (Some(served), false) = (served, is_same) {
+            record(reloaded(seen.served.as_deref(), &served, now));
+            seen.served = Some(served);
+        }
+        let state = api.managed.source.state();
+        if state.errors > seen.rejections {
+            seen.rejections = state.errors;
+            let error = state.last_error.and_then(|(_, errors)| errors.first().map(ToString::to_string));
+            record(Change::new("rules_rejected", error.unwrap_or_default(), now));
+        }
+        let is_long =
+            |outage: &Outage| now.seconds().saturating_sub(outage.since.seconds()) >= MIN_OUTAGE_SECONDS;
+        match (api.managed.outages.current(), seen.outage.take()) {
+            (Some(outage), None) if is_long(&outage) => {
+                let policy = api.managed.limiter.on_store_failure().name();
+                let what = format!("{}; STORE_FAILURE_POLICY={policy} decides", outage.error);
+                record(Change::new("store_lost", what, outage.since));
+                seen.outage = Some(outage);
+            }
+            (None, Some(outage)) => {
+                let what =
+                    format!("{} is back; it was out since {}", api.managed.store_kind, Rfc3339(outage.since));
+                record(Change::new("store_back", what, now));
+            }
+            (_, known) => seen.outage = known,
+        }
+    }
+}
+
+fn reloaded(before: Option<&Served>, after: &Served, now: Time) -> Change {
+    let hash = |served: &Served| format!("{:016x}", served.rules.fingerprint());
+    let old = before.map(described).unwrap_or_default();
+    let new = described(after);
+    let mut rules: Vec<RuleChange> = Vec::new();
+    for (name, rule) in &new {
+        let known = old.get(name);
+        if known.map(|known| &known.limits) != Some(&rule.limits) {
+            rules.push(rule.change(name, known.map(|known| known.limits.clone()), true));
+        }
+    }
+    for (name, rule) in old.iter().filter(|(name, _)| !new.contains_key(*name)) {
+        rules.push(rule.change(name, Some(rule.limits.clone()), false));
+    }
+    let what = match (before, rules.len()) {
+        (None, _) => format!("first rules {}", hash(after)),
+        (Some(before), 1) => format!("1 rule: {} to {}", hash(before), hash(after)),
+        (Some(before), n) => format!("{n} rules: {} to {}", hash(before), hash(after)),
+    };
+    let more_rules = rules.len().saturating_sub(MAX_RULES);
+    rules.truncate(MAX_RULES);
+    Change { rules, more_rules, ..Change::new("rules_reloaded", what, now) }
+}
+
+struct Described<'a> {
+    limits: String,
+    place: Option<(&'a str, u32)>,
+}
+
+impl Described<'_> {
+    fn change(&self, name: &str, old: Option<String>, is_there: bool) -> RuleChange {
+        RuleChange {
+            rule: text::cut(name).to_owned(),
+            old,
+            new: is_there.then(|| self.limits.clone()),
+            file: self.place.map(|(file, _)| text::cut(file).to_owned()),
+            line: self.place.map(|(_, line)| line),
+        }
+    }
+}
+
+/// The rules of a set by their full keys.
+fn described(served: &Served) -> BTreeMap<&str, Described<'_>> {
+    let domains = served.rules.domains().flat_map(|domain| domain.rules());
+    let described = domains.map(|(rule, _)| {
+        let info = served.attached.recent(rule.id);
+        let place = info.and_then(|info| info.place.as_ref()).map(|(file, line)| (&**file, *line));
+        (&*rule.full_key, Described { limits: limits(rule), place })
+    });
+    described.collect()
+}
+
+/// `5 per minute, shadow`.
+fn limits(rule: &Rule) -> String {
+    let all = rule.limits().into_iter().flat_map(Limits::iter);
+    let limits = all.map(|limit| LimitShown::from(limit).to_string());
+    let unlimited = rule.limits().is_none().then(|| "unlimited".to_owned());
+    let modes =
+        [(rule.shadow_mode, "shadow"), (rule.quota_mode, "quota"), (rule.overrides_only, "overrides only")];
+    let modes = modes.into_iter().filter(|(is_set, _)| *is_set).map(|(_, mode)| mode.to_owned());
+    let text = limits.chain(unlimited).chain(modes).collect::<Vec<_>>().join(", ");
+    text::cut_owned(text)
+}
+
+impl Api {
+    /// Records a change that a caller made: the one function for every call that changes something.
+    pub(super) fn record(&self, action: &str, what: &str, by: String, reason: Option<String>) {
+        let change = Change::new(action, what, SystemClock.now()).by(by, reason);
+        self.managed.fleet.changes.record(change);
+    }
+}

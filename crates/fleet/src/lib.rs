@@ -1,0 +1,102 @@
+//! What replicas tell each other.
+//!
+//! [`summary`] is what one replica knows of its last minutes, and its form in Redis; [`members`] publishes and reads it;
+//! [`merge`] combines the summaries of several replicas. [`changes`] is the log of changes. The admin API collects,
+//! records and shows; all I/O goes through a [`CommandPool`], except that of the log in a file.
+
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
+pub mod changes;
+pub mod latency;
+pub mod members;
+pub mod merge;
+pub mod summary;
+#[cfg(test)]
+mod tests;
+
+use std::{path::Path, sync::Arc};
+
+use arc_swap::ArcSwapOption;
+
+pub use self::{
+    changes::{Change, Changes},
+    latency::Buckets,
+    members::{Announcement, Member, own_id},
+    merge::Merged,
+    summary::{KeyHits, KeyRefusals, Summary},
+};
+use clock::Time;
+use members::Members;
+use store::redis::CommandPool;
+
+/// The other replicas, and the log of changes.
+pub struct Fleet {
+    pub changes: Changes,
+    members: Members,
+    /// Connections of the thread that reads; `None` if nothing is shared.
+    pool: Option<CommandPool>,
+    /// The last summary to publish, if this replica publishes them.
+    summary: ArcSwapOption<String>,
+    publishes: bool,
+}
+
+impl Fleet {
+    /// Replicas that share a Redis. The thread that calls [`members`](Self::members) owns the pool.
+    pub fn shared(pool: CommandPool, publishes: bool) -> Self {
+        let (members, summary) = (Members::default(), ArcSwapOption::empty());
+        Self { changes: Changes::in_redis(), members, pool: Some(pool), summary, publishes }
+    }
+
+    /// A replica by itself. Its log of changes is in the file next to the one of its overrides, or in memory.
+    pub fn alone(overrides: Option<&Path>) -> Self {
+        let beside = |path: &Path| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(".changes");
+            name.into()
+        };
+        let (members, summary) = (Members::default(), ArcSwapOption::empty());
+        Self {
+            changes: Changes::local(overrides.map(beside)),
+            members,
+            pool: None,
+            summary,
+            publishes: false,
+        }
+    }
+
+    pub fn is_shared(&self) -> bool {
+        self.pool.is_some()
+    }
+
+    pub fn publishes(&self) -> bool {
+        self.publishes
+    }
+
+    /// Sets the summary that is published next.
+    pub fn set_summary(&self, summary: Summary) {
+        self.summary.store(Some(Arc::new(summary.packed())));
+    }
+
+    pub fn summary(&self) -> Option<Arc<String>> {
+        self.summary.load_full()
+    }
+
+    /// The replicas that share the Redis; none if nothing is shared.
+    ///
+    /// # Errors
+    /// When Redis is unreachable.
+    pub async fn members(&self, now: Time) -> Result<Arc<Vec<Member>>, String> {
+        match &self.pool {
+            Some(pool) => self.members.read(pool, now).await,
+            None => Ok(Arc::default()),
+        }
+    }
+
+    /// The newest changes, and whether those of other replicas could not be read. The newest come first.
+    pub async fn read_changes(&self, most: usize) -> (Vec<Change>, Option<String>) {
+        match self.changes.read(self.pool.as_ref(), most).await {
+            Ok(changes) => (changes, None),
+            Err(error) => (self.changes.read(None, most).await.unwrap_or_default(), Some(error)),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The replicas that share a Redis: each publishes an announcement and a summary, under keys that expire.
+//!
+//! A publication costs its replica and Redis the same for any number of replicas. The others are read only when someone
+//! asks, and kept for two seconds.
+
+use std::sync::{Arc, LazyLock};
+
+use deadpool_redis::redis::{cmd, pipe};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
+
+use crate::Summary;
+use clock::Time;
+use store::redis::CommandPool;
+
+/// The interval of publications, in seconds.
+pub const INTERVAL_SECONDS: u64 = 2;
+
+/// The lifetime of a publication, in seconds.
+const EXPIRY_SECONDS: u64 = 10;
+
+/// The time for which a reading is kept, in microseconds.
+const KEPT_MICROS: u64 = 2_000_000;
+
+/// Maximum number of replicas that are read, and of replicas in one command: 16 kB each.
+const MAX_REPLICAS: usize = 1_000;
+const BATCH: usize = 50;
+
+/// A replica. Announcements of other versions may lack fields, or have others.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Announcement {
+    /// Its host name, and a random number.
+    pub id: String,
+    pub version: String,
+    pub rules_hash: Option<String>,
+    /// Requests in the last second.
+    pub requests_per_second: u64,
+    /// The second of its start.
+    pub started: u64,
+    /// It publishes summaries; `None` for an older version, which cannot.
+    pub summaries: Option<bool>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Member {
+    pub announcement: Announcement,
+    /// Seconds since its last publication.
+    pub age_seconds: u64,
+    pub summary: Option<Summary>,
+}
+
+/// What was read last, and when.
+#[derive(Default)]
+pub struct Members(Mutex<Option<(Time, Arc<Vec<Member>>)>>);
+
+static ID: LazyLock<String> = LazyLock::new(|| {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("{}-{:08x}", text::cut(&host), fastrand::u32(..))
+});
+
+/// The name of this replica.
+pub fn own_id() -> &'static str {
+    &ID
+}
+
+fn announcement_key(pool: &CommandPool, id: &str) -> String {
+    pool.key(&format!("replica:{id}"))
+}
+
+fn summary_key(pool: &CommandPool, id: &str) -> String {
+    pool.key(&format!("summary:{id}"))
+}
+
+/// Publishes this replica, and removes the names of two others if they have expired.
+///
+/// # Errors
+/// When Redis is unreachable.
+pub async fn publish(pool: &CommandPool, own: &Announcement, summary: Option<&str>) -> Result<(), String> {
+    let members = pool.key("replicas");
+    let json = serde_json::to_string(own).map_err(|error| error.to_string())?;
+    let mut commands = pipe();
+    commands.cmd("SET").arg(announcement_key(pool, &own.id)).arg(json).arg("EX").arg(EXPIRY_SECONDS).ignore();
+    if let Some(summary) = summary {
+        commands
+            .cmd("SET")
+            .arg(summary_key(pool, &own.id))
+            .arg(summary)
+            .arg("EX")
+            .arg(EXPIRY_SECONDS)
+            .ignore();
+    }
+    commands.cmd("SADD").arg(&members).arg(&own.id).ignore().cmd("SRANDMEMBER").arg(&members).arg(2);
+    let (some,): (Vec<String>,) = pool.pipeline(&members, &commands).await?;
+    for id in some {
+        if !pool.command::<bool>(&members, cmd("EXISTS").arg(announcement_key(pool, &id))).await? {
+            pool.command::<u64>(&members, cmd("SREM").arg(&members).arg(&id)).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes this replica, which stops.
+pub async fn leave(pool: &CommandPool) -> Result<(), String> {
+    let (members, id) = (pool.key("replicas"), own_id());
+    let mut commands = pipe();
+    commands.cmd("DEL").arg(announcement_key(pool, id)).arg(summary_key(pool, id)).ignore();
+    commands.cmd("SREM").arg(&members).arg(id).ignore();
+    pool.pipeline::<()>(&members, &commands).await
+}
+
+impl Members {
+    /// The replicas by their names, as they were at most two seconds ago.
+    ///
+    /// # Errors
+    /// When Redis is unreachable.
+    pub async fn read(&self, pool: &CommandPool, now: Time) -> Result<Arc<Vec<Member>>, String> {
+        // Calls at the same time wait for one reading.
+        let mut last = self.0.lock().await;
+        if let Some((at, members)) = &*last
+            && now >= *at
+            && now.micros().saturating_sub(at.micros()) < KEPT_MICROS
+        {
+            return Ok(members.clone());
+        }
+        let members = Arc::new(read(pool).await?);
+        *last = Some((now, members.clone()));
+        Ok(members)
+    }
+}
+
+async fn read(pool: &CommandPool) -> Result<Vec<Member>, String> {
+    let members = pool.key("replicas");
+    let mut ids: Vec<String> = pool.command(&members, cmd("SMEMBERS").arg(&members)).await?;
+    ids.sort_unstable();
+    ids.truncate(MAX_REPLICAS);
+    let mut found = Vec::new();
+    for some in ids.chunks(BATCH) {
+        let keys =
+            |of: fn(&CommandPool, &str) -> String| some.iter().map(|id| of(pool, id)).collect::<Vec<_>>();
+        let mut commands = pipe();
+        commands.cmd("MGET").arg(keys(announcement_key)).cmd("MGET").arg(keys(summary_key));
+        for key in keys(announcement_key) {
+            commands.cmd("TTL").arg(key);
+        }
+        let replies: Vec<Reply> = pool.pipeline(&members, &commands).await?;
+        let [Reply::Texts(announcements), Reply::Texts(summaries), left @ ..] = replies.as_slice() else {
+            return Err("redis: unexpected reply to MGET".to_owned());
+        };
+        for (((id, announcement), summary), left) in some.iter().zip(announcements).zip(summaries).zip(left) {
+            let Some(announcement) = announcement.as_deref().and_then(|text| Announcement::read(id, text))
+            else {
+                continue;
+            };
+            let left = if let Reply::Number(left) = left { u64::try_from(*left).unwrap_or(0) } else { 0 };
+            found.push(Member {
+                announcement,
+                age_seconds: EXPIRY_SECONDS.saturating_sub(left),
+                summary: summary.as_deref().and_then(Summary::read),
+            });
+        }
+    }
+    Ok(found)
+}
+
+enum Reply {
+    Texts(Vec<Option<String>>),
+    Number(i64),
+}
+
+impl deadpool_redis::redis::FromRedisValue for Reply {
+    fn from_redis_value(
+        value: deadpool_redis::redis::Value,
+    ) -> Result<Self, deadpool_redis::redis::ParsingError> {
+        match value {
+            deadpool_redis::redis::Value::Int(number) => Ok(Self::Number(number)),
+            value => Vec::<Option<String>>::from_redis_value(value).map(Self::Texts),
+        }
+    }
+}
+
+impl Announcement {
+    fn read(id: &str, text: &str) -> Option<Self> {
+        Some(Self { id: id.to_owned(), ..serde_json::from_str(text).ok()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_announcement_reads_back_and_other_versions_are_tolerated() {
+        let one =
+            Announcement { id: "a".to_owned(), summaries: Some(true), started: 7, ..Announcement::default() };
+        assert_eq!(Announcement::read("a", &serde_json::to_string(&one).unwrap()), Some(one));
+        let other = Announcement::read("b", r#"{"version": "2", "more": []}"#).unwrap();
+        assert_eq!((other.id.as_str(), other.version.as_str(), other.summaries), ("b", "2", None));
+        assert_eq!(Announcement::read("b", "x"), None);
+    }
+}

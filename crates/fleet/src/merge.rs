@@ -1,0 +1,90 @@
+//! Combines the summaries of several replicas.
+//!
+//! Counts of a key add up, and so do their errors. A summary without the key adds the most hits that such a key may have
+//! there ([`Missing`](crate::summary::Missing)) to the error. So the true count of a listed key is within `count ± error`,
+//! and an unlisted key has at most as many hits as the sum of what each summary may miss.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::summary::{Entry, KeyHits, KeyRefusals, Summary};
+
+/// The sums over all replicas. Its keys are in no particular order.
+pub type Merged = Summary;
+
+/// Combines summaries. One alone stays as it is, except that keys which `KEY_VALUES` made equal are one.
+pub fn merge(all: &[Summary]) -> Merged {
+    let mut merged = Summary {
+        keys: keys(all, |summary| &summary.keys, |summary, rule| summary.missing.of(rule).into_iter().max()),
+        unmatched: keys(all, |summary| &summary.unmatched, |summary, _| Some(summary.unmatched_missing)),
+        refusals: refusals(all),
+        ..Summary::default()
+    };
+    for one in all {
+        merged.other_refusals = merged.other_refusals.saturating_add(one.other_refusals);
+        merged.missed = merged.missed.saturating_add(one.missed);
+        merged.window_seconds = merged.window_seconds.max(one.window_seconds);
+        for (reason, count) in &one.unmatched_total {
+            let sum = merged.unmatched_total.entry(reason.clone()).or_default();
+            *sum = sum.saturating_add(*count);
+        }
+        merged.per_second.iter_mut().zip(one.per_second).for_each(|(sum, rate)| *sum += rate);
+        merged.without_store.iter_mut().zip(one.without_store).for_each(|(sum, rate)| *sum += rate);
+        merged.total.iter_mut().zip(one.total).for_each(|(sum, n)| *sum = sum.saturating_add(n));
+        merged.latency.add(&one.latency);
+    }
+    merged
+}
+
+/// What distinguishes keys.
+type Identity<'a> = (&'a str, &'a str, &'a [Entry]);
+
+fn keys<'a>(
+    all: &'a [Summary],
+    of: impl Fn(&'a Summary) -> &'a Vec<KeyHits>,
+    missing: impl Fn(&Summary, &str) -> Option<u64>,
+) -> Vec<KeyHits> {
+    // With the indexes of the summaries that have the key.
+    let mut sums: HashMap<Identity<'a>, (KeyHits, Vec<usize>)> = HashMap::new();
+    for (index, summary) in all.iter().enumerate() {
+        for key in of(summary) {
+            let identity = (key.domain.as_str(), key.rule.as_str(), key.descriptor.as_slice());
+            let (sum, seen) = sums
+                .entry(identity)
+                .or_insert_with(|| (KeyHits { allowed: 0, refused: 0, error: 0, ..key.clone() }, Vec::new()));
+            sum.allowed = sum.allowed.saturating_add(key.allowed);
+            sum.refused = sum.refused.saturating_add(key.refused);
+            sum.error = sum.error.saturating_add(key.error);
+            seen.push(index);
+        }
+    }
+    let mut bounds = BTreeMap::<&str, Vec<u64>>::new();
+    let mut with_error = |(mut key, seen): (KeyHits, Vec<usize>), rule: &'a str| {
+        let bounds = bounds.entry(rule).or_insert_with(|| {
+            all.iter().map(|summary| missing(summary, rule).unwrap_or_default()).collect()
+        });
+        let unseen = bounds.iter().enumerate().filter(|(index, _)| !seen.contains(index));
+        key.error = unseen.fold(key.error, |error, (_, bound)| error.saturating_add(*bound));
+        key
+    };
+    sums.into_iter().map(|((_, rule, _), sum)| with_error(sum, rule)).collect()
+}
+
+fn refusals(all: &[Summary]) -> Vec<KeyRefusals> {
+    let mut sums: HashMap<_, KeyRefusals> = HashMap::new();
+    for one in all.iter().flat_map(|summary| &summary.refusals) {
+        let identity = (one.domain.as_str(), one.rule.as_deref(), one.descriptor.as_slice());
+        let Some(sum) = sums.get_mut(&identity) else {
+            sums.insert(identity, one.clone());
+            continue;
+        };
+        sum.count = sum.count.saturating_add(one.count);
+        // RFC 3339 in UTC sorts by time.
+        if one.first < sum.first {
+            sum.first.clone_from(&one.first);
+        }
+        if one.last > sum.last {
+            (sum.last, sum.reason, sum.example) = (one.last.clone(), one.reason.clone(), one.example.clone());
+        }
+    }
+    sums.into_values().collect()
+}

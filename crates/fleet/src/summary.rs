@@ -1,0 +1,310 @@
+//! What one replica knows of its last minutes, and its form in Redis, of at most [`MAX_BYTES`].
+//!
+//! [`Summary::packed`] keeps the busiest keys that fit. What it leaves out only raises the error of the merged counts,
+//! by [`Missing`]. Values were converted by `KEY_VALUES` before.
+
+use std::{cmp::Reverse, collections::BTreeMap};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
+
+use crate::latency::Buckets;
+use clock::{Rfc3339, Time};
+use recent::{KeyValues, Recent, RefusedKey, RuleInfo, TopKey, TopKeys, decision::entries};
+use text::cut;
+
+/// The largest summary in Redis.
+pub const MAX_BYTES: usize = 16 << 10;
+
+/// The parts of it: keys by refused hits, by allowed hits, refusals by key, descriptors without a rule. The rest has a
+/// fixed size of about 2 kB.
+const REFUSED_BYTES: usize = 3_000;
+const ALLOWED_BYTES: usize = 2_000;
+const REFUSALS_BYTES: usize = 7_000;
+const UNMATCHED_BYTES: usize = 1_200;
+
+/// The most rules with their own bound on missing keys.
+const MAX_MISSING: usize = 16;
+
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug, Default)]
+#[serde(default)]
+pub struct Summary {
+    /// The replica's own status.
+    pub status: Json,
+    pub keys: Vec<KeyHits>,
+    pub missing: Missing,
+    pub refusals: Vec<KeyRefusals>,
+    /// Refusals of keys that are not among them, in the last ten minutes.
+    pub other_refusals: u64,
+    pub unmatched: Vec<KeyHits>,
+    /// The most hits of a shape that is not among them.
+    pub unmatched_missing: u64,
+    /// Descriptors without a rule, by reason.
+    pub unmatched_total: BTreeMap<String, u64>,
+    /// Records that were missed because a reader held the lock.
+    pub missed: u64,
+    pub window_seconds: u64,
+    /// Requests of the last second, and since the start: ok, over the limit, failed.
+    pub per_second: [f64; 3],
+    pub total: [u64; 3],
+    /// Requests per second that each failure policy decided.
+    pub without_store: [f64; 4],
+    pub latency: Buckets,
+}
+
+/// A key and its hits. For descriptors without a rule, `rule` is the reason, and the hits are `allowed`.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
+#[serde(default)]
+pub struct KeyHits {
+    pub domain: String,
+    pub rule: String,
+    pub descriptor: Vec<Entry>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub descriptor_cut: bool,
+    pub allowed: u64,
+    pub refused: u64,
+    /// The largest error of both.
+    pub error: u64,
+}
+
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Entry {
+    pub key: String,
+    pub value: String,
+}
+
+/// A refused key.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug, Default)]
+#[serde(default)]
+pub struct KeyRefusals {
+    pub domain: String,
+    pub descriptor: Vec<Entry>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub descriptor_cut: bool,
+    pub rule: Option<String>,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    pub count: u64,
+    /// RFC 3339.
+    pub first: String,
+    pub last: String,
+    pub reason: String,
+    pub example: Map<String, Json>,
+}
+
+/// The most allowed and refused hits of a key of a rule that a summary does not have.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
+#[serde(default)]
+pub struct Missing {
+    pub by_rule: BTreeMap<String, [u64; 2]>,
+    /// Of all other rules.
+    pub other: [u64; 2],
+}
+
+/// Which keys a summary is collected for, and how values are shown.
+pub struct Collect<'a> {
+    pub recent: &'a Recent,
+    pub now: Time,
+    pub values: KeyValues,
+}
+
+impl Collect<'_> {
+    /// The keys of these rules.
+    pub fn keys<'r>(&self, summary: &mut Summary, rules: impl Iterator<Item = &'r std::sync::Arc<RuleInfo>>) {
+        for TopKeys { keys, missing } in self.recent.top(rules, self.now) {
+            if let (Some(first), true) = (keys.first(), missing != [0, 0]) {
+                summary.missing.by_rule.insert(first.rule.full_key.to_string(), missing);
+            }
+            summary.keys.extend(keys.iter().map(|key| self.key(key, &key.rule.domain)));
+        }
+        summary.missed = self.recent.missed();
+    }
+
+    fn key(&self, top: &TopKey, domain: &str) -> KeyHits {
+        KeyHits {
+            domain: domain.to_owned(),
+            rule: top.rule.full_key.to_string(),
+            descriptor: shown(entries(&top.key, self.values)),
+            descriptor_cut: top.key.is_cut(),
+            allowed: top.allowed,
+            refused: top.refused,
+            error: top.error,
+        }
+    }
+
+    pub fn refusals(&self, summary: &mut Summary) {
+        let (keys, others) = self.recent.refused_keys(self.now);
+        summary.refusals = keys.iter().map(|key| self.refusal(key)).collect();
+        summary.other_refusals = others.count;
+    }
+
+    fn refusal(&self, RefusedKey { count, first, last, example, .. }: &RefusedKey) -> KeyRefusals {
+        let rule = example.rule.as_deref();
+        let place = rule.and_then(|rule| rule.place.as_ref());
+        let Ok(Json::Object(json)) = serde_json::to_value(example.json(self.values)) else {
+            return KeyRefusals::default();
+        };
+        KeyRefusals {
+            domain: example.domain().to_owned(),
+            descriptor: shown(entries(&example.descriptor, self.values)),
+            descriptor_cut: example.descriptor.is_cut(),
+            rule: rule.map(|rule| rule.full_key.to_string()),
+            file: place.map(|(file, _)| file.to_string()),
+            line: place.map(|(_, line)| *line),
+            count: *count,
+            first: Rfc3339(*first).to_string(),
+            last: Rfc3339(*last).to_string(),
+            reason: example.reason(),
+            example: json,
+        }
+    }
+
+    /// Descriptors without a rule.
+    pub fn unmatched(&self, summary: &mut Summary) {
+        for (reason, TopKeys { keys, missing }) in self.recent.unmatched(self.now) {
+            let total = keys.iter().map(|key| key.allowed).fold(0, u64::saturating_add);
+            summary.unmatched_total.insert(reason.name().to_owned(), total);
+            summary.unmatched_missing = summary.unmatched_missing.max(missing[0]);
+            summary.unmatched.extend(keys.iter().map(|key| {
+                let domain = key.key.entries().next().map_or("", |(domain, _)| domain);
+                let mut unmatched = self.key(key, domain);
+                unmatched.descriptor.drain(..unmatched.descriptor.len().min(1));
+                unmatched
+            }));
+        }
+    }
+}
+
+fn shown(entries: Vec<recent::decision::EntryJson<'_>>) -> Vec<Entry> {
+    let entry = |entry: recent::decision::EntryJson<'_>| Entry {
+        key: entry.key.into_owned(),
+        value: entry.value.into_owned(),
+    };
+    entries.into_iter().map(entry).collect()
+}
+
+/// The members of an example that its refusal has too.
+const REPEATED: [&str; 6] = ["code", "descriptor", "domain", "file", "line", "rule"];
+
+impl Summary {
+    /// The form for Redis: the busiest keys, of at most [`MAX_BYTES`].
+    pub fn packed(mut self) -> String {
+        cut_all(self.keys.iter_mut().chain(&mut self.unmatched));
+        let keys = std::mem::take(&mut self.keys);
+        let (refused, allowed): (Vec<_>, Vec<_>) = keys.into_iter().partition(|key| key.refused > 0);
+        let (mut kept, left) = fitting(refused, REFUSED_BYTES, |key| key.refused);
+        let (more, left_too) =
+            fitting(left.into_iter().chain(allowed).collect(), ALLOWED_BYTES, |key| key.allowed);
+        kept.extend(more);
+        self.keys = kept;
+        self.missing.leave_out(&left_too);
+        let (unmatched, left) =
+            fitting(std::mem::take(&mut self.unmatched), UNMATCHED_BYTES, |key| key.allowed);
+        self.unmatched = unmatched;
+        let most = left.iter().map(|key| key.allowed).max().unwrap_or_default();
+        self.unmatched_missing = self.unmatched_missing.max(most);
+        self.pack_refusals();
+        let packed = serde_json::to_string(&self).unwrap_or_default();
+        if packed.len() <= MAX_BYTES {
+            return packed;
+        }
+        // Long names of rules and files, or errors: the numbers matter most.
+        let rest = Self {
+            keys: Vec::new(),
+            refusals: Vec::new(),
+            unmatched: Vec::new(),
+            status: Json::Null,
+            ..self
+        };
+        serde_json::to_string(&rest).unwrap_or_default()
+    }
+
+    /// Half of the refusals are those with the highest counts, the others the last ones.
+    fn pack_refusals(&mut self) {
+        for refusal in &mut self.refusals {
+            REPEATED.iter().for_each(|name| drop(refusal.example.remove(*name)));
+            refusal.descriptor_cut |= cut_entries(&mut refusal.descriptor);
+        }
+        let refusals = std::mem::take(&mut self.refusals);
+        let (mut kept, left) = fitting(refusals, REFUSALS_BYTES / 2, |refusal| refusal.count);
+        let (last, left) = fitting(left, REFUSALS_BYTES / 2, |refusal| refusal.last.clone());
+        kept.extend(last);
+        self.refusals = kept;
+        let others = left.iter().map(|refusal| refusal.count).fold(0, u64::saturating_add);
+        self.other_refusals = self.other_refusals.saturating_add(others);
+    }
+
+    /// Reads [`packed`](Self::packed), also of other versions, whose fields may differ.
+    pub fn read(packed: &str) -> Option<Self> {
+        let mut summary: Self = serde_json::from_str(packed).ok()?;
+        for refusal in &mut summary.refusals {
+            let (rule, file, line) = (refusal.rule.clone(), refusal.file.clone(), refusal.line);
+            let values = [
+                ("code", "over_limit".into()),
+                ("descriptor", serde_json::to_value(&refusal.descriptor).unwrap_or_default()),
+                ("domain", refusal.domain.clone().into()),
+                ("file", file.into()),
+                ("line", line.into()),
+                ("rule", rule.into()),
+            ];
+            refusal.example.extend(values.map(|(name, value)| (name.to_owned(), value)));
+        }
+        Some(summary)
+    }
+}
+
+/// The largest items whose JSON has at most this many bytes, and the others.
+fn fitting<T: Serialize, K: Ord>(
+    mut items: Vec<T>,
+    bytes: usize,
+    size: impl Fn(&T) -> K,
+) -> (Vec<T>, Vec<T>) {
+    items.sort_by_cached_key(|item| Reverse(size(item)));
+    let mut room = bytes;
+    items.into_iter().partition(|item| {
+        let length = serde_json::to_string(item).map_or(usize::MAX, |json| json.len().saturating_add(1));
+        let fits = room.checked_sub(length);
+        // A long item does not keep shorter ones out.
+        room = fits.unwrap_or(room);
+        fits.is_some()
+    })
+}
+
+fn cut_all<'a>(keys: impl Iterator<Item = &'a mut KeyHits>) {
+    for key in keys {
+        key.descriptor_cut |= cut_entries(&mut key.descriptor);
+    }
+}
+
+/// Cuts long keys and values. True if something was cut.
+fn cut_entries(entries: &mut [Entry]) -> bool {
+    let mut is_cut = false;
+    for text in entries.iter_mut().flat_map(|entry| [&mut entry.key, &mut entry.value]) {
+        let kept = cut(text).len();
+        is_cut |= kept < text.len();
+        text.truncate(kept);
+    }
+    is_cut
+}
+
+impl Missing {
+    pub fn of(&self, rule: &str) -> [u64; 2] {
+        let of_rule = self.by_rule.get(rule).copied().unwrap_or_default();
+        most(of_rule, self.other)
+    }
+
+    /// Raises the bounds by keys that are left out, and keeps few rules.
+    fn leave_out(&mut self, keys: &[KeyHits]) {
+        self.other = keys.iter().fold(self.other, |other, key| most(other, [key.allowed, key.refused]));
+        let mut by_rule: Vec<_> = std::mem::take(&mut self.by_rule).into_iter().collect();
+        by_rule.sort_by_key(|(_, missing)| Reverse(*missing));
+        let rest = by_rule.split_off(by_rule.len().min(MAX_MISSING));
+        self.other = rest.iter().fold(self.other, |other, (_, missing)| most(other, *missing));
+        self.by_rule = by_rule.into_iter().collect();
+    }
+}
+
+fn most(one: [u64; 2], other: [u64; 2]) -> [u64; 2] {
+    let ([allowed, refused], [more_allowed, more_refused]) = (one, other);
+    [allowed.max(more_allowed), refused.max(more_refused)]
+}

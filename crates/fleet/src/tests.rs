@@ -1,0 +1,195 @@
+//! Merged counts compared with the true ones, latencies, and the size of summaries.
+
+#![expect(clippy::cast_precision_loss, reason = "counts of tests are small")]
+
+use std::collections::HashMap;
+
+use serde_json::json;
+
+use crate::{
+    KeyHits, KeyRefusals, Summary,
+    latency::Buckets,
+    merge::merge,
+    summary::{Entry, MAX_BYTES},
+};
+use store::Distribution;
+
+fn key(user: &str, refused: u64, allowed: u64) -> KeyHits {
+    KeyHits {
+        domain: "shop".to_owned(),
+        rule: "shop.user".to_owned(),
+        descriptor: vec![Entry { key: "user".to_owned(), value: user.to_owned() }],
+        refused,
+        allowed,
+        ..KeyHits::default()
+    }
+}
+
+fn refusal(user: &str, count: u64, last: u64) -> KeyRefusals {
+    let example = json!({
+        "id": 1, "time": format!("2026-11-22T10:00:{last:02}.000Z"), "code": "over_limit", "domain": "shop",
+        "descriptor": [{"key": "user", "value": user}], "rule": "shop.user", "file": "shop.yaml", "line": 3,
+        "limit": {"requests_per_unit": 2, "unit": "HOUR", "unit_multiplier": 1, "number": 1, "of": 1},
+        "count": 3, "hits": 1, "retry_after_seconds": 45, "decided_by": "counter", "governs": true,
+    });
+    KeyRefusals {
+        domain: "shop".to_owned(),
+        descriptor: vec![Entry { key: "user".to_owned(), value: user.to_owned() }],
+        rule: Some("shop.user".to_owned()),
+        file: Some("shop.yaml".to_owned()),
+        line: Some(3),
+        count,
+        first: "2026-11-22T09:00:00.000Z".to_owned(),
+        last: format!("2026-11-22T10:00:{last:02}.000Z"),
+        reason: "over 2 per hour".to_owned(),
+        example: example.as_object().unwrap().clone(),
+        ..KeyRefusals::default()
+    }
+}
+
+fn by_user(merged: &Summary) -> HashMap<String, (u64, u64, u64)> {
+    let row = |key: &KeyHits| (key.descriptor[0].value.clone(), (key.refused, key.allowed, key.error));
+    merged.keys.iter().map(row).collect()
+}
+
+#[test]
+fn a_packed_summary_reads_back() {
+    let one = Summary {
+        keys: vec![key("ann", 7, 3), key("bob", 0, 5)],
+        refusals: vec![refusal("ann", 7, 1)],
+        unmatched: vec![key("x", 0, 4)],
+        per_second: [1.0, 2.5, 0.0],
+        ..Summary::default()
+    };
+    assert_eq!(Summary::read(&one.clone().packed()), Some(one));
+    assert_eq!(Summary::read("{\"later\": [1]}"), Some(Summary::default()), "another version");
+    assert_eq!(Summary::read("x"), None);
+}
+
+#[test]
+fn merged_counts_are_within_their_error_although_each_summary_is_cut() {
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut truth = HashMap::<String, (u64, u64)>::new();
+    let summaries: Vec<Summary> = (0..10)
+        .map(|_| {
+            let keys = (0..300).map(|n| {
+                // Zipf: the first keys are loud on every replica, the others differ.
+                let user = if n < 20 { format!("loud{n}") } else { format!("u{}", random.u32(0..2000)) };
+                (user, 20_000 / (n + 1) + random.u64(0..40), random.u64(0..50) + 3_000 / (n + 1))
+            });
+            let mut own = HashMap::<String, (u64, u64)>::new();
+            for (user, refused, allowed) in keys {
+                let sum = own.entry(user).or_default();
+                *sum = (sum.0 + refused, sum.1 + allowed);
+            }
+            for (user, (refused, allowed)) in &own {
+                let sum = truth.entry(user.clone()).or_default();
+                *sum = (sum.0 + refused, sum.1 + allowed);
+            }
+            let keys = own.iter().map(|(user, (refused, allowed))| key(user, *refused, *allowed)).collect();
+            Summary::read(&Summary { keys, ..Summary::default() }.packed()).unwrap()
+        })
+        .collect();
+    assert!(summaries.iter().all(|summary| summary.keys.len() < 100), "they are cut");
+    let merged = by_user(&merge(&summaries));
+    for (user, (refused, allowed, error)) in &merged {
+        let (true_refused, true_allowed) = truth[user];
+        let (off, off_too) = (refused.abs_diff(true_refused), allowed.abs_diff(true_allowed));
+        assert!(
+            off <= *error && off_too <= *error,
+            "{user}: {refused} {allowed} ±{error}, {:?}",
+            truth[user]
+        );
+    }
+    for n in 0..20 {
+        let user = format!("loud{n}");
+        assert_eq!(merged[&user].0, truth[&user].0, "every summary has it");
+    }
+    let most_missing = truth.iter().filter(|(user, _)| !merged.contains_key(*user)).map(|(_, n)| n.0).max();
+    let bound: u64 = summaries.iter().map(|summary| summary.missing.of("shop.user")[1]).sum();
+    assert!(most_missing <= Some(bound), "{most_missing:?} {bound}");
+}
+
+#[test]
+fn a_summary_of_any_content_fits() {
+    let long = |n: usize| format!("{n}\u{1}\u{202e}\"\\").repeat(200);
+    let one = Summary {
+        keys: (0..5000).map(|n| key(&long(n), n as u64, 5)).collect(),
+        refusals: (0..500).map(|n| refusal(&long(n), n as u64, 3)).collect(),
+        unmatched: (0..500).map(|n| key(&long(n), 0, n as u64)).collect(),
+        ..Summary::default()
+    };
+    let packed = one.packed();
+    assert!(packed.len() <= MAX_BYTES, "{}", packed.len());
+    let read = Summary::read(&packed).unwrap();
+    assert!(!read.keys.is_empty() && !read.refusals.is_empty() && !read.unmatched.is_empty());
+    assert!(read.keys.iter().all(|key| key.descriptor_cut));
+    let all: u64 = (0..500).sum();
+    assert_eq!(read.refusals.iter().map(|refusal| refusal.count).sum::<u64>() + read.other_refusals, all);
+    // The limit of names: a rule of 16 kB.
+    let huge = KeyHits { rule: "r".repeat(20_000), ..key("ann", 1, 1) };
+    let status = json!({"error": "e".repeat(20_000)});
+    let packed = Summary { keys: vec![huge], status, total: [1, 2, 3], ..Summary::default() }.packed();
+    assert!(packed.len() <= MAX_BYTES && Summary::read(&packed).unwrap().total == [1, 2, 3]);
+}
+
+#[test]
+fn a_summary_has_the_loudest_and_the_last_refusals() {
+    let mut refusals: Vec<_> = (0..200).map(|n| refusal(&format!("flood{n}"), 1, 30)).collect();
+    refusals.push(refusal("loud", 100_000, 2));
+    refusals.push(refusal("last", 1, 59));
+    let read = Summary::read(&Summary { refusals, ..Summary::default() }.packed()).unwrap();
+    let has = |user: &str| read.refusals.iter().any(|one| one.descriptor[0].value == user);
+    assert!(has("loud") && has("last"));
+}
+
+#[test]
+fn refusals_of_a_key_on_several_replicas_are_one_line() {
+    let one = Summary { refusals: vec![refusal("ann", 7, 1)], other_refusals: 2, ..Summary::default() };
+    let mut early = refusal("ann", 5, 9);
+    early.first = "2026-11-22T08:00:00.000Z".to_owned();
+    early.reason = "over 5 per day".to_owned();
+    let other = Summary { refusals: vec![early.clone(), refusal("bob", 1, 4)], ..Summary::default() };
+    let merged = merge(&[one, other]);
+    let ann = merged.refusals.iter().find(|one| one.descriptor[0].value == "ann").unwrap();
+    assert_eq!((ann.count, &*ann.first, &*ann.last), (12, &*early.first, &*early.last));
+    assert_eq!((&*ann.reason, &ann.example), ("over 5 per day", &early.example), "those of the last one");
+    assert_eq!((merged.refusals.len(), merged.other_refusals), (2, 2));
+}
+
+/// The distribution of these seconds, as a store reports it.
+fn distribution(values: &[f64]) -> Distribution {
+    let bounds = [0.001, 0.002, 0.005, 0.01, 0.1];
+    let within = |bound: &f64| (*bound, values.iter().filter(|value| *value <= bound).count() as u64);
+    let buckets = bounds.iter().map(within).collect();
+    Distribution { buckets, count: values.len() as u64, sum: 0.0 }
+}
+
+#[test]
+fn latencies_of_replicas_add_up_to_those_of_all_requests() {
+    let mut random = fastrand::Rng::with_seed(1);
+    // A fast replica with much traffic and a slow one with little: the mean of their percentiles would be wrong.
+    let fast: Vec<f64> = (0..9_900).map(|_| random.f64() * 0.001).collect();
+    let slow: Vec<f64> = (0..100).map(|_| 0.05 + random.f64() * 0.04).collect();
+    let nothing = Distribution::default();
+    let of = |values: &[f64]| Buckets::between(&nothing, &distribution(values));
+    let mut merged = of(&fast);
+    merged.add(&of(&slow));
+    let all = [fast, slow].concat();
+    for part in [0.1, 0.5, 0.9, 0.99, 0.999] {
+        assert_eq!(merged.quantile(part), of(&all).quantile(part), "{part}");
+    }
+    assert!(merged.quantile(0.5) < Some(0.001) && merged.quantile(0.995) > Some(0.01));
+}
+
+#[test]
+fn buckets_are_the_values_between_two_readings() {
+    let before = distribution(&[0.0005, 0.004]);
+    let after = distribution(&[0.0005, 0.004, 0.0015, 0.0015, 5.0]);
+    let buckets = Buckets::between(&before, &after);
+    assert_eq!(buckets, Buckets::between(&Distribution::default(), &distribution(&[0.0015, 0.0015, 5.0])));
+    assert_eq!(buckets.quantile(1.0), Some(0.1), "above the last bound it is the last bound");
+    assert_eq!(Buckets::default().quantile(0.5), None);
+    let read: Buckets = serde_json::from_str(&serde_json::to_string(&buckets).unwrap()).unwrap();
+    assert_eq!(read, buckets);
+}

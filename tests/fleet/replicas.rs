@@ -1,0 +1,175 @@
+//! Several replicas seen from one of them.
+
+use std::{thread, time::Duration};
+
+use super::*;
+
+/// The numbers of users in a list of a reply.
+fn counts(list: &Value, name: &str) -> Vec<(String, u64)> {
+    let rows = list.as_array().unwrap().iter();
+    let user = |row: &Value| row["descriptor"][0]["value"].as_str().unwrap().to_owned();
+    rows.map(|row| (user(row), row[name].as_u64().unwrap())).collect()
+}
+
+fn id(admin: &Admin) -> String {
+    admin.get("/api/v1/status")["replica"].as_str().unwrap().to_owned()
+}
+
+/// Waits until a replica shows this many replicas with their numbers.
+#[track_caller]
+fn wait_for_replicas(admin: &Admin, n: usize) -> Value {
+    eventually(&format!("{n} replicas are shown"), || {
+        let status = admin.get("/api/v1/status");
+        let published =
+            |replicas: &Vec<Value>| replicas.iter().filter(|one| one["summary"] == "published").count();
+        let shown = status["replicas"].as_array().map(|all| (all.len(), published(all)));
+        holds(shown == Some((n, n)), || status.to_string()).map(|()| status)
+    })
+}
+
+#[test]
+fn every_view_shows_all_replicas_and_one_if_it_is_named() {
+    let redis = Redis::single();
+    let admins = [(); 3].map(|()| replica(&redis, &[]));
+    // The limit is 2 an hour for all replicas.
+    for (admin, loud) in admins.iter().zip([11, 21, 31]) {
+        admin.ask("loud", loud);
+        admin.server.ask(request("shpo", &[&[("user", "ann")]])).unwrap();
+    }
+    let last = &admins[2];
+    wait_for_replicas(last, 3);
+    let top = eventually("the numbers of all replicas add up", || {
+        let top = last.get("/api/v1/top");
+        holds(counts(&top["keys"], "refused") == [("loud".to_owned(), 61)], || top.to_string()).map(|()| top)
+    });
+    assert_eq!((&top["scope"], &top["replicas"]["answered"]), (&"all".into(), &3.into()));
+    assert_eq!((&top["keys"][0]["allowed"], &top["keys"][0]["error"]), (&2.into(), &0.into()));
+    let refusals = last.get("/api/v1/refusals");
+    assert_eq!(counts(&refusals["refusals"], "count"), [("loud".to_owned(), 61)], "one line for one client");
+    let example = &refusals["refusals"][0]["example"];
+    assert_eq!((&example["domain"], &example["rule"]), (&"shop".into(), &"shop.user".into()), "{example}");
+    assert_eq!(last.get("/api/v1/top?unmatched=true")["unmatched"][0]["count"], 3);
+    let status = last.get("/api/v1/status");
+    assert_eq!(status["requests"]["total"], serde_json::json!({"ok": 5, "over_limit": 61, "error": 0}));
+    // One replica.
+    let first = id(&admins[0]);
+    for (name, refused) in [("this", 31), (&*first, 9), (&id(last), 31)] {
+        let top = last.get(&format!("/api/v1/top?replica={name}"));
+        assert_eq!(counts(&top["keys"], "refused")[0].1, refused, "{name}: {top}");
+        let refusals = last.get(&format!("/api/v1/refusals?replica={name}"));
+        assert_eq!(counts(&refusals["refusals"], "count")[0].1, refused, "{name}: {refusals}");
+        let total = last.get(&format!("/api/v1/status?replica={name}"))["requests"]["total"].clone();
+        assert_eq!(total["over_limit"], refused, "{name}: {total}");
+    }
+    let status = last.get(&format!("/api/v1/status?replica={first}"));
+    assert_eq!((&status["replica"], &status["scope"]), (&first.as_str().into(), &first.as_str().into()));
+    assert_exit(&last.run(&["top"]), 0, &["user=loud", "3 of 3 replicas answered"]);
+    assert_exit(&last.run(&["top", "--replica", &first]), 0, &[&format!("replica {first}")]);
+    assert_exit(&last.run(&["refusals", "--replica", "this"]), 0, &["31 refusals", "this replica\n"]);
+    assert_exit(&last.run(&["status"]), 0, &["3 of 3 replicas answered", "3 replicas with the same rules"]);
+    assert_exit(&last.run(&["status", "--replica", &first]), 0, &[&first]);
+    assert_exit(&last.run(&["top", "--replica", "nobody"]), 2, &["404", "replica=\"nobody\"", &first]);
+}
+
+#[test]
+fn a_stopped_replica_leaves_at_once_and_a_killed_one_soon() {
+    let redis = Redis::single();
+    let [one, mut stopped, mut killed] = [(); 3].map(|()| replica(&redis, &[]));
+    wait_for_replicas(&one, 3);
+    assert!(stopped.server.process.stop().success());
+    let members = redis.ask(&["SMEMBERS", "{tollgate}:replicas"]).words();
+    assert_eq!(members.len(), 2, "{members:?}");
+    wait_for_replicas(&one, 2);
+    killed.server.process.kill();
+    wait_for_replicas(&one, 1);
+    eventually("its name is removed", || {
+        let members = redis.ask(&["SMEMBERS", "{tollgate}:replicas"]).words();
+        holds(members == [id(&one)], || format!("{members:?}"))
+    });
+}
+
+#[test]
+fn a_replica_without_a_summary_is_named_and_its_numbers_are_not_guessed() {
+    let redis = Redis::single();
+    let one = replica(&redis, &[]);
+    let _off = replica(&redis, &[("REPLICA_SUMMARIES", "false")]);
+    // As replicas before this version announce themselves.
+    let older = r#"{"id":"old-1","version":"0.0.9","rules_hash":"00","requests_per_second":7,"started":1}"#;
+    redis.ask(&["SET", "{tollgate}:replica:old-1", older]);
+    redis.ask(&["SADD", "{tollgate}:replicas", "old-1"]);
+    let status = eventually("three are listed", || {
+        let status = one.get("/api/v1/status");
+        holds(status["replicas"].as_array().is_some_and(|all| all.len() == 3), || status.to_string())
+            .map(|()| status)
+    });
+    let mut summaries: Vec<_> =
+        status["replicas"].as_array().unwrap().iter().map(|one| one["summary"].as_str().unwrap()).collect();
+    summaries.sort_unstable();
+    assert_eq!(summaries, ["older version", "published", "turned off"]);
+    assert_eq!(one.get("/api/v1/top")["replicas"], serde_json::json!({"known": 3, "answered": 1}));
+    let output = one.run(&["status"]);
+    assert_exit(&output, 0, &["1 of 3 replicas answered", "without the numbers of ", " and 1 more"]);
+    assert_exit(&one.run(&["top", "--replica", "old-1"]), 2, &["publishes no summary: older version"]);
+    // Rubbish of an attacker who reaches Redis.
+    for value in ["x", "[]", "{\"keys\":7}", "\u{1}", ""] {
+        redis.ask(&["SET", "{tollgate}:summary:old-1", value]);
+        thread::sleep(Duration::from_millis(2100));
+        assert_eq!(one.get("/api/v1/top")["replicas"]["answered"], 1, "{value:?}");
+    }
+}
+
+#[test]
+fn while_redis_is_out_the_others_are_unknown_and_never_a_wrong_number() {
+    let mut redis = Redis::single();
+    let [one, other] = [(); 2].map(|()| replica(&redis, &[("STORE_FAILURE_POLICY", "deny")]));
+    other.ask("ann", 5);
+    wait_for_replicas(&one, 2);
+    redis.kill();
+    eventually("they are unknown", || {
+        let top = one.get("/api/v1/top");
+        holds(top["replicas"] == "unknown" && top["scope"] == "this", || top.to_string())
+    });
+    assert_eq!(one.get("/api/v1/replicas")["replicas"], "unknown");
+    let status: Value = serde_json::from_slice(&one.run(&["status", "--json"]).stdout).unwrap();
+    assert_eq!((&status["replicas"], &status["policy"]), (&"unknown".into(), &"deny".into()));
+    assert_exit(&one.run(&["status"]), 1, &["this replica alone", "replicas  unknown"]);
+    assert_exit(&one.run(&["top", "--replica", &id(&other)]), 2, &["the replicas are unknown"]);
+    one.ask("ann", 3);
+    assert_exit(&one.run(&["top"]), 0, &["this replica alone: the others are unknown while Redis"]);
+    redis.start();
+    wait_for_replicas(&one, 2);
+}
+
+#[test]
+fn without_a_shared_redis_the_numbers_are_labelled_as_this_replicas() {
+    let admin = Admin::start();
+    admin.ask("ann", 4);
+    for command in ["top", "refusals", "status"] {
+        assert_exit(&admin.run(&[command]), 0, &["this replica"]);
+        assert_exit(&admin.run(&[command, "--replica", "this"]), 0, &["this replica"]);
+        assert_exit(
+            &admin.run(&[command, "--replica", "x"]),
+            2,
+            &["shares no Redis with others; expected this"],
+        );
+    }
+}
+
+#[test]
+fn hidden_values_leave_no_replica() {
+    let redis = Redis::single();
+    let [one, other] = [(); 2].map(|()| replica(&redis, &[("KEY_VALUES", "hashed")]));
+    one.ask("secret-of-ann", 5);
+    one.server.ask(request("shop", &[&[("usr", "secret-of-ann")]])).unwrap();
+    let summary = eventually("it is published", || {
+        let text =
+            redis.ask(&["GET", &format!("{{tollgate}}:summary:{}", id(&one))]).word().unwrap_or_default();
+        holds(text.contains("no_rule") && text.contains("\"refused\":3"), || text.clone()).map(|()| text)
+    });
+    assert!(!summary.contains("secret") && summary.contains("sha256:"), "{summary}");
+    eventually("the other replica shows it", || {
+        let top = other.get("/api/v1/top");
+        let value = top["keys"][0]["descriptor"][0]["value"].as_str().unwrap_or_default().to_owned();
+        holds(value.starts_with("sha256:"), || top.to_string())
+    });
+}

@@ -1,0 +1,117 @@
+//! Refusals by key, and traffic that meets no rule.
+
+use super::*;
+
+fn user(row: &Value) -> &str {
+    row["descriptor"][0]["value"].as_str().unwrap()
+}
+
+#[test]
+fn a_loud_client_takes_one_line_of_the_refusals() {
+    let admin = Admin::start();
+    admin.ask("quiet", 3);
+    // All within the number of refusals that a worker records exactly in a second.
+    admin.ask("loud", 302);
+    let reply = admin.get("/api/v1/refusals");
+    let refusals = reply["refusals"].as_array().unwrap();
+    let counts: Vec<_> = refusals.iter().map(|row| (user(row), row["count"].as_u64().unwrap())).collect();
+    assert_eq!(counts, [("loud", 300), ("quiet", 1)], "the one refused last comes first");
+    let loud = &refusals[0];
+    assert!(loud["first"].as_str() < loud["last"].as_str(), "{loud}");
+    assert_eq!(
+        (&loud["reason"], &loud["example"]["decided_by"]),
+        (&"over 2 per hour".into(), &"counter".into())
+    );
+    assert_exit(
+        &admin.run(&["refusals"]),
+        0,
+        &["shop user=loud 300 refusals\n  over 2 per hour, retry after "],
+    );
+    // A flood of invented keys, each refused once, loses neither: `quiet` has a rule of its own.
+    let limit_zero = crate::admin::RULES.replace("requests_per_unit: 100}", "requests_per_unit: 0}");
+    admin.server.write("shop.yaml", &limit_zero.replace("    value: /cart\n", ""));
+    admin.server.wait_for_rule("shop.path: unit=MINUTE requests_per_unit=0");
+    let client = admin.server.client();
+    for n in 0..600 {
+        client.ask(request("shop", &[&[("path", &format!("/invented/{n}"))]])).unwrap();
+    }
+    let reply = admin.get("/api/v1/refusals?n=1000");
+    let all = reply["refusals"].as_array().unwrap();
+    assert!(all.iter().any(|row| user(row) == "quiet") && all.iter().any(|row| user(row) == "loud"));
+    let sum: u64 = all.iter().map(|row| row["count"].as_u64().unwrap()).sum();
+    assert_eq!(sum + reply["others"].as_u64().unwrap(), 901, "every refusal is counted");
+    assert!(reply["others"].as_u64() > Some(0), "{}", reply["others"]);
+    assert_exit(&admin.run(&["refusals"]), 0, &[" of other keys in the last ten minutes"]);
+}
+
+#[test]
+fn traffic_that_meets_no_rule_is_shown_with_counts() {
+    let admin = Admin::start();
+    assert_exit(&admin.run(&["top", "--unmatched"]), 1, &["every descriptor of the last "]);
+    let ask = |domain: &str, entries: &[(&str, &str)]| {
+        admin.server.ask(request(domain, &[entries])).unwrap();
+    };
+    for n in 0..5 {
+        ask("shpo", &[("user", "ann")]);
+        ask("shop", &[("usr", &format!("u{n}")), ("path", "/cart")]);
+        ask("shop", &[("user", &format!("u{n}"))]);
+        ask("shop", &[("free", "x")]);
+    }
+    let reply = admin.get("/api/v1/top?unmatched=true");
+    let rows: Vec<_> = reply["unmatched"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| {
+            let of = |name: &str| row[name].as_str().unwrap().to_owned();
+            (
+                of("reason"),
+                of("domain"),
+                row["count"].as_u64().unwrap(),
+                row["descriptor"].as_array().unwrap().len(),
+            )
+        })
+        .collect();
+    let row = |reason: &str, domain: &str, keys| (reason.to_owned(), domain.to_owned(), 5, keys);
+    assert_eq!(rows, [row("no_rule", "shop", 2), row("unknown_domain", "shpo", 1)]);
+    assert!(reply["unmatched"][0]["descriptor"][0]["value"].as_str().unwrap().starts_with('u'), "an example");
+    let output = admin.run(&["top", "--unmatched"]);
+    assert_exit(&output, 0, &["unknown domain  shpo    user=ann", "no rule         shop    usr=u"]);
+    let line = "unmatched 5 descriptors of unknown domains, 5 descriptors that meet no rule: tollgate top";
+    assert_exit(&admin.run(&["status"]), 0, &[line]);
+    let metrics = admin.server.metrics();
+    let metric =
+        |domain: &str| metrics[&format!("tollgate_unmatched_descriptors_total{{domain=\"{domain}\"}}")];
+    assert_eq!((metric("__unknown__"), metric("shop")), (5.0, 5.0));
+    // Invented domains are bounded, and do not hide the one that is asked for all the time.
+    let client = admin.server.client();
+    for n in 0..2000 {
+        client.ask(request(&format!("invented{n}"), &[&[("user", "ann")]])).unwrap();
+        if n % 10 == 0 {
+            ask("shpo", &[("user", "ann")]);
+        }
+    }
+    let reply = admin.get("/api/v1/top?unmatched=true&n=1000");
+    let rows = reply["unmatched"].as_array().unwrap();
+    assert!(rows.len() <= 65, "{}", rows.len());
+    let known = rows.iter().find(|row| row["domain"] == "shpo").expect("it stays");
+    let (count, error) = (known["count"].as_u64().unwrap(), known["error"].as_u64().unwrap());
+    assert!(count.abs_diff(205) <= error, "{known}");
+}
+
+#[test]
+fn hidden_values_are_in_no_view() {
+    for setting in ["hashed", "hidden"] {
+        let (setup, port) = setup();
+        let admin = Admin { server: setup.env("KEY_VALUES", setting).start(), port };
+        admin.ask("secret", 4);
+        let set = admin.run(&["override", "set", "shop", "user=secret", "--block"]);
+        assert_exit(&set, 0, &[]);
+        assert_exit(&admin.run(&["counter", "reset", "shop", "user=secret2"]), 0, &[]);
+        admin.server.ask(request("shop", &[&[("usr", "secret")]])).unwrap();
+        for path in ["/api/v1/top", "/api/v1/refusals", "/api/v1/top?unmatched=true", "/api/v1/changes"] {
+            let text = admin.get(path).to_string();
+            assert!(!text.contains("secret"), "{setting} {path}: {text}");
+        }
+    }
+}
