@@ -12,7 +12,7 @@ use tokio::{
     sync::watch,
     time::{MissedTickBehavior, interval_at},
 };
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use super::{parts::App, threads::Thread};
 use clock::{Clock, SystemClock};
@@ -127,11 +127,17 @@ async fn publish(app: &App, pool: &CommandPool) {
 
 /// Writes changes to the log in Redis as they happen, or when Redis is back; never returns.
 async fn write_changes(app: &App, pool: &CommandPool) {
+    let mut failing = false;
     loop {
         app.fleet.changes.wait().await;
-        if let Err(error) = app.fleet.changes.write(pool, SystemClock.now()).await {
-            debug!("log of changes: {error}; the changes wait");
-            tokio::time::sleep(Duration::from_secs(1)).await;
+        match app.fleet.changes.write(pool, SystemClock.now()).await {
+            Ok(()) => failing = false,
+            Err(error) => {
+                if !std::mem::replace(&mut failing, true) {
+                    warn!("log of changes: {error}; the changes wait");
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{
     Api,
     reply::{Call, Problem, Query, Reply},
-    view::{REPLICA, View},
+    view::{Parts, REPLICA, View},
 };
 use fleet::{KeyHits, KeyRefusals};
 use recent::{Decision, KeyValues, MAX_REFUSALS, decision::DecisionJson, shown};
@@ -21,7 +21,8 @@ pub(super) async fn top(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let by_refused = query.word("by", &["refused", "allowed"])? == "refused";
     let is_unmatched = query.word("unmatched", &["false", "true"])? == "true";
     let (domain, rule) = (query.text("domain"), query.text("rule"));
-    let View { mut merged, scope, replicas } = api.view(&query).await?;
+    let parts = Parts { keys: !is_unmatched, domain, rule, refusals: false };
+    let View { mut merged, scope, replicas } = api.view(&query, parts).await?;
     let mut keys = std::mem::take(if is_unmatched { &mut merged.unmatched } else { &mut merged.keys });
     let order = |key: &KeyHits| match by_refused && !is_unmatched {
         true => (key.refused, key.allowed),
@@ -70,7 +71,8 @@ pub(super) async fn refusals(api: &Api, call: &Call<'_>) -> Result<Reply, Proble
         return one_by_one(api, &query, most, entries.as_deref());
     }
     let values = api.managed.recent.values();
-    let View { mut merged, scope, replicas } = api.view(&query).await?;
+    let parts = Parts { refusals: true, ..Parts::default() };
+    let View { mut merged, scope, replicas } = api.view(&query, parts).await?;
     let has_entry = |refusal: &KeyRefusals, (key, value): &(String, String)| {
         let value = shown(value, values);
         refusal.descriptor.iter().any(|entry| entry.key == *key && entry.value == value)

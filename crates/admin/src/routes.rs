@@ -69,6 +69,7 @@ pub(super) const EVENT_PARTS: &[(&str, &str)] = &[
     ("status", "/api/v1/status"),
     ("top", "/api/v1/top?n=20&by=refused"),
     ("top_allowed", "/api/v1/top?n=20&by=allowed"),
+    ("unmatched", "/api/v1/top?n=20&unmatched=true"),
     ("overrides", "/api/v1/overrides?n=100"),
     ("domains", "/api/v1/domains"),
     ("replicas", "/api/v1/replicas"),

@@ -1,12 +1,14 @@
 //! `GET /api/v1/status`: version, rules, store, rates and memory; and `GET /api/v1/replicas`.
 
+use std::sync::Arc;
+
 use serde_json::{Value as Json, json};
 
 use super::{
     Api,
     history::Latency,
     reply::{Call, Problem, Reply},
-    view::{REPLICA, Scope, View, silence},
+    view::{Parts, REPLICA, Scope, View, silence},
 };
 use clock::{Clock, Rfc3339, SystemClock};
 use fleet::{Announcement, Member, Merged, own_id};
@@ -18,7 +20,7 @@ const MAX_ERRORS: usize = 10;
 
 pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = call.query(&[REPLICA])?;
-    let View { merged, scope, replicas } = api.view(&query).await?;
+    let View { merged, scope, replicas } = api.view(&query, Parts::default()).await?;
     if let Scope::Other(name) = &scope {
         // Its own status, as it was published.
         let mut status = merged.status;
@@ -171,7 +173,8 @@ async fn members(api: &Api) -> Result<Vec<Json>, String> {
         age_seconds: 0,
         summary: None,
     };
-    let others = if api.managed.fleet.is_shared() { api.members().await? } else { Vec::new() };
+    let members = if api.managed.fleet.is_shared() { api.members().await? } else { Arc::default() };
+    let others = members.iter().filter(|member| member.announcement.id != own_id());
     let json = |member: &Member| {
         let Announcement { id, version, rules_hash, requests_per_second, started, .. } = &member.announcement;
         json!({
@@ -180,7 +183,7 @@ async fn members(api: &Api) -> Result<Vec<Json>, String> {
             "summary": if id == own_id() { "published" } else { silence(member) },
         })
     };
-    let mut all: Vec<Json> = std::iter::once(&own).chain(&others).map(json).collect();
+    let mut all: Vec<Json> = std::iter::once(&own).chain(others).map(json).collect();
     all.sort_by_key(|member| member["id"].to_string());
     Ok(all)
 }

@@ -1,5 +1,7 @@
 //! What a reply shows: the summaries of all replicas that share a Redis, of this one, or of another one.
 
+use std::sync::Arc;
+
 use http::StatusCode;
 use serde_json::{Value as Json, json};
 
@@ -41,10 +43,25 @@ impl Scope {
     }
 }
 
+/// The parts of a summary that a call shows.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Parts<'a> {
+    pub(super) keys: bool,
+    /// Keys of this domain and this rule only.
+    pub(super) domain: Option<&'a str>,
+    pub(super) rule: Option<&'a str>,
+    pub(super) refusals: bool,
+}
+
+/// The most keys that a call shows, and the most that may fit a published summary.
+const MAX_KEYS: usize = 1000;
+const MAX_PUBLISHED: usize = 100;
+
 impl Api {
     /// The view that a call asks for.
-    pub(super) async fn view(&self, query: &Query<'_>) -> Result<View, Problem> {
-        let alone = |replicas| View { merged: merge(&[self.own_summary()]), scope: Scope::This, replicas };
+    pub(super) async fn view(&self, query: &Query<'_>, parts: Parts<'_>) -> Result<View, Problem> {
+        let own = || self.own_summary(parts, MAX_KEYS);
+        let alone = |replicas| View { merged: merge(&[&own()]), scope: Scope::This, replicas };
         let one = json!({"known": 1, "answered": 1});
         let name = query.text(REPLICA);
         if name.is_some_and(|name| name == "this" || name == own_id()) {
@@ -68,29 +85,20 @@ impl Api {
         };
         match name {
             Some(name) => other(&members, name),
-            None => Ok(self.all(&members)),
+            None => Ok(all(&members, &own())),
         }
     }
 
-    /// The other replicas, or why they are unknown.
-    pub(super) async fn members(&self) -> Result<Vec<Member>, String> {
-        if let Some(outage) = self.managed.outages.current() {
-            return Err(outage.error.to_string());
+    /// The replicas, or why they are unknown.
+    pub(super) async fn members(&self) -> Result<Arc<Vec<Member>>, String> {
+        match self.managed.outages.current() {
+            Some(outage) => Err(outage.error.to_string()),
+            None => self.managed.fleet.members(SystemClock.now()).await,
         }
-        let members = self.managed.fleet.members(SystemClock.now()).await?;
-        Ok(members.iter().filter(|member| member.announcement.id != own_id()).cloned().collect())
-    }
-
-    fn all(&self, others: &[Member]) -> View {
-        let others_known = others.len();
-        let mut summaries: Vec<Summary> = others.iter().filter_map(|member| member.summary.clone()).collect();
-        summaries.push(self.own_summary());
-        let replicas = json!({"known": others_known.saturating_add(1), "answered": summaries.len()});
-        View { merged: merge(&summaries), scope: Scope::All, replicas }
     }
 
     /// What this replica knows of its last minutes, without its status.
-    pub(super) fn own_summary(&self) -> Summary {
+    fn own_summary(&self, parts: Parts<'_>, most: usize) -> Summary {
         let (managed, now) = (&self.managed, SystemClock.now());
         let rates = self.history.rates();
         let mut summary = Summary {
@@ -102,19 +110,37 @@ impl Api {
             ..Summary::default()
         };
         let served = managed.source.current();
-        let collect = Collect { recent: &managed.recent, now, values: managed.recent.values() };
-        collect.keys(&mut summary, served.iter().flat_map(|served| served.attached.all_recent()));
-        collect.refusals(&mut summary);
+        let collect = Collect { recent: &managed.recent, now, values: managed.recent.values(), most };
+        if parts.keys {
+            let rules = served.iter().flat_map(|served| served.attached.all_recent()).filter(|info| {
+                let (domain, rule) = (&*info.domain, &*info.full_key);
+                parts.domain.is_none_or(|only| only == domain) && parts.rule.is_none_or(|only| only == rule)
+            });
+            collect.keys(&mut summary, rules);
+        }
+        if parts.refusals {
+            collect.refusals(&mut summary);
+        }
         collect.unmatched(&mut summary);
         summary
     }
 
     /// The summary that other replicas read, with the status of this one.
     pub(super) fn published_summary(&self) -> Summary {
-        let summary = self.own_summary();
+        let parts = Parts { keys: true, refusals: true, ..Parts::default() };
+        let summary = self.own_summary(parts, MAX_PUBLISHED);
         let status = status::json(self, &summary, &Scope::This, Json::Null);
         Summary { status, ..summary }
     }
+}
+
+/// The view of all replicas: the others as they were published, and this one as it is.
+fn all(members: &[Member], own: &Summary) -> View {
+    let others: Vec<&Member> = members.iter().filter(|member| member.announcement.id != own_id()).collect();
+    let published = others.iter().filter_map(|member| member.summary.as_ref());
+    let summaries: Vec<&Summary> = published.chain([own]).collect();
+    let replicas = json!({"known": others.len().saturating_add(1), "answered": summaries.len()});
+    View { merged: merge(&summaries), scope: Scope::All, replicas }
 }
 
 /// The view of the replica with this name, or with the only name that begins so.
@@ -129,8 +155,7 @@ fn other(members: &[Member], name: &str) -> Result<View, Problem> {
         let message = format!("replica {id} publishes no summary: {}", silence(member));
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
     })?;
-    let status = summary.status.clone();
-    let merged = Summary { status, ..merge(&[summary]) };
+    let merged = Summary { status: summary.status.clone(), ..merge(&[&summary]) };
     Ok(View { merged, scope: Scope::Other(id), replicas: json!({"known": 1, "answered": 1}) })
 }
 

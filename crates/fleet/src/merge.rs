@@ -12,7 +12,7 @@ use crate::summary::{Entry, KeyHits, KeyRefusals, Summary};
 pub type Merged = Summary;
 
 /// Combines summaries. One alone stays as it is, except that keys which `KEY_VALUES` made equal are one.
-pub fn merge(all: &[Summary]) -> Merged {
+pub fn merge(all: &[&Summary]) -> Merged {
     let mut merged = Summary {
         keys: keys(all, |summary| &summary.keys, |summary, rule| summary.missing.of(rule).into_iter().max()),
         unmatched: keys(all, |summary| &summary.unmatched, |summary, _| Some(summary.unmatched_missing)),
@@ -39,7 +39,7 @@ pub fn merge(all: &[Summary]) -> Merged {
 type Identity<'a> = (&'a str, &'a str, &'a [Entry]);
 
 fn keys<'a>(
-    all: &'a [Summary],
+    all: &[&'a Summary],
     of: impl Fn(&'a Summary) -> &'a Vec<KeyHits>,
     missing: impl Fn(&Summary, &str) -> Option<u64>,
 ) -> Vec<KeyHits> {
@@ -69,7 +69,7 @@ fn keys<'a>(
     sums.into_iter().map(|((_, rule, _), sum)| with_error(sum, rule)).collect()
 }
 
-fn refusals(all: &[Summary]) -> Vec<KeyRefusals> {
+fn refusals(all: &[&Summary]) -> Vec<KeyRefusals> {
     let mut sums: HashMap<_, KeyRefusals> = HashMap::new();
     for one in all.iter().flat_map(|summary| &summary.refusals) {
         let identity = (one.domain.as_str(), one.rule.as_deref(), one.descriptor.as_slice());

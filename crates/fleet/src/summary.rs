@@ -101,22 +101,34 @@ pub struct Missing {
     pub other: [u64; 2],
 }
 
-/// Which keys a summary is collected for, and how values are shown.
+/// What a summary is collected from, and how values are shown.
 pub struct Collect<'a> {
     pub recent: &'a Recent,
     pub now: Time,
     pub values: KeyValues,
+    /// Maximum number of keys by refused hits, and by allowed hits.
+    pub most: usize,
 }
 
 impl Collect<'_> {
     /// The keys of these rules.
     pub fn keys<'r>(&self, summary: &mut Summary, rules: impl Iterator<Item = &'r std::sync::Arc<RuleInfo>>) {
+        let mut all = Vec::new();
         for TopKeys { keys, missing } in self.recent.top(rules, self.now) {
             if let (Some(first), true) = (keys.first(), missing != [0, 0]) {
                 summary.missing.by_rule.insert(first.rule.full_key.to_string(), missing);
             }
-            summary.keys.extend(keys.iter().map(|key| self.key(key, &key.rule.domain)));
+            all.extend(keys);
         }
+        // Thousands of keys are counted, and few are shown.
+        all.sort_unstable_by_key(|key| Reverse((key.refused, key.allowed)));
+        let mut rest = all.split_off(all.len().min(self.most));
+        rest.sort_unstable_by_key(|key| Reverse(key.allowed));
+        let left = rest.split_off(rest.len().min(self.most));
+        for TopKey { allowed, refused, .. } in left {
+            summary.missing.other = most(summary.missing.other, [allowed, refused]);
+        }
+        summary.keys.extend(all.iter().chain(&rest).map(|key| self.key(key, &key.rule.domain)));
         summary.missed = self.recent.missed();
     }
 

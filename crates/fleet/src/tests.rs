@@ -91,7 +91,7 @@ fn merged_counts_are_within_their_error_although_each_summary_is_cut() {
         })
         .collect();
     assert!(summaries.iter().all(|summary| summary.keys.len() < 100), "they are cut");
-    let merged = by_user(&merge(&summaries));
+    let merged = by_user(&merge(&summaries.iter().collect::<Vec<_>>()));
     for (user, (refused, allowed, error)) in &merged {
         let (true_refused, true_allowed) = truth[user];
         let (off, off_too) = (refused.abs_diff(true_refused), allowed.abs_diff(true_allowed));
@@ -150,7 +150,7 @@ fn refusals_of_a_key_on_several_replicas_are_one_line() {
     early.first = "2026-11-22T08:00:00.000Z".to_owned();
     early.reason = "over 5 per day".to_owned();
     let other = Summary { refusals: vec![early.clone(), refusal("bob", 1, 4)], ..Summary::default() };
-    let merged = merge(&[one, other]);
+    let merged = merge(&[&one, &other]);
     let ann = merged.refusals.iter().find(|one| one.descriptor[0].value == "ann").unwrap();
     assert_eq!((ann.count, &*ann.first, &*ann.last), (12, &*early.first, &*early.last));
     assert_eq!((&*ann.reason, &ann.example), ("over 5 per day", &early.example), "those of the last one");

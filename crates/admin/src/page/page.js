@@ -2,7 +2,7 @@
 
 import { open as act } from "./act.js";
 import { open as switchDomain } from "./switch.js";
-import { ApiError, follow, send, setToken } from "./api.js";
+import { ApiError, follow, get, send, setToken } from "./api.js";
 import { bytes, clock, count, descriptor, duration, latency, limit, printable, rate, short, target } from "./format.js";
 import { Plot, sparkline } from "./plot.js";
 
@@ -12,7 +12,11 @@ const SPARK_SECONDS = 60;
 const MAX_FLASHES = 4;
 
 let points = [];
+/** The points of the replica that serves this page, before the page was opened. */
+let history = [];
 let last = {};
+/** The name of the replica that is shown; empty for all. */
+let shown = "";
 let by = "refused";
 let paused = false;
 let canChange = false;
@@ -88,6 +92,13 @@ function announce(text) {
   }, 6000);
 }
 
+/** The replicas that a reply is about, in words. */
+function scope({ scope, replicas }) {
+  if (replicas === "unknown") return "this replica alone, the others are unknown";
+  if (scope === "all") return `${replicas.answered} of ${replicas.known} replica${replicas.known === 1 ? "" : "s"}`;
+  return scope === "this" ? "this replica" : `replica ${scope}`;
+}
+
 function live(state, text) {
   $("live").dataset.state = state;
   if ($("live").textContent !== text) $("live").textContent = text;
@@ -98,29 +109,64 @@ function notice(text) {
   if ($("notice").textContent !== text) $("notice").textContent = text;
 }
 
+/** What is wrong with the store: since when, why, and what callers get. Empty while it works. */
+function outage({ store, callers, time }) {
+  if (!store.since) return "";
+  const what = store.connected ? `Most requests to ${store.kind} fail` : `${store.kind} is not connected`;
+  const since = `since ${clock(store.since)} (${duration((new Date(time) - new Date(store.since)) / 1000)})`;
+  return `${what} ${since}: ${printable(store.error)}. Policy ${callers.join("; ")}.`;
+}
+
+const UNMATCHED = { unknown_domain: "of unknown domains", no_rule: "that meet no rule" };
+
 function drawStatus(status) {
   const { per_second: now } = status.requests;
-  $("about").textContent = `${status.version} · up ${duration(status.uptime_seconds)} · rules ${status.rules.hash?.slice(0, 8) ?? "none"}${status.read_only ? " · read-only" : ""}`;
+  $("about").textContent = `${scope(last.top)} · ${status.version} · up ${duration(status.uptime_seconds)} · rules ${status.rules.hash?.slice(0, 8) ?? "none"}${status.read_only ? " · read-only" : ""}`;
+  const unmatched = Object.entries(status.unmatched).filter(([, n]) => n > 0);
+  $("unmatched").hidden = unmatched.length === 0;
+  $("unmatched").textContent = `No limit in the last minutes: ${unmatched.map(([why, n]) => `${count(n)} descriptor${n === 1 ? "" : "s"} ${UNMATCHED[why]}`).join(", ")}`;
   $("rate-ok").textContent = rate(now.ok);
   $("rate-over").textContent = rate(now.over_limit);
   $("rate-error").textContent = rate(now.error);
+  $("rate-error").closest(".tile").dataset.state = now.error > 0 ? "bad" : "none";
   $("p99").textContent = latency(status.latency.p99_seconds);
   const { store } = status;
-  const isHealthy = store.connected && store.breakers_open === 0;
+  const isHealthy = store.connected && store.breakers_open === 0 && !store.since;
   $("store").textContent = store.connected ? store.kind : `${store.kind}: not connected`;
   $("store").closest(".tile").dataset.state = isHealthy ? "good" : "bad";
-  const slow = store.p99_seconds === null ? "" : `p99 ${latency(store.p99_seconds)}`;
+  const slow = store.p99_seconds === null ? "" : `p99 ${latency(store.p99_seconds)}${store.stale ? " (stale)" : ""}`;
   $("store-more").textContent = store.breakers_open > 0 ? `${store.breakers_open} open breakers` : slow;
   $("memory").textContent = bytes(status.memory.resident_bytes);
   $("keys").textContent = status.memory.keys ? `${short(status.memory.keys.held)} counters` : "";
   const error = status.rules.is_current ? null : status.rules.last_error;
   const rejected = status.rules.hash ? "Newer rules were rejected, the previous ones are in force" : "The rules were rejected, none are in force";
+  $("outage").hidden = !store.since;
+  const words = outage(status);
+  if ($("outage").textContent !== words) $("outage").textContent = words;
   notice(error ? `${rejected}: ${error.errors[0] ?? ""}` : "");
   canChange = !status.read_only && status.key_values === "plain" && last.overrides !== undefined;
   points.push({ time: new Date(status.time) / 1000, ...now, p50_seconds: status.latency.p50_seconds, p99_seconds: status.latency.p99_seconds });
   points = points.slice(-SECONDS - 1);
   requests.set(points);
   times.set(points);
+}
+
+function drawUnmatched({ unmatched, window_seconds: window }) {
+  const update = (row, shape) => {
+    row.cells[1].textContent = shape.reason.replace("_", " ");
+    row.cells[2].textContent = count(shape.count) + (shape.error > 0 ? ` ±${count(shape.error)}` : "");
+  };
+  const create = (shape) => [keyCell(shape), cell("", "n"), cell("", "n"), cell("")];
+  rows($("top"), unmatched, (shape) => `unmatched ${shape.reason} ${shape.domain} ${descriptor(shape.descriptor)}`, create, update);
+  $("top-window").textContent = `Descriptors of the last ${duration(window)}; each line is a domain, or keys with an example`;
+}
+
+const HEADINGS = { refused: ["Refused", "Allowed"], allowed: ["Refused", "Allowed"], unmatched: ["Reason", "Descriptors"] };
+
+function drawKeys() {
+  HEADINGS[by].forEach((text, at) => { $("top-head").cells[at + 1].textContent = text; });
+  if (by === "unmatched") drawUnmatched(last.unmatched);
+  else drawTop(by === "refused" ? last.top : last.top_allowed);
 }
 
 function drawTop({ keys, window_seconds: window }) {
@@ -262,10 +308,19 @@ $("switch-open").addEventListener("click", () => {
 
 function drawReplicas({ own, replicas }) {
   const { rules } = last.status;
+  // Names in one list are as many as there are replicas.
+  const names = ["", ...replicas.map(({ id }) => id)];
+  if ($("scope").options.length !== names.length || names.some((name, at) => $("scope").options[at].value !== name)) {
+    $("scope").replaceChildren(...names.map((name) => new Option(name ? `${name}${name === own ? " (this)" : ""}` : "all replicas", name, false, name === shown)));
+    shown = $("scope").value;
+  }
   const create = () => [element("td", {}, element("span"), element("small")), cell(""), cell("", "n")];
   const update = (row, replica) => {
     row.querySelector("span").textContent = replica.id;
-    row.querySelector("small").textContent = replica.version + (replica.id === own ? " · this replica" : "");
+    const late = replica.age_seconds > 4 ? ` · silent for ${replica.age_seconds} s` : "";
+    const summary = replica.summary === "published" ? late : ` · without its numbers: ${replica.summary}`;
+    row.querySelector("small").textContent = replica.version + (replica.id === own ? " · this replica" : "") + summary;
+    row.querySelector("small").classList.toggle("over", summary !== "");
     row.cells[1].textContent = replica.rules_hash?.slice(0, 8) ?? "none";
     row.cells[1].classList.toggle("over", replica.rules_hash !== rules.hash);
     row.cells[2].textContent = rate(replica.requests_per_second);
@@ -273,19 +328,50 @@ function drawReplicas({ own, replicas }) {
   rows($("replicas"), replicas, (replica) => replica.id, create, update);
 }
 
+function drawChanges({ changes }) {
+  const create = (change) => {
+    const where = change.replicas.length > 1 ? `${change.replicas.length} replicas` : change.replicas[0];
+    const rules = (change.rules ?? []).map(({ rule, old, new: now }) => `${rule}: ${old ?? "new"} → ${now ?? "removed"}`);
+    const more = [change.by && `by ${change.by}`, change.reason, `on ${where}`, ...rules].filter(Boolean).join(" · ");
+    const what = element("td", {}, `${change.action.replaceAll("_", " ")} `, element("b", { textContent: printable(change.what) }));
+    what.append(element("small", { textContent: printable(more) }));
+    return [cell(clock(change.time), "time"), what];
+  };
+  rows($("changes"), changes, (change) => JSON.stringify(change), create);
+}
+
+/** The tick with the numbers of the chosen replica in place of those of all. */
+async function chosen(tick) {
+  if (!shown) return tick;
+  const query = `replica=${encodeURIComponent(shown)}`;
+  const calls = {
+    status: `status?${query}`, top: `top?n=20&by=refused&${query}`, top_allowed: `top?n=20&by=allowed&${query}`,
+    unmatched: `top?n=20&unmatched=true&${query}`, refusals: `refusals?n=50&${query}`,
+  };
+  const replies = await Promise.all(Object.values(calls).map((path) => get(`api/v1/${path}`)));
+  return { ...tick, ...Object.fromEntries(Object.keys(calls).map((name, at) => [name, replies[at]])) };
+}
+
 function drawTick(tick) {
   last = tick;
+  // Those of one replica are no part of a plot of all.
+  if (history.length && tick.status.scope === "this") points = history;
+  history = [];
   drawStatus(tick.status);
-  if (by === "refused") drawTop(tick.top);
-  else drawTop(tick.top_allowed);
+  drawKeys();
   drawRefusals(tick.refusals);
   drawRules(tick.rules);
   const hasOverrides = Boolean(tick.overrides && tick.domains);
   $("overrides-panel").hidden = !hasOverrides;
   if (hasOverrides) drawOverrides(tick.overrides, tick.domains);
-  $("replicas-panel").hidden = !tick.replicas?.replicas.length;
-  if (tick.replicas) drawReplicas(tick.replicas);
-  live("live", "Live");
+  $("replicas-panel").hidden = tick.status.overrides.kept_in !== "redis";
+  const isKnown = Array.isArray(tick.replicas?.replicas);
+  $("scope").hidden = !isKnown || tick.replicas.replicas.length < 2;
+  if (isKnown) drawReplicas(tick.replicas);
+  else $("replicas").replaceChildren(element("tr", {}, cell("unknown"), cell(""), cell("")));
+  drawChanges(tick.changes);
+  if (tick.status.store.since) live("lost", "Store out of service");
+  else live("live", "Live");
 }
 
 /** Opens the dialog for a token; resolves when one is entered. */
@@ -306,8 +392,8 @@ async function run() {
   for (let tried = false; ; tried = true) {
     try {
       await follow("api/v1/events", (name, value) => {
-        if (name === "history") points = value;
-        if (name === "tick") drawTick(value);
+        if (name === "history") history = value;
+        if (name === "tick") chosen(value).then(drawTick, (error) => notice(`Replica ${shown}: ${error.message}`));
       });
       live("lost", "Disconnected, reconnecting…");
     } catch (error) {
@@ -327,9 +413,13 @@ for (const button of document.querySelectorAll("[data-by]")) {
   button.addEventListener("click", () => {
     by = button.dataset.by;
     for (const other of document.querySelectorAll("[data-by]")) other.setAttribute("aria-pressed", other === button);
-    if (last.top) drawTop(by === "refused" ? last.top : last.top_allowed);
+    if (last.top) drawKeys();
   });
 }
+$("scope").addEventListener("change", () => {
+  shown = $("scope").value;
+  points = [];
+});
 $("pause").addEventListener("click", () => {
   paused = !paused;
   $("pause").setAttribute("aria-pressed", paused);
