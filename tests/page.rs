@@ -406,3 +406,88 @@ fn the_page_fits_both_themes_and_widths_and_works_without_a_mouse() {
     assert_eq!(browser.run("return document.activeElement.textContent"), "Change…");
     assert_eq!(browser.complaints(), [""; 0]);
 }
+
+/// Saves a picture for `TOLLGATE_TEST_PICTURES`, after a check that nothing is beside the screen.
+fn picture(browser: &Browser, name: &str) {
+    for (theme, width, height) in [("light", 1440, 900), ("dark", 1440, 900), ("light", 390, 844)] {
+        browser.show(theme, width, height);
+        let wide = "document.documentElement.scrollWidth";
+        browser.wait_for("nothing is beside the screen", &format!("{wide} <= {width}"), wide);
+        assert_eq!(browser.run(CONTRAST), Value::Array(Vec::new()), "{name} {theme} {width}");
+        if let Ok(dir) = std::env::var("TOLLGATE_TEST_PICTURES") {
+            fs::write(Path::new(&dir).join(format!("{name}-{theme}-{width}.png")), browser.picture())
+                .unwrap();
+        }
+    }
+    browser.show("light", 1440, 900);
+}
+
+#[test]
+fn the_page_shows_all_replicas_their_changes_and_an_outage() {
+    let mut redis = Redis::single();
+    let start = || {
+        let (setup, port) = setup();
+        let setup = setup.redis(&redis.env()).env("REPLICA_SYNC", "true");
+        Admin { server: setup.env("STORE_FAILURE_POLICY", "error").start_healthy(), port }
+    };
+    let [one, other] = [start(), start()];
+    let _traffic = Traffic::of(&other, &["ann", "bob"]);
+    other.server.ask(request("shpo", &[&[("user", "<b>ann</b>\u{202e}")]])).unwrap();
+    let browser = open(&one);
+    wait_until_live(&browser);
+    browser.wait_for("the other's keys are shown", &has_row("top", &["user=ann", "shop.user"]), TEXT);
+    browser.wait_for(
+        "and its refusals",
+        &has_row("refusals", &["user=bob", "over 2 per hour", "times since"]),
+        TEXT,
+    );
+    let about = "document.getElementById('about').textContent";
+    browser.wait_for("both answered", &format!("{about}.startsWith('2 of 2 replicas')"), about);
+    browser.wait_for("a start is a change", &has_row("changes", &["started", "version"]), TEXT);
+    let unmatched = "document.getElementById('unmatched').textContent";
+    browser.wait_for(
+        "so is unmatched traffic",
+        &format!("{unmatched}.includes('1 descriptor of unknown domains')"),
+        TEXT,
+    );
+    browser.click("[data-by=unmatched]");
+    browser.wait_for(
+        "it is listed",
+        &has_row("top", &["shpo", "unknown domain", "<b>ann</b>\\u{202e}"]),
+        TEXT,
+    );
+    browser.click("[data-by=refused]");
+    let body =
+        r#"{"domain":"shop","descriptor":"user=ann","action":"block","for":"2h","reason":"scraper\u202e"}"#;
+    assert_eq!(http::post(other.port, "/api/v1/overrides", body).status, 200);
+    browser.wait_for(
+        "the block is a change",
+        &has_row("changes", &["override set", "user=ann", "scraper\\u{202e}"]),
+        TEXT,
+    );
+    picture(&browser, "load");
+    // One replica: the one that answers has no traffic.
+    browser.run("const s = document.getElementById('scope'); s.value = [...s.options].find((o) => o.text.endsWith('(this)')).value; s.dispatchEvent(new Event('change'))");
+    browser.wait_for("it is named", &format!("{about}.startsWith('this replica')"), about);
+    browser.wait_for("without the keys of the other", &format!("!({})", has_row("top", &["user=ann"])), TEXT);
+    browser.run(
+        "const s = document.getElementById('scope'); s.value = ''; s.dispatchEvent(new Event('change'))",
+    );
+    browser.wait_for("all are back", &has_row("top", &["user=ann"]), TEXT);
+    let _own = Traffic::of(&one, &["carl"]);
+    redis.kill();
+    let outage = "document.getElementById('outage')";
+    browser.wait_for("the banner says what callers get", &format!("!{outage}.hidden && /redis is not connected since .*redis 127.0.0.1.*Policy error: [1-9][0-9]*\\/s failing; Envoy lets them through/.test({outage}.textContent)"), TEXT);
+    let state = "document.getElementById('live').dataset.state";
+    assert_eq!(browser.run(&format!("return {state}")), "lost");
+    let red = browser.run(&format!("return getComputedStyle({outage}).backgroundColor"));
+    assert_eq!(red, "rgb(180, 35, 24)");
+    browser.wait_for("the others are unknown", &format!("{about}.startsWith('this replica alone')"), about);
+    picture(&browser, "outage");
+    redis.start();
+    wait_until_live(&browser);
+    browser.wait_for("the outage is a change", &has_row("changes", &["store back"]), TEXT);
+    assert_eq!(browser.run(&format!("return {outage}.hidden")), true);
+    let complaints = browser.complaints();
+    assert!(complaints.is_empty(), "{complaints:?}");
+}

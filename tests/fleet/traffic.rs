@@ -93,7 +93,8 @@ fn traffic_that_meets_no_rule_is_shown_with_counts() {
     }
     let reply = admin.get("/api/v1/top?unmatched=true&n=1000");
     let rows = reply["unmatched"].as_array().unwrap();
-    assert!(rows.len() <= 65, "{}", rows.len());
+    // Each worker has 64 of them.
+    assert!(rows.len() <= 64 * 4, "{}", rows.len());
     let known = rows.iter().find(|row| row["domain"] == "shpo").expect("it stays");
     let (count, error) = (known["count"].as_u64().unwrap(), known["error"].as_u64().unwrap());
     assert!(count.abs_diff(205) <= error, "{known}");

@@ -3,7 +3,6 @@
 
 use std::cmp::Reverse;
 
-use serde::Serialize;
 use serde_json::json;
 
 use super::{
@@ -12,7 +11,7 @@ use super::{
     view::{Parts, REPLICA, View},
 };
 use fleet::{KeyHits, KeyRefusals};
-use recent::{Decision, KeyValues, MAX_REFUSALS, decision::DecisionJson, shown};
+use recent::{Decision, KeyValues, MAX_REFUSALS, shown};
 
 /// The first `n` keys of a domain or a rule, by their refused or allowed hits.
 pub(super) async fn top(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
@@ -24,10 +23,9 @@ pub(super) async fn top(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let parts = Parts { keys: !is_unmatched, domain, rule, refusals: false };
     let View { mut merged, scope, replicas } = api.view(&query, parts).await?;
     let mut keys = std::mem::take(if is_unmatched { &mut merged.unmatched } else { &mut merged.keys });
-    let order = |key: &KeyHits| match by_refused && !is_unmatched {
-        true => (key.refused, key.allowed),
-        false => (key.allowed, key.refused),
-    };
+    let by_refused = by_refused && !is_unmatched;
+    let order =
+        |key: &KeyHits| if by_refused { (key.refused, key.allowed) } else { (key.allowed, key.refused) };
     keys.retain(|key| {
         let is_named =
             domain.is_none_or(|domain| key.domain == domain) && rule.is_none_or(|rule| key.rule == rule);
@@ -92,13 +90,6 @@ pub(super) async fn refusals(api: &Api, call: &Call<'_>) -> Result<Reply, Proble
     }))
 }
 
-#[derive(Serialize)]
-struct Refusals<'a> {
-    refusals: Vec<DecisionJson<'a>>,
-    key_values: &'static str,
-    scope: &'static str,
-}
-
 fn one_by_one(
     api: &Api,
     query: &Query<'_>,
@@ -121,6 +112,6 @@ fn one_by_one(
     let recent = &api.managed.recent;
     let found = recent.refusals(most, matches);
     let values: KeyValues = recent.values();
-    let refusals = found.iter().map(|decision| decision.json(values)).collect();
-    Reply::json(&Refusals { refusals, key_values: values.name(), scope: "this" })
+    let refusals: Vec<_> = found.iter().map(|decision| decision.json(values)).collect();
+    Reply::json(&json!({"refusals": refusals, "key_values": values.name(), "scope": "this"}))
 }

@@ -31,11 +31,11 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         Json::String(_) => replicas,
         _ => json!(members(api).await.unwrap_or_default()),
     };
-    Reply::json(&json(api, &merged, &scope, listed))
+    Reply::json(&json(api, &merged, &scope, &listed))
 }
 
 /// The status of this replica, with the rates and latencies of a view.
-pub(super) fn json(api: &Api, merged: &Merged, scope: &Scope, replicas: Json) -> Json {
+pub(super) fn json(api: &Api, merged: &Merged, scope: &Scope, replicas: &Json) -> Json {
     let (managed, started) = (&api.managed, api.managed.started);
     let now = SystemClock.now();
     let ([ok, over_limit, error], [rate_ok, rate_over, rate_error]) = (merged.total, merged.per_second);

@@ -129,7 +129,7 @@ impl Api {
     pub(super) fn published_summary(&self) -> Summary {
         let parts = Parts { keys: true, refusals: true, ..Parts::default() };
         let summary = self.own_summary(parts, MAX_PUBLISHED);
-        let status = status::json(self, &summary, &Scope::This, Json::Null);
+        let status = status::json(self, &summary, &Scope::This, &Json::Null);
         Summary { status, ..summary }
     }
 }

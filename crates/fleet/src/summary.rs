@@ -234,7 +234,7 @@ impl Summary {
     /// Half of the refusals are those with the highest counts, the others the last ones.
     fn pack_refusals(&mut self) {
         for refusal in &mut self.refusals {
-            REPEATED.iter().for_each(|name| drop(refusal.example.remove(*name)));
+            refusal.example.retain(|name, _| !REPEATED.contains(&name.as_str()));
             refusal.descriptor_cut |= cut_entries(&mut refusal.descriptor);
         }
         let refusals = std::mem::take(&mut self.refusals);
@@ -248,7 +248,8 @@ impl Summary {
 
     /// Reads [`packed`](Self::packed), also of other versions, whose fields may differ.
     pub fn read(packed: &str) -> Option<Self> {
-        let mut summary: Self = serde_json::from_str(packed).ok()?;
+        // serde reads a struct from a list, too.
+        let mut summary: Self = serde_json::from_str(packed).ok().filter(|_| packed.starts_with('{'))?;
         for refusal in &mut summary.refusals {
             let (rule, file, line) = (refusal.rule.clone(), refusal.file.clone(), refusal.line);
             let values = [

@@ -17,6 +17,9 @@ pub const KEYS: usize = 512;
 /// A key is kept at least this long after its last refusal, while its rule does not have most of the keys.
 const KEPT_SECONDS: u64 = 600;
 
+/// Up to this many refusals of a key are all copied as its example; beyond it one a second.
+const ALWAYS_COPIED: u64 = 16;
+
 #[derive(Clone, Debug)]
 pub struct RefusedKey {
     /// Distinguishes it from other keys of this process.
@@ -58,9 +61,10 @@ impl RefusedKeys {
         let weight = u64::from(weight);
         if let Some(key) = self.index.get(&hash).and_then(|at| self.keys.get_mut(*at)) {
             key.count = key.count.saturating_add(weight);
-            let is_new_second = key.last.seconds() != now.seconds();
+            // A copy for each refusal of a loud client would cost more than its count.
+            let is_due = key.count <= ALWAYS_COPIED || key.last.seconds() != now.seconds();
             key.last = key.last.max(now);
-            if is_new_second {
+            if is_due {
                 fill(&mut key.example);
             }
             return;

@@ -1,5 +1,7 @@
 //! `tollgate changes`: what changed, when, where, by whom, and why.
 
+use std::fmt::Write as _;
+
 use clap::Args;
 use serde_json::Value;
 
@@ -62,10 +64,11 @@ fn text(change: &Value) -> String {
         };
         let place = rule["file"].as_str().map(|file| format!(" {file}:{}", number(&rule["line"])));
         let place = paint(PLACE, &place.unwrap_or_default());
-        text.push_str(&format!("  {}: {limits}{place}\n", printable(word(&rule["rule"]))));
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {}: {limits}{place}", printable(word(&rule["rule"])));
     }
     if number(&change["more_rules"]) > 0 {
-        text.push_str(&format!("  and {}\n", count(number(&change["more_rules"]), "other rule")));
+        let _ = writeln!(text, "  and {}", count(number(&change["more_rules"]), "other rule"));
     }
     text
 }
