@@ -54,7 +54,7 @@ pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
             return Err(Problem::bad_request(format!("this_replica: expected true or false, got {other}")));
         }
     }
-    changed(&one, effect)
+    changed(api, &one, effect)
 }
 
 /// The error of a change that could not be stored, with what is possible nonetheless.

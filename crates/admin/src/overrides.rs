@@ -87,11 +87,15 @@ pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     one.by = by(call, &one.by);
     let effect = effect(api, &one.target, is_forced(&body).map_err(Problem::bad_request)?)?;
     api.managed.keeper.set(&one).await?;
-    changed(&one, effect)
+    changed(api, &one, effect)
 }
 
 /// The reply to a change that sets an override, with its effect.
-pub(super) fn changed(one: &Override, effect: Vec<(&'static str, String)>) -> Result<Reply, Problem> {
+pub(super) fn changed(
+    api: &Api,
+    one: &Override,
+    effect: Vec<(&'static str, String)>,
+) -> Result<Reply, Problem> {
     let mut reply = one.to_json();
     for (name, value) in effect {
         reply[name] = value.into();
