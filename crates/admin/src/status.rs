@@ -147,7 +147,8 @@ pub(super) async fn replicas(api: &Api, call: &Call<'_>) -> Result<Reply, Proble
     call.query(&[])?;
     let (serve_same_rules, replicas) = match members(api).await {
         Ok(members) => {
-            let mut hashes: Vec<_> = members.iter().map(|member| member["rules_hash"].to_string()).collect();
+            let hash = |member: &Json| format!("{} {}", member["rules_hash"], member["zone_data"]);
+            let mut hashes: Vec<_> = members.iter().map(hash).collect();
             hashes.sort_unstable();
             hashes.dedup();
             (json!(hashes.len() <= 1), json!(members))
@@ -166,6 +167,7 @@ async fn members(api: &Api) -> Result<Vec<Json>, String> {
             id: own_id().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             rules_hash: state.last_success.map(|_| format!("{:016x}", state.hash)),
+            zone_data: own_zone_data(api),
             requests_per_second: whole(rates.ok + rates.over_limit + rates.error),
             started: api.managed.started.seconds(),
             summaries: Some(api.managed.fleet.publishes()),
@@ -176,16 +178,27 @@ async fn members(api: &Api) -> Result<Vec<Json>, String> {
     let members = if api.managed.fleet.is_shared() { api.members().await? } else { Arc::default() };
     let others = members.iter().filter(|member| member.announcement.id != own_id());
     let json = |member: &Member| {
-        let Announcement { id, version, rules_hash, requests_per_second, started, .. } = &member.announcement;
-        json!({
+        let Announcement { id, version, rules_hash, zone_data, requests_per_second, started, .. } =
+            &member.announcement;
+        let mut json = json!({
             "id": id, "version": version, "rules_hash": rules_hash, "requests_per_second": requests_per_second,
             "started": started, "age_seconds": member.age_seconds,
             "summary": if id == own_id() { "published" } else { silence(member) },
-        })
+        });
+        if let Some(release) = zone_data {
+            json["zone_data"] = release.as_str().into();
+        }
+        json
     };
     let mut all: Vec<Json> = std::iter::once(&own).chain(others).map(json).collect();
     all.sort_by_key(|member| member["id"].to_string());
     Ok(all)
+}
+
+/// The release of the zone data, if an override depends on it.
+fn own_zone_data(api: &Api) -> Option<String> {
+    let is_needed = api.managed.keeper.index().usage().has_local_calendar;
+    is_needed.then(|| calendar::zone::data_version().to_owned())
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast saturates")]

@@ -34,6 +34,9 @@ pub struct Announcement {
     pub id: String,
     pub version: String,
     pub rules_hash: Option<String>,
+    /// The release of its zone data, if an override depends on it. Rules that do have it in their hash.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone_data: Option<String>,
     /// Requests in the last second.
     pub requests_per_second: u64,
     /// The second of its start.
