@@ -213,7 +213,7 @@ impl Limiter {
         if failure.is_some() && is_planted(Plant::FailureCountedTwice) {
             let counted = domain.and_then(|domain| scope.served.attached.domains.get(domain));
             if let Some(stats) = counted {
-                stats.count(answer.code.into());
+                stats.count(answer.code.into(), 0);
             }
         }
         match domain.map(|domain| scope.served.attached.domains.get(domain)) {
