@@ -39,6 +39,8 @@ pub struct Simulation {
     pub happened: [u64; Action::NAMES.len()],
     random: Random,
     pub is_clean: bool,
+    /// By limit, the counter that had no expiry a second ago.
+    pub without_expiry: Vec<Option<String>>,
 }
 
 /// What a run has shown.
@@ -89,6 +91,7 @@ impl Simulation {
             network,
             world,
             is_clean: plan.is_clean(),
+            without_expiry: vec![None; plan.limits.len()],
             plan,
         };
         simulation.schedule();
