@@ -109,31 +109,32 @@ pub(super) fn address(value: &str) -> Option<IpAddr> {
     Some(IpAddr::to_canonical(&address))
 }
 
-/// The longest IPv4 address.
-const LONGEST_V4: usize = "255.255.255.255".len();
-
-/// An IPv4 address, as the parser of the standard library reads it. A request pays for it: 80 instructions instead of 240.
+/// An IPv4 address, as the parser of the standard library reads it. Requests pay for it: a third of the instructions.
 fn v4(text: &[u8]) -> Option<Ipv4Addr> {
-    if text.len() > LONGEST_V4 {
+    let (mut address, mut rest) = octet(text)?;
+    for _ in 0..3 {
+        let (next, after) = octet(rest.strip_prefix(b".")?)?;
+        (address, rest) = (address << 8 | next, after);
+    }
+    rest.is_empty().then(|| Ipv4Addr::from_bits(address))
+}
+
+/// A number up to 255 without leading zeros, and the rest of the text.
+#[inline]
+fn octet(text: &[u8]) -> Option<(u32, &[u8])> {
+    let digit = |at: usize| {
+        let digit = text.get(at)?.wrapping_sub(b'0');
+        (digit < 10).then_some(u32::from(digit))
+    };
+    let one = digit(0)?;
+    let Some(second) = digit(1) else { return Some((one, text.get(1..)?)) };
+    if one == 0 {
         return None;
     }
-    let (mut address, mut dots, mut octet, mut digits) = (0_u32, 0, 0_u32, 0);
-    for byte in text {
-        match byte {
-            // A number does not begin with 0.
-            b'0'..=b'9' if digits == 0 || octet > 0 => {
-                (octet, digits) = (octet * 10 + u32::from(byte - b'0'), digits + 1);
-                if octet > 255 {
-                    return None;
-                }
-            }
-            b'.' if digits > 0 && dots < 3 => {
-                (address, dots, octet, digits) = (address << 8 | octet, dots + 1, 0, 0);
-            }
-            _ => return None,
-        }
-    }
-    (digits > 0 && dots == 3).then(|| Ipv4Addr::from_bits(address << 8 | octet))
+    let two = one * 10 + second;
+    let Some(third) = digit(2) else { return Some((two, text.get(2..)?)) };
+    let three = two * 10 + third;
+    (three <= 255).then_some((three, text.get(3..)?))
 }
 
 #[cfg(test)]

@@ -36,6 +36,8 @@ struct Switches {
 struct Patterns {
     exact: HashMap<Box<str>, Owners>,
     v4: Nested<Span<u32>>,
+    /// A bit for each /16 with a network or a part of one: most addresses need no search.
+    v4_filter: Box<[u64]>,
     v6: Nested<Span<u128>>,
     prefixes: Nested<Box<str>>,
 }
@@ -121,12 +123,27 @@ impl Patterns {
         }
         let has_networks = !(self.v4.is_empty() && self.v6.is_empty());
         let of_address = match has_networks.then(|| entry::address(value)).flatten() {
-            Some(IpAddr::V4(address)) => self.v4.find(&address.to_bits(), &pick),
+            Some(IpAddr::V4(address)) => self.find_v4(address.to_bits(), &pick),
             Some(IpAddr::V6(address)) => self.v6.find(&address.to_bits(), &pick),
             None => None,
         };
         of_address.or_else(|| self.prefixes.find(value, &pick))
     }
+}
+
+impl Patterns {
+    fn find_v4<'p, T>(&'p self, address: u32, pick: impl Fn(&'p Owners) -> Option<T>) -> Option<T> {
+        let (word, bit) = place(address >> 16);
+        if self.v4_filter.get(word)? & bit == 0 {
+            return None;
+        }
+        self.v4.find(&address, pick)
+    }
+}
+
+/// The word and the bit of a /16 in a filter.
+fn place(prefix: u32) -> (usize, u64) {
+    ((prefix / 64) as usize, 1 << (prefix % 64))
 }
 
 impl Owners {
@@ -175,11 +192,25 @@ impl Building {
     fn done(self) -> Patterns {
         Patterns {
             exact: self.exact,
+            v4_filter: filter(self.v4.keys()),
             v4: Nested::new(self.v4),
             v6: Nested::new(self.v6),
             prefixes: Nested::new(self.prefixes),
         }
     }
+}
+
+/// The filter of these networks; empty without any.
+fn filter<'s>(networks: impl Iterator<Item = &'s Span<u32>>) -> Box<[u64]> {
+    let mut words = Vec::new();
+    for Span { start, end } in networks {
+        words.resize(1 << 10, 0);
+        for prefix in start >> 16..=end >> 16 {
+            let (word, bit) = place(prefix);
+            words[word] |= bit;
+        }
+    }
+    words.into()
 }
 
 /// A set of points. The order of two is that of their first points; of those that begin with the same one, a set that
