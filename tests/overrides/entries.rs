@@ -242,7 +242,10 @@ fn an_export_with_entries_imports_and_explains() {
     replica.tollgate(&["domain", "set", "shop", "--shadow", "--reason", "test"]);
     let csv = replica.tollgate(&["override", "list", "--csv"]);
     let header = csv.lines().next().unwrap();
-    assert_eq!(header, "id,domain,descriptor,entry,action,requests_per_unit,unit,expires_at,reason,by");
+    assert_eq!(
+        header,
+        "id,domain,descriptor,entry,action,requests_per_unit,unit,calendar,expires_at,reason,by"
+    );
     assert_eq!(csv.lines().count(), 3, "switches are not exported: {csv}");
     let file = tempfile::Builder::new().suffix(".csv").tempfile().unwrap();
     std::fs::write(file.path(), &csv).unwrap();
