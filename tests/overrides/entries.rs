@@ -283,6 +283,20 @@ fn it_is_shown_with_the_decision_and_on_the_debug_port() {
     assert!(metadata.contains("remote_address=9.9.9.9") && metadata.contains("blocked"), "{metadata}");
     let shown = replica.server.rules_shown().join("\n");
     assert!(shown.contains("# override shop --entry remote_address=9.9.9.9: block"), "{shown}");
+    replica.tollgate(&["override", "set", "shop", "total=1", "--block"]);
+    replica.code("shop", &[("total", "1")]);
+    let shown = |key: &str| {
+        let reply = replica.get(&format!("/api/v1/refusals?domain=shop&descriptor={key}"));
+        reply["refusals"][0]["example"]["override"].clone()
+    };
+    let by_entry = shown("path=/login");
+    assert_eq!(by_entry["entry"], json!({"key": "remote_address", "value": "9.9.9.9"}), "{by_entry}");
+    let of_descriptor = shown("total=1");
+    assert_eq!(of_descriptor["descriptor"], json!([{"key": "total", "value": "1"}]), "{of_descriptor}");
+    let listed = replica.get("/api/v1/overrides?domain=shop&descriptor=total%3D1");
+    assert_eq!(of_descriptor["id"], listed["overrides"][0]["id"]);
+    let text = replica.tollgate(&["refusals"]);
+    assert!(text.contains("of shop --entry remote_address=9.9.9.9)"), "{text}");
     let get = replica.tollgate_any(&["counter", "get", "shop", "path=/login,remote_address=9.9.9.9"]);
     assert!(get.contains("override: blocked until the override is removed"), "{get}");
     let metrics = replica.server.metrics();

@@ -44,6 +44,19 @@ fn what_no_request_can_meet_is_refused_with_what_was_meant() {
 }
 
 #[test]
+fn an_entry_of_a_recent_request_is_accepted() {
+    let replica = start();
+    let set = ["override", "set", "shop", "--entry", "agent=bad", "--block"];
+    assert_eq!(replica.run(&set).status.code(), Some(1));
+    eventually("the request is known", || {
+        replica.ask("agent", "good");
+        let output = replica.run(&set);
+        holds(output.status.success(), || printed(&output))
+    });
+    assert_eq!((replica.ask("agent", "bad").0, replica.ask("agent", "good").0), (OVER, OK));
+}
+
+#[test]
 fn the_api_and_imports_answer_400_unless_forced() {
     let replica = start();
     let line = |force: &str| format!(r#"{{"domain":"shop","descriptor":"usr=ann","action":"block"{force}}}"#);

@@ -12,7 +12,7 @@ use overrides::{
     Action, ChangeError, Input, Override, Target, applies, model::is_forced, table::of_json_line,
     target::entries_of_text,
 };
-use recent::{Decision, KeyValues, shown};
+use recent::{Decision, KeyValues, TopKey, shown};
 
 /// The default number of overrides in one reply.
 const PAGE: usize = 1_000;
@@ -131,7 +131,15 @@ fn is_recent(api: &Api, target: &Target, key: &str) -> bool {
     let has_key = |decision: &Decision| {
         target.is_of_domain(decision.domain()) && decision.descriptor.entries().any(|(known, _)| known == key)
     };
-    !api.managed.recent.refusals(1, has_key).is_empty()
+    let recent = &api.managed.recent;
+    // The first entry of a descriptor without a rule is its domain.
+    let is_unmatched = |top: &TopKey| {
+        let mut entries = top.key.entries();
+        let is_of_domain = entries.next().is_some_and(|(domain, _)| target.is_of_domain(domain));
+        is_of_domain && entries.any(|(known, _)| known == key)
+    };
+    !recent.refusals(1, has_key).is_empty()
+        || recent.unmatched(SystemClock.now()).any(|(_, shapes)| shapes.keys.iter().any(is_unmatched))
 }
 
 /// `DELETE /api/v1/overrides/{id}`: removes an override.

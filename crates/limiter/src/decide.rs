@@ -201,7 +201,9 @@ impl Limiter {
             conclude::conclude(request, scope, (plan, batch), &self.policy, &self.stats, now);
         conclusion.is_without_store = failure.is_some();
         match (&self.recent, domain) {
-            (Some(recent), Some(_)) => observe::observe(recent, scope.served, &conclusion, now),
+            (Some(recent), Some(_)) => {
+                observe::observe((recent, &self.overrides), scope.served, &conclusion, now);
+            }
             (Some(recent), None) => observe::observe_unknown_domain(recent, request, now),
             (None, _) => {}
         }

@@ -11,14 +11,19 @@ use super::{
     request::Request,
 };
 use clock::Time;
-use overrides::Action;
-use recent::{DecidedBy, Decision, Hits, LimitShown, Recent, Unmatched, Wanted};
+use overrides::{Action, Index};
+use recent::{DecidedBy, Decision, Hits, LimitShown, OverrideShown, Recent, Unmatched, Wanted};
 use rules::{Limits, Rule};
 
 /// The maximum number of recorded descriptors of a request. Most requests have one or two.
 const MAX_REFUSED: usize = 4;
 
-pub(super) fn observe(recent: &Recent, served: &Served, conclusion: &Conclusion<'_, '_>, now: Time) {
+pub(super) fn observe(
+    (recent, overrides): (&Recent, &Index),
+    served: &Served,
+    conclusion: &Conclusion<'_, '_>,
+    now: Time,
+) {
     let wanted = recent.wanted(conclusion.code == Code::OverLimit, now);
     if wanted.is_nothing() {
         return;
@@ -27,7 +32,7 @@ pub(super) fn observe(recent: &Recent, served: &Served, conclusion: &Conclusion<
         note_hits(recent, served, conclusion, weight, now);
     }
     if wanted.refusal.is_some() || wanted.line {
-        note_decisions(recent, served, conclusion, wanted, now);
+        note_decisions((recent, overrides), served, conclusion, wanted, now);
     }
 }
 
@@ -60,7 +65,7 @@ fn note_hits(recent: &Recent, served: &Served, conclusion: &Conclusion<'_, '_>, 
 
 /// Records the descriptors over their limits, or all limited descriptors of an allowed request.
 fn note_decisions(
-    recent: &Recent,
+    (recent, overrides): (&Recent, &Index),
     served: &Served,
     conclusion: &Conclusion<'_, '_>,
     wanted: Wanted,
@@ -82,8 +87,36 @@ fn note_decisions(
             decision.governs = conclusion.governs == Some(index);
             decision.rule = rule.cloned();
             set_outcome(decision, limited, &outcome, conclusion);
+            let is_by_override = decision.decided_by == DecidedBy::Override;
+            let by_override =
+                is_by_override.then(|| shown_override(overrides, conclusion, index, limited, now));
+            decision.by_override = by_override.flatten();
         });
     }
+}
+
+/// The override of a descriptor. One that is not by entry is looked up again, so that requests need not copy it.
+fn shown_override(
+    overrides: &Index,
+    conclusion: &Conclusion<'_, '_>,
+    index: usize,
+    limited: &Limited,
+    now: Time,
+) -> Option<OverrideShown> {
+    let (request, found) = (&**conclusion.request, limited.overridden.as_ref()?);
+    let again = || {
+        let domain = conclusion.scope.served.rules.domain(request.domain)?;
+        let matched = || domain.find(request.entries(index), &mut String::new());
+        Some(overrides.view(now)?.of_keys(request.domain, request.entries(index), matched)?.target)
+    };
+    let target = found.by.as_ref().map(|by| by.target.clone()).or_else(again)?;
+    let entries = target.entries().iter().map(|(key, value)| (key.clone(), value.text().map(Box::from)));
+    Some(OverrideShown {
+        id: target.id(),
+        domain: target.domain().into(),
+        is_by_entry: target.entry().is_some(),
+        entries: entries.collect(),
+    })
 }
 
 fn set_outcome(

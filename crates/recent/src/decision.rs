@@ -35,10 +35,22 @@ pub struct Decision {
     pub decided_by: DecidedBy,
     /// An override blocks the descriptor.
     pub is_blocked: bool,
+    /// The override that decided.
+    pub by_override: Option<OverrideShown>,
     /// This descriptor determines the wait of the request.
     pub governs: bool,
     /// The number of decisions that this one stands for.
     pub weight: u32,
+}
+
+/// The identifier and the target of an override.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OverrideShown {
+    pub id: String,
+    pub domain: Box<str>,
+    pub is_by_entry: bool,
+    /// Those of its descriptor, or its only entry.
+    pub entries: Vec<(Box<str>, Option<Box<str>>)>,
 }
 
 #[derive(Serialize, Clone, PartialEq, Eq, Debug)]
@@ -108,9 +120,42 @@ pub struct DecisionJson<'a> {
     decided_by: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     blocked: Option<Blocked>,
+    #[serde(rename = "override", skip_serializing_if = "Option::is_none")]
+    by_override: Option<OverrideJson<'a>>,
     governs: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     weight: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct OverrideJson<'a> {
+    id: &'a str,
+    domain: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    descriptor: Option<Vec<TypedEntry<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entry: Option<TypedEntry<'a>>,
+}
+
+/// An entry of an override; a rule determines the values of one without a value.
+#[derive(Serialize)]
+struct TypedEntry<'a> {
+    key: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<Cow<'a, str>>,
+}
+
+impl OverrideShown {
+    fn json(&self, values: KeyValues) -> OverrideJson<'_> {
+        let mut entries: Vec<_> = self
+            .entries
+            .iter()
+            .map(|(key, value)| TypedEntry { key, value: value.as_deref().map(|text| shown(text, values)) })
+            .collect();
+        let entry = if self.is_by_entry { entries.pop() } else { None };
+        let descriptor = entry.is_none().then_some(entries);
+        OverrideJson { id: &self.id, domain: &self.domain, descriptor, entry }
+    }
 }
 
 /// An override blocks the descriptor.
@@ -162,6 +207,7 @@ impl Decision {
             blocked: self
                 .is_blocked
                 .then(|| Blocked { until: self.allowed_at().map(|at| Rfc3339(at).to_string()) }),
+            by_override: self.by_override.as_ref().map(|by| by.json(values)),
             governs: self.governs,
             weight: (self.weight > 1).then_some(self.weight),
         }

@@ -29,7 +29,7 @@ use hashbrown::DefaultHashBuilder;
 
 pub use self::settings::{KeyValues, Logged};
 pub use self::{
-    decision::{DecidedBy, Decision, LimitShown},
+    decision::{DecidedBy, Decision, LimitShown, OverrideShown},
     decision_log::DecisionLog,
     keys::{Key, shown},
     refused_keys::{OtherRefusals, RefusedKey},

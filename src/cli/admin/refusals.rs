@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{
     AdminArgs, Client, ReplicaArgs, answered,
     format::{descriptor, duration, items, limit, number, word},
+    overrides::target_text,
 };
 use crate::cli::{
     request::Descriptor,
@@ -98,7 +99,7 @@ fn key(refused: &Value) -> String {
         word(&refused["domain"]),
         paint(BOLD, &descriptor(&refused["descriptor"])),
         count(times, "refusal"),
-        word(&refused["reason"]),
+        word(&refused["reason"]).to_owned() + &by_override(&refused["example"]),
         paint(DIM, &when),
     )
 }
@@ -135,6 +136,14 @@ fn refusals(client: &Client, args: &RefusalsArgs, n: u16, after: Option<u64>) ->
     client.get("/api/v1/refusals", &query)
 }
 
+/// ` (override 0123 of shop --entry ip=10.0.0.0/8)`: the override that decided; empty without one.
+fn by_override(refusal: &Value) -> String {
+    match &refusal["override"] {
+        Value::Null => String::new(),
+        by => format!(" (override {} of {} {})", word(&by["id"]), word(&by["domain"]), target_text(by)),
+    }
+}
+
 /// A refusal in two lines: the descriptor, and the reason.
 fn text(refusal: &Value) -> String {
     let blocked = &refusal["blocked"];
@@ -142,7 +151,7 @@ fn text(refusal: &Value) -> String {
         Some(end) => format!("blocked until {end}"),
         None if blocked.is_object() => "blocked until the override is removed".to_owned(),
         None => format!("limit {}", limit(&refusal["limit"])),
-    };
+    } + &by_override(refusal);
     let mut text = format!(
         "{} {} {}\n  {first}",
         paint(DIM, word(&refusal["time"])),

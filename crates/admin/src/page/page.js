@@ -194,6 +194,7 @@ function why(td, refusal) {
     parts.push(example.retry_after_seconds === null ? "never allowed" : `retry in ${duration(example.retry_after_seconds)}`);
   }
   if (REASONS[example.decided_by]) parts.push(REASONS[example.decided_by]);
+  if (example.override) parts.push(`${target(example.override)} in ${example.override.domain === "*" ? "all domains" : printable(example.override.domain)}`);
   if (refusal.file) parts.push(place(refusal));
   td.querySelector("span").textContent = printable(refusal.reason);
   td.querySelector("small").textContent = parts.join(" · ");

@@ -72,7 +72,14 @@ impl View<'_> {
         matched: impl FnOnce() -> Option<Matched<'r>>,
     ) -> Option<Found> {
         let has_descriptors = self.snapshot.descriptors > 0 && entries.len() <= MAX_ENTRIES;
-        let of_descriptor = if has_descriptors { self.of_descriptor(domain, entries, matched) } else { None };
+        let found = |snapshot: &Snapshot, record: &Record<'_>| Found {
+            action: record.action,
+            expires: record.expires,
+            exact_levels: snapshot.shapes.get(record.shape).exact_levels(),
+            by: None,
+        };
+        let of_descriptor =
+            if has_descriptors { self.of_descriptor(domain, entries, matched, found) } else { None };
         let scoped = &self.snapshot.scoped;
         if !scoped.has_entries() {
             return of_descriptor;
@@ -107,14 +114,25 @@ impl View<'_> {
         self.snapshot.scoped.on_store_failure(domain, self.now.seconds())
     }
 
-    /// The override for all values of a descriptor, else the one that leaves the fewest levels to the rule, and of several
-    /// the one that names the earlier levels.
-    fn of_descriptor<'r, E: Entry>(
+    /// The override that [`find`](Self::find) has found for the keys and values of a descriptor, which it does not copy.
+    pub fn of_keys<'r, E: Entry>(
         &self,
         domain: &str,
         entries: &[E],
         matched: impl FnOnce() -> Option<Matched<'r>>,
-    ) -> Option<Found> {
+    ) -> Option<Override> {
+        self.of_descriptor(domain, entries, matched, Snapshot::decode)
+    }
+
+    /// The override for all values of a descriptor, else the one that leaves the fewest levels to the rule, and of several
+    /// the one that names the earlier levels.
+    fn of_descriptor<'r, E: Entry, T>(
+        &self,
+        domain: &str,
+        entries: &[E],
+        matched: impl FnOnce() -> Option<Matched<'r>>,
+        make: impl Fn(&Snapshot, &Record<'_>) -> T,
+    ) -> Option<T> {
         let Self { snapshot, hasher, now } = self;
         let mut shapes = snapshot.shapes.of(domain, entries.iter().map(Entry::key), hasher);
         if let Some((first, rest)) = shapes.split_first()
@@ -123,9 +141,9 @@ impl View<'_> {
         {
             let values = entries.iter().map(Entry::value);
             if values.clone().all(fits)
-                && let Some(found) = snapshot.find(*first, shape, values, *now, hasher)
+                && let Some(record) = snapshot.find(*first, shape, values, *now, hasher)
             {
-                return Some(found);
+                return Some(make(snapshot, &record));
             }
             shapes = rest;
         }
@@ -136,12 +154,14 @@ impl View<'_> {
         shapes.iter().find_map(|number| {
             let shape = snapshot.shapes.get(*number);
             let values = values_by_rule(shape, entries, &matched)?;
-            snapshot.find(*number, shape, values.iter().copied(), *now, hasher)
+            let record = snapshot.find(*number, shape, values.iter().copied(), *now, hasher)?;
+            Some(make(snapshot, &record))
         })
     }
 }
 
 impl Snapshot {
+    /// The record of this shape with these values, if it has not expired.
     fn find<'v>(
         &self,
         number: u16,
@@ -149,15 +169,8 @@ impl Snapshot {
         values: impl Iterator<Item = &'v str> + Clone,
         now: Time,
         hasher: &SeedableRandomState,
-    ) -> Option<Found> {
-        let record = self.record(number, shape, values, hasher)?;
-        let Record { action, expires, .. } = record;
-        (!record.is_over(now.seconds())).then(|| Found {
-            action,
-            expires,
-            exact_levels: shape.exact_levels(),
-            by: None,
-        })
+    ) -> Option<Record<'_>> {
+        self.record(number, shape, values, hasher).filter(|record| !record.is_over(now.seconds()))
     }
 }
 

@@ -368,7 +368,7 @@ fn named(target: &Target) -> (String, String) {
 }
 
 /// `user=ann`, or `--entry ip=10.0.0.0/8`.
-fn target_text(one: &Value) -> String {
+pub(super) fn target_text(one: &Value) -> String {
     match &one["entry"] {
         Value::Null => format::descriptor(&one["descriptor"]),
         entry => format!("--entry {}", format::descriptor(&json!([entry]))),
