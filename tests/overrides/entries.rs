@@ -300,7 +300,7 @@ fn it_is_shown_with_the_decision_and_on_the_debug_port() {
     let get = replica.tollgate_any(&["counter", "get", "shop", "path=/login,remote_address=9.9.9.9"]);
     assert!(get.contains("override: blocked until the override is removed"), "{get}");
     let metrics = replica.server.metrics();
-    assert_eq!(metrics.get(r#"tollgate_overrides{action="block"}"#), Some(&1.0));
+    assert_eq!(metrics.get(r#"tollgate_overrides{action="block"}"#), Some(&2.0));
 }
 
 #[test]
