@@ -7,6 +7,8 @@ mod headers;
 mod negative_hits;
 // 1243 and 1239: quotas of backends and models, and what the metadata says.
 mod quota_groups;
+// 1230: refunds and the local caches.
+mod refunds;
 
 use proto::envoy::service::ratelimit::v3::RateLimitRequest;
 

@@ -1,5 +1,5 @@
-//! Follows overrides, resets of counters, and other replicas in the store. With Redis, a separate thread with its own
-//! runtime and connections does this, so that reading a million overrides delays no request.
+//! Follows overrides, resets and refunds of counters, and other replicas in the store. With Redis, a separate thread with
+//! its own runtime and connections does this, so that reading a million overrides delays no request.
 
 use std::{
     io,
@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::{
-    sync::watch,
+    sync::{mpsc, watch},
     time::{MissedTickBehavior, interval_at},
 };
 use tracing::{info, warn};
@@ -28,26 +28,32 @@ use server::health::Part;
 use store::{memcached::ResetLog, redis::CommandPool};
 use telemetry::metrics::Method;
 
+/// The pause between announcements of refunds.
+const REFUNDS_PAUSE: Duration = Duration::from_millis(50);
+
+/// The maximum number of refunds in one announcement.
+const MAX_REFUNDS_AT_ONCE: usize = 1_000;
+
 /// The time to leave the list of replicas at the shutdown.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Starts the thread; it ends soon after `stop` turns true.
 pub(super) fn start(
     app: &Arc<App>,
-    pool: CommandPool,
-    progress: Arc<Progress>,
+    (pool, progress, mut refunds): (CommandPool, Arc<Progress>, mpsc::Receiver<String>),
     stop: watch::Receiver<bool>,
 ) -> io::Result<JoinHandle<()>> {
     let thread = Thread::start("replica-sync", Boundary::ReplicaSync)?;
     let pool = Arc::new(pool);
     app.health.set(Part::Overrides, false);
     let (health, first) = (app.health.clone(), progress.clone());
-    let limiter = app.limiter.clone();
+    let [reset, refunded] = [app.limiter.clone(), app.limiter.clone()];
     let follower = Follower {
         pool: pool.clone(),
         index: app.keeper.index().clone(),
         progress,
-        on_reset: Box::new(move |resets| limiter.forget(resets)),
+        on_reset: Box::new(move |resets| reset.forget(resets)),
+        on_refund: Box::new(move |refunds| refunded.forget_rejections(refunds)),
     };
     let app = app.clone();
     Ok(thread.run(move || async move {
@@ -59,10 +65,14 @@ pub(super) fn start(
         };
         let publishing = panics::restart_task(Boundary::ReplicaSync, async || publish(&app, &pool).await);
         let logging = panics::restart_task(Boundary::ReplicaSync, async || write_changes(&app, &pool).await);
+        let refunding = panics::restart_task(Boundary::ReplicaSync, async || {
+            announce_refunds(&mut refunds, async |keys| follower.announce_refunds(keys).await).await;
+        });
         tokio::select! {
             () = panics::restart_task(Boundary::ReplicaSync, async || follower.follow().await) => {}
             () = publishing => {}
             () = logging => {}
+            () = refunding => {}
             () = settling => {}
             _ = stop.wait_for(|stop| *stop) => {}
         }
@@ -70,16 +80,48 @@ pub(super) fn start(
     }))
 }
 
-/// Follows the resets of other replicas in memcached until `stop` turns true. A small read twice a second needs no
-/// separate thread.
-pub(super) async fn follow_resets(limiter: Arc<Limiter>, resets: ResetLog, mut stop: watch::Receiver<bool>) {
+/// Follows the resets and refunds of other replicas in memcached until `stop` turns true. A small read twice a second
+/// needs no separate thread.
+pub(super) async fn follow_resets(
+    limiter: Arc<Limiter>,
+    (resets, mut refunds): (ResetLog, mpsc::Receiver<String>),
+    mut stop: watch::Receiver<bool>,
+) {
     let follow = panics::restart_task(Boundary::ReplicaSync, async || {
         resets.follow(|resets| limiter.forget(resets)).await;
     });
+    let refunding = panics::restart_task(Boundary::ReplicaSync, async || {
+        announce_refunds(&mut refunds, async |keys| resets.announce(keys).await).await;
+    });
     tokio::select! {
         () = follow => {}
+        () = refunding => {}
         _ = stop.wait_for(|stop| *stop) => {}
     }
+}
+
+/// Announces the refunds of this replica, those of a moment together; never returns.
+async fn announce_refunds(
+    refunds: &mut mpsc::Receiver<String>,
+    announce: impl AsyncFn(&[String]) -> Result<(), String>,
+) {
+    let (mut keys, mut failing) = (Vec::new(), false);
+    // It is empty only if the limiter, which announces, is gone.
+    while refunds.recv_many(&mut keys, MAX_REFUNDS_AT_ONCE).await > 0 {
+        keys.sort_unstable();
+        keys.dedup();
+        match announce(&keys).await {
+            Ok(()) => failing = false,
+            Err(error) => {
+                if !std::mem::replace(&mut failing, true) {
+                    warn!("refunds: {error}; other replicas may reject until the windows end");
+                }
+            }
+        }
+        keys.clear();
+        tokio::time::sleep(REFUNDS_PAUSE).await;
+    }
+    std::future::pending::<()>().await;
 }
 
 /// Publishes this replica at intervals; never returns.

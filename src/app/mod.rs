@@ -27,7 +27,7 @@ use containment::panics::{self, Boundary};
 use fleet::Change;
 use pages::{Pages, Threads};
 pub(crate) use parts::policy;
-use parts::{App, Link};
+use parts::{App, Link, Linked};
 use ports::Ports;
 use rules::Feed;
 pub(crate) use rules::compile_options;
@@ -100,7 +100,7 @@ fn start(
     ports: Ports,
     threads: Threads,
     api: Option<Arc<Api>>,
-    link: Option<Link>,
+    link: Option<Linked>,
 ) -> Result<Running, StartError> {
     let (drain, draining) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
@@ -116,15 +116,16 @@ fn start(
         tokio::task::spawn_local(tls::reload_periodically(tls, SystemClock, stopping.clone()));
     }
     match link {
-        Some(Link::Redis { pool, progress }) => {
-            let following = following::start(app, pool, progress, stopping.clone());
+        Some((Link::Redis { pool, progress }, refunds)) => {
+            let link = (pool, progress, refunds);
+            let following = following::start(app, link, stopping.clone());
             pages.push(following.map_err(StartError::system)?);
         }
-        Some(Link::Memcached(resets)) if app.over_limit.is_some() => {
+        Some((Link::Memcached(resets), refunds)) if app.over_limit.is_some() => {
             let limiter = app.limiter.clone();
-            tokio::task::spawn_local(following::follow_resets(limiter, resets, stopping.clone()));
+            tokio::task::spawn_local(following::follow_resets(limiter, (resets, refunds), stopping.clone()));
         }
-        Some(Link::Memcached(_)) | None => {}
+        Some((Link::Memcached(_), _)) | None => {}
     }
     let (maintained, own_settings) = (app.clone(), settings.clone());
     tokio::task::spawn_local(async move {

@@ -2,13 +2,18 @@
 
 use std::sync::Arc;
 
+use tokio::sync::mpsc;
+use tracing::warn;
+
 use super::{StartError, recent, rules::compile_options, sinks};
 use crate::{settings::Answers, settings::Backend, settings::KeyFormat, settings::Settings};
 use ::recent::Recent;
 use clock::{Clock, SystemClock};
+use containment::log_throttle::LogThrottle;
 use fleet::Fleet;
 use limiter::{
-    self, Bounds, Handles, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, ResponseOptions,
+    self, Announce, Bounds, Handles, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy,
+    ResponseOptions,
 };
 use net::edges::Edges;
 use overrides::{Keeper, progress::Progress};
@@ -33,6 +38,12 @@ pub(super) enum Link {
     Memcached(ResetLog),
 }
 
+/// The link, and the full keys that this replica refunds for others to hear of.
+pub(super) type Linked = (Link, mpsc::Receiver<String>);
+
+/// The maximum number of refunds that wait to be announced, of about a hundred bytes each.
+const MAX_REFUNDS: usize = 10_000;
+
 /// The parts that live as long as the application.
 pub(super) struct App {
     pub(super) source: Arc<Source<Handles>>,
@@ -56,7 +67,7 @@ pub(super) struct App {
 
 /// The parts, and the link to other replicas if something is shared in the store. An error has the reasons of all parts
 /// that failed.
-pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Link>), StartError> {
+pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), StartError> {
     let mut failed = StartError(Vec::new());
     let tls = settings.grpc_tls.clone().map(|files| Tls::load(files, SystemClock.now()).map(Arc::new));
     let tls = failed.gather(tls.transpose().map_err(StartError));
@@ -80,7 +91,14 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Link>), St
     };
     let source = Arc::new(Source::new(compile_options(settings), attach));
     let cache = settings.store.local_cache_bytes;
-    let over_limit = (cache > 0).then(|| Arc::new(OverLimitCache::new(cache)));
+    let (refunds, refunded) = mpsc::channel(MAX_REFUNDS);
+    let link = link.map(|link| (link, refunded));
+    let over_limit = (cache > 0).then(|| OverLimitCache::new(cache));
+    let over_limit = over_limit.map(|cache| match link {
+        Some(_) => cache.announcing(announce(refunds)),
+        None => cache,
+    });
+    let over_limit = over_limit.map(Arc::new);
     let (rules, counts, cache) = (source.clone(), store.clone(), over_limit.clone());
     let limiter = Limiter::new(policy(settings), rules, counts, cache, stats.clone(), Arc::new(SystemClock));
     let mut limiter = limiter.with_overrides(keeper.index().clone());
@@ -104,6 +122,17 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Link>), St
         fleet: Arc::new(fleet),
     };
     Ok((Arc::new(app), link))
+}
+
+/// Queues refunds for the task that announces them. If it has fallen behind that far, the store does not answer.
+fn announce(refunds: mpsc::Sender<String>) -> Announce {
+    let log = LogThrottle::new(1);
+    Box::new(move |full_key| {
+        let is_lost = refunds.try_send(full_key.to_owned()).is_err();
+        if is_lost && log.admit(SystemClock.now()).is_some() {
+            warn!("other replicas are not notified of some refunds, and may reject until the windows end");
+        }
+    })
 }
 
 /// The store of counters, the overrides, the other replicas, and the link to them.

@@ -239,9 +239,9 @@ table! {
     pub Overrides in "Overrides" {
         OVERRIDES_FILE file: Option<PathBuf> = "", "File of overrides if counters are not in Redis; created if \
             missing. Without it, overrides are lost when the process stops. With Redis, overrides are stored in Redis.";
-        REPLICA_SYNC replica_sync: bool = "true", "Shares overrides and resets of counters with the replicas \
-            that use the same Redis, and lists those replicas; shares resets with those that use the same memcached. \
-            If `false`, overrides are stored as without Redis.";
+        REPLICA_SYNC replica_sync: bool = "true", "Shares overrides, resets and refunds of counters with the \
+            replicas that use the same Redis, and lists those replicas; shares resets and refunds with those that use \
+            the same memcached. If `false`, overrides are stored as without Redis.";
         REPLICA_SUMMARIES replica_summaries: bool = "true", "Publishes a summary of at most 16 KB every two seconds \
             to the Redis, with `REPLICA_SYNC`: top keys, refusals, rates and latencies, with values as `KEY_VALUES` \
             shows them. If `false`, the other replicas show this one without its numbers.";

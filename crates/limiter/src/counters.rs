@@ -102,10 +102,15 @@ impl Limiter {
     /// Forgets the state in this process of counters that were reset, here or by another replica.
     pub fn forget(&self, resets: &Resets) {
         self.store.forget(resets);
+        self.forget_rejections(resets);
+    }
+
+    /// Forgets that counters were over their limits, after refunds by other replicas. Leased hits stay taken.
+    pub fn forget_rejections(&self, refunds: &Resets) {
         if let Some(cache) = &self.over_limit
             && !is_planted(Plant::CachePastReset)
         {
-            cache.forget(resets, self.now());
+            cache.forget(refunds, self.now());
         }
     }
 

@@ -230,11 +230,17 @@ impl Limiter {
         !self.policy.shadow_mode && plan::is_blocked(plan)
     }
 
-    /// Stores the keys of a counted batch that are over their limits.
+    /// Stores the keys of a counted batch that are over their limits, and removes those that a refund freed.
     fn remember_over(&self, batch: &Batch, now: Time) {
         let Some(cache) = &self.over_limit else { return };
-        for check in batch.checks().iter().filter(|check| check.is_over()) {
-            cache.insert(batch.full_key(check), check, now);
+        for check in batch.checks() {
+            let key = batch.full_key(check);
+            if check.is_over() {
+                cache.insert(key, check, now);
+            } else if check.may_free() {
+                // The refund was counted by now.
+                cache.refunded(key, self.now());
+            }
         }
     }
 

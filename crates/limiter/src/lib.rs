@@ -33,7 +33,7 @@ use containment::log_throttle::LogThrottle;
 pub use counters::{CounterState, Counters};
 pub use decide::{Decided, PendingDecision};
 pub use decision_trace::{DecisionTrace, Wait};
-pub use over_limit_cache::{CacheUsage, OverLimitCache};
+pub use over_limit_cache::{Announce, CacheUsage, OverLimitCache};
 use overrides::Index;
 pub use preview::{OverrideLimit, Preview, preview};
 use recent::{Recent, RuleInfo};

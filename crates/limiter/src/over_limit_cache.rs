@@ -3,7 +3,7 @@
 //! A fixed window that is over its limit stays over until it ends, and any other algorithm that rejected hits rejects
 //! as many until the time in its verdict, so no query to the store is needed. An entry is valid for its limit only: a
 //! larger limit, from an override or a reload, is checked with the store. Keys are stored as hashes, as many as the size
-//! allows; a refund removes its key, and so does a reset of its counter.
+//! allows; a refund removes its key, and so does a reset of its counter. Replicas that share a store tell each other of both.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,9 +15,13 @@ use store::{
     table::{Kept, Mark, Table, Usage, Used},
 };
 
+/// Passes the full key of a refunded counter on to other replicas.
+pub type Announce = Box<dyn Fn(&str) + Send + Sync>;
+
 pub struct OverLimitCache {
     keys: Table<Rejection>,
-    /// The microsecond of the last reset.
+    announce: Option<Announce>,
+    /// The microsecond of the last reset or refund.
     forgotten: AtomicU64,
     hits: AtomicU64,
     lookups: AtomicU64,
@@ -60,7 +64,13 @@ impl OverLimitCache {
     /// A cache of at most about this many bytes.
     pub fn new(bytes: usize) -> Self {
         let keys = Table::new(bytes / Table::<Rejection>::BYTES_PER_ENTRY);
-        Self { keys, forgotten: AtomicU64::new(0), hits: AtomicU64::new(0), lookups: AtomicU64::new(0) }
+        let [forgotten, hits, lookups] = [0; 3].map(AtomicU64::new);
+        Self { keys, announce: None, forgotten, hits, lookups }
+    }
+
+    /// The same cache, for replicas that share a store.
+    pub fn announcing(self, announce: Announce) -> Self {
+        Self { announce: Some(announce), ..self }
     }
 
     /// The cached verdict, if the key's counter is known to exceed this limit with these hits. A refund removes the key.
@@ -92,7 +102,16 @@ impl OverLimitCache {
         self.keys.change(self.keys.key(key), now, store);
     }
 
-    /// Removes keys whose counters were reset. Requests that began before do not add them again.
+    /// Removes the key of a refund that was counted, here and in other replicas.
+    pub(super) fn refunded(&self, key: &str, now: Time) {
+        self.forgotten.store(now.micros(), Ordering::Relaxed);
+        self.keys.remove(self.keys.key(key), now);
+        if let Some(announce) = &self.announce {
+            announce(key);
+        }
+    }
+
+    /// Removes keys whose counters were reset or refunded. Requests that began before do not add them again.
     pub fn forget(&self, resets: &Resets, now: Time) {
         self.forgotten.store(now.micros(), Ordering::Relaxed);
         match resets {
@@ -101,7 +120,7 @@ impl OverLimitCache {
         }
     }
 
-    /// True for a request that may have been counted before a reset, unless the clock was set back.
+    /// True for a request that may have been counted before a reset or refund, unless the clock was set back.
     fn is_older_than_a_reset(&self, begun: Time) -> bool {
         self.forgotten.load(Ordering::Relaxed).wrapping_sub(begun.micros()) < LONGEST_REQUEST
     }

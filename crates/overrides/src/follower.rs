@@ -22,8 +22,8 @@ use super::{
     model::timestamp,
     progress::Progress,
     shared::{
-        BATCH, COMMITTING, LOG, Required, VERSION, begin_commit, change, channel, switch, unlink,
-        write_missing,
+        BATCH, COMMITTING, LOG, Required, VERSION, begin_commit, change, channel, publish_keys, switch,
+        unlink, write_missing,
     },
     sweep,
 };
@@ -50,9 +50,16 @@ pub struct Follower {
     pub progress: Arc<Progress>,
     /// Called when counters were reset.
     pub on_reset: Box<dyn Fn(&Resets) + Send + Sync>,
+    /// Called when counters were refunded.
+    pub on_refund: Box<dyn Fn(&Resets) + Send + Sync>,
 }
 
 impl Follower {
+    /// Notifies all replicas that counters were refunded.
+    pub async fn announce_refunds(&self, full_keys: &[String]) -> Result<(), String> {
+        publish_keys(&self.pool, "refund", full_keys).await
+    }
+
     /// Follows Redis; never returns.
     pub async fn follow(&self) {
         let mut failing = false;
@@ -139,9 +146,11 @@ impl Follower {
     }
 
     async fn handle(&self, message: &str) -> Result<(), String> {
-        if let Some(keys) = message.strip_prefix("reset\n") {
-            (self.on_reset)(&serde_json::from_str(keys).map_or(Resets::Unknown, Resets::Of));
-            return Ok(());
+        for (event, handler) in [("reset\n", &self.on_reset), ("refund\n", &self.on_refund)] {
+            if let Some(keys) = message.strip_prefix(event) {
+                handler(&serde_json::from_str(keys).map_or(Resets::Unknown, Resets::Of));
+                return Ok(());
+            }
         }
         let Some(change) = message.strip_prefix("overrides\n").and_then(Change::parse) else { return Ok(()) };
         let (is_in_force, is_next) = {

@@ -3,7 +3,8 @@
 //! A script writes a change to the hash, logs it and publishes it. All replicas follow the changes (`follower`): they are
 //! numbered, and each names the version before, so that a replica notices a missing change (`history`).
 //!
-//! The channel also carries resets of counters, for the over-limit caches and the leases of all replicas.
+//! The channel also carries resets of counters, for the over-limit caches and the leases of all replicas, and refunds, for
+//! the over-limit caches.
 
 use std::{
     sync::{Arc, LazyLock},
@@ -207,9 +208,7 @@ impl Shared {
 
     /// Notifies all replicas that counters were reset.
     pub(super) async fn announce_reset(&self, full_keys: &[String]) -> Result<(), String> {
-        let channel = channel(&self.pool);
-        let message = format!("reset\n{}", serde_json::Value::from(full_keys));
-        self.pool.command(&channel, cmd("PUBLISH").arg(&channel).arg(message)).await
+        publish_keys(&self.pool, "reset", full_keys).await
     }
 
     /// Waits until a version is in force in this process. Returns false if it is not.
@@ -225,6 +224,17 @@ impl Shared {
 /// A random identifier of a version or an import.
 pub(super) fn token(random: &dyn Random) -> String {
     format!("{:016x}{:016x}", random.number(), random.number())
+}
+
+/// Sends the full keys of counters to all replicas, with what happened to the counters.
+pub(super) async fn publish_keys(
+    pool: &CommandPool,
+    event: &str,
+    full_keys: &[String],
+) -> Result<(), String> {
+    let channel = channel(pool);
+    let message = format!("{event}\n{}", serde_json::Value::from(full_keys));
+    pool.command(&channel, cmd("PUBLISH").arg(&channel).arg(message)).await
 }
 
 pub(super) fn channel(pool: &CommandPool) -> String {

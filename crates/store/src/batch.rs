@@ -274,6 +274,20 @@ impl Check {
         }
     }
 
+    /// True for a refund after which hits may be admitted that were rejected before it.
+    pub fn may_free(&self) -> bool {
+        let Hits::Refund(hits @ 1..) = self.hits else { return false };
+        match (self.member, self.outcome) {
+            // A window rejects once it is over its limit; this one no longer is.
+            (Member::Alone, Outcome::Counted(after)) => {
+                let limit = self.limit.requests_per_unit;
+                after <= limit && after.saturating_add(hits) > limit
+            }
+            // Others reject hits that do not fit, and as many may fit now.
+            _ => true,
+        }
+    }
+
     /// True if the hits would exceed the limit, by the outcome of a read. Those of a refund never do.
     pub fn would_be_over(&self, read: Outcome) -> bool {
         match read {

@@ -104,12 +104,13 @@ impl Replica {
         };
         replica.load(limits);
         limiter.start_worker();
-        let on_reset = limiter.clone();
+        let [on_reset, on_refund] = [limiter.clone(), limiter.clone()];
         let follower = Follower {
             pool: follower_pool,
             index,
             progress,
             on_reset: Box::new(move |resets| on_reset.forget(resets)),
+            on_refund: Box::new(move |refunds| on_refund.forget_rejections(refunds)),
         };
         replica.edges.start(async move { follower.follow().await });
         replica.maintain(cache);

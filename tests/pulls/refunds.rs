@@ -1,0 +1,98 @@
+//! "A negative hit that brings a counter back under its limit removes the key from the local cache of every replica", while
+//! the counter stays in Redis or memcached.
+
+use std::time::Duration;
+
+use proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+
+use super::hits;
+use crate::support::{
+    client::Client,
+    eventually, holds,
+    memcached::Memcached,
+    redis::Redis,
+    server::{Server, Setup},
+};
+
+const RULES: &str = "
+domain: d
+descriptors:
+  - key: year
+    rate_limit: {unit: year, requests_per_unit: 10}
+  - key: other
+    rate_limit: {unit: year, requests_per_unit: 1}
+";
+
+/// memcached does not have it.
+const SLIDING: &str = "
+  - key: sliding
+    rate_limit: {unit: year, requests_per_unit: 10, algorithm: sliding_window}
+";
+
+fn code(client: &Client, key: &str, number: i64) -> Code {
+    client.ask(hits(key, "v", number)).unwrap().overall_code()
+}
+
+fn sharing(setup: Setup) -> Setup {
+    setup.env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").env("REPLICA_SYNC", "true")
+}
+
+/// Two replicas, of which both know that the limits are exceeded.
+fn check(setup: Setup, rules: &str, keys: &[&str]) {
+    let setup = sharing(setup.rules("d.yaml", rules));
+    let servers = [setup.clone().start_healthy(), setup.start_healthy()];
+    let clients = servers.each_ref().map(Server::client);
+    let known = |key: &str| {
+        let name = "ratelimit_service_rate_limit_over_limit_with_local_cache";
+        servers[1].count(&format!("{name}{{domain=\"d\",key1=\"{key}\"}}"))
+    };
+    code(&clients[0], "other", 2);
+    for key in keys {
+        code(&clients[0], key, 10);
+        code(&clients[0], key, 2);
+        let is_known =
+            || holds(code(&clients[1], key, 1) == Code::OverLimit && known(key) > 0, || known(key));
+        eventually("the other replica knows", is_known);
+        assert_eq!(code(&clients[0], key, -9), Code::Ok);
+        eventually("the refund is known", || {
+            let code = code(&clients[1], key, 1);
+            holds(code == Code::Ok, || format!("{key}: {code:?}\n{}", servers[1].process.log()))
+        });
+    }
+    // What was not refunded is still known.
+    let before = known("other");
+    assert_eq!([1, 1].map(|hits| code(&clients[1], "other", hits)), [Code::OverLimit; 2]);
+    assert!(known("other") > before);
+}
+
+#[test]
+fn a_refund_reaches_the_caches_of_all_replicas_on_redis() {
+    let redis = Redis::single();
+    check(Setup::new().redis(&redis.env()), &format!("{}{SLIDING}", RULES.trim_end()), &["year", "sliding"]);
+}
+
+#[test]
+fn a_refund_reaches_the_caches_of_all_replicas_on_memcached() {
+    let memcached = Memcached::single();
+    check(memcached.setup(), RULES, &["year"]);
+}
+
+#[test]
+fn only_refunds_that_free_a_limit_are_announced() {
+    let redis = Redis::single();
+    let server = sharing(Setup::new().redis(&redis.env()).rules("d.yaml", RULES)).start_healthy();
+    let client = server.client();
+    let published = || {
+        let stats = redis.ask(&["INFO", "commandstats"]).to_string();
+        let calls = stats.split("cmdstat_publish:calls=").nth(1).and_then(|rest| rest.split(',').next());
+        calls.map_or(0, |calls| calls.parse::<u32>().unwrap())
+    };
+    // 10 of 10, which is not over, then 40: 39, 20, 11.
+    for hits in [10, -3, 3, 30, -1, -19, -9] {
+        code(&client, "year", hits);
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(published(), 0, "still over the limit, or never over it");
+    code(&client, "year", -1);
+    eventually("it is announced", || holds(published() == 1, published));
+}
