@@ -100,6 +100,17 @@ fn serve_admin(
     })
 }
 
+fn endpoints(app: &Arc<App>, settings: &Settings) -> Endpoints {
+    let described = app.clone();
+    Endpoints {
+        health: app.health.clone(),
+        details: Box::new(move || described.details()),
+        limiter: app.limiter.clone(),
+        tracer: app.tracer.clone(),
+        has_json: settings.http.json,
+    }
+}
+
 impl Pages {
     /// Serves the ports; each thread ends after `stop` becomes true.
     pub(super) fn serve(
@@ -141,14 +152,7 @@ impl Pages {
             app.recent.values(),
             metrics_page.clone(),
         ));
-        let described = app.clone();
-        let endpoints = Arc::new(Endpoints {
-            health: app.health.clone(),
-            details: Box::new(move || described.details()),
-            limiter: app.limiter.clone(),
-            tracer: app.tracer.clone(),
-            has_json: settings.http.json,
-        });
+        let endpoints = Arc::new(endpoints(app, settings));
         let stop = stop.clone();
         serving.push(threads.http.run(move || async move {
             let [http, debug, metrics] = ports;

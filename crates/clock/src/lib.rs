@@ -114,6 +114,7 @@ mod tests {
         assert_eq!(written(951_782_400_000_000), "2000-02-29T00:00:00.000Z");
         let read = "2000-02-28T23:59:59.999Z".parse().map(|Rfc3339(time)| time.micros());
         assert_eq!(read, Ok(951_782_399_999_000));
-        assert!("2000-02-28".parse::<Rfc3339>().is_err() && "x".parse::<Rfc3339>().is_err());
+        let is_refused = |text: &str| text.parse::<Rfc3339>().is_err();
+        assert!(["x", "", "2000-02-30T00:00:00Z", "2000-02-28T25:00:00Z"].into_iter().all(is_refused));
     }
 }
