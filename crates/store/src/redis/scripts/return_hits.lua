@@ -12,4 +12,5 @@ local since = known - tonumber(ARGV[4])
 if since < 0 or since > 1000000 then
   return { 0, 0 }
 end
-return { redis.call('DECRBY', KEYS[1], ARGV[1]), 0 }
+-- A refund may have taken from the unspent hits.
+return { redis.call('DECRBY', KEYS[1], string.format('%d', math.min(count, tonumber(ARGV[1])))), 0 }
