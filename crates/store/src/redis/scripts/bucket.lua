@@ -32,7 +32,7 @@ function algorithms.b(jitter, per_second, per_hit, burst)
       changed = changed or times > 0
       used = used + times * hits * per_hit
     elseif hits < 0 then
-      changed = changed or used > 0
+      changed = changed or times > 0 and used > 0
       used = max(used + hits * times * per_hit, 0)
     end
     if not changed then

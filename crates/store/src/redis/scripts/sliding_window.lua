@@ -34,7 +34,8 @@ function algorithms.w(jitter, limit, length)
       changed = changed or times > 0
       this = this + times * hits
     elseif hits < 0 then
-      changed = changed or this + last > 0
+      -- A refund of 0 hits has no callers.
+      changed = changed or times > 0 and this + last > 0
       last = max(last - max(-hits * times - this, 0), 0)
       this = max(this + hits * times, 0)
     end

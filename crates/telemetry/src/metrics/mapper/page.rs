@@ -9,7 +9,7 @@ use super::{
 use crate::metrics::{
     Gauges, Stats,
     histogram::Snapshot,
-    names::MetricType,
+    names::{MetricType, RuleCounter},
     page::{Page, Value, head, series},
     statsd_names,
 };
@@ -37,8 +37,8 @@ impl Mapped {
         stats.registry.for_each(|stats, counts| {
             names += 1;
             let places = known.rule(&self.mapper, stats.full_key());
-            for (place, count) in places.into_iter().zip(counts) {
-                if count > 0 || !stats.is_of_caller() {
+            for ((place, count), counter) in places.into_iter().zip(counts).zip(RuleCounter::ALL) {
+                if count > 0 || !stats.is_of_caller() && counter != RuleCounter::TotalNegativeHits {
                     shown.add(place, count);
                 }
             }

@@ -131,6 +131,8 @@ fn builds_with_limits_of_32_bits_continue_the_same_states() {
         for step in steps {
             let at = place(step, models.len());
             let (then, hits) = moment_and_hits(step, now, &models[at]);
+            // The scripts of 32 bits move a state to the present for a refund of 0 hits.
+            let hits = if hits == Hits::Refund(0) { Hits::Refund(1) } else { hits };
             now = then;
             let received = pipeline.add_caller(|pipeline| call(pipeline, &table, at, &models[at], hits));
             let expected = models[at].apply(within(hits), now);
