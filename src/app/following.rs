@@ -28,6 +28,9 @@ use server::health::Part;
 use store::{memcached::ResetLog, redis::CommandPool};
 use telemetry::metrics::Method;
 
+/// The interval of publications. Nothing is written before the first, so that a process that ends at once leaves no key.
+const INTERVAL: Duration = Duration::from_secs(INTERVAL_SECONDS);
+
 /// The pause between announcements of refunds.
 const REFUNDS_PAUSE: Duration = Duration::from_millis(50);
 
@@ -57,7 +60,7 @@ pub(super) fn start(
     };
     let app = app.clone();
     Ok(thread.run(move || async move {
-        let mut stop = stop;
+        let (mut stop, begun) = (stop, Instant::now());
         let settling = async {
             first.settled().await;
             health.set(Part::Overrides, true);
@@ -76,7 +79,9 @@ pub(super) fn start(
             () = settling => {}
             _ = stop.wait_for(|stop| *stop) => {}
         }
-        leave(&app, &pool).await;
+        if begun.elapsed() >= INTERVAL {
+            leave(&app, &pool).await;
+        }
     }))
 }
 
@@ -126,9 +131,7 @@ async fn announce_refunds(
 
 /// Publishes this replica at intervals; never returns.
 async fn publish(app: &App, pool: &CommandPool) {
-    let interval = Duration::from_secs(INTERVAL_SECONDS);
-    // The first publication waits for an interval, so that a process that ends at once leaves no key.
-    let mut tick = interval_at(tokio::time::Instant::now() + interval, interval);
+    let mut tick = interval_at(tokio::time::Instant::now() + INTERVAL, INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let started = SystemClock.now().seconds();
     let (mut last_requests, mut last_tick) = (requests(app), Instant::now());
@@ -170,6 +173,7 @@ async fn publish(app: &App, pool: &CommandPool) {
 /// Writes changes to the log in Redis as they happen, or when Redis is back; never returns.
 async fn write_changes(app: &App, pool: &CommandPool) {
     let mut failing = false;
+    tokio::time::sleep(INTERVAL).await;
     loop {
         app.fleet.changes.wait().await;
         match app.fleet.changes.write(pool, SystemClock.now()).await {

@@ -143,6 +143,11 @@ fn a_stop_is_in_the_log_and_a_start_after_it() {
     let mut one = replica(&redis, &[]);
     let id = one.get("/api/v1/status")["replica"].as_str().unwrap().to_owned();
     wait_for(&one, "started", &id);
+    // A process that ends at once leaves no key.
+    eventually("the log is in Redis", || {
+        let keys = redis.keys();
+        if keys.iter().any(|key| key == "{tollgate}:log") { Ok(()) } else { Err(format!("{keys:?}")) }
+    });
     assert!(one.server.process.stop().success());
     let other = replica(&redis, &[]);
     wait_for(&other, "stopped", &id);
