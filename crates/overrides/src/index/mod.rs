@@ -69,7 +69,7 @@ pub struct Index {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
-    /// The number for each action, in the order of [`Action::NAMES`].
+    /// The number for each action, in the order of `Action::NAMES`.
     pub by_action: [u64; 4],
     /// One of them has a calendar in another zone than UTC.
     pub has_local_calendar: bool,
