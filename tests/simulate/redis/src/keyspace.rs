@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use indexmap::{IndexMap, IndexSet};
 
+use crate::sorted_set::SortedSet;
+
 /// Maps in the order of insertion: nothing depends on a hash.
 pub(crate) type Hash = IndexMap<Box<[u8]>, Vec<u8>>;
 
@@ -13,6 +15,7 @@ pub(crate) enum Value {
     Hash(Hash),
     List(VecDeque<Vec<u8>>),
     Set(IndexSet<Box<[u8]>>),
+    Sorted(SortedSet),
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -115,6 +118,7 @@ impl Value {
             Self::Hash(_) => "hash",
             Self::List(_) => "list",
             Self::Set(_) => "set",
+            Self::Sorted(_) => "zset",
         }
     }
 }

@@ -24,6 +24,7 @@ mod commands;
 mod keyspace;
 mod resp;
 mod scripts;
+mod sorted_set;
 mod state;
 
 use std::{cell::RefCell, collections::BTreeMap, mem, rc::Rc};

@@ -63,6 +63,25 @@ impl Reply {
     }
 }
 
+/// As C formats a number with `%.17g`.
+pub(crate) fn exact(number: f64) -> String {
+    if number.is_infinite() {
+        return if number > 0.0 { "inf" } else { "-inf" }.to_owned();
+    }
+    let scientific = format!("{number:.16e}");
+    let (digits, exponent) = scientific.split_once('e').expect("the format has an exponent");
+    let exponent: i32 = exponent.parse().expect("an exponent is an integer");
+    let trimmed = |digits: &str| {
+        let is_fraction = digits.contains('.');
+        let shorter = if is_fraction { digits.trim_end_matches('0').trim_end_matches('.') } else { digits };
+        shorter.to_owned()
+    };
+    match usize::try_from(16 - exponent) {
+        Ok(decimals) if exponent >= -4 => trimmed(&format!("{number:.decimals$}")),
+        _ => format!("{}e{exponent:+03}", trimmed(digits)),
+    }
+}
+
 fn line(out: &mut Vec<u8>, kind: u8, text: &[u8]) {
     out.push(kind);
     out.extend_from_slice(text);

@@ -59,6 +59,20 @@ pub(super) fn hvals(call: &mut Call<'_>, arguments: &[&[u8]]) -> Outcome {
     Ok(Reply::Array(values.map(|value| Reply::text(value)).collect()))
 }
 
+pub(super) fn hkeys(call: &mut Call<'_>, arguments: &[&[u8]]) -> Outcome {
+    let hash = call.hash(arguments[0])?;
+    let fields = hash.into_iter().flat_map(|hash| hash.keys());
+    Ok(Reply::Array(fields.map(|field| Reply::text(field)).collect()))
+}
+
+pub(super) fn hmget(call: &mut Call<'_>, arguments: &[&[u8]]) -> Outcome {
+    let hash = call.hash(arguments[0])?;
+    let value = |field: &&[u8]| hash.as_ref()?.get(*field);
+    let values =
+        arguments[1..].iter().map(|field| value(field).map_or(Reply::Nil, |value| Reply::text(value)));
+    Ok(Reply::Array(values.collect()))
+}
+
 pub(super) fn hgetall(call: &mut Call<'_>, arguments: &[&[u8]]) -> Outcome {
     Ok(Reply::Array(call.hash(arguments[0])?.map_or(Vec::new(), |hash| pairs(hash).collect())))
 }
@@ -105,6 +119,20 @@ pub(super) fn hsetnx(call: &mut Call<'_>, arguments: &[&[u8]]) -> Outcome {
         hash.insert(arguments[1].into(), arguments[2].to_vec());
     }
     Ok(Reply::Integer(is_new.into()))
+}
+
+pub(super) fn hincrby(call: &mut Call<'_>, arguments: &[&[u8]]) -> Outcome {
+    let by = integer(arguments[2])?;
+    let before = match call.hash(arguments[0])?.and_then(|hash| hash.get(arguments[1])) {
+        None => 0,
+        Some(value) => crate::resp::integer(value).ok_or("ERR hash value is not an integer")?,
+    };
+    let after = before.checked_add(by).ok_or("ERR increment or decrement would overflow")?;
+    let Value::Hash(hash) = call.or_empty(arguments[0], || Value::Hash(Hash::new())) else {
+        unreachable!("the key was read as a hash");
+    };
+    hash.insert(arguments[1].into(), itoa::Buffer::new().format(after).as_bytes().to_vec());
+    Ok(Reply::Integer(after))
 }
 
 pub(super) fn hdel(call: &mut Call<'_>, arguments: &[&[u8]]) -> Outcome {

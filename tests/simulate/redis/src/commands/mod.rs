@@ -5,6 +5,7 @@ mod collections;
 mod connection;
 mod keys;
 mod server;
+mod sorted;
 mod strings;
 
 use crate::{
@@ -168,7 +169,7 @@ const fn script(name: &'static str) -> Command {
 use Keys::{All, First, FirstTwo};
 
 /// Sorted by name.
-static COMMANDS: [Command; 64] = [
+static COMMANDS: [Command; 80] = [
     on_connection("ASKING", 1, 0, connection::asking),
     on_connection("AUTH", -2, LOADING | NO_AUTH | SENTINEL, connection::auth),
     on_connection("CLIENT", -2, LOADING | SENTINEL, connection::client),
@@ -190,7 +191,10 @@ static COMMANDS: [Command; 64] = [
     on_keys("HEXISTS", 3, First, 0, collections::hexists),
     on_keys("HGET", 3, First, 0, collections::hget),
     on_keys("HGETALL", 2, First, 0, collections::hgetall),
+    on_keys("HINCRBY", 4, First, WRITE | GROWS, collections::hincrby),
+    on_keys("HKEYS", 2, First, 0, collections::hkeys),
     on_keys("HLEN", 2, First, 0, collections::hlen),
+    on_keys("HMGET", -3, First, 0, collections::hmget),
     on_keys("HSCAN", -3, First, 0, collections::hscan),
     on_keys("HSET", -4, First, WRITE | GROWS, collections::hset),
     on_keys("HSETNX", 4, First, WRITE | GROWS, collections::hsetnx),
@@ -233,6 +237,19 @@ static COMMANDS: [Command; 64] = [
     on_keys("UNLINK", -2, All, WRITE, keys::del),
     on_connection("UNSUBSCRIBE", -1, LOADING | SENTINEL | SUBSCRIBED, connection::unsubscribe),
     on_connection("UNWATCH", 1, LOADING, connection::unwatch),
+    on_keys("ZADD", -4, First, WRITE | GROWS, sorted::zadd),
+    on_keys("ZCARD", 2, First, 0, sorted::zcard),
+    on_keys("ZCOUNT", 4, First, 0, sorted::zcount),
+    on_keys("ZINCRBY", 4, First, WRITE | GROWS, sorted::zincrby),
+    on_keys("ZMSCORE", -3, First, 0, sorted::zmscore),
+    on_keys("ZPOPMAX", -2, First, WRITE, sorted::zpopmax),
+    on_keys("ZPOPMIN", -2, First, WRITE, sorted::zpopmin),
+    on_keys("ZRANGE", -4, First, 0, sorted::zrange),
+    on_keys("ZRANGEBYSCORE", -4, First, 0, sorted::zrangebyscore),
+    on_keys("ZREM", -3, First, WRITE, sorted::zrem),
+    on_keys("ZREMRANGEBYRANK", 4, First, WRITE, sorted::zremrangebyrank),
+    on_keys("ZREMRANGEBYSCORE", 4, First, WRITE, sorted::zremrangebyscore),
+    on_keys("ZSCORE", 3, First, 0, sorted::zscore),
 ];
 
 impl Call<'_> {

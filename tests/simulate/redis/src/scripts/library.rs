@@ -6,13 +6,13 @@ use std::{
     rc::Rc,
 };
 
-use mlua::{BorrowedBytes, Error, Lua, MultiValue, ObjectLike as _, Result, Table, Value};
+use mlua::{BorrowedBytes, Error, Lua, MultiValue, Result, Table, Value};
 use smallvec::SmallVec;
 
 use super::{Raised, structs};
 use crate::{
     commands::Command,
-    resp::{Reply, Words},
+    resp::{Reply, Words, exact},
     state::{Sender, State},
 };
 
@@ -68,7 +68,7 @@ fn redis(lua: &Lua, state: &Rc<RefCell<State>>) -> Result<Table> {
         let state = Rc::downgrade(state);
         let call = lua.create_function(move |lua, words: MultiValue| {
             let state = state.upgrade().expect("the server runs this script");
-            match run(lua, &state, &words)? {
+            match run(&state, &words)? {
                 Reply::Error(error) if !is_protected => Err(Error::external(Raised(error))),
                 reply => value(lua, &reply),
             }
@@ -105,7 +105,7 @@ enum Word {
 }
 
 /// Runs the command of a script.
-fn run(lua: &Lua, state: &RefCell<State>, words: &MultiValue) -> Result<Reply> {
+fn run(state: &RefCell<State>, words: &MultiValue) -> Result<Reply> {
     let mut owned = SmallVec::<[Word; 8]>::new();
     for word in words {
         owned.push(match word {
@@ -114,8 +114,8 @@ fn run(lua: &Lua, state: &RefCell<State>, words: &MultiValue) -> Result<Reply> {
                 Word::Number(itoa::Buffer::new().format(*number).to_owned())
             }
             #[expect(clippy::cast_precision_loss, reason = "Lua's numbers are doubles")]
-            Value::Integer(number) => Word::Number(format_number(lua, *number as f64)?),
-            Value::Number(number) => Word::Number(format_number(lua, *number)?),
+            Value::Integer(number) => Word::Number(exact(*number as f64)),
+            Value::Number(number) => Word::Number(exact(*number)),
             _ => {
                 let error = "ERR Lua redis lib command arguments must be strings or integers";
                 return Ok(Reply::error(error));
@@ -164,12 +164,6 @@ fn execute(state: &mut State, words: &[&[u8]]) -> Reply {
 
 /// `%.17g` has an exponent from this number on.
 const SEVENTEEN_DIGITS: u64 = 100_000_000_000_000_000;
-
-/// As C formats a number with `%.17g`.
-fn format_number(lua: &Lua, number: f64) -> Result<String> {
-    let string: Table = lua.globals().raw_get("string")?;
-    string.call_function("format", ("%.17g", number))
-}
 
 /// A reply as Lua sees it.
 fn value(lua: &Lua, reply: &Reply) -> Result<Value> {

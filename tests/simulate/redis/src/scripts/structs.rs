@@ -1,5 +1,5 @@
 //! `struct.pack` and `struct.unpack` for the formats of the project's scripts: little-endian integers of any size, and
-//! texts of a fixed length.
+//! texts of a fixed length or after their length.
 
 use mlua::{Error, Lua, MultiValue, Result, Value};
 
@@ -8,6 +8,8 @@ enum Item {
     Unsigned(usize),
     Signed(usize),
     Text(usize),
+    /// All of a text, after its length.
+    Rest,
 }
 
 /// The items of a format.
@@ -23,6 +25,7 @@ fn items(format: &[u8]) -> Result<impl Iterator<Item = Result<Item>>> {
             b'I' if (1..=8).contains(&size) => Ok(Item::Unsigned(size)),
             b'i' if (1..=8).contains(&size) => Ok(Item::Signed(size)),
             b'c' if size > 0 => Ok(Item::Text(size)),
+            b'c' if number == b"0" => Ok(Item::Rest),
             _ => Err(unknown(format)),
         })
     }))
@@ -51,6 +54,7 @@ pub(super) fn pack(lua: &Lua, arguments: MultiValue) -> Result<mlua::String> {
             (Item::Text(size), Value::String(text)) if text.as_bytes().len() >= size => {
                 packed.extend_from_slice(&text.as_bytes()[..size]);
             }
+            (Item::Rest, Value::String(text)) => packed.extend_from_slice(&text.as_bytes()),
             (_, other) => return Err(Error::runtime(format!("cannot pack a {}", other.type_name()))),
         }
     }
@@ -72,12 +76,17 @@ pub(super) fn unpack(
         first.unwrap_or(1).checked_sub(1).ok_or_else(|| Error::runtime("offset must be 1 or greater"))?;
     let mut values = MultiValue::with_capacity(10);
     for item in items(&format.as_bytes())? {
-        let item = item?;
-        let (Item::Unsigned(size) | Item::Signed(size) | Item::Text(size)) = item;
+        let item = match item? {
+            Item::Rest => Item::Text(length(values.pop_back().as_ref())?),
+            item => item,
+        };
+        let (Item::Unsigned(size) | Item::Signed(size) | Item::Text(size)) = item else {
+            unreachable!("a rest is a text of a length");
+        };
         let part = data.get(at..at + size).ok_or_else(|| Error::runtime("data string too short"))?;
         at += size;
         values.push_back(match item {
-            Item::Text(_) => Value::String(lua.create_string(part)?),
+            Item::Text(_) | Item::Rest => Value::String(lua.create_string(part)?),
             #[expect(clippy::cast_precision_loss, reason = "as Redis does")]
             Item::Unsigned(_) => Value::Number(unsigned(part) as f64),
             #[expect(clippy::cast_precision_loss, reason = "as Redis does")]
@@ -89,6 +98,15 @@ pub(super) fn unpack(
     }
     values.push_back(Value::Integer(i64::try_from(at + 1).expect("an offset of a text in memory")));
     Ok(values)
+}
+
+/// The length that a format with `c0` reads before the text.
+fn length(value: Option<&Value>) -> Result<usize> {
+    match value {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "as Redis does")]
+        Some(Value::Number(length)) => Ok(*length as usize),
+        _ => Err(Error::runtime("format 'c0' needs a previous size")),
+    }
 }
 
 fn unsigned(part: &[u8]) -> u64 {

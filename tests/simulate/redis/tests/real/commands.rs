@@ -48,8 +48,9 @@ impl<'r> Generator<'r> {
     pub(crate) fn next(&mut self) -> Words {
         match self.random.u8(..20) {
             0..5 => self.plain(),
-            5..8 => self.collection(),
-            8..10 => self.lease(),
+            5..7 => self.collection(),
+            7..9 => self.sorted(),
+            9 => self.lease(),
             10..13 => self.each(),
             13..16 => self.units(),
             16..18 => self.overrides(),
@@ -141,7 +142,10 @@ impl<'r> Generator<'r> {
     fn collection(&mut self) -> Words {
         let (key, field, other, text) = (self.key(), self.key(), self.key(), self.text());
         let (from, to) = (self.random.i64(-5..5).to_string(), self.number());
-        let line = match self.random.u8(..20) {
+        let line = match self.random.u8(..24) {
+            20 => vec!["HINCRBY", &key, &field, &to],
+            21 => vec!["HKEYS", &key],
+            22 => vec!["HMGET", &key, &field, &other],
             0 | 1 => vec!["HSET", &key, &field, &text],
             2 => vec!["HSET", &key, &field, &text, &other],
             3 => vec!["HSET", &key, &field, &text, &other, "v"],
@@ -160,6 +164,68 @@ impl<'r> Generator<'r> {
             17 => vec!["SREM", &key, &field],
             18 => vec![self.pick(&["SMEMBERS", "SCARD"]), &key],
             _ => vec!["DEL", &key],
+        };
+        words(&line)
+    }
+
+    /// Mostly a small number, so that scores are equal.
+    fn score(&mut self) -> String {
+        match self.random.u8(..12) {
+            0 => self.number(),
+            1 => self
+                .pick(&[
+                    "inf",
+                    "-inf",
+                    "+inf",
+                    "1e400",
+                    "nan",
+                    "0.1",
+                    "-0",
+                    "1e21",
+                    "1.5e-7",
+                    "123456789012345678",
+                ])
+                .to_owned(),
+            2 => format!("{:.3}", self.random.f64() * 10.0),
+            _ => self.random.i8(-4..9).to_string(),
+        }
+    }
+
+    /// Sorted sets have names of their own, and sometimes those of other types.
+    fn sorted(&mut self) -> Words {
+        let key = if self.random.u8(..12) == 0 { self.key() } else { format!("z{}", self.random.u8(..3)) };
+        let (member, other, score, next) = (self.key(), self.key(), self.score(), self.score());
+        let (bounded, unbounded) = (format!("({score}"), format!("({next}"));
+        let from = self.pick(&[&score, &bounded, "-inf", "(0"]).to_owned();
+        let to = self.pick(&[&next, &unbounded, "+inf", "inf", ""]).to_owned();
+        let (first, last) = (self.random.i64(-5..5).to_string(), self.number());
+        let (offset, count) = (self.random.i8(-1..3).to_string(), self.random.i8(-1..4).to_string());
+        let option = self.pick(&["NX", "XX", "gt", "LT", "CH", "INCR"]);
+        let again = self.pick(&["NX", "XX", "GT", "LT", "CH", "INCR"]);
+        let line = match self.random.u8(..26) {
+            0..3 => vec!["ZADD", &key, &score, &member, &next, &other],
+            3 => vec!["ZADD", &key, &score, &member],
+            4 => vec!["ZADD", &key, option, &score, &member],
+            5 => vec!["ZADD", &key, option, again, &score, &member],
+            6 => vec!["ZADD", &key, option, again, &score, &member, &next, &other],
+            7 => vec!["ZADD", &key, &score, &member, &next],
+            8 | 9 => vec!["ZINCRBY", &key, &score, &member],
+            10 => vec!["ZSCORE", &key, &member],
+            11 => vec!["ZMSCORE", &key, &member, &other],
+            12 => vec!["ZCARD", &key],
+            13 => vec!["ZCOUNT", &key, &from, &to],
+            14 => vec!["ZRANGEBYSCORE", &key, &from, &to],
+            15 => vec!["ZRANGEBYSCORE", &key, &from, &to, "WITHSCORES", "LIMIT", &offset, &count],
+            16 => vec!["ZRANGE", &key, &first, &last, self.pick(&["WITHSCORES", "REV"])],
+            17 => vec!["ZRANGE", &key, &from, &to, "BYSCORE", "LIMIT", &offset, &count],
+            18 => vec!["ZRANGE", &key, &to, &from, "REV", "BYSCORE", "WITHSCORES"],
+            19 => vec!["ZRANGE", &key, &first, &last, "LIMIT", &offset, self.pick(&["1", "x"])],
+            20 => vec!["ZREM", &key, &member, &other, &member],
+            21 => vec!["ZREMRANGEBYSCORE", &key, &from, &to],
+            22 => vec!["ZREMRANGEBYRANK", &key, &first, &last],
+            23 => vec![self.pick(&["ZPOPMIN", "ZPOPMAX"]), &key],
+            24 => vec![self.pick(&["ZPOPMIN", "ZPOPMAX"]), &key, &count],
+            _ => vec!["EXPIRE", &key, "9"],
         };
         words(&line)
     }
@@ -235,6 +301,10 @@ impl<'r> Generator<'r> {
             "return struct.pack('<I7I4c2', 1234567890123, 4294967295, 'ab')",
             "return {struct.unpack('<i8I4c1', struct.pack('<i8I4c1', -5, 7, 'x'))}",
             "return struct.unpack('<I8', 'short')",
+            "return {struct.unpack('<I2c0i8', struct.pack('<I2c0i8', 5, 'names', -3))}",
+            "return redis.call('ZADD', KEYS[1], 2^53 - 1, 'a', -0.5, 'b')",
+            "return redis.call('ZSCORE', KEYS[1], 'k1')",
+            "return redis.call('ZINCRBY', KEYS[1], 0.1, 'k1')",
             "return cjson.decode('{\"a\": [1, null, true, \"x\"]}').a",
             "return tostring(cjson.decode(ARGV[1]).expires_at)",
             "return {string.format('%.0f', 2^53), string.format('%d', 3), tonumber('0x10'), tonumber('') == nil}",
@@ -373,9 +443,10 @@ impl<'r> Generator<'r> {
 /// A command that reads every key.
 pub(crate) fn exists() -> Vec<String> {
     let own = (0..6).flat_map(|index| [format!("k{index}"), format!("{{k{index}}}:leases")]);
+    let sorted = (0..3).map(|index| format!("z{index}"));
     let states = "cbwl".chars().flat_map(|letter| (0..4).map(move |index| format!("{letter}{index}")));
     let overrides = ["overrides", "committing", "log", "import", "old"].map(str::to_owned);
-    ["EXISTS".to_owned()].into_iter().chain(own).chain(states).chain(overrides).collect()
+    ["EXISTS".to_owned()].into_iter().chain(own).chain(sorted).chain(states).chain(overrides).collect()
 }
 
 fn words(line: &[&str]) -> Words {
