@@ -6,7 +6,7 @@
 use super::{
     Limiter, Served,
     outcome::outcome,
-    plan::{self, LimitCheck, Planned, Scope},
+    plan::{self, LimitCheck, Plan, Planned, Scope},
     replacement::{self, Replacement, Replacements},
     request::{Request, RequestError},
 };
@@ -50,7 +50,8 @@ impl Limiter {
         let context = plan::Context { policy: &self.policy, stats: &stats, now };
         let domain = served.rules.domain(request.domain);
         let scope = Scope { served: &served, replacements: &replacements };
-        let plan = plan::plan(request, domain, scope, &mut batch, &context);
+        let mut plan = Plan::new();
+        plan::plan(request, domain, scope, (&mut plan, &mut batch), &context);
         batch.counting = Counting::ReadOnly;
         if !batch.checks().is_empty() {
             self.store.apply(&mut batch, now).await.map_err(RequestError::Store)?;
@@ -89,7 +90,7 @@ impl Limiter {
         let context = plan::Context { policy: &self.policy, stats: &stats, now };
         let domain = served.rules.domain(request.domain);
         let scope = Scope { served: &served, replacements: &replacements };
-        plan::plan(request, domain, scope, &mut batch, &context);
+        plan::plan(request, domain, scope, (&mut Plan::new(), &mut batch), &context);
         self.store.reset(&mut batch, now).await.map_err(RequestError::Store)?;
         if let Some(local) = self.local.get() {
             local.remove(&batch, now);

@@ -110,7 +110,9 @@ impl Limiter {
             batch.counting = Counting::StopWhenOver;
         }
         let context = plan::Context { policy: &self.policy, stats: &self.stats, now };
-        let mut plan = plan::plan(request, domain, scope, &mut batch, &context);
+        // Filled in place: it is large to move.
+        let mut plan = Plan::new();
+        plan::plan(request, domain, scope, (&mut plan, &mut batch), &context);
         let Some(domain) = domain else {
             plan.iter().for_each(|_| self.stats.domain_not_found(request.domain, now));
             return Ok(Decided::Answer(self.answer(&request, scope, None, (&plan, &batch), None, now)));

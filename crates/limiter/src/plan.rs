@@ -165,16 +165,17 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Plans a request, and fills the batch with its checks.
+/// Plans each descriptor of a request, and fills the batch with its checks.
 pub(super) fn plan(
     request: &Request<'_>,
     domain: Option<&Domain>,
     scope: Scope<'_>,
-    batch: &mut Batch,
+    (plan, batch): (&mut Plan, &mut Batch),
     context: &Context<'_>,
-) -> Plan {
+) {
     let Some(domain) = domain else {
-        return request.descriptors.iter().map(|_| Planned::NoLimit).collect();
+        plan.extend(request.descriptors.iter().map(|_| Planned::NoLimit));
+        return;
     };
     // One allocation for the keys of most requests.
     #[expect(clippy::arithmetic_side_effects, reason = "a descriptor in memory is larger")]
@@ -219,7 +220,7 @@ pub(super) fn plan(
         let limits = limits.iter().enumerate().filter(|(_, limit)| !is_replaced(limit));
         Planned::Limited(checks(request, index, &rule_match, limits, scope.served, batch, context))
     };
-    (0..request.descriptors.len()).map(planned).collect()
+    plan.extend((0..request.descriptors.len()).map(planned));
 }
 
 pub(super) struct Context<'a> {

@@ -7,7 +7,7 @@ use super::{
     Policy, Served,
     answer::Answer,
     conclude, plan,
-    plan::{CounterSource, LimitCheck, Planned, Scope},
+    plan::{CounterSource, LimitCheck, Plan, Planned, Scope},
     replacement,
     request::{Request, RequestError},
     response,
@@ -49,7 +49,8 @@ pub fn preview(
     let mut batch = Batch::default();
     let context = plan::Context { policy, stats: &stats, now };
     let scope = Scope { served, replacements: &replacements };
-    let plan = plan::plan(request, domain, scope, &mut batch, &context);
+    let mut plan = Plan::new();
+    plan::plan(request, domain, scope, (&mut plan, &mut batch), &context);
     let counters = plan.iter().map(|planned| counters(scope, planned, &batch)).collect();
     let overrides = plan.iter().map(|planned| overridden(scope, planned, &batch)).collect();
     batch.set_all(|_, check| Outcome::Decided(check.limit.algorithm.assumed(true, check.hits, now)));

@@ -26,12 +26,13 @@ static RATE_LIMIT: LazyLock<Arc<str>> = LazyLock::new(|| "RateLimit".into());
 
 pub(super) fn answer(conclusion: Conclusion<'_, '_>) -> Answer {
     let mut response_headers = headers(&conclusion);
-    let of_request = conclusion.policy.response.request_headers.as_ref();
-    let request_headers =
-        of_request.and_then(|names| closest(&conclusion, names)).into_iter().flatten().collect();
+    let mut request_headers = Vec::new();
+    if let Some(names) = &conclusion.policy.response.request_headers {
+        request_headers.extend(closest(&conclusion, names).into_iter().flatten());
+    }
     let (body, content_type) = body(&conclusion).unzip();
     response_headers.extend(content_type);
-    let body = body.unwrap_or_default();
+    let body = body.unwrap_or_default().into_boxed_str();
     let dynamic_metadata = metadata::metadata(&conclusion);
     let (code, statuses) = (conclusion.code, conclusion.statuses);
     Answer { code, statuses, response_headers, request_headers, body, dynamic_metadata }
@@ -93,7 +94,9 @@ fn headers(conclusion: &Conclusion<'_, '_>) -> Vec<Header> {
     if *all_headers {
         all.extend(of_every_descriptor(&conclusion.statuses));
     }
-    all.extend(headers.as_ref().and_then(|names| closest(conclusion, names)).into_iter().flatten());
+    if let Some(names) = headers {
+        all.extend(closest(conclusion, names).into_iter().flatten());
+    }
     if let Some(name) = retry_after
         && let Some(seconds) = conclusion.retry_after()
     {

@@ -30,7 +30,7 @@ use super::{
 use crate::{traced, wire};
 use clock::Time;
 use containment::panics::{self, Boundary, Panicked, caught};
-use limiter::{Answer, Decided, Limiter, PendingDecision};
+use limiter::{Answer, Decided, Limiter, PendingDecision, Request};
 use telemetry::{
     metrics::{Method, Stats},
     tracing::Tracer,
@@ -287,7 +287,8 @@ impl ConnectionCalls {
         let message = self.calls.message_of(Rpc::ShouldRateLimit, framed)?;
         panics::point("grpc_request");
         let time = *self.time.get_or_insert_with(|| limiter.now());
-        let request = framing::read(message, limiter.bounds())?;
+        let mut request = Request::default();
+        framing::read(message, limiter.bounds(), &mut request)?;
         let decided = traced::try_decide(limiter, call.span.as_deref_mut(), &request, time);
         match decided.map_err(|error| status::of_error(&error))? {
             Decided::Answer(answer) => {

@@ -45,9 +45,9 @@ pub(super) fn length(prefix: [u8; PREFIX], max: (usize, &str), stats: &Stats) ->
     Ok(length)
 }
 
-/// Parses a message without its prefix.
-pub(super) fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Failure> {
-    wire::read(message, bounds).map_err(|error| {
+/// Parses a message without its prefix into an empty request.
+pub(super) fn read<'m>(message: &'m [u8], bounds: Bounds, request: &mut Request<'m>) -> Result<(), Failure> {
+    wire::read(message, bounds, request).map_err(|error| {
         rejected(Status::internal(format!("the message is not a RateLimitRequest: {error}"))).into()
     })
 }

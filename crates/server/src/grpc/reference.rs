@@ -229,7 +229,8 @@ fn head(headers: &HeaderMap, tracer: Option<&Arc<Tracer>>) -> RequestHead {
 
 /// Rejects a message that exceeds a bound before it is decoded.
 fn check(message: &[u8], limiter: &Limiter) -> Result<(), Failure> {
-    let request = framing::read(message.get(PREFIX..).unwrap_or_default(), limiter.bounds())?;
+    let mut request = limiter::Request::default();
+    framing::read(message.get(PREFIX..).unwrap_or_default(), limiter.bounds(), &mut request)?;
     limiter.check(&request).map_err(|error| status::of_error(&error).into())
 }
 

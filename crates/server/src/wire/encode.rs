@@ -186,7 +186,7 @@ mod tests {
             statuses: answer.statuses.into_iter().map(status_of).collect(),
             response_headers_to_add: answer.response_headers.into_iter().map(header_of).collect(),
             request_headers_to_add: answer.request_headers.into_iter().map(header_of).collect(),
-            raw_body: answer.body.into_bytes(),
+            raw_body: answer.body.into_string().into_bytes(),
             dynamic_metadata: answer.dynamic_metadata.map(|metadata| to_struct(&metadata)),
             ..RateLimitResponse::default()
         }
@@ -312,7 +312,7 @@ mod tests {
             code in any_code(),
             statuses in prop::collection::vec(status(), 0..5),
             [headers, forwarded] in [(); 2].map(|()| prop::collection::vec(("\\PC{0,20}", "\\PC{0,20}"), 0..4)),
-            body in prop_oneof![Just(String::new()), "\\PC{0,300}"],
+            body in prop_oneof![Just(String::new()), "\\PC{0,300}"].prop_map(String::into_boxed_str),
             dynamic_metadata in prop::option::of(metadata()),
         ) -> Answer {
             let header = |(name, value): (String, String)| Header { name: name.into(), value };

@@ -10,9 +10,13 @@ mod tests;
 use limiter::{Bounds, Descriptor, Entry, LimitOverride, Request};
 use proto::protobuf::{Fields, Malformed};
 
-/// Parses a request and keeps as many descriptors and entries as the bounds allow.
-pub(crate) fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Malformed> {
-    let mut request = Request::default();
+/// Parses a message into an empty request, with as many descriptors and entries as the bounds allow. The request is
+/// filled in place, because it is large to move.
+pub(crate) fn read<'m>(
+    message: &'m [u8],
+    bounds: Bounds,
+    request: &mut Request<'m>,
+) -> Result<(), Malformed> {
     let mut fields = Fields::of_strings(message);
     while let Some(key) = fields.next_key()? {
         match key.number {
@@ -20,7 +24,6 @@ pub(crate) fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Malfor
             2 => {
                 let message = fields.message(key)?;
                 if request.descriptors.len() < bounds.descriptors {
-                    // Filled in place: it is large to move.
                     request.descriptors.push(Descriptor::default());
                     if let Some(descriptor) = request.descriptors.last_mut() {
                         read_descriptor(message, bounds.entries, descriptor)?;
@@ -34,7 +37,7 @@ pub(crate) fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Malfor
             _ => fields.skip(key)?,
         }
     }
-    Ok(request)
+    Ok(())
 }
 
 fn read_descriptor<'a>(
@@ -114,13 +117,15 @@ pub fn fuzz(bytes: &[u8]) {
 
     let none = Bounds { descriptors: usize::MAX, entries: usize::MAX };
     let by_prost = RateLimitRequest::decode(bytes);
-    match (read(bytes, none), &by_prost) {
-        (Ok(ours), Ok(message)) => assert_eq!(ours, super::request(message)),
+    let mut ours = Request::default();
+    match (read(bytes, none, &mut ours), &by_prost) {
+        (Ok(()), Ok(message)) => assert_eq!(ours, super::request(message)),
         (Err(_), Err(_)) => {}
-        (ours, prosts) => assert!(ours.is_ok() == prosts.is_ok(), "{ours:?} but {prosts:?}"),
+        (outcome, prosts) => assert!(outcome.is_ok() == prosts.is_ok(), "{ours:?} but {prosts:?}"),
     }
     let some = Bounds { descriptors: 2, entries: 2 };
-    if let Ok(request) = read(bytes, some) {
+    let mut request = Request::default();
+    if read(bytes, some, &mut request).is_ok() {
         assert!(request.descriptors.len() <= 2);
         assert!(request.descriptors.iter().all(|descriptor| descriptor.entries.len() <= 2));
     }

@@ -37,7 +37,9 @@ impl DomainStats {
     /// Counts a request, of which this many descriptors meet no rule.
     pub fn count(&self, code: ResponseCode, unmatched: usize) {
         self.0.add(code as usize, 1);
-        self.0.add(ResponseCode::ALL.len(), unmatched as u64);
+        if unmatched > 0 {
+            self.0.add(ResponseCode::ALL.len(), unmatched as u64);
+        }
     }
 }
 

@@ -27,6 +27,11 @@ fn expected(message: &RateLimitRequest, bounds: Bounds) -> Request<'_> {
     request
 }
 
+fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Malformed> {
+    let mut request = Request::default();
+    super::read(message, bounds, &mut request).map(|()| request)
+}
+
 fn check(bytes: &[u8], bounds: Bounds) -> Result<bool, TestCaseError> {
     let prosts = RateLimitRequest::decode(bytes);
     let ours = read(bytes, bounds);
