@@ -20,6 +20,7 @@ use crate::support::{
 
 mod markdown;
 mod picture;
+mod schema;
 
 use markdown::{Block, blocks, links, slugs};
 

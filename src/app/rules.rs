@@ -58,7 +58,7 @@ pub(crate) fn compile_options(settings: &Settings) -> CompileOptions {
     CompileOptions {
         merge_domains: settings.rules.merge_domains,
         portable: false,
-        large_limits: false,
+        strict: false,
         countable,
         counting: settings.store.counting,
         calendar_months: settings.store.calendar_months,

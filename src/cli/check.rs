@@ -62,7 +62,7 @@ pub(crate) fn run(args: &CheckArgs, environment: &Environment) -> Result<Verdict
         Err(why) if format == Format::Json => (without_verdict(why), CompileOptions::default()),
         Err(why) => return Err(why.into()),
     };
-    let options = CompileOptions { portable: args.portable, large_limits: true, ..options };
+    let options = CompileOptions { portable: args.portable, strict: true, ..options };
     let report = Report::new(reading, options, args.deny_warnings);
     match format {
         Format::Text => terminal::print(&report.text()),
@@ -270,7 +270,7 @@ mod tests {
         let reading = Reading { files, ..Reading::default() };
         let report = Report::new(
             reading,
-            CompileOptions { portable, large_limits: true, ..CompileOptions::default() },
+            CompileOptions { portable, strict: true, ..CompileOptions::default() },
             deny_warnings,
         );
         (report.verdict(), report)

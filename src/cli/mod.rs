@@ -100,6 +100,8 @@ enum Command {
     ///
     /// The table is Markdown. With --effective, exits with 0 when the values are valid and with 1 when not.
     Settings(SettingsArgs),
+    /// Print the JSON Schema of rules files, for editors.
+    Schema,
     /// Print a shell completion script.
     Completions {
         /// The shell.
@@ -144,6 +146,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>, environment: &Environment) 
         Command::Override(command) => overrides::run(&command, environment),
         Command::Domain(command) => domain::run(&command, environment),
         Command::Settings(args) => Ok(settings::run(&args, environment)),
+        Command::Schema => {
+            terminal::print_data(&format!("{:#}\n", rules::schema()));
+            Ok(Verdict::Yes)
+        }
         Command::Completions { shell } => {
             terminal::print_data(&completions(shell));
             Ok(Verdict::Yes)
@@ -301,7 +307,7 @@ mod tests {
     fn every_command_has_completions_and_a_man_page() {
         let names: Vec<String> =
             Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
-        assert_eq!(names.len(), 15);
+        assert_eq!(names.len(), 16);
         for shell in Shell::value_variants() {
             let script = completions(*shell);
             for name in &names {

@@ -98,6 +98,19 @@ fn every_response_forbids_caching_framing_and_sniffing() {
 }
 
 #[test]
+fn the_schema_of_rules_needs_no_token() {
+    let (setup, port) = setup();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokens");
+    fs::write(&path, format!("ann {ANN}\n")).unwrap();
+    let _server = setup.env("ADMIN_TOKEN_FILE", path.to_str().unwrap()).start();
+    let answer = http::get(port, "/schema.json");
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/schema+json")));
+    let printed = std::process::Command::new(crate::support::server::BINARY).arg("schema").output().unwrap();
+    assert_eq!(answer.text(), String::from_utf8(printed.stdout).unwrap());
+}
+
+#[test]
 fn a_token_file_protects_every_call_and_is_reloaded() {
     let (setup, port) = setup();
     let dir = tempfile::tempdir().unwrap();

@@ -21,6 +21,9 @@ const FILES: &[(&str, &str, &str)] = &[
 
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
+/// The JSON Schema of rules files, for editors.
+const SCHEMA: &str = "/schema.json";
+
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -29,6 +32,10 @@ const POLICY: HeaderValue = HeaderValue::from_static(
 pub(super) fn get(method: &Method, path: &str) -> Option<Answer> {
     if method != Method::GET && method != Method::HEAD {
         return None;
+    }
+    if path == SCHEMA {
+        let text = format!("{:#}\n", rules::schema());
+        return Some(typed(StatusCode::OK, "application/schema+json", text));
     }
     let (_, content_type, text) = FILES.iter().find(|(known, _, _)| *known == path)?;
     let mut answer = typed(StatusCode::OK, content_type, *text);

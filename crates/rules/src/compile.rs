@@ -33,8 +33,9 @@ pub struct CompileOptions {
     pub merge_domains: bool,
     /// Warn about extensions, which the Go service rejects.
     pub portable: bool,
-    /// Warn about limits beyond 32 bits, which the Go service cannot load.
-    pub large_limits: bool,
+    /// What only `tollgate check` reports: a warning about limits beyond 32 bits, which the Go service cannot load, and an
+    /// error about a second document, which neither reads.
+    pub strict: bool,
     pub countable: Countable,
     /// The counting mode of limits without `counting` (`COUNTING`).
     pub counting: CountingMode,
@@ -49,7 +50,7 @@ impl Default for CompileOptions {
         Self {
             merge_domains: false,
             portable: false,
-            large_limits: false,
+            strict: false,
             countable: Countable::default(),
             counting: CountingMode::default(),
             calendar_months: false,
@@ -73,7 +74,7 @@ pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
     let mut diagnostics: Vec<Diagnostics> =
         files.iter().map(|file| Diagnostics::of(&file.name, options.portable)).collect();
     for of_file in &mut diagnostics {
-        of_file.large_limits = options.large_limits;
+        of_file.strict = options.strict;
     }
     let mut room = options.max_values;
     let raw: Vec<Option<RawFile>> = files
@@ -160,7 +161,7 @@ fn read(file: &SourceFile, room: &mut usize, diagnostics: &mut Diagnostics) -> O
             Some(ast::read(&document, diagnostics))
         }
         Err(error) => {
-            diagnostics.file_error(error);
+            diagnostics.file_error(yaml::template(&file.text).unwrap_or(error));
             None
         }
     }

@@ -146,8 +146,8 @@ pub struct Diagnostics {
     has_errors: bool,
     /// Warn about extensions, which the Go service rejects.
     portable: bool,
-    /// Warn about limits beyond 32 bits, which it rejects too.
-    pub(super) large_limits: bool,
+    /// See [`CompileOptions::strict`](super::CompileOptions::strict).
+    pub(super) strict: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -227,7 +227,7 @@ impl Diagnostics {
             left_out: 0,
             has_errors: false,
             portable,
-            large_limits: false,
+            strict: false,
         }
     }
 
@@ -273,12 +273,20 @@ impl Diagnostics {
 
     /// Adds a warning about a limit beyond 32 bits, if they are wanted.
     pub(super) fn large_limit(&mut self, place: Place, path: &Path<'_>, number: u64) {
-        if self.large_limits {
+        if self.strict {
             let message =
                 format!("the Go service cannot load a limit of {number}: its largest is {}", u32::MAX);
             let help = "keep it, unless a replica of the Go service reads this file too";
             self.warning(place, path, message, Some(help.to_owned()));
         }
+    }
+
+    /// Adds a warning about a second document, which is an error where that is wanted.
+    pub(super) fn second_document(&mut self, place: Place) {
+        let severity = if self.strict { Severity::Error } else { Severity::Warning };
+        let message = "only the first document of a file is read, and it ends above this line".to_owned();
+        let help = "put each domain in its own file, and begin all its lines in one column".to_owned();
+        self.add(severity, Some(place), &Path::File, message, Some(help));
     }
 
     pub fn file_error(&mut self, error: FileError) {

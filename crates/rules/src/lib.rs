@@ -16,6 +16,7 @@ mod limit;
 mod matcher;
 pub mod model;
 pub mod quota_policy;
+mod schema;
 pub mod template;
 pub mod wildcard;
 
@@ -34,5 +35,6 @@ pub use diagnostics::{Diagnostic, Place, Severity, render};
 pub use limit::{Countable, CountingMode, LONGEST_LOG, Limit, Limits, Rate, Unit};
 pub use matcher::{Entry, How, Matched};
 pub use model::{Allowance, Metadata, OnStoreFailure, Origin, Rule, RuleId, RuleSet, Value};
+pub use schema::schema;
 pub use spelling::nearest;
 pub use written_calendar::{CalendarField, CalendarMistake, WrittenCalendar, calendar_text};

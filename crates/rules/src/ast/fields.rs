@@ -141,6 +141,22 @@ impl Reader<'_> {
         }
     }
 
+    /// True for a Kubernetes manifest, which is reported.
+    pub(super) fn is_manifest(&mut self, spot: &Spot<'_>, pairs: &[Pair]) -> bool {
+        let value =
+            |name: &str| pairs.iter().find(|pair| key_text(pair) == Some(name)).map(|pair| &pair.value.node);
+        let (Some(_), Some(kind)) = (value("apiVersion"), value("kind")) else { return false };
+        let Content::Scalar(kind) = &kind.content else { return false };
+        let message =
+            format!("this is a Kubernetes manifest of the kind {}, not a rules file", quoted(&kind.text));
+        let help = match &*kind.text {
+            "ConfigMap" => "move the text of each key below `data` into a file of its own",
+            _ => "a rules file has `domain` and `descriptors`",
+        };
+        self.error(spot, message, help);
+        true
+    }
+
     fn key_is_not_text(&mut self, spot: &Spot<'_>, pair: &Pair) {
         let message = format!("expected a text key, got {}", kind(&pair.key.node));
         self.key_error(spot, pair, message, "other keys are accepted only below `metadata`".to_owned());
@@ -165,7 +181,7 @@ fn key_text(pair: &Pair) -> Option<&str> {
 
 /// The kinds of maps in a rules file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Level {
+pub(crate) enum Level {
     File,
     Descriptor,
     /// The value of `rate_limit`, or an item of it.
@@ -242,9 +258,8 @@ impl Level {
         }
     }
 
-    fn keys(self) -> String {
-        let accepted = all().filter(|(_, levels)| levels.contains(&self));
-        accepted.map(|(key, _)| format!("`{key}`")).collect::<Vec<_>>().join(", ")
+    fn accepted(self) -> String {
+        keys(self).map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")
     }
 
     fn loses_limit_by(self, key: &str) -> bool {
@@ -275,6 +290,11 @@ fn places_of(key: &str) -> Option<&'static [Level]> {
     all().find(|(known, _)| *known == key).map(|(_, levels)| levels)
 }
 
+/// The keys that are valid on a level.
+pub(crate) fn keys(level: Level) -> impl Iterator<Item = &'static str> {
+    all().filter(move |(_, levels)| levels.contains(&level)).map(|(key, _)| key)
+}
+
 fn all() -> impl Iterator<Item = (&'static str, &'static [Level])> {
     KEYS.into_iter().chain(OWN_KEYS)
 }
@@ -288,7 +308,7 @@ fn help_for(level: Option<Level>, unknown: &str) -> String {
         }
         (Some(meant), _) => format!("did you mean `{meant}`? It belongs {}", home_of(meant)),
         (None, Some(level)) => {
-            format!("accepted {}: {}; any key is accepted below `metadata`", level.place(), level.keys())
+            format!("accepted {}: {}; any key is accepted below `metadata`", level.place(), level.accepted())
         }
         (None, None) => "any key is accepted only below `metadata`".to_owned(),
     }

@@ -16,7 +16,7 @@ use super::{
     yaml::{Content, Document, Meaning, Pair},
 };
 use algorithms::MAX_LIMIT;
-use fields::Level;
+pub(crate) use fields::{Level, keys};
 use reader::{Reader, Spot, scalar};
 
 #[derive(Clone, Debug, Default)]
@@ -103,13 +103,12 @@ pub(super) fn read(document: &Document, diagnostics: &mut Diagnostics) -> RawFil
     let mut file = RawFile::default();
     let mut reader = Reader { diagnostics };
     if let Some(place) = document.remainder {
-        let message = "only the first document of a file is read, and it ends above this line".to_owned();
-        let help = "put each domain in its own file, and begin all its lines in one column";
-        reader.diagnostics.warning(place, &Path::File, message, Some(help.to_owned()));
+        reader.diagnostics.second_document(place);
     }
     let Some(root) = &document.root else { return file };
     let spot = Spot::file(root, &Path::File);
     match &spot.node.content {
+        Content::Map(pairs) if reader.is_manifest(&spot, pairs) => file.domain = Field::Wrong,
         Content::Map(pairs) => {
             file.place = Some(spot.node.place);
             reader.fields(spot, pairs, Level::File, &mut |reader, key, value| match key {

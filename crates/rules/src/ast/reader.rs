@@ -108,6 +108,11 @@ impl Reader<'_> {
             if scalar.meaning == Meaning::Text && scalar.text.replace('_', "").parse::<u64>().is_ok());
         let help = if is_quoted {
             "remove the quotes: 10, 1_000, 0x10".to_owned()
+        } else if matches!(
+            (scalar(spot.node), spot.path),
+            (Some(Meaning::Int(..0)), Path::Key(_, "requests_per_unit"))
+        ) {
+            "a limit cannot be negative: 0 allows no request, and `unlimited: true` allows all".to_owned()
         } else {
             format!("accepted: 0 to {most}")
         };

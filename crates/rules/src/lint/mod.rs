@@ -4,6 +4,7 @@
 //! in some deployment.
 
 mod reach;
+mod texts;
 
 use std::collections::HashSet;
 
@@ -35,6 +36,12 @@ pub(super) fn of_domain(
                 diagnostics[*file].kind.name(),
             );
             diagnostics[*file].warning(domain.place, &Path::File.key("domain"), message, None);
+        }
+    }
+    for (file, raw) in files {
+        let Some(domain) = raw.domain.given() else { continue };
+        if let Some((message, help)) = texts::of_text(&domain.value) {
+            diagnostics[*file].warning(domain.place, &Path::File.key("domain"), message, Some(help));
         }
     }
     let mut names = HashSet::new();
@@ -73,6 +80,7 @@ impl Walk<'_> {
         let mut below = Below::default();
         for (at, sibling) in siblings.iter().enumerate() {
             let path = list.item(sibling.raw.index);
+            self.texts(*sibling, &path);
             self.unreachable(siblings, at, &reach, list);
             self.idle(*sibling, at, &reach, &path);
             let own = self.descriptor(*sibling, &path);
@@ -106,6 +114,19 @@ impl Walk<'_> {
             self.warning((sibling.file, idle.place, path), message, "remove it");
         }
         below
+    }
+
+    /// Reports a key or a value that is compared as text, but was meant as something else.
+    fn texts(&mut self, sibling: Sibling<'_>, path: &Path<'_>) {
+        let RawDescriptor { key, value, .. } = sibling.raw;
+        let Some(key) = key.given() else { return };
+        if let Some((message, help)) = texts::of_text(&key.value) {
+            self.warning((sibling.file, key.place, &path.key("key")), message, help);
+        }
+        let Some(value) = value.given() else { return };
+        if let Some((message, help)) = texts::of_value(&key.value, &value.value) {
+            self.warning((sibling.file, value.place, &path.key("value")), message, help);
+        }
     }
 
     fn unreachable(&mut self, siblings: &[Sibling<'_>], at: usize, reach: &Reach<'_>, list: &Path<'_>) {

@@ -418,8 +418,8 @@ fn names_limits_that_the_go_service_cannot_load_where_that_is_wanted() {
     let text =
         "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 4294967296}\n";
     let file = SourceFile { name: "a.yaml".to_owned(), text: text.into() };
-    let compiled = |large_limits| {
-        let options = CompileOptions { large_limits, ..CompileOptions::default() };
+    let compiled = |strict| {
+        let options = CompileOptions { strict, ..CompileOptions::default() };
         let compiled = compile(std::slice::from_ref(&file), options);
         assert!(compiled.rules.is_some());
         compiled.diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>()

@@ -5,7 +5,7 @@ use crate::{CompileOptions, Compiled, Countable, Diagnostic, RuleSet, SourceFile
 const MERGING: CompileOptions = CompileOptions {
     merge_domains: true,
     portable: false,
-    large_limits: false,
+    strict: false,
     countable: Countable::Everything,
     max_values: usize::MAX,
     counting: crate::CountingMode::Exact,
@@ -261,4 +261,87 @@ fn reports_a_value_behind_an_alias_at_both_places() {
     let compiled = with("- key: k\n  metadata: &l {unit: day, requests_per_unit: '1'}\n  rate_limit: *l");
     let help = compiled.diagnostics[0].help.as_deref().unwrap_or_default();
     assert!(help.ends_with("; the value comes from the alias or merge at line 6, column 15"), "{help}");
+}
+
+/// The place and the help of the only diagnostic.
+fn only_help(text: &str) -> String {
+    let compiled = compile_one(text);
+    let [Diagnostic { place: Some(place), help: Some(help), .. }] = &compiled.diagnostics[..] else {
+        panic!("{text:?}: {:?}", compiled.diagnostics)
+    };
+    format!("{}:{} {help}", place.line, place.column)
+}
+
+#[test]
+fn invalid_yaml_has_a_sentence_that_helps() {
+    for (text, expected) in [
+        (
+            "domain: d\ndescriptors:\n  - key: k\n    value: v\n   rate_limit: {}\n",
+            "5:4 the items of a list begin in one column: indent its `-` to column 3",
+        ),
+        (
+            "domain: d\ndescriptors:\n  - key: k\n    rate_limit:\n        unit: day\n      name: n\n",
+            "6:7 the keys of a map begin in one column: indent this line to column 5 for the same map, or further for a value",
+        ),
+        (
+            "domain: d\ndescriptors:\n- key: k\n   value: v\n",
+            "4:9 indent this line like the keys above it; a text that contains `: ` must be quoted",
+        ),
+        ("domain: \"d\ndescriptors: []\n", "3:1 close the quote that opens at line 1, column 9"),
+        ("domain: 'd\ndescriptors: []\n", "3:1 close the quote that opens at line 1, column 9"),
+        (
+            "domain: d\ndescriptors:\n- key: \"k\n  value: \"v\"\n",
+            "4:11 the quote at line 3, column 8 is closed only on this line: its own closing quote is missing",
+        ),
+        (
+            "domain d\ndescriptors: []\n",
+            "2:12 indent this line like the keys above it; a text that contains `: ` must be quoted",
+        ),
+        ("domain: d\ndescriptors\n", "3:1 write `key: value`, with a colon and a space"),
+        (
+            "domain: d\ndescriptors: - key: k\n",
+            "2:14 begin the list on the next line: `descriptors:`, then `- key: …`",
+        ),
+        ("domain: d\ndescriptors: [{key: k}\n", "3:1 close the `[` at line 2, column 14"),
+        ("domain: d\ndescriptors: [{key: k]\n", "2:22 close the `{` at line 2, column 15"),
+        (
+            "domain: d\ndescriptors:\n{{- range .Values.keys }}\n- key: k\n{{- end }}\n",
+            "3:1 check the rendered file: `helm template` prints it",
+        ),
+        (
+            "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day, requests_per_unit: {{ .Values.n }}}\n",
+            "4:46 check the rendered file: `helm template` prints it",
+        ),
+        (
+            "apiVersion: v1\nkind: ConfigMap\ndata:\n  a.yaml: |\n    domain: d\n",
+            "1:1 move the text of each key below `data` into a file of its own",
+        ),
+        (
+            "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day, requests_per_unit: -1}\n",
+            "4:46 a limit cannot be negative: 0 allows no request, and `unlimited: true` allows all",
+        ),
+    ] {
+        assert_eq!(only_help(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_second_document_is_an_error_for_check_alone() {
+    let text = "domain: d\ndescriptors: [{key: k, rate_limit: {unlimited: on}}]\n---\ndomain: e\n";
+    for strict in [false, true] {
+        let compiled = compile_files(&[("a.yaml", text)], CompileOptions { strict, ..MERGING });
+        assert_eq!(messages(&compiled).len(), 1);
+        assert_eq!(compiled.rules.is_none(), strict);
+    }
+}
+
+#[test]
+fn texts_that_no_request_sends_are_warnings_at_their_places() {
+    let compiled = compile_one(
+        "domain: 'd '\ndescriptors:\n- key: ' k'\n  value: 10.0.0.0/8\n  rate_limit: {unlimited: on}\n",
+    );
+    let places: Vec<_> =
+        compiled.diagnostics.iter().map(|one| (one.place.unwrap().line, &*one.path)).collect();
+    assert_eq!(places, [(1, "domain"), (3, "descriptors[0].key"), (4, "descriptors[0].value")]);
+    assert!(compiled.rules.is_some());
 }

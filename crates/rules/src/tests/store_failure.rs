@@ -18,7 +18,7 @@ fn messages(compiled: &Compiled) -> Vec<String> {
 const MERGING: CompileOptions = CompileOptions {
     merge_domains: true,
     portable: false,
-    large_limits: false,
+    strict: false,
     countable: Countable::Everything,
     max_values: usize::MAX,
     counting: crate::CountingMode::Exact,

@@ -21,6 +21,8 @@ pub(super) struct Events<'t> {
     parser: Parser<BufReader<Chain<&'t [u8], &'static [u8]>>>,
     text: &'t Text<'t>,
     guarded: &'t Guarded<'t>,
+    /// The beginning and the end of the last quoted text, if it has several lines.
+    long_quote: Option<(Mark, Mark)>,
 }
 
 /// The number of bytes that the scanner receives at a time; it holds four bytes for each.
@@ -38,7 +40,7 @@ impl<'t> Events<'t> {
         let mut parser = Parser::new();
         let missing = if guarded.text.ends_with(is_break) { b"" } else { BREAK };
         parser.set_input(BufReader::with_capacity(CHUNK, guarded.text.as_bytes().chain(missing)));
-        Self { parser, text, guarded }
+        Self { parser, text, guarded, long_quote: None }
     }
 
     /// The next event of the document; `None` at its end.
@@ -54,6 +56,9 @@ impl<'t> Events<'t> {
             }
             EventData::Scalar { value, style, .. } => {
                 self.guarded.restore(value, *style);
+                let is_quoted = matches!(style, ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted);
+                self.long_quote = (is_quoted && event.start_mark.line < event.end_mark.line)
+                    .then_some((event.start_mark, event.end_mark));
                 let is_block = matches!(style, ScalarStyle::Literal | ScalarStyle::Folded);
                 // The break that ends this block is the added one.
                 if is_block && self.is_end(event.end_mark) && self.ends_within_a_line() {
@@ -116,11 +121,50 @@ impl<'t> Events<'t> {
             Some(first @ ('@' | '`' | '%')) => {
                 file_error.with_help(format!("text that begins with `{first}` must be quoted"))
             }
-            _ if error.problem() == "found unexpected ':'" => {
-                file_error.with_help("put a space after the colon")
+            _ => match self.help_for(error, mark) {
+                Some(help) => file_error.with_help(help),
+                None => file_error,
+            },
+        }
+    }
+
+    /// What to do about an error of the scanner or the parser.
+    fn help_for(&self, error: &libyaml_safer::Error, mark: Mark) -> Option<String> {
+        if let Some((begin, _)) = self.long_quote.filter(|(_, end)| end.line == mark.line) {
+            let begin = self.place_of(begin);
+            return Some(format!(
+                "the quote at {begin} is closed only on this line: its own closing quote is missing"
+            ));
+        }
+        let began = error.context_mark().map(|mark| self.place_of(mark));
+        match (error.problem(), error.context().unwrap_or_default(), began) {
+            ("found unexpected ':'", ..) => Some("put a space after the colon".to_owned()),
+            (_, "while scanning an alias", _) => Some(QUOTE_STAR.to_owned()),
+            ("found unexpected end of stream", "while scanning a quoted scalar", Some(began)) => {
+                Some(format!("close the quote that opens at {began}"))
             }
-            _ if error.context() == Some("while scanning an alias") => file_error.with_help(QUOTE_STAR),
-            _ => file_error,
+            ("did not find expected key", _, Some(Place { column, .. })) => Some(format!(
+                "the keys of a map begin in one column: indent this line to column {column} for the same map, or \
+                 further for a value"
+            )),
+            ("did not find expected '-' indicator", _, Some(Place { column, .. })) => {
+                Some(format!("the items of a list begin in one column: indent its `-` to column {column}"))
+            }
+            ("could not find expected ':'", ..) => {
+                Some("write `key: value`, with a colon and a space".to_owned())
+            }
+            ("mapping values are not allowed in this context", ..) => Some(
+                "indent this line like the keys above it; a text that contains `: ` must be quoted"
+                    .to_owned(),
+            ),
+            ("block sequence entries are not allowed in this context", ..) => {
+                Some("begin the list on the next line: `descriptors:`, then `- key: …`".to_owned())
+            }
+            ("did not find expected ',' or ']'", _, Some(began)) => Some(format!("close the `[` at {began}")),
+            ("did not find expected ',' or '}'", _, Some(began)) => {
+                Some(format!("close the `{{` at {began}"))
+            }
+            _ => None,
         }
     }
 }

@@ -20,7 +20,7 @@ use std::rc::Rc;
 pub(crate) use document::{Document, read};
 pub(super) use guard::unused_characters;
 pub(crate) use scalar::{Meaning, float_as_key};
-pub(crate) use text::decode;
+pub(crate) use text::{decode, template};
 
 use super::diagnostics::{FileError, Place};
 use document::Weight;

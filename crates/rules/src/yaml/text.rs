@@ -53,6 +53,20 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Text<'_>, FileError> {
     Ok(Text { allowed, stop })
 }
 
+/// The error of a text that is not YAML because it is a template: one with `{{` outside of quotes and comments, where no
+/// YAML has it.
+pub(crate) fn template(bytes: &[u8]) -> Option<FileError> {
+    let text = decode(bytes).ok()?.allowed;
+    let is_plain = |at: usize| {
+        let line = text.get(..at).unwrap_or_default().rsplit(is_break).next().unwrap_or_default();
+        !line.contains(['"', '\'', '#'])
+    };
+    let at = text.match_indices("{{").map(|(at, _)| at).take(100).find(|at| is_plain(*at))?;
+    let message = "this is a template of Helm, not YAML: it contains `{{`";
+    let help = "check the rendered file: `helm template` prints it";
+    Some(FileError::at(place_of(&text, at), message).with_help(help))
+}
+
 /// The text up to the first invalid byte, and its error.
 fn from_utf8(bytes: &[u8]) -> (Cow<'_, str>, Option<String>) {
     let Some(chunk) = bytes.utf8_chunks().next() else { return (Cow::Borrowed(""), None) };
