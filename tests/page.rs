@@ -474,7 +474,14 @@ fn the_page_shows_all_replicas_their_changes_and_an_outage() {
         "const s = document.getElementById('scope'); s.value = ''; s.dispatchEvent(new Event('change'))",
     );
     browser.wait_for("all are back", &has_row("top", &["user=ann"]), TEXT);
-    let _own = Traffic::of(&one, &["carl"]);
+    shows_an_outage(&browser, &one, &mut redis);
+    let complaints = browser.complaints();
+    assert!(complaints.is_empty(), "{complaints:?}");
+}
+
+fn shows_an_outage(browser: &Browser, one: &Admin, redis: &mut Redis) {
+    let about = "document.getElementById('about').textContent";
+    let _own = Traffic::of(one, &["carl"]);
     redis.kill();
     let outage = "document.getElementById('outage')";
     browser.wait_for("the banner says what callers get", &format!("!{outage}.hidden && /redis is not connected since .*redis 127.0.0.1.*Policy error: [1-9][0-9]*\\/s failing; Envoy lets them through/.test({outage}.textContent)"), TEXT);
@@ -483,11 +490,9 @@ fn the_page_shows_all_replicas_their_changes_and_an_outage() {
     let red = browser.run(&format!("return getComputedStyle({outage}).backgroundColor"));
     assert_eq!(red, "rgb(180, 35, 24)");
     browser.wait_for("the others are unknown", &format!("{about}.startsWith('this replica alone')"), about);
-    picture(&browser, "outage");
+    picture(browser, "outage");
     redis.start();
-    wait_until_live(&browser);
+    wait_until_live(browser);
     browser.wait_for("the outage is a change", &has_row("changes", &["store back"]), TEXT);
     assert_eq!(browser.run(&format!("return {outage}.hidden")), true);
-    let complaints = browser.complaints();
-    assert!(complaints.is_empty(), "{complaints:?}");
 }

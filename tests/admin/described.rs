@@ -32,6 +32,79 @@ fn check(replies: &Value) {
 
 const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
 
+/// Requests, in this order, each with its method, path and body.
+const REQUESTS: &[(&str, &str)] = &[
+    ("GET", "/api/v1/status"),
+    ("GET", "/api/v1/rules"),
+    ("GET", "/api/v1/rules?by=hits&n=2&domain=shop"),
+    ("GET", "/api/v1/rules?n=0"),
+    ("GET", "/api/v1/top"),
+    ("GET", "/api/v1/top?by=allowed&n=3&domain=shop&rule=shop.user"),
+    ("GET", "/api/v1/top?by=nothing"),
+    ("GET", "/api/v1/refusals"),
+    ("GET", "/api/v1/refusals?n=2&domain=shop&descriptor=user=ann&after=1"),
+    ("GET", "/api/v1/refusals?n=2&domain=shop&descriptor=user=ann&replica=this"),
+    ("GET", "/api/v1/refusals?replica=nobody"),
+    ("GET", "/api/v1/top?unmatched=true"),
+    ("GET", "/api/v1/refusals?descriptor="),
+    ("GET", "/api/v1/status?nothing=1"),
+    ("GET", "/api/v1/replicas"),
+    ("GET", "/api/v1/counters?domain=shop&descriptor=user=ann"),
+    ("GET", "/api/v1/counters?domain=shop&descriptor=user"),
+    ("GET", "/api/v1/overrides"),
+    ("GET", "/api/v1/overrides?domain=shop&request=user=ann"),
+    ("GET", "/api/v1/overrides?request=,"),
+    (
+        "POST",
+        "/api/v1/overrides {\"domain\":\"shop\",\"descriptor\":\"user=ann\",\"action\":\"block\",\"for\":\"1h\"}",
+    ),
+    (
+        "POST",
+        "/api/v1/overrides {\"domain\":\"shop\",\"descriptor\":[{\"key\":\"usr\"}],\"action\":\"limit\",\"requests_per_unit\":1,\"unit\":\"day\"}",
+    ),
+    (
+        "POST",
+        "/api/v1/overrides {\"domain\":\"shop\",\"descriptor\":\"usr\",\"action\":\"allow\",\"force\":true}",
+    ),
+    ("POST", "/api/v1/overrides {}"),
+    (
+        "POST",
+        "/api/v1/overrides {\"domain\":\"*\",\"entry\":{\"key\":\"user\",\"value\":\"10.0.0.0/8\"},\"action\":\"block\"}",
+    ),
+    (
+        "POST",
+        "/api/v1/overrides {\"domain\":\"shop\",\"entry\":\"usr=*\",\"action\":\"allow\",\"force\":true}",
+    ),
+    ("GET", "/api/v1/domains"),
+    (
+        "POST",
+        "/api/v1/domains {\"domain\":\"shop\",\"action\":\"shadow\",\"for\":\"2d\",\"reason\":\"test\"}",
+    ),
+    ("POST", "/api/v1/domains {\"domain\":\"*\",\"on_store_failure\":\"deny\",\"this_replica\":true}"),
+    ("POST", "/api/v1/domains {\"domain\":\"shpo\",\"action\":\"allow\"}"),
+    ("POST", "/api/v1/domains {\"domain\":\"shpo\",\"action\":\"allow\",\"force\":true}"),
+    ("GET", "/api/v1/domains"),
+    ("DELETE", "/api/v1/domains"),
+    ("DELETE", "/api/v1/domains?domain=shpo&reason=test"),
+    ("DELETE", "/api/v1/domains?domain=none"),
+    ("GET", "/api/v1/overrides?n=1&offset=1&domain=shop&descriptor=user=ann&action=block"),
+    ("GET", "/api/v1/overrides"),
+    ("GET", "/api/v1/counters?domain=shop&descriptor=user=ann"),
+    ("POST", "/api/v1/counters/reset {\"domain\":\"shop\",\"descriptor\":\"user=ann\",\"reason\":\"test\"}"),
+    ("POST", "/api/v1/counters/reset {\"domain\":\"shop\",\"descriptor\":\"none=ann\"}"),
+    ("DELETE", "/api/v1/overrides/0123"),
+    ("POST", "/api/v1/imports"),
+    ("POST", "/api/v1/imports"),
+    ("POST", "/api/v1/imports/0123"),
+    ("PUT", "/api/v1/imports/0123"),
+    ("DELETE", "/api/v1/imports/0123"),
+    ("GET", "/api/v1/changes"),
+    ("GET", "/api/v1/changes?n=1"),
+    ("GET", "/api/v1/changes?n=0"),
+    ("GET", "/api/v1/status?replica=this"),
+    ("GET", "/api/v1/status"),
+];
+
 #[test]
 fn every_reply_matches_the_openapi_document() {
     let (setup, port) = setup();
@@ -43,80 +116,7 @@ fn every_reply_matches_the_openapi_document() {
     }
     admin.server.write("bad.yaml", "domain: [");
     let mut replies = Vec::new();
-    for (method, path) in [
-        ("GET", "/api/v1/status"),
-        ("GET", "/api/v1/rules"),
-        ("GET", "/api/v1/rules?by=hits&n=2&domain=shop"),
-        ("GET", "/api/v1/rules?n=0"),
-        ("GET", "/api/v1/top"),
-        ("GET", "/api/v1/top?by=allowed&n=3&domain=shop&rule=shop.user"),
-        ("GET", "/api/v1/top?by=nothing"),
-        ("GET", "/api/v1/refusals"),
-        ("GET", "/api/v1/refusals?n=2&domain=shop&descriptor=user=ann&after=1"),
-        ("GET", "/api/v1/refusals?n=2&domain=shop&descriptor=user=ann&replica=this"),
-        ("GET", "/api/v1/refusals?replica=nobody"),
-        ("GET", "/api/v1/top?unmatched=true"),
-        ("GET", "/api/v1/refusals?descriptor="),
-        ("GET", "/api/v1/status?nothing=1"),
-        ("GET", "/api/v1/replicas"),
-        ("GET", "/api/v1/counters?domain=shop&descriptor=user=ann"),
-        ("GET", "/api/v1/counters?domain=shop&descriptor=user"),
-        ("GET", "/api/v1/overrides"),
-        ("GET", "/api/v1/overrides?domain=shop&request=user=ann"),
-        ("GET", "/api/v1/overrides?request=,"),
-        (
-            "POST",
-            "/api/v1/overrides {\"domain\":\"shop\",\"descriptor\":\"user=ann\",\"action\":\"block\",\"for\":\"1h\"}",
-        ),
-        (
-            "POST",
-            "/api/v1/overrides {\"domain\":\"shop\",\"descriptor\":[{\"key\":\"usr\"}],\"action\":\"limit\",\"requests_per_unit\":1,\"unit\":\"day\"}",
-        ),
-        (
-            "POST",
-            "/api/v1/overrides {\"domain\":\"shop\",\"descriptor\":\"usr\",\"action\":\"allow\",\"force\":true}",
-        ),
-        ("POST", "/api/v1/overrides {}"),
-        (
-            "POST",
-            "/api/v1/overrides {\"domain\":\"*\",\"entry\":{\"key\":\"user\",\"value\":\"10.0.0.0/8\"},\"action\":\"block\"}",
-        ),
-        (
-            "POST",
-            "/api/v1/overrides {\"domain\":\"shop\",\"entry\":\"usr=*\",\"action\":\"allow\",\"force\":true}",
-        ),
-        ("GET", "/api/v1/domains"),
-        (
-            "POST",
-            "/api/v1/domains {\"domain\":\"shop\",\"action\":\"shadow\",\"for\":\"2d\",\"reason\":\"test\"}",
-        ),
-        ("POST", "/api/v1/domains {\"domain\":\"*\",\"on_store_failure\":\"deny\",\"this_replica\":true}"),
-        ("POST", "/api/v1/domains {\"domain\":\"shpo\",\"action\":\"allow\"}"),
-        ("POST", "/api/v1/domains {\"domain\":\"shpo\",\"action\":\"allow\",\"force\":true}"),
-        ("GET", "/api/v1/domains"),
-        ("DELETE", "/api/v1/domains"),
-        ("DELETE", "/api/v1/domains?domain=shpo&reason=test"),
-        ("DELETE", "/api/v1/domains?domain=none"),
-        ("GET", "/api/v1/overrides?n=1&offset=1&domain=shop&descriptor=user=ann&action=block"),
-        ("GET", "/api/v1/overrides"),
-        ("GET", "/api/v1/counters?domain=shop&descriptor=user=ann"),
-        (
-            "POST",
-            "/api/v1/counters/reset {\"domain\":\"shop\",\"descriptor\":\"user=ann\",\"reason\":\"test\"}",
-        ),
-        ("POST", "/api/v1/counters/reset {\"domain\":\"shop\",\"descriptor\":\"none=ann\"}"),
-        ("DELETE", "/api/v1/overrides/0123"),
-        ("POST", "/api/v1/imports"),
-        ("POST", "/api/v1/imports"),
-        ("POST", "/api/v1/imports/0123"),
-        ("PUT", "/api/v1/imports/0123"),
-        ("DELETE", "/api/v1/imports/0123"),
-        ("GET", "/api/v1/changes"),
-        ("GET", "/api/v1/changes?n=1"),
-        ("GET", "/api/v1/changes?n=0"),
-        ("GET", "/api/v1/status?replica=this"),
-        ("GET", "/api/v1/status"),
-    ] {
+    for (method, path) in REQUESTS {
         let (path, body) = path.split_once(' ').unwrap_or((path, ""));
         let answer = http::send(admin.port, method, path, &JSON, body.as_bytes()).unwrap();
         let (status, body) = (answer.status, answer.json());

@@ -6,12 +6,13 @@
 //! which docs/leases.md describes.
 
 mod pace;
+mod terms;
 
-use crate::Period;
 use clock::Time;
 pub use pace::{Cold, Pace};
 use pace::{after, float, seconds, single, whole};
 use plants::{Plant, is_planted};
+pub use terms::Terms;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Grant {
@@ -20,17 +21,6 @@ pub enum Grant {
     /// The counter has lost earlier hits of the lease.
     Lost,
 }
-
-/// A lease lasts at most the window divided by this.
-const PART_OF_WINDOW: f64 = 20.0;
-
-/// The maximum duration of a lease in seconds: the first value, or for long windows a part of the window, up to the
-/// second value.
-const LONGEST: [f64; 2] = [0.5, 5.0];
-const PART_OF_LONG_WINDOW: f64 = 720.0;
-
-/// A day in seconds. Leases of longer windows last no longer.
-const SHORTEST_OF_CALENDARS: f64 = 86_400.0;
 
 /// A key with this many requests in the duration of a lease is hot.
 const HOT: f64 = 4.0;
@@ -43,41 +33,11 @@ const PART_OF_TIME: f64 = 8.0;
 
 const LEAST: u64 = 2;
 
-/// A counter over its limit is read again after this many durations of a lease, and after this many seconds at the
-/// latest: hits may have been returned to it.
-const OVER_FOR: f64 = 10.0;
-const OVER_FOR_SECONDS: f64 = 5.0;
-
 /// The greatest age, in seconds, of a counter that a request with 0 hits reads from the lease.
 const FRESH: f64 = 1.0;
 
 /// Rates measured over less than this are noise, in seconds.
 const MIN_INTERVAL: f64 = 0.001;
-
-/// The terms of a lease: a limit per window of a period, and the round trip to the counter in seconds.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Terms {
-    pub limit: u64,
-    pub period: Period,
-    pub round_trip: f64,
-}
-
-impl Terms {
-    /// The duration of a lease in seconds. It is also the time constant of the averages.
-    pub fn duration(&self) -> f64 {
-        let window = match self.period {
-            Period::Length(window) => float(window.seconds()),
-            Period::Calendar(_) => SHORTEST_OF_CALENDARS,
-        };
-        let longest = (window / PART_OF_LONG_WINDOW).clamp(LONGEST[0], LONGEST[1]);
-        (window / PART_OF_WINDOW).max(2.0 * self.round_trip).min(longest)
-    }
-
-    /// How long a counter counts as over its limit before it is read again, in seconds.
-    fn over_for(&self) -> f64 {
-        (OVER_FOR * self.duration()).min(OVER_FOR_SECONDS)
-    }
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {

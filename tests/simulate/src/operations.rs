@@ -62,23 +62,8 @@ impl Simulation {
             Action::Loading => self.redis.refuse(Some(Refusal::Loading)),
             Action::OutOfMemory => self.redis.refuse(Some(Refusal::OutOfMemory)),
             Action::ReadOnly => self.redis.set_read_only(true),
-            Action::Stall(of) => {
-                let of = self.process_of(of);
-                self.network.weather().stalls.push((of, until));
-            }
-            Action::Unreachable(of) => {
-                let of = self.process_of(of);
-                self.network.weather().unreachable.push((of, until));
-                self.reset_connections(of);
-            }
-            Action::ResetConnections(of) => self.reset_connections(self.process_of(of)),
-            Action::HalfOpen(of) => {
-                let of = self.process_of(of);
-                for link in self.network.open_links() {
-                    if of.is_none_or(|of| of == link.process) {
-                        link.lock().is_half_open = true;
-                    }
-                }
+            Action::Stall(_) | Action::Unreachable(_) | Action::ResetConnections(_) | Action::HalfOpen(_) => {
+                self.disturb_network(action, until)
             }
             Action::Terminate(number) => {
                 if let Some(replica) = &mut self.replicas[number] {
@@ -105,6 +90,30 @@ impl Simulation {
                     replica.load(&self.limits);
                 }
             }
+        }
+    }
+
+    fn disturb_network(&mut self, action: Action, until: Micros) {
+        match action {
+            Action::Stall(of) => {
+                let of = self.process_of(of);
+                self.network.weather().stalls.push((of, until));
+            }
+            Action::Unreachable(of) => {
+                let of = self.process_of(of);
+                self.network.weather().unreachable.push((of, until));
+                self.reset_connections(of);
+            }
+            Action::ResetConnections(of) => self.reset_connections(self.process_of(of)),
+            Action::HalfOpen(of) => {
+                let of = self.process_of(of);
+                for link in self.network.open_links() {
+                    if of.is_none_or(|of| of == link.process) {
+                        link.lock().is_half_open = true;
+                    }
+                }
+            }
+            _ => unreachable!("{action:?} is not of the network"),
         }
     }
 

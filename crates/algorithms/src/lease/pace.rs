@@ -1,6 +1,6 @@
 //! The rate at which a key is hit, when a key without a lease becomes hot, and the arithmetic of times and hits.
 
-use super::{HOT, LONGEST};
+use super::{HOT, terms::LONGEST};
 use clock::Time;
 
 /// Moving averages of this replica's hits and requests per second.

@@ -219,92 +219,107 @@ fn calendars_of_a_list_have_their_own_keys() {
     assert_eq!(tags, ["/2592000", "/month.1@UTC", "/month.15@Europe/Berlin", "/week.friday@UTC", "/day@UTC"]);
 }
 
+/// Limits with calendars, and their errors.
+const INVALID_CALENDARS: &[(&str, &[&str])] = &[
+    (
+        "unit: hour, calendar: {}",
+        &["hour: the unit `hour` cannot follow a calendar; accepted with `calendar`: day, week, month, year"],
+    ),
+    (
+        "unit: month, calendar: {time_zone: Europe/Berln}",
+        &[
+            "Europe/Berln: unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`, `Europe/Dublin` or \
+           `Europe/Jersey`?",
+        ],
+    ),
+    (
+        "unit: month, calendar: {time_zone: Tokyo}",
+        &["Tokyo: unknown time zone `Tokyo`; did you mean `Asia/Tokyo`?"],
+    ),
+    (
+        "unit: month, calendar: {time_zone: Mars}",
+        &[
+            "Mars: unknown time zone `Mars`; expected a name of the IANA time zone database, such as `Europe/Berlin` or \
+           `UTC`",
+        ],
+    ),
+    (
+        "unit: month, calendar: {anchor_day: 0, time_zone: Europe/Pariss}",
+        &[
+            "Europe/Pariss: unknown time zone `Europe/Pariss`; did you mean `Europe/Paris`, `Europe/Madrid` or \
+             `Europe/Prague`?",
+            "0: no month has a day 0; accepted: 1 to 31; in a shorter month it is the last day",
+        ],
+    ),
+    (
+        "unit: month, calendar: {anchor_day: 32}",
+        &["32: no month has a day 32; accepted: 1 to 31; in a shorter month it is the last day"],
+    ),
+    (
+        "unit: month, calendar: {anchor_day: -1}",
+        &["-1: expected a day of a month, got the number `-1`; accepted: 1 to 31, without quotes"],
+    ),
+    (
+        "unit: month, calendar: {anchor_day: '1'}",
+        &["'1': expected a day of a month, got the text `1`; accepted: 1 to 31, without quotes"],
+    ),
+    (
+        "unit: month, calendar: {week_start: monday}",
+        &["week_start: `week_start` has no meaning for a month; remove it, or write `unit: week`"],
+    ),
+    (
+        "unit: day, calendar: {anchor_day: 2, week_start: mon}",
+        &[
+            "mon: unknown weekday `mon`; accepted (case-insensitive): monday, tuesday, wednesday, thursday, friday, \
+             saturday, sunday",
+            "week_start: `week_start` has no meaning for a day; remove it, or write `unit: week`",
+            "anchor_day: `anchor_day` has no meaning for a day; remove it, or write `unit: month`",
+        ],
+    ),
+    (
+        "unit: week, unit_multiplier: 1, algorithm: sliding_window, calendar: {week_start: sundy}",
+        &[
+            "sundy: unknown weekday `sundy`; did you mean `sunday`? accepted (case-insensitive): monday, tuesday, \
+             wednesday, thursday, friday, saturday, sunday",
+            "unit_multiplier: a limit with a calendar has windows of one unit; remove `unit_multiplier` or `calendar`",
+            "sliding_window: a `sliding_window` cannot follow a calendar: its window ends now and always has one \
+             length; use `fixed_window`, or remove `calendar`",
+        ],
+    ),
+    (
+        "unit: day, algorithm: token_bucket, burst: 5, calendar: {}",
+        &[
+            "token_bucket: a `token_bucket` cannot follow a calendar: it refills at a steady rate and has no windows; \
+           use `fixed_window`, or remove `calendar`",
+        ],
+    ),
+    ("unit: day, calendar: ", &[": expected a map, got nothing; write `calendar: {}` for UTC"]),
+    (
+        "unit: day, calendar: Asia/Tokyo",
+        &["Asia/Tokyo: expected a map, got the text `Asia/Tokyo`; write `calendar: {time_zone: …}`"],
+    ),
+    (
+        "unit: day, calendar: {timezone: Asia/Tokyo}",
+        &["timezone: unknown key `timezone`; did you mean `time_zone`?"],
+    ),
+    ("unit: day, time_zone: Asia/Tokyo", &["time_zone: unknown key `time_zone`; it belongs in `calendar`"]),
+    (
+        "unit: fortnight, calendar: {time_zone: Marz}",
+        &[
+            "Marz: unknown time zone `Marz`; expected a name of the IANA time zone database, such as `Europe/Berlin` or \
+             `UTC`",
+            "fortnight: unknown unit `fortnight`; accepted (case-insensitive): second, minute, hour, day, week, month, \
+             year",
+        ],
+    ),
+];
+
 #[test]
 fn rejects_invalid_calendars_with_their_place() {
-    let units = "accepted with `calendar`: day, week, month, year";
-    let days = "accepted: 1 to 31; in a shorter month it is the last day";
-    let several = |first: &str, second: &str| vec![first.to_owned(), second.to_owned()];
-    let one = |only: &str| vec![only.to_owned()];
-    for (limit, expected) in [
-        ("unit: hour, calendar: {}", one(&format!("hour: the unit `hour` cannot follow a calendar; {units}"))),
-        (
-            "unit: month, calendar: {time_zone: Europe/Berln}",
-            one("Europe/Berln: unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`, `Europe/Dublin` or `Europe/Jersey`?"),
-        ),
-        (
-            "unit: month, calendar: {time_zone: Tokyo}",
-            one("Tokyo: unknown time zone `Tokyo`; did you mean `Asia/Tokyo`?"),
-        ),
-        (
-            "unit: month, calendar: {time_zone: Mars}",
-            one("Mars: unknown time zone `Mars`; expected a name of the IANA time zone database, such as \
-                 `Europe/Berlin` or `UTC`"),
-        ),
-        (
-            "unit: month, calendar: {anchor_day: 0, time_zone: Europe/Pariss}",
-            several(
-                "Europe/Pariss: unknown time zone `Europe/Pariss`; did you mean `Europe/Paris`, `Europe/Madrid` or `Europe/Prague`?",
-                &format!("0: no month has a day 0; {days}"),
-            ),
-        ),
-        ("unit: month, calendar: {anchor_day: 32}", one(&format!("32: no month has a day 32; {days}"))),
-        (
-            "unit: month, calendar: {anchor_day: -1}",
-            one("-1: expected a day of a month, got the number `-1`; accepted: 1 to 31, without quotes"),
-        ),
-        (
-            "unit: month, calendar: {anchor_day: '1'}",
-            one("'1': expected a day of a month, got the text `1`; accepted: 1 to 31, without quotes"),
-        ),
-        (
-            "unit: month, calendar: {week_start: monday}",
-            one("week_start: `week_start` has no meaning for a month; remove it, or write `unit: week`"),
-        ),
-        (
-            "unit: day, calendar: {anchor_day: 2, week_start: mon}",
-            vec![
-                "mon: unknown weekday `mon`; accepted (case-insensitive): monday, tuesday, wednesday, thursday, friday, \
-                 saturday, sunday".to_owned(),
-                "week_start: `week_start` has no meaning for a day; remove it, or write `unit: week`".to_owned(),
-                "anchor_day: `anchor_day` has no meaning for a day; remove it, or write `unit: month`".to_owned(),
-            ],
-        ),
-        (
-            "unit: week, unit_multiplier: 1, algorithm: sliding_window, calendar: {week_start: sundy}",
-            vec![
-                "sundy: unknown weekday `sundy`; did you mean `sunday`? accepted (case-insensitive): monday, tuesday, \
-                 wednesday, thursday, friday, saturday, sunday".to_owned(),
-                "unit_multiplier: a limit with a calendar has windows of one unit; remove `unit_multiplier` or \
-                 `calendar`".to_owned(),
-                "sliding_window: a `sliding_window` cannot follow a calendar: its window ends now and always has one \
-                 length; use `fixed_window`, or remove `calendar`".to_owned(),
-            ],
-        ),
-        (
-            "unit: day, algorithm: token_bucket, burst: 5, calendar: {}",
-            one("token_bucket: a `token_bucket` cannot follow a calendar: it refills at a steady rate and has no windows; \
-                 use `fixed_window`, or remove `calendar`"),
-        ),
-        ("unit: day, calendar: ", one(": expected a map, got nothing; write `calendar: {}` for UTC")),
-        (
-            "unit: day, calendar: Asia/Tokyo",
-            one("Asia/Tokyo: expected a map, got the text `Asia/Tokyo`; write `calendar: {time_zone: …}`"),
-        ),
-        ("unit: day, calendar: {timezone: Asia/Tokyo}", one("timezone: unknown key `timezone`; did you mean `time_zone`?")),
-        ("unit: day, time_zone: Asia/Tokyo", one("time_zone: unknown key `time_zone`; it belongs in `calendar`")),
-        (
-            "unit: fortnight, calendar: {time_zone: Marz}",
-            several(
-                "Marz: unknown time zone `Marz`; expected a name of the IANA time zone database, such as `Europe/Berlin` or \
-                 `UTC`",
-                "fortnight: unknown unit `fortnight`; accepted (case-insensitive): second, minute, hour, day, week, month, \
-                 year",
-            ),
-        ),
-    ] {
+    for (limit, expected) in INVALID_CALENDARS {
         let limit = format!("{{requests_per_unit: 5, {limit}}}");
         let compiled = compiled(&limit, false);
-        let (mut found, mut expected) = (messages(&compiled, &limit), expected);
+        let (mut found, mut expected) = (messages(&compiled, &limit), expected.to_vec());
         found.sort_unstable();
         expected.sort_unstable();
         assert_eq!(found, expected, "{limit}");
@@ -347,70 +362,77 @@ fn with_calendar_months_a_month_of_the_go_service_is_that_of_utc() {
     }
 }
 
+const MOST: u64 = 9_007_199_254_740_991;
+
+/// Units, algorithms and limits that these do not hold exactly, with the errors.
+const NOT_EXACT: &[(&str, &str, u64, &str)] = &[
+    (
+        "month",
+        "algorithm: token_bucket, ",
+        MOST,
+        "9007199254740991: a `token_bucket` does not hold 9007199254740991 per month exactly; the largest number below \
+         that it holds exactly is 4503599626752000",
+    ),
+    (
+        "month",
+        "algorithm: token_bucket, ",
+        30_000_000_001,
+        "30000000001: a `token_bucket` does not hold 30000000001 per month exactly; the largest number below that it \
+         holds exactly is 30000000000",
+    ),
+    (
+        "second",
+        "algorithm: leaky_bucket, ",
+        MOST,
+        "9007199254740991: a `leaky_bucket` does not hold 9007199254740991 per second exactly; the largest number below \
+         that it holds exactly is 2251799813685248",
+    ),
+    (
+        "day",
+        "algorithm: leaky_bucket, burst: 9000000000000000, ",
+        1_000_000,
+        "9000000000000000: a `leaky_bucket` of 1000000 per day does not hold a burst of 9000000000000000 exactly; \
+         accepted: 1 to 83399993099453",
+    ),
+    (
+        "day",
+        "algorithm: sliding_log, ",
+        MOST,
+        "9007199254740991: a `sliding_log` of 9007199254740991 hits is too long; accepted: 0 to 100000; \
+         `sliding_window` counts nearly the same with two numbers",
+    ),
+];
+
+/// The errors of a limit, and whether it was loaded.
+fn errors_of(unit: &str, more: &str, requests: u64) -> (Vec<String>, bool) {
+    let limit = format!("{{unit: {unit}, {more}requests_per_unit: {requests}}}");
+    let compiled = compiled(&limit, false);
+    (messages(&compiled, &limit), compiled.rules.is_some())
+}
+
 #[test]
 fn limits_have_53_bits_where_the_algorithm_holds_them() {
-    const MOST: u64 = 9_007_199_254_740_991;
-    let one = |unit: &str, more: &str, requests: u64| {
-        let limit = format!("{{unit: {unit}, {more}requests_per_unit: {requests}}}");
-        let compiled = compiled(&limit, false);
-        (messages(&compiled, &limit), compiled.rules.is_some())
-    };
     for more in ["", "algorithm: sliding_window, "] {
         for requests in [4_294_967_296, 30_000_000_000, MOST] {
-            assert_eq!(one("month", more, requests), (vec![], true), "{more}{requests}");
+            assert_eq!(errors_of("month", more, requests), (vec![], true), "{more}{requests}");
         }
         let expected = "9007199254740992: expected an integer, got the number `9007199254740992`; accepted: 0 to \
             9007199254740991";
-        assert_eq!(one("month", more, MOST + 1), (vec![expected.to_owned()], false), "{more}");
+        assert_eq!(errors_of("month", more, MOST + 1), (vec![expected.to_owned()], false), "{more}");
     }
     // A budget in nanodollars, and numbers with as many seconds.
     for kind in ["token_bucket", "leaky_bucket"] {
         let more = format!("algorithm: {kind}, ");
         for (unit, requests) in [("month", 30_000_000_000), ("second", 1 << 51), ("day", 86_400 << 35)] {
-            assert_eq!(one(unit, &more, requests), (vec![], true), "{kind} {requests} per {unit}");
+            assert_eq!(errors_of(unit, &more, requests), (vec![], true), "{kind} {requests} per {unit}");
         }
     }
-    for (unit, more, requests, expected) in [
-        (
-            "month",
-            "algorithm: token_bucket, ",
-            MOST,
-            "9007199254740991: a `token_bucket` does not hold 9007199254740991 per month exactly; the largest number \
-             below that it holds exactly is 4503599626752000",
-        ),
-        (
-            "month",
-            "algorithm: token_bucket, ",
-            30_000_000_001,
-            "30000000001: a `token_bucket` does not hold 30000000001 per month exactly; the largest number below that \
-             it holds exactly is 30000000000",
-        ),
-        (
-            "second",
-            "algorithm: leaky_bucket, ",
-            MOST,
-            "9007199254740991: a `leaky_bucket` does not hold 9007199254740991 per second exactly; the largest number \
-             below that it holds exactly is 2251799813685248",
-        ),
-        (
-            "day",
-            "algorithm: leaky_bucket, burst: 9000000000000000, ",
-            1_000_000,
-            "9000000000000000: a `leaky_bucket` of 1000000 per day does not hold a burst of 9000000000000000 exactly; \
-             accepted: 1 to 83399993099453",
-        ),
-        (
-            "day",
-            "algorithm: sliding_log, ",
-            MOST,
-            "9007199254740991: a `sliding_log` of 9007199254740991 hits is too long; accepted: 0 to 100000; \
-             `sliding_window` counts nearly the same with two numbers",
-        ),
-    ] {
-        assert_eq!(one(unit, more, requests), (vec![expected.to_owned()], false), "{more}{requests}");
+    for (unit, more, requests, expected) in NOT_EXACT {
+        let expected = (vec![(*expected).to_owned()], false);
+        assert_eq!(errors_of(unit, more, *requests), expected, "{more}{requests}");
     }
     // Buckets of 32 bits are as before.
-    assert_eq!(one("month", "algorithm: token_bucket, ", 4_294_967_295), (vec![], true));
+    assert_eq!(errors_of("month", "algorithm: token_bucket, ", 4_294_967_295), (vec![], true));
 }
 
 #[test]

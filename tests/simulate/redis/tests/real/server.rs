@@ -87,22 +87,26 @@ impl Real {
         stream.set_nodelay(true).expect("the socket is open");
         let mut real = Self { port, process, stream, received: Vec::new(), dir, now: 0 };
         real.read_clock();
-        // A node serves keys two seconds after its start.
         if !cluster.is_empty() {
-            let is_ready = |real: &mut Self| {
-                let Reply::Text(info) = real.ask(&[b"CLUSTER", b"INFO"]) else { panic!("INFO is a text") };
-                info.starts_with(b"cluster_state:ok")
-            };
-            for _ in 0..1000 {
-                if is_ready(&mut real) {
-                    break;
-                }
-                thread::sleep(Duration::from_millis(20));
-                real.move_clock(20_000);
-            }
-            assert!(is_ready(&mut real), "the cluster is not ready after 20 s");
+            real.wait_for_cluster();
         }
         real
+    }
+
+    /// A node serves keys two seconds after its start.
+    fn wait_for_cluster(&mut self) {
+        let is_ready = |real: &mut Self| {
+            let Reply::Text(info) = real.ask(&[b"CLUSTER", b"INFO"]) else { panic!("INFO is a text") };
+            info.starts_with(b"cluster_state:ok")
+        };
+        for _ in 0..1000 {
+            if is_ready(self) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(20));
+            self.move_clock(20_000);
+        }
+        panic!("the cluster is not ready after 20 s");
     }
 
     /// The time in microseconds, as the server reads it.
