@@ -63,7 +63,7 @@ impl Simulation {
             Action::OutOfMemory => self.redis.refuse(Some(Refusal::OutOfMemory)),
             Action::ReadOnly => self.redis.set_read_only(true),
             Action::Stall(_) | Action::Unreachable(_) | Action::ResetConnections(_) | Action::HalfOpen(_) => {
-                self.disturb_network(action, until)
+                self.disturb_network(action, until);
             }
             Action::Terminate(number) => {
                 if let Some(replica) = &mut self.replicas[number] {
