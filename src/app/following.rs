@@ -15,18 +15,14 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{parts::App, threads::Thread};
+use admin::Api;
 use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
-use fleet::{
-    Announcement,
-    members::{self, INTERVAL_SECONDS},
-    own_id,
-};
+use fleet::members::{self, INTERVAL_SECONDS};
 use limiter::Limiter;
 use overrides::{follower::Follower, progress::Progress};
 use server::health::Part;
 use store::{memcached::ResetLog, redis::CommandPool};
-use telemetry::metrics::Method;
 
 /// The interval of publications. Nothing is written before the first, so that a process that ends at once leaves no key.
 const INTERVAL: Duration = Duration::from_secs(INTERVAL_SECONDS);
@@ -43,6 +39,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Starts the thread; it ends soon after `stop` turns true.
 pub(super) fn start(
     app: &Arc<App>,
+    api: Arc<Api>,
     (pool, progress, mut refunds): (CommandPool, Arc<Progress>, mpsc::Receiver<String>),
     stop: watch::Receiver<bool>,
 ) -> io::Result<JoinHandle<()>> {
@@ -66,7 +63,7 @@ pub(super) fn start(
             health.set(Part::Overrides, true);
             std::future::pending::<()>().await;
         };
-        let publishing = panics::restart_task(Boundary::ReplicaSync, async || publish(&app, &pool).await);
+        let publishing = panics::restart_task(Boundary::ReplicaSync, async || publish(&api, &pool).await);
         let logging = panics::restart_task(Boundary::ReplicaSync, async || write_changes(&app, &pool).await);
         let refunding = panics::restart_task(Boundary::ReplicaSync, async || {
             announce_refunds(&mut refunds, async |keys| follower.announce_refunds(keys).await).await;
@@ -130,35 +127,13 @@ async fn announce_refunds(
 }
 
 /// Publishes this replica at intervals; never returns.
-async fn publish(app: &App, pool: &CommandPool) {
+async fn publish(api: &Api, pool: &CommandPool) {
     let mut tick = interval_at(tokio::time::Instant::now() + INTERVAL, INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let started = SystemClock.now().seconds();
-    let (mut last_requests, mut last_tick) = (requests(app), Instant::now());
     let mut failing = false;
     loop {
         tick.tick().await;
-        let (now, count) = (Instant::now(), requests(app));
-        let elapsed = now.duration_since(std::mem::replace(&mut last_tick, now)).as_millis().max(1);
-        let answered = u128::from(count.saturating_sub(std::mem::replace(&mut last_requests, count)));
-        let per_second = answered.saturating_mul(1000).checked_div(elapsed).unwrap_or_default();
-        let state = app.source.state();
-        let summary = app.fleet.summary();
-        let own = Announcement {
-            id: own_id().to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            rules_hash: state.last_success.map(|_| format!("{:016x}", state.hash)),
-            zone_data: app
-                .keeper
-                .index()
-                .usage()
-                .has_local_calendar
-                .then(|| calendar::zone::data_version().to_owned()),
-            requests_per_second: u64::try_from(per_second).unwrap_or(u64::MAX),
-            started,
-            summaries: Some(summary.is_some()),
-        };
-        match members::publish(pool, &own, summary.as_ref().map(|summary| summary.as_str())).await {
+        match members::publish(pool, &api.announcement(), api.published_summary().as_deref()).await {
             Ok(()) if std::mem::take(&mut failing) => info!("replicas: recovered"),
             Ok(()) => {}
             Err(error) => {
@@ -199,8 +174,4 @@ async fn leave(app: &App, pool: &CommandPool) {
         Ok(Err(error)) => warn!("replicas: {error}"),
         Err(_) => warn!("replicas: redis did not answer within {LAST_WORDS:?}"),
     }
-}
-
-fn requests(app: &App) -> u64 {
-    app.stats.service().requests(Method::ShouldRateLimit).get()
 }

@@ -77,7 +77,7 @@ async fn run(mut settings: Settings) -> Result<(), StartError> {
         }
     }
     let api = pages::api(settings, &app)?;
-    let threads = Threads::start(settings).map_err(StartError::system)?;
+    let threads = Threads::start(settings, &app).map_err(StartError::system)?;
     let ports = Ports::bind(settings, &threads)?;
     maintenance::update_health(&app, settings);
     let running = start(settings, &app, ports, threads, api, link)?;
@@ -99,7 +99,7 @@ fn start(
     app: &Arc<App>,
     ports: Ports,
     threads: Threads,
-    api: Option<Arc<Api>>,
+    api: Arc<Api>,
     link: Option<Linked>,
 ) -> Result<Running, StartError> {
     let (drain, draining) = watch::channel(false);
@@ -110,7 +110,7 @@ fn start(
     ports.announce(settings);
     let Ports { grpc, http, debug, metrics, admin } = ports;
     let accepting = tokio::task::spawn_local(grpc::accept(grpc, workers.clone(), draining));
-    let pages = Pages { http, debug, metrics, admin: admin.zip(api) };
+    let pages = Pages { http, debug, metrics, admin, api: api.clone() };
     let mut pages = pages.serve(threads, settings, app, &stopping);
     if let Some(tls) = app.tls.clone() {
         tokio::task::spawn_local(tls::reload_periodically(tls, SystemClock, stopping.clone()));
@@ -118,7 +118,7 @@ fn start(
     match link {
         Some((Link::Redis { pool, progress }, refunds)) => {
             let link = (pool, progress, refunds);
-            let following = following::start(app, link, stopping.clone());
+            let following = following::start(app, api, link, stopping.clone());
             pages.push(following.map_err(StartError::system)?);
         }
         Some((Link::Memcached(resets), refunds)) if app.over_limit.is_some() => {

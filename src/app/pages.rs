@@ -30,9 +30,11 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    pub(super) fn start(settings: &Settings) -> io::Result<Self> {
+    pub(super) fn start(settings: &Settings, app: &App) -> io::Result<Self> {
         let start = |name| Thread::start(name, Boundary::HttpConnection);
-        Ok(Self { http: start("http")?, admin: settings.admin.as_ref().map(|_| start("admin")).transpose()? })
+        // Other replicas read what the thread samples, also without an address.
+        let is_read = settings.admin.is_some() || app.fleet.is_shared();
+        Ok(Self { http: start("http")?, admin: is_read.then(|| start("admin")).transpose()? })
     }
 }
 
@@ -40,13 +42,14 @@ pub(super) struct Pages {
     pub(super) http: Listener,
     pub(super) debug: Listener,
     pub(super) metrics: Option<Listener>,
-    pub(super) admin: Option<(Listener, Arc<Api>)>,
+    pub(super) admin: Option<Listener>,
+    pub(super) api: Arc<Api>,
 }
 
-/// The admin API, if it is enabled. Its tokens must be readable.
-pub(super) fn api(settings: &Settings, app: &App) -> Result<Option<Arc<Api>>, StartError> {
-    let Some(admin) = &settings.admin else { return Ok(None) };
-    let tokens = admin.token_file.as_deref().map(Tokens::load).transpose();
+/// The admin API, which is served if it has an address. Its tokens must be readable.
+pub(super) fn api(settings: &Settings, app: &App) -> Result<Arc<Api>, StartError> {
+    let admin = settings.admin.as_ref();
+    let tokens = admin.and_then(|admin| admin.token_file.as_deref()).map(Tokens::load).transpose();
     let tokens = tokens.map_err(|error| StartError(vec![error]))?;
     let managed = Managed {
         source: app.source.clone(),
@@ -61,12 +64,12 @@ pub(super) fn api(settings: &Settings, app: &App) -> Result<Option<Arc<Api>>, St
         outages: app.outages.clone(),
         started: SystemClock.now(),
     };
-    let hosts = match &admin.listen {
-        ServerAddress::Tcp(address) => Hosts::Local(address.host.clone()),
-        ServerAddress::Unix(_) => Hosts::Any,
+    let hosts = match admin.map(|admin| &admin.listen) {
+        Some(ServerAddress::Tcp(address)) => Hosts::Local(address.host.clone()),
+        Some(ServerAddress::Unix(_)) | None => Hosts::Any,
     };
-    let access = Access { hosts, tokens, read_only: admin.read_only };
-    Ok(Some(Arc::new(Api::new(managed, access))))
+    let access = Access { hosts, tokens, read_only: admin.is_none_or(|admin| admin.read_only) };
+    Ok(Arc::new(Api::new(managed, access)))
 }
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
@@ -89,14 +92,19 @@ async fn sample(api: Arc<Api>, stop: watch::Receiver<bool>) {
 
 fn serve_admin(
     thread: Thread,
-    (listener, api): (Listener, Arc<Api>),
+    (listener, api): (Option<Listener>, Arc<Api>),
     port: http::Options,
     stop: watch::Receiver<bool>,
 ) -> JoinHandle<()> {
     thread.run(move || async move {
         let sampling = sample(api.clone(), stop.clone());
         let answer = move |request| api.clone().answer(request);
-        tokio::join!(http::serve(listener, port, answer, stop), sampling);
+        let serving = async {
+            if let Some(listener) = listener {
+                http::serve(listener, port, answer, stop).await;
+            }
+        };
+        tokio::join!(serving, sampling);
     })
 }
 
@@ -131,12 +139,10 @@ impl Pages {
             has_own_pages: false,
         };
         let mut serving = Vec::new();
-        if let (Some(thread), Some(admin), Some(admin_settings)) =
-            (threads.admin, self.admin, &settings.admin)
-        {
-            let tls = app.tls.clone().filter(|_| admin_settings.tls);
+        if let Some(thread) = threads.admin {
+            let tls = app.tls.clone().filter(|_| settings.admin.as_ref().is_some_and(|admin| admin.tls));
             let port = http::Options { tls, has_own_pages: true, ..options(Port::Admin, "/api/v1/status") };
-            serving.push(serve_admin(thread, admin, port, stop.clone()));
+            serving.push(serve_admin(thread, (self.admin, self.api), port, stop.clone()));
         }
         let path = Arc::<str>::from(settings.metrics.prometheus_path.as_str());
         let ports =

@@ -102,7 +102,7 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
     let (rules, counts, cache) = (source.clone(), store.clone(), over_limit.clone());
     let limiter = Limiter::new(policy(settings), rules, counts, cache, stats.clone(), Arc::new(SystemClock));
     let mut limiter = limiter.with_overrides(keeper.index().clone());
-    if recent::is_wanted(settings) {
+    if fleet.publishes() || recent::is_wanted(settings) {
         limiter = limiter.with_recent(recent.clone());
     }
     let app = App {

@@ -244,7 +244,7 @@ table! {
             the same memcached. If `false`, overrides are stored as without Redis.";
         REPLICA_SUMMARIES replica_summaries: bool = "true", "Publishes a summary of at most 16 KB every two seconds \
             to the Redis, with `REPLICA_SYNC`: top keys, refusals, rates and latencies, with values as `KEY_VALUES` \
-            shows them. If `false`, the other replicas show this one without its numbers.";
+            shows them. `ADMIN_ADDR=off` does not end it. If `false`, the other replicas show this one without its numbers.";
     }
     /// A Redis: the first or the second one.
     pub(super) RedisVars in "Redis" {

@@ -173,3 +173,80 @@ fn hidden_values_leave_no_replica() {
         holds(value.starts_with("sha256:"), || top.to_string())
     });
 }
+
+#[test]
+fn the_hits_of_rules_are_those_of_all_replicas_and_of_one_if_it_is_named() {
+    let redis = Redis::single();
+    let admins = [(); 2].map(|()| replica(&redis, &[]));
+    let [one, other] = &admins;
+    one.ask("ann", 5);
+    other.ask("bob", 7);
+    wait_for_replicas(one, 2);
+    let hits = |path: &str| {
+        let reply = one.get(path);
+        let rules = reply["rules"].as_array().unwrap();
+        let rule = rules.iter().find(|rule| rule["rule"] == "shop.user").unwrap();
+        assert!(rule.get("partial").is_none(), "{rule}");
+        ["allowed", "refused"].map(|name| rule["hits"][name].as_u64().unwrap())
+    };
+    eventually("they add up", || {
+        let all = hits("/api/v1/rules");
+        holds(all == [4, 8], || format!("{all:?}"))
+    });
+    assert_eq!(hits("/api/v1/rules?replica=this"), [2, 3]);
+    assert_eq!(hits(&format!("/api/v1/rules?replica={}", id(other))), [2, 5]);
+    assert_eq!(one.get("/api/v1/rules")["replicas"], serde_json::json!({"known": 2, "answered": 2}));
+    // A replica that could not publish all of its rules.
+    let key = format!("{{tollgate}}:summary:{}", id(other));
+    let mut summary: Value = serde_json::from_str(&redis.ask(&["GET", &key]).word().unwrap()).unwrap();
+    (summary["rules"], summary["other_rules"]) = (serde_json::json!([]), 3.into());
+    redis.ask(&["SET", "{tollgate}:replica:cut-1", r#"{"version":"0.1.0","summaries":true}"#]);
+    redis.ask(&["SET", "{tollgate}:summary:cut-1", &summary.to_string()]);
+    redis.ask(&["SADD", "{tollgate}:replicas", "cut-1"]);
+    eventually("its hits are unknown", || {
+        let rules = one.get("/api/v1/rules")["rules"].clone();
+        holds(rules.as_array().unwrap().iter().all(|rule| rule["partial"] == true), || rules.to_string())
+    });
+}
+
+#[test]
+fn a_replica_without_an_admin_port_publishes_its_numbers() {
+    let redis = Redis::single();
+    let (one, off) = (replica(&redis, &[]), replica(&redis, &[("ADMIN_ADDR", "off")]));
+    assert!(std::net::TcpStream::connect(("127.0.0.1", off.port)).is_err());
+    off.ask("ann", 5);
+    wait_for_replicas(&one, 2);
+    eventually("they are shown", || {
+        let top = one.get("/api/v1/top");
+        holds(counts(&top["keys"], "refused") == [("ann".to_owned(), 3)], || top.to_string())
+    });
+}
+
+#[test]
+fn refusals_of_all_replicas_are_followed() {
+    let redis = Redis::single();
+    let [one, other] = [(); 2].map(|()| replica(&redis, &[]));
+    other.ask("ann", 5);
+    wait_for_replicas(&one, 2);
+    let mut command = Command::new(BINARY);
+    command.args(["refusals", "--follow", "--json", "--admin", &format!("127.0.0.1:{}", one.port)]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    let mut refusals = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    let mut next = |user: &str, weight: u64| {
+        let refusal = refusals.next().unwrap();
+        assert_eq!(refusal["descriptor"][0]["value"], user, "{refusal}");
+        assert_eq!(
+            (&refusal["weight"], &refusal["code"]),
+            (&weight.into(), &"over_limit".into()),
+            "{refusal}"
+        );
+    };
+    next("ann", 3);
+    one.ask("bob", 3);
+    next("bob", 1);
+    other.ask("ann", 2);
+    next("ann", 2);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

@@ -116,3 +116,64 @@ fn hidden_values_are_in_no_view() {
         }
     }
 }
+
+#[test]
+fn keys_that_an_override_meets_are_among_the_top_keys_with_it() {
+    let redis = Redis::single();
+    let [one, other] = [(); 2].map(|()| replica(&redis, &[]));
+    let set = |args: &[&str]| {
+        assert_exit(&one.run(&[&["override", "set", "shop"], args].concat()), 0, &[]);
+    };
+    set(&["user=vip", "--allow"]);
+    set(&["user=scraper", "--block", "--for", "2h"]);
+    set(&["--entry", "usr=bot", "--limit", "1/hour", "--force"]);
+    eventually("the other replica has them", || {
+        let all = other.get("/api/v1/overrides")["total"].clone();
+        holds(all == 3, || all.to_string())
+    });
+    other.ask("vip", 5);
+    other.ask("scraper", 4);
+    other.ask("ann", 3);
+    let ask = || other.server.ask(request("shop", &[&[("usr", "bot"), ("path", "/x")]])).unwrap();
+    (0..3).for_each(|_| drop(ask()));
+    let rows = |by: &str| {
+        let top = one.get(&format!("/api/v1/top?by={by}"));
+        let rows = top["keys"].as_array().unwrap().iter();
+        let row = |row: &Value| {
+            let by = row["override"]["action"].as_str().unwrap_or_default().to_owned();
+            let [allowed, refused] = ["allowed", "refused"].map(|name| row[name].as_u64().unwrap());
+            (user(row).to_owned(), row["rule"].as_str().map(str::to_owned), by, allowed, refused)
+        };
+        rows.map(row).collect::<Vec<_>>()
+    };
+    let row = |user: &str, rule: Option<&str>, by: &str, allowed, refused| {
+        (user.to_owned(), rule.map(str::to_owned), by.to_owned(), allowed, refused)
+    };
+    let bot = row("bot", None, "limit", 1, 2);
+    let ann = row("ann", Some("shop.user"), "", 2, 1);
+    let scraper = row("scraper", Some("shop.user"), "block", 0, 4);
+    let vip = row("vip", Some("shop.user"), "allow", 5, 0);
+    eventually("the most refused", || {
+        let all = rows("refused");
+        holds(all == [scraper.clone(), bot.clone(), ann.clone()], || format!("{all:?}"))
+    });
+    assert_eq!(rows("allowed"), [vip, ann, bot]);
+    let printed = ["shop (no rule)  usr=bot,path=/x", "limit 1 per hour", "blocked until 20", " left)"];
+    assert_exit(&one.run(&["top"]), 0, &printed);
+    // They are no traffic without a rule.
+    assert_exit(&one.run(&["top", "--unmatched"]), 1, &[]);
+    assert_exit(&one.run(&["refusals"]), 0, &["--entry usr=bot), retry after ", ", no rule, "]);
+}
+
+#[test]
+fn an_entry_of_a_request_to_another_replica_needs_no_force() {
+    let redis = Redis::single();
+    let [one, other] = [(); 2].map(|()| replica(&redis, &[]));
+    let set = || one.run(&["override", "set", "shop", "--entry", "tenant=acme", "--block"]);
+    assert_exit(&set(), 1, &["no rule and no recent request has the key \"tenant\""]);
+    other.server.ask(request("shop", &[&[("tenant", "acme")]])).unwrap();
+    eventually("the request is known", || {
+        let output = set();
+        holds(output.status.code() == Some(0), || printed(&output))
+    });
+}

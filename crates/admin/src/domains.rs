@@ -12,6 +12,7 @@ use super::{
     reply::{Call, Problem, Reply},
 };
 use clock::{Clock, SystemClock};
+use fleet::Summary;
 use overrides::{ChangeError, Override, model::is_forced};
 
 /// `GET /api/v1/domains`: the switches in force, by their domains.
@@ -46,7 +47,8 @@ pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let now = keeper.index().time(SystemClock.now());
     let mut one = Override::switch_from_json(&body, now).map_err(Problem::bad_request)?;
     one.by = by(call, &one.by);
-    let effect = effect(api, &one.target, is_forced(&body).map_err(Problem::bad_request)?)?;
+    let is_forced = is_forced(&body).map_err(Problem::bad_request)?;
+    let effect = effect(api, &one.target, &Summary::default(), is_forced)?;
     match &body["this_replica"] {
         Json::Null | Json::Bool(false) => keeper.set(&one).await.map_err(with_advice)?,
         Json::Bool(true) => keeper.switch_here(one.clone())?,

@@ -41,7 +41,6 @@ use ::overrides::Keeper;
 use ::recent::Recent;
 use clock::Time;
 use fleet::Fleet;
-use fleet::members::INTERVAL_SECONDS;
 use limiter::{Handles, Limiter};
 use rules_source::Source;
 use server::{http::Answer, listen::Peer};
@@ -139,9 +138,6 @@ impl Api {
     pub async fn tick(&self, now: Time) {
         self.sample(now);
         self.watch.tick(self, now);
-        if self.managed.fleet.publishes() && now.seconds().is_multiple_of(INTERVAL_SECONDS) {
-            self.managed.fleet.set_summary(self.published_summary());
-        }
         if self.events.has_followers() {
             self.events.send(&self.event().await);
         }

@@ -8,11 +8,12 @@ use super::{
     reply::{Body, Call, Problem, Query, Reply},
 };
 use clock::{Clock, SystemClock, Time};
+use fleet::Summary;
 use overrides::{
     Action, ChangeError, Input, Override, Target, applies, model::is_forced, table::of_json_line,
     target::entries_of_text,
 };
-use recent::{Decision, KeyValues, TopKey, shown};
+use recent::{KeyValues, shown};
 
 /// The default number of overrides in one reply.
 const PAGE: usize = 1_000;
@@ -85,7 +86,8 @@ pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let now = api.managed.keeper.index().time(SystemClock.now());
     let mut one = Override::from_json(&body, now).map_err(Problem::bad_request)?;
     one.by = by(call, &one.by);
-    let effect = effect(api, &one.target, is_forced(&body).map_err(Problem::bad_request)?)?;
+    let is_forced = is_forced(&body).map_err(Problem::bad_request)?;
+    let effect = effect(api, &one.target, &api.keys_without_rule().await?, is_forced)?;
     api.managed.keeper.set(&one).await?;
     changed(api, &one, effect)
 }
@@ -112,11 +114,12 @@ pub(super) fn changed(
 pub(super) fn effect(
     api: &Api,
     target: &Target,
+    recent: &Summary,
     force: bool,
 ) -> Result<Vec<(&'static str, String)>, Problem> {
     // Without rules nothing is known about requests.
     let Some(served) = api.managed.source.current() else { return Ok(Vec::new()) };
-    match applies::check(target, &served.rules, |key| is_recent(api, target, key)) {
+    match applies::check(target, &served.rules, |key| has_key(target, recent, key)) {
         Ok(effect) => {
             let rule = effect.rule.map(|rule| ("rule", rule.full_key.to_string()));
             Ok(rule.into_iter().chain(effect.warning.map(|warning| ("warning", warning))).collect())
@@ -126,20 +129,11 @@ pub(super) fn effect(
     }
 }
 
-/// True if one of the last requests to a domain of the target had this key.
-fn is_recent(api: &Api, target: &Target, key: &str) -> bool {
-    let has_key = |decision: &Decision| {
-        target.is_of_domain(decision.domain()) && decision.descriptor.entries().any(|(known, _)| known == key)
-    };
-    let recent = &api.managed.recent;
-    // The first entry of a descriptor without a rule is its domain.
-    let is_unmatched = |top: &TopKey| {
-        let mut entries = top.key.entries();
-        let is_of_domain = entries.next().is_some_and(|(domain, _)| target.is_of_domain(domain));
-        is_of_domain && entries.any(|(known, _)| known == key)
-    };
-    !recent.refusals(1, has_key).is_empty()
-        || recent.unmatched(SystemClock.now()).any(|(_, shapes)| shapes.keys.iter().any(is_unmatched))
+/// True if one of the last requests without a rule to a domain of the target had this key.
+fn has_key(target: &Target, recent: &Summary, key: &str) -> bool {
+    let mut without_rule = recent.keys.iter().chain(&recent.unmatched);
+    without_rule
+        .any(|one| target.is_of_domain(&one.domain) && one.descriptor.iter().any(|entry| entry.key == key))
 }
 
 /// `DELETE /api/v1/overrides/{id}`: removes an override.
@@ -183,13 +177,13 @@ pub(super) async fn add(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let known = known_length(&call.query(&["overrides"])?)?;
     let keeper = &api.managed.keeper;
     let now = keeper.index().time(SystemClock.now());
-    let all = read_lines(api, call, now)?;
+    let all = read_lines(api, call, &api.keys_without_rule().await?, now)?;
     let length = keeper.add_to_import(call.parameter, &all, known).await?;
     Reply::json(&json!({"import": call.parameter, "overrides": length}))
 }
 
 /// The overrides of a body of JSON lines, or the first errors. One that an export wrote was accepted before.
-fn read_lines(api: &Api, call: &Call<'_>, now: Time) -> Result<Vec<Override>, Problem> {
+fn read_lines(api: &Api, call: &Call<'_>, recent: &Summary, now: Time) -> Result<Vec<Override>, Problem> {
     let body = call.request.body();
     let text = std::str::from_utf8(body)
         .map_err(|error| Problem::bad_request(format!("the body is not UTF-8: {error}")))?;
@@ -199,7 +193,7 @@ fn read_lines(api: &Api, call: &Call<'_>, now: Time) -> Result<Vec<Override>, Pr
         let read = of_json_line(line, now).map_err(Problem::bad_request);
         let admitted = read.and_then(|Input { one, force, is_exported }| {
             if !is_exported {
-                effect(api, &one.target, force)?;
+                effect(api, &one.target, recent, force)?;
             }
             Ok(one)
         });

@@ -20,15 +20,15 @@ pub(super) async fn top(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let by_refused = query.word("by", &["refused", "allowed"])? == "refused";
     let is_unmatched = query.word("unmatched", &["false", "true"])? == "true";
     let (domain, rule) = (query.text("domain"), query.text("rule"));
-    let parts = Parts { keys: !is_unmatched, domain, rule, refusals: false };
-    let View { mut merged, scope, replicas } = api.view(&query, parts).await?;
+    let parts = Parts { keys: !is_unmatched, domain, rule, ..Parts::default() };
+    let View { mut merged, scope, replicas } = api.view(query.text(REPLICA), parts).await?;
     let mut keys = std::mem::take(if is_unmatched { &mut merged.unmatched } else { &mut merged.keys });
     let by_refused = by_refused && !is_unmatched;
     let order =
         |key: &KeyHits| if by_refused { (key.refused, key.allowed) } else { (key.allowed, key.refused) };
     keys.retain(|key| {
-        let is_named =
-            domain.is_none_or(|domain| key.domain == domain) && rule.is_none_or(|rule| key.rule == rule);
+        let is_named = domain.is_none_or(|domain| key.domain == domain)
+            && rule.is_none_or(|rule| key.rule.as_deref() == Some(rule));
         is_named && order(key).0 > 0
     });
     keys.sort_by(|one, other| {
@@ -70,7 +70,7 @@ pub(super) async fn refusals(api: &Api, call: &Call<'_>) -> Result<Reply, Proble
     }
     let values = api.managed.recent.values();
     let parts = Parts { refusals: true, ..Parts::default() };
-    let View { mut merged, scope, replicas } = api.view(&query, parts).await?;
+    let View { mut merged, scope, replicas } = api.view(query.text(REPLICA), parts).await?;
     let has_entry = |refusal: &KeyRefusals, (key, value): &(String, String)| {
         let value = shown(value, values);
         refusal.descriptor.iter().any(|entry| entry.key == *key && entry.value == value)

@@ -1,19 +1,24 @@
-//! `GET /api/v1/rules`: every rule with its place, its limits, its hits, and its rates from samples of the counters.
+//! `GET /api/v1/rules`: every rule with its place, its limits, and its hits and rates from samples of the counters.
 
 use std::{
     cmp::Ordering,
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
+    ops::Not,
     sync::{Arc, Mutex},
 };
 
 use serde::Serialize;
+use serde_json::Value as Json;
 
 use super::{
     Api,
+    history::rates_of,
     reply::{Call, Problem, Reply},
+    view::{Parts, REPLICA, View},
 };
 use clock::Time;
 use containment::mutex::lock;
+use fleet::RuleHits;
 use limiter::Served;
 use recent::LimitShown;
 use rules::{Limits, Rule, RuleId};
@@ -26,6 +31,8 @@ struct Rules<'a> {
     rules: Vec<RuleJson<'a>>,
     /// The number of rules, including those that are not in the reply.
     total: usize,
+    scope: &'a str,
+    replicas: Json,
 }
 
 #[derive(Serialize)]
@@ -41,16 +48,26 @@ struct RuleJson<'a> {
     /// False if the names of its metrics contain values of requests: then its hits are not counted here.
     has_fixed_name: bool,
     hits: Hits<u64>,
+    /// `None` in the first second after a reload.
     per_second: Option<Hits<f64>>,
+    /// A replica did not publish its hits of this rule, which may be more.
+    #[serde(skip_serializing_if = "Not::not")]
+    partial: bool,
 }
 
 /// The hits of a rule: in total, or in a second.
-#[derive(Serialize, Clone, Copy, PartialEq, Debug, Default)]
+#[derive(Serialize)]
 struct Hits<N> {
     allowed: N,
     refused: N,
     near: N,
     shadowed: N,
+}
+
+impl<N> From<[N; 4]> for Hits<N> {
+    fn from([allowed, refused, near, shadowed]: [N; 4]) -> Self {
+        Self { allowed, refused, near, shadowed }
+    }
 }
 
 /// The last samples of the rules' counters.
@@ -61,48 +78,64 @@ pub(super) struct RuleRates(Mutex<VecDeque<Sample>>);
 struct Sample {
     time: Time,
     served: Arc<Served>,
-    hits: Vec<Hits<u64>>,
+    /// See [`hits_of`].
+    hits: Vec<[u64; 4]>,
 }
 
 /// The first `n` rules of a domain, by their names or by their rates.
-pub(super) fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let query = call.query(&["n", "domain", "by"])?;
+pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
+    let query = call.query(&["n", "domain", "by", REPLICA])?;
     let most = query.number("n", 1000, 1..=100_000)?;
     let by_hits = query.word("by", &["name", "hits"])? == "hits";
-    let Some(served) = api.managed.source.current() else {
-        return Reply::json(&Rules { rules: Vec::new(), total: 0 });
-    };
-    let rates = api.rule_rates.of(&served);
-    let mut found = rules(&served, query.text("domain"));
-    let hits = |(rule, _): &(&Rule, bool)| {
-        let rate = rates.get(rule.id.0 as usize).copied().unwrap_or_default();
-        rate.allowed + rate.refused + rate.shadowed
+    let parts = Parts { rules: true, ..Parts::default() };
+    let View { merged, scope, replicas } = api.view(query.text(REPLICA), parts).await?;
+    let served = api.managed.source.current();
+    let all = merged.rules.iter().map(|hits| (&*hits.rule, hits)).collect();
+    let counted =
+        Counted { all, others: merged.other_rules > 0, has_rates: api.rule_rates.has_rates(served.as_ref()) };
+    let mut found = served.as_ref().map(|served| rules(served, query.text("domain"))).unwrap_or_default();
+    let rate = |(rule, _): &(&Rule, bool)| {
+        let [allowed, refused, _, shadowed] = counted.of(rule).per_second;
+        allowed + refused + shadowed
     };
     found.sort_unstable_by(|one, other| {
-        let by_rate = if by_hits { hits(other).total_cmp(&hits(one)) } else { Ordering::Equal };
+        let by_rate = if by_hits { rate(other).total_cmp(&rate(one)) } else { Ordering::Equal };
         by_rate.then_with(|| one.0.full_key.cmp(&other.0.full_key))
     });
     let total = found.len();
     found.truncate(most);
-    let rules = found.into_iter().map(|(rule, has_fixed_name)| json(&served, rule, has_fixed_name, &rates));
-    Reply::json(&Rules { rules: rules.collect(), total })
+    let served = served.iter().cycle();
+    let rules = served
+        .zip(found)
+        .map(|(served, (rule, has_fixed_name))| json(served, rule, has_fixed_name, &counted));
+    Reply::json(&Rules { rules: rules.collect(), total, scope: scope.name(), replicas })
+}
+
+/// What the rules have counted, by their full keys.
+struct Counted<'a> {
+    all: HashMap<&'a str, &'a RuleHits>,
+    /// Others were counted, too.
+    others: bool,
+    has_rates: bool,
+}
+
+impl Counted<'_> {
+    fn of(&self, rule: &Rule) -> RuleHits {
+        let none = || RuleHits { is_partial: self.others, ..RuleHits::default() };
+        self.all.get(&*rule.full_key).map_or_else(none, |hits| RuleHits::clone(hits))
+    }
 }
 
 /// The rules of a domain or of all domains, each with whether its metrics have its full key as their name.
-fn rules<'a>(served: &'a Arc<Served>, domain: Option<&str>) -> Vec<(&'a Rule, bool)> {
+fn rules<'a>(served: &'a Served, domain: Option<&str>) -> Vec<(&'a Rule, bool)> {
     let domains = served.rules.domains().filter(|known| domain.is_none_or(|name| *known.name == *name));
     domains.flat_map(|domain| domain.rules()).collect()
 }
 
-fn json<'a>(
-    served: &'a Arc<Served>,
-    rule: &'a Rule,
-    has_fixed_name: bool,
-    rates: &[Hits<f64>],
-) -> RuleJson<'a> {
+fn json<'a>(served: &'a Served, rule: &'a Rule, has_fixed_name: bool, counted: &Counted<'_>) -> RuleJson<'a> {
     let info = served.attached.recent(rule.id);
     let place = info.and_then(|info| info.place.as_ref());
-    let stats = served.attached.stats(rule.id);
+    let RuleHits { hits, per_second, is_partial, .. } = counted.of(rule);
     RuleJson {
         domain: info.map(|info| &*info.domain).unwrap_or_default(),
         rule: &rule.full_key,
@@ -113,32 +146,21 @@ fn json<'a>(
         shadow_mode: rule.shadow_mode,
         quota_mode: rule.quota_mode,
         has_fixed_name,
-        hits: stats.map(|stats| Hits::of(stats)).unwrap_or_default(),
-        per_second: rates.get(rule.id.0 as usize).copied(),
+        hits: hits.into(),
+        per_second: counted.has_rates.then(|| per_second.into()),
+        partial: is_partial,
     }
 }
 
-impl Hits<u64> {
-    fn of(stats: &RuleStats) -> Self {
-        let shadowed = stats.get(RuleCounter::ShadowMode);
-        Self {
-            allowed: stats.get(RuleCounter::WithinLimit),
-            refused: stats.get(RuleCounter::OverLimit).saturating_sub(shadowed),
-            near: stats.get(RuleCounter::NearLimit),
-            shadowed,
-        }
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "rates are for people")]
-    fn per_second(self, before: Self, micros: u64) -> Hits<f64> {
-        let rate = |after: u64, before: u64| after.saturating_sub(before) as f64 * 1e6 / micros as f64;
-        Hits {
-            allowed: rate(self.allowed, before.allowed),
-            refused: rate(self.refused, before.refused),
-            near: rate(self.near, before.near),
-            shadowed: rate(self.shadowed, before.shadowed),
-        }
-    }
+/// Allowed, refused, near and shadowed hits.
+fn hits_of(stats: &RuleStats) -> [u64; 4] {
+    let shadowed = stats.get(RuleCounter::ShadowMode);
+    [
+        stats.get(RuleCounter::WithinLimit),
+        stats.get(RuleCounter::OverLimit).saturating_sub(shadowed),
+        stats.get(RuleCounter::NearLimit),
+        shadowed,
+    ]
 }
 
 impl RuleRates {
@@ -146,7 +168,7 @@ impl RuleRates {
     pub(super) fn sample(&self, served: Option<Arc<Served>>, now: Time) {
         let Some(served) = served else { return };
         let ids = (0..served.rules.rule_count()).map(RuleId);
-        let hits = ids.map(|id| served.attached.stats(id).map(|stats| Hits::of(stats)).unwrap_or_default());
+        let hits = ids.map(|id| served.attached.stats(id).map(|stats| hits_of(stats)).unwrap_or_default());
         let sample = Sample { time: now, hits: hits.collect(), served };
         let mut samples = lock(&self.0);
         // After a reload the ids differ, and a clock that was set back gives no rate.
@@ -159,14 +181,25 @@ impl RuleRates {
         }
     }
 
-    /// The rates of the rules by their ids; empty in the first second after a reload.
-    fn of(&self, served: &Arc<Served>) -> Vec<Hits<f64>> {
+    /// False in the first second after a reload.
+    fn has_rates(&self, served: Option<&Arc<Served>>) -> bool {
+        let samples = lock(&self.0);
+        samples.len() > 1
+            && samples.back().zip(served).is_some_and(|(last, served)| Arc::ptr_eq(&last.served, served))
+    }
+
+    /// What the rules with hits have counted, and their rates as last sampled.
+    pub(super) fn hits(&self) -> Vec<RuleHits> {
         let samples = lock(&self.0);
         let (Some(first), Some(last)) = (samples.front(), samples.back()) else { return Vec::new() };
-        let micros = last.time.micros().saturating_sub(first.time.micros());
-        if micros == 0 || !Arc::ptr_eq(&last.served, served) {
-            return Vec::new();
-        }
-        last.hits.iter().zip(&first.hits).map(|(after, before)| after.per_second(*before, micros)).collect()
+        let micros = last.time.micros().saturating_sub(first.time.micros()).max(1);
+        let sampled = (0..).map(RuleId).zip(first.hits.iter().zip(&last.hits));
+        let rule = |(id, (before, after)): (RuleId, (&[u64; 4], &[u64; 4]))| RuleHits {
+            rule: last.served.rules.rule(id).full_key.to_string(),
+            hits: last.served.attached.stats(id).map(|stats| hits_of(stats)).unwrap_or_default(),
+            per_second: rates_of(*before, *after, micros),
+            is_partial: false,
+        };
+        sampled.map(rule).filter(|rule| rule.hits != [0; 4]).collect()
     }
 }

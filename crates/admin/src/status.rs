@@ -20,7 +20,7 @@ const MAX_ERRORS: usize = 10;
 
 pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = call.query(&[REPLICA])?;
-    let View { merged, scope, replicas } = api.view(&query, Parts::default()).await?;
+    let View { merged, scope, replicas } = api.view(query.text(REPLICA), Parts::default()).await?;
     if let Scope::Other(name) = &scope {
         // Its own status, as it was published.
         let mut status = merged.status;
@@ -160,21 +160,7 @@ pub(super) async fn replicas(api: &Api, call: &Call<'_>) -> Result<Reply, Proble
 
 /// This replica and the others; an error if these are unknown.
 async fn members(api: &Api) -> Result<Vec<Json>, String> {
-    let state = api.managed.source.state();
-    let rates = api.history.rates();
-    let own = Member {
-        announcement: Announcement {
-            id: own_id().to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            rules_hash: state.last_success.map(|_| format!("{:016x}", state.hash)),
-            zone_data: own_zone_data(api),
-            requests_per_second: whole(rates.ok + rates.over_limit + rates.error),
-            started: api.managed.started.seconds(),
-            summaries: Some(api.managed.fleet.publishes()),
-        },
-        age_seconds: 0,
-        summary: None,
-    };
+    let own = Member { announcement: api.announcement(), age_seconds: 0, summary: None };
     let members = if api.managed.fleet.is_shared() { api.members().await? } else { Arc::default() };
     let others = members.iter().filter(|member| member.announcement.id != own_id());
     let json = |member: &Member| {
@@ -195,10 +181,22 @@ async fn members(api: &Api) -> Result<Vec<Json>, String> {
     Ok(all)
 }
 
-/// The release of the zone data, if an override depends on it.
-fn own_zone_data(api: &Api) -> Option<String> {
-    let is_needed = api.managed.keeper.index().usage().has_local_calendar;
-    is_needed.then(|| calendar::zone::data_version().to_owned())
+impl Api {
+    /// How this replica announces itself.
+    pub fn announcement(&self) -> Announcement {
+        let (managed, rates) = (&self.managed, self.history.rates());
+        let state = managed.source.state();
+        let needs_zone_data = managed.keeper.index().usage().has_local_calendar;
+        Announcement {
+            id: own_id().to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            rules_hash: state.last_success.map(|_| format!("{:016x}", state.hash)),
+            zone_data: needs_zone_data.then(|| calendar::zone::data_version().to_owned()),
+            requests_per_second: whole(rates.ok + rates.over_limit + rates.error),
+            started: managed.started.seconds(),
+            summaries: Some(managed.fleet.publishes()),
+        }
+    }
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast saturates")]

@@ -3,16 +3,13 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
-use super::{
-    Api,
-    reply::{Problem, Query},
-    status,
-};
-use clock::{Clock, SystemClock};
+use super::{Api, Managed, reply::Problem, status};
+use clock::{Clock, SystemClock, Time};
 use fleet::{Member, Merged, Summary, merge::merge, own_id, summary::Collect};
-use recent::Recent;
+use limiter::{Entry, Served};
+use recent::{Recent, TopKey};
 
 /// The parameter that selects a replica.
 pub(super) const REPLICA: &str = "replica";
@@ -51,6 +48,8 @@ pub(super) struct Parts<'a> {
     pub(super) domain: Option<&'a str>,
     pub(super) rule: Option<&'a str>,
     pub(super) refusals: bool,
+    /// What each rule has counted.
+    pub(super) rules: bool,
 }
 
 /// The most keys that a call shows, and the most that may fit a published summary.
@@ -58,12 +57,11 @@ const MAX_KEYS: usize = 1000;
 const MAX_PUBLISHED: usize = 100;
 
 impl Api {
-    /// The view that a call asks for.
-    pub(super) async fn view(&self, query: &Query<'_>, parts: Parts<'_>) -> Result<View, Problem> {
+    /// The view of the replica with this name, or of all.
+    pub(super) async fn view(&self, name: Option<&str>, parts: Parts<'_>) -> Result<View, Problem> {
         let own = || self.own_summary(parts, MAX_KEYS);
         let alone = |replicas| View { merged: merge(&[&own()]), scope: Scope::This, replicas };
         let one = json!({"known": 1, "answered": 1});
-        let name = query.text(REPLICA);
         if name.is_some_and(|name| name == "this" || name == own_id()) {
             return Ok(alone(one));
         }
@@ -89,6 +87,12 @@ impl Api {
         }
     }
 
+    /// The keys of the last minutes that meet no rule, on all replicas.
+    pub(super) async fn keys_without_rule(&self) -> Result<Summary, Problem> {
+        let parts = Parts { keys: true, rule: Some(""), ..Parts::default() };
+        Ok(self.view(None, parts).await?.merged)
+    }
+
     /// The replicas, or why they are unknown.
     pub(super) async fn members(&self) -> Result<Arc<Vec<Member>>, String> {
         match self.managed.outages.current() {
@@ -110,28 +114,48 @@ impl Api {
             ..Summary::default()
         };
         let served = managed.source.current();
-        let collect = Collect { recent: &managed.recent, now, values: managed.recent.values(), most };
+        let overridden = |key: &TopKey| overridden(managed, served.as_deref()?, key, now);
+        let values = managed.recent.values();
+        let collect = Collect { recent: &managed.recent, now, values, most, overridden: &overridden };
         if parts.keys {
-            let rules = served.iter().flat_map(|served| served.attached.all_recent()).filter(|info| {
-                let (domain, rule) = (&*info.domain, &*info.full_key);
-                parts.domain.is_none_or(|only| only == domain) && parts.rule.is_none_or(|only| only == rule)
-            });
-            collect.keys(&mut summary, rules);
+            let rules = served.iter().flat_map(|served| served.attached.all_recent());
+            let rules = rules.filter(|info| parts.domain.is_none_or(|only| only == &*info.domain));
+            let all = rules.chain([managed.recent.without_rule()]);
+            let wanted = all.filter(|info| parts.rule.is_none_or(|only| only == &*info.full_key));
+            collect.keys(&mut summary, wanted);
         }
         if parts.refusals {
             collect.refusals(&mut summary);
+        }
+        if parts.rules {
+            summary.rules = self.rule_rates.hits();
         }
         collect.unmatched(&mut summary);
         summary
     }
 
-    /// The summary that other replicas read, with the status of this one.
-    pub(super) fn published_summary(&self) -> Summary {
-        let parts = Parts { keys: true, refusals: true, ..Parts::default() };
+    /// The summary that other replicas read, with the status of this one; `None` if it publishes none.
+    pub fn published_summary(&self) -> Option<String> {
+        if !self.managed.fleet.publishes() {
+            return None;
+        }
+        let parts = Parts { keys: true, refusals: true, rules: true, ..Parts::default() };
         let summary = self.own_summary(parts, MAX_PUBLISHED);
         let status = status::json(self, &summary, &Scope::This, &Json::Null);
-        Summary { status, ..summary }
+        Some(Summary { status, ..summary }.packed())
     }
+}
+
+/// The override that decides a key: its identifier, its action and its end.
+fn overridden(managed: &Managed, served: &Served, key: &TopKey, now: Time) -> Option<Json> {
+    let entries: Vec<_> = key.entries().map(|(key, value)| Entry { key, value }).collect();
+    let view = managed.keeper.index().view(now).filter(|_| !key.key.is_cut())?;
+    let domain = served.rules.domain(key.domain())?;
+    let one = view.deciding(key.domain(), &entries, || domain.find(&entries, &mut String::new()))?;
+    let mut fields = Map::new();
+    fields.insert("id".to_owned(), one.target.id().into());
+    one.action.add_to_json(one.expires, &mut fields);
+    Some(Json::Object(fields))
 }
 
 /// The view of all replicas: the others as they were published, and this one as it is.

@@ -16,14 +16,12 @@ mod tests;
 
 use std::{path::Path, sync::Arc};
 
-use arc_swap::ArcSwapOption;
-
 pub use self::{
     changes::{Change, Changes},
     latency::Buckets,
     members::{Announcement, Member, own_id},
     merge::Merged,
-    summary::{KeyHits, KeyRefusals, Summary},
+    summary::{KeyHits, KeyRefusals, RuleHits, Summary},
 };
 use clock::Time;
 use members::Members;
@@ -35,16 +33,14 @@ pub struct Fleet {
     members: Members,
     /// Connections of the thread that reads; `None` if nothing is shared.
     pool: Option<CommandPool>,
-    /// The last summary to publish, if this replica publishes them.
-    summary: ArcSwapOption<String>,
+    /// This replica publishes summaries.
     publishes: bool,
 }
 
 impl Fleet {
     /// Replicas that share a Redis. The thread that calls [`members`](Self::members) owns the pool.
     pub fn shared(pool: CommandPool, publishes: bool) -> Self {
-        let (members, summary) = (Members::default(), ArcSwapOption::empty());
-        Self { changes: Changes::in_redis(), members, pool: Some(pool), summary, publishes }
+        Self { changes: Changes::in_redis(), members: Members::default(), pool: Some(pool), publishes }
     }
 
     /// A replica by itself. Its log of changes is in the file next to the one of its overrides, or in memory.
@@ -54,14 +50,8 @@ impl Fleet {
             name.push(".changes");
             name.into()
         };
-        let (members, summary) = (Members::default(), ArcSwapOption::empty());
-        Self {
-            changes: Changes::local(overrides.map(beside)),
-            members,
-            pool: None,
-            summary,
-            publishes: false,
-        }
+        let changes = Changes::local(overrides.map(beside));
+        Self { changes, members: Members::default(), pool: None, publishes: false }
     }
 
     pub fn is_shared(&self) -> bool {
@@ -70,15 +60,6 @@ impl Fleet {
 
     pub fn publishes(&self) -> bool {
         self.publishes
-    }
-
-    /// Sets the summary that is published next.
-    pub fn set_summary(&self, summary: Summary) {
-        self.summary.store(Some(Arc::new(summary.packed())));
-    }
-
-    pub fn summary(&self) -> Option<Arc<String>> {
-        self.summary.load_full()
     }
 
     /// The replicas that share the Redis; none if nothing is shared.

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::summary::{Entry, KeyHits, KeyRefusals, Summary};
+use crate::summary::{Entry, KeyHits, KeyRefusals, RuleHits, Summary};
 
 /// The sums over all replicas. Its keys are in no particular order.
 pub type Merged = Summary;
@@ -17,10 +17,12 @@ pub fn merge(all: &[&Summary]) -> Merged {
         keys: keys(all, |summary| &summary.keys, |summary, rule| summary.missing.of(rule).into_iter().max()),
         unmatched: keys(all, |summary| &summary.unmatched, |summary, _| Some(summary.unmatched_missing)),
         refusals: refusals(all),
+        rules: rules(all),
         ..Summary::default()
     };
     for one in all {
         merged.other_refusals = merged.other_refusals.saturating_add(one.other_refusals);
+        merged.other_rules = merged.other_rules.saturating_add(one.other_rules);
         merged.missed = merged.missed.saturating_add(one.missed);
         merged.window_seconds = merged.window_seconds.max(one.window_seconds);
         for (reason, count) in &one.unmatched_total {
@@ -36,29 +38,30 @@ pub fn merge(all: &[&Summary]) -> Merged {
 }
 
 /// What distinguishes keys.
-type Identity<'a> = (&'a str, &'a str, &'a [Entry]);
+type Identity<'a> = (&'a str, Option<&'a str>, &'a [Entry]);
 
 fn keys<'a>(
     all: &[&'a Summary],
     of: impl Fn(&'a Summary) -> &'a Vec<KeyHits>,
-    missing: impl Fn(&Summary, &str) -> Option<u64>,
+    missing: impl Fn(&Summary, Option<&str>) -> Option<u64>,
 ) -> Vec<KeyHits> {
     // With the indexes of the summaries that have the key.
     let mut sums: HashMap<Identity<'a>, (KeyHits, Vec<usize>)> = HashMap::new();
     for (index, summary) in all.iter().enumerate() {
         for key in of(summary) {
-            let identity = (key.domain.as_str(), key.rule.as_str(), key.descriptor.as_slice());
+            let identity = (key.domain.as_str(), key.rule.as_deref(), key.descriptor.as_slice());
             let (sum, seen) = sums
                 .entry(identity)
                 .or_insert_with(|| (KeyHits { allowed: 0, refused: 0, error: 0, ..key.clone() }, Vec::new()));
             sum.allowed = sum.allowed.saturating_add(key.allowed);
             sum.refused = sum.refused.saturating_add(key.refused);
             sum.error = sum.error.saturating_add(key.error);
+            sum.by_override = sum.by_override.take().or_else(|| key.by_override.clone());
             seen.push(index);
         }
     }
-    let mut bounds = BTreeMap::<&str, Vec<u64>>::new();
-    let mut with_error = |(mut key, seen): (KeyHits, Vec<usize>), rule: &'a str| {
+    let mut bounds = BTreeMap::<Option<&str>, Vec<u64>>::new();
+    let mut with_error = |(mut key, seen): (KeyHits, Vec<usize>), rule: Option<&'a str>| {
         let bounds = bounds.entry(rule).or_insert_with(|| {
             all.iter().map(|summary| missing(summary, rule).unwrap_or_default()).collect()
         });
@@ -67,6 +70,27 @@ fn keys<'a>(
         key
     };
     sums.into_iter().map(|((_, rule, _), sum)| with_error(sum, rule)).collect()
+}
+
+/// The sums of each rule. One that a replica did not publish although it left rules out is partial.
+fn rules(all: &[&Summary]) -> Vec<RuleHits> {
+    let mut sums: HashMap<&str, (RuleHits, usize)> = HashMap::new();
+    let cut = |one: &Summary| usize::from(one.other_rules > 0);
+    let cuts: usize = all.iter().map(|one| cut(one)).sum();
+    for one in all {
+        for rule in &one.rules {
+            let (sum, cuts_seen) = sums.entry(&rule.rule).or_default();
+            sum.hits.iter_mut().zip(rule.hits).for_each(|(sum, n)| *sum = sum.saturating_add(n));
+            sum.per_second.iter_mut().zip(rule.per_second).for_each(|(sum, rate)| *sum += rate);
+            *cuts_seen = cuts_seen.saturating_add(cut(one));
+        }
+    }
+    let rule = |(rule, (sum, cuts_seen)): (&str, (RuleHits, usize))| RuleHits {
+        rule: rule.to_owned(),
+        is_partial: cuts_seen < cuts,
+        ..sum
+    };
+    sums.into_iter().map(rule).collect()
 }
 
 fn refusals(all: &[&Summary]) -> Vec<KeyRefusals> {

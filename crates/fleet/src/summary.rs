@@ -10,18 +10,19 @@ use serde_json::{Map, Value as Json};
 
 use crate::latency::Buckets;
 use clock::{Rfc3339, Time};
-use recent::{KeyValues, Recent, RefusedKey, RuleInfo, TopKey, TopKeys, decision::entries};
+use recent::{KeyValues, Recent, RefusedKey, RuleInfo, TopKey, TopKeys, shown};
 use text::cut;
 
 /// The largest summary in Redis.
 pub const MAX_BYTES: usize = 16 << 10;
 
-/// The parts of it: keys by refused hits, by allowed hits, refusals by key, descriptors without a rule. The rest has a
-/// fixed size of about 2 kB.
+/// The parts of it: keys by refused hits, by allowed hits, refusals by key, descriptors without a rule, rules. The rest
+/// has a fixed size of about 2 kB.
 const REFUSED_BYTES: usize = 3_000;
 const ALLOWED_BYTES: usize = 2_000;
-const REFUSALS_BYTES: usize = 7_000;
-const UNMATCHED_BYTES: usize = 1_200;
+const REFUSALS_BYTES: usize = 5_000;
+const UNMATCHED_BYTES: usize = 1_000;
+const RULES_BYTES: usize = 2_200;
 
 /// The most rules with their own bound on missing keys.
 const MAX_MISSING: usize = 16;
@@ -41,6 +42,9 @@ pub struct Summary {
     pub unmatched_missing: u64,
     /// Descriptors without a rule, by reason.
     pub unmatched_total: BTreeMap<String, u64>,
+    pub rules: Vec<RuleHits>,
+    /// The number of rules with hits that are not among them.
+    pub other_rules: u64,
     /// Records that were missed because a reader held the lock.
     pub missed: u64,
     pub window_seconds: u64,
@@ -52,15 +56,31 @@ pub struct Summary {
     pub latency: Buckets,
 }
 
+/// What a rule has counted, by its full key: allowed, refused, near and shadowed hits.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug, Default)]
+#[serde(default)]
+pub struct RuleHits {
+    pub rule: String,
+    pub hits: [u64; 4],
+    pub per_second: [f64; 4],
+    /// Some replica did not publish its own.
+    #[serde(skip)]
+    pub is_partial: bool,
+}
+
 /// A key and its hits. For descriptors without a rule, `rule` is the reason, and the hits are `allowed`.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
 #[serde(default)]
 pub struct KeyHits {
     pub domain: String,
-    pub rule: String,
+    /// `None` if an override meets the key, or a limit of the request, and no rule.
+    pub rule: Option<String>,
     pub descriptor: Vec<Entry>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub descriptor_cut: bool,
+    /// The override that decides the key now.
+    #[serde(rename = "override", skip_serializing_if = "Option::is_none")]
+    pub by_override: Option<Json>,
     pub allowed: u64,
     pub refused: u64,
     /// The largest error of both.
@@ -96,6 +116,7 @@ pub struct KeyRefusals {
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
 #[serde(default)]
 pub struct Missing {
+    /// The empty name is that of keys without a rule.
     pub by_rule: BTreeMap<String, [u64; 2]>,
     /// Of all other rules.
     pub other: [u64; 2],
@@ -108,6 +129,8 @@ pub struct Collect<'a> {
     pub values: KeyValues,
     /// Maximum number of keys by refused hits, and by allowed hits.
     pub most: usize,
+    /// The override that decides a descriptor of a domain.
+    pub overridden: &'a dyn Fn(&TopKey) -> Option<Json>,
 }
 
 impl Collect<'_> {
@@ -128,16 +151,19 @@ impl Collect<'_> {
         for TopKey { allowed, refused, .. } in left {
             summary.missing.other = most(summary.missing.other, [allowed, refused]);
         }
-        summary.keys.extend(all.iter().chain(&rest).map(|key| self.key(key, &key.rule.domain)));
+        let with_override = |key| KeyHits { by_override: (self.overridden)(key), ..self.key(key) };
+        summary.keys.extend(all.iter().chain(&rest).map(with_override));
         summary.missed = self.recent.missed();
     }
 
-    fn key(&self, top: &TopKey, domain: &str) -> KeyHits {
+    fn key(&self, top: &TopKey) -> KeyHits {
+        let rule = &*top.rule.full_key;
         KeyHits {
-            domain: domain.to_owned(),
-            rule: top.rule.full_key.to_string(),
-            descriptor: shown(entries(&top.key, self.values)),
+            domain: top.domain().to_owned(),
+            rule: (!rule.is_empty()).then(|| rule.to_owned()),
+            descriptor: self.entries(top.entries()),
             descriptor_cut: top.key.is_cut(),
+            by_override: None,
             allowed: top.allowed,
             refused: top.refused,
             error: top.error,
@@ -158,7 +184,7 @@ impl Collect<'_> {
         };
         KeyRefusals {
             domain: example.domain().to_owned(),
-            descriptor: shown(entries(&example.descriptor, self.values)),
+            descriptor: self.entries(example.descriptor.entries()),
             descriptor_cut: example.descriptor.is_cut(),
             rule: rule.map(|rule| rule.full_key.to_string()),
             file: place.map(|(file, _)| file.to_string()),
@@ -177,22 +203,17 @@ impl Collect<'_> {
             let total = keys.iter().map(|key| key.allowed).fold(0, u64::saturating_add);
             summary.unmatched_total.insert(reason.name().to_owned(), total);
             summary.unmatched_missing = summary.unmatched_missing.max(missing[0]);
-            summary.unmatched.extend(keys.iter().map(|key| {
-                let domain = key.key.entries().next().map_or("", |(domain, _)| domain);
-                let mut unmatched = self.key(key, domain);
-                unmatched.descriptor.drain(..unmatched.descriptor.len().min(1));
-                unmatched
-            }));
+            summary.unmatched.extend(keys.iter().map(|key| self.key(key)));
         }
     }
-}
 
-fn shown(entries: Vec<recent::decision::EntryJson<'_>>) -> Vec<Entry> {
-    let entry = |entry: recent::decision::EntryJson<'_>| Entry {
-        key: entry.key.into_owned(),
-        value: entry.value.into_owned(),
-    };
-    entries.into_iter().map(entry).collect()
+    fn entries<'e>(&self, entries: impl Iterator<Item = (&'e str, &'e str)>) -> Vec<Entry> {
+        let entry = |(key, value): (&str, _)| Entry {
+            key: key.to_owned(),
+            value: shown(value, self.values).into_owned(),
+        };
+        entries.map(entry).collect()
+    }
 }
 
 /// The members of an example that its refusal has too.
@@ -210,6 +231,7 @@ impl Summary {
         kept.extend(more);
         self.keys = kept;
         self.missing.leave_out(&left_too);
+        self.pack_rules();
         let (unmatched, left) =
             fitting(std::mem::take(&mut self.unmatched), UNMATCHED_BYTES, |key| key.allowed);
         self.unmatched = unmatched;
@@ -225,10 +247,29 @@ impl Summary {
             keys: Vec::new(),
             refusals: Vec::new(),
             unmatched: Vec::new(),
+            rules: Vec::new(),
+            other_rules: self.other_rules.saturating_add(self.rules.len() as u64),
             status: Json::Null,
             ..self
         };
         serde_json::to_string(&rest).unwrap_or_default()
+    }
+
+    /// The rules with the highest rates, with one digit of each rate.
+    fn pack_rules(&mut self) {
+        let rate = |rule: &RuleHits| rule.per_second.iter().sum::<f64>();
+        self.rules.sort_unstable_by(|one, other| {
+            rate(other).total_cmp(&rate(one)).then_with(|| other.hits.cmp(&one.hits))
+        });
+        let all = self.rules.len();
+        self.rules.truncate(RULES_BYTES);
+        for rate in self.rules.iter_mut().flat_map(|rule| &mut rule.per_second) {
+            *rate = (*rate * 10.0).round() / 10.0;
+        }
+        // They are in order.
+        let (kept, _) = fitting(std::mem::take(&mut self.rules), RULES_BYTES, |_| ());
+        self.rules = kept;
+        self.other_rules = self.other_rules.saturating_add(all.saturating_sub(self.rules.len()) as u64);
     }
 
     /// Half of the refusals are those with the highest counts, the others the last ones.
@@ -301,8 +342,8 @@ fn cut_entries(entries: &mut [Entry]) -> bool {
 }
 
 impl Missing {
-    pub fn of(&self, rule: &str) -> [u64; 2] {
-        let of_rule = self.by_rule.get(rule).copied().unwrap_or_default();
+    pub fn of(&self, rule: Option<&str>) -> [u64; 2] {
+        let of_rule = self.by_rule.get(rule.unwrap_or_default()).copied().unwrap_or_default();
         most(of_rule, self.other)
     }
 

@@ -15,7 +15,7 @@ use store::Distribution;
 fn key(user: &str, refused: u64, allowed: u64) -> KeyHits {
     KeyHits {
         domain: "shop".to_owned(),
-        rule: "shop.user".to_owned(),
+        rule: Some("shop.user".to_owned()),
         descriptor: vec![Entry { key: "user".to_owned(), value: user.to_owned() }],
         refused,
         allowed,
@@ -104,7 +104,7 @@ fn merged_counts_are_within_their_error_although_each_summary_is_cut() {
         assert_eq!(merged[&user].0, truth[&user].0, "every summary has it");
     }
     let most_missing = truth.iter().filter(|(user, _)| !merged.contains_key(*user)).map(|(_, n)| n.0).max();
-    let bound: u64 = summaries.iter().map(|summary| summary.missing.of("shop.user")[1]).sum();
+    let bound: u64 = summaries.iter().map(|summary| summary.missing.of(Some("shop.user"))[1]).sum();
     assert!(most_missing <= Some(bound), "{most_missing:?} {bound}");
 }
 
@@ -125,7 +125,7 @@ fn a_summary_of_any_content_fits() {
     let all: u64 = (0..500).sum();
     assert_eq!(read.refusals.iter().map(|refusal| refusal.count).sum::<u64>() + read.other_refusals, all);
     // The limit of names: a rule of 16 kB.
-    let huge = KeyHits { rule: "r".repeat(20_000), ..key("ann", 1, 1) };
+    let huge = KeyHits { rule: Some("r".repeat(20_000)), ..key("ann", 1, 1) };
     let status = json!({"error": "e".repeat(20_000)});
     let packed = Summary { keys: vec![huge], status, total: [1, 2, 3], ..Summary::default() }.packed();
     assert!(packed.len() <= MAX_BYTES && Summary::read(&packed).unwrap().total == [1, 2, 3]);

@@ -98,16 +98,15 @@ pub(super) fn conclude<'a, 'm>(
 
 impl<'a> Conclusion<'a, '_> {
     #[expect(clippy::indexing_slicing, reason = "each descriptor has a plan")]
+    pub(super) fn planned(&self, index: usize) -> &'a Planned {
+        &self.plan[index]
+    }
+
     pub(super) fn limited(&self, index: usize) -> Option<&'a Limited> {
-        match &self.plan[index] {
+        match self.planned(index) {
             Planned::Limited(limited) => Some(limited),
             _ => None,
         }
-    }
-
-    /// True if a descriptor of a known domain meets no rule, and no override.
-    pub(super) fn is_unmatched(&self, index: usize) -> bool {
-        matches!(self.plan.get(index), Some(Planned::NoLimit))
     }
 
     /// The outcome of the limit that governs a descriptor. It is computed again, because answers without headers, body and

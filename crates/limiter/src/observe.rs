@@ -7,7 +7,7 @@ use super::{
     answer::Code,
     conclude::Conclusion,
     outcome::LimitOutcome,
-    plan::{CounterSource, Limited},
+    plan::{CounterSource, Limited, Planned},
     request::Request,
 };
 use clock::Time;
@@ -45,20 +45,22 @@ pub(super) fn observe_unknown_domain(recent: &Recent, request: &Request<'_>, now
 }
 
 fn note_hits(recent: &Recent, served: &Served, conclusion: &Conclusion<'_, '_>, weight: u32, now: Time) {
+    let request = conclusion.request;
     for (index, status) in conclusion.statuses.iter().enumerate() {
-        let Some(limited) = conclusion.limited(index) else {
-            if conclusion.is_unmatched(index) {
-                let domain = conclusion.request.domain;
-                let entries = entries(conclusion.request, index);
-                recent.note_unmatched(Unmatched::NoRule, domain, entries, weight, now);
+        let (rule, hits) = match conclusion.planned(index) {
+            Planned::Limited(limited) => (limited.rule, limited.hits),
+            Planned::Allowed(rule, _) => (*rule, request.hits(request.descriptor(index))),
+            Planned::NoLimit => {
+                let entries = entries(request, index);
+                recent.note_unmatched(Unmatched::NoRule, request.domain, entries, weight, now);
+                continue;
             }
-            continue;
+            Planned::Unlimited(_) | Planned::Replaced(_) => continue,
         };
-        let rule = limited.rule.and_then(|rule| served.attached.recent(rule));
-        let (Some(rule), count) = (rule, limited.hits.taken()) else { continue };
-        if count > 0 {
-            let hits = Hits { count, weight, refused: status.code == Code::OverLimit };
-            recent.note_hits(rule, entries(conclusion.request, index), hits, now);
+        if hits.taken() > 0 {
+            let rule = rule.and_then(|rule| served.attached.recent(rule)).map(|rule| &**rule);
+            let hits = Hits { count: hits.taken(), weight, refused: status.code == Code::OverLimit };
+            recent.note_hits(rule, request.domain, entries(request, index), hits, now);
         }
     }
 }
@@ -88,28 +90,23 @@ fn note_decisions(
             decision.rule = rule.cloned();
             set_outcome(decision, limited, &outcome, conclusion);
             let is_by_override = decision.decided_by == DecidedBy::Override;
-            let by_override =
-                is_by_override.then(|| shown_override(overrides, conclusion, index, limited, now));
+            let by_override = is_by_override.then(|| shown_override(overrides, conclusion, index, now));
             decision.by_override = by_override.flatten();
         });
     }
 }
 
-/// The override of a descriptor. One that is not by entry is looked up again, so that requests need not copy it.
+/// The override of a descriptor. It is looked up again, so that requests need not copy it.
 fn shown_override(
     overrides: &Index,
     conclusion: &Conclusion<'_, '_>,
     index: usize,
-    limited: &Limited,
     now: Time,
 ) -> Option<OverrideShown> {
-    let (request, found) = (&**conclusion.request, limited.overridden.as_ref()?);
-    let again = || {
-        let domain = conclusion.scope.served.rules.domain(request.domain)?;
-        let matched = || domain.find(request.entries(index), &mut String::new());
-        Some(overrides.view(now)?.of_keys(request.domain, request.entries(index), matched)?.target)
-    };
-    let target = found.by.as_ref().map(|by| by.target.clone()).or_else(again)?;
+    let (request, entries) = (&**conclusion.request, conclusion.request.entries(index));
+    let domain = conclusion.scope.served.rules.domain(request.domain)?;
+    let matched = || domain.find(entries, &mut String::new());
+    let target = overrides.view(now)?.deciding(request.domain, entries, matched)?.target;
     let entries = target.entries().iter().map(|(key, value)| (key.clone(), value.text().map(Box::from)));
     Some(OverrideShown {
         id: target.id(),

@@ -82,9 +82,10 @@ impl fmt::Display for LimitShown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = self.unit.to_lowercase();
         match self.multiplier.get() {
-            1 => write!(f, "{} per {unit}", self.requests_per_unit),
-            multiplier => write!(f, "{} per {multiplier} {unit}s", self.requests_per_unit),
+            1 => write!(f, "{} per {unit}", self.requests_per_unit)?,
+            multiplier => write!(f, "{} per {multiplier} {unit}s", self.requests_per_unit)?,
         }
+        self.calendar.map_or(Ok(()), |calendar| write!(f, " ({calendar})"))
     }
 }
 

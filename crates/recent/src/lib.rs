@@ -67,6 +67,8 @@ pub struct Recent {
     last_id: AtomicU64,
     /// Stand for the rules of descriptors without one.
     unmatched: [Arc<RuleInfo>; Unmatched::ALL.len()],
+    /// Stands for the rule of descriptors that an override meets, or a limit of the request, and no rule.
+    without_rule: Arc<RuleInfo>,
     hasher: DefaultHashBuilder,
     log: Option<DecisionLog>,
     values: KeyValues,
@@ -114,6 +116,11 @@ impl RuleInfo {
         Self { domain: "".into(), full_key: name.into(), place: None, top: Arc::new(RuleTop::new()) }
     }
 
+    /// False for what stands for the rule of descriptors without one. Their keys begin with an entry for the domain.
+    fn has_domain(&self) -> bool {
+        !self.domain.is_empty()
+    }
+
     /// The full key without the domain.
     pub fn path(&self) -> &str {
         let path = self.full_key.strip_prefix(&*self.domain).and_then(|path| path.strip_prefix('.'));
@@ -154,6 +161,7 @@ impl Recent {
             freed_in: AtomicU64::new(0),
             last_id: AtomicU64::new(0),
             unmatched: Unmatched::ALL.map(|reason| Arc::new(RuleInfo::standing_for(reason.name()))),
+            without_rule: Arc::new(RuleInfo::standing_for("")),
             hasher: DefaultHashBuilder::default(),
             log: logged.map(DecisionLog::new),
             values,
@@ -198,15 +206,18 @@ impl Recent {
     /// Records the hits of a descriptor with these entries.
     pub fn note_hits<'a>(
         &self,
-        rule: &RuleInfo,
+        rule: Option<&RuleInfo>,
+        domain: &'a str,
         entries: impl Iterator<Item = (&'a str, &'a str)> + Clone,
         hits: Hits,
         now: Time,
     ) {
-        let hash = self.hasher.hash_one(HashedEntries(entries.clone()));
-        let worker = self.worker();
-        if !worker.tables.note(&rule.top, hash, entries, hits, (now, &self.budget)) {
-            worker.missed.fetch_add(1, Relaxed);
+        match rule {
+            Some(rule) => self.note(rule, entries.clone(), entries, hits, now),
+            None => {
+                let key = [(domain, "")].into_iter().chain(entries);
+                self.note(&self.without_rule, key.clone(), key, hits, now);
+            }
         }
     }
 
@@ -222,11 +233,23 @@ impl Recent {
     ) {
         let keys = entries.clone().map(|(key, _)| (key, ""));
         let shape = [(domain, "")].into_iter().chain(keys.filter(|_| reason == Unmatched::NoRule));
-        let hash = self.hasher.hash_one(HashedEntries(shape));
-        let (worker, rule) = (self.worker(), &self.unmatched[reason as usize]);
         let hits = Hits { count: 1, weight, refused: false };
         let example = [(domain, "")].into_iter().chain(entries);
-        if !worker.tables.note(&rule.top, hash, example, hits, (now, &self.budget)) {
+        self.note(&self.unmatched[reason as usize], shape, example, hits, now);
+    }
+
+    /// Records hits of a key, which `identity` distinguishes from the rule's other keys.
+    fn note<'a, 'i>(
+        &self,
+        rule: &RuleInfo,
+        identity: impl Iterator<Item = (&'i str, &'i str)> + Clone,
+        key: impl Iterator<Item = (&'a str, &'a str)> + Clone,
+        hits: Hits,
+        now: Time,
+    ) {
+        let hash = self.hasher.hash_one(HashedEntries(identity));
+        let worker = self.worker();
+        if !worker.tables.note(&rule.top, hash, key, hits, (now, &self.budget)) {
             worker.missed.fetch_add(1, Relaxed);
         }
     }
@@ -292,7 +315,12 @@ impl Recent {
         (keys, others)
     }
 
-    /// Descriptors without a rule, by their domains and keys. The first entry of each key is the domain.
+    /// Stands for the rule of keys that an override meets, or a limit of the request, and no rule.
+    pub fn without_rule(&self) -> &Arc<RuleInfo> {
+        &self.without_rule
+    }
+
+    /// Descriptors without a rule, by their domains and keys.
     pub fn unmatched(&self, now: Time) -> impl Iterator<Item = (Unmatched, TopKeys)> {
         Unmatched::ALL.into_iter().zip(self.top(self.unmatched.iter(), now))
     }

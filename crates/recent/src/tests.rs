@@ -32,7 +32,7 @@ fn rules(keys: &[&str]) -> RuleSet {
 
 fn note(recent: &Recent, rule: &RuleInfo, user: &str, count: u64, refused: bool, now: Time) {
     let hits = Hits { count, weight: 1, refused };
-    recent.note_hits(rule, [("user", user)].into_iter(), hits, now);
+    recent.note_hits(Some(rule), "d", [("user", user)].into_iter(), hits, now);
 }
 
 fn by_user(recent: &Recent, rules: &[Arc<RuleInfo>], now: Time) -> HashMap<String, TopKey> {

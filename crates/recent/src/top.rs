@@ -149,6 +149,17 @@ pub struct TopKey {
     pub error: u64,
 }
 
+impl TopKey {
+    pub fn domain(&self) -> &str {
+        let first = || self.key.entries().next().map_or("", |(domain, _)| domain);
+        if self.rule.has_domain() { &self.rule.domain } else { first() }
+    }
+
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &str)> + Clone {
+        self.key.entries().skip(usize::from(!self.rule.has_domain()))
+    }
+}
+
 /// The counts of a key in several tables.
 #[derive(Default)]
 struct Sum {

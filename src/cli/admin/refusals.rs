@@ -1,6 +1,6 @@
 //! `tollgate refusals`: the refused keys with their reasons; with `--follow` new refusals one by one.
 
-use std::{thread, time::Duration};
+use std::{collections::HashMap, thread, time::Duration};
 
 use clap::Args;
 use serde_json::Value;
@@ -23,6 +23,9 @@ const INDENT: usize = 4;
 /// The pause between two calls of `--follow`.
 const PAUSE: Duration = Duration::from_millis(500);
 
+/// The most refusals or keys in a reply.
+const MOST: u16 = 1000;
+
 #[derive(Args, Clone, PartialEq, Debug)]
 pub(crate) struct RefusalsArgs {
     /// Refusals of this domain only.
@@ -34,7 +37,8 @@ pub(crate) struct RefusalsArgs {
     /// The number of keys, or of refusals with --follow.
     #[arg(short, value_name = "N", default_value_t = 20, value_parser = server::rows)]
     n: u16,
-    /// Print the last refusals and new ones of this replica, one by one, until interrupted; with --json, a line for each.
+    /// Print the last refusals and new ones until interrupted, with --json a line for each: one by one of one replica;
+    /// of several, one for each key and second or so.
     #[arg(long)]
     follow: bool,
     #[command(flatten)]
@@ -47,9 +51,7 @@ pub(crate) struct RefusalsArgs {
 pub(crate) fn run(args: &RefusalsArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let client = Client::new(&args.admin, environment)?;
     if args.follow {
-        let reply = refusals(&client, args, args.n, Some(0))?;
-        terminal::print_note("following the replica that answers; others may refuse too");
-        return follow(&client, args, reply);
+        return follow(&client, args);
     }
     let reply = refusals(&client, args, args.n, None)?;
     args.admin.print(&reply, || wrap(&keys(&reply), terminal::width(), INDENT));
@@ -84,7 +86,7 @@ fn key(refused: &Value) -> String {
             format!(", rule {rule} {}", paint(PLACE, &format!("{file}:{}", number(&refused["line"]))))
         }
         (None, Some(rule)) => format!(", rule {rule}"),
-        _ => ", limit of the request".to_owned(),
+        _ => without_rule(&refused["example"]).to_owned(),
     };
     let example = &refused["example"];
     let hits = number(&example["hits"]);
@@ -104,11 +106,22 @@ fn key(refused: &Value) -> String {
     )
 }
 
-/// Prints the refusals of a reply, and those that follow.
-fn follow(client: &Client, args: &RefusalsArgs, mut reply: Value) -> Result<Verdict, Failure> {
-    let mut last = 0;
+/// Prints the last refusals, and those that follow: one by one of the replica that answers, else by key, because the
+/// others publish their keys.
+fn follow(client: &Client, args: &RefusalsArgs) -> Result<Verdict, Failure> {
+    let reply = refusals(client, args, MOST, None)?;
+    terminal::print_note(&format!("following: {}", answered(&reply).trim_end()));
+    let is_one_by_one = reply["scope"] == "this" && reply["replicas"] != "unknown";
+    let (mut seen, mut last) = (Seen::new(), 0);
+    let mut news = if is_one_by_one {
+        items(&refusals(client, args, args.n, Some(last))?["refusals"]).to_vec()
+    } else {
+        let mut all = new_refusals(&mut seen, &reply);
+        all.truncate(args.n.into());
+        all
+    };
     loop {
-        for refusal in items(&reply["refusals"]).iter().rev() {
+        for refusal in news.iter().rev() {
             last = last.max(number(&refusal["id"]));
             if args.admin.json {
                 terminal::print_data(&format!("{refusal}\n"));
@@ -120,8 +133,32 @@ fn follow(client: &Client, args: &RefusalsArgs, mut reply: Value) -> Result<Verd
             return Ok(Verdict::Yes);
         }
         thread::sleep(PAUSE);
-        reply = refusals(client, args, 1000, Some(last))?;
+        let reply = refusals(client, args, MOST, is_one_by_one.then_some(last))?;
+        news =
+            if is_one_by_one { items(&reply["refusals"]).to_vec() } else { new_refusals(&mut seen, &reply) };
     }
+}
+
+/// The refused keys that were printed, each with its count and the time of its last refusal.
+type Seen = HashMap<String, (u64, String)>;
+
+/// The last refusal of each key that was refused since, the newest first; it stands for all of them.
+fn new_refusals(seen: &mut Seen, reply: &Value) -> Vec<Value> {
+    let mut news = Vec::new();
+    for refused in items(&reply["refusals"]) {
+        let key = format!("{} {} {}", refused["domain"], refused["rule"], refused["descriptor"]);
+        let (count, last) = (number(&refused["count"]), word(&refused["last"]).to_owned());
+        let known = seen.insert(key, (count, last.clone()));
+        if known.as_ref().is_some_and(|(_, known)| *known >= last) {
+            continue;
+        }
+        let mut refusal = refused["example"].clone();
+        // Fewer than before if a replica has left.
+        let weight = count.saturating_sub(known.map_or(0, |(count, _)| count)).max(1);
+        refusal["weight"] = weight.into();
+        news.push(refusal);
+    }
+    news
 }
 
 /// The newest `n` refused keys; with `after`, the newest refusals with a larger id. The newest come first.
@@ -142,6 +179,10 @@ fn by_override(refusal: &Value) -> String {
         Value::Null => String::new(),
         by => format!(" (override {} of {} {})", word(&by["id"]), word(&by["domain"]), target_text(by)),
     }
+}
+
+fn without_rule(refusal: &Value) -> &'static str {
+    if refusal["override"].is_null() { ", limit of the request" } else { ", no rule" }
 }
 
 /// A refusal in two lines: the descriptor, and the reason.
@@ -185,7 +226,7 @@ fn text(refusal: &Value) -> String {
             format!(", rule {rule} {}", paint(PLACE, &place))
         }
         (None, Some(rule)) => format!(", rule {rule}"),
-        _ => ", limit of the request".to_owned(),
+        _ => without_rule(refusal).to_owned(),
     });
     let weight = number(&refusal["weight"]);
     if weight > 1 {

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::{
     AdminArgs, Client, ReplicaArgs, answered,
     format::{Table, descriptor, duration, items, number, word},
+    overrides::effect_text,
 };
 use crate::cli::{
     serve::Environment,
@@ -92,11 +93,18 @@ fn text(top: &Value, by: &str) -> String {
     if keys.is_empty() {
         return wrap(&format!("no {by} hits in the last {window}\n"), terminal::width(), 0);
     }
-    let mut table = Table::new(&["rule", "descriptor", "#refused", "#allowed"]);
+    let mut columns = vec!["rule", "descriptor", "#refused", "#allowed"];
+    let has_overrides = keys.iter().any(|key| key["override"].is_object());
+    columns.extend(has_overrides.then_some("override"));
+    let mut table = Table::new(&columns);
     for key in keys {
         let hits = |name: &str| with_error(key, name);
-        let rule = word(&key["rule"]).to_owned();
-        table.row([rule, descriptor(&key["descriptor"]), hits("refused"), hits("allowed")]);
+        let rule = key["rule"].as_str().map(str::to_owned);
+        let rule = rule.unwrap_or_else(|| format!("{} (no rule)", word(&key["domain"])));
+        let mut row = vec![rule, descriptor(&key["descriptor"]), hits("refused"), hits("allowed")];
+        let by = &key["override"];
+        row.extend(has_overrides.then(|| if by.is_null() { String::new() } else { effect_text(by) }));
+        table.row(row);
     }
     let foot = format!("{}\n", paint(DIM, &format!("hits of the last {window}")));
     table.print() + &wrap(&foot, terminal::width(), 0)

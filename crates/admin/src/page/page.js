@@ -175,8 +175,17 @@ function drawTop({ keys, window_seconds: window }) {
     row.cells[1].textContent = count(key.refused) + (key.refused ? error : "");
     row.cells[1].classList.toggle("over", key.refused > 0);
     row.cells[2].textContent = count(key.allowed) + (key.allowed ? error : "");
+    const { override } = key;
+    const badge = row.cells[0].querySelector(".badge");
+    badge.hidden = !override;
+    badge.className = `badge ${override?.action ?? ""}`;
+    badge.textContent = override?.action === "limit" ? limitText(override) : (override?.action ?? "");
   };
-  const create = (key) => [keyCell(key), cell("", "n"), cell("", "n"), actCell(key)];
+  const create = (key) => {
+    const td = keyCell(key);
+    td.querySelector("small").append(" ", element("span", { className: "badge" }));
+    return [td, cell("", "n"), cell("", "n"), actCell(key)];
+  };
   rows($("top"), keys, (key) => `${canChange} ${key.rule} ${descriptor(key.descriptor)}`, create, update);
   $("top-window").textContent = `Hits of the last ${duration(window)}`;
 }
@@ -241,8 +250,9 @@ function drawRules({ rules, total }) {
   };
   const update = (row, rule) => {
     const rates = rule.per_second;
-    row.cells[2].textContent = rates && rule.has_fixed_name ? rate(rates.allowed) : "–";
-    row.cells[3].textContent = rates && rule.has_fixed_name ? rate(rates.refused + rates.shadowed) : "–";
+    const least = rule.partial ? "≥ " : "";
+    row.cells[2].textContent = rates && rule.has_fixed_name ? least + rate(rates.allowed) : "–";
+    row.cells[3].textContent = rates && rule.has_fixed_name ? least + rate(rates.refused + rates.shadowed) : "–";
     row.cells[3].classList.toggle("over", (rates?.refused ?? 0) > 0);
     const { allowed, refused } = ruleRates.get(rule.rule);
     row.cells[4].replaceChildren(sparkline([{ name: "allowed", values: allowed }, { name: "refused", values: refused }], SPARK_SECONDS));
@@ -347,7 +357,7 @@ async function chosen(tick) {
   const query = `replica=${encodeURIComponent(shown)}`;
   const calls = {
     status: `status?${query}`, top: `top?n=20&by=refused&${query}`, top_allowed: `top?n=20&by=allowed&${query}`,
-    unmatched: `top?n=20&unmatched=true&${query}`, refusals: `refusals?n=50&${query}`,
+    unmatched: `top?n=20&unmatched=true&${query}`, refusals: `refusals?n=50&${query}`, rules: `rules?n=100&by=hits&${query}`,
   };
   const replies = await Promise.all(Object.values(calls).map((path) => get(`api/v1/${path}`)));
   return { ...tick, ...Object.fromEntries(Object.keys(calls).map((name, at) => [name, replies[at]])) };

@@ -114,14 +114,17 @@ impl View<'_> {
         self.snapshot.scoped.on_store_failure(domain, self.now.seconds())
     }
 
-    /// The override that [`find`](Self::find) has found for the keys and values of a descriptor, which it does not copy.
-    pub fn of_keys<'r, E: Entry>(
+    /// The override that [`find`](Self::find) finds, which does not copy one for keys and values.
+    pub fn deciding<'r, E: Entry>(
         &self,
         domain: &str,
         entries: &[E],
-        matched: impl FnOnce() -> Option<Matched<'r>>,
+        matched: impl Fn() -> Option<Matched<'r>>,
     ) -> Option<Override> {
-        self.of_descriptor(domain, entries, matched, Snapshot::decode)
+        match self.find(domain, entries, &matched)?.by {
+            Some(by) => Some(Override::clone(&by)),
+            None => self.of_descriptor(domain, entries, &matched, Snapshot::decode),
+        }
     }
 
     /// The override for all values of a descriptor, else the one that leaves the fewest levels to the rule, and of several
