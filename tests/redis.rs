@@ -34,6 +34,8 @@ mod loss;
 mod refused_writes;
 // Denied commands, errors of every kind, and unexpected replies.
 mod replies;
+// What an older build left in Redis.
+mod older;
 // Rules with several limits, which count all or nothing.
 pub(crate) mod several;
 // A Redis that is slower than its callers, or stalls.

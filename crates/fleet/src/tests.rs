@@ -8,7 +8,7 @@ use crate::{
     KeyHits, KeyRefusals, Summary,
     latency::Buckets,
     merge::merge,
-    summary::{Entry, MAX_BYTES},
+    summary::{Entry, MAX_BYTES, RuleHits},
 };
 use store::Distribution;
 
@@ -190,4 +190,27 @@ fn buckets_are_the_values_between_two_readings() {
     assert_eq!(Buckets::default().quantile(0.5), None);
     let read: Buckets = serde_json::from_str(&serde_json::to_string(&buckets).unwrap()).unwrap();
     assert_eq!(read, buckets);
+}
+
+#[test]
+fn a_rule_that_a_summary_may_lack_is_partial() {
+    let rule = |rule: &str, hits: u64| RuleHits {
+        rule: rule.to_owned(),
+        hits: [hits, 1, 0, 0],
+        per_second: [0.25, 0.0, 0.0, 0.0],
+        ..RuleHits::default()
+    };
+    let all = Summary { rules: vec![rule("d.a", 5), rule("d.b", 7)], ..Summary::default() };
+    let many = (0..1000).map(|n| rule(&format!("d.rule-with-a-name-{n}"), 1)).chain([rule("d.a", 9)]);
+    let packed = Summary { rules: many.collect(), ..Summary::default() }.packed();
+    assert!(packed.len() <= MAX_BYTES, "{}", packed.len());
+    let cut = Summary::read(&packed).unwrap();
+    assert!(cut.rules.len() > 20 && cut.rules.len() as u64 + cut.other_rules == 1001, "{}", cut.rules.len());
+    let merged = merge(&[&all, &cut]);
+    let of = |name: &str| merged.rules.iter().find(|rule| rule.rule == name).unwrap();
+    // Rates have one digit there.
+    assert_eq!((of("d.a").hits, of("d.a").is_partial), ([14, 2, 0, 0], false));
+    assert!((of("d.a").per_second[0] - 0.55).abs() < 1e-9, "{:?}", of("d.a"));
+    assert_eq!((of("d.b").hits, of("d.b").is_partial), ([7, 1, 0, 0], true));
+    assert_eq!(merged.other_rules, cut.other_rules);
 }

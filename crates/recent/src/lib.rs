@@ -212,13 +212,11 @@ impl Recent {
         hits: Hits,
         now: Time,
     ) {
-        match rule {
-            Some(rule) => self.note(rule, entries.clone(), entries, hits, now),
-            None => {
-                let key = [(domain, "")].into_iter().chain(entries);
-                self.note(&self.without_rule, key.clone(), key, hits, now);
-            }
+        if let Some(rule) = rule {
+            return self.note(rule, entries.clone(), entries, hits, now);
         }
+        let key = [(domain, "")].into_iter().chain(entries);
+        self.note(&self.without_rule, key.clone(), key, hits, now);
     }
 
     /// Records descriptors without a rule: each is one of the shape that its domain and its keys have, with the first

@@ -123,7 +123,7 @@ fn merged_counts_on_sampled_zipf_traffic_are_within_their_error() {
         let user = key.to_string();
         if let Some(weight) = recent.wanted(false, NOW).hits {
             let hits = Hits { count: 1, weight, refused: false };
-            recent.note_hits(&rules[0], [("user", user.as_str())].into_iter(), hits, NOW);
+            recent.note_hits(Some(&rules[0]), "d", [("user", user.as_str())].into_iter(), hits, NOW);
         }
         *truth.entry(user).or_default() += 1;
     }
