@@ -27,7 +27,7 @@ use telemetry::metrics::{RuleCounter, RuleStats};
 const SECONDS: usize = 2;
 
 #[derive(Serialize)]
-struct Rules<'a> {
+struct Listed<'a> {
     rules: Vec<RuleJson<'a>>,
     /// The number of rules, including those that are not in the reply.
     total: usize,
@@ -108,7 +108,7 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let rules = served
         .zip(found)
         .map(|(served, (rule, has_fixed_name))| json(served, rule, has_fixed_name, &counted));
-    Reply::json(&Rules { rules: rules.collect(), total, scope: scope.name(), replicas })
+    Reply::json(&Listed { rules: rules.collect(), total, scope: scope.name(), replicas })
 }
 
 /// What the rules have counted, by their full keys.
