@@ -160,7 +160,8 @@ fn play(page: &str, consoles: &[Block]) -> Vec<String> {
         setup.rules(&format!("line-{}.yaml", block.line), &block.text)
     });
     let server = setup.start();
-    for block in &files {
+    let others = blocks(&read(page)).into_iter().filter(|block| block.is("yaml") && !block.is_rules_file());
+    for block in files.iter().chain(&others.collect::<Vec<_>>()) {
         if let Some(path) = block.path() {
             let path = server.dir().join("shown").join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();

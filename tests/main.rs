@@ -11,6 +11,9 @@ mod pulls;
 // HTTP through Envoy: limits, modes, hits, and a lost service.
 mod envoy;
 
+// From Envoy's configuration to the rules.
+mod connect;
+
 // The admin API, its commands, and the decision log.
 mod admin;
 // Errors, `/json`, reflection, the debug pages.

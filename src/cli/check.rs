@@ -2,17 +2,22 @@
 //!
 //! [`run`] reads the files, [`Report`] compiles them and formats the diagnostics as text, as JSON, or for GitHub.
 
-use std::{collections::HashMap, fmt::Write as _, path::PathBuf};
+use std::{
+    collections::HashMap,
+    fmt::{Display, Write as _},
+    path::PathBuf,
+};
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::{
-    explain,
+    envoy, explain,
     rules_files::{self, ReadingArgs},
     serve::Environment,
     terminal::{self, BOLD, ERROR, Failure, GOOD, PLACE, Verdict, WARNING, count, paint},
 };
+use crate::settings::vars;
 use clock::{Clock as _, SystemClock};
 use overrides::model::timestamp;
 use rules::{
@@ -27,6 +32,9 @@ pub(crate) struct CheckArgs {
     pub(crate) paths: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) reading: ReadingArgs,
+    /// Compare the rules with what this Envoy can send: its bootstrap file or config dump, in YAML or JSON. May be repeated.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) envoy: Vec<PathBuf>,
     /// Warn about rules that the Go service would reject.
     #[arg(long)]
     pub(crate) portable: bool,
@@ -63,7 +71,8 @@ pub(crate) fn run(args: &CheckArgs, environment: &Environment) -> Result<Verdict
         Err(why) => return Err(why.into()),
     };
     let options = CompileOptions { portable: args.portable, strict: true, ..options };
-    let report = Report::new(reading, options, args.deny_warnings);
+    let envoys = if args.envoy.is_empty() { None } else { Some(Envoys::read(&args.envoy, environment)?) };
+    let report = Report::with_envoys(reading, options, args.deny_warnings, envoys);
     match format {
         Format::Text => terminal::print(&report.text()),
         Format::Json => terminal::print_data(&report.json()),
@@ -79,9 +88,38 @@ fn without_verdict(message: String) -> Reading {
     Reading { files: Vec::new(), diagnostics: vec![error] }
 }
 
+/// The Envoys to compare the rules with.
+struct Envoys {
+    reading: Reading,
+    service: envoy::Service,
+}
+
+impl Envoys {
+    fn read(paths: &[PathBuf], environment: &Environment) -> Result<Self, String> {
+        let mut reading = Reading::default();
+        for path in paths {
+            let Reading { files, diagnostics } = Reading::of_file(path);
+            reading.files.extend(files);
+            reading.diagnostics.extend(diagnostics);
+        }
+        let variable = |name: &str| vars::ALL.iter().copied().find(|var| var.name == name);
+        let is_memcached = environment.value(&vars::BACKEND_TYPE) == "memcache";
+        let name = if is_memcached { "MEMCACHE_TIMEOUT" } else { "REDIS_TIMEOUT" };
+        let written = variable(name).map(|var| environment.value(var)).unwrap_or_default();
+        let invalid = |why: &dyn Display| format!("invalid settings:\n  {name}: {why}");
+        let timeout = text::duration::parse(&written).map_err(|why| invalid(&why))?;
+        let policy = (vars::STORE_FAILURE_POLICY.parse)(&environment.value(&vars::STORE_FAILURE_POLICY));
+        let policy = policy.map_err(|why| format!("invalid settings:\n  STORE_FAILURE_POLICY: {why}"))?;
+        Ok(Self { reading, service: envoy::Service { timeout: (name, timeout), policy } })
+    }
+}
+
 /// The diagnostics of a set of files.
 pub(super) struct Report {
+    /// The rules files.
     files: Vec<SourceFile>,
+    envoys: Vec<SourceFile>,
+    compared: Option<envoy::Compared>,
     diagnostics: Vec<Diagnostic>,
     /// The rules, if there is no error.
     pub(super) rules: Option<RuleSet>,
@@ -92,19 +130,37 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) fn new(reading: Reading, options: CompileOptions, deny_warnings: bool) -> Self {
-        let is_incomplete = reading.has_errors();
+        Self::with_envoys(reading, options, deny_warnings, None)
+    }
+
+    fn with_envoys(
+        reading: Reading,
+        options: CompileOptions,
+        deny_warnings: bool,
+        envoys: Option<Envoys>,
+    ) -> Self {
         let compiled = compile(&reading.files, options);
-        let is_unread = is_incomplete && compiled.rules.is_some();
-        let mut diagnostics = [reading.diagnostics, compiled.diagnostics].concat();
-        let warnings = diagnostics.iter_mut().filter(|diagnostic| !diagnostic.is_error());
+        let mut compared = envoys.as_ref().zip(compiled.rules.as_ref()).map(|(envoys, rules)| {
+            envoy::compare(&envoys.reading.files, rules, &reading.files, &envoys.service)
+        });
+        let of_envoys =
+            compared.as_mut().map(|compared| std::mem::take(&mut compared.diagnostics)).unwrap_or_default();
+        let is_sound = compiled.rules.is_some() && !of_envoys.iter().any(Diagnostic::is_error);
+        let envoys = envoys.map(|envoys| envoys.reading).unwrap_or_default();
+        let is_incomplete = reading.has_errors() || envoys.has_errors();
+        let is_unread = is_incomplete && is_sound;
+        let mut diagnostics =
+            [reading.diagnostics, envoys.diagnostics, compiled.diagnostics, of_envoys].concat();
+        let warnings = diagnostics.iter_mut().filter(|diagnostic| diagnostic.severity == Severity::Warning);
         let mut denied_warnings = 0;
         for warning in warnings.filter(|_| deny_warnings) {
             warning.severity = Severity::Error;
             denied_warnings += 1;
         }
-        let is_valid = denied_warnings == 0 && !is_incomplete;
+        let is_valid = denied_warnings == 0 && !is_incomplete && is_sound;
         let rules = compiled.rules.filter(|_| is_valid);
-        Self { files: reading.files, diagnostics, rules, denied_warnings, is_unread }
+        let (files, envoys) = (reading.files, envoys.files);
+        Self { files, envoys, compared, diagnostics, rules, denied_warnings, is_unread }
     }
 
     fn verdict(&self) -> Verdict {
@@ -122,12 +178,28 @@ impl Report {
         let mut texts: HashMap<&str, String> = HashMap::new();
         for diagnostic in &self.diagnostics {
             let file =
-                diagnostic.place.and_then(|_| self.files.iter().find(|file| file.name == diagnostic.file));
+                diagnostic.place.and_then(|_| self.sources().find(|file| file.name == diagnostic.file));
             let text = file.map(|file| &**texts.entry(&file.name).or_insert_with(|| file.readable()));
             // Writing to a String cannot fail, here and below.
             let _ = writeln!(out, "{}", coloured(diagnostic.severity, &render(diagnostic, text)));
         }
-        out + &self.calendars() + &self.summary() + "\n"
+        out + &self.calendars() + &self.envoys() + &self.summary() + "\n"
+    }
+
+    fn sources(&self) -> impl Iterator<Item = &SourceFile> {
+        self.files.iter().chain(&self.envoys)
+    }
+
+    /// What the comparison with Envoy found, in a line.
+    fn envoys(&self) -> String {
+        let Some(compared) = &self.compared else { return String::new() };
+        let filters = count(compared.filters, "rate limit filter");
+        let descriptors = count(compared.descriptors, "descriptor");
+        let unreached = match compared.unreached {
+            Some(number) => format!("no descriptor meets {}", count(number, "rule")),
+            None => "rules are not judged, because a part was not read".to_owned(),
+        };
+        format!("Envoy: {filters}, {descriptors}: no rule meets {}, {unreached}\n", compared.unmatched)
     }
 
     /// The limits that follow a calendar, with the end of their windows.
@@ -156,7 +228,8 @@ impl Report {
 
     fn errors_and_warnings(&self) -> (usize, usize) {
         let errors = self.diagnostics.iter().filter(|diagnostic| diagnostic.is_error()).count();
-        (errors, self.diagnostics.len() - errors)
+        let warnings = self.diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Warning);
+        (errors, warnings.count())
     }
 
     /// `3 rules, 1 domain, 2 files: OK, hash 0f3c…`
@@ -204,6 +277,12 @@ impl Report {
             "errors": errors,
             "warnings": warnings,
             "diagnostics": diagnostics,
+            "envoy": self.compared.as_ref().map(|compared| json!({
+                "filters": compared.filters,
+                "descriptors": compared.descriptors,
+                "unmatched_descriptors": compared.unmatched,
+                "unreached_rules": compared.unreached,
+            })),
             "calendars": self.calendar_limits().map(|(rule, limit)| calendar_json(rule, limit)).collect::<Vec<_>>(),
         });
         format!("{report:#}\n")
@@ -218,6 +297,7 @@ impl Report {
             let help = help.as_ref().map(|help| format!("; {help}")).unwrap_or_default();
             let message = escaped(&format!("{message}{path}{help}"));
             let file = escaped(file).replace(':', "%3A").replace(',', "%2C");
+            let severity = if *severity == Severity::Note { "notice" } else { severity.name() };
             let _ = writeln!(out, "::{severity} file={file}{}::{message}", place.unwrap_or_default());
         }
         out + &anstream::adapter::strip_str(&self.summary()).to_string() + "\n"
@@ -243,7 +323,11 @@ fn escaped(text: &str) -> String {
 
 /// A rendered diagnostic in colours: its severity, its message, and the margin of the excerpt.
 fn coloured(severity: Severity, rendered: &str) -> String {
-    let style = if severity == Severity::Error { ERROR } else { WARNING };
+    let style = match severity {
+        Severity::Error => ERROR,
+        Severity::Warning => WARNING,
+        Severity::Note => PLACE,
+    };
     let mut lines = rendered.lines();
     let (word, message) = lines.next().and_then(|line| line.split_once(": ")).unwrap_or_default();
     let mut out = format!("{}: {}\n", paint(style, word), paint(BOLD, message));

@@ -5,6 +5,7 @@
 
 mod admin;
 mod check;
+mod envoy;
 mod explain;
 mod health;
 mod request;
@@ -264,6 +265,7 @@ mod tests {
         let full = CheckArgs {
             paths: vec!["rules".into(), "a.yaml".into()],
             reading: ReadingArgs { merge_domains: true, ignore_dot_files: true, memcached: true },
+            envoy: Vec::new(),
             portable: true,
             deny_warnings: true,
             format: check::Format::Github,

@@ -60,7 +60,7 @@ fn looks_like_hosts(text: &str) -> bool {
 
 pub struct Setting<T> {
     pub(super) var: Var,
-    pub(super) parse: fn(&str) -> Result<T, InvalidValue>,
+    pub parse: fn(&str) -> Result<T, InvalidValue>,
 }
 
 /// A setting is passed as its variable where the type of the value does not matter.

@@ -18,7 +18,8 @@ impl Block {
 
     /// `yaml`, `yaml path/of/a.yaml` or `yaml refused path/of/a.yaml`.
     pub(super) fn is_rules_file(&self) -> bool {
-        self.is("yaml") && (self.info.len() == 1 || self.is_refused() || self.path().is_some())
+        let is_named = self.info.len() == 2 && self.path().is_some();
+        self.is("yaml") && (self.info.len() == 1 || self.is_refused() || is_named)
     }
 
     pub(super) fn is_refused(&self) -> bool {

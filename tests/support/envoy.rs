@@ -29,12 +29,18 @@ pub(crate) struct Envoy {
 impl Envoy {
     /// Starts Envoy and waits until it is ready.
     pub(crate) fn start(wanted: &Wanted<'_>) -> Self {
+        Self::with(|ports, upstream, access_log| bootstrap(wanted, ports, upstream, access_log).to_string())
+    }
+
+    /// Starts Envoy with a configuration for these ports, of the admin page and of the listener, and this upstream.
+    pub(crate) fn with(config: impl FnOnce([u16; 2], &Upstream, &Path) -> String) -> Self {
         let dir =
             tempfile::Builder::new().prefix("tollgate-envoy-").tempdir().expect("cannot create a directory");
         let (admin, listener, upstream) = (free_port(), free_port(), Upstream::start());
-        let config = bootstrap(wanted, [admin, listener], &upstream, &access_log(dir.path()));
-        let config_file = dir.path().join("envoy.json");
-        fs::write(&config_file, config.to_string()).expect("cannot write the configuration");
+        let config = config([admin, listener], &upstream, &access_log(dir.path()));
+        // JSON is YAML too.
+        let config_file = dir.path().join("envoy.yaml");
+        fs::write(&config_file, config).expect("cannot write the configuration");
         let mut command = Command::new(binary());
         // Without hot restart, several Envoys share no memory and need no ids.
         command.args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "warning"]);
@@ -47,8 +53,23 @@ impl Envoy {
 
     /// `GET /` through Envoy with these headers.
     pub(crate) fn get(&self, headers: &[(&str, &str)]) -> http::Answer {
-        http::send(self.listener, "GET", "/", headers, b"")
+        self.send("GET", "/", headers)
+    }
+
+    /// The file of its configuration.
+    pub(crate) fn config(&self) -> PathBuf {
+        self.dir.path().join("envoy.yaml")
+    }
+
+    /// A request through Envoy.
+    pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> http::Answer {
+        http::send(self.listener, method, path, headers, b"")
             .unwrap_or_else(|error| panic!("Envoy did not answer: {error}\n{}", self.process.log()))
+    }
+
+    /// The configuration that it runs, as its admin page dumps it.
+    pub(crate) fn config_dump(&self) -> String {
+        http::get(self.admin, "/config_dump").text()
     }
 
     /// The statuses of `count` consecutive requests.

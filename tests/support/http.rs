@@ -40,7 +40,10 @@ pub(crate) fn send(
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut request = Vec::new();
-    write!(request, "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n")?;
+    write!(request, "{method} {path} HTTP/1.1\r\nconnection: close\r\n")?;
+    if !headers.iter().any(|(name, _)| *name == "host") {
+        write!(request, "host: localhost\r\n")?;
+    }
     for (name, value) in headers {
         write!(request, "{name}: {value}\r\n")?;
     }

@@ -247,6 +247,7 @@ fn log(diagnostics: &[Diagnostic]) {
         match diagnostic.severity {
             Severity::Error => tracing::error!("{diagnostic}"),
             Severity::Warning => tracing::warn!("{diagnostic}"),
+            Severity::Note => tracing::info!("{diagnostic}"),
         }
     }
     if let Some(more) = diagnostics.len().checked_sub(MAX_DIAGNOSTICS).filter(|more| *more > 0) {

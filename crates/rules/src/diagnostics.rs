@@ -28,6 +28,8 @@ text::named! {
         Error = "error",
         /// They can, but probably mean something else.
         Warning = "warning",
+        /// What was not judged.
+        Note = "note",
     }
 }
 
@@ -293,7 +295,7 @@ impl Diagnostics {
         self.add(Severity::Error, error.place, &Path::File, error.message, error.help);
     }
 
-    fn add(
+    pub fn add(
         &mut self,
         severity: Severity,
         place: Option<Place>,

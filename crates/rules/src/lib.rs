@@ -24,17 +24,19 @@ mod lower;
 mod messages;
 mod spelling;
 mod written_calendar;
-mod yaml;
+pub mod yaml;
 
 #[cfg(test)]
 mod tests;
 
 pub use algorithms::MAX_LIMIT;
 pub use compile::{CompileOptions, Compiled, SourceFile, compile, compile_resources};
-pub use diagnostics::{Diagnostic, Place, Severity, render};
+pub use diagnostics::{Diagnostic, Diagnostics, Path, Place, Severity, render};
 pub use limit::{Countable, CountingMode, LONGEST_LOG, Limit, Limits, Rate, Unit};
 pub use matcher::{Entry, How, Matched};
-pub use model::{Allowance, Metadata, OnStoreFailure, Origin, Rule, RuleId, RuleSet, Value};
+pub use model::{
+    Allowance, Domain, Level, Metadata, Node, OnStoreFailure, Origin, Rule, RuleId, RuleSet, Value,
+};
 pub use schema::schema;
 pub use spelling::nearest;
 pub use written_calendar::{CalendarField, CalendarMistake, WrittenCalendar, calendar_text};

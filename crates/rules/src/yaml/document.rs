@@ -17,7 +17,7 @@ use super::{
 };
 
 #[derive(Debug)]
-pub(crate) struct Document {
+pub struct Document {
     /// The first document; `None` if the file is empty.
     pub root: Option<NodeRef>,
     /// Where the next document begins, which is ignored.
@@ -32,7 +32,7 @@ impl Document {
     }
 }
 
-pub(crate) fn read(bytes: &[u8], max: MaxValues) -> Result<Document, FileError> {
+pub fn read(bytes: &[u8], max: MaxValues) -> Result<Document, FileError> {
     let text = text::decode(bytes)?;
     let guarded = Guarded::of(&text.allowed)?;
     // A value takes at least one byte: a text that may have too many is checked before the tree is built.

@@ -1,6 +1,6 @@
 //! A YAML document as a tree with source positions, in the dialect of Go's yaml.v2.
 //!
-//! [`compile`](super::compile()) calls [`read`] once for each file. In the tree, anchors are resolved, merges are
+//! [`compile`](super::compile()) calls [`read`] once for each file, and `tollgate check --envoy` for Envoy's configuration. In the tree, anchors are resolved, merges are
 //! applied, every scalar has its meaning, keys are scalars, and nesting and repetition are bounded, so that its readers
 //! can recurse. The readers define the valid keys and values.
 
@@ -17,17 +17,19 @@ mod tests;
 
 use std::rc::Rc;
 
-pub(crate) use document::{Document, read};
+pub use document::{Document, read};
 pub(super) use guard::unused_characters;
-pub(crate) use scalar::{Meaning, float_as_key};
-pub(crate) use text::{decode, template};
+pub use scalar::Meaning;
+pub(crate) use scalar::float_as_key;
+pub(crate) use text::decode;
+pub use text::template;
 
 use super::diagnostics::{FileError, Place};
 use document::Weight;
 
 /// The maximum number of values in a file, with aliases expanded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct MaxValues {
+pub struct MaxValues {
     pub values: usize,
     pub set_by: &'static str,
 }
@@ -45,14 +47,14 @@ fn read_without_bound(bytes: &[u8]) -> Result<Document, FileError> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Node {
+pub struct Node {
     pub place: Place,
     pub content: Content,
     weight: Weight,
 }
 
 #[derive(Debug)]
-pub(crate) enum Content {
+pub enum Content {
     Scalar(Scalar),
     List(Vec<NodeRef>),
     /// A map. A later pair replaces an earlier one with the same key.
@@ -60,7 +62,7 @@ pub(crate) enum Content {
 }
 
 #[derive(Debug)]
-pub(crate) struct Scalar {
+pub struct Scalar {
     /// The text without quotes and with escapes replaced.
     pub text: String,
     pub meaning: Meaning,
@@ -68,13 +70,13 @@ pub(crate) struct Scalar {
 
 /// A use of a value. An alias shares the value with its anchor.
 #[derive(Clone, Debug)]
-pub(crate) struct NodeRef {
+pub struct NodeRef {
     pub node: Rc<Node>,
     pub alias: Option<Place>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Pair {
+pub struct Pair {
     pub key: NodeRef,
     pub value: NodeRef,
     /// The place of the `<<` that merged this pair, if one did.

@@ -9,7 +9,7 @@ use base64::{
 };
 
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Meaning {
+pub enum Meaning {
     /// `~`, `null`, or an empty text.
     Null,
     /// `true`, `yes`, `on`, `y` and their opposites.

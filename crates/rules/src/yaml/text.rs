@@ -55,7 +55,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Text<'_>, FileError> {
 
 /// The error of a text that is not YAML because it is a template: one with `{{` outside of quotes and comments, where no
 /// YAML has it.
-pub(crate) fn template(bytes: &[u8]) -> Option<FileError> {
+pub fn template(bytes: &[u8]) -> Option<FileError> {
     let text = decode(bytes).ok()?.allowed;
     let is_plain = |at: usize| {
         let line = text.get(..at).unwrap_or_default().rsplit(is_break).next().unwrap_or_default();

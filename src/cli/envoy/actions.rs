@@ -1,0 +1,131 @@
+//! Envoy's rate limit actions: the entry that each adds to a descriptor.
+
+use super::tree::Value;
+use rules::Place;
+
+/// A descriptor that Envoy may send.
+#[derive(Clone, Debug)]
+pub(super) struct Descriptor {
+    pub(super) place: Place,
+    pub(super) entries: Vec<Entry>,
+    /// It has its own limit, so it needs no rule.
+    pub(super) has_limit: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Entry {
+    pub(super) key: String,
+    /// `None` for a value of the request.
+    pub(super) value: Option<String>,
+}
+
+/// What an action may do, and what is not known about it.
+struct Added {
+    entry: Entry,
+    /// The descriptor may lack the entry.
+    is_optional: bool,
+}
+
+/// The surroundings of an action that decide about values.
+pub(super) struct Context<'t> {
+    /// The cluster of this Envoy, `node.cluster`.
+    pub(super) own_cluster: Option<&'t str>,
+    /// The clusters of the route; empty if requests choose them.
+    pub(super) clusters: Vec<&'t str>,
+}
+
+/// The most optional entries whose presence is tried in all combinations.
+const MAX_OPTIONAL: usize = 6;
+
+/// The descriptors of an item of `rate_limits`, one for each combination of optional entries, or the place and the name of
+/// an action that is not known here.
+pub(super) fn descriptors(
+    item: Value<'_>,
+    context: &Context<'_>,
+) -> Result<Vec<Descriptor>, (Place, String)> {
+    let has_limit = item.get("limit").is_some();
+    let mut built = vec![Vec::new()];
+    let mut optional = 0;
+    for action in item.list("actions") {
+        let choices = added(action, context)?;
+        optional += usize::from(choices.iter().any(|added| added.is_optional));
+        if optional > MAX_OPTIONAL {
+            return Err((action.place(), format!("more than {MAX_OPTIONAL} entries may be absent")));
+        }
+        let mut next: Vec<Vec<Entry>> = Vec::new();
+        for before in &built {
+            for Added { entry, is_optional } in &choices {
+                let mut with = before.clone();
+                with.push(entry.clone());
+                next.push(with);
+                if *is_optional {
+                    next.push(before.clone());
+                }
+            }
+        }
+        next.dedup();
+        built = next;
+    }
+    let place = item.place();
+    // Envoy sends no descriptor without entries.
+    let descriptors = built.into_iter().filter(|entries| !entries.is_empty());
+    Ok(descriptors.map(|entries| Descriptor { place, entries, has_limit }).collect())
+}
+
+/// The entries of which an action adds one.
+fn added(action: Value<'_>, context: &Context<'_>) -> Result<Vec<Added>, (Place, String)> {
+    let unknown = |what: &str| (action.place(), what.to_owned());
+    let (name, fields) =
+        action.fields().find(|(name, _)| *name != "@type").ok_or_else(|| unknown("an action is empty"))?;
+    let text = |field: &str| fields.get(field).and_then(Value::text);
+    let key = |default: &str| text("descriptor_key").unwrap_or(default).to_owned();
+    // A value with `%` is filled in from the request.
+    let constant = || text("descriptor_value").filter(|value| !value.contains('%')).map(str::to_owned);
+    let one = |key: String, value: Option<String>| {
+        let is_optional = fields.get("skip_if_absent").is_some_and(Value::flag);
+        vec![Added { entry: Entry { key, value }, is_optional }]
+    };
+    let snake = snake_case(name);
+    Ok(match &*snake {
+        "generic_key" => one(key("generic_key"), constant()),
+        "header_value_match" => one(key("header_match"), constant()),
+        "query_parameter_value_match" => one(key("query_match"), constant()),
+        "remote_address_match" => one(key("remote_address"), constant()),
+        "remote_address" => one("remote_address".to_owned(), None),
+        "masked_remote_address" => one("masked_remote_address".to_owned(), None),
+        "source_cluster" => one("source_cluster".to_owned(), context.own_cluster.map(str::to_owned)),
+        "destination_cluster" => {
+            let key = || "destination_cluster".to_owned();
+            if context.clusters.is_empty() {
+                one(key(), None)
+            } else {
+                let clusters = context.clusters.iter();
+                clusters.flat_map(|cluster| one(key(), Some((*cluster).to_owned()))).collect()
+            }
+        }
+        "request_headers" | "query_parameters" | "dynamic_metadata" | "metadata" => {
+            let key = text("descriptor_key")
+                .ok_or_else(|| unknown(&format!("`{snake}` without a `descriptor_key`")))?;
+            one(key.to_owned(), None)
+        }
+        // The expressions of CEL have a key of their own.
+        "extension" => {
+            let typed = fields.get("typed_config");
+            let key = typed.and_then(|typed| typed.get("descriptor_key")).and_then(Value::text);
+            let key = key.ok_or_else(|| unknown("an extension"))?;
+            one(key.to_owned(), None)
+        }
+        _ => return Err(unknown(&format!("`{snake}`"))),
+    })
+}
+
+fn snake_case(name: &str) -> String {
+    let mut snake = String::with_capacity(name.len() + 4);
+    for letter in name.chars() {
+        if letter.is_ascii_uppercase() {
+            snake.push('_');
+        }
+        snake.push(letter.to_ascii_lowercase());
+    }
+    snake
+}

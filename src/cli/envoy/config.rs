@@ -1,0 +1,299 @@
+//! Reads what Envoy sends to its rate limit service from a bootstrap file or a config dump.
+//!
+//! Envoy's messages are read by the names of their fields, without Envoy's protobuf files. What comes from elsewhere (a
+//! control plane, an extension) is noted, and never guessed.
+
+use std::{collections::HashMap, time::Duration};
+
+use super::{
+    actions::{Context, Descriptor, descriptors},
+    tree::Value,
+};
+use rules::{Place, Severity};
+
+/// A rate limit filter.
+pub(super) struct Filter<'t> {
+    pub(super) domain: &'t str,
+    pub(super) place: Place,
+    pub(super) timeout: (Place, Duration),
+    pub(super) deny: (Place, bool),
+    /// The cluster of the rate limit service.
+    pub(super) cluster: Option<Value<'t>>,
+}
+
+/// A descriptor and the domain it is sent to.
+pub(super) struct Sent<'t> {
+    pub(super) domain: &'t str,
+    pub(super) descriptor: Descriptor,
+}
+
+/// A remark about the configuration.
+pub(super) struct Remark {
+    pub(super) severity: Severity,
+    pub(super) place: Place,
+    pub(super) message: String,
+    pub(super) help: &'static str,
+}
+
+#[derive(Default)]
+pub(super) struct Gateway<'t> {
+    pub(super) filters: Vec<Filter<'t>>,
+    pub(super) sent: Vec<Sent<'t>>,
+    pub(super) remarks: Vec<Remark>,
+    /// A part was not read, so Envoy may send more descriptors.
+    pub(super) is_partial: bool,
+    own_cluster: Option<&'t str>,
+    /// The route configurations of a config dump, by name.
+    named_routes: HashMap<&'t str, Value<'t>>,
+}
+
+/// Envoy's default, which is short: docs/envoy.md.
+const DEFAULT_TIMEOUT: Duration = Duration::from_millis(20);
+
+const MANAGER: &str = ".http_connection_manager.v3.HttpConnectionManager";
+const HTTP_FILTER: &str = ".filters.http.ratelimit.v3.RateLimit";
+const NETWORK_FILTER: &str = ".filters.network.ratelimit.v3.RateLimit";
+const PER_ROUTE: &str = ".http.ratelimit.v3.RateLimitPerRoute";
+const DUMP: &str = "use the configuration of a running Envoy: `curl ADMIN/config_dump`";
+
+impl<'t> Gateway<'t> {
+    /// Reads a bootstrap file or a config dump.
+    pub(super) fn read(root: Value<'t>) -> Self {
+        let mut gateway = Self::default();
+        root.walk(&mut |value| {
+            if let Some(node) = value.get("node") {
+                gateway.own_cluster = gateway.own_cluster.or(node.get("cluster").and_then(Value::text));
+            }
+            let routes = value.get("route_config");
+            if let Some((name, routes)) =
+                routes.and_then(|routes| Some((routes.get("name")?.text()?, routes)))
+            {
+                gateway.named_routes.insert(name, routes);
+            }
+        });
+        for filter in root.messages(NETWORK_FILTER) {
+            gateway.network_filter(filter);
+        }
+        for manager in root.messages(MANAGER) {
+            gateway.manager(manager);
+        }
+        let dynamic = root.get("dynamic_resources").filter(|value| value.get("lds_config").is_some());
+        if let Some(dynamic) = dynamic {
+            gateway.unread(dynamic, "listeners come from a control plane", DUMP);
+        }
+        gateway
+    }
+
+    fn unread(&mut self, at: Value<'_>, what: &str, help: &'static str) {
+        self.is_partial = true;
+        let message = format!("not read: {what}, so this Envoy may send more descriptors");
+        self.remarks.push(Remark { severity: Severity::Note, place: at.place(), message, help });
+    }
+
+    fn warn(&mut self, at: Value<'_>, message: impl Into<String>, help: &'static str) {
+        let (severity, place, message) = (Severity::Warning, at.place(), message.into());
+        self.remarks.push(Remark { severity, place, message, help });
+    }
+
+    fn filter(&mut self, config: Value<'t>) -> Option<&'t str> {
+        let domain = config.get("domain")?;
+        let timeout = config.get("timeout");
+        let written = timeout.and_then(Value::text).and_then(|text| text::duration::parse(text).ok());
+        let deny = config.get("failure_mode_deny");
+        let service = config.at(&["rate_limit_service", "grpc_service", "envoy_grpc", "cluster_name"]);
+        self.filters.push(Filter {
+            domain: domain.text()?,
+            place: domain.place(),
+            timeout: (timeout.map_or(domain.place(), Value::place), written.unwrap_or(DEFAULT_TIMEOUT)),
+            deny: (deny.map_or(domain.place(), Value::place), deny.is_some_and(Value::flag)),
+            cluster: service,
+        });
+        domain.text()
+    }
+
+    /// The filter of connections, whose descriptors are constant.
+    fn network_filter(&mut self, config: Value<'t>) {
+        let Some(domain) = self.filter(config) else { return };
+        for item in config.list("descriptors") {
+            let entry = |entry: Value<'_>| super::actions::Entry {
+                key: entry.get("key").and_then(Value::text).unwrap_or_default().to_owned(),
+                value: entry
+                    .get("value")
+                    .and_then(Value::text)
+                    .filter(|text| !text.contains('%'))
+                    .map(str::to_owned),
+            };
+            let entries = item.list("entries").map(entry).collect();
+            let descriptor =
+                Descriptor { place: item.place(), entries, has_limit: item.get("limit").is_some() };
+            self.sent.push(Sent { domain, descriptor });
+        }
+    }
+
+    /// The filters of a listener, with the descriptors of its routes.
+    fn manager(&mut self, manager: Value<'t>) {
+        let mut filters = Vec::new();
+        for filter in manager.list("http_filters") {
+            if filter.get("config_discovery").is_some() {
+                self.unread(filter, "the filter comes from a control plane", DUMP);
+            }
+            let name = filter.get("name").and_then(Value::text).unwrap_or_default();
+            filters.extend(filter.messages(HTTP_FILTER).into_iter().map(|config| (name, config)));
+        }
+        let routes = manager.get("route_config").or_else(|| {
+            let name = manager.at(&["rds", "route_config_name"])?.text()?;
+            self.named_routes.get(name).copied()
+        });
+        let stages: Vec<u64> = filters.iter().map(|(_, config)| stage(*config)).collect();
+        for (name, config) in filters {
+            let Some(domain) = self.filter(config) else { continue };
+            if let Some(routes) = routes {
+                self.routes(&Scope { name, domain, config, stages: &stages }, routes);
+            } else {
+                let source = manager.get("rds").or_else(|| manager.get("scoped_routes"));
+                self.unread(source.unwrap_or(manager), "routes come from a control plane", DUMP);
+            }
+        }
+    }
+
+    fn routes(&mut self, scope: &Scope<'t, '_>, routes: Value<'t>) {
+        if let Some(source) = routes.get("vhds") {
+            self.unread(source, "virtual hosts come from a control plane", DUMP);
+        }
+        let of_all = scope.per_route(routes);
+        for host in routes.list("virtual_hosts") {
+            if let Some(matcher) = host.get("matcher") {
+                self.unread(matcher, "routes of a matcher", DUMP);
+            }
+            let of_host = scope.per_route(host).or(of_all);
+            for route in host.list("routes") {
+                // Envoy limits no redirects or direct responses.
+                let Some(action) = route.get("route") else { continue };
+                self.route(scope, host, action, scope.per_route(route).or(of_host));
+            }
+        }
+    }
+
+    fn route(&mut self, scope: &Scope<'t, '_>, host: Value<'t>, action: Value<'t>, own: Option<Value<'t>>) {
+        if own.and_then(|own| own.get("disabled")).is_some_and(Value::flag) {
+            return;
+        }
+        let own = own.map(|own| own.get("config").unwrap_or(own));
+        let domain = own.and_then(|own| own.get("domain")?.text()).unwrap_or(scope.domain);
+        let context = Context { own_cluster: self.own_cluster, clusters: clusters(action) };
+        // The most specific `rate_limits` of the filter's own configurations replaces those of routes and hosts.
+        let of_filter =
+            own.into_iter().chain([scope.config]).find(|config| config.list("rate_limits").next().is_some());
+        if let Some(config) = of_filter {
+            for item in config.list("rate_limits") {
+                self.item(domain, item, &context);
+            }
+            return;
+        }
+        let mut items: Vec<_> = action.list("rate_limits").collect();
+        if items.is_empty() || includes_host(action, own) {
+            items.extend(host.list("rate_limits"));
+        }
+        if own.is_some_and(ignores_host) {
+            items = action.list("rate_limits").collect();
+        }
+        for item in items {
+            if let Some(addend) = item.get("hits_addend") {
+                let message = "`hits_addend` has no effect here, so each request counts as one hit";
+                self.warn(addend, message, "move the item to `rate_limits` of `RateLimitPerRoute`");
+            }
+            if stage(item) == stage(scope.config) {
+                self.item(domain, item, &context);
+            } else if !scope.stages.contains(&stage(item)) {
+                let message = format!(
+                    "no filter of this listener has the stage {}, so the descriptor is never sent",
+                    stage(item)
+                );
+                self.warn(item, message, "set `stage` of a filter, or remove it here");
+            }
+        }
+    }
+
+    /// The descriptors of an item of `rate_limits`.
+    fn item(&mut self, domain: &'t str, item: Value<'t>, context: &Context<'t>) {
+        for action in item.list("actions") {
+            let header = action.get("request_headers").and_then(|action| action.get("header_name"));
+            if let Some(path) = header.filter(|header| header.text() == Some(":path")) {
+                let message = "`:path` contains the query, so `?x=1` evades a limit per path";
+                self.warn(
+                    path,
+                    message,
+                    "limit a path without its query: docs/envoy.md#per-path-without-its-query",
+                );
+            }
+        }
+        match descriptors(item, context) {
+            Ok(descriptors) => {
+                let sent = descriptors.into_iter().map(|descriptor| Sent { domain, descriptor });
+                self.sent.extend(sent);
+            }
+            Err((at, what)) => {
+                self.is_partial = true;
+                let message = format!("not judged: descriptors with {what}, which is not known here");
+                let help = "check what it sends with `tollgate explain DOMAIN KEY=VALUE`";
+                self.remarks.push(Remark { severity: Severity::Note, place: at, message, help });
+            }
+        }
+    }
+}
+
+/// A filter, for the routes of its listener.
+struct Scope<'t, 's> {
+    name: &'t str,
+    domain: &'t str,
+    config: Value<'t>,
+    /// The stages of all filters of the listener.
+    stages: &'s [u64],
+}
+
+impl<'t> Scope<'t, '_> {
+    /// The filter's configuration for a route, a host or all routes.
+    fn per_route(&self, holder: Value<'t>) -> Option<Value<'t>> {
+        let configs = holder.get("typed_per_filter_config")?;
+        let named = configs.fields().find(|(name, _)| *name == self.name).map(|(_, config)| config);
+        // Before Envoy 1.22 the name of the filter did not matter.
+        named.or_else(|| configs.fields().map(|(_, config)| config).find(|config| config.is(PER_ROUTE)))
+    }
+}
+
+fn stage(holder: Value<'_>) -> u64 {
+    holder.get("stage").and_then(Value::text).and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// The clusters of a route; empty if requests choose them.
+fn clusters(action: Value<'_>) -> Vec<&str> {
+    if let Some(cluster) = action.get("cluster").and_then(Value::text) {
+        return vec![cluster];
+    }
+    let weighted = action.get("weighted_clusters");
+    weighted
+        .into_iter()
+        .flat_map(|all| all.list("clusters"))
+        .filter_map(|one| one.get("name")?.text())
+        .collect()
+}
+
+/// True if the limits of the virtual host apply beside those of the route.
+fn includes_host(action: Value<'_>, own: Option<Value<'_>>) -> bool {
+    action.get("include_vh_rate_limits").is_some_and(Value::flag)
+        || own.is_some_and(|own| option(own) == "INCLUDE")
+}
+
+/// True if the limits of the virtual host never apply.
+fn ignores_host(own: Value<'_>) -> bool {
+    option(own) == "IGNORE"
+}
+
+/// `override_option`, or else `vh_rate_limits`.
+fn option(own: Value<'_>) -> &str {
+    let text = |name| own.get(name).and_then(Value::text);
+    match text("override_option").and_then(|option| option.strip_suffix("_POLICY")) {
+        Some(option) => option,
+        None => text("vh_rate_limits").unwrap_or("OVERRIDE"),
+    }
+}

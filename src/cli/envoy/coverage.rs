@@ -1,0 +1,108 @@
+//! Which rules a descriptor of Envoy can meet.
+
+use std::collections::HashSet;
+
+use super::{actions::Entry, list};
+use rules::{Domain, Level, Node, RuleId, nearest};
+
+/// The rules of a domain that descriptors can meet.
+pub(super) struct Coverage<'r> {
+    domain: &'r Domain,
+    pub(super) reached: HashSet<RuleId>,
+}
+
+/// The farthest that a descriptor comes.
+struct Search<'r> {
+    is_met: bool,
+    /// The number of matched entries, and the level below them.
+    deepest: (usize, &'r Level),
+}
+
+impl<'r> Coverage<'r> {
+    pub(super) fn of(domain: &'r Domain) -> Self {
+        Self { domain, reached: HashSet::new() }
+    }
+
+    /// Adds a descriptor. Returns what to do if no value of its entries meets a rule.
+    pub(super) fn add(&mut self, entries: &[Entry]) -> Option<String> {
+        let mut search = Search { is_met: false, deepest: (0, &self.domain.root) };
+        self.walk(&self.domain.root, entries, 0, &mut search);
+        (!search.is_met).then(|| help(entries, &search))
+    }
+
+    fn walk(&mut self, level: &'r Level, entries: &[Entry], depth: usize, search: &mut Search<'r>) {
+        let Some((entry, rest)) = entries.split_first() else { return };
+        for node in candidates(level, entry) {
+            if depth + 1 > search.deepest.0 {
+                search.deepest = (depth + 1, &node.children);
+            }
+            if !rest.is_empty() {
+                self.walk(&node.children, rest, depth + 1, search);
+                continue;
+            }
+            self.reached.extend(node.rule.as_ref().map(|rule| rule.id));
+            // A descriptor without a limit exempts its value.
+            search.is_met |= node.rule.is_some() || node.children.is_empty();
+        }
+    }
+}
+
+pub(super) fn nodes(level: &Level) -> impl Iterator<Item = &Node> {
+    level.in_order().into_iter().map(|(_, node)| node)
+}
+
+/// The descriptors of a level that an entry can match.
+fn candidates<'r>(level: &'r Level, entry: &Entry) -> Vec<&'r Node> {
+    match &entry.value {
+        Some(value) => {
+            let step = level.step(&(&*entry.key, &**value), &mut String::new());
+            step.map(|step| step.node).into_iter().collect()
+        }
+        None => nodes(level).filter(|node| may_match(node, &entry.key)).collect(),
+    }
+}
+
+/// True if some value of this key matches the descriptor.
+fn may_match(node: &Node, key: &str) -> bool {
+    match node.text.split_once('*') {
+        None => node.key() == key,
+        Some((prefix, _)) => {
+            let values = format!("{key}_");
+            prefix.starts_with(&values) || values.starts_with(prefix)
+        }
+    }
+}
+
+fn help(entries: &[Entry], search: &Search<'_>) -> String {
+    let (depth, level) = search.deepest;
+    let above = notation(&entries[..depth]);
+    let mut keys: Vec<&str> = nodes(level).map(Node::key).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let below = if depth == 0 { "the domain".to_owned() } else { format!("`{above}`") };
+    let Some(entry) = entries.get(depth) else {
+        return format!("the rules below {below} have one more entry: {}", list(&keys));
+    };
+    if keys.is_empty() {
+        return format!(
+            "the rule for {below} has no level below: a descriptor needs the same number of entries"
+        );
+    }
+    if keys.contains(&&*entry.key) {
+        let prefix = format!("{}_", entry.key);
+        let mut values: Vec<&str> =
+            nodes(level).filter_map(|node| node.text.strip_prefix(&*prefix)).collect();
+        values.sort_unstable();
+        return format!("the rules have other values of `{}`: {}", entry.key, list(&values));
+    }
+    match nearest(&entry.key, keys.iter().copied()) {
+        Some(meant) => format!("did you mean `{meant}`? The key must be the same in Envoy and in the rules"),
+        None => format!("{below} has rules for other keys: {}", list(&keys)),
+    }
+}
+
+/// The descriptor as commands take it, with `…` for a value of the request.
+pub(super) fn notation(entries: &[Entry]) -> String {
+    let one = |Entry { key, value }: &Entry| format!("{key}={}", value.as_deref().unwrap_or("…"));
+    entries.iter().map(one).collect::<Vec<_>>().join(",").escape_debug().to_string()
+}
