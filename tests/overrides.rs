@@ -465,7 +465,7 @@ fn overrides_in_a_file_survive_a_restart() {
     drop(second);
     std::fs::write(&path, "{\"domain\":\"shop\"}\n").unwrap();
     let setup = Setup::new().rules("shop.yaml", RULES).env("OVERRIDES_FILE", path.to_str().unwrap());
-    let log = setup.try_start().err().unwrap();
+    let log = setup.refused();
     assert!(log.contains("overrides.jsonl:1: descriptor is missing"), "{log}");
 }
 

@@ -154,10 +154,7 @@ fn requests_that_cannot_be_decoded_are_logged_with_their_reason_at_most_once_a_s
 #[test]
 fn reports_all_invalid_settings_at_once() {
     let bad = [("PORT", "abc"), ("NEAR_LIMIT_RATIO", "often"), ("GRPC_MAX_CONNECTION_AGE", "5 parsecs")];
-    let mut server = bad.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value)).launch();
-    let status = server.process.wait(PATIENCE).expect("the process exits");
-    assert!(!status.success());
-    let log = server.process.final_log();
+    let log = bad.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value)).refused();
     for (name, value) in bad {
         assert!(log.contains(name) && log.contains(value), "{name} with its value {value:?} in {log}");
     }
@@ -175,10 +172,7 @@ fn reports_all_invalid_settings_of_redis_without_passwords() {
         ("REDIS_PERSECOND", "true"),
         ("STORE_FAILURE_POLICY", "hope"),
     ];
-    let mut server = bad.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value)).launch();
-    let status = server.process.wait(PATIENCE).expect("the process exits");
-    assert!(!status.success());
-    let log = server.process.final_log();
+    let log = bad.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value)).refused();
     for expected in [
         "REDIS_URL=\"redis://***@redis:6379/1\"",
         "only database 0",
@@ -215,10 +209,7 @@ fn reports_invalid_files_of_every_kind_in_one_start() {
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://localhost:4318"),
     ];
     let setup = setup.iter().fold(files.setup(), |setup, (name, value)| setup.env(name, value));
-    let mut server = bad.iter().fold(setup, |setup, (name, path, _)| setup.env(name, path)).launch();
-    let status = server.process.wait(PATIENCE).expect("the process exits");
-    assert!(!status.success());
-    let log = server.process.final_log();
+    let log = bad.iter().fold(setup, |setup, (name, path, _)| setup.env(name, path)).refused();
     let certificate =
         [("GRPC_SERVER_TLS_CERT", "contains no certificate"), ("GRPC_SERVER_TLS_KEY", "No such file")];
     let all = bad.iter().map(|(name, _, why)| (*name, *why)).chain(certificate);
@@ -244,10 +235,7 @@ fn the_error_of_a_port_in_use_names_it_and_its_variable() {
         let port = free_port();
         let _taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let host = if variable.ends_with("ADDR") { "127.0.0.1:" } else { "" };
-        let mut server = Setup::new().env(variable, &format!("{host}{port}")).launch();
-        let status = server.process.wait(PATIENCE).expect("the process exits");
-        let log = server.process.final_log();
-        assert!(!status.success());
+        let log = Setup::new().env(variable, &format!("{host}{port}")).refused();
         assert!(log.contains(&port.to_string()), "{variable}={port} in {log}");
         assert!(log.contains(&format!("; see {variable}")), "{variable} in {log}");
     }
@@ -282,7 +270,7 @@ fn a_pipe_in_place_of_a_file_is_an_error_at_the_start() {
         ),
     ] {
         let setup = others.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value));
-        let log = setup.env(variable, &pipe).try_start().err().unwrap();
+        let log = setup.env(variable, &pipe).refused();
         assert!(log.contains(variable) && log.contains("not a regular file"), "{variable}: {log}");
     }
 }

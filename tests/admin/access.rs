@@ -150,13 +150,13 @@ fn a_token_file_protects_every_call_and_is_reloaded() {
 
 #[test]
 fn a_non_local_address_requires_tokens() {
-    let log = Setup::new().env("ADMIN_ADDR", &format!(":{}", free_port())).try_start().err().unwrap();
+    let log = Setup::new().env("ADMIN_ADDR", &format!(":{}", free_port())).refused();
     assert!(log.contains("ADMIN_TOKEN_FILE: expected the path of a file with tokens"), "{log}");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tokens");
     fs::write(&path, "short\n").unwrap();
     let (setup, _) = setup();
-    let log = setup.env("ADMIN_TOKEN_FILE", path.to_str().unwrap()).try_start().err().unwrap();
+    let log = setup.env("ADMIN_TOKEN_FILE", path.to_str().unwrap()).refused();
     assert!(log.contains("line 1: the token has 5 bytes, expected at least 16"), "{log}");
 }
 
@@ -164,7 +164,7 @@ fn a_non_local_address_requires_tokens() {
 fn a_port_in_use_stops_the_start_only_if_it_was_configured() {
     let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = format!("127.0.0.1:{}", taken.local_addr().unwrap().port());
-    let log = Setup::new().env("ADMIN_ADDR", &address).try_start().err().unwrap();
+    let log = Setup::new().env("ADMIN_ADDR", &address).refused();
     assert!(log.contains(&format!("cannot listen for the admin API on {address}")), "{log}");
     // Only one of two services has the default port, or another process has it.
     let default = || Setup::new().rules("shop.yaml", RULES).unset("ADMIN_ADDR");

@@ -87,6 +87,6 @@ fn request_headers_are_those_of_the_closest_limit_under_their_own_names() {
 fn an_invalid_name_of_a_request_header_is_an_error() {
     let setup = Setup::new().rules("envoy.yaml", RULES).env("LIMIT_REQUEST_LIMIT_HEADER", "x limit");
     setup.clone().start();
-    let error = setup.env("LIMIT_REQUEST_HEADERS_ENABLED", "true").try_start().err().unwrap();
+    let error = setup.env("LIMIT_REQUEST_HEADERS_ENABLED", "true").refused();
     assert!(error.contains("LIMIT_REQUEST_LIMIT_HEADER"), "{error}");
 }

@@ -257,6 +257,14 @@ impl Setup {
         }
     }
 
+    /// The log of a service that ends by itself, because it cannot start so.
+    pub(crate) fn refused(self) -> String {
+        let mut server = self.launch();
+        let status = server.process.wait(PATIENCE).expect("the process exits");
+        assert!(!status.success());
+        server.process.final_log()
+    }
+
     /// Starts the service without waiting.
     pub(crate) fn launch(self) -> Server {
         let dir =

