@@ -18,6 +18,7 @@ use crate::support::{
     server::{BINARY, Server, Setup},
 };
 
+mod envoy;
 mod markdown;
 mod picture;
 mod schema;

@@ -196,10 +196,10 @@ impl Report {
         let filters = count(compared.filters, "rate limit filter");
         let descriptors = count(compared.descriptors, "descriptor");
         let unreached = match compared.unreached {
-            Some(number) => format!("no descriptor meets {}", count(number, "rule")),
-            None => "rules are not judged, because a part was not read".to_owned(),
+            Some(number) => format!("{} out of reach", count(number, "rule")),
+            None => "rules not judged, because a part was not read".to_owned(),
         };
-        format!("Envoy: {filters}, {descriptors}: no rule meets {}, {unreached}\n", compared.unmatched)
+        format!("Envoy: {filters}, {descriptors}, {} without a rule, {unreached}\n", compared.unmatched)
     }
 
     /// The limits that follow a calendar, with the end of their windows.

@@ -26,6 +26,11 @@ impl Block {
         self.info.iter().any(|word| word == "refused")
     }
 
+    /// The word after the language.
+    pub(super) fn purpose(&self) -> Option<&str> {
+        self.info.get(1).map(String::as_str)
+    }
+
     /// The file name of the block.
     pub(super) fn path(&self) -> Option<&str> {
         self.info.iter().map(String::as_str).find(|word| word.contains('/'))
