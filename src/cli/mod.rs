@@ -190,6 +190,11 @@ fn completions(shell: Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
+/// `tollgate(1)`, which names only commands that have a page of their own.
+fn man() -> clap_mangen::Man {
+    clap_mangen::Man::new(Cli::command().disable_help_subcommand(true))
+}
+
 /// Prints `tollgate(1)`, or writes the man pages of all commands into `dir`, which is created if it is missing.
 fn print_man_pages(dir: Option<&Path>) -> Result<Verdict, Failure> {
     let mut page = Vec::new();
@@ -198,7 +203,7 @@ fn print_man_pages(dir: Option<&Path>) -> Result<Verdict, Failure> {
             let pages = || clap_mangen::generate_to(Cli::command(), dir);
             (fs::create_dir_all(dir).and_then(|()| pages()), dir.display().to_string())
         }
-        None => (clap_mangen::Man::new(Cli::command()).render(&mut page), "tollgate(1)".to_owned()),
+        None => (man().render(&mut page), "tollgate(1)".to_owned()),
     };
     written.map_err(|error| format!("cannot write {place}: {error}"))?;
     terminal::print_data(&String::from_utf8_lossy(&page));
@@ -322,7 +327,17 @@ mod tests {
             let page = std::fs::read_to_string(dir.path().join(format!("tollgate-{name}.1"))).unwrap();
             assert!(page.contains(".SH SYNOPSIS"), "{name}: {page}");
         }
-        assert!(dir.path().join("tollgate.1").exists());
+        for entry in std::fs::read_dir(dir.path()).unwrap() {
+            // Each page that a page names exists.
+            let page = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+            for named in page.lines().filter_map(|line| line.strip_suffix("(1)")) {
+                let named = named.replace('\\', "");
+                assert!(dir.path().join(format!("{named}.1")).exists(), "{named}");
+            }
+        }
         assert!(print_man_pages(Some(Path::new("/dev/null/man1"))).is_err());
+        let mut single = Vec::new();
+        man().render(&mut single).unwrap();
+        assert!(!String::from_utf8(single).unwrap().contains("help(1)"));
     }
 }

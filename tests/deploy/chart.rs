@@ -138,6 +138,10 @@ fn invalid_values_are_refused_with_their_name() {
         ("workers=0", "workers"),
         ("settings.lower=x", "lower"),
         ("image.digest=latest", "image.digest"),
+        ("image.repository=", "image.repository is required: there is no public image"),
+        ("rules.files.a=b", "rules.files and rules.existingConfigMap exclude each other"),
+        ("admin.enabled=true", "admin.existingSecret is required with admin.enabled"),
+        ("admin.tls=true", "tls.enabled is required with admin.tls"),
     ] {
         let set = if set.is_empty() { set.to_owned() } else { format!("{rules},{set}") };
         let error = rendered(&["--set", &set]).unwrap_err();
@@ -178,6 +182,25 @@ fn the_network_policy_is_on_and_opens_grpc_and_metrics_to_pods_only() {
     let off = "rules.existingConfigMap=my-rules,networkPolicy.enabled=false";
     let objects = documents(&rendered(&["--set", off]).unwrap());
     assert!(objects.iter().all(|object| object["kind"] != "NetworkPolicy"), "{objects:?}");
+}
+
+#[test]
+fn the_admin_api_is_open_with_tokens_and_to_named_peers_only() {
+    let secret = "rules.existingConfigMap=my-rules,admin.enabled=true,admin.existingSecret=admin";
+    let closed = documents(&rendered(&["--set", secret]).unwrap());
+    assert_eq!(object(&closed, "NetworkPolicy")["spec"]["ingress"].as_array().unwrap().len(), 2);
+    let peers = "networkPolicy.adminFrom=[{\"podSelector\": {}}]";
+    let objects = documents(&rendered(&["--set", secret, "--set-json", peers]).unwrap());
+    let open = json!({"from": [{"podSelector": {}}], "ports": [{"port": "admin"}]});
+    assert_eq!(object(&objects, "NetworkPolicy")["spec"]["ingress"][0], open);
+    let service = object(&objects, "Service")["spec"]["ports"].as_array().unwrap().clone();
+    assert!(service.contains(&json!({"name": "admin", "port": 6071, "targetPort": "admin"})), "{service:?}");
+    let secret = json!({"kind": "Secret", "metadata": {"name": "admin"}, "stringData": {"tokens": "ann 0123456789abcdef"}});
+    let objects = [objects, vec![config_map("my-rules", "deploy/kubernetes/rules"), secret]].concat();
+    // As `kubectl exec`, with the variables of the container.
+    let status = "ADMIN_ADDR=:6071 ADMIN_TOKEN_FILE=/tls/admin/tokens \"$chroot\" \"$root.mounted\" /bin/tollgate status";
+    let seen = run(&Pod::of(&objects, &format!("ask_until_refused shop client_id=alice; {status}")));
+    assert!(seen.contains("OVER_LIMIT") && seen.contains("2 rules"), "{seen}");
 }
 
 #[test]
@@ -288,6 +311,10 @@ fn rendered(arguments: &[&str]) -> Result<String, String> {
     let mut command = helm();
     // A helm built by `go install` assumes Kubernetes 1.20.
     command.args(["template", "edge", CHART, "--namespace", "ratelimit", "--kube-version", "1.33.0"]);
+    if !arguments.iter().any(|argument| argument.contains("image.repository")) {
+        // Values files of the tests have their own.
+        command.args(["--set", "image.repository=tollgate"]);
+    }
     let result = command.args(arguments).current_dir(root()).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     if result.status.success() {

@@ -207,7 +207,7 @@ fn every_variable_that_a_deployment_sets_exists() {
 fn compose_publishes_the_ports_of_the_service() {
     let composed = &documents(&read("deploy/compose.yaml"))[0];
     let published = composed["services"]["tollgate"]["ports"].as_array().unwrap();
-    for port in ["8080", "8081", "6070", "9090"] {
+    for port in ["8080", "8081", "6070", "6071", "9090"] {
         assert!(published.contains(&json!(format!("127.0.0.1:{port}:{port}"))), "{port}");
     }
 }

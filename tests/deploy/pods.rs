@@ -51,16 +51,23 @@ fn the_service_of_compose_runs() {
     let env = service["environment"].as_object().unwrap().iter();
     let volume = service["volumes"][0].as_str().unwrap();
     let [source, mounted_at, "ro"] = volume.split(':').collect::<Vec<_>>()[..] else { panic!("{volume}") };
+    let tokens = service["environment"]["ADMIN_TOKEN_FILE"].as_str().unwrap();
+    let (tokens_at, file) = tokens.rsplit_once('/').unwrap();
+    let token = "compose tollgate-on-this-machine\n";
     let seen = run(&Pod {
         // As in the example of the Go service, and the default of the image.
         command: [image::entry_point(), vec!["/bin/ratelimit".to_owned()]].concat(),
         env: env.map(|(name, value)| format!("{name}={}", value.as_str().unwrap())).collect(),
-        volumes: vec![Volume {
-            at: mounted_at.to_owned(),
-            files: directory(&root().join("deploy").join(source)),
-        }],
+        volumes: vec![
+            Volume { at: mounted_at.to_owned(), files: directory(&root().join("deploy").join(source)) },
+            Volume { at: tokens_at.to_owned(), files: vec![(file.to_owned(), token.to_owned())] },
+        ],
         probes: vec!["8080/healthcheck".to_owned()],
-        asks: "ask_until_refused shop client_id=alice".to_owned(),
+        // As `docker compose exec`.
+        asks: format!(
+            "ask_until_refused shop client_id=alice; ADMIN_ADDR=:6071 ADMIN_TOKEN_FILE={tokens} \"$chroot\" \"$root.mounted\" \
+             /bin/tollgate status"
+        ),
     });
     assert!(seen.contains("shop_client_id_alice_"), "{seen}");
 }

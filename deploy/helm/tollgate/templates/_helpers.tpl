@@ -36,10 +36,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
 {{- define "tollgate.image" -}}
+{{- $missing := "image.repository is required: there is no public image. Build one with `docker build -f deploy/Dockerfile -t REGISTRY/tollgate:VERSION .`, push it, and set image.repository=REGISTRY/tollgate" -}}
+{{- $repository := required $missing .Values.image.repository -}}
 {{- if .Values.image.digest -}}
-{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- printf "%s@%s" $repository .Values.image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- printf "%s:%s" $repository (default .Chart.AppVersion .Values.image.tag) -}}
 {{- end -}}
 {{- end -}}
 
@@ -166,6 +168,17 @@ files as floats, which print as 1e+06. */}}
 {{- fail "tls.requireClientCertificate is required with tls.clientSubjectAltName" -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.rules.files .Values.rules.existingConfigMap -}}
+{{- fail "rules.files and rules.existingConfigMap exclude each other: set rules.files=null, or leave existingConfigMap empty" -}}
+{{- end -}}
+{{- with .Values.admin -}}
+{{- if and .enabled (not .existingSecret) -}}
+{{- fail "admin.existingSecret is required with admin.enabled: a Secret with the key `tokens`" -}}
+{{- end -}}
+{{- if and .tls (not $.Values.tls.enabled) -}}
+{{- fail "tls.enabled is required with admin.tls" -}}
+{{- end -}}
+{{- end -}}
 {{- with .Values.autoscaling -}}
 {{- if and .enabled (gt (int .minReplicas) (int .maxReplicas)) -}}
 {{- fail (printf "autoscaling.minReplicas: expected at most maxReplicas (%d), got %d" (int .maxReplicas) (int .minReplicas)) -}}
@@ -183,6 +196,18 @@ files as floats, which print as 1e+06. */}}
 {{- include "tollgate.env" (list "SHUTDOWN_DELAY" (printf "%ds" (int .Values.shutdown.delaySeconds))) }}
 {{- include "tollgate.env" (list "SHUTDOWN_TIMEOUT" (printf "%ds" (int .Values.shutdown.timeoutSeconds))) }}
 {{- include "tollgate.env" (list "LOG_LEVEL" .Values.log.level) }}
+{{- with .Values.admin }}
+{{- if .enabled }}
+{{- include "tollgate.env" (list "ADMIN_ADDR" ":6071") }}
+{{- include "tollgate.env" (list "ADMIN_TOKEN_FILE" "/tls/admin/tokens") }}
+{{- if .tls }}
+{{- include "tollgate.env" (list "ADMIN_USE_TLS" true) }}
+{{- end }}
+{{- end }}
+{{- if .readOnly }}
+{{- include "tollgate.env" (list "ADMIN_READ_ONLY" true) }}
+{{- end }}
+{{- end }}
 {{- include "tollgate.env" (list "LOG_FORMAT" .Values.log.format) }}
 {{- with .Values.tls }}
 {{- if .enabled }}
@@ -228,6 +253,9 @@ files as floats, which print as 1e+06. */}}
 {{- end -}}
 {{- if .Values.tls.enabled -}}
 {{- $mounted = append $mounted (dict "name" "grpc" "secret" (required "tls.existingSecret is required with tls.enabled" .Values.tls.existingSecret)) -}}
+{{- end -}}
+{{- if .Values.admin.enabled -}}
+{{- $mounted = append $mounted (dict "name" "admin" "secret" .Values.admin.existingSecret) -}}
 {{- end -}}
 {{- toJson $mounted -}}
 {{- end -}}
