@@ -97,5 +97,6 @@ fn rejections_in_a_row_are_sent_at_most_once_a_second() {
     let again: &[_] = &[("1", &bad[..], &[][..]), ("2", &worse, &[]), ("3", &bad, &[])];
     assert!(elapsed(again) >= 2 * REPEATED_REJECTION_DELAY);
     let repaired: &[_] = &[("1", &bad[..], &[][..]), ("2", &good, &[]), ("3", &bad, &[])];
-    assert!(elapsed(repaired) < REPEATED_REJECTION_DELAY);
+    // On a busy machine any of them may take as long.
+    assert!((0..10).any(|_| elapsed(repaired) < REPEATED_REJECTION_DELAY));
 }

@@ -1,6 +1,9 @@
 //! Mappers against recorded results of `statsd_exporter` 0.26.1, the version in the Go service, and their pages.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use proptest::prelude::*;
 use serde_json::Value as Json;
@@ -268,17 +271,21 @@ fn a_known_page_takes_at_most_twice_the_time_of_the_default_page() {
         stats.rule("domain", &format!("domain.key_{n}.deeper_{n}")).add(RuleCounter::TotalHits, 1);
     }
     let mapped = Mapped::new(mapper(yaml));
-    let fastest = |render: &dyn Fn() -> String| {
-        let took = || {
-            let begun = std::time::Instant::now();
-            assert!(render().len() > 300_000);
-            begun.elapsed()
-        };
-        (0..4).map(|_| took()).min().unwrap()
+    let time_of = |render: &dyn Fn() -> String| {
+        let begun = Instant::now();
+        assert!(render().len() > 300_000);
+        begun.elapsed()
     };
-    let own = fastest(&|| stats.render(&|_| ()));
-    let by_mapper = fastest(&|| mapped.render(&stats, &|_| ()));
-    assert!(by_mapper < 2 * own, "{by_mapper:?} with the mapper, {own:?} without");
+    // The fastest of each: others may use the machine in any of these moments.
+    let [mut own, mut by_mapper] = [Duration::MAX; 2];
+    for _ in 0..100 {
+        own = own.min(time_of(&|| stats.render(&|_| ())));
+        by_mapper = by_mapper.min(time_of(&|| mapped.render(&stats, &|_| ())));
+        if by_mapper < 2 * own {
+            return;
+        }
+    }
+    panic!("{by_mapper:?} with the mapper, {own:?} without");
 }
 
 #[test]
