@@ -19,6 +19,8 @@ use crate::{
     support::{browser::Browser, client::request, eventually, holds, http, redis::Redis},
 };
 
+mod key;
+
 /// Requests of users, until this is dropped.
 struct Traffic {
     stop: Arc<AtomicBool>,
@@ -91,10 +93,12 @@ fn a_key_of_the_page_is_blocked_until_the_block_expires() {
         TEXT,
     );
     browser.click("button[aria-label='Change user=ann']");
+    browser.click("input[value=block]");
+    browser.type_into("#act-for", "5s");
     let effect = browser.run("return document.getElementById('act-effect').textContent");
     assert_eq!(
         effect,
-        "Every request with user=ann in domain shop is rejected with 429 for 1h, on all replicas that share this \
+        "Every request with user=ann in domain shop is rejected with 429 for 5s, on all replicas that share this \
          Redis. Nothing is counted."
     );
     browser.wait_for(
@@ -102,7 +106,6 @@ fn a_key_of_the_page_is_blocked_until_the_block_expires() {
         "document.getElementById('act-counter').textContent.includes(' used, ')",
         TEXT,
     );
-    browser.run("document.getElementById('act-for').add(new Option('5 seconds', '5', true, true))");
     browser.type_into("#act-reason", "scraper");
     browser.click("#act-confirm");
     browser.wait_for("the override is shown", &has_row("overrides", &["user=ann", "block", "scraper"]), TEXT);
@@ -146,8 +149,9 @@ fn an_override_is_removed_and_a_counter_is_reset() {
     browser.click("#top button[aria-label='Change user=ann']");
     browser.click("input[value=limit]");
     browser.run("document.getElementById('act-number').value = '5'");
+    browser.type_into("#act-for", "1h");
     browser.click("#act-confirm");
-    browser.wait_for("the override is shown", &has_row("overrides", &["user=ann", "5/minute"]), TEXT);
+    browser.wait_for("the override is shown", &has_row("overrides", &["user=ann", "5/hour"]), TEXT);
     browser.click("button[aria-label='Remove the override of user=ann']");
     browser.accept_alert();
     browser.wait_for("it is gone", &format!("!({})", has_row("overrides", &["user=ann"])), TEXT);
@@ -156,6 +160,7 @@ fn an_override_is_removed_and_a_counter_is_reset() {
     browser.click("#top button[aria-label='Change user=ann']");
     browser.click("input[value=limit]");
     browser.run("const input = document.getElementById('act-number'); input.removeAttribute('max'); input.value = '9007199254740992'");
+    browser.type_into("#act-for", "1h");
     browser.click("#act-confirm");
     let error = "document.getElementById('act-error').textContent";
     browser.wait_for("the error is shown", &format!("{error}.includes('requests_per_unit')"), error);
@@ -171,6 +176,8 @@ fn an_entry_is_blocked_everywhere_and_an_emptied_limit_is_not_sent() {
     wait_until_live(&browser);
     browser.click("#top button[aria-label='Change user=ann']");
     browser.click("input[value=limit]");
+    let number = "document.getElementById('act-number').value";
+    browser.wait_for("the limit in force is in the field", &format!("{number} === '2'"), number);
     browser.run("document.getElementById('act-number').value = ''");
     browser.click("#act-confirm");
     let is_open = browser.run(
@@ -178,6 +185,7 @@ fn an_entry_is_blocked_everywhere_and_an_emptied_limit_is_not_sent() {
     );
     assert_eq!(is_open, true, "the browser asks for the number");
     browser.run("document.getElementById('act-number').removeAttribute('required')");
+    browser.type_into("#act-for", "1h");
     browser.click("#act-confirm");
     let error = "document.getElementById('act-error').textContent";
     browser.wait_for(
@@ -323,7 +331,7 @@ const behind = (element) => {
   return [255, 255, 255, 255];
 };
 const bad = [];
-for (const element of document.querySelectorAll('header *, main *')) {
+for (const element of document.querySelectorAll('header *, main *, article *')) {
   const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
   if (!own || !element.checkVisibility() || element.closest('svg, tr.new, .hidden, .skip')) continue;
   const style = getComputedStyle(element);
@@ -388,9 +396,17 @@ fn the_page_fits_both_themes_and_widths_and_works_without_a_mouse() {
         let at = "const at = document.activeElement; return at.id || at.dataset.by || at.textContent.trim()";
         reached.push(browser.run(at).as_str().unwrap().to_owned());
     }
-    for expected in ["requests", "latency", "refused", "Change…"] {
+    for expected in ["search", "requests", "latency", "refused"] {
         assert!(reached.iter().any(|at| at == expected), "no {expected} in {reached:?}");
     }
+    // A table is one stop: the arrow keys lead to its buttons.
+    let stops = "return [...document.querySelectorAll('#top a, #top button')].filter((one) => one.tabIndex === 0).length";
+    assert_eq!(browser.run(stops), 1);
+    browser.run("document.querySelector('#top a').focus()");
+    browser.press("\u{E014}");
+    browser.press("\u{E015}");
+    assert_eq!(browser.run("return document.activeElement.textContent"), "Change…");
+    assert_eq!(browser.run("return document.activeElement.closest('tr').rowIndex"), 2);
     // The arrow keys move the cursor of the plot.
     browser.run("document.getElementById('requests').focus()");
     browser.press("\u{E012}");

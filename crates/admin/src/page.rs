@@ -9,12 +9,16 @@ use server::http::{Answer, typed};
 /// The files by their paths, each with its content type.
 const FILES: &[(&str, &str, &str)] = &[
     ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
+    // The page for a key, whose address has the key: `/key?domain=…&descriptor=…`.
+    ("/key", "text/html; charset=utf-8", include_str!("page/index.html")),
     ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
     ("/page.js", JAVASCRIPT, include_str!("page/page.js")),
     ("/act.js", JAVASCRIPT, include_str!("page/act.js")),
     ("/api.js", JAVASCRIPT, include_str!("page/api.js")),
     ("/format.js", JAVASCRIPT, include_str!("page/format.js")),
+    ("/key.js", JAVASCRIPT, include_str!("page/key.js")),
     ("/plot.js", JAVASCRIPT, include_str!("page/plot.js")),
+    ("/search.js", JAVASCRIPT, include_str!("page/search.js")),
     ("/switch.js", JAVASCRIPT, include_str!("page/switch.js")),
     ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
 ];

@@ -3,6 +3,9 @@
 import { get, send } from "./api.js";
 import { count, descriptor, duration, limit, PLACES } from "./format.js";
 
+/** What is typed for a change without an end. */
+const NO_END = "no end";
+
 const $ = (id) => document.getElementById(id);
 const dialog = $("act");
 let target = null;
@@ -11,20 +14,27 @@ let done = () => {};
 
 /** The entry that the override names; null for the whole descriptor. */
 const entry = () => (action() === "reset" || $("act-scope").value === "" ? null : target.descriptor[Number($("act-scope").value)]);
-const action = () => dialog.querySelector("input[name=action]:checked").value;
-const seconds = () => Number($("act-for").value);
+/** The chosen action; empty at first, because none is preselected. */
+const action = () => dialog.querySelector("input[name=action]:checked")?.value ?? "";
+const time = () => $("act-for").value.trim();
+const lasting = () => (time() === NO_END ? "until the override is removed" : `for ${time() || "…"}`);
 
 /** The calendar of a limit, as it is typed; empty without one. */
 const calendar = () => $("act-calendar").value.trim();
+
+/** A calendar as it is typed. */
+const calendarText = (known) =>
+  known ? [known.time_zone, known.week_start && `week_start=${known.week_start}`, known.anchor_day && `anchor_day=${known.anchor_day}`].filter(Boolean).join(",") : "";
 
 /** The effect of the change. */
 function effect() {
   const named = entry() ? `any descriptor with ${descriptor([entry()])}` : descriptor(target.descriptor);
   const key = `${named} in domain ${target.domain}`;
-  const time = seconds() ? `for ${duration(seconds())}` : "until the override is removed";
+  const time = lasting();
   switch (action()) {
+    case "": return "Choose an action.";
     case "block": return `Every request with ${key} is rejected with 429 ${time}, ${where}. Nothing is counted.`;
-    case "limit": return `${entry() ? "Each of " : ""}${key} is limited to ${count($("act-number").value)} requests per ${$("act-unit").value}${calendar() && ` (${calendar()})`} ${time}, ${where}. This replaces the limit of its rule.`;
+    case "limit": return `${entry() ? "Each of " : ""}${key} is limited to ${$("act-number").value === "" ? "…" : count($("act-number").value)} requests per ${$("act-unit").value}${calendar() && ` (${calendar()})`} ${time}, ${where}. This replaces the limit of its rule.`;
     case "allow": return `No request with ${key} is limited ${time}, ${where}.`;
     case "shadow": return `Requests with ${key} are counted and never rejected ${time}, ${where}.`;
     default: return `The counters of ${key} are set to zero, on all replicas that share the store.`;
@@ -32,9 +42,9 @@ function effect() {
 }
 
 function label() {
-  const time = seconds() ? ` for ${duration(seconds())}` : "";
-  const verbs = { block: "Block", limit: "Limit", allow: "Allow", shadow: "Shadow" };
-  return action() === "reset" ? "Reset counter" : verbs[action()] + time;
+  const verbs = { "": "Change", block: "Block", limit: "Limit", allow: "Allow", shadow: "Shadow", reset: "Reset counter" };
+  const isLasting = action() && action() !== "reset" && time() && time() !== NO_END;
+  return verbs[action()] + (isLasting ? ` for ${time()}` : "");
 }
 
 function refresh() {
@@ -44,6 +54,7 @@ function refresh() {
   $("act-number").disabled = action() !== "limit";
   $("act-scope-label").hidden = reset;
   $("act-for-label").hidden = reset;
+  $("act-for").disabled = reset;
   $("act-effect").textContent = effect();
   $("act-confirm").textContent = label();
   $("act-confirm").className = action() === "block" ? "danger" : "primary";
@@ -62,6 +73,13 @@ async function showCounter(shown) {
       if (one.calendar) return `${left} of ${limit(one)}, ends in ${duration(reset)}`;
       return reset ? `${left}, resets in ${duration(reset)}` : left;
     });
+    const [first] = limits;
+    // The current limit, unless another one has been typed.
+    if (first && $("act-number").value === "") {
+      $("act-number").value = first.requests_per_unit;
+      $("act-unit").value = first.unit.toLowerCase();
+      refresh();
+    }
     $("act-counter").textContent = texts.length ? `Counter: ${texts.join("; ")}` : "";
   } catch {
     // The dialog works without it.
@@ -70,9 +88,9 @@ async function showCounter(shown) {
 
 /**
  * Opens the dialog for a key: its domain, descriptor and rule. `kept` is where overrides are stored; `changed` is
- * called after a change.
+ * called after a change. `override` is one to edit, and `field` the first to type into.
  */
-export function open(key, kept, changed) {
+export function open(key, kept, changed, override, field) {
   target = key;
   where = PLACES[kept] ?? "on this replica";
   done = changed;
@@ -81,12 +99,16 @@ export function open(key, kept, changed) {
   $("act-counter").textContent = "";
   const scopes = key.descriptor.map((one, at) => new Option(`any descriptor with ${descriptor([one])}`, at));
   $("act-scope").replaceChildren(new Option(`this descriptor: ${descriptor(key.descriptor)}`, ""), ...scopes);
-  dialog.querySelector("input[value=block]").checked = true;
-  $("act-for").value = "3600";
-  $("act-calendar").value = "";
-  $("act-reason").value = "";
+  for (const radio of dialog.querySelectorAll("input[name=action]")) radio.checked = radio.value === override?.action;
+  if (override?.entry) $("act-scope").value = key.descriptor.findIndex((one) => one.key === override.entry.key && one.value === override.entry.value);
+  $("act-number").value = override?.requests_per_unit ?? "";
+  $("act-unit").value = override?.unit?.toLowerCase() ?? "minute";
+  $("act-for").value = "";
+  $("act-calendar").value = calendarText(override?.calendar);
+  $("act-reason").value = override?.reason ?? "";
   refresh();
   dialog.showModal();
+  if (field) $(field).focus();
   showCounter(key);
 }
 
@@ -106,7 +128,8 @@ async function confirm() {
     if (calendar()) body.calendar = calendar();
   }
   // A duration, because the clock of this machine may differ from that of the service.
-  if (seconds()) body.for = `${seconds()}s`;
+  if (time() === "") throw new Error(`the duration is missing: 30m, 2h, 1d, or ${NO_END}`);
+  if (time() !== NO_END) body.for = time().replaceAll(" ", "");
   return send("POST", "api/v1/overrides", body);
 }
 

@@ -36,7 +36,8 @@ export function duration(seconds) {
   return units.slice(0, 2).filter(Boolean).join(" ") || "0s";
 }
 
-export const clock = (time) => new Date(time).toLocaleTimeString("en-GB");
+/** A time of day with its zone: `13:05:02 UTC`. */
+export const clock = (time) => new Date(time).toLocaleTimeString("en-GB", { timeZoneName: "short" });
 
 const SHORT = { "\n": "\\n", "\r": "\\r", "\t": "\\t" };
 
@@ -53,6 +54,13 @@ export const descriptor = (entries) =>
     const escaped = (text) => printable(text.replaceAll("\\", "\\\\").replaceAll(",", "\\,"));
     return value === null || value === undefined ? escaped(key) : `${escaped(key).replaceAll("=", "\\=")}=${escaped(value)}`;
   }).join(",");
+
+/** The address of the page for a key. */
+export const keyUrl = (domain, entries) => {
+  const escaped = (text) => text.replaceAll("\\", "\\\\").replaceAll(",", "\\,");
+  const text = entries.map(({ key, value }) => `${escaped(key).replaceAll("=", "\\=")}=${escaped(value ?? "")}`).join(",");
+  return `key?${new URLSearchParams({ domain, descriptor: text })}`;
+};
 
 /** What an override applies to, in words. */
 export const target = (override) => {

@@ -3,7 +3,9 @@
 import { open as act } from "./act.js";
 import { open as switchDomain } from "./switch.js";
 import { ApiError, follow, get, send, setToken } from "./api.js";
-import { bytes, clock, count, descriptor, duration, latency, limit, printable, rate, short, target } from "./format.js";
+import { bytes, clock, count, descriptor, duration, keyUrl, latency, limit, printable, rate, short, target } from "./format.js";
+import * as keyPage from "./key.js";
+import { domains as allDomains } from "./search.js";
 import { Plot, sparkline } from "./plot.js";
 
 const $ = (id) => document.getElementById(id);
@@ -20,6 +22,14 @@ let shown = "";
 let by = "refused";
 let paused = false;
 let canChange = false;
+/** The domain and the rule that the tables are filtered by, from the address. */
+const filter = { domain: new URLSearchParams(location.search).get("domain") ?? "", rule: new URLSearchParams(location.search).get("rule") ?? "" };
+const isFiltered = !keyPage.isKey && Boolean(filter.domain || filter.rule);
+/** The most rows of a table: more take a browser longer than a second to draw. */
+const MAX_ROWS = 300;
+/** No event for as long means that the service is gone, even if its connection is open. */
+const SILENT_SECONDS = 5;
+let lastEvent = Date.now();
 const ruleRates = new Map();
 
 const at = (point, text) => `${clock(point.time * 1000)}: ${text}`;
@@ -62,15 +72,57 @@ function rows(body, items, keyOf, create, update = () => {}) {
     update(row, item);
   });
   for (const row of known.values()) row.remove();
+  oneTabStop(body);
   $(`${body.id}-empty`)?.toggleAttribute("hidden", items.length > 0);
 }
 
 const cell = (text, className = "") => element("td", { textContent: text, className });
 
-function keyCell(item) {
+/** The most characters of a key in a table; the rest is shown on demand. */
+const MAX_SHOWN = 120;
+
+/** A key, which links to its page if its values are known. */
+function keyCell(item, isLink = true) {
   const small = element("small", { textContent: printable(item.rule ?? item.domain) });
-  const text = descriptor(item.descriptor);
-  return element("td", {}, item.descriptor_cut ? `${text}…` : text, small);
+  const text = descriptor(item.descriptor) + (item.descriptor_cut ? "…" : "");
+  const isKnown = isLink && !item.descriptor_cut && last.status?.key_values === "plain";
+  const shown = isKnown ? element("a", { href: keyUrl(item.domain, item.descriptor) }) : element("span");
+  return element("td", {}, ...cut(shown, text), small);
+}
+
+/** An element with a text, of which the rest is shown on demand if it is long. */
+function cut(shown, text) {
+  shown.textContent = text.length > MAX_SHOWN ? `${text.slice(0, MAX_SHOWN)}…` : text;
+  if (text.length <= MAX_SHOWN) return [shown];
+  const more = element("button", { type: "button", className: "more", textContent: "show all" });
+  more.addEventListener("click", () => {
+    shown.textContent = text;
+    more.remove();
+  });
+  return [shown, " ", more];
+}
+
+/** A table has one tab stop: the arrow keys move among its rows. */
+function oneTabStop(body) {
+  const stops = [...body.querySelectorAll("a, button")];
+  const current = stops.includes(document.activeElement) ? document.activeElement : (stops.find((stop) => stop.tabIndex === 0) ?? stops[0]);
+  for (const stop of stops) stop.tabIndex = stop === current ? 0 : -1;
+}
+
+for (const body of document.querySelectorAll("tbody")) {
+  body.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key];
+    const row = event.target.closest("tr");
+    if (!step || !row) return;
+    const stops = (one) => [...one.querySelectorAll("a, button")];
+    const column = stops(row).indexOf(event.target) + step[1];
+    const next = step[0] ? (step[0] > 0 ? row.nextElementSibling : row.previousElementSibling) : row;
+    const target = next && stops(next)[Math.min(Math.max(column, 0), stops(next).length - 1)];
+    if (!target) return;
+    event.preventDefault();
+    target.focus();
+    oneTabStop(body);
+  });
 }
 
 /** The button that opens the dialog; empty if values are not shown, or changes are disabled. */
@@ -103,6 +155,28 @@ function live(state, text) {
   $("live").dataset.state = state;
   if ($("live").textContent !== text) $("live").textContent = text;
 }
+
+/** Fills the list of domains, once. */
+async function fillDomains() {
+  if ($("domain").options.length) return;
+  const names = ["", ...(await allDomains())];
+  $("domain").replaceChildren(...names.map((name) => new Option(name || "all domains", name, false, name === filter.domain)));
+  $("domain").hidden = keyPage.isKey || names.length < 3;
+}
+
+$("domain").addEventListener("change", () => {
+  location.search = $("domain").value ? new URLSearchParams({ domain: $("domain").value }) : "";
+});
+
+/** Dims the numbers of a service that is gone, and says since when. */
+function dead(isDead) {
+  document.body.classList.toggle("dead", isDead);
+  if (isDead) live("lost", `No answer since ${clock(lastEvent)}: the numbers are old`);
+}
+
+setInterval(() => {
+  if (Date.now() - lastEvent > SILENT_SECONDS * 1000 && last.status) dead(true);
+}, 1000);
 
 function notice(text) {
   $("notice").hidden = !text;
@@ -156,7 +230,7 @@ function drawUnmatched({ unmatched, window_seconds: window }) {
     row.cells[1].textContent = shape.reason.replace("_", " ");
     row.cells[2].textContent = count(shape.count) + (shape.error > 0 ? ` ±${count(shape.error)}` : "");
   };
-  const create = (shape) => [keyCell(shape), cell("", "n"), cell("", "n"), cell("")];
+  const create = (shape) => [keyCell(shape, false), cell("", "n"), cell("", "n"), cell("")];
   rows($("top"), unmatched, (shape) => `unmatched ${shape.reason} ${shape.domain} ${descriptor(shape.descriptor)}`, create, update);
   $("top-window").textContent = `Descriptors of the last ${duration(window)}; each line is a domain, or keys with an example`;
 }
@@ -203,7 +277,7 @@ function why(td, refusal) {
     parts.push(example.retry_after_seconds === null ? "never allowed" : `retry in ${duration(example.retry_after_seconds)}`);
   }
   if (REASONS[example.decided_by]) parts.push(REASONS[example.decided_by]);
-  if (example.override) parts.push(`${target(example.override)} in ${example.override.domain === "*" ? "all domains" : printable(example.override.domain)}`);
+  if (example.override) parts.push(`${target(example.override).slice(0, MAX_SHOWN)} in ${example.override.domain === "*" ? "all domains" : printable(example.override.domain)}`);
   if (refusal.file) parts.push(place(refusal));
   td.querySelector("span").textContent = printable(refusal.reason);
   td.querySelector("small").textContent = parts.join(" · ");
@@ -229,7 +303,9 @@ function drawRefusals({ refusals, others }) {
   for (const row of $("refusals").rows) row.classList.toggle("new", isFew && fresh.includes(row));
 }
 
-function drawRules({ rules, total }) {
+function drawRules({ rules: all, total }) {
+  const rules = all.filter((rule) => !filter.rule || rule.rule === filter.rule).slice(0, MAX_ROWS);
+  if (filter.rule) total = rules.length;
   for (const rule of rules) {
     const rates = ruleRates.get(rule.rule) ?? { allowed: [], refused: [] };
     const { allowed, refused, shadowed } = rule.per_second ?? { allowed: 0, refused: 0, shadowed: 0 };
@@ -259,7 +335,7 @@ function drawRules({ rules, total }) {
   };
   const key = (rule) => JSON.stringify([rule.rule, rule.file, rule.line, rule.limits, rule.shadow_mode, rule.quota_mode]);
   rows($("rules"), rules, key, create, update);
-  $("rules-about").textContent = total > rules.length ? `the busiest ${count(rules.length)} of ${count(total)}` : "";
+  $("rules-about").textContent = total > rules.length ? `the busiest ${count(rules.length)} of ${count(total)}: search for others` : "";
 }
 
 /** Seconds until a time by the clock of the service; null without a time. */
@@ -281,8 +357,9 @@ function drawOverrides({ overrides, total }, { domains }) {
     button.setAttribute("aria-label", `Remove the override of ${target(override)}`);
     button.addEventListener("click", () => remove(button, override));
     const domain = override.domain === "*" ? "all domains" : printable(override.domain);
+    const hasValues = last.status?.key_values === "plain" && override.descriptor?.every(({ value }) => value !== null && value !== undefined);
     return [
-      element("td", {}, target(override), element("small", { textContent: domain })),
+      element("td", {}, ...cut(hasValues ? element("a", { href: keyUrl(override.domain, override.descriptor) }) : element("span"), target(override)), element("small", { textContent: domain })),
       element("td", {}, element("span", { className: `badge ${action ?? ""}`, textContent: what }), element("small", { textContent: printable(more) })),
       cell("", "left"), element("td", { className: "act" }, button),
     ];
@@ -291,7 +368,8 @@ function drawOverrides({ overrides, total }, { domains }) {
     const left = until(override.expires_at);
     row.cells[2].textContent = left === null ? "no end" : duration(left);
   };
-  const present = [...domains, ...overrides].filter((override) => (until(override.expires_at) ?? 1) > 0);
+  const isOfDomain = (override) => !filter.domain || override.domain === filter.domain || override.domain === "*";
+  const present = [...domains, ...overrides].filter((override) => isOfDomain(override) && (until(override.expires_at) ?? 1) > 0);
   rows($("overrides"), present, (override) => JSON.stringify(override), create, update);
   $("overrides-about").textContent = total > overrides.length ? `${count(overrides.length)} of ${count(total)}` : "";
   $("switch-open").hidden = last.status?.read_only ?? true;
@@ -344,27 +422,41 @@ function drawChanges({ changes }) {
     const where = change.replicas.length > 1 ? `${change.replicas.length} replicas` : change.replicas[0];
     const rules = (change.rules ?? []).map(({ rule, old, new: now }) => `${rule}: ${old ?? "new"} → ${now ?? "removed"}`);
     const more = [change.by && `by ${change.by}`, change.reason, `on ${where}`, ...rules].filter(Boolean).join(" · ");
-    const what = element("td", {}, `${change.action.replaceAll("_", " ")} `, element("b", { textContent: printable(change.what) }));
+    const what = element("td", {}, `${change.action.replaceAll("_", " ")} `, ...cut(element("b"), printable(change.what)));
     what.append(element("small", { textContent: printable(more) }));
     return [cell(clock(change.time), "time"), what];
   };
   rows($("changes"), changes, (change) => JSON.stringify(change), create);
 }
 
-/** The tick with the numbers of the chosen replica in place of those of all. */
+/** The tick with the numbers of the chosen replica, domain and rule in place of those of all. */
 async function chosen(tick) {
-  if (!shown) return tick;
-  const query = `replica=${encodeURIComponent(shown)}`;
+  if (!shown && !isFiltered) return tick;
+  const query = (names) => new URLSearchParams(Object.entries({ replica: shown, ...filter }).filter(([name, value]) => value && names.includes(name)));
+  const [all, ofDomain, ofReplica] = [query(["replica", "domain", "rule"]), query(["replica", "domain"]), query(["replica"])];
   const calls = {
-    status: `status?${query}`, top: `top?n=20&by=refused&${query}`, top_allowed: `top?n=20&by=allowed&${query}`,
-    unmatched: `top?n=20&unmatched=true&${query}`, refusals: `refusals?n=50&${query}`, rules: `rules?n=100&by=hits&${query}`,
+    status: `status?${ofReplica}`, top: `top?n=100&by=refused&${all}`, top_allowed: `top?n=100&by=allowed&${all}`,
+    unmatched: `top?n=20&unmatched=true&${ofDomain}`, refusals: `refusals?n=100&${ofDomain}`,
+    // A rule is found among all of its domain.
+    rules: `rules?n=${filter.rule ? 100000 : MAX_ROWS}&by=hits&${ofDomain}`,
+    ...(isFiltered ? { overrides: `overrides?n=100&${query(["domain"])}` } : {}),
   };
   const replies = await Promise.all(Object.values(calls).map((path) => get(`api/v1/${path}`)));
-  return { ...tick, ...Object.fromEntries(Object.keys(calls).map((name, at) => [name, replies[at]])) };
+  const own = Object.fromEntries(Object.keys(calls).map((name, at) => [name, replies[at]]));
+  if (filter.rule) own.refusals.refusals = own.refusals.refusals.filter((refusal) => refusal.rule === filter.rule);
+  return { ...tick, ...own };
 }
 
 function drawTick(tick) {
   last = tick;
+  fillDomains().catch((error) => notice(error.message));
+  if (keyPage.isKey) {
+    keyPage.draw(tick);
+    canChange = !tick.status.read_only;
+    $("about").textContent = `${tick.status.version} · rules ${tick.status.rules.hash?.slice(0, 8) ?? "none"}${tick.status.read_only ? " · read-only" : ""}`;
+    live(tick.status.store.since ? "lost" : "live", tick.status.store.since ? "Store out of service" : "Live");
+    return;
+  }
   // Those of one replica are no part of a plot of all.
   if (history.length && tick.status.scope === "this") points = history;
   history = [];
@@ -403,6 +495,8 @@ async function run() {
   for (let tried = false; ; tried = true) {
     try {
       await follow("api/v1/events", (name, value) => {
+        lastEvent = Date.now();
+        dead(false);
         if (name === "history") history = value;
         if (name === "tick") chosen(value).then(drawTick, (error) => notice(`Replica ${shown}: ${error.message}`));
       });
@@ -416,6 +510,7 @@ async function run() {
       if (error instanceof ApiError) notice(error.message);
       live("lost", "Disconnected, reconnecting…");
     }
+    if (last.status) dead(true);
     await pause(1000);
   }
 }
@@ -436,4 +531,9 @@ $("pause").addEventListener("click", () => {
   $("pause").setAttribute("aria-pressed", paused);
   $("pause").textContent = paused ? "resume" : "pause";
 });
+if (isFiltered) {
+  $("filter").hidden = false;
+  $("filter-text").textContent = [filter.domain && `domain ${filter.domain}`, filter.rule && `rule ${filter.rule}`].filter(Boolean).join(", ");
+}
+if (keyPage.isKey) keyPage.begin(announce);
 run();

@@ -1,0 +1,181 @@
+// The page for one key, `key?domain=…&descriptor=…`: its limit and whose it is, its counter, hits, refusals, overrides, and the
+// changes that touched it.
+
+import { open as act } from "./act.js";
+import { get, send } from "./api.js";
+import { count, clock, descriptor, duration, limit, printable, target } from "./format.js";
+import { entries } from "./search.js";
+
+const $ = (id) => document.getElementById(id);
+const query = new URLSearchParams(location.search);
+const domain = query.get("domain") ?? "";
+const own = entries(query.get("descriptor") ?? "");
+/** How often the page asks, in events of the stream, which come each second. */
+const EVERY = 2;
+
+let ticks = 0;
+let isAsking = false;
+
+/** True if this page is that of a key. */
+export const isKey = location.pathname.endsWith("/key");
+
+const same = (one) => one && own && one.length === own.length && one.every(({ key, value }, at) => key === own[at].key && value === own[at].value);
+
+function element(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+
+const cell = (text, className = "") => element("td", { textContent: text, className });
+
+/** What the rules and the overrides say, in sentences. */
+function explain(state, rule, overrides, domains) {
+  const lines = [];
+  const place = rule?.file ? ` (${rule.file}:${rule.line})` : "";
+  if (!state.rule) lines.push("No rule matches this descriptor, so its requests are not limited and not counted.");
+  else if (rule?.unlimited) lines.push(`The rule ${state.rule}${place} allows every request.`);
+  else lines.push(`The rule ${state.rule}${place} has the limit ${(rule?.limits ?? []).map(limit).join(" and ") || "of an override"}.`);
+  if (rule?.shadow_mode) lines.push("It is in shadow mode: requests over the limit are counted and allowed.");
+  if (rule?.quota_mode) lines.push("It is a quota: a request is over limit when every quota of the request is.");
+  if (state.override) lines.push(`An override decides instead: ${state.override.action === "limit" ? limit(state.override) : state.override.action}.`);
+  else if (overrides.length) lines.push("Overrides below may apply to requests with more entries.");
+  for (const one of domains) lines.push(`The domain is switched: ${one.action ?? `on store failure: ${one.on_store_failure}`}.`);
+  return lines;
+}
+
+function drawLimits(state, rule) {
+  const by = state.override;
+  const rows = state.limits.map((one) => {
+    const owner = by?.action === "limit" ? `override${by.by ? ` by ${by.by}` : ""}${by.reason ? `: ${by.reason}` : ""}` : `rule ${one.rule}`;
+    const reset = one.resets_in_seconds ? `resets in ${duration(one.resets_in_seconds)}` : "";
+    const most = Math.max(one.requests_per_unit, 1);
+    const meter = element("meter", { max: most, low: most * 0.8, high: most * 0.999, optimum: 0, value: one.used });
+    meter.setAttribute("aria-label", `${count(one.used)} of ${count(one.requests_per_unit)} used`);
+    const held = one.held ? `, ${count(one.held)} held` : "";
+    return element("tr", {},
+      element("td", {}, element("b", { textContent: limit(one) }), element("small", { textContent: printable([one.name, owner].filter(Boolean).join(" · ")) })),
+      element("td", {}, `${count(one.used)} of ${count(one.requests_per_unit)} spent${held}, ${count(one.remaining)} left`, element("small", { textContent: reset })), element("td", {}, meter));
+  });
+  const words = by && by.action !== "limit" ? `Override: ${by.action}` : rule?.unlimited ? "Unlimited" : "No limit.";
+  $("key-limits").replaceChildren(...rows);
+  $("key-limits-empty").hidden = rows.length > 0;
+  $("key-limits-empty").textContent = words;
+}
+
+function drawHits(key, refusals, window) {
+  $("key-allowed").textContent = count(key?.allowed);
+  $("key-refused").textContent = count(key?.refused);
+  $("key-window").textContent = `in the last ${duration(window)}`;
+  const rows = refusals.map((one) => element("tr", {},
+    cell(clock(one.last), "time"), element("td", {}, element("span", { className: "over", textContent: printable(one.reason) }), element("small", { textContent: `${count(one.count)} since ${clock(one.first)}` }))));
+  $("key-refusals").replaceChildren(...rows);
+  $("key-refusals-empty").hidden = rows.length > 0;
+}
+
+function drawOverrides(overrides, kept, readOnly, now) {
+  const rows = overrides.map((one) => {
+    const left = one.expires_at ? (new Date(one.expires_at) - now) / 1000 : null;
+    const what = one.action === "limit" ? limit(one) : one.action;
+    const more = [one.reason, one.by && `by ${one.by}`].filter(Boolean).join(" · ");
+    const buttons = element("td", { className: "act" });
+    const button = (text, run) => {
+      const made = element("button", { type: "button", textContent: text, disabled: readOnly });
+      made.setAttribute("aria-label", `${text.replace("…", "")} the override of ${target(one)}`);
+      made.addEventListener("click", run);
+      buttons.append(made, " ");
+    };
+    // An override of one entry or of a shorter descriptor keeps its own target.
+    const subject = one.entry ? { domain: one.domain, descriptor: own, entry: one.entry } : { domain: one.domain, descriptor: one.descriptor };
+    const editable = one.descriptor?.every(({ value }) => value != null) || (one.entry && own.some(({ key, value }) => key === one.entry.key && value === one.entry.value));
+    if (editable) {
+      button("Edit…", () => act(subject, kept, changed, one));
+      button("Extend…", () => act(subject, kept, changed, one, "act-for"));
+    }
+    button("Remove", () => remove(one));
+    return element("tr", {}, element("td", {}, target(one), element("small", { textContent: one.domain === "*" ? "all domains" : printable(one.domain) })),
+      element("td", {}, element("span", { className: `badge ${one.action}`, textContent: what }), element("small", { textContent: printable(more) })),
+      cell(left === null ? "no end" : duration(left), "left"), buttons);
+  });
+  $("key-overrides").replaceChildren(...rows);
+  $("key-overrides-empty").hidden = rows.length > 0;
+}
+
+function drawChanges(changes, rule) {
+  const name = descriptor(own);
+  const touched = changes.filter((one) => `${one.what} `.includes(`${name} `) || one.what.includes(`${name}:`) || (one.rules ?? []).some((change) => change.rule === rule));
+  const rows = touched.map((one) => {
+    const rules = (one.rules ?? []).filter((change) => change.rule === rule).map(({ old, new: now }) => `${old ?? "new"} → ${now ?? "removed"}`);
+    const more = [one.by && `by ${one.by}`, one.reason, ...rules].filter(Boolean).join(" · ");
+    return element("tr", {}, cell(clock(one.time), "time"),
+      element("td", {}, `${one.action.replaceAll("_", " ")} `, element("b", { textContent: printable(one.what) }), element("small", { textContent: printable(more) })));
+  });
+  $("key-changes").replaceChildren(...rows);
+  $("key-changes-empty").hidden = rows.length > 0;
+}
+
+let announce = () => {};
+
+function changed(what) {
+  announce(`${what}: ${descriptor(own)}`);
+  ticks = 0;
+}
+
+async function remove(one) {
+  if (!window.confirm(`Remove the override of ${target(one)} in domain ${one.domain}? The rules apply again at once.`)) return;
+  try {
+    await send("DELETE", `api/v1/overrides/${encodeURIComponent(one.id)}`);
+    changed("Removed");
+  } catch (error) {
+    $("key-error").textContent = `The override was not removed: ${error.message}`;
+  }
+}
+
+async function ask(tick) {
+  const text = query.get("descriptor");
+  const named = new URLSearchParams({ domain, descriptor: text });
+  const [state, overrides, refusals, allowed, refused, changes, rules] = await Promise.all([
+    `counters?${named}`, `overrides?${new URLSearchParams({ domain, request: text, n: 100 })}`, `refusals?${named}`,
+    `top?n=1000&by=allowed&${new URLSearchParams({ domain })}`, `top?n=1000&by=refused&${new URLSearchParams({ domain })}`,
+    "changes?n=100", `rules?n=100000&${new URLSearchParams({ domain })}`,
+  ].map((path) => get(`api/v1/${path}`)));
+  const rule = rules.rules.find((one) => one.rule === state.rule);
+  const isPlain = allowed.key_values === "plain";
+  $("key-explain").replaceChildren(...explain(state, rule, overrides.overrides, tick.domains.domains.filter((one) => one.domain === domain || one.domain === "*")).map((line) => element("li", { textContent: printable(line) })));
+  drawLimits(state, rule);
+  drawHits([...allowed.keys, ...refused.keys].find((key) => same(key.descriptor)), isPlain ? refusals.refusals.filter((one) => same(one.descriptor)) : [], allowed.window_seconds);
+  drawOverrides(overrides.overrides, overrides.kept_in, tick.status.read_only, new Date(tick.status.time));
+  drawChanges(changes.changes, state.rule);
+  $("key-change").disabled = tick.status.read_only;
+  $("key-change").onclick = () => act({ domain, descriptor: own, rule: state.rule }, overrides.kept_in, changed);
+  $("key-error").textContent = "";
+}
+
+/** Shows the key instead of the tables. `say` shows a message for some seconds. */
+export function begin(say) {
+  announce = say;
+  document.title = `${query.get("descriptor") ?? ""} · Tollgate`;
+  $("main").hidden = true;
+  $("key").hidden = false;
+  $("key-title").textContent = own ? descriptor(own) : "No key";
+  $("key-domain").textContent = domain;
+  $("key-command").textContent = `tollgate explain '${domain}' '${(query.get("descriptor") ?? "").replaceAll("'", "'\\''")}'`;
+  $("key-link").addEventListener("click", async () => {
+    await navigator.clipboard?.writeText(location.href);
+    say("The link is copied");
+  });
+  if (!domain || !own) $("key-error").textContent = "The address has no key: expected key?domain=DOMAIN&descriptor=KEY=VALUE,…";
+}
+
+/** Asks again, at most one question at a time. */
+export async function draw(tick) {
+  if (!domain || !own || isAsking || ticks++ % EVERY) return;
+  isAsking = true;
+  try {
+    await ask(tick);
+  } catch (error) {
+    $("key-error").textContent = error.message;
+  } finally {
+    isAsking = false;
+  }
+}
