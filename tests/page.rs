@@ -218,6 +218,46 @@ fn an_entry_is_blocked_everywhere_and_an_emptied_limit_is_not_sent() {
 }
 
 #[test]
+fn a_limit_follows_a_calendar_that_is_typed() {
+    let admin = Admin::start();
+    admin.ask("ann", 3);
+    let browser = open(&admin);
+    wait_until_live(&browser);
+    browser.click("#top button[aria-label='Change user=ann']");
+    browser.click("input[value=limit]");
+    browser.run("document.getElementById('act-number').value = '500'");
+    browser.run("const unit = document.getElementById('act-unit'); unit.value = 'month'; unit.dispatchEvent(new Event('input', {bubbles: true}))");
+    browser.type_into("#act-calendar", "Europe/Berln,anchor_day=15");
+    browser.click("#act-confirm");
+    let error = "document.getElementById('act-error').textContent";
+    browser.wait_for(
+        "an unknown zone is an error",
+        &format!("{error}.includes('Europe/Berln') && {error}.includes('Europe/Berlin')"),
+        error,
+    );
+    browser.run("document.getElementById('act-calendar').value = ''");
+    browser.type_into("#act-calendar", "Europe/Berlin,anchor_day=15");
+    let effect = "document.getElementById('act-effect').textContent";
+    let described =
+        "user=ann in domain shop is limited to 500 requests per month (Europe/Berlin,anchor_day=15) for 1h";
+    browser.wait_for("the effect is described", &format!("{effect}.startsWith('{described}')"), effect);
+    browser.click("#act-confirm");
+    let shown = "500 per month (Europe/Berlin, from the 15th)";
+    browser.wait_for("it is among the overrides", &has_row("overrides", &["user=ann", shown]), TEXT);
+    browser.wait_for("and beside the key", &has_row("top", &["user=ann", shown]), TEXT);
+    // The dialog of the key has the end of the window.
+    browser.click("#top button[aria-label='Change user=ann']");
+    let counter = "document.getElementById('act-counter').textContent";
+    browser.wait_for(
+        "the counter is shown",
+        &format!("{counter}.includes('0 used, 500 left of {shown}, ends in ')"),
+        counter,
+    );
+    let complaints = browser.complaints();
+    assert!(complaints.iter().all(|line| line.contains("status of 400")), "{complaints:?}");
+}
+
+#[test]
 fn a_domain_is_switched_and_switched_back() {
     let admin = Admin::start();
     let browser = open(&admin);
@@ -251,6 +291,23 @@ fn values_of_callers_are_text_and_never_markup() {
     let browser = open(&admin);
     wait_until_live(&browser);
     browser.wait_for("the value is text", &has_row("refusals", &["<img src=x onerror="]), TEXT);
+    let long = "wide".repeat(60);
+    for value in [
+        "a\u{202e}b\u{200b}",
+        "\"><svg onload=alert(1)>",
+        "' OR 1=1 --",
+        &long,
+        "=cmd|' /C calc'!A0",
+        "e\u{301}\u{301}\u{301}\u{301}",
+    ] {
+        admin.ask(value, 3);
+        admin.server.ask(request(value, &[&[(value, value)]])).unwrap();
+    }
+    browser.wait_for("the last one is shown", &has_row("refusals", &["=cmd|"]), TEXT);
+    picture(&browser, "attack");
+    browser.click("[data-by=unmatched]");
+    browser.wait_for("domains are text, too", &has_row("top", &["<svg onload", "unknown domain"]), TEXT);
+    picture(&browser, "attack-unmatched");
     assert_eq!(browser.run("return document.title"), "Tollgate");
     assert_eq!(browser.run("return document.querySelectorAll('td img, td script').length"), 0);
     assert_eq!(browser.complaints(), [""; 0]);
@@ -490,6 +547,12 @@ fn the_page_shows_all_replicas_their_changes_and_an_outage() {
         "const s = document.getElementById('scope'); s.value = ''; s.dispatchEvent(new Event('change'))",
     );
     browser.wait_for("all are back", &has_row("top", &["user=ann"]), TEXT);
+    browser.wait_for("with the block", &has_row("top", &["user=ann", "block"]), TEXT);
+    let rate = "const row = [...document.querySelectorAll('#rules tr')].find((row) => row.innerText.includes('shop.user')); return row?.cells[3].textContent";
+    eventually("the rates of rules are those of the other replica", || {
+        let rate = browser.run(rate).as_str().unwrap_or_default().to_owned();
+        holds(rate.parse::<f64>().is_ok_and(|rate| rate > 0.0), || rate.clone())
+    });
     shows_an_outage(&browser, &one, &mut redis);
     let complaints = browser.complaints();
     assert!(complaints.is_empty(), "{complaints:?}");

@@ -90,7 +90,7 @@ impl Gauges<'_> {
             let dropped = Dropped::ALL.map(|reason| ([reason.name()], counts.dropped(reason)));
             samples.values(&names::SPANS_DROPPED, dropped);
         }
-        rules(samples, &self.rules, self.overrides.has_local_calendar);
+        rules(samples, &self.rules, &self.overrides);
         self.xds.iter().for_each(|state| control_plane(samples, state));
         self.store.iter().for_each(|usage| samples.store(usage));
         let by_action = Action::NAMES.into_iter().zip(self.overrides.by_action);
@@ -109,7 +109,7 @@ fn local_cache(samples: &mut Samples<'_>, CacheUsage { keys, lookups, hits }: &C
     samples.value(&names::LOCAL_CACHE_EVACUATED, keys.evicted);
 }
 
-fn rules(samples: &mut Samples<'_>, state: &ReloadState, needs_zone_data: bool) {
+fn rules(samples: &mut Samples<'_>, state: &ReloadState, overrides: &Usage) {
     let seconds = |time: Time| Duration::from_micros(time.micros()).as_secs_f64();
     samples.value(&names::CONFIG_LOAD_SUCCESS, state.loads);
     samples.value(&names::CONFIG_LOAD_ERROR, state.errors);
@@ -121,10 +121,7 @@ fn rules(samples: &mut Samples<'_>, state: &ReloadState, needs_zone_data: bool) 
     }
     samples.value(&names::RULES_LOAD_FAILED, u64::from(!state.is_current));
     if state.last_success.is_some() {
-        // Rules that depend on the zone data have it in their hash; overrides may depend on it too.
-        let release =
-            if needs_zone_data { format!("+{}", calendar::zone::data_version()) } else { String::new() };
-        samples.values(&names::RULES_INFO, [([&*format!("{:016x}{release}", state.hash)], 1.0)]);
+        samples.values(&names::RULES_INFO, [([&*overrides.with_zone_data(state.hash)], 1.0)]);
     }
     samples.value(&names::RULES_FILES, state.files as u64);
     samples.value(&names::RULES_DOMAINS, state.domains as u64);

@@ -250,3 +250,39 @@ fn refusals_of_all_replicas_are_followed() {
     child.kill().unwrap();
     child.wait().unwrap();
 }
+
+/// A build with other zone data counts in other windows, from the same rules and overrides.
+#[test]
+fn replicas_with_other_zone_data_are_told_apart_once_something_depends_on_it() {
+    let redis = Redis::single();
+    let [one, other] = [(); 2].map(|()| replica(&redis, &[]));
+    wait_for_replicas(&one, 2);
+    let hashes = || {
+        let replicas = one.get("/api/v1/replicas");
+        let all = replicas["replicas"].as_array().unwrap().iter();
+        let hashes: Vec<_> = all.map(|one| one["rules_hash"].as_str().unwrap().to_owned()).collect();
+        (replicas["serve_same_rules"].clone(), hashes)
+    };
+    assert!(hashes().1.iter().all(|hash| !hash.contains('+')), "{:?}", hashes());
+    let limit = ["--limit", "500/month", "--calendar", "Europe/Berlin,anchor_day=15"];
+    assert_exit(&one.run(&[&["override", "set", "shop", "user=ann"][..], &limit].concat()), 0, &[]);
+    let (_, hashes_with_data) = eventually("both announce their zone data", || {
+        let (is_same, hashes) = hashes();
+        let release = one.get("/api/v1/status")["zone_data"].as_str().unwrap().to_owned();
+        let are_with = hashes.iter().all(|hash| hash.ends_with(&format!("+{release}")));
+        holds(is_same == true && are_with, || format!("{is_same} {hashes:?}")).map(|()| (is_same, hashes))
+    });
+    let metric = format!("tollgate_rules_info{{hash=\"{}\"}}", hashes_with_data[0]);
+    assert!(other.server.metrics().contains_key(&metric), "{metric}");
+    // One of a build with an older release.
+    let (hash, _) = hashes_with_data[0].split_once('+').unwrap();
+    let older =
+        serde_json::json!({"version": "0.1.0", "rules_hash": format!("{hash}+2020a"), "summaries": false});
+    redis.ask(&["SET", "{tollgate}:replica:older-1", &older.to_string()]);
+    redis.ask(&["SADD", "{tollgate}:replicas", "older-1"]);
+    eventually("they differ", || {
+        let (is_same, hashes) = hashes();
+        holds(is_same == false && hashes.len() == 3, || format!("{is_same} {hashes:?}"))
+    });
+    assert_exit(&one.run(&["status"]), 0, &["3 serve 2 sets of rules", &format!("rules {hash}+2020a")]);
+}

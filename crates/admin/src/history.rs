@@ -85,11 +85,11 @@ impl History {
         lock(&self.0).points.back().map(|point| point.rates).unwrap_or_default()
     }
 
-    /// The requests per second that each policy decided because the store failed, in the last two seconds or so.
+    /// The requests per second that each policy decided because the store failed, in the last second.
     pub(super) fn without_store(&self) -> [f64; OnStoreFailure::ALL.len()] {
         let state = lock(&self.0);
         let mut newest = state.samples.iter().rev();
-        let (Some(last), Some(before)) = (newest.next(), newest.nth(1)) else { return Default::default() };
+        let (Some(last), Some(before)) = (newest.next(), newest.next()) else { return Default::default() };
         let micros = last.time.micros().saturating_sub(before.time.micros()).max(1);
         rates_of(before.without_store, last.without_store, micros)
     }

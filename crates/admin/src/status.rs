@@ -145,13 +145,11 @@ fn callers(api: &Api, rates: [f64; OnStoreFailure::ALL.len()]) -> Vec<String> {
 /// The replicas that share the Redis, and the rules of each.
 pub(super) async fn replicas(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
-    let (serve_same_rules, replicas) = match members(api).await {
+    let (serve_same_rules, replicas): (Json, Json) = match members(api).await {
         Ok(members) => {
-            let hash = |member: &Json| format!("{} {}", member["rules_hash"], member["zone_data"]);
-            let mut hashes: Vec<_> = members.iter().map(hash).collect();
-            hashes.sort_unstable();
-            hashes.dedup();
-            (json!(hashes.len() <= 1), json!(members))
+            let mut hashes = members.iter().map(|member| &member["rules_hash"]);
+            let first = hashes.next();
+            (hashes.all(|hash| Some(hash) == first).into(), members.into())
         }
         Err(_) => ("unknown".into(), "unknown".into()),
     };
@@ -164,16 +162,10 @@ async fn members(api: &Api) -> Result<Vec<Json>, String> {
     let members = if api.managed.fleet.is_shared() { api.members().await? } else { Arc::default() };
     let others = members.iter().filter(|member| member.announcement.id != own_id());
     let json = |member: &Member| {
-        let Announcement { id, version, rules_hash, zone_data, requests_per_second, started, .. } =
-            &member.announcement;
-        let mut json = json!({
-            "id": id, "version": version, "rules_hash": rules_hash, "requests_per_second": requests_per_second,
-            "started": started, "age_seconds": member.age_seconds,
-            "summary": if id == own_id() { "published" } else { silence(member) },
-        });
-        if let Some(release) = zone_data {
-            json["zone_data"] = release.as_str().into();
-        }
+        let own = Announcement { summaries: None, ..member.announcement.clone() };
+        let mut json = json!(own);
+        json["age_seconds"] = member.age_seconds.into();
+        json["summary"] = if own.id == own_id() { "published" } else { silence(member) }.into();
         json
     };
     let mut all: Vec<Json> = std::iter::once(&own).chain(others).map(json).collect();
@@ -186,12 +178,11 @@ impl Api {
     pub fn announcement(&self) -> Announcement {
         let (managed, rates) = (&self.managed, self.history.rates());
         let state = managed.source.state();
-        let needs_zone_data = managed.keeper.index().usage().has_local_calendar;
+        let overrides = managed.keeper.index().usage();
         Announcement {
             id: own_id().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            rules_hash: state.last_success.map(|_| format!("{:016x}", state.hash)),
-            zone_data: needs_zone_data.then(|| calendar::zone::data_version().to_owned()),
+            rules_hash: state.last_success.map(|_| overrides.with_zone_data(state.hash)),
             requests_per_second: whole(rates.ok + rates.over_limit + rates.error),
             started: managed.started.seconds(),
             summaries: Some(managed.fleet.publishes()),

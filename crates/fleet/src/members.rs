@@ -33,15 +33,14 @@ pub struct Announcement {
     /// Its host name, and a random number.
     pub id: String,
     pub version: String,
+    /// With the release of its zone data, if an override depends on it. Rules that do have it in their hash.
     pub rules_hash: Option<String>,
-    /// The release of its zone data, if an override depends on it. Rules that do have it in their hash.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub zone_data: Option<String>,
     /// Requests in the last second.
     pub requests_per_second: u64,
     /// The second of its start.
     pub started: u64,
     /// It publishes summaries; `None` for an older version, which cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub summaries: Option<bool>,
 }
 

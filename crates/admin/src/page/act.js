@@ -100,6 +100,8 @@ export function open(key, kept, changed, override, field) {
   const scopes = key.descriptor.map((one, at) => new Option(`any descriptor with ${descriptor([one])}`, at));
   $("act-scope").replaceChildren(new Option(`this descriptor: ${descriptor(key.descriptor)}`, ""), ...scopes);
   for (const radio of dialog.querySelectorAll("input[name=action]")) radio.checked = radio.value === override?.action;
+  // No override for a descriptor meets one without a rule.
+  if (key.rule === null && !override) $("act-scope").value = "0";
   if (override?.entry) $("act-scope").value = key.descriptor.findIndex((one) => one.key === override.entry.key && one.value === override.entry.value);
   $("act-number").value = override?.requests_per_unit ?? "";
   $("act-unit").value = override?.unit?.toLowerCase() ?? "minute";

@@ -396,7 +396,7 @@ $("switch-open").addEventListener("click", () => {
 });
 
 function drawReplicas({ own, replicas }) {
-  const { rules } = last.status;
+  const hash = replicas.find(({ id }) => id === own)?.rules_hash;
   // Names in one list are as many as there are replicas.
   const names = ["", ...replicas.map(({ id }) => id)];
   if ($("scope").options.length !== names.length || names.some((name, at) => $("scope").options[at].value !== name)) {
@@ -411,7 +411,8 @@ function drawReplicas({ own, replicas }) {
     row.querySelector("small").textContent = replica.version + (replica.id === own ? " · this replica" : "") + summary;
     row.querySelector("small").classList.toggle("over", summary !== "");
     row.cells[1].textContent = replica.rules_hash?.slice(0, 8) ?? "none";
-    row.cells[1].classList.toggle("over", replica.rules_hash !== rules.hash);
+    row.cells[1].title = replica.rules_hash ?? "";
+    row.cells[1].classList.toggle("over", replica.rules_hash !== hash);
     row.cells[2].textContent = rate(replica.requests_per_second);
   };
   rows($("replicas"), replicas, (replica) => replica.id, create, update);

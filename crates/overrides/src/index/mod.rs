@@ -38,6 +38,7 @@ use super::{
     record::{self, INLINE_NOTE, NO_NOTE, Record},
     target::{Scope, Target},
 };
+use calendar::zone;
 use clock::Time;
 use containment::mutex::{lock, try_lock};
 
@@ -74,6 +75,14 @@ pub struct Usage {
     /// One of them has a calendar in another zone than UTC.
     pub has_local_calendar: bool,
     pub bytes: usize,
+}
+
+impl Usage {
+    /// The hash of rules, with the release of the zone data if an override depends on it: `90be12c2cd8f9d3a+2026f`.
+    pub fn with_zone_data(&self, hash: u64) -> String {
+        let release = if self.has_local_calendar { ["+", zone::data_version()] } else { [""; 2] };
+        format!("{hash:016x}{}", release.concat())
+    }
 }
 
 #[derive(Clone, Default)]
