@@ -122,22 +122,19 @@ impl Patterns {
             return Some(found);
         }
         let has_networks = !(self.v4.is_empty() && self.v6.is_empty());
-        let of_address = match has_networks.then(|| entry::address(value)).flatten() {
-            Some(IpAddr::V4(address)) => self.find_v4(address.to_bits(), &pick),
+        let address = || entry::address_in(value, |prefix| self.has_v4(prefix));
+        let of_address = match has_networks.then(address).flatten() {
+            Some(IpAddr::V4(address)) => self.v4.find(&address.to_bits(), &pick),
             Some(IpAddr::V6(address)) => self.v6.find(&address.to_bits(), &pick),
             None => None,
         };
-        of_address.or_else(|| self.prefixes.find(value, &pick))
+        of_address.or_else(|| if self.prefixes.is_empty() { None } else { self.prefixes.find(value, &pick) })
     }
-}
 
-impl Patterns {
-    fn find_v4<'p, T>(&'p self, address: u32, pick: impl Fn(&'p Owners) -> Option<T>) -> Option<T> {
-        let (word, bit) = place(address >> 16);
-        if self.v4_filter.get(word)? & bit == 0 {
-            return None;
-        }
-        self.v4.find(&address, pick)
+    /// True if a network has addresses of this /16.
+    fn has_v4(&self, prefix: u32) -> bool {
+        let (word, bit) = place(prefix);
+        self.v4_filter.get(word).is_some_and(|bits| bits & bit != 0)
     }
 }
 
