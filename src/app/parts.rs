@@ -93,15 +93,13 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
     let cache = settings.store.local_cache_bytes;
     let (refunds, refunded) = mpsc::channel(MAX_REFUNDS);
     let link = link.map(|link| (link, refunded));
-    let over_limit = (cache > 0).then(|| OverLimitCache::new(cache));
-    let over_limit = over_limit.map(|cache| match link {
-        Some(_) => cache.announcing(announce(refunds)),
-        None => cache,
-    });
-    let over_limit = over_limit.map(Arc::new);
+    let over_limit = (cache > 0).then(|| Arc::new(OverLimitCache::new(cache)));
     let (rules, counts, cache) = (source.clone(), store.clone(), over_limit.clone());
     let limiter = Limiter::new(policy(settings), rules, counts, cache, stats.clone(), Arc::new(SystemClock));
     let mut limiter = limiter.with_overrides(keeper.index().clone());
+    if link.is_some() {
+        limiter = limiter.announcing(announce(refunds));
+    }
     if fleet.publishes() || recent::is_wanted(settings) {
         limiter = limiter.with_recent(recent.clone());
     }

@@ -1,7 +1,7 @@
 //! "A negative hit that brings a counter back under its limit removes the key from the local cache of every replica", while
 //! the counter stays in Redis or memcached.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
@@ -75,6 +75,26 @@ fn a_refund_reaches_the_caches_of_all_replicas_on_redis() {
 fn a_refund_reaches_the_caches_of_all_replicas_on_memcached() {
     let memcached = Memcached::single();
     check(memcached.setup(), RULES, &["year"]);
+}
+
+#[test]
+fn a_refund_reaches_the_leases_of_all_replicas() {
+    let redis = Redis::single();
+    let rules = "domain: d
+descriptors:
+  - {key: hot, rate_limit: {unit: year, requests_per_unit: 3000, counting: leased}}
+";
+    let setup = Setup::new().redis(&redis.env()).rules("d.yaml", rules).env("REPLICA_SYNC", "true");
+    let servers = [setup.clone().start_healthy(), setup.start_healthy()];
+    let clients = servers.each_ref().map(Server::client);
+    // Both are hot, so that each knows the counter as over its limit without asking.
+    while clients.iter().any(|client| code(client, "hot", 1) == Code::Ok) {}
+    assert_eq!(code(&clients[0], "hot", -1_000_000_000), Code::Ok);
+    let began = Instant::now();
+    // Without the message it takes 5 seconds from the last time that the replica asked.
+    while code(&clients[1], "hot", 1) == Code::OverLimit {
+        assert!(began.elapsed() < Duration::from_secs(3), "the refund is not known");
+    }
 }
 
 #[test]

@@ -256,6 +256,13 @@ impl Lease {
         self.left = self.left.saturating_add(hits).min(self.own.max(self.left));
     }
 
+    /// The counter was refunded elsewhere: the next request reads it, although it is known to be over its limit.
+    pub fn read_again(&mut self) {
+        if let Some((_, at)) = &mut self.others {
+            *at = Time::default();
+        }
+    }
+
     /// The counter was reset or lost. Returns the hits that were left, which are no longer in the counter.
     pub fn forget(&mut self) -> u64 {
         self.epoch = self.epoch.wrapping_add(1);

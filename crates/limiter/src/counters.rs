@@ -108,6 +108,7 @@ impl Limiter {
 
     /// Forgets that counters were over their limits, after refunds by other replicas. Leased hits stay taken.
     pub fn forget_rejections(&self, refunds: &Resets) {
+        self.store.read_again(refunds);
         if let Some(cache) = &self.over_limit
             && !is_planted(Plant::CachePastReset)
         {

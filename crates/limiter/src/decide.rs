@@ -234,14 +234,15 @@ impl Limiter {
 
     /// Stores the keys of a counted batch that are over their limits, and removes those that a refund freed.
     fn remember_over(&self, batch: &Batch, now: Time) {
-        let Some(cache) = &self.over_limit else { return };
+        let cache = self.over_limit.as_deref();
         for check in batch.checks() {
-            let key = batch.full_key(check);
-            if check.is_over() {
-                cache.insert(key, check, now);
-            } else if check.may_free() {
+            if let (Some(cache), true) = (cache, check.is_over()) {
+                cache.insert(batch.full_key(check), check, now);
+            } else if check.may_free() && (cache.is_some() || check.limit.is_leased()) {
+                let key = batch.full_key(check);
                 // The refund was counted by now.
-                cache.refunded(key, self.now());
+                cache.into_iter().for_each(|cache| cache.refunded(key, self.now()));
+                self.announce.iter().for_each(|announce| announce(key));
             }
         }
     }

@@ -147,6 +147,8 @@ pub struct Limiter {
     source: Arc<Source<Handles>>,
     store: Arc<dyn Store>,
     over_limit: Option<Arc<OverLimitCache>>,
+    /// Tells other replicas of a refund that frees a limit, by the full key of its counter.
+    announce: Option<Announce>,
     overrides: Arc<Index>,
     stats: Arc<Stats>,
     clock: Arc<dyn Clock>,
@@ -173,6 +175,7 @@ impl Limiter {
             source,
             store,
             over_limit,
+            announce: None,
             overrides: Arc::default(),
             stats,
             clock,
@@ -186,6 +189,11 @@ impl Limiter {
     /// The same limiter, which records recent keys and decisions.
     pub fn with_recent(self, recent: Arc<Recent>) -> Self {
         Self { recent: Some(recent), ..self }
+    }
+
+    /// The same limiter, for replicas that share a store.
+    pub fn announcing(self, announce: Announce) -> Self {
+        Self { announce: Some(announce), ..self }
     }
 
     /// The same limiter with these overrides of the rules.

@@ -20,7 +20,6 @@ pub type Announce = Box<dyn Fn(&str) + Send + Sync>;
 
 pub struct OverLimitCache {
     keys: Table<Rejection>,
-    announce: Option<Announce>,
     /// The microsecond of the last reset or refund.
     forgotten: AtomicU64,
     hits: AtomicU64,
@@ -65,12 +64,7 @@ impl OverLimitCache {
     pub fn new(bytes: usize) -> Self {
         let keys = Table::new(bytes / Table::<Rejection>::BYTES_PER_ENTRY);
         let [forgotten, hits, lookups] = [0; 3].map(AtomicU64::new);
-        Self { keys, announce: None, forgotten, hits, lookups }
-    }
-
-    /// The same cache, for replicas that share a store.
-    pub fn announcing(self, announce: Announce) -> Self {
-        Self { announce: Some(announce), ..self }
+        Self { keys, forgotten, hits, lookups }
     }
 
     /// The cached verdict, if the key's counter is known to exceed this limit with these hits. A refund removes the key.
@@ -102,13 +96,10 @@ impl OverLimitCache {
         self.keys.change(self.keys.key(key), now, store);
     }
 
-    /// Removes the key of a refund that was counted, here and in other replicas.
+    /// Removes the key of a refund that was counted.
     pub(super) fn refunded(&self, key: &str, now: Time) {
         self.forgotten.store(now.micros(), Ordering::Relaxed);
         self.keys.remove(self.keys.key(key), now);
-        if let Some(announce) = &self.announce {
-            announce(key);
-        }
     }
 
     /// Removes keys whose counters were reset or refunded. Requests that began before do not add them again.

@@ -96,20 +96,9 @@ pub(super) fn matches(value: &str, requested: Option<&str>) -> bool {
 }
 
 /// The address that a value of a request is; `None` for any other text. Most values are IPv4 addresses or none.
-fn address(value: &str) -> Option<IpAddr> {
-    address_in(value, |_| true)
-}
-
-/// The same, but `None` for an IPv4 address of a /16 that is not wanted, whose other octets are not read.
-pub(super) fn address_in(value: &str, is_wanted: impl Fn(u32) -> bool) -> Option<IpAddr> {
-    let high = octets(value.as_bytes()).and_then(|(high, rest)| Some((high, rest.strip_prefix(b".")?)));
-    if let Some((high, rest)) = high {
-        if !is_wanted(high) {
-            return None;
-        }
-        if let Some((low, [])) = octets(rest) {
-            return Some(Ipv4Addr::from_bits(high << 16 | low).into());
-        }
+pub(super) fn address(value: &str) -> Option<IpAddr> {
+    if let Some(address) = v4(value.as_bytes()) {
+        return Some(IpAddr::V4(address));
     }
     if !value.contains([':', '[']) {
         return None;
@@ -120,13 +109,42 @@ pub(super) fn address_in(value: &str, is_wanted: impl Fn(u32) -> bool) -> Option
     Some(IpAddr::to_canonical(&address))
 }
 
-/// Half an IPv4 address, as the parser of the standard library reads it, and the rest of the text. Requests pay for it: a
-/// third of the instructions.
-#[inline]
-fn octets(text: &[u8]) -> Option<(u32, &[u8])> {
-    let (first, rest) = octet(text)?;
-    let (second, rest) = octet(rest.strip_prefix(b".")?)?;
-    Some((first << 8 | second, rest))
+/// A hash of the text up to its second dot, which is the first half of an IPv4 address, if the text may be one: the two
+/// dots are among the first eight bytes, and no colon is before. It costs a fifth of reading an address.
+pub(super) fn half_hash(text: &str) -> Option<u16> {
+    let bytes = text.as_bytes();
+    let mut first = [0; 8];
+    match bytes.first_chunk() {
+        Some(eight) => first = *eight,
+        None => first.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from),
+    }
+    let word = u64::from_le_bytes(first);
+    let dots = places(word, b'.');
+    let others = dots & dots.wrapping_sub(1);
+    let second = others & others.wrapping_neg();
+    let half = word & (second | second.wrapping_sub(1));
+    if second == 0 || places(half, b':') != 0 {
+        return None;
+    }
+    let [.., low, high] = half.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    Some(u16::from_le_bytes([low, high]))
+}
+
+/// A bit in each byte of the word that is equal to this one; after the first such byte, others may have one.
+fn places(word: u64, byte: u8) -> u64 {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let zeros = word ^ u64::from_le_bytes([byte; 8]);
+    zeros.wrapping_sub(ONES) & !zeros & (ONES << 7)
+}
+
+/// An IPv4 address, as the parser of the standard library reads it. Requests pay for it: a third of the instructions.
+fn v4(text: &[u8]) -> Option<Ipv4Addr> {
+    let (mut address, mut rest) = octet(text)?;
+    for _ in 0..3 {
+        let (next, after) = octet(rest.strip_prefix(b".")?)?;
+        (address, rest) = (address << 8 | next, after);
+    }
+    rest.is_empty().then(|| Ipv4Addr::from_bits(address))
 }
 
 /// A number up to 255 without leading zeros, and the rest of the text.
@@ -160,10 +178,20 @@ mod tests {
         fn reads_ipv4_addresses_as_the_standard_library_does(
             text in "([0-9]{0,3}\\.?){0,5}|[0-2]?[0-9]{1,2}\\.[0-2]?[0-9]{1,2}\\.[0-2]?[0-9]{1,2}\\.[0-2]?[0-9]{1,2}.?",
         ) {
-            let expected = text.parse::<Ipv4Addr>().ok().map(IpAddr::V4);
-            prop_assert_eq!(address(&text), expected, "{}", text);
-            let prefix = expected.map(|address| Ipv4Addr::to_bits(match address { IpAddr::V4(v4) => v4, IpAddr::V6(_) => unreachable!() }) >> 16);
-            prop_assert_eq!(address_in(&text, |wanted| Some(wanted) != prefix), None, "{}", text);
+            prop_assert_eq!(v4(text.as_bytes()), text.parse().ok(), "{}", text);
+            if let Ok(address) = text.parse::<Ipv4Addr>() {
+                let [first, second, ..] = address.octets();
+                let half = half_hash(&format!("{first}.{second}."));
+                prop_assert!(half.is_some() && half_hash(&text) == half, "{}", text);
+                prop_assert_eq!(half_hash(&format!("{text}:80")), half);
+            }
+        }
+
+        #[test]
+        fn only_an_ipv4_address_has_a_hash(
+            text in "\\[?[0-9]{0,2}:{1,2}([0-9a-f]{0,2}:?){0,3}[0-9]{1,2}\\.[0-9]{1,2}\\.[0-9]{1,2}\\.[0-9]{1,2}\\]?",
+        ) {
+            prop_assert_eq!(half_hash(&text), None, "{}", text);
         }
     }
 

@@ -48,6 +48,9 @@ pub trait Store: Send + Sync {
     /// Forgets the state in this process of counters that were reset, here or by another replica.
     fn forget(&self, _resets: &Resets) {}
 
+    /// Reads counters again that were known to be over their limits, after refunds by other replicas.
+    fn read_again(&self, _refunds: &Resets) {}
+
     /// Called once on each worker thread, within its runtime: a networked store opens its connections there.
     fn start_worker(&self) {}
 

@@ -36,7 +36,7 @@ struct Switches {
 struct Patterns {
     exact: HashMap<Box<str>, Owners>,
     v4: Nested<Span<u32>>,
-    /// A bit for each /16 with a network or a part of one: most addresses need no search.
+    /// A bit for the [hash](entry::half_hash) of each /16 with a network or a part of one: most addresses are not read.
     v4_filter: Box<[u64]>,
     v6: Nested<Span<u128>>,
     prefixes: Nested<Box<str>>,
@@ -121,9 +121,7 @@ impl Patterns {
         {
             return Some(found);
         }
-        let has_networks = !(self.v4.is_empty() && self.v6.is_empty());
-        let address = || entry::address_in(value, |prefix| self.has_v4(prefix));
-        let of_address = match has_networks.then(address).flatten() {
+        let of_address = match self.may_have(value).then(|| entry::address(value)).flatten() {
             Some(IpAddr::V4(address)) => self.v4.find(&address.to_bits(), &pick),
             Some(IpAddr::V6(address)) => self.v6.find(&address.to_bits(), &pick),
             None => None,
@@ -131,16 +129,19 @@ impl Patterns {
         of_address.or_else(|| if self.prefixes.is_empty() { None } else { self.prefixes.find(value, &pick) })
     }
 
-    /// True if a network has addresses of this /16.
-    fn has_v4(&self, prefix: u32) -> bool {
-        let (word, bit) = place(prefix);
-        self.v4_filter.get(word).is_some_and(|bits| bits & bit != 0)
+    /// False if the value is an address of no network.
+    fn may_have(&self, value: &str) -> bool {
+        let is_in = |hash| {
+            let (word, bit) = place(hash);
+            self.v4_filter.get(word).is_some_and(|bits| bits & bit != 0)
+        };
+        entry::half_hash(value).map_or(!(self.v4.is_empty() && self.v6.is_empty()), is_in)
     }
 }
 
-/// The word and the bit of a /16 in a filter.
-fn place(prefix: u32) -> (usize, u64) {
-    ((prefix / 64) as usize, 1 << (prefix % 64))
+/// The word and the bit of a hash in a filter.
+fn place(hash: u16) -> (usize, u64) {
+    (usize::from(hash / 64), 1 << (hash % 64))
 }
 
 impl Owners {
@@ -203,8 +204,10 @@ fn filter<'s>(networks: impl Iterator<Item = &'s Span<u32>>) -> Box<[u64]> {
     for Span { start, end } in networks {
         words.resize(1 << 10, 0);
         for prefix in start >> 16..=end >> 16 {
-            let (word, bit) = place(prefix);
-            words[word] |= bit;
+            let text = format!("{}.{}.", prefix >> 8, prefix & 0xff);
+            if let Some((word, bit)) = entry::half_hash(&text).map(place) {
+                words[word] |= bit;
+            }
         }
     }
     words.into()

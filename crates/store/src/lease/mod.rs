@@ -112,6 +112,12 @@ impl Store for LeasedStore {
         }
     }
 
+    fn read_again(&self, refunds: &Resets) {
+        if let (Resets::Of(full_keys), true) = (refunds, self.0.leases.len() > 0) {
+            self.0.leases.read_again(&full_keys.iter().flat_map(|key| self.0.redis.names(key)).collect());
+        }
+    }
+
     fn start_worker(&self) {
         self.0.redis.start_worker();
         if !self.0.is_maintained.swap(true, Relaxed) {

@@ -324,6 +324,15 @@ impl Leases {
         }
     }
 
+    /// Counters with these names were refunded.
+    pub(super) fn read_again(&self, names: &HashSet<String>) {
+        for shard in &self.shards {
+            let mut leases = lock(&shard.leases);
+            let refunded = leases.entries.iter_mut().filter(|entry| names.contains(&*entry.counter.name));
+            refunded.for_each(|entry| entry.lease.read_again());
+        }
+    }
+
     /// Makes room for the lease of a key with this many requests per second. False if there is none.
     fn make_room(&self, leases: &mut ShardLeases, requests: f64, now: Time, commands: &mut Commands) -> bool {
         if self.keys.fetch_add(1, Relaxed) < self.max_keys {
