@@ -8,7 +8,7 @@ use std::{
     mem,
     sync::{
         Mutex,
-        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -22,8 +22,6 @@ const MAX_PENDING: usize = 500;
 #[derive(Debug)]
 pub struct DecisionLog {
     logged: Logged,
-    /// The number of decisions to skip before the next one that is logged.
-    skip: AtomicI64,
     spare: Mutex<Vec<Decision>>,
     lines: AtomicU64,
     dropped: AtomicU64,
@@ -44,27 +42,13 @@ impl DecisionLog {
     pub const PAUSE: Duration = Duration::from_millis(200);
 
     pub(super) fn new(logged: Logged) -> Self {
-        Self {
-            logged,
-            skip: AtomicI64::new(0),
-            spare: Mutex::default(),
-            lines: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
-        }
+        Self { logged, spare: Mutex::default(), lines: AtomicU64::new(0), dropped: AtomicU64::new(0) }
     }
 
     pub(super) fn wants(&self, is_refused: bool) -> bool {
         match self.logged {
             Logged::Refused => is_refused,
-            Logged::Sampled(probability) if probability >= 1.0 => true,
-            // One random number for all skipped decisions is cheaper than one for each.
-            Logged::Sampled(probability) => {
-                let is_next = self.skip.fetch_sub(1, Relaxed) <= 0;
-                if is_next {
-                    self.skip.store(skipped(probability), Relaxed);
-                }
-                is_next
-            }
+            Logged::Sampled(probability) => fastrand::f64() < probability,
         }
     }
 
@@ -121,15 +105,6 @@ impl DecisionLog {
     pub fn counts(&self) -> (u64, u64) {
         (self.lines.load(Relaxed), self.dropped.load(Relaxed))
     }
-}
-
-/// The number of decisions to skip before one is logged, if each is logged with this probability: a random number of the
-/// geometric distribution.
-#[expect(clippy::cast_possible_truncation, reason = "a cast saturates")]
-fn skipped(probability: f64) -> i64 {
-    // Not 0, whose logarithm is infinite.
-    let drawn = 1.0 - fastrand::f64();
-    (drawn.ln() / (1.0 - probability).ln()) as i64
 }
 
 #[cfg(test)]

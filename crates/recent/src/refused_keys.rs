@@ -35,7 +35,6 @@ pub struct RefusedKey {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OtherRefusals {
     pub count: u64,
-    pub first: Time,
     pub last: Time,
 }
 
@@ -96,7 +95,7 @@ impl RefusedKeys {
         let at = (0..self.keys.len()).max_by_key(worth).unwrap_or_default();
         let gone = &self.keys[at];
         if !is_old(gone) {
-            self.others.add(OtherRefusals { count: gone.count, first: gone.first, last: gone.last }, now);
+            self.others.add(OtherRefusals { count: gone.count, last: gone.last }, now);
         }
         self.index.remove(&gone.hash);
         if let Some(left) = self.keys_of_rule.get_mut(&self.rules[at]) {
@@ -135,10 +134,6 @@ impl OtherRefusals {
         if now.seconds().saturating_sub(self.last.seconds()) > KEPT_SECONDS {
             *self = Self::default();
         }
-        if other.count == 0 {
-            return;
-        }
-        self.first = if self.count == 0 { other.first } else { self.first.min(other.first) };
         self.count = self.count.saturating_add(other.count);
         self.last = self.last.max(other.last);
     }

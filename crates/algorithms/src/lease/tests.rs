@@ -502,6 +502,12 @@ fn a_counter_over_its_limit_is_read_again_after_a_while() {
         "one request queries the store"
     );
     assert_eq!(lease.take(1, true, &terms, at(5_101)), Step::Reject(101), "the others do not");
+    lease.read_again();
+    assert!(
+        matches!(lease.take(1, true, &terms, at(5_102)), Step::Query { .. }),
+        "it was refunded elsewhere"
+    );
+    assert_eq!(lease.take(1, true, &terms, at(5_103)), Step::Reject(101), "until the store has answered");
     lease.refunded(10, 91, &terms, at(5_200));
     assert!(matches!(lease.take(1, true, &terms, at(5_201)), Step::Query { .. }), "a refund makes room");
 }
