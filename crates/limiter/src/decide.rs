@@ -241,8 +241,12 @@ impl Limiter {
             } else if check.may_free() && (cache.is_some() || check.limit.is_leased()) {
                 let key = batch.full_key(check);
                 // The refund was counted by now.
-                cache.into_iter().for_each(|cache| cache.refunded(key, self.now()));
-                self.announce.iter().for_each(|announce| announce(key));
+                if let Some(cache) = cache {
+                    cache.refunded(key, self.now());
+                }
+                if let Some(announce) = &self.announce {
+                    announce(key);
+                }
             }
         }
     }
