@@ -227,6 +227,7 @@ fn a_limit_follows_a_calendar_that_is_typed() {
     browser.click("input[value=limit]");
     browser.run("document.getElementById('act-number').value = '500'");
     browser.run("const unit = document.getElementById('act-unit'); unit.value = 'month'; unit.dispatchEvent(new Event('input', {bubbles: true}))");
+    browser.type_into("#act-for", "1h");
     browser.type_into("#act-calendar", "Europe/Berln,anchor_day=15");
     browser.click("#act-confirm");
     let error = "document.getElementById('act-error').textContent";
