@@ -28,7 +28,7 @@ fn check(envoy: &str, rules: &str, more: &[&str]) -> (Value, Option<i32>) {
 }
 
 /// Hosts of `reached.yaml`, to each of which a request is sent.
-const HOSTS: [&str; 11] = [
+const HOSTS: [&str; 12] = [
     "route",
     "host",
     "include",
@@ -37,13 +37,14 @@ const HOSTS: [&str; 11] = [
     "own",
     "of_host",
     "disabled",
+    "enabled",
     "direct",
     "stage",
     "actions",
 ];
 
 /// What some configuration could send for them.
-const DESCRIPTORS: [(&str, &[&str]); 20] = [
+const DESCRIPTORS: [(&str, &[&str]); 21] = [
     ("route", &["host", "route"]),
     ("host", &["host"]),
     ("include", &["host", "route"]),
@@ -52,8 +53,9 @@ const DESCRIPTORS: [(&str, &[&str]); 20] = [
     ("own", &["host", "host_own", "route", "route_own"]),
     ("of_host", &["host_own", "route"]),
     ("disabled", &["route"]),
+    ("enabled", &["route"]),
     ("direct", &["host"]),
-    ("stage", &["one", "two", "five"]),
+    ("stage", &["one", "two", "five", "six"]),
     ("filter", &["filter"]),
     ("destination_cluster", &["upstream", "other"]),
     ("generic_key", &["v", "w"]),

@@ -196,6 +196,10 @@ fn fields_that_do_nothing_and_contradictions_are_named() {
 
 #[test]
 fn what_is_not_known_is_said_and_nothing_is_concluded_from_it() {
+    let clusters = (0..100).map(|n| format!("{{name: c{n}}}")).collect::<Vec<_>>().join(", ");
+    let many = "{actions: [{destination_cluster: {}}, {destination_cluster: {}}, {destination_cluster: {}}]}";
+    let weighted =
+        format!("{{route: {{weighted_clusters: {{clusters: [{clusters}]}}, rate_limits: [{many}]}}}}");
     for (config, part) in [
         (
             envoy("domain: shop", &route("{actions: [{next_year: {}}]}"), ""),
@@ -205,6 +209,7 @@ fn what_is_not_known_is_said_and_nothing_is_concluded_from_it() {
             envoy("domain: shop", &route("{actions: [{extension: {name: mine}}]}"), ""),
             "not judged: descriptors with an extension",
         ),
+        (envoy("domain: shop", &weighted, ""), "not judged: descriptors with more than 1000 combinations"),
         (
             envoy("domain: shop", "", "").replace("route_config:", "rds:"),
             "not read: routes come from a control plane",

@@ -12,14 +12,14 @@ pub(super) struct Descriptor {
     pub(super) has_limit: bool,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Entry {
     pub(super) key: String,
     /// `None` for a value of the request.
     pub(super) value: Option<String>,
 }
 
-/// What an action may do, and what is not known about it.
+/// The entry of an action.
 struct Added {
     entry: Entry,
     /// The descriptor may lack the entry.
@@ -34,8 +34,8 @@ pub(super) struct Context<'t> {
     pub(super) clusters: Vec<&'t str>,
 }
 
-/// The most optional entries whose presence is tried in all combinations.
-const MAX_OPTIONAL: usize = 6;
+/// The most descriptors of one item: its optional entries and weighted clusters in all combinations. Real ones have a few.
+const MAX_COMBINATIONS: usize = 1000;
 
 /// The descriptors of an item of `rate_limits`, one for each combination of optional entries, or the place and the name of
 /// an action that is not known here.
@@ -45,13 +45,8 @@ pub(super) fn descriptors(
 ) -> Result<Vec<Descriptor>, (Place, String)> {
     let has_limit = item.get("limit").is_some();
     let mut built = vec![Vec::new()];
-    let mut optional = 0;
     for action in item.list("actions") {
         let choices = added(action, context)?;
-        optional += usize::from(choices.iter().any(|added| added.is_optional));
-        if optional > MAX_OPTIONAL {
-            return Err((action.place(), format!("more than {MAX_OPTIONAL} entries may be absent")));
-        }
         let mut next: Vec<Vec<Entry>> = Vec::new();
         for before in &built {
             for Added { entry, is_optional } in &choices {
@@ -63,7 +58,9 @@ pub(super) fn descriptors(
                 }
             }
         }
-        next.dedup();
+        if next.len() > MAX_COMBINATIONS {
+            return Err((item.place(), format!("more than {MAX_COMBINATIONS} combinations of entries")));
+        }
         built = next;
     }
     let place = item.place();

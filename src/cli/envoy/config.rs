@@ -138,17 +138,19 @@ impl<'t> Gateway<'t> {
                 self.unread(filter, "the filter comes from a control plane", DUMP);
             }
             let name = filter.get("name").and_then(Value::text).unwrap_or_default();
-            filters.extend(filter.messages(HTTP_FILTER).into_iter().map(|config| (name, config)));
+            let is_disabled = filter.get("disabled").is_some_and(Value::flag);
+            filters
+                .extend(filter.messages(HTTP_FILTER).into_iter().map(|config| (name, is_disabled, config)));
         }
         let routes = manager.get("route_config").or_else(|| {
             let name = manager.at(&["rds", "route_config_name"])?.text()?;
             self.named_routes.get(name).copied()
         });
-        let stages: Vec<u64> = filters.iter().map(|(_, config)| stage(*config)).collect();
-        for (name, config) in filters {
+        let stages: Vec<u64> = filters.iter().map(|(.., config)| stage(*config)).collect();
+        for (name, is_disabled, config) in filters {
             let Some(domain) = self.filter(config) else { continue };
             if let Some(routes) = routes {
-                self.routes(&Scope { name, domain, config, stages: &stages }, routes);
+                self.routes(&Scope { name, domain, is_disabled, config, stages: &stages }, routes);
             } else {
                 let source = manager.get("rds").or_else(|| manager.get("scoped_routes"));
                 self.unread(source.unwrap_or(manager), "routes come from a control plane", DUMP);
@@ -175,7 +177,11 @@ impl<'t> Gateway<'t> {
     }
 
     fn route(&mut self, scope: &Scope<'t, '_>, host: Value<'t>, action: Value<'t>, own: Option<Value<'t>>) {
-        if own.and_then(|own| own.get("disabled")).is_some_and(Value::flag) {
+        let is_disabled = match own {
+            Some(own) => own.get("disabled").is_some_and(Value::flag),
+            None => scope.is_disabled,
+        };
+        if is_disabled {
             return;
         }
         let own = own.map(|own| own.get("config").unwrap_or(own));
@@ -234,7 +240,7 @@ impl<'t> Gateway<'t> {
             }
             Err((at, what)) => {
                 self.is_partial = true;
-                let message = format!("not judged: descriptors with {what}, which is not known here");
+                let message = format!("not judged: descriptors with {what}, which are not known here");
                 let help = "check what it sends with `tollgate explain DOMAIN KEY=VALUE`";
                 self.remarks.push(Remark { severity: Severity::Note, place: at, message, help });
             }
@@ -246,6 +252,8 @@ impl<'t> Gateway<'t> {
 struct Scope<'t, 's> {
     name: &'t str,
     domain: &'t str,
+    /// Only routes with a configuration of their own use the filter.
+    is_disabled: bool,
     config: Value<'t>,
     /// The stages of all filters of the listener.
     stages: &'s [u64],

@@ -1,6 +1,6 @@
 //! Which rules a descriptor of Envoy can meet.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::{actions::Entry, list};
 use rules::{Domain, Level, Node, RuleId, nearest};
@@ -9,7 +9,14 @@ use rules::{Domain, Level, Node, RuleId, nearest};
 pub(super) struct Coverage<'r> {
     domain: &'r Domain,
     pub(super) reached: HashSet<RuleId>,
+    /// The descriptors so far: the routes of a gateway send many that are equal.
+    known: HashMap<Vec<Entry>, Option<String>>,
+    /// Those of them that no rule meets.
+    unmet: usize,
 }
+
+/// A report lists no more, and the help of each compares a key with all others.
+const MAX_HELPED: usize = 500;
 
 /// The farthest that a descriptor comes.
 struct Search<'r> {
@@ -20,14 +27,22 @@ struct Search<'r> {
 
 impl<'r> Coverage<'r> {
     pub(super) fn of(domain: &'r Domain) -> Self {
-        Self { domain, reached: HashSet::new() }
+        Self { domain, reached: HashSet::new(), known: HashMap::new(), unmet: 0 }
     }
 
     /// Adds a descriptor. Returns what to do if no value of its entries meets a rule.
     pub(super) fn add(&mut self, entries: &[Entry]) -> Option<String> {
+        if let Some(known) = self.known.get(entries) {
+            return known.clone();
+        }
         let mut search = Search { is_met: false, deepest: (0, &self.domain.root) };
         self.walk(&self.domain.root, entries, 0, &mut search);
-        (!search.is_met).then(|| help(entries, &search))
+        let unmet = (!search.is_met).then(|| {
+            self.unmet += 1;
+            if self.unmet > MAX_HELPED { String::new() } else { help(entries, &search) }
+        });
+        self.known.insert(entries.to_vec(), unmet.clone());
+        unmet
     }
 
     fn walk(&mut self, level: &'r Level, entries: &[Entry], depth: usize, search: &mut Search<'r>) {
