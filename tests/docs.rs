@@ -161,7 +161,9 @@ fn play(page: &str, consoles: &[Block]) -> Vec<String> {
         setup.rules(&format!("line-{}.yaml", block.line), &block.text)
     });
     let server = setup.start();
-    let others = blocks(&read(page)).into_iter().filter(|block| block.is("yaml") && !block.is_rules_file());
+    let is_other = |block: &Block| ["jsonl", "csv"].iter().any(|language| block.is(language));
+    let others = blocks(&read(page)).into_iter();
+    let others = others.filter(|block| is_other(block) || block.is("yaml") && !block.is_rules_file());
     for block in files.iter().chain(&others.collect::<Vec<_>>()) {
         if let Some(path) = block.path() {
             let path = server.dir().join("shown").join(path);
@@ -176,7 +178,8 @@ fn play(page: &str, consoles: &[Block]) -> Vec<String> {
         let (said, code) = type_command(&server, &command);
         let fails = ["OVER_LIMIT", "error", "unknown domain"];
         let fails = fails.iter().any(|begin| shown.starts_with(begin))
-            || shown.lines().next().is_some_and(|line| line.contains(": no rule matches: "));
+            || shown.lines().next().is_some_and(|line| line.contains(": no rule matches: "))
+            || shown.contains("would be newly refused");
         let expected = i32::from(fails);
         if without_times(&said) != without_times(&shown) || code != Some(expected) {
             differences.push(format!("block at line {line}: $ {command}\n{said}(exit code {code:?})"));

@@ -82,6 +82,8 @@ mod page;
 // Midnight, ends of months and years, leap days, clock steps.
 mod moments;
 mod peaks;
+// Logs that are decided again.
+mod replay;
 // Comparison of both implementations of the gRPC port.
 mod reference;
 // Health checks, reflection and unknown methods: their bounds.

@@ -24,6 +24,8 @@ pub(super) struct Gauges<'a> {
     leases: Option<LeaseUsage>,
     /// Lines of the decision log, and dropped decisions.
     decision_log: Option<(u64, u64)>,
+    /// Recorded requests, and dropped ones.
+    request_log: Option<(u64, u64)>,
     /// The domain, the rule and the descriptor of the most refused keys.
     top_refused: Vec<([String; 3], u64)>,
     tls: Option<TlsUsage>,
@@ -41,6 +43,7 @@ impl App {
             pools: self.store.pools(),
             leases: self.store.leases(),
             decision_log: self.recent.log().map(DecisionLog::counts),
+            request_log: self.request_log.as_ref().map(|log| log.counts()),
             top_refused: self.top_refused(),
             tls: self.tls.as_ref().map(|tls| tls.usage()),
             spans: self.tracer.as_ref().map(|tracer| tracer.counts()),
@@ -76,6 +79,10 @@ impl Gauges<'_> {
         if let Some((lines, dropped)) = self.decision_log {
             samples.value(&names::DECISION_LOG_LINES, lines);
             samples.value(&names::DECISION_LOG_DROPPED, dropped);
+        }
+        if let Some((lines, dropped)) = self.request_log {
+            samples.value(&names::REQUEST_LOG_LINES, lines);
+            samples.value(&names::REQUEST_LOG_DROPPED, dropped);
         }
         let top = self.top_refused.iter().map(|(labels, n)| (labels.each_ref().map(|label| &**label), *n));
         samples.values(&names::TOP_REFUSED, top);

@@ -136,7 +136,7 @@ fn start(
     let what = format!("version {}, rules {hash:016x}", env!("CARGO_PKG_VERSION"));
     app.fleet.changes.record(Change::new("started", what, SystemClock.now()));
     let flushing = sinks::start(settings, app).map_err(StartError::system)?;
-    let writing = recent::write_log(settings, &app.recent).map_err(StartError::system)?;
+    let writing = recent::write_logs(settings, app).map_err(StartError::system)?;
     Ok(Running { accepting, workers, pages, flushing, writing, drain, stop })
 }
 

@@ -13,7 +13,7 @@ use containment::log_throttle::LogThrottle;
 use fleet::Fleet;
 use limiter::{
     self, Announce, Bounds, Handles, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy,
-    ResponseOptions,
+    RequestLog, ResponseOptions,
 };
 use net::edges::Edges;
 use overrides::{Keeper, progress::Progress};
@@ -55,6 +55,8 @@ pub(super) struct App {
     pub(super) over_limit: Option<Arc<OverLimitCache>>,
     pub(super) limiter: Arc<Limiter>,
     pub(super) recent: Arc<Recent>,
+    /// Records requests, if it is enabled.
+    pub(super) request_log: Option<Arc<RequestLog>>,
     /// The maximum number of keys in `tollgate_top_refused_hits`.
     pub(super) top_keys: usize,
     pub(super) health: Arc<Health>,
@@ -103,6 +105,10 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
     if fleet.publishes() || recent::is_wanted(settings) {
         limiter = limiter.with_recent(recent.clone());
     }
+    let request_log = recent::request_log(settings);
+    if let Some(log) = &request_log {
+        limiter = limiter.with_observer(log.clone());
+    }
     let app = App {
         stats,
         source,
@@ -112,6 +118,7 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
         over_limit,
         limiter: Arc::new(limiter),
         recent,
+        request_log,
         top_keys: settings.decisions.metrics_top_keys,
         health: Arc::default(),
         tls,

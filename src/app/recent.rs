@@ -1,4 +1,4 @@
-//! The statistics of recent decisions, and the thread that writes the decision log.
+//! The statistics of recent decisions, and the threads that write the logs of decisions and requests.
 
 use std::{
     fs::OpenOptions,
@@ -11,12 +11,14 @@ use std::{
 
 use tracing::warn;
 
+use super::parts::App;
 use crate::{settings::Decisions, settings::Settings};
 use clock::{Clock, SystemClock};
 use containment::{
     log_throttle::LogThrottle,
     panics::{self, Boundary},
 };
+use limiter::RequestLog;
 use recent::{DecisionLog, Recent};
 use telemetry::metrics::ShardCount;
 
@@ -38,24 +40,55 @@ pub(super) struct Writing {
     ended: mpsc::Receiver<()>,
 }
 
-/// Starts the thread that writes the decision log, if it is enabled.
-pub(super) fn write_log(settings: &Settings, recent: &Arc<Recent>) -> io::Result<Option<Writing>> {
-    if settings.decisions.logged.is_none() {
-        return Ok(None);
+pub(super) fn request_log(settings: &Settings) -> Option<Arc<RequestLog>> {
+    let &Decisions { key_values, recorded, max_request_lines, .. } = &settings.decisions;
+    let shards = ShardCount::for_workers(settings.server.workers);
+    recorded.map(|recorded| Arc::new(RequestLog::new(recorded, key_values, max_request_lines, shards)))
+}
+
+/// Starts the threads that write the logs of decisions and requests, if they are enabled.
+pub(super) fn write_logs(settings: &Settings, app: &App) -> io::Result<Vec<Writing>> {
+    let (decisions, mut writing) = (&settings.decisions, Vec::new());
+    if decisions.logged.is_some() {
+        let recent = app.recent.clone();
+        let flush = move |write: &mut dyn io::Write| recent.flush_log(write);
+        writing.push(write("decision-log", decisions.file.clone(), DecisionLog::PAUSE, flush)?);
     }
+    if let Some(log) = app.request_log.clone() {
+        let flush = move |write: &mut dyn io::Write| log.flush(write);
+        writing.push(write("request-log", decisions.request_file.clone(), RequestLog::PAUSE, flush)?);
+    }
+    Ok(writing)
+}
+
+/// Starts a thread that flushes a log after each pause.
+fn write(
+    name: &'static str,
+    file: Option<PathBuf>,
+    pause: Duration,
+    flush: impl Fn(&mut dyn io::Write) -> io::Result<()> + Send + 'static,
+) -> io::Result<Writing> {
     let ((stop, stopping), (running, ended)) = (mpsc::channel(), mpsc::channel());
-    let (file, recent) = (settings.decisions.file.clone(), recent.clone());
     let writing = move || {
         let _running = running;
         let throttle = LogThrottle::new(10);
-        while stopping.recv_timeout(DecisionLog::PAUSE) == Err(mpsc::RecvTimeoutError::Timeout) {
+        let flush = || {
+            let Err(error) = flush(&mut Target(file.as_ref())) else { return };
+            if let Some(suppressed) = throttle.admit(SystemClock.now()) {
+                let suppressed = (suppressed > 0).then_some(suppressed);
+                let path = file.as_ref().map(|path| path.display().to_string());
+                let log = name.replace('-', " ");
+                warn!(%error, path, suppressed, "cannot write the {log}, lines are dropped");
+            }
+        };
+        while stopping.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
             // A panic costs the lines of one flush.
-            let _ = panics::catch(Boundary::Maintenance, || flush(&recent, file.as_ref(), &throttle));
+            let _ = panics::catch(Boundary::Maintenance, flush);
         }
-        flush(&recent, file.as_ref(), &throttle);
+        flush();
     };
-    thread::Builder::new().name("decision-log".to_owned()).spawn(writing)?;
-    Ok(Some(Writing { stop, ended }))
+    thread::Builder::new().name(name.to_owned()).spawn(writing)?;
+    Ok(Writing { stop, ended })
 }
 
 impl Writing {
@@ -63,16 +96,6 @@ impl Writing {
     pub(super) fn finish(self, patience: Duration) {
         drop(self.stop);
         let _ = self.ended.recv_timeout(patience);
-    }
-}
-
-fn flush(recent: &Recent, file: Option<&PathBuf>, throttle: &LogThrottle) {
-    if let Err(error) = recent.flush_log(&mut Target(file))
-        && let Some(suppressed) = throttle.admit(SystemClock.now())
-    {
-        let suppressed = (suppressed > 0).then_some(suppressed);
-        let path = file.map(|path| path.display().to_string());
-        warn!(%error, path, suppressed, "cannot write the decision log, lines are dropped");
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) fn signal() -> io::Result<impl Future<Output = &'static str>> {
     })
 }
 
-/// The timeout of the last flush to each of the sinks and the decision log, which may not respond.
+/// The timeout of the last flush to each of the sinks and the logs of decisions and requests, which may not respond.
 const LAST_FLUSH: Duration = Duration::from_secs(3);
 
 /// The tasks and threads that run until the shutdown.
@@ -41,7 +41,7 @@ pub(super) struct Running {
     /// The HTTP ports, and the link to other replicas, until `stop` is true.
     pub(super) pages: Vec<thread::JoinHandle<()>>,
     pub(super) flushing: Flushing,
-    pub(super) writing: Option<Writing>,
+    pub(super) writing: Vec<Writing>,
     pub(super) drain: watch::Sender<bool>,
     pub(super) stop: watch::Sender<bool>,
 }
@@ -58,7 +58,7 @@ impl Running {
         app.store.close().await;
         let flushing = self.flushing;
         let _ = spawn_blocking(move || flushing.finish(LAST_FLUSH)).await;
-        if let Some(writing) = self.writing {
+        for writing in self.writing {
             let _ = spawn_blocking(move || writing.finish(LAST_FLUSH)).await;
         }
         if let Some(tracer) = app.tracer.clone() {

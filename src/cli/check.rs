@@ -289,14 +289,14 @@ impl Report {
     }
 
     /// A line `::error file=…,line=…,col=…::message` for each diagnostic, then the summary.
-    fn github(&self) -> String {
+    pub(super) fn github(&self) -> String {
         let mut out = String::new();
         for Diagnostic { severity, file, place, path, message, help } in &self.diagnostics {
             let place = place.map(|place| format!(",line={},col={}", place.line, place.column));
             let path = if path.is_empty() { String::new() } else { format!(" (at {path})") };
             let help = help.as_ref().map(|help| format!("; {help}")).unwrap_or_default();
             let message = escaped(&format!("{message}{path}{help}"));
-            let file = escaped(file).replace(':', "%3A").replace(',', "%2C");
+            let file = escaped_property(file);
             let severity = if *severity == Severity::Note { "notice" } else { severity.name() };
             let _ = writeln!(out, "::{severity} file={file}{}::{message}", place.unwrap_or_default());
         }
@@ -317,8 +317,13 @@ fn calendar_json(rule: &Rule, limit: &Limit) -> Value {
 }
 
 /// A text in the notation of workflow commands.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+}
+
+/// A property of a workflow command, such as the name of a file.
+pub(super) fn escaped_property(text: &str) -> String {
+    escaped(text).replace(':', "%3A").replace(',', "%2C")
 }
 
 /// A rendered diagnostic in colours: its severity, its message, and the margin of the excerpt.

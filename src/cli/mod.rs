@@ -8,6 +8,7 @@ mod check;
 mod envoy;
 mod explain;
 mod health;
+mod replay;
 mod request;
 mod rules_files;
 mod serve;
@@ -34,6 +35,7 @@ use self::{
     check::CheckArgs,
     explain::ExplainArgs,
     health::HealthArgs,
+    replay::ReplayArgs,
     request::RequestArgs,
     settings::SettingsArgs,
     terminal::{Failure, Verdict},
@@ -61,6 +63,15 @@ enum Command {
         after_help = "Example: tollgate explain --rules config shop path=/cart,user=ann"
     )]
     Explain(ExplainArgs),
+    /// Show what rules would have done with the requests of logs; no server is needed.
+    ///
+    /// Exits with 0, with 1 when more requests are newly refused than --fail-above allows, and with 2 when a log, the
+    /// rules, the settings or the arguments cannot be read. The settings are those of the service, read from the
+    /// environment.
+    #[command(
+        after_help = "Example: tollgate replay requests.jsonl.gz --rules new --against config --fail-above 0.1%"
+    )]
+    Replay(ReplayArgs),
     /// Send a request to a running service and print its response.
     ///
     /// Exits with 0 when the request is allowed, 1 when it is over a limit, and 2 when there is no response.
@@ -137,6 +148,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, environment: &Environment) 
         Command::Serve { ignored } => Ok(serve::run(environment, &ignored)),
         Command::Check(args) => check::run(&args, environment),
         Command::Explain(args) => explain::run(&args, environment),
+        Command::Replay(args) => replay::run(&args, environment),
         Command::Request(args) => request::run(&args, environment),
         Command::Health(args) => health::run(&args, environment),
         Command::Status(args) => status::run(&args, environment),
@@ -314,7 +326,7 @@ mod tests {
     fn every_command_has_completions_and_a_man_page() {
         let names: Vec<String> =
             Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
-        assert_eq!(names.len(), 16);
+        assert_eq!(names.len(), 17);
         for shell in Shell::value_variants() {
             let script = completions(*shell);
             for name in &names {

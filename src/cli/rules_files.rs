@@ -24,7 +24,7 @@ pub(crate) struct ReadingArgs {
 
 impl ReadingArgs {
     /// The options of the settings with these arguments.
-    fn options(self, settings: CompileOptions) -> CompileOptions {
+    pub(super) fn options(self, settings: CompileOptions) -> CompileOptions {
         CompileOptions {
             merge_domains: settings.merge_domains || self.merge_domains,
             countable: if self.memcached { Countable::FixedWindows } else { settings.countable },

@@ -36,6 +36,7 @@ pub use self::{
 };
 use net::HostPort;
 use net::ServerAddress;
+use recent::KeyValues;
 use server::tls::settings::GrpcTls;
 pub use telemetry::logs::LogFormat;
 
@@ -334,6 +335,13 @@ fn decisions(reader: &mut Reader<'_>) -> Decisions {
     if decisions.logged.is_none() {
         let condition = "unless DECISION_LOG is refused or a share, such as sampled:0.01";
         reader.warn_unused(&[&vars::DECISION_LOG_FILE], condition);
+    }
+    if decisions.recorded.is_none() {
+        let condition = "unless REQUEST_LOG is all or a share, such as sampled:0.01";
+        reader.warn_unused(&[&vars::REQUEST_LOG_FILE], condition);
+    } else if decisions.key_values == KeyValues::Hidden {
+        let hint = "set KEY_VALUES to plain or hashed: with hidden values, all keys are one";
+        reader.conflict(&vars::REQUEST_LOG, "off with KEY_VALUES=hidden", hint);
     }
     decisions
 }

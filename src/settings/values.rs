@@ -8,6 +8,7 @@ use super::{
     address::{self, host_port},
     parse::{Value, by_function, by_name, choice, exact_choice, percent_decoded, whole},
 };
+use limiter::Recorded;
 use net::HostPort;
 use net::ServerAddress;
 use recent::KeyValues;
@@ -55,14 +56,28 @@ impl Value for Option<Logged> {
         match text.to_ascii_lowercase().as_str() {
             "off" => Ok(None),
             "refused" => Ok(Some(Logged::Refused)),
-            text => {
-                let Some(share) = text.strip_prefix("sampled:") else { return Err(invalid) };
-                let share = share.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
-                let share = share.ok_or_else(|| invalid.with_hint("the share is above 0 and at most 1"))?;
-                Ok(Some(Logged::Sampled(share)))
-            }
+            text => sampled_share(text, invalid).map(|share| Some(Logged::Sampled(share))),
         }
     }
+}
+
+/// `None` for `off`.
+impl Value for Option<Recorded> {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        let invalid = InvalidValue::new("off, all, or sampled: and a share, such as sampled:0.01");
+        match text.to_ascii_lowercase().as_str() {
+            "off" => Ok(None),
+            "all" => Ok(Some(Recorded::All)),
+            text => sampled_share(text, invalid).map(|share| Some(Recorded::Sampled(share))),
+        }
+    }
+}
+
+/// The share of `sampled:0.01`.
+fn sampled_share(text: &str, invalid: InvalidValue) -> Result<f64, InvalidValue> {
+    let Some(share) = text.strip_prefix("sampled:") else { return Err(invalid) };
+    let share = share.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
+    share.ok_or_else(|| invalid.with_hint("the share is above 0 and at most 1"))
 }
 
 /// `BACKEND_TYPE`.
@@ -303,6 +318,19 @@ mod tests {
             ("all", Err(())),
         ] {
             assert_eq!(Option::<Logged>::parse(text).map_err(|_| ()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn reads_which_requests_are_recorded() {
+        for (text, expected) in [
+            ("off", Ok(None)),
+            ("all", Ok(Some(Recorded::All))),
+            ("sampled:0.01", Ok(Some(Recorded::Sampled(0.01)))),
+            ("sampled:0", Err(())),
+            ("refused", Err(())),
+        ] {
+            assert_eq!(Option::<Recorded>::parse(text).map_err(|_| ()), expected, "{text}");
         }
     }
 

@@ -18,6 +18,7 @@ use super::{
     values::{self, BackendType, KeyFormat, RedisType, RulesSource, Socket, StatsdProtocol},
     variable::table,
 };
+use limiter::Recorded;
 use net::HostPort;
 use net::ServerAddress;
 use recent::KeyValues;
@@ -141,13 +142,21 @@ table! {
     }
     pub Decisions in "Decisions" {
         KEY_VALUES key_values: KeyValues = "plain", "How values of descriptors appear in the admin API, on \
-            its page, in the decision log and in `METRICS_TOP_KEYS`: `plain`; `hashed`, the first 16 digits of \
-            their SHA-256; or `hidden`.";
+            its page, in the decision log, in the request log and in `METRICS_TOP_KEYS`: `plain`; `hashed`, the first \
+            16 digits of their SHA-256; or `hidden`.";
         DECISION_LOG logged: Option<Logged> = "off", "Logs decisions as JSON lines: \
             `refused`, or `sampled:` and a share, such as `sampled:0.01`; `off` logs none. At most 2,500 a \
             second per worker; more are counted as dropped.";
         DECISION_LOG_FILE file: Option<PathBuf> = "", "Path of a file that decisions are appended to; \
             standard output if unset. It may be rotated by renaming it.";
+        REQUEST_LOG recorded: Option<Recorded> = "off", "Records whole requests as JSON lines for `tollgate replay`: \
+            `all`, or all requests of a share of the descriptors, such as `sampled:0.01`; `off` records none. Needs \
+            `KEY_VALUES` other than `hidden`.";
+        REQUEST_LOG_FILE request_file: Option<PathBuf> = "", "Path of a file that requests are appended to; \
+            standard output if unset. It may be rotated by renaming it.";
+        REQUEST_LOG_MAX_LINES max_request_lines: u64 = "10000" as parse::whole::<_, 1, 100_000_000>, "Maximum number \
+            of requests to record in a second, over all workers. The others are counted as dropped, and a line of the \
+            log says how many are missing.";
         METRICS_TOP_KEYS metrics_top_keys: usize = "0" as parse::whole::<_, 0, 1000>, "Number of most refused \
             keys, over all rules, to export as `tollgate_top_refused_hits`; `0` exports none.";
     }

@@ -102,6 +102,12 @@ impl Clock {
         *self.ahead.lock().expect("the lock is poisoned") = ahead;
     }
 
+    /// Stops the clock of running programs at this second since 1970.
+    pub(crate) fn stop_at(&self, time: f64) {
+        let text = timestamp(time).replace('T', " ").replace('Z', "");
+        put(self.file.as_ref().expect("the clock is not steerable").path(), &text);
+    }
+
     /// Moves it to this many seconds after a time, or before it.
     pub(crate) fn move_to(&self, moment: &str, seconds: f64) {
         self.step(Self::at(moment).now() + seconds - self.now());
@@ -134,7 +140,9 @@ impl Clock {
         command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("NO_FAKE_STAT", "1");
         match &self.file {
             Some(dir) => {
-                command.env("FAKETIME_TIMESTAMP_FILE", dir.path().join("ahead")).env("FAKETIME_NO_CACHE", "1")
+                // The time of a stopped clock is local.
+                command.env("FAKETIME_NO_CACHE", "1").env("TZ", "UTC");
+                command.env("FAKETIME_TIMESTAMP_FILE", dir.path().join("ahead"))
             }
             None => command
                 .env("FAKETIME", format!("{:+.6}", self.get()))
@@ -189,10 +197,14 @@ fn real() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is before 1970").as_secs_f64()
 }
 
-/// Replaces the file atomically.
 fn write(dir: &Path, ahead: f64) {
+    put(dir, &format!("{ahead:+.6}"));
+}
+
+/// Replaces the file atomically.
+fn put(dir: &Path, text: &str) {
     let part = dir.join("ahead.part");
-    fs::write(&part, format!("{ahead:+.6}\n")).expect("cannot write the clock file");
+    fs::write(&part, format!("{text}\n")).expect("cannot write the clock file");
     fs::rename(&part, dir.join("ahead")).expect("cannot replace the clock file");
 }
 

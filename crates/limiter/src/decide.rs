@@ -13,6 +13,7 @@ use super::{
     decision_trace::{self, DecisionTrace},
     failure::FailureDecision,
     observe,
+    observer::Observed,
     over_limit_cache::Lookups,
     plan::{self, CounterSource, Plan, Planned, Scope},
     replacement::{self, Replacements},
@@ -105,6 +106,9 @@ impl Limiter {
         let replacements = replacement::of(request, domain, (&self.overrides, &self.policy), now)
             .inspect_err(|_| count_error(served, domain))?;
         let scope = Scope { served, replacements: &replacements };
+        if let Some(observer) = &self.observer {
+            observer.requested(request, now);
+        }
         let mut batch = Batch::default();
         if self.policy.stop_when_over {
             batch.counting = Counting::StopWhenOver;
@@ -208,6 +212,9 @@ impl Limiter {
             }
             (Some(recent), None) => observe::observe_unknown_domain(recent, request, now),
             (None, _) => {}
+        }
+        if let (Some(observer), Some(_)) = (&self.observer, domain) {
+            observer.decided(&Observed(&conclusion));
         }
         let unmatched = plan.iter().filter(|planned| matches!(planned, Planned::NoLimit)).count();
         let mut answer = response::answer(conclusion);

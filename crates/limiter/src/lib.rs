@@ -14,6 +14,7 @@ mod decide;
 mod decision_trace;
 mod failure;
 mod observe;
+mod observer;
 mod outcome;
 mod over_limit_cache;
 mod plan;
@@ -21,6 +22,7 @@ mod preview;
 mod quota_groups;
 mod replacement;
 mod request;
+mod request_log;
 mod response;
 #[cfg(test)]
 mod tests;
@@ -33,11 +35,13 @@ use containment::log_throttle::LogThrottle;
 pub use counters::{CounterState, Counters};
 pub use decide::{Decided, PendingDecision};
 pub use decision_trace::{DecisionTrace, Wait};
+pub use observer::{Observed, ObservedDescriptor, ObservedLimit, Observer};
 pub use over_limit_cache::{Announce, CacheUsage, OverLimitCache};
 use overrides::Index;
 pub use preview::{OverrideLimit, Preview, preview};
 use recent::{Recent, RuleInfo};
 pub use request::{Bounds, Descriptor, Entry, LimitOverride, Request, RequestError};
+pub use request_log::{Recorded, RequestLog};
 use rules::{CountingMode, OnStoreFailure, RuleId, RuleSet};
 use rules_source::{Published, Source};
 use store::{Store, memory::MemoryStore};
@@ -156,6 +160,7 @@ pub struct Limiter {
     local: OnceLock<MemoryStore>,
     /// Recent keys and decisions, if they are recorded.
     recent: Option<Arc<Recent>>,
+    observer: Option<Arc<dyn Observer>>,
     store_failures_log: LogThrottle,
     bad_requests_log: LogThrottle,
 }
@@ -181,6 +186,7 @@ impl Limiter {
             clock,
             local: OnceLock::new(),
             recent: None,
+            observer: None,
             store_failures_log: LogThrottle::new(10),
             bad_requests_log: LogThrottle::new(1),
         }
@@ -194,6 +200,11 @@ impl Limiter {
     /// The same limiter, for replicas that share a store.
     pub fn announcing(self, announce: Announce) -> Self {
         Self { announce: Some(announce), ..self }
+    }
+
+    /// The same limiter, which shows its requests and decisions to an observer.
+    pub fn with_observer(self, observer: Arc<dyn Observer>) -> Self {
+        Self { observer: Some(observer), ..self }
     }
 
     /// The same limiter with these overrides of the rules.

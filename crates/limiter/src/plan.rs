@@ -59,7 +59,7 @@ enum LimitsOf {
 #[derive(Clone, Copy)]
 pub(super) struct LimitCheck {
     /// Its index among the limits of the rule or the replacement.
-    index: usize,
+    pub(super) index: usize,
     pub(super) source: CounterSource,
 }
 

@@ -112,6 +112,14 @@ impl<T> Source<T> {
         }
     }
 
+    /// A source of rules that do not change.
+    pub fn fixed(rules: RuleSet, attach: impl Fn(&RuleSet) -> T + Send + Sync + 'static) -> Self {
+        let source = Self::new(CompileOptions::default(), attach);
+        let attached = (source.attach)(&rules);
+        source.published.store(Some(Arc::new(Published { rules, attached })));
+        source
+    }
+
     /// The current rules, for the duration of a request: one atomic load. Beyond eight held guards, a thread also
     /// updates a shared counter.
     pub fn load(&self) -> Guard<Option<Arc<Published<T>>>> {

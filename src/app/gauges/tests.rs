@@ -14,6 +14,7 @@ fn everything(spans: &Counts) -> Gauges<'_> {
         pools: [StoreKind::Redis, StoreKind::RedisPerSecond, StoreKind::Memcached].map(pool).into(),
         leases: Some(LeaseUsage::default()),
         decision_log: Some((26, 27)),
+        request_log: Some((31, 32)),
         top_refused: vec![(["d", "k", "k=v"].map(str::to_owned), 28)],
         tls: Some(TlsUsage { handshake_failures: vec![("timeout", 18)], ..TlsUsage::default() }),
         spans: Some(spans),

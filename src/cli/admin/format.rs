@@ -78,7 +78,7 @@ pub(super) fn bytes(bytes: u64) -> String {
 }
 
 /// A table: numbers are aligned to the right, and the widest column of text is cut to the width of the terminal.
-pub(super) struct Table {
+pub(in crate::cli) struct Table {
     header: Vec<&'static str>,
     /// True for columns of numbers.
     numbers: Vec<bool>,
@@ -90,7 +90,7 @@ const MIN_WIDTH: usize = 8;
 
 impl Table {
     /// A table with these columns; `#` before a name marks a column of numbers and is not shown.
-    pub(super) fn new(columns: &[&'static str]) -> Self {
+    pub(in crate::cli) fn new(columns: &[&'static str]) -> Self {
         Self {
             header: columns.iter().map(|name| name.strip_prefix('#').unwrap_or(name)).collect(),
             numbers: columns.iter().map(|name| name.starts_with('#')).collect(),
@@ -99,12 +99,12 @@ impl Table {
     }
 
     /// Adds a row. Control characters are escaped.
-    pub(super) fn row(&mut self, cells: impl Into<Vec<String>>) {
+    pub(in crate::cli) fn row(&mut self, cells: impl Into<Vec<String>>) {
         self.rows.push(cells.into().iter().map(|cell| printable(cell).into_owned()).collect());
     }
 
     /// The table for standard output: at most as wide as the terminal, or `COLUMNS`.
-    pub(super) fn print(&self) -> String {
+    pub(in crate::cli) fn print(&self) -> String {
         self.fit(terminal::width())
     }
 

@@ -150,7 +150,7 @@ fn overrides_in_force(admin: &AdminArgs, environment: &Environment, query: &Quer
 }
 
 /// The overrides of a file, without those that have expired.
-fn read_overrides(path: &std::path::Path, now: Time) -> Result<Index, String> {
+pub(super) fn read_overrides(path: &std::path::Path, now: Time) -> Result<Index, String> {
     let failed = |error: &dyn fmt::Display| format!("overrides {}: {error}", path.display());
     let file = File::open(path).map_err(|error| failed(&error))?;
     let is_csv = path.extension().is_some_and(|name| name.eq_ignore_ascii_case("csv"));

@@ -213,6 +213,10 @@ metrics! { OURS
         "Lines of the decision log; absent without DECISION_LOG.";
     DECISION_LOG_DROPPED: Counter "tollgate_decision_log_dropped_total" []
         "Decisions that were not logged because there were too many, or because the log could not be written.";
+    REQUEST_LOG_LINES: Counter "tollgate_request_log_lines_total" []
+        "Requests in the request log; absent without REQUEST_LOG.";
+    REQUEST_LOG_DROPPED: Counter "tollgate_request_log_dropped_total" []
+        "Requests that were not recorded because there were too many, or because the log could not be written.";
     TOP_REFUSED: Gauge "tollgate_top_refused_hits" ["domain", "rule", "descriptor"]
         "Refused hits of the most refused keys in the last two to four minutes; absent without METRICS_TOP_KEYS.";
     TLS_CERTIFICATE_EXPIRY: Gauge "tollgate_tls_certificate_expiry_timestamp_seconds" []

@@ -1,0 +1,280 @@
+//! The request log: whole requests as JSON lines, from which `tollgate replay` decides them again.
+//!
+//! A worker writes a line to its buffer before it counts, so the lines of a worker are in the order of counting. A
+//! separate thread flushes the buffers. Requests that do not fit are counted, and a line says how many are missing.
+
+use std::{
+    io::{self, Write},
+    mem,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use siphasher::sip::SipHasher13;
+
+use super::{
+    observer::Observer,
+    request::{Descriptor, Request},
+};
+use algorithms::Hits;
+use clock::{Rfc3339, Time};
+use containment::mutex::lock;
+use recent::{KeyValues, shown};
+use telemetry::metrics::{ShardCount, shard};
+
+/// The bytes that a worker's buffer may hold between two flushes, because callers determine the length of values.
+const MAX_BYTES: usize = 4 << 20;
+
+/// Which requests are recorded.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Recorded {
+    All,
+    /// Those with a descriptor of this share of all, above 0 and at most 1. A hash chooses the descriptors, so that all
+    /// requests of a key are recorded, on every replica.
+    Sampled(f64),
+}
+
+pub struct RequestLog {
+    recorded: Recorded,
+    values: KeyValues,
+    workers: Box<[Mutex<Buffer>]>,
+    /// The lines of a worker between two flushes.
+    max_lines: u64,
+    /// The last flushed buffer, for its memory.
+    spare: Mutex<Vec<u8>>,
+    lines: AtomicU64,
+    dropped: AtomicU64,
+}
+
+#[derive(Default)]
+struct Buffer {
+    bytes: Vec<u8>,
+    lines: u64,
+    missing: u64,
+    /// The last second, and its text without the fraction.
+    second: (u64, String),
+}
+
+impl RequestLog {
+    /// The pause between two flushes.
+    pub const PAUSE: Duration = Duration::from_millis(200);
+
+    /// A log of at most `max_lines` lines a second, for this many workers.
+    pub fn new(recorded: Recorded, values: KeyValues, max_lines: u64, shards: ShardCount) -> Self {
+        let pauses = 1_000 / 200;
+        Self {
+            recorded,
+            values,
+            workers: (0..shards.get()).map(|_| Mutex::default()).collect(),
+            max_lines: (max_lines / pauses / shards.get() as u64).max(1),
+            spare: Mutex::default(),
+            lines: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+        }
+    }
+
+    /// Writes the lines of all workers.
+    pub fn flush(&self, write: &mut dyn Write) -> io::Result<()> {
+        let mut bytes = lock(&self.spare);
+        for worker in &self.workers {
+            bytes.clear();
+            let (lines, missing) = {
+                let mut buffer = lock(worker);
+                mem::swap(&mut buffer.bytes, &mut *bytes);
+                (mem::take(&mut buffer.lines), mem::take(&mut buffer.missing))
+            };
+            if missing > 0 {
+                self.dropped.fetch_add(missing, Relaxed);
+                writeln!(bytes, r#"{{"missing":{missing}}}"#)?;
+            }
+            if bytes.is_empty() {
+                continue;
+            }
+            // With each flush, because a reader may begin at any file of a rotated log.
+            let head = match self.recorded {
+                Recorded::All => String::new(),
+                Recorded::Sampled(rate) => format!("{{\"sample\":{{\"by\":\"key\",\"rate\":{rate}}}}}\n"),
+            };
+            let whole = [head.as_bytes(), &bytes].concat();
+            write.write_all(&whole).and_then(|()| write.flush()).inspect_err(|_| {
+                self.dropped.fetch_add(lines, Relaxed);
+            })?;
+            self.lines.fetch_add(lines, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The number of recorded requests, and of those that were not recorded because there were too many or the log could
+    /// not be written.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.lines.load(Relaxed), self.dropped.load(Relaxed))
+    }
+
+    fn is_recorded(&self, request: &Request<'_>) -> bool {
+        match self.recorded {
+            Recorded::All => true,
+            Recorded::Sampled(rate) => {
+                request.descriptors.iter().any(|descriptor| is_sampled(request.domain, descriptor, rate))
+            }
+        }
+    }
+}
+
+impl Observer for RequestLog {
+    #[expect(clippy::indexing_slicing, reason = "the number of buffers is a power of two")]
+    fn requested(&self, request: &Request<'_>, now: Time) {
+        if !self.is_recorded(request) {
+            return;
+        }
+        let mut buffer = lock(&self.workers[shard::of_thread() & (self.workers.len() - 1)]);
+        if buffer.lines >= self.max_lines || buffer.bytes.len() >= MAX_BYTES {
+            buffer.missing += 1;
+            return;
+        }
+        buffer.lines += 1;
+        write_line(&mut buffer, request, now, self.values);
+    }
+}
+
+/// True if a hash of the descriptor chooses it: the same on every replica and after a restart.
+#[expect(clippy::cast_precision_loss, reason = "the top 53 bits are exact")]
+fn is_sampled(domain: &str, descriptor: &Descriptor<'_>, rate: f64) -> bool {
+    use std::hash::Hasher as _;
+    let mut hasher = SipHasher13::new();
+    hasher.write(domain.as_bytes());
+    for entry in &descriptor.entries {
+        for text in [entry.key, entry.value] {
+            hasher.write_u8(0xff);
+            hasher.write(text.as_bytes());
+        }
+    }
+    ((hasher.finish() >> 11) as f64) < rate * (1_u64 << 53) as f64
+}
+
+fn write_line(buffer: &mut Buffer, request: &Request<'_>, now: Time, values: KeyValues) {
+    let Buffer { bytes, second, .. } = buffer;
+    if second.0 != now.seconds() || second.1.is_empty() {
+        let text = Rfc3339(now).to_string();
+        *second = (now.seconds(), text.split('.').next().unwrap_or_default().to_owned());
+    }
+    // Writing to a Vec cannot fail, here and below.
+    let _ = write!(bytes, r#"{{"time":"{}.{:06}Z","domain":"#, second.1, now.micros() % 1_000_000);
+    write_text(request.domain, bytes);
+    bytes.extend_from_slice(br#","descriptors":["#);
+    for (index, descriptor) in request.descriptors.iter().enumerate() {
+        bytes.extend_from_slice(if index > 0 { br#",{"entries":["# } else { br#"{"entries":["# });
+        for (index, entry) in descriptor.entries.iter().enumerate() {
+            bytes.extend_from_slice(if index > 0 { br#",{"key":"# } else { br#"{"key":"# });
+            write_text(entry.key, bytes);
+            bytes.extend_from_slice(br#","value":"#);
+            write_text(&shown(entry.value, values), bytes);
+            bytes.push(b'}');
+        }
+        let (hits, refund) = match request.hits(descriptor) {
+            Hits::Take(hits) => (hits, ""),
+            Hits::Refund(hits) => (hits, r#","refund":true"#),
+        };
+        let _ = write!(bytes, r#"],"hits":{hits}{refund}"#);
+        if let Some(limit) = descriptor.limit {
+            let (requests, unit) = (limit.requests_per_unit, limit.unit);
+            let _ = write!(bytes, r#","limit":{{"requests_per_unit":{requests},"unit":{unit}}}"#);
+        }
+        bytes.push(b'}');
+    }
+    bytes.extend_from_slice(b"]}\n");
+}
+
+/// Writes a string of JSON.
+fn write_text(text: &str, bytes: &mut Vec<u8>) {
+    if text.bytes().any(|byte| byte < b' ' || byte == b'"' || byte == b'\\') {
+        let _ = serde_json::to_writer(bytes, text);
+    } else {
+        bytes.push(b'"');
+        bytes.extend_from_slice(text.as_bytes());
+        bytes.push(b'"');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Entry, LimitOverride};
+
+    fn request<'a>(domain: &'a str, value: &'a str) -> Request<'a> {
+        let descriptor = Descriptor {
+            entries: [Entry { key: "user", value }].into_iter().collect(),
+            ..Descriptor::default()
+        };
+        Request { domain, descriptors: [descriptor].into_iter().collect(), ..Request::default() }
+    }
+
+    fn flushed(log: &RequestLog) -> String {
+        let mut written = Vec::new();
+        log.flush(&mut written).unwrap();
+        String::from_utf8(written).unwrap()
+    }
+
+    fn log(recorded: Recorded, values: KeyValues, max_lines: u64) -> RequestLog {
+        RequestLog::new(recorded, values, max_lines, ShardCount::for_workers(1))
+    }
+
+    #[test]
+    fn a_line_has_the_whole_request() {
+        let all = log(Recorded::All, KeyValues::Plain, 100);
+        let mut one = request("shop", "a\"b");
+        one.hits_addend = 3;
+        one.descriptors.push(Descriptor {
+            hits_addend: Some(7),
+            is_negative_hits: true,
+            limit: Some(LimitOverride { requests_per_unit: 5, unit: 2 }),
+            ..Descriptor::default()
+        });
+        all.requested(&one, Time::from_micros(1_793_491_200_000_123));
+        let expected = concat!(
+            r#"{"time":"2026-11-01T00:00:00.000123Z","domain":"shop","descriptors":["#,
+            r#"{"entries":[{"key":"user","value":"a\"b"}],"hits":3},"#,
+            r#"{"entries":[],"hits":7,"refund":true,"limit":{"requests_per_unit":5,"unit":2}}]}"#,
+            "\n"
+        );
+        assert_eq!((flushed(&all).as_str(), flushed(&all).as_str()), (expected, ""));
+        let hashed = log(Recorded::All, KeyValues::Hashed, 100);
+        hashed.requested(&request("shop", "ann"), Time::default());
+        assert!(flushed(&hashed).contains(r#""value":"sha256:49915e0d7d4b402e""#));
+    }
+
+    #[test]
+    fn a_sampled_key_is_whole() {
+        let sampled = log(Recorded::Sampled(0.1), KeyValues::Plain, u64::MAX);
+        for _ in 0..3 {
+            (0..1000).for_each(|user| sampled.requested(&request("d", &user.to_string()), Time::default()));
+        }
+        let text = flushed(&sampled);
+        let (head, lines) = text.split_once('\n').unwrap();
+        assert_eq!(head, r#"{"sample":{"by":"key","rate":0.1}}"#);
+        let mut counts = std::collections::HashMap::<&str, u32>::new();
+        lines.lines().for_each(|line| *counts.entry(line).or_default() += 1);
+        assert!((60..140).contains(&counts.len()), "{}", counts.len());
+        assert!(counts.values().all(|count| *count == 3));
+    }
+
+    #[test]
+    fn lines_beyond_the_bound_are_missing() {
+        let bounded = log(Recorded::All, KeyValues::Plain, 50);
+        (0..12).for_each(|_| bounded.requested(&request("d", "v"), Time::default()));
+        let text = flushed(&bounded);
+        assert_eq!((text.lines().count(), text.lines().last()), (11, Some(r#"{"missing":2}"#)));
+        assert_eq!(bounded.counts(), (10, 2));
+        let long = "x".repeat(MAX_BYTES);
+        let by_bytes = log(Recorded::All, KeyValues::Plain, 1_000_000);
+        (0..3).for_each(|_| by_bytes.requested(&request("d", &long), Time::default()));
+        assert!(by_bytes.flush(&mut io::sink()).is_ok());
+        assert_eq!(by_bytes.counts(), (1, 2));
+        let mut full = [0_u8; 3];
+        by_bytes.requested(&request("d", "v"), Time::default());
+        assert!(by_bytes.flush(&mut &mut full[..]).is_err());
+        assert_eq!(by_bytes.counts(), (1, 3));
+    }
+}

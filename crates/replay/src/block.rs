@@ -1,0 +1,179 @@
+//! A part of a log: its lines, and the requests that were read from them as positions in the lines.
+//!
+//! A [`Block`] is filled on one thread and decided on another. Its requests borrow their texts from it, so reading a
+//! request allocates nothing unless a text has escapes.
+
+use smallvec::SmallVec;
+
+use clock::Time;
+use limiter::{Descriptor, Entry, LimitOverride, Request};
+
+/// A text: in the block's lines, or behind them among the texts that were changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Span {
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Block {
+    /// The index of its log.
+    pub(crate) log: usize,
+    /// The number of its first line, from 1.
+    pub(crate) first_line: u64,
+    lines: String,
+    /// Texts that differ from their form in the lines.
+    changed: String,
+    entries: Vec<[Span; 2]>,
+    descriptors: Vec<DescriptorAt>,
+    requests: Vec<RequestAt>,
+    /// Requests that the service did not record.
+    pub(crate) missing: u64,
+    /// Lines whose descriptors all lack a field, for which Envoy sends no request.
+    pub(crate) without_descriptors: u64,
+    pub(crate) sample: Option<Sample>,
+}
+
+/// How the requests of a log were chosen.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Sample {
+    /// By a hash of the key, so that a key has all of its requests or none.
+    pub by_key: bool,
+    pub rate: f64,
+}
+
+#[derive(Debug)]
+struct RequestAt {
+    time: Time,
+    line: u32,
+    domain: Span,
+    /// The index behind its last descriptor.
+    end: u32,
+}
+
+#[derive(Debug)]
+struct DescriptorAt {
+    /// The index behind its last entry.
+    end: u32,
+    hits: Option<u64>,
+    is_refund: bool,
+    limit: Option<LimitOverride>,
+}
+
+/// The lengths of a block's lists, to which a failed attempt to read a line returns.
+#[derive(Clone, Copy)]
+pub(crate) struct Mark {
+    entries: usize,
+    descriptors: usize,
+}
+
+#[expect(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    reason = "spans and indexes are those of this block, which has less than 4 GiB"
+)]
+impl Block {
+    pub(crate) fn new(log: usize, first_line: u64, lines: String) -> Self {
+        // A line of one descriptor has about a hundred bytes.
+        let likely = lines.len() / 100;
+        Self {
+            log,
+            first_line,
+            entries: Vec::with_capacity(likely),
+            descriptors: Vec::with_capacity(likely),
+            requests: Vec::with_capacity(likely),
+            lines,
+            ..Self::default()
+        }
+    }
+
+    /// Takes the lines out while they are read.
+    pub(crate) fn take_lines(&mut self) -> String {
+        std::mem::take(&mut self.lines)
+    }
+
+    pub(crate) fn restore_lines(&mut self, lines: String) {
+        self.lines = lines;
+    }
+
+    /// Keeps a text that is not in the lines, which have this length.
+    pub(crate) fn keep(&mut self, text: &str, lines: usize) -> Span {
+        let start = index(lines + self.changed.len());
+        self.changed.push_str(text);
+        Span { start, end: index(lines + self.changed.len()) }
+    }
+
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { entries: self.entries.len(), descriptors: self.descriptors.len() }
+    }
+
+    pub(crate) fn return_to(&mut self, mark: Mark) {
+        self.entries.truncate(mark.entries);
+        self.descriptors.truncate(mark.descriptors);
+    }
+
+    pub(crate) fn push_entry(&mut self, key: Span, value: Span) {
+        self.entries.push([key, value]);
+    }
+
+    /// Ends a descriptor, which has the entries since the last one.
+    pub(crate) fn push_descriptor(
+        &mut self,
+        hits: Option<u64>,
+        is_refund: bool,
+        limit: Option<LimitOverride>,
+    ) {
+        self.descriptors.push(DescriptorAt { end: index(self.entries.len()), hits, is_refund, limit });
+    }
+
+    /// Ends a request, which has the descriptors since the last one.
+    pub(crate) fn push_request(&mut self, time: Time, line: u32, domain: Span) {
+        self.requests.push(RequestAt { time, line, domain, end: index(self.descriptors.len()) });
+    }
+
+    pub(crate) fn times(&self) -> impl Iterator<Item = Time> {
+        self.requests.iter().map(|request| request.time)
+    }
+
+    /// The line of a request, from 1.
+    pub(crate) fn line(&self, request: usize) -> u64 {
+        self.first_line + u64::from(self.requests[request].line)
+    }
+
+    fn text(&self, span: Span) -> &str {
+        let (start, end) = (span.start as usize, span.end as usize);
+        // Changed texts begin behind the last line break, which no text of the lines contains.
+        let text = match start.checked_sub(self.lines.len()) {
+            Some(start) => self.changed.get(start..end - self.lines.len()),
+            None => self.lines.get(start..end),
+        };
+        text.expect("a text of the block")
+    }
+
+    pub(crate) fn request(&self, index: usize) -> Request<'_> {
+        let request = &self.requests[index];
+        let before = |at: usize| self.requests.get(at).map_or(0, |request| request.end as usize);
+        let first = index.checked_sub(1).map_or(0, before);
+        let mut descriptors = SmallVec::new();
+        for at in first..request.end as usize {
+            let descriptor = &self.descriptors[at];
+            let first = at.checked_sub(1).map_or(0, |before| self.descriptors[before].end as usize);
+            let entries = self.entries[first..descriptor.end as usize].iter();
+            descriptors.push(Descriptor {
+                entries: entries
+                    .map(|[key, value]| Entry { key: self.text(*key), value: self.text(*value) })
+                    .collect(),
+                excess_entries: 0,
+                limit: descriptor.limit,
+                hits_addend: descriptor.hits,
+                is_negative_hits: descriptor.is_refund,
+            });
+        }
+        Request { domain: self.text(request.domain), descriptors, excess_descriptors: 0, hits_addend: 0 }
+    }
+}
+
+#[expect(clippy::expect_used, reason = "a block is cut at a megabyte, and a line has at most 16")]
+fn index(length: usize) -> u32 {
+    u32::try_from(length).expect("a block has less than 4 GiB")
+}

@@ -1,0 +1,203 @@
+//! Replays logs: decides their requests with the real limiter on the log's clock, and reports what rules would have
+//! done.
+//!
+//! ```text
+//! Log ─▶ read (blocks, on all cores) ─▶ order (by time) ─▶ Side::decide (rules, and others to compare) ─▶ Report
+//!          └ line or access_log                               └ tally, changes
+//! ```
+//!
+//! The command line opens the logs, loads the rules and shows the report. Nothing here reads the clock.
+
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
+mod access_log;
+mod block;
+mod changes;
+mod instant;
+mod line;
+mod order;
+mod read;
+mod report;
+mod share;
+mod side;
+mod tally;
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+pub use self::{
+    access_log::{AccessLog, Format, Template},
+    block::Sample,
+    order::{Aside, WINDOW},
+    read::{Log, Unreadable},
+    report::{KeyReport, LimitReport, Report, RuleReport, SlotReport, UseReport},
+    share::Share,
+    side::Side,
+};
+use self::{
+    changes::{Changes, Slot, Timeline},
+    order::Ordered,
+    read::{Pool, ReadLine},
+    report::Replayed,
+};
+use clock::Time;
+use limiter::{Answer, Code, Request, RequestError};
+
+/// What is replayed.
+pub struct Replay {
+    pub logs: Vec<Log>,
+    /// How requests are made from the lines of Envoy's access logs; `None` for logs of requests.
+    pub access_log: Option<AccessLog>,
+    pub rules: Side,
+    /// The rules to compare with.
+    pub against: Option<Side>,
+    /// Only requests from this time on.
+    pub from: Option<Time>,
+    /// Only requests before this time.
+    pub to: Option<Time>,
+    /// The share of keys that a suggested limit refuses.
+    pub suggest: Option<Share>,
+    /// Threads that read.
+    pub threads: usize,
+}
+
+/// Why there is no report.
+#[derive(Debug)]
+pub enum Failed {
+    Unreadable(Unreadable),
+    /// The system denies a thread.
+    System(io::Error),
+    /// More counters were in use at one time than fit.
+    TooManyKeys,
+}
+
+impl From<Unreadable> for Failed {
+    fn from(unreadable: Unreadable) -> Self {
+        Self::Unreadable(unreadable)
+    }
+}
+
+/// A decided request.
+pub struct Decision<'a, 'm> {
+    /// From 1.
+    pub number: u64,
+    pub request: &'a Request<'m>,
+    pub time: Time,
+    /// The answer by the rules.
+    pub answer: Answer,
+    /// The bytes of the logs, as they are stored, that were read so far.
+    pub bytes_read: u64,
+}
+
+impl Replay {
+    /// Replays the logs, and shows each decision.
+    pub fn run(self, show: &mut dyn FnMut(&Decision<'_, '_>)) -> Result<Report, Failed> {
+        let Self { logs, access_log, mut rules, mut against, from, to, suggest, threads } = self;
+        let read = Arc::new(AtomicU64::new(0));
+        let read_line: ReadLine = match access_log {
+            Some(log) => Arc::new(move |block, lines, line, number| log.read(block, lines, line, number)),
+            None => Arc::new(line::read),
+        };
+        let names: Vec<String> = logs.iter().map(|log| log.name.clone()).collect();
+        let pool = Pool::start(threads, &read_line).map_err(Failed::System)?;
+        let blocks = logs.into_iter().enumerate().map(|(index, log)| pool.read(index, log, read.clone()));
+        let blocks = blocks.collect::<io::Result<Vec<_>>>().map_err(Failed::System)?;
+        let mut ordered = Ordered::new(blocks);
+        if let Some(side) = &against {
+            side.tally().counts_uses = false;
+        }
+        let mut outcome = Outcome::default();
+        while let Some(next) = ordered.next()? {
+            if from.is_some_and(|from| next.time < from) || to.is_some_and(|to| next.time >= to) {
+                continue;
+            }
+            let request = next.block.request(next.index);
+            let answer = outcome.decide((&request, next.time), &mut rules, against.as_mut());
+            let answer = answer.map_err(|error| Unreadable {
+                log: names.get(next.block.log).cloned().unwrap_or_default(),
+                line: Some(next.block.line(next.index)),
+                message: error.to_string(),
+            })?;
+            let (number, bytes_read) = (outcome.requests, read.load(Relaxed));
+            show(&Decision { number, request: &request, time: next.time, answer, bytes_read });
+        }
+        if [Some(&rules), against.as_ref()].into_iter().flatten().any(Side::has_evicted) {
+            return Err(Failed::TooManyKeys);
+        }
+        Ok(Report::new(&Replayed {
+            rules: &rules,
+            against: against.as_ref(),
+            refused: outcome.refused,
+            refusals: &outcome.refusals,
+            allowances: &outcome.allowances,
+            timeline: &outcome.timeline,
+            aside: ordered.aside,
+            logs: &names,
+            suggest,
+        }))
+    }
+}
+
+/// The outcome of the requests so far.
+struct Outcome {
+    requests: u64,
+    refused: u64,
+    refusals: Changes,
+    allowances: Changes,
+    timeline: Timeline,
+}
+
+impl Default for Outcome {
+    fn default() -> Self {
+        let (refusals, allowances) = Default::default();
+        Self { requests: 0, refused: 0, refusals, allowances, timeline: Timeline::new() }
+    }
+}
+
+impl Outcome {
+    fn decide(
+        &mut self,
+        (request, now): (&Request<'_>, Time),
+        rules: &mut Side,
+        against: Option<&mut Side>,
+    ) -> Result<Answer, RequestError> {
+        let answer = rules.decide(request, now)?;
+        let is_refused = answer.code == Code::OverLimit;
+        let (other, was_refused) = match against {
+            Some(side) => {
+                let was_refused = side.decide(request, now)?.code == Code::OverLimit;
+                (Some(&*side), was_refused)
+            }
+            // Compared with no rules, which refuse nothing.
+            None => (None, false),
+        };
+        self.requests += 1;
+        self.refused += u64::from(is_refused);
+        self.timeline.note(
+            now,
+            Slot {
+                requests: 1,
+                refused: u64::from(is_refused),
+                newly_refused: u64::from(is_refused && !was_refused),
+                newly_allowed: u64::from(was_refused && !is_refused),
+            },
+        );
+        let (changes, by) = match (is_refused, was_refused, other) {
+            (true, false, _) => (&mut self.refusals, &*rules),
+            (false, true, Some(side)) => (&mut self.allowances, side),
+            _ => return Ok(answer),
+        };
+        changes.requests += 1;
+        let tally = by.tally();
+        for refusing in tally.refusing() {
+            let entries = request.descriptors.get(refusing.descriptor).map(|one| &*one.entries);
+            changes.note(*refusing, now, || tally.key(refusing.rule, entries.unwrap_or_default()));
+        }
+        Ok(answer)
+    }
+}

@@ -1,0 +1,92 @@
+//! One set of rules with the real limiter, on the clock of the log.
+//!
+//! Counters are in a memory store of its own, whose bound no replay should reach: it holds the keys that are counted at
+//! one time of the log, 24 bytes each.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::tally::Tally;
+use clock::{Clock, ManualClock, Time};
+use containment::mutex::lock;
+use limiter::{
+    Answer, Decided, Limiter, Observed, Observer, OverLimitCache, Policy, Request, RequestError,
+    ResponseOptions, handles,
+};
+use overrides::Index;
+use rules::RuleSet;
+use rules_source::Source;
+use store::{Store, memory::MemoryStore};
+use telemetry::metrics::{Stats, StatsOptions};
+
+/// 6 GB of counters. Beyond it counters would be evicted, and the replay fails.
+const MAX_KEYS: usize = 1 << 28;
+
+/// Expired counters are removed after this many decisions, a sixteenth of them at a time.
+const DECISIONS_PER_SWEEP: u64 = 1 << 16;
+
+/// Rules to decide requests with.
+pub struct Side {
+    limiter: Limiter,
+    store: Arc<MemoryStore>,
+    clock: Arc<ManualClock>,
+    tally: Arc<Watch>,
+    decided: u64,
+}
+
+/// Shows the decisions to the tally, on the thread that decides.
+struct Watch(Mutex<Tally>);
+
+impl Observer for Watch {
+    fn decided(&self, decision: &Observed<'_, '_>) {
+        lock(&self.0).count(decision);
+    }
+}
+
+impl Side {
+    /// `cache_bytes` is the size of the over-limit cache of the service, if it has one: with it, hits of refused requests
+    /// are not counted.
+    pub fn new(rules: RuleSet, policy: Policy, overrides: Arc<Index>, cache_bytes: usize) -> Self {
+        let tally = Arc::new(Watch(Mutex::new(Tally::new(&rules))));
+        // Metrics of callers' values share one series: nobody reads them.
+        let stats = Arc::new(Stats::new(StatsOptions { max_series: 0, ..StatsOptions::default() }));
+        let counters = stats.clone();
+        let source = Source::fixed(rules, move |rules: &RuleSet| handles(rules, &counters, Vec::new()));
+        let policy = Policy { response: ResponseOptions::default(), ..policy };
+        let (store, clock) = (Arc::new(MemoryStore::new(MAX_KEYS)), Arc::new(ManualClock::default()));
+        let cache = (cache_bytes > 0).then(|| Arc::new(OverLimitCache::new(cache_bytes)));
+        let limiter = Limiter::new(
+            policy,
+            Arc::new(source),
+            store.clone(),
+            cache,
+            stats,
+            clock.clone() as Arc<dyn Clock>,
+        );
+        let limiter = limiter.with_overrides(overrides).with_observer(tally.clone());
+        Self { limiter, store, clock, tally, decided: 0 }
+    }
+
+    /// Decides a request.
+    #[expect(clippy::panic, reason = "the memory store answers at once")]
+    pub(crate) fn decide(&mut self, request: &Request<'_>, now: Time) -> Result<Answer, RequestError> {
+        self.clock.set(now);
+        lock(&self.tally.0).begin();
+        self.decided += 1;
+        if self.decided.is_multiple_of(DECISIONS_PER_SWEEP) {
+            self.store.maintain(now);
+        }
+        match self.limiter.try_decide(request, now, None)? {
+            Decided::Answer(answer) => Ok(answer),
+            Decided::Wait(_) => panic!("the memory store made a request wait"),
+        }
+    }
+
+    pub(crate) fn tally(&self) -> MutexGuard<'_, Tally> {
+        lock(&self.tally.0)
+    }
+
+    /// True if a counter was evicted, so that the decisions may be wrong.
+    pub(crate) fn has_evicted(&self) -> bool {
+        self.store.usage().is_some_and(|usage| usage.held.evicted > 0)
+    }
+}

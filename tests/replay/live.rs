@@ -1,0 +1,281 @@
+//! A live run that is recorded and replayed: every answer is the same.
+
+use std::{fs, path::Path, process::Command, sync::Arc, time::Instant};
+
+use proto::envoy::{
+    extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride,
+    service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},
+};
+use replay::{Log, Replay, Side};
+
+use crate::support::{
+    client::{descriptor, request},
+    clock::Clock,
+    eventually, holds,
+    ports::free_port,
+    process::assert_exit,
+    redis::Redis,
+    server::{BINARY, Setup},
+};
+use limiter::{Bounds, Policy};
+use overrides::{Action, Index, Override, Target, Value};
+use rules::{CompileOptions, SourceFile, Unit, compile};
+
+const RULES: &str = "
+domain: d
+descriptors:
+- key: fixed
+  rate_limit: {unit: minute, requests_per_unit: 5}
+- key: sliding
+  rate_limit: {unit: minute, requests_per_unit: 5, algorithm: sliding_window}
+- key: log
+  rate_limit: {unit: minute, requests_per_unit: 5, algorithm: sliding_log}
+- key: token
+  rate_limit: {unit: minute, requests_per_unit: 30, algorithm: token_bucket, burst: 4}
+- key: leaky
+  rate_limit: {unit: minute, requests_per_unit: 30, algorithm: leaky_bucket}
+- key: several
+  rate_limit:
+  - {unit: second, requests_per_unit: 3}
+  - {unit: minute, requests_per_unit: 9, algorithm: sliding_window}
+  - {unit: hour, requests_per_unit: 60, algorithm: token_bucket}
+- key: berlin
+  rate_limit: {unit: day, requests_per_unit: 40, calendar: {time_zone: Europe/Berlin}}
+- key: shared
+  value: x*
+  share_threshold: true
+  rate_limit: {unit: minute, requests_per_unit: 7}
+- key: named
+  rate_limit: {unit: minute, requests_per_unit: 3, name: named}
+- key: instead
+  rate_limit: {unit: minute, requests_per_unit: 6, replaces: [{name: named}]}
+- key: quota
+  quota_mode: true
+  rate_limit: {unit: minute, requests_per_unit: 4}
+- key: pool
+  quota_mode: true
+  rate_limit: {unit: minute, requests_per_unit: 9}
+- key: shadow
+  shadow_mode: true
+  rate_limit: {unit: minute, requests_per_unit: 2}
+- key: wide
+  rate_limit: {unit: minute, requests_per_unit: 5000000000, algorithm: sliding_window}
+- key: probe
+  rate_limit: {unit: minute, requests_per_unit: 1000}
+- key: free
+  rate_limit: {unlimited: true}
+- key: path
+  descriptors:
+  - key: fixed
+    rate_limit: {unit: hour, requests_per_unit: 50}
+";
+
+const KEYS: [&str; 17] = [
+    "fixed", "sliding", "log", "token", "leaky", "several", "berlin", "shared", "named", "instead", "quota",
+    "pool", "shadow", "wide", "free", "path", "unknown",
+];
+
+const REQUESTS: usize = 3_000;
+
+const OVERRIDES: &str = "\
+domain,descriptor,action,requests_per_unit,unit,expires_at,reason
+d,fixed=vip,limit,9,minute,,
+d,token=vip,block,,,,
+d,sliding=vip,allow,,,,
+d,several=vip,limit,2,minute,,
+d,shared=xvip,limit,3,minute,,
+d,probe=ready,block,,,,
+";
+
+/// The overrides of the CSV.
+fn overrides() -> Index {
+    let index = Index::default();
+    let mut draft = index.draft();
+    let limit = |requests_per_unit| Action::Limit { requests_per_unit, unit: Unit::Minute, calendar: None };
+    for (key, value, action) in [
+        ("fixed", "vip", limit(9)),
+        ("token", "vip", Action::Block),
+        ("sliding", "vip", Action::Allow),
+        ("several", "vip", limit(2)),
+        ("shared", "xvip", limit(3)),
+        ("probe", "ready", Action::Block),
+    ] {
+        let target = Target::new("d", vec![(key.into(), Value::Exact(value.into()))]).unwrap();
+        let one = Override { target, action, expires: None, reason: "".into(), by: "".into() };
+        index.add_to(&mut draft, &one).unwrap();
+    }
+    index.add(&draft).unwrap();
+    index
+}
+
+/// Random requests, with hits of their own, refunds, reads and limits in the request.
+fn random_request(random: &mut fastrand::Rng) -> RateLimitRequest {
+    let mut one = request("d", &[]);
+    for _ in 0..random.usize(1..=3) {
+        let key = KEYS[random.usize(..KEYS.len())];
+        let value = match (key, random.u32(0..4)) {
+            ("shared", 0) => "xvip",
+            ("shared", _) => ["x1", "x2"][random.usize(..2)],
+            (_, 0) => "vip",
+            _ => ["ann", "b\"o\\b", "漢"][random.usize(..3)],
+        };
+        let entries = [(key, value), ("fixed", value)];
+        let mut descriptor = descriptor(&entries[..if key == "path" { 2 } else { 1 }]);
+        match random.u32(0..12) {
+            0 => (descriptor.hits_addend, descriptor.is_negative_hits) = (Some(random.u64(1..4)), true),
+            1 => descriptor.hits_addend = Some(random.u64(0..4)),
+            2 if key == "unknown" => {
+                descriptor.limit = Some(RateLimitOverride { requests_per_unit: 3, unit: 2 });
+            }
+            _ if key == "wide" => descriptor.hits_addend = Some(random.u64(0..2_000_000_000)),
+            _ => {}
+        }
+        one.descriptors.push(descriptor);
+    }
+    one.hits_addend = random.u32(0..3);
+    one
+}
+
+/// The code of the answer, and the code and the remaining hits of each status.
+type Seen = (bool, Vec<(bool, u64)>);
+
+fn seen_live(response: &RateLimitResponse) -> Seen {
+    let is_over = |code: Code| code == Code::OverLimit;
+    let statuses =
+        response.statuses.iter().map(|status| (is_over(status.code()), status.limit_remaining.into()));
+    (is_over(response.overall_code()), statuses.collect())
+}
+
+fn seen_in_replay(answer: &limiter::Answer) -> Seen {
+    let is_over = |code| code == limiter::Code::OverLimit;
+    let remaining = |hits: u64| hits.min(u32::MAX.into());
+    let statuses = answer.statuses.iter().map(|one| (is_over(one.code), remaining(one.limit_remaining)));
+    (is_over(answer.code), statuses.collect())
+}
+
+/// Every answer of the log, in order.
+fn replayed(log: &Path, cache_bytes: usize) -> Vec<(String, Seen)> {
+    let side = || {
+        let files = [SourceFile { name: "d.yaml".into(), text: RULES.into() }];
+        let rules = compile(&files, CompileOptions::default()).rules.unwrap();
+        let policy = Policy { bounds: Bounds { descriptors: 100, entries: 100 }, ..Policy::default() };
+        Side::new(rules, policy, Arc::new(overrides()), cache_bytes)
+    };
+    let bytes = Box::new(fs::File::open(log).unwrap());
+    let logs = vec![Log { name: log.display().to_string(), bytes }];
+    let (rules, against, access_log) = (side(), Some(side()), None);
+    let replay = Replay { logs, access_log, rules, against, from: None, to: None, suggest: None, threads: 2 };
+    let mut answers = Vec::new();
+    let report = replay.run(&mut |decision| {
+        answers.push((format!("{:?}", decision.request), seen_in_replay(&decision.answer)));
+    });
+    let report = report.unwrap_or_else(|error| panic!("{error:?}"));
+    assert_eq!((report.newly_refused, report.newly_allowed, report.logs.late), (0, 0, 0));
+    answers
+}
+
+/// When time passes in a live run.
+#[derive(Clone, Copy)]
+enum Passing {
+    Always,
+    /// Redis counts all but fixed windows by its own clock, which reads a few microseconds more than the log has.
+    BetweenRequests,
+}
+
+/// Records a live run of one worker, and replays it.
+fn a_replay_has_the_answers_of_the_live_run(setup: Setup, clock: &Clock, cache_bytes: usize, time: Passing) {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, csv) = (dir.path().join("requests.jsonl"), dir.path().join("overrides.csv"));
+    fs::write(&csv, OVERRIDES).unwrap();
+    let port = free_port();
+    let setup = setup.rules("d.yaml", RULES).env("ADMIN_ADDR", &format!("127.0.0.1:{port}"));
+    let setup = setup.env("GRPC_WORKERS", "1").env("LOCAL_CACHE_SIZE_IN_BYTES", &cache_bytes.to_string());
+    let setup = setup.env("REQUEST_LOG", "all").env("REQUEST_LOG_MAX_LINES", "1000000");
+    let mut server = setup.env("REQUEST_LOG_FILE", log.to_str().unwrap()).start_healthy();
+    let mut import = Command::new(BINARY);
+    import.args(["override", "import", "--admin", &format!("127.0.0.1:{port}")]).arg(&csv);
+    clock.apply(&mut import);
+    assert_exit(&import.output().unwrap(), 0, &[]);
+    let client = server.client();
+    let ready = || client.ask(request("d", &[&[("probe", "ready")]])).unwrap();
+    eventually("the overrides are in force", || {
+        holds(ready().overall_code() == Code::OverLimit, String::new)
+    });
+    let seed = std::env::var("TOLLGATE_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+    let (mut random, begun) = (fastrand::Rng::with_seed(seed), Instant::now());
+    let (mut live, mut stopped) = (Vec::new(), clock.now());
+    for _ in 0..REQUESTS {
+        let moves = random.u32(0..10) == 0;
+        match time {
+            Passing::Always if moves => clock.step(random.f64() * 5.0),
+            Passing::BetweenRequests if moves || live.is_empty() => {
+                stopped += f64::from(random.u32(0..5));
+                clock.stop_at(stopped);
+            }
+            _ => {}
+        }
+        live.push(seen_live(&client.ask(random_request(&mut random)).unwrap()));
+    }
+    drop(client);
+    assert!(server.process.stop().success());
+    let answers = replayed(&log, cache_bytes);
+    let probes = answers.len() - live.len();
+    let answers = &answers[probes..];
+    for (number, (live, (request, replayed))) in live.iter().zip(answers).enumerate() {
+        assert_eq!(live, replayed, "request {number} of seed {seed}, after {:?}: {request}", begun.elapsed());
+    }
+    let refused = live.iter().filter(|(refused, _)| *refused).count();
+    assert!((REQUESTS / 20..REQUESTS * 19 / 20).contains(&refused), "{refused} refused, seed {seed}");
+    // The command agrees.
+    let rules = dir.path().join("d.yaml");
+    fs::write(&rules, RULES).unwrap();
+    let mut command = Command::new(BINARY);
+    command.arg("replay").arg(&log).arg("--rules").arg(&rules).arg("--overrides").arg(&csv).arg("--json");
+    let output = command.env("LOCAL_CACHE_SIZE_IN_BYTES", cache_bytes.to_string()).output().unwrap();
+    assert_exit(&output, 0, &[]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let all = replayed_refusals(&report);
+    assert!(all >= refused as u64 && all <= (refused + probes) as u64, "{all}, {refused}, {probes}");
+}
+
+fn replayed_refusals(report: &serde_json::Value) -> u64 {
+    report["refused"].as_u64().expect("a number")
+}
+
+#[test]
+fn a_replay_of_a_run_in_memory_has_its_answers() {
+    let clock = Clock::ordinary().steerable();
+    let _clock = clock.enter();
+    a_replay_has_the_answers_of_the_live_run(
+        Setup::new().env("BACKEND_TYPE", "memory"),
+        &clock,
+        0,
+        Passing::Always,
+    );
+}
+
+#[test]
+fn a_replay_of_a_run_with_a_local_cache_has_its_answers() {
+    let clock = Clock::ordinary().steerable();
+    let _clock = clock.enter();
+    a_replay_has_the_answers_of_the_live_run(
+        Setup::new().env("BACKEND_TYPE", "memory"),
+        &clock,
+        1 << 20,
+        Passing::Always,
+    );
+}
+
+#[test]
+fn a_replay_of_a_run_on_redis_has_its_answers() {
+    let clock = Clock::ordinary().steerable();
+    let _clock = clock.enter();
+    let redis = Redis::single();
+    a_replay_has_the_answers_of_the_live_run(
+        Setup::new().redis(&redis.env()),
+        &clock,
+        0,
+        Passing::BetweenRequests,
+    );
+}
