@@ -39,6 +39,7 @@
 
 pub mod fixed_window;
 mod gcra;
+pub mod holds;
 mod kind;
 pub mod lease;
 mod period;
