@@ -12,6 +12,7 @@ mod command_pool;
 mod deadpool;
 mod dialer;
 mod failure;
+mod holds;
 mod lease;
 mod name;
 mod permissions;

@@ -68,6 +68,9 @@ scripts! {
     STATES = "begin" "keep" "bucket" "sliding_window" "arguments" "each";
     LOGS = "begin" "sliding_log" "arguments" "each";
     COUNTERS = "begin" "counter" "arguments" "units";
+    /// See the scripts' first lines.
+    HOLD = "holds" "hold";
+    SETTLE = "holds" "settle";
     UNITS = "begin" "keep" "counter" "bucket" "sliding_window" "sliding_log" "arguments" "units";
 }
 

@@ -1,6 +1,7 @@
 //! The scripts on a real Redis with a simulated clock: over random histories, every caller receives the outcome of the
 //! algorithm, and every key has the state of the algorithm.
 
+mod holds;
 mod model;
 mod server;
 
@@ -60,7 +61,7 @@ fn decided(outcome: &CheckResult) -> crate::Outcome {
 }
 
 /// Runs a test with this many random histories. A test derives the key, the time and the hits from a step.
-fn holds(
+fn histories(
     cases: u32,
     limits: impl Strategy<Value = Vec<(Algorithm, Window)>>,
     most_steps: usize,
@@ -95,7 +96,7 @@ fn place(step: Step, keys: usize) -> usize {
 #[test]
 fn every_caller_receives_the_algorithms_outcome() {
     let limits = prop::collection::vec(scripted(), 1..4);
-    holds(300, limits, 120, |redis, mut models, steps| {
+    histories(300, limits, 120, |redis, mut models, steps| {
         let table = Table::<()>::new(10);
         let (mut pipeline, mut now) = (RedisPipeline::default(), Time::from_micros(BEGIN));
         let mut waiting = Vec::new();
@@ -172,7 +173,7 @@ fn rejected_requests_count_only_checks_that_are_over() {
         (Algorithm::FixedWindow(FixedWindow { limit, period: window.into() }), window)
     });
     let limits = prop::collection::vec(prop_oneof![3 => scripted(), 1 => fixed], 1..5);
-    holds(300, limits, 60, |redis, mut models, steps| {
+    histories(300, limits, 60, |redis, mut models, steps| {
         let mut now = Time::from_micros(BEGIN);
         let mut pipeline = RedisPipeline::default();
         for request in steps.chunks(4) {
@@ -239,7 +240,7 @@ fn names(models: &[Model], now: Time) -> Vec<String> {
 /// Two rules: all limits, and the last one alone, so that both count one key.
 #[test]
 fn the_limits_of_a_rule_count_all_or_nothing_for_concurrent_callers() {
-    holds(300, prop::collection::vec(of_any_kind(), 1..4), 120, |redis, mut models, steps| {
+    histories(300, prop::collection::vec(of_any_kind(), 1..4), 120, |redis, mut models, steps| {
         let table = Table::<()>::new(10);
         let (mut pipeline, mut now, mut last) = (RedisPipeline::default(), Time::from_micros(BEGIN), 0);
         let mut waiting: Vec<(oneshot::Receiver<remote::Answered<CheckResult>>, Vec<crate::Outcome>)> =
@@ -289,7 +290,7 @@ fn groups_receive(
 
 #[test]
 fn a_group_of_a_rejected_request_counts_nothing() {
-    holds(300, prop::collection::vec(of_any_kind(), 2..6), 60, |redis, mut models, steps| {
+    histories(300, prop::collection::vec(of_any_kind(), 2..6), 60, |redis, mut models, steps| {
         let (mut pipeline, mut now) = (RedisPipeline::default(), Time::from_micros(BEGIN));
         for step in steps {
             // Some are in a group; the others are alone and have their own hits.
@@ -459,7 +460,7 @@ fn a_foreign_value_fails_only_the_callers_of_its_key() {
 #[test]
 fn any_bytes_of_a_states_length_are_accepted() {
     let limits = prop::collection::vec(scripted(), 3);
-    holds(100, limits, 30, |redis, models, steps| {
+    histories(100, limits, 30, |redis, models, steps| {
         let (table, mut now) = (Table::<()>::new(10), Time::from_micros(BEGIN));
         for step in steps {
             let at = place(step, models.len());

@@ -16,7 +16,7 @@ use crate::{
         failure::Failure,
         pipeline::{Learned, RedisPipeline},
         resp::{self, Reply},
-        script::{COUNTERS, EXTEND, LOGS, STATES, UNITS},
+        script::{COUNTERS, EXTEND, HOLD, LOGS, SETTLE, STATES, UNITS},
     },
     remote::Pipeline,
 };
@@ -54,7 +54,7 @@ impl Redis {
         let stream = (0..1000).find_map(|_| connect()).expect("redis-server listens");
         let [timed, older] = [HashMap::new(), HashMap::new()];
         let mut redis = Self { process, stream, incoming: Vec::new(), timed, older, _dir: dir };
-        for script in [&EXTEND, &COUNTERS, &STATES, &LOGS, &UNITS] {
+        for script in [&EXTEND, &COUNTERS, &STATES, &LOGS, &UNITS, &HOLD, &SETTLE] {
             let own = "call('TIME')";
             assert!(script.source.matches(own).count() <= 1);
             let text = script.source.replace(own, "{ call('GET', 'second'), call('GET', 'micros') }");
@@ -95,6 +95,22 @@ impl Redis {
             assert!(length > 0, "redis-server is gone");
             self.incoming.extend(&part[..length]);
         }
+    }
+
+    /// Calls a script at this time, with a command that calls it by its hash.
+    pub(super) fn call(&mut self, command: &[u8], now: Time) -> Reply {
+        let (second, micros) = (now.seconds().to_string(), (now.micros() % 1_000_000).to_string());
+        self.command(&["MSET", "second", &second, "micros", &micros]);
+        let Ok(Some((Reply::List(words), _))) = resp::read(command) else { panic!("{command:?}") };
+        let words: Vec<Vec<u8>> = words
+            .into_iter()
+            .map(|word| {
+                let Reply::Text(word) = word else { panic!("{word:?}") };
+                let timed = str::from_utf8(&word).ok().and_then(|word| self.timed.get(word));
+                timed.map_or(word.clone(), |timed| timed.clone().into_bytes())
+            })
+            .collect();
+        self.command(&words)
     }
 
     /// Sends and completes a pipeline at this time, as a connection does.
