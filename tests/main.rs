@@ -53,6 +53,8 @@ mod full;
 mod health;
 // Incomplete messages and idle connections.
 mod inflight;
+// Budgets that are reserved while a request is under way.
+mod holds;
 // Hits near the largest number.
 mod huge;
 // Callers and limits with separate counters.

@@ -34,6 +34,8 @@ pub(super) struct Gauges<'a> {
     xds: Option<xds::SubscriptionState>,
     store: Option<StoreUsage>,
     overrides: Usage,
+    /// The open holds, and the settles and ends that the store has not taken.
+    holds: (u64, u64),
 }
 
 impl App {
@@ -51,6 +53,7 @@ impl App {
             xds: self.xds.as_ref().map(|status| status.state()),
             store: self.store.usage().or_else(|| self.limiter.local_usage()),
             overrides: self.keeper.index().usage(),
+            holds: (self.limiter.open_holds(), self.limiter.queued_closings() as u64),
         }
     }
 
@@ -102,6 +105,8 @@ impl Gauges<'_> {
         self.store.iter().for_each(|usage| samples.store(usage));
         let by_action = Action::NAMES.into_iter().zip(self.overrides.by_action);
         samples.values(&names::OVERRIDES, by_action.map(|(action, n)| ([action], n)));
+        samples.value(&names::HOLDS, self.holds.0);
+        samples.value(&names::HOLDS_QUEUED, self.holds.1);
         samples.value(&names::OVERRIDES_BYTES, self.overrides.bytes as u64);
     }
 }

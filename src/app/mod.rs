@@ -25,6 +25,7 @@ use admin::Api;
 use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
 use fleet::Change;
+use net::edges::Edges;
 use pages::{Pages, Threads};
 pub(crate) use parts::policy;
 use parts::{App, Link, Linked};
@@ -127,6 +128,12 @@ fn start(
         }
         Some((Link::Memcached(_), _)) | None => {}
     }
+    let limiter = app.limiter.clone();
+    tokio::task::spawn_local(async move {
+        let timer = Edges::system().timer;
+        let work = async || limiter.run_holds(&*timer).await;
+        panics::restart_task(Boundary::Maintenance, work).await;
+    });
     let (maintained, own_settings) = (app.clone(), settings.clone());
     tokio::task::spawn_local(async move {
         let work = async || maintenance::run(&maintained, &own_settings, stopping.clone()).await;

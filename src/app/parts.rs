@@ -21,7 +21,7 @@ use rules::RuleSet;
 use rules_source::{Source, xds};
 use server::{grpc, health::Health, tls::Tls};
 use store::{
-    Outages, Store,
+    MostHolds, Outages, Store,
     lease::LeasedStore,
     memcached::{MemcachedStore, NameServers, ResetLog},
     memory::MemoryStore,
@@ -98,6 +98,7 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
     let over_limit = (cache > 0).then(|| Arc::new(OverLimitCache::new(cache)));
     let (rules, counts, cache) = (source.clone(), store.clone(), over_limit.clone());
     let limiter = Limiter::new(policy(settings), rules, counts, cache, stats.clone(), Arc::new(SystemClock));
+    let limiter = limiter.with_holds(limiter::system_chance(), settings.store.max_holds_queued);
     let mut limiter = limiter.with_overrides(keeper.index().clone());
     if link.is_some() {
         limiter = limiter.announcing(announce(refunds));
@@ -140,6 +141,15 @@ fn announce(refunds: mpsc::Sender<String>) -> Announce {
     })
 }
 
+fn most_holds(settings: &Settings) -> MostHolds {
+    let store = &settings.store;
+    MostHolds {
+        of_counter: store.max_holds_per_counter,
+        in_all: store.max_holds,
+        bytes: store.max_hold_bytes,
+    }
+}
+
 /// The store of counters, the overrides, the other replicas, and the link to them.
 type Stored = (Arc<dyn Store>, Keeper, Fleet, Option<Link>);
 
@@ -152,10 +162,12 @@ fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
     let own = |resets| Keeper::local(Arc::clone(&index), file, resets, &edges);
     match &settings.backend {
         Backend::Memory => {
-            Ok((Arc::new(MemoryStore::new(settings.store.max_keys)), own(None)?, Fleet::alone(file), None))
+            let store = MemoryStore::new(settings.store.max_keys).holding(most_holds(settings));
+            Ok((Arc::new(store), own(None)?, Fleet::alone(file), None))
         }
         Backend::Redis(redis) => {
             let store = RedisStore::new(redis, &settings.store.key_prefix, jitter, workers, &edges)?;
+            let store = store.holding(most_holds(settings));
             store.watch();
             let (keeper, fleet, link) = if is_shared {
                 let progress = Arc::<Progress>::default();
@@ -202,6 +214,7 @@ pub(crate) fn policy(settings: &Settings) -> Policy {
         response: response_options(&settings.answers),
         on_store_failure: settings.store.on_failure,
         max_local_keys: settings.store.max_keys,
+        max_holds: most_holds(settings),
     }
 }
 

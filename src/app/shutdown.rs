@@ -9,8 +9,9 @@ use tokio::{
     time::sleep,
 };
 
-use clock::{Clock, SystemClock};
+use clock::{Clock, SystemClock, timer::after};
 use fleet::Change;
+use net::edges::Edges;
 
 use super::{parts::App, recent::Writing};
 use server::{grpc::Workers, health::Part};
@@ -29,6 +30,9 @@ pub(super) fn signal() -> io::Result<impl Future<Output = &'static str>> {
         }
     })
 }
+
+/// The timeout of settles and ends that the store has not taken.
+const LAST_CLOSINGS: Duration = Duration::from_secs(10);
 
 /// The timeout of the last flush to each of the sinks and the logs of decisions and requests, which may not respond.
 const LAST_FLUSH: Duration = Duration::from_secs(3);
@@ -55,6 +59,8 @@ impl Running {
         let _ = self.accepting.await;
         // Pages and `/json` are still served while the workers drain.
         self.workers.drained().await;
+        let timer = Edges::system().timer;
+        app.limiter.drain_holds(&*timer, after(timer.now(), LAST_CLOSINGS)).await;
         app.store.close().await;
         let flushing = self.flushing;
         let _ = spawn_blocking(move || flushing.finish(LAST_FLUSH)).await;

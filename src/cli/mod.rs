@@ -29,8 +29,8 @@ use clap_complete::Shell;
 pub use self::serve::Environment;
 use self::{
     admin::{
-        changes, counter, counter::CounterCommand, domain, domain::DomainCommand, overrides,
-        overrides::OverrideCommand, refusals, status, top,
+        changes, counter, counter::CounterCommand, domain, domain::DomainCommand, hold, hold::HoldCommand,
+        overrides, overrides::OverrideCommand, refusals, status, top,
     },
     check::CheckArgs,
     explain::ExplainArgs,
@@ -102,6 +102,9 @@ enum Command {
     /// Show or reset the counters of a descriptor in a running service, through its admin API.
     #[command(subcommand)]
     Counter(CounterCommand),
+    /// List, settle or end the holds of a descriptor's limits in a running service, through its admin API.
+    #[command(subcommand)]
+    Hold(HoldCommand),
     /// Set, list, remove or import overrides of the rules in a running service, through its admin API.
     #[command(subcommand)]
     Override(OverrideCommand),
@@ -156,6 +159,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, environment: &Environment) 
         Command::Refusals(args) => refusals::run(&args, environment),
         Command::Changes(args) => changes::run(&args, environment),
         Command::Counter(command) => counter::run(&command, environment),
+        Command::Hold(command) => hold::run(&command, environment),
         Command::Override(command) => overrides::run(&command, environment),
         Command::Domain(command) => domain::run(&command, environment),
         Command::Settings(args) => Ok(settings::run(&args, environment)),
@@ -326,7 +330,7 @@ mod tests {
     fn every_command_has_completions_and_a_man_page() {
         let names: Vec<String> =
             Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
-        assert_eq!(names.len(), 17);
+        assert_eq!(names.len(), 18);
         for shell in Shell::value_variants() {
             let script = completions(*shell);
             for name in &names {

@@ -228,6 +228,14 @@ table! {
             counts every hit before it is decided, `leased` reserves hits of hot keys ahead of time.";
         LEASE_MAX_KEYS max_leases: usize = "100000" as at_least::<1>, "Maximum number of keys with a lease. \
             Beyond it the coldest key returns its hits.";
+        HOLDS_MAX max_holds: usize = "1000000" as at_least::<1>, "Maximum number of open holds: in memory of all \
+            counters; in Redis of requests that hold, in a cluster in each slot. As many that ended are remembered.";
+        HOLDS_MAX_PER_COUNTER max_holds_per_counter: usize = "100000" as at_least::<1>, "Maximum number of open \
+            holds of a counter.";
+        HOLDS_MAX_BYTES max_hold_bytes: usize = "268435456" as at_least::<1024>, "Maximum memory of holds in this \
+            process, at 1,024 bytes each: all with `BACKEND_TYPE=memory`, those of the policy `local` with others.";
+        HOLDS_MAX_QUEUED max_holds_queued: usize = "100000" as at_least::<1>, "Maximum number of settles and ends \
+            that wait until the store takes them. Those beyond it are lost.";
         LOCAL_CACHE_SIZE_IN_BYTES local_cache_bytes: usize = "0" as at_least::<0>, "Size of the cache of \
             keys over their limit; `0` disables it.";
         NEAR_LIMIT_RATIO near_limit_ratio: f32 = "0.8", "Share of a limit from which hits count as \

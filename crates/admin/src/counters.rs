@@ -8,7 +8,7 @@ use tracing::warn;
 use super::{
     Api,
     overrides::shown_target,
-    reply::{Call, Problem, Reply},
+    reply::{Call, Problem, Query, Reply},
 };
 use limiter::{CounterState, Descriptor, Entry, Request, RequestError};
 use overrides::{
@@ -18,17 +18,7 @@ use overrides::{
 
 /// `GET /api/v1/counters`: the limits of a descriptor with their usage.
 pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let query = call.query(&["domain", "descriptor"])?;
-    let needed = |name: &str, example: &str| {
-        let text = query.text(name).filter(|text| !text.is_empty());
-        text.ok_or_else(|| {
-            Problem::bad_request(format!("parameter {name:?} is missing; expected {name}={example}"))
-        })
-    };
-    let domain = needed("domain", "DOMAIN")?;
-    let entries = entries_of_text(needed("descriptor", "KEY=VALUE,…")?);
-    let entries = entries.map_err(|error| Problem::bad_request(format!("descriptor: {error}")))?;
-    let target = exact(Target::new(domain, entries))?;
+    let target = asked(&call.query(&["domain", "descriptor"])?)?;
     let counters = api.managed.limiter.counters(&request(&target)).await.map_err(problem)?;
     let counters = counters.into_iter().next().unwrap_or_default();
     let rule = counters.rule.as_deref();
@@ -41,8 +31,22 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     Reply::json(&json!({"rule": rule, "override": current, "limits": limits}))
 }
 
+/// The descriptor that the parameters name.
+pub(super) fn asked(query: &Query<'_>) -> Result<Target, Problem> {
+    let needed = |name: &str, example: &str| {
+        let text = query.text(name).filter(|text| !text.is_empty());
+        text.ok_or_else(|| {
+            Problem::bad_request(format!("parameter {name:?} is missing; expected {name}={example}"))
+        })
+    };
+    let domain = needed("domain", "DOMAIN")?;
+    let entries = entries_of_text(needed("descriptor", "KEY=VALUE,…")?);
+    let entries = entries.map_err(|error| Problem::bad_request(format!("descriptor: {error}")))?;
+    exact(Target::new(domain, entries))
+}
+
 fn limit(rule: Option<&str>, state: &CounterState) -> Json {
-    let CounterState { limit, used, remaining, resets_in } = state;
+    let CounterState { limit, used, held, remaining, resets_in } = state;
     json!({
         "rule": rule,
         "name": limit.name.as_deref(),
@@ -52,6 +56,8 @@ fn limit(rule: Option<&str>, state: &CounterState) -> Json {
         "calendar": limit.period().calendar(),
         "algorithm": limit.algorithm.kind().name(),
         "used": used,
+        "spent": held.map(|_| used),
+        "held": held,
         "remaining": remaining,
         "resets_in_seconds": resets_in,
     })
@@ -97,7 +103,7 @@ fn exact(target: Result<Target, String>) -> Result<Target, Problem> {
     }
 }
 
-fn request(target: &Target) -> Request<'_> {
+pub(super) fn request(target: &Target) -> Request<'_> {
     let entries = target.entries().iter();
     let entries = entries.map(|(key, value)| Entry { key, value: value.text().unwrap_or_default() });
     let descriptor = Descriptor { entries: entries.collect(), ..Descriptor::default() };
@@ -105,7 +111,7 @@ fn request(target: &Target) -> Request<'_> {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the form that map_err calls")]
-fn problem(error: RequestError) -> Problem {
+pub(super) fn problem(error: RequestError) -> Problem {
     let status =
         if error.is_unavailable() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::BAD_REQUEST };
     let message = match &error {

@@ -11,6 +11,7 @@ mod domains;
 mod events;
 mod guard;
 mod history;
+mod holds;
 mod overrides;
 mod page;
 mod recent;

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use http::Method;
 
 use super::{
-    Api, changes, counters, domains, events, overrides, recent,
+    Api, changes, counters, domains, events, holds, overrides, recent,
     reply::{Call, Problem, Reply},
     rules, status,
 };
@@ -34,6 +34,13 @@ pub(super) const ROUTES: &[Route] = &[
     Route::reads("/api/v1/counters", |api, call| Box::pin(counters::get(api, call))),
     Route::changes(Method::POST, "/api/v1/counters/reset", "counter_reset", |api, call| {
         Box::pin(counters::reset(api, call))
+    }),
+    Route::reads("/api/v1/holds", |api, call| Box::pin(holds::list(api, call))),
+    Route::changes(Method::POST, "/api/v1/holds/settle", "hold_settle", |api, call| {
+        Box::pin(holds::settle(api, call))
+    }),
+    Route::changes(Method::POST, "/api/v1/holds/end", "hold_end", |api, call| {
+        Box::pin(holds::end(api, call))
     }),
     Route::reads("/api/v1/overrides", |api, call| Box::pin(async { overrides::list(api, call) })),
     Route::changes(Method::POST, "/api/v1/overrides", "override_set", |api, call| {

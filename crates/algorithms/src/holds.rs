@@ -28,27 +28,45 @@ pub enum Unknown {
     Hits(u64),
 }
 
-/// The part of a request that holds on one counter.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Whether a request needs a part to fit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Fit {
+    /// If it does not, no part holds.
+    #[default]
+    Must,
+    /// If it does not, the others hold without it: one of several quotas.
+    May,
+    /// It holds whether it fits or not: a limit in shadow mode.
+    Always,
+}
+
+/// The part of a request that holds on one counter. `C` is what the caller wants back with each charge.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Part<K, C> {
     pub counter: K,
-    /// The currency that settles it: `in` of the rule.
-    pub currency: C,
+    pub of: C,
     pub limit: u64,
-    pub estimate: u64,
+    /// `None` reads.
+    pub estimate: Option<u64>,
+    pub fit: Fit,
     pub unknown: Unknown,
     pub ttl: Duration,
     /// The end of the counter's window: nothing is charged afterwards.
     pub end: Time,
 }
 
-/// Why a request holds nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refused {
-    /// The part at this index does not fit; the earliest time at which a hold of its counter expires.
-    Over { index: usize, earliest: Option<Time> },
-    /// The ledger, or the counter of the part at this index, has as many holds as it may have.
-    Full { index: usize },
+/// What a part found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Seen {
+    pub spent: u64,
+    /// With what the part holds itself.
+    pub held: u64,
+    pub fits: bool,
+    /// It does not fit because the ledger or the counter has as many holds as it may have.
+    pub is_full: bool,
+    pub holds: bool,
+    /// When the first hold of the counter expires.
+    pub earliest: Option<Time>,
 }
 
 /// How a hold was closed.
@@ -58,13 +76,16 @@ pub enum How {
     /// The cost came after the hold had ended or expired.
     SettledLate,
     Ended,
+    /// Nobody got its identity.
+    Cancelled,
     Expired,
 }
 
 /// A change of a counter: what is to be added to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Charge<K> {
+pub struct Charge<K, C> {
     pub counter: K,
+    pub of: C,
     pub how: How,
     pub held: u64,
     /// Before this time the counter exists.
@@ -77,6 +98,7 @@ pub struct Charge<K> {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
+    /// Open ones, and as many that are remembered.
     pub holds: usize,
     pub holds_of_a_counter: usize,
 }
@@ -88,7 +110,7 @@ type Due = (Time, HoldId, usize);
 struct Hold<K, C> {
     index: usize,
     counter: K,
-    currency: C,
+    of: C,
     held: u64,
     unknown: Unknown,
     ttl: Duration,
@@ -115,7 +137,7 @@ pub struct Ledger<K, C> {
     open: usize,
 }
 
-impl<K: Copy + Eq + Hash, C: Eq> Ledger<K, C> {
+impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
     pub fn new(bounds: Bounds) -> Self {
         let (holds, counters) = (HashMap::new(), HashMap::new());
         Self { bounds, holds, counters, due: BTreeSet::new(), open: 0 }
@@ -131,49 +153,74 @@ impl<K: Copy + Eq + Hash, C: Eq> Ledger<K, C> {
         self.open
     }
 
-    /// Holds the estimates of all parts, or nothing. `spent` reads a counter.
+    /// The open holds of a counter: the request, what it holds, and when it expires; those that expire first.
+    pub fn of_counter(&self, counter: K) -> impl Iterator<Item = (HoldId, u64, Time)> {
+        let due = self.counters.get(&counter).into_iter().flat_map(|counter| &counter.expiring);
+        due.filter_map(|(until, id, index)| {
+            let hold = self.holds.get(id)?.iter().find(|hold| hold.index == *index)?;
+            Some((*id, hold.held, *until))
+        })
+    }
+
+    /// Holds the estimates of all parts, or nothing if one of them must fit and does not. `spent` reads a counter.
     pub fn hold(
         &mut self,
         id: HoldId,
-        parts: impl IntoIterator<Item = Part<K, C>>,
+        parts: Vec<Part<K, C>>,
         now: Time,
         spent: impl Fn(K) -> u64,
-    ) -> Result<(), Refused> {
-        let mut holds: Vec<Hold<K, C>> = Vec::new();
-        for (index, part) in parts.into_iter().enumerate() {
-            let Part { counter, currency, limit, estimate, unknown, ttl, end } = part;
-            let held = estimate.min(limit);
+    ) -> Vec<Seen> {
+        let mut taken: Vec<(K, u64)> = Vec::new();
+        let mut all = Vec::with_capacity(parts.len());
+        for part in &parts {
             // Two descriptors of a request may have one counter.
-            let here = || holds.iter().filter(|hold| hold.counter == counter);
-            let before = spent(counter) + self.held(counter) + here().map(|hold| hold.held).sum::<u64>();
-            let known = self.counters.get(&counter);
-            if limit == 0 || before + held > limit {
-                let earliest = known.and_then(|known| known.expiring.first()).map(|(at, ..)| *at);
-                return Err(Refused::Over { index, earliest });
-            }
-            let of_counter = known.map_or(0, |known| known.expiring.len()) + here().count();
-            if of_counter >= self.bounds.holds_of_a_counter || self.open + index >= self.bounds.holds {
-                return Err(Refused::Full { index });
-            }
-            let (until, charged) = (after(now, ttl), None);
-            holds.push(Hold { index, counter, currency, held, unknown, ttl, end, until, charged });
+            let here = taken.iter().filter(|(counter, _)| *counter == part.counter);
+            let known = self.counters.get(&part.counter);
+            let mut seen = Seen {
+                spent: spent(part.counter),
+                held: self.held(part.counter) + here.clone().map(|(_, held)| held).sum::<u64>(),
+                earliest: known.and_then(|known| known.expiring.first()).map(|(at, ..)| *at),
+                ..Seen::default()
+            };
+            let estimate = part.estimate.map(|estimate| estimate.min(part.limit));
+            let of_counter = known.map_or(0, |known| known.expiring.len()) + here.count();
+            seen.is_full = estimate.is_some()
+                && (of_counter >= self.bounds.holds_of_a_counter
+                    || self.open + taken.len() >= self.bounds.holds);
+            let room = seen.spent + seen.held + estimate.unwrap_or(0) <= part.limit;
+            seen.fits = room && !seen.is_full && (part.limit > 0 || estimate.is_none());
+            seen.holds = estimate.is_some() && (seen.fits || part.fit == Fit::Always && !seen.is_full);
+            taken.extend(estimate.filter(|_| seen.holds).map(|estimate| (part.counter, estimate)));
+            all.push(seen);
         }
-        for hold in &holds {
-            let counter = self.counters.entry(hold.counter).or_default();
-            counter.held += hold.held;
+        let refused = |(part, seen): (&Part<K, C>, &Seen)| part.fit == Fit::Must && !seen.fits;
+        if parts.iter().zip(&all).any(|both| refused(both) && both.0.estimate.is_some()) {
+            for seen in &mut all {
+                seen.holds = false;
+            }
+            return all;
+        }
+        for (index, (part, seen)) in
+            parts.into_iter().zip(&mut all).enumerate().filter(|(_, (_, seen))| seen.holds)
+        {
+            let Part { counter, of, limit, estimate, unknown, ttl, end, .. } = part;
+            let (held, until) = (estimate.unwrap_or(0).min(limit), after(now, ttl));
+            seen.held += held;
+            let hold = Hold { index, counter, of, held, unknown, ttl, end, until, charged: None };
+            let counter = self.counters.entry(counter).or_default();
+            counter.held += held;
             counter.expiring.insert(hold.due(id));
             self.due.insert(hold.due(id));
+            self.open += 1;
+            self.holds.entry(id).or_default().push(hold);
         }
-        self.open += holds.len();
-        self.holds.insert(id, holds);
-        Ok(())
+        all
     }
 
-    /// Settles the holds of a request in a currency, or all, at their cost. The first settle of each wins.
-    pub fn settle(&mut self, id: HoldId, currency: Option<&C>, cost: u64) -> Vec<Charge<K>> {
-        let of_currency = |hold: &Hold<K, C>| currency.is_none_or(|currency| hold.currency == *currency);
+    /// Settles the holds of a request that are meant at their cost. The first settle of each wins.
+    pub fn settle(&mut self, id: HoldId, is_meant: impl Fn(&C) -> bool, cost: u64) -> Vec<Charge<K, C>> {
         let Some(holds) = self.holds.get_mut(&id) else { return Vec::new() };
-        let settled: Vec<_> = holds.extract_if(.., |hold| of_currency(hold)).collect();
+        let settled: Vec<_> = holds.extract_if(.., |hold| is_meant(&hold.of)).collect();
         if holds.is_empty() {
             self.holds.remove(&id);
         }
@@ -186,19 +233,42 @@ impl<K: Copy + Eq + Hash, C: Eq> Ledger<K, C> {
         settled.into_iter().map(charge).collect()
     }
 
-    /// Ends the holds of a request in a currency, or all, that have no cost.
-    pub fn end(&mut self, id: HoldId, currency: Option<&C>, now: Time) -> Vec<Charge<K>> {
-        let of_currency = |hold: &Hold<K, C>| currency.is_none_or(|currency| hold.currency == *currency);
-        self.close(id, How::Ended, now, of_currency)
+    /// Ends the holds of a request that are meant and have no cost.
+    pub fn end(&mut self, id: HoldId, is_meant: impl Fn(&C) -> bool, now: Time) -> Vec<Charge<K, C>> {
+        self.close(id, How::Ended, now, |hold| is_meant(&hold.of))
     }
 
     /// Ends the holds of a request whose answer nobody got: they cost nothing.
-    pub fn cancel(&mut self, id: HoldId) -> Vec<Charge<K>> {
-        self.settle(id, None, 0)
+    pub fn cancel(&mut self, id: HoldId) -> Vec<Charge<K, C>> {
+        let mut charges = self.settle(id, |_| true, 0);
+        let open = charges.iter_mut().filter(|charge| charge.how == How::Settled);
+        open.for_each(|charge| charge.how = How::Cancelled);
+        charges
+    }
+
+    /// Forgets the open holds of a counter.
+    pub fn forget_counter(&mut self, counter: K) {
+        let due: Vec<Due> =
+            self.counters.get(&counter).into_iter().flat_map(|known| &known.expiring).copied().collect();
+        for (_, id, index) in due {
+            self.settle_one(id, index);
+        }
+    }
+
+    fn settle_one(&mut self, id: HoldId, index: usize) {
+        let Some(holds) = self.holds.get_mut(&id) else { return };
+        let gone: Vec<_> = holds.extract_if(.., |hold| hold.index == index).collect();
+        if holds.is_empty() {
+            self.holds.remove(&id);
+        }
+        for hold in gone {
+            self.due.remove(&hold.due(id));
+            self.release(id, &hold);
+        }
     }
 
     /// Charges or forgets at most `most` holds that expired, or were charged long enough ago.
-    pub fn sweep(&mut self, now: Time, most: usize) -> Vec<Charge<K>> {
+    pub fn sweep(&mut self, now: Time, most: usize) -> Vec<Charge<K, C>> {
         let mut charges = Vec::new();
         for _ in 0..most {
             let Some((until, id, index)) = self.due.first().copied().filter(|(until, ..)| *until <= now)
@@ -230,7 +300,7 @@ impl<K: Copy + Eq + Hash, C: Eq> Ledger<K, C> {
         how: How,
         now: Time,
         is_meant: impl Fn(&Hold<K, C>) -> bool,
-    ) -> Vec<Charge<K>> {
+    ) -> Vec<Charge<K, C>> {
         let Some(mut holds) = self.holds.remove(&id) else { return Vec::new() };
         let mut charges = Vec::new();
         for hold in holds.iter_mut().filter(|hold| hold.charged.is_none() && is_meant(hold)) {
@@ -246,6 +316,14 @@ impl<K: Copy + Eq + Hash, C: Eq> Ledger<K, C> {
             hold.until = after(from, hold.ttl);
             hold.charged = Some(cost);
             self.due.insert(hold.due(id));
+        }
+        let remembered = self.due.len() - self.open;
+        holds.retain(|hold| {
+            let stays = hold.charged.is_none() || remembered <= self.bounds.holds;
+            stays || !self.due.remove(&hold.due(id))
+        });
+        if holds.is_empty() {
+            return charges;
         }
         self.holds.insert(id, holds);
         charges
@@ -267,14 +345,15 @@ impl<K: Copy + Eq + Hash, C: Eq> Ledger<K, C> {
     }
 }
 
-impl<K: Copy, C> Hold<K, C> {
+impl<K: Copy, C: Clone> Hold<K, C> {
     fn due(&self, id: HoldId) -> Due {
         (self.until, id, self.index)
     }
 
-    fn charge(&self, how: How, after: u64) -> Charge<K> {
+    fn charge(&self, how: How, after: u64) -> Charge<K, C> {
         let before = self.charged.unwrap_or(0);
-        Charge { counter: self.counter, how, held: self.held, end: self.end, before, after }
+        let of = self.of.clone();
+        Charge { counter: self.counter, of, how, held: self.held, end: self.end, before, after }
     }
 }
 

@@ -18,6 +18,8 @@ pub enum Algorithm {
     SlidingLog(SlidingLog),
     /// Keeps a tick in a [`State`](super::State).
     Bucket(Bucket),
+    /// Counts nothing: requests hold a place while they are under way, as in [`holds`](super::holds). At most as many.
+    Concurrency(u64),
 }
 
 text::named! {
@@ -34,6 +36,8 @@ text::named! {
         TokenBucket = "token_bucket",
         /// A bucket that holds one request, or `burst`.
         LeakyBucket = "leaky_bucket",
+        /// Requests under way.
+        Concurrency = "concurrency",
     }
 }
 
@@ -56,6 +60,7 @@ impl Kind {
             Self::SlidingLog => Algorithm::SlidingLog(SlidingLog { limit, window }),
             Self::TokenBucket => Algorithm::Bucket(Bucket::token(limit, window, burst)),
             Self::LeakyBucket => Algorithm::Bucket(Bucket::leaky(limit, window, burst)),
+            Self::Concurrency => Algorithm::Concurrency(limit),
         }
     }
 }
@@ -68,6 +73,7 @@ impl Algorithm {
             Self::SlidingLog(_) => Kind::SlidingLog,
             Self::Bucket(bucket) if bucket.leaky => Kind::LeakyBucket,
             Self::Bucket(_) => Kind::TokenBucket,
+            Self::Concurrency(_) => Kind::Concurrency,
         }
     }
 
@@ -76,7 +82,8 @@ impl Algorithm {
         match self {
             Self::FixedWindow(FixedWindow { limit, .. })
             | Self::SlidingWindow(SlidingWindow { limit, .. })
-            | Self::SlidingLog(SlidingLog { limit, .. }) => limit,
+            | Self::SlidingLog(SlidingLog { limit, .. })
+            | Self::Concurrency(limit) => limit,
             Self::Bucket(bucket) => bucket.burst(),
         }
     }
@@ -99,6 +106,7 @@ impl Algorithm {
             Self::SlidingLog(SlidingLog { window, .. }) => format!("sl/{}", window.seconds()),
             // States are numbers of ticks, so the tick's length is part of the format.
             Self::Bucket(bucket) => format!("b/{}/{}", bucket.ticks_per_second(), bucket.ticks_per_hit()),
+            Self::Concurrency(_) => "c".to_owned(),
         }
     }
 
@@ -115,6 +123,8 @@ impl Algorithm {
             }
             Self::SlidingWindow(SlidingWindow { window, .. })
             | Self::SlidingLog(SlidingLog { window, .. }) => window.micros(),
+            // Until a request ends, which nobody knows.
+            Self::Concurrency(_) => 1_000_000,
         };
         Verdict {
             admitted: !spent,

@@ -2,13 +2,14 @@
 
 use std::{num::NonZeroU32, sync::Arc};
 
+use super::holds::HoldToken;
 use calendar::Calendar;
 use rules::template::Template;
 use rules::{Metadata, Unit};
 use telemetry::metrics::ResponseCode;
 
 /// It is moved by a few instructions while it has at most 128 bytes.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(PartialEq, Debug)]
 pub struct Answer {
     pub code: Code,
     /// One status per descriptor, in the request's order.
@@ -21,6 +22,23 @@ pub struct Answer {
     pub body: Box<str>,
     /// Dynamic metadata for access logs and other filters.
     pub dynamic_metadata: Option<Metadata>,
+    /// The request holds: whoever writes the response says so to the token.
+    pub hold: Option<Box<HoldToken>>,
+}
+
+impl Answer {
+    /// The answer to a request that only settles or ends holds.
+    pub(super) fn closing(descriptors: usize) -> Self {
+        Self {
+            code: Code::Ok,
+            statuses: vec![Status::NO_LIMIT; descriptors],
+            response_headers: Vec::new(),
+            request_headers: Vec::new(),
+            body: Box::default(),
+            dynamic_metadata: None,
+            hold: None,
+        }
+    }
 }
 
 /// Whether a request or a descriptor is within its limits.

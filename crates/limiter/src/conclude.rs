@@ -55,7 +55,7 @@ pub(super) fn conclude<'a, 'm>(
                 statuses.push(Status::UNLIMITED);
                 continue;
             }
-            Planned::NoLimit | Planned::Replaced(_) => Status::NO_LIMIT,
+            Planned::NoLimit | Planned::Closes | Planned::Replaced(_) => Status::NO_LIMIT,
             Planned::Limited(limited) => match governing(scope, limited, batch, policy.near_limit_ratio, now)
             {
                 Some(outcome) => {

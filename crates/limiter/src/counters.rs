@@ -6,7 +6,7 @@
 use super::{
     Limiter, Served,
     outcome::outcome,
-    plan::{self, LimitCheck, Plan, Planned, Scope},
+    plan::{self, CounterSource, LimitCheck, Plan, Planned, Scope},
     replacement::{self, Replacement, Replacements},
     request::{Request, RequestError},
 };
@@ -15,7 +15,7 @@ use clock::Time;
 use overrides::{Action, Found};
 use plants::{Plant, is_planted};
 use rules::Limit;
-use store::{Batch, Counting, Resets};
+use store::{Batch, Closing, Counting, OpenHold, Resets};
 use telemetry::metrics::{Stats, StatsOptions};
 
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -33,9 +33,18 @@ pub struct CounterState {
     pub limit: Limit,
     /// Hits that were counted and still matter.
     pub used: u64,
+    /// What is held, of a limit that holds; `used` is what is spent.
+    pub held: Option<u64>,
     pub remaining: u64,
     /// Seconds until the full limit is available.
     pub resets_in: u64,
+}
+
+/// An open hold, and its limit.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ListedHold {
+    pub limit: Limit,
+    pub open: OpenHold,
 }
 
 impl Limiter {
@@ -47,7 +56,7 @@ impl Limiter {
         let served = self.source.current().ok_or(RequestError::NoRules)?;
         let (replacements, overridden) = self.replacements(request, &served, now)?;
         let mut batch = Batch::default();
-        let context = plan::Context { policy: &self.policy, stats: &stats, now };
+        let context = plan::Context { policy: &self.policy, stats: &stats, now, closes: false };
         let domain = served.rules.domain(request.domain);
         let scope = Scope { served: &served, replacements: &replacements };
         let mut plan = Plan::new();
@@ -64,6 +73,7 @@ impl Limiter {
                     CounterState {
                         limit: one.limit.clone(),
                         used: one.used(&batch).expect("a limit that no override replaces has a counter"),
+                        held: one.held(&batch).map(|held| held.held),
                         remaining: one.verdict.remaining,
                         resets_in: one.seconds_until_reset(),
                     }
@@ -79,6 +89,43 @@ impl Limiter {
         Ok(counters.collect())
     }
 
+    /// The open holds of the limits of a request's descriptors, at most `most` of each.
+    pub async fn holds(&self, request: &Request<'_>, most: usize) -> Result<Vec<ListedHold>, RequestError> {
+        let request = &without_hits(request);
+        let (now, stats) = (self.now(), Stats::new(StatsOptions::default()));
+        let served = self.source.current().ok_or(RequestError::NoRules)?;
+        let (replacements, _) = self.replacements(request, &served, now)?;
+        let (mut plan, mut batch) = (Plan::new(), Batch::default());
+        let context = plan::Context { policy: &self.policy, stats: &stats, now, closes: false };
+        let domain = served.rules.domain(request.domain);
+        let scope = Scope { served: &served, replacements: &replacements };
+        plan::plan(request, domain, scope, (&mut plan, &mut batch), &context);
+        let open = self.store.list_holds(&batch, most, now).await.map_err(RequestError::Store)?;
+        let limit_of = |index: usize| {
+            let limited = plan.iter().filter_map(|planned| match planned {
+                Planned::Limited(limited) => Some(limited),
+                _ => None,
+            });
+            let mut checks =
+                limited.flat_map(|limited| limited.limits.iter().map(move |check| (limited, check)));
+            let found =
+                checks.find(|(_, check)| matches!(check.source, CounterSource::Store(at) if at == index));
+            found.map(|(limited, check)| scope.limit(limited, check).clone())
+        };
+        Ok(open
+            .into_iter()
+            .filter_map(|open| Some(ListedHold { limit: limit_of(open.check)?, open }))
+            .collect())
+    }
+
+    /// Settles or ends the holds of a request, and returns how many.
+    pub async fn close_hold(&self, closing: &Closing) -> Result<usize, RequestError> {
+        let now = self.now();
+        let (closed, result) = self.store.close_holds(closing, now).await;
+        self.count_all(&closed, now);
+        result.map(|()| closed.len()).map_err(RequestError::Store)
+    }
+
     /// Resets the counters of a request's descriptors to unused ones, here and in the store. Returns their full keys, by
     /// which other replicas identify them.
     pub async fn reset_counters(&self, request: &Request<'_>) -> Result<Vec<String>, RequestError> {
@@ -87,7 +134,7 @@ impl Limiter {
         let served = self.source.current().ok_or(RequestError::NoRules)?;
         let (replacements, _) = self.replacements(request, &served, now)?;
         let mut batch = Batch::default();
-        let context = plan::Context { policy: &self.policy, stats: &stats, now };
+        let context = plan::Context { policy: &self.policy, stats: &stats, now, closes: false };
         let domain = served.rules.domain(request.domain);
         let scope = Scope { served: &served, replacements: &replacements };
         plan::plan(request, domain, scope, (&mut Plan::new(), &mut batch), &context);

@@ -12,6 +12,7 @@ use super::{
     conclude,
     decision_trace::{self, DecisionTrace},
     failure::FailureDecision,
+    holds::{self, Closings, HoldToken},
     observe,
     observer::Observed,
     over_limit_cache::Lookups,
@@ -24,7 +25,7 @@ use algorithms::Verdict;
 use clock::Time;
 use plants::{Plant, is_planted};
 use rules::{OnStoreFailure, model::Domain};
-use store::{Applied, Batch, Check, Counting, StoreError};
+use store::{Applied, Batch, Check, Counting, Fit, StoreError};
 use telemetry::metrics::ResponseCode;
 
 /// The characters of a caller's domain in a log line.
@@ -36,8 +37,16 @@ pub enum Decided {
     Wait(Box<PendingDecision>),
 }
 
-/// A request that is planned and waits for the store. It owns all that the rest of its decision needs.
+/// A request that waits for the store: first to settle and end holds, then for its decision.
 pub struct PendingDecision {
+    closings: Option<Closings>,
+    /// `None` if it does nothing else.
+    planned: Option<PlannedRequest>,
+    descriptors: usize,
+}
+
+/// A planned request. It owns all that the rest of its decision needs.
+struct PlannedRequest {
     request: OwnedRequest,
     served: Arc<Served>,
     /// The index of its domain.
@@ -47,6 +56,8 @@ pub struct PendingDecision {
     batch: Batch,
     /// The time of the whole decision.
     now: Time,
+    /// The identity of what it may hold.
+    token: Option<HoldToken>,
 }
 
 impl Limiter {
@@ -71,12 +82,16 @@ impl Limiter {
         until: Option<Instant>,
         mut trace: Option<&mut DecisionTrace>,
     ) -> Result<Answer, RequestError> {
-        let PendingDecision { batch, now, .. } = &mut *pending;
+        if let Some(closings) = pending.closings.take() {
+            self.close(closings).await;
+        }
+        let Some(planned) = &mut pending.planned else { return Ok(Answer::closing(pending.descriptors)) };
+        let PlannedRequest { batch, now, .. } = planned;
         batch.until = until;
         let checks = batch.checks().len();
         let applied = self.store.apply(batch, *now);
         let applied = decision_trace::wait(trace.as_deref_mut(), applied, checks).await;
-        self.conclude(&mut pending, applied, trace)
+        self.conclude(planned, applied, trace)
     }
 
     /// Both steps, for callers that are futures themselves.
@@ -99,6 +114,17 @@ impl Limiter {
         trace: Option<&mut DecisionTrace>,
     ) -> Result<Decided, RequestError> {
         self.policy.bounds.check(request)?;
+        let closings = Closings::of(request, &self.holds, &self.stats);
+        let closes = closings.is_some();
+        let closings = closings.and_then(|closings| self.try_close(closings));
+        if closes && request.descriptors.iter().all(holds::closes) {
+            let descriptors = request.descriptors.len();
+            self.count_closing(request.domain);
+            return Ok(match closings {
+                None => Decided::Answer(Answer::closing(descriptors)),
+                closings => Decided::Wait(Box::new(PendingDecision { closings, planned: None, descriptors })),
+            });
+        }
         let served = self.source.load();
         let served = served.as_ref().ok_or(RequestError::NoRules)?;
         let now = if is_planted(Plant::WindowOfRedis) { self.overrides.time(now) } else { now };
@@ -113,12 +139,14 @@ impl Limiter {
         if self.policy.stop_when_over {
             batch.counting = Counting::StopWhenOver;
         }
-        let context = plan::Context { policy: &self.policy, stats: &self.stats, now };
+        let context = plan::Context { policy: &self.policy, stats: &self.stats, now, closes };
         // Filled in place: it is large to move.
         let mut plan = Plan::new();
         plan::plan(request, domain, scope, (&mut plan, &mut batch), &context);
         let Some(domain) = domain else {
             plan.iter().for_each(|_| self.stats.domain_not_found(request.domain, now));
+            // Without limits to wait for, what is left to close goes to the queue.
+            drop(closings);
             return Ok(Decided::Answer(self.answer(&request, scope, None, (&plan, &batch), None, now)));
         };
         if let Some(trace) = trace {
@@ -128,29 +156,36 @@ impl Limiter {
         if !replacements.all.is_empty() && self.is_refused(&plan) {
             skip_counters(&mut plan, &mut batch);
         }
+        let token =
+            if batch.has_holds() { self.hold_token(&mut batch).map_err(RequestError::Store)? } else { None };
         if !batch.checks().is_empty() {
             match self.store.try_apply(&mut batch, now) {
                 Applied::Done => self.remember_over(&batch, now),
                 Applied::Wait => {
                     let (request, served, domain) =
                         (OwnedRequest::new(request), Arc::clone(served), domain.index);
-                    let pending = PendingDecision { request, served, domain, replacements, plan, batch, now };
+                    let descriptors = plan.len();
+                    let planned =
+                        PlannedRequest { request, served, domain, replacements, plan, batch, now, token };
+                    let pending = PendingDecision { closings, planned: Some(planned), descriptors };
                     return Ok(Decided::Wait(Box::new(pending)));
                 }
             }
         }
         let domain = Some(domain.index);
-        Ok(Decided::Answer(self.answer(&request, scope, domain, (&plan, &batch), None, now)))
+        let mut answer = self.answer(&request, scope, domain, (&plan, &batch), None, now);
+        self.give_hold(&mut answer, token, &batch);
+        Ok(Decided::Answer(answer))
     }
 
     /// Concludes a decision whose outcomes are set, or follows the failure policy.
     fn conclude(
         &self,
-        pending: &mut PendingDecision,
+        pending: &mut PlannedRequest,
         applied: Result<(), StoreError>,
         trace: Option<&mut DecisionTrace>,
     ) -> Result<Answer, RequestError> {
-        let PendingDecision { request, served, domain, replacements, plan, batch, now } = pending;
+        let PlannedRequest { request, served, domain, replacements, plan, batch, now, token } = pending;
         let request = LazyCell::new(|| request.borrowed());
         let failure = match applied {
             Ok(()) => {
@@ -158,6 +193,9 @@ impl Limiter {
                 None
             }
             Err(error) => {
+                if batch.has_holds() {
+                    *token = self.hold_token_here(batch, token.take());
+                }
                 let known = served.rules.domain(request.domain);
                 let switched =
                     self.overrides.view(*now).and_then(|view| view.on_store_failure(request.domain));
@@ -174,7 +212,20 @@ impl Limiter {
             trace.failure = Some(failure.names());
         }
         let scope = Scope { served, replacements };
-        Ok(self.answer(&request, scope, Some(*domain), (plan, batch), failure, *now))
+        let mut answer = self.answer(&request, scope, Some(*domain), (plan, batch), failure, *now);
+        if batch.has_holds() {
+            self.give_hold(&mut answer, token.take(), batch);
+        }
+        Ok(answer)
+    }
+
+    fn count_closing(&self, domain: &str) {
+        let served = self.source.load();
+        let counted = served.as_ref().and_then(|served| {
+            let index = served.rules.domain(domain)?.index;
+            served.attached.domains.get(index)
+        });
+        counted.map_or(self.stats.unknown_domain(), |stats| stats).count(ResponseCode::Ok, 0);
     }
 
     /// Counts an error, and logs at most one a second. Store failures are logged elsewhere.
@@ -263,7 +314,14 @@ impl Limiter {
     #[expect(clippy::indexing_slicing, reason = "there is an item for each check of the batch")]
     fn skip_known(&self, plan: &mut Plan, batch: &mut Batch, now: Time) {
         let Some(cache) = self.over_limit.as_ref().filter(|_| !batch.checks().is_empty()) else { return };
-        let lookup = |check: &Check| cache.get(batch.full_key(check), &check.limit, check.hits, now);
+        // A read and a shadow's hold need the counter.
+        let is_decided = |check: &Check| match &check.hold {
+            Some(hold) => hold.estimate.is_some() && hold.fit != Fit::Always,
+            None => true,
+        };
+        let lookup = |check: &Check| {
+            cache.get(batch.full_key(check), &check.limit, check.hits, now).filter(|_| is_decided(check))
+        };
         let known: SmallVec<[Option<Verdict>; 4]> = batch.checks().iter().map(lookup).collect();
         let lookups = Lookups {
             all: batch.checks().iter().filter(|check| check.takes()).count(),
@@ -285,7 +343,16 @@ impl Limiter {
             Some(verdict) => Some(CounterSource::KnownOver(verdict)),
             None => skipped.then_some(CounterSource::Assumed { over: false }),
         });
-        remove_checks(plan, batch, &instead.collect());
+        let instead = instead.collect();
+        let is_refused = batch
+            .checks()
+            .iter()
+            .zip(&instead)
+            .any(|(check, instead): (&Check, &Option<_>)| instead.is_some() && check.must_fit());
+        remove_checks(plan, batch, &instead);
+        if is_refused {
+            batch.hold_nothing();
+        }
         if self.policy.stop_when_over {
             batch.counting = Counting::ReadOnly;
         }

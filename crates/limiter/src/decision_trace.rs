@@ -28,7 +28,8 @@ impl DecisionTrace {
     pub(super) fn set_rules(&mut self, request: &Request<'_>, domain: &Domain, plan: &[Planned]) {
         let mut scratch = String::new();
         let keys = request.descriptors.iter().zip(plan).map(|(descriptor, planned)| {
-            let by_rule = descriptor.limit.is_none() && !matches!(planned, Planned::NoLimit);
+            let by_rule =
+                descriptor.limit.is_none() && !matches!(planned, Planned::NoLimit | Planned::Closes);
             let found = by_rule.then(|| domain.find(&descriptor.entries, &mut scratch)).flatten();
             found.map(|found| found.rule.full_key.clone())
         });

@@ -3,6 +3,7 @@
 //! Called by [`Limiter`]. Each decision is counted by policy and reason, and shown in the answer's dynamic metadata
 //! if there is any.
 
+use futures_util::FutureExt as _;
 use tracing::warn;
 
 use super::{
@@ -41,7 +42,9 @@ impl Limiter {
             OnStoreFailure::Allow => assume(plan, false),
             OnStoreFailure::Deny => assume(plan, !is_planted(Plant::DeniedIsAdmitted)),
             OnStoreFailure::Local => {
-                let local = self.local.get_or_init(|| MemoryStore::new(self.policy.max_local_keys));
+                let local = self.local.get_or_init(|| {
+                    MemoryStore::new(self.policy.max_local_keys).holding(self.policy.max_holds)
+                });
                 local.count(batch, now);
             }
         }
@@ -60,6 +63,9 @@ impl Limiter {
     pub fn maintain(&self, now: Time) {
         if let Some(local) = self.local.get() {
             local.maintain(now);
+            if let Some((closed, _)) = local.sweep_holds(now).now_or_never() {
+                self.count_all(&closed, now);
+            }
         }
     }
 

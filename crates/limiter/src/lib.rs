@@ -13,6 +13,7 @@ mod counters;
 mod decide;
 mod decision_trace;
 mod failure;
+mod holds;
 mod observe;
 mod observer;
 mod outcome;
@@ -32,9 +33,11 @@ use std::sync::{Arc, OnceLock};
 pub use answer::{Answer, Code, CurrentLimit, Header, HeaderNames, MetadataDetail, ResponseOptions, Status};
 use clock::{Clock, Time};
 use containment::log_throttle::LogThrottle;
-pub use counters::{CounterState, Counters};
+pub use counters::{CounterState, Counters, ListedHold};
 pub use decide::{Decided, PendingDecision};
 pub use decision_trace::{DecisionTrace, Wait};
+use holds::Holds;
+pub use holds::{CLOSING_KEYS, Chance, HoldToken, system_chance};
 pub use observer::{Observed, ObservedDescriptor, ObservedLimit, Observer};
 pub use over_limit_cache::{Announce, CacheUsage, OverLimitCache};
 use overrides::Index;
@@ -44,7 +47,7 @@ pub use request::{Bounds, Descriptor, Entry, LimitOverride, Request, RequestErro
 pub use request_log::{Recorded, RequestLog};
 use rules::{CountingMode, OnStoreFailure, RuleId, RuleSet};
 use rules_source::{Published, Source};
-use store::{Store, memory::MemoryStore};
+use store::{MostHolds, Store, memory::MemoryStore};
 use telemetry::metrics::{DomainStats, RuleStats, Stats};
 
 /// The rules in force, with their statistics.
@@ -82,6 +85,9 @@ pub fn handles(rules: &RuleSet, stats: &Stats, recent: Vec<Arc<RuleInfo>>) -> Ha
     for domain in &domains {
         for (rule, has_fixed_name) in domain.rules() {
             let handle = stats.rule(&domain.name, &rule.full_key);
+            if rule.limits().is_some_and(|limits| limits.first().holds) {
+                stats.holds().add_rule(&rule.full_key);
+            }
             if has_fixed_name && rule.limits().is_some() {
                 in_service.push(handle.clone());
             }
@@ -123,6 +129,8 @@ pub struct Policy {
     pub on_store_failure: OnStoreFailure,
     /// The maximum number of keys in the local fallback while the store fails.
     pub max_local_keys: usize,
+    /// The bounds of its holds.
+    pub max_holds: MostHolds,
 }
 
 /// Exact counting without modes; a store failure is an error.
@@ -142,9 +150,13 @@ impl Default for Policy {
             response: ResponseOptions::default(),
             on_store_failure: OnStoreFailure::Error,
             max_local_keys: 10_000,
+            max_holds: MostHolds::default(),
         }
     }
 }
+
+/// The default of `HOLDS_MAX_QUEUED`.
+const MAX_QUEUED_HOLDS: usize = 100_000;
 
 pub struct Limiter {
     policy: Policy,
@@ -158,6 +170,7 @@ pub struct Limiter {
     clock: Arc<dyn Clock>,
     /// Counts while the store fails and the policy is `local`; created on first use.
     local: OnceLock<MemoryStore>,
+    holds: Holds,
     /// Recent keys and decisions, if they are recorded.
     recent: Option<Arc<Recent>>,
     observer: Option<Arc<dyn Observer>>,
@@ -175,12 +188,14 @@ impl Limiter {
         stats: Arc<Stats>,
         clock: Arc<dyn Clock>,
     ) -> Self {
+        let holds = Holds::new(system_chance(), MAX_QUEUED_HOLDS, stats.clone());
         Self {
             policy,
             source,
             store,
             over_limit,
             announce: None,
+            holds,
             overrides: Arc::default(),
             stats,
             clock,
@@ -205,6 +220,11 @@ impl Limiter {
     /// The same limiter, which shows its requests and decisions to an observer.
     pub fn with_observer(self, observer: Arc<dyn Observer>) -> Self {
         Self { observer: Some(observer), ..self }
+    }
+
+    /// The same limiter, which chooses the identities of holds so and queues at most as many settles and ends.
+    pub fn with_holds(self, chance: Chance, max_queued: usize) -> Self {
+        Self { holds: Holds::new(chance, max_queued, self.stats.clone()), ..self }
     }
 
     /// The same limiter with these overrides of the rules.

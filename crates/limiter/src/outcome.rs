@@ -3,10 +3,10 @@
 //! `conclude` calls this for each descriptor once the store has set the outcomes of its checks.
 
 use super::plan::{CounterSource, Limited, Scope};
-use algorithms::{Hits, Verdict, fixed_window::MAX_HITS};
+use algorithms::{Hits, Kind, Verdict, fixed_window::MAX_HITS};
 use clock::Time;
 use rules::Limit;
-use store::{self, Batch};
+use store::{self, Batch, Check, Held};
 
 /// The decision by one counter, and the hits for the statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -110,6 +110,7 @@ pub(super) fn outcome<'a>(
             }
             store::Outcome::Decided(verdict) => (verdict, over),
             store::Outcome::NotCounted(count) => (fixed.rejected(count, hits, now), over),
+            store::Outcome::Held => of_hold(limit, batch.check(index), near_ratio, now),
             store::Outcome::Counted(after) => {
                 (fixed.verdict(after, hits, now), decide(fixed.limit, near_ratio, hits, after))
             }
@@ -126,6 +127,31 @@ pub(super) fn outcome<'a>(
         }
     };
     LimitOutcome { limit, source, verdict, decision }
+}
+
+/// The verdict of a limit that holds. What is held may become free at any time, at the latest when it expires.
+fn of_hold(limit: &Limit, check: &Check, near_ratio: f32, now: Time) -> (Verdict, LimitDecision) {
+    let (held, hits) = (check.held().unwrap_or_default(), check.hits);
+    let capacity = limit.requests_per_unit;
+    let estimate = hits.taken().min(capacity);
+    let until = |at: Time| at.micros().saturating_sub(now.micros());
+    let is_concurrency = limit.algorithm.kind() == Kind::Concurrency;
+    let reset = if is_concurrency { held.earliest.map_or(0, until) } else { until(limit.period().end(now)) };
+    let fits_without_holds = held.spent.saturating_add(estimate) <= capacity;
+    let expiry = held.earliest.filter(|_| fits_without_holds).map(until);
+    let wait = if is_concurrency { expiry } else { Some(expiry.map_or(reset, |expiry| expiry.min(reset))) };
+    let verdict = Verdict {
+        admitted: held.fits,
+        consumed: held.holds,
+        remaining: capacity.saturating_sub(held.spent.saturating_add(held.held)),
+        reset,
+        retry_after: if held.fits { Some(0) } else { wait.filter(|_| capacity > 0) },
+    };
+    let over = LimitDecision { over: true, over_hits: hits.taken(), ..LimitDecision::default() };
+    let after = held.spent.saturating_add(held.held);
+    let after = if held.holds { after } else { after.saturating_add(estimate) };
+    let within = || decide(capacity, near_ratio, Hits::Take(estimate), after.min(capacity));
+    (verdict, if held.fits { within() } else { over })
 }
 
 impl LimitOutcome<'_> {
@@ -155,10 +181,17 @@ impl LimitOutcome<'_> {
         let CounterSource::Store(index) = self.source else { return None };
         Some(match batch.check(index).outcome {
             store::Outcome::Counted(count) | store::Outcome::NotCounted(count) => count,
+            store::Outcome::Held => batch.check(index).held().map_or(0, |held| held.spent),
             store::Outcome::Decided(verdict) => {
                 self.limit.algorithm.capacity().saturating_sub(verdict.remaining)
             }
         })
+    }
+
+    /// What is spent and held, of a limit that holds.
+    pub(super) fn held(&self, batch: &Batch) -> Option<Held> {
+        let CounterSource::Store(index) = self.source else { return None };
+        batch.check(index).held()
     }
 
     /// Seconds until the full limit is available, rounded up.

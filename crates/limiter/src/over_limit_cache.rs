@@ -138,7 +138,7 @@ impl Rejection {
         let hits = u32::try_from(check.hits.taken());
         let (until, reset, hits, remaining) = match check.outcome {
             // A window that is over its limit rejects any number of hits.
-            Outcome::Counted(_) => (end(), end(), 0, 0),
+            Outcome::Counted(_) | Outcome::Held => (end(), end(), 0, 0),
             // At least as many hits do not fit before the window ends.
             Outcome::NotCounted(count) => {
                 let left = check.limit.requests_per_unit.saturating_sub(count);

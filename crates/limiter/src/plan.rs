@@ -9,15 +9,16 @@ use smallvec::SmallVec;
 use super::{
     Policy, Served,
     counter_key::CounterKey,
+    holds,
     replacement::{By, Replacement, Replacements},
     request::Request,
 };
-use algorithms::{Hits, Verdict};
+use algorithms::{Hits, Kind, Verdict};
 use clock::Time;
 use overrides::{Action, Found};
 use rules::{Limit, Limits, Matched, Rule, RuleId, model::Domain};
-use store::Batch;
-use telemetry::metrics::{RuleCounter, RuleStats, Stats};
+use store::{Batch, Fit, Held, Hold};
+use telemetry::metrics::{Holds, RuleCounter, RuleStats, Stats};
 
 /// The plan of each descriptor, in the request's order. It owns what it needs, so that a decision can wait for its
 /// store: its ids and indexes are those of its [`Scope`].
@@ -31,6 +32,8 @@ pub(super) enum Planned {
     Unlimited(RuleId),
     /// An override exempts the descriptor from the rule, if one matches.
     Allowed(Option<RuleId>, Found),
+    /// Settles or ends holds.
+    Closes,
     Limited(Limited),
 }
 
@@ -129,7 +132,7 @@ impl<'a> Scope<'a> {
     /// The rule of a descriptor, if it has one.
     pub(super) fn rule_of(self, planned: &Planned) -> Option<&'a Rule> {
         let id = match planned {
-            Planned::NoLimit => return None,
+            Planned::NoLimit | Planned::Closes => return None,
             Planned::Replaced(rule) | Planned::Unlimited(rule) => Some(*rule),
             Planned::Allowed(rule, _) => *rule,
             Planned::Limited(limited) => limited.rule,
@@ -145,6 +148,7 @@ impl<'a> Scope<'a> {
     /// hits left.
     pub(super) fn is_quota(self, planned: &Planned, quota_mode: bool) -> bool {
         match planned {
+            Planned::Closes => false,
             Planned::Limited(limited) => {
                 !limited.is_blocked()
                     && (quota_mode || self.rule_of_limits(limited).is_some_and(|rule| rule.quota_mode))
@@ -196,6 +200,9 @@ pub(super) fn plan(
         }
     }
     let planned = |index: usize| {
+        if context.closes && holds::closes(request.descriptor(index)) {
+            return Planned::Closes;
+        }
         let rule_match = find(index, batch.keys());
         let overridden = rule_match.overridden();
         if let Some(found @ Found { action: Action::Allow, .. }) = overridden {
@@ -218,7 +225,7 @@ pub(super) fn plan(
             return rule_match.id().map_or(Planned::NoLimit, Planned::Replaced);
         }
         let limits = limits.iter().enumerate().filter(|(_, limit)| !is_replaced(limit));
-        Planned::Limited(checks(request, index, &rule_match, limits, scope.served, batch, context))
+        Planned::Limited(checks(request, index, &rule_match, limits, scope, batch, context))
     };
     plan.extend((0..request.descriptors.len()).map(planned));
 }
@@ -227,6 +234,8 @@ pub(super) struct Context<'a> {
     pub(super) policy: &'a Policy,
     pub(super) stats: &'a Stats,
     pub(super) now: Time,
+    /// The request settles or ends holds.
+    pub(super) closes: bool,
 }
 
 /// The rule that a descriptor matches, and the replacement of the rule's limits.
@@ -276,12 +285,12 @@ fn checks<'r>(
     index: usize,
     rule_match: &RuleMatch<'r>,
     limits: impl Iterator<Item = (usize, &'r Limit)>,
-    served: &Served,
+    scope: Scope<'_>,
     batch: &mut Batch,
     context: &Context<'_>,
 ) -> Limited {
-    let hits = request.hits(request.descriptor(index));
-    let stats = stats_handle(request, index, rule_match, (served, hits), batch.keys(), context);
+    let hits = hits_of(request, index, rule_match.limits().map(Limits::first));
+    let stats = stats_handle(request, index, rule_match, (scope.served, hits), batch.keys(), context);
     let overridden = rule_match.overridden().cloned();
     let has_metadata = rule_match.matched.as_ref().is_some_and(|matched| matched.metadata().is_some());
     let of = match rule_match.id().filter(|_| rule_match.replaced().is_none()) {
@@ -316,13 +325,48 @@ fn checks<'r>(
         };
         let end = key.write(context.now, batch.keys());
         let end = if context.policy.full_keys || is_apart { batch.keys().len() } else { end };
-        let source = CounterSource::Store(batch.push(start..end, limit, rule_hash, hits));
+        let hits = if limit.holds { hits_of(request, index, Some(limit)) } else { hits };
+        let check = batch.push(start..end, limit, rule_hash, hits);
+        if let Some(rule) = &limit.hold
+            && (matches!(hits, Hits::Take(_)) || limit.algorithm.kind() == Kind::Concurrency)
+        {
+            let name = rule_match.rule().map_or(request.domain, |rule| &rule.full_key);
+            let fit = fit(scope, &limited, context.policy);
+            let estimate = Some(hits.taken()).filter(|estimate| *estimate > 0);
+            let (rule, rule_id) = (rule.clone(), Holds::id_of(name));
+            batch.hold(check, Hold { rule, rule_id, estimate, fit, found: Held::default() });
+        }
+        let source = CounterSource::Store(check);
         limited.limits.push(LimitCheck { index: at, source });
     });
     if is_group {
         batch.group(first);
     }
     limited
+}
+
+/// The hits of a descriptor: of a limit that holds, the estimate.
+fn hits_of(request: &Request<'_>, index: usize, limit: Option<&Limit>) -> Hits {
+    let descriptor = request.descriptor(index);
+    let hits = request.hits(descriptor);
+    match limit.and_then(|limit| Some((limit, limit.hold.as_ref()?))) {
+        Some((limit, hold)) if matches!(hits, Hits::Take(_)) => {
+            let is_concurrency = limit.algorithm.kind() == Kind::Concurrency;
+            Hits::Take(request.estimate(descriptor, hold, is_concurrency))
+        }
+        _ => hits,
+    }
+}
+
+/// Whether the request needs room in a limit that holds.
+fn fit(scope: Scope<'_>, limited: &Limited, policy: &Policy) -> Fit {
+    if policy.shadow_mode || scope.is_shadow(limited) {
+        Fit::Always
+    } else if policy.quota_mode || scope.rule_of_limits(limited).is_some_and(|rule| rule.quota_mode) {
+        Fit::May
+    } else {
+        Fit::Must
+    }
 }
 
 /// The statistics that count this descriptor, with its hits added or refunded. `scratch` is working memory.

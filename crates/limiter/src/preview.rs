@@ -18,7 +18,7 @@ use rules::{Limit, Limits, Rule};
 use store::{Batch, Outcome};
 use telemetry::metrics::{Stats, StatsOptions};
 
-#[derive(Clone, PartialEq, Debug)]
+#[derive(PartialEq, Debug)]
 pub struct Preview {
     /// For each descriptor, and each limit of its rule in the order of the file, the key of the counter; `None` for a limit
     /// that the rule of another descriptor replaces.
@@ -47,7 +47,7 @@ pub fn preview(
     let domain = served.rules.domain(request.domain);
     let replacements = replacement::of(request, domain, (overrides, policy), now)?;
     let mut batch = Batch::default();
-    let context = plan::Context { policy, stats: &stats, now };
+    let context = plan::Context { policy, stats: &stats, now, closes: true };
     let scope = Scope { served, replacements: &replacements };
     let mut plan = Plan::new();
     plan::plan(request, domain, scope, (&mut plan, &mut batch), &context);
@@ -61,7 +61,9 @@ pub fn preview(
 
 fn counters(scope: Scope<'_>, planned: &Planned, batch: &Batch) -> Vec<Option<String>> {
     let limited = match planned {
-        Planned::NoLimit | Planned::Unlimited(_) | Planned::Allowed(..) => return Vec::new(),
+        Planned::NoLimit | Planned::Closes | Planned::Unlimited(_) | Planned::Allowed(..) => {
+            return Vec::new();
+        }
         Planned::Replaced(_) => None,
         Planned::Limited(limited) => Some(limited),
     };

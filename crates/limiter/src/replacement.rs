@@ -11,7 +11,7 @@ use super::{
 use algorithms::{Bucket, Kind};
 use clock::Time;
 use overrides::{Action, Found, Index};
-use rules::{LONGEST_LOG, Limit, Limits, Rule, Unit, model::Domain};
+use rules::{HoldRule, LONGEST_LOG, Limit, Limits, Rule, Unit, model::Domain};
 
 /// The replacements of a request's limits.
 #[derive(Default)]
@@ -110,19 +110,26 @@ fn limits(found: &Found, rule: Option<&Rule>, policy: &Policy) -> Option<Limits>
     };
     // A sliding window holds every limit exactly.
     let kind = match of_rule.map(|limit| limit.algorithm.kind()) {
-        Some(Kind::SlidingLog) if requests_per_unit > LONGEST_LOG => Kind::SlidingWindow,
-        Some(Kind::TokenBucket) if is_rounded(requests_per_unit) => Kind::SlidingWindow,
-        Some(Kind::LeakyBucket) if is_rounded(1) => Kind::SlidingWindow,
-        kind => kind.unwrap_or_default(),
+        Some(Kind::SlidingLog) if requests_per_unit > LONGEST_LOG => Some(Kind::SlidingWindow),
+        Some(Kind::TokenBucket) if is_rounded(requests_per_unit) => Some(Kind::SlidingWindow),
+        Some(Kind::LeakyBucket) if is_rounded(1) => Some(Kind::SlidingWindow),
+        kind => kind,
     };
     let mut of_unit =
         rule.and_then(Rule::limits).into_iter().flat_map(Limits::iter).filter(|limit| limit.unit == unit);
+    // A limit of requests under way has no window.
+    if let (Some(Kind::Concurrency), Some(hold)) = (kind, of_rule.and_then(|limit| limit.hold.as_ref())) {
+        let limit = Limit::concurrency(requests_per_unit, HoldRule::clone(hold));
+        let limit = limit.named(of_rule.and_then(|limit| limit.name.clone()));
+        return Some(if found.by.is_some() { limit.apart() } else { limit }.into());
+    }
     let calendar = calendar.or_else(|| of_unit.find_map(|limit| limit.calendar));
-    let of_length = || Limit::new(requests_per_unit, unit, NonZeroU32::MIN, kind, None);
+    let of_length = || Limit::new(requests_per_unit, unit, NonZeroU32::MIN, kind.unwrap_or_default(), None);
     let limit = calendar.map(|calendar| Limit::of_calendar(requests_per_unit, calendar)).or_else(of_length);
     let limit = limit.expect("a window of one unit is not too long");
     let counting = of_rule.map(|limit| limit.counting).unwrap_or_default();
     let limit = limit.with_calendar_months(policy.calendar_months).counted(counting);
+    let limit = limit.holding(of_rule.and_then(|limit| limit.hold.clone()));
     let limit = limit.named(of_rule.and_then(|limit| limit.name.clone()));
     Some(if found.by.is_some() { limit.apart() } else { limit }.into())
 }

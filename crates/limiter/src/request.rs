@@ -8,6 +8,7 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use algorithms::Hits;
+use rules::HoldRule;
 use store::{FailureReason, StoreError};
 use telemetry::metrics::{RejectReason, ResponseCode, Stats};
 
@@ -142,6 +143,17 @@ impl<'m> Request<'m> {
     pub fn hits(&self, descriptor: &Descriptor<'_>) -> Hits {
         let hits = descriptor.hits_addend.unwrap_or_else(|| u64::from(self.hits_addend.max(1)));
         if descriptor.is_negative_hits { Hits::Refund(hits) } else { Hits::Take(hits) }
+    }
+
+    /// What a descriptor holds of a limit; 0 reads.
+    pub(super) fn estimate(&self, descriptor: &Descriptor<'_>, hold: &HoldRule, is_concurrency: bool) -> u64 {
+        match (descriptor.hits_addend, self.hits_addend) {
+            (Some(0), _) => 0,
+            _ if is_concurrency => 1,
+            (Some(hits), _) => hits,
+            (None, 0) => hold.amount,
+            (None, hits) => hits.into(),
+        }
     }
 }
 

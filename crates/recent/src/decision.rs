@@ -81,6 +81,9 @@ text::named! {
 impl fmt::Display for LimitShown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = self.unit.to_lowercase();
+        if unit == "unknown" {
+            return write!(f, "{} at a time", self.requests_per_unit);
+        }
         match self.multiplier.get() {
             1 => write!(f, "{} per {unit}", self.requests_per_unit)?,
             multiplier => write!(f, "{} per {multiplier} {unit}s", self.requests_per_unit)?,

@@ -105,6 +105,9 @@ impl Canon {
                 // The hash of exact limits is that of versions without leases.
                 self.text(limit.counting.name());
             }
+            if let Some(hold) = &limit.hold {
+                self.text(&hold.to_string());
+            }
         }
         let mut replaces: Vec<&str> = rule.replaces.iter().map(|name| &**name).collect();
         replaces.sort_unstable();

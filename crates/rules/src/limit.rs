@@ -7,10 +7,12 @@ use std::{
     num::{NonZeroU32, NonZeroU64},
     ops::Deref,
     sync::Arc,
+    time::Duration,
 };
 
-use algorithms::{Algorithm, FixedWindow, Kind, Period, Window};
+use algorithms::{Algorithm, FixedWindow, Kind, Period, Window, holds::Unknown};
 use calendar::{Calendar, Cycle};
+use text::duration;
 
 /// Maximum number of hits in a sliding log. A longer one would delay other checks, in memory and in Redis.
 pub const LONGEST_LOG: u64 = 100_000;
@@ -23,6 +25,18 @@ pub struct Limit {
     pub name: Option<Arc<str>>,
     /// The suffix of its counter's key; empty where the Go service has the same key.
     pub tag: Box<str>,
+    pub hold: Option<Arc<HoldRule>>,
+}
+
+/// `hold` of a limit: requests reserve an estimate while they are under way, and are charged what they cost.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HoldRule {
+    /// The estimate of a request without a `hits_addend`; at least 1.
+    pub amount: u64,
+    pub ttl: Duration,
+    pub unknown: Unknown,
+    /// `in`: what its cost is stated in; may be empty.
+    pub currency: Box<str>,
 }
 
 /// A number of requests in a window, and how a store counts them: a limit without its texts, so that a batch of checks
@@ -41,6 +55,8 @@ pub struct Rate {
     pub counting: CountingMode,
     /// The length of the limit's tag.
     pub tag_bytes: usize,
+    /// The limit has a `hold`.
+    pub holds: bool,
 }
 
 impl Deref for Limit {
@@ -83,6 +99,10 @@ impl Countable {
             Self::FixedWindows => matches!(kind, Kind::FixedWindow),
         }
     }
+
+    pub const fn may_hold(self) -> bool {
+        matches!(self, Self::Everything)
+    }
 }
 
 /// The limits of one rule: one or more, in the order of the file.
@@ -104,8 +124,9 @@ impl Limit {
             algorithm: Kind::FixedWindow.at(requests_per_unit, unit.into(), None),
             counting: CountingMode::Exact,
             tag_bytes: 0,
+            holds: false,
         };
-        Self { rate, name: None, tag: Box::default() }
+        Self { rate, name: None, tag: Box::default(), hold: None }
     }
 
     /// A limit of any kind; `None` if the window is too long.
@@ -143,6 +164,18 @@ impl Limit {
         Self { rate: Rate { algorithm: Algorithm::FixedWindow(fixed), ..self.rate }, ..self }
     }
 
+    /// A limit of requests under way.
+    pub fn concurrency(requests: u64, hold: HoldRule) -> Self {
+        let plain = Self::plain(requests, Unit::Unknown);
+        let rate = Rate { algorithm: Algorithm::Concurrency(requests), ..plain.rate };
+        Self { rate, ..plain }.tagged().holding(Some(Arc::new(hold)))
+    }
+
+    pub fn holding(self, hold: Option<Arc<HoldRule>>) -> Self {
+        let rate = Rate { holds: hold.is_some(), ..self.rate };
+        Self { rate, hold, ..self }
+    }
+
     pub fn named(self, name: Option<Arc<str>>) -> Self {
         Self { name, ..self }
     }
@@ -168,6 +201,9 @@ impl Limit {
 
     /// The window in words: `minute`, `15 minutes`.
     pub fn span(&self) -> String {
+        if self.unit == Unit::Unknown {
+            return "time".to_owned();
+        }
         let unit = self.unit.lowercase();
         if self.multiplier == NonZeroU32::MIN { unit } else { format!("{} {unit}s", self.multiplier) }
     }
@@ -175,6 +211,9 @@ impl Limit {
     /// `500 per month (Europe/Berlin, from the 15th)`
     pub fn in_words(&self) -> String {
         let calendar = self.period().calendar().map(|calendar| format!(" ({calendar})")).unwrap_or_default();
+        if self.unit == Unit::Unknown {
+            return format!("{} at a time", self.requests_per_unit);
+        }
         format!("{} per {}{calendar}", self.requests_per_unit, self.span())
     }
 
@@ -195,6 +234,9 @@ impl Limit {
         }
         if self.is_leased() {
             write!(f, ", counting: {}", self.counting.name())?;
+        }
+        if let Some(hold) = &self.hold {
+            write!(f, ", hold: {hold}")?;
         }
         Ok(())
     }
@@ -266,9 +308,28 @@ impl From<Limit> for Limits {
     }
 }
 
+/// As it is written: `{amount: 4000, ttl: 15m, unknown: held, in: tokens}`.
+impl fmt::Display for HoldRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ttl = duration::written(self.ttl);
+        write!(f, "{{amount: {}, ttl: {ttl}, unknown: ", self.amount)?;
+        match self.unknown {
+            Unknown::Held => f.write_str("held")?,
+            Unknown::Hits(0) => f.write_str("zero")?,
+            Unknown::Hits(hits) => write!(f, "{hits}")?,
+        }
+        if !self.currency.is_empty() {
+            write!(f, ", in: {}", self.currency)?;
+        }
+        f.write_str("}")
+    }
+}
+
 /// The length of a window. The numbers are those of Envoy's API.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Unit {
+    /// None: a limit of requests under way.
+    Unknown = 0,
     /// One second.
     Second = 1,
     /// 60 seconds.
@@ -286,12 +347,13 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Every unit, from short to long.
+    /// Every unit of a window, from short to long.
     pub const ALL: [Self; 7] =
         [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
 
     pub const fn seconds(self) -> u64 {
         match self {
+            Self::Unknown => 0,
             Self::Second => 1,
             Self::Minute => 60,
             Self::Hour => 3600,
@@ -305,6 +367,7 @@ impl Unit {
     /// The name in `/rlconfig` and Envoy's API.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Unknown => "UNKNOWN",
             Self::Second => "SECOND",
             Self::Minute => "MINUTE",
             Self::Hour => "HOUR",

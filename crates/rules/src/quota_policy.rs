@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use super::limit::{Limit, Limits};
+use super::limit::{Limit, Limits, Unit};
 use algorithms::Period;
 use clock::Time;
 
@@ -22,9 +22,12 @@ impl QuotaPolicy {
         let mut text = quoted(name);
         let name_ends = text.len();
         // Writing to a String cannot fail.
-        let _ = write!(text, ";q={};w=", limit.requests_per_unit);
-        if let Period::Length(window) = limit.period() {
-            let _ = write!(text, "{}", window.seconds());
+        let _ = write!(text, ";q={}", limit.requests_per_unit);
+        match limit.period() {
+            // Requests under way have no window.
+            _ if limit.unit == Unit::Unknown => {}
+            Period::Length(window) => drop(write!(text, ";w={}", window.seconds())),
+            Period::Calendar(_) => text.push_str(";w="),
         }
         if limit.algorithm.capacity() != limit.requests_per_unit {
             let _ = write!(text, ";tollgate-burst={}", limit.algorithm.capacity());

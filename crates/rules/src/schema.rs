@@ -15,7 +15,7 @@ use calendar::Weekday;
 
 /// The schema, in draft-07, which every editor supports.
 pub fn schema() -> Value {
-    let definitions = [Level::Descriptor, Level::Limit, Level::Replaces, Level::Calendar]
+    let definitions = [Level::Descriptor, Level::Limit, Level::Replaces, Level::Calendar, Level::Hold]
         .map(|level| (definition(level).to_owned(), map(level)));
     let mut schema = map(Level::File);
     schema["$schema"] = json!("http://json-schema.org/draft-07/schema#");
@@ -23,8 +23,11 @@ pub fn schema() -> Value {
     schema["required"] = json!(["domain"]);
     schema["definitions"] = definitions.into_iter().collect::<Map<_, _>>().into();
     schema["definitions"]["descriptor"]["required"] = json!(["key"]);
-    // A limit has a unit, or none because it is unlimited.
-    schema["definitions"]["limit"]["anyOf"] = json!([{"required": ["unit"]}, {"required": ["unlimited"]}]);
+    // A limit has a unit, or none because it is unlimited or counts requests under way.
+    let concurrency = json!({"required": ["algorithm", "hold"]});
+    schema["definitions"]["limit"]["anyOf"] =
+        json!([{"required": ["unit"]}, {"required": ["unlimited"]}, concurrency]);
+    schema["definitions"]["hold"]["required"] = json!(["ttl"]);
     schema["definitions"]["replaces"]["required"] = json!(["name"]);
     schema
 }
@@ -36,6 +39,7 @@ const fn definition(level: Level) -> &'static str {
         Level::Limit => "limit",
         Level::Replaces => "replaces",
         Level::Calendar => "calendar",
+        Level::Hold => "hold",
     }
 }
 
@@ -98,6 +102,13 @@ fn property(key: &str) -> (Value, &'static str) {
         "unlimited" => (flag(), "Allows every request. A limit has either this or a unit."),
         "name" => (json!({"type": TEXT}), "The name of the limit in responses, and in `replaces`."),
         "replaces" => (list(Level::Replaces, 0), "Limits that do not count when this one matches."),
+        "hold" => (reference(Level::Hold), "Reserves what a request may cost until its cost is known."),
+        "amount" => (number(1, MAX_LIMIT), "The estimate of a request without a `hits_addend`."),
+        "ttl" => (name(), "The time after which a hold ends by itself, such as `15m`."),
+        "unknown" => {
+            (json!({"type": TEXT}), "What a hold costs that ends without a cost: `held`, `zero` or a number.")
+        }
+        "in" => (name(), "The currency in which its cost is stated, such as `tokens`."),
         "time_zone" => (json!({"type": TEXT}), "A name of the IANA time zone database. UTC by default."),
         "week_start" => {
             (names(Weekday::ALL.map(Weekday::name)), "The first day of a week. Monday by default.")
@@ -177,6 +188,7 @@ mod tests {
             (Level::Limit, &schema["definitions"]["limit"]),
             (Level::Replaces, &schema["definitions"]["replaces"]),
             (Level::Calendar, &schema["definitions"]["calendar"]),
+            (Level::Hold, &schema["definitions"]["hold"]),
         ];
         for (level, map) in maps {
             let properties = map["properties"].as_object().unwrap();

@@ -105,7 +105,7 @@ impl<'a> WrittenCalendar<'a> {
             Some(Unit::Week) => week_start.map(Cycle::Week),
             Some(Unit::Month) => anchor.map(Cycle::Month),
             Some(Unit::Year) => Some(Cycle::Year),
-            Some(unit @ (Unit::Second | Unit::Minute | Unit::Hour)) => {
+            Some(unit @ (Unit::Unknown | Unit::Second | Unit::Minute | Unit::Hour)) => {
                 let message = format!("the unit `{}` cannot follow a calendar", unit.lowercase());
                 let help = "accepted with `calendar`: day, week, month, year".to_owned();
                 note(CalendarField::Unit, false, (message, help));

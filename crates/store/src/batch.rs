@@ -6,9 +6,11 @@ use std::{ops::Range, time::Instant};
 
 use smallvec::SmallVec;
 
-use algorithms::{Hits, Verdict, fixed_window};
+use algorithms::{Algorithm, Hits, Verdict, fixed_window};
 use clock::Time;
 use rules::Rate;
+
+use crate::holds::{Fit, Held, Hold, HoldId};
 
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -20,6 +22,11 @@ pub struct Batch {
     pub counting: Counting,
     /// When the caller stops waiting, if known.
     pub until: Option<Instant>,
+    /// The identity of the request's holds; `None` if it only reads.
+    pub hold_id: Option<HoldId>,
+    /// The store may hold, whether it answers or not.
+    pub is_hold_sent: bool,
+    has_holds: bool,
 }
 
 /// Which checks count when one is over its limit.
@@ -45,6 +52,8 @@ pub struct Check {
     pub hits: Hits,
     /// Whether it counts alone or in a group.
     pub member: Member,
+    /// What it holds, of a limit that does. Then `hits` and `member` do not matter.
+    pub hold: Option<Box<Hold>>,
     pub outcome: Outcome,
 }
 
@@ -67,6 +76,8 @@ pub enum Outcome {
     /// A fixed window's count; the group's hits were not added because they do not fit.
     NotCounted(u64),
     Decided(Verdict),
+    /// As [`Check::held`] says.
+    Held,
 }
 
 #[expect(
@@ -85,9 +96,39 @@ impl Batch {
     pub fn push(&mut self, key: Range<usize>, limit: &Rate, rule: u16, hits: Hits) -> usize {
         let (index, outcome) = (self.checks.len(), Outcome::Counted(0));
         let (full_key, key_end) = (key.start..self.keys.len(), key.end);
-        let member = Member::Alone;
-        self.checks.push(Check { full_key, key_end, limit: *limit, rule, hits, member, outcome });
+        let (member, hold) = (Member::Alone, None);
+        self.checks.push(Check { full_key, key_end, limit: *limit, rule, hits, member, hold, outcome });
         index
+    }
+
+    /// Makes the check at an index hold.
+    pub fn hold(&mut self, index: usize, hold: Hold) {
+        self.checks[index].hold = Some(Box::new(hold));
+        self.has_holds = true;
+    }
+
+    /// Makes the checks that hold read instead: the request is refused.
+    pub fn hold_nothing(&mut self) {
+        for hold in self.checks.iter_mut().filter_map(|check| check.hold.as_mut()) {
+            hold.estimate = None;
+        }
+    }
+
+    /// True if some checks hold.
+    pub fn has_holds(&self) -> bool {
+        self.has_holds
+    }
+
+    /// True if a part that must fit does not, by the outcomes.
+    pub fn is_refused_by_holds(&self) -> bool {
+        let is_refused = |check: &Check| check.must_fit() && check.held().is_some_and(|held| !held.fits);
+        self.has_holds && self.checks.iter().any(is_refused)
+    }
+
+    /// The indexes of the checks that hold.
+    pub fn holding(&self) -> impl Iterator<Item = usize> {
+        let checks = self.checks.iter().enumerate();
+        checks.filter(|(_, check)| check.hold.is_some()).map(|(index, _)| index)
     }
 
     pub fn group(&mut self, first: usize) {
@@ -156,11 +197,19 @@ impl Batch {
     pub fn retain(&mut self, keep: impl Fn(usize) -> bool) {
         let mut indexes = 0..;
         self.checks.retain(|_| indexes.next().is_some_and(&keep));
+        self.has_holds = self.checks.iter().any(|check| check.hold.is_some());
     }
 
     /// Sets the outcome of the check at this index.
     pub fn set(&mut self, index: usize, outcome: Outcome) {
         self.checks[index].outcome = outcome;
+    }
+
+    /// Sets the outcome of the check at this index, which holds.
+    pub fn set_held(&mut self, index: usize, held: Held) {
+        let check = &mut self.checks[index];
+        check.hold.as_mut().expect("the check holds").found = held;
+        check.outcome = Outcome::Held;
     }
 
     /// Sets each outcome by the check's full key and the check.
@@ -271,6 +320,12 @@ impl Check {
             Outcome::Counted(after) => after > self.limit.requests_per_unit,
             Outcome::NotCounted(_) => true,
             Outcome::Decided(verdict) => !verdict.admitted,
+            // Holds end at any time; only what is spent stays.
+            Outcome::Held => {
+                let is_window = !matches!(self.limit.algorithm, Algorithm::Concurrency(_));
+                let is_spent = |held: Held| !held.fits && held.spent >= self.limit.requests_per_unit;
+                is_window && self.held().is_some_and(is_spent)
+            }
         }
     }
 
@@ -295,7 +350,19 @@ impl Check {
             Outcome::Counted(count) => fixed_window::count(count, self.hits) > self.limit.requests_per_unit,
             Outcome::NotCounted(_) => true,
             Outcome::Decided(verdict) => self.hits.taken() > verdict.remaining,
+            Outcome::Held => self.held().is_some_and(|held| !held.fits),
         }
+    }
+
+    /// What a check that holds found, once its outcome is set.
+    pub fn held(&self) -> Option<Held> {
+        let hold = self.hold.as_ref().filter(|_| self.outcome == Outcome::Held)?;
+        Some(hold.found)
+    }
+
+    /// True for a hold without which the request is refused.
+    pub fn must_fit(&self) -> bool {
+        self.hold.as_ref().is_some_and(|hold| hold.fit == Fit::Must && hold.estimate.is_some())
     }
 
     /// True unless the hits are a refund.
@@ -316,6 +383,7 @@ impl Check {
                 Outcome::Decided(Verdict { admitted: false, consumed: false, retry_after, ..verdict })
             }
             Outcome::Counted(count) | Outcome::NotCounted(count) => Outcome::NotCounted(count),
+            Outcome::Held => Outcome::Held,
         };
     }
 }

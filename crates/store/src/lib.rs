@@ -16,6 +16,7 @@ pub mod memory;
 pub mod redis;
 
 mod batch;
+mod holds;
 mod outage;
 mod usage;
 
@@ -23,11 +24,13 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use clock::Time;
 use rules::RuleSet;
+use smallvec::{SmallVec, smallvec};
 
 use self::batch::without_taking;
 
 pub use self::{
     batch::{Batch, Check, Counting, Member, Outcome},
+    holds::{Close, Closed, Closing, Fit, Held, Hold, HoldId, MostHolds, OpenHold},
     outage::{Outage, Outages},
     usage::{Distribution, LeaseState, LeaseUsage, PoolUsage, StoreKind, StoreUsage},
 };
@@ -41,6 +44,36 @@ pub trait Store: Send + Sync {
 
     /// Counts every check of a request and sets its outcome.
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a>;
+
+    /// The slots of the batch's holds, which their id contains, so that any replica finds them.
+    fn slots_of_holds(&self, _batch: &Batch) -> SmallVec<[u16; 2]> {
+        smallvec![0]
+    }
+
+    /// Settles, ends or cancels the holds of a request. Repeating it changes nothing.
+    fn close_holds<'a>(&'a self, _closing: &'a Closing, _now: Time) -> ClosingFuture<'a> {
+        Box::pin(std::future::ready((Vec::new(), Ok(()))))
+    }
+
+    /// The requests, or in memory the holds, that are open where this replica has held; in Redis by the last replies.
+    fn open_holds(&self) -> u64 {
+        0
+    }
+
+    /// Closes at once, if the store does not have to be waited for.
+    fn try_close_holds(&self, _closing: &Closing, _now: Time) -> Option<Vec<Closed>> {
+        None
+    }
+
+    /// Charges some of the holds that have expired. Called about once a second.
+    fn sweep_holds(&self, _now: Time) -> ClosingFuture<'_> {
+        Box::pin(std::future::ready((Vec::new(), Ok(()))))
+    }
+
+    /// The open holds of a batch's checks, at most `most` of each: those that expire first.
+    fn list_holds<'a>(&'a self, _batch: &'a Batch, _most: usize, _now: Time) -> ListingFuture<'a> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
 
     /// Resets the counters of a batch to unused ones. Rare, so it need not be fast. Called by the thread of the pages.
     fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a>;
@@ -111,6 +144,11 @@ pub enum Applied {
 
 /// Completes when the outcomes of a batch are set.
 pub type StoreFuture<'a> = Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'a>>;
+
+/// The holds that were closed, also if some slots failed.
+pub type ClosingFuture<'a> = Pin<Box<dyn Future<Output = (Vec<Closed>, Result<(), StoreError>)> + Send + 'a>>;
+
+pub type ListingFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<OpenHold>, StoreError>> + Send + 'a>>;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreError {

@@ -87,6 +87,18 @@ fn digits(text: &str) -> (&str, &str) {
     text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
 }
 
+/// A duration in Go's notation, to the millisecond: `15m`, `1h30m`, `1500ms`.
+pub fn written(duration: Duration) -> String {
+    if duration.subsec_millis() > 0 {
+        return format!("{}ms", duration.as_millis());
+    }
+    let seconds = duration.as_secs();
+    let parts = [(seconds / 3600, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
+    let parts = parts.iter().filter(|(n, _)| *n > 0);
+    let text = parts.map(|(n, unit)| format!("{n}{unit}")).collect::<Vec<_>>().concat();
+    if text.is_empty() { "0s".to_owned() } else { text }
+}
+
 /// Seconds in the two largest units of days, hours, minutes and seconds: `3d 4h`.
 pub fn short(seconds: u64) -> String {
     let parts =

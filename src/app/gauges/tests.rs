@@ -30,6 +30,7 @@ fn everything(spans: &Counts) -> Gauges<'_> {
         }),
         store: Some(StoreUsage { held: keys, max_keys: 6 }),
         overrides: Usage { by_action: [26, 27, 28, 29], has_local_calendar: false, bytes: 30 },
+        holds: (3, 1),
     }
 }
 
@@ -58,6 +59,7 @@ fn page() -> String {
     let stats = Stats::new(StatsOptions { max_series: 0, ..StatsOptions::default() });
     stats.rule("d", "d.k").add(RuleCounter::TotalHits, 1);
     stats.rule("d", "d.k").add(RuleCounter::TotalNegativeHits, 1);
+    stats.holds().add_rule("d.k");
     let _ = stats.dynamic("d", "d.k_v", Time::default());
     stats.domain_not_found("nowhere", Time::default());
     stats.service().admin_changes.count("override_set", ChangeResult::Ok);

@@ -41,12 +41,12 @@ pub(crate) enum CounterCommand {
 #[derive(Args, Clone, PartialEq, Debug)]
 pub(crate) struct Counter {
     /// The domain.
-    domain: String,
+    pub(super) domain: String,
     /// The descriptor; a comma within a value is written `\,`.
     #[arg(value_name = "KEY=VALUE[,...]")]
-    descriptor: String,
+    pub(super) descriptor: String,
     #[command(flatten)]
-    admin: AdminArgs,
+    pub(super) admin: AdminArgs,
 }
 
 /// Shows or resets counters.
@@ -87,6 +87,9 @@ fn text(counter: &Counter, reply: &Value) -> String {
     if limits.is_empty() {
         return text;
     }
+    if limits.iter().any(|one| one["held"].is_u64()) {
+        return text + &with_holds(limits);
+    }
     let mut table = Table::new(&["limit", "algorithm", "#used", "#remaining", "#resets in"]);
     for one in limits {
         table.row([
@@ -98,6 +101,22 @@ fn text(counter: &Counter, reply: &Value) -> String {
         ]);
     }
     text + &table.print()
+}
+
+/// The limits of a rule that holds.
+fn with_holds(limits: &[Value]) -> String {
+    let mut table = Table::new(&["limit", "algorithm", "#spent", "#held", "#remaining", "#resets in"]);
+    for one in limits {
+        table.row([
+            limit(one),
+            word(&one["algorithm"]).to_owned(),
+            thousands(number(&one["spent"])),
+            thousands(number(&one["held"])),
+            thousands(number(&one["remaining"])),
+            duration(number(&one["resets_in_seconds"])),
+        ]);
+    }
+    table.print()
 }
 
 fn reset(client: &Client, counter: &Counter, reason: Option<&str>) -> Result<Verdict, Failure> {

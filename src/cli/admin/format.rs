@@ -34,6 +34,9 @@ pub(super) fn number(value: &Value) -> u64 {
 /// `1,000 per 15 minutes`, or with a unit alone `5 per hour`.
 pub(super) fn limit(limit: &Value) -> String {
     let unit = word(&limit["unit"]).to_lowercase();
+    if unit == "unknown" {
+        return format!("{} at a time", thousands(number(&limit["requests_per_unit"])));
+    }
     let span = match number(&limit["unit_multiplier"]) {
         0 | 1 => unit,
         multiplier => format!("{multiplier} {unit}s"),

@@ -7,6 +7,7 @@ pub(super) mod changes;
 pub(super) mod counter;
 pub(super) mod domain;
 pub(super) mod format;
+pub(super) mod hold;
 pub(super) mod overrides;
 pub(super) mod refusals;
 pub(super) mod status;

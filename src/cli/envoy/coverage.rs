@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{actions::Entry, list};
+use limiter::CLOSING_KEYS;
 use rules::{Domain, Level, Node, RuleId, nearest};
 
 /// The rules of a domain that descriptors can meet.
@@ -32,6 +33,9 @@ impl<'r> Coverage<'r> {
 
     /// Adds a descriptor. Returns what to do if no value of its entries meets a rule.
     pub(super) fn add(&mut self, entries: &[Entry]) -> Option<String> {
+        if entries.iter().any(|entry| CLOSING_KEYS.contains(&&*entry.key)) {
+            return None;
+        }
         if let Some(known) = self.known.get(entries) {
             return known.clone();
         }

@@ -7,9 +7,11 @@ use super::{
     path::{Step, words},
     text,
 };
+use ::text::duration;
+use algorithms::holds::Unknown;
 use limiter::{Code, OverrideLimit};
 use overrides::{Found, Target, model::timestamp};
-use rules::model::Node;
+use rules::{HoldRule, model::Node};
 
 /// The explanation, indented.
 pub(super) fn of(explained: &Explained<'_>) -> String {
@@ -104,8 +106,22 @@ fn limit(LimitOutcome { limit, counting }: &LimitOutcome<'_>, explained: &Explai
         "algorithm": limit.algorithm.kind().name(),
         "counting": limit.counting.name(),
         "capacity": limit.algorithm.capacity(),
+        "hold": limit.hold.as_deref().map(hold),
         "counter": counter,
         "replaced_by": replaced_by,
+    })
+}
+
+fn hold(hold: &HoldRule) -> Value {
+    let unknown = match hold.unknown {
+        Unknown::Held => json!("held"),
+        Unknown::Hits(hits) => json!(hits),
+    };
+    json!({
+        "amount": hold.amount,
+        "ttl": duration::written(hold.ttl),
+        "unknown": unknown,
+        "in": Some(&*hold.currency).filter(|currency| !currency.is_empty()),
     })
 }
 

@@ -106,7 +106,8 @@ over-limit response
     assert_eq!(descriptor["levels"][0]["match"], matched);
     let limit = serde_json::json!({
         "name": "hourly", "requests_per_unit": 3, "unit": "HOUR", "unit_multiplier": 1, "calendar": null, "window_seconds": 3600,
-        "algorithm": "fixed_window", "counting": "exact", "capacity": 3, "counter": "p:shop_client_bob_86400", "replaced_by": null,
+        "algorithm": "fixed_window", "counting": "exact", "capacity": 3, "hold": null,
+        "counter": "p:shop_client_bob_86400", "replaced_by": null,
     });
     assert_eq!(descriptor["limits"], serde_json::json!([limit]));
     let response = &json["over_limit_response"];

@@ -181,7 +181,8 @@ fn add_limit(text: &mut String, limit: &LimitOutcome<'_>, explained: &Explained<
         Counting::By(key) => writeln!(text, "    counter {} under {key}", count(hits, "hit")),
         Counting::ReplacedBy(node) => writeln!(text, "    not counted: replaced by {}", full_key(node)),
     };
-    if hits > limit.limit.algorithm.capacity() {
+    // An estimate is cut to the limit.
+    if hits > limit.limit.algorithm.capacity() && !limit.limit.holds {
         let _ = writeln!(text, "    {} exceed it at once: always over limit", count(hits, "hit"));
     }
 }
@@ -190,16 +191,18 @@ fn add_limit(text: &mut String, limit: &LimitOutcome<'_>, explained: &Explained<
 fn limit_line(limit: &Limit, explained: &Explained<'_>) -> String {
     let name = limit.name.as_deref().map(|name| format!(" {name:?}")).unwrap_or_default();
     let leased = if limit.is_leased() { ", leased" } else { "" };
+    let holds = limit.hold.as_ref().map(|hold| format!(", holds {hold}")).unwrap_or_default();
     let more = match limit.algorithm {
+        Algorithm::Concurrency(_) => return format!("limit{name}: {}{holds}", limit.in_words()),
         Algorithm::FixedWindow(FixedWindow { period: Period::Calendar(_), .. }) => {
-            return format!("limit{name}: {}{leased}", calendar_line(limit, explained.now));
+            return format!("limit{name}: {}{leased}{holds}", calendar_line(limit, explained.now));
         }
         Algorithm::FixedWindow(fixed) => format!(", resets in {}s", fixed.period.seconds_left(explained.now)),
         Algorithm::Bucket(bucket) => format!(", burst {}", bucket.burst()),
         _ => String::new(),
     };
     let kind = limit.algorithm.kind().name();
-    format!("limit{name}: {} per {}, {kind}{leased}{more}", limit.requests_per_unit, limit.span())
+    format!("limit{name}: {} per {}, {kind}{leased}{more}{holds}", limit.requests_per_unit, limit.span())
 }
 
 /// `500 per month (Europe/Berlin, from the 15th), ends in 3d 4h`

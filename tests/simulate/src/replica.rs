@@ -231,6 +231,22 @@ impl Store for Watched {
         })
     }
 
+    fn slots_of_holds(&self, batch: &Batch) -> smallvec::SmallVec<[u16; 2]> {
+        self.store.slots_of_holds(batch)
+    }
+
+    fn close_holds<'a>(&'a self, closing: &'a store::Closing, now: Time) -> store::ClosingFuture<'a> {
+        self.store.close_holds(closing, now)
+    }
+
+    fn sweep_holds(&self, now: Time) -> store::ClosingFuture<'_> {
+        self.store.sweep_holds(now)
+    }
+
+    fn open_holds(&self) -> u64 {
+        self.store.open_holds()
+    }
+
     fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         self.store.reset(batch, now)
     }

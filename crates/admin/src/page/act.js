@@ -61,6 +61,20 @@ function refresh() {
   $("act-error").textContent = "";
 }
 
+/** A bar of three parts: what is spent, held and left of a limit. */
+function budget(one) {
+  const bar = document.createElement("span");
+  bar.className = "budget";
+  bar.title = `${count(one.spent)} spent, ${count(one.held)} held, ${count(one.remaining)} left`;
+  for (const part of ["spent", "held", "remaining"]) {
+    const piece = document.createElement("span");
+    piece.className = part;
+    piece.style.flexGrow = one[part];
+    bar.append(piece);
+  }
+  return bar;
+}
+
 /** Shows the usage of the key's limits. */
 async function showCounter(shown) {
   const query = new URLSearchParams({ domain: shown.domain, descriptor: descriptor(shown.descriptor) });
@@ -69,7 +83,8 @@ async function showCounter(shown) {
     if (shown !== target) return;
     const texts = limits.map((one) => {
       const { used, remaining, resets_in_seconds: reset } = one;
-      const left = `${count(used)} used, ${count(remaining)} left`;
+      const held = one.held === null ? "" : `, ${count(one.held)} held`;
+      const left = `${count(used)} ${one.held === null ? "used" : "spent"}${held}, ${count(remaining)} left`;
       if (one.calendar) return `${left} of ${limit(one)}, ends in ${duration(reset)}`;
       return reset ? `${left}, resets in ${duration(reset)}` : left;
     });
@@ -81,6 +96,7 @@ async function showCounter(shown) {
       refresh();
     }
     $("act-counter").textContent = texts.length ? `Counter: ${texts.join("; ")}` : "";
+    $("act-counter").append(...limits.filter((one) => one.held !== null).map(budget));
   } catch {
     // The dialog works without it.
   }

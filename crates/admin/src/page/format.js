@@ -78,6 +78,7 @@ function calendarText({ time_zone: zone, week_start: weekday, anchor_day: day })
 
 export function limit({ requests_per_unit: requests, unit, unit_multiplier: units, calendar }) {
   const word = unit.toLowerCase();
+  if (word === "unknown") return `${count(requests)} at a time`;
   const text = `${count(requests)} per ${units > 1 ? `${units} ${word}s` : word}`;
   return calendar ? `${text} (${printable(calendarText(calendar))})` : text;
 }

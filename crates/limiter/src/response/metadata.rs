@@ -76,7 +76,7 @@ fn descriptor(descriptor: &Descriptor<'_>, status: Option<&Status>, decision: Op
     ]))
 }
 
-/// `{why, rule?, override?, limit?, remaining?, reset?, retryAfter?, governs?}`: the rule, and the state of the limit that
+/// `{why, rule?, override?, limit?, spent?, held?, remaining?, reset?, retryAfter?, governs?}`: the rule, and the state of the limit that
 /// governs the descriptor.
 fn decision(conclusion: &Conclusion<'_, '_>, index: usize) -> Metadata {
     let outcome = conclusion.outcome(index);
@@ -85,12 +85,14 @@ fn decision(conclusion: &Conclusion<'_, '_>, index: usize) -> Metadata {
         Some(Planned::Unlimited(_)) => ("unlimited", None),
         Some(Planned::Allowed(_, found)) => ("allowed", Some(found)),
         Some(Planned::Replaced(_)) => ("replaced", None),
+        Some(Planned::Closes) => ("hold", None),
         Some(Planned::Limited(limited)) => {
             let by = limited.overridden.as_ref().or(conclusion.scope.replacements.switch.as_ref());
             (outcome.map_or("no_rule", |outcome| why(conclusion, limited, &outcome)), by)
         }
         Some(Planned::NoLimit) | None => ("no_rule", None),
     };
+    let held = outcome.and_then(|outcome| outcome.held(conclusion.batch));
     let retry_after =
         outcome.filter(|outcome| outcome.decision.over).and_then(|outcome| outcome.retry_after());
     fields([
@@ -101,6 +103,8 @@ fn decision(conclusion: &Conclusion<'_, '_>, index: usize) -> Metadata {
         ),
         ("override", overridden.map(of_override)),
         ("limit", outcome.map(|outcome| limit(outcome.limit))),
+        ("spent", held.map(|held| number(held.spent))),
+        ("held", held.map(|held| number(held.held))),
         ("remaining", outcome.map(|outcome| number(outcome.verdict.remaining))),
         ("reset", outcome.map(|outcome| number(outcome.seconds_until_reset()))),
         ("retryAfter", retry_after.map(number)),

@@ -35,7 +35,7 @@ pub(super) fn answer(conclusion: Conclusion<'_, '_>) -> Answer {
     let body = body.unwrap_or_default().into_boxed_str();
     let dynamic_metadata = metadata::metadata(&conclusion);
     let (code, statuses) = (conclusion.code, conclusion.statuses);
-    Answer { code, statuses, response_headers, request_headers, body, dynamic_metadata }
+    Answer { code, statuses, response_headers, request_headers, body, dynamic_metadata, hold: None }
 }
 
 /// The over-limit body and its `content-type`: the rule's, or that of `OVER_LIMIT_BODY`, with the values of the governing

@@ -188,6 +188,7 @@ pub(crate) enum Level {
     Limit,
     Replaces,
     Calendar,
+    Hold,
 }
 
 /// The Go service's keys, and the maps in which each is valid. Elsewhere it has no effect.
@@ -211,7 +212,7 @@ const KEYS: [(&str, &[Level]); 16] = [
 ];
 
 /// Extensions, which the Go service rejects. In other maps they are errors, because no file in use has them there.
-const OWN_KEYS: [(&str, &[Level]); 11] = [
+const OWN_KEYS: [(&str, &[Level]); 16] = [
     ("on_store_failure", &[Level::File]),
     ("over_limit_body", &[Level::Descriptor]),
     ("overrides_only", &[Level::Descriptor]),
@@ -223,6 +224,11 @@ const OWN_KEYS: [(&str, &[Level]); 11] = [
     ("time_zone", &[Level::Calendar]),
     ("week_start", &[Level::Calendar]),
     ("anchor_day", &[Level::Calendar]),
+    ("hold", &[Level::Limit]),
+    ("amount", &[Level::Hold]),
+    ("ttl", &[Level::Hold]),
+    ("unknown", &[Level::Hold]),
+    ("in", &[Level::Hold]),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -255,6 +261,7 @@ impl Level {
             Self::Limit => "in `rate_limit`",
             Self::Replaces => "in an item of `replaces`",
             Self::Calendar => "in `calendar`",
+            Self::Hold => "in `hold`",
         }
     }
 

@@ -81,6 +81,7 @@ pub(super) struct RawLimit {
     pub(super) burst: Field<u64>,
     pub(super) counting: Field<String>,
     pub(super) calendar: Field<RawCalendar>,
+    pub(super) hold: Field<RawHold>,
     pub(super) unlimited: Field<bool>,
     pub(super) name: Field<String>,
     pub(super) replaces: Field<Vec<RawReplaces>>,
@@ -91,6 +92,14 @@ pub(super) struct RawCalendar {
     pub(super) time_zone: Field<String>,
     pub(super) week_start: Field<String>,
     pub(super) anchor_day: Field<u64>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct RawHold {
+    pub(super) amount: Field<u64>,
+    pub(super) ttl: Field<String>,
+    pub(super) unknown: Field<String>,
+    pub(super) currency: Field<String>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -200,6 +209,7 @@ fn fields_of_limit(reader: &mut Reader<'_>, spot: Spot<'_>, pairs: &[Pair], limi
         "burst" => limit.burst = reader.number(value, MAX_LIMIT),
         "counting" => limit.counting = reader.text(value),
         "calendar" => limit.calendar = calendar(reader, value),
+        "hold" => limit.hold = hold(reader, value),
         "unlimited" => limit.unlimited = reader.flag(value),
         "name" => limit.name = reader.text(value),
         _ => limit.replaces = reader.list(value, ("limits to replace", "- name: …"), replaces),
@@ -220,6 +230,21 @@ fn calendar(reader: &mut Reader<'_>, spot: Spot<'_>) -> Field<RawCalendar> {
         "time_zone" => raw.time_zone = reader.text(value),
         "week_start" => raw.week_start = reader.text(value),
         _ => raw.anchor_day = reader.day(value),
+    });
+    Field::Given(Given { value: raw, place: spot.node.place, key: spot.key })
+}
+
+fn hold(reader: &mut Reader<'_>, spot: Spot<'_>) -> Field<RawHold> {
+    let Content::Map(pairs) = &spot.node.content else {
+        reader.mismatch(&spot, "a map", "write `hold: {amount: …, ttl: …}`");
+        return Field::Wrong;
+    };
+    let mut raw = RawHold::default();
+    reader.fields(spot, pairs, Level::Hold, &mut |reader, key, value| match key {
+        "amount" => raw.amount = reader.number(value, MAX_LIMIT),
+        "ttl" => raw.ttl = reader.text(value),
+        "unknown" => raw.unknown = reader.text(value),
+        _ => raw.currency = reader.text(value),
     });
     Field::Given(Given { value: raw, place: spot.node.place, key: spot.key })
 }

@@ -6,16 +6,18 @@
 mod reach;
 mod texts;
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use super::{
     diagnostics::{Diagnostics, Path, Place, quoted},
+    limit::Unit,
     lower::{At, Sibling},
     spelling::nearest,
 };
 use crate::ast::{Field, RawDescriptor, RawFile, RawLimit};
 use algorithms::Kind;
 use reach::Reach;
+use text::duration;
 
 /// A log of this many hits takes up to 160 kB, as much as 6,000 other counters.
 const COSTLY: u64 = 10_000;
@@ -189,6 +191,7 @@ impl Walk<'_> {
             self.warning((file, limit.place, path), message, "add a number; write 0 if that is intended");
         }
         self.costly_log(file, limit, path);
+        self.long_hold(file, limit, path);
         let list = path.key("replaces");
         for (at, replaced) in limit.replaces.items().iter().enumerate() {
             let Some(name) = replaced.name.given().filter(|name| !self.names.contains(&*name.value)) else {
@@ -201,6 +204,28 @@ impl Walk<'_> {
             let own = limit.name.value().map_or("", String::as_str);
             let help = self.help_for_name(&name.value, own);
             self.warning((file, name.place, &list.item(at).key("name")), message, help);
+        }
+    }
+
+    /// Warns about holds that outlive their window: they reserve nothing in the next one.
+    fn long_hold(&mut self, file: usize, limit: &RawLimit, path: &Path<'_>) {
+        let Some(hold) = limit.hold.value() else { return };
+        let unit = limit.unit.value().and_then(|unit| Unit::from_name(unit));
+        let units = limit.unit_multiplier.value().copied().unwrap_or(1);
+        let (Some(unit), Some(ttl)) = (unit, hold.ttl.given()) else { return };
+        let window = Duration::from_secs(unit.seconds().saturating_mul(units));
+        if duration::parse(&ttl.value).is_ok_and(|ttl| ttl > window) {
+            let message = "a hold may outlive its window: it reserves nothing in the next one";
+            let help = "keep it for requests that may take longer than a window; otherwise shorten `ttl`";
+            self.warning((file, ttl.place, &path.key("hold").key("ttl")), message, help);
+        }
+        let (Some(amount), Some(most)) = (hold.amount.given(), limit.requests_per_unit.value()) else {
+            return;
+        };
+        if amount.value > *most && *most > 0 {
+            let message = format!("`amount` is above the limit of {most}, so it is cut to the limit");
+            let help = "one request at a time; estimate less, or raise the limit";
+            self.warning((file, amount.place, &path.key("hold").key("amount")), message, help);
         }
     }
 

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     num::{NonZeroU32, NonZeroU64},
+    sync::Arc,
 };
 
 use super::{
@@ -59,6 +60,7 @@ impl Lowering<'_> {
         let limits = limits.into_iter().collect::<Result<Vec<Limit>, Reported>>()?;
         self.report_duplicates(&given.value, &limits, context);
         self.report_mixed_counting(&given.value, &limits, context);
+        self.report_mixed_holds(&given.value, &limits, context);
         Limits::new(limits).map(Allowance::Limited).ok_or(Reported)
     }
 
@@ -109,11 +111,21 @@ impl Lowering<'_> {
         if raw.unit.is_wrong() || raw.unlimited.is_wrong() {
             return Err(Reported);
         }
+        let kind = raw.algorithm.value().and_then(|name| Kind::from_name(name));
+        if kind == Some(Kind::Concurrency) && !raw.unlimited.is_set() {
+            return self.concurrency(raw, context).map(Some);
+        }
         let written = raw.unit.value().map_or("", String::as_str);
         let unit = Unit::from_name(written);
         let place = raw.unit.place().unwrap_or(raw.place);
         let path = context.path.key("unit");
         match (raw.unlimited.is_set(), unit) {
+            (true, None) if raw.hold.given().is_some() => {
+                let place = raw.hold.key().unwrap_or(raw.place);
+                let path = context.path.key("hold");
+                let message = "an `unlimited` descriptor cannot hold";
+                self.error((context.file, place, &path), message, "remove `hold` or `unlimited`");
+            }
             (true, None) => return Ok(None),
             (false, Some(unit)) => return self.limit_per(unit, raw, context).map(Some),
             (true, Some(_)) => {
@@ -163,7 +175,8 @@ impl Lowering<'_> {
             limit
         };
         let limit = limit.with_calendar_months(self.options.calendar_months);
-        Ok(limit.named(name).counted(self.counting(kind, raw, context)?))
+        let hold = self.hold(kind, raw, context)?.map(Arc::new);
+        Ok(limit.named(name).counted(self.counting(kind, raw, context)?).holding(hold))
     }
 
     /// The calendar of a limit with this unit, if it has one.
@@ -242,7 +255,7 @@ impl Lowering<'_> {
         let held = match kind {
             Kind::TokenBucket => burst.map_or(requests, NonZeroU64::get),
             Kind::LeakyBucket => burst.map_or(1, NonZeroU64::get),
-            Kind::FixedWindow | Kind::SlidingWindow | Kind::SlidingLog => return,
+            Kind::FixedWindow | Kind::SlidingWindow | Kind::SlidingLog | Kind::Concurrency => return,
         };
         if requests.max(held) <= u32::MAX.into() || Bucket::is_exact(requests, window, held) {
             return;
@@ -285,7 +298,7 @@ impl Lowering<'_> {
         })
     }
 
-    fn kind(&mut self, raw: &RawLimit, context: Context<'_>) -> Result<Kind, Reported> {
+    pub(super) fn kind(&mut self, raw: &RawLimit, context: Context<'_>) -> Result<Kind, Reported> {
         let Some(given) = valid(&raw.algorithm)? else { return Ok(Kind::default()) };
         let kind = self.choose("algorithm", given, &Kind::ALL, Kind::name, context)?;
         if !self.options.countable.has(kind) {
@@ -304,17 +317,15 @@ impl Lowering<'_> {
         context: Context<'_>,
     ) -> Result<CountingMode, Reported> {
         let Some(given) = valid(&raw.counting)? else {
-            return Ok(if self.options.countable.may_lease() {
-                self.options.counting
-            } else {
-                CountingMode::Exact
-            });
+            let may_lease = self.options.countable.may_lease() && raw.hold.given().is_none();
+            return Ok(if may_lease { self.options.counting } else { CountingMode::Exact });
         };
         let counting = self.choose("counting", given, &CountingMode::ALL, CountingMode::name, context)?;
         let reason = match counting {
             CountingMode::Leased if kind != Kind::FixedWindow => {
                 format!("`{}` is counted exactly", kind.name())
             }
+            CountingMode::Leased if raw.hold.given().is_some() => "holds are counted exactly".to_owned(),
             CountingMode::Leased if !self.options.countable.may_lease() => {
                 "memcached counts exactly".to_owned()
             }
@@ -406,7 +417,7 @@ fn units() -> String {
     Unit::ALL.map(|unit| unit.name().to_ascii_lowercase()).join(", ")
 }
 
-fn valid<T>(field: &Field<T>) -> Result<Option<&Given<T>>, Reported> {
+pub(super) fn valid<T>(field: &Field<T>) -> Result<Option<&Given<T>>, Reported> {
     match field {
         Field::Absent => Ok(None),
         Field::Wrong => Err(Reported),

@@ -3,6 +3,7 @@
 //! [`compile`](super::compile()) calls it for each domain. Lowering continues after an error, so that all are reported; its
 //! result is dropped then. `limits` lowers a `rate_limit`.
 
+mod holds;
 mod limits;
 #[cfg(test)]
 mod tests;

@@ -127,8 +127,7 @@ fn a_line_of_rlconfig_ends_with_extensions() {
 #[test]
 fn rejects_invalid_limits_with_their_place() {
     let bucket = "remove it: `burst` is the capacity of a `token_bucket` or a `leaky_bucket`";
-    let algorithms =
-        "accepted (case-insensitive): fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket";
+    let algorithms = "accepted (case-insensitive): fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket, concurrency";
     for (limit, expected) in [
         ("unit: day, unit_multiplier: 0", "0: a window has at least one unit; accepted for a day: 1 to 3650"),
         (

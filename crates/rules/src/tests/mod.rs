@@ -3,6 +3,7 @@
 mod countable;
 mod diagnostics;
 mod golden;
+mod holds;
 mod mutation;
 mod over_limit_body;
 mod store_failure;

@@ -30,7 +30,7 @@ use super::{
 use crate::{traced, wire};
 use clock::Time;
 use containment::panics::{self, Boundary, Panicked, caught};
-use limiter::{Answer, Decided, Limiter, PendingDecision, Request};
+use limiter::{Answer, Decided, HoldToken, Limiter, PendingDecision, Request};
 use telemetry::{
     metrics::{Method, Stats},
     tracing::Tracer,
@@ -104,6 +104,8 @@ pub(super) struct ConnectionCalls {
     /// The health, for the first call that watches it.
     pub(super) health: Option<HealthWatch>,
     pub(super) message: Vec<u8>,
+    /// What the request of the message holds, until the message is sent.
+    hold: Option<Box<HoldToken>>,
     unfinished: u32,
     /// Responses to calls of the last read.
     answered: u32,
@@ -179,6 +181,7 @@ impl Service for ConnectionCalls {
                     http.open_complete(id, Call::Answered);
                     http.answer(id, &framing::OK, &self.message);
                 }
+                self.deliver();
                 return;
             }
             Ok((call, Err(failure))) => (Some(call), failure),
@@ -238,6 +241,7 @@ impl ConnectionCalls {
             time: None,
             due: None,
             message: Vec::new(),
+            hold: None,
             unfinished: 0,
             answered: 0,
         }
@@ -265,6 +269,7 @@ impl ConnectionCalls {
         match decided.unwrap_or_else(|Panicked| Err(status::internal_error().into())) {
             Ok(None) => {
                 http.answer(id, &framing::OK, &self.message);
+                self.deliver();
                 self.count(&unary);
             }
             Ok(Some(pending)) => {
@@ -291,8 +296,9 @@ impl ConnectionCalls {
         framing::read(message, limiter.bounds(), &mut request)?;
         let decided = traced::try_decide(limiter, call.span.as_deref_mut(), &request, time);
         match decided.map_err(|error| status::of_error(&error))? {
-            Decided::Answer(answer) => {
+            Decided::Answer(mut answer) => {
                 write_message(&answer, &mut self.message);
+                self.hold = answer.hold.take();
                 finish_span(call.span.take(), None);
                 Ok(None)
             }
@@ -334,6 +340,13 @@ impl ConnectionCalls {
         }
         finish_span(unary.head.span, Some(failure));
         send_failure(http, id, failure);
+    }
+
+    /// The response is in the connection's buffer.
+    fn deliver(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            hold.delivered();
+        }
     }
 
     fn count_answered(&mut self) {
@@ -378,9 +391,12 @@ impl ConnectionCalls {
                 *call = Call::Answered;
             }
             match decided {
-                Ok(answer) => {
+                Ok(mut answer) => {
                     write_message(&answer, message);
                     http.answer(id, &framing::OK, message);
+                    if let Some(hold) = answer.hold.take() {
+                        hold.delivered();
+                    }
                 }
                 Err(failure) => send_failure(http, id, &failure),
             }

@@ -163,8 +163,11 @@ impl RateLimitService for RateLimit {
             Err(status) => Err(status),
         };
         finish_span(head.span, answer.as_ref().err());
-        let mut encoded = Vec::new();
-        wire::encode(&answer?, &mut encoded);
+        let (mut answer, mut encoded) = (answer?, Vec::new());
+        wire::encode(&answer, &mut encoded);
+        if let Some(hold) = answer.hold.take() {
+            hold.delivered();
+        }
         let response =
             RateLimitResponse::decode(&*encoded).map_err(|error| Status::internal(error.to_string()))?;
         Ok(tonic::Response::new(response))

@@ -318,7 +318,7 @@ mod tests {
             let header = |(name, value): (String, String)| Header { name: name.into(), value };
             let [response_headers, request_headers] =
                 [headers, forwarded].map(|headers| headers.into_iter().map(header).collect());
-            Answer { code, statuses, response_headers, request_headers, body, dynamic_metadata }
+            Answer { code, statuses, response_headers, request_headers, body, dynamic_metadata, hold: None }
         }
     }
 

@@ -29,7 +29,8 @@ use net::edges::Edges;
 use tokio::sync::Notify;
 
 use super::{
-    Applied, Batch, LeaseState, LeaseUsage, PoolUsage, Resets, Store, StoreFuture,
+    Applied, Batch, Closing, ClosingFuture, LeaseState, LeaseUsage, ListingFuture, PoolUsage, Resets, Store,
+    StoreFuture,
     redis::{LeaseReply, Leased, RedisStore},
 };
 use algorithms::lease::{Grant, Snapshot};
@@ -37,6 +38,7 @@ use clock::Time;
 use containment::panics::{self, Boundary, Panicked, caught};
 use plants::{Plant, is_planted};
 use rules::RuleSet;
+use smallvec::SmallVec;
 use table::{Command, Commands, Leases, Renewal};
 
 /// The interval between visits: a fraction of the shortest time after which hits are returned.
@@ -80,11 +82,32 @@ impl LeasedStore {
 
 impl Store for LeasedStore {
     fn try_apply(&self, batch: &mut Batch, now: Time) -> Applied {
-        self.0.try_apply(batch, now)
+        // Holds and what is counted with them go to Redis together.
+        if batch.has_holds() { Applied::Wait } else { self.0.try_apply(batch, now) }
+    }
+
+    fn slots_of_holds(&self, batch: &Batch) -> SmallVec<[u16; 2]> {
+        self.0.redis.slots_of_holds(batch)
+    }
+
+    fn close_holds<'a>(&'a self, closing: &'a Closing, now: Time) -> ClosingFuture<'a> {
+        self.0.redis.close_holds(closing, now)
+    }
+
+    fn open_holds(&self) -> u64 {
+        self.0.redis.open_holds()
+    }
+
+    fn sweep_holds(&self, now: Time) -> ClosingFuture<'_> {
+        self.0.redis.sweep_holds(now)
+    }
+
+    fn list_holds<'a>(&'a self, batch: &'a Batch, most: usize, now: Time) -> ListingFuture<'a> {
+        self.0.redis.list_holds(batch, most, now)
     }
 
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
-        if batch.checks().iter().any(|check| check.limit.is_leased()) {
+        if !batch.has_holds() && batch.checks().iter().any(|check| check.limit.is_leased()) {
             self.0.apply(batch, now)
         } else {
             self.0.redis.apply(batch, now)

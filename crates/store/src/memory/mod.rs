@@ -3,6 +3,7 @@
 //! A state of one number is in a table. Beside it are the counts of sliding windows beyond 32 bits, in a table of their
 //! own, and sliding logs, in `logs`.
 
+mod holds;
 mod logs;
 #[cfg(test)]
 mod tests;
@@ -19,11 +20,13 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{
-    Applied, Batch, Check, Counting, Member, Outcome, Store, StoreFuture, StoreUsage, without_taking,
+    Applied, Batch, Check, Closed, Closing, ClosingFuture, Counting, ListingFuture, Member, MostHolds,
+    Outcome, Store, StoreFuture, StoreUsage, without_taking,
 };
 use crate::table::{Kept, Key, Locked, Mark, Table, Used};
 use algorithms::{Algorithm, Hits, SlidingLog, SlidingWindow, State, Verdict};
 use clock::Time;
+use holds::Holds;
 use logs::{LockedLogs, Logs};
 
 /// A sweep visits one of this many parts, so that each pause is short. A whole round takes as many seconds.
@@ -34,6 +37,7 @@ pub struct MemoryStore {
     /// Created by the first wide limit. It takes no more memory than `states`.
     wide: OnceLock<Table<WideCounts>>,
     logs: Logs,
+    holds: Holds,
     swept: AtomicUsize,
     max_keys: usize,
 }
@@ -47,7 +51,13 @@ impl MemoryStore {
     pub fn new(max_keys: usize) -> Self {
         let logs = Logs::in_place_of(max_keys);
         let (states, wide) = (Table::new(max_keys), OnceLock::new());
-        Self { states, wide, logs, swept: AtomicUsize::new(0), max_keys }
+        let holds = Holds::new(MostHolds::default());
+        Self { states, wide, logs, holds, swept: AtomicUsize::new(0), max_keys }
+    }
+
+    /// The same store with other bounds of holds.
+    pub fn holding(self, most: MostHolds) -> Self {
+        Self { holds: Holds::new(most), ..self }
     }
 
     fn wide(&self) -> &Table<WideCounts> {
@@ -58,13 +68,20 @@ impl MemoryStore {
     /// Counts every check of a request and sets its outcome.
     pub fn count(&self, batch: &mut Batch, now: Time) {
         let mut store = self;
+        if batch.has_holds() {
+            self.hold(batch, now);
+            if batch.counting == Counting::StopWhenOver && batch.is_refused_by_holds() {
+                batch.counting = Counting::ReadOnly;
+            }
+        }
         match batch.counting {
-            Counting::Always if batch.has_groups() => self.count_groups(batch, now),
+            Counting::Always if batch.has_groups() || batch.has_holds() => self.count_groups(batch, now),
             Counting::Always => {
                 batch.set_all(|key, check| count(&mut store, self.states.key(key), check, check.hits, now));
             }
-            Counting::ReadOnly => batch.set_all(|key, check| {
-                count(&mut store, self.states.key(key), check, without_taking(check.hits), now)
+            Counting::ReadOnly => batch.set_all(|key, check| match check.outcome {
+                Outcome::Held => Outcome::Held,
+                _ => count(&mut store, self.states.key(key), check, without_taking(check.hits), now),
             }),
             Counting::StopWhenOver => self.count_unless_over(batch, now),
         }
@@ -77,6 +94,9 @@ impl MemoryStore {
             self.states.remove(key, now);
             self.wide.get().into_iter().for_each(|wide| wide.remove(key, now));
             self.logs.remove(key);
+            if matches!(check.limit.algorithm, Algorithm::Concurrency(_)) {
+                self.forget_holds(key);
+            }
         }
     }
 
@@ -86,13 +106,20 @@ impl MemoryStore {
         let indexes = 0..batch.checks().len();
         let keys = self.keys(batch, indexes.clone());
         let mut locked = self.lock(batch, indexes.clone(), &keys);
-        for (index, key) in indexes.zip(&keys) {
+        for (index, key) in indexes
+            .zip(&keys)
+            .filter(|(index, _)| batch.check(*index).hold.is_none())
+            .collect::<SmallVec<[_; 8]>>()
+        {
             locked.count(batch, index, *key, Hits::Take(0), now);
         }
         let any_over = batch.checks().iter().any(|check| check.would_be_over(check.outcome));
         let mut next = 0;
         while let Some(group) = batch.group_at(next) {
             next = group.end;
+            if batch.check(group.start).hold.is_some() {
+                continue;
+            }
             locked.count_group(batch, group.clone(), &keys[group], any_over, now);
         }
         drop(locked);
@@ -104,6 +131,9 @@ impl MemoryStore {
         let mut next = 0;
         while let Some(group) = batch.group_at(next) {
             next = group.end;
+            if batch.check(group.start).hold.is_some() {
+                continue;
+            }
             let keys = self.keys(batch, group.clone());
             self.lock(batch, group.clone(), &keys).count_group(batch, group, &keys, false, now);
             self.logs.make_room(&keys);
@@ -314,6 +344,7 @@ fn count(states: &mut impl States, key: Key, check: &Check, hits: Hits, now: Tim
             states.change(key, rule, now, |state| decided(limit.apply(state, hits, now)))
         }
         Algorithm::SlidingLog(limit) => states.apply_to_log(key, rule, limit, hits, now),
+        Algorithm::Concurrency(_) => unreachable!("a limit of requests under way holds"),
     })
 }
 
@@ -326,6 +357,26 @@ impl Store for MemoryStore {
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         self.count(batch, now);
         Box::pin(ready(Ok(())))
+    }
+
+    fn close_holds<'a>(&'a self, closing: &'a Closing, now: Time) -> ClosingFuture<'a> {
+        Box::pin(ready((self.close(closing, now), Ok(()))))
+    }
+
+    fn try_close_holds(&self, closing: &Closing, now: Time) -> Option<Vec<Closed>> {
+        Some(self.close(closing, now))
+    }
+
+    fn open_holds(&self) -> u64 {
+        self.holds.open()
+    }
+
+    fn sweep_holds(&self, now: Time) -> ClosingFuture<'_> {
+        Box::pin(ready((self.expire_holds(now), Ok(()))))
+    }
+
+    fn list_holds<'a>(&'a self, batch: &'a Batch, most: usize, _now: Time) -> ListingFuture<'a> {
+        Box::pin(ready(Ok(self.list(batch, most))))
     }
 
     fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {

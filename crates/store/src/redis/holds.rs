@@ -1,163 +1,369 @@
-//! The commands of holds: one script that holds the parts of a request, one that settles or ends them.
+//! Routes holds: those of a request in one slot are one command. A settle goes to the slots that the request's identity
+//! names.
 //!
-//! What is spent is the counter that the Go service knows. The holds of a counter are a sorted set beside it, and those of
-//! a request a hash, all with one tag so that a cluster keeps them in the counter's slot. The first comments of
-//! `scripts/holds.lua` describe both.
+//! While a slot of a cluster moves, its holds fail as if its server could not be reached.
 
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, LazyLock, Mutex,
+        atomic::{AtomicU16, Ordering::Relaxed},
+    },
+};
+
+use deadpool_redis::redis::cmd;
+use smallvec::{SmallVec, smallvec};
 
 use super::{
-    resp::{self, Reply},
-    script::{Form, HOLD, SETTLE},
+    RedisStore,
+    backend::{Connection, PendingReply},
+    name::{Names, set_of_holds},
+    pipeline::{CheckResult, CloseCall, HoldCall, HoldPart},
+    pool::Pool,
+    topology::slots::{self, SLOTS},
 };
-use algorithms::holds::{How, Refused, Unknown};
+use crate::{Batch, Check, Closed, Closing, Counting, FailureReason, HoldId, OpenHold, StoreError};
+use algorithms::Algorithm;
 use clock::Time;
+use containment::mutex::lock;
 
-/// The part of a request that holds on one counter.
-pub(super) struct HoldPart<'a> {
-    /// `None` if nothing is charged: a limit of requests under way.
-    pub(super) counter: Option<Counter<'a>>,
-    pub(super) set: &'a str,
-    pub(super) limit: u64,
-    pub(super) estimate: u64,
-    pub(super) unknown: Unknown,
-    pub(super) ttl: Duration,
-    /// Below 2⁵³, so that Lua has it exactly.
-    pub(super) rule: u64,
-    pub(super) currency: &'a str,
-}
+/// As many redirections are followed.
+const MAX_REDIRECTS: usize = 5;
 
-pub(super) struct Counter<'a> {
-    pub(super) name: &'a str,
-    /// The seconds after which it expires if it is new.
-    pub(super) expiry: u64,
-}
+/// Sets a counter to 0 that expires when it did.
+const UNSPEND: &str = "local spent = redis.call('GET', KEYS[1]) \
+                       if spent and spent ~= '0' then redis.call('INCRBY', KEYS[1], '-' .. spent) end return 0";
 
-/// Writes a command that holds all parts or none. `base` begins the names of the sets and of the request's record.
-pub(super) fn write_hold(
-    into: &mut Vec<u8>,
-    form: Form,
-    (base, id): (&str, &str),
-    most: u64,
-    parts: &[HoldPart<'_>],
-) {
-    HOLD.begin(into, form, 1 + 2 * parts.len(), 3 + parts.len());
-    resp::write_word(into, record(base, id).as_bytes());
-    for part in parts {
-        resp::write_word(into, part.counter.as_ref().map_or(part.set, |counter| counter.name).as_bytes());
-        resp::write_word(into, part.set.as_bytes());
-    }
-    resp::write_word(into, base.as_bytes());
-    resp::write_word(into, id.as_bytes());
-    resp::write_number(into, most);
-    for part in parts {
-        resp::write_word(into, &part.packed());
-    }
-}
-
-/// Writes a command that settles the holds of a request at this cost, or ends them without one.
-pub(super) fn write_settle(
-    into: &mut Vec<u8>,
-    form: Form,
-    (base, id): (&str, &str),
-    cost: Option<u64>,
-    currency: Option<&str>,
-) {
-    SETTLE.begin(into, form, 1, 3 + usize::from(currency.is_some()));
-    resp::write_word(into, record(base, id).as_bytes());
-    resp::write_word(into, id.as_bytes());
-    resp::write_word(into, if cost.is_some() { b"s" } else { b"e" });
-    resp::write_number(into, cost.unwrap_or(0));
-    if let Some(currency) = currency {
-        resp::write_word(into, currency.as_bytes());
-    }
-}
-
-fn record(base: &str, id: &str) -> String {
-    format!("{base}hold:{id}")
-}
-
-impl HoldPart<'_> {
-    fn packed(&self) -> Vec<u8> {
-        let unknown = match self.unknown {
-            Unknown::Held => -1,
-            Unknown::Hits(hits) => hits.cast_signed(),
-        };
-        let ttl = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
-        let expiry = self.counter.as_ref().map_or(0, |counter| counter.expiry);
-        let mut packed = Vec::with_capacity(50 + self.currency.len());
-        for number in [self.limit, self.estimate, unknown.cast_unsigned(), ttl, expiry, self.rule] {
-            packed.extend_from_slice(&number.to_le_bytes());
+/// A tag for each slot: the smallest number whose text is in it.
+static TAGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
+    let mut tags = vec![u32::MAX; SLOTS.into()];
+    let mut missing = tags.len();
+    for number in 0.. {
+        if missing == 0 {
+            break;
         }
-        // The length of a name in a rule.
-        packed.extend_from_slice(&u16::try_from(self.currency.len()).unwrap_or(0).to_le_bytes());
-        packed.extend_from_slice(self.currency.as_bytes());
-        packed
-    }
-}
-
-/// What is known of a counter after an attempt to hold.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Seen {
-    pub(super) spent: u64,
-    pub(super) held: u64,
-}
-
-/// Reads the reply to [`write_hold`].
-pub(super) fn read_hold(reply: Reply, parts: usize) -> Result<(Vec<Seen>, Result<(), Refused>), String> {
-    let numbers = reply.into_list(1 + 3 * parts)?.into_iter().map(Reply::into_integer);
-    let numbers = numbers.collect::<Result<Vec<i64>, String>>()?;
-    let [code, rest @ ..] = &numbers[..] else { return Err("an empty reply".to_owned()) };
-    let (rows, _) = rest.as_chunks::<3>();
-    let seen =
-        rows.iter().map(|[spent, held, _]| Seen { spent: spent.unsigned_abs(), held: held.unsigned_abs() });
-    let index = usize::try_from(code.unsigned_abs()).unwrap_or(usize::MAX).checked_sub(1);
-    let refused = match (index, index.and_then(|index| rows.get(index))) {
-        (None, _) => Ok(()),
-        (Some(index), Some(_)) if *code < 0 => Err(Refused::Full { index }),
-        (Some(index), Some([.., 0])) => Err(Refused::Over { index, earliest: None }),
-        (Some(index), Some([.., earliest])) => {
-            let earliest = Some(Time::from_micros(earliest.unsigned_abs() * 1000));
-            Err(Refused::Over { index, earliest })
+        let slot = usize::from(slots::slot(itoa::Buffer::new().format(number).as_bytes()));
+        if let Some(tag @ &mut u32::MAX) = tags.get_mut(slot) {
+            (*tag, missing) = (number, missing - 1);
         }
-        (Some(_), None) => return Err(format!("part {code} of {parts}")),
-    };
-    Ok((seen.collect(), refused))
-}
-
-/// A hold that was closed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Closed {
-    pub(super) rule: u64,
-    pub(super) how: How,
-    pub(super) held: u64,
-    pub(super) before: u64,
-    pub(super) after: u64,
-    pub(super) spent: u64,
-}
-
-/// Reads the reply to [`write_settle`].
-pub(super) fn read_settle(reply: Reply) -> Result<Vec<Closed>, String> {
-    let Reply::List(values) = reply else { return Err(reply.unexpected("a list")) };
-    let (rows, rest) = values.as_chunks::<6>();
-    if !rest.is_empty() {
-        return Err(format!("{} values", values.len()));
     }
-    let closed = |[rule, how, numbers @ ..]: &[Reply; 6]| {
-        let how = match how.text() {
-            Some("s") => How::Settled,
-            Some("l") => How::SettledLate,
-            Some("e") => How::Ended,
-            Some("x") => How::Expired,
-            _ => return None,
+    tags.into()
+});
+
+/// The holds of a batch in one slot.
+struct InSlot {
+    slot: u16,
+    checks: SmallVec<[usize; 4]>,
+}
+
+type Submitted = (PendingReply, Arc<Connection>);
+
+/// The slots in which this replica has held, with the open requests of each.
+#[derive(Default)]
+pub(super) struct UsedSlots(Mutex<BTreeMap<u16, u64>>, AtomicU16);
+
+impl UsedSlots {
+    /// As many are swept at once.
+    const SWEPT: usize = 64;
+
+    fn set(&self, slot: u16, open: u64) {
+        lock(&self.0).insert(slot, open);
+    }
+
+    pub(super) fn open(&self) -> u64 {
+        lock(&self.0).values().sum()
+    }
+
+    /// The next ones in turn.
+    fn next(&self) -> Vec<u16> {
+        let slots = lock(&self.0);
+        let from = self.1.load(Relaxed);
+        let next: Vec<u16> =
+            slots.range(from..).chain(slots.range(..from)).take(Self::SWEPT).map(|(slot, _)| *slot).collect();
+        self.1.store(next.last().map_or(0, |last| last.wrapping_add(1)), Relaxed);
+        next
+    }
+}
+
+impl Names {
+    /// What the names of holds in a slot begin with.
+    pub(super) fn base_of_holds(&self, slot: u16) -> String {
+        let prefix = self.prefix();
+        if slots::hash_tag(prefix.as_bytes()).len() < prefix.len() {
+            return prefix.to_owned();
+        }
+        let tag = TAGS.get(usize::from(slot)).copied().unwrap_or_default();
+        if prefix.contains(['{', '}']) {
+            // Braces of the prefix would hide the tag.
+            return format!("{{{tag}}}{prefix}");
+        }
+        format!("{prefix}{{{tag}}}")
+    }
+}
+
+impl Pool {
+    /// The slot of a check's holds. A single server has one.
+    fn slot_of_hold(&self, batch: &Batch, check: &Check) -> u16 {
+        if self.is_cluster { slots::slot(self.names.of(batch, check).as_bytes()) } else { 0 }
+    }
+}
+
+impl RedisStore {
+    pub(super) fn slots_of(&self, batch: &Batch) -> SmallVec<[u16; 2]> {
+        let mut slots: SmallVec<[u16; 2]> = self.by_slot(batch).into_iter().map(|one| one.slot).collect();
+        slots.sort_unstable();
+        slots
+    }
+
+    fn by_slot(&self, batch: &Batch) -> SmallVec<[InSlot; 1]> {
+        let mut all: SmallVec<[InSlot; 1]> = SmallVec::new();
+        for index in batch.holding() {
+            let slot = self.main.slot_of_hold(batch, batch.check(index));
+            match all.iter_mut().find(|one| one.slot == slot) {
+                Some(one) => one.checks.push(index),
+                None => all.push(InSlot { slot, checks: smallvec![index] }),
+            }
+        }
+        all
+    }
+
+    /// Holds, and counts the other checks in the same round trip.
+    pub(super) async fn hold_and_count(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
+        let by_slot = self.by_slot(batch);
+        let mut submitted = SmallVec::<[Submitted; 1]>::new();
+        for one in &by_slot {
+            submitted.push(self.submit_hold(batch, one, now, None)?);
+            batch.is_hold_sent = batch.hold_id.is_some();
+        }
+        if batch.counting == Counting::StopWhenOver {
+            // A request that holds refuse adds nothing to other counters.
+            self.receive_holds(batch, now, &by_slot, submitted).await?;
+            if batch.is_refused_by_holds() {
+                batch.counting = Counting::ReadOnly;
+                return self.count(batch, now).await;
+            }
+            return self.count_unless_over(batch, now).await;
+        }
+        if batch.checks().iter().all(|check| check.hold.is_some()) {
+            return self.receive_holds(batch, now, &by_slot, submitted).await;
+        }
+        let mut others = self.submit_counts(batch, now)?;
+        self.receive_holds(batch, now, &by_slot, submitted).await?;
+        self.receive_counts(batch, &mut others).await
+    }
+
+    fn submit_hold(
+        &self,
+        batch: &Batch,
+        InSlot { slot, checks }: &InSlot,
+        now: Time,
+        to: Option<(Arc<Connection>, bool)>,
+    ) -> Result<Submitted, StoreError> {
+        let pool = &self.main;
+        let base = pool.names.base_of_holds(*slot);
+        let id = batch.hold_id.as_ref().map(ToString::to_string).unwrap_or_default();
+        let mut call = HoldCall::new(&base, &id, self.most_holds);
+        for check in checks.iter().map(|index| batch.check(*index)) {
+            let Some(hold) = &check.hold else { continue };
+            let name = pool.names.of(batch, check);
+            let is_counted = !matches!(check.limit.algorithm, Algorithm::Concurrency(_));
+            let seconds = pool.backend().ttl_cache.seconds(&check.limit, now);
+            let reads = batch.counting == Counting::ReadOnly;
+            call.push(HoldPart {
+                counter: is_counted.then_some((&*name, seconds.into())),
+                set: set_of_holds(&base, batch.full_key(check)),
+                limit: check.limit.requests_per_unit,
+                hold,
+                estimate: hold.estimate.filter(|_| !reads),
+            });
+        }
+        let (connection, asking) = match to {
+            Some(to) => to,
+            None => (pool.connection(&format!("{base}hold:"))?, false),
         };
-        let rule = rule.text()?.parse().ok()?;
-        let number = |reply: &Reply| {
-            if let Reply::Integer(number) = reply { u64::try_from(*number).ok() } else { None }
+        let reply = connection.submit(checks.len(), batch.until, |pipeline| pipeline.hold(call, asking))?;
+        Ok((reply, connection))
+    }
+
+    /// Waits for the outcomes of holds, and follows redirections.
+    async fn receive_holds(
+        &self,
+        batch: &mut Batch,
+        now: Time,
+        by_slot: &[InSlot],
+        submitted: SmallVec<[Submitted; 1]>,
+    ) -> Result<(), StoreError> {
+        for (one, mut submitted) in by_slot.iter().zip(submitted) {
+            let mut redirections = 0;
+            loop {
+                let (reply, connection) = &mut submitted;
+                let timer = &*connection.shared.edges.timer;
+                let result = reply.wait(batch.until.map(|until| (until, timer))).await?.into_iter().next();
+                match result {
+                    Some(CheckResult::Holds(open, held)) => {
+                        self.used_slots.set(one.slot, open);
+                        for (index, held) in one.checks.iter().zip(held) {
+                            batch.set_held(*index, held);
+                        }
+                        break;
+                    }
+                    Some(CheckResult::Redirected(error)) if redirections < MAX_REDIRECTS => {
+                        redirections += 1;
+                        let to = self.redirection(&error, connection);
+                        submitted = self.submit_hold(batch, one, now, to)?;
+                    }
+                    other => return Err(failed(other)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The connection that an error names; `None` asks for the current servers.
+    fn redirection(&self, error: &str, from: &Connection) -> Option<(Arc<Connection>, bool)> {
+        let (to, ask) = slots::redirection(error, &from.address)?;
+        self.main.backend().topology.request_refresh();
+        self.main.connection_to(&to).map(|connection| (connection, ask))
+    }
+
+    pub(super) async fn close(&self, closing: &Closing) -> (Vec<Closed>, Result<(), StoreError>) {
+        let id = closing.id.to_string();
+        let (mut closed, mut result) = (Vec::new(), Ok(()));
+        let is_slot = |slot: &&u16| if self.main.is_cluster { **slot < SLOTS } else { **slot == 0 };
+        // All are sent before the first reply.
+        let slots = closing.id.slots.iter().filter(is_slot);
+        let submitted: SmallVec<[_; 2]> =
+            slots.map(|slot| (*slot, self.submit_close(*slot, &id, closing, None))).collect();
+        for (slot, submitted) in submitted {
+            match self.receive_closed(slot, &id, closing, submitted).await {
+                Ok(mut of_slot) => closed.append(&mut of_slot),
+                Err(error) => result = Err(error),
+            }
+        }
+        (closed, result)
+    }
+
+    fn submit_close(
+        &self,
+        slot: u16,
+        id: &str,
+        closing: &Closing,
+        to: Option<(Arc<Connection>, bool)>,
+    ) -> Result<Submitted, StoreError> {
+        let base = self.main.names.base_of_holds(slot);
+        self.submit_call(CloseCall::new(&base, self.most_holds, id, closing), to)
+    }
+
+    fn submit_call(
+        &self,
+        call: CloseCall,
+        to: Option<(Arc<Connection>, bool)>,
+    ) -> Result<Submitted, StoreError> {
+        let (connection, asking) = match to {
+            Some(to) => to,
+            None => (self.main.connection(call.key())?, false),
         };
-        let [held, before, after, spent] = numbers;
-        let (held, before) = (number(held)?, number(before)?);
-        Some(Closed { rule, how, held, before, after: number(after)?, spent: number(spent)? })
-    };
-    rows.iter().map(closed).collect::<Option<_>>().ok_or_else(|| format!("{values:?}"))
+        let reply = connection.submit(1, None, |pipeline| pipeline.close(call, asking))?;
+        Ok((reply, connection))
+    }
+
+    async fn receive_closed(
+        &self,
+        slot: u16,
+        id: &str,
+        closing: &Closing,
+        submitted: Result<Submitted, StoreError>,
+    ) -> Result<Vec<Closed>, StoreError> {
+        let mut submitted = submitted?;
+        for _ in 0..MAX_REDIRECTS {
+            let (reply, connection) = &mut submitted;
+            match reply.wait(None).await?.into_iter().next() {
+                Some(CheckResult::Closed(open, closed)) => {
+                    self.used_slots.set(slot, open);
+                    return Ok(closed);
+                }
+                Some(CheckResult::Redirected(error)) => {
+                    let to = self.redirection(&error, connection);
+                    submitted = self.submit_close(slot, id, closing, to)?;
+                }
+                other => return Err(failed(other)),
+            }
+        }
+        let message = "redis: the servers redirect a hold to each other".into();
+        Err(StoreError { reason: FailureReason::BadAnswer, message })
+    }
+
+    /// Charges holds that have expired, in a few of the slots that this replica has used.
+    pub(super) async fn sweep_expired(&self) -> (Vec<Closed>, Result<(), StoreError>) {
+        let (mut closed, mut result) = (Vec::new(), Ok(()));
+        for slot in self.used_slots.next() {
+            let call = CloseCall::expired(&self.main.names.base_of_holds(slot), self.most_holds);
+            let swept = match self.submit_call(call, None) {
+                Ok((mut reply, _)) => reply.wait(None).await.map(|replies| replies.into_iter().next()),
+                Err(error) => Err(error),
+            };
+            match swept {
+                Ok(Some(CheckResult::Closed(open, mut of_slot))) => {
+                    self.used_slots.set(slot, open);
+                    closed.append(&mut of_slot);
+                }
+                Ok(_) => {}
+                Err(error) => result = Err(error),
+            }
+        }
+        (closed, result)
+    }
+
+    /// Resets what is spent, and keeps what is held: it is charged when it ends. Frees the places of requests under way.
+    pub(super) async fn reset_holding(&self, batch: &Batch, check: &Check) -> Result<(), StoreError> {
+        let base = self.main.names.base_of_holds(self.main.slot_of_hold(batch, check));
+        let (key, mut reset) = if let Algorithm::Concurrency(_) = check.limit.algorithm {
+            (set_of_holds(&base, batch.full_key(check)), cmd("DEL"))
+        } else {
+            let mut script = cmd("EVAL");
+            script.arg(UNSPEND).arg(1);
+            (self.main.names.of(batch, check).into_owned(), script)
+        };
+        reset.arg(&key);
+        let done = self.main.commands.command::<u64>(&key, &reset).await;
+        done.map(drop)
+            .map_err(|message| StoreError { reason: FailureReason::Unavailable, message: message.into() })
+    }
+
+    pub(super) async fn list(&self, batch: &Batch, most: usize) -> Result<Vec<OpenHold>, StoreError> {
+        let mut all = Vec::new();
+        for index in batch.holding() {
+            let check = batch.check(index);
+            let base = self.main.names.base_of_holds(self.main.slot_of_hold(batch, check));
+            let set = set_of_holds(&base, batch.full_key(check));
+            let mut range = cmd("ZRANGEBYSCORE");
+            range.arg(&set).arg("(0").arg("+inf").arg("WITHSCORES").arg("LIMIT").arg(0).arg(most);
+            let members = self.main.commands.command::<Vec<(String, u64)>>(&set, &range).await;
+            let members = members.map_err(|message| StoreError {
+                reason: FailureReason::Unavailable,
+                message: message.into(),
+            })?;
+            let open = |(member, expires): (String, u64)| {
+                let mut parts = member.split(':');
+                let id: HoldId = parts.next()?.parse().ok()?;
+                let held = parts.nth(1)?.parse().ok()?;
+                Some(OpenHold {
+                    check: index,
+                    id,
+                    held,
+                    expires: Time::from_micros(expires.saturating_mul(1000)),
+                })
+            };
+            all.extend(members.into_iter().filter_map(open));
+        }
+        Ok(all)
+    }
+}
+
+fn failed(result: Option<CheckResult>) -> StoreError {
+    if let Some(CheckResult::Failed(failure)) = result {
+        return failure.to_error(FailureReason::BadAnswer);
+    }
+    let message = "redis: a hold was redirected too often".into();
+    StoreError { reason: FailureReason::BadAnswer, message }
 }

@@ -28,11 +28,17 @@ mod write_check;
 
 use std::sync::Arc;
 
-use super::{Batch, Counting, PoolUsage, Store, StoreFuture, StoreKind, remote::WorkerIndexes};
+use smallvec::SmallVec;
+
+use super::{
+    Batch, Closing, ClosingFuture, Counting, ListingFuture, MostHolds, PoolUsage, Store, StoreFuture,
+    StoreKind, remote::WorkerIndexes,
+};
 use crate::{redis::settings::Redis, redis::settings::RedisPool};
 use clock::Time;
 pub use command_pool::{CommandPool, Connect, Connected, Link, Messages, Pending};
 use deadpool::Deadpool;
+use holds::UsedSlots;
 pub(super) use lease::{LeaseReply, Leased};
 use net::edges::Edges;
 pub(super) use pipeline::Receipt;
@@ -45,6 +51,8 @@ pub struct RedisStore {
     main: Arc<Pool>,
     /// The Redis for limits per second, if configured.
     per_second: Option<Arc<Pool>>,
+    most_holds: MostHolds,
+    used_slots: UsedSlots,
     workers: WorkerIndexes,
 }
 
@@ -78,7 +86,10 @@ impl RedisStore {
         let main = pool(&settings.main);
         let per_second = settings.per_second.as_ref().map(pool).transpose();
         match (main, per_second) {
-            (Ok(main), Ok(per_second)) => Ok(Self { main, per_second, workers: WorkerIndexes::default() }),
+            (Ok(main), Ok(per_second)) => {
+                let (most_holds, used_slots) = (MostHolds::default(), UsedSlots::default());
+                Ok(Self { main, per_second, most_holds, used_slots, workers: WorkerIndexes::default() })
+            }
             (main, per_second) => {
                 let problems = main.err().into_iter().chain(per_second.err());
                 let mut problems: Vec<String> = problems.flatten().collect();
@@ -86,6 +97,11 @@ impl RedisStore {
                 Err(problems)
             }
         }
+    }
+
+    /// The same store with other bounds of holds.
+    pub fn holding(self, most_holds: MostHolds) -> Self {
+        Self { most_holds, ..self }
     }
 
     /// Starts to watch for changes of the servers. Called once, within a runtime that lives as long as the service.
@@ -111,7 +127,7 @@ impl Store for RedisStore {
     fn rules_changed(&self, rules: &RuleSet) {
         let per_second = self.per_second.as_ref();
         let is_per_second = |limits: &Limits, limit: &Limit| {
-            !limits.are_several() && limit.unit == Unit::Second && per_second.is_some()
+            !limits.are_several() && !limit.holds && limit.unit == Unit::Second && per_second.is_some()
         };
         self.main.rules_changed(rules, |limits, limit| !is_per_second(limits, limit));
         if let Some(pool) = per_second {
@@ -121,6 +137,7 @@ impl Store for RedisStore {
 
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         match batch.counting {
+            _ if batch.has_holds() => Box::pin(self.hold_and_count(batch, now)),
             Counting::StopWhenOver => Box::pin(self.count_unless_over(batch, now)),
             Counting::Always | Counting::ReadOnly => self.count(batch, now),
         }
@@ -129,10 +146,33 @@ impl Store for RedisStore {
     fn reset<'a>(&'a self, batch: &'a mut Batch, _now: Time) -> StoreFuture<'a> {
         Box::pin(async move {
             for check in batch.checks() {
-                self.pool(check).delete(batch, check).await?;
+                match check.hold {
+                    Some(_) => self.reset_holding(batch, check).await?,
+                    None => self.pool(check).delete(batch, check).await?,
+                }
             }
             Ok(())
         })
+    }
+
+    fn slots_of_holds(&self, batch: &Batch) -> SmallVec<[u16; 2]> {
+        self.slots_of(batch)
+    }
+
+    fn close_holds<'a>(&'a self, closing: &'a Closing, _now: Time) -> ClosingFuture<'a> {
+        Box::pin(self.close(closing))
+    }
+
+    fn open_holds(&self) -> u64 {
+        self.used_slots.open()
+    }
+
+    fn sweep_holds(&self, _now: Time) -> ClosingFuture<'_> {
+        Box::pin(self.sweep_expired())
+    }
+
+    fn list_holds<'a>(&'a self, batch: &'a Batch, most: usize, _now: Time) -> ListingFuture<'a> {
+        Box::pin(self.list(batch, most))
     }
 
     fn start_worker(&self) {

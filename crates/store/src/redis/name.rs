@@ -36,6 +36,10 @@ impl Names {
         }
     }
 
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     /// The key of the leases of a counter with this name. It begins with the prefix, and a cluster keeps both on one
     /// server, unless the name has a closing brace but no hash tag.
     pub(super) fn leases_of(&self, name: &str) -> String {
@@ -79,6 +83,11 @@ impl Names {
         name.push_str(rest);
         name
     }
+}
+
+/// The sorted set of a counter's holds, by its full key.
+pub(super) fn set_of_holds(base: &str, full_key: &str) -> String {
+    format!("{base}holds:{}", shortened(full_key))
 }
 
 fn shortened(key: &str) -> Cow<'_, str> {

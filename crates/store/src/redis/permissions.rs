@@ -19,7 +19,8 @@ const STATES: u8 = 1 << 2;
 const LOGS: u8 = 1 << 3;
 const WHOLE_REQUESTS: u8 = 1 << 4;
 const LEASES: u8 = 1 << 5;
-const SCRIPTS: u8 = SEVERAL | STATES | LOGS | WHOLE_REQUESTS | LEASES;
+const HOLDS: u8 = 1 << 6;
+const SCRIPTS: u8 = SEVERAL | STATES | LOGS | WHOLE_REQUESTS | LEASES | HOLDS;
 
 /// The hash of no script.
 const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
@@ -28,19 +29,19 @@ const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
 const RPUSH: &str = "redis.call('DEL', KEYS[1]) redis.call('RPUSH', KEYS[1], '') redis.call('DEL', KEYS[1])";
 
 /// Commands, the features that need them, and calls without effects that test the permission.
-const PROBES: [(&str, u8, &[&str]); 21] = [
-    ("incrby", COUNTERS | SEVERAL | WHOLE_REQUESTS, &["INCRBY", KEY, "x"]),
+const PROBES: [(&str, u8, &[&str]); 33] = [
+    ("incrby", COUNTERS | SEVERAL | WHOLE_REQUESTS | HOLDS, &["INCRBY", KEY, "x"]),
     ("expire", COUNTERS | LOGS | WHOLE_REQUESTS, &["EXPIRE", KEY, "1"]),
-    ("get", COUNTERS | SEVERAL | WHOLE_REQUESTS, &["GET", KEY]),
+    ("get", COUNTERS | SEVERAL | WHOLE_REQUESTS | HOLDS, &["GET", KEY]),
     ("evalsha", SCRIPTS, &["EVALSHA", NO_SCRIPT, "1", KEY]),
     ("eval", SCRIPTS, &["EVAL", "return 1", "1", KEY]),
-    ("set", SEVERAL | STATES | WHOLE_REQUESTS, &["SET", KEY, "", "EX", "0"]),
+    ("set", SEVERAL | STATES | WHOLE_REQUESTS | HOLDS, &["SET", KEY, "", "EX", "0"]),
     ("ttl", WHOLE_REQUESTS | LEASES, &["TTL", KEY]),
     ("decrby", LEASES, &["DECRBY", KEY, "x"]),
-    ("hget", LEASES, &["HGET", KEY, ""]),
-    ("hset", LEASES, &["HSET", KEY]),
+    ("hget", LEASES | HOLDS, &["HGET", KEY, ""]),
+    ("hset", LEASES | HOLDS, &["HSET", KEY]),
     ("hlen", LEASES, &["HLEN", KEY]),
-    ("time", STATES | LOGS, &["TIME"]),
+    ("time", STATES | LOGS | HOLDS, &["TIME"]),
     ("mget", STATES, &["MGET", KEY]),
     ("setex", STATES, &["SETEX", KEY, "0", ""]),
     ("setrange", STATES, &["SETRANGE", KEY, "0", ""]),
@@ -49,6 +50,18 @@ const PROBES: [(&str, u8, &[&str]); 21] = [
     ("llen", LOGS, &["LLEN", KEY]),
     ("ltrim", LOGS, &["LTRIM", KEY, "0", "0"]),
     ("del", LOGS, &["DEL", KEY]),
+    ("zadd", HOLDS, &["ZADD", KEY, "x", ""]),
+    ("zincrby", HOLDS, &["ZINCRBY", KEY, "x", ""]),
+    ("zrem", HOLDS, &["ZREM", KEY, ""]),
+    ("zcard", HOLDS, &["ZCARD", KEY]),
+    ("zscore", HOLDS, &["ZSCORE", KEY, ""]),
+    ("zrangebyscore", HOLDS, &["ZRANGEBYSCORE", KEY, "0", "0"]),
+    ("zremrangebyscore", HOLDS, &["ZREMRANGEBYSCORE", KEY, "0", "0"]),
+    ("hgetall", HOLDS, &["HGETALL", KEY]),
+    ("hdel", HOLDS, &["HDEL", KEY, ""]),
+    ("exists", HOLDS, &["EXISTS", KEY]),
+    ("pttl", HOLDS, &["PTTL", KEY]),
+    ("pexpire", HOLDS, &["PEXPIRE", KEY, "1"]),
     ("rpush", LOGS, &["EVAL", RPUSH, "1", KEY]),
 ];
 
@@ -64,8 +77,9 @@ impl Needs {
         for limits in rules.rules().into_iter().filter_map(|rule| rule.limits()) {
             for limit in limits.iter().filter(|limit| holds(limits, limit)) {
                 needs |= if limit.is_leased() { LEASES } else { 0 };
+                needs |= if limit.holds { HOLDS } else { 0 };
                 needs |= match limit.algorithm {
-                    Algorithm::FixedWindow(_) => COUNTERS,
+                    Algorithm::FixedWindow(_) | Algorithm::Concurrency(_) => COUNTERS,
                     Algorithm::SlidingWindow(_) | Algorithm::Bucket(_) => STATES,
                     Algorithm::SlidingLog(_) => LOGS,
                 };

@@ -34,6 +34,12 @@ struct Submitted {
     connection: Arc<Connection>,
 }
 
+/// The submitted checks of a request that do not hold.
+pub(super) struct Counts {
+    submitted: SmallVec<[Submitted; 1]>,
+    mode: Mode<'static>,
+}
+
 pub struct Sent(SmallVec<[Submitted; 1]>);
 
 struct Group<'a> {
@@ -64,12 +70,7 @@ struct Redirected {
 impl RedisStore {
     /// Counts every check; a group counts all or nothing.
     pub(super) fn count<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
-        let mode = match batch.counting {
-            Counting::ReadOnly => Mode { now, plan: HitsToSend::Read, is_grouped: false },
-            Counting::Always | Counting::StopWhenOver => {
-                Mode { now, plan: HitsToSend::Own, is_grouped: true }
-            }
-        };
+        let mode = Self::mode(batch, now);
         match self.submit(batch, mode) {
             Ok(mut submitted) => Box::pin(async move {
                 let received = self.receive(batch, mode, &mut submitted).await;
@@ -79,6 +80,29 @@ impl RedisStore {
                 received
             }),
             Err(error) => Box::pin(ready(Err(error))),
+        }
+    }
+
+    /// Submits the checks that do not hold.
+    pub(super) fn submit_counts(&self, batch: &Batch, now: Time) -> Result<Counts, StoreError> {
+        let mode = Self::mode(batch, now);
+        self.submit(batch, mode).map(|submitted| Counts { submitted, mode })
+    }
+
+    pub(super) async fn receive_counts(
+        &self,
+        batch: &mut Batch,
+        counts: &mut Counts,
+    ) -> Result<(), StoreError> {
+        self.receive(batch, counts.mode, &mut counts.submitted).await
+    }
+
+    fn mode(batch: &Batch, now: Time) -> Mode<'static> {
+        match batch.counting {
+            Counting::ReadOnly => Mode { now, plan: HitsToSend::Read, is_grouped: false },
+            Counting::Always | Counting::StopWhenOver => {
+                Mode { now, plan: HitsToSend::Own, is_grouped: true }
+            }
         }
     }
 
@@ -154,7 +178,7 @@ impl RedisStore {
     }
 
     fn one_step(&self, batch: &Batch) -> Result<Option<OneStep<'_>>, StoreError> {
-        let Some(first) = batch.checks().first() else { return Ok(None) };
+        let Some(first) = batch.checks().first().filter(|_| !batch.has_holds()) else { return Ok(None) };
         let pool = self.pool(first);
         let key = pool.names.of(batch, first);
         let together = |check: &Check| {
@@ -180,7 +204,7 @@ impl RedisStore {
         let mut groups: SmallVec<[Group<'_>; 1]> = SmallVec::new();
         let mut last = 0;
         for (index, check) in batch.checks().iter().enumerate() {
-            if mode.plan.hits(index, check).is_none() {
+            if check.hold.is_some() || mode.plan.hits(index, check).is_none() {
                 continue;
             }
             if mode.is_grouped && check.member == Member::Next {
@@ -315,7 +339,7 @@ impl RedisStore {
 
 /// True if a check is counted in the Redis for limits per second, if there is one.
 pub(super) fn is_per_second(check: &Check) -> bool {
-    check.member == Member::Alone && check.limit.unit == Unit::Second
+    check.member == Member::Alone && check.limit.unit == Unit::Second && !check.limit.holds
 }
 
 /// True if a redirected check is submitted again. A group follows its first check; one whose keys are on two servers is
@@ -349,7 +373,9 @@ async fn receive_outcomes(
         for (index, outcome) in checks.iter().copied().zip(outcomes) {
             match outcome {
                 CheckResult::Counted(outcome) => batch.set(index, outcome),
-                CheckResult::Leased(..) => unreachable!("no check of a request leases"),
+                CheckResult::Leased(..) | CheckResult::Holds(..) | CheckResult::Closed(..) => {
+                    unreachable!("a check that only counts")
+                }
                 CheckResult::Redirected(error) => {
                     redirected.push(Redirected { index, error, from: connection.address.clone() });
                 }

@@ -25,6 +25,7 @@
 mod directory;
 mod domains;
 pub mod histogram;
+mod holds;
 pub mod labels;
 pub mod mapper;
 pub mod names;
@@ -55,6 +56,7 @@ use containment::mutex::lock;
 pub use self::{
     domains::{DomainStats, ResponseCode},
     histogram::Histogram,
+    holds::{HoldBound, HoldEnd, Holds, RuleHolds},
     names::{Metric, MetricType, RuleCounter, documentation},
     page::{Samples, Value},
     prometheus::{CONTENT_TYPE, Gauges},
@@ -112,6 +114,7 @@ pub struct Stats {
     registry: Registry,
     unknown_domains: UnknownDomains,
     domains: Domains,
+    holds: Holds,
     /// The current rules that always count under their own names. The page shows them from the start, at 0.
     in_service: Mutex<Vec<Arc<RuleStats>>>,
     service: ServiceStats,
@@ -140,6 +143,7 @@ impl Stats {
             registry: Registry::new(room.clone(), options.shards),
             unknown_domains: UnknownDomains::new(&room, options.shards),
             domains: Domains::new(options.shards),
+            holds: Holds::new(options.shards),
             in_service: Mutex::default(),
             room,
             service: ServiceStats::new(options.shards),
@@ -169,6 +173,10 @@ impl Stats {
     /// The requests of domains without rules, and those rejected before the domain was looked up.
     pub fn unknown_domain(&self) -> &DomainStats {
         &self.domains.unknown
+    }
+
+    pub fn holds(&self) -> &Holds {
+        &self.holds
     }
 
     /// Replaces the rules that the page shows before they count.

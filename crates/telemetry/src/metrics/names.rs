@@ -119,6 +119,18 @@ metrics! { OURS
         "Connections closed by the service: silent and idle ones in favour of others, and those beyond a time limit.";
     PEER_ERRORS: Counter "tollgate_grpc_peer_errors_total" ["reason"]
         "gRPC connections closed by the service because of HTTP/2 protocol errors or a flood of frames.";
+    HOLDS_SETTLED: Counter "tollgate_holds_settled_total" ["rule"]
+        "Holds settled at their cost before they ended or expired.";
+    HOLDS_ENDED: Counter "tollgate_holds_ended_total" ["rule", "how"]
+        "Holds that ended without a cost: ended by a request; expired after their ttl; unanswered, because the caller did not get their id.";
+    HOLDS_LATE: Counter "tollgate_holds_late_total" []
+        "Costs that came after the hold had ended or expired, and corrected what that charged.";
+    HOLDS_OVERSPENT: Counter "tollgate_holds_overspent_hits_total" []
+        "Hits by which costs and charges exceeded what was held.";
+    HOLDS_UNKNOWN_IDS: Counter "tollgate_holds_unknown_ids_total" []
+        "Settles that changed nothing: of unknown, malformed, forgotten or already settled ids.";
+    HOLDS_REFUSED: Counter "tollgate_holds_refused_total" ["bound"]
+        "What a bound of holds refused: holds beyond HOLDS_MAX, HOLDS_MAX_PER_COUNTER or HOLDS_MAX_BYTES; slots of a cluster; settles and ends beyond HOLDS_MAX_QUEUED, which are lost.";
     ADMIN_CHANGES: Counter "tollgate_admin_changes_total" ["action", "result"]
         "Changes through the admin API by result: ok; rejected if invalid or not allowed; error if they could not be made.";
     LOCAL_CACHE_ENTRIES: Gauge "ratelimit_localcache_entryCount" []
@@ -269,6 +281,10 @@ metrics! { OURS
         "Expired counters.";
     OVERRIDES: Gauge "tollgate_overrides" ["action"]
         "Overrides in force: limit, block, allow or shadow.";
+    HOLDS: Gauge "tollgate_holds" []
+        "Open holds: in memory of all counters; in Redis the requests that hold, in a cluster those in the slots that this replica has used.";
+    HOLDS_QUEUED: Gauge "tollgate_holds_queued" []
+        "Settles and ends that the store has not taken yet; they are repeated.";
     OVERRIDES_BYTES: Gauge "tollgate_overrides_bytes" []
         "Memory of the overrides.";
     SERIES: Gauge "tollgate_metrics_series" []

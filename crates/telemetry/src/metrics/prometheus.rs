@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Exposition, Stats,
+    Exposition, HoldBound, HoldEnd, Holds, Stats,
     labels::Labels,
     names::{self, Metric, MetricType, RuleCounter},
     page::{Page, Samples, Value},
@@ -49,6 +49,7 @@ impl Stats {
         rule_hits(samples, self);
         program(samples, self.commit);
         bounds(samples, self);
+        holds(samples, &self.holds);
         samples.values(&names::ADMIN_CHANGES, self.service.admin_changes.totals());
         gauges(samples);
         series(samples, self);
@@ -122,6 +123,20 @@ fn shown(counter: RuleCounter, labels: &Labels, counts: &[u64; RuleCounter::ALL.
 fn domains(samples: &mut Samples<'_>, stats: &Stats) {
     let unknown = stats.unknown_domains.totals();
     samples.values(&names::DOMAIN_NOT_FOUND, unknown.iter().map(|(domain, n)| ([domain.as_str()], *n)));
+}
+
+fn holds(samples: &mut Samples<'_>, holds: &Holds) {
+    let rules = holds.by_rule();
+    samples.values(&names::HOLDS_SETTLED, rules.iter().map(|rule| ([&*rule.full_key], rule.settled.get())));
+    let ends = rules
+        .iter()
+        .flat_map(|rule| HoldEnd::ALL.map(|how| ([&*rule.full_key, how.name()], rule.ended(how).get())));
+    samples.values(&names::HOLDS_ENDED, ends);
+    samples.value(&names::HOLDS_LATE, holds.late.get());
+    samples.value(&names::HOLDS_OVERSPENT, holds.overspent_hits.get());
+    samples.value(&names::HOLDS_UNKNOWN_IDS, holds.unknown_ids.get());
+    let refused = HoldBound::ALL.map(|bound| ([bound.name()], holds.refused(bound).get()));
+    samples.values(&names::HOLDS_REFUSED, refused);
 }
 
 fn requests(samples: &mut Samples<'_>, stats: &Stats) {

@@ -81,7 +81,13 @@ async fn respond(endpoints: &Endpoints, request: &Request<Bytes>) -> Answer {
     let mut span = endpoints.tracer.as_ref().and_then(|tracer| tracer.join(request.headers(), "POST /json"));
     let decided = decide(request.body(), &endpoints.limiter, span.as_deref_mut()).await;
     let (answer, error) = match decided {
-        Ok(answer) => (answered(&answer), None),
+        Ok(mut decided) => {
+            let answer = answered(&decided);
+            if let Some(hold) = decided.hold.take() {
+                hold.delivered();
+            }
+            (answer, None)
+        }
         Err(NotDecided(status, why)) => {
             let reason = status.canonical_reason().unwrap_or_default();
             (text(status, format!("{reason}: {}\n", cut(&why))), Some(why))

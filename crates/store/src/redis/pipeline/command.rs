@@ -2,7 +2,12 @@
 
 use std::ops::Range;
 
-use super::{Expire, Expiry, RedisPipeline, lease::LeaseCall, script_call::ScriptCall};
+use super::{
+    Expire, Expiry, RedisPipeline,
+    hold::{CloseCall, HoldCall},
+    lease::LeaseCall,
+    script_call::ScriptCall,
+};
 use crate::{
     redis::{
         permissions::Needs,
@@ -30,6 +35,8 @@ pub(super) enum CommandKind {
     },
     Script(ScriptCall),
     Lease(LeaseCall),
+    Hold(HoldCall),
+    Close(CloseCall),
     /// Sets the expiry of a key without one.
     Expire {
         seconds: u32,
@@ -71,6 +78,7 @@ impl Command {
     pub(super) fn keys(&self) -> usize {
         match &self.kind {
             CommandKind::Script(call) => call.keys(),
+            CommandKind::Hold(call) => call.keys(),
             _ => 1,
         }
     }
@@ -132,6 +140,8 @@ impl RedisPipeline {
             }
             CommandKind::Script(call) => call.write(into, form),
             CommandKind::Lease(call) => call.write(into, form, key),
+            CommandKind::Hold(call) => call.write(into, form),
+            CommandKind::Close(call) => call.write(into, form),
             // Never after ASKING.
             CommandKind::Expire { seconds, set } => self.write_expire(command, *seconds, *set, into, form),
             CommandKind::Check(needs) => needs.write(into),

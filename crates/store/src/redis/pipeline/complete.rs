@@ -8,6 +8,7 @@ use super::{
     script_call::ScriptReply,
 };
 use crate::{
+    Closed, Held,
     redis::{
         failure::{Failure, FailureKind},
         resp::Reply,
@@ -47,6 +48,8 @@ enum Completion {
     /// The counter after a request to lease hits, and whether it was granted.
     Leased(u64, Grant),
     Script(ScriptReply),
+    Holds(u64, Vec<Held>),
+    Closed(u64, Vec<Closed>),
     Failed(CheckResult),
     /// Of a command without callers.
     Done,
@@ -91,6 +94,10 @@ impl RedisPipeline {
             CommandKind::Lease(call) => {
                 let leased = call.read(next(), &mut reading.learned.expiring);
                 leased.map(|(after, grant)| Completion::Leased(after, grant))
+            }
+            CommandKind::Hold(call) => call.read(next()).map(|(open, held)| Completion::Holds(open, held)),
+            CommandKind::Close(call) => {
+                call.read(next()).map(|(open, closed)| Completion::Closed(open, closed))
             }
             CommandKind::Script(call) => {
                 let mut expiring = Vec::new();
@@ -207,6 +214,8 @@ fn outcome(check: &PendingCheck, results: &mut [Completion]) -> CheckResult {
         }
         Completion::Leased(after, grant) => CheckResult::Leased(*after, *grant),
         Completion::Script(reply) => reply.outcome(check),
+        Completion::Holds(open, held) => CheckResult::Holds(*open, std::mem::take(held)),
+        Completion::Closed(open, closed) => CheckResult::Closed(*open, std::mem::take(closed)),
         Completion::Failed(outcome) => outcome.clone(),
         Completion::Done => unreachable!("a command without callers has a check"),
     }

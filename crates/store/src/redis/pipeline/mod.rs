@@ -7,6 +7,7 @@
 
 mod command;
 mod complete;
+mod hold;
 mod lease;
 mod reply_state;
 mod script_call;
@@ -17,7 +18,7 @@ use hashbrown::HashMap;
 
 use super::{failure::Failure, permissions::Needs};
 use crate::{
-    StoreError,
+    Closed, Held, StoreError,
     remote::{Callers, Keys, Pipeline, at, at_mut, index},
     table::Key,
 };
@@ -28,6 +29,7 @@ pub(crate) use lease::Receipt;
 use script_call::{Counts, ScriptCall, is_log};
 pub(super) use {
     complete::{Learned, cannot_count_together},
+    hold::{CloseCall, HoldCall, HoldPart},
     lease::LeaseCall,
     script_call::ScriptCheck,
 };
@@ -37,6 +39,9 @@ pub(super) enum CheckResult {
     Counted(crate::Outcome),
     /// The counter after hits were added ahead of time, and whether they were.
     Leased(u64, Grant),
+    /// The open requests of the slot, and the outcome of each part.
+    Holds(u64, Vec<Held>),
+    Closed(u64, Vec<Closed>),
     /// Not counted: the server redirected it, or cannot count it together with others. Contains the error reply.
     Redirected(Arc<str>),
     Failed(Arc<Failure>),
@@ -136,6 +141,22 @@ impl RedisPipeline {
     /// Adds or returns hits of a lease.
     pub(super) fn lease(&mut self, key: &str, call: LeaseCall) {
         let command = self.push(key, CommandKind::Lease(call));
+        self.callers.push(PendingCheck { command, key: 0, run: 0, hits: Hits::Take(0) });
+    }
+
+    /// Holds the parts of a request in a slot; `asking` if the server is importing it.
+    pub(super) fn hold(&mut self, call: HoldCall, asking: bool) {
+        self.push_holding(CommandKind::Hold(call), asking);
+    }
+
+    /// Closes the holds of a request in a slot.
+    pub(super) fn close(&mut self, call: CloseCall, asking: bool) {
+        self.push_holding(CommandKind::Close(call), asking);
+    }
+
+    fn push_holding(&mut self, kind: CommandKind, asking: bool) {
+        let command = self.push("", kind);
+        at_mut(&mut self.commands, command).asking = asking;
         self.callers.push(PendingCheck { command, key: 0, run: 0, hits: Hits::Take(0) });
     }
 

@@ -64,6 +64,7 @@ impl ReplyState {
                 };
                 full.map(|state| Self::Bucket(limit, state))
             }
+            Algorithm::Concurrency(_) => unreachable!("holds have a script of their own"),
             Algorithm::SlidingLog(limit) => {
                 let mut numbers = reply.into_list(1 + 2 * runs)?.into_iter().map(Reply::into_count);
                 let total = numbers.next().expect("the list has one number and two for each run")?;

@@ -240,6 +240,7 @@ impl ScriptCounter {
             Algorithm::FixedWindow(FixedWindow { limit, .. }) => (b'c', [limit, 0, 0]),
             Algorithm::SlidingWindow(SlidingWindow { limit, window }) => (b'w', [limit, window.seconds(), 0]),
             Algorithm::SlidingLog(SlidingLog { limit, window }) => (b'l', [limit, window.seconds(), 0]),
+            Algorithm::Concurrency(_) => unreachable!("holds have a script of their own"),
             Algorithm::Bucket(limit) => {
                 (b'b', [limit.ticks_per_second(), limit.ticks_per_hit(), limit.burst()])
             }

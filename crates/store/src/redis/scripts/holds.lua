@@ -1,6 +1,9 @@
--- Holds. Each counter has a sorted set of its open holds by the millisecond at which they expire; the member `sum` has what
+-- Holds. Each counter has a sorted set of its open holds by the millisecond at which they expire, with the request, the
+-- index of the part, what is held, and what an unknown cost charges; the member `sum` has what
 -- they hold together, negative, so that it comes before all. Each request has a hash of its holds, by the index of the
--- part. Its name begins with `base`, as those of the sorted sets do, so that all of them are in one slot.
+-- part; `c` marks one that was cancelled before it came. A third sorted set has the open requests by the millisecond of
+-- their last expiry, and a fourth the holds that are remembered after they ended. All names begin with `base`, so that
+-- they are in one slot.
 local call, pack, unpacked = redis.call, struct.pack, struct.unpack
 local max, min = math.max, math.min
 
@@ -20,11 +23,7 @@ local function whole(number)
   return string.format('%d', number)
 end
 
-local function read(record, part)
-  local text = call('HGET', record, part)
-  if not text then
-    return nil
-  end
+local function parsed(text)
   local hold = {}
   hold.held, hold.unknown, hold.ttl, hold.at, hold.charged, hold.rule, hold.currency, hold.counter, hold.set =
     unpacked(HOLD, text)
@@ -36,17 +35,25 @@ local function write(record, part, hold)
     #hold.currency, hold.currency, #hold.counter, hold.counter, #hold.set, hold.set))
 end
 
--- Adds to a counter, unless it has ended or has none. Returns what is spent.
+-- What a hold charges that ends or expires.
+local function unknown_cost(hold)
+  return hold.unknown < 0 and hold.held or hold.unknown
+end
+
+local function member_of(id, part, hold)
+  return id .. ':' .. part .. ':' .. whole(hold.held) .. ':' .. whole(unknown_cost(hold))
+end
+
+-- Adds to a counter, unless it has ended or there is none.
 local function charge(counter, hits)
   local spent = counter ~= '' and tonumber(call('GET', counter) or '')
   if not spent then
-    return 0
+    return
   end
   local after = min(max(spent + hits, 0), MOST)
   if after ~= spent then
     call('INCRBY', counter, whole(after - spent))
   end
-  return after
 end
 
 -- An open hold no longer reserves anything.
@@ -56,15 +63,20 @@ local function release(set, member, held)
   end
 end
 
--- What a hold costs that ended or expired.
-local function cost_of(hold)
-  return hold.unknown < 0 and hold.held or hold.unknown
-end
-
--- Charges it, and remembers it for one more time to live. Returns what is spent.
-local function close(record, part, hold, from)
-  local cost = cost_of(hold)
-  hold.charged, hold.at = cost, from + hold.ttl
+-- Charges what a hold costs that ended or expired, and remembers it for one more time to live, if there are not as many
+-- already.
+local function close(base, most, record, part, hold, from)
+  local ended = base .. 'ended'
+  hold.charged, hold.at = unknown_cost(hold), from + hold.ttl
+  charge(hold.counter, hold.charged)
+  call('ZREMRANGEBYSCORE', ended, '-inf', whole(now))
+  if hold.at <= now or call('ZCARD', ended) >= most then
+    call('HDEL', record, part)
+    return
+  end
   write(record, part, hold)
-  return charge(hold.counter, cost)
+  call('ZADD', ended, whole(hold.at), record .. ':' .. part)
+  if call('PTTL', ended) < hold.at - now then
+    call('PEXPIRE', ended, whole(hold.at - now))
+  end
 end

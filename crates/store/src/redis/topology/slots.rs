@@ -4,7 +4,7 @@
 
 use net::{HostPort, ServerAddress};
 
-pub(super) const SLOTS: u16 = 16_384;
+pub(in crate::redis) const SLOTS: u16 = 16_384;
 
 /// The table of CRC16/XMODEM (polynomial 0x1021), the checksum that Redis uses.
 #[expect(clippy::indexing_slicing, reason = "the compiler evaluates it")]

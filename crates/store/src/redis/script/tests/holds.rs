@@ -1,16 +1,20 @@
 //! The scripts of holds against the ledger, on a real Redis with a simulated clock.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 
 use super::server::Redis;
-use crate::redis::{
-    holds::{Closed, Counter, HoldPart, read_hold, read_settle, write_hold, write_settle},
-    script::Form,
+use crate::{
+    Close, Closed, Closing, Held, Hold, HoldId, MostHolds,
+    redis::{
+        pipeline::{CloseCall, HoldCall, HoldPart},
+        script::Form,
+    },
 };
-use algorithms::holds::{Bounds, Charge, HoldId, How, Ledger, Part, Unknown};
+use algorithms::holds::{Bounds, Charge, Fit, HoldId as LedgerId, How, Ledger, Part, Unknown};
 use clock::Time;
+use rules::HoldRule;
 
 const LIMIT: u64 = 100;
 const BASE: &str = "{tag}";
@@ -19,56 +23,91 @@ const BASE: &str = "{tag}";
 const COUNTERS: [&str; 4] = ["a", "b", "c", ""];
 
 /// A sweep of a script takes as many, so that both know the same.
-const MOST: usize = 10;
+const MOST: MostHolds = MostHolds { of_counter: 10, in_all: 1000, bytes: 0 };
 
 type Spent = BTreeMap<usize, u64>;
+type Of = Arc<HoldRule>;
 
-fn apply(spent: &mut Spent, charge: &Charge<usize>) {
+fn apply(spent: &mut Spent, charge: &Charge<usize, Of>) {
     let before = spent.entry(charge.counter).or_default();
     if !COUNTERS[charge.counter].is_empty() {
         *before = *before + charge.after - charge.before;
     }
 }
 
-fn hold(
-    redis: &mut Redis,
-    id: &str,
-    parts: &[Part<usize, &'static str>],
-    now: Time,
-) -> super::super::super::resp::Reply {
-    let sets: Vec<String> = parts.iter().map(|part| format!("{BASE}holds:{}", part.counter)).collect();
-    let parts = parts.iter().zip(&sets).map(|(part, set)| HoldPart {
-        counter: Some(COUNTERS[part.counter])
-            .filter(|name| !name.is_empty())
-            .map(|name| Counter { name, expiry: 3600 }),
-        set,
-        limit: part.limit,
-        estimate: part.estimate,
-        unknown: part.unknown,
-        ttl: part.ttl,
-        rule: part.counter as u64 + (1 << 52),
-        currency: part.currency,
-    });
+fn hold(redis: &mut Redis, id: &str, parts: &[Part<usize, Of>], now: Time) -> Vec<Held> {
+    let mut call = HoldCall::new(BASE, id, MOST);
+    for part in parts {
+        let rule_id = part.counter as u64 + (1 << 52);
+        let hold = Hold {
+            rule: part.of.clone(),
+            rule_id,
+            estimate: part.estimate,
+            fit: part.fit,
+            found: Held::default(),
+        };
+        let name = Some(COUNTERS[part.counter]).filter(|name| !name.is_empty());
+        call.push(HoldPart {
+            counter: name.map(|name| (name, 3600)),
+            set: format!("{BASE}holds:{}", part.counter),
+            limit: part.limit,
+            hold: &hold,
+            estimate: part.estimate,
+        });
+    }
     let mut command = Vec::new();
-    write_hold(&mut command, Form::Hash, (BASE, id), MOST as u64, &parts.collect::<Vec<_>>());
-    redis.call(&command, now)
+    call.write(&mut command, Form::Hash);
+    call.read(redis.call(&command, now)).unwrap().1
 }
 
-fn settle(redis: &mut Redis, id: &str, cost: Option<u64>, currency: Option<&str>, now: Time) -> Vec<Closed> {
+fn close(redis: &mut Redis, id: &str, close: Close, currency: Option<&str>, now: Time) -> Vec<Closed> {
+    let ignored = HoldId { random: 0, slots: [0].into_iter().collect() };
+    let closing = Closing { id: ignored, close, currency: currency.map(Box::from) };
+    let call = CloseCall::new(BASE, MOST, id, &closing);
     let mut command = Vec::new();
-    write_settle(&mut command, Form::Hash, (BASE, id), cost, currency);
-    read_settle(redis.call(&command, now)).unwrap()
+    call.write(&mut command, Form::Hash);
+    call.read(redis.call(&command, now)).unwrap().1
 }
 
-fn part(rng: &mut Rng) -> Part<usize, &'static str> {
+fn sweep(redis: &mut Redis, now: Time) -> Vec<Closed> {
+    let call = CloseCall::expired(BASE, MOST);
+    let mut command = Vec::new();
+    call.write(&mut command, Form::Hash);
+    call.read(redis.call(&command, now)).unwrap().1
+}
+
+fn part(rng: &mut Rng) -> Part<usize, Of> {
+    let unknown = if rng.bool() { Unknown::Held } else { Unknown::Hits(rng.u64(..60)) };
+    let ttl = Duration::from_secs(rng.u64(20..60));
+    let currency = if rng.bool() { "tokens" } else { "dollars" }.into();
     Part {
         counter: rng.usize(..COUNTERS.len()),
-        currency: if rng.bool() { "tokens" } else { "dollars" },
+        of: Arc::new(HoldRule { amount: 1, ttl, unknown, currency }),
         limit: LIMIT,
-        estimate: rng.u64(..150),
-        unknown: if rng.bool() { Unknown::Held } else { Unknown::Hits(rng.u64(..60)) },
-        ttl: Duration::from_secs(rng.u64(20..60)),
+        estimate: (rng.u8(..10) > 0).then(|| rng.u64(..150)),
+        fit: [Fit::Must, Fit::Must, Fit::May, Fit::Always][rng.usize(..4)],
+        unknown,
+        ttl,
         end: Time::from_seconds(3_000_000_000),
+    }
+}
+
+fn close_both(
+    redis: &mut Redis,
+    ledger: &mut Ledger<usize, Of>,
+    (step, id): (u64, &str),
+    rng: &mut Rng,
+    now: Time,
+) -> (Vec<Closed>, Vec<Charge<usize, Of>>) {
+    let known = LedgerId(step.into());
+    match rng.u8(..6) {
+        0 => (close(redis, id, Close::End, None, now), ledger.end(known, |_| true, now)),
+        1 => (close(redis, id, Close::Cancel, None, now), ledger.cancel(known)),
+        _ => {
+            let (cost, currency) = (rng.u64(..150), [None, Some("tokens"), Some("dollars")][rng.usize(..3)]);
+            let is_meant = |of: &Of| currency.is_none_or(|currency| &*of.currency == currency);
+            (close(redis, id, Close::Settle(cost), currency, now), ledger.settle(known, is_meant, cost))
+        }
     }
 }
 
@@ -78,56 +117,70 @@ fn the_scripts_hold_and_settle_as_the_ledger_does() {
     for seed in 0..60 {
         redis.command(&["FLUSHDB"]);
         let (mut rng, mut now) = (Rng::with_seed(seed), Time::from_seconds(1_800_000_000));
-        let mut ledger = Ledger::new(Bounds { holds: usize::MAX, holds_of_a_counter: MOST });
+        let mut ledger = Ledger::new(Bounds { holds: 1_000_000, holds_of_a_counter: 10 });
         let (mut spent, mut ids) = (Spent::new(), Vec::new());
         for step in 0..200_u64 {
             now = Time::from_micros(now.micros() + rng.u64(..5_000) * 1000);
             for charge in ledger.sweep(now, usize::MAX) {
                 apply(&mut spent, &charge);
             }
+            if rng.u8(..4) == 0 {
+                sweep(&mut redis, now);
+            }
             let id = format!("id-{seed}_{step}");
             if rng.u8(..2) == 0 || ids.is_empty() {
                 let parts: Vec<_> = (0..rng.usize(1..4)).map(|_| part(&mut rng)).collect();
                 let read = |counter| spent.get(&counter).copied().unwrap_or(0);
-                let held_before: Vec<u64> = parts.iter().map(|part| ledger.held(part.counter)).collect();
-                let expected = ledger.hold(HoldId(step.into()), parts.iter().copied(), now, read);
-                let (seen, actual) = read_hold(hold(&mut redis, &id, &parts, now), parts.len()).unwrap();
-                assert_eq!(actual, expected, "{seed} {step}: {parts:?}");
-                for ((part, seen), before) in parts.iter().zip(&seen).zip(held_before) {
-                    let own = if expected.is_ok() { part.estimate.min(LIMIT) } else { 0 };
-                    assert_eq!((seen.spent, seen.held), (read(part.counter), before + own), "{seed} {step}");
+                let expected = ledger.hold(LedgerId(step.into()), parts.clone(), now, read);
+                let actual = hold(&mut redis, &id, &parts, now);
+                for ((seen, held), part) in expected.iter().zip(&actual).zip(&parts) {
+                    let expected = (seen.spent, seen.held, seen.fits, seen.holds, seen.is_full);
+                    let actual = (held.spent, held.held, held.fits, held.holds, held.is_full);
+                    assert_eq!(actual, expected, "{seed} {step}: {parts:?}");
+                    // Another part of the request may hold on the counter.
+                    let is_alone = parts.iter().filter(|other| other.counter == part.counter).count() == 1;
+                    if !held.fits && !held.holds && is_alone {
+                        assert_eq!(held.earliest, seen.earliest, "{seed} {step}");
+                    }
                 }
                 ids.push((step, id));
                 continue;
             }
             let (step_of_id, id) = rng.choice(&ids).cloned().unwrap();
-            let (currency, known) =
-                ([None, Some("tokens"), Some("dollars")][rng.usize(..3)], HoldId(step_of_id.into()));
-            let cost = (rng.u8(..3) > 0).then(|| rng.u64(..150));
-            let charges = match cost {
-                Some(cost) => ledger.settle(known, currency.as_ref(), cost),
-                None => ledger.end(known, currency.as_ref(), now),
-            };
-            charges.iter().for_each(|charge| apply(&mut spent, charge));
-            let closed = settle(&mut redis, &id, cost, currency, now);
+            let (closed, charges) = close_both(&mut redis, &mut ledger, (step_of_id, &id), &mut rng, now);
+            for charge in &charges {
+                apply(&mut spent, charge);
+            }
             // The script charges what had expired, which the ledger has swept.
-            let of_both = |how: How| how != How::Expired;
+            let closed = closed.into_iter().filter(|closed| closed.how != How::Expired);
             let mut actual: Vec<_> = closed
-                .iter()
-                .filter(|closed| of_both(closed.how))
                 .map(|closed| {
-                    (closed.rule - (1 << 52), closed.how as u8, closed.held, closed.before, closed.after)
+                    (closed.rule_id - (1 << 52), closed.how as u8, closed.held, closed.before, closed.after)
                 })
                 .collect();
-            let mut expected: Vec<_> = charges
-                .iter()
+            let expected = charges.iter();
+            let mut expected: Vec<_> = expected
                 .map(|charge| {
                     (charge.counter as u64, charge.how as u8, charge.held, charge.before, charge.after)
                 })
                 .collect();
             actual.sort_unstable();
             expected.sort_unstable();
-            assert_eq!(actual, expected, "{seed} {step} {id} {cost:?} {currency:?}");
+            assert_eq!(actual, expected, "{seed} {step} {id}");
         }
+        now = Time::from_micros(now.micros() + 120_000_000);
+        sweep(&mut redis, now);
+        assert_eq!(redis.command(&["ZCARD", "{tag}holds"]), crate::redis::resp::Reply::Integer(0), "{seed}");
     }
+}
+
+#[test]
+fn a_hold_that_comes_after_its_cancel_holds_nothing() {
+    let mut redis = Redis::start();
+    let (mut rng, now) = (Rng::with_seed(1), Time::from_seconds(1_800_000_000));
+    let parts = [Part { estimate: Some(10), ..part(&mut rng) }];
+    assert!(close(&mut redis, "one", Close::Cancel, None, now).is_empty());
+    assert!(!hold(&mut redis, "one", &parts, now)[0].holds);
+    assert!(close(&mut redis, "one", Close::Settle(5), None, now).is_empty());
+    assert!(hold(&mut redis, "two", &parts, now)[0].holds);
 }

@@ -36,7 +36,7 @@ use server::Redis;
 const SLACK: u32 = 3600;
 
 fn scripted() -> impl Strategy<Value = (Algorithm, Window)> {
-    let name = prop::sample::select(&Name::ALL[1..]);
+    let name = prop::sample::select(&Name::ALL[1..5]);
     let burst = prop::option::weighted(0.3, any::<u64>().prop_map(|burst| burst % 5000 + 1));
     (name, requests(), windows(), burst).prop_map(|(name, requests, window, burst)| {
         // Longer logs are refused.
@@ -59,6 +59,10 @@ fn decided(outcome: &CheckResult) -> crate::Outcome {
         other => panic!("{other:?}"),
     }
 }
+
+/// The algorithms that count.
+const COUNTED: [Name; 5] =
+    [Name::FixedWindow, Name::SlidingWindow, Name::SlidingLog, Name::TokenBucket, Name::LeakyBucket];
 
 /// Runs a test with this many random histories. A test derives the key, the time and the hits from a step.
 fn histories(
@@ -126,7 +130,7 @@ fn builds_with_limits_of_32_bits_continue_the_same_states() {
     let narrow = prop::sample::select(vec![Name::SlidingWindow, Name::TokenBucket, Name::LeakyBucket]);
     let narrow = (narrow, requests(), windows())
         .prop_map(|(name, requests, window)| (name.at(requests.min(u32::MAX.into()), window, None), window));
-    holds(200, prop::collection::vec(narrow, 1..4), 120, |redis, mut models, steps| {
+    histories(200, prop::collection::vec(narrow, 1..4), 120, |redis, mut models, steps| {
         let table = Table::<()>::new(10);
         let (mut pipeline, mut now) = (RedisPipeline::default(), Time::from_micros(BEGIN));
         for step in steps {
@@ -334,8 +338,7 @@ fn nothing_is_counted_if_one_key_of_a_rule_has_a_foreign_value() {
     redis.command(&["SET", "a broken number", "1.5"]);
     let mut pipeline = RedisPipeline::default();
     for foreign in ["a list", "a text", "a broken number"] {
-        for (of_good, of_foreign) in Name::ALL.into_iter().flat_map(|one| Name::ALL.map(|other| (one, other)))
-        {
+        for (of_good, of_foreign) in COUNTED.iter().flat_map(|one| COUNTED.map(|other| (*one, other))) {
             let model = |kind: Name| Model::new((kind.at(9, minute, None), minute));
             let models = [model(of_good), model(of_foreign)];
             let good = format!("{of_good:?} beside {of_foreign:?} at {foreign}");
@@ -420,7 +423,7 @@ fn a_foreign_value_fails_only_the_callers_of_its_key() {
     redis.command(&["SET", "a number", "12"]);
     redis.command(&["SET", "a short text", "0123456789abcdef!"]);
     redis.command(&["SET", "a long text", &"not a log ".repeat(1000)]);
-    for name in &Name::ALL[1..] {
+    for name in &Name::ALL[1..5] {
         let model = Model::new((name.at(10, minute, None), minute));
         let keys = ["good", "a list", "a number", "a short text", "a long text"];
         let mut pipeline = RedisPipeline::default();

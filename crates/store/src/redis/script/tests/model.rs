@@ -34,6 +34,7 @@ impl Model {
             Algorithm::SlidingWindow(limit) => (self.counts, verdict) = limit.count(self.counts, hits, now),
             Algorithm::Bucket(limit) => (self.state, verdict) = limit.apply(self.state, hits, now),
             Algorithm::SlidingLog(limit) => verdict = limit.apply(&mut self.log, hits, now),
+            Algorithm::Concurrency(_) => panic!("nothing holds"),
         }
         crate::Outcome::Decided(verdict)
     }
@@ -47,6 +48,7 @@ impl Model {
             crate::Outcome::Counted(after) => after > self.algorithm.capacity(),
             crate::Outcome::NotCounted(_) => true,
             crate::Outcome::Decided(verdict) => !verdict.admitted,
+            crate::Outcome::Held => panic!("nothing holds"),
         }
     }
 

@@ -1,0 +1,496 @@
+//! The life of a request's holds: their identity, the descriptors that settle and end them, and the queue of what the
+//! store did not take.
+//!
+//! Nobody settles a hold whose identity nobody got. So a [`HoldToken`] accompanies the identity from its choice to the
+//! written response, and cancels the holds if it is dropped before.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt, mem,
+    str::FromStr as _,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use smallvec::SmallVec;
+use tokio::sync::Notify;
+
+use super::{
+    Limiter,
+    answer::{Answer, Code},
+    request::{Descriptor, Request},
+};
+use algorithms::holds::How;
+use clock::{Time, timer::Timer};
+use containment::mutex::lock;
+use rules::{MAX_LIMIT, Value};
+use store::{Batch, Close, Closed, Closing, FailureReason, HoldId, Resets, Store as _, StoreError};
+use telemetry::metrics::{HoldBound, HoldEnd, Stats};
+
+const SETTLE: &str = "hold_settle";
+const END: &str = "hold_end";
+
+/// The keys of entries that settle or end holds. They need no rule.
+pub const CLOSING_KEYS: [&str; 2] = [SETTLE, END];
+const CURRENCY: &str = "hold_in";
+
+/// The field of `dynamic_metadata` with the identity.
+const METADATA: &str = "hold";
+
+/// As many are sent at once.
+const SENT_TOGETHER: usize = 500;
+
+/// The wait after the store did not take what was queued, and between sweeps of what has expired.
+const RETRY: Duration = Duration::from_millis(250);
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// Random numbers that nobody can guess.
+pub type Chance = Arc<dyn Fn() -> u128 + Send + Sync>;
+
+/// Settles and ends that the store has not taken.
+pub(super) struct Queue {
+    waiting: Mutex<Waiting>,
+    /// `HOLDS_MAX_QUEUED`.
+    max: usize,
+    filled: Notify,
+    stats: Arc<Stats>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    list: VecDeque<Closing>,
+    /// The settles of each request, because an end waits behind them.
+    settles: HashMap<u128, usize>,
+}
+
+impl Waiting {
+    fn note(&mut self, closing: &Closing) {
+        if closing.close != Close::End {
+            *self.settles.entry(closing.id.random).or_default() += 1;
+        }
+    }
+
+    fn forget(&mut self, closing: &Closing) {
+        if closing.close != Close::End
+            && let Some(settles) = self.settles.get_mut(&closing.id.random)
+        {
+            *settles -= 1;
+            if *settles == 0 {
+                self.settles.remove(&closing.id.random);
+            }
+        }
+    }
+}
+
+pub(super) struct Holds {
+    pub(super) chance: Chance,
+    pub(super) queue: Arc<Queue>,
+}
+
+impl Holds {
+    pub(super) fn new(chance: Chance, max: usize, stats: Arc<Stats>) -> Self {
+        let queue = Queue { waiting: Mutex::default(), max, filled: Notify::new(), stats };
+        Self { chance, queue: Arc::new(queue) }
+    }
+}
+
+/// 128 bits of the system.
+#[expect(clippy::expect_used, reason = "a system without random numbers cannot serve TLS either")]
+pub fn system_chance() -> Chance {
+    let system = ring::rand::SystemRandom::new();
+    Arc::new(move || {
+        let mut bytes = [0; 16];
+        ring::rand::SecureRandom::fill(&system, &mut bytes).expect("the system has random numbers");
+        u128::from_be_bytes(bytes)
+    })
+}
+
+impl Queue {
+    fn push(&self, closing: Closing) {
+        let mut waiting = lock(&self.waiting);
+        if waiting.list.len() >= self.max {
+            self.stats.holds().refused(HoldBound::Queue).increment();
+            return;
+        }
+        waiting.note(&closing);
+        waiting.list.push_back(closing);
+        drop(waiting);
+        self.filled.notify_one();
+    }
+
+    /// The first ones, which stay until they are taken.
+    fn first(&self) -> SmallVec<[Closing; 3]> {
+        lock(&self.waiting).list.iter().take(SENT_TOGETHER).cloned().collect()
+    }
+
+    /// Replaces the first `sent` by those of them that the store did not take.
+    fn keep(&self, sent: usize, left: impl DoubleEndedIterator<Item = Closing>) {
+        let mut waiting = lock(&self.waiting);
+        for _ in 0..sent {
+            if let Some(closing) = waiting.list.pop_front() {
+                waiting.forget(&closing);
+            }
+        }
+        for closing in left.rev() {
+            waiting.note(&closing);
+            waiting.list.push_front(closing);
+        }
+    }
+
+    /// True if a settle of this request waits.
+    fn has_settle(&self, id: &HoldId) -> bool {
+        lock(&self.waiting).settles.contains_key(&id.random)
+    }
+}
+
+/// The identity of a request's holds until its response is written.
+pub struct HoldToken {
+    id: HoldId,
+    queue: Option<Arc<Queue>>,
+}
+
+impl HoldToken {
+    pub(super) fn new(id: HoldId, queue: &Arc<Queue>) -> Self {
+        Self { id, queue: Some(queue.clone()) }
+    }
+
+    pub fn id(&self) -> &HoldId {
+        &self.id
+    }
+
+    fn cancelling(&self) -> Closing {
+        Closing { id: self.id.clone(), close: Close::Cancel, currency: None }
+    }
+
+    /// The response with the identity was written: now its holds are settled, ended, or expire.
+    pub fn delivered(mut self) {
+        self.queue = None;
+    }
+}
+
+impl Drop for HoldToken {
+    fn drop(&mut self) {
+        if let Some(queue) = self.queue.take() {
+            queue.push(self.cancelling());
+        }
+    }
+}
+
+impl fmt::Debug for HoldToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HoldToken({})", self.id)
+    }
+}
+
+impl PartialEq for HoldToken {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+/// What a request closes. Dropped before the store has taken it, it is queued.
+pub(super) struct Closings {
+    all: SmallVec<[Closing; 3]>,
+    queue: Arc<Queue>,
+}
+
+impl Closings {
+    /// What the descriptors of a request settle, then what they end. Malformed identities are counted.
+    pub(super) fn of(request: &Request<'_>, holds: &Holds, stats: &Stats) -> Option<Self> {
+        if !request.descriptors.iter().any(closes) {
+            return None;
+        }
+        let mut all: SmallVec<[Closing; 3]> = SmallVec::new();
+        for descriptor in request.descriptors.iter().filter(|descriptor| closes(descriptor)) {
+            match closing(descriptor) {
+                Some(closing) => all.push(closing),
+                None => stats.holds().unknown_ids.increment(),
+            }
+        }
+        all.sort_by_key(|closing| closing.close == Close::End);
+        Some(Self { all, queue: holds.queue.clone() })
+    }
+}
+
+impl Drop for Closings {
+    fn drop(&mut self) {
+        for closing in mem::take(&mut self.all) {
+            self.queue.push(closing);
+        }
+    }
+}
+
+/// True for a descriptor that settles or ends holds.
+pub(super) fn closes(descriptor: &Descriptor<'_>) -> bool {
+    descriptor.entries.iter().any(|entry| entry.key == SETTLE || entry.key == END)
+}
+
+fn closing(descriptor: &Descriptor<'_>) -> Option<Closing> {
+    let value = |key| descriptor.entries.iter().find(|entry| entry.key == key).map(|entry| entry.value);
+    let id = HoldId::from_str(value(SETTLE).or_else(|| value(END))?).ok()?;
+    let cost = descriptor.hits_addend.filter(|_| !descriptor.is_negative_hits);
+    Some(match (value(SETTLE), cost) {
+        (Some(_), cost) => {
+            let close = cost.map_or(Close::End, |cost| Close::Settle(cost.min(MAX_LIMIT)));
+            Closing { id, close, currency: value(CURRENCY).map(Box::from) }
+        }
+        (None, _) => Closing { id, close: Close::End, currency: None },
+    })
+}
+
+fn holds_anything(batch: &Batch) -> bool {
+    let holds = |index| batch.check(index).hold.as_ref().is_some_and(|hold| hold.estimate.is_some());
+    batch.holding().any(holds)
+}
+
+/// True if a check of the batch holds.
+fn any_held(batch: &Batch) -> bool {
+    batch.checks().iter().any(|check| check.held().is_some_and(|held| held.holds))
+}
+
+impl Limiter {
+    /// The token of a batch that holds, and its identity in the batch; `None` if it only reads.
+    pub(super) fn hold_token(&self, batch: &mut Batch) -> Result<Option<HoldToken>, StoreError> {
+        if !holds_anything(batch) {
+            return Ok(None);
+        }
+        let slots = self.store.slots_of_holds(batch);
+        if slots.len() > HoldId::MAX_SLOTS {
+            self.stats.holds().refused(HoldBound::Slots).increment();
+            let message = format!("a request holds in {} slots; at most {}", slots.len(), HoldId::MAX_SLOTS);
+            return Err(StoreError { reason: FailureReason::Overloaded, message: message.into() });
+        }
+        Ok(Some(self.new_token(batch, slots)))
+    }
+
+    /// The token for the local fallback, after the store failed. What the store may hold is cancelled.
+    pub(super) fn hold_token_here(&self, batch: &mut Batch, token: Option<HoldToken>) -> Option<HoldToken> {
+        if let Some(token) = token.filter(|_| !batch.is_hold_sent) {
+            token.delivered();
+        }
+        batch.is_hold_sent = false;
+        holds_anything(batch).then(|| self.new_token(batch, SmallVec::new()))
+    }
+
+    fn new_token(&self, batch: &mut Batch, slots: SmallVec<[u16; 2]>) -> HoldToken {
+        let id = HoldId { random: (self.holds.chance)(), slots };
+        batch.hold_id = Some(id.clone());
+        HoldToken::new(id, &self.holds.queue)
+    }
+
+    /// Puts the identity into the answer of a request that passes and holds. What a refused request holds is cancelled.
+    pub(super) fn give_hold(&self, answer: &mut Answer, token: Option<HoldToken>, batch: &Batch) {
+        self.count_held(batch);
+        let Some(token) = token else { return };
+        if !any_held(batch) {
+            token.delivered();
+        } else if answer.code == Code::Ok {
+            let metadata = answer.dynamic_metadata.get_or_insert_default();
+            metadata.insert(METADATA.to_owned(), Value::Text(token.id.to_string()));
+            answer.hold = Some(Box::new(token));
+        } else {
+            self.cancel(token);
+        }
+    }
+
+    fn cancel(&self, token: HoldToken) {
+        let (closing, now) = (token.cancelling(), self.now());
+        let closed = if token.id.slots.is_empty() {
+            Some(self.close_here(&closing, now))
+        } else {
+            self.store.try_close_holds(&closing, now)
+        };
+        if let Some(closed) = closed {
+            self.count_closed(&closed, &closing, now);
+            token.delivered();
+        }
+    }
+
+    /// Counts what the store found expired while it held.
+    pub(super) fn count_held(&self, batch: &Batch) {
+        let stats = self.stats.holds();
+        for check in batch.holding().map(|index| batch.check(index)) {
+            let (Some(held), Some(hold)) = (check.held(), &check.hold) else { continue };
+            if held.expired > 0 {
+                stats.rule(hold.rule_id).ended(HoldEnd::Expired).add(held.expired);
+                stats.overspent_hits.add(held.excess);
+            }
+            if held.is_full {
+                stats.refused(HoldBound::Holds).increment();
+            }
+        }
+    }
+
+    /// Closes what a request closes, and counts it.
+    pub(super) async fn close(&self, mut closings: Closings) {
+        // An end waits behind a queued settle.
+        let queue = &self.holds.queue;
+        closings.all.retain(|one| {
+            let waits = one.close == Close::End && queue.has_settle(&one.id);
+            if waits {
+                queue.push(one.clone());
+            }
+            !waits
+        });
+        self.close_in_order(&mut closings.all).await;
+    }
+
+    /// Settles, then ends: an end waits until every settle of its request is taken, else it would charge what is unknown.
+    /// Removes those that the store has taken.
+    async fn close_in_order<A: smallvec::Array<Item = Closing>>(&self, all: &mut SmallVec<A>) {
+        let now = self.now();
+        for is_end in [false, true] {
+            let untaken: Vec<HoldId> =
+                all.iter().filter(|one| one.close != Close::End).map(|one| one.id.clone()).collect();
+            let is_due =
+                |one: &Closing| (one.close == Close::End) == is_end && !(is_end && untaken.contains(&one.id));
+            let results = join_all(
+                all.iter()
+                    .map(|closing| async { is_due(closing) && self.close_one(closing, now).await.is_ok() }),
+            );
+            let mut taken = results.await.into_iter();
+            let mut ended: SmallVec<[HoldId; 2]> = SmallVec::new();
+            all.retain(|closing| {
+                let is_taken = taken.next().is_some_and(|taken| taken);
+                if is_taken && closing.currency.is_none() {
+                    ended.push(closing.id.clone());
+                }
+                !is_taken
+            });
+            // A settle in all currencies leaves nothing to end.
+            all.retain(|closing| closing.close != Close::End || !ended.contains(&closing.id));
+        }
+    }
+
+    /// The same at once, if the store does not have to be waited for.
+    pub(super) fn try_close(&self, mut closings: Closings) -> Option<Closings> {
+        let now = self.now();
+        let is_closed = |closing: &mut Closing| {
+            let closed = if closing.id.slots.is_empty() {
+                Some(self.close_here(closing, now))
+            } else {
+                self.store.try_close_holds(closing, now)
+            };
+            closed.inspect(|closed| self.count_closed(closed, closing, now)).is_some()
+        };
+        // In their order: nothing after one that waits.
+        while let Some(first) = closings.all.first_mut() {
+            if !is_closed(first) {
+                return Some(closings);
+            }
+            closings.all.remove(0);
+        }
+        None
+    }
+
+    async fn close_one(&self, closing: &Closing, now: Time) -> Result<(), StoreError> {
+        if closing.id.slots.is_empty() {
+            self.count_closed(&self.close_here(closing, now), closing, now);
+            return Ok(());
+        }
+        let (closed, result) = self.store.close_holds(closing, now).await;
+        if result.is_ok() || !closed.is_empty() {
+            self.count_closed(&closed, closing, now);
+        }
+        result
+    }
+
+    /// Holds of this process alone, while the store failed.
+    fn close_here(&self, closing: &Closing, now: Time) -> Vec<Closed> {
+        self.local.get().and_then(|local| local.try_close_holds(closing, now)).unwrap_or_default()
+    }
+
+    fn count_closed(&self, closed: &[Closed], closing: &Closing, now: Time) {
+        let stats = self.stats.holds();
+        if matches!(closing.close, Close::Settle(_)) && !closed.iter().any(|one| one.how != How::Expired) {
+            stats.unknown_ids.increment();
+        }
+        self.count_all(closed, now);
+    }
+
+    pub(super) fn count_all(&self, closed: &[Closed], now: Time) {
+        let stats = self.stats.holds();
+        for one in closed {
+            let rule = stats.rule(one.rule_id);
+            match one.how {
+                How::Settled => rule.settled.increment(),
+                How::SettledLate => stats.late.increment(),
+                How::Ended => rule.ended(HoldEnd::Ended).increment(),
+                How::Cancelled => rule.ended(HoldEnd::Unanswered).increment(),
+                How::Expired => rule.ended(HoldEnd::Expired).increment(),
+            }
+            // What was held, or charged before, was not free for others.
+            let covered = if one.how == How::SettledLate { one.before } else { one.held };
+            stats.overspent_hits.add(one.after.saturating_sub(covered));
+            if one.after < one.before
+                && let Some(cache) = &self.over_limit
+            {
+                match &one.full_key {
+                    Some(key) => {
+                        cache.refunded(key, now);
+                        if let Some(announce) = &self.announce {
+                            announce(key);
+                        }
+                    }
+                    None => cache.forget(&Resets::Unknown, now),
+                }
+            }
+        }
+    }
+
+    /// Repeats what the store did not take, and sweeps what has expired, for as long as the service runs.
+    pub async fn run_holds(&self, timer: &dyn Timer) {
+        let mut swept = timer.now();
+        loop {
+            let all_taken = self.close_queued().await;
+            let wait = if all_taken { SWEEP } else { RETRY };
+            let until = clock::timer::after(timer.now(), wait);
+            if all_taken {
+                let _ = timer.timeout_at(until, self.holds.queue.filled.notified()).await;
+            } else {
+                timer.sleep_until(until).await;
+            }
+            if timer.now().duration_since(swept) >= SWEEP {
+                swept = timer.now();
+                let now = self.now();
+                let (closed, _) = self.store.sweep_holds(now).await;
+                self.count_all(&closed, now);
+            }
+        }
+    }
+
+    /// Closes what is queued; returns whether the store has taken all of it.
+    async fn close_queued(&self) -> bool {
+        loop {
+            let mut closings = self.holds.queue.first();
+            let sent = closings.len();
+            if sent == 0 {
+                return true;
+            }
+            self.close_in_order(&mut closings).await;
+            let is_all = closings.is_empty();
+            self.holds.queue.keep(sent, closings.into_iter());
+            if !is_all {
+                return false;
+            }
+        }
+    }
+
+    /// Waits until what is queued is taken, or `until`. For the shutdown.
+    pub async fn drain_holds(&self, timer: &dyn Timer, until: Instant) {
+        while self.queued_closings() > 0 && timer.now() < until {
+            timer.sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Settles and ends that the store has not taken.
+    pub fn queued_closings(&self) -> usize {
+        lock(&self.holds.queue.waiting).list.len()
+    }
+
+    /// The open holds of the store, or of the local fallback.
+    pub fn open_holds(&self) -> u64 {
+        self.store.open_holds() + self.local.get().map_or(0, store::Store::open_holds)
+    }
+}

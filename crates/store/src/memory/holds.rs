@@ -1,0 +1,190 @@
+//! Holds in this process: one ledger beside the counters, which have what is spent.
+//!
+//! A lock for all: a request takes it twice, for less than a microsecond each.
+
+use std::sync::{Arc, Mutex};
+
+use super::{MemoryStore, States as _};
+use crate::{
+    Batch, Close, Closed, Closing, Counting, Held, HoldId, MostHolds, OpenHold,
+    table::{Kept, Key, Used},
+};
+use algorithms::{
+    Algorithm, State,
+    holds::{Bounds, Charge, HoldId as LedgerId, How, Ledger, Part},
+};
+use clock::Time;
+use containment::mutex::lock;
+use rules::HoldRule;
+use smallvec::{SmallVec, smallvec};
+
+/// A hold with its places in the ledger, and one that is remembered, at most.
+const BYTES_PER_HOLD: usize = 1024;
+
+/// Longer keys are not kept.
+const LONGEST_KEY: usize = 256;
+
+/// As many expired holds are charged at once.
+const SWEPT: usize = 10;
+
+/// What the ledger says with each charge.
+#[derive(Clone)]
+struct Of {
+    rule: Arc<HoldRule>,
+    rule_id: u64,
+    /// Of the counter in its table; `None` if it has no counter.
+    mark: Option<(u16, u64)>,
+    full_key: Option<Box<str>>,
+}
+
+pub(super) struct Holds(Mutex<Ledger<Key, Of>>);
+
+impl Holds {
+    pub(super) fn new(most: MostHolds) -> Self {
+        let holds = most.in_all.min(most.bytes / BYTES_PER_HOLD);
+        Self(Mutex::new(Ledger::new(Bounds { holds, holds_of_a_counter: most.of_counter })))
+    }
+
+    pub(super) fn open(&self) -> u64 {
+        lock(&self.0).open() as u64
+    }
+}
+
+impl MemoryStore {
+    /// Holds what the batch holds, and sets the outcomes.
+    pub(super) fn hold(&self, batch: &mut Batch, now: Time) {
+        let reads = batch.counting == Counting::ReadOnly;
+        let parts = batch.holding().filter_map(|index| {
+            let check = batch.check(index);
+            let hold = check.hold.as_ref()?;
+            let full_key = batch.full_key(check);
+            let is_counted = !matches!(check.limit.algorithm, Algorithm::Concurrency(_));
+            let limit = check.limit.requests_per_unit;
+            let of = Of {
+                rule: hold.rule.clone(),
+                rule_id: hold.rule_id,
+                mark: is_counted.then_some((check.rule, limit)),
+                full_key: (full_key.len() <= LONGEST_KEY).then(|| full_key.into()),
+            };
+            Some(Part {
+                counter: self.states.key(full_key),
+                of,
+                limit,
+                estimate: hold.estimate.filter(|_| !reads),
+                fit: hold.fit,
+                unknown: hold.rule.unknown,
+                ttl: hold.rule.ttl,
+                end: if is_counted { check.limit.period().end(now) } else { Time::from_micros(u64::MAX) },
+            })
+        });
+        let parts: Vec<Part<Key, Of>> = parts.collect();
+        let mut ledger = lock(&self.holds.0);
+        let expired = ledger.sweep(now, SWEPT);
+        for charge in &expired {
+            self.charge(charge, now);
+        }
+        let id = LedgerId(batch.hold_id.as_ref().map_or(0, |id| id.random));
+        let counters: SmallVec<[Key; 4]> = parts.iter().map(|part| part.counter).collect();
+        let seen = ledger.hold(id, parts, now, |key| self.spent(key, now));
+        drop(ledger);
+        batch.is_hold_sent = true;
+        let indexes: SmallVec<[usize; 4]> = batch.holding().collect();
+        for ((index, seen), counter) in indexes.into_iter().zip(seen).zip(counters) {
+            let own = expired.iter().filter(|charge| charge.counter == counter && charge.how == How::Expired);
+            let held = Held {
+                spent: seen.spent,
+                held: seen.held,
+                fits: seen.fits,
+                holds: seen.holds,
+                is_full: seen.is_full,
+                earliest: seen.earliest,
+                expired: own.clone().count() as u64,
+                excess: own.map(|charge| charge.after.saturating_sub(charge.held)).sum(),
+            };
+            batch.set_held(index, held);
+        }
+    }
+
+    pub(super) fn close(&self, closing: &Closing, now: Time) -> Vec<Closed> {
+        if !matches!(&closing.id.slots[..], [] | [0]) {
+            return Vec::new();
+        }
+        let id = LedgerId(closing.id.random);
+        let mut ledger = lock(&self.holds.0);
+        // What has expired is charged first, so that the cost of an expired hold is a late one.
+        let mut charges = ledger.sweep(now, SWEPT);
+        charges.retain(|charge| {
+            self.charge(charge, now);
+            charge.how == How::Expired
+        });
+        let is_meant =
+            |of: &Of| closing.currency.as_ref().is_none_or(|currency| of.rule.currency == *currency);
+        let ended = match closing.close {
+            Close::Settle(cost) => ledger.settle(id, is_meant, cost),
+            Close::End => ledger.end(id, is_meant, now),
+            Close::Cancel => ledger.cancel(id),
+        };
+        for charge in &ended {
+            self.charge(charge, now);
+        }
+        closed(charges.into_iter().chain(ended))
+    }
+
+    pub(super) fn list(&self, batch: &Batch, most: usize) -> Vec<OpenHold> {
+        let ledger = lock(&self.holds.0);
+        let of_check = |index: usize| {
+            let counter = self.states.key(batch.full_key(batch.check(index)));
+            let open: Vec<_> = ledger.of_counter(counter).take(most).collect();
+            open.into_iter().map(move |(id, held, expires)| {
+                let id = HoldId { random: id.0, slots: smallvec![0] };
+                OpenHold { check: index, id, held, expires }
+            })
+        };
+        batch.holding().flat_map(of_check).collect()
+    }
+
+    /// Charges expired holds.
+    pub(super) fn expire_holds(&self, now: Time) -> Vec<Closed> {
+        let mut ledger = lock(&self.holds.0);
+        let expired = ledger.sweep(now, SWEPT * 100);
+        for charge in &expired {
+            self.charge(charge, now);
+        }
+        closed(expired)
+    }
+
+    /// Frees the places of requests under way.
+    pub(super) fn forget_holds(&self, key: Key) {
+        lock(&self.holds.0).forget_counter(key);
+    }
+
+    fn spent(&self, key: Key, now: Time) -> u64 {
+        self.states.change(key, now, |before: Kept<u64>| (None, before.state))
+    }
+
+    /// Adds a charge to its counter, until its window ends.
+    fn charge(&self, charge: &Charge<Key, Of>, now: Time) {
+        let Some((mark, limit)) =
+            charge.of.mark.filter(|_| now < charge.end && charge.before != charge.after)
+        else {
+            return;
+        };
+        let mut states = self;
+        states.change(charge.counter, mark, now, |state| {
+            let number = state.number.saturating_add(charge.after).saturating_sub(charge.before);
+            (State { number, end: charge.end }, Used::of(number, limit), ())
+        });
+    }
+}
+
+fn closed(charges: impl IntoIterator<Item = Charge<Key, Of>>) -> Vec<Closed> {
+    let closed = charges.into_iter().map(|charge| Closed {
+        rule_id: charge.of.rule_id,
+        how: charge.how,
+        held: charge.held,
+        before: charge.before,
+        after: charge.after,
+        full_key: charge.of.full_key,
+    });
+    closed.collect()
+}

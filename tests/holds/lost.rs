@@ -1,0 +1,147 @@
+//! Answers that nobody got, stores that do not answer, and services that end.
+
+use std::{thread, time::Duration};
+
+use super::{Holder, RULES, setup};
+use crate::support::{
+    eventually, holds,
+    proxy::{Proxy, Way},
+    redis::Redis,
+    server::Setup,
+};
+
+#[test]
+fn a_hold_whose_answer_nobody_got_ends_at_no_cost() {
+    let redis = Redis::single();
+    let setup = setup().redis(&redis.env()).env("REDIS_TIMEOUT", "300ms");
+    let server = setup.start_healthy();
+    let holder = Holder::of(&server);
+    assert!(holder.hold(&[("budget", "before")]).is_some());
+    redis.freeze();
+    // The command is on its way, and the caller does not wait for it.
+    let asked = crate::support::client::request("d", &[&[("budget", "a")]]);
+    assert!(server.ask(asked).is_err());
+    redis.thaw();
+    let ended = || {
+        let seen = holder.seen("budget", "a");
+        holds(seen == (0, 0), || format!("{seen:?}"))
+    };
+    // The command and its cancel arrive in any order.
+    thread::sleep(Duration::from_millis(500));
+    eventually("the late hold is ended", ended);
+    assert_eq!(holder.seen("budget", "before"), (0, 40));
+    eventually("nothing is queued", || holds(server.count("tollgate_holds_queued") == 0, || "queued"));
+}
+
+#[test]
+fn a_caller_that_resets_its_request_holds_nothing() {
+    let redis = Redis::single();
+    let proxy = Proxy::to(redis.address().rsplit(':').next().unwrap().parse().unwrap());
+    let server = setup().redis(&crate::support::redis::tcp(&proxy.address())).start_healthy();
+    let holder = Holder::of(&server);
+    assert!(holder.hold(&[("budget", "before")]).is_some());
+    proxy.set(Way::Open(Duration::from_millis(200)));
+    let client = server.client();
+    let reset = client.call(|channel| async move {
+        use proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+        let asked = crate::support::client::request("d", &[&[("budget", "a")]]);
+        let mut client = RateLimitServiceClient::new(channel);
+        tokio::time::timeout(Duration::from_millis(20), client.should_rate_limit(asked)).await
+    });
+    assert!(reset.is_err(), "{reset:?}");
+    drop(client);
+    proxy.set(Way::CLEAR);
+    // The command and its cancel arrive in any order.
+    thread::sleep(Duration::from_millis(500));
+    eventually("nothing is held", || {
+        let seen = holder.seen("budget", "a");
+        holds(seen == (0, 0), || format!("{seen:?}"))
+    });
+    assert_eq!(holder.seen("budget", "before"), (0, 40));
+}
+
+#[test]
+fn settles_wait_for_a_lost_store_and_are_repeated() {
+    let mut redis = Redis::single();
+    let server = setup().redis(&redis.env()).env("REDIS_TIMEOUT", "300ms").start_healthy();
+    let holder = Holder::of(&server);
+    let id = holder.hold(&[("budget", "a")]).unwrap();
+    redis.freeze();
+    holder.settle(&id, 12);
+    assert_eq!(server.count("tollgate_holds_queued"), 1);
+    redis.thaw();
+    eventually("it is settled", || {
+        let seen = holder.0.ask(crate::support::client::request("d", &[&[("budget", "x")]]));
+        let seen = seen.map(|_| holder.seen("budget", "a"));
+        holds(seen.as_ref().is_ok_and(|seen| *seen == (12, 0)), || format!("{seen:?}"))
+    });
+    redis.kill();
+}
+
+#[test]
+fn what_is_queued_is_sent_at_sigterm() {
+    let redis = Redis::single();
+    let mut server = setup().redis(&redis.env()).env("REDIS_TIMEOUT", "300ms").start_healthy();
+    let holder = Holder::of(&server);
+    let id = holder.hold(&[("budget", "a")]).unwrap();
+    redis.freeze();
+    holder.settle(&id, 12);
+    drop(holder);
+    server.process.signal("TERM");
+    thread::sleep(Duration::from_millis(500));
+    redis.thaw();
+    assert!(server.process.wait(Duration::from_secs(30)).is_some_and(|status| status.success()));
+    let counter = redis.keys().into_iter().find(|key| key.starts_with("d_budget_a_")).unwrap();
+    assert_eq!(redis.counter(&counter), 12);
+}
+
+#[test]
+fn the_policy_local_holds_in_the_replica() {
+    let mut redis = Redis::single();
+    let setup = setup().redis(&redis.env()).env("STORE_FAILURE_POLICY", "local");
+    let server = setup.env("REDIS_TIMEOUT", "300ms").start_healthy();
+    let holder = Holder::of(&server);
+    redis.kill();
+    let id = eventually("the replica holds", || {
+        holder.hold(&[("budget", "a")]).ok_or_else(|| server.process.log().to_string())
+    });
+    eventually("it knows", || {
+        let seen = holder.seen("budget", "a");
+        holds(seen.1 >= 40 && seen.0 == 0, || format!("{seen:?}"))
+    });
+    let before = holder.seen("budget", "a").1;
+    holder.settle(&id, 9);
+    assert_eq!(holder.seen("budget", "a"), (9, before - 40));
+}
+
+#[test]
+fn holds_and_the_queue_are_bounded() {
+    let redis = Redis::single();
+    for setup in [Setup::new(), Setup::new().redis(&redis.env())] {
+        let bounds = [("HOLDS_MAX", "5"), ("HOLDS_MAX_PER_COUNTER", "3"), ("HOLDS_MAX_QUEUED", "2")];
+        let setup = bounds.iter().fold(setup, |setup, (name, value)| setup.env(name, value));
+        let server = setup.rules("d.yaml", RULES).env("REDIS_TIMEOUT", "300ms").start_healthy();
+        let holder = Holder::of(&server);
+        let held = |value: &str, times: usize| -> Vec<String> {
+            (0..times).filter_map(|_| holder.hold_hits("dollars", value, 1)).collect()
+        };
+        let ids = held("a", 4);
+        assert_eq!((ids.len(), held("b", 4).len()), (3, 2));
+        assert!(server.count("tollgate_holds_refused_total{bound=\"holds\"}") >= 3);
+        for id in &ids {
+            holder.settle(id, 1);
+        }
+        assert_eq!(held("c", 9).len(), 3);
+    }
+    let server = setup().redis(&redis.env()).env("HOLDS_MAX_QUEUED", "2").env("REDIS_TIMEOUT", "200ms");
+    let server = server.start_healthy();
+    let holder = Holder::of(&server);
+    let ids: Vec<String> = (0..4).filter_map(|_| holder.hold_hits("dollars", "q", 1)).collect();
+    redis.freeze();
+    for id in &ids {
+        holder.settle(id, 1);
+    }
+    assert_eq!(server.count("tollgate_holds_queued"), 2);
+    assert!(server.count("tollgate_holds_refused_total{bound=\"queue\"}") >= 2);
+    redis.thaw();
+}
