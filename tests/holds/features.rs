@@ -13,7 +13,7 @@ use crate::support::{
     memcached::Memcached,
     ports::free_port,
     redis::Redis,
-    server::{Server, Setup},
+    server::{BINARY, Server, Setup},
 };
 
 /// Rules of one descriptor `k` with this limit, and what else is set.
@@ -304,4 +304,33 @@ fn a_refusal_by_holds_says_when_the_first_one_expires() {
         holder.settle(id, 50);
     }
     assert!(retry_after() > 600, "the end of the year");
+}
+
+#[test]
+fn the_commands_list_settle_and_end_holds() {
+    let redis = Redis::single();
+    for setup in [setup(), setup().redis(&redis.env())] {
+        let (server, admin) = with_admin(setup);
+        let holder = Holder::of(&server);
+        let url = format!("http://127.0.0.1:{admin}");
+        let run = |args: &[&str]| {
+            let output =
+                std::process::Command::new(BINARY).args(args).args(["--admin", &url]).output().unwrap();
+            (output.status.code(), String::from_utf8(output.stdout).unwrap())
+        };
+        assert_eq!(
+            run(&["hold", "list", "d", "budget=a"]),
+            (Some(1), "no open holds of d budget=a\n".into())
+        );
+        let ids = [1, 2].map(|_| holder.hold(&[("budget", "a")]).unwrap());
+        let (code, list) = run(&["hold", "list", "d", "budget=a"]);
+        assert!(code == Some(0) && ids.iter().all(|id| list.contains(&**id)), "{list}");
+        assert_eq!(run(&["hold", "settle", &ids[0], "7"]), (Some(0), "settled 1 hold\n".into()));
+        assert_eq!(run(&["hold", "end", &ids[1]]), (Some(0), "ended 1 hold\n".into()));
+        assert_eq!(run(&["hold", "settle", &ids[0], "7"]).0, Some(1));
+        assert_eq!(run(&["hold", "end", "nonsense"]).0, Some(2));
+        let (_, usage) = run(&["counter", "get", "d", "budget=a"]);
+        assert!(usage.contains("SPENT") && usage.contains("HELD"), "{usage}");
+        assert_eq!(holder.seen("budget", "a"), (47, 0));
+    }
 }
