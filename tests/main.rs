@@ -70,6 +70,7 @@ mod http_ports;
 mod lease;
 // The example rules, compared with their comments.
 mod lesson;
+mod llm;
 // Counters in memcached, on one server and on several.
 mod memcached;
 // A million counters.
