@@ -24,6 +24,7 @@ use super::{
 use algorithms::holds::How;
 use clock::{Time, timer::Timer};
 use containment::mutex::lock;
+use plants::{Plant, is_planted};
 use rules::{MAX_LIMIT, Value};
 use store::{Batch, Close, Closed, Closing, FailureReason, HoldId, Resets, Store as _, StoreError};
 use telemetry::metrics::{HoldBound, HoldEnd, Stats};
@@ -171,7 +172,7 @@ impl HoldToken {
 
 impl Drop for HoldToken {
     fn drop(&mut self) {
-        if let Some(queue) = self.queue.take() {
+        if let Some(queue) = self.queue.take().filter(|_| !is_planted(Plant::HoldLeaked)) {
             queue.push(self.cancelling());
         }
     }
@@ -340,9 +341,10 @@ impl Limiter {
     /// Removes those that the store has taken.
     async fn close_in_order<A: smallvec::Array<Item = Closing>>(&self, all: &mut SmallVec<A>) {
         let now = self.now();
-        for is_end in [false, true] {
-            let untaken: Vec<HoldId> =
-                all.iter().filter(|one| one.close != Close::End).map(|one| one.id.clone()).collect();
+        let ends_first = is_planted(Plant::EndBeforeSettle);
+        for is_end in [ends_first, !ends_first] {
+            let settles = all.iter().filter(|one| one.close != Close::End && !ends_first);
+            let untaken: Vec<HoldId> = settles.map(|one| one.id.clone()).collect();
             let is_due =
                 |one: &Closing| (one.close == Close::End) == is_end && !(is_end && untaken.contains(&one.id));
             let results = join_all(
@@ -479,7 +481,8 @@ impl Limiter {
 
     /// Waits until what is queued is taken, or `until`. For the shutdown.
     pub async fn drain_holds(&self, timer: &dyn Timer, until: Instant) {
-        while self.queued_closings() > 0 && timer.now() < until {
+        let is_over = || timer.now() >= until || is_planted(Plant::QueueDroppedAtEnd);
+        while self.queued_closings() > 0 && !is_over() {
             timer.sleep(Duration::from_millis(10)).await;
         }
     }

@@ -42,6 +42,20 @@ text::named! {
         ChangeSkipped = "change-skipped",
         /// A replica follows no changes after it has lost its connection.
         FollowerGivesUp = "follower-gives-up",
+        /// What a request holds that got no answer is not cancelled.
+        HoldLeaked = "hold-leaked",
+        /// A second settle is charged.
+        SettledTwice = "settled-twice",
+        /// A late settle is charged in the window in which it comes.
+        LateInNewWindow = "late-in-new-window",
+        /// A hold renews the time to live of the others.
+        HoldRenewed = "hold-renewed",
+        /// A request is admitted whatever others hold.
+        OthersIgnored = "others-ignored",
+        /// The end of a request is applied before its settles.
+        EndBeforeSettle = "end-before-settle",
+        /// Settles and ends that the store has not taken are dropped at SIGTERM.
+        QueueDroppedAtEnd = "queue-dropped-at-end",
     }
 }
 

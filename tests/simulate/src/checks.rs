@@ -17,10 +17,15 @@ pub enum Invariant {
     Expiry,
     Counted,
     Policy,
+    Bound,
+    Held,
+    Charged,
+    Released,
+    Ends,
 }
 
 impl Invariant {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 18] = [
         Self::Limit,
         Self::Unused,
         Self::Deadline,
@@ -34,6 +39,11 @@ impl Invariant {
         Self::Expiry,
         Self::Counted,
         Self::Policy,
+        Self::Bound,
+        Self::Held,
+        Self::Charged,
+        Self::Released,
+        Self::Ends,
     ];
 
     pub fn name(self) -> &'static str {
@@ -51,6 +61,11 @@ impl Invariant {
             Self::Expiry => "expiry",
             Self::Counted => "counted",
             Self::Policy => "policy",
+            Self::Bound => "bound",
+            Self::Held => "held",
+            Self::Charged => "charged",
+            Self::Released => "released",
+            Self::Ends => "ends",
         }
     }
 }

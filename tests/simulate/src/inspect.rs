@@ -23,6 +23,7 @@ impl Simulation {
     pub fn check_second(&mut self) {
         self.check_counters();
         self.check_overrides();
+        self.check_streams();
     }
 
     /// The counters in use expire, and have every hit.
@@ -108,6 +109,7 @@ impl Simulation {
         self.check_windows();
         self.check_leaks();
         self.check_metrics();
+        self.check_late();
     }
 
     fn check_recovery(&self) {
@@ -178,6 +180,8 @@ impl Simulation {
             }
             let queued: u64 = store::Store::pools(&*replica.store).iter().map(|pool| pool.queued).sum();
             self.hold(Invariant::Leak, queued == 0, || format!("{process} has {queued} queued checks"));
+            let closings = replica.limiter.queued_closings();
+            self.hold(Invariant::Leak, closings == 0, || format!("{process} has {closings} queued closings"));
             let tasks = self.world.tasks(process);
             self.hold(Invariant::Leak, tasks <= MAX_TASKS, || format!("{process} has {tasks} tasks"));
         }
@@ -197,5 +201,5 @@ impl Simulation {
     }
 }
 
-/// Connection, leases, follower, maintenance, topology, and a driver for each pooled connection.
-const MAX_TASKS: usize = 12;
+/// Connection, leases, holds, follower, maintenance, topology, and a driver for each pooled connection.
+const MAX_TASKS: usize = 13;

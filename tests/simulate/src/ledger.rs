@@ -148,12 +148,17 @@ impl Ledger {
                 format!("a request was answered {late} µs after its deadline")
             });
         }
-        let codes = self.codes.entry(sent.process).or_default();
+        self.counted(sent.process, answer);
+        if let Ok(answer) = answer {
+            self.count(sent, answer, failed, now);
+        }
+    }
+
+    /// The metrics of a process count an answer.
+    pub fn counted(&mut self, process: Process, answer: &Result<Answer, RequestError>) {
+        let codes = self.codes.entry(process).or_default();
         match answer {
-            Ok(answer) => {
-                codes[usize::from(answer.code == Code::OverLimit)] += 1;
-                self.count(sent, answer, failed, now);
-            }
+            Ok(answer) => codes[usize::from(answer.code == Code::OverLimit)] += 1,
             Err(_) => codes[2] += 1,
         }
     }

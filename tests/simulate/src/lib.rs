@@ -22,5 +22,6 @@ pub mod replica;
 pub mod servers;
 pub mod shrink;
 pub mod simulation;
+pub mod streams;
 pub mod trace;
 pub mod world;

@@ -156,6 +156,7 @@ impl Simulation {
         for counter in counters {
             before.push((counter, self.redis.counter(now, &counter.name()).unwrap_or(0)));
         }
+        let occupied = self.occupied_accounts();
         match self.plan.actions[index].action {
             Action::Flush => self.redis.server.flush_all(),
             Action::Evict(limit) => {
@@ -181,6 +182,7 @@ impl Simulation {
                 self.ledger().lost(counter, lost);
             }
         }
+        self.note_lost_accounts(occupied);
     }
 
     fn change_override(&self, number: usize, limit: usize, to: Option<u64>) {

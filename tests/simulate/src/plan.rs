@@ -5,7 +5,12 @@ use std::fmt;
 
 use rules::{OnStoreFailure, Unit};
 
-use crate::{network::Weather, random::Random, world::Micros};
+use crate::{
+    network::Weather,
+    random::Random,
+    streams::{self, plan::StreamsPlan},
+    world::Micros,
+};
 
 pub const SECOND: Micros = 1_000_000;
 
@@ -31,6 +36,7 @@ pub struct Plan {
     pub limits: Vec<LimitPlan>,
     pub callers: Vec<CallerPlan>,
     pub actions: Vec<ActionPlan>,
+    pub streams: Option<StreamsPlan>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -274,8 +280,10 @@ impl Plan {
             limits,
             callers,
             actions: Vec::new(),
+            streams: streams::plan::draw(seed),
         };
         plan.add_actions(&mut random, traffic);
+        streams::plan::add_actions(&mut plan, traffic);
         plan
     }
 

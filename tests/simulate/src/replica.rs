@@ -9,13 +9,15 @@ use std::{
 };
 
 use clock::{Clock as _, Time, timer::Interval};
-use limiter::{Handles, Limiter, OverLimitCache, Policy};
+use limiter::{Chance, Handles, Limiter, OverLimitCache, Policy};
 use net::{HostPort, ServerAddress, edges::Edges};
 use overrides::{Index, Keeper, follower::Follower, progress::Progress};
 use rules::{CompileOptions, SourceFile};
 use rules_source::{Reading, Source};
+use smallvec::SmallVec;
 use store::{
-    Applied, Batch, LeaseUsage, PoolUsage, Resets, Store, StoreError, StoreFuture,
+    Applied, Batch, Closed, Closing, ClosingFuture, LeaseUsage, PoolUsage, Resets, Store, StoreError,
+    StoreFuture,
     lease::LeasedStore,
     redis::{
         Connect, RedisStore,
@@ -31,11 +33,16 @@ use crate::{
     network::Network,
     plan::{LimitPlan, Plan, SECOND},
     random::Random,
+    streams,
     world::{Micros, Process},
 };
 
 const MAX_LEASES: usize = 1000;
 const CACHE_BYTES: usize = 1 << 20;
+const MAX_QUEUED: usize = 10_000;
+
+/// How long a replica that ends sends what it has queued.
+const DRAIN: Duration = Duration::from_millis(700);
 
 pub struct Replica {
     pub process: Process,
@@ -48,8 +55,12 @@ pub struct Replica {
     pub source: Arc<Source<Handles>>,
     /// No new requests come: it terminates.
     pub is_draining: bool,
+    /// The rules of streams.
+    budgets: String,
     was_ready: AtomicBool,
     started: Micros,
+    /// It gave up its queue of settles and ends before its time was over.
+    pub has_dropped_queue: Arc<AtomicBool>,
     /// It has returned its leases.
     pub is_closed: Arc<AtomicBool>,
 }
@@ -87,7 +98,13 @@ impl Replica {
         let policy = Policy { on_store_failure: plan.policy, ..Policy::default() };
         let limiter =
             Limiter::new(policy, source.clone(), store.clone(), cache.clone(), stats.clone(), clock.clone());
-        let limiter = Arc::new(limiter.with_overrides(index.clone()));
+        let chance = Mutex::new(Random::new(plan.seed ^ u64::from(process.0) << 32 ^ 0x1d));
+        let chance: Chance = Arc::new(move || {
+            let mut chance = chance.lock().expect("nothing panics with it");
+            u128::from(chance.number()) << 64 | u128::from(chance.number())
+        });
+        let limiter = limiter.with_overrides(index.clone()).with_holds(chance, MAX_QUEUED);
+        let limiter = Arc::new(limiter);
         let replica = Self {
             process,
             clock,
@@ -98,8 +115,10 @@ impl Replica {
             stats,
             source,
             is_draining: false,
+            budgets: plan.streams.as_ref().map(streams::plan::rules_text).unwrap_or_default(),
             was_ready: AtomicBool::new(false),
             started: network.world.now(),
+            has_dropped_queue: Arc::default(),
             is_closed: Arc::default(),
         };
         replica.load(limits);
@@ -114,12 +133,16 @@ impl Replica {
         };
         replica.edges.start(async move { follower.follow().await });
         replica.maintain(cache);
+        let timer = replica.edges.timer.clone();
+        replica.edges.start(async move { limiter.run_holds(&*timer).await });
         replica
     }
 
     /// Loads these rules.
     pub fn load(&self, limits: &[LimitPlan]) {
-        let text = rules_text(limits).into_bytes();
+        let mut text = rules_text(limits);
+        text.push_str(&self.budgets);
+        let text = text.into_bytes();
         let files = vec![SourceFile { name: "simulated.yaml".to_owned(), text }];
         let reading = || Reading { files, diagnostics: Vec::new() };
         self.source.reload_by(&"the plan", reading, self.clock.now());
@@ -163,8 +186,13 @@ impl Replica {
     pub fn terminate(&mut self) {
         self.is_draining = true;
         let (store, is_closed, edges) = (self.store.clone(), self.is_closed.clone(), self.edges.clone());
+        let (limiter, has_dropped) = (self.limiter.clone(), self.has_dropped_queue.clone());
         self.edges.start(async move {
             edges.timer.sleep(Duration::from_millis(100)).await;
+            let until = edges.timer.now() + DRAIN;
+            limiter.drain_holds(&*edges.timer, until).await;
+            let has_time = edges.timer.now() < until;
+            has_dropped.store(has_time && limiter.queued_closings() > 0, Relaxed);
             store.close().await;
             is_closed.store(true, Relaxed);
         });
@@ -231,20 +259,24 @@ impl Store for Watched {
         })
     }
 
-    fn slots_of_holds(&self, batch: &Batch) -> smallvec::SmallVec<[u16; 2]> {
+    fn slots_of_holds(&self, batch: &Batch) -> SmallVec<[u16; 2]> {
         self.store.slots_of_holds(batch)
     }
 
-    fn close_holds<'a>(&'a self, closing: &'a store::Closing, now: Time) -> store::ClosingFuture<'a> {
+    fn close_holds<'a>(&'a self, closing: &'a Closing, now: Time) -> ClosingFuture<'a> {
         self.store.close_holds(closing, now)
     }
 
-    fn sweep_holds(&self, now: Time) -> store::ClosingFuture<'_> {
-        self.store.sweep_holds(now)
+    fn try_close_holds(&self, closing: &Closing, now: Time) -> Option<Vec<Closed>> {
+        self.store.try_close_holds(closing, now)
     }
 
     fn open_holds(&self) -> u64 {
         self.store.open_holds()
+    }
+
+    fn sweep_holds(&self, now: Time) -> ClosingFuture<'_> {
+        self.store.sweep_holds(now)
     }
 
     fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {

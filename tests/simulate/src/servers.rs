@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use simulated_redis::{Config, ConnectionId, Refusal, Role, Server, Snapshot};
+use simulated_redis::{Config, ConnectionId, Refusal, Role, Server, Snapshot, SortedMembers};
 
 use crate::{
     ledger::Counter,
     network::{Link, Network},
+    streams,
     world::{Event, Micros},
 };
 
@@ -25,9 +26,36 @@ pub struct RedisServer {
     pub down_until: Micros,
 }
 
+/// What is held of a counter.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// The sum that the set has.
+    pub sum: u64,
+    /// What each of its members holds.
+    pub members: BTreeMap<String, u64>,
+}
+
+impl Held {
+    /// A member is `id:part:held:unknown`, and `sum` has the negative sum as its score.
+    fn of(members: &[(Box<[u8]>, f64)]) -> Self {
+        let mut held = Self::default();
+        for (member, score) in members {
+            let member = std::str::from_utf8(member).expect("members are texts");
+            match member.split(':').nth(2) {
+                Some(hits) => {
+                    held.members.insert(member.to_owned(), hits.parse().expect("a number"));
+                }
+                None => held.sum = -score as u64,
+            }
+        }
+        held
+    }
+}
+
 impl RedisServer {
     pub fn new(began: u64, seed: u64) -> Self {
         let mut server = Server::new(Config { seed, ..Config::default() });
+        streams::plant_in_scripts(&mut server);
         let control = server.connect();
         Self {
             server,
@@ -180,6 +208,18 @@ impl RedisServer {
     /// The value of a counter; `None` if there is none.
     pub fn counter(&mut self, now: Micros, name: &str) -> Option<i64> {
         self.ask(now, &["GET", name]).lines().nth(1)?.parse().ok()
+    }
+
+    /// What is held of each counter, by its name.
+    pub fn held(&self, now: Micros) -> BTreeMap<String, Held> {
+        let sets = self.server.sorted_sets(self.began + now).into_iter();
+        let held = |(name, members): SortedMembers| {
+            let name = String::from_utf8(name.into()).ok()?;
+            let (_, counter) = name.split_once("holds:")?;
+            let (counter, _) = counter.split_once('#')?;
+            Some((counter.to_owned(), Held::of(&members)))
+        };
+        sets.filter_map(held).collect()
     }
 
     /// The seconds until a key expires; -1 if it does not.

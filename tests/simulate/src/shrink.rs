@@ -50,5 +50,11 @@ fn candidates(plan: &Plan) -> impl Iterator<Item = Plan> {
         plan.callers.remove(at);
         plan
     });
-    without_action.chain(without_caller)
+    let streaming = plan.streams.iter().flat_map(|plan| 0..plan.callers.len());
+    let without_stream = streaming.map(|at| {
+        let mut plan = plan.clone();
+        plan.streams.as_mut().expect("it has streams").callers.remove(at);
+        plan
+    });
+    without_action.chain(without_caller).chain(without_stream)
 }

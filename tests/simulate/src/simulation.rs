@@ -1,6 +1,6 @@
 //! One run of a plan.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, atomic::Ordering::Relaxed};
 
 use clock::Clock as _;
 use limiter::{Decided, Descriptor, Entry, Request};
@@ -16,6 +16,7 @@ use crate::{
     random::Random,
     replica::Replica,
     servers::RedisServer,
+    streams::{StreamEvent, ledger::Streams},
     trace::Trace,
     world::{Event, Micros, Process, World},
 };
@@ -38,6 +39,9 @@ pub struct Simulation {
     /// How often each action happened.
     pub happened: [u64; Action::NAMES.len()],
     random: Random,
+    pub streams: Arc<Mutex<Streams>>,
+    /// The chance of streams.
+    pub chance: Random,
     pub is_clean: bool,
     /// By limit, the counter that had no expiry a second ago.
     pub without_expiry: Vec<Option<String>>,
@@ -88,6 +92,8 @@ impl Simulation {
             snapshots: vec![None; plan.actions.len()],
             happened: Default::default(),
             random: Random::new(plan.seed ^ 0xca11),
+            streams: Arc::default(),
+            chance: Random::new(plan.seed ^ 0x0057_4ea5),
             network,
             world,
             is_clean: plan.is_clean(),
@@ -112,6 +118,8 @@ impl Simulation {
             }
             self.world.at(planned.at, Event::Act(at));
         }
+        let streaming = self.plan.streams.iter().flat_map(|plan| 0..plan.callers.len());
+        streaming.for_each(|caller| self.world.at(BEGIN, Event::Stream(StreamEvent::Arrive(caller))));
         self.world.at(SECOND, Event::Second);
     }
 
@@ -166,6 +174,7 @@ impl Simulation {
             Event::Act(action) => self.act(action),
             Event::End(action) => self.end_action(action),
             Event::Snapshot(action) => self.snapshots[action] = Some(self.redis.server.snapshot()),
+            Event::Stream(event) => self.stream_event(event),
             Event::Second => self.second(),
         }
     }
@@ -286,7 +295,11 @@ impl Simulation {
         self.world.at(self.now() + SECOND, Event::Second);
         for number in 0..self.replicas.len() {
             let Some(replica) = &self.replicas[number] else { continue };
-            if replica.is_closed.load(std::sync::atomic::Ordering::Relaxed) {
+            if replica.is_closed.load(Relaxed) {
+                let (process, has_dropped) = (replica.process, replica.has_dropped_queue.load(Relaxed));
+                self.hold(Invariant::Released, !has_dropped, || {
+                    format!("{process} ended before its settles and ends were taken")
+                });
                 self.kill(number);
             }
         }
@@ -306,6 +319,10 @@ impl Simulation {
         let Some(replica) = self.replicas[number].take() else { return };
         let process = replica.process;
         self.world.tell(&process, format_args!("ends"));
+        if !replica.is_closed.load(Relaxed) || replica.limiter.queued_closings() > 0 {
+            let (now, conditions) = (self.now(), self.conditions());
+            self.streams().killed(process, now, conditions);
+        }
         drop(replica);
         self.world.kill(process);
         self.ledger().ended(process);
@@ -318,6 +335,8 @@ impl Simulation {
         let subject = violation.and_then(|violation| match (violation.limit, violation.invariant) {
             (Some(limit), _) => Some(format!("k{limit}")),
             (None, Invariant::Recovery) => Some("failure policy".to_owned()),
+            // The name of a budget.
+            (None, _) if violation.what.starts_with("sim_h") => Some(violation.what[4..6].to_owned()),
             (None, _) => None,
         });
         let (hash, lines) =

@@ -15,7 +15,7 @@ use std::{
 
 use net::edges::Task;
 
-use crate::{clocks::Alarm, random::Random, trace::Trace};
+use crate::{clocks::Alarm, random::Random, streams::StreamEvent, trace::Trace};
 
 /// Microseconds since the simulation began.
 pub type Micros = u64;
@@ -45,6 +45,7 @@ pub enum Event {
     End(usize),
     /// A copy of the data of Redis, which an action will restore.
     Snapshot(usize),
+    Stream(StreamEvent),
     /// The maintenance and the checks of each second.
     Second,
 }

@@ -79,7 +79,12 @@ impl Keyspace {
 
     /// The keys that have not expired, in no particular order.
     pub(crate) fn keys(&self, now: u64) -> impl Iterator<Item = &[u8]> {
-        self.entries.iter().filter(move |(_, entry)| !entry.has_expired(now)).map(|(key, _)| &**key)
+        self.entries(now).map(|(key, _)| key)
+    }
+
+    pub(crate) fn entries(&self, now: u64) -> impl Iterator<Item = (&[u8], &Entry)> {
+        let entries = self.entries.iter().map(|(key, entry)| (&**key, entry));
+        entries.filter(move |(_, entry)| !entry.has_expired(now))
     }
 
     pub(crate) fn at(&self, index: usize) -> Option<(&[u8], &Entry)> {

@@ -244,6 +244,11 @@ impl Server {
 
 /// Faults, and what the simulator sees.
 impl Server {
+    /// Compiles scripts with another text in place of one: a defect. Their hashes stay.
+    pub fn change_scripts(&mut self, from: &str, to: &str) {
+        self.scripts.change(from, to);
+    }
+
     /// Loses all keys, as by `FLUSHALL` of an operator.
     pub fn flush_all(&mut self) {
         let mut state = self.state.borrow_mut();
@@ -309,6 +314,11 @@ impl Server {
         self.state.borrow().keys()
     }
 
+    /// The sorted sets that have not expired at a time in microseconds, with the members in order and their scores.
+    pub fn sorted_sets(&self, now: u64) -> Vec<SortedMembers> {
+        self.state.borrow().sorted_sets(now)
+    }
+
     /// The node's view of its cluster; `None` if the server is in none.
     pub fn set_cluster(&mut self, cluster: Option<Cluster>) {
         self.state.borrow_mut().cluster = cluster;
@@ -349,6 +359,9 @@ impl Server {
         self.state.borrow_mut().put_keys(keys);
     }
 }
+
+/// The name of a sorted set, and its members with their scores.
+pub type SortedMembers = (Box<[u8]>, Vec<(Box<[u8]>, f64)>);
 
 /// A key of a cluster's slot that moves to another node.
 #[derive(Clone, Debug)]

@@ -35,6 +35,10 @@ impl Score {
         (!number.is_nan()).then_some(Self(number))
     }
 
+    pub(crate) fn number(self) -> f64 {
+        self.0
+    }
+
     /// `None` if they are infinite with opposite signs.
     pub(crate) fn plus(self, other: Self) -> Option<Self> {
         Self::new(self.0 + other.0)

@@ -6,10 +6,10 @@ use fastrand::Rng;
 use smallvec::SmallVec;
 
 use crate::{
-    ConnectionId, Eviction, MovedKey, Refusal, Role, Write,
+    ConnectionId, Eviction, MovedKey, Refusal, Role, SortedMembers, Write,
     cluster::{Cluster, Route, slot},
     commands::{Call, Command, Outcome, Run},
-    keyspace::Keyspace,
+    keyspace::{Entry, Keyspace, Value},
     resp::{Reply, Words},
 };
 
@@ -108,6 +108,18 @@ impl State {
 
     pub(crate) fn take_expired(&mut self) -> Vec<(Box<[u8]>, Vec<u8>)> {
         self.databases.iter_mut().flat_map(Keyspace::take_expired).collect()
+    }
+
+    pub(crate) fn sorted_sets(&self, now: u64) -> Vec<SortedMembers> {
+        let keys = self.databases.iter().flat_map(|database| database.entries(now / 1000));
+        let members = |(name, entry): (&[u8], &Entry)| match &entry.value {
+            Value::Sorted(set) => {
+                let members = set.iter().map(|(member, score)| (member.into(), score.number()));
+                Some((name.into(), members.collect()))
+            }
+            _ => None,
+        };
+        keys.filter_map(members).collect()
     }
 
     /// Removes some keys that have expired, as the server does in the background.

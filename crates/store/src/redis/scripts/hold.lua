@@ -93,10 +93,11 @@ for i, part in ipairs(parts) do
   end
 end
 if longest > 0 then
-  call('PEXPIRE', record, whole(longest * 2))
+  -- The sweepers have a minute to see what has expired.
+  call('PEXPIRE', record, whole(longest * 2 + 60000))
   call('ZADD', all, whole(now + longest), id)
-  if call('PTTL', all) < longest then
-    call('PEXPIRE', all, whole(longest * 2))
+  if call('PTTL', all) < longest + 60000 then
+    call('PEXPIRE', all, whole(longest * 2 + 60000))
   end
   reply[1] = open + 1
 end

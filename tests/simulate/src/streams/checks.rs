@@ -1,0 +1,133 @@
+//! What holds must be true of, each second and at the end.
+
+use std::sync::MutexGuard;
+
+use super::{
+    ledger::{Account, Conditions, Streams},
+    plan::StreamsPlan,
+};
+use crate::{
+    checks::Invariant,
+    plan::{QUIET, RECOVERY, SECOND},
+    servers::Held,
+    simulation::Simulation,
+};
+
+impl Simulation {
+    pub fn stream_plan(&self) -> &StreamsPlan {
+        self.plan.streams.as_ref().expect("the plan has streams")
+    }
+
+    pub fn streams(&self) -> MutexGuard<'_, Streams> {
+        self.streams.lock().expect("nothing panics with it")
+    }
+
+    pub fn conditions(&self) -> Conditions {
+        let faulty_until = if self.plan.is_clean() { 0 } else { self.plan.last_fault() + RECOVERY };
+        let lost_data = self.plan.actions.iter().any(|one| one.action.loses_data());
+        Conditions { faulty_until, lost_data }
+    }
+
+    /// The sum of what an account may have been charged for its parts.
+    fn charged(&self, account: Account) -> Sums {
+        let (now, conditions, budget) =
+            (self.now(), self.conditions(), self.stream_plan().budgets[account.budget]);
+        let mut sums = Sums::default();
+        for (stream, part) in self.streams().of(account) {
+            let charged = stream.charged(part, &budget, now, conditions);
+            sums.least += charged.least;
+            sums.most += charged.most;
+            sums.excess += charged.excess;
+            sums.occupied += charged.occupied;
+            sums.may_hold += if charged.may_hold { part.held } else { 0 };
+        }
+        sums
+    }
+
+    /// Nobody is admitted beyond the limit: it has room for all that is surely held or charged.
+    pub fn check_occupied(&self, account: Account) {
+        let (limit, sums) = (self.stream_plan().budgets[account.budget].limit, self.charged(account));
+        let lost = self.streams().lost.get(&account).copied().unwrap_or(0);
+        self.hold(Invariant::Held, sums.occupied <= limit + sums.excess + lost, || {
+            format!("{}: {sums:?} with a limit of {limit}, {lost} lost by redis", account.name())
+        });
+    }
+
+    /// What is spent of each account, and its holds.
+    pub fn occupied_accounts(&mut self) -> Vec<(Account, u64, Held)> {
+        let now = self.now();
+        let mut held = self.redis.held(now);
+        let accounts = self.streams().accounts();
+        let occupied = accounts.into_iter().map(|account| {
+            let name = account.name();
+            let spent = self.redis.counter(now, &name).and_then(|spent| u64::try_from(spent).ok());
+            (account, spent.unwrap_or(0), held.remove(&name).unwrap_or_default())
+        });
+        occupied.collect()
+    }
+
+    /// Redis has lost data: of each account, what was spent and the holds that are gone may be admitted again.
+    pub fn note_lost_accounts(&mut self, before: Vec<(Account, u64, Held)>) {
+        for ((account, spent, held), (_, left, kept)) in before.into_iter().zip(self.occupied_accounts()) {
+            let gone = held.members.iter().filter(|(member, _)| !kept.members.contains_key(*member));
+            let lost = spent.saturating_sub(left) + gone.map(|(_, held)| held).sum::<u64>();
+            *self.streams().lost.entry(account).or_default() += lost;
+        }
+    }
+
+    /// Without faults, no settle is late but those that came after an expiry or an earlier end.
+    pub fn check_late(&self) {
+        let (Some(plan), true) = (&self.plan.streams, self.plan.is_clean()) else { return };
+        let late: u64 = self.replicas.iter().flatten().map(|replica| replica.stats.holds().late.get()).sum();
+        let may_be_late = self.streams().streams.iter().map(|stream| stream.late_parts(plan)).sum();
+        self.hold(Invariant::Ends, late <= may_be_late, || {
+            format!("{late} settles were late, but only {may_be_late} came after an expiry or an earlier end")
+        });
+    }
+
+    pub fn check_streams(&mut self) {
+        let (now, is_end) = (self.now(), self.now() >= self.plan.end() - SECOND);
+        if self.plan.streams.is_none() || self.redis.down_until > now {
+            return;
+        }
+        let held = self.redis.held(now);
+        let accounts = self.streams().accounts();
+        for account in accounts {
+            let (budget, sums) = (self.stream_plan().budgets[account.budget], self.charged(account));
+            let name = account.name();
+            let (spent, limit) = (self.redis.counter(now, &name), budget.limit);
+            if let Some(spent) = spent.map(|spent| u64::try_from(spent).unwrap_or(0)) {
+                self.hold(Invariant::Bound, spent <= limit + sums.excess, || {
+                    format!("{name} is {spent}, with a limit of {limit} and an excess of {}", sums.excess)
+                });
+                let is_whole = !self.conditions().lost_data && !self.streams().lost.contains_key(&account);
+                if is_whole {
+                    self.hold(Invariant::Charged, (sums.least..=sums.most).contains(&spent), || {
+                        format!("{name} is {spent}, but its streams cost {} to {}", sums.least, sums.most)
+                    });
+                }
+            }
+            let own = held.get(&name);
+            let (sum, held) = own.map_or((0, 0), |own| (own.sum, own.members.values().sum()));
+            self.hold(Invariant::Released, sum == held, || {
+                format!("{name} holds {held}, but the sum is {sum}")
+            });
+            self.hold(Invariant::Released, held <= sums.may_hold, || {
+                format!("{name} holds {own:?}, but its streams hold {} at most", sums.may_hold)
+            });
+            // The longest ones outlive the simulation.
+            if is_end && self.stream_plan().budgets.iter().all(|budget| budget.ttl < QUIET / 2) {
+                self.hold(Invariant::Released, held == 0, || format!("{name} holds {held} at the end"));
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Sums {
+    least: u64,
+    most: u64,
+    excess: u64,
+    occupied: u64,
+    may_hold: u64,
+}

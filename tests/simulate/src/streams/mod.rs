@@ -1,0 +1,11 @@
+//! Requests that hold: `plan` draws them, `run` sends them, `ledger` knows what callers know of them, and `checks` compares it
+//! with Redis.
+
+mod checks;
+mod defects;
+pub mod ledger;
+pub mod plan;
+mod run;
+
+pub use defects::plant_in_scripts;
+pub use run::StreamEvent;
