@@ -285,7 +285,8 @@ impl Lease {
 
     /// The hits to lease, if the lease will soon be spent.
     pub fn renew(&mut self, terms: &Terms, now: Time) -> Option<u64> {
-        if self.renewal != Renewal::Idle || self.hot < 2 {
+        // Without a reply in this window, the rest of the limit is unknown.
+        if self.renewal != Renewal::Idle || self.hot < 2 || self.others.is_none() {
             return None;
         }
         let own = self.pace.hits(now, terms.duration());

@@ -145,7 +145,7 @@ impl Simulation {
             }
             if window.is_plain && demanded >= limit {
                 let unused = limit.saturating_sub(admitted);
-                self.hold(Invariant::Unused, unused <= limit.div_ceil(UNUSED), || {
+                self.hold_of(counter, Invariant::Unused, unused <= limit.div_ceil(UNUSED), || {
                     format!("{counter:?}: {unused} of {limit} hits are unused, of {demanded} demanded")
                 });
             }
@@ -155,7 +155,7 @@ impl Simulation {
                 // Unspent hits at the end of a window are lost with it.
                 let has_ended = (counter.start + counter.seconds) * SECOND <= self.plan.began + now;
                 let is_demanded = count <= demanded || has_ended;
-                self.hold(Invariant::Counted, is_demanded && count + refunded >= admitted, || {
+                self.hold_of(counter, Invariant::Counted, is_demanded && count + refunded >= admitted, || {
                     format!("{counter:?}: counted {count}, but {demanded} were demanded, {admitted} admitted and {refunded} refunded")
                 });
             }

@@ -123,7 +123,10 @@ impl Simulation {
         match action {
             Action::Loading | Action::OutOfMemory => self.redis.refuse(None),
             Action::ReadOnly => self.redis.set_read_only(false),
-            Action::Terminate(number) | Action::Kill(number) => {
+            // Unless another action has replaced the process meanwhile.
+            Action::Terminate(number) | Action::Kill(number)
+                if self.replicas[number].as_ref().is_none_or(|replica| replica.is_draining) =>
+            {
                 self.kill(number);
                 self.start_replica(number);
             }

@@ -339,8 +339,9 @@ impl Simulation {
             (None, _) if violation.what.starts_with("sim_h") => Some(violation.what[4..6].to_owned()),
             (None, _) => None,
         });
+        let end = violation.map_or(now, |violation| violation.at);
         let (hash, lines) =
-            self.world.trace(|trace, _| (trace.hash(), trace.about(subject.as_deref(), STORY)));
+            self.world.trace(|trace, _| (trace.hash(), trace.about(subject.as_deref(), end, STORY)));
         Outcome {
             hash,
             violation: ledger.checks.violation.clone(),
@@ -409,6 +410,18 @@ pub fn request(key: &str, asked: Asked) -> Request<'_> {
 }
 
 impl Simulation {
+    /// As [`hold`](Self::hold), of a window that may have ended: then a violation is told up to its end.
+    pub fn hold_of(
+        &self,
+        counter: Counter,
+        invariant: Invariant,
+        holds: bool,
+        what: impl FnOnce() -> String,
+    ) {
+        let end = ((counter.start + counter.seconds) * SECOND).saturating_sub(self.plan.began);
+        self.ledger().checks.hold(invariant, holds, self.now().min(end), what);
+    }
+
     pub fn hold(&self, invariant: Invariant, holds: bool, what: impl FnOnce() -> String) {
         let now = self.now();
         self.ledger().checks.hold(invariant, holds, now, what);

@@ -11,7 +11,7 @@ const LINES: usize = 100_000;
 pub struct Trace {
     hash: u64,
     is_told: bool,
-    lines: VecDeque<String>,
+    lines: VecDeque<(Micros, String)>,
 }
 
 impl Trace {
@@ -51,14 +51,18 @@ impl Trace {
             self.lines.pop_front();
         }
         let (seconds, micros) = (now / 1_000_000, now % 1_000_000);
-        self.lines.push_back(format!("{seconds:>4}.{micros:06}  {:<10} {what}", who.to_string()));
+        let line = format!("{seconds:>4}.{micros:06}  {:<10} {what}", who.to_string());
+        self.lines.push_back((now, line));
     }
 
-    /// The last lines, of those about `subject` and those of the plan.
-    pub fn about(&self, subject: Option<&str>, most: usize) -> Vec<String> {
-        let is_about =
-            |line: &&String| subject.is_none_or(|subject| line.contains(subject)) || line.contains("  plan ");
-        let mut lines: Vec<String> = self.lines.iter().rev().filter(is_about).take(most).cloned().collect();
+    /// The last lines before `end`, of those about `subject` and those of the plan.
+    pub fn about(&self, subject: Option<&str>, end: Micros, most: usize) -> Vec<String> {
+        let is_about = |line: &&(Micros, String)| {
+            let (at, line) = line;
+            *at <= end && (subject.is_none_or(|subject| line.contains(subject)) || line.contains("  plan "))
+        };
+        let lines = self.lines.iter().rev().filter(is_about).take(most);
+        let mut lines: Vec<String> = lines.map(|(_, line)| line.clone()).collect();
         lines.reverse();
         lines
     }

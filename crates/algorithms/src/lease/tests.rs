@@ -512,6 +512,33 @@ fn a_counter_over_its_limit_is_read_again_after_a_while() {
     assert!(matches!(lease.take(1, true, &terms, at(5_201)), Step::Query { .. }), "a refund makes room");
 }
 
+/// The last hits of a window would wait in a replica that believes the counter to be empty.
+#[test]
+fn nothing_is_leased_before_the_first_reply_of_a_window() {
+    let terms = terms(100_000, 60);
+    let (mut lease, now) = leased(0, &terms);
+    let at = |after: u64| Time::from_micros(now + after);
+    assert!(lease.renew(&terms, at(0)).is_some(), "the key is hot");
+    lease.renewal_lost();
+    let end = 60_000_000;
+    lease.enter(terms.period.start(at(end)));
+    for n in 0..10 {
+        lease.take(1, false, &terms, at(end + n));
+        assert_eq!(lease.renew(&terms, at(end + n)), None, "the rest of the limit is unknown");
+    }
+    let snapshot = lease.send(SentHits::Always(1));
+    lease.complete(snapshot);
+    let mut nearly_over = lease;
+    nearly_over.counted(1, 100_000 - 31, snapshot, &terms, at(end + 20));
+    assert_eq!(
+        nearly_over.renew(&terms, at(end + 20)),
+        None,
+        "a sixteenth of the 31 hits that are left is less than 2"
+    );
+    lease.counted(1, 50_000, snapshot, &terms, at(end + 20));
+    assert!(lease.renew(&terms, at(end + 20)).is_some());
+}
+
 /// The grant of a renewal is seen before the refusal of the request that was sent before it.
 #[test]
 fn refused_hits_in_flight_hide_no_hits_of_others() {

@@ -232,7 +232,9 @@ impl Shared {
         match reply.wait().await {
             None if is_planted(Plant::LostReplySpent) => {
                 let now = self.edges().clock.now();
-                self.leases.granted(renewal, snapshot, renewal.hits, Grant::Added, now);
+                let known = self.leases.with(renewal.key, renewal.start, |lease| lease.counter());
+                let after = known.flatten().unwrap_or(0).saturating_add(renewal.hits);
+                self.leases.granted(renewal, snapshot, after, Grant::Added, now);
             }
             None => self.leases.renewal_lost(renewal),
             Some((after, grant)) => {
