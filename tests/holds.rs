@@ -152,7 +152,7 @@ fn json(answer: &RateLimitResponse) -> serde_json::Value {
 }
 
 /// The identity in a response, which only one that passes has.
-fn id(answer: &RateLimitResponse) -> Option<String> {
+pub(crate) fn id(answer: &RateLimitResponse) -> Option<String> {
     let id = json(answer)["hold"].as_str().map(str::to_owned)?;
     assert_eq!(answer.overall_code(), Code::Ok, "{id}");
     let is_opaque = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);

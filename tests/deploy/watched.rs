@@ -14,6 +14,7 @@ use proto::envoy::{
     extensions::common::ratelimit::v3::RateLimitDescriptor, service::ratelimit::v3::RateLimitRequest,
 };
 
+use crate::holds::id as holds_id;
 use crate::support::{
     client::descriptor,
     clock::Clock,
@@ -42,6 +43,10 @@ descriptors:
   - key: rehearsed
     shadow_mode: true
     rate_limit: {unit: hour, requests_per_unit: 1}
+  - key: budget
+    rate_limit: {unit: hour, requests_per_unit: 1000000, hold: {amount: 1, ttl: 1h}}
+  - key: forgotten
+    rate_limit: {unit: hour, requests_per_unit: 1000000, hold: {amount: 1, ttl: 100ms}}
 ";
 
 /// These may fire at any time on a busy machine; promtool's tests check when they are silent.
@@ -80,7 +85,8 @@ fn each_alert_fires_with_its_cause_and_every_query_of_the_dashboard_has_data() {
 
         watch.sees_load();
         watch.sees_that_all_is_well();
-        lose_redis(&way, &mut watch);
+        lose_redis(&way, &shared, &mut watch);
+        forget_to_settle(&alone, &mut watch);
         if cfg!(debug_assertions) {
             panic_once(&alone, &mut watch);
         }
@@ -179,13 +185,39 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Redis is slow, then stopped, then back.
-fn lose_redis(way: &Proxy, watch: &mut Watch<'_>) {
+/// Redis is slow, then stopped while requests end that hold, then back.
+fn lose_redis(way: &Proxy, server: &Server, watch: &mut Watch<'_>) {
+    let ids: Vec<_> =
+        (0..101).filter_map(|_| holds_id(&server.ask(holding("budget")).expect("it holds"))).collect();
+    assert_eq!(ids.len(), 101);
     way.set(Way::Open(Duration::from_millis(30)));
     watch.expects(&["TollgateRedisSlow", "TollgateLatencyHigh"]);
     way.set(Way::Cut);
     watch.expects(&["TollgateRedisUnavailable", "TollgateStoreFailures", "TollgateErrorRateHigh"]);
+    for id in &ids {
+        let end = of("named", vec![descriptor(&[("hold_end", id)])]);
+        server.ask(end).expect("an end is always answered");
+    }
+    watch.expects(&["TollgateHoldsQueued"]);
     way.set(Way::CLEAR);
+}
+
+/// Nobody settles what requests hold.
+fn forget_to_settle(server: &Server, watch: &mut Watch<'_>) {
+    // The first ones make the series, whose increase counts from then on.
+    server.ask(holding("forgotten")).expect("it holds");
+    eventually("the series is recorded", || {
+        let ended = watch.prometheus.query("tollgate_holds_ended_total{how=\"expired\"}");
+        holds(!ended.is_empty(), || format!("{ended:?}"))
+    });
+    for _ in 0..50 {
+        server.ask(holding("forgotten")).expect("it holds");
+    }
+    watch.expects(&["TollgateHoldsUnsettled"]);
+}
+
+fn holding(key: &str) -> RateLimitRequest {
+    of("named", vec![descriptor(&[(key, "team")])])
 }
 
 /// One request panics, which builds with debug assertions support.
