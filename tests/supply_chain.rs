@@ -102,7 +102,7 @@ fn base_images_are_pinned_by_digest() {
 
 #[test]
 fn packages_for_the_tests_are_pinned_by_hash() {
-    for file in files("tests/packages").into_iter().filter(|file| file.ends_with(".txt")) {
+    for file in files("tests/packages").into_iter().filter(|file| file != "tests/packages/envoy") {
         let text = read(&file).replace("\\\n", " ");
         let packages: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
         assert!(!packages.is_empty(), "{file}");
