@@ -417,16 +417,8 @@ for (const id of ids) if (ids.indexOf(id) !== ids.lastIndexOf(id)) bad.push(`id 
 return bad;
 ";
 
-#[test]
-fn the_page_fits_both_themes_and_widths_and_works_without_a_mouse() {
-    let admin = Admin::start();
-    let _traffic =
-        Traffic::of(&admin, &["ann", "bob", "carol", "a-very-long-name-of-a-caller@subdomain.example.com"]);
-    let body = r#"{"domain":"shop","descriptor":[{"key":"user","value":"bob"}],"action":"block","for":"2h","reason":"test"}"#;
-    assert_eq!(http::post(admin.port, "/api/v1/overrides", body).status, 200);
-    let browser = open(&admin);
-    wait_until_live(&browser);
-    browser.wait_for("there are refusals", &has_row("refusals", &["user=ann"]), TEXT);
+/// In both themes, on a desk and on a phone.
+fn fits(browser: &Browser) {
     for theme in ["light", "dark"] {
         for (width, height) in [(1440, 900), (390, 844)] {
             browser.show(theme, width, height);
@@ -444,6 +436,19 @@ fn the_page_fits_both_themes_and_widths_and_works_without_a_mouse() {
             }
         }
     }
+}
+
+#[test]
+fn the_page_fits_both_themes_and_widths_and_works_without_a_mouse() {
+    let admin = Admin::start();
+    let _traffic =
+        Traffic::of(&admin, &["ann", "bob", "carol", "a-very-long-name-of-a-caller@subdomain.example.com"]);
+    let body = r#"{"domain":"shop","descriptor":[{"key":"user","value":"bob"}],"action":"block","for":"2h","reason":"test"}"#;
+    assert_eq!(http::post(admin.port, "/api/v1/overrides", body).status, 200);
+    let browser = open(&admin);
+    wait_until_live(&browser);
+    browser.wait_for("there are refusals", &has_row("refusals", &["user=ann"]), TEXT);
+    fits(&browser);
     assert_eq!(browser.run(NAMES), Value::Array(Vec::new()));
     // From the top of the page, Tab leads to the plots, the choices and the buttons of the rows.
     browser.show("light", 1440, 900);

@@ -118,12 +118,7 @@ impl Limiter {
         let closes = closings.is_some();
         let closings = closings.and_then(|closings| self.try_close(closings));
         if closes && request.descriptors.iter().all(holds::closes) {
-            let descriptors = request.descriptors.len();
-            self.count_closing(request.domain);
-            return Ok(match closings {
-                None => Decided::Answer(Answer::closing(descriptors)),
-                closings => Decided::Wait(Box::new(PendingDecision { closings, planned: None, descriptors })),
-            });
+            return Ok(self.closed(request, closings));
         }
         let served = self.source.load();
         let served = served.as_ref().ok_or(RequestError::NoRules)?;
@@ -152,10 +147,7 @@ impl Limiter {
         if let Some(trace) = trace {
             trace.set_rules(request, domain, &plan);
         }
-        self.skip_known(&mut plan, &mut batch, now);
-        if !replacements.all.is_empty() && self.is_refused(&plan) {
-            skip_counters(&mut plan, &mut batch);
-        }
+        self.skip_checks(&replacements, &mut plan, &mut batch, now);
         let token =
             if batch.has_holds() { self.hold_token(&mut batch).map_err(RequestError::Store)? } else { None };
         if !batch.checks().is_empty() {
@@ -176,6 +168,16 @@ impl Limiter {
         let mut answer = self.answer(&request, scope, domain, (&plan, &batch), None, now);
         self.give_hold(&mut answer, token, &batch);
         Ok(Decided::Answer(answer))
+    }
+
+    /// A request that only settles or ends, with what the store has not taken.
+    fn closed(&self, request: &Request<'_>, closings: Option<Closings>) -> Decided {
+        let descriptors = request.descriptors.len();
+        self.count_closing(request.domain);
+        match closings {
+            None => Decided::Answer(Answer::closing(descriptors)),
+            closings => Decided::Wait(Box::new(PendingDecision { closings, planned: None, descriptors })),
+        }
     }
 
     /// Concludes a decision whose outcomes are set, or follows the failure policy.
@@ -306,6 +308,14 @@ impl Limiter {
                     announce(key);
                 }
             }
+        }
+    }
+
+    /// Removes checks from the batch that need no store.
+    fn skip_checks(&self, replacements: &Replacements, plan: &mut Plan, batch: &mut Batch, now: Time) {
+        self.skip_known(plan, batch, now);
+        if !replacements.all.is_empty() && self.is_refused(plan) {
+            skip_counters(plan, batch);
         }
     }
 

@@ -327,22 +327,33 @@ fn checks<'r>(
         let end = if context.policy.full_keys || is_apart { batch.keys().len() } else { end };
         let hits = if limit.holds { hits_of(request, index, Some(limit)) } else { hits };
         let check = batch.push(start..end, limit, rule_hash, hits);
-        if let Some(rule) = &limit.hold
-            && (matches!(hits, Hits::Take(_)) || limit.algorithm.kind() == Kind::Concurrency)
-        {
+        if limit.hold.is_some() {
             let name = rule_match.rule().map_or(request.domain, |rule| &rule.full_key);
-            let fit = fit(scope, &limited, context.policy);
-            let estimate = Some(hits.taken()).filter(|estimate| *estimate > 0);
-            let (rule, rule_id) = (rule.clone(), Holds::id_of(name));
-            batch.hold(check, Hold { rule, rule_id, estimate, fit, found: Held::default() });
+            if let Some(hold) = hold_of(limit, hits, name, fit(scope, &limited, context.policy)) {
+                batch.hold(check, hold);
+            }
         }
-        let source = CounterSource::Store(check);
-        limited.limits.push(LimitCheck { index: at, source });
+        limited.limits.push(LimitCheck { index: at, source: CounterSource::Store(check) });
     });
     if is_group {
         batch.group(first);
     }
     limited
+}
+
+/// What a limit of this rule holds for a request. A refund holds nothing, but one at a time is held for any hits.
+fn hold_of(limit: &Limit, hits: Hits, rule_name: &str, fit: Fit) -> Option<Hold> {
+    let rule = limit.hold.as_ref()?;
+    let holds = matches!(hits, Hits::Take(_)) || limit.algorithm.kind() == Kind::Concurrency;
+    let estimate = Some(hits.taken()).filter(|estimate| *estimate > 0);
+    let hold = || Hold {
+        rule: rule.clone(),
+        rule_id: Holds::id_of(rule_name),
+        estimate,
+        fit,
+        found: Held::default(),
+    };
+    holds.then(hold)
 }
 
 /// The hits of a descriptor: of a limit that holds, the estimate.

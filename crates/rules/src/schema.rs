@@ -87,6 +87,14 @@ fn property(key: &str) -> (Value, &'static str) {
             (json!({"type": ["object", "null"]}), "Any map. Sent to Envoy when the descriptor is allowed.")
         }
         "over_limit_body" => (json!({"type": TEXT}), "The body of over-limit responses."),
+        "replaces" => (list(Level::Replaces, 0), "Limits that do not count when this one matches."),
+        _ => property_of_limit(key),
+    }
+}
+
+/// The same for the keys of `rate_limit`, and of what is in it.
+fn property_of_limit(key: &str) -> (Value, &'static str) {
+    match key {
         "unit" => (names(Unit::ALL.map(Unit::name)), "The unit of the window."),
         "unit_multiplier" => (number(1, u32::MAX.into()), "Units in a window, up to 10 years."),
         "requests_per_unit" => (number(0, MAX_LIMIT), "Requests in a window. 0 allows none."),
@@ -101,7 +109,6 @@ fn property(key: &str) -> (Value, &'static str) {
         }
         "unlimited" => (flag(), "Allows every request. A limit has either this or a unit."),
         "name" => (json!({"type": TEXT}), "The name of the limit in responses, and in `replaces`."),
-        "replaces" => (list(Level::Replaces, 0), "Limits that do not count when this one matches."),
         "hold" => (reference(Level::Hold), "Reserves what a request may cost until its cost is known."),
         "amount" => (number(1, MAX_LIMIT), "The estimate of a request without a `hits_addend`."),
         "ttl" => (name(), "The time after which a hold ends by itself, such as `15m`."),

@@ -65,6 +65,14 @@ pub struct Replica {
     pub is_closed: Arc<AtomicBool>,
 }
 
+fn chance_of_ids(plan: &Plan, process: Process) -> Chance {
+    let chance = Mutex::new(Random::new(plan.seed ^ u64::from(process.0) << 32 ^ 0x1d));
+    Arc::new(move || {
+        let mut chance = chance.lock().expect("nothing panics with it");
+        u128::from(chance.number()) << 64 | u128::from(chance.number())
+    })
+}
+
 impl Replica {
     pub fn start(
         network: &Arc<Network>,
@@ -98,12 +106,8 @@ impl Replica {
         let policy = Policy { on_store_failure: plan.policy, ..Policy::default() };
         let limiter =
             Limiter::new(policy, source.clone(), store.clone(), cache.clone(), stats.clone(), clock.clone());
-        let chance = Mutex::new(Random::new(plan.seed ^ u64::from(process.0) << 32 ^ 0x1d));
-        let chance: Chance = Arc::new(move || {
-            let mut chance = chance.lock().expect("nothing panics with it");
-            u128::from(chance.number()) << 64 | u128::from(chance.number())
-        });
-        let limiter = limiter.with_overrides(index.clone()).with_holds(chance, MAX_QUEUED);
+        let limiter =
+            limiter.with_overrides(index.clone()).with_holds(chance_of_ids(plan, process), MAX_QUEUED);
         let limiter = Arc::new(limiter);
         let replica = Self {
             process,

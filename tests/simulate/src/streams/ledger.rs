@@ -138,10 +138,7 @@ impl Stream {
     pub fn charged(&self, part: &Part, budget: &BudgetPlan, now: Micros, conditions: Conditions) -> Charged {
         let done_by = |at| conditions.done_by(at);
         let (held, unknown) = (part.held, budget.unknown(part.held));
-        // It expires a time to live after it began, of which Redis knows the millisecond. Unless another request meets its
-        // counter before, it is swept with the last hold of its own request.
-        let expires = self.asked - 1000 + budget.ttl;
-        let swept = self.answered.max(self.asked) + self.longest;
+        let (expires, swept) = (self.expires(budget), self.swept());
         let may_expire = |by: Micros| by >= expires;
         let mut charged = Possible::default();
         match self.phase {
@@ -169,33 +166,7 @@ impl Stream {
                 }
             }
             Phase::Ended { at, costs, .. } => {
-                let is_charged = !budget.is_concurrency;
-                let cost_of = |costs: Option<Costs>| {
-                    costs.filter(|_| is_charged).map(|costs| costs.of(budget.currency))
-                };
-                let is_done = now >= done_by(at) && !self.is_orphan;
-                if !is_done {
-                    charged.add(0, 0);
-                    charged.may_hold = now < done_by(swept);
-                }
-                let expired = may_expire(if is_done { done_by(at) } else { now });
-                if cost_of(costs).is_none() {
-                    charged.unknown(held, unknown);
-                }
-                // A cost that comes once more is late: it corrects what an end charged.
-                let own = cost_of(costs).map(|cost| (cost, expired));
-                for (cost, is_late) in own.into_iter().chain(cost_of(self.again).map(|cost| (cost, true))) {
-                    if at < done_by(swept) {
-                        charged.add(cost, cost.saturating_sub(held));
-                    }
-                    if is_late {
-                        // The difference to what was charged.
-                        charged.add(cost, cost.saturating_sub(unknown) + unknown.saturating_sub(held));
-                    }
-                }
-                if expired && (!is_done || done_by(at) >= expires + budget.ttl) {
-                    charged.unknown(held, unknown);
-                }
+                self.charged_at_end((at, costs), part, budget, (now, conditions), &mut charged);
             }
         }
         if conditions.lost_data {
@@ -207,6 +178,56 @@ impl Stream {
         // A hold whose end was not sent, and which has not expired, occupies what it holds.
         let is_open = self.phase == Phase::Runs && !may_expire(now);
         charged.result(held, is_open)
+    }
+
+    /// A time to live after it began, of which Redis knows the millisecond.
+    fn expires(&self, budget: &BudgetPlan) -> Micros {
+        self.asked - 1000 + budget.ttl
+    }
+
+    /// Unless another request meets its counter before, it is swept with the last hold of its own request.
+    fn swept(&self) -> Micros {
+        self.answered.max(self.asked) + self.longest
+    }
+
+    fn charged_at_end(
+        &self,
+        (at, costs): (Micros, Option<Costs>),
+        part: &Part,
+        budget: &BudgetPlan,
+        (now, conditions): (Micros, Conditions),
+        charged: &mut Possible,
+    ) {
+        let done_by = |at| conditions.done_by(at);
+        let (held, unknown) = (part.held, budget.unknown(part.held));
+        let (expires, swept) = (self.expires(budget), self.swept());
+        let may_expire = |by: Micros| by >= expires;
+        let is_charged = !budget.is_concurrency;
+        let cost_of =
+            |costs: Option<Costs>| costs.filter(|_| is_charged).map(|costs| costs.of(budget.currency));
+        let is_done = now >= done_by(at) && !self.is_orphan;
+        if !is_done {
+            charged.add(0, 0);
+            charged.may_hold = now < done_by(swept);
+        }
+        let expired = may_expire(if is_done { done_by(at) } else { now });
+        if cost_of(costs).is_none() {
+            charged.unknown(held, unknown);
+        }
+        // A cost that comes once more is late: it corrects what an end charged.
+        let own = cost_of(costs).map(|cost| (cost, expired));
+        for (cost, is_late) in own.into_iter().chain(cost_of(self.again).map(|cost| (cost, true))) {
+            if at < done_by(swept) {
+                charged.add(cost, cost.saturating_sub(held));
+            }
+            if is_late {
+                // The difference to what was charged.
+                charged.add(cost, cost.saturating_sub(unknown) + unknown.saturating_sub(held));
+            }
+        }
+        if expired && (!is_done || done_by(at) >= expires + budget.ttl) {
+            charged.unknown(held, unknown);
+        }
     }
 }
 

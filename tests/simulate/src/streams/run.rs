@@ -7,7 +7,7 @@ use limiter::{Code, Decided, Descriptor, Entry, Request};
 
 use super::{
     ledger::{Account, Costs, Part, Phase, Stream},
-    plan::StreamCaller,
+    plan::{BudgetPlan, StreamCaller},
 };
 use crate::{
     checks::Invariant, ledger::seconds_of, plan::SECOND, replica::Replica, simulation::Simulation,
@@ -66,21 +66,12 @@ impl Simulation {
         let leaves_after = self.chance.one_in(asking.leaves).then(|| self.chance.below(2_000));
         let replica = self.replicas[number].as_ref().expect("it accepts requests");
         let (now, time, process) = (self.now(), replica.clock.now(), replica.process);
-        let part = |budget: &usize| {
-            let own = plan.budgets[*budget];
-            let start = if own.is_concurrency {
-                0
-            } else {
-                time.seconds() / seconds_of(own.unit) * seconds_of(own.unit)
-            };
-            Part { account: Account { budget: *budget, start }, held: own.held(estimate) }
-        };
-        let parts: Vec<Part> = asking.budgets.iter().map(part).collect();
+        let part = |budget: &usize| part(*budget, &plan.budgets[*budget], time.seconds(), estimate);
         let asked = Stream {
             caller,
             process,
             id: None,
-            parts,
+            parts: asking.budgets.iter().map(part).collect(),
             phase: Phase::Asks,
             again: None,
             longest: asking.budgets.iter().map(|budget| plan.budgets[*budget].ttl).max().unwrap_or(0),
@@ -210,6 +201,13 @@ impl Simulation {
 }
 
 /// The keys of the descriptors of a request.
+/// What a request holds of a budget, in the window of this time.
+fn part(index: usize, budget: &BudgetPlan, seconds: u64, estimate: Option<u64>) -> Part {
+    let length = seconds_of(budget.unit);
+    let start = if budget.is_concurrency { 0 } else { seconds / length * length };
+    Part { account: Account { budget: index, start }, held: budget.held(estimate) }
+}
+
 fn keys(caller: &StreamCaller) -> Vec<String> {
     caller.budgets.iter().map(|budget| format!("h{budget}")).collect()
 }
