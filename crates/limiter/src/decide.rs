@@ -34,14 +34,15 @@ const MAX_LOGGED_CHARACTERS: usize = 200;
 pub enum Decided {
     Answer(Answer),
     /// The store has to be waited for: [`Limiter::finish`].
-    Wait(Box<PendingDecision>),
+    Wait(PendingDecision),
 }
 
 /// A request that waits for the store: first to settle and end holds, then for its decision.
+/// What is large lies behind a pointer, because it is handed through several futures.
 pub struct PendingDecision {
-    closings: Option<Closings>,
+    closings: Option<Box<Closings>>,
     /// `None` if it does nothing else.
-    planned: Option<PlannedRequest>,
+    planned: Option<Box<PlannedRequest>>,
     descriptors: usize,
 }
 
@@ -78,20 +79,21 @@ impl Limiter {
     /// Waits for the store until `until`, when the caller gives up, and concludes the decision.
     pub async fn finish(
         &self,
-        mut pending: Box<PendingDecision>,
+        pending: PendingDecision,
         until: Option<Instant>,
         mut trace: Option<&mut DecisionTrace>,
     ) -> Result<Answer, RequestError> {
-        if let Some(closings) = pending.closings.take() {
+        let PendingDecision { closings, planned, descriptors } = pending;
+        if let Some(closings) = closings {
             self.close(closings).await;
         }
-        let Some(planned) = &mut pending.planned else { return Ok(Answer::closing(pending.descriptors)) };
-        let PlannedRequest { batch, now, .. } = planned;
+        let Some(mut planned) = planned else { return Ok(Answer::closing(descriptors)) };
+        let PlannedRequest { batch, now, .. } = &mut *planned;
         batch.until = until;
         let checks = batch.checks().len();
         let applied = self.store.apply(batch, *now);
         let applied = decision_trace::wait(trace.as_deref_mut(), applied, checks).await;
-        self.conclude(planned, applied, trace)
+        self.conclude(&mut planned, applied, trace)
     }
 
     /// Both steps, for callers that are futures themselves.
@@ -116,7 +118,7 @@ impl Limiter {
         self.policy.bounds.check(request)?;
         let closings = Closings::of(request, &self.holds, &self.stats);
         let closes = closings.is_some();
-        let closings = closings.and_then(|closings| self.try_close(closings));
+        let closings = closings.and_then(|closings| self.try_close(closings)).map(Box::new);
         if closes && request.descriptors.iter().all(holds::closes) {
             return Ok(self.closed(request, closings));
         }
@@ -157,10 +159,17 @@ impl Limiter {
                     let (request, served, domain) =
                         (OwnedRequest::new(request), Arc::clone(served), domain.index);
                     let descriptors = plan.len();
-                    let planned =
-                        PlannedRequest { request, served, domain, replacements, plan, batch, now, token };
-                    let pending = PendingDecision { closings, planned: Some(planned), descriptors };
-                    return Ok(Decided::Wait(Box::new(pending)));
+                    let planned = Some(Box::new(PlannedRequest {
+                        request,
+                        served,
+                        domain,
+                        replacements,
+                        plan,
+                        batch,
+                        now,
+                        token,
+                    }));
+                    return Ok(Decided::Wait(PendingDecision { closings, planned, descriptors }));
                 }
             }
         }
@@ -171,12 +180,12 @@ impl Limiter {
     }
 
     /// A request that only settles or ends, with what the store has not taken.
-    fn closed(&self, request: &Request<'_>, closings: Option<Closings>) -> Decided {
+    fn closed(&self, request: &Request<'_>, closings: Option<Box<Closings>>) -> Decided {
         let descriptors = request.descriptors.len();
         self.count_closing(request.domain);
         match closings {
             None => Decided::Answer(Answer::closing(descriptors)),
-            closings => Decided::Wait(Box::new(PendingDecision { closings, planned: None, descriptors })),
+            closings => Decided::Wait(PendingDecision { closings, planned: None, descriptors }),
         }
     }
 

@@ -324,7 +324,7 @@ impl Limiter {
     }
 
     /// Closes what a request closes, and counts it.
-    pub(super) async fn close(&self, mut closings: Closings) {
+    pub(super) async fn close(&self, mut closings: Box<Closings>) {
         // An end waits behind a queued settle.
         let queue = &self.holds.queue;
         closings.all.retain(|one| {

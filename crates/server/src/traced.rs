@@ -37,7 +37,7 @@ pub(super) fn try_decide(
 pub(super) async fn finish(
     limiter: &Limiter,
     span: Option<&mut OpenSpan>,
-    pending: Box<PendingDecision>,
+    pending: PendingDecision,
     until: Option<Instant>,
 ) -> Result<Answer, RequestError> {
     let Some(span) = span else { return limiter.finish(pending, until, None).await };

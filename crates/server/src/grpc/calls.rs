@@ -287,7 +287,7 @@ impl ConnectionCalls {
         &mut self,
         call: &mut RequestHead,
         framed: &[u8],
-    ) -> Result<Option<Box<PendingDecision>>, Failure> {
+    ) -> Result<Option<PendingDecision>, Failure> {
         let limiter = &self.calls.limiter;
         let message = self.calls.message_of(Rpc::ShouldRateLimit, framed)?;
         panics::point("grpc_request");
@@ -307,7 +307,7 @@ impl ConnectionCalls {
     }
 
     /// Adds a decision that waits for the store, and returns its key.
-    fn wait(&mut self, id: u32, call: RequestHead, pending: Box<PendingDecision>) -> usize {
+    fn wait(&mut self, id: u32, call: RequestHead, pending: PendingDecision) -> usize {
         let (begun, until) = (call.begun, call.until());
         let calls = self.calls.clone();
         let decision =

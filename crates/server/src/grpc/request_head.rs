@@ -58,7 +58,7 @@ impl RequestHead {
 pub(super) async fn finish(
     limiter: &Limiter,
     mut span: Option<Box<OpenSpan>>,
-    pending: Box<PendingDecision>,
+    pending: PendingDecision,
     until: Option<Instant>,
 ) -> Result<Answer, Failure> {
     let decided = traced::finish(limiter, span.as_deref_mut(), pending, until).await;
