@@ -21,7 +21,7 @@ pub struct Answer {
     /// The response's body; may be empty.
     pub body: Box<str>,
     /// Dynamic metadata for access logs and other filters.
-    pub dynamic_metadata: Option<Metadata>,
+    pub dynamic_metadata: Option<Box<Metadata>>,
     /// The request holds: whoever writes the response says so to the token.
     pub hold: Option<Box<HoldToken>>,
 }

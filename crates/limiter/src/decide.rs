@@ -58,7 +58,7 @@ struct PlannedRequest {
     /// The time of the whole decision.
     now: Time,
     /// The identity of what it may hold.
-    token: Option<HoldToken>,
+    token: Option<Box<HoldToken>>,
 }
 
 impl Limiter {
@@ -132,13 +132,14 @@ impl Limiter {
         if let Some(observer) = &self.observer {
             observer.requested(request, now);
         }
-        let mut batch = Batch::default();
+        let descriptors = request.descriptors.len();
+        let mut batch = Batch::with_room(descriptors);
         if self.policy.stop_when_over {
             batch.counting = Counting::StopWhenOver;
         }
         let context = plan::Context { policy: &self.policy, stats: &self.stats, now, closes };
         // Filled in place: it is large to move.
-        let mut plan = Plan::new();
+        let mut plan = Plan::with_capacity(descriptors);
         plan::plan(request, domain, scope, (&mut plan, &mut batch), &context);
         let Some(domain) = domain else {
             plan.iter().for_each(|_| self.stats.domain_not_found(request.domain, now));
@@ -158,7 +159,6 @@ impl Limiter {
                 Applied::Wait => {
                     let (request, served, domain) =
                         (OwnedRequest::new(request), Arc::clone(served), domain.index);
-                    let descriptors = plan.len();
                     let planned = Some(Box::new(PlannedRequest {
                         request,
                         served,

@@ -252,7 +252,7 @@ fn any_held(batch: &Batch) -> bool {
 
 impl Limiter {
     /// The token of a batch that holds, and its identity in the batch; `None` if it only reads.
-    pub(super) fn hold_token(&self, batch: &mut Batch) -> Result<Option<HoldToken>, StoreError> {
+    pub(super) fn hold_token(&self, batch: &mut Batch) -> Result<Option<Box<HoldToken>>, StoreError> {
         if !holds_anything(batch) {
             return Ok(None);
         }
@@ -262,16 +262,20 @@ impl Limiter {
             let message = format!("a request holds in {} slots; at most {}", slots.len(), HoldId::MAX_SLOTS);
             return Err(StoreError { reason: FailureReason::Overloaded, message: message.into() });
         }
-        Ok(Some(self.new_token(batch, slots)))
+        Ok(Some(Box::new(self.new_token(batch, slots))))
     }
 
     /// The token for the local fallback, after the store failed. What the store may hold is cancelled.
-    pub(super) fn hold_token_here(&self, batch: &mut Batch, token: Option<HoldToken>) -> Option<HoldToken> {
+    pub(super) fn hold_token_here(
+        &self,
+        batch: &mut Batch,
+        token: Option<Box<HoldToken>>,
+    ) -> Option<Box<HoldToken>> {
         if let Some(token) = token.filter(|_| !batch.is_hold_sent) {
             token.delivered();
         }
         batch.is_hold_sent = false;
-        holds_anything(batch).then(|| self.new_token(batch, SmallVec::new()))
+        holds_anything(batch).then(|| Box::new(self.new_token(batch, SmallVec::new())))
     }
 
     fn new_token(&self, batch: &mut Batch, slots: SmallVec<[u16; 2]>) -> HoldToken {
@@ -281,7 +285,7 @@ impl Limiter {
     }
 
     /// Puts the identity into the answer of a request that passes and holds. What a refused request holds is cancelled.
-    pub(super) fn give_hold(&self, answer: &mut Answer, token: Option<HoldToken>, batch: &Batch) {
+    pub(super) fn give_hold(&self, answer: &mut Answer, token: Option<Box<HoldToken>>, batch: &Batch) {
         self.count_held(batch);
         let Some(token) = token else { return };
         if !any_held(batch) {
@@ -289,9 +293,9 @@ impl Limiter {
         } else if answer.code == Code::Ok {
             let metadata = answer.dynamic_metadata.get_or_insert_default();
             metadata.insert(METADATA.to_owned(), Value::Text(token.id.to_string()));
-            answer.hold = Some(Box::new(token));
+            answer.hold = Some(token);
         } else {
-            self.cancel(token);
+            self.cancel(*token);
         }
     }
 

@@ -22,7 +22,8 @@ use telemetry::metrics::{Holds, RuleCounter, RuleStats, Stats};
 
 /// The plan of each descriptor, in the request's order. It owns what it needs, so that a decision can wait for its
 /// store: its ids and indexes are those of its [`Scope`].
-pub(super) type Plan = SmallVec<[Planned; 4]>;
+/// Room for one descriptor without an allocation: requests that wait for a store are many, and lie in caches.
+pub(super) type Plan = SmallVec<[Planned; 1]>;
 
 pub(super) enum Planned {
     NoLimit,

@@ -16,7 +16,7 @@ use crate::holds::{Fit, Held, Hold, HoldId};
 pub struct Batch {
     /// The full keys of all checks, concatenated: one allocation per request.
     keys: String,
-    checks: SmallVec<[Check; 4]>,
+    checks: SmallVec<[Check; 1]>,
     has_groups: bool,
     /// What is counted when a check is over its limit.
     pub counting: Counting,
@@ -86,6 +86,11 @@ pub enum Outcome {
     reason = "indexes are those of the batch's checks, ranges those of its keys"
 )]
 impl Batch {
+    /// An empty batch with room for as many checks. One needs no allocation.
+    pub fn with_room(checks: usize) -> Self {
+        Self { checks: SmallVec::with_capacity(checks), ..Self::default() }
+    }
+
     /// The buffer to which a key is appended before [`push`](Self::push).
     pub fn keys(&mut self) -> &mut String {
         &mut self.keys

@@ -33,7 +33,7 @@ pub(super) fn answer(conclusion: Conclusion<'_, '_>) -> Answer {
     let (body, content_type) = body(&conclusion).unzip();
     response_headers.extend(content_type);
     let body = body.unwrap_or_default().into_boxed_str();
-    let dynamic_metadata = metadata::metadata(&conclusion);
+    let dynamic_metadata = metadata::metadata(&conclusion).map(Box::new);
     let (code, statuses) = (conclusion.code, conclusion.statuses);
     Answer { code, statuses, response_headers, request_headers, body, dynamic_metadata, hold: None }
 }

@@ -313,7 +313,7 @@ mod tests {
             statuses in prop::collection::vec(status(), 0..5),
             [headers, forwarded] in [(); 2].map(|()| prop::collection::vec(("\\PC{0,20}", "\\PC{0,20}"), 0..4)),
             body in prop_oneof![Just(String::new()), "\\PC{0,300}"].prop_map(String::into_boxed_str),
-            dynamic_metadata in prop::option::of(metadata()),
+            dynamic_metadata in prop::option::of(metadata().prop_map(Box::new)),
         ) -> Answer {
             let header = |(name, value): (String, String)| Header { name: name.into(), value };
             let [response_headers, request_headers] =

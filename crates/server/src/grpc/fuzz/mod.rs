@@ -48,7 +48,7 @@ const PATHS: &[&str] = &[
 /// A call that waits for its store holds its decision, and an answer of reflection is a whole file. Tests compare both with
 /// the smallest request that waits, and with the shortest question for a file. What a byte of an answer is worth is an
 /// estimate: it is copied into the file, the answer and the output.
-const BOUNDS: Bounds = Bounds { held: 128, sent: 160, answer: 2 };
+const BOUNDS: Bounds = Bounds { held: 96, sent: 160, answer: 2 };
 
 /// The most that one turn may take from the input when its time is over: the work before the clock is read, once before
 /// and once after the largest request that is handled at once, of two frames.
