@@ -22,6 +22,7 @@ mod api;
 mod bounds;
 // Limits that follow a calendar.
 mod calendars;
+mod schedules;
 // Clients of every kind.
 mod callers;
 // The command line and its exit codes.

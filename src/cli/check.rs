@@ -202,28 +202,31 @@ impl Report {
         format!("Envoy: {filters}, {descriptors}, {} without a rule, {unreached}\n", compared.unmatched)
     }
 
-    /// The limits that follow a calendar, with the end of their windows.
+    /// The limits that follow a calendar or a schedule, as they are now.
     fn calendars(&self) -> String {
         let (mut out, now) = (String::new(), SystemClock.now());
-        for (index, (rule, limit)) in self.calendar_limits().enumerate() {
+        let of_time = || {
+            let of_time = |limit: &Limit| limit.period().calendar().is_some() || limit.schedule.is_some();
+            self.limits().filter(move |(_, limit)| of_time(limit))
+        };
+        for (index, (rule, limit)) in of_time().enumerate() {
             if index == MAX_CALENDARS {
-                let more = self.calendar_limits().count() - MAX_CALENDARS;
+                let more = of_time().count() - MAX_CALENDARS;
                 // Writing to a String cannot fail, here and below.
-                let _ = writeln!(out, "{more} more limits follow a calendar");
+                let _ = writeln!(out, "{more} more limits follow a calendar or a schedule");
                 break;
             }
-            let _ = writeln!(out, "{}: {}", rule.full_key, explain::calendar_line(limit, now));
+            let _ = writeln!(out, "{}: {}", rule.full_key, explain::in_words(limit, now));
         }
         out
     }
 
-    fn calendar_limits(&self) -> impl Iterator<Item = (&Rule, &Limit)> {
+    fn limits(&self) -> impl Iterator<Item = (&Rule, &Limit)> {
         let rules = self.rules.iter().flat_map(RuleSet::rules);
-        let limits = rules.flat_map(|rule| {
+        rules.flat_map(|rule| {
             let limits = rule.limits().into_iter().flat_map(Limits::iter);
             limits.map(move |limit| (rule, limit))
-        });
-        limits.filter(|(_, limit)| limit.period().calendar().is_some())
+        })
     }
 
     fn errors_and_warnings(&self) -> (usize, usize) {
@@ -283,7 +286,8 @@ impl Report {
                 "unmatched_descriptors": compared.unmatched,
                 "unreached_rules": compared.unreached,
             })),
-            "calendars": self.calendar_limits().map(|(rule, limit)| calendar_json(rule, limit)).collect::<Vec<_>>(),
+            "calendars": self.limits().filter_map(|(rule, limit)| calendar_json(rule, limit)).collect::<Vec<_>>(),
+            "schedules": self.limits().filter_map(|(rule, limit)| schedule_json(rule, limit)).collect::<Vec<_>>(),
         });
         format!("{report:#}\n")
     }
@@ -304,16 +308,30 @@ impl Report {
     }
 }
 
-fn calendar_json(rule: &Rule, limit: &Limit) -> Value {
+fn calendar_json(rule: &Rule, limit: &Limit) -> Option<Value> {
+    let calendar = limit.period().calendar()?;
     let (start, end) = limit.period().window(SystemClock.now());
-    json!({
+    Some(json!({
         "rule": rule.full_key,
         "name": limit.name.as_deref(),
         "requests_per_unit": limit.requests_per_unit,
         "unit": limit.unit.name(),
-        "calendar": limit.period().calendar(),
+        "calendar": calendar,
         "window": {"start": timestamp(start.seconds()), "end": timestamp(end.seconds())},
-    })
+    }))
+}
+
+fn schedule_json(rule: &Rule, limit: &Limit) -> Option<Value> {
+    let now = SystemClock.now();
+    let in_force = limit.scheduled(now)?;
+    Some(json!({
+        "rule": rule.full_key,
+        "name": limit.name.as_deref(),
+        "requests_per_unit": limit.at(now).requests_per_unit,
+        "unit": limit.unit.name(),
+        "schedule": in_force.words,
+        "until": in_force.until.map(|until| timestamp(until.seconds())),
+    }))
 }
 
 /// A text in the notation of workflow commands.

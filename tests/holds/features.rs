@@ -28,6 +28,26 @@ fn with_admin(setup: Setup) -> (Server, u16) {
 }
 
 #[test]
+fn a_boundary_of_a_schedule_keeps_what_is_held() {
+    let clock = Clock::at("2026-11-23T19:59:00Z").steerable();
+    let _clock = clock.enter();
+    let hold =
+        "hold: {amount: 40, ttl: 10h}, schedule: [{from: '20:00', to: '21:00', requests_per_unit: 60}]";
+    let rules = one(&format!("{{unit: year, requests_per_unit: 120, {hold}}}"), "");
+    let server = setup().rules("d.yaml", &rules).start();
+    let holder = Holder::of(&server);
+    let ids = [1, 2].map(|_| holder.hold(&[("k", "a")]).unwrap());
+    clock.move_to("2026-11-23T20:00:00Z", 5.0);
+    assert_eq!((holder.hold(&[("k", "a")]), holder.seen("k", "a")), (None, (0, 80)));
+    clock.move_to("2026-11-23T21:00:00Z", 5.0);
+    assert!(holder.hold(&[("k", "a")]).is_some());
+    for id in &ids {
+        holder.settle(id, 5);
+    }
+    assert_eq!(holder.seen("k", "a"), (10, 40));
+}
+
+#[test]
 fn a_reload_that_changes_the_limit_keeps_what_is_held() {
     let rules = |limit| {
         one(&format!("{{unit: year, requests_per_unit: {limit}, hold: {{amount: 40, ttl: 10m}}}}"), "")

@@ -46,7 +46,7 @@ pub(super) fn asked(query: &Query<'_>) -> Result<Target, Problem> {
 }
 
 fn limit(rule: Option<&str>, state: &CounterState) -> Json {
-    let CounterState { limit, used, held, remaining, resets_in } = state;
+    let CounterState { limit, schedule, used, held, remaining, resets_in } = state;
     json!({
         "rule": rule,
         "name": limit.name.as_deref(),
@@ -54,6 +54,7 @@ fn limit(rule: Option<&str>, state: &CounterState) -> Json {
         "unit": limit.unit.name(),
         "unit_multiplier": limit.multiplier,
         "calendar": limit.period().calendar(),
+        "schedule": schedule.as_ref().map(|in_force| &in_force.words),
         "algorithm": limit.algorithm.kind().name(),
         "used": used,
         "spent": held.map(|_| used),

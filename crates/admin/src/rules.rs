@@ -16,7 +16,7 @@ use super::{
     reply::{Call, Problem, Reply},
     view::{Parts, REPLICA, View},
 };
-use clock::Time;
+use clock::{Clock as _, SystemClock, Time};
 use containment::mutex::lock;
 use fleet::RuleHits;
 use limiter::Served;
@@ -91,8 +91,12 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let View { merged, scope, replicas } = api.view(query.text(REPLICA), parts).await?;
     let served = api.managed.source.current();
     let all = merged.rules.iter().map(|hits| (&*hits.rule, hits)).collect();
-    let counted =
-        Counted { all, others: merged.other_rules > 0, has_rates: api.rule_rates.has_rates(served.as_ref()) };
+    let counted = Counted {
+        all,
+        others: merged.other_rules > 0,
+        has_rates: api.rule_rates.has_rates(served.as_ref()),
+        now: SystemClock.now(),
+    };
     let mut found = served.as_ref().map(|served| rules(served, query.text("domain"))).unwrap_or_default();
     let rate = |(rule, _): &(&Rule, bool)| {
         let [allowed, refused, _, shadowed] = counted.of(rule).per_second;
@@ -117,6 +121,7 @@ struct Counted<'a> {
     /// Others were counted, too.
     others: bool,
     has_rates: bool,
+    now: Time,
 }
 
 impl Counted<'_> {
@@ -136,12 +141,13 @@ fn json<'a>(served: &'a Served, rule: &'a Rule, has_fixed_name: bool, counted: &
     let info = served.attached.recent(rule.id);
     let place = info.and_then(|info| info.place.as_ref());
     let RuleHits { hits, per_second, is_partial, .. } = counted.of(rule);
+    let shown = |limit| LimitShown::at(limit, counted.now);
     RuleJson {
         domain: info.map(|info| &*info.domain).unwrap_or_default(),
         rule: &rule.full_key,
         file: place.map(|(file, _)| &**file),
         line: place.map(|(_, line)| *line),
-        limits: rule.limits().into_iter().flat_map(Limits::iter).map(LimitShown::from).collect(),
+        limits: rule.limits().into_iter().flat_map(Limits::iter).map(shown).collect(),
         unlimited: rule.limits().is_none(),
         shadow_mode: rule.shadow_mode,
         quota_mode: rule.quota_mode,

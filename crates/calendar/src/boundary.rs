@@ -6,7 +6,7 @@
 
 use jiff::{
     Timestamp,
-    civil::Date,
+    civil::{Date, DateTime},
     tz::{AmbiguousOffset, TimeZone},
 };
 
@@ -32,19 +32,36 @@ pub(super) fn window(rules: &TimeZone, cycle: Cycle, now: u64) -> (u64, u64) {
 
 /// The first instant of a local day, or the first one after it if the day has none.
 fn first_instant(rules: &TimeZone, day: Date) -> Timestamp {
-    let midnight = day.at(0, 0, 0, 0);
-    match rules.to_ambiguous_timestamp(midnight).offset() {
+    first_at(rules, day.at(0, 0, 0, 0))
+}
+
+/// The first instant at which the clock shows this time or a later one.
+pub(super) fn first_at(rules: &TimeZone, time: DateTime) -> Timestamp {
+    match rules.to_ambiguous_timestamp(time).offset() {
         AmbiguousOffset::Unambiguous { offset } | AmbiguousOffset::Fold { before: offset, .. } => {
-            in_range(offset.to_timestamp(midnight).ok())
+            in_range(offset.to_timestamp(time).ok())
         }
-        AmbiguousOffset::Gap { before, .. } => {
-            // Where midnight would have been: at the jump or later.
-            let never = in_range(before.to_timestamp(midnight).ok());
-            let jump =
-                rules.preceding(in_range(never.checked_add(jiff::SignedDuration::from_nanos(1)).ok())).next();
-            in_range(jump).timestamp()
+        // Where the time would have been: at the jump or later.
+        AmbiguousOffset::Gap { before, .. } => last_change(rules, in_range(before.to_timestamp(time).ok())),
+    }
+}
+
+/// The end of the last instant at which the clock shows an earlier time of its day than this one.
+pub(super) fn end_at(rules: &TimeZone, time: DateTime) -> Timestamp {
+    if let AmbiguousOffset::Fold { after, .. } = rules.to_ambiguous_timestamp(time).offset() {
+        let second = in_range(after.to_timestamp(time).ok());
+        // The first time that comes twice follows an earlier one only when it comes first.
+        if last_change(rules, second) < second {
+            return second;
         }
     }
+    first_at(rules, time)
+}
+
+/// The last change of the offset at or before an instant.
+fn last_change(rules: &TimeZone, instant: Timestamp) -> Timestamp {
+    let after = in_range(instant.checked_add(jiff::SignedDuration::from_nanos(1)).ok());
+    in_range(rules.preceding(after).next()).timestamp()
 }
 
 impl Cycle {
@@ -102,12 +119,12 @@ impl From<Weekday> for jiff::civil::Weekday {
 }
 
 /// Seconds since 1970; 0 before it.
-fn seconds(instant: Timestamp) -> u64 {
+pub(super) fn seconds(instant: Timestamp) -> u64 {
     u64::try_from(instant.as_second()).unwrap_or_default()
 }
 
 /// Dates and instants of the computation are at most two years away from the clock, which ends in 2262 on Linux.
 #[expect(clippy::expect_used, reason = "jiff has the years -9999 to 9999")]
-fn in_range<T>(value: Option<T>) -> T {
+pub(super) fn in_range<T>(value: Option<T>) -> T {
     value.expect("the clock is between 1970 and 9997")
 }

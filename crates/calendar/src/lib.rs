@@ -1,4 +1,5 @@
-//! Calendars: the days, weeks, months and years of a time zone, as windows of time.
+//! Calendars: the days, weeks, months and years of a time zone, as windows of time, and [schedules](schedule) by its
+//! clock.
 //!
 //! A [`Calendar`] is a number of two bytes, which a limit copies. The window of an instant is computed once a window
 //! and remembered by all threads; a lookup is two atomic loads. The zone data is in the binary, so that replicas need no
@@ -19,6 +20,7 @@
 
 mod boundary;
 mod recent;
+pub mod schedule;
 #[cfg(test)]
 mod tests;
 pub mod zone;

@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, sync::Arc};
 use super::holds::HoldToken;
 use calendar::Calendar;
 use rules::template::Template;
-use rules::{Metadata, Unit};
+use rules::{InForce, Metadata, Unit};
 use telemetry::metrics::ResponseCode;
 
 /// It is moved by a few instructions while it has at most 128 bytes.
@@ -73,6 +73,8 @@ pub struct CurrentLimit {
     pub multiplier: NonZeroU32,
     /// The calendar that its rule or override names.
     pub calendar: Option<Calendar>,
+    /// What the schedule of its rule says.
+    pub schedule: Option<Arc<InForce>>,
     pub name: Option<Arc<str>>,
     /// Seconds until the full limit is available; for a fixed window until it ends.
     pub seconds_until_reset: u64,

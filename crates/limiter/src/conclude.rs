@@ -61,7 +61,7 @@ pub(super) fn conclude<'a, 'm>(
                 Some(outcome) => {
                     count(scope, limited, &outcome);
                     wait = outcome.wait();
-                    status_of(scope, limited, &outcome)
+                    status_of(scope, limited, &outcome, now)
                 }
                 None => Status::NO_LIMIT,
             },
@@ -176,7 +176,7 @@ impl Tally {
     }
 }
 
-fn status_of(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>) -> Status {
+fn status_of(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>, now: Time) -> Status {
     Status {
         code: if outcome.decision.over && !scope.is_shadow(limited) { Code::OverLimit } else { Code::Ok },
         current_limit: Some(CurrentLimit {
@@ -184,6 +184,7 @@ fn status_of(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>) ->
             unit: outcome.limit.unit,
             multiplier: outcome.limit.multiplier,
             calendar: outcome.limit.calendar,
+            schedule: outcome.written.scheduled(now),
             name: outcome.limit.name.clone(),
             seconds_until_reset: outcome.seconds_until_reset(),
         }),

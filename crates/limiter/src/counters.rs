@@ -3,6 +3,8 @@
 //! The functions that plan a request find the counters, so they are those that a request is checked against, with every
 //! algorithm and store.
 
+use std::sync::Arc;
+
 use super::{
     Limiter, Served,
     outcome::outcome,
@@ -14,7 +16,7 @@ use algorithms::Hits;
 use clock::Time;
 use overrides::{Action, Found};
 use plants::{Plant, is_planted};
-use rules::Limit;
+use rules::{InForce, Limit};
 use store::{Batch, Closing, Counting, OpenHold, Resets};
 use telemetry::metrics::{Stats, StatsOptions};
 
@@ -30,7 +32,10 @@ pub struct Counters {
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct CounterState {
+    /// The limit in force.
     pub limit: Limit,
+    /// What its schedule says.
+    pub schedule: Option<Arc<InForce>>,
     /// Hits that were counted and still matter.
     pub used: u64,
     /// What is held, of a limit that holds; `used` is what is spent.
@@ -72,6 +77,7 @@ impl Limiter {
                     let one = outcome(limit, Hits::Take(0), &batch, self.policy.near_limit_ratio, now);
                     CounterState {
                         limit: one.limit.clone(),
+                        schedule: one.written.scheduled(now),
                         used: one.used(&batch).expect("a limit that no override replaces has a counter"),
                         held: one.held(&batch).map(|held| held.held),
                         remaining: one.verdict.remaining,
@@ -110,7 +116,7 @@ impl Limiter {
                 limited.flat_map(|limited| limited.limits.iter().map(move |check| (limited, check)));
             let found =
                 checks.find(|(_, check)| matches!(check.source, CounterSource::Store(at) if at == index));
-            found.map(|(limited, check)| scope.limit(limited, check).clone())
+            found.map(|(limited, check)| scope.limit(limited, check).at(now).clone())
         };
         Ok(open
             .into_iter()

@@ -128,7 +128,7 @@ fn set_outcome(
     let limits = rule.and_then(Rule::limits).filter(|_| !is_overridden);
     let all = || limits.into_iter().flat_map(Limits::iter);
     decision.limit = Some(LimitShown::from(outcome.limit));
-    decision.limit_index = all().position(|limit| std::ptr::eq(limit, outcome.limit)).unwrap_or_default();
+    decision.limit_index = all().position(|limit| std::ptr::eq(limit, outcome.written)).unwrap_or_default();
     decision.limits = all().count().max(1);
     decision.hits = limited.hits.taken();
     decision.retry_after = outcome.retry_after().filter(|_| outcome.decision.over);

@@ -87,13 +87,14 @@ impl<'a> ObservedDescriptor<'a, '_> {
         let limited = self.limited.into_iter();
         limited.flat_map(|limited| limited.limits.iter().map(move |check| (limited, check))).map(
             move |(limited, check)| {
-                let limit = conclusion.scope.limit(limited, check);
+                let written = conclusion.scope.limit(limited, check);
                 let (hits, ratio) = (limited.hits, conclusion.policy.near_limit_ratio);
                 let is_over = || {
-                    outcome((limit, check.source), hits, conclusion.batch, ratio, conclusion.now)
+                    outcome((written, check.source), hits, conclusion.batch, ratio, conclusion.now)
                         .decision
                         .over
                 };
+                let limit = written.at(conclusion.now);
                 ObservedLimit { index: check.index, limit, hits, is_over: self.is_over && is_over() }
             },
         )

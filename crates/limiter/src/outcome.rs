@@ -67,7 +67,10 @@ fn decide(limit: u64, near_ratio: f32, hits: Hits, after: u64) -> LimitDecision 
 /// The outcome of one limit for a descriptor's hits.
 #[derive(Clone, Copy)]
 pub(super) struct LimitOutcome<'a> {
+    /// The limit in force.
     pub(super) limit: &'a Limit,
+    /// The same, as it is written.
+    pub(super) written: &'a Limit,
     pub(super) source: CounterSource,
     pub(super) verdict: Verdict,
     pub(super) decision: LimitDecision,
@@ -92,13 +95,14 @@ pub(super) fn governing<'a>(
 }
 
 pub(super) fn outcome<'a>(
-    (limit, source): (&'a Limit, CounterSource),
+    (written, source): (&'a Limit, CounterSource),
     hits: Hits,
     batch: &Batch,
     near_ratio: f32,
     now: Time,
 ) -> LimitOutcome<'a> {
     let over = LimitDecision { over: true, over_hits: hits.taken(), ..LimitDecision::default() };
+    let limit = written.at(now);
     let fixed = limit.fixed();
     let (verdict, decision) = match source {
         CounterSource::Store(index) => match batch.check(index).outcome {
@@ -126,7 +130,7 @@ pub(super) fn outcome<'a>(
             (limit.algorithm.assumed(over, hits, now), LimitDecision { over, ..LimitDecision::default() })
         }
     };
-    LimitOutcome { limit, source, verdict, decision }
+    LimitOutcome { limit, written, source, verdict, decision }
 }
 
 /// The verdict of a limit that holds. What is held may become free at any time, at the latest when it expires.

@@ -111,6 +111,7 @@ impl<'a> Scope<'a> {
         self.served.rules.rule(id)
     }
 
+    /// The limit of a check as it is written. [`Limit::at`] is the one in force.
     #[expect(clippy::expect_used, reason = "a plan refers to limits that exist in its scope")]
     pub(super) fn limit(self, limited: &Limited, check: &LimitCheck) -> &'a Limit {
         let limits = match limited.of {
@@ -226,6 +227,7 @@ pub(super) fn plan(
             return rule_match.id().map_or(Planned::NoLimit, Planned::Replaced);
         }
         let limits = limits.iter().enumerate().filter(|(_, limit)| !is_replaced(limit));
+        let limits = limits.map(|(index, limit)| (index, limit.at(context.now)));
         Planned::Limited(checks(request, index, &rule_match, limits, scope, batch, context))
     };
     plan.extend((0..request.descriptors.len()).map(planned));

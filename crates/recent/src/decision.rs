@@ -62,6 +62,9 @@ pub struct LimitShown {
     pub multiplier: NonZeroU32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calendar: Option<Calendar>,
+    /// What its schedule says: now, or at all times.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<Arc<str>>,
 }
@@ -82,13 +85,23 @@ impl fmt::Display for LimitShown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = self.unit.to_lowercase();
         if unit == "unknown" {
-            return write!(f, "{} at a time", self.requests_per_unit);
+            write!(f, "{} at a time", self.requests_per_unit)?;
+            return self.schedule.as_ref().map_or(Ok(()), |schedule| write!(f, " ({schedule})"));
         }
         match self.multiplier.get() {
             1 => write!(f, "{} per {unit}", self.requests_per_unit)?,
             multiplier => write!(f, "{} per {multiplier} {unit}s", self.requests_per_unit)?,
         }
-        self.calendar.map_or(Ok(()), |calendar| write!(f, " ({calendar})"))
+        self.calendar.map_or(Ok(()), |calendar| write!(f, " ({calendar})"))?;
+        self.schedule.as_ref().map_or(Ok(()), |schedule| write!(f, " ({schedule})"))
+    }
+}
+
+impl LimitShown {
+    /// The limit in force at a time.
+    pub fn at(limit: &Limit, now: Time) -> Self {
+        let schedule = limit.scheduled(now).map(|in_force| in_force.words.to_string());
+        Self { schedule, ..Self::from(limit.at(now)) }
     }
 }
 
@@ -99,6 +112,7 @@ impl From<&Limit> for LimitShown {
             unit: limit.unit.name(),
             multiplier: limit.multiplier,
             calendar: limit.period().calendar(),
+            schedule: limit.schedule.as_ref().map(ToString::to_string),
             name: limit.name.clone(),
         }
     }

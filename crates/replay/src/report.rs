@@ -264,7 +264,7 @@ fn limit_report(limit: &LimitTally, suggest: Option<Share>) -> LimitReport {
     };
     let used = UseReport {
         keys: most.len(),
-        keys_over: most.len() - most.partition_point(|hits| *hits <= limit.requests_per_unit),
+        keys_over: limit.keys_over(),
         p50: rank(500),
         p99: rank(990),
         p99_9: rank(999),

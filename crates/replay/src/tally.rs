@@ -47,7 +47,6 @@ pub(crate) struct RuleTally {
 
 pub(crate) struct LimitTally {
     pub(crate) limit: LimitShown,
-    pub(crate) requests_per_unit: u64,
     uses: HashTable<Use>,
 }
 
@@ -60,6 +59,8 @@ struct Use {
     count: u64,
     /// The most hits in a window.
     most: u64,
+    /// They were once above the limit in force.
+    is_over: bool,
 }
 
 /// A descriptor that refuses a request.
@@ -146,7 +147,7 @@ impl LimitTally {
     fn note(&mut self, hash: u64, limit: &ObservedLimit<'_>, now: Time) {
         let start = u32::try_from(limit.limit.period().start(now).seconds()).unwrap_or(u32::MAX);
         let entry = self.uses.entry(hash, |one| one.hash == hash, |one| one.hash);
-        let mut entry = entry.or_insert_with(|| Use { hash, start, count: 0, most: 0 });
+        let mut entry = entry.or_insert_with(|| Use { hash, start, count: 0, most: 0, is_over: false });
         let one = entry.get_mut();
         if one.start != start {
             (one.start, one.count) = (start, 0);
@@ -156,6 +157,12 @@ impl LimitTally {
             Hits::Refund(hits) => one.count.saturating_sub(hits),
         };
         one.most = one.most.max(one.count);
+        one.is_over |= one.count > limit.limit.requests_per_unit;
+    }
+
+    /// Keys that asked for more than the limit.
+    pub(crate) fn keys_over(&self) -> usize {
+        self.uses.iter().filter(|one| one.is_over).count()
     }
 
     /// The most hits of each key in a window, in ascending order.
@@ -192,11 +199,11 @@ fn collect(level: &Level, (depth, shared): (u32, u64), rules: &RuleSet, into: &m
 
 fn rule_tally(node: &Node, shared_levels: u64, rules: &RuleSet) -> Option<(u32, RuleTally)> {
     let rule = node.rule.as_ref()?;
-    let limits = rule.limits().into_iter().flat_map(Limits::iter).map(|limit| LimitTally {
-        limit: LimitShown::from(limit),
-        requests_per_unit: limit.requests_per_unit,
-        uses: HashTable::new(),
-    });
+    let limits = rule
+        .limits()
+        .into_iter()
+        .flat_map(Limits::iter)
+        .map(|limit| LimitTally { limit: LimitShown::from(limit), uses: HashTable::new() });
     let place = rules.origin(node).map(|(file, line)| (file.into(), line));
     let tally = RuleTally {
         full_key: rule.full_key.clone(),

@@ -108,6 +108,10 @@ impl Canon {
             if let Some(hold) = &limit.hold {
                 self.text(&hold.to_string());
             }
+            if let Some(schedule) = &limit.schedule {
+                self.text(&schedule.to_string());
+                self.text(if schedule.is_local() { self.zone_data } else { "" });
+            }
         }
         let mut replaces: Vec<&str> = rule.replaces.iter().map(|name| &**name).collect();
         replaces.sort_unstable();
@@ -241,6 +245,13 @@ mod tests {
             ("requests_per_unit: 1", "requests_per_unit: 1, algorithm: token_bucket, burst: 7"),
             ("requests_per_unit: 1", "requests_per_unit: 1, calendar: {}"),
             ("requests_per_unit: 1", "requests_per_unit: 1, calendar: {time_zone: Asia/Tokyo}"),
+            ("requests_per_unit: 1", "requests_per_unit: 1, schedule: [{requests_per_unit: 2}]"),
+            ("requests_per_unit: 1", "requests_per_unit: 1, schedule: [{requests_per_unit: 3}]"),
+            ("requests_per_unit: 1", "requests_per_unit: 1, schedule: [{requests_per_unit: 2, days: mon}]"),
+            (
+                "requests_per_unit: 1",
+                "requests_per_unit: 1, schedule: [{requests_per_unit: 2, days: mon, from: '08:00'}]",
+            ),
             ("requests_per_unit: 1", "requests_per_unit: 1, name: n"),
             ("requests_per_unit: 1", "requests_per_unit: 1, replaces: [{name: n}]"),
             ("unit: day, requests_per_unit: 1", "unlimited: true"),

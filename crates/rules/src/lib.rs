@@ -22,8 +22,10 @@ pub mod wildcard;
 
 mod lower;
 mod messages;
+mod schedule;
 mod spelling;
 mod written_calendar;
+mod written_schedule;
 pub mod yaml;
 
 #[cfg(test)]
@@ -37,6 +39,7 @@ pub use matcher::{Entry, How, Matched};
 pub use model::{
     Allowance, Domain, Level, Metadata, Node, OnStoreFailure, Origin, Rule, RuleId, RuleSet, Value,
 };
+pub use schedule::{InForce, Schedule};
 pub use schema::schema;
 pub use spelling::nearest;
 pub use written_calendar::{CalendarField, CalendarMistake, WrittenCalendar, calendar_text};

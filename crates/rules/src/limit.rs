@@ -11,8 +11,11 @@ use std::{
 };
 
 use algorithms::{Algorithm, FixedWindow, Kind, Period, Window, holds::Unknown};
-use calendar::{Calendar, Cycle};
+use calendar::{Calendar, Cycle, schedule::TimeRange};
+use clock::Time;
 use text::duration;
+
+use super::schedule::{InForce, Schedule};
 
 /// Maximum number of hits in a sliding log. A longer one would delay other checks, in memory and in Redis.
 pub const LONGEST_LOG: u64 = 100_000;
@@ -26,6 +29,8 @@ pub struct Limit {
     /// The suffix of its counter's key; empty where the Go service has the same key.
     pub tag: Box<str>,
     pub hold: Option<Arc<HoldRule>>,
+    /// Other numbers of requests at some times.
+    pub schedule: Option<Arc<Schedule>>,
 }
 
 /// `hold` of a limit: requests reserve an estimate while they are under way, and are charged what they cost.
@@ -126,7 +131,7 @@ impl Limit {
             tag_bytes: 0,
             holds: false,
         };
-        Self { rate, name: None, tag: Box::default(), hold: None }
+        Self { rate, name: None, tag: Box::default(), hold: None, schedule: None }
     }
 
     /// A limit of any kind; `None` if the window is too long.
@@ -199,6 +204,22 @@ impl Limit {
         Self { rate: Rate { tag_bytes: tag.len(), ..self.rate }, tag, ..self }
     }
 
+    /// The limit in force at an instant, which has no schedule.
+    pub fn at(&self, now: Time) -> &Self {
+        self.schedule.as_ref().map_or(self, |schedule| schedule.limit(now))
+    }
+
+    /// What its schedule says at an instant.
+    pub fn scheduled(&self, now: Time) -> Option<Arc<InForce>> {
+        self.schedule.as_ref().map(|schedule| schedule.in_force(now))
+    }
+
+    /// The limit of the same counter with another number of requests; `None` if the counter's state depends on it.
+    pub(super) fn with_requests(&self, requests_per_unit: u64) -> Option<Self> {
+        let algorithm = self.algorithm.with_limit(requests_per_unit)?;
+        Some(Self { rate: Rate { requests_per_unit, algorithm, ..self.rate }, ..self.clone() })
+    }
+
     /// The window in words: `minute`, `15 minutes`.
     pub fn span(&self) -> String {
         if self.unit == Unit::Unknown {
@@ -237,6 +258,9 @@ impl Limit {
         }
         if let Some(hold) = &self.hold {
             write!(f, ", hold: {hold}")?;
+        }
+        if let Some(schedule) = &self.schedule {
+            write!(f, ", schedule: {schedule}")?;
         }
         Ok(())
     }
@@ -277,6 +301,15 @@ impl Limits {
             all.for_each(|limit| limit.rate.counting = CountingMode::Exact);
         }
         Some(limits)
+    }
+
+    /// The limits with their schedules, one for each. `None` if the state of a counter depends on its limit.
+    pub(super) fn scheduled(mut self, schedules: &[Box<[(TimeRange, u64)]>]) -> Option<Self> {
+        let all = std::iter::once(&mut self.first).chain(&mut self.others);
+        for (limit, entries) in all.zip(schedules).filter(|(_, entries)| !entries.is_empty()) {
+            limit.schedule = Some(Arc::new(Schedule::new(limit, entries)?));
+        }
+        Some(self)
     }
 
     /// The first limit.

@@ -19,7 +19,15 @@ pub struct QuotaPolicy {
 
 impl QuotaPolicy {
     pub fn new(name: &str, limit: &Limit) -> Self {
-        let mut text = quoted(name);
+        Self::of_quoted(quoted(name), limit)
+    }
+
+    /// The policy of the limit that is in force in place of its own.
+    pub fn in_force(&self, limit: &Limit) -> Self {
+        Self::of_quoted(self.name().to_owned(), limit)
+    }
+
+    fn of_quoted(mut text: String, limit: &Limit) -> Self {
         let name_ends = text.len();
         // Writing to a String cannot fail.
         let _ = write!(text, ";q={}", limit.requests_per_unit);

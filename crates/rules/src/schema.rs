@@ -15,8 +15,9 @@ use calendar::Weekday;
 
 /// The schema, in draft-07, which every editor supports.
 pub fn schema() -> Value {
-    let definitions = [Level::Descriptor, Level::Limit, Level::Replaces, Level::Calendar, Level::Hold]
-        .map(|level| (definition(level).to_owned(), map(level)));
+    let definitions =
+        [Level::Descriptor, Level::Limit, Level::Replaces, Level::Calendar, Level::Hold, Level::Schedule]
+            .map(|level| (definition(level).to_owned(), map(level)));
     let mut schema = map(Level::File);
     schema["$schema"] = json!("http://json-schema.org/draft-07/schema#");
     schema["title"] = json!("Tollgate rules");
@@ -29,6 +30,7 @@ pub fn schema() -> Value {
         json!([{"required": ["unit"]}, {"required": ["unlimited"]}, concurrency]);
     schema["definitions"]["hold"]["required"] = json!(["ttl"]);
     schema["definitions"]["replaces"]["required"] = json!(["name"]);
+    schema["definitions"]["schedule"]["required"] = json!(["requests_per_unit"]);
     schema
 }
 
@@ -40,6 +42,7 @@ const fn definition(level: Level) -> &'static str {
         Level::Replaces => "replaces",
         Level::Calendar => "calendar",
         Level::Hold => "hold",
+        Level::Schedule => "schedule",
     }
 }
 
@@ -107,6 +110,16 @@ fn property_of_limit(key: &str) -> (Value, &'static str) {
         "calendar" => {
             (reference(Level::Calendar), "Windows are days, weeks, months or years of a time zone.")
         }
+        "schedule" => (
+            list(Level::Schedule, 1),
+            "Other numbers of requests at some times: the first entry that holds is in force.",
+        ),
+        "days" => (json!({"type": TEXT}), "Days of the week, such as `mon-fri`. Every day by default."),
+        "from" => (time(), "The local time at which the entry begins to hold. 00:00 by default."),
+        "to" => (
+            time(),
+            "The local time at which the entry ends to hold, on the next day if it is not after `from`. 24:00 by default.",
+        ),
         "unlimited" => (flag(), "Allows every request. A limit has either this or a unit."),
         "name" => (json!({"type": TEXT}), "The name of the limit in responses, and in `replaces`."),
         "hold" => (reference(Level::Hold), "Reserves what a request may cost until its cost is known."),
@@ -134,6 +147,10 @@ const TEXT: [&str; 4] = ["string", "integer", "boolean", "null"];
 /// A text that is not empty.
 fn name() -> Value {
     json!({"type": ["string", "integer", "boolean"], "minLength": 1})
+}
+
+fn time() -> Value {
+    json!({"type": ["string", "null"], "pattern": "^([01]?[0-9]|2[0-3]):[0-5][0-9]$|^24:00$"})
 }
 
 fn reference(level: Level) -> Value {
@@ -196,6 +213,7 @@ mod tests {
             (Level::Replaces, &schema["definitions"]["replaces"]),
             (Level::Calendar, &schema["definitions"]["calendar"]),
             (Level::Hold, &schema["definitions"]["hold"]),
+            (Level::Schedule, &schema["definitions"]["schedule"]),
         ];
         for (level, map) in maps {
             let properties = map["properties"].as_object().unwrap();

@@ -128,7 +128,7 @@ pub fn calendar_text(calendar: Calendar) -> String {
     format!("{time_zone}{week_start}{anchor_day}")
 }
 
-fn zone(name: &str) -> Result<Zone, (String, String)> {
+pub(super) fn zone(name: &str) -> Result<Zone, (String, String)> {
     Zone::find(name).ok_or_else(|| {
         let names = nearest_zones(name).map(|name| format!("`{name}`")).collect::<Vec<_>>();
         let help = match names.split_last() {

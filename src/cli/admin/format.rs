@@ -34,15 +34,16 @@ pub(super) fn number(value: &Value) -> u64 {
 /// `1,000 per 15 minutes`, or with a unit alone `5 per hour`.
 pub(super) fn limit(limit: &Value) -> String {
     let unit = word(&limit["unit"]).to_lowercase();
+    let schedule = limit["schedule"].as_str().map(|words| format!(" ({words})")).unwrap_or_default();
     if unit == "unknown" {
-        return format!("{} at a time", thousands(number(&limit["requests_per_unit"])));
+        return format!("{} at a time{schedule}", thousands(number(&limit["requests_per_unit"])));
     }
     let span = match number(&limit["unit_multiplier"]) {
         0 | 1 => unit,
         multiplier => format!("{multiplier} {unit}s"),
     };
     let calendar = calendar(&limit["calendar"]).map(|text| format!(" ({text})")).unwrap_or_default();
-    format!("{} per {span}{calendar}", thousands(number(&limit["requests_per_unit"])))
+    format!("{} per {span}{calendar}{schedule}", thousands(number(&limit["requests_per_unit"])))
 }
 
 /// `Europe/Berlin, from the 15th`; `None` without a calendar.

@@ -96,6 +96,8 @@ fn limit(LimitOutcome { limit, counting }: &LimitOutcome<'_>, explained: &Explai
         Counting::By(key) => (Some(key), None),
         Counting::ReplacedBy(node) => (None, rule_key(node)),
     };
+    let schedule = limit.scheduled(explained.now);
+    let limit = limit.at(explained.now);
     json!({
         "name": limit.name.as_deref(),
         "requests_per_unit": limit.requests_per_unit,
@@ -107,6 +109,11 @@ fn limit(LimitOutcome { limit, counting }: &LimitOutcome<'_>, explained: &Explai
         "counting": limit.counting.name(),
         "capacity": limit.algorithm.capacity(),
         "hold": limit.hold.as_deref().map(hold),
+        "schedule": schedule.as_deref().map(|in_force| json!({
+            "text": in_force.words,
+            "entry": in_force.entry,
+            "until": in_force.until.map(|until| timestamp(until.seconds())),
+        })),
         "counter": counter,
         "replaced_by": replaced_by,
     })

@@ -9,7 +9,7 @@ mod path;
 mod tests;
 mod text;
 
-pub(super) use text::calendar_line;
+pub(super) use text::in_words;
 
 use std::{ffi::OsString, fmt, fs::File, io::BufReader, path::PathBuf};
 
@@ -22,6 +22,7 @@ use super::{
         overrides::{self, Source},
     },
     check::Report,
+    replay,
     request::Descriptor,
     rules_files::{self, ReadingArgs},
     serve::Environment,
@@ -52,6 +53,9 @@ pub(crate) struct ExplainArgs {
     /// The hits of each descriptor; 0 hits are not counted.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = server::hits)]
     hits: u64,
+    /// The time of the request in RFC 3339, such as 2026-11-23T20:00:00Z; now by default.
+    #[arg(long, value_name = "TIME", value_parser = replay::time)]
+    at: Option<Time>,
     /// A file of overrides to apply, CSV with a header or JSON lines; by default `OVERRIDES_FILE`, if set.
     /// `tollgate override list --csv` writes one.
     #[arg(long, value_name = "FILE", conflicts_with = "admin")]
@@ -112,7 +116,7 @@ enum Counting<'r> {
 
 /// Explains a request. The verdict is yes if every descriptor matches a rule.
 pub(crate) fn run(args: &ExplainArgs, environment: &Environment) -> Result<Verdict, Failure> {
-    let now = SystemClock.now();
+    let now = args.at.unwrap_or_else(|| SystemClock.now());
     let (query, more) = Query::read(&args.words, !args.rules.is_empty(), args.hits)?;
     let settings = environment.settings()?.0;
     let file = args.overrides.as_deref().or(settings.overrides.file.as_deref());

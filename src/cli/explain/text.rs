@@ -182,7 +182,7 @@ fn add_limit(text: &mut String, limit: &LimitOutcome<'_>, explained: &Explained<
         Counting::ReplacedBy(node) => writeln!(text, "    not counted: replaced by {}", full_key(node)),
     };
     // An estimate is cut to the limit.
-    if hits > limit.limit.algorithm.capacity() && !limit.limit.holds {
+    if hits > limit.limit.at(explained.now).algorithm.capacity() && !limit.limit.holds {
         let _ = writeln!(text, "    {} exceed it at once: always over limit", count(hits, "hit"));
     }
 }
@@ -192,22 +192,27 @@ fn limit_line(limit: &Limit, explained: &Explained<'_>) -> String {
     let name = limit.name.as_deref().map(|name| format!(" {name:?}")).unwrap_or_default();
     let leased = if limit.is_leased() { ", leased" } else { "" };
     let holds = limit.hold.as_ref().map(|hold| format!(", holds {hold}")).unwrap_or_default();
+    let words = in_words(limit, explained.now);
     let more = match limit.algorithm {
-        Algorithm::Concurrency(_) => return format!("limit{name}: {}{holds}", limit.in_words()),
+        Algorithm::Concurrency(_) => return format!("limit{name}: {words}{holds}"),
         Algorithm::FixedWindow(FixedWindow { period: Period::Calendar(_), .. }) => {
-            return format!("limit{name}: {}{leased}{holds}", calendar_line(limit, explained.now));
+            return format!("limit{name}: {words}{leased}{holds}");
         }
         Algorithm::FixedWindow(fixed) => format!(", resets in {}s", fixed.period.seconds_left(explained.now)),
         Algorithm::Bucket(bucket) => format!(", burst {}", bucket.burst()),
         _ => String::new(),
     };
     let kind = limit.algorithm.kind().name();
-    format!("limit{name}: {} per {}, {kind}{leased}{more}{holds}", limit.requests_per_unit, limit.span())
+    format!("limit{name}: {words}, {kind}{leased}{more}{holds}")
 }
 
-/// `500 per month (Europe/Berlin, from the 15th), ends in 3d 4h`
-pub(in crate::cli) fn calendar_line(limit: &Limit, now: Time) -> String {
-    format!("{}, ends in {}", limit.in_words(), duration::short(limit.period().seconds_left(now)))
+/// `500 per month (Europe/Berlin, from the 15th), ends in 3d 4h`, or with a schedule
+/// `500 per minute (mon-fri 08:00-20:00 Europe/Berlin, then 100 at 20:00)`
+pub(in crate::cli) fn in_words(limit: &Limit, now: Time) -> String {
+    let schedule = limit.scheduled(now).map(|in_force| format!(" ({})", in_force.words)).unwrap_or_default();
+    let period = limit.period();
+    let ends = period.calendar().map(|_| format!(", ends in {}", duration::short(period.seconds_left(now))));
+    format!("{}{schedule}{}", limit.at(now).in_words(), ends.unwrap_or_default())
 }
 
 fn add_response(text: &mut String, explained: &Explained<'_>) {

@@ -82,10 +82,18 @@ pub(crate) struct ReplayArgs {
     json: bool,
 }
 
-fn time(text: &str) -> Result<Time, String> {
+/// 9000-01-01T00:00:00Z
+const LAST_SECOND: u64 = 221_845_392_000;
+
+pub(super) fn time(text: &str) -> Result<Time, String> {
     let Rfc3339(time) =
         text.parse().map_err(|_| "expected a time such as 2026-11-01T00:00:00Z".to_owned())?;
-    Ok(time)
+    // Calendars end in the year 9997.
+    if time < Time::from_seconds(LAST_SECOND) {
+        Ok(time)
+    } else {
+        Err("expected a time before the year 9000".to_owned())
+    }
 }
 
 /// Replays logs and prints the report. The verdict is no if more is newly refused than `--fail-above` allows.

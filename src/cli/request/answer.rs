@@ -92,11 +92,16 @@ fn status_line(status: &DescriptorStatus, no_rule: &str) -> String {
     let span = limit.unit_multiplier.map_or_else(|| unit.clone(), |units| format!("{units} {unit}s"));
     let left = status.limit_remaining;
     let seconds = status.duration_until_reset.as_ref().map(|reset| reset.seconds);
+    let schedule = Some(printable(&limit.schedule)).filter(|words| !words.is_empty());
+    let schedule = schedule.map(|words| format!(" ({words})")).unwrap_or_default();
     let mut line = if let Some(calendar) = &limit.calendar {
         let end = seconds.and_then(|seconds| u64::try_from(seconds).ok());
         let end = end.map(|seconds| format!(", ends in {}", duration::short(seconds))).unwrap_or_default();
         let calendar = printable_calendar(calendar);
-        format!("{code}, {left} remaining of {requests_per_unit} per {span} ({calendar}){end}")
+        format!("{code}, {left} remaining of {requests_per_unit} per {span} ({calendar}){schedule}{end}")
+    } else if !schedule.is_empty() {
+        let reset = seconds.map(|seconds| format!(", resets in {seconds}s")).unwrap_or_default();
+        format!("{code}, {left} remaining of {requests_per_unit} per {span}{schedule}{reset}")
     } else {
         let reset = seconds.map(|seconds| format!(", resets in {seconds}s")).unwrap_or_default();
         format!("{code}, {left} of {requests_per_unit} per {span} remaining{reset}")
@@ -151,6 +156,7 @@ mod tests {
             unit: Unit::Minute.into(),
             name: name.to_owned(),
             unit_multiplier: None,
+            schedule: String::new(),
             calendar: None,
         };
         DescriptorStatus {

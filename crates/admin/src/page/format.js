@@ -76,11 +76,11 @@ function calendarText({ time_zone: zone, week_start: weekday, anchor_day: day })
   return `${zone}, from the ${day}${ending}`;
 }
 
-export function limit({ requests_per_unit: requests, unit, unit_multiplier: units, calendar }) {
+export function limit({ requests_per_unit: requests, unit, unit_multiplier: units, calendar, schedule }) {
   const word = unit.toLowerCase();
-  if (word === "unknown") return `${count(requests)} at a time`;
-  const text = `${count(requests)} per ${units > 1 ? `${units} ${word}s` : word}`;
-  return calendar ? `${text} (${printable(calendarText(calendar))})` : text;
+  const span = word === "unknown" ? "at a time" : `per ${units > 1 ? `${units} ${word}s` : word}`;
+  const more = [calendar && calendarText(calendar), schedule].filter(Boolean).map((text) => ` (${printable(text)})`);
+  return `${count(requests)} ${span}${more.join("")}`;
 }
 
 /** The scope of an override, by the place where it is stored. */

@@ -1,5 +1,7 @@
 //! Windows of every kind against those of Python's zoneinfo, and as a property.
 
+mod schedules;
+
 use proptest::prelude::*;
 
 use super::*;

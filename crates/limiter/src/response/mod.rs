@@ -119,11 +119,15 @@ fn policies(conclusion: &Conclusion<'_, '_>) -> Option<[String; 2]> {
         };
         let Some(outcome) = conclusion.outcome(index) else { continue };
         for check in &limited.limits {
-            let limit = conclusion.scope.limit(limited, check);
-            let policy = policy_of(conclusion, index, limited, limit);
+            let written = conclusion.scope.limit(limited, check);
+            let limit = written.at(conclusion.now);
+            let mut policy = policy_of(conclusion, index, limited, written);
+            if written.schedule.is_some() {
+                policy = Cow::Owned(policy.in_force(limit));
+            }
             policies.push_str(separator(&policies));
             policy.write(limit, conclusion.now, &mut policies);
-            if std::ptr::eq(limit, outcome.limit) {
+            if std::ptr::eq(written, outcome.written) {
                 let seconds = outcome.seconds_until_more();
                 let (separator, name, remaining) =
                     (separator(&states), policy.name(), outcome.verdict.remaining);

@@ -189,6 +189,8 @@ pub(crate) enum Level {
     Replaces,
     Calendar,
     Hold,
+    /// An item of `schedule`.
+    Schedule,
 }
 
 /// The Go service's keys, and the maps in which each is valid. Elsewhere it has no effect.
@@ -205,14 +207,14 @@ const KEYS: [(&str, &[Level]); 16] = [
     ("share_threshold", &[Level::Descriptor]),
     ("metadata", &[Level::Descriptor]),
     ("unit", &[Level::Limit]),
-    ("requests_per_unit", &[Level::Limit]),
+    ("requests_per_unit", &[Level::Limit, Level::Schedule]),
     ("unlimited", &[Level::Limit]),
     ("name", &[Level::Limit, Level::Replaces]),
     ("replaces", &[Level::Limit]),
 ];
 
 /// Extensions, which the Go service rejects. In other maps they are errors, because no file in use has them there.
-const OWN_KEYS: [(&str, &[Level]); 16] = [
+const OWN_KEYS: [(&str, &[Level]); 20] = [
     ("on_store_failure", &[Level::File]),
     ("over_limit_body", &[Level::Descriptor]),
     ("overrides_only", &[Level::Descriptor]),
@@ -221,7 +223,7 @@ const OWN_KEYS: [(&str, &[Level]); 16] = [
     ("burst", &[Level::Limit]),
     ("counting", &[Level::Limit]),
     ("calendar", &[Level::Limit]),
-    ("time_zone", &[Level::Calendar]),
+    ("time_zone", &[Level::Calendar, Level::Schedule]),
     ("week_start", &[Level::Calendar]),
     ("anchor_day", &[Level::Calendar]),
     ("hold", &[Level::Limit]),
@@ -229,6 +231,10 @@ const OWN_KEYS: [(&str, &[Level]); 16] = [
     ("ttl", &[Level::Hold]),
     ("unknown", &[Level::Hold]),
     ("in", &[Level::Hold]),
+    ("schedule", &[Level::Limit]),
+    ("days", &[Level::Schedule]),
+    ("from", &[Level::Schedule]),
+    ("to", &[Level::Schedule]),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -247,8 +253,8 @@ impl Level {
         match (is_of_go(key), counts) {
             (true, true) => KeyStatus::Valid,
             (true, false) => KeyStatus::NoEffect,
-            // `calendar` itself has been reported.
-            (false, true) if self == Self::Calendar => KeyStatus::Valid,
+            // `calendar` or `schedule` itself has been reported.
+            (false, true) if matches!(self, Self::Calendar | Self::Schedule) => KeyStatus::Valid,
             (false, true) => KeyStatus::Extension,
             (false, false) => KeyStatus::Unknown,
         }
@@ -262,6 +268,7 @@ impl Level {
             Self::Replaces => "in an item of `replaces`",
             Self::Calendar => "in `calendar`",
             Self::Hold => "in `hold`",
+            Self::Schedule => "in an item of `schedule`",
         }
     }
 
@@ -290,7 +297,9 @@ fn is_of_go(key: &str) -> bool {
 
 fn home_of(key: &str) -> String {
     let levels = places_of(key).unwrap_or_default();
-    levels.iter().map(|level| level.place()).collect::<Vec<_>>().join(" or ")
+    // What a schedule shares with other maps is meant for those.
+    let levels = levels.iter().filter(|level| **level != Level::Schedule || levels.len() == 1);
+    levels.map(|level| level.place()).collect::<Vec<_>>().join(" or ")
 }
 
 fn places_of(key: &str) -> Option<&'static [Level]> {

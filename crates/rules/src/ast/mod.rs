@@ -82,6 +82,7 @@ pub(super) struct RawLimit {
     pub(super) counting: Field<String>,
     pub(super) calendar: Field<RawCalendar>,
     pub(super) hold: Field<RawHold>,
+    pub(super) schedule: Field<Vec<RawScheduleEntry>>,
     pub(super) unlimited: Field<bool>,
     pub(super) name: Field<String>,
     pub(super) replaces: Field<Vec<RawReplaces>>,
@@ -100,6 +101,17 @@ pub(super) struct RawHold {
     pub(super) ttl: Field<String>,
     pub(super) unknown: Field<String>,
     pub(super) currency: Field<String>,
+}
+
+/// An item of `schedule`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RawScheduleEntry {
+    pub(super) place: Place,
+    pub(super) days: Field<String>,
+    pub(super) from: Field<String>,
+    pub(super) to: Field<String>,
+    pub(super) time_zone: Field<String>,
+    pub(super) requests_per_unit: Field<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -210,6 +222,7 @@ fn fields_of_limit(reader: &mut Reader<'_>, spot: Spot<'_>, pairs: &[Pair], limi
         "counting" => limit.counting = reader.text(value),
         "calendar" => limit.calendar = calendar(reader, value),
         "hold" => limit.hold = hold(reader, value),
+        "schedule" => limit.schedule = schedule(reader, value),
         "unlimited" => limit.unlimited = reader.flag(value),
         "name" => limit.name = reader.text(value),
         _ => limit.replaces = reader.list(value, ("limits to replace", "- name: …"), replaces),
@@ -247,6 +260,28 @@ fn hold(reader: &mut Reader<'_>, spot: Spot<'_>) -> Field<RawHold> {
         _ => raw.currency = reader.text(value),
     });
     Field::Given(Given { value: raw, place: spot.node.place, key: spot.key })
+}
+
+fn schedule(reader: &mut Reader<'_>, spot: Spot<'_>) -> Field<Vec<RawScheduleEntry>> {
+    let entries = reader.list(spot, ("entries", "- days: …"), schedule_entry);
+    match &spot.node.content {
+        // What is no map has been reported.
+        Content::List(items) if items.len() > entries.items().len() => Field::Wrong,
+        _ => entries,
+    }
+}
+
+fn schedule_entry(reader: &mut Reader<'_>, _: usize, spot: Spot<'_>) -> RawScheduleEntry {
+    let mut raw = RawScheduleEntry { place: spot.node.place, ..RawScheduleEntry::default() };
+    let Content::Map(pairs) = &spot.node.content else { return raw };
+    reader.fields(spot, pairs, Level::Schedule, &mut |reader, key, value| match key {
+        "days" => raw.days = reader.text(value),
+        "from" => raw.from = reader.text(value),
+        "to" => raw.to = reader.text(value),
+        "time_zone" => raw.time_zone = reader.text(value),
+        _ => raw.requests_per_unit = reader.requests_per_unit(value),
+    });
+    raw
 }
 
 fn replaces(reader: &mut Reader<'_>, _: usize, spot: Spot<'_>) -> RawReplaces {

@@ -180,6 +180,7 @@ impl Walk<'_> {
                 ("burst", limit.burst.key()),
                 ("counting", limit.counting.key()),
                 ("calendar", limit.calendar.key()),
+                ("schedule", limit.schedule.key()),
             ];
             for (key, place) in idle {
                 let Some(place) = place else { continue };

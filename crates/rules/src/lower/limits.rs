@@ -34,7 +34,11 @@ impl Lowering<'_> {
             RawLimits::One(raw) => {
                 let requests_per_unit = raw.requests_per_unit.value().copied().unwrap_or(0);
                 return Ok(match self.limit(raw, context)? {
-                    Some(limit) => Allowance::Limited(limit.into()),
+                    Some(limit) => {
+                        let schedule = self.schedule(&limit, raw, context)?;
+                        let limits = Limits::from(limit).scheduled(&[schedule]);
+                        limits.map(Allowance::Limited).ok_or(Reported)?
+                    }
                     None => Allowance::Unlimited { requests_per_unit },
                 });
             }
@@ -58,10 +62,16 @@ impl Lowering<'_> {
             })
             .collect();
         let limits = limits.into_iter().collect::<Result<Vec<Limit>, Reported>>()?;
+        let schedules = raw.iter().zip(&limits).map(|(raw, limit)| {
+            self.schedule(limit, raw, Context { path: &given.value.path(context.path, raw), ..context })
+        });
+        let schedules: Vec<_> = schedules.collect();
         self.report_duplicates(&given.value, &limits, context);
         self.report_mixed_counting(&given.value, &limits, context);
         self.report_mixed_holds(&given.value, &limits, context);
-        Limits::new(limits).map(Allowance::Limited).ok_or(Reported)
+        let schedules = schedules.into_iter().collect::<Result<Vec<_>, Reported>>()?;
+        let limits = Limits::new(limits).and_then(|limits| limits.scheduled(&schedules));
+        limits.map(Allowance::Limited).ok_or(Reported)
     }
 
     /// One of several limits, whose key has a suffix.

@@ -5,6 +5,7 @@
 
 mod holds;
 mod limits;
+mod schedules;
 #[cfg(test)]
 mod tests;
 

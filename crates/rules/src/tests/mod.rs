@@ -6,4 +6,5 @@ mod golden;
 mod holds;
 mod mutation;
 mod over_limit_body;
+mod schedules;
 mod store_failure;

@@ -66,6 +66,9 @@ fn encode_limit(limit: &CurrentLimit, out: &mut Vec<u8>) {
             number(out, 3, anchor_day.unwrap_or_default());
         });
     }
+    if let Some(schedule) = &limit.schedule {
+        text(out, 1001, &schedule.words);
+    }
 }
 
 /// A number of a limit, whose field has 32 bits: larger ones saturate. Headers and metadata have all of it.
@@ -162,7 +165,7 @@ fn varint(out: &mut Vec<u8>, number: u64) {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU32;
+    use std::{num::NonZeroU32, sync::Arc};
 
     use proptest::prelude::*;
     use prost::Message;
@@ -178,7 +181,7 @@ mod tests {
             rate_limit_response::{self as response, DescriptorStatus, RateLimit},
         },
     };
-    use rules::Unit;
+    use rules::{InForce, Unit};
 
     fn response_of(answer: Answer) -> RateLimitResponse {
         RateLimitResponse {
@@ -212,6 +215,7 @@ mod tests {
             unit: limit.unit as i32,
             unit_multiplier: unit_multiplier(&limit),
             calendar: limit.calendar.map(calendar_of),
+            schedule: limit.schedule.map(|schedule| schedule.words.to_string()).unwrap_or_default(),
             name: limit.name.map(|name| name.as_ref().to_owned()).unwrap_or_default(),
         }
     }
@@ -281,10 +285,24 @@ mod tests {
         let name = prop::option::of("\\PC{0,200}".prop_map(|name| name.as_str().into()));
         let multiplier = prop_oneof![Just(1), 1..=u32::MAX].prop_map(|units| NonZeroU32::new(units).unwrap());
         let unit = prop::sample::select(&Unit::ALL[..]);
-        let limit = (large(), unit, multiplier, prop::option::of(calendar()), name, any::<u64>());
+        let schedule = prop::option::of("\\PC{0,200}".prop_map(|words| {
+            let words = words.into_boxed_str();
+            Arc::new(InForce { words, ..InForce::default() })
+        }));
+        let calendar = prop::option::of(calendar());
+        let limit = (large(), unit, multiplier, calendar, schedule, name, any::<u64>());
         let limit =
-            limit.prop_map(|(requests_per_unit, unit, multiplier, calendar, name, seconds_until_reset)| {
-                CurrentLimit { requests_per_unit, unit, multiplier, calendar, name, seconds_until_reset }
+            limit.prop_map(|(requests_per_unit, unit, multiplier, calendar, schedule, name, reset)| {
+                let seconds_until_reset = reset;
+                CurrentLimit {
+                    requests_per_unit,
+                    unit,
+                    multiplier,
+                    calendar,
+                    schedule,
+                    name,
+                    seconds_until_reset,
+                }
             });
         (any_code(), prop::option::of(limit), large()).prop_map(|(code, current_limit, limit_remaining)| {
             Status { code, current_limit, limit_remaining }
