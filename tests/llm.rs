@@ -106,7 +106,7 @@ impl Gateway {
         };
         let sets = texts(self.redis.ask(&["KEYS", &format!("*holds:*{name}*")]));
         let members = sets.iter().flat_map(|set| texts(self.redis.ask(&["ZRANGE", set, "0", "-1"])));
-        // A member is `id:part:held:unknown`; another one has the sum.
+        // A member is `id:part:held`.
         let holds = members.filter_map(|member| {
             let held = member.split(':').nth(2)?.parse().expect("a number");
             Some((member[..ID].to_owned(), held))

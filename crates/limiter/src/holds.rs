@@ -314,14 +314,12 @@ impl Limiter {
 
     /// Counts what the store found expired while it held.
     pub(super) fn count_held(&self, batch: &Batch) {
+        if !batch.expired.is_empty() {
+            self.count_all(&batch.expired, self.now());
+        }
         let stats = self.stats.holds();
         for check in batch.holding().map(|index| batch.check(index)) {
-            let (Some(held), Some(hold)) = (check.held(), &check.hold) else { continue };
-            if held.expired > 0 {
-                stats.rule(hold.rule_id).ended(HoldEnd::Expired).add(held.expired);
-                stats.overspent_hits.add(held.excess);
-            }
-            if held.is_full {
+            if check.held().is_some_and(|held| held.is_full) {
                 stats.refused(HoldBound::Holds).increment();
             }
         }

@@ -10,7 +10,7 @@ use algorithms::{Algorithm, Hits, Verdict, fixed_window};
 use clock::Time;
 use rules::Rate;
 
-use crate::holds::{Fit, Held, Hold, HoldId};
+use crate::holds::{Closed, Fit, Held, Hold, HoldId};
 
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -26,6 +26,8 @@ pub struct Batch {
     pub hold_id: Option<HoldId>,
     /// The store may hold, whether it answers or not.
     pub is_hold_sent: bool,
+    /// The holds that were found expired, also those of other requests.
+    pub expired: Vec<Closed>,
     has_holds: bool,
 }
 

@@ -53,11 +53,8 @@ pub struct Held {
     pub holds: bool,
     /// It does not fit because there are too many holds.
     pub is_full: bool,
-    /// When the first hold of the counter expires.
+    /// When the first hold of the counter expires, of a check that does not fit.
     pub earliest: Option<Time>,
-    /// The holds that the check found expired, and by how much their charges exceeded them.
-    pub expired: u64,
-    pub excess: u64,
 }
 
 /// The identity of a request's holds.

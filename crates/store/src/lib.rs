@@ -55,7 +55,7 @@ pub trait Store: Send + Sync {
         Box::pin(std::future::ready((Vec::new(), Ok(()))))
     }
 
-    /// The requests, or in memory the holds, that are open where this replica has held; in Redis by the last replies.
+    /// The requests, or in memory the holds, that are open where this replica has held; in Redis by the last sweep.
     fn open_holds(&self) -> u64 {
         0
     }

@@ -29,26 +29,21 @@ pub struct RedisServer {
 /// What is held of a counter.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Held {
-    /// The sum that the set has.
+    /// The sum that the records have.
     pub sum: u64,
     /// What each of its members holds.
     pub members: BTreeMap<String, u64>,
 }
 
 impl Held {
-    /// A member is `id:part:held:unknown`, and `sum` has the negative sum as its score.
-    fn of(members: &[(Box<[u8]>, f64)]) -> Self {
-        let mut held = Self::default();
-        for (member, score) in members {
-            let member = std::str::from_utf8(member).expect("members are texts");
-            match member.split(':').nth(2) {
-                Some(hits) => {
-                    held.members.insert(member.to_owned(), hits.parse().expect("a number"));
-                }
-                None => held.sum = -score as u64,
-            }
-        }
-        held
+    /// A member is `id:part:held`.
+    fn of(sum: u64, members: &[(Box<[u8]>, f64)]) -> Self {
+        let held = |(member, _): &(Box<[u8]>, f64)| {
+            let member = String::from_utf8(member.to_vec()).expect("members are texts");
+            let held = member.rsplit(':').next()?.parse().expect("a number");
+            Some((member, held))
+        };
+        Self { sum, members: members.iter().filter_map(held).collect() }
     }
 }
 
@@ -211,13 +206,15 @@ impl RedisServer {
     }
 
     /// What is held of each counter, by its name.
-    pub fn held(&self, now: Micros) -> BTreeMap<String, Held> {
+    pub fn held(&mut self, now: Micros) -> BTreeMap<String, Held> {
         let sets = self.server.sorted_sets(self.began + now).into_iter();
         let held = |(name, members): SortedMembers| {
             let name = String::from_utf8(name.into()).ok()?;
-            let (_, counter) = name.split_once("holds:")?;
+            let (base, counter) = name.split_once("holds:")?;
             let (counter, _) = counter.split_once('#')?;
-            Some((counter.to_owned(), Held::of(&members)))
+            let sum = self.ask(now, &["HGET", &format!("{base}holds"), &name]);
+            let sum = sum.lines().nth(1).and_then(|sum| sum.parse().ok()).unwrap_or(0);
+            Some((counter.to_owned(), Held::of(sum, &members)))
         };
         sets.filter_map(held).collect()
     }

@@ -11,11 +11,11 @@ use crate::{
 };
 use algorithms::{
     Algorithm, State,
-    holds::{Bounds, Charge, HoldId as LedgerId, How, Ledger, Part},
+    holds::{Bounds, Charge, HoldId as LedgerId, How, Ledger, Part, Seen},
 };
 use clock::Time;
 use containment::mutex::lock;
-use rules::HoldRule;
+use rules::{HoldRule, MAX_LIMIT};
 use smallvec::{SmallVec, smallvec};
 
 /// A hold with its places in the ledger, and one that is remembered, at most.
@@ -84,25 +84,15 @@ impl MemoryStore {
             self.charge(charge, now);
         }
         let id = LedgerId(batch.hold_id.as_ref().map_or(0, |id| id.random));
-        let counters: SmallVec<[Key; 4]> = parts.iter().map(|part| part.counter).collect();
         let seen = ledger.hold(id, parts, now, |key| self.spent(key, now));
         drop(ledger);
         batch.is_hold_sent = true;
         let indexes: SmallVec<[usize; 4]> = batch.holding().collect();
-        for ((index, seen), counter) in indexes.into_iter().zip(seen).zip(counters) {
-            let own = expired.iter().filter(|charge| charge.counter == counter && charge.how == How::Expired);
-            let held = Held {
-                spent: seen.spent,
-                held: seen.held,
-                fits: seen.fits,
-                holds: seen.holds,
-                is_full: seen.is_full,
-                earliest: seen.earliest,
-                expired: own.clone().count() as u64,
-                excess: own.map(|charge| charge.after.saturating_sub(charge.held)).sum(),
-            };
-            batch.set_held(index, held);
+        for (index, seen) in indexes.into_iter().zip(seen) {
+            let Seen { spent, held, fits, holds, is_full, earliest } = seen;
+            batch.set_held(index, Held { spent, held, fits, holds, is_full, earliest });
         }
+        batch.expired = closed(expired);
     }
 
     pub(super) fn close(&self, closing: &Closing, now: Time) -> Vec<Closed> {
@@ -171,7 +161,7 @@ impl MemoryStore {
         };
         let mut states = self;
         states.change(charge.counter, mark, now, |state| {
-            let number = state.number.saturating_add(charge.after).saturating_sub(charge.before);
+            let number = state.number.saturating_add(charge.after).saturating_sub(charge.before).min(MAX_LIMIT);
             (State { number, end: charge.end }, Used::of(number, limit), ())
         });
     }

@@ -18,7 +18,7 @@ use super::{
     RedisStore,
     backend::{Connection, PendingReply},
     name::{Names, set_of_holds},
-    pipeline::{CheckResult, CloseCall, HoldCall, HoldPart},
+    pipeline::{CheckResult, CloseCall, HoldCall, HoldPart, Left},
     pool::Pool,
     topology::slots::{self, SLOTS},
 };
@@ -29,6 +29,12 @@ use containment::mutex::lock;
 
 /// As many redirections are followed.
 const MAX_REDIRECTS: usize = 5;
+
+/// A sweep of a slot ends after as many calls.
+const MAX_SWEEPS: usize = 50;
+
+/// Forgets the set of a counter, and what is held of it in the slot's records.
+const FREE: &str = "redis.call('HDEL', KEYS[2], KEYS[1]) return redis.call('DEL', KEYS[1])";
 
 /// Sets a counter to 0 that expires when it did.
 const UNSPEND: &str = "local spent = redis.call('GET', KEYS[1]) \
@@ -58,7 +64,7 @@ struct InSlot {
 
 type Submitted = (PendingReply, Arc<Connection>);
 
-/// The slots in which this replica has held, with the open requests of each.
+/// The slots in which this replica has held, with the open requests of each by the last sweep.
 #[derive(Default)]
 pub(super) struct UsedSlots(Mutex<BTreeMap<u16, u64>>, AtomicU16);
 
@@ -66,7 +72,11 @@ impl UsedSlots {
     /// As many are swept at once.
     const SWEPT: usize = 64;
 
-    fn set(&self, slot: u16, open: u64) {
+    fn used(&self, slot: u16) {
+        lock(&self.0).entry(slot).or_default();
+    }
+
+    fn swept(&self, slot: u16, open: u64) {
         lock(&self.0).insert(slot, open);
     }
 
@@ -161,26 +171,26 @@ impl RedisStore {
     ) -> Result<Submitted, StoreError> {
         let pool = &self.main;
         let base = pool.names.base_of_holds(*slot);
+        let connected = to.map_or_else(|| pool.connection(&base).map(|connection| (connection, false)), Ok);
         let id = batch.hold_id.as_ref().map(ToString::to_string).unwrap_or_default();
-        let mut call = HoldCall::new(&base, &id, self.most_holds);
-        for check in checks.iter().map(|index| batch.check(*index)) {
+        let sets: SmallVec<[String; 2]> =
+            checks.iter().map(|index| set_of_holds(&base, batch.full_key(batch.check(*index)))).collect();
+        let mut call = HoldCall::new(base, &id, self.most_holds);
+        for (check, set) in checks.iter().map(|index| batch.check(*index)).zip(&sets) {
             let Some(hold) = &check.hold else { continue };
             let name = pool.names.of(batch, check);
             let is_counted = !matches!(check.limit.algorithm, Algorithm::Concurrency(_));
             let seconds = pool.backend().ttl_cache.seconds(&check.limit, now);
             let reads = batch.counting == Counting::ReadOnly;
-            call.push(HoldPart {
+            call.push(&HoldPart {
                 counter: is_counted.then_some((&*name, seconds.into())),
-                set: set_of_holds(&base, batch.full_key(check)),
+                set,
                 limit: check.limit.requests_per_unit,
                 hold,
                 estimate: hold.estimate.filter(|_| !reads),
             });
         }
-        let (connection, asking) = match to {
-            Some(to) => to,
-            None => (pool.connection(&format!("{base}hold:"))?, false),
-        };
+        let (connection, asking) = connected?;
         let reply = connection.submit(checks.len(), batch.until, |pipeline| pipeline.hold(call, asking))?;
         Ok((reply, connection))
     }
@@ -200,11 +210,12 @@ impl RedisStore {
                 let timer = &*connection.shared.edges.timer;
                 let result = reply.wait(batch.until.map(|until| (until, timer))).await?.into_iter().next();
                 match result {
-                    Some(CheckResult::Holds(open, held)) => {
-                        self.used_slots.set(one.slot, open);
+                    Some(CheckResult::Holds(held, expired)) => {
+                        self.used_slots.used(one.slot);
                         for (index, held) in one.checks.iter().zip(held) {
                             batch.set_held(*index, held);
                         }
+                        batch.expired.extend(expired);
                         break;
                     }
                     Some(CheckResult::Redirected(error)) if redirections < MAX_REDIRECTS => {
@@ -232,26 +243,20 @@ impl RedisStore {
         let is_slot = |slot: &&u16| if self.main.is_cluster { **slot < SLOTS } else { **slot == 0 };
         // All are sent before the first reply.
         let slots = closing.id.slots.iter().filter(is_slot);
-        let submitted: SmallVec<[_; 2]> =
-            slots.map(|slot| (*slot, self.submit_close(*slot, &id, closing, None))).collect();
-        for (slot, submitted) in submitted {
-            match self.receive_closed(slot, &id, closing, submitted).await {
-                Ok(mut of_slot) => closed.append(&mut of_slot),
+        let submitted: SmallVec<[_; 2]> = slots
+            .map(|slot| {
+                let base = self.main.names.base_of_holds(*slot);
+                let call = CloseCall::new(base, self.most_holds, &id, closing);
+                (self.submit_call(call.clone(), None), call)
+            })
+            .collect();
+        for (submitted, call) in submitted {
+            match self.receive_closed(submitted, &call).await {
+                Ok((_, mut of_slot)) => closed.append(&mut of_slot),
                 Err(error) => result = Err(error),
             }
         }
         (closed, result)
-    }
-
-    fn submit_close(
-        &self,
-        slot: u16,
-        id: &str,
-        closing: &Closing,
-        to: Option<(Arc<Connection>, bool)>,
-    ) -> Result<Submitted, StoreError> {
-        let base = self.main.names.base_of_holds(slot);
-        self.submit_call(CloseCall::new(&base, self.most_holds, id, closing), to)
     }
 
     fn submit_call(
@@ -267,24 +272,20 @@ impl RedisStore {
         Ok((reply, connection))
     }
 
+    /// Waits for what was closed, and follows redirections.
     async fn receive_closed(
         &self,
-        slot: u16,
-        id: &str,
-        closing: &Closing,
         submitted: Result<Submitted, StoreError>,
-    ) -> Result<Vec<Closed>, StoreError> {
+        call: &CloseCall,
+    ) -> Result<(Left, Vec<Closed>), StoreError> {
         let mut submitted = submitted?;
         for _ in 0..MAX_REDIRECTS {
             let (reply, connection) = &mut submitted;
             match reply.wait(None).await?.into_iter().next() {
-                Some(CheckResult::Closed(open, closed)) => {
-                    self.used_slots.set(slot, open);
-                    return Ok(closed);
-                }
+                Some(CheckResult::Closed(left, closed)) => return Ok((left, closed)),
                 Some(CheckResult::Redirected(error)) => {
                     let to = self.redirection(&error, connection);
-                    submitted = self.submit_close(slot, id, closing, to)?;
+                    submitted = self.submit_call(call.clone(), to)?;
                 }
                 other => return Err(failed(other)),
             }
@@ -293,22 +294,25 @@ impl RedisStore {
         Err(StoreError { reason: FailureReason::BadAnswer, message })
     }
 
-    /// Charges holds that have expired, in a few of the slots that this replica has used.
+    /// Charges holds that have expired, in some of the slots that this replica has used.
     pub(super) async fn sweep_expired(&self) -> (Vec<Closed>, Result<(), StoreError>) {
         let (mut closed, mut result) = (Vec::new(), Ok(()));
         for slot in self.used_slots.next() {
-            let call = CloseCall::expired(&self.main.names.base_of_holds(slot), self.most_holds);
-            let swept = match self.submit_call(call, None) {
-                Ok((mut reply, _)) => reply.wait(None).await.map(|replies| replies.into_iter().next()),
-                Err(error) => Err(error),
-            };
-            match swept {
-                Ok(Some(CheckResult::Closed(open, mut of_slot))) => {
-                    self.used_slots.set(slot, open);
-                    closed.append(&mut of_slot);
+            let call = CloseCall::expired(self.main.names.base_of_holds(slot), self.most_holds);
+            for _ in 0..MAX_SWEEPS {
+                match self.receive_closed(self.submit_call(call.clone(), None), &call).await {
+                    Ok((left, mut of_slot)) => {
+                        self.used_slots.swept(slot, left.open);
+                        closed.append(&mut of_slot);
+                        if left.due == 0 {
+                            break;
+                        }
+                    }
+                    Err(error) => {
+                        result = Err(error);
+                        break;
+                    }
                 }
-                Ok(_) => {}
-                Err(error) => result = Err(error),
             }
         }
         (closed, result)
@@ -317,14 +321,16 @@ impl RedisStore {
     /// Resets what is spent, and keeps what is held: it is charged when it ends. Frees the places of requests under way.
     pub(super) async fn reset_holding(&self, batch: &Batch, check: &Check) -> Result<(), StoreError> {
         let base = self.main.names.base_of_holds(self.main.slot_of_hold(batch, check));
-        let (key, mut reset) = if let Algorithm::Concurrency(_) = check.limit.algorithm {
-            (set_of_holds(&base, batch.full_key(check)), cmd("DEL"))
+        let mut reset = cmd("EVAL");
+        let key = if let Algorithm::Concurrency(_) = check.limit.algorithm {
+            let set = set_of_holds(&base, batch.full_key(check));
+            reset.arg(FREE).arg(2).arg(&set).arg([&*base, "holds"].concat());
+            set
         } else {
-            let mut script = cmd("EVAL");
-            script.arg(UNSPEND).arg(1);
-            (self.main.names.of(batch, check).into_owned(), script)
+            let counter = self.main.names.of(batch, check).into_owned();
+            reset.arg(UNSPEND).arg(1).arg(&counter);
+            counter
         };
-        reset.arg(&key);
         let done = self.main.commands.command::<u64>(&key, &reset).await;
         done.map(drop)
             .map_err(|message| StoreError { reason: FailureReason::Unavailable, message: message.into() })
@@ -337,7 +343,7 @@ impl RedisStore {
             let base = self.main.names.base_of_holds(self.main.slot_of_hold(batch, check));
             let set = set_of_holds(&base, batch.full_key(check));
             let mut range = cmd("ZRANGEBYSCORE");
-            range.arg(&set).arg("(0").arg("+inf").arg("WITHSCORES").arg("LIMIT").arg(0).arg(most);
+            range.arg(&set).arg("-inf").arg("+inf").arg("WITHSCORES").arg("LIMIT").arg(0).arg(most);
             let members = self.main.commands.command::<Vec<(String, u64)>>(&set, &range).await;
             let members = members.map_err(|message| StoreError {
                 reason: FailureReason::Unavailable,

@@ -9,7 +9,7 @@
 
 use std::borrow::Cow;
 
-use super::topology::slots::hash_tag;
+use super::{pipeline::HOLDS_OF, topology::slots::hash_tag};
 use crate::{Batch, Check, Member, remote::hashed};
 
 const MAX_BYTES: usize = 512;
@@ -87,7 +87,7 @@ impl Names {
 
 /// The sorted set of a counter's holds, by its full key.
 pub(super) fn set_of_holds(base: &str, full_key: &str) -> String {
-    format!("{base}holds:{}", shortened(full_key))
+    [base, HOLDS_OF, &shortened(full_key)].concat()
 }
 
 fn shortened(key: &str) -> Cow<'_, str> {

@@ -97,10 +97,19 @@ pub(super) fn begin_command(into: &mut Vec<u8>, words: usize) {
 }
 
 pub(super) fn write_word(into: &mut Vec<u8>, word: &[u8]) {
-    into.push(b'$');
-    into.extend_from_slice(itoa::Buffer::new().format(word.len()).as_bytes());
-    into.extend_from_slice(b"\r\n");
+    begin_word(into, word.len());
     into.extend_from_slice(word);
+    end_word(into);
+}
+
+/// Begins a word of this many bytes, which follow.
+pub(super) fn begin_word(into: &mut Vec<u8>, length: usize) {
+    into.push(b'$');
+    into.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
+    into.extend_from_slice(b"\r\n");
+}
+
+pub(super) fn end_word(into: &mut Vec<u8>) {
     into.extend_from_slice(b"\r\n");
 }
 

@@ -282,7 +282,7 @@ metrics! { OURS
     OVERRIDES: Gauge "tollgate_overrides" ["action"]
         "Overrides in force: limit, block, allow or shadow.";
     HOLDS: Gauge "tollgate_holds" []
-        "Open holds: in memory of all counters; in Redis the requests that hold, in a cluster those in the slots that this replica has used.";
+        "Open holds: in memory of all counters; in Redis, by the sweep of each second, the requests that hold, in a cluster those in the slots that this replica has used.";
     HOLDS_QUEUED: Gauge "tollgate_holds_queued" []
         "Settles and ends that the store has not taken yet; they are repeated.";
     OVERRIDES_BYTES: Gauge "tollgate_overrides_bytes" []

@@ -7,40 +7,39 @@ use simulated_redis::Server;
 type Change = (&'static str, &'static str);
 
 const CHANGES: [(Plant, &[Change]); 4] = [
-    (
-        Plant::SettledTwice,
-        &[(
-            "    call('HDEL', record, part)\n    charge(hold.counter, cost)\n",
-            "    charge(hold.counter, cost)\n",
-        )],
-    ),
+    (Plant::SettledTwice, &[("        else\n          is_done = true\n        end\n", "        end\n")]),
     (
         Plant::LateInNewWindow,
         &[(
-            "charge(hold.counter, cost - hold.charged)",
-            "charge((string.gsub(hold.counter, '%d+$', function(start) \
-             return whole(start + math.floor((now / 1000 - start) / 60) * 60) end)), cost - hold.charged)",
+            "        local spent = after ~= before",
+            "        if letter == 'l' then counter = (string.gsub(counter, '%d+$', function(start) \
+             return format('%d', start + math.floor((now / 1000 - start) / 60) * 60) end)) end\n\
+             local spent = after ~= before",
         )],
     ),
     (
         Plant::HoldRenewed,
         &[
             (
-                "    call('ZADD', part.set, whole(part.at), member_of(id, i, part))",
-                "    for _, other in ipairs(call('ZRANGEBYSCORE', part.set, '(0', '+inf')) do \
-                 call('ZADD', part.set, whole(part.at), other) end \
-                 call('ZADD', part.set, whole(part.at), member_of(id, i, part))",
+                "    call('ZADD', set, format('%d', now + ttl), id .. suffix)",
+                "    for _, other in ipairs(call('ZRANGE', set, '0', '-1')) do \
+                 call('ZADD', set, format('%d', now + ttl), other) end \
+                 call('ZADD', set, format('%d', now + ttl), id .. suffix)",
             ),
             (
-                "  call('ZADD', all, whole(now + longest), id)",
-                "  for _, other in ipairs(call('ZRANGEBYSCORE', all, '-inf', '+inf')) do \
-                 call('ZADD', all, whole(now + longest), other) end call('ZADD', all, whole(now + longest), id)",
+                "  call('ZADD', due, format('%d', earliest), id)",
+                "  for _, other in ipairs(call('ZRANGE', due, '0', '-1')) do \
+                 call('ZADD', due, format('%d', earliest), other) end \
+                 call('ZADD', due, format('%d', earliest), id)",
             ),
         ],
     ),
     (
         Plant::OthersIgnored,
-        &[("part.spent + part.sum + part.held <= part.limit", "part.spent + part.held <= part.limit")],
+        &[(
+            "spent[i] + held[i] + max(estimate, 0) <= limit",
+            "spent[i] + max(estimate, 0) <= limit",
+        )],
     ),
 ];
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{
     CheckResult, Expire, Expiry, PendingCheck, RedisPipeline,
     command::{Command, CommandKind},
+    hold::Left,
     script_call::ScriptReply,
 };
 use crate::{
@@ -48,8 +49,8 @@ enum Completion {
     /// The counter after a request to lease hits, and whether it was granted.
     Leased(u64, Grant),
     Script(ScriptReply),
-    Holds(u64, Vec<Held>),
-    Closed(u64, Vec<Closed>),
+    Holds(Vec<Held>, Vec<Closed>),
+    Closed(Left, Vec<Closed>),
     Failed(CheckResult),
     /// Of a command without callers.
     Done,
@@ -95,9 +96,9 @@ impl RedisPipeline {
                 let leased = call.read(next(), &mut reading.learned.expiring);
                 leased.map(|(after, grant)| Completion::Leased(after, grant))
             }
-            CommandKind::Hold(call) => call.read(next()).map(|(open, held)| Completion::Holds(open, held)),
+            CommandKind::Hold(call) => call.read(next()).map(|(held, expired)| Completion::Holds(held, expired)),
             CommandKind::Close(call) => {
-                call.read(next()).map(|(open, closed)| Completion::Closed(open, closed))
+                call.read(next()).map(|(left, closed)| Completion::Closed(left, closed))
             }
             CommandKind::Script(call) => {
                 let mut expiring = Vec::new();
@@ -214,8 +215,8 @@ fn outcome(check: &PendingCheck, results: &mut [Completion]) -> CheckResult {
         }
         Completion::Leased(after, grant) => CheckResult::Leased(*after, *grant),
         Completion::Script(reply) => reply.outcome(check),
-        Completion::Holds(open, held) => CheckResult::Holds(*open, std::mem::take(held)),
-        Completion::Closed(open, closed) => CheckResult::Closed(*open, std::mem::take(closed)),
+        Completion::Holds(held, expired) => CheckResult::Holds(std::mem::take(held), std::mem::take(expired)),
+        Completion::Closed(left, closed) => CheckResult::Closed(*left, std::mem::take(closed)),
         Completion::Failed(outcome) => outcome.clone(),
         Completion::Done => unreachable!("a command without callers has a check"),
     }

@@ -29,7 +29,7 @@ pub(crate) use lease::Receipt;
 use script_call::{Counts, ScriptCall, is_log};
 pub(super) use {
     complete::{Learned, cannot_count_together},
-    hold::{CloseCall, HoldCall, HoldPart},
+    hold::{CloseCall, HoldCall, HoldPart, HOLDS_OF, Left},
     lease::LeaseCall,
     script_call::ScriptCheck,
 };
@@ -39,9 +39,9 @@ pub(super) enum CheckResult {
     Counted(crate::Outcome),
     /// The counter after hits were added ahead of time, and whether they were.
     Leased(u64, Grant),
-    /// The open requests of the slot, and the outcome of each part.
-    Holds(u64, Vec<Held>),
-    Closed(u64, Vec<Closed>),
+    /// The outcome of each part, and what was found expired.
+    Holds(Vec<Held>, Vec<Closed>),
+    Closed(Left, Vec<Closed>),
     /// Not counted: the server redirected it, or cannot count it together with others. Contains the error reply.
     Redirected(Arc<str>),
     Failed(Arc<Failure>),

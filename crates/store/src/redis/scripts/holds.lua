@@ -1,82 +1,116 @@
--- Holds. Each counter has a sorted set of its open holds by the millisecond at which they expire, with the request, the
--- index of the part, what is held, and what an unknown cost charges; the member `sum` has what
--- they hold together, negative, so that it comes before all. Each request has a hash of its holds, by the index of the
--- part; `c` marks one that was cancelled before it came. A third sorted set has the open requests by the millisecond of
--- their last expiry, and a fourth the holds that are remembered after they ended. All names begin with `base`, so that
--- they are in one slot.
-local call, pack, unpacked = redis.call, struct.pack, struct.unpack
+-- Holds. The names of what a slot holds begin with one text:
+--
+--   holds       A hash with the record of each request by its id, and what is held of each counter by the name of its set.
+--   due         A sorted set of the requests with open holds, by the millisecond at which the first one expires.
+--   ended       A sorted set of the requests whose end or expiry is remembered, by the millisecond until when.
+--   holds:NAME  A sorted set of a counter's open holds, by the millisecond at which they expire: `id:part:held`.
+--
+-- A record is the millisecond at which the request began, then its holds. The record of a request that was cancelled
+-- before it came is empty. Replies are packed, and numbers are formatted: both are faster than what Redis does.
+local call, pack, unpacked, format = redis.call, struct.pack, struct.unpack, string.format
 local max, min = math.max, math.min
 
--- A double has every integer up to it.
-local MOST = 9007199254740992
+-- The largest limit and cost. A double has every integer up to it.
+local MOST = 9007199254740991
 
--- What is held, what an unknown cost charges (-1 for what is held), the time to live, the millisecond at which the hold
--- expires or is forgotten, what it was charged (-1 while it is open), the rule, and the names of the currency, the counter
--- and its sorted set.
-local HOLD = '<i8i8i8i8i8I8I2c0I4c0I4c0'
+-- What is held, what an unknown cost charges, the time to live, the millisecond at which the hold ended or expired, what
+-- it was charged then (-1 while it is open), the rule, the currency, the counter, its set, and the member after the id.
+local HOLD = '<i8i8i8i8i8i8I2c0I2c0I2c0I2c0'
+
+-- A hold that was closed: the rule, what was held, what was charged before and is charged now, how (`s` settled, `l`
+-- settled late, `e` ended, `c` cancelled, `x` expired), and its set.
+local CLOSED = '<i8i8i8i8c1I2c0'
 
 local time = call('TIME')
-local now = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
-now = now - now % 1
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local function whole(number)
-  return string.format('%d', number)
-end
-
-local function parsed(text)
-  local hold = {}
-  hold.held, hold.unknown, hold.ttl, hold.at, hold.charged, hold.rule, hold.currency, hold.counter, hold.set =
-    unpacked(HOLD, text)
-  return hold
-end
-
-local function write(record, part, hold)
-  call('HSET', record, part, pack(HOLD, hold.held, hold.unknown, hold.ttl, hold.at, hold.charged, hold.rule,
-    #hold.currency, hold.currency, #hold.counter, hold.counter, #hold.set, hold.set))
-end
-
--- What a hold charges that ends or expires.
-local function unknown_cost(hold)
-  return hold.unknown < 0 and hold.held or hold.unknown
-end
-
-local function member_of(id, part, hold)
-  return id .. ':' .. part .. ':' .. whole(hold.held) .. ':' .. whole(unknown_cost(hold))
-end
-
--- Adds to a counter, unless it has ended or there is none.
-local function charge(counter, hits)
-  local spent = counter ~= '' and tonumber(call('GET', counter) or '')
-  if not spent then
-    return
-  end
-  local after = min(max(spent + hits, 0), MOST)
-  if after ~= spent then
-    call('INCRBY', counter, whole(after - spent))
+-- A key lives longer than this, so that what nobody sweeps is gone one day.
+local function outlive(key, millis)
+  if call('PTTL', key) < millis then
+    call('PEXPIRE', key, format('%d', 2 * millis))
   end
 end
 
--- An open hold no longer reserves anything.
-local function release(set, member, held)
-  if call('ZREM', set, member) == 1 then
-    call('ZINCRBY', set, whole(held), 'sum')
+-- Closes holds of a request: `how` is `s` to settle at `cost`, `e` to end, `c` to cancel, or `x` for those that have
+-- expired. Remembers `most` requests at most. Returns what it closed.
+local function close(keys, most, id, how, cost, currency)
+  local records, due, ended = keys[1], keys[2], keys[3]
+  local record = call('HGET', records, id)
+  if not record and how == 'c' then
+    -- The command that holds is still on its way.
+    call('HSET', records, id, '')
+    call('ZADD', ended, format('%d', now + 60000), id)
+    outlive(records, 60000)
+    outlive(ended, 60000)
   end
-end
-
--- Charges what a hold costs that ended or expired, and remembers it for one more time to live, if there are not as many
--- already.
-local function close(base, most, record, part, hold, from)
-  local ended = base .. 'ended'
-  hold.charged, hold.at = unknown_cost(hold), from + hold.ttl
-  charge(hold.counter, hold.charged)
-  call('ZREMRANGEBYSCORE', ended, '-inf', whole(now))
-  if hold.at <= now or call('ZCARD', ended) >= most then
-    call('HDEL', record, part)
-    return
+  if not record or record == '' then
+    if how == 'x' then
+      call('HDEL', records, id)
+      call('ZREM', due, id)
+      call('ZREM', ended, id)
+    end
+    return ''
   end
-  write(record, part, hold)
-  call('ZADD', ended, whole(hold.at), record .. ':' .. part)
-  if call('PTTL', ended) < hold.at - now then
-    call('PEXPIRE', ended, whole(hold.at - now))
+  local began, at = unpacked('<i8', record)
+  local closed, kept, first, forgotten, was_remembered = '', '', nil, nil, false
+  while at <= #record do
+    local start, is_done, held, unknown, ttl, since, charged, rule, own, counter, set, suffix = at, false
+    held, unknown, ttl, since, charged, rule, own, counter, set, suffix, at = unpacked(HOLD, record, at)
+    local is_meant, expires, part = not currency or currency == own, began + ttl, nil
+    was_remembered = was_remembered or charged >= 0
+    repeat
+      -- What the hold is charged before and after, and how it is closed.
+      local letter, before, after = nil, max(charged, 0), cost
+      if charged < 0 and is_meant and (how ~= 'x' or expires <= now) then
+        letter = expires <= now and 'x' or how
+        if call('ZREM', set, id .. suffix) == 1 and call('HINCRBY', records, set, format('%d', -held)) <= 0 then
+          call('HDEL', records, set)
+        end
+        if letter == 'x' or letter == 'e' then
+          after, since, charged = unknown, min(expires, now), unknown
+          part = pack(HOLD, held, unknown, ttl, since, charged, rule, #own, own, #counter, counter, #set, set, #suffix, suffix)
+        else
+          is_done = true
+        end
+      elseif charged >= 0 and is_meant and (how == 's' or how == 'c') and since + ttl > now then
+        letter, is_done = 'l', true
+      end
+      if letter then
+        -- The counter's window may have ended.
+        local spent = after ~= before and counter ~= '' and tonumber(call('GET', counter) or '')
+        if spent then
+          call('INCRBY', counter, format('%d', min(max(spent + after - before, 0), MOST) - spent))
+        end
+        closed = closed .. pack(CLOSED, rule, held, before, after, letter, #set, set)
+      end
+    until letter ~= 'x' or how == 'x'
+    if is_done then
+      -- Nothing is left of it.
+    elseif charged < 0 then
+      first, kept = min(first or expires, expires), kept .. string.sub(record, start, at - 1)
+    elseif since + ttl > now and (was_remembered or call('ZCARD', ended) < most) then
+      forgotten, kept = max(forgotten or 0, since + ttl), kept .. (part or string.sub(record, start, at - 1))
+    end
+    if (is_done or part) and at <= #record then
+      -- While a slot moves, the next counter may be elsewhere: then this one is not charged again.
+      call('HSET', records, id, pack('<i8', began) .. kept .. string.sub(record, at))
+    end
   end
+  if kept == '' then
+    call('HDEL', records, id)
+  else
+    call('HSET', records, id, pack('<i8', began) .. kept)
+  end
+  if first then
+    call('ZADD', due, format('%d', first), id)
+  else
+    call('ZREM', due, id)
+  end
+  if forgotten then
+    call('ZADD', ended, format('%d', forgotten), id)
+    outlive(ended, forgotten - now)
+  elseif was_remembered then
+    call('ZREM', ended, id)
+  end
+  return closed
 end

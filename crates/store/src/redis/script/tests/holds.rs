@@ -9,6 +9,7 @@ use crate::{
     Close, Closed, Closing, Held, Hold, HoldId, MostHolds,
     redis::{
         pipeline::{CloseCall, HoldCall, HoldPart},
+        resp::Reply,
         script::Form,
     },
 };
@@ -35,8 +36,8 @@ fn apply(spent: &mut Spent, charge: &Charge<usize, Of>) {
     }
 }
 
-fn hold(redis: &mut Redis, id: &str, parts: &[Part<usize, Of>], now: Time) -> Vec<Held> {
-    let mut call = HoldCall::new(BASE, id, MOST);
+fn hold(redis: &mut Redis, id: &str, parts: &[Part<usize, Of>], now: Time) -> (Vec<Held>, Vec<Closed>) {
+    let mut call = HoldCall::new(BASE.to_owned(), id, MOST);
     for part in parts {
         let rule_id = part.counter as u64 + (1 << 52);
         let hold = Hold {
@@ -47,9 +48,9 @@ fn hold(redis: &mut Redis, id: &str, parts: &[Part<usize, Of>], now: Time) -> Ve
             found: Held::default(),
         };
         let name = Some(COUNTERS[part.counter]).filter(|name| !name.is_empty());
-        call.push(HoldPart {
+        call.push(&HoldPart {
             counter: name.map(|name| (name, 3600)),
-            set: format!("{BASE}holds:{}", part.counter),
+            set: &format!("{BASE}holds:{}", part.counter),
             limit: part.limit,
             hold: &hold,
             estimate: part.estimate,
@@ -57,20 +58,20 @@ fn hold(redis: &mut Redis, id: &str, parts: &[Part<usize, Of>], now: Time) -> Ve
     }
     let mut command = Vec::new();
     call.write(&mut command, Form::Hash);
-    call.read(redis.call(&command, now)).unwrap().1
+    call.read(redis.call(&command, now)).unwrap()
 }
 
 fn close(redis: &mut Redis, id: &str, close: Close, currency: Option<&str>, now: Time) -> Vec<Closed> {
     let ignored = HoldId { random: 0, slots: [0].into_iter().collect() };
     let closing = Closing { id: ignored, close, currency: currency.map(Box::from) };
-    let call = CloseCall::new(BASE, MOST, id, &closing);
+    let call = CloseCall::new(BASE.to_owned(), MOST, id, &closing);
     let mut command = Vec::new();
     call.write(&mut command, Form::Hash);
     call.read(redis.call(&command, now)).unwrap().1
 }
 
 fn sweep(redis: &mut Redis, now: Time) -> Vec<Closed> {
-    let call = CloseCall::expired(BASE, MOST);
+    let call = CloseCall::expired(BASE.to_owned(), MOST);
     let mut command = Vec::new();
     call.write(&mut command, Form::Hash);
     call.read(redis.call(&command, now)).unwrap().1
@@ -124,22 +125,21 @@ fn the_scripts_hold_and_settle_as_the_ledger_does() {
             for charge in ledger.sweep(now, usize::MAX) {
                 apply(&mut spent, &charge);
             }
-            if rng.u8(..4) == 0 {
-                sweep(&mut redis, now);
-            }
             let id = format!("id-{seed}_{step}");
             if rng.u8(..2) == 0 || ids.is_empty() {
+                // The script sweeps only what keeps a request from holding.
+                sweep(&mut redis, now);
                 let parts: Vec<_> = (0..rng.usize(1..4)).map(|_| part(&mut rng)).collect();
                 let read = |counter| spent.get(&counter).copied().unwrap_or(0);
                 let expected = ledger.hold(LedgerId(step.into()), parts.clone(), now, read);
-                let actual = hold(&mut redis, &id, &parts, now);
+                let actual = hold(&mut redis, &id, &parts, now).0;
                 for ((seen, held), part) in expected.iter().zip(&actual).zip(&parts) {
                     let expected = (seen.spent, seen.held, seen.fits, seen.holds, seen.is_full);
                     let actual = (held.spent, held.held, held.fits, held.holds, held.is_full);
                     assert_eq!(actual, expected, "{seed} {step}: {parts:?}");
                     // Another part of the request may hold on the counter.
                     let is_alone = parts.iter().filter(|other| other.counter == part.counter).count() == 1;
-                    if !held.fits && !held.holds && is_alone {
+                    if (!held.fits || part.estimate.is_none()) && !held.holds && is_alone {
                         assert_eq!(held.earliest, seen.earliest, "{seed} {step}");
                     }
                 }
@@ -168,9 +168,11 @@ fn the_scripts_hold_and_settle_as_the_ledger_does() {
             expected.sort_unstable();
             assert_eq!(actual, expected, "{seed} {step} {id}");
         }
-        now = Time::from_micros(now.micros() + 120_000_000);
-        sweep(&mut redis, now);
-        assert_eq!(redis.command(&["ZCARD", "{tag}holds"]), crate::redis::resp::Reply::Integer(0), "{seed}");
+        for _ in 0..3 {
+            now = Time::from_micros(now.micros() + 61_000_000);
+            sweep(&mut redis, now);
+        }
+        assert_eq!(redis.command(&["KEYS", "{tag}*"]), Reply::List(Vec::new()), "{seed}: nothing is left");
     }
 }
 
@@ -180,7 +182,49 @@ fn a_hold_that_comes_after_its_cancel_holds_nothing() {
     let (mut rng, now) = (Rng::with_seed(1), Time::from_seconds(1_800_000_000));
     let parts = [Part { estimate: Some(10), ..part(&mut rng) }];
     assert!(close(&mut redis, "one", Close::Cancel, None, now).is_empty());
-    assert!(!hold(&mut redis, "one", &parts, now)[0].holds);
+    assert!(!hold(&mut redis, "one", &parts, now).0[0].holds);
     assert!(close(&mut redis, "one", Close::Settle(5), None, now).is_empty());
-    assert!(hold(&mut redis, "two", &parts, now)[0].holds);
+    assert!(hold(&mut redis, "two", &parts, now).0[0].holds);
+}
+
+#[test]
+fn nothing_is_refused_for_what_has_expired() {
+    let mut redis = Redis::start();
+    let (rng, start) = (Rng::with_seed(1), Time::from_seconds(1_800_000_000));
+    let later = Time::from_micros(start.micros() + 60_000_000);
+    let unknown = Unknown::Hits(3);
+    let held = |estimate, counter| Part {
+        counter,
+        of: Arc::new(HoldRule { amount: 1, ttl: Duration::from_secs(60), unknown, currency: "".into() }),
+        estimate: Some(estimate),
+        fit: Fit::Must,
+        ..part(&mut rng.clone())
+    };
+    for (id, counter) in [("one", 0), ("two", 0), ("three", 1)] {
+        assert!(hold(&mut redis, id, &[held(50, counter)], start).0[0].holds, "{id}");
+    }
+    let just_before = Time::from_micros(later.micros() - 1000);
+    let both = [held(60, 0), held(60, 1)];
+    let (refused, expired) = hold(&mut redis, "four", &both, just_before);
+    assert!(!refused[0].fits && !refused[1].fits && expired.is_empty(), "{refused:?} {expired:?}");
+    assert_eq!(refused[0].earliest, Some(later));
+    let (held, expired) = hold(&mut redis, "five", &both, later);
+    let seen = held.iter().map(|held| (held.spent, held.held, held.holds)).collect::<Vec<_>>();
+    assert_eq!(seen, [(6, 60, true), (3, 60, true)]);
+    assert!(expired.len() == 3 && expired.iter().all(|one| one.how == How::Expired && one.after == 3));
+}
+
+#[test]
+fn a_counter_has_a_bound_and_a_sweep_leaves_nothing() {
+    let mut redis = Redis::start();
+    let (mut rng, start) = (Rng::with_seed(1), Time::from_seconds(1_800_000_000));
+    let one = Part { estimate: Some(0), counter: 3, fit: Fit::Always, ..part(&mut rng) };
+    for number in 0..MOST.of_counter {
+        assert!(hold(&mut redis, &format!("a{number}"), std::slice::from_ref(&one), start).0[0].holds);
+    }
+    let full = hold(&mut redis, "more", std::slice::from_ref(&one), start).0;
+    assert!(full[0].is_full && !full[0].holds);
+    let later = Time::from_micros(start.micros() + 3_600_000_000);
+    assert_eq!(sweep(&mut redis, later).len(), MOST.of_counter);
+    assert_eq!(redis.command(&["KEYS", "{tag}*"]), Reply::List(Vec::new()));
 }
