@@ -48,6 +48,8 @@ const OPEN: Duration = Duration::from_secs(1);
 /// As many teams and keys.
 const NAMES: usize = 100;
 
+const CONNECTIONS: usize = 8;
+
 struct Load {
     name: &'static str,
     /// Requests in a second; `None` has as many as possible of 64 callers.
@@ -61,7 +63,12 @@ const LOADS: [Load; 5] = [
     Load { name: "one limit, 5,000 requests/s", rate: Some(5_000), limits: &["team"], open: None },
     Load { name: "two limits, 5,000 requests/s", rate: Some(5_000), limits: &["team", "key"], open: None },
     Load { name: "one counter with 10 holds, 5,000/s", rate: Some(5_000), limits: &["team"], open: Some(10) },
-    Load { name: "one counter with 10,000 holds, 5,000/s", rate: Some(5_000), limits: &["team"], open: Some(10_000) },
+    Load {
+        name: "one counter with 10,000 holds, 5,000/s",
+        rate: Some(5_000),
+        limits: &["team"],
+        open: Some(10_000),
+    },
     Load { name: "one limit, 64 callers, no pause", rate: None, limits: &["team"], open: None },
 ];
 
@@ -97,7 +104,7 @@ impl Drop for Program {
 struct Service {
     binary: Program,
     redis: Program,
-    client: Client,
+    clients: Vec<Client>,
     holds: bool,
     _dir: TempDir,
 }
@@ -134,14 +141,15 @@ impl Service {
         command.env_clear().envs(settings).env("RUNTIME_ROOT", dir.path());
         let binary = Program::start(command.stderr(File::create(dir.path().join("log"))?))?;
         let deadline = Instant::now() + Duration::from_secs(20);
-        let client = loop {
+        let mut clients = Vec::new();
+        while clients.len() < CONNECTIONS {
             match Client::connect(format!("http://127.0.0.1:{grpc_port}")).await {
-                Ok(client) => break client,
+                Ok(client) => clients.push(client),
                 Err(error) if Instant::now() > deadline => return Err(error.into()),
                 Err(_) => time::sleep(Duration::from_millis(20)).await,
             }
-        };
-        Ok(Self { binary, redis, client, holds, _dir: dir })
+        }
+        Ok(Self { binary, redis, clients, holds, _dir: dir })
     }
 
     /// What a request costs the service and Redis, in microseconds of CPU.
@@ -150,7 +158,7 @@ impl Service {
         if let Some(open) = load.open.filter(|_| self.holds) {
             let mut asked = 0;
             while asked < open {
-                asked += usize::from(ask(&mut self.client.clone(), check(load, 0)).await.is_ok());
+                asked += usize::from(ask(&mut self.clients[0].clone(), check(load, 0)).await.is_ok());
             }
         }
         self.run(load, names, WARM_UP).await?;
@@ -169,7 +177,8 @@ impl Service {
         while start.elapsed() < length {
             let place = places.clone().acquire_owned().await?;
             let name = usize::try_from(requests)? % names;
-            let (mut client, check, holds) = (self.client.clone(), check(load, name), self.holds);
+            let mut client = self.clients[usize::try_from(requests)? % CONNECTIONS].clone();
+            let (check, holds) = (check(load, name), self.holds);
             let has_rate = load.rate.is_some();
             asked.spawn(async move {
                 let answer = ask(&mut client, check.clone()).await?;
@@ -245,7 +254,9 @@ fn main() -> Result<()> {
     // cargo adds an argument that is not a number.
     let rounds = env::args().find_map(|argument| argument.parse().ok()).unwrap_or(ROUNDS).max(1);
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    println!("| µs of CPU a request, median of {rounds} | service | Redis | two counts: service | Redis | ratio: service | Redis | both |");
+    println!(
+        "| µs of CPU a request, median of {rounds} | service | Redis | two counts: service | Redis | ratio: service | Redis | both |"
+    );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|");
     runtime.block_on(async {
         for load in &LOADS {

@@ -1,8 +1,10 @@
 //! Holds on the real binary: budgets that are reserved while a request is under way, and settled at its cost.
 
 mod features;
+mod hostile;
 mod life;
 mod lost;
+mod outages;
 mod random;
 
 use proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code};

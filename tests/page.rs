@@ -19,6 +19,7 @@ use crate::{
     support::{browser::Browser, client::request, eventually, holds, http, redis::Redis},
 };
 
+mod budget;
 mod key;
 
 /// Requests of users, until this is dropped.

@@ -5,7 +5,7 @@ use std::{thread::sleep, time::Duration};
 use super::{Holder, Places, setup};
 use crate::support::{eventually, holds};
 
-fn everywhere(test: impl Fn(&str, &Holder, &crate::support::server::Server)) {
+pub(super) fn everywhere(test: impl Fn(&str, &Holder, &crate::support::server::Server)) {
     let places = Places::start();
     for (place, setup) in places.setups() {
         let server = setup.start_healthy();

@@ -161,7 +161,8 @@ impl MemoryStore {
         };
         let mut states = self;
         states.change(charge.counter, mark, now, |state| {
-            let number = state.number.saturating_add(charge.after).saturating_sub(charge.before).min(MAX_LIMIT);
+            let number =
+                state.number.saturating_add(charge.after).saturating_sub(charge.before).min(MAX_LIMIT);
             (State { number, end: charge.end }, Used::of(number, limit), ())
         });
     }

@@ -36,10 +36,7 @@ const CHANGES: [(Plant, &[Change]); 4] = [
     ),
     (
         Plant::OthersIgnored,
-        &[(
-            "spent[i] + held[i] + max(estimate, 0) <= limit",
-            "spent[i] + max(estimate, 0) <= limit",
-        )],
+        &[("spent[i] + held[i] + max(estimate, 0) <= limit", "spent[i] + max(estimate, 0) <= limit")],
     ),
 ];
 

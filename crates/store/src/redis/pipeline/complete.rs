@@ -96,7 +96,9 @@ impl RedisPipeline {
                 let leased = call.read(next(), &mut reading.learned.expiring);
                 leased.map(|(after, grant)| Completion::Leased(after, grant))
             }
-            CommandKind::Hold(call) => call.read(next()).map(|(held, expired)| Completion::Holds(held, expired)),
+            CommandKind::Hold(call) => {
+                call.read(next()).map(|(held, expired)| Completion::Holds(held, expired))
+            }
             CommandKind::Close(call) => {
                 call.read(next()).map(|(left, closed)| Completion::Closed(left, closed))
             }

@@ -29,7 +29,7 @@ pub(crate) use lease::Receipt;
 use script_call::{Counts, ScriptCall, is_log};
 pub(super) use {
     complete::{Learned, cannot_count_together},
-    hold::{CloseCall, HoldCall, HoldPart, HOLDS_OF, Left},
+    hold::{CloseCall, HOLDS_OF, HoldCall, HoldPart, Left},
     lease::LeaseCall,
     script_call::ScriptCheck,
 };

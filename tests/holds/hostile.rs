@@ -1,0 +1,114 @@
+//! Identities, costs and values that a caller makes up.
+
+use super::{Holder, RULES, id, life::everywhere, setup};
+use crate::support::{client::request, redis::Redis, server::Setup};
+
+/// The largest number of JSON and Lua without rounding.
+const MOST: u64 = (1 << 53) - 1;
+
+#[test]
+fn a_made_up_identity_is_ok_and_changes_nothing() {
+    everywhere(|place, holder, server| {
+        let id = holder.hold(&[("budget", "a")]).expect(place);
+        let names = ["{0}holds", "{0}due", "{3560}holds:d_budget_a", "tollgate:check"].map(str::to_owned);
+        let others = [
+            "A".repeat(64 << 10),
+            format!("{}\r\n{}", &id[..10], &id[12..]),
+            format!("{id}="),
+            format!("{}QAA", &id[..22]),
+            format!("{id}AAA"),
+            "\0\r\n*1\r\n$8\r\nFLUSHALL\r\n".to_owned(),
+            "\u{e9}".repeat(22),
+        ];
+        for foreign in names.iter().chain(&others) {
+            holder.settle(foreign, 5);
+            holder.settle(foreign, u64::MAX);
+            holder.end(foreign);
+        }
+        for currency in ["", "\0", "\r\n", &"x".repeat(5000)] {
+            holder.settle_in(&id, currency, 5);
+        }
+        assert_eq!(holder.seen("budget", "a"), (0, 40), "{place}");
+        assert!(server.count("tollgate_holds_unknown_ids_total") >= 20, "{place}");
+        assert_eq!(server.count("tollgate_holds_settled_total{rule=\"d.budget\"}"), 0, "{place}");
+    });
+}
+
+#[test]
+fn costs_and_estimates_beyond_all_numbers_stay_within_them() {
+    everywhere(|place, holder, _| {
+        let first = holder.hold(&[("budget", "a")]).expect(place);
+        let second = holder.hold(&[("budget", "a")]).expect(place);
+        holder.settle(&first, u64::MAX);
+        assert_eq!(holder.seen("budget", "a"), (MOST, 40), "{place}");
+        holder.settle(&second, MOST);
+        assert_eq!(holder.seen("budget", "a"), (MOST, 0), "{place}");
+        assert_eq!(holder.hold(&[("budget", "a")]), None, "{place}");
+        for hits in [1 << 53, u64::MAX] {
+            let id = holder.hold_hits("budget", &hits.to_string(), hits).expect("an unused budget");
+            assert_eq!(holder.seen("budget", &hits.to_string()), (0, 100), "{place}");
+            holder.settle(&id, 1);
+            assert_eq!(holder.seen("budget", &hits.to_string()), (1, 0), "{place}");
+        }
+        // A refund has no cost, so it is an end.
+        let id = holder.hold(&[("ten", "a")]).expect(place);
+        let mut refund = request("d", &[&[("hold_settle", &id)]]);
+        (refund.descriptors[0].hits_addend, refund.descriptors[0].is_negative_hits) = (Some(30), true);
+        holder.ask(refund);
+        assert_eq!(holder.seen("ten", "a"), (10, 0), "{place}");
+    });
+}
+
+#[test]
+fn any_value_has_a_counter_of_its_own() {
+    everywhere(|place, holder, _| {
+        let long = "v".repeat(60_000);
+        let values = ["{x}", "}{", "\0\u{1}", "holds", "{0}due", "a:1:40", "a\r\nb", &long];
+        let ids = values.map(|value| holder.hold(&[("budget", value)]).expect(value));
+        for ((value, id), cost) in values.iter().zip(&ids).zip(1..) {
+            assert_eq!(holder.seen("budget", value), (0, 40), "{place} {value:.10}");
+            holder.settle(id, cost);
+        }
+        for (value, cost) in values.iter().zip(1..) {
+            assert_eq!(holder.seen("budget", value), (cost, 0), "{place} {value:.10}");
+        }
+    });
+}
+
+#[test]
+fn a_request_that_names_a_counter_twice_holds_twice() {
+    everywhere(|place, holder, _| {
+        let twice = holder.hold(&[("budget", "a"), ("budget", "a")]).expect(place);
+        assert_eq!(holder.seen("budget", "a"), (0, 80), "{place}");
+        assert_eq!(holder.hold(&[("budget", "b"); 3]), None, "{place}");
+        assert_eq!(holder.seen("budget", "b"), (0, 0), "{place}");
+        holder.settle(&twice, 10);
+        assert_eq!(holder.seen("budget", "a"), (20, 0), "{place}");
+        // A settle frees room for the holds of its own request.
+        let first = holder.hold_hits("budget", "c", 90).expect(place);
+        let mut both = request("d", &[&[("hold_settle", &first)], &[("budget", "c")]]);
+        both.descriptors[0].hits_addend = Some(50);
+        assert!(id(&holder.ask(both)).is_some(), "{place}");
+        assert_eq!(holder.seen("budget", "c"), (50, 40), "{place}");
+    });
+}
+
+#[test]
+fn one_caller_cannot_hold_more_than_a_counter_may() {
+    let redis = Redis::single();
+    let rules = RULES.replace(
+        "requests_per_unit: 1000, hold: {amount: 300",
+        "requests_per_unit: 9000000, hold: {amount: 1",
+    );
+    for setup in [setup(), setup().redis(&redis.env())] {
+        let bounded: Setup = setup.rules("d.yaml", &rules).env("HOLDS_MAX_PER_COUNTER", "2000");
+        let server = bounded.start_healthy();
+        let holder = Holder::of(&server);
+        let ids: Vec<String> = (0..2000).filter_map(|_| holder.hold(&[("dollars", "a")])).collect();
+        assert_eq!((ids.len(), holder.hold(&[("dollars", "a")])), (2000, None));
+        assert_eq!(holder.seen("dollars", "a"), (0, 2000));
+        assert!(holder.hold(&[("dollars", "b")]).is_some(), "another counter has room");
+        holder.settle(&ids[1000], 5);
+        assert!(holder.hold(&[("dollars", "a")]).is_some());
+    }
+}
