@@ -108,13 +108,9 @@ impl Algorithm {
                 format!("/{}", window.seconds())
             }
             Self::FixedWindow(FixedWindow { period: Period::Calendar(calendar), .. }) => {
-                let mut tag = String::from("/");
-                calendar.write_tag(&mut tag);
-                tag
+                format!("/{}", calendar.tag())
             }
-            Self::SlidingWindow(limit @ SlidingWindow { window, .. }) => {
-                format!("{}/{}", if limit.is_wide() { "sw64" } else { "sw" }, window.seconds())
-            }
+            Self::SlidingWindow(SlidingWindow { window, .. }) => format!("sw/{}", window.seconds()),
             Self::SlidingLog(SlidingLog { window, .. }) => format!("sl/{}", window.seconds()),
             // States are numbers of ticks, so the tick's length is part of the format.
             Self::Bucket(bucket) => format!("b/{}/{}", bucket.ticks_per_second(), bucket.ticks_per_hit()),

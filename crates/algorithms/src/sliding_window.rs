@@ -1,12 +1,11 @@
 //! Sliding windows: the current window's count plus the previous window's, weighted by its overlap with a window
 //! that ends now. Close to the exact log, at the cost of two counts.
 //!
-//! Rejected hits are not counted, so both counts are at most the limit. Of a limit below 2³² they share one number, a
-//! [`State`]. A [wide](SlidingWindow::is_wide) limit has [`Counts`], whose counters have another tag: a limit that is
-//! raised from one to the other starts anew. The overlap is an integral number of millionths of the window, and counts
-//! are multiplied in two parts, so that all products stay below 2⁵³ and the Lua scripts in Redis, which compute with
-//! doubles, get the same results. A partly overlapping hit does not count: otherwise a client that sends exactly
-//! its limit, evenly spaced, would be rejected now and then.
+//! Rejected hits are not counted, so both counts are at most the largest limit that they had. Below 2³² they share one
+//! number, a [`State`]; stores keep larger [`Counts`] apart, and move them when a limit is raised or lowered. The overlap
+//! is an integral number of millionths of the window, and counts are multiplied in two parts, so that all products stay
+//! below 2⁵³ and the Lua scripts in Redis, which compute with doubles, get the same results. A partly overlapping hit
+//! does not count: otherwise a client that sends exactly its limit, evenly spaced, would be rejected now and then.
 
 use super::{Hits, LEEWAY, State, Verdict, Window, micros_until};
 use clock::Time;
@@ -30,16 +29,18 @@ pub struct Counts {
 }
 
 impl SlidingWindow {
-    /// True if its counts may need more than 32 bits each.
+    /// True if its hits may need counts of more than 32 bits.
     pub const fn is_wide(self) -> bool {
         self.limit > u32::MAX as u64
     }
 
     /// Takes hits, or refunds them, by a state of a limit that is not wide.
+    #[expect(clippy::expect_used, reason = "hits are taken up to a limit below 2³²")]
     pub fn apply(self, state: State, hits: Hits, now: Time) -> (State, Verdict) {
         let before = self.counts(state);
         let (after, verdict) = self.count(before, hits, now);
-        (if after == before { state } else { self.state(after) }, verdict)
+        let packed = || self.state(after).expect("the counts of a narrow limit have 32 bits");
+        (if after == before { state } else { packed() }, verdict)
     }
 
     /// Takes hits, or refunds them.
@@ -142,13 +143,14 @@ impl SlidingWindow {
         Counts { start: Time::from_seconds(start), this, last }
     }
 
-    /// The state that stores these counts of a limit that is not wide.
-    fn state(self, counts: Counts) -> State {
-        assert!(counts.this >> 32 == 0 && counts.last >> 32 == 0, "counts are at most a limit below 2³²");
-        State { number: counts.last << 32 | counts.this, end: self.end(counts) }
+    /// The state that stores these counts, if they have 32 bits.
+    pub fn state(self, counts: Counts) -> Option<State> {
+        let is_narrow = counts.this >> 32 == 0 && counts.last >> 32 == 0;
+        is_narrow.then(|| State { number: counts.last << 32 | counts.this, end: self.end(counts) })
     }
 
-    fn counts(self, state: State) -> Counts {
+    /// The counts of a state.
+    pub fn counts(self, state: State) -> Counts {
         self.ending(state.end, state.number & u64::from(u32::MAX), state.number >> 32)
     }
 }

@@ -1,7 +1,7 @@
 //! Counters in this process: exact under contention, and not shared with other replicas.
 //!
-//! A state of one number is in a table. Beside it are the counts of sliding windows beyond 32 bits, in a table of their
-//! own, and sliding logs, in `logs`.
+//! A state of one number is in a table. Beside it are the counts of sliding windows that need more than 32 bits, in a
+//! table of their own, and sliding logs, in `logs`.
 
 mod holds;
 mod logs;
@@ -34,7 +34,8 @@ const SWEEP_PARTS: usize = 16;
 
 pub struct MemoryStore {
     states: Table<u64>,
-    /// Created by the first wide limit. It takes no more memory than `states`.
+    /// Counts of which one needs more than 32 bits; others are in `states`. Created by the first wide limit. It takes no
+    /// more memory than `states`, and is locked after it.
     wide: OnceLock<Table<WideCounts>>,
     logs: Logs,
     holds: Holds,
@@ -60,9 +61,11 @@ impl MemoryStore {
         Self { holds: Holds::new(most), ..self }
     }
 
-    fn wide(&self) -> &Table<WideCounts> {
+    /// The table of wide counts, if there is one or this limit may need it.
+    fn wide_for(&self, is_wide: bool) -> Option<&Table<WideCounts>> {
         let bytes = self.max_keys.saturating_mul(Table::<u64>::BYTES_PER_ENTRY);
-        self.wide.get_or_init(|| Table::new(bytes / Table::<WideCounts>::BYTES_PER_ENTRY))
+        let new = || Table::new(bytes / Table::<WideCounts>::BYTES_PER_ENTRY);
+        if is_wide { Some(self.wide.get_or_init(new)) } else { self.wide.get() }
     }
 
     /// Counts every check of a request and sets its outcome.
@@ -150,9 +153,10 @@ impl MemoryStore {
             keys.filter(move |(check, _)| has(check.limit.algorithm)).map(|(_, key)| *key)
         };
         let is_wide = |limit| matches!(limit, Algorithm::SlidingWindow(window) if window.is_wide());
+        let is_window = |limit| matches!(limit, Algorithm::SlidingWindow(_));
         LockedStates {
             states: self.states.lock(keys.iter().copied()),
-            wide: of(is_wide).next().map(|_| self.wide().lock(of(is_wide))),
+            wide: self.wide_for(of(is_wide).next().is_some()).map(|wide| wide.lock(of(is_window))),
             logs: self.logs.lock(of(|limit| matches!(limit, Algorithm::SlidingLog(_)))),
         }
     }
@@ -210,7 +214,7 @@ trait States {
         change: impl FnOnce(State) -> (State, Used, R),
     ) -> R;
 
-    fn apply_to_counts(
+    fn apply_to_window(
         &mut self,
         key: Key,
         rule: u16,
@@ -233,7 +237,7 @@ impl States for &MemoryStore {
         self.states.change(key, now, |before| changed(before, rule, change))
     }
 
-    fn apply_to_counts(
+    fn apply_to_window(
         &mut self,
         key: Key,
         rule: u16,
@@ -241,7 +245,10 @@ impl States for &MemoryStore {
         hits: Hits,
         now: Time,
     ) -> Verdict {
-        self.wide().change(key, now, |before| changed_counts(before, rule, limit, hits, now))
+        self.states.change(key, now, |before| {
+            let wide = self.wide_for(limit.is_wide()).filter(|_| may_be_wide(before, limit));
+            changed_window(before, wide.map(|wide| wide.lock([key])).as_mut(), (key, rule), limit, hits, now)
+        })
     }
 
     fn apply_to_log(&mut self, key: Key, rule: u16, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
@@ -251,7 +258,7 @@ impl States for &MemoryStore {
 
 struct LockedStates<'s> {
     states: Locked<'s, u64>,
-    /// Locked if one of the keys has such counts.
+    /// Has the keys of sliding windows.
     wide: Option<Locked<'s, WideCounts>>,
     logs: LockedLogs<'s>,
 }
@@ -267,8 +274,7 @@ impl States for LockedStates<'_> {
         self.states.change(key, now, |before| changed(before, rule, change))
     }
 
-    #[expect(clippy::expect_used, reason = "`lock` has locked the keys of all checks")]
-    fn apply_to_counts(
+    fn apply_to_window(
         &mut self,
         key: Key,
         rule: u16,
@@ -276,8 +282,10 @@ impl States for LockedStates<'_> {
         hits: Hits,
         now: Time,
     ) -> Verdict {
-        let wide = self.wide.as_mut().expect("a key of wide counts is locked");
-        wide.change(key, now, |before| changed_counts(before, rule, limit, hits, now))
+        self.states.change(key, now, |before| {
+            let wide = self.wide.as_mut().filter(|_| may_be_wide(before, limit));
+            changed_window(before, wide, (key, rule), limit, hits, now)
+        })
     }
 
     fn apply_to_log(&mut self, key: Key, rule: u16, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
@@ -299,22 +307,54 @@ fn changed<R>(
     ((after != unchanged || is_first_rejection).then_some(kept), result)
 }
 
-/// As [`changed`], for the counts of a wide sliding window.
-fn changed_counts(
-    before: Kept<WideCounts>,
-    rule: u16,
+/// False if the counts of a key with this state are there, and stay there.
+fn may_be_wide(before: Kept<u64>, limit: SlidingWindow) -> bool {
+    limit.is_wide() || before.end == Time::default()
+}
+
+/// As [`changed`], for the counts of a sliding window: those below 2³² are in the state, larger ones in `wide`.
+fn changed_window(
+    before: Kept<u64>,
+    wide: Option<&mut Locked<'_, WideCounts>>,
+    (key, rule): (Key, u16),
     limit: SlidingWindow,
     hits: Hits,
     now: Time,
-) -> (Option<Kept<WideCounts>>, Verdict) {
-    let [this, last] = before.state;
-    let unchanged = limit.ending(before.end, this, last);
-    let (after, verdict) = limit.count(unchanged, hits, now);
-    let used = used(verdict, Algorithm::SlidingWindow(limit));
-    let is_first_rejection =
-        used == Used::Over && before.mark.used() != Used::Over && before.end != Time::default();
-    let kept = Kept { state: [after.this, after.last], end: limit.end(after), mark: Mark::new(rule, used) };
-    ((after != unchanged || is_first_rejection).then_some(kept), verdict)
+) -> (Option<Kept<u64>>, Verdict) {
+    let used = |verdict| used(verdict, Algorithm::SlidingWindow(limit));
+    let Some(wide) = wide else {
+        return changed(before, rule, |state| {
+            let (after, verdict) = limit.apply(state, hits, now);
+            (after, used(verdict), verdict)
+        });
+    };
+    wide.change(key, now, |beyond| {
+        let is_packed = before.end != Time::default();
+        let (unchanged, end, mark) = if is_packed {
+            let state = State { number: before.state, end: before.end };
+            (limit.counts(state), before.end, before.mark)
+        } else {
+            let [this, last] = beyond.state;
+            (limit.ending(beyond.end, this, last), beyond.end, beyond.mark)
+        };
+        let (after, verdict) = limit.count(unchanged, hits, now);
+        let used = used(verdict);
+        let is_first_rejection = used == Used::Over && mark.used() != Used::Over && end != Time::default();
+        if after == unchanged && !is_first_rejection {
+            return (None, (None, verdict));
+        }
+        let (mark, was_beyond) = (Mark::new(rule, used), !is_packed && end != Time::default());
+        match limit.state(after) {
+            // The default has ended, so the counts have left the other table.
+            Some(State { number, end }) => {
+                (was_beyond.then(Kept::default), (Some(Kept { state: number, end, mark }), verdict))
+            }
+            None => {
+                let kept = Kept { state: [after.this, after.last], end: limit.end(after), mark };
+                (Some(kept), (is_packed.then(Kept::default), verdict))
+            }
+        }
+    })
 }
 
 /// How much of a limit is used after this verdict.
@@ -334,12 +374,7 @@ fn count(states: &mut impl States, key: Key, check: &Check, hits: Hits, now: Tim
                 (after, Used::of(count, limit.limit), count)
             }));
         }
-        Algorithm::SlidingWindow(limit) if limit.is_wide() => {
-            states.apply_to_counts(key, rule, limit, hits, now)
-        }
-        Algorithm::SlidingWindow(limit) => {
-            states.change(key, rule, now, |state| decided(limit.apply(state, hits, now)))
-        }
+        Algorithm::SlidingWindow(limit) => states.apply_to_window(key, rule, limit, hits, now),
         Algorithm::Bucket(limit) => {
             states.change(key, rule, now, |state| decided(limit.apply(state, hits, now)))
         }

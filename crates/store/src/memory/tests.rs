@@ -11,7 +11,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::table::Usage;
-use algorithms::{Kind, sliding_log::Log, sliding_window::Counts, steps::requests};
+use algorithms::{
+    Kind,
+    sliding_log::Log,
+    sliding_window::Counts,
+    steps::{BEGIN, requests},
+};
 use rules::{Limit, Unit};
 
 const RULE: u16 = 9;
@@ -328,6 +333,33 @@ proptest! {
             let outcomes: Vec<Outcome> =
                 apply_groups(&store, counting, &groups, at).into_iter().map(|(outcome, _)| outcome).collect();
             prop_assert_eq!(outcomes, model.apply_groups(counting, &groups, at));
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_sliding_window_continues_when_its_limit_crosses_32_bits(steps in algorithms::steps::steps(200)) {
+        let limits = [10, u64::from(u32::MAX), 1 << 32, 30_000_000_000]
+            .map(|requests| limit(Kind::SlidingWindow, requests, Unit::Minute, 0));
+        let other = limit(Kind::FixedWindow, 1 << 53, Unit::Minute, 0);
+        let (store, mut counts, mut now) = (MemoryStore::new(1000), Counts::default(), BEGIN);
+        for step in steps {
+            let limit = &limits[step.hits.1 as usize % 4];
+            let Algorithm::SlidingWindow(window) = limit.algorithm else { panic!("{limit:?}") };
+            now = step.moment(now, window.window, window.limit).max(now);
+            let (hits, at) = (step.hits(window.limit), Time::from_micros(now));
+            let expected;
+            (counts, expected) = window.count(counts, hits, at);
+            let checks = [("k", limit, hits), ("other", &other, Hits::Take(0))];
+            let outcomes = if step.pause.1.is_multiple_of(2) {
+                apply_checks(&store, Counting::Always, &checks, at)
+            } else {
+                apply_checks(&store, Counting::StopWhenOver, &checks[..1], at)
+            };
+            prop_assert_eq!(outcomes[0].0, Outcome::Decided(expected), "{:?} at {}", hits, now);
+            let held = store.usage().unwrap().held.entries;
+            prop_assert!(held <= 2, "{} states of one key", held);
         }
     }
 }

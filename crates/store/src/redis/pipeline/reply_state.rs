@@ -49,10 +49,11 @@ impl ReplyState {
                 reply.into_count().map(|count| Self::Count(window.limit, count))
             }
             Algorithm::SlidingWindow(limit) => {
-                let counts = if limit.is_wide() {
-                    state(reply, |bytes: [u8; 19]| window::<7>(&bytes))
-                } else {
-                    state(reply, |bytes: [u8; 13]| window::<4>(&bytes))
+                let counts = match &reply {
+                    Reply::Text(text) if text.len() == 19 => {
+                        state(reply, |bytes: [u8; 19]| window::<7>(&bytes))
+                    }
+                    _ => state(reply, |bytes: [u8; 13]| window::<4>(&bytes)),
                 };
                 counts.map(|counts| Self::Window(limit, counts))
             }

@@ -127,5 +127,5 @@ function algorithms.l(jitter, limit, length)
     reply[#reply + 1], reply[#reply + 2] = newest, blocking
   end
 
-  return fits, nil, load, add
+  return fits, nil, nil, load, add
 end

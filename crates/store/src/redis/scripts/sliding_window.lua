@@ -1,16 +1,13 @@
 -- Sliding windows. A state has the second at which the current window began, its hits, and those of the previous
--- window. The limit chooses the number of bytes, and the key of a limit beyond 32 bits has a tag of its own.
+-- window, in 13 bytes; in 19 if one of them needs more than 32 bits.
 function algorithms.w(jitter, limit, length)
-  local start, form, size = second - second % length, '<I5I4I4', 13
-  if limit > 4294967295 then
-    form, size = '<I5I7I7', 19
-  end
+  local start = second - second % length
 
   return function(state, hits, times)
     local began, this, last, kept = start, 0, 0, nil
     local changed = false
     if state then
-      began, this, last = unpacked(form, state)
+      began, this, last = unpacked(#state == 13 and '<I5I4I4' or '<I5I7I7', state)
       kept = began
       if began > second + 1 then
         -- It was stored before the clock was set back.
@@ -42,6 +39,9 @@ function algorithms.w(jitter, limit, length)
     if not changed then
       return times
     end
-    return times, pack(form, began, this, last), began ~= kept and began + 2 * length - second + 1 + jitter or nil
-  end, size
+    local seconds = began ~= kept and began + 2 * length - second + 1 + jitter or nil
+    -- Without an expiry the bytes of the new state replace the first of the old one, so it is not shorter.
+    local is_wide = max(this, last) > 4294967295 or not seconds and #state == 19
+    return times, pack(is_wide and '<I5I7I7' or '<I5I4I4', began, this, last), seconds
+  end, 13, 19
 end
