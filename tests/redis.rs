@@ -36,6 +36,8 @@ mod refused_writes;
 mod replies;
 // What an older build left in Redis.
 mod older;
+// Replicas of an older build, replaced one by one; not part of the suite.
+mod upgrade;
 // Rules with several limits, which count all or nothing.
 pub(crate) mod several;
 // A Redis that is slower than its callers, or stalls.
