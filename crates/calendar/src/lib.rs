@@ -1,9 +1,9 @@
 //! Calendars: the days, weeks, months and years of a time zone, as windows of time, and [schedules](schedule) by its
 //! clock.
 //!
-//! A [`Calendar`] is a number of two bytes, which a limit copies. The window of an instant is computed once a window
-//! and remembered by all threads; a lookup is two atomic loads. The zone data is in the binary, so that replicas need no
-//! files; [`zone::data_version`] names it.
+//! A [`Calendar`] is a reference to the windows of a cycle in a zone, which a limit copies. The window of an instant is
+//! computed once a window and remembered by all threads; a lookup is two atomic loads. The zone data is in the binary,
+//! so that replicas need no files; [`zone::data_version`] names it.
 //!
 //! ```
 //! use calendar::{AnchorDay, Calendar, Cycle, Zone};
@@ -28,15 +28,22 @@ pub mod zone;
 use std::fmt;
 
 use clock::Time;
+use recent::Recent;
 use serde::Serialize;
 pub use zone::Zone;
 
 /// The windows of a cycle in a time zone.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Calendar {
+#[derive(Clone, Copy)]
+pub struct Calendar(&'static Windows);
+
+/// What is kept of a calendar: there is one for each cycle of a zone.
+struct Windows {
     zone: Zone,
     /// The index of the cycle.
     cycle: u8,
+    recent: Recent,
+    /// `month.15@Europe/Berlin`.
+    tag: Box<str>,
 }
 
 /// What begins at the boundary of two windows.
@@ -105,7 +112,7 @@ impl Cycle {
     }
 
     /// A day, seven weeks, 31 months and a year.
-    const COUNT: usize = 40;
+    const COUNT: u8 = 40;
 
     #[expect(clippy::arithmetic_side_effects, reason = "there are 40 cycles")]
     const fn index(self) -> u8 {
@@ -129,11 +136,10 @@ impl Cycle {
 }
 
 impl Calendar {
-    /// The calendar of this cycle in a zone.
+    /// The calendar of this cycle in a zone, whose data is parsed here, and not on the path of a request.
+    #[expect(clippy::indexing_slicing, reason = "there is a place for each cycle")]
     pub fn new(zone: Zone, cycle: Cycle) -> Self {
-        // Parses the zone's data here, and not on the path of a request.
-        zone.data();
-        Self { zone, cycle: cycle.index() }
+        Self(&zone.data().calendars[usize::from(cycle.index())])
     }
 
     /// The months of UTC.
@@ -142,21 +148,21 @@ impl Calendar {
     }
 
     pub const fn zone(self) -> Zone {
-        self.zone
+        self.0.zone
     }
 
     /// True unless its zone is UTC, which is the same in every release of the zone data.
     pub fn is_local(self) -> bool {
-        self.zone != Zone::utc()
+        self.zone() != Zone::utc()
     }
 
     pub const fn cycle(self) -> Cycle {
-        Cycle::of_index(self.cycle)
+        Cycle::of_index(self.0.cycle)
     }
 
     /// A number for records in memory: other releases of the zone data have other numbers.
     pub const fn number(self) -> u32 {
-        (self.zone.number() as u32) << 8 | self.cycle as u32
+        (self.0.zone.number() as u32) << 8 | self.0.cycle as u32
     }
 
     /// The calendar with this number.
@@ -166,8 +172,7 @@ impl Calendar {
     )]
     pub fn of_number(number: u32) -> Option<Self> {
         let (zone, cycle) = (Zone::of_number((number >> 8) as u16)?, number as u8);
-        (number >> 24 == 0 && usize::from(cycle) < Cycle::COUNT)
-            .then(|| Self::new(zone, Cycle::of_index(cycle)))
+        (number >> 24 == 0 && cycle < Cycle::COUNT).then(|| Self::new(zone, Cycle::of_index(cycle)))
     }
 
     pub fn fields(self) -> CalendarFields<'static> {
@@ -176,34 +181,46 @@ impl Calendar {
             Cycle::Week(day) => (Some(day.name()), None),
             Cycle::Month(AnchorDay(day)) => (None, Some(day.into())),
         };
-        CalendarFields { time_zone: self.zone.name(), week_start, anchor_day }
+        CalendarFields { time_zone: self.zone().name(), week_start, anchor_day }
     }
 
     /// Identifies the calendar in the keys of counters: `month.15@Europe/Berlin`.
-    pub fn write_tag(self, into: &mut String) {
-        let cycle = self.cycle();
-        into.push_str(cycle.name());
-        match cycle {
-            Cycle::Day | Cycle::Year => {}
-            Cycle::Week(day) => into.extend([".", day.name()]),
-            Cycle::Month(AnchorDay(day)) => {
-                into.push('.');
-                // Two digits at most, without the formatter.
-                let digit = |number: u8| char::from(b'0' | (number % 10));
-                into.extend((day >= 10).then(|| digit(day / 10)));
-                into.push(digit(day));
-            }
-        }
-        into.extend(["@", self.zone.name()]);
+    pub fn tag(self) -> &'static str {
+        &self.0.tag
     }
 
     /// Start and end of the window that contains `now`. A window that began before 1970 starts at 0.
-    #[expect(clippy::indexing_slicing, reason = "there is a place for each cycle")]
+    #[inline]
     pub fn window(self, now: Time) -> (Time, Time) {
-        let data = self.zone.data();
-        let compute = || boundary::window(&data.rules, self.cycle(), now.seconds());
-        let (start, end) = data.recent[usize::from(self.cycle)].get(now.seconds(), compute);
+        let compute = || boundary::window(&self.zone().data().rules, self.cycle(), now.seconds());
+        let (start, end) = self.0.recent.get(now.seconds(), compute);
         (Time::from_seconds(start), Time::from_seconds(end))
+    }
+}
+
+impl Windows {
+    fn new(zone: Zone, zone_name: &str, cycle: Cycle) -> Self {
+        let start = match cycle {
+            Cycle::Day | Cycle::Year => String::new(),
+            Cycle::Week(day) => format!(".{}", day.name()),
+            Cycle::Month(AnchorDay(day)) => format!(".{day}"),
+        };
+        let tag = format!("{}{start}@{zone_name}", cycle.name()).into();
+        Self { zone, cycle: cycle.index(), recent: Recent::new(), tag }
+    }
+}
+
+impl PartialEq for Calendar {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+}
+
+impl Eq for Calendar {}
+
+impl std::hash::Hash for Calendar {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.number().hash(state);
     }
 }
 
@@ -242,6 +259,6 @@ impl Serialize for Calendar {
 
 impl fmt::Debug for Calendar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} of {}", self.cycle(), self.zone.name())
+        write!(f, "{:?} of {}", self.cycle(), self.zone().name())
     }
 }

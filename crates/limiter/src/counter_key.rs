@@ -69,7 +69,7 @@ impl CounterKey<'_, '_> {
         into.push('/');
         match self.limit.period() {
             Period::Length(window) => write_number(window.seconds(), into),
-            Period::Calendar(calendar) => calendar.write_tag(into),
+            Period::Calendar(calendar) => into.push_str(calendar.tag()),
         }
     }
 

@@ -96,9 +96,7 @@ impl Canon {
             self.number(limit.algorithm.capacity());
             self.optional(limit.name.as_deref());
             if let Some(calendar) = limit.period().calendar() {
-                let mut tag = String::new();
-                calendar.write_tag(&mut tag);
-                self.text(&tag);
+                self.text(calendar.tag());
                 self.text(if calendar.is_local() { self.zone_data } else { "" });
             }
             if limit.is_leased() {

@@ -121,7 +121,7 @@ fn cycles() -> impl Strategy<Value = Cycle> {
 proptest! {
     #[test]
     fn cycles_have_indexes(cycle in cycles()) {
-        prop_assert!(usize::from(cycle.index()) < Cycle::COUNT);
+        prop_assert!(cycle.index() < Cycle::COUNT);
         prop_assert_eq!(Cycle::of_index(cycle.index()), cycle);
     }
 
