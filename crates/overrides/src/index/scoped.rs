@@ -4,7 +4,11 @@
 //! ranges that are nested or disjoint, so one binary search and a walk to the enclosing ranges find the longest match: ten
 //! thousand networks cost fourteen comparisons.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
+};
 
 use hashbrown::HashMap;
 use ipnet::IpNet;
@@ -36,8 +40,8 @@ struct Switches {
 struct Patterns {
     exact: HashMap<Box<str>, Owners>,
     v4: Nested<Span<u32>>,
-    /// A bit for the [hash](entry::half_hash) of each /16 with a network or a part of one: most addresses are not read.
-    v4_filter: Box<[u64]>,
+    /// Most addresses without a network are not read.
+    v4_filter: Filter,
     v6: Nested<Span<u128>>,
     prefixes: Nested<Box<str>>,
 }
@@ -131,17 +135,65 @@ impl Patterns {
 
     /// False if the value is an address of no network.
     fn may_have(&self, value: &str) -> bool {
-        let is_in = |hash| {
-            let (word, bit) = place(hash);
-            self.v4_filter.get(word).is_some_and(|bits| bits & bit != 0)
-        };
-        entry::half_hash(value).map_or(!(self.v4.is_empty() && self.v6.is_empty()), is_in)
+        let is_empty = || self.v4.is_empty() && self.v6.is_empty();
+        entry::prefix_hashes(value).map_or_else(|| !is_empty(), |hashes| self.v4_filter.may_have(hashes))
     }
 }
 
-/// The word and the bit of a hash in a filter.
-fn place(hash: u16) -> (usize, u64) {
-    (usize::from(hash / 64), 1 << (hash % 64))
+/// The [hashes](entry::prefix_hashes) of the /16 of each network that is larger than a /24, and of the /24 of each other.
+#[derive(Default)]
+struct Filter {
+    halves: Bits,
+    thirds: Bits,
+}
+
+/// A power of two of bits, by the lower bits of a hash; none have no bit set.
+#[derive(Default)]
+struct Bits(Box<[u64]>);
+
+/// Maximum number of words, of which each hash has one: one in sixty others has the bit of a hash.
+const MOST_WORDS: usize = 1 << 15;
+
+impl Filter {
+    fn of<'s>(networks: impl Iterator<Item = &'s Span<u32>>) -> Self {
+        let (mut halves, mut thirds) = (Vec::new(), Vec::new());
+        let hashes = |address: u32| entry::prefix_hashes(&Ipv4Addr::from_bits(address).to_string());
+        for Span { start, end } in networks {
+            if end - start < 1 << 8 {
+                thirds.extend(hashes(*start).map(|[_, three]| three));
+            } else {
+                let all = (start >> 16..=end >> 16).filter_map(|half| hashes(half << 16));
+                halves.extend(all.map(|[half, _]| half));
+            }
+        }
+        Self { halves: Bits::of(&halves), thirds: Bits::of(&thirds) }
+    }
+
+    fn may_have(&self, [half, three]: [u32; 2]) -> bool {
+        self.halves.get(half) || self.thirds.get(three)
+    }
+}
+
+impl Bits {
+    fn of(hashes: &[u32]) -> Self {
+        if hashes.is_empty() {
+            return Self::default();
+        }
+        let mut bits = Self(vec![0; hashes.len().next_power_of_two().min(MOST_WORDS)].into());
+        for hash in hashes {
+            let word = bits.word(*hash);
+            bits.0[word] |= 1 << (hash % 64);
+        }
+        bits
+    }
+
+    fn word(&self, hash: u32) -> usize {
+        (hash / 64) as usize & self.0.len().saturating_sub(1)
+    }
+
+    fn get(&self, hash: u32) -> bool {
+        self.0.get(self.word(hash)).is_some_and(|bits| bits >> (hash % 64) & 1 == 1)
+    }
 }
 
 impl Owners {
@@ -190,27 +242,12 @@ impl Building {
     fn done(self) -> Patterns {
         Patterns {
             exact: self.exact,
-            v4_filter: filter(self.v4.keys()),
+            v4_filter: Filter::of(self.v4.keys()),
             v4: Nested::new(self.v4),
             v6: Nested::new(self.v6),
             prefixes: Nested::new(self.prefixes),
         }
     }
-}
-
-/// The filter of these networks; empty without any.
-fn filter<'s>(networks: impl Iterator<Item = &'s Span<u32>>) -> Box<[u64]> {
-    let mut words = Vec::new();
-    for Span { start, end } in networks {
-        words.resize(1 << 10, 0);
-        for prefix in start >> 16..=end >> 16 {
-            let text = format!("{}.{}.", prefix >> 8, prefix & 0xff);
-            if let Some((word, bit)) = entry::half_hash(&text).map(place) {
-                words[word] |= bit;
-            }
-        }
-    }
-    words.into()
 }
 
 /// A set of points. The order of two is that of their first points; of those that begin with the same one, a set that
