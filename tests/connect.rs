@@ -10,6 +10,7 @@ use crate::support::{
     server::{BINARY, Server},
 };
 
+mod go;
 mod mistakes;
 
 /// The JSON of `tollgate check --envoy`, and its exit code.

@@ -104,6 +104,7 @@ impl Comparison<'_> {
             self.failure_mode(filter, found);
             cluster(root, filter, found);
         }
+        let named: HashSet<&str> = gateway.filters.iter().map(|filter| filter.domain).collect();
         let mut seen = HashSet::new();
         for Sent { domain, descriptor } in &gateway.sent {
             let shown = notation(&descriptor.entries);
@@ -111,7 +112,9 @@ impl Comparison<'_> {
                 continue;
             }
             self.compared.descriptors += 1;
-            if !self.domain(descriptor.place, domain, found) {
+            // An unknown domain is reported once, at its filter.
+            let is_reported = named.contains(domain) && self.rules.domain(domain).is_none();
+            if is_reported || !self.domain(descriptor.place, domain, found) {
                 self.compared.unmatched += 1;
                 continue;
             }
