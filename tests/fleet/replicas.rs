@@ -72,6 +72,32 @@ fn every_view_shows_all_replicas_and_one_if_it_is_named() {
 }
 
 #[test]
+fn every_replica_says_which_one_rejected_its_rules() {
+    let redis = Redis::single();
+    let [one, other] = [(); 2].map(|()| replica(&redis, &[]));
+    wait_for_replicas(&one, 2);
+    other.server.write("shop.yaml", "domain: shop\ndescriptors:\n  - {key: user, rate_limi: 1}\n");
+    let expected = format!("1 of 2 replicas rejected newer rules: {}, ", id(&other));
+    let text = eventually("the rejection is published", || {
+        let text = printed(&one.run(&["status"]));
+        holds(text.contains(&expected), || text.clone()).map(|()| text)
+    });
+    assert!(text.contains("shop.yaml:3:") && text.contains("rate_limi"), "{text}");
+    assert!(text.contains("2 replicas with the same rules"), "the previous rules are in force: {text}");
+    assert_exit(&one.run(&["status"]), 1, &[]);
+    assert_exit(&other.run(&["status"]), 1, &["newer rules rejected at ", &expected]);
+    let replicas = one.get("/api/v1/status")["replicas"].take();
+    let rejected = replicas.as_array().unwrap().iter().map(|one| (&one["id"], one["rejected"].as_str()));
+    let by_other = rejected.filter(|(_, why)| why.is_some()).map(|(id, _)| id.as_str().unwrap().to_owned());
+    assert_eq!(by_other.collect::<Vec<_>>(), [id(&other)]);
+    other.server.write("shop.yaml", crate::admin::RULES);
+    eventually("the rules are in service again", || {
+        let output = one.run(&["status"]);
+        holds(output.status.success(), || printed(&output))
+    });
+}
+
+#[test]
 fn a_stopped_replica_leaves_at_once_and_a_killed_one_soon() {
     let redis = Redis::single();
     let [one, mut stopped, mut killed] = [(); 3].map(|()| replica(&redis, &[]));

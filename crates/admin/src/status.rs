@@ -13,7 +13,9 @@ use super::{
 use clock::{Clock, Rfc3339, SystemClock};
 use fleet::{Announcement, Member, Merged, own_id};
 use rules::OnStoreFailure;
+use rules_source::ReloadState;
 use store::{PoolUsage, StoreUsage};
+use text::cut_owned;
 
 /// The maximum number of errors of the last load; the log has all of them.
 const MAX_ERRORS: usize = 10;
@@ -186,8 +188,15 @@ impl Api {
             requests_per_second: whole(rates.ok + rates.over_limit + rates.error),
             started: managed.started.seconds(),
             summaries: Some(managed.fleet.publishes()),
+            rejected: rejection(&state),
         }
     }
+}
+
+/// The first error of the newest rules, if they are not in service.
+fn rejection(state: &ReloadState) -> Option<String> {
+    let (_, errors) = state.last_error.as_ref().filter(|_| !state.is_current)?;
+    errors.first().map(|error| cut_owned(error.to_string()))
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast saturates")]

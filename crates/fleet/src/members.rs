@@ -42,6 +42,9 @@ pub struct Announcement {
     /// It publishes summaries; `None` for an older version, which cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summaries: Option<bool>,
+    /// Why it rejected the newest rules, with file and line; `None` if it serves them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rejected: Option<String>,
 }
 
 #[derive(Clone, Debug)]

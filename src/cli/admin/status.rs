@@ -25,7 +25,7 @@ pub(crate) struct StatusArgs {
     admin: AdminArgs,
 }
 
-/// Prints the status. The verdict is no if the rules are not current or the store is out of service.
+/// Prints the status. The verdict is no if a replica rejected the newest rules or the store is out of service.
 pub(crate) fn run(args: &StatusArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let query: Vec<_> = args.replica.query().collect();
     let status = Client::new(&args.admin, environment)?.get("/api/v1/status", &query)?;
@@ -36,7 +36,8 @@ pub(crate) fn run(args: &StatusArgs, environment: &Environment) -> Result<Verdic
 fn verdict(status: &Value) -> Verdict {
     let is = |pointer| status.pointer(pointer).and_then(Value::as_bool).unwrap_or_default();
     let has_outage = status.pointer("/store/since").is_some_and(|since| !since.is_null());
-    Verdict::from(is("/rules/is_current") && is("/store/connected") && !has_outage)
+    let is_rejected = items(&status["replicas"]).iter().any(|replica| replica["rejected"].is_string());
+    Verdict::from(is("/rules/is_current") && is("/store/connected") && !has_outage && !is_rejected)
 }
 
 fn text(status: &Value) -> String {
@@ -146,31 +147,17 @@ fn replicas(status: &Value) -> Vec<(&'static str, String)> {
         return vec![("replicas", paint(WARNING, unknown))];
     }
     let Some((first, others)) = replicas.split_first() else { return Vec::new() };
-    let total = thousands(replicas.len() as u64);
-    let mut silent =
-        replicas.iter().filter(|replica| replica["summary"].as_str().is_some_and(|it| it != "published"));
-    let note = silent.next().map(|first| {
-        let more = match silent.count() {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        (
-            "",
-            paint(
-                WARNING,
-                &format!("without the numbers of {} ({}){more}", word(&first["id"]), word(&first["summary"])),
-            ),
-        )
-    });
-    if replicas.len() == 1 && status["store"]["kind"] != "redis" {
+    if others.is_empty() && status["store"]["kind"] != "redis" {
         return Vec::new();
     }
+    let total = thousands(replicas.len() as u64);
+    let notes = rejected(replicas).into_iter().chain(silent(replicas));
     if others.iter().all(|other| other["rules_hash"] == first["rules_hash"]) {
         let rates = replicas.iter().map(|replica| number(&replica["requests_per_second"]));
         let rate = thousands(rates.sum());
         let all = count(replicas.len(), "replica");
         let text = format!("{all} with the same rules, {rate} requests/s in all");
-        return std::iter::once(("replicas", text)).chain(note).collect();
+        return std::iter::once(("replicas", text)).chain(notes).collect();
     }
     let one = |replica: &Value| {
         let [id, version, hash] = ["id", "version", "rules_hash"].map(|name| word(&replica[name]));
@@ -180,7 +167,32 @@ fn replicas(status: &Value) -> Vec<(&'static str, String)> {
     sets.sort_unstable();
     sets.dedup();
     let heading = paint(WARNING, &format!("{total} serve {} sets of rules", sets.len()));
-    std::iter::once(("replicas", heading)).chain(replicas.iter().map(one)).chain(note).collect()
+    std::iter::once(("replicas", heading)).chain(replicas.iter().map(one)).chain(notes).collect()
+}
+
+/// Replicas that rejected the newest rules: how many, then each with the place and the reason.
+fn rejected(replicas: &[Value]) -> Vec<(&'static str, String)> {
+    let reason =
+        |replica: &Value| Some(format!("{}, {}", word(&replica["id"]), replica["rejected"].as_str()?));
+    let reasons: Vec<_> = replicas.iter().filter_map(reason).collect();
+    let Some((first, others)) = reasons.split_first() else { return Vec::new() };
+    let (one, all) = (thousands(reasons.len() as u64), count(replicas.len(), "replica"));
+    let heading = paint(ERROR, &format!("{one} of {all} rejected newer rules:"));
+    let others = others.iter().map(|reason| ("", reason.clone()));
+    std::iter::once(("", format!("{heading} {first}"))).chain(others).collect()
+}
+
+/// Replicas without a summary: the first, and how many more.
+fn silent(replicas: &[Value]) -> Option<(&'static str, String)> {
+    let mut silent =
+        replicas.iter().filter(|replica| replica["summary"].as_str().is_some_and(|it| it != "published"));
+    let first = silent.next()?;
+    let (id, why) = (word(&first["id"]), word(&first["summary"]));
+    let more = match silent.count() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(("", paint(WARNING, &format!("without the numbers of {id} ({why}){more}"))))
 }
 
 fn store(status: &Value) -> String {
@@ -257,6 +269,14 @@ memory    45.0 MB, 12,000 of 10,000,000 counters
             text.contains("replicas  2 replicas with the same rules, 1,200 requests/s in all\n"),
             "{text}"
         );
+        status["replicas"] = json!([replica("a", "00ff"), replica("b", "00ff")]);
+        status["replicas"][1]["rejected"] = json!("shop.yaml:3:5: unknown key");
+        let text = plain(&super::text(&status));
+        assert!(
+            text.contains("1 of 2 replicas rejected newer rules: b, shop.yaml:3:5: unknown key\n"),
+            "{text}"
+        );
+        assert_eq!(verdict(&status), Verdict::No);
         status["replicas"] = json!([replica("a", "00ff"), replica("b", "ff00")]);
         let text = plain(&super::text(&status));
         assert!(
