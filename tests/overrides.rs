@@ -157,7 +157,7 @@ fn every_action_takes_effect_immediately_and_ends_with_its_removal() {
     assert_eq!(replica.ask("user", "ann").0, OVER);
     replica.server.wait_for_log(&[
         "override_set",
-        "shop user=ann: limit 5 per year",
+        "shop user=ann, limit 5 per year",
         "ticket 1",
         "override_remove",
         "done",

@@ -266,7 +266,15 @@ fn a_domain_is_switched_and_switched_back() {
     wait_until_live(&browser);
     browser.click("#switch-open");
     browser.type_into("#switch-reason", "incident");
+    browser.click("#switch-confirm");
     let effect = "document.getElementById('switch-effect').textContent";
+    assert_eq!(browser.run(&format!("return {effect}")), "Choose a domain, a switch and how long it lasts.");
+    assert_eq!(browser.run("return document.getElementById('switch').open"), true, "nothing is preselected");
+    for (field, value) in [("domain", "shop"), ("action", "shadow"), ("for", "3600")] {
+        browser.run(&format!(
+            "const s = document.getElementById('switch-{field}'); s.value = '{value}'; s.dispatchEvent(new Event('input', {{bubbles: true}}))"
+        ));
+    }
     browser.wait_for(
         "the effect is described",
         &format!("{effect}.includes('In domain shop, requests are counted and none is rejected for 1h')"),

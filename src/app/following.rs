@@ -134,11 +134,11 @@ async fn publish(api: &Api, pool: &CommandPool) {
     loop {
         tick.tick().await;
         match members::publish(pool, &api.announcement(), api.published_summary().as_deref()).await {
-            Ok(()) if std::mem::take(&mut failing) => info!("replicas: recovered"),
+            Ok(()) if std::mem::take(&mut failing) => info!("this replica is published again"),
             Ok(()) => {}
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
-                    warn!("replicas: {error}");
+                    warn!("cannot publish this replica: {error}");
                 }
             }
         }
@@ -155,7 +155,7 @@ async fn write_changes(app: &App, pool: &CommandPool) {
             Ok(()) => failing = false,
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
-                    warn!("log of changes: {error}; the changes wait");
+                    warn!("cannot write the log of changes, which waits: {error}");
                 }
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
@@ -171,7 +171,9 @@ async fn leave(app: &App, pool: &CommandPool) {
     };
     match tokio::time::timeout(LAST_WORDS, left).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => warn!("replicas: {error}"),
-        Err(_) => warn!("replicas: redis did not answer within {LAST_WORDS:?}"),
+        Ok(Err(error)) => warn!("cannot remove this replica from the list: {error}"),
+        Err(_) => {
+            warn!("cannot remove this replica from the list: redis did not answer within {LAST_WORDS:?}")
+        }
     }
 }

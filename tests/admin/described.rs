@@ -40,6 +40,8 @@ const REQUESTS: &[(&str, &str)] = &[
     ("GET", "/api/v1/rules?n=0"),
     ("GET", "/api/v1/top"),
     ("GET", "/api/v1/top?by=allowed&n=3&domain=shop&rule=shop.user"),
+    ("GET", "/api/v1/top?domain=shop&descriptor=user=ann"),
+    ("GET", "/api/v1/top?descriptor=user"),
     ("GET", "/api/v1/top?by=nothing"),
     ("GET", "/api/v1/refusals"),
     ("GET", "/api/v1/refusals?n=2&domain=shop&descriptor=user=ann&after=1"),

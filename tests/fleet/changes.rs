@@ -59,7 +59,7 @@ fn the_second_replica_knows_what_was_changed_on_the_first_and_by_whom() {
     assert_exit(
         &other.run(&["changes", "-n", "3"]),
         0,
-        &["override remove shop user=sha256:", " by ann@", "\n"],
+        &["override remove: shop user=sha256:", ", which was block; by ann@", "\n"],
     );
     let json = other.run(&["changes", "--json", "-n", "1"]);
     let json: Value = serde_json::from_slice(&json.stdout).unwrap();
@@ -98,7 +98,11 @@ fn a_reload_that_two_replicas_see_is_one_line_with_the_difference_of_the_rules()
     admins[0].server.write("shop.yaml", "domain: [");
     wait_for(&admins[1], "rules_rejected", "shop.yaml");
     let output = admins[1].run(&["changes"]);
-    assert_exit(&output, 0, &["rules reloaded 3 rules: ", ", on 2 replicas\n  shop.ip: new, unlimited"]);
+    assert_exit(
+        &output,
+        0,
+        &["rules reloaded: 3 rules changed, hash ", "; on 2 replicas\n  shop.ip: new, unlimited"],
+    );
     assert_exit(
         &output,
         0,

@@ -74,6 +74,41 @@ fn a_key_is_found_and_changed_on_its_own_page() {
 }
 
 #[test]
+fn the_hits_of_a_key_are_drawn_and_the_focus_stays_where_it_is() {
+    let admin = Admin::start();
+    assert_eq!(
+        admin.run(&["override", "set", "shop", "user=ann", "--limit", "1000/hour"]).status.code(),
+        Some(0)
+    );
+    let browser = open(&admin);
+    let key =
+        |name: &str| format!("http://127.0.0.1:{}/key?domain=shop&descriptor=user%3D{name}", admin.port);
+    browser.open(&key("ann"));
+    let hits = "document.getElementById('key-window').textContent";
+    browser.wait_for("it is not counted", &format!("{hits}.startsWith('Not among the counted keys')"), hits);
+    let edit = "button[aria-label='Edit the override of user=ann']";
+    browser.wait_for("the override is shown", &format!("document.querySelector(\"{edit}\")"), TEXT);
+    browser.run(&format!("const b = document.querySelector(\"{edit}\"); b.focus(); b.classList.add('old')"));
+    browser.wait_for(
+        "it is drawn again",
+        &format!("!document.querySelector(\"{edit}\").classList.contains('old')"),
+        TEXT,
+    );
+    let focused = "document.activeElement.getAttribute('aria-label')";
+    assert_eq!(browser.run(&format!("return {focused}")), "Edit the override of user=ann");
+    let _traffic = Traffic::of(&admin, &["ann"]);
+    let counted = "Number(document.getElementById('key-allowed').textContent)";
+    browser.wait_for("the hits are counted", &format!("{counted} > 10"), counted);
+    let drawn = "document.querySelector('#key-plot path.line.allowed')?.getAttribute('d') ?? ''";
+    browser.wait_for("the hits are drawn", &format!("{drawn}.includes('L')"), drawn);
+    let label = "document.getElementById('key-plot').getAttribute('aria-label')";
+    browser.wait_for("the plot is described", &format!("{label}.endsWith(' refused per second')"), label);
+    picture(&browser, "plot");
+    assert_eq!(browser.run(NAMES), Value::Array(Vec::new()));
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
 fn a_key_with_any_characters_has_a_page() {
     let admin = Admin::start();
     let odd = "a,b=c\\d<b>\u{202e}&e";

@@ -86,13 +86,12 @@ impl Watch {
         match (api.managed.outages.current(), seen.outage.take()) {
             (Some(outage), None) if is_long(&outage) => {
                 let policy = api.managed.limiter.on_store_failure().name();
-                let what = format!("{}; STORE_FAILURE_POLICY={policy} decides", outage.error);
+                let what = format!("{}, STORE_FAILURE_POLICY={policy} decides", outage.error);
                 record(Change::new("store_lost", what, outage.since));
                 seen.outage = Some(outage);
             }
             (None, Some(outage)) => {
-                let what =
-                    format!("{} is back; it was out since {}", api.managed.store_kind, Rfc3339(outage.since));
+                let what = format!("{}, out since {}", api.managed.store_kind, Rfc3339(outage.since));
                 record(Change::new("store_back", what, now));
             }
             (_, known) => seen.outage = known,
@@ -115,9 +114,9 @@ fn reloaded(before: Option<&Served>, after: &Served, now: Time) -> Change {
         rules.push(rule.change(name, Some(rule.limits.clone()), false));
     }
     let what = match (before, rules.len()) {
-        (None, _) => format!("first rules {}", hash(after)),
-        (Some(before), 1) => format!("1 rule: {} to {}", hash(before), hash(after)),
-        (Some(before), n) => format!("{n} rules: {} to {}", hash(before), hash(after)),
+        (None, _) => format!("the first rules, hash {}", hash(after)),
+        (Some(before), 1) => format!("1 rule changed, hash {} to {}", hash(before), hash(after)),
+        (Some(before), n) => format!("{n} rules changed, hash {} to {}", hash(before), hash(after)),
     };
     let more_rules = rules.len().saturating_sub(MAX_RULES);
     rules.truncate(MAX_RULES);

@@ -13,7 +13,7 @@ use super::{
 };
 use clock::{Clock, SystemClock};
 use fleet::Summary;
-use overrides::{ChangeError, Override, model::is_forced};
+use overrides::{ChangeError, EVERY_DOMAIN, Override, model::is_forced};
 
 /// `GET /api/v1/domains`: the switches in force, by their domains.
 pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
@@ -81,7 +81,8 @@ pub(super) async fn clear(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> 
         return Err(Problem::new(StatusCode::NOT_FOUND, message));
     }
     let what: Vec<String> = removed.iter().map(Override::effect).collect();
-    let what = format!("domain {domain}: {}", what.join(", "));
+    let whose = if domain == EVERY_DOMAIN { "all domains" } else { domain };
+    let what = format!("{whose}, which was {}", what.join(" and "));
     let cleared: Vec<Json> = removed.iter().map(Override::to_json).collect();
     Ok(Reply::json(&json!({"cleared": cleared}))?.changed(what, query.text("reason").unwrap_or_default()))
 }

@@ -195,6 +195,9 @@ impl Api {
             Found::OtherMethods(allowed) => {
                 Err(Problem::method_not_allowed(request.method(), path, &allowed))
             }
+            Found::Nothing if page::has(path) => {
+                Err(Problem::method_not_allowed(request.method(), path, "GET, HEAD"))
+            }
             Found::Nothing => Err(Problem::new(
                 StatusCode::NOT_FOUND,
                 format!("no such path: {path}; docs/admin.md lists the calls"),

@@ -103,7 +103,7 @@ pub(super) fn changed(
         reply[name] = value.into();
     }
     let end = reply.get("expires_at").and_then(Json::as_str).map(|end| format!(" until {end}"));
-    let what = format!("{}: {}{}", shown_target(api, &one.target), one.effect(), end.unwrap_or_default());
+    let what = format!("{}, {}{}", shown_target(api, &one.target), one.effect(), end.unwrap_or_default());
     Ok(Reply::json(&reply)?.changed(what, &one.reason))
 }
 
@@ -145,7 +145,7 @@ pub(super) async fn remove(api: &Api, call: &Call<'_>) -> Result<Reply, Problem>
         return Err(Problem::new(StatusCode::NOT_FOUND, message));
     };
     keeper.remove(&one.target).await?;
-    let what = format!("{}: {}", shown_target(api, &one.target), one.effect());
+    let what = format!("{}, which was {}", shown_target(api, &one.target), one.effect());
     let reason = query.text("reason").unwrap_or_default();
     let removed = json_of(&one, api.managed.recent.values());
     Ok(Reply::json(&json!({"removed": removed}))?.changed(what, reason))
@@ -154,7 +154,7 @@ pub(super) async fn remove(api: &Api, call: &Call<'_>) -> Result<Reply, Problem>
 /// A target for the log of changes, with its values by `KEY_VALUES`.
 pub(super) fn shown_target(api: &Api, target: &Target) -> String {
     let values = api.managed.recent.values();
-    target.with_values(|value| shown(value, values).into_owned()).to_string()
+    target.with_values(|value| shown(value, values).into_owned()).in_words()
 }
 
 /// An override with its values by `KEY_VALUES`, and the identifier by which it can be removed.
@@ -222,7 +222,7 @@ pub(super) async fn commit(api: &Api, call: &Call<'_>) -> Result<Reply, Problem>
     let known = known_length(&query)?;
     let imported = api.managed.keeper.commit_import(call.parameter, known).await?;
     let total = api.managed.keeper.index().len();
-    let what = format!("{imported} overrides imported");
+    let what = format!("{imported} in place of all before");
     let reason = query.text("reason").unwrap_or_default();
     Ok(Reply::json(&json!({"imported": imported, "total": total}))?.changed(what, reason))
 }

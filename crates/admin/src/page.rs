@@ -33,6 +33,11 @@ const POLICY: HeaderValue = HeaderValue::from_static(
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
 
+/// True for a path that [`get`] answers.
+pub(super) fn has(path: &str) -> bool {
+    path == SCHEMA || FILES.iter().any(|(known, _, _)| *known == path)
+}
+
 pub(super) fn get(method: &Method, path: &str) -> Option<Answer> {
     if method != Method::GET && method != Method::HEAD {
         return None;

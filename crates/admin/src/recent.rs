@@ -10,26 +10,31 @@ use super::{
     reply::{Call, Problem, Query, Reply},
     view::{Parts, REPLICA, View},
 };
-use fleet::{KeyHits, KeyRefusals};
+use fleet::{KeyHits, KeyRefusals, summary::Entry};
 use recent::{Decision, KeyValues, MAX_REFUSALS, shown};
 
-/// The first `n` keys of a domain or a rule, by their refused or allowed hits.
+/// The first `n` keys of a domain or a rule, by their refused or allowed hits, or the key with these entries.
 pub(super) async fn top(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let query = call.query(&["n", "domain", "rule", "by", "unmatched", REPLICA])?;
+    let query = call.query(&["n", "domain", "rule", "descriptor", "by", "unmatched", REPLICA])?;
     let most = query.number("n", 20, 1..=1000)?;
     let by_refused = query.word("by", &["refused", "allowed"])? == "refused";
     let is_unmatched = query.word("unmatched", &["false", "true"])? == "true";
     let (domain, rule) = (query.text("domain"), query.text("rule"));
-    let parts = Parts { keys: !is_unmatched, domain, rule, ..Parts::default() };
+    let key = query.descriptor("descriptor")?;
+    let parts = Parts { keys: !is_unmatched, domain, rule, key: key.as_deref(), ..Parts::default() };
     let View { mut merged, scope, replicas } = api.view(query.text(REPLICA), parts).await?;
     let mut keys = std::mem::take(if is_unmatched { &mut merged.unmatched } else { &mut merged.keys });
     let by_refused = by_refused && !is_unmatched;
+    let values = api.managed.recent.values();
+    let wanted = key.as_ref().map(|key| as_shown(key, values));
     let order =
         |key: &KeyHits| if by_refused { (key.refused, key.allowed) } else { (key.allowed, key.refused) };
     keys.retain(|key| {
         let is_named = domain.is_none_or(|domain| key.domain == domain)
             && rule.is_none_or(|rule| key.rule.as_deref() == Some(rule));
-        is_named && order(key).0 > 0
+        is_named
+            && (order(key).0 > 0 || wanted.is_some())
+            && wanted.as_ref().is_none_or(|one| *one == key.descriptor)
     });
     keys.sort_by(|one, other| {
         let names = |key: &KeyHits| (key.rule.clone(), key.descriptor.clone());
@@ -46,7 +51,7 @@ pub(super) async fn top(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         "window_seconds": merged.window_seconds,
         // Requests since the start that were not recorded because the tables were being read.
         "missed": merged.missed,
-        "key_values": api.managed.recent.values().name(),
+        "key_values": values.name(),
         "scope": scope.name(),
         "replicas": replicas,
     });
@@ -57,6 +62,15 @@ pub(super) async fn top(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         reply["keys"] = json!(keys);
     }
     Reply::json(&reply)
+}
+
+/// The entries of a key, as replies show them.
+fn as_shown(key: &[(String, String)], values: KeyValues) -> Vec<Entry> {
+    let entry = |(key, value): &(String, String)| Entry {
+        key: key.clone(),
+        value: shown(value, values).into_owned(),
+    };
+    key.iter().map(entry).collect()
 }
 
 /// The newest `n` refused keys of a domain, and with these entries, the newest first. With `after`, the newest `n`

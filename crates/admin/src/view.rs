@@ -47,6 +47,8 @@ pub(super) struct Parts<'a> {
     /// Keys of this domain and this rule only.
     pub(super) domain: Option<&'a str>,
     pub(super) rule: Option<&'a str>,
+    /// The key with these entries only.
+    pub(super) key: Option<&'a [(String, String)]>,
     pub(super) refusals: bool,
     /// What each rule has counted.
     pub(super) rules: bool,
@@ -116,7 +118,20 @@ impl Api {
         let served = managed.source.current();
         let overridden = |key: &TopKey| overridden(managed, served.as_deref()?, key, now);
         let values = managed.recent.values();
-        let collect = Collect { recent: &managed.recent, now, values, most, overridden: &overridden };
+        let is_wanted = |key: &TopKey| {
+            let own = |wanted: &[(String, String)]| {
+                key.entries().eq(wanted.iter().map(|(key, value)| (key.as_str(), value.as_str())))
+            };
+            parts.key.is_none_or(own)
+        };
+        let collect = Collect {
+            recent: &managed.recent,
+            now,
+            values,
+            most,
+            is_wanted: &is_wanted,
+            overridden: &overridden,
+        };
         if parts.keys {
             let rules = served.iter().flat_map(|served| served.attached.all_recent());
             let rules = rules.filter(|info| parts.domain.is_none_or(|only| only == &*info.domain));

@@ -129,6 +129,8 @@ pub struct Collect<'a> {
     pub values: KeyValues,
     /// Maximum number of keys by refused hits, and by allowed hits.
     pub most: usize,
+    /// False for a key that is left out.
+    pub is_wanted: &'a dyn Fn(&TopKey) -> bool,
     /// The override that decides a descriptor of a domain.
     pub overridden: &'a dyn Fn(&TopKey) -> Option<Json>,
 }
@@ -141,7 +143,7 @@ impl Collect<'_> {
             if let (Some(first), true) = (keys.first(), missing != [0, 0]) {
                 summary.missing.by_rule.insert(first.rule.full_key.to_string(), missing);
             }
-            all.extend(keys);
+            all.extend(keys.into_iter().filter(self.is_wanted));
         }
         // Thousands of keys are counted, and few are shown.
         all.sort_unstable_by_key(|key| Reverse((key.refused, key.allowed)));

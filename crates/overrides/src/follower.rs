@@ -210,9 +210,7 @@ impl Follower {
                 match rest(&known, &new, &lost, id) {
                     Rest::Superseded => {
                         let lost = lost.len();
-                        warn!(
-                            "overrides: redis lost {lost} changes, and an import followed; they are not written back"
-                        );
+                        warn!("redis lost {lost} changes of overrides before an import, which replaces them");
                         self.read_all(&version, path).await?;
                     }
                     Rest::Everything => {
@@ -257,7 +255,7 @@ impl Follower {
         let body = restoring(own, &texts.join("\n"));
         let written = change(&self.pool, own, Required::Exactly(version), body, &fields).await?;
         if let Some(change) = written {
-            warn!(overrides = lines.len(), "overrides: redis lost changes; written back");
+            warn!(overrides = lines.len(), "redis lost changes of overrides; wrote them back");
             let after = change.after.clone();
             path.push(change);
             self.progress.adopt(&after, path);
@@ -279,7 +277,7 @@ impl Follower {
         if switched.is_none() {
             return unlink(&self.pool, &self.pool.key(COMMITTING)).await;
         }
-        warn!(overrides = self.index.len(), "overrides: redis lost an import; written back");
+        warn!(overrides = self.index.len(), "redis lost an import of overrides; wrote it back");
         Ok(())
     }
 
@@ -333,7 +331,7 @@ impl Follower {
         let own = self.progress.history().version().to_owned();
         // The lock is not removed but expires: other replicas may have detected the loss at the same time.
         change(&self.pool, &own, Required::Any, restoring(&own, EVERYTHING), &[]).await?;
-        warn!(overrides = self.index.len(), "overrides: redis lost them; written back");
+        warn!(overrides = self.index.len(), "redis lost the overrides; wrote them back");
         Ok(())
     }
 

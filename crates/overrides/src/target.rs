@@ -221,6 +221,20 @@ impl Target {
         entries::write(self.entries.iter().map(|(key, value)| (&**key, value.text())))
     }
 
+    /// The target in words: `shop user=ann`, `shop, every descriptor with ip=10.0.0.0/8`, `all domains`.
+    pub fn in_words(&self) -> String {
+        let domain = if *self.domain == *EVERY_DOMAIN && self.scope != Scope::Descriptor {
+            "all domains"
+        } else {
+            &*self.domain
+        };
+        match self.scope {
+            Scope::Descriptor => format!("{domain} {}", self.descriptor()),
+            Scope::Entry => format!("{domain}, every descriptor with {}", self.descriptor()),
+            Scope::Domain | Scope::StoreFailure => domain.to_owned(),
+        }
+    }
+
     /// The identifier of the override for this target: the same on all replicas, and when the override is set again.
     pub fn id(&self) -> String {
         let domain = self.stored_domain();

@@ -46,11 +46,11 @@ fn text(change: &Value) -> String {
     let reason =
         change["reason"].as_str().map(|reason| format!(": {}", printable(reason))).unwrap_or_default();
     let replicas = match items(&change["replicas"]) {
-        [one] => format!("on {}", word(one)),
-        all => format!("on {}", count(all.len(), "replica")),
+        [one] => format!(" on {}", word(one)),
+        all => format!(" on {}", count(all.len(), "replica")),
     };
     let mut text = format!(
-        "{} {} {}{by}{reason}, {}\n",
+        "{} {}: {};{by}{}{reason}\n",
         paint(DIM, word(&change["time"])),
         paint(BOLD, &word(&change["action"]).replace('_', " ")),
         printable(word(&change["what"])),
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn a_change_is_a_line_and_its_rules_are_below() {
         let change = json!({
-            "time": "t", "action": "rules_reloaded", "what": "3 rules: 1 to 2", "by": null, "reason": null,
+            "time": "t", "action": "rules_reloaded", "what": "3 rules changed, hash 1 to 2", "by": null, "reason": null,
             "replicas": ["a", "b", "c"], "more_rules": 7,
             "rules": [
                 { "rule": "shop.user", "old": "5 per minute", "new": "6 per minute", "file": "a.yaml", "line": 4 },
@@ -91,14 +91,14 @@ mod tests {
                 { "rule": "shop.ip", "old": "5 per day", "new": null, "file": "a.yaml", "line": 9 },
             ],
         });
-        let expected = "t rules reloaded 3 rules: 1 to 2, on 3 replicas\n  shop.user: 5 per minute to 6 per minute \
+        let expected = "t rules reloaded: 3 rules changed, hash 1 to 2; on 3 replicas\n  shop.user: 5 per minute to 6 per minute \
             a.yaml:4\n  shop.path: new, unlimited\n  shop.ip: removed, was 5 per day a.yaml:9\n  and 7 other rules\n";
         assert_eq!(plain(&text(&change)), expected);
         let change = json!({
-            "time": "t", "action": "override_set", "what": "shop user=ann: block", "by": "ann@laptop",
+            "time": "t", "action": "override_set", "what": "shop user=ann, block", "by": "ann@laptop",
             "reason": "ticket 1", "replicas": ["a"],
         });
-        let expected = "t override set shop user=ann: block by ann@laptop: ticket 1, on a\n";
+        let expected = "t override set: shop user=ann, block; by ann@laptop on a: ticket 1\n";
         assert_eq!(plain(&text(&change)), expected);
     }
 }

@@ -3,7 +3,8 @@
 
 import { open as act } from "./act.js";
 import { get, send } from "./api.js";
-import { count, clock, descriptor, duration, limit, printable, target } from "./format.js";
+import { count, clock, descriptor, duration, limit, printable, rate, short, target } from "./format.js";
+import { Plot } from "./plot.js";
 import { entries } from "./search.js";
 
 const $ = (id) => document.getElementById(id);
@@ -25,6 +26,13 @@ function element(name, properties = {}, ...children) {
   const made = Object.assign(document.createElement(name), properties);
   made.append(...children);
   return made;
+}
+
+/** Replaces the rows of a table. The focus stays at the button with the same name. */
+function redraw(body, rows) {
+  const name = body.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
+  body.replaceChildren(...rows);
+  if (name) [...body.querySelectorAll("button")].find((button) => button.getAttribute("aria-label") === name)?.focus({ preventScroll: true });
 }
 
 const cell = (text, className = "") => element("td", { textContent: text, className });
@@ -58,15 +66,40 @@ function drawLimits(state, rule) {
       element("td", {}, `${count(one.used)} of ${count(one.requests_per_unit)} spent${held}, ${count(one.remaining)} left`, element("small", { textContent: reset })), element("td", {}, meter));
   });
   const words = by && by.action !== "limit" ? `Override: ${by.action}` : rule?.unlimited ? "Unlimited" : "No limit.";
-  $("key-limits").replaceChildren(...rows);
+  redraw($("key-limits"), rows);
   $("key-limits-empty").hidden = rows.length > 0;
   $("key-limits-empty").textContent = words;
 }
 
-function drawHits(key, refusals, window) {
+const plot = new Plot($("key-plot"), $("key-plot-at"), {
+  seconds: 300,
+  format: short,
+  lines: [{ name: "allowed", value: "allowed", area: true }, { name: "refused", value: "refused", area: true }],
+  empty: "drawn from now on",
+  describe: (point) => `${clock(point.time * 1000)}: ${point.allowed === null ? "unknown" : `${rate(point.allowed)} allowed, ${rate(point.refused)} refused`} per second`,
+});
+let points = [];
+/** The last replies: more than one, because the counts of other replicas arrive every two seconds. */
+let counts = [];
+const SMOOTHED = 3;
+
+/** Hits per second in the last replies; unknown when counts of earlier minutes left the sum. */
+function drawPlot(now, time) {
+  const [first] = counts;
+  const per = (name) => (now[name] - first[name]) / ((time - first.time) / 1000);
+  const isKnown = first?.isCounted === now.isCounted && time > first.time && per("allowed") >= 0 && per("refused") >= 0;
+  if (first) points = [...points, { time: time / 1000, allowed: isKnown ? per("allowed") : null, refused: isKnown ? per("refused") : null }].slice(-150);
+  counts = [...(isKnown ? counts : []), { ...now, time }].slice(-SMOOTHED);
+  plot.set(points);
+}
+
+/** The hits of the key, and those since the page was opened: of a key that is not among the counted ones, by its counter. */
+function drawHits(key, refusals, window, used, time) {
+  $("key-counts").hidden = !key;
   $("key-allowed").textContent = count(key?.allowed);
   $("key-refused").textContent = count(key?.refused);
-  $("key-window").textContent = `in the last ${duration(window)}`;
+  $("key-window").textContent = key ? `in the last ${duration(window)}` : "Not among the counted keys, which are those with the most hits: below are the hits that its counter takes.";
+  drawPlot(key ? { isCounted: true, allowed: key.allowed, refused: key.refused } : { isCounted: false, allowed: used, refused: 0 }, time);
   const rows = refusals.map((one) => element("tr", {},
     cell(clock(one.last), "time"), element("td", {}, element("span", { className: "over", textContent: printable(one.reason) }), element("small", { textContent: `${count(one.count)} since ${clock(one.first)}` }))));
   $("key-refusals").replaceChildren(...rows);
@@ -97,13 +130,13 @@ function drawOverrides(overrides, kept, readOnly, now) {
       element("td", {}, element("span", { className: `badge ${one.action}`, textContent: what }), element("small", { textContent: printable(more) })),
       cell(left === null ? "no end" : duration(left), "left"), buttons);
   });
-  $("key-overrides").replaceChildren(...rows);
+  redraw($("key-overrides"), rows);
   $("key-overrides-empty").hidden = rows.length > 0;
 }
 
 function drawChanges(changes, rule) {
   const name = descriptor(own);
-  const touched = changes.filter((one) => `${one.what} `.includes(`${name} `) || one.what.includes(`${name}:`) || (one.rules ?? []).some((change) => change.rule === rule));
+  const touched = changes.filter((one) => `${one.what} `.includes(`${name} `) || one.what.includes(`${name},`) || (one.rules ?? []).some((change) => change.rule === rule));
   const rows = touched.map((one) => {
     const rules = (one.rules ?? []).filter((change) => change.rule === rule).map(({ old, new: now }) => `${old ?? "new"} → ${now ?? "removed"}`);
     const more = [one.by && `by ${one.by}`, one.reason, ...rules].filter(Boolean).join(" · ");
@@ -134,16 +167,17 @@ async function remove(one) {
 async function ask(tick) {
   const text = query.get("descriptor");
   const named = new URLSearchParams({ domain, descriptor: text });
-  const [state, overrides, refusals, allowed, refused, changes, rules] = await Promise.all([
+  const [state, overrides, refusals, top, changes, rules] = await Promise.all([
     `counters?${named}`, `overrides?${new URLSearchParams({ domain, request: text, n: 100 })}`, `refusals?${named}`,
-    `top?n=1000&by=allowed&${new URLSearchParams({ domain })}`, `top?n=1000&by=refused&${new URLSearchParams({ domain })}`,
+    `top?${named}`,
     "changes?n=100", `rules?n=100000&${new URLSearchParams({ domain })}`,
   ].map((path) => get(`api/v1/${path}`)));
   const rule = rules.rules.find((one) => one.rule === state.rule);
-  const isPlain = allowed.key_values === "plain";
+  const isPlain = top.key_values === "plain";
   $("key-explain").replaceChildren(...explain(state, rule, overrides.overrides, tick.domains.domains.filter((one) => one.domain === domain || one.domain === "*")).map((line) => element("li", { textContent: printable(line) })));
   drawLimits(state, rule);
-  drawHits([...allowed.keys, ...refused.keys].find((key) => same(key.descriptor)), isPlain ? refusals.refusals.filter((one) => same(one.descriptor)) : [], allowed.window_seconds);
+  const used = Math.max(0, ...state.limits.map((one) => one.used));
+  drawHits(top.keys[0], isPlain ? refusals.refusals.filter((one) => same(one.descriptor)) : [], top.window_seconds, used, Date.parse(tick.status.time));
   drawOverrides(overrides.overrides, overrides.kept_in, tick.status.read_only, new Date(tick.status.time));
   drawChanges(changes.changes, state.rule);
   $("key-change").disabled = tick.status.read_only;

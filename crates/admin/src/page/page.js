@@ -58,6 +58,8 @@ function element(name, properties = {}, ...children) {
 
 /** Updates the rows of a table to `items`, by their keys. Rows that stay keep the focus. */
 function rows(body, items, keyOf, create, update = () => {}) {
+  const focused = body.contains(document.activeElement) ? document.activeElement : null;
+  const place = focused?.closest("tr").sectionRowIndex;
   const known = new Map([...body.rows].map((row) => [row.dataset.key, row]));
   items.forEach((item, index) => {
     const key = keyOf(item);
@@ -72,6 +74,11 @@ function rows(body, items, keyOf, create, update = () => {}) {
     update(row, item);
   });
   for (const row of known.values()) row.remove();
+  // A row that moved loses the focus; that of a row which is gone passes to the one in its place.
+  if (focused && document.activeElement !== focused) {
+    const next = focused.isConnected ? focused : body.rows[Math.min(place, body.rows.length - 1)]?.querySelector("a, button");
+    next?.focus({ preventScroll: true });
+  }
   oneTabStop(body);
   $(`${body.id}-empty`)?.toggleAttribute("hidden", items.length > 0);
 }
@@ -217,7 +224,10 @@ function drawStatus(status) {
   $("outage").hidden = !store.since;
   const words = outage(status);
   if ($("outage").textContent !== words) $("outage").textContent = words;
-  notice(error ? `${rejected}: ${error.errors[0] ?? ""}` : "");
+  const all = Array.isArray(last.replicas?.replicas) ? last.replicas.replicas : [];
+  const others = all.filter((one) => one.rejected && one.id !== status.replica);
+  const elsewhere = others.length ? `${others.length} of ${count(all.length)} replicas rejected newer rules: ${others[0].id}, ${printable(others[0].rejected)}` : "";
+  notice(error ? `${rejected}: ${error.errors[0] ?? ""}` : elsewhere);
   canChange = !status.read_only && status.key_values === "plain" && last.overrides !== undefined;
   points.push({ time: new Date(status.time) / 1000, ...now, p50_seconds: status.latency.p50_seconds, p99_seconds: status.latency.p99_seconds });
   points = points.slice(-SECONDS - 1);
@@ -407,7 +417,8 @@ function drawReplicas({ own, replicas }) {
   const update = (row, replica) => {
     row.querySelector("span").textContent = replica.id;
     const late = replica.age_seconds > 4 ? ` · silent for ${replica.age_seconds} s` : "";
-    const summary = replica.summary === "published" ? late : ` · without its numbers: ${replica.summary}`;
+    const silent = replica.summary === "published" ? late : ` · without its numbers: ${replica.summary}`;
+    const summary = silent + (replica.rejected ? ` · rejected newer rules: ${printable(replica.rejected)}` : "");
     row.querySelector("small").textContent = replica.version + (replica.id === own ? " · this replica" : "") + summary;
     row.querySelector("small").classList.toggle("over", summary !== "");
     row.cells[1].textContent = replica.rules_hash?.slice(0, 8) ?? "none";

@@ -33,8 +33,8 @@ function path(points) {
  * the pointer, or at the cursor that the arrow keys move.
  */
 export class Plot {
-  constructor(element, output, { seconds, lines, format, describe }) {
-    Object.assign(this, { element, output, seconds, lines, format, describe, points: [], at: null });
+  constructor(element, output, { seconds, lines, format, describe, empty = "no requests in the last minute" }) {
+    Object.assign(this, { element, output, seconds, lines, format, describe, empty, points: [], at: null });
     element.addEventListener("pointermove", (event) => this.point(event.offsetX));
     element.addEventListener("pointerleave", () => this.leave());
     element.addEventListener("blur", () => this.leave());
@@ -92,7 +92,7 @@ export class Plot {
       svg.append(shape("text", { x: left - 6, y: y(most * part) + 4, "text-anchor": "end" }, this.format(most * part)));
     }
     if (!values.length) {
-      svg.append(shape("text", { x: left + width / 2, y: top + height / 2 - 6, "text-anchor": "middle" }, "no requests in the last minute"));
+      svg.append(shape("text", { x: left + width / 2, y: top + height / 2 - 6, "text-anchor": "middle" }, this.empty));
     }
     const labels = [["start", left, `${this.seconds / 60} min ago`], ["end", left + width, "now"]];
     for (const [anchor, place, text] of labels) {

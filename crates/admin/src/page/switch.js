@@ -18,19 +18,26 @@ const EFFECTS = {
 };
 
 function refresh() {
+  $("switch-error").textContent = "";
+  const isChosen = ["switch-domain", "switch-action", "switch-for"].every((id) => $(id).value);
+  if (!isChosen) {
+    $("switch-effect").textContent = "Choose a domain, a switch and how long it lasts.";
+    return;
+  }
   const seconds = Number($("switch-for").value);
   const time = seconds ? `for ${duration(seconds)}` : "until the switch is removed";
   const where = $("switch-here").checked ? "on this replica alone" : PLACES[kept] ?? "on this replica";
   const domain = $("switch-domain").value === "*" ? "all domains without a switch of their own" : `domain ${$("switch-domain").value}`;
   $("switch-effect").textContent = `In ${domain}, ${EFFECTS[$("switch-action").value]} ${time}, ${where}. Blocks stay in force.`;
-  $("switch-error").textContent = "";
 }
 
 /** Opens the dialog with these domains. `storage` is where overrides are stored; `changed` is called after a change. */
 export function open(domains, storage, changed) {
   kept = storage;
   done = changed;
-  $("switch-domain").replaceChildren(...domains.map((name) => new Option(name, name)), new Option("all domains", "*"));
+  $("switch-domain").replaceChildren(new Option("choose…", ""), ...domains.map((name) => new Option(name, name)), new Option("all domains", "*"));
+  $("switch-action").value = "";
+  $("switch-for").value = "";
   $("switch-reason").value = "";
   $("switch-here").checked = false;
   refresh();
@@ -43,7 +50,7 @@ async function confirm() {
   if (chosen === "shadow" || chosen === "allow") body.action = chosen;
   else body.on_store_failure = chosen === "allow-failure" ? "allow" : chosen;
   // A duration, because the clock of this machine may differ from that of the service.
-  if ($("switch-for").value) body.for = `${$("switch-for").value}s`;
+  if (Number($("switch-for").value)) body.for = `${$("switch-for").value}s`;
   await send("POST", "api/v1/domains", body);
   return `Switched domain ${body.domain}`;
 }
