@@ -200,6 +200,6 @@ fn the_name_of_a_token_wins_over_what_the_caller_says_and_texts_are_printable() 
     let set = reply["changes"].as_array().unwrap().iter().find(|change| change["action"] != "started");
     assert_eq!(set.unwrap_or_else(|| panic!("{reply}"))["by"], "carol");
     let output = admin.run(&["changes", "--token-file", path.to_str().unwrap()]);
-    assert_exit(&output, 0, &[" by carol: a\\u{1b}[2Jb"]);
+    assert_exit(&output, 0, &["; by carol on ", ": a\\u{1b}[2Jb"]);
     assert!(!printed(&output).contains('\u{1b}'));
 }

@@ -222,7 +222,7 @@ pub(super) async fn commit(api: &Api, call: &Call<'_>) -> Result<Reply, Problem>
     let known = known_length(&query)?;
     let imported = api.managed.keeper.commit_import(call.parameter, known).await?;
     let total = api.managed.keeper.index().len();
-    let what = format!("{imported} in place of all before");
+    let what = format!("{imported} override{}", if imported == 1 { "" } else { "s" });
     let reason = query.text("reason").unwrap_or_default();
     Ok(Reply::json(&json!({"imported": imported, "total": total}))?.changed(what, reason))
 }

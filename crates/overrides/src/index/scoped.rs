@@ -140,7 +140,8 @@ impl Patterns {
     }
 }
 
-/// The [hashes](entry::prefix_hashes) of the /16 of each network that is larger than a /24, and of the /24 of each other.
+/// The [hashes](entry::prefix_hashes) of the /16 of each network that is larger than a /24, and of the /24 of each other. It
+/// has every address if a network is larger than a /8.
 #[derive(Default)]
 struct Filter {
     halves: Bits,
@@ -159,6 +160,9 @@ impl Filter {
         let (mut halves, mut thirds) = (Vec::new(), Vec::new());
         let hashes = |address: u32| entry::prefix_hashes(&Ipv4Addr::from_bits(address).to_string());
         for Span { start, end } in networks {
+            if end - start >= 1 << 24 {
+                return Self { halves: Bits([u64::MAX].into()), thirds: Bits::default() };
+            }
             if end - start < 1 << 8 {
                 thirds.extend(hashes(*start).map(|[_, three]| three));
             } else {
