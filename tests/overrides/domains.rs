@@ -56,7 +56,13 @@ fn a_domain_is_allowed_or_shadowed_until_it_is_cleared() {
     assert_eq!((none.status.code(), printed(&none)), (Some(1), "domain shop has no switch\n".to_owned()));
     assert_eq!(replica.tollgate(&["domain", "list"]), "no domain is switched\n");
     assert_eq!(replica.get("/api/v1/overrides")["total"], 0);
-    replica.server.wait_for_log(&["domain_set", "domain shop: allow", "domain_clear", "done"]);
+    replica.server.wait_for_log(&[
+        "domain_set",
+        "shop, allow",
+        "domain_clear",
+        "shop, which was allow",
+        "done",
+    ]);
 }
 
 #[test]
