@@ -344,16 +344,12 @@ fn changed_window(
             return (None, (None, verdict));
         }
         let (mark, was_beyond) = (Mark::new(rule, used), !is_packed && end != Time::default());
-        match limit.state(after) {
-            // The default has ended, so the counts have left the other table.
-            Some(State { number, end }) => {
-                (was_beyond.then(Kept::default), (Some(Kept { state: number, end, mark }), verdict))
-            }
-            None => {
-                let kept = Kept { state: [after.this, after.last], end: limit.end(after), mark };
-                (Some(kept), (is_packed.then(Kept::default), verdict))
-            }
-        }
+        // The default has ended, so the counts leave one of the tables for the other.
+        let Some(State { number, end }) = limit.state(after) else {
+            let kept = Kept { state: [after.this, after.last], end: limit.end(after), mark };
+            return (Some(kept), (is_packed.then(Kept::default), verdict));
+        };
+        (was_beyond.then(Kept::default), (Some(Kept { state: number, end, mark }), verdict))
     })
 }
 
