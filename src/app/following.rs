@@ -173,7 +173,7 @@ async fn leave(app: &App, pool: &CommandPool) {
         Ok(Ok(())) => {}
         Ok(Err(error)) => warn!("cannot remove this replica from the list: {error}"),
         Err(_) => {
-            warn!("cannot remove this replica from the list: redis did not answer within {LAST_WORDS:?}")
+            warn!("cannot remove this replica from the list: redis did not answer within {LAST_WORDS:?}");
         }
     }
 }
