@@ -345,7 +345,7 @@ proptest! {
         let other = limit(Kind::FixedWindow, 1 << 53, Unit::Minute, 0);
         let (store, mut counts, mut now) = (MemoryStore::new(1000), Counts::default(), BEGIN);
         for step in steps {
-            let limit = &limits[step.hits.1 as usize % 4];
+            let limit = &limits[usize::try_from(step.hits.1 % 4).unwrap()];
             let Algorithm::SlidingWindow(window) = limit.algorithm else { panic!("{limit:?}") };
             now = step.moment(now, window.window, window.limit).max(now);
             let (hits, at) = (step.hits(window.limit), Time::from_micros(now));

@@ -158,7 +158,8 @@ fn a_sliding_window_continues_when_its_limit_crosses_32_bits() {
         let (mut pipeline, mut now) = (RedisPipeline::default(), Time::from_micros(BEGIN));
         for step in steps {
             let at = place(step, models.len());
-            let limit = [10, u64::from(u32::MAX), 1 << 32, 30_000_000_000][step.hits.1 as usize % 4];
+            let limits = [10, u64::from(u32::MAX), 1 << 32, 30_000_000_000];
+            let limit = limits[usize::try_from(step.hits.1 % 4).unwrap()];
             models[at].algorithm = Name::SlidingWindow.at(limit, models[at].window, None);
             let (then, hits) = moment_and_hits(step, now, &models[at]);
             now = then;
