@@ -1,15 +1,21 @@
 //! How far this process has followed the overrides in Redis: `follower` advances it, and callers of changes wait for it.
 
-use std::time::Duration;
+use std::{
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
 
 use clock::timer::Timer;
-use tokio::sync::watch;
+use containment::mutex::lock;
+use tokio::sync::{Notify, watch};
 
 use super::history::{Change, History};
 
 #[derive(Default)]
 pub struct Progress {
-    history: watch::Sender<History>,
+    history: Mutex<History>,
+    /// Wakes in the order of waiting, unlike a `watch` channel.
+    changed: Notify,
     /// True once the overrides were read, or Redis was unreachable.
     settled: watch::Sender<bool>,
 }
@@ -28,21 +34,31 @@ impl Progress {
 
     /// Waits until a version or a later one is in force in this process, at most this long. Returns false if it is not.
     pub(super) async fn reaches(&self, version: &str, patience: Duration, timer: &dyn Timer) -> bool {
-        let mut history = self.history.subscribe();
-        timer.timeout(patience, history.wait_for(|history| history.has(version))).await.is_some()
+        let reached = async {
+            loop {
+                let changed = self.changed.notified();
+                if self.history().has(version) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        timer.timeout(patience, reached).await.is_some()
     }
 
-    pub(super) fn history(&self) -> watch::Ref<'_, History> {
-        self.history.borrow()
+    pub(super) fn history(&self) -> MutexGuard<'_, History> {
+        lock(&self.history)
     }
 
     /// This change, which follows from the version in force, is in force too.
     pub(super) fn advance(&self, change: Change) {
-        self.history.send_modify(|history| history.push(change));
+        self.history().push(change);
+        self.changed.notify_waiters();
     }
 
     /// This version is in force, to which these changes led.
     pub(super) fn adopt(&self, version: &str, path: Vec<Change>) {
-        self.history.send_replace(History::of(version, path));
+        *self.history() = History::of(version, path);
+        self.changed.notify_waiters();
     }
 }

@@ -144,14 +144,18 @@ impl Pool {
     pub(super) fn watch(self: &Arc<Self>) {
         let topology = &self.backend().topology;
         topology.watch();
-        let mut changes = topology.changes();
-        let pool = Arc::downgrade(self);
+        let (changed, pool) = (topology.changed(), Arc::downgrade(self));
         self.servers.shared.edges.start(async move {
-            while changes.changed().await.is_ok() {
-                let Some(pool) = pool.upgrade() else { return };
-                while let Err(Panicked) = panics::catch(Boundary::StoreDiscovery, || pool.follow()) {
-                    panics::pause().await;
+            loop {
+                // No change is missed from here on.
+                let next = changed.notified();
+                {
+                    let Some(pool) = pool.upgrade() else { return };
+                    while let Err(Panicked) = panics::catch(Boundary::StoreDiscovery, || pool.follow()) {
+                        panics::pause().await;
+                    }
                 }
+                next.await;
             }
         });
     }

@@ -314,9 +314,10 @@ impl RedisStore {
         } else {
             if !pipeline::cannot_count_together(&redirected.error) {
                 // The server is new: wait for an update of the topology.
-                let mut changes = pool.backend().topology.changes();
+                let changed = pool.backend().topology.changed();
+                let next = changed.notified();
                 pool.backend().topology.request_refresh();
-                let _ = self.edges().timer.timeout_at(deadline, changes.changed()).await;
+                let _ = self.edges().timer.timeout_at(deadline, next).await;
             }
             pool.connection(&pool.names.of(batch, check))?
         };

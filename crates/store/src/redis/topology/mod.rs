@@ -15,10 +15,8 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use tokio::{
-    sync::{Notify, watch},
-    task::JoinSet,
-};
+use futures_util::future::{AbortHandle, abortable};
+use tokio::sync::Notify;
 use tracing::warn;
 
 use self::watcher::{Source, Watcher};
@@ -33,15 +31,31 @@ pub(super) struct Topology(Arc<Inner>);
 
 struct Inner {
     known: Arc<Known>,
-    /// The watcher, until its task starts.
-    watcher: Mutex<Option<Watcher>>,
-    /// The watcher's task, which ends with this.
-    task: Mutex<JoinSet<()>>,
+    watcher: Mutex<Watching>,
+    edges: Edges,
+}
+
+enum Watching {
+    /// A single server needs no watcher.
+    Never,
+    Later(Box<Watcher>),
+    Now(AbortHandle),
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Watching::Now(task) = &*lock(&self.watcher) {
+            task.abort();
+        }
+        // Those who follow see that their pool is gone.
+        self.known.changed.notify_waiters();
+    }
 }
 
 struct Known {
     servers: ArcSwap<KeyOwners>,
-    changes: watch::Sender<u64>,
+    /// Wakes in the order of waiting, unlike a `watch` channel.
+    changed: Arc<Notify>,
     refresh: Notify,
 }
 
@@ -86,30 +100,42 @@ impl Topology {
     /// Loads certificates if TLS is enabled; polls nothing yet. Returns every problem with the files.
     pub(super) fn new(pool: &RedisPool, edges: &Edges) -> Result<Self, Vec<String>> {
         let (servers, watcher) = match &pool.servers {
-            RedisServers::Single(server) => (KeyOwners::single(server.clone()), None),
+            RedisServers::Single(server) => (KeyOwners::single(server.clone()), Watching::Never),
             RedisServers::Sentinel { master, sentinels, credentials } => {
                 let dialer = Dialer::of_sentinels(pool, credentials.as_ref(), edges)?;
                 let source = Source::Sentinel { master: master.clone() };
-                (KeyOwners::default(), Some(Watcher::new(source, dialer, sentinels, edges)))
+                (
+                    KeyOwners::default(),
+                    Watching::Later(Box::new(Watcher::new(source, dialer, sentinels, edges))),
+                )
             }
             RedisServers::Cluster { seeds } => {
                 let source = Source::Cluster { seeds: seeds.clone() };
-                (KeyOwners::default(), Some(Watcher::new(source, Dialer::new(pool, edges)?, seeds, edges)))
+                let watcher = Watcher::new(source, Dialer::new(pool, edges)?, seeds, edges);
+                (KeyOwners::default(), Watching::Later(Box::new(watcher)))
             }
         };
         let known = Known {
             servers: ArcSwap::from_pointee(servers),
-            changes: watch::Sender::new(0),
+            changed: Arc::default(),
             refresh: Notify::new(),
         };
         let (known, watcher) = (Arc::new(known), Mutex::new(watcher));
-        Ok(Self(Arc::new(Inner { known, watcher, task: Mutex::default() })))
+        Ok(Self(Arc::new(Inner { known, watcher, edges: edges.clone() })))
     }
 
     /// Starts to poll, within a runtime. Does nothing for a single server, and when called again.
     pub(super) fn watch(&self) {
-        if let Some(watcher) = lock(&self.0.watcher).take() {
-            lock(&self.0.task).spawn(watcher.watch(Arc::clone(&self.0.known)));
+        let mut watching = lock(&self.0.watcher);
+        match std::mem::replace(&mut *watching, Watching::Never) {
+            Watching::Later(watcher) => {
+                let (task, handle) = abortable(watcher.watch(Arc::clone(&self.0.known)));
+                self.0.edges.start(async move {
+                    let _ = task.await;
+                });
+                *watching = Watching::Now(handle);
+            }
+            started => *watching = started,
         }
     }
 
@@ -117,8 +143,9 @@ impl Topology {
         self.0.known.servers.load_full()
     }
 
-    pub(super) fn changes(&self) -> watch::Receiver<u64> {
-        self.0.known.changes.subscribe()
+    /// Notified of each change.
+    pub(super) fn changed(&self) -> Arc<Notify> {
+        self.0.known.changed.clone()
     }
 
     pub(super) fn request_refresh(&self) {
@@ -143,7 +170,7 @@ impl Known {
             warn!("{source}: {servers}; before: {before}");
         }
         self.servers.store(Arc::new(servers));
-        self.changes.send_modify(|change| *change = change.wrapping_add(1));
+        self.changed.notify_waiters();
         true
     }
 }
