@@ -22,8 +22,8 @@ use super::{
     model::timestamp,
     progress::Progress,
     shared::{
-        BATCH, COMMITTING, LOG, Required, VERSION, begin_commit, change, channel, publish_keys, switch,
-        unlink, write_missing,
+        BATCH, COMMIT_SECONDS, COMMITTING, LOG, Required, VERSION, begin_commit, change, channel,
+        publish_keys, switch, unlink, write_missing,
     },
     sweep,
 };
@@ -39,6 +39,12 @@ const POLL: Duration = Duration::from_secs(2);
 const SWEEP: Duration = Duration::from_secs(1);
 
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// The lock of the replica that writes lost overrides back.
+const RESTORING: &str = "overrides:restoring";
+
+/// Its time to live, which each batch renews: if the replica fails or ends meanwhile, another one begins again.
+const RESTORE_SECONDS: u64 = 5;
 
 static EXPIRE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/expire.lua")));
 
@@ -271,7 +277,8 @@ impl Follower {
         let mut switched = None;
         // Changes before the commit began are not noted.
         if self.version_in_redis().await?.as_deref() == Some(version) {
-            let length = write_missing(&self.pool, &merged, &self.index, true).await?;
+            let length =
+                write_missing(&self.pool, &merged, &self.index, (COMMITTING, COMMIT_SECONDS)).await?;
             switched = switch(&self.pool, own, &merged, &commit, length, &restoring(own, EVERYTHING)).await?;
         }
         if switched.is_none() {
@@ -321,13 +328,13 @@ impl Follower {
 
     /// Writes the known overrides back to a Redis that lost them. One replica writes, and the others read.
     async fn restore(&self) -> Result<(), String> {
-        let (key, lock) = (self.pool.key("overrides"), self.pool.key("overrides:restoring"));
+        let (key, lock) = (self.pool.key("overrides"), self.pool.key(RESTORING));
         let mut take = cmd("SET");
-        take.arg(&lock).arg(1).arg("NX").arg("EX").arg(60);
+        take.arg(&lock).arg(1).arg("NX").arg("EX").arg(RESTORE_SECONDS);
         if self.pool.command::<Option<String>>(&lock, &take).await?.is_none() {
             return Ok(());
         }
-        write_missing(&self.pool, &key, &self.index, false).await?;
+        write_missing(&self.pool, &key, &self.index, (RESTORING, RESTORE_SECONDS)).await?;
         let own = self.progress.history().version().to_owned();
         // The lock is not removed but expires: other replicas may have detected the loss at the same time.
         change(&self.pool, &own, Required::Any, restoring(&own, EVERYTHING), &[]).await?;

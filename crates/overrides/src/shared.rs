@@ -44,7 +44,7 @@ const SMALL: u64 = 500;
 const IMPORT_SECONDS: u64 = 900;
 
 /// The time after which a commit without progress expires, because its replica was lost.
-const COMMIT_SECONDS: u64 = 30;
+pub(super) const COMMIT_SECONDS: u64 = 30;
 
 /// The longest wait until a change is in force in this process. Without the message, the next comparison applies it.
 const IN_FORCE: Duration = Duration::from_secs(3);
@@ -192,8 +192,9 @@ impl Shared {
         let merged = self.pool.key(&format!("overrides:merged:{commit}"));
         let renamed: Result<(), _> = self.pool.command(import, cmd("RENAME").arg(import).arg(&merged)).await;
         renamed.map_err(ChangeError::unavailable)?;
-        let added =
-            write_missing(&self.pool, &merged, index, true).await.map_err(ChangeError::unavailable)?;
+        let added = write_missing(&self.pool, &merged, index, (COMMITTING, COMMIT_SECONDS))
+            .await
+            .map_err(ChangeError::unavailable)?;
         let length = length + added;
         let own = self.progress.history().version().to_owned();
         let switched = switch(&self.pool, &own, &merged, commit, length, EVERYTHING).await;
@@ -313,13 +314,13 @@ pub(super) async fn unlink(pool: &CommandPool, key: &str) -> Result<(), String> 
     pool.command(key, cmd("UNLINK").arg(key)).await
 }
 
-/// Adds the overrides of an index to a hash, without replacing those that it has, and returns how many were added. A commit
-/// does not expire meanwhile.
+/// Adds the overrides of an index to a hash, without replacing those that it has, and returns how many were added. A lock,
+/// which is a key and its seconds to live, does not expire meanwhile.
 pub(super) async fn write_missing(
     pool: &CommandPool,
     key: &str,
     index: &Arc<Index>,
-    is_commit: bool,
+    (lock, seconds): (&str, u64),
 ) -> Result<u64, String> {
     let (mut added, mut some) = (0_u64, Vec::with_capacity(BATCH));
     let snapshot = index.checkpoint();
@@ -330,9 +331,7 @@ pub(super) async fn write_missing(
             continue;
         }
         let mut commands = pipe();
-        if is_commit {
-            commands.cmd("EXPIRE").arg(pool.key(COMMITTING)).arg(COMMIT_SECONDS).ignore();
-        }
+        commands.cmd("EXPIRE").arg(pool.key(lock)).arg(seconds).ignore();
         for (id, value) in some.drain(..) {
             commands.cmd("HSETNX").arg(key).arg(id).arg(value);
         }
