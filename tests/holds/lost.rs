@@ -6,7 +6,7 @@ use super::{Holder, RULES, setup};
 use crate::support::{
     eventually, holds,
     proxy::{Proxy, Way},
-    redis::Redis,
+    redis::{Cluster, Redis},
     server::Setup,
 };
 
@@ -93,6 +93,28 @@ fn what_is_queued_is_sent_at_sigterm() {
     assert!(server.process.wait(Duration::from_secs(30)).is_some_and(|status| status.success()));
     let counter = redis.keys().into_iter().find(|key| key.starts_with("d_budget_a_")).unwrap();
     assert_eq!(redis.counter(&counter), 12);
+}
+
+#[test]
+fn a_new_replica_charges_expired_holds_of_those_before_it() {
+    let (redis, cluster) = (Redis::single(), Cluster::start(Duration::from_secs(5)));
+    let rules = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: year, requests_per_unit: 100, \
+                 hold: {amount: 40, ttl: 3s}}\n";
+    for (place, env) in [("redis", redis.env()), ("cluster", cluster.env())] {
+        let setup = Setup::new().rules("d.yaml", rules).redis(&env).env("REDIS_TIMEOUT", "300ms");
+        let before = setup.clone().start_healthy();
+        let holder = Holder::of(&before);
+        // Those of a cluster are in many slots, of which a replica looks into the first ones soon.
+        for value in 0..200 {
+            assert!(holder.hold(&[("k", &value.to_string())]).is_some());
+        }
+        drop((holder, before));
+        let server = setup.start_healthy();
+        let expired = "tollgate_holds_ended_total{rule=\"d.k\",how=\"expired\"}";
+        eventually("it charges them", || {
+            holds(server.count(expired) >= 5, || format!("{place}: {}", server.count(expired)))
+        });
+    }
 }
 
 #[test]

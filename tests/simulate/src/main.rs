@@ -76,6 +76,9 @@ fn main() -> ExitCode {
         total.add(&outcome);
         if let Some(violation) = &outcome.violation {
             tell(&shrink(&plan, violation));
+            if arguments.trace_hash {
+                println!("{:016x}", total.hash);
+            }
             return ExitCode::from(1);
         }
     }

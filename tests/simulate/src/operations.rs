@@ -1,13 +1,13 @@
 //! What operators do and faults do: the actions of a plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use overrides::{Override, Target};
 use serde_json::json;
 use simulated_redis::Refusal;
 
 use crate::{
-    ledger::Asked,
+    ledger::{Asked, Counter, seconds_of},
     plan::{Action, ActionPlan},
     simulation::{Simulation, request},
     trace::Trace,
@@ -154,7 +154,11 @@ impl Simulation {
     /// Redis loses data. Of each counter, the hits that it had and has no longer are granted on top of the limit.
     fn lose(&mut self, index: usize, until: Micros) {
         let now = self.now();
-        let counters: Vec<_> = self.ledger().windows.keys().copied().collect();
+        // Also those whose first request has no answer yet.
+        let counters: BTreeSet<_> = {
+            let ledger = self.ledger();
+            ledger.windows.keys().chain(ledger.asked.keys()).copied().collect()
+        };
         let mut before = Vec::new();
         for counter in counters {
             before.push((counter, self.redis.counter(now, &counter.name()).unwrap_or(0)));
@@ -224,11 +228,13 @@ impl Simulation {
         let Some(replica) = &self.replicas[number] else { return };
         let (limiter, keeper) = (replica.limiter.clone(), replica.keeper.clone());
         let (ledger, world, process) = (self.ledger.clone(), self.world.clone(), replica.process);
-        let counter = self.counter_of(limit, replica.clock.now().seconds());
-        let is_clean = self.plan.is_clean();
-        // It may lose all hits that were counted before.
-        self.ledger().lost(counter, u64::MAX);
+        let (clock, is_clean) = (replica.clock.clone(), self.plan.is_clean());
+        let seconds = seconds_of(self.limits[limit].unit);
         replica.edges.start(async move {
+            // By the clock of the moment: a process that is stopped resets when it continues.
+            let counter = Counter { limit, seconds, start: clock.now().seconds() / seconds * seconds };
+            // It may lose all hits that were counted before.
+            ledger.lock().expect("nothing panics with it").lost(counter, u64::MAX);
             let key = format!("k{limit}");
             let reset = limiter.reset_counters(&request(&key, Asked::Take(0))).await;
             let announced = match &reset {

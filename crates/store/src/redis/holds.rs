@@ -4,7 +4,8 @@
 //! While a slot of a cluster moves, its holds fail as if its server could not be reached.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
+    ops::Range,
     sync::{
         Arc, LazyLock, Mutex,
         atomic::{AtomicU16, Ordering::Relaxed},
@@ -64,34 +65,59 @@ struct InSlot {
 
 type Submitted = (PendingReply, Arc<Connection>);
 
-/// The slots in which this replica has held, with the open requests of each by the last sweep.
+/// The slots with holds, with the open requests of each by the last sweep: those in which this replica has held, and those in
+/// which it has found holds of others.
 #[derive(Default)]
-pub(super) struct UsedSlots(Mutex<BTreeMap<u16, u64>>, AtomicU16);
+pub(super) struct UsedSlots {
+    open: Mutex<BTreeMap<u16, u64>>,
+    next: AtomicU16,
+    /// Those that it has not looked into yet, once its rules hold.
+    unseen: Mutex<Option<Range<u16>>>,
+}
 
 impl UsedSlots {
     /// As many are swept at once.
     const SWEPT: usize = 64;
 
-    fn used(&self, slot: u16) {
-        lock(&self.0).entry(slot).or_default();
+    /// As many more are looked into at once: all slots of a cluster within a minute or two.
+    const SEEN: usize = 256;
+
+    /// Looks once into all of these.
+    pub(super) fn look_into(&self, slots: Range<u16>) {
+        lock(&self.unseen).get_or_insert(slots);
     }
 
+    fn used(&self, slot: u16) {
+        lock(&self.open).entry(slot).or_default();
+    }
+
+    /// A slot was swept, and has as many open requests.
     fn swept(&self, slot: u16, open: u64) {
-        lock(&self.0).insert(slot, open);
+        match lock(&self.open).entry(slot) {
+            Entry::Occupied(mut known) => *known.get_mut() = open,
+            Entry::Vacant(unknown) if open > 0 => {
+                unknown.insert(open);
+            }
+            Entry::Vacant(_) => {}
+        }
+        if let Some(unseen) = lock(&self.unseen).as_mut().filter(|unseen| unseen.start == slot) {
+            unseen.next();
+        }
     }
 
     pub(super) fn open(&self) -> u64 {
-        lock(&self.0).values().sum()
+        lock(&self.open).values().sum()
     }
 
-    /// The next ones in turn.
+    /// Those to sweep: unseen ones, and the used ones in turn.
     fn next(&self) -> Vec<u16> {
-        let slots = lock(&self.0);
-        let from = self.1.load(Relaxed);
-        let next: Vec<u16> =
-            slots.range(from..).chain(slots.range(..from)).take(Self::SWEPT).map(|(slot, _)| *slot).collect();
-        self.1.store(next.last().map_or(0, |last| last.wrapping_add(1)), Relaxed);
-        next
+        let slots = lock(&self.open);
+        let from = self.next.load(Relaxed);
+        let used = slots.range(from..).chain(slots.range(..from)).take(Self::SWEPT);
+        let used: Vec<u16> = used.map(|(slot, _)| *slot).collect();
+        self.next.store(used.last().map_or(0, |last| last.wrapping_add(1)), Relaxed);
+        let unseen = lock(&self.unseen).clone().into_iter().flatten();
+        unseen.take(Self::SEEN).chain(used).collect()
     }
 }
 
@@ -112,6 +138,11 @@ impl Names {
 }
 
 impl Pool {
+    /// The slots that holds may be in.
+    pub(super) fn slots_of_holds(&self) -> Range<u16> {
+        0..if self.is_cluster { SLOTS } else { 1 }
+    }
+
     /// The slot of a check's holds. A single server has one.
     fn slot_of_hold(&self, batch: &Batch, check: &Check) -> u16 {
         if self.is_cluster { slots::slot(self.names.of(batch, check).as_bytes()) } else { 0 }
@@ -240,7 +271,7 @@ impl RedisStore {
     pub(super) async fn close(&self, closing: &Closing) -> (Vec<Closed>, Result<(), StoreError>) {
         let id = closing.id.to_string();
         let (mut closed, mut result) = (Vec::new(), Ok(()));
-        let is_slot = |slot: &&u16| if self.main.is_cluster { **slot < SLOTS } else { **slot == 0 };
+        let is_slot = |slot: &&u16| self.main.slots_of_holds().contains(*slot);
         // All are sent before the first reply.
         let slots = closing.id.slots.iter().filter(is_slot);
         let submitted: SmallVec<[_; 2]> = slots
@@ -294,7 +325,7 @@ impl RedisStore {
         Err(StoreError { reason: FailureReason::BadAnswer, message })
     }
 
-    /// Charges holds that have expired, in some of the slots that this replica has used.
+    /// Charges holds that have expired, in some of the slots.
     pub(super) async fn sweep_expired(&self) -> (Vec<Closed>, Result<(), StoreError>) {
         let (mut closed, mut result) = (Vec::new(), Ok(()));
         for slot in self.used_slots.next() {

@@ -133,6 +133,10 @@ impl Store for RedisStore {
         if let Some(pool) = per_second {
             pool.rules_changed(rules, is_per_second);
         }
+        let holds = |limits: &Limits| limits.iter().any(|limit| limit.holds);
+        if rules.rules().into_iter().filter_map(|rule| rule.limits()).any(holds) {
+            self.used_slots.look_into(self.main.slots_of_holds());
+        }
     }
 
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
