@@ -189,9 +189,9 @@ impl<S: Copy + Default> Slots<S> {
 
     fn room_in(&self, bucket: usize, now: u32) -> Option<Room> {
         let slots = self.bucket(bucket);
-        let slot = slots.iter().position(|slot| slot.end <= now)?;
-        let live = slots.iter().filter(|slot| slot.end > now).count();
-        Some(Room { at: At { bucket, slot }, live })
+        let (slot, end) = slots.iter().map(|slot| slot.end).enumerate().min_by_key(|(_, end)| *end)?;
+        let live = || slots.iter().filter(|slot| slot.end > now).count();
+        (end <= now).then(|| Room { at: At { bucket, slot }, live: live() })
     }
 
     /// The two buckets of a key, or the same one twice.
