@@ -205,18 +205,15 @@ impl Report {
     /// The limits that follow a calendar or a schedule, as they are now.
     fn calendars(&self) -> String {
         let (mut out, now) = (String::new(), SystemClock.now());
-        let of_time = || {
-            let of_time = |limit: &Limit| limit.period().calendar().is_some() || limit.schedule.is_some();
-            self.limits().filter(move |(_, limit)| of_time(limit))
-        };
-        for (index, (rule, limit)) in of_time().enumerate() {
-            if index == MAX_CALENDARS {
-                let more = of_time().count() - MAX_CALENDARS;
-                // Writing to a String cannot fail, here and below.
-                let _ = writeln!(out, "{more} more limits follow a calendar or a schedule");
-                break;
-            }
+        let is_of_time = |limit: &Limit| limit.period().calendar().is_some() || limit.schedule.is_some();
+        let mut of_time: Vec<_> = self.limits().filter(|(_, limit)| is_of_time(limit)).collect();
+        of_time.sort_by_key(|(rule, _)| &rule.full_key);
+        for (rule, limit) in of_time.iter().take(MAX_CALENDARS) {
+            // Writing to a String cannot fail, here and below.
             let _ = writeln!(out, "{}: {}", rule.full_key, explain::in_words(limit, now));
+        }
+        if let Some(more @ 1..) = of_time.len().checked_sub(MAX_CALENDARS) {
+            let _ = writeln!(out, "{more} more limits follow a calendar or a schedule");
         }
         out
     }
@@ -419,7 +416,7 @@ mod tests {
             .collect();
         let files: Vec<_> = files.iter().map(|(name, text)| (&**name, &**text)).collect();
         let shown = text(&checked(&files, false, true).1);
-        assert!(shown.contains("\n5 more limits follow a calendar\n25 rules, "), "{shown}");
+        assert!(shown.contains("\n5 more limits follow a calendar or a schedule\n25 rules, "), "{shown}");
     }
 
     #[test]

@@ -105,7 +105,7 @@ over-limit response
     let matched = serde_json::json!({"text": "client_bob", "place": place, "reason": "exact"});
     assert_eq!(descriptor["levels"][0]["match"], matched);
     let limit = serde_json::json!({
-        "name": "hourly", "requests_per_unit": 3, "unit": "HOUR", "unit_multiplier": 1, "calendar": null, "window_seconds": 3600,
+        "name": "hourly", "requests_per_unit": 3, "unit": "HOUR", "unit_multiplier": 1, "calendar": null, "schedule": null, "window_seconds": 3600,
         "algorithm": "fixed_window", "counting": "exact", "capacity": 3, "hold": null,
         "counter": "p:shop_client_bob_86400", "replaced_by": null,
     });
