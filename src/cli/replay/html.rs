@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::text::{Series, share, summary, warnings};
 use crate::cli::terminal::thousands;
 use ::replay::{KeyReport, Report};
-use clock::Rfc3339;
+use clock::{Rfc3339, Time};
 use text::{duration, printable};
 
 /// The size of the chart.
@@ -22,8 +22,12 @@ h1{font-size:1.4rem;margin:0}h2{font-size:1.05rem;margin:2rem 0 .4rem}p{color:va
 .numbers{display:flex;flex-wrap:wrap;gap:2rem;margin:1.2rem 0}.numbers b{display:block;font-size:1.6rem}\
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%}th{text-align:left;font-weight:600;color:var(--dim);font-size:.85rem}\
 th,td{padding:.25rem .8rem .25rem 0;border-bottom:1px solid var(--line);white-space:nowrap}\
-td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}td:first-child{white-space:normal;overflow-wrap:anywhere}\
-svg{width:100%;height:auto;border-bottom:1px solid var(--line)}.warning{color:var(--refused)}\
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}td:first-child{white-space:normal;overflow-wrap:anywhere;min-width:9rem}\
+.chart{display:grid;grid-template-columns:auto 1fr;gap:.2rem .5rem;font-size:.8rem;color:var(--dim)}\
+.y{display:flex;flex-direction:column;justify-content:space-between;text-align:right;line-height:1}\
+.x{grid-column:2;display:flex;justify-content:space-between;line-height:1.3}.x :nth-child(2){text-align:center}\
+.x :last-child{text-align:right}.y,.x{font-variant-numeric:tabular-nums}.title{grid-column:2;text-align:center}\
+svg{width:100%;height:10rem;border-bottom:1px solid var(--dim);border-left:1px solid var(--dim)}.warning{color:var(--refused)}\
 i{display:inline-block;width:.8rem;height:.8rem;margin:0 .3rem 0 1rem;border-radius:2px}";
 
 pub(super) fn of(report: &Report) -> String {
@@ -95,13 +99,27 @@ fn over_time(report: &Report) -> String {
     }
     let new = if report.compares { "<i style=\"background:var(--new)\"></i>newly refused" } else { "" };
     format!(
-        "<h2>Over time</h2><p>a column is {}, at most {} requests\
+        "<h2>Over time</h2><p>Requests in {}\
          <i style=\"background:var(--requests)\"></i>requests<i style=\"background:var(--refused)\"></i>refused{new}</p>\n\
-         <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">{bars}</svg>\n",
+         <div class=\"chart\"><div class=\"y\"><span>{}</span><span>{}</span><span>0</span></div>\
+         <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{}\">{bars}</svg>\
+         <div class=\"x\">{}</div><div class=\"title\">time (UTC)</div></div>\n",
         duration::short(seconds),
         thousands(most),
+        if most > 1 { thousands(most / 2) } else { String::new() },
         escaped(&summary(report)),
+        times(first.time, seconds * columns),
     )
+}
+
+/// The labels of the time axis: its begin, its middle and its end, each with its day below.
+fn times(first: Time, length: u64) -> String {
+    let label = |seconds: u64| {
+        let text = Rfc3339(Time::from_seconds(first.seconds() + seconds)).to_string();
+        let (day, time) = text.split_once('T').unwrap_or_default();
+        format!("<span>{}<br>{day}</span>", time.split('.').next().unwrap_or_default())
+    };
+    [0, length / 2, length].map(label).concat()
 }
 
 fn rules(report: &Report) -> String {
