@@ -1,5 +1,6 @@
 //! `tollgate replay`: logs, reports, exit codes, and that its decisions are those of a live service.
 
+mod envoy;
 mod live;
 
 use std::{
@@ -37,6 +38,14 @@ impl Files {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, bytes).unwrap();
         path
+    }
+
+    /// Compresses with the tool, into a file of this name.
+    fn zstd(&self, name: &str, bytes: &[u8]) -> Vec<u8> {
+        let (plain, compressed) = (self.put("plain", bytes), self.0.path().join(name));
+        let status = Command::new("zstd").args(["-q", "-f", "-o"]).arg(&compressed).arg(plain).status();
+        assert!(status.expect("zstd is installed").success());
+        fs::read(compressed).unwrap()
     }
 
     fn replay(&self, args: &[&str], input: &[u8]) -> Output {
@@ -176,8 +185,65 @@ fn what_cannot_be_read_has_its_file_and_line() {
     files.put("bad/shop.yaml", b"domain: shop\ndescriptors: [{kye: k}]\n");
     assert_exit(&files.replay(&["-", "--rules", "bad"], good.as_bytes()), 2, &["shop.yaml:2:"]);
     let compressed = gzip(log().repeat(100).as_bytes());
-    files.put("log.gz", &compressed[..compressed.len() - 10]);
-    assert_exit(&files.replay(&["log.gz", "--rules", "strict"], b""), 2, &["log.gz:1", "cannot be read"]);
+    let by_zstd = files.zstd("whole", log().repeat(100).as_bytes());
+    for (name, bytes, message) in [
+        ("log.gz", &compressed[..compressed.len() - 10], "log.gz:1"),
+        ("head.gz", &compressed[..5], "head.gz:1: cannot be read"),
+        ("log.zst", &by_zstd[..by_zstd.len() - 10], "the zstd data is cut or damaged"),
+        ("head.zst", &by_zstd[..5], "head.zst:1: cannot be read: the zstd data is cut or damaged"),
+        ("behind.zst", &[&by_zstd[..], b"garbage"].concat(), "the zstd data is cut or damaged"),
+        ("binary", b"\0\x01\x02\xff\xfe", "binary:1: the line is not UTF-8"),
+        ("zeros", &[0; 1000], "zeros:1: column 1"),
+    ] {
+        files.put(name, bytes);
+        let output = files.replay(&[name, "--rules", "strict", "--json"], b"");
+        assert_exit(&output, 2, &[message]);
+        assert!(output.stdout.is_empty(), "{name}: {output:?}");
+    }
+    // A line that never ends is not read into memory.
+    let endless = [good.as_bytes(), &vec![b'x'; 17 << 20]].concat();
+    let output = files.replay(&["-", "--rules", "strict"], &endless);
+    assert_exit(&output, 2, &["-:2: the line is longer than 16777216 bytes"]);
+}
+
+#[test]
+fn arguments_that_would_mislead_are_refused() {
+    let files = Files::new();
+    files.put("log.jsonl", log().as_bytes());
+    fs::create_dir(files.0.path().join("none")).unwrap();
+    let noon = "2026-11-01T12:00:00Z";
+    for (args, message) in [
+        (&["log.jsonl", "--rules", "none"][..], "none has no rules"),
+        (&["log.jsonl", "--rules", "strict", "--against", "none"], "none has no rules"),
+        (&["log.jsonl", "--rules", "gone"], "gone"),
+        (&["log.jsonl", "--rules", "strict", "--from", noon, "--to", noon], "--from is not before --to"),
+        (&["-", "-", "--rules", "strict"], "can be only one of the logs"),
+        (&["log.jsonl"], "--rules"),
+        (&["--rules", "strict"], "LOG"),
+        (&["log.jsonl", "--rules", "strict", "--json", "--format", "text"], "cannot be used with"),
+        (&["log.jsonl", "--rules", "strict", "--access-log-format", "%START_TIME%"], "needs --envoy"),
+    ] {
+        let output = files.replay(args, b"");
+        assert_exit(&output, 2, &[message]);
+        assert!(output.stdout.is_empty(), "{args:?}: {output:?}");
+    }
+    // Nothing in the time is no error.
+    for args in [&["log.jsonl", "--from", noon][..], &["/dev/null"]] {
+        let output = files.replay(&[args, &["--rules", "strict", "--fail-above", "0%"]].concat(), b"");
+        assert_exit(&output, 0, &["warning: the logs have no request in this time"]);
+    }
+}
+
+#[test]
+fn logs_may_come_from_a_pipe() {
+    let files = Files::new();
+    let fifo = files.0.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let lines: String = (0..20_000).map(|number| line(f64::from(number) / 10.0, "ann")).collect();
+    let writer = std::thread::spawn(move || fs::write(fifo, lines).unwrap());
+    let report = files.report(&["fifo", "--rules", "strict"], b"");
+    writer.join().unwrap();
+    assert_eq!(report["requests"], 20_000);
 }
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
@@ -192,15 +258,7 @@ fn logs_may_be_compressed_and_several() {
     let text = log();
     let (first, second) = text.split_at(text.len() / 2 + text[text.len() / 2..].find('\n').unwrap() + 1);
     files.put("a.gz", &[gzip(first.as_bytes()), gzip(second.as_bytes())].concat());
-    // printf hello | zstd: frames of the tool, one after another.
-    let zstd = |name: &str, bytes: &[u8]| {
-        let plain = files.put("plain", bytes);
-        let status =
-            Command::new("zstd").args(["-q", "-f", "-o"]).arg(files.0.path().join(name)).arg(plain).status();
-        assert!(status.expect("zstd is installed").success());
-        fs::read(files.0.path().join(name)).unwrap()
-    };
-    let frames = [zstd("one.zst", first.as_bytes()), zstd("two.zst", second.as_bytes())].concat();
+    let frames = [files.zstd("one.zst", first.as_bytes()), files.zstd("two.zst", second.as_bytes())].concat();
     files.put("b.zst", &frames);
     files.put("one.jsonl", first.as_bytes());
     files.put("two.jsonl", second.as_bytes());

@@ -5,7 +5,7 @@
 
 mod admin;
 mod check;
-mod envoy;
+pub mod envoy;
 mod explain;
 mod health;
 mod replay;

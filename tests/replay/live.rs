@@ -8,14 +8,17 @@ use proto::envoy::{
 };
 use replay::{Log, Replay, Side};
 
-use crate::support::{
-    client::{descriptor, request},
-    clock::Clock,
-    eventually, holds,
-    ports::free_port,
-    process::assert_exit,
-    redis::Redis,
-    server::{BINARY, Setup},
+use crate::{
+    holds::id,
+    support::{
+        client::{descriptor, request},
+        clock::Clock,
+        eventually, holds,
+        ports::free_port,
+        process::assert_exit,
+        redis::Redis,
+        server::{BINARY, Setup},
+    },
 };
 use limiter::{Bounds, Policy};
 use overrides::{Action, Index, Override, Target, Value};
@@ -68,11 +71,21 @@ descriptors:
   descriptors:
   - key: fixed
     rate_limit: {unit: hour, requests_per_unit: 50}
+- key: budget
+  rate_limit: {unit: hour, requests_per_unit: 400, hold: {amount: 20, ttl: 20s, in: tokens}}
+- key: gift
+  rate_limit: {unit: minute, requests_per_unit: 60, hold: {amount: 8, ttl: 5s, unknown: zero, in: dollars}}
+- key: streams
+  rate_limit: {algorithm: concurrency, requests_per_unit: 3, hold: {ttl: 10s}}
+- key: budgets
+  rate_limit:
+  - {unit: minute, requests_per_unit: 50, hold: {amount: 5, ttl: 30s, unknown: 2}}
+  - {unit: day, requests_per_unit: 2000, calendar: {time_zone: Europe/Berlin}, hold: {amount: 5, ttl: 30s, in: tokens}}
 ";
 
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 21] = [
     "fixed", "sliding", "log", "token", "leaky", "several", "berlin", "shared", "named", "instead", "quota",
-    "pool", "shadow", "wide", "free", "path", "unknown",
+    "pool", "shadow", "wide", "free", "path", "unknown", "budget", "gift", "streams", "budgets",
 ];
 
 const REQUESTS: usize = 3_000;
@@ -84,6 +97,7 @@ d,token=vip,block,,,,
 d,sliding=vip,allow,,,,
 d,several=vip,limit,2,minute,,
 d,shared=xvip,limit,3,minute,,
+d,budget=vip,limit,90,minute,,
 d,probe=ready,block,,,,
 ";
 
@@ -98,6 +112,7 @@ fn overrides() -> Index {
         ("sliding", "vip", Action::Allow),
         ("several", "vip", limit(2)),
         ("shared", "xvip", limit(3)),
+        ("budget", "vip", limit(90)),
         ("probe", "ready", Action::Block),
     ] {
         let target = Target::new("d", vec![(key.into(), Value::Exact(value.into()))]).unwrap();
@@ -108,11 +123,35 @@ fn overrides() -> Index {
     index
 }
 
-/// Random requests, with hits of their own, refunds, reads and limits in the request.
-fn random_request(random: &mut fastrand::Rng) -> RateLimitRequest {
+/// Random requests, with hits of their own, refunds, reads, limits in the request, and settles and ends of holds, of which
+/// some are settled twice, too late, or not at all.
+///
+/// What a request holds in Redis that another limit refuses is cancelled a moment later, so the next request may still find
+/// it: then requests only hold, or hold nothing.
+fn random_request(random: &mut fastrand::Rng, holds: &[String], time: Passing) -> RateLimitRequest {
     let mut one = request("d", &[]);
-    for _ in 0..random.usize(1..=3) {
-        let key = KEYS[random.usize(..KEYS.len())];
+    let (others, holding) = KEYS.split_at(17);
+    let keys = match time {
+        Passing::Always => &KEYS[..],
+        Passing::BetweenRequests if random.u32(0..4) == 0 => holding,
+        Passing::BetweenRequests => others,
+    };
+    let closes = !holds.is_empty() && random.u32(0..3) == 0;
+    for _ in 0..if closes { random.usize(1..=2) } else { 0 } {
+        // Mostly one of the last.
+        let oldest = if random.u32(0..4) == 0 { 100 } else { 6 };
+        let age = random.usize(..holds.len().min(oldest));
+        let id = if random.u32(0..30) == 0 { "nonsense" } else { &holds[holds.len() - 1 - age] };
+        let key = ["hold_settle", "hold_end"][usize::from(random.u32(0..3) == 0)];
+        let entries = [(key, id), ("hold_in", ["tokens", "dollars"][random.usize(..2)])];
+        let mut descriptor = descriptor(&entries[..random.usize(1..=2)]);
+        if random.u32(0..6) > 0 {
+            descriptor.hits_addend = Some(random.u64(0..30));
+        }
+        one.descriptors.push(descriptor);
+    }
+    for _ in 0..if closes { random.usize(0..=1) } else { random.usize(1..=3) } {
+        let key = keys[random.usize(..keys.len())];
         let value = match (key, random.u32(0..4)) {
             ("shared", 0) => "xvip",
             ("shared", _) => ["x1", "x2"][random.usize(..2)],
@@ -120,7 +159,8 @@ fn random_request(random: &mut fastrand::Rng) -> RateLimitRequest {
             _ => ["ann", "b\"o\\b", "漢"][random.usize(..3)],
         };
         let entries = [(key, value), ("fixed", value)];
-        let mut descriptor = descriptor(&entries[..if key == "path" { 2 } else { 1 }]);
+        let entries = &entries[..if key == "path" { 2 } else { 1 }];
+        let mut descriptor = descriptor(entries);
         match random.u32(0..12) {
             0 => (descriptor.hits_addend, descriptor.is_negative_hits) = (Some(random.u64(1..4)), true),
             1 => descriptor.hits_addend = Some(random.u64(0..4)),
@@ -129,6 +169,12 @@ fn random_request(random: &mut fastrand::Rng) -> RateLimitRequest {
             }
             _ if key == "wide" => descriptor.hits_addend = Some(random.u64(0..2_000_000_000)),
             _ => {}
+        }
+        if descriptor.is_negative_hits && key.starts_with(['b', 'g']) {
+            // A read charges what has expired; before a refund only a service with time to sweep has charged it.
+            let mut read = crate::support::client::descriptor(entries);
+            read.hits_addend = Some(0);
+            one.descriptors.push(read);
         }
         one.descriptors.push(descriptor);
     }
@@ -205,7 +251,7 @@ fn a_replay_has_the_answers_of_the_live_run(setup: Setup, clock: &Clock, cache_b
     let seed = seed.unwrap_or_else(|| fastrand::u64(..));
     let (mut random, begun) = (fastrand::Rng::with_seed(seed), Instant::now());
     // After all probes: a replay sorts requests by time.
-    let (mut live, mut stopped) = (Vec::new(), clock.now() + 2.0);
+    let (mut live, mut open, mut stopped) = (Vec::new(), Vec::new(), clock.now() + 2.0);
     for _ in 0..REQUESTS {
         let moves = random.u32(0..10) == 0;
         match time {
@@ -216,8 +262,11 @@ fn a_replay_has_the_answers_of_the_live_run(setup: Setup, clock: &Clock, cache_b
             }
             _ => {}
         }
-        live.push(seen_live(&client.ask(random_request(&mut random)).unwrap()));
+        let response = client.ask(random_request(&mut random, &open, time)).unwrap();
+        open.extend(id(&response));
+        live.push(seen_live(&response));
     }
+    assert!(open.len() > REQUESTS / 20, "{} requests hold, seed {seed}", open.len());
     drop(client);
     assert!(server.process.stop().success());
     let answers = replayed(&log, cache_bytes);

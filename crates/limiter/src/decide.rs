@@ -14,7 +14,7 @@ use super::{
     failure::FailureDecision,
     holds::{self, Closings, HoldToken},
     observe,
-    observer::Observed,
+    observer::{Holding, Observed},
     over_limit_cache::Lookups,
     plan::{self, CounterSource, Plan, Planned, Scope},
     replacement::{self, Replacements},
@@ -118,8 +118,12 @@ impl Limiter {
         self.policy.bounds.check(request)?;
         let closings = Closings::of(request, &self.holds, &self.stats);
         let closes = closings.is_some();
+        let only_closes = closes && request.descriptors.iter().all(holds::closes);
+        if only_closes {
+            self.show(request, Holding::Nothing, now);
+        }
         let closings = closings.and_then(|closings| self.try_close(closings)).map(Box::new);
-        if closes && request.descriptors.iter().all(holds::closes) {
+        if only_closes {
             return Ok(self.closed(request, closings));
         }
         let served = self.source.load();
@@ -129,9 +133,6 @@ impl Limiter {
         let replacements = replacement::of(request, domain, (&self.overrides, &self.policy), now)
             .inspect_err(|_| count_error(served, domain))?;
         let scope = Scope { served, replacements: &replacements };
-        if let Some(observer) = &self.observer {
-            observer.requested(request, now);
-        }
         let descriptors = request.descriptors.len();
         let mut batch = Batch::with_room(descriptors);
         if self.policy.stop_when_over {
@@ -142,6 +143,7 @@ impl Limiter {
         let mut plan = Plan::with_capacity(descriptors);
         plan::plan(request, domain, scope, (&mut plan, &mut batch), &context);
         let Some(domain) = domain else {
+            self.show(request, Holding::Nothing, now);
             plan.iter().for_each(|_| self.stats.domain_not_found(request.domain, now));
             // Without limits to wait for, what is left to close goes to the queue.
             drop(closings);
@@ -150,9 +152,13 @@ impl Limiter {
         if let Some(trace) = trace {
             trace.set_rules(request, domain, &plan);
         }
+        let holds = batch.has_holds();
         self.skip_checks(&replacements, &mut plan, &mut batch, now);
         let token =
             if batch.has_holds() { self.hold_token(&mut batch).map_err(RequestError::Store)? } else { None };
+        let holding =
+            if holds { Holding::As(token.as_ref().map(|token| token.id())) } else { Holding::Nothing };
+        self.show(request, holding, now);
         if !batch.checks().is_empty() {
             match self.store.try_apply(&mut batch, now) {
                 Applied::Done => self.remember_over(&batch, now),
@@ -177,6 +183,12 @@ impl Limiter {
         let mut answer = self.answer(&request, scope, domain, (&plan, &batch), None, now);
         self.give_hold(&mut answer, token, &batch);
         Ok(Decided::Answer(answer))
+    }
+
+    fn show(&self, request: &Request<'_>, holding: Holding<'_>, now: Time) {
+        if let Some(observer) = &self.observer {
+            observer.requested(request, holding, now);
+        }
     }
 
     /// A request that only settles or ends, with what the store has not taken.

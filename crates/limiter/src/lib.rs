@@ -38,7 +38,7 @@ pub use decide::{Decided, PendingDecision};
 pub use decision_trace::{DecisionTrace, Wait};
 use holds::Holds;
 pub use holds::{CLOSING_KEYS, Chance, HoldToken, system_chance};
-pub use observer::{Observed, ObservedDescriptor, ObservedLimit, Observer};
+pub use observer::{Holding, Observed, ObservedDescriptor, ObservedLimit, Observer};
 pub use over_limit_cache::{Announce, CacheUsage, OverLimitCache};
 use overrides::Index;
 pub use preview::{OverrideLimit, Preview, preview};

@@ -13,13 +13,22 @@ use super::{
 use algorithms::Hits;
 use clock::Time;
 use rules::{Limit, Rule};
+use store::HoldId;
 
 pub trait Observer: Send + Sync {
-    /// A request that will be counted, in the order of counting within a worker.
-    fn requested(&self, _request: &Request<'_>, _now: Time) {}
+    /// A request that will be counted, or that closes holds, in the order of counting within a worker.
+    fn requested(&self, _request: &Request<'_>, _holding: Holding<'_>, _now: Time) {}
 
     /// A request of a domain with rules was decided.
     fn decided(&self, _decision: &Observed<'_, '_>) {}
+}
+
+/// Whether a request holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Holding<'a> {
+    Nothing,
+    /// It may hold, with this identity unless it is refused without asking the store.
+    As(Option<&'a HoldId>),
 }
 
 /// A decision, by descriptor.

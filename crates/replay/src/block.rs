@@ -3,8 +3,11 @@
 //! A [`Block`] is filled on one thread and decided on another. Its requests borrow their texts from it, so reading a
 //! request allocates nothing unless a text has escapes.
 
+use std::collections::BTreeMap;
+
 use smallvec::SmallVec;
 
+use super::envoy::Untold;
 use clock::Time;
 use limiter::{Descriptor, Entry, LimitOverride, Request};
 
@@ -27,11 +30,42 @@ pub(crate) struct Block {
     entries: Vec<[Span; 2]>,
     descriptors: Vec<DescriptorAt>,
     requests: Vec<RequestAt>,
-    /// Requests that the service did not record.
-    pub(crate) missing: u64,
-    /// Lines whose descriptors all lack a field, for which Envoy sends no request.
-    pub(crate) without_descriptors: u64,
-    pub(crate) sample: Option<Sample>,
+    pub(crate) aside: Aside,
+}
+
+/// What was read beside the requests.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Aside {
+    /// Requests that are older than the window allows, which are not decided.
+    pub late: u64,
+    /// The log and the line of the first of them.
+    pub first_late: Option<(usize, u64)>,
+    /// Requests that the service did not record, because there were too many.
+    pub missing: u64,
+    /// Lines of access logs for which Envoy sends no request, since no descriptor has all of its values.
+    pub without_descriptors: u64,
+    /// Lines of access logs that no route matches.
+    pub without_route: u64,
+    /// What access logs do not tell, with the number of descriptors or requests.
+    pub untold: BTreeMap<Untold, u64>,
+    pub sample: Option<Sample>,
+}
+
+impl Aside {
+    /// Adds what was read in a block.
+    pub(crate) fn add(&mut self, block: Self) {
+        self.missing = self.missing.saturating_add(block.missing);
+        self.without_descriptors += block.without_descriptors;
+        self.without_route += block.without_route;
+        for (one, count) in block.untold {
+            *self.untold.entry(one).or_default() += count;
+        }
+        // A sample by request is the weaker one: what it has is not whole.
+        self.sample = match (self.sample, block.sample) {
+            (Some(known), Some(new)) if known.by_key => Some(new),
+            (known, new) => known.or(new),
+        };
+    }
 }
 
 /// How the requests of a log were chosen.
@@ -45,8 +79,12 @@ pub struct Sample {
 #[derive(Debug)]
 struct RequestAt {
     time: Time,
+    /// Sent when the response has ended, later than requests of the next lines.
+    is_delayed: bool,
     line: u32,
     domain: Span,
+    /// The random part of the identity of what it may hold; 0 for none.
+    hold: u128,
     /// The index behind its last descriptor.
     end: u32,
 }
@@ -128,11 +166,32 @@ impl Block {
 
     /// Ends a request, which has the descriptors since the last one.
     pub(crate) fn push_request(&mut self, time: Time, line: u32, domain: Span) {
-        self.requests.push(RequestAt { time, line, domain, end: index(self.descriptors.len()) });
+        let end = index(self.descriptors.len());
+        self.requests.push(RequestAt { time, is_delayed: false, line, domain, hold: 0, end });
     }
 
-    pub(crate) fn times(&self) -> impl Iterator<Item = Time> {
-        self.requests.iter().map(|request| request.time)
+    /// Marks the last request as sent when the response has ended.
+    pub(crate) fn delay(&mut self) {
+        if let Some(request) = self.requests.last_mut() {
+            request.is_delayed = true;
+        }
+    }
+
+    /// Sets the identity of what the last request may hold.
+    pub(crate) fn hold(&mut self, random: u128) {
+        if let Some(request) = self.requests.last_mut() {
+            request.hold = random;
+        }
+    }
+
+    /// The random part of the identity of what a request may hold.
+    pub(crate) fn hold_of(&self, request: usize) -> Option<u128> {
+        Some(self.requests[request].hold).filter(|random| *random != 0)
+    }
+
+    /// The times of the requests, and whether each is delayed.
+    pub(crate) fn times(&self) -> impl Iterator<Item = (Time, bool)> {
+        self.requests.iter().map(|request| (request.time, request.is_delayed))
     }
 
     /// The line of a request, from 1.

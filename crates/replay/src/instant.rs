@@ -14,6 +14,14 @@ pub(crate) fn parse(text: &str) -> Option<Time> {
     })
 }
 
+/// Seconds since 1970, as `%START_TIME(%s.%3f)%` writes them.
+pub(crate) fn seconds(text: &str) -> Option<Time> {
+    let (whole, digits) = text.split_once('.').unwrap_or((text, "0"));
+    let micros = fraction(format!(".{digits}Z").as_bytes())?;
+    let whole: u64 = whole.parse().ok()?;
+    Some(Time::from_micros(whole.checked_mul(1_000_000)?.checked_add(micros)?))
+}
+
 /// `2026-11-01T00:00:00.123Z`
 fn utc(text: &[u8]) -> Option<Time> {
     let [y1, y2, y3, y4, b'-', m1, m2, b'-', d1, d2, b'T', h1, h2, b':', n1, n2, b':', s1, s2, rest @ ..] =

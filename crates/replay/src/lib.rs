@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! Log ─▶ read (blocks, on all cores) ─▶ order (by time) ─▶ Side::decide (rules, and others to compare) ─▶ Report
-//!          └ line or access_log                               └ tally, changes
+//!          └ line, or access_log and envoy                             └ tally, changes
 //! ```
 //!
 //! The command line opens the logs, loads the rules and shows the report. Nothing here reads the clock.
@@ -13,6 +13,7 @@
 mod access_log;
 mod block;
 mod changes;
+pub mod envoy;
 mod instant;
 mod line;
 mod order;
@@ -31,11 +32,11 @@ use std::{
 };
 
 pub use self::{
-    access_log::{AccessLog, Format, Template},
-    block::Sample,
-    order::{Aside, WINDOW},
+    access_log::{AccessLog, Format, Parts, Template},
+    block::{Aside, Sample},
+    order::WINDOW,
     read::{Log, Unreadable},
-    report::{KeyReport, LimitReport, Report, RuleReport, SlotReport, UseReport},
+    report::{KeyReport, LimitReport, Report, RuleReport, SlotReport, UntoldReport, UseReport},
     share::Share,
     side::Side,
 };
@@ -117,7 +118,8 @@ impl Replay {
                 continue;
             }
             let request = next.block.request(next.index);
-            let answer = outcome.decide((&request, next.time), &mut rules, against.as_mut());
+            let hold = next.block.hold_of(next.index);
+            let answer = outcome.decide((&request, hold, next.time), &mut rules, against.as_mut());
             let answer = answer.map_err(|error| Unreadable {
                 log: names.get(next.block.log).cloned().unwrap_or_default(),
                 line: Some(next.block.line(next.index)),
@@ -136,7 +138,7 @@ impl Replay {
             refusals: &outcome.refusals,
             allowances: &outcome.allowances,
             timeline: &outcome.timeline,
-            aside: ordered.aside,
+            aside: &ordered.aside,
             logs: &names,
             suggest,
         }))
@@ -162,15 +164,15 @@ impl Default for Outcome {
 impl Outcome {
     fn decide(
         &mut self,
-        (request, now): (&Request<'_>, Time),
+        (request, hold, now): (&Request<'_>, Option<u128>, Time),
         rules: &mut Side,
         against: Option<&mut Side>,
     ) -> Result<Answer, RequestError> {
-        let answer = rules.decide(request, now)?;
+        let answer = rules.decide(request, hold, now)?;
         let is_refused = answer.code == Code::OverLimit;
         let (other, was_refused) = match against {
             Some(side) => {
-                let was_refused = side.decide(request, now)?.code == Code::OverLimit;
+                let was_refused = side.decide(request, hold, now)?.code == Code::OverLimit;
                 (Some(&*side), was_refused)
             }
             // Compared with no rules, which refuse nothing.

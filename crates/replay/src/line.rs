@@ -3,16 +3,19 @@
 //! The service writes lines of one form, which [`read`] reads by hand: a replay of a million takes 0.70 s of CPU instead of
 //! 0.98 s. Any other form is left to `serde_json`, which also words the errors.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, hash::Hasher as _};
 
 use serde::{Deserialize, de::IgnoredAny};
+use siphasher::sip128::{Hasher128 as _, SipHasher13};
+use smallvec::smallvec;
 
 use super::{
     block::{Block, Sample, Span},
     instant,
 };
 use clock::Time;
-use limiter::LimitOverride;
+use limiter::{CLOSING_KEYS, LimitOverride};
+use store::HoldId;
 
 /// Reads the line at these bytes of the lines, and adds its request to the block.
 pub(crate) fn read(block: &mut Block, lines: &str, line: (usize, usize), number: u32) -> Result<(), String> {
@@ -20,8 +23,11 @@ pub(crate) fn read(block: &mut Block, lines: &str, line: (usize, usize), number:
     let (start, end) = line;
     let Some(text) = lines.get(start..end) else { return Err("expected a line of text".to_owned()) };
     let mut cursor = Cursor { lines: lines.as_bytes(), at: start, end };
-    if let Some((time, domain)) = known_form(block, lines, &mut cursor) {
+    if let Some(Head { time, domain, hold }) = known_form(block, lines, &mut cursor) {
         block.push_request(time, number, domain);
+        if let Some(hold) = hold {
+            block.hold(hold);
+        }
         return Ok(());
     }
     block.return_to(mark);
@@ -62,8 +68,15 @@ impl Cursor<'_> {
     }
 }
 
+/// What a line has beside descriptors.
+struct Head {
+    time: Time,
+    domain: Span,
+    hold: Option<u128>,
+}
+
 /// Reads a line as the service writes it. `None` if it has another form; then entries may have been added.
-fn known_form(block: &mut Block, lines: &str, cursor: &mut Cursor<'_>) -> Option<(Time, Span)> {
+fn known_form(block: &mut Block, lines: &str, cursor: &mut Cursor<'_>) -> Option<Head> {
     cursor.skip(br#"{"time":""#)?;
     let time = cursor.text()?;
     let time = instant::parse(lines.get(time.start as usize..time.end as usize)?)?;
@@ -76,7 +89,11 @@ fn known_form(block: &mut Block, lines: &str, cursor: &mut Cursor<'_>) -> Option
             cursor.skip(br#"{"key":""#)?;
             let key = cursor.text()?;
             cursor.skip(br#","value":""#)?;
-            let value = cursor.text()?;
+            let mut value = cursor.text()?;
+            if CLOSING_KEYS.contains(&lines.get(key.start as usize..key.end as usize)?) {
+                let id = hold_id(lines.get(value.start as usize..value.end as usize)?);
+                value = block.keep(&id.to_string(), lines.len());
+            }
             block.push_entry(key, value);
             cursor.skip(b"}")?;
             if cursor.skip(b",").is_none() {
@@ -84,16 +101,30 @@ fn known_form(block: &mut Block, lines: &str, cursor: &mut Cursor<'_>) -> Option
             }
         }
         cursor.skip(b"]")?;
-        let hits = if cursor.skip(br#","hits":"#).is_some() { cursor.number()? } else { 1 };
+        let hits = if cursor.skip(br#","hits":"#).is_some() { Some(cursor.number()?) } else { None };
         let is_refund = cursor.skip(br#","refund":true"#).is_some();
         cursor.skip(b"}")?;
-        block.push_descriptor(Some(hits), is_refund, None);
+        block.push_descriptor(hits, is_refund, None);
         if cursor.skip(b",").is_none() {
             break;
         }
     }
-    cursor.skip(b"]}")?;
-    (cursor.at == cursor.end).then_some((time, domain))
+    cursor.skip(b"]")?;
+    let hold = if cursor.skip(br#","hold":""#).is_some() {
+        let text = cursor.text()?;
+        Some(hold_id(lines.get(text.start as usize..text.end as usize)?).random)
+    } else {
+        None
+    };
+    cursor.skip(b"}")?;
+    (cursor.at == cursor.end).then_some(Head { time, domain, hold })
+}
+
+/// The identity in this replay of holds with this one in the log, which may be hashed: the store of a replay has one slot.
+fn hold_id(logged: &str) -> HoldId {
+    let mut hasher = SipHasher13::new();
+    hasher.write(logged.as_bytes());
+    HoldId { random: hasher.finish128().as_u128(), slots: smallvec![0] }
 }
 
 #[derive(Deserialize)]
@@ -105,6 +136,9 @@ struct Line<'a> {
     #[serde(borrow)]
     descriptors: Option<Vec<DescriptorIn<'a>>>,
     sample: Option<SampleIn>,
+    /// The identity of what the request may hold.
+    #[serde(borrow)]
+    hold: Option<Cow<'a, str>>,
     /// The number of requests that were not recorded; such a line has no request.
     missing: Option<u64>,
     /// A field of the decision log.
@@ -159,7 +193,7 @@ const DECISION_LOG: &str = "this is a line of the decision log (DECISION_LOG), w
 
 fn any_form(block: &mut Block, lines: usize, text: &str, number: u32) -> Result<(), String> {
     let read = serde_json::from_str::<Line<'_>>(text);
-    let line = read.map_err(|error| worded(&error))?;
+    let line = read.map_err(|error| worded(&error, EXPECTED))?;
     if line.decided_by.is_some() {
         return Err(DECISION_LOG.to_owned());
     }
@@ -167,10 +201,10 @@ fn any_form(block: &mut Block, lines: usize, text: &str, number: u32) -> Result<
         if !(sample.rate > 0.0 && sample.rate <= 1.0) {
             return Err(format!("sample.rate: expected a number above 0 and at most 1, got {}", sample.rate));
         }
-        block.sample = Some(Sample { by_key: sample.by == SampledBy::Key, rate: sample.rate });
+        block.aside.sample = Some(Sample { by_key: sample.by == SampledBy::Key, rate: sample.rate });
     }
     if let Some(missing) = line.missing {
-        block.missing = block.missing.saturating_add(missing);
+        block.aside.missing = block.aside.missing.saturating_add(missing);
     }
     if line.descriptors.is_none() && (line.missing.is_some() || line.sample.is_some()) {
         return Ok(());
@@ -184,31 +218,39 @@ fn any_form(block: &mut Block, lines: usize, text: &str, number: u32) -> Result<
     let descriptors = descriptors.ok_or("descriptors: missing or empty; expected at least one descriptor")?;
     for DescriptorIn { entries, hits, refund, limit } in descriptors {
         for EntryIn { key, value } in entries {
-            let (key, value) = (block.keep(&key, lines), block.keep(&value, lines));
+            let value = if CLOSING_KEYS.contains(&&*key) {
+                block.keep(&hold_id(&value).to_string(), lines)
+            } else {
+                block.keep(&value, lines)
+            };
+            let key = block.keep(&key, lines);
             block.push_entry(key, value);
         }
         let limit =
             limit.map(|LimitIn { requests_per_unit, unit }| LimitOverride { requests_per_unit, unit });
-        block.push_descriptor(Some(hits.unwrap_or(1)), refund, limit);
+        block.push_descriptor(hits, refund, limit);
     }
     let domain = block.keep(&domain, lines);
     block.push_request(time, number, domain);
+    if let Some(hold) = line.hold {
+        block.hold(hold_id(&hold).random);
+    }
     Ok(())
 }
 
 /// The error without serde's line, which is always 1.
-fn worded(error: &serde_json::Error) -> String {
+pub(crate) fn worded(error: &serde_json::Error, expected: &str) -> String {
     let (text, column) = (error.to_string(), error.column());
     let what = text.split(" at line ").next().unwrap_or(&text);
     if error.is_eof() {
         return format!(
-            "the line is cut at column {column} ({what}); expected a request as JSON, or remove the line"
+            "the line is cut at column {column} ({what}); expected {expected}, or remove the line"
         );
     }
-    format!("column {column}: {what}; expected a request such as {EXAMPLE}")
+    format!("column {column}: {what}; expected {expected}")
 }
 
-const EXAMPLE: &str = r#"{"time":"2026-11-01T00:00:00.123Z","domain":"d","descriptors":[{"entries":[{"key":"user","value":"ann"}]}]}"#;
+const EXPECTED: &str = r#"a request such as {"time":"2026-11-01T00:00:00.123Z","domain":"d","descriptors":[{"entries":[{"key":"user","value":"ann"}]}]}"#;
 
 #[cfg(test)]
 mod tests {
@@ -219,12 +261,13 @@ mod tests {
         let mut block = Block::new(0, 1, line.to_owned());
         if by_hand {
             let mut cursor = Cursor { lines: line.as_bytes(), at: 0, end: line.len() };
-            let (time, domain) = known_form(&mut block, line, &mut cursor).ok_or("another form")?;
-            block.push_request(time, 0, domain);
+            let head = known_form(&mut block, line, &mut cursor).ok_or("another form")?;
+            block.push_request(head.time, 0, head.domain);
+            head.hold.into_iter().for_each(|hold| block.hold(hold));
         } else {
             any_form(&mut block, line.len(), line, 0)?;
         }
-        Ok(format!("{:?} {:?}", block.times().next(), block.request(0)))
+        Ok(format!("{:?} {:?} {:?}", block.times().next(), block.request(0), block.hold_of(0)))
     }
 
     #[test]
@@ -232,6 +275,7 @@ mod tests {
         for line in [
             r#"{"time":"2026-11-01T00:00:00.123Z","domain":"d","descriptors":[{"entries":[{"key":"user","value":"ann"}],"hits":1}]}"#,
             r#"{"time":"2026-11-01T00:00:00Z","domain":"ä","descriptors":[{"entries":[{"key":"","value":""},{"key":"k","value":"漢"}]}]}"#,
+            r#"{"time":"2026-11-01T00:00:00Z","domain":"d","descriptors":[{"entries":[{"key":"hold_settle","value":"AAAA"}]},{"entries":[{"key":"k","value":"v"}]}],"hold":"AAAA"}"#,
             r#"{"time":"2026-11-01T00:00:00Z","domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}],"hits":0,"refund":true},{"entries":[{"key":"l","value":"w"}],"hits":18446744073709551615}]}"#,
         ] {
             let by_hand = seen(line, true);

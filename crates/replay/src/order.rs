@@ -7,11 +7,12 @@
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, VecDeque},
+    mem,
     rc::Rc,
 };
 
 use super::{
-    block::{Block, Sample},
+    block::{Aside, Block},
     read::{Blocks, Unreadable},
 };
 use clock::Time;
@@ -28,19 +29,6 @@ pub(crate) struct Next {
     pub(crate) time: Time,
     pub(crate) block: Rc<Block>,
     pub(crate) index: usize,
-}
-
-/// What was read beside the requests.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Aside {
-    /// Requests that are older than the window allows, which are not decided.
-    pub late: u64,
-    /// The log and the line of the first of them.
-    pub first_late: Option<(usize, u64)>,
-    /// Requests that the service did not record, because there were too many.
-    pub missing: u64,
-    pub without_descriptors: u64,
-    pub sample: Option<Sample>,
 }
 
 /// One log, sorted within the window.
@@ -100,24 +88,19 @@ impl Sorted {
 
     fn is_ready(&self) -> bool {
         self.oldest().is_some_and(|oldest| {
-            self.newest.micros() - oldest.micros() > WINDOW
+            // A delayed request may be newer than the newest line.
+            self.newest.micros().checked_sub(oldest.micros()).is_some_and(|age| age > WINDOW)
                 || self.ordered.len() + self.behind.len() > MAX_WAITING
         })
     }
 
-    fn take(&mut self, block: Block, aside: &mut Aside) {
-        aside.missing = aside.missing.saturating_add(block.missing);
-        aside.without_descriptors += block.without_descriptors;
-        // A sample by request is the weaker one: what it has is not whole.
-        aside.sample = match (aside.sample, block.sample) {
-            (Some(known), Some(new)) if known.by_key => Some(new),
-            (known, new) => known.or(new),
-        };
+    fn take(&mut self, mut block: Block, aside: &mut Aside) {
+        aside.add(mem::take(&mut block.aside));
         let block = Rc::new(block);
-        for (index, time) in block.times().enumerate() {
+        for (index, (time, is_delayed)) in block.times().enumerate() {
             let next = Next { time, block: block.clone(), index };
             self.number += 1;
-            if time >= self.newest {
+            if time >= self.newest && !is_delayed {
                 self.newest = time;
                 self.ordered.push_back((next, self.number));
             } else if time >= self.returned {

@@ -139,6 +139,11 @@ fn uncompressed(bytes: Counted) -> io::Result<Box<dyn Read>> {
     })
 }
 
+/// The crate's errors show its types.
+fn damaged(_: impl std::error::Error) -> io::Error {
+    io::Error::other("the zstd data is cut or damaged")
+}
+
 /// The frames of a zstd file, one after another: rotated logs may be concatenated.
 struct Frames<R: BufRead> {
     frame: Option<ruzstd::decoding::StreamingDecoder<R, ruzstd::decoding::FrameDecoder>>,
@@ -150,7 +155,7 @@ impl<R: BufRead> Read for Frames<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             if let Some(frame) = &mut self.frame {
-                let count = frame.read(into)?;
+                let count = frame.read(into).map_err(damaged)?;
                 if count > 0 {
                     return Ok(count);
                 }
@@ -161,7 +166,7 @@ impl<R: BufRead> Read for Frames<R> {
                 self.bytes = Some(bytes);
                 return Ok(0);
             }
-            let frame = ruzstd::decoding::StreamingDecoder::new(bytes).map_err(io::Error::other)?;
+            let frame = ruzstd::decoding::StreamingDecoder::new(bytes).map_err(damaged)?;
             self.frame = Some(frame);
         }
     }

@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 use super::{
     Aside, Share,
     changes::{Changes, Timeline},
+    envoy::Untold,
     side::Side,
     tally::{LimitTally, RuleTally},
 };
@@ -52,8 +53,21 @@ pub struct Logs {
     pub missing: u64,
     /// Lines for which Envoy sends no request.
     pub without_descriptors: u64,
+    /// Lines that no route of Envoy's configuration matches.
+    pub without_route: u64,
+    /// What access logs do not tell.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub untold: Vec<UntoldReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample: Option<SampleReport>,
+}
+
+#[derive(Serialize, Debug)]
+pub struct UntoldReport {
+    #[serde(flatten)]
+    pub what: Untold,
+    /// Descriptors that were dropped, or requests if no route could be found.
+    pub dropped: u64,
 }
 
 #[derive(Serialize, Debug)]
@@ -152,7 +166,7 @@ pub(crate) struct Replayed<'a> {
     pub(crate) refusals: &'a Changes,
     pub(crate) allowances: &'a Changes,
     pub(crate) timeline: &'a Timeline,
-    pub(crate) aside: Aside,
+    pub(crate) aside: &'a Aside,
     pub(crate) logs: &'a [String],
     pub(crate) suggest: Option<Share>,
 }
@@ -179,6 +193,8 @@ impl Report {
             std::cmp::Reverse((rule.newly_refused + rule.newly_allowed, rule.refused, rule.requests))
         });
         let allowing = replayed.against.map(Side::tally);
+        let untold = aside.untold.iter();
+        let untold = untold.map(|(what, dropped)| UntoldReport { what: what.clone(), dropped: *dropped });
         let unmet = rules.iter().filter(|rule| rule.requests == 0 && !rule.removed);
         Self {
             requests: tally.requests(),
@@ -196,6 +212,8 @@ impl Report {
                     .and_then(|(log, line)| Some(format!("{}:{line}", replayed.logs.get(log)?))),
                 missing: aside.missing,
                 without_descriptors: aside.without_descriptors,
+                without_route: aside.without_route,
+                untold: untold.collect(),
                 sample: aside.sample.map(|sample| SampleReport {
                     by: if sample.by_key { "key" } else { "request" },
                     rate: sample.rate,

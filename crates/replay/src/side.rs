@@ -9,7 +9,7 @@ use super::tally::Tally;
 use clock::{Clock, ManualClock, Time};
 use containment::mutex::lock;
 use limiter::{
-    Answer, Decided, Limiter, Observed, Observer, OverLimitCache, Policy, Request, RequestError,
+    Answer, Chance, Decided, Limiter, Observed, Observer, OverLimitCache, Policy, Request, RequestError,
     ResponseOptions, handles,
 };
 use overrides::Index;
@@ -30,7 +30,11 @@ pub struct Side {
     store: Arc<MemoryStore>,
     clock: Arc<ManualClock>,
     tally: Arc<Watch>,
+    /// The random part of the next request's hold.
+    hold: Arc<Mutex<u128>>,
     decided: u64,
+    /// The second in which expired holds were last charged.
+    swept: u64,
 }
 
 /// Shows the decisions to the tally, on the thread that decides.
@@ -52,7 +56,10 @@ impl Side {
         let counters = stats.clone();
         let source = Source::fixed(rules, move |rules: &RuleSet| handles(rules, &counters, Vec::new()));
         let policy = Policy { response: ResponseOptions::default(), ..policy };
-        let (store, clock) = (Arc::new(MemoryStore::new(MAX_KEYS)), Arc::new(ManualClock::default()));
+        let store = Arc::new(MemoryStore::new(MAX_KEYS).holding(policy.max_holds));
+        let (clock, hold) = (Arc::new(ManualClock::default()), Arc::new(Mutex::new(0)));
+        let next_hold = hold.clone();
+        let chance: Chance = Arc::new(move || *lock(&next_hold));
         let cache = (cache_bytes > 0).then(|| Arc::new(OverLimitCache::new(cache_bytes)));
         let limiter = Limiter::new(
             policy,
@@ -62,21 +69,38 @@ impl Side {
             stats,
             clock.clone() as Arc<dyn Clock>,
         );
-        let limiter = limiter.with_overrides(overrides).with_observer(tally.clone());
-        Self { limiter, store, clock, tally, decided: 0 }
+        // In memory nothing waits to be closed.
+        let limiter = limiter.with_holds(chance, 0).with_overrides(overrides).with_observer(tally.clone());
+        Self { limiter, store, clock, tally, hold, decided: 0, swept: 0 }
     }
 
-    /// Decides a request.
+    /// Decides a request. `hold` is the random part of the identity of what it held in the log.
     #[expect(clippy::panic, reason = "the memory store answers at once")]
-    pub(crate) fn decide(&mut self, request: &Request<'_>, now: Time) -> Result<Answer, RequestError> {
+    pub(crate) fn decide(
+        &mut self,
+        request: &Request<'_>,
+        hold: Option<u128>,
+        now: Time,
+    ) -> Result<Answer, RequestError> {
         self.clock.set(now);
+        // A hold that the log does not have is never settled.
+        *lock(&self.hold) = hold.unwrap_or_else(|| self.decided.into());
+        if now.seconds() != self.swept {
+            self.swept = now.seconds();
+            self.store.sweep(now);
+        }
         lock(&self.tally.0).begin();
         self.decided += 1;
         if self.decided.is_multiple_of(DECISIONS_PER_SWEEP) {
             self.store.maintain(now);
         }
         match self.limiter.try_decide(request, now, None)? {
-            Decided::Answer(answer) => Ok(answer),
+            Decided::Answer(mut answer) => {
+                if let Some(hold) = answer.hold.take() {
+                    hold.delivered();
+                }
+                Ok(answer)
+            }
             Decided::Wait(_) => panic!("the memory store made a request wait"),
         }
     }

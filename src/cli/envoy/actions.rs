@@ -64,7 +64,7 @@ pub(super) fn descriptors(
         built = next;
     }
     let place = item.place();
-    // Envoy sends no descriptor without entries.
+    // One without entries meets no rule.
     let descriptors = built.into_iter().filter(|entries| !entries.is_empty());
     Ok(descriptors.map(|entries| Descriptor { place, entries, has_limit }).collect())
 }
@@ -87,7 +87,7 @@ fn added(action: Value<'_>, context: &Context<'_>) -> Result<Vec<Added>, (Place,
         "generic_key" => one(key("generic_key"), constant()),
         "header_value_match" => one(key("header_match"), constant()),
         "query_parameter_value_match" => one(key("query_match"), constant()),
-        "remote_address_match" => one(key("remote_address"), constant()),
+        "remote_address_match" => one(key("remote_address_match"), constant()),
         "remote_address" => one("remote_address".to_owned(), None),
         "masked_remote_address" => one("masked_remote_address".to_owned(), None),
         "source_cluster" => one("source_cluster".to_owned(), context.own_cluster.map(str::to_owned)),
@@ -116,7 +116,7 @@ fn added(action: Value<'_>, context: &Context<'_>) -> Result<Vec<Added>, (Place,
     })
 }
 
-fn snake_case(name: &str) -> String {
+pub(super) fn snake_case(name: &str) -> String {
     let mut snake = String::with_capacity(name.len() + 4);
     for letter in name.chars() {
         if letter.is_ascii_uppercase() {

@@ -27,6 +27,33 @@ pub(super) struct Sent<'t> {
     pub(super) descriptor: Descriptor,
 }
 
+/// A connection manager with a rate limit filter.
+pub(super) struct Manager<'t> {
+    pub(super) config: Value<'t>,
+    /// Its route configuration, unless a control plane has it.
+    pub(super) routes: Option<Value<'t>>,
+    pub(super) hosts: Vec<Host<'t>>,
+}
+
+pub(super) struct Host<'t> {
+    pub(super) config: Value<'t>,
+    pub(super) routes: Vec<Route<'t>>,
+}
+
+pub(super) struct Route<'t> {
+    pub(super) config: Value<'t>,
+    /// The limits of each filter, in the order of the filters.
+    pub(super) limits: Vec<Limits<'t>>,
+}
+
+/// The limits of a filter on a route.
+pub(super) struct Limits<'t> {
+    pub(super) domain: &'t str,
+    pub(super) items: Vec<Value<'t>>,
+    /// The items are those of the route or its host, in which Envoy ignores `hits_addend`.
+    pub(super) without_hits: bool,
+}
+
 /// A remark about the configuration.
 pub(super) struct Remark {
     pub(super) severity: Severity,
@@ -39,10 +66,11 @@ pub(super) struct Remark {
 pub(super) struct Gateway<'t> {
     pub(super) filters: Vec<Filter<'t>>,
     pub(super) sent: Vec<Sent<'t>>,
+    pub(super) managers: Vec<Manager<'t>>,
     pub(super) remarks: Vec<Remark>,
     /// A part was not read, so Envoy may send more descriptors.
     pub(super) is_partial: bool,
-    own_cluster: Option<&'t str>,
+    pub(super) own_cluster: Option<&'t str>,
     /// The route configurations of a config dump, by name.
     named_routes: HashMap<&'t str, Value<'t>>,
 }
@@ -53,7 +81,6 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_millis(20);
 const MANAGER: &str = ".http_connection_manager.v3.HttpConnectionManager";
 const HTTP_FILTER: &str = ".filters.http.ratelimit.v3.RateLimit";
 const NETWORK_FILTER: &str = ".filters.network.ratelimit.v3.RateLimit";
-const PER_ROUTE: &str = ".http.ratelimit.v3.RateLimitPerRoute";
 const DUMP: &str = "use the configuration of a running Envoy: `curl ADMIN/config_dump`";
 
 impl<'t> Gateway<'t> {
@@ -130,7 +157,7 @@ impl<'t> Gateway<'t> {
         }
     }
 
-    /// The filters of a listener, with the descriptors of its routes.
+    /// The filters of a listener, with the limits of its routes.
     fn manager(&mut self, manager: Value<'t>) {
         let mut filters = Vec::new();
         for filter in manager.list("http_filters") {
@@ -147,55 +174,89 @@ impl<'t> Gateway<'t> {
             self.named_routes.get(name).copied()
         });
         let stages: Vec<u64> = filters.iter().map(|(.., config)| stage(*config)).collect();
+        let mut scopes = Vec::new();
         for (name, is_disabled, config) in filters {
             let Some(domain) = self.filter(config) else { continue };
-            if let Some(routes) = routes {
-                self.routes(&Scope { name, domain, is_disabled, config, stages: &stages }, routes);
-            } else {
-                let source = manager.get("rds").or_else(|| manager.get("scoped_routes"));
-                self.unread(source.unwrap_or(manager), "routes come from a control plane", DUMP);
-            }
+            scopes.push(Scope { name, domain, is_disabled, config, stages: &stages });
         }
+        if scopes.is_empty() {
+            return;
+        }
+        let hosts = if let Some(routes) = routes {
+            self.hosts(&scopes, routes)
+        } else {
+            let source = manager.get("rds").or_else(|| manager.get("scoped_routes"));
+            self.unread(source.unwrap_or(manager), "routes come from a control plane", DUMP);
+            Vec::new()
+        };
+        self.managers.push(Manager { config: manager, routes, hosts });
     }
 
-    fn routes(&mut self, scope: &Scope<'t, '_>, routes: Value<'t>) {
+    fn hosts(&mut self, scopes: &[Scope<'t, '_>], routes: Value<'t>) -> Vec<Host<'t>> {
         if let Some(source) = routes.get("vhds") {
             self.unread(source, "virtual hosts come from a control plane", DUMP);
         }
-        let of_all = scope.per_route(routes);
+        let mut hosts = Vec::new();
         for host in routes.list("virtual_hosts") {
             if let Some(matcher) = host.get("matcher") {
                 self.unread(matcher, "routes of a matcher", DUMP);
             }
-            let of_host = scope.per_route(host).or(of_all);
+            let mut limited = Vec::new();
             for route in host.list("routes") {
                 // Envoy limits no redirects or direct responses.
-                let Some(action) = route.get("route") else { continue };
-                self.route(scope, host, action, scope.per_route(route).or(of_host));
+                let limits = route.get("route").into_iter().flat_map(|action| {
+                    let own = |scope: &Scope<'t, '_>| {
+                        [route, host, routes].into_iter().find_map(|holder| scope.per_route(holder))
+                    };
+                    let limits = scopes.iter().map(|scope| self.limits(scope, host, action, own(scope)));
+                    limits.flatten().collect::<Vec<_>>()
+                });
+                limited.push(Route { config: route, limits: limits.collect() });
             }
+            hosts.push(Host { config: host, routes: limited });
         }
+        hosts
     }
 
-    fn route(&mut self, scope: &Scope<'t, '_>, host: Value<'t>, action: Value<'t>, own: Option<Value<'t>>) {
+    /// The limits of a filter on a route, whose descriptors are noted.
+    fn limits(
+        &mut self,
+        scope: &Scope<'t, '_>,
+        host: Value<'t>,
+        action: Value<'t>,
+        own: Option<Value<'t>>,
+    ) -> Option<Limits<'t>> {
         let is_disabled = match own {
             Some(own) => own.get("disabled").is_some_and(Value::flag),
             None => scope.is_disabled,
         };
         if is_disabled {
-            return;
+            return None;
         }
         let own = own.map(|own| own.get("config").unwrap_or(own));
         let domain = own.and_then(|own| own.get("domain")?.text()).unwrap_or(scope.domain);
-        let context = Context { own_cluster: self.own_cluster, clusters: clusters(action) };
         // The most specific `rate_limits` of the filter's own configurations replaces those of routes and hosts.
         let of_filter =
             own.into_iter().chain([scope.config]).find(|config| config.list("rate_limits").next().is_some());
-        if let Some(config) = of_filter {
-            for item in config.list("rate_limits") {
-                self.item(domain, item, &context);
-            }
-            return;
+        let items = match of_filter {
+            Some(config) => config.list("rate_limits").collect(),
+            None => self.items_of_route(scope, host, action, own),
+        };
+        let context = Context { own_cluster: self.own_cluster, clusters: clusters(action) };
+        for item in &items {
+            self.item(domain, *item, &context);
         }
+        Some(Limits { domain, items, without_hits: of_filter.is_none() })
+    }
+
+    /// The items of a route and its host for the stage of a filter.
+    fn items_of_route(
+        &mut self,
+        scope: &Scope<'t, '_>,
+        host: Value<'t>,
+        action: Value<'t>,
+        own: Option<Value<'t>>,
+    ) -> Vec<Value<'t>> {
         let mut items: Vec<_> = action.list("rate_limits").collect();
         if items.is_empty() || includes_host(action, own) {
             items.extend(host.list("rate_limits"));
@@ -203,21 +264,21 @@ impl<'t> Gateway<'t> {
         if own.is_some_and(ignores_host) {
             items = action.list("rate_limits").collect();
         }
-        for item in items {
+        items.retain(|item| {
             if let Some(addend) = item.get("hits_addend") {
                 let message = "`hits_addend` has no effect here, so each request counts as one hit";
                 self.warn(addend, message, "move the item to `rate_limits` of `RateLimitPerRoute`");
             }
-            if stage(item) == stage(scope.config) {
-                self.item(domain, item, &context);
-            } else if !scope.stages.contains(&stage(item)) {
+            let stage = stage(*item);
+            if !scope.stages.contains(&stage) {
                 let message = format!(
-                    "no filter of this listener has the stage {}, so the descriptor is never sent",
-                    stage(item)
+                    "no filter of this listener has the stage {stage}, so the descriptor is never sent"
                 );
-                self.warn(item, message, "set `stage` of a filter, or remove it here");
+                self.warn(*item, message, "set `stage` of a filter, or remove it here");
             }
-        }
+            stage == self::stage(scope.config)
+        });
+        items
     }
 
     /// The descriptors of an item of `rate_limits`.
@@ -262,10 +323,8 @@ struct Scope<'t, 's> {
 impl<'t> Scope<'t, '_> {
     /// The filter's configuration for a route, a host or all routes.
     fn per_route(&self, holder: Value<'t>) -> Option<Value<'t>> {
-        let configs = holder.get("typed_per_filter_config")?;
-        let named = configs.fields().find(|(name, _)| *name == self.name).map(|(_, config)| config);
-        // Before Envoy 1.22 the name of the filter did not matter.
-        named.or_else(|| configs.fields().map(|(_, config)| config).find(|config| config.is(PER_ROUTE)))
+        let mut configs = holder.get("typed_per_filter_config")?.fields();
+        configs.find(|(name, _)| *name == self.name).map(|(_, config)| config)
     }
 }
 
@@ -274,7 +333,7 @@ fn stage(holder: Value<'_>) -> u64 {
 }
 
 /// The clusters of a route; empty if requests choose them.
-fn clusters(action: Value<'_>) -> Vec<&str> {
+pub(super) fn clusters(action: Value<'_>) -> Vec<&str> {
     if let Some(cluster) = action.get("cluster").and_then(Value::text) {
         return vec![cluster];
     }

@@ -20,7 +20,7 @@ use clap::Args;
 use self::progress::Progress;
 use super::{
     check::{Format, Report as Checked},
-    explain,
+    envoy, explain,
     rules_files::{self, ReadingArgs},
     serve::Environment,
     terminal::{self, Failure, Verdict, print_error},
@@ -31,6 +31,7 @@ use ::replay::{
 };
 use clock::{Rfc3339, Time};
 use overrides::Index;
+use rules_source::Reading;
 
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ReplayArgs {
@@ -59,6 +60,10 @@ pub(crate) struct ReplayArgs {
     /// Suggest limits that would refuse something to this share of the keys, such as 0.1%.
     #[arg(long, value_name = "SHARE")]
     suggest: Option<Share>,
+    /// The configuration of the Envoy that wrote the access log, a bootstrap file or a config dump: the requests are those
+    /// that it sends, as far as the log tells.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["domain", "descriptor"])]
+    envoy: Option<PathBuf>,
     /// The domain of the requests that Envoy sends for the lines of an access log.
     #[arg(long, value_name = "DOMAIN", requires = "descriptor")]
     domain: Option<String>,
@@ -66,8 +71,9 @@ pub(crate) struct ReplayArgs {
     /// repeated. One with a missing value is not sent.
     #[arg(long, value_name = "KEY=VALUE,...", requires = "domain")]
     descriptor: Vec<Template>,
-    /// The format of an access log in text, if it is not Envoy's default.
-    #[arg(long, value_name = "FORMAT", requires = "descriptor")]
+    /// The format of the access log: a text, by default Envoy's, or an object of JSON. With --envoy it is that of the
+    /// configuration.
+    #[arg(long, value_name = "FORMAT")]
     access_log_format: Option<LogFormat>,
     #[command(flatten)]
     reading: ReadingArgs,
@@ -177,11 +183,7 @@ fn replay(args: &ReplayArgs, environment: &Environment, format: Format) -> Resul
     let mut progress = Progress::new(size);
     let replay = Replay {
         logs,
-        access_log: args.domain.clone().map(|domain| AccessLog {
-            domain,
-            descriptors: args.descriptor.clone(),
-            format: args.access_log_format.clone().unwrap_or_default(),
-        }),
+        access_log: access_log(args)?,
         rules,
         against,
         from: args.from,
@@ -199,6 +201,28 @@ fn replay(args: &ReplayArgs, environment: &Environment, format: Format) -> Resul
             "replay a part of the log with --from and --to",
         )),
     })
+}
+
+/// How requests are made from access logs; `None` for logs of requests.
+fn access_log(args: &ReplayArgs) -> Result<Option<AccessLog>, Stopped> {
+    if let Some(path) = &args.envoy {
+        let reading = Reading::of_file(path);
+        let Some(file) = reading.files.first() else {
+            let messages = reading.diagnostics.iter().map(ToString::to_string);
+            return Err(messages.collect::<Vec<_>>().join("\n").into());
+        };
+        return Ok(Some(envoy::access_log(file, &args.logs, args.access_log_format.as_ref())?));
+    }
+    let Some(domain) = args.domain.clone() else {
+        return match args.access_log_format {
+            Some(_) => {
+                Err("--access-log-format needs --envoy, or --domain and --descriptor".to_owned().into())
+            }
+            None => Ok(None),
+        };
+    };
+    let format = args.access_log_format.clone().unwrap_or_default();
+    Ok(Some(AccessLog::of_templates(domain, args.descriptor.clone(), format)))
 }
 
 /// The rules at a path, ready to decide as the service would with these settings.
@@ -221,6 +245,11 @@ fn side(
         }
         return Err(Stopped::Printed);
     };
+    // A mistyped directory would admit everything.
+    if rules.rule_count() == 0 {
+        let message = format!("{} has no rules, so it would refuse nothing", path.display());
+        return Err(Stopped::Other(Failure::new(message, "name the directory of the rules files")));
+    }
     let cache = settings.store.local_cache_bytes;
     Ok(Side::new(rules, app::policy(settings), overrides.clone(), cache))
 }

@@ -6,7 +6,7 @@ use crate::cli::{
     admin::format::Table,
     terminal::{self, BOLD, DIM, ERROR, WARNING, count, paint, thousands, wrap},
 };
-use ::replay::{KeyReport, Report, RuleReport, Share, SlotReport, WINDOW};
+use ::replay::{KeyReport, Report, RuleReport, Share, SlotReport, UntoldReport, WINDOW};
 use clock::{Rfc3339, Time};
 use text::duration;
 
@@ -100,6 +100,14 @@ pub(super) fn warnings(report: &Report) -> Vec<String> {
             "key" => format!("the logs have the requests of {} % of the keys; limits that several of them share look less used than they are", sample.rate * 100.0),
             _ => format!("the logs have {} % of the requests: keys look less used than they are", sample.rate * 100.0),
         });
+    }
+    if logs.without_route > 0 {
+        let lines = count(logs.without_route, "line");
+        warnings
+            .push(format!("{lines} without a route in Envoy's configuration, for which it sends no request"));
+    }
+    for UntoldReport { what, dropped } in &logs.untold {
+        warnings.push(format!("{}: {}", count(*dropped, "time"), what.sentence()));
     }
     if logs.without_descriptors > 0 {
         warnings.push(format!(

@@ -133,7 +133,7 @@ impl MemoryStore {
         batch.holding().flat_map(of_check).collect()
     }
 
-    /// Charges expired holds.
+    /// Charges expired holds, about once a second.
     pub(super) fn expire_holds(&self, now: Time) -> Vec<Closed> {
         let mut ledger = lock(&self.holds.0);
         let expired = ledger.sweep(now, SWEPT * 100);

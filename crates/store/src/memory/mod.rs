@@ -61,6 +61,11 @@ impl MemoryStore {
         Self { holds: Holds::new(most), ..self }
     }
 
+    /// Charges holds that have expired.
+    pub fn sweep(&self, now: Time) {
+        self.expire_holds(now);
+    }
+
     /// The table of wide counts, if there is one or this limit may need it.
     fn wide_for(&self, is_wide: bool) -> Option<&Table<WideCounts>> {
         let bytes = self.max_keys.saturating_mul(Table::<u64>::BYTES_PER_ENTRY);

@@ -1,0 +1,226 @@
+//! The values of one line of an access log, by their operators.
+//!
+//! With a format that is known, an operator takes exactly its own value. Without one, JSON keys and operators name their
+//! fields, so that `x-client` is the value of `%REQ(X-CLIENT)%`.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use super::format::{Format, Operator, Part, Parts, normal};
+use crate::line::worded;
+
+/// What a line tells about a value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Found<'f> {
+    Value(Cow<'f, str>),
+    /// The request has none.
+    Absent,
+    /// The log does not tell.
+    Unlogged,
+}
+
+/// The fields of a line.
+pub(crate) struct Fields<'l> {
+    all: Vec<Field<'l>>,
+    /// Fields are known by their names alone.
+    by_name: bool,
+    /// A field that is not there has no value.
+    has_all: bool,
+}
+
+struct Field<'l> {
+    name: Name<'l>,
+    value: Found<'l>,
+}
+
+enum Name<'l> {
+    Operator(&'l Operator),
+    Key(String),
+}
+
+impl<'l> Fields<'l> {
+    /// Reads a line. With `by_name`, an operator may take any field of its name.
+    pub(crate) fn read(format: &'l Format, line: &'l str, by_name: bool) -> Result<Self, String> {
+        let mut fields = Self { all: Vec::new(), by_name, has_all: false };
+        match format {
+            Format::Text(_) if by_name && line.trim_start().starts_with('{') => {
+                fields.flatten("", object(line)?);
+                fields.has_all = true;
+            }
+            Format::Text(parts) => fields.text(parts, line)?,
+            Format::Json(formats) => fields.json(formats, &object(line)?)?,
+        }
+        Ok(fields)
+    }
+
+    fn text(&mut self, format: &'l Parts, line: &'l str) -> Result<(), String> {
+        for_values(format, line, |operator, value| self.push(operator, Cow::Borrowed(value)))
+    }
+
+    fn json(&mut self, formats: &'l [(Vec<String>, Parts)], line: &Value) -> Result<(), String> {
+        for (path, parts) in formats {
+            let value = path.iter().try_fold(line, |value, key| value.get(key)).unwrap_or(&Value::Null);
+            if let Some(operator) = parts.only_operator() {
+                // The value of a single operator keeps its type.
+                let value = scalar(value).map_or(Found::Absent, |text| self.known(operator, text.into()));
+                self.all.push(Field { name: Name::Operator(operator), value });
+            } else if let Some(text) = value.as_str() {
+                let at = |error| format!("{}: {error}", path.join("."));
+                for_values(parts, text, |operator, value| {
+                    self.push(operator, Cow::Owned(value.to_owned()));
+                })
+                .map_err(at)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, operator: &'l Operator, value: Cow<'l, str>) {
+        // Envoy logs a missing value as `-`.
+        let value = if value == "-" { Found::Absent } else { self.known(operator, value) };
+        self.all.push(Field { name: Name::Operator(operator), value });
+    }
+
+    /// A value in the log, of which the log may lack the end.
+    fn known<'v>(&self, operator: &Operator, value: Cow<'v, str>) -> Found<'v> {
+        match operator.longest {
+            Some(longest) if !self.by_name && value.chars().count() >= longest => Found::Unlogged,
+            _ => Found::Value(value),
+        }
+    }
+
+    /// Adds the fields of an object, those of nested objects with their whole path.
+    fn flatten(&mut self, path: &str, value: Value) {
+        if let Value::Object(fields) = value {
+            for (key, value) in fields {
+                let key = normal(&key);
+                let path = if path.is_empty() { key } else { format!("{path}_{key}") };
+                self.flatten(&path, value);
+            }
+            return;
+        }
+        let text = scalar(&value).filter(|text| text != "-");
+        let value = text.map_or(Found::Absent, |text| Found::Value(Cow::Owned(text)));
+        self.all.push(Field { name: Name::Key(path.to_owned()), value });
+    }
+
+    /// The value of an operator.
+    pub(crate) fn find(&self, wanted: &Operator) -> Found<'_> {
+        match self.exactly(&wanted.text) {
+            Found::Unlogged => {}
+            found => return found,
+        }
+        if self.by_name {
+            let named = wanted.names.iter().map(|name| self.named(name));
+            return named
+                .reduce(|found, next| if matches!(found, Found::Value(_)) { found } else { next })
+                .filter(|found| !self.has_all || *found != Found::Unlogged)
+                .unwrap_or(if self.has_all { Found::Absent } else { Found::Unlogged });
+        }
+        // `A?B`: the first header, else the second.
+        let argument = wanted.text.strip_prefix("REQ(").and_then(|text| text.strip_suffix(')'));
+        match argument.and_then(|argument| argument.split_once('?')) {
+            Some((first, second)) => match self.header(first) {
+                Found::Absent => self.header(second),
+                found => found,
+            },
+            None => Found::Unlogged,
+        }
+    }
+
+    /// The value of an operator by its text.
+    pub(crate) fn exactly(&self, text: &str) -> Found<'_> {
+        let is_it = |field: &&Field<'_>| matches!(field.name, Name::Operator(known) if known.text == text);
+        self.all.iter().find(is_it).map_or(Found::Unlogged, |field| field.value.clone())
+    }
+
+    /// The value of a request header.
+    pub(crate) fn header(&self, name: &str) -> Found<'_> {
+        self.find(&Operator::of_header(name))
+    }
+
+    /// The value of a field by its name; one with a value is preferred.
+    pub(crate) fn named(&self, name: &str) -> Found<'_> {
+        let is_it = |field: &&Field<'_>| match &field.name {
+            Name::Operator(operator) => operator.names.iter().any(|known| known == name),
+            Name::Key(key) => key == name,
+        };
+        let mut found = Found::Unlogged;
+        for field in self.all.iter().filter(is_it) {
+            found = field.value.clone();
+            if matches!(found, Found::Value(_)) {
+                return found;
+            }
+        }
+        let Some(with_port) = name.strip_suffix("_without_port").filter(|_| found == Found::Unlogged) else {
+            return found;
+        };
+        self.named(with_port).without_port()
+    }
+}
+
+impl<'f> Found<'f> {
+    pub(crate) fn value(self) -> Option<Cow<'f, str>> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Absent | Self::Unlogged => None,
+        }
+    }
+
+    /// The address of an address with a port.
+    pub(crate) fn without_port(self) -> Self {
+        let Self::Value(value) = self else { return self };
+        match value.rsplit_once(':') {
+            Some((address, _)) => {
+                Self::Value(address.trim_start_matches('[').trim_end_matches(']').to_owned().into())
+            }
+            None => Self::Absent,
+        }
+    }
+}
+
+/// Shows each value of a text and its operator.
+fn for_values<'f, 'l>(
+    format: &'f Parts,
+    line: &'l str,
+    mut show: impl FnMut(&'f Operator, &'l str),
+) -> Result<(), String> {
+    let mut rest = line;
+    for (index, part) in format.0.iter().enumerate() {
+        let column = || line.len() - rest.len() + 1;
+        match part {
+            Part::Text(text) => {
+                let unexpected = || format!("column {}: expected {text:?} of the log's format", column());
+                rest = rest.strip_prefix(text.as_str()).ok_or_else(unexpected)?;
+            }
+            Part::Operator(operator) => {
+                let end = match format.0.get(index + 1) {
+                    Some(Part::Text(text)) => rest.find(text.as_str()).ok_or_else(|| {
+                        format!("column {}: expected {text:?} of the log's format behind a value", column())
+                    })?,
+                    _ => rest.len(),
+                };
+                let (value, after) = rest.split_at(end);
+                rest = after;
+                show(operator, value);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn object(line: &str) -> Result<Value, String> {
+    let value: Value =
+        serde_json::from_str(line).map_err(|error| worded(&error, "a line of the access log as JSON"))?;
+    if value.is_object() { Ok(value) } else { Err("expected an object of JSON".to_owned()) }
+}
+
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(bool) => Some(bool.to_string()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
+}
