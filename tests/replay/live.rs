@@ -170,8 +170,9 @@ fn random_request(random: &mut fastrand::Rng, holds: &[String], time: Passing) -
             _ if key == "wide" => descriptor.hits_addend = Some(random.u64(0..2_000_000_000)),
             _ => {}
         }
-        if descriptor.is_negative_hits && key.starts_with(['b', 'g']) {
-            // A read charges what has expired; before a refund only a service with time to sweep has charged it.
+        if holding.contains(&key) && (descriptor.is_negative_hits || matches!(time, Passing::BetweenRequests))
+        {
+            // A read charges what has expired. A refund does not, and a hold that Redis has room for does not.
             let mut read = crate::support::client::descriptor(entries);
             read.hits_addend = Some(0);
             one.descriptors.push(read);
