@@ -294,6 +294,34 @@ fn a_domain_is_switched_and_switched_back() {
 }
 
 #[test]
+fn rules_are_tried_in_a_dialog() {
+    let admin = Admin::start();
+    admin.ask("ann", 5);
+    let browser = open(&admin);
+    wait_until_live(&browser);
+    browser.click("#try-open");
+    browser.type_into("#try-rules", "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: hours}}");
+    browser.click("#try-confirm");
+    let error = "document.getElementById('try-error').textContent";
+    browser.wait_for("the mistake has its place", &format!("{error}.includes('rules:3:')"), error);
+    let rules = "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: hour, requests_per_unit: 4}}";
+    browser.run(&format!("document.getElementById('try-rules').value = {}", serde_json::json!(rules)));
+    let result = "document.getElementById('try-result').textContent";
+    eventually("the requests are recorded", || {
+        browser.click("#try-confirm");
+        let shown = format!("{result}.includes('5 requests from')");
+        std::thread::sleep(Duration::from_millis(500));
+        holds(browser.run(&format!("return {shown}")) == true, || {
+            browser.run(&format!("return {result}")).to_string()
+        })
+    });
+    for text in ["Newly allowed2", "Newly allowed keys", "shop.user user=ann"] {
+        browser.wait_for(text, &format!("{result}.includes('{text}')"), result);
+    }
+    assert_eq!(admin.ask("ann", 1), 1, "nothing has changed");
+}
+
+#[test]
 fn values_of_callers_are_text_and_never_markup() {
     let admin = Admin::start();
     let evil = "<img src=x onerror=document.title='evil'><script>document.title='evil'</script>";

@@ -8,9 +8,14 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval_at},
 };
 
-use super::{StartError, parts::App, threads::Thread};
+use super::{
+    StartError,
+    parts::{App, policy},
+    rules::compile_options,
+    threads::Thread,
+};
 use crate::settings::Settings;
-use admin::{Access, Api, Hosts, Managed, Tokens};
+use admin::{Access, Api, Hosts, Managed, Tokens, Trials};
 use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
 use net::ServerAddress;
@@ -62,6 +67,12 @@ pub(super) fn api(settings: &Settings, app: &App) -> Result<Arc<Api>, StartError
         store_kind: settings.backend.name(),
         store_address: settings.backend.address(),
         outages: app.outages.clone(),
+        trials: app.recent_requests.clone().map(|requests| Trials {
+            requests,
+            policy: policy(settings),
+            cache_bytes: settings.store.local_cache_bytes,
+            options: compile_options(settings),
+        }),
         started: SystemClock.now(),
     };
     let hosts = match admin.map(|admin| &admin.listen) {

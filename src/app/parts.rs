@@ -13,7 +13,7 @@ use containment::log_throttle::LogThrottle;
 use fleet::Fleet;
 use limiter::{
     self, Announce, Bounds, Handles, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy,
-    RequestLog, ResponseOptions,
+    RecentRequests, RequestLog, ResponseOptions,
 };
 use net::edges::Edges;
 use overrides::{Keeper, progress::Progress};
@@ -57,6 +57,8 @@ pub(super) struct App {
     pub(super) recent: Arc<Recent>,
     /// Records requests, if it is enabled.
     pub(super) request_log: Option<Arc<RequestLog>>,
+    /// Keeps the last requests for trials of rules.
+    pub(super) recent_requests: Option<Arc<RecentRequests>>,
     /// The maximum number of keys in `tollgate_top_refused_hits`.
     pub(super) top_keys: usize,
     pub(super) health: Arc<Health>,
@@ -107,9 +109,13 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
         limiter = limiter.with_recent(recent.clone());
     }
     let request_log = recent::request_log(settings);
-    if let Some(log) = &request_log {
-        limiter = limiter.with_observer(log.clone());
-    }
+    let recent_requests = recent::recent_requests(settings);
+    limiter = match (&request_log, &recent_requests) {
+        (Some(log), Some(recent)) => limiter.with_observer(Arc::new((log.clone(), recent.clone()))),
+        (Some(log), None) => limiter.with_observer(log.clone()),
+        (None, Some(recent)) => limiter.with_observer(recent.clone()),
+        (None, None) => limiter,
+    };
     let app = App {
         stats,
         source,
@@ -120,6 +126,7 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
         limiter: Arc::new(limiter),
         recent,
         request_log,
+        recent_requests,
         top_keys: settings.decisions.metrics_top_keys,
         health: Arc::default(),
         tls,

@@ -18,8 +18,8 @@ use containment::{
     log_throttle::LogThrottle,
     panics::{self, Boundary},
 };
-use limiter::RequestLog;
-use recent::{DecisionLog, Recent};
+use limiter::{RecentRequests, RequestLog};
+use recent::{DecisionLog, KeyValues, Recent};
 use telemetry::metrics::ShardCount;
 
 pub(super) fn recent(settings: &Settings) -> Arc<Recent> {
@@ -44,6 +44,14 @@ pub(super) fn request_log(settings: &Settings) -> Option<Arc<RequestLog>> {
     let &Decisions { key_values, recorded, max_request_lines, .. } = &settings.decisions;
     let shards = ShardCount::for_workers(settings.server.workers);
     recorded.map(|recorded| Arc::new(RequestLog::new(recorded, key_values, max_request_lines, shards)))
+}
+
+/// The last requests, if anybody can try rules on them.
+pub(super) fn recent_requests(settings: &Settings) -> Option<Arc<RecentRequests>> {
+    let &Decisions { key_values, recent_request_bytes, .. } = &settings.decisions;
+    let is_wanted = settings.admin.is_some() && recent_request_bytes > 0 && key_values != KeyValues::Hidden;
+    let shards = ShardCount::for_workers(settings.server.workers);
+    is_wanted.then(|| Arc::new(RecentRequests::new(recent_request_bytes, key_values, shards)))
 }
 
 /// Starts the threads that write the logs of decisions and requests, if they are enabled.

@@ -157,6 +157,9 @@ table! {
         REQUEST_LOG_MAX_LINES max_request_lines: u64 = "10000" as parse::whole::<_, 1, 100_000_000>, "Maximum number \
             of requests to record in a second, over all workers. The others are counted as dropped, and a line of the \
             log says how many are missing.";
+        RECENT_REQUESTS_MAX_BYTES recent_request_bytes: usize = "16777216" as parse::whole::<_, 0, 1_073_741_824>, "Maximum \
+            number of bytes of whole requests that are kept in memory to try rules on, while the admin API is on: \
+            about 100,000 of one descriptor. `0` records none, and so does `KEY_VALUES=hidden`.";
         METRICS_TOP_KEYS metrics_top_keys: usize = "0" as parse::whole::<_, 0, 1000>, "Number of most refused \
             keys, over all rules, to export as `tollgate_top_refused_hits`; `0` exports none.";
     }

@@ -77,6 +77,12 @@ const REQUESTS: &[(&str, &str)] = &[
         "POST",
         "/api/v1/overrides {\"domain\":\"shop\",\"entry\":\"usr=*\",\"action\":\"allow\",\"force\":true}",
     ),
+    (
+        "POST",
+        "/api/v1/try {\"rules\":\"domain: shop\\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]\"}",
+    ),
+    ("POST", "/api/v1/try {\"rules\":\"domain: [\"}"),
+    ("POST", "/api/v1/try {}"),
     ("GET", "/api/v1/domains"),
     (
         "POST",

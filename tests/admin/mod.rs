@@ -5,6 +5,7 @@ mod api;
 mod commands;
 mod decision_log;
 mod described;
+mod trial;
 
 use std::{
     io::{Read as _, Write as _},

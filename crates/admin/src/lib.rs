@@ -22,6 +22,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod trial;
 mod view;
 
 use std::{fmt, sync::Arc};
@@ -37,7 +38,7 @@ use self::{
     routes::{EVENT_PARTS, Found, Route},
     rules::RuleRates,
 };
-pub use self::{guard::Hosts, tokens::Tokens};
+pub use self::{guard::Hosts, tokens::Tokens, trial::Trials};
 use ::overrides::Keeper;
 use ::recent::Recent;
 use clock::Time;
@@ -61,6 +62,8 @@ pub struct Managed {
     /// The servers of the store, without credentials.
     pub store_address: Option<String>,
     pub outages: Arc<Outages>,
+    /// `None` if requests are not recorded.
+    pub trials: Option<Trials>,
     pub started: Time,
 }
 
@@ -79,6 +82,8 @@ pub struct Api {
     events: Events,
     sending: Sending,
     watch: changes::Watch,
+    /// Held while rules are tried.
+    trial: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The caller: the name of a token, or the peer.
@@ -122,9 +127,9 @@ impl fmt::Display for Who {
 impl Api {
     /// Takes the first sample of the counters: call it before the first request.
     pub fn new(managed: Managed, access: Access) -> Self {
-        let (history, rule_rates, events, sending, watch) = Default::default();
+        let (history, rule_rates, events, sending, watch, trial) = Default::default();
         let started = managed.started;
-        let api = Self { managed, access, history, rule_rates, events, sending, watch };
+        let api = Self { managed, access, history, rule_rates, events, sending, watch, trial };
         api.sample(started);
         api.watch.begin(&api);
         api
@@ -138,6 +143,9 @@ impl Api {
     /// Samples the counters and sends an event to the followers; called once a second.
     pub async fn tick(&self, now: Time) {
         self.sample(now);
+        if let Some(trials) = &self.managed.trials {
+            trials.requests.collect();
+        }
         self.watch.tick(self, now);
         if self.events.has_followers() {
             self.events.send(&self.event().await);
@@ -208,8 +216,7 @@ impl Api {
     async fn call(&self, route: &Route, call: &Call<'_>) -> Result<Answer, Problem> {
         self.sending.check()?;
         let changes = &self.managed.stats.service().admin_changes;
-        // All methods but GET make or prepare a change.
-        if self.access.read_only && route.method != Method::GET {
+        if self.access.read_only && !route.reads {
             if let Some(action) = route.action {
                 changes.count(action, ChangeResult::Rejected);
             }

@@ -20,6 +20,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("/plot.js", JAVASCRIPT, include_str!("page/plot.js")),
     ("/search.js", JAVASCRIPT, include_str!("page/search.js")),
     ("/switch.js", JAVASCRIPT, include_str!("page/switch.js")),
+    ("/try.js", JAVASCRIPT, include_str!("page/try.js")),
     ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
 ];
 

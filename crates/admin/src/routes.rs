@@ -7,7 +7,7 @@ use http::Method;
 use super::{
     Api, changes, counters, domains, events, holds, overrides, recent,
     reply::{Call, Problem, Reply},
-    rules, status,
+    rules, status, trial,
 };
 
 pub(super) type Handler =
@@ -17,6 +17,8 @@ pub(super) struct Route {
     pub(super) method: Method,
     /// `{id}` may be its last segment, and matches any text.
     pub(super) path: &'static str,
+    /// The call neither makes nor prepares a change.
+    pub(super) reads: bool,
     /// The name of the change in the log and the metric; `None` if the call changes nothing.
     pub(super) action: Option<&'static str>,
     pub(super) handler: Handler,
@@ -56,6 +58,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route::changes(Method::DELETE, "/api/v1/domains", "domain_clear", |api, call| {
         Box::pin(domains::clear(api, call))
     }),
+    Route::asks("/api/v1/try", |api, call| Box::pin(trial::post(api, call))),
     // An import is one change, made by its commit.
     Route::prepares(Method::POST, "/api/v1/imports", |api, call| {
         Box::pin(async { overrides::begin(api, call) })
@@ -85,16 +88,21 @@ pub(super) const EVENT_PARTS: &[(&str, &str)] = &[
 
 impl Route {
     const fn reads(path: &'static str, handler: Handler) -> Self {
-        Self { method: Method::GET, path, action: None, handler }
+        Self { method: Method::GET, path, reads: true, action: None, handler }
+    }
+
+    /// A call with a body that changes nothing.
+    const fn asks(path: &'static str, handler: Handler) -> Self {
+        Self { method: Method::POST, path, reads: true, action: None, handler }
     }
 
     /// A call with another method than `GET` that changes nothing yet.
     const fn prepares(method: Method, path: &'static str, handler: Handler) -> Self {
-        Self { method, path, action: None, handler }
+        Self { method, path, reads: false, action: None, handler }
     }
 
     const fn changes(method: Method, path: &'static str, action: &'static str, handler: Handler) -> Self {
-        Self { method, path, action: Some(action), handler }
+        Self { method, path, reads: false, action: Some(action), handler }
     }
 
     /// The value of `{id}` if the path matches, empty for a route without one.

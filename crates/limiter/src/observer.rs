@@ -3,6 +3,8 @@
 //! [`Limiter`](super::Limiter) calls its observer for each request within the bounds. An observer reads; it cannot
 //! change a decision.
 
+use std::sync::Arc;
+
 use super::{
     answer::Code,
     conclude::Conclusion,
@@ -29,6 +31,19 @@ pub enum Holding<'a> {
     Nothing,
     /// It may hold, with this identity unless it is refused without asking the store.
     As(Option<&'a HoldId>),
+}
+
+/// Two observers as one.
+impl<A: Observer, B: Observer> Observer for (Arc<A>, Arc<B>) {
+    fn requested(&self, request: &Request<'_>, holding: Holding<'_>, now: Time) {
+        self.0.requested(request, holding, now);
+        self.1.requested(request, holding, now);
+    }
+
+    fn decided(&self, decision: &Observed<'_, '_>) {
+        self.0.decided(decision);
+        self.1.decided(decision);
+    }
 }
 
 /// A decision, by descriptor.

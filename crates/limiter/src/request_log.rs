@@ -37,8 +37,18 @@ pub enum Recorded {
     Sampled(f64),
 }
 
+impl Recorded {
+    const fn rate(self) -> f64 {
+        match self {
+            Self::All => 1.0,
+            Self::Sampled(rate) => rate,
+        }
+    }
+}
+
 pub struct RequestLog {
-    recorded: Recorded,
+    /// The share of descriptors that are recorded, as the bits of a float: 1 is all.
+    rate: AtomicU64,
     values: KeyValues,
     workers: Box<[Mutex<Buffer>]>,
     /// The lines of a worker between two flushes.
@@ -66,7 +76,7 @@ impl RequestLog {
     pub fn new(recorded: Recorded, values: KeyValues, max_lines: u64, shards: ShardCount) -> Self {
         let pauses = 1_000 / 200;
         Self {
-            recorded,
+            rate: AtomicU64::new(recorded.rate().to_bits()),
             values,
             workers: (0..shards.get()).map(|_| Mutex::default()).collect(),
             max_lines: (max_lines / pauses / shards.get() as u64).max(1),
@@ -94,9 +104,10 @@ impl RequestLog {
                 continue;
             }
             // With each flush, because a reader may begin at any file of a rotated log.
-            let head = match self.recorded {
-                Recorded::All => String::new(),
-                Recorded::Sampled(rate) => format!("{{\"sample\":{{\"by\":\"key\",\"rate\":{rate}}}}}\n"),
+            let rate = self.rate();
+            let head = match rate {
+                1.0.. => String::new(),
+                _ => format!("{{\"sample\":{{\"by\":\"key\",\"rate\":{rate}}}}}\n"),
             };
             let whole = [head.as_bytes(), &bytes].concat();
             write.write_all(&whole).and_then(|()| write.flush()).inspect_err(|_| {
@@ -113,15 +124,23 @@ impl RequestLog {
         (self.lines.load(Relaxed), self.dropped.load(Relaxed))
     }
 
+    /// The share of descriptors that are recorded.
+    pub(super) fn rate(&self) -> f64 {
+        f64::from_bits(self.rate.load(Relaxed))
+    }
+
+    pub(super) fn set_rate(&self, rate: f64) {
+        self.rate.store(rate.to_bits(), Relaxed);
+    }
+
     fn is_recorded(&self, request: &Request<'_>) -> bool {
-        match self.recorded {
-            Recorded::All => true,
-            // What closes a hold does not tell whose it is.
-            Recorded::Sampled(rate) => request
+        let rate = self.rate();
+        // What closes a hold does not tell whose it is.
+        rate >= 1.0
+            || request
                 .descriptors
                 .iter()
-                .any(|descriptor| closes(descriptor) || is_sampled(request.domain, descriptor, rate)),
-        }
+                .any(|descriptor| closes(descriptor) || is_sampled(request.domain, descriptor, rate))
     }
 }
 

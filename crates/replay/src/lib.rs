@@ -118,6 +118,9 @@ impl Replay {
                 continue;
             }
             let request = next.block.request(next.index);
+            if !rules.takes(&request) {
+                continue;
+            }
             let hold = next.block.hold_of(next.index);
             let answer = outcome.decide((&request, hold, next.time), &mut rules, against.as_mut());
             let answer = answer.map_err(|error| Unreadable {

@@ -35,6 +35,8 @@ pub struct Side {
     decided: u64,
     /// The second in which expired holds were last charged.
     swept: u64,
+    /// The only domains whose requests are replayed; all if it is empty.
+    domains: Vec<Box<str>>,
 }
 
 /// Shows the decisions to the tally, on the thread that decides.
@@ -71,7 +73,17 @@ impl Side {
         );
         // In memory nothing waits to be closed.
         let limiter = limiter.with_holds(chance, 0).with_overrides(overrides).with_observer(tally.clone());
-        Self { limiter, store, clock, tally, hold, decided: 0, swept: 0 }
+        Self { limiter, store, clock, tally, hold, decided: 0, swept: 0, domains: Vec::new() }
+    }
+
+    /// The same rules, on requests of these domains alone.
+    pub fn on_domains(self, domains: Vec<Box<str>>) -> Self {
+        Self { domains, ..self }
+    }
+
+    /// False for a request that is left out.
+    pub(crate) fn takes(&self, request: &Request<'_>) -> bool {
+        self.domains.is_empty() || self.domains.iter().any(|name| **name == *request.domain)
     }
 
     /// Decides a request. `hold` is the random part of the identity of what it held in the log.

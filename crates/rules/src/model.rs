@@ -15,8 +15,8 @@ use super::{
 };
 use crate::template::Template;
 
-/// All loaded rules. A reload replaces the set; nothing edits it.
-#[derive(Debug, Default)]
+/// All loaded rules. A reload replaces the set; nothing edits it. A copy shares the descriptors.
+#[derive(Clone, Debug, Default)]
 pub struct RuleSet {
     pub(super) domains: HashMap<Box<str>, Domain>,
     /// The descriptors with a rule, by the rule's id.
@@ -33,7 +33,7 @@ pub struct Origin {
     pub(super) line: u32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Domain {
     pub name: Box<str>,
     /// Its number within the set, dense from 0: the index in parallel tables.
@@ -59,7 +59,7 @@ text::named! {
 }
 
 /// The descriptors that one entry of a request is matched against.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Level {
     /// By text: `key_value`, or a bare `key`.
     pub(super) nodes: HashMap<Box<str>, Arc<Node>>,

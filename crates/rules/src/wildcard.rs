@@ -8,7 +8,7 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use hashbrown::HashMap;
 
 /// A text with `*`, split once so that matching only compares.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Pattern {
     /// The literals between the stars; at least two.
     parts: Box<[Box<str>]>,
@@ -38,7 +38,7 @@ impl Pattern {
 const INDEX_FROM: usize = 9;
 
 /// Patterns in the order in which they are tried, each with its target.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Wildcards<T> {
     entries: Vec<(Pattern, T)>,
     index: Option<Index>,
@@ -79,7 +79,7 @@ impl<T> Wildcards<T> {
 
 /// Finds the patterns that can match a text. A pattern is indexed by its rarest literal, and is tried only if that
 /// literal occurs in the text.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Index {
     literals: AhoCorasick,
     /// For each literal, the patterns indexed by it, in order.

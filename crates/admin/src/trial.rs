@@ -1,0 +1,116 @@
+//! `POST /api/v1/try`: what rules would have made of the last recorded requests. Nothing changes.
+//!
+//! The requests are replayed on a thread of their own, one trial at a time, with the rules in force beside the new ones.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{
+    Api,
+    reply::{Call, Problem, Reply},
+};
+use limiter::{Policy, RecentRequests, Recording};
+use replay::{Failed, Log, Replay, Report, Side};
+use rules::{CompileOptions, RuleSet, SourceFile, compile};
+
+/// What a trial needs of the service.
+pub struct Trials {
+    pub requests: Arc<RecentRequests>,
+    pub policy: Policy,
+    /// The size of the over-limit cache.
+    pub cache_bytes: usize,
+    pub options: CompileOptions,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    /// The text of a rules file. Its domains are tried.
+    rules: String,
+}
+
+/// The name of the rules in messages.
+const FILE: &str = "rules";
+
+/// The most mistakes of rules in a reply.
+const MAX_MISTAKES: usize = 20;
+
+pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
+    let Asked { rules } = call.json()?;
+    let Some(trials) = &api.managed.trials else {
+        let message = "no requests are recorded: set RECENT_REQUESTS_MAX_BYTES above 0, and KEY_VALUES to plain or hashed";
+        return Err(Problem::new(StatusCode::CONFLICT, message));
+    };
+    let Some(served) = api.managed.source.current() else {
+        return Err(Problem::new(StatusCode::CONFLICT, "there are no rules in force to compare with"));
+    };
+    let new = read(rules, trials.options)?;
+    let Ok(turn) = api.trial.clone().try_lock_owned() else {
+        let message = "another trial is under way; try again when it has ended";
+        return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, message));
+    };
+    let (overrides, policy) = (api.managed.keeper.index().clone(), trials.policy.clone());
+    let side = |rules, domains| {
+        Side::new(rules, policy.clone(), overrides.clone(), trials.cache_bytes).on_domains(domains)
+    };
+    let domains: Vec<Box<str>> = new.domains().map(|domain| domain.name.clone()).collect();
+    let (new, now) = (side(new, domains), side(RuleSet::clone(&served.rules), Vec::new()));
+    let (recording, rate) = (trials.requests.recording(), trials.requests.rate());
+    let replayed = tokio::task::spawn_blocking(move || {
+        // A caller that goes away does not end the replay.
+        let _turn = turn;
+        replayed(recording, new, now)
+    });
+    let report = replayed.await.map_err(|_| failed("the replay panicked; the log has the place"))??;
+    let was_refused = report.refused - report.newly_refused + report.newly_allowed;
+    Reply::json(&json!({
+        "refused_now": was_refused,
+        "recorded": {"share_of_keys": rate, "bytes": trials.requests.bytes()},
+        "report": report,
+    }))
+}
+
+fn failed(message: &str) -> Problem {
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+}
+
+fn read(text: String, options: CompileOptions) -> Result<RuleSet, Problem> {
+    let file = SourceFile { name: FILE.to_owned(), text: text.into_bytes() };
+    let compiled = compile(&[file], options);
+    compiled.rules.filter(|rules| !rules.is_empty()).ok_or_else(|| {
+        let errors = compiled.diagnostics.iter().filter(|one| one.is_error());
+        let mut lines: Vec<String> = errors.map(ToString::to_string).collect();
+        let more = lines.len().saturating_sub(MAX_MISTAKES);
+        lines.truncate(MAX_MISTAKES);
+        if more > 0 {
+            lines.push(format!("and {more} more"));
+        }
+        if lines.is_empty() {
+            lines.push(
+                "the rules have no domain; expected a rules file, which begins with `domain: …`".to_owned(),
+            );
+        }
+        Problem::bad_request(lines.join("\n"))
+    })
+}
+
+fn replayed(recording: Recording, rules: Side, now: Side) -> Result<Report, Problem> {
+    let replay = Replay {
+        logs: vec![Log { name: "recorded".to_owned(), bytes: Box::new(recording) }],
+        access_log: None,
+        rules,
+        against: Some(now),
+        from: None,
+        to: None,
+        suggest: None,
+        threads: 1,
+    };
+    replay.run(&mut |_| {}).map_err(|error| match error {
+        Failed::Unreadable(error) => failed(&error.to_string()),
+        Failed::System(error) => failed(&format!("the system denies a thread: {error}")),
+        Failed::TooManyKeys => failed("more keys are counted at one time than fit into memory"),
+    })
+}

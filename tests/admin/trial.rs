@@ -1,0 +1,87 @@
+//! `POST /api/v1/try`: rules on the last recorded requests.
+
+use serde_json::{Value, json};
+
+use super::{Admin, RULES, setup};
+use crate::support::{eventually, holds, http};
+
+fn post(port: u16, rules: &str) -> http::Answer {
+    let body = json!({"rules": rules}).to_string();
+    http::send(port, "POST", "/api/v1/try", &[("content-type", "application/json")], body.as_bytes()).unwrap()
+}
+
+fn limited_to(requests: u32) -> String {
+    RULES.replace("requests_per_unit: 2", &format!("requests_per_unit: {requests}"))
+}
+
+/// The reply once as many requests were recorded.
+fn tried(port: u16, rules: &str, requests: u64) -> Value {
+    let mut reply = Value::Null;
+    eventually("the requests are recorded", || {
+        let answer = post(port, rules);
+        reply = serde_json::from_str(&answer.text()).unwrap_or_default();
+        holds(reply["report"]["requests"] == requests, || answer.text())
+    });
+    reply
+}
+
+#[test]
+fn rules_are_tried_on_recorded_requests_and_nothing_changes() {
+    let admin = Admin::start();
+    let changes = admin.get("/api/v1/changes");
+    assert_eq!((admin.ask("ann", 5), admin.ask("bob", 2)), (3, 0));
+    let wider = tried(admin.port, &limited_to(4), 7);
+    let numbers = |reply: &Value| {
+        let report = &reply["report"];
+        ["refused", "newly_refused", "newly_allowed"].map(|name| report[name].as_u64().unwrap())
+    };
+    assert_eq!((wider["refused_now"].as_u64(), numbers(&wider)), (Some(3), [1, 0, 2]), "{wider}");
+    let key = &wider["report"]["newly_allowed_keys"][0];
+    assert_eq!((&key["descriptor"], &key["requests"]), (&json!("user=ann"), &json!(2)));
+    let stricter = tried(admin.port, &limited_to(1), 7);
+    assert_eq!(numbers(&stricter), [5, 2, 0], "{stricter}");
+    assert_eq!(stricter["recorded"]["share_of_keys"], 1.0);
+    let other = tried(admin.port, &RULES.replace("domain: shop", "domain: other"), 0);
+    assert_eq!(numbers(&other), [0, 0, 0]);
+    assert_eq!((admin.ask("bob", 1), admin.ask("cid", 2)), (1, 0), "the rules in force are those before");
+    assert_eq!(admin.get("/api/v1/changes"), changes);
+}
+
+#[test]
+fn mistakes_have_a_place() {
+    let admin = Admin::start();
+    for (rules, expected) in [
+        (
+            "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: hours, requests_per_unit: 1}}",
+            "rules:3:31: ",
+        ),
+        ("domain: d\n  x: 1", "rules:2"),
+        ("", "rules"),
+        ("descriptors: []", "domain"),
+    ] {
+        let answer = post(admin.port, rules);
+        assert_eq!(answer.status, 400, "{rules}: {}", answer.text());
+        let error =
+            serde_json::from_str::<Value>(&answer.text()).unwrap()["error"].as_str().unwrap().to_owned();
+        assert!(error.contains(expected), "{rules}: {error}");
+    }
+    let many = format!("domain: d\ndescriptors:\n{}", "- {}\n".repeat(50));
+    assert!(post(admin.port, &many).text().contains("and 30 more"));
+    let large = "x".repeat(2 << 20);
+    assert!([400, 413].contains(&post(admin.port, &large).status));
+}
+
+#[test]
+fn a_read_only_service_tries_and_one_that_records_nothing_says_so() {
+    let (setup, port) = setup();
+    let server = setup.env("ADMIN_READ_ONLY", "true").start();
+    assert_eq!(post(port, RULES).status, 200);
+    drop(server);
+    for (name, value) in [("KEY_VALUES", "hidden"), ("RECENT_REQUESTS_MAX_BYTES", "0")] {
+        let (setup, port) = self::setup();
+        let _server = setup.env(name, value).start();
+        let answer = post(port, RULES);
+        assert_eq!(answer.status, 409, "{}", answer.text());
+        assert!(answer.text().contains(name), "{}", answer.text());
+    }
+}
