@@ -2,7 +2,7 @@
 //!
 //! [`config`] reads the limits of routes from Envoy's configuration; [`actions`] knows the entries of their descriptors, and
 //! [`coverage`] finds the rules that they meet. Here the differences become diagnostics. For `tollgate replay --envoy`,
-//! [`gateway`], [`items`] and [`matches`] say what the same limits send for a request in a log.
+//! [`gateway`], [`items`] and [`mod@matches`] say what the same limits send for a request in a log.
 
 mod actions;
 mod config;
