@@ -71,6 +71,8 @@ pub struct Window {
     pub demanded_since: u64,
     /// Hits admitted by a replica on its own while Redis was lost.
     pub local: BTreeMap<Process, u64>,
+    /// Each lets every replica's own counter begin anew, once.
+    resets: u64,
 }
 
 impl Window {
@@ -216,7 +218,7 @@ impl Ledger {
             if *policy == OnStoreFailure::Local {
                 let local = window.local.entry(sent.process).or_default();
                 *local += hits;
-                checks.hold(Invariant::Limit, *local <= window.limit, now, || {
+                checks.hold(Invariant::Limit, *local <= window.limit * (1 + window.resets), now, || {
                     format!(
                         "{counter:?}: {local} hits admitted by {} alone, with a limit of {}",
                         sent.process, window.limit
@@ -260,6 +262,12 @@ impl Ledger {
         self.checks.hold(Invariant::Expiry, !is_clean || redis >= end, now, || {
             format!("{counter:?} expired at {redis}, before its window ended at {end}")
         });
+    }
+
+    /// An operator resets a counter: all hits that were counted before may be lost.
+    pub fn resets(&mut self, counter: Counter) {
+        self.lost(counter, u64::MAX);
+        self.windows.entry(counter).or_default().resets += 1;
     }
 
     /// Redis has lost hits of a counter.

@@ -233,8 +233,7 @@ impl Simulation {
         replica.edges.start(async move {
             // By the clock of the moment: a process that is stopped resets when it continues.
             let counter = Counter { limit, seconds, start: clock.now().seconds() / seconds * seconds };
-            // It may lose all hits that were counted before.
-            ledger.lock().expect("nothing panics with it").lost(counter, u64::MAX);
+            ledger.lock().expect("nothing panics with it").resets(counter);
             let key = format!("k{limit}");
             let reset = limiter.reset_counters(&request(&key, Asked::Take(0))).await;
             let announced = match &reset {
