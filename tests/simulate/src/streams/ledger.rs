@@ -72,8 +72,8 @@ pub struct Stream {
     pub asked: Micros,
     /// When the answer came, or was given up.
     pub answered: Micros,
-    /// What it cost when its end came once more. The first cost that is taken wins.
-    pub again: Option<Costs>,
+    /// Its end came once more, with its costs if they are known. The first cost that is taken wins.
+    pub again: Option<Option<Costs>>,
     /// A replica was killed that had to end it, so that it may expire instead.
     pub is_orphan: bool,
 }
@@ -211,12 +211,15 @@ impl Stream {
             charged.may_hold = now < done_by(swept);
         }
         let expired = may_expire(if is_done { done_by(at) } else { now });
-        if cost_of(costs).is_none() {
+        // An end through another replica may come before the costs, which wait in a queue.
+        let overtaken = self.again == Some(None);
+        if cost_of(costs).is_none() || overtaken && !is_done {
             charged.unknown(held, unknown);
         }
         // A cost that comes once more is late: it corrects what an end charged.
-        let own = cost_of(costs).map(|cost| (cost, expired));
-        for (cost, is_late) in own.into_iter().chain(cost_of(self.again).map(|cost| (cost, true))) {
+        let own = cost_of(costs).map(|cost| (cost, expired || overtaken));
+        let again = cost_of(self.again.flatten()).map(|cost| (cost, true));
+        for (cost, is_late) in own.into_iter().chain(again) {
             if at < done_by(swept) {
                 charged.add(cost, cost.saturating_sub(held));
             }

@@ -166,7 +166,7 @@ impl Simulation {
                 self.world.at(again, Event::Stream(StreamEvent::EndAgain(stream)));
             }
         } else {
-            self.streams().streams[stream].again = costs;
+            self.streams().streams[stream].again = Some(costs);
         }
         let replica = self.replicas[number].as_ref().expect("it accepts requests");
         self.world.tell(
