@@ -4,17 +4,19 @@
 //! Nobody settles a hold whose identity nobody got. So a [`HoldToken`] accompanies the identity from its choice to the
 //! written response, and cancels the holds if it is dropped before.
 
+mod queue;
+
 use std::{
-    collections::{HashMap, VecDeque},
     fmt, mem,
     str::FromStr as _,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tokio::sync::Notify;
+
+use queue::Queue;
 
 use super::{
     Limiter,
@@ -23,7 +25,6 @@ use super::{
 };
 use algorithms::holds::How;
 use clock::{Time, timer::Timer};
-use containment::mutex::lock;
 use plants::{Plant, is_planted};
 use rules::{MAX_LIMIT, Value};
 use store::{Batch, Close, Closed, Closing, FailureReason, HoldId, Resets, Store as _, StoreError};
@@ -39,50 +40,12 @@ const CURRENCY: &str = "hold_in";
 /// The field of `dynamic_metadata` with the identity.
 const METADATA: &str = "hold";
 
-/// As many are sent at once.
-const SENT_TOGETHER: usize = 500;
-
 /// The wait after the store did not take what was queued, and between sweeps of what has expired.
 const RETRY: Duration = Duration::from_millis(250);
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// Random numbers that nobody can guess.
 pub type Chance = Arc<dyn Fn() -> u128 + Send + Sync>;
-
-/// Settles and ends that the store has not taken.
-pub(super) struct Queue {
-    waiting: Mutex<Waiting>,
-    /// `HOLDS_MAX_QUEUED`.
-    max: usize,
-    filled: Notify,
-    stats: Arc<Stats>,
-}
-
-#[derive(Default)]
-struct Waiting {
-    list: VecDeque<Closing>,
-    /// The settles of each request, because an end waits behind them.
-    settles: HashMap<u128, usize>,
-}
-
-impl Waiting {
-    fn note(&mut self, closing: &Closing) {
-        if closing.close != Close::End {
-            *self.settles.entry(closing.id.random).or_default() += 1;
-        }
-    }
-
-    fn forget(&mut self, closing: &Closing) {
-        if closing.close != Close::End
-            && let Some(settles) = self.settles.get_mut(&closing.id.random)
-        {
-            *settles -= 1;
-            if *settles == 0 {
-                self.settles.remove(&closing.id.random);
-            }
-        }
-    }
-}
 
 pub(super) struct Holds {
     pub(super) chance: Chance,
@@ -91,8 +54,7 @@ pub(super) struct Holds {
 
 impl Holds {
     pub(super) fn new(chance: Chance, max: usize, stats: Arc<Stats>) -> Self {
-        let queue = Queue { waiting: Mutex::default(), max, filled: Notify::new(), stats };
-        Self { chance, queue: Arc::new(queue) }
+        Self { chance, queue: Arc::new(Queue::new(max, stats)) }
     }
 }
 
@@ -105,44 +67,6 @@ pub fn system_chance() -> Chance {
         ring::rand::SecureRandom::fill(&system, &mut bytes).expect("the system has random numbers");
         u128::from_be_bytes(bytes)
     })
-}
-
-impl Queue {
-    fn push(&self, closing: Closing) {
-        let mut waiting = lock(&self.waiting);
-        if waiting.list.len() >= self.max {
-            self.stats.holds().refused(HoldBound::Queue).increment();
-            return;
-        }
-        waiting.note(&closing);
-        waiting.list.push_back(closing);
-        drop(waiting);
-        self.filled.notify_one();
-    }
-
-    /// The first ones, which stay until they are taken.
-    fn first(&self) -> SmallVec<[Closing; 3]> {
-        lock(&self.waiting).list.iter().take(SENT_TOGETHER).cloned().collect()
-    }
-
-    /// Replaces the first `sent` by those of them that the store did not take.
-    fn keep(&self, sent: usize, left: impl DoubleEndedIterator<Item = Closing>) {
-        let mut waiting = lock(&self.waiting);
-        for _ in 0..sent {
-            if let Some(closing) = waiting.list.pop_front() {
-                waiting.forget(&closing);
-            }
-        }
-        for closing in left.rev() {
-            waiting.note(&closing);
-            waiting.list.push_front(closing);
-        }
-    }
-
-    /// True if a settle of this request waits.
-    fn has_settle(&self, id: &HoldId) -> bool {
-        lock(&self.waiting).settles.contains_key(&id.random)
-    }
 }
 
 /// The identity of a request's holds until its response is written.
@@ -451,7 +375,7 @@ impl Limiter {
             let wait = if all_taken { SWEEP } else { RETRY };
             let until = clock::timer::after(timer.now(), wait);
             if all_taken {
-                let _ = timer.timeout_at(until, self.holds.queue.filled.notified()).await;
+                let _ = timer.timeout_at(until, self.holds.queue.filled()).await;
             } else {
                 timer.sleep_until(until).await;
             }
@@ -491,7 +415,7 @@ impl Limiter {
 
     /// Settles and ends that the store has not taken.
     pub fn queued_closings(&self) -> usize {
-        lock(&self.holds.queue.waiting).list.len()
+        self.holds.queue.len()
     }
 
     /// The open holds of the store, or of the local fallback.
