@@ -118,14 +118,10 @@ impl Limiter {
         self.policy.bounds.check(request)?;
         let closings = Closings::of(request, &self.holds, &self.stats);
         let closes = closings.is_some();
-        let only_closes = closes && request.descriptors.iter().all(holds::closes);
-        if only_closes {
-            self.show(request, Holding::Nothing, now);
+        if closes && request.descriptors.iter().all(holds::closes) {
+            return Ok(self.only_close(request, closings, now));
         }
         let closings = closings.and_then(|closings| self.try_close(closings)).map(Box::new);
-        if only_closes {
-            return Ok(self.closed(request, closings));
-        }
         let served = self.source.load();
         let served = served.as_ref().ok_or(RequestError::NoRules)?;
         let now = if is_planted(Plant::WindowOfRedis) { self.overrides.time(now) } else { now };
@@ -134,20 +130,15 @@ impl Limiter {
             .inspect_err(|_| count_error(served, domain))?;
         let scope = Scope { served, replacements: &replacements };
         let descriptors = request.descriptors.len();
-        let mut batch = Batch::with_room(descriptors);
-        if self.policy.stop_when_over {
-            batch.counting = Counting::StopWhenOver;
-        }
+        let mut batch = self.batch(descriptors);
         let context = plan::Context { policy: &self.policy, stats: &self.stats, now, closes };
         // Filled in place: it is large to move.
         let mut plan = Plan::with_capacity(descriptors);
         plan::plan(request, domain, scope, (&mut plan, &mut batch), &context);
         let Some(domain) = domain else {
-            self.show(request, Holding::Nothing, now);
-            plan.iter().for_each(|_| self.stats.domain_not_found(request.domain, now));
             // Without limits to wait for, what is left to close goes to the queue.
             drop(closings);
-            return Ok(Decided::Answer(self.answer(&request, scope, None, (&plan, &batch), None, now)));
+            return Ok(Decided::Answer(self.answer_unknown_domain(request, scope, (&plan, &batch), now)));
         };
         if let Some(trace) = trace {
             trace.set_rules(request, domain, &plan);
@@ -156,33 +147,40 @@ impl Limiter {
         self.skip_checks(&replacements, &mut plan, &mut batch, now);
         let token =
             if batch.has_holds() { self.hold_token(&mut batch).map_err(RequestError::Store)? } else { None };
-        let holding =
-            if holds { Holding::As(token.as_ref().map(|token| token.id())) } else { Holding::Nothing };
-        self.show(request, holding, now);
-        if !batch.checks().is_empty() {
-            match self.store.try_apply(&mut batch, now) {
-                Applied::Done => self.remember_over(&batch, now),
-                Applied::Wait => {
-                    let (request, served, domain) =
-                        (OwnedRequest::new(request), Arc::clone(served), domain.index);
-                    let planned = Some(Box::new(PlannedRequest {
-                        request,
-                        served,
-                        domain,
-                        replacements,
-                        plan,
-                        batch,
-                        now,
-                        token,
-                    }));
-                    return Ok(Decided::Wait(PendingDecision { closings, planned, descriptors }));
-                }
-            }
+        let id = token.as_ref().map(|token| token.id());
+        self.show(request, if holds { Holding::As(id) } else { Holding::Nothing }, now);
+        let is_applied = batch.checks().is_empty() || self.store.try_apply(&mut batch, now) == Applied::Done;
+        let domain = domain.index;
+        if !is_applied {
+            let (request, served) = (OwnedRequest::new(request), Arc::clone(served));
+            let planned = PlannedRequest { request, served, domain, replacements, plan, batch, now, token };
+            let planned = Some(Box::new(planned));
+            return Ok(Decided::Wait(PendingDecision { closings, planned, descriptors }));
         }
-        let domain = Some(domain.index);
-        let mut answer = self.answer(&request, scope, domain, (&plan, &batch), None, now);
+        self.remember_over(&batch, now);
+        let mut answer = self.answer(&request, scope, Some(domain), (&plan, &batch), None, now);
         self.give_hold(&mut answer, token, &batch);
         Ok(Decided::Answer(answer))
+    }
+
+    fn batch(&self, descriptors: usize) -> Batch {
+        let mut batch = Batch::with_room(descriptors);
+        if self.policy.stop_when_over {
+            batch.counting = Counting::StopWhenOver;
+        }
+        batch
+    }
+
+    fn answer_unknown_domain(
+        &self,
+        request: &Request<'_>,
+        scope: Scope<'_>,
+        (plan, batch): (&Plan, &Batch),
+        now: Time,
+    ) -> Answer {
+        self.show(request, Holding::Nothing, now);
+        plan.iter().for_each(|_| self.stats.domain_not_found(request.domain, now));
+        self.answer(&request, scope, None, (plan, batch), None, now)
     }
 
     fn show(&self, request: &Request<'_>, holding: Holding<'_>, now: Time) {
@@ -191,11 +189,13 @@ impl Limiter {
         }
     }
 
-    /// A request that only settles or ends, with what the store has not taken.
-    fn closed(&self, request: &Request<'_>, closings: Option<Box<Closings>>) -> Decided {
+    /// A request that only settles or ends.
+    fn only_close(&self, request: &Request<'_>, closings: Option<Closings>, now: Time) -> Decided {
+        self.show(request, Holding::Nothing, now);
+        let left = closings.and_then(|closings| self.try_close(closings)).map(Box::new);
         let descriptors = request.descriptors.len();
         self.count_closing(request.domain);
-        match closings {
+        match left {
             None => Decided::Answer(Answer::closing(descriptors)),
             closings => Decided::Wait(PendingDecision { closings, planned: None, descriptors }),
         }
