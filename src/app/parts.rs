@@ -110,12 +110,7 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
     }
     let request_log = recent::request_log(settings);
     let recent_requests = recent::recent_requests(settings);
-    limiter = match (&request_log, &recent_requests) {
-        (Some(log), Some(recent)) => limiter.with_observer(Arc::new((log.clone(), recent.clone()))),
-        (Some(log), None) => limiter.with_observer(log.clone()),
-        (None, Some(recent)) => limiter.with_observer(recent.clone()),
-        (None, None) => limiter,
-    };
+    let limiter = observed(limiter, request_log.as_ref(), recent_requests.as_ref());
     let app = App {
         stats,
         source,
@@ -135,6 +130,20 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
         fleet: Arc::new(fleet),
     };
     Ok((Arc::new(app), link))
+}
+
+/// Each request is passed to the request log and to the recent requests.
+fn observed(
+    limiter: Limiter,
+    log: Option<&Arc<RequestLog>>,
+    recent: Option<&Arc<RecentRequests>>,
+) -> Limiter {
+    match (log.cloned(), recent.cloned()) {
+        (Some(log), Some(recent)) => limiter.with_observer(Arc::new((log, recent))),
+        (Some(log), None) => limiter.with_observer(log),
+        (None, Some(recent)) => limiter.with_observer(recent),
+        (None, None) => limiter,
+    }
 }
 
 /// Queues refunds for the task that announces them. If it has fallen behind that far, the store does not answer.
