@@ -17,11 +17,32 @@ pub(super) struct Surroundings<'t> {
     pub(super) fills_values: bool,
 }
 
+/// The actions that Envoy knows.
+const ACTIONS: [&str; 13] = [
+    "generic_key",
+    "request_headers",
+    "query_parameters",
+    "remote_address",
+    "masked_remote_address",
+    "remote_address_match",
+    "source_cluster",
+    "destination_cluster",
+    "header_value_match",
+    "query_parameter_value_match",
+    "metadata",
+    "dynamic_metadata",
+    "extension",
+];
+
 pub(super) fn descriptor(item: Value<'_>, surroundings: &Surroundings<'_>, without_hits: bool) -> Descriptor {
     let mut actions: Vec<(&'static str, Action)> = Vec::new();
     for action in item.list("actions") {
         match action.fields().find(|(name, _)| *name != "@type") {
-            Some((name, fields)) => actions.push(self::action(&snake_case(name), fields, surroundings)),
+            Some((name, fields)) => {
+                let name = snake_case(name);
+                let shown = ACTIONS.into_iter().find(|known| *known == name).unwrap_or("an unknown one");
+                actions.push((shown, self::action(&name, fields, surroundings)));
+            }
             None => actions.push(("an empty one", Action::Untold("a known action".to_owned()))),
         }
     }
@@ -47,8 +68,7 @@ pub(super) fn descriptor(item: Value<'_>, surroundings: &Surroundings<'_>, witho
     Descriptor { actions, hits, is_refund }
 }
 
-/// An action with the name that a report has for it.
-fn action(name: &str, fields: Value<'_>, surroundings: &Surroundings<'_>) -> (&'static str, Action) {
+fn action(name: &str, fields: Value<'_>, surroundings: &Surroundings<'_>) -> Action {
     let text = |field: &str| fields.get(field).and_then(Value::text).unwrap_or_default().to_owned();
     let key = |default: &str| {
         Some(text("descriptor_key")).filter(|key| !key.is_empty()).unwrap_or(default.to_owned())
@@ -59,30 +79,30 @@ fn action(name: &str, fields: Value<'_>, surroundings: &Surroundings<'_>) -> (&'
         |default: &str| entry(key(default), &text("descriptor_value"), text("default_value"), surroundings);
     let untold = |needs: String| Action::Untold(needs);
     match name {
-        "generic_key" => ("generic_key", entry("generic_key").map_or_else(untold, Action::Constant)),
+        "generic_key" => entry("generic_key").map_or_else(untold, Action::Constant),
         "request_headers" => {
             let name = text("header_name").to_ascii_lowercase();
-            ("request_headers", Action::Header { key: key(""), name, skip_if_absent: skips() })
+            Action::Header { key: key(""), name, skip_if_absent: skips() }
         }
         "query_parameters" => {
             let name = text("query_parameter_name");
-            ("query_parameters", Action::QueryParameter { key: key(""), name, skip_if_absent: skips() })
+            Action::QueryParameter { key: key(""), name, skip_if_absent: skips() }
         }
-        "remote_address" => ("remote_address", Action::RemoteAddress),
+        "remote_address" => Action::RemoteAddress,
         "masked_remote_address" => {
             let length = |field: &str, longest| {
                 let written = fields.get(field).and_then(Value::text).and_then(|text| text.parse().ok());
                 written.unwrap_or(longest)
             };
             let lengths = (length("v4_prefix_mask_len", 32), length("v6_prefix_mask_len", 128));
-            ("masked_remote_address", Action::MaskedRemoteAddress(lengths.0, lengths.1))
+            Action::MaskedRemoteAddress(lengths.0, lengths.1)
         }
         "remote_address_match" => {
             let ranges = ranges(fields.get("address_matcher"));
             let inverted = fields.at(&["address_matcher", "invert_match"]).is_some_and(Value::flag);
             let action = entry("remote_address_match")
                 .and_then(|entry| Ok(Action::RemoteAddressMatch { entry, ranges: ranges?, inverted }));
-            ("remote_address_match", action.unwrap_or_else(untold))
+            action.unwrap_or_else(untold)
         }
         "source_cluster" => {
             let value = Parts::constant(surroundings.own_cluster);
@@ -90,17 +110,15 @@ fn action(name: &str, fields: Value<'_>, surroundings: &Surroundings<'_>) -> (&'
             // Envoy may have it from its command line.
             let is_known = !surroundings.own_cluster.is_empty();
             let needs = || Action::Untold("`node.cluster` in the configuration".to_owned());
-            ("source_cluster", if is_known { Action::Constant(entry) } else { needs() })
+            if is_known { Action::Constant(entry) } else { needs() }
         }
-        "destination_cluster" => {
-            ("destination_cluster", Action::DestinationCluster(surroundings.cluster.map(str::to_owned)))
-        }
+        "destination_cluster" => Action::DestinationCluster(surroundings.cluster.map(str::to_owned)),
         "header_value_match" => {
             let action = entry("header_match").and_then(|entry| {
                 let headers = fields.list("headers").map(matches::header).collect::<Result<_, _>>()?;
                 Ok(Action::HeaderValueMatch { entry, headers, expected: expected() })
             });
-            ("header_value_match", action.unwrap_or_else(untold))
+            action.unwrap_or_else(untold)
         }
         "query_parameter_value_match" => {
             let action = entry("query_match").and_then(|entry| {
@@ -108,12 +126,12 @@ fn action(name: &str, fields: Value<'_>, surroundings: &Surroundings<'_>) -> (&'
                 let parameters = parameters.collect::<Result<_, _>>()?;
                 Ok(Action::QueryParameterValueMatch { entry, parameters, expected: expected() })
             });
-            ("query_parameter_value_match", action.unwrap_or_else(untold))
+            action.unwrap_or_else(untold)
         }
-        "metadata" => ("metadata", Action::Untold(metadata(&text("source")))),
-        "dynamic_metadata" => ("dynamic_metadata", Action::Untold(metadata(""))),
-        "extension" => ("extension", Action::Untold("the extension".to_owned())),
-        _ => ("an unknown one", Action::Untold(format!("the action `{name}`"))),
+        "metadata" => Action::Untold(metadata(&text("source"))),
+        "dynamic_metadata" => Action::Untold(metadata("")),
+        "extension" => Action::Untold("the extension".to_owned()),
+        _ => Action::Untold(format!("the action `{name}`")),
     }
 }
 
