@@ -18,6 +18,7 @@ use crate::support::{
     process::assert_exit,
     redis::Redis,
     server::{BINARY, Server, Setup},
+    stores::with_redis,
 };
 
 const RULES: &str = "
@@ -85,12 +86,6 @@ fn windows_end_at_local_boundaries(setup: impl FnOnce() -> (Setup, Box<dyn std::
     }
 }
 
-fn of_redis(env: &[(&str, &str)]) -> (Setup, Box<dyn std::any::Any>) {
-    let redis = Redis::single();
-    let setup = Setup::new().redis(&redis.env());
-    (env.iter().fold(setup, |setup, (name, value)| setup.env(name, value)), Box::new(redis))
-}
-
 #[test]
 fn windows_end_at_local_boundaries_in_memory() {
     windows_end_at_local_boundaries(|| (Setup::new(), Box::new(())));
@@ -98,17 +93,17 @@ fn windows_end_at_local_boundaries_in_memory() {
 
 #[test]
 fn windows_end_at_local_boundaries_in_redis() {
-    windows_end_at_local_boundaries(|| of_redis(&[]));
+    windows_end_at_local_boundaries(|| with_redis(&[]));
 }
 
 #[test]
 fn windows_end_at_local_boundaries_in_redis_with_a_local_cache() {
-    windows_end_at_local_boundaries(|| of_redis(&[("LOCAL_CACHE_SIZE_IN_BYTES", "1000000")]));
+    windows_end_at_local_boundaries(|| with_redis(&[("LOCAL_CACHE_SIZE_IN_BYTES", "1000000")]));
 }
 
 #[test]
 fn windows_end_at_local_boundaries_in_redis_with_leases() {
-    windows_end_at_local_boundaries(|| of_redis(&[("COUNTING", "leased")]));
+    windows_end_at_local_boundaries(|| with_redis(&[("COUNTING", "leased")]));
 }
 
 #[test]

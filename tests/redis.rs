@@ -64,6 +64,18 @@ descriptors:
     rate_limit: {unlimited: true}
 ";
 
+/// A rule for each kind of counter; others can follow.
+const OF_EACH_KIND: &str = "
+domain: d
+descriptors:
+  - {key: fixed, rate_limit: {unit: year, requests_per_unit: 1000}}
+  - {key: leased, rate_limit: {unit: year, requests_per_unit: 1000, counting: leased}}
+  - {key: sliding, rate_limit: {unit: year, requests_per_unit: 1000, algorithm: sliding_window}}
+  - {key: log, rate_limit: {unit: year, requests_per_unit: 1000, algorithm: sliding_log}}
+  - {key: token, rate_limit: {unit: year, requests_per_unit: 1000, algorithm: token_bucket}}
+  - {key: leaky, rate_limit: {unit: year, requests_per_unit: 1000, algorithm: leaky_bucket, burst: 1000}}
+";
+
 /// A request of one descriptor.
 pub(crate) fn one(key: &str, value: &str) -> RateLimitRequest {
     request("d", &[&[(key, value)]])

@@ -18,6 +18,7 @@ use crate::support::{
     process::assert_exit,
     redis::Redis,
     server::{BINARY, Server, Setup},
+    stores::with_redis,
 };
 
 /// From 08:00 to 20:00 in Berlin, which is 07:00 to 19:00 of UTC in November.
@@ -86,12 +87,6 @@ fn the_limit_changes_and_the_counter_goes_on(kinds: &[&str], setup: impl FnOnce(
 
 const ALL: [&str; 4] = ["fixed_window", "sliding_window", "sliding_log", "several"];
 
-fn of_redis(env: &[(&str, &str)]) -> (Setup, Box<dyn Any>) {
-    let redis = Redis::single();
-    let setup = Setup::new().redis(&redis.env());
-    (env.iter().fold(setup, |setup, (name, value)| setup.env(name, value)), Box::new(redis))
-}
-
 #[test]
 fn the_limit_changes_and_the_counter_goes_on_in_memory() {
     the_limit_changes_and_the_counter_goes_on(&ALL, || (Setup::new(), Box::new(())));
@@ -106,17 +101,19 @@ fn the_limit_changes_and_the_counter_goes_on_in_memory_with_a_local_cache() {
 
 #[test]
 fn the_limit_changes_and_the_counter_goes_on_in_redis() {
-    the_limit_changes_and_the_counter_goes_on(&ALL, || of_redis(&[]));
+    the_limit_changes_and_the_counter_goes_on(&ALL, || with_redis(&[]));
 }
 
 #[test]
 fn the_limit_changes_and_the_counter_goes_on_in_redis_with_a_local_cache() {
-    the_limit_changes_and_the_counter_goes_on(&ALL, || of_redis(&[("LOCAL_CACHE_SIZE_IN_BYTES", "1000000")]));
+    the_limit_changes_and_the_counter_goes_on(&ALL, || {
+        with_redis(&[("LOCAL_CACHE_SIZE_IN_BYTES", "1000000")])
+    });
 }
 
 #[test]
 fn the_limit_changes_and_the_counter_goes_on_in_redis_with_leases() {
-    the_limit_changes_and_the_counter_goes_on(&ALL, || of_redis(&[("COUNTING", "leased")]));
+    the_limit_changes_and_the_counter_goes_on(&ALL, || with_redis(&[("COUNTING", "leased")]));
 }
 
 #[test]

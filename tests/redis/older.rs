@@ -7,20 +7,11 @@ use crate::support::{
     server::Setup,
 };
 
-use super::{Code, RateLimitRequest};
+use super::{Code, OF_EACH_KIND, RateLimitRequest};
 
 const STATES: &str = include_str!("older_states.txt");
 
-const RULES: &str = "
-domain: d
-descriptors:
-  - {key: fixed, rate_limit: {unit: year, requests_per_unit: 1000}}
-  - {key: leased, rate_limit: {unit: year, requests_per_unit: 1000, counting: leased}}
-  - {key: sliding, rate_limit: {unit: year, requests_per_unit: 1000, algorithm: sliding_window}}
-  - {key: log, rate_limit: {unit: year, requests_per_unit: 1000, algorithm: sliding_log}}
-  - {key: token, rate_limit: {unit: year, requests_per_unit: 1000, algorithm: token_bucket}}
-  - {key: leaky, rate_limit: {unit: year, requests_per_unit: 1000, algorithm: leaky_bucket, burst: 1000}}
-  - key: several
+const OTHERS: &str = "  - key: several
     rate_limit:
       - {unit: year, requests_per_unit: 1000}
       - {unit: month, requests_per_unit: 900, algorithm: token_bucket}
@@ -71,7 +62,10 @@ fn states_of_an_older_build_are_continued() {
     for line in STATES.lines().filter(|line| !line.starts_with('#')) {
         restore(&redis, line);
     }
-    let setup = Setup::new().redis(&redis.env()).rules("d.yaml", RULES).env("REPLICA_SYNC", "true");
+    let setup = Setup::new()
+        .redis(&redis.env())
+        .rules("d.yaml", &[OF_EACH_KIND, OTHERS].concat())
+        .env("REPLICA_SYNC", "true");
     let server = setup.start_healthy();
     let client = server.client();
     for (key, value, left) in LEFT {

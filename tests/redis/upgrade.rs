@@ -15,18 +15,9 @@ use crate::support::{
     server::{BINARY, Server, Setup},
 };
 
-use super::{Code, RateLimitRequest};
+use super::{Code, OF_EACH_KIND, RateLimitRequest};
 
-const RULES: &str = "
-domain: d
-descriptors:
-  - {key: fixed, rate_limit: {unit: year, requests_per_unit: 1000}}
-  - {key: leased, rate_limit: {unit: year, requests_per_unit: 1000, counting: leased}}
-  - {key: sliding, rate_limit: {unit: year, requests_per_unit: 1000, algorithm: sliding_window}}
-  - {key: log, rate_limit: {unit: year, requests_per_unit: 1000, algorithm: sliding_log}}
-  - {key: token, rate_limit: {unit: year, requests_per_unit: 1000, algorithm: token_bucket}}
-  - {key: leaky, rate_limit: {unit: year, requests_per_unit: 1000, algorithm: leaky_bucket, burst: 1000}}
-  - key: several
+const OTHERS: &str = "  - key: several
     rate_limit:
       - {unit: year, requests_per_unit: 1000}
       - {unit: year, unit_multiplier: 2, requests_per_unit: 2000, algorithm: sliding_window}
@@ -51,7 +42,10 @@ fn hits(key: &str, value: &str, hits: u64) -> RateLimitRequest {
 impl Replica {
     fn start(program: &Path, redis: &Redis) -> Self {
         let admin = free_port();
-        let setup = Setup::new().program(program, &[]).redis(&redis.env()).rules("d.yaml", RULES);
+        let setup = Setup::new()
+            .program(program, &[])
+            .redis(&redis.env())
+            .rules("d.yaml", &[OF_EACH_KIND, OTHERS].concat());
         let setup = setup.env("REPLICA_SYNC", "true").env("LOCAL_CACHE_SIZE_IN_BYTES", "1000000");
         let server = setup.env("ADMIN_ADDR", &format!("127.0.0.1:{admin}")).start_healthy();
         Self { server, admin, program: program.to_owned() }

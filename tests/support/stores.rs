@@ -24,3 +24,10 @@ impl Stores {
         self.0.iter().map(|(name, setup, _)| (*name, setup.clone()))
     }
 }
+
+/// A service with these variables that counts in a Redis of its own, which stops when the second is dropped.
+pub(crate) fn with_redis(env: &[(&str, &str)]) -> (Setup, Box<dyn Any>) {
+    let redis = Redis::single();
+    let setup = Setup::new().redis(&redis.env());
+    (env.iter().fold(setup, |setup, (name, value)| setup.env(name, value)), Box::new(redis))
+}

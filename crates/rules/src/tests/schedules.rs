@@ -113,10 +113,12 @@ fn the_page_of_rules_names_the_entries() {
     assert!(shown.ends_with(&format!("quota_mode: false, {schedule}")), "{shown}");
 }
 
+fn minute(schedule: &str) -> String {
+    format!("    unit: minute\n    requests_per_unit: 1\n    schedule: {schedule}\n")
+}
+
 #[test]
 fn mistakes_have_a_place_and_help() {
-    let minute =
-        |schedule: &str| format!("    unit: minute\n    requests_per_unit: 1\n    schedule: {schedule}\n");
     let of_kind = |kind: &str, entry: &str| {
         let schedule = format!("[{{requests_per_unit: {entry}}}]");
         format!("    unit: hour\n    requests_per_unit: 1\n    algorithm: {kind}\n    schedule: {schedule}\n")
@@ -169,10 +171,13 @@ fn mistakes_have_a_place_and_help() {
         let is_refused = expected.starts_with("error");
         assert_eq!(compiled(&limit).rules.is_none(), is_refused, "{limit}");
     }
+}
+
+#[test]
+fn a_long_schedule_is_refused_and_all_mistakes_of_an_entry_are_found() {
     let many = vec!["{requests_per_unit: 1}"; 51].join(", ");
     let found = messages(&compiled(&minute(&format!("[{many}]"))));
     assert!(found[0].contains("a schedule of 51 entries is too long"), "{found:?}");
-    // All mistakes of one entry in one run.
     let found = messages(&compiled(&minute("[{days: x, from: y, to: z, time_zone: q}]")));
     assert_eq!(found.len(), 5, "{found:#?}");
 }

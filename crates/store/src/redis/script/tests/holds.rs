@@ -112,6 +112,17 @@ fn close_both(
     }
 }
 
+/// What both say of a hold that was closed: its counter, how, what was held, and what was charged before and after.
+type Ending = (u64, u8, u64, u64, u64);
+
+fn of_script(closed: &Closed) -> Ending {
+    (closed.rule_id - (1 << 52), closed.how as u8, closed.held, closed.before, closed.after)
+}
+
+fn of_ledger(charge: &Charge<usize, Of>) -> Ending {
+    (charge.counter as u64, charge.how as u8, charge.held, charge.before, charge.after)
+}
+
 #[test]
 fn the_scripts_hold_and_settle_as_the_ledger_does() {
     let mut redis = Redis::start();
@@ -153,17 +164,8 @@ fn the_scripts_hold_and_settle_as_the_ledger_does() {
             }
             // The script charges what had expired, which the ledger has swept.
             let closed = closed.into_iter().filter(|closed| closed.how != How::Expired);
-            let mut actual: Vec<_> = closed
-                .map(|closed| {
-                    (closed.rule_id - (1 << 52), closed.how as u8, closed.held, closed.before, closed.after)
-                })
-                .collect();
-            let expected = charges.iter();
-            let mut expected: Vec<_> = expected
-                .map(|charge| {
-                    (charge.counter as u64, charge.how as u8, charge.held, charge.before, charge.after)
-                })
-                .collect();
+            let mut actual: Vec<_> = closed.map(|closed| of_script(&closed)).collect();
+            let mut expected: Vec<_> = charges.iter().map(of_ledger).collect();
             actual.sort_unstable();
             expected.sort_unstable();
             assert_eq!(actual, expected, "{seed} {step} {id}");
