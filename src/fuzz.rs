@@ -24,7 +24,6 @@ use telemetry::{metrics, tracing};
 pub struct Target {
     /// Its name, and the name of its directory in `fuzz/seeds`.
     pub name: &'static str,
-    /// Runs the parser on an input.
     pub run: fn(&[u8]),
 }
 
@@ -89,7 +88,6 @@ fn template(bytes: &[u8]) {
     }
 }
 
-/// Reads settings from lines `NAME=value`.
 fn settings(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let pairs: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once('=')).collect();

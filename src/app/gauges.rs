@@ -74,7 +74,6 @@ impl App {
 }
 
 impl Gauges<'_> {
-    /// The samples, in the order of the page.
     pub(super) fn sample(&self, samples: &mut Samples<'_>) {
         self.local_cache.iter().for_each(|usage| local_cache(samples, usage));
         samples.pools(&self.pools);

@@ -62,7 +62,6 @@ pub(crate) enum Format {
 /// The most limits that the text lists with their calendars; the JSON has all.
 const MAX_CALENDARS: usize = 20;
 
-/// Checks the rules and prints a report.
 pub(crate) fn run(args: &CheckArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let format = if args.json { Format::Json } else { args.format };
     let (reading, options) = match rules_files::read(&args.paths, args.reading, environment) {
@@ -88,7 +87,6 @@ fn without_verdict(message: String) -> Reading {
     Reading { files: Vec::new(), diagnostics: vec![error] }
 }
 
-/// The Envoys to compare the rules with.
 struct Envoys {
     reading: Reading,
     service: envoy::Service,
@@ -114,9 +112,7 @@ impl Envoys {
     }
 }
 
-/// The diagnostics of a set of files.
 pub(super) struct Report {
-    /// The rules files.
     files: Vec<SourceFile>,
     envoys: Vec<SourceFile>,
     compared: Option<envoy::Compared>,

@@ -9,17 +9,14 @@ use crate::{app, settings::Settings, settings::misspelt, settings::vars::Var};
 use containment::panics;
 use telemetry::logs;
 
-/// The environment of the process.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
-    /// The environment variables.
     pub variables: BTreeMap<String, String>,
     /// The number of cores that the process may use.
     pub cores: usize,
 }
 
 impl Environment {
-    /// The value of a variable, or its default.
     pub(super) fn value(&self, var: &Var) -> String {
         let set = self.variables.get(var.name).filter(|value| !value.is_empty());
         set.map_or_else(|| var.default.to_owned(), Clone::clone)

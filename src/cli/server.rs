@@ -66,13 +66,10 @@ pub(super) struct TlsArgs {
 pub(super) struct Service {
     /// Precedes the address in errors.
     pub(super) name: &'static str,
-    /// What to do if it cannot be reached.
     pub(super) advice: &'static str,
-    /// The protocol that TLS negotiates.
     pub(super) protocol: &'static str,
 }
 
-/// A service to connect to.
 pub(super) struct Server {
     at: ServerAddress,
     tls: Option<Tls>,
@@ -134,7 +131,6 @@ impl Address {
 }
 
 impl TlsArgs {
-    /// Reads the files if TLS is configured.
     fn read(&self, address: &Address, protocol: &str) -> Result<Option<Tls>, Failure> {
         match (address.tls, *self != Self::default()) {
             (Some(false), true) => {
@@ -166,7 +162,6 @@ impl TlsArgs {
 }
 
 impl Server {
-    /// Reads the TLS files.
     pub(super) fn new(address: &Address, tls: &TlsArgs, service: &'static Service) -> Result<Self, Failure> {
         Ok(Self { at: address.at.clone(), tls: tls.read(address, service.protocol)?, service })
     }
@@ -204,7 +199,6 @@ impl Server {
         Failure::new(format!("cannot reach {}{self}: {why}", self.service.name), self.service.advice)
     }
 
-    /// The `Host` of requests.
     pub(super) fn host(&self) -> String {
         match &self.at {
             ServerAddress::Tcp(at) => at.to_string(),
@@ -249,7 +243,6 @@ impl fmt::Display for Server {
     }
 }
 
-/// The runtime of a call.
 pub(super) fn runtime() -> Result<Runtime, Failure> {
     Builder::new_current_thread().enable_all().build().map_err(|error| {
         let what = format!("cannot prepare the call: {error}");
@@ -266,7 +259,6 @@ pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
     last.to_string()
 }
 
-/// A number of hits.
 pub(super) fn hits(text: &str) -> Result<u64, String> {
     let hits = text.parse().ok().filter(|hits| *hits <= MAX_LIMIT);
     hits.ok_or_else(|| format!("expected an integer from 0 to {MAX_LIMIT}"))

@@ -10,7 +10,6 @@ use super::{
 };
 use crate::settings::{self, Settings, Source, markdown, vars};
 
-/// The arguments of `tollgate settings`.
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SettingsArgs {
     /// Print the value of every variable in this environment instead; passwords are masked.

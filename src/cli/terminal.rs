@@ -167,18 +167,15 @@ pub(super) fn output_error() -> Option<&'static io::Error> {
     OUTPUT_ERROR.get().filter(|error| error.kind() != io::ErrorKind::BrokenPipe)
 }
 
-/// Prints an error to standard error.
 pub(super) fn print_error(message: impl fmt::Display) {
     // There is no other place to report to.
     let _ = writeln!(anstream::stderr().lock(), "{}: {message}", paint(ERROR, "error"));
 }
 
-/// Prints a warning to standard error.
 pub(super) fn print_warning(message: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{}: {message}", paint(WARNING, "warning"));
 }
 
-/// Prints a note to standard error.
 pub(super) fn print_note(message: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{}", paint(DIM, message));
 }

@@ -47,7 +47,6 @@ by_function! {
     PathBuf: |text: &str| Ok(text.into());
 }
 
-/// An empty text is `None`.
 impl<T: Value> Value for Option<T> {
     fn parse(text: &str) -> Result<Self, InvalidValue> {
         optional(text, T::parse)

@@ -49,7 +49,6 @@ text::named! {
     }
 }
 
-/// `None` for `off`.
 impl Value for Option<Logged> {
     fn parse(text: &str) -> Result<Self, InvalidValue> {
         let invalid = InvalidValue::new("off, refused, or sampled: and a share, such as sampled:0.01");
@@ -61,7 +60,6 @@ impl Value for Option<Logged> {
     }
 }
 
-/// `None` for `off`.
 impl Value for Option<Recorded> {
     fn parse(text: &str) -> Result<Self, InvalidValue> {
         let invalid = InvalidValue::new("off, all, or sampled: and a share, such as sampled:0.01");
@@ -80,7 +78,6 @@ fn sampled_share(text: &str, invalid: InvalidValue) -> Result<f64, InvalidValue>
     share.ok_or_else(|| invalid.with_hint("the share is above 0 and at most 1"))
 }
 
-/// `BACKEND_TYPE`.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub enum BackendType {
     #[default]
@@ -90,7 +87,6 @@ pub enum BackendType {
 }
 
 text::named! {
-    /// `REDIS_TYPE`.
     #[derive(Default)]
     pub(super) enum RedisType {
         #[default]
@@ -100,7 +96,6 @@ text::named! {
     }
 }
 
-/// `REDIS_SOCKET_TYPE`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Socket {
     Tcp,
@@ -155,7 +150,6 @@ pub(super) fn memcached_srv(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-/// `CONFIG_TYPE`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RulesSource {
     #[default]
@@ -210,7 +204,6 @@ pub(super) fn admin_address(text: &str) -> Result<Option<HostPort>, InvalidValue
     })
 }
 
-/// `STATSD_PROTOCOL`.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub enum StatsdProtocol {
     #[default]

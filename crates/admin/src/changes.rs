@@ -49,7 +49,6 @@ pub(super) struct Watch(Mutex<Seen>);
 struct Seen {
     served: Option<Arc<Served>>,
     rejections: u64,
-    /// The outage that was recorded.
     outage: Option<Outage>,
 }
 

@@ -20,7 +20,6 @@ const MAX_FOLLOWERS: usize = 32;
 const QUEUE: usize = 2;
 
 pub(super) struct Events {
-    /// The last event.
     last: watch::Sender<Last>,
     places: Arc<Semaphore>,
 }
@@ -42,7 +41,6 @@ impl Events {
         self.last.receiver_count() > 0
     }
 
-    /// Sends a `tick` to all followers.
     pub(super) fn send(&self, tick: &[u8]) {
         let text = event("tick", tick);
         self.last.send_modify(|last| last.text = text);

@@ -30,7 +30,6 @@ struct State {
     points: VecDeque<Point>,
 }
 
-/// Counters at one moment.
 #[derive(Clone, Debug, Default)]
 struct Sample {
     time: Time,
@@ -53,7 +52,6 @@ pub(super) struct Point {
     pub(super) latency: Latency,
 }
 
-/// Requests in a second, by code.
 #[derive(Serialize, Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct Rates {
     pub(super) ok: f64,

@@ -34,7 +34,6 @@ const POLICY: HeaderValue = HeaderValue::from_static(
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
 
-/// True for a path that [`get`] answers.
 pub(super) fn has(path: &str) -> bool {
     path == SCHEMA || FILES.iter().any(|(known, _, _)| *known == path)
 }

@@ -43,7 +43,6 @@ pub(super) struct Problem {
     pub(super) message: String,
     /// The same call succeeds with `"force": true`.
     pub(super) needs_force: bool,
-    /// The `Allow` header.
     allowed: Option<HeaderValue>,
 }
 

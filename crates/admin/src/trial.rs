@@ -35,7 +35,6 @@ struct Asked {
 /// The name of the rules in messages.
 const FILE: &str = "rules";
 
-/// The most mistakes of rules in a reply.
 const MAX_MISTAKES: usize = 20;
 
 pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {

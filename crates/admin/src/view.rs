@@ -11,7 +11,6 @@ use fleet::{Member, Merged, Summary, merge::merge, own_id, summary::Collect};
 use limiter::{Entry, Served};
 use recent::{Recent, TopKey};
 
-/// The parameter that selects a replica.
 pub(super) const REPLICA: &str = "replica";
 
 /// Summaries combined, and the replicas that they are of.
@@ -26,7 +25,6 @@ pub(super) struct View {
 pub(super) enum Scope {
     All,
     This,
-    /// Another replica.
     Other(String),
 }
 

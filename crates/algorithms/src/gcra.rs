@@ -32,7 +32,6 @@ pub struct Bucket {
     ticks_per_second: u64,
     ticks_per_hit: u64,
     burst: u64,
-    /// Created by [`leaky`](Self::leaky).
     pub(super) leaky: bool,
 }
 

@@ -69,7 +69,6 @@ pub struct Seen {
     pub earliest: Option<Time>,
 }
 
-/// How a hold was closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
     Settled,
@@ -246,7 +245,6 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
         charges
     }
 
-    /// Forgets the open holds of a counter.
     pub fn forget_counter(&mut self, counter: K) {
         let due: Vec<Due> =
             self.counters.get(&counter).into_iter().flat_map(|known| &known.expiring).copied().collect();

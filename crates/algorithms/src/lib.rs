@@ -82,10 +82,8 @@ impl Hits {
 /// The result of applying hits to a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Verdict {
-    /// The hits are within the limit.
     pub admitted: bool,
     pub consumed: bool,
-    /// Hits that would still be admitted now.
     pub remaining: u64,
     /// Microseconds until the full limit is available, if nothing more is taken.
     pub reset: u64,
@@ -139,12 +137,10 @@ impl Window {
         }
     }
 
-    /// Its length in seconds.
     pub const fn seconds(self) -> u64 {
         self.0 as u64
     }
 
-    /// Its length in microseconds.
     pub const fn micros(self) -> u64 {
         self.seconds() * 1_000_000
     }

@@ -13,7 +13,6 @@ use clock::Time;
 /// A number of requests in any window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlidingLog {
-    /// Requests admitted per window.
     pub limit: u64,
     pub window: Window,
 }

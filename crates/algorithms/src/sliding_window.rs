@@ -43,7 +43,6 @@ impl SlidingWindow {
         (if after == before { state } else { packed() }, verdict)
     }
 
-    /// Takes hits, or refunds them.
     pub fn count(self, counts: Counts, hits: Hits, now: Time) -> (Counts, Verdict) {
         let mut counts = counts;
         if counts.start.micros() > now.micros().saturating_add(LEEWAY) {
@@ -149,7 +148,6 @@ impl SlidingWindow {
         is_narrow.then(|| State { number: counts.last << 32 | counts.this, end: self.end(counts) })
     }
 
-    /// The counts of a state.
     pub fn counts(self, state: State) -> Counts {
         self.ending(state.end, state.number & u64::from(u32::MAX), state.number >> 32)
     }

@@ -39,7 +39,6 @@ pub struct Calendar(&'static Windows);
 /// What is kept of a calendar: there is one for each cycle of a zone.
 struct Windows {
     zone: Zone,
-    /// The index of the cycle.
     cycle: u8,
     recent: Recent,
     /// `month.15@Europe/Berlin`.
@@ -75,10 +74,8 @@ text::named! {
 #[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CalendarFields<'a> {
     pub time_zone: &'a str,
-    /// The first day of a week.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub week_start: Option<&'a str>,
-    /// The first day of a month.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub anchor_day: Option<u64>,
 }

@@ -14,7 +14,6 @@ use super::{Cycle, Windows};
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Zone(u16);
 
-/// What is kept of a zone that is in use.
 pub(super) struct ZoneData {
     pub(super) rules: TimeZone,
     /// By the index of the cycle.

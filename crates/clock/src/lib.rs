@@ -85,12 +85,10 @@ impl Clock for SystemClock {
 pub struct ManualClock(AtomicU64);
 
 impl ManualClock {
-    /// A clock set to `time`.
     pub fn at(time: Time) -> Self {
         Self(AtomicU64::new(time.micros()))
     }
 
-    /// Sets the clock, forwards or backwards.
     pub fn set(&self, time: Time) {
         self.0.store(time.micros(), Ordering::Relaxed);
     }

@@ -7,7 +7,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A monotonic clock, and waits on it.
 pub trait Timer: Send + Sync {
     fn now(&self) -> Instant;
 
@@ -59,7 +58,6 @@ impl<'t> Interval<'t> {
     }
 }
 
-/// The moment after a wait.
 pub fn after(moment: Instant, wait: Duration) -> Instant {
     moment + wait
 }

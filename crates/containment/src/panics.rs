@@ -101,7 +101,6 @@ pub fn catch<T>(boundary: Boundary, work: impl FnOnce() -> T) -> Result<T, Panic
     done.map_err(|_| Panicked)
 }
 
-/// Stops the panics of a future.
 pub fn caught<F: Future>(boundary: Boundary, future: F) -> Caught<F> {
     Caught { boundary, future }
 }
@@ -132,7 +131,6 @@ pub async fn pause() {
 }
 
 pin_project! {
-    /// See [`caught`].
     #[derive(Debug)]
     #[must_use = "a future does nothing unless it is polled"]
     pub struct Caught<F> {

@@ -23,7 +23,6 @@ use containment::mutex::lock;
 use store::redis::CommandPool;
 use text::cut_owned;
 
-/// Maximum number of changes in the log.
 pub const MAX_KEPT: usize = 1_000;
 
 /// Maximum number of changes that wait for Redis.
@@ -138,7 +137,6 @@ impl Changes {
         Self { file, is_in_redis: false, own, wake: Notify::new() }
     }
 
-    /// Adds a change to the log.
     pub fn record(&self, change: Change) {
         let mut own = lock(&self.own);
         if let Some(path) = &self.file

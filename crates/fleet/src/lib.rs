@@ -33,7 +33,6 @@ pub struct Fleet {
     members: Members,
     /// Connections of the thread that reads; `None` if nothing is shared.
     pool: Option<CommandPool>,
-    /// This replica publishes summaries.
     publishes: bool,
 }
 

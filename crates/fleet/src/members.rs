@@ -35,7 +35,6 @@ pub struct Announcement {
     pub version: String,
     /// With the release of its zone data, if an override depends on it. Rules that do have it in their hash.
     pub rules_hash: Option<String>,
-    /// Requests in the last second.
     pub requests_per_second: u64,
     /// The second of its start.
     pub started: u64,
@@ -64,7 +63,6 @@ static ID: LazyLock<String> = LazyLock::new(|| {
     format!("{}-{:08x}", text::cut(&host), fastrand::u32(..))
 });
 
-/// The name of this replica.
 pub fn own_id() -> &'static str {
     &ID
 }

@@ -13,7 +13,6 @@ use clock::{Rfc3339, Time};
 use recent::{KeyValues, Recent, RefusedKey, RuleInfo, TopKey, TopKeys, shown};
 use text::cut;
 
-/// The largest summary in Redis.
 pub const MAX_BYTES: usize = 16 << 10;
 
 /// The parts of it: keys by refused hits, by allowed hits, refusals by key, descriptors without a rule, rules. The rest
@@ -30,7 +29,6 @@ const MAX_MISSING: usize = 16;
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug, Default)]
 #[serde(default)]
 pub struct Summary {
-    /// The replica's own status.
     pub status: Json,
     pub keys: Vec<KeyHits>,
     pub missing: Missing,
@@ -83,7 +81,6 @@ pub struct KeyHits {
     pub by_override: Option<Json>,
     pub allowed: u64,
     pub refused: u64,
-    /// The largest error of both.
     pub error: u64,
 }
 
@@ -93,7 +90,6 @@ pub struct Entry {
     pub value: String,
 }
 
-/// A refused key.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug, Default)]
 #[serde(default)]
 pub struct KeyRefusals {
@@ -136,7 +132,6 @@ pub struct Collect<'a> {
 }
 
 impl Collect<'_> {
-    /// The keys of these rules.
     pub fn keys<'r>(&self, summary: &mut Summary, rules: impl Iterator<Item = &'r std::sync::Arc<RuleInfo>>) {
         let mut all = Vec::new();
         for TopKeys { keys, missing } in self.recent.top(rules, self.now) {
@@ -199,7 +194,6 @@ impl Collect<'_> {
         }
     }
 
-    /// Descriptors without a rule.
     pub fn unmatched(&self, summary: &mut Summary) {
         for (reason, TopKeys { keys, missing }) in self.recent.unmatched(self.now) {
             let total = keys.iter().map(|key| key.allowed).fold(0, u64::saturating_add);

@@ -123,7 +123,6 @@ impl<S: Service> Connection<S> {
             && !self.must_send_table_size
     }
 
-    /// Writes a response that fits.
     pub(super) fn write_answer(&mut self, id: u32, envelope: &Envelope, message: &[u8]) {
         let length = i64::try_from(message.len()).unwrap_or(i64::MAX);
         self.send_window -= length;

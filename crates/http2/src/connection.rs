@@ -54,7 +54,6 @@ pub trait Service: Sized {
     /// The head of a well-formed request with these fields.
     fn head(&self, fields: Self::Fields) -> Self::Head;
 
-    /// Begins a call.
     fn open(&mut self, id: u32, head: &Self::Head) -> Self::Call;
 
     /// The stream of a call that [`open`](Self::open) began is open: the service may respond.
@@ -82,12 +81,10 @@ pub trait Service: Sized {
 }
 
 pub struct Connection<S: Service> {
-    /// Bytes to write.
     pub out: Vec<u8>,
     pub(super) config: Config,
     pub(super) streams: Streams<S::Call>,
     pub(super) limits: Limits,
-    /// The peer's `SETTINGS_MAX_FRAME_SIZE`.
     pub(super) max_frame: usize,
     /// The peer's `SETTINGS_INITIAL_WINDOW_SIZE`.
     pub(super) initial_send_window: i64,

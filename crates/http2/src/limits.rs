@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use super::frame::Reason;
 
-/// What a peer sent too much of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flood {
     /// Header blocks that are too large or have too many frames.
@@ -56,7 +55,6 @@ impl Limits {
     /// Tokens per response. Clients send several frames per request: grpc-go sends a `PING` and two `WINDOW_UPDATE`.
     const PER_ANSWER: u32 = 8;
 
-    /// Tokens per second.
     const PER_SECOND: u128 = 100;
 
     pub(super) fn new(now: Instant) -> Self {
@@ -80,7 +78,6 @@ impl Limits {
         Err(Reason::EnhanceYourCalm)
     }
 
-    /// The flood that ended the connection.
     pub(super) fn exceeded_by(&self) -> Option<Flood> {
         self.exceeded_by
     }

@@ -3,9 +3,7 @@
 /// Work that a peer may cause without an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// A byte that was read.
     Scanned,
-    /// A byte that was copied.
     Copied,
     /// A field, a stream or a call that was visited.
     Visited,

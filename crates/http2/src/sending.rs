@@ -20,7 +20,6 @@ use super::{
 pub(super) const GOAWAY_PING: &[u8] = b"goodbye!";
 
 impl<S: Service> Connection<S> {
-    /// Responds to a call with one message.
     pub fn answer(&mut self, id: u32, envelope: &Envelope, message: &[u8]) {
         let Some(stream) = self.streams.open.get(&id) else { return };
         if !self.fits(message, stream.send_window) {

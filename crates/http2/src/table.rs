@@ -55,7 +55,6 @@ impl Table {
         self.entry(index).map(Entry::field)
     }
 
-    /// The dynamic entry at an index.
     fn entry(&self, index: usize) -> Option<&Entry> {
         let back = index.checked_sub(STATIC.len())?;
         self.entries.get(self.entries.len().checked_sub(back)?)

@@ -62,7 +62,6 @@ pub struct Status {
     /// Whether the descriptor is within its limit.
     pub code: Code,
     pub current_limit: Option<CurrentLimit>,
-    /// Hits left within the limit.
     pub limit_remaining: u64,
 }
 
@@ -73,7 +72,6 @@ pub struct CurrentLimit {
     pub multiplier: NonZeroU32,
     /// The calendar that its rule or override names.
     pub calendar: Option<Calendar>,
-    /// What the schedule of its rule says.
     pub schedule: Option<Arc<InForce>>,
     pub name: Option<Arc<str>>,
     /// Seconds until the full limit is available; for a fixed window until it ends.
@@ -92,19 +90,15 @@ pub struct Header {
 pub struct ResponseOptions {
     /// `LIMIT_RESPONSE_HEADERS_ENABLED` and the headers' names.
     pub headers: Option<HeaderNames>,
-    /// `LIMIT_ALL_DESCRIPTORS_HEADERS_ENABLED`.
     pub all_headers: bool,
     /// `LIMIT_REQUEST_HEADERS_ENABLED` and the headers' names.
     pub request_headers: Option<HeaderNames>,
-    /// `LIMIT_RETRY_AFTER_HEADER`.
     pub retry_after: Option<Arc<str>>,
-    /// `LIMIT_POLICY_HEADERS`.
     pub policy_headers: bool,
     /// `OVER_LIMIT_BODY`: the over-limit body where the rule has none.
     pub over_limit_body: Option<Template>,
     /// `RESPONSE_DYNAMIC_METADATA`, alone or with `RESPONSE_DYNAMIC_METADATA_LIMITS`.
     pub metadata: MetadataDetail,
-    /// `RESPONSE_DYNAMIC_METADATA_CODES`.
     pub metadata_codes: bool,
 }
 
@@ -120,7 +114,6 @@ pub struct HeaderNames {
 /// How much dynamic metadata an answer carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MetadataDetail {
-    /// No metadata.
     #[default]
     None,
     /// The request, and the metadata of the rules whose descriptors passed.

@@ -17,7 +17,6 @@ use clock::Time;
 use rules::{Limit, Matched};
 
 pub(super) struct CounterKey<'a, 'r> {
-    /// `CACHE_KEY_PREFIX`.
     pub(super) prefix: &'a str,
     pub(super) domain: &'a str,
     pub(super) entries: &'a [Entry<'a>],

@@ -32,9 +32,7 @@ pub struct Counters {
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct CounterState {
-    /// The limit in force.
     pub limit: Limit,
-    /// What its schedule says.
     pub schedule: Option<Arc<InForce>>,
     /// Hits that were counted and still matter.
     pub used: u64,
@@ -45,7 +43,6 @@ pub struct CounterState {
     pub resets_in: u64,
 }
 
-/// An open hold, and its limit.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ListedHold {
     pub limit: Limit,

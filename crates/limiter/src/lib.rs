@@ -108,9 +108,7 @@ pub fn handles(rules: &RuleSet, stats: &Stats, recent: Vec<Arc<RuleInfo>>) -> Ha
 #[derive(Clone, PartialEq, Debug)]
 pub struct Policy {
     pub bounds: Bounds,
-    /// `NEAR_LIMIT_RATIO`.
     pub near_limit_ratio: f32,
-    /// `CACHE_KEY_PREFIX`.
     pub key_prefix: String,
     /// `COUNTER_KEY_FORMAT=unambiguous`: shared stores use full keys, which the Go service does not know.
     pub full_keys: bool,
@@ -124,14 +122,12 @@ pub struct Policy {
     pub shadow_mode: bool,
     /// `QUOTA_MODE`: every limit is a quota.
     pub quota_mode: bool,
-    /// `QUOTA_GROUPS_ENABLED`.
     pub quota_groups: bool,
     pub response: ResponseOptions,
     /// `STORE_FAILURE_POLICY`, for domains without their own.
     pub on_store_failure: OnStoreFailure,
     /// The maximum number of keys in the local fallback while the store fails.
     pub max_local_keys: usize,
-    /// The bounds of its holds.
     pub max_holds: MostHolds,
 }
 
@@ -157,7 +153,6 @@ impl Default for Policy {
     }
 }
 
-/// The default of `HOLDS_MAX_QUEUED`.
 const MAX_QUEUED_HOLDS: usize = 100_000;
 
 pub struct Limiter {
@@ -239,7 +234,6 @@ impl Limiter {
         self.store.start_worker();
     }
 
-    /// `STORE_FAILURE_POLICY`.
     pub fn on_store_failure(&self) -> OnStoreFailure {
         self.policy.on_store_failure
     }

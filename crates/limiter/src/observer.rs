@@ -25,7 +25,6 @@ pub trait Observer: Send + Sync {
     fn decided(&self, _decision: &Observed<'_, '_>) {}
 }
 
-/// Whether a request holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Holding<'a> {
     Nothing,
@@ -33,7 +32,6 @@ pub enum Holding<'a> {
     As(Option<&'a HoldId>),
 }
 
-/// Two observers as one.
 impl<A: Observer, B: Observer> Observer for (Arc<A>, Arc<B>) {
     fn requested(&self, request: &Request<'_>, holding: Holding<'_>, now: Time) {
         self.0.requested(request, holding, now);
@@ -59,7 +57,6 @@ pub struct ObservedLimit<'a> {
     pub is_over: bool,
 }
 
-/// A descriptor with a rule.
 pub struct ObservedDescriptor<'a, 'm> {
     pub index: usize,
     pub rule: &'a Rule,
@@ -84,7 +81,6 @@ impl<'a, 'm> Observed<'a, 'm> {
         self.0.code == Code::OverLimit
     }
 
-    /// The descriptors with a rule.
     pub fn descriptors(&self) -> impl Iterator<Item = ObservedDescriptor<'a, 'm>> {
         let conclusion = self.0;
         let statuses = conclusion.plan.iter().zip(&conclusion.statuses).enumerate();

@@ -67,7 +67,6 @@ fn decide(limit: u64, near_ratio: f32, hits: Hits, after: u64) -> LimitDecision 
 /// The outcome of one limit for a descriptor's hits.
 #[derive(Clone, Copy)]
 pub(super) struct LimitOutcome<'a> {
-    /// The limit in force.
     pub(super) limit: &'a Limit,
     /// The same, as it is written.
     pub(super) written: &'a Limit,

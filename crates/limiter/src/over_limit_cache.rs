@@ -116,7 +116,6 @@ impl OverLimitCache {
         self.forgotten.load(Ordering::Relaxed).wrapping_sub(begun.micros()) < LONGEST_REQUEST
     }
 
-    /// Removes expired entries.
     pub fn maintain(&self, now: Time) {
         self.keys.sweep(0, 1, now);
     }

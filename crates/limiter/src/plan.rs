@@ -69,7 +69,6 @@ pub(super) struct LimitCheck {
 
 #[derive(Clone, Copy)]
 pub(super) enum CounterSource {
-    /// The check at this index of the batch.
     Store(usize),
     /// The over-limit cache: the counter rejects these hits for some time.
     KnownOver(Verdict),
@@ -88,7 +87,6 @@ impl Limited {
     }
 }
 
-/// True if an override blocks a descriptor.
 pub(super) fn is_blocked(plan: &Plan) -> bool {
     plan.iter().any(|planned| matches!(planned, Planned::Limited(limited) if limited.is_blocked()))
 }
@@ -131,7 +129,6 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// The rule of a descriptor, if it has one.
     pub(super) fn rule_of(self, planned: &Planned) -> Option<&'a Rule> {
         let id = match planned {
             Planned::NoLimit | Planned::Closes => return None,
@@ -256,7 +253,6 @@ impl<'r> RuleMatch<'r> {
         })
     }
 
-    /// The limits in place of the rule's.
     fn replaced(&self) -> Option<&'r Limits> {
         self.replacement.and_then(|replacement| replacement.limits.as_ref())
     }

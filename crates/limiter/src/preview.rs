@@ -25,7 +25,6 @@ pub struct Preview {
     pub counters: Vec<Vec<Option<String>>>,
     /// For each descriptor the override that applies, with the limit in place of the rule's and the key of its counter.
     pub overrides: Vec<Option<(Found, OverrideLimit)>>,
-    /// The switch of the domain.
     pub switch: Option<Found>,
     /// The response when every limit is exceeded.
     pub over_limit: Answer,

@@ -26,7 +26,6 @@ impl<'e> GroupKey<'e> {
     }
 }
 
-/// The groups of a request.
 #[derive(Default)]
 pub(super) struct QuotaGroups<'e>(SmallVec<[Group<'e>; 4]>);
 

@@ -95,17 +95,14 @@ impl RecentRequests {
         let _ = self.log.flush(&mut io::sink());
     }
 
-    /// What is kept now.
     pub fn recording(&self) -> Recording {
         Recording { seconds: lock(&self.kept).seconds.clone(), read: 0 }
     }
 
-    /// The bytes that are kept.
     pub fn bytes(&self) -> usize {
         lock(&self.kept).bytes
     }
 
-    /// The share of keys that are recorded.
     pub fn rate(&self) -> f64 {
         self.log.rate()
     }

@@ -85,7 +85,6 @@ pub(super) fn of(
     Ok(replacements)
 }
 
-/// The limit that a request brings.
 fn of_request(limit: LimitOverride, descriptor: usize, policy: &Policy) -> Result<Replacement, RequestError> {
     let unknown = RequestError::OverrideUnit { descriptor, unit: limit.unit };
     let unit = Unit::from_number(limit.unit).ok_or(unknown)?;

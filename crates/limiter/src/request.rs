@@ -160,11 +160,8 @@ impl<'m> Request<'m> {
 /// A failed request: a message for the caller and a counter for the operator.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RequestError {
-    /// The domain is empty.
     NoDomain,
-    /// There are no descriptors.
     NoDescriptors,
-    /// No rules have been loaded.
     NoRules,
     /// More descriptors than `MAX_DESCRIPTORS_PER_REQUEST`.
     TooManyDescriptors {
@@ -186,9 +183,7 @@ pub enum RequestError {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
-    /// `MAX_DESCRIPTORS_PER_REQUEST`.
     pub descriptors: usize,
-    /// `MAX_ENTRIES_PER_DESCRIPTOR`.
     pub entries: usize,
 }
 

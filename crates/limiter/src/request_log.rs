@@ -28,7 +28,6 @@ use telemetry::metrics::{ShardCount, shard};
 /// The bytes that a worker's buffer may hold between two flushes, because callers determine the length of values.
 const MAX_BYTES: usize = 4 << 20;
 
-/// Which requests are recorded.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Recorded {
     All,
@@ -69,7 +68,6 @@ struct Buffer {
 }
 
 impl RequestLog {
-    /// The pause between two flushes.
     pub const PAUSE: Duration = Duration::from_millis(200);
 
     /// A log of at most `max_lines` lines a second, for this many workers.
@@ -86,7 +84,6 @@ impl RequestLog {
         }
     }
 
-    /// Writes the lines of all workers.
     pub fn flush(&self, write: &mut dyn Write) -> io::Result<()> {
         let mut bytes = lock(&self.spare);
         for worker in &self.workers {
@@ -236,7 +233,6 @@ fn write_line(
     bytes.extend_from_slice(b"}\n");
 }
 
-/// Writes a string of JSON.
 fn write_text(text: &str, bytes: &mut Vec<u8>) {
     if text.bytes().any(|byte| byte < b' ' || byte == b'"' || byte == b'\\') {
         let _ = serde_json::to_writer(bytes, text);

@@ -60,7 +60,6 @@ impl Edges {
     }
 }
 
-/// A connection to a server.
 pub trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 
@@ -69,9 +68,7 @@ pub type Transport = Box<dyn Socket>;
 
 type Pending<'a, T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send + 'a>>;
 
-/// Opens connections.
 pub trait Dial: Send + Sync {
-    /// The addresses of a host.
     fn resolve<'a>(&'a self, host: &'a str, port: u16) -> Pending<'a, Vec<SocketAddr>>;
 
     fn connect(&self, to: SocketAddr) -> Pending<'_, Transport>;

@@ -15,7 +15,6 @@ use text::entries;
 /// The maximum number of rules, keys or domains in a message.
 const MAX_NAMED: usize = 5;
 
-/// What an override applies to.
 #[derive(Debug, Default)]
 pub struct Effect<'r> {
     /// The rule that requests of a descriptor match.

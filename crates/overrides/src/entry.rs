@@ -17,7 +17,6 @@ pub(super) enum Pattern<'v> {
 }
 
 impl<'v> Pattern<'v> {
-    /// The pattern of a [`canonical`] value.
     pub(super) fn of(value: &'v str) -> Self {
         if let Some(prefix) = value.strip_suffix('*') {
             return Self::Prefix(prefix);

@@ -54,9 +54,7 @@ pub struct Follower {
     pub index: Arc<Index>,
     /// The [`Keeper`](super::Keeper) has it too.
     pub progress: Arc<Progress>,
-    /// Called when counters were reset.
     pub on_reset: Box<dyn Fn(&Resets) + Send + Sync>,
-    /// Called when counters were refunded.
     pub on_refund: Box<dyn Fn(&Resets) + Send + Sync>,
 }
 

@@ -148,7 +148,6 @@ impl Keeper {
         found
     }
 
-    /// Removes the override for a target.
     pub async fn remove(&self, target: &Target) -> Result<(), ChangeError> {
         if self.index.get(target).is_none() {
             return Err(ChangeError::NotFound(format!("no override for {target}")));
@@ -249,7 +248,6 @@ impl Keeper {
         Ok(draft.count as u64)
     }
 
-    /// Aborts an import.
     pub async fn abort_import(&self, id: &str) -> Result<(), ChangeError> {
         if let Storage::Redis(shared) = &self.storage {
             check_id(id)?;

@@ -72,7 +72,6 @@ pub const FIELDS: [&str; 11] = {
     written
 };
 
-/// An override as a user writes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Input {
     pub one: Override,
@@ -176,7 +175,6 @@ impl Override {
             .map_or_else(|| self.action.to_string(), |policy| format!("on store failure {}", policy.name()))
     }
 
-    /// The JSON of the admin API.
     pub fn to_json(&self) -> Json {
         self.to_json_as(&self.target)
     }
@@ -283,7 +281,6 @@ impl Input {
     }
 }
 
-/// The field `force` of a body.
 pub fn is_forced(json: &Json) -> Result<bool, String> {
     match &json["force"] {
         Json::Null => Ok(false),
@@ -292,7 +289,6 @@ pub fn is_forced(json: &Json) -> Result<bool, String> {
     }
 }
 
-/// The fields of a switch in the admin API.
 const SWITCH_FIELDS: [&str; 10] = [
     "id",
     "domain",

@@ -18,7 +18,6 @@ use super::{
 use calendar::Calendar;
 use rules::Unit;
 
-/// No reason and no author.
 pub(super) const NO_NOTE: u8 = 0;
 
 pub(super) const INLINE_NOTE: u8 = u8::MAX;

@@ -9,7 +9,6 @@ use clock::Time;
 use rules::{calendar_text, nearest};
 use text;
 
-/// Reads the override of a JSON line.
 pub fn of_json_line(line: &str, now: Time) -> Result<Input, String> {
     if line.len() > MAX_JSON {
         return Err(format!("the line has {} bytes; the maximum is {MAX_JSON}", line.len()));
@@ -21,7 +20,6 @@ pub fn of_json_line(line: &str, now: Time) -> Result<Input, String> {
 pub struct Columns(Vec<&'static str>);
 
 impl Columns {
-    /// Reads the header.
     pub fn read<'f>(header: impl Iterator<Item = &'f str>) -> Result<Self, String> {
         let mut columns = Vec::new();
         for name in header {

@@ -133,7 +133,6 @@ impl Target {
         Self::checked(Scope::Entry, domain, vec![(key, Value::new(Some(&value)))])
     }
 
-    /// A whole domain, or all domains.
     pub fn of_domain(domain: &str, scope: Scope) -> Result<Self, String> {
         Self::checked(scope, domain, vec![(WHOLE.into(), Value::Any)])
     }
@@ -266,7 +265,6 @@ impl Target {
             .collect()
     }
 
-    /// The fields of the admin API.
     pub(super) fn to_json(&self) -> Map<String, Json> {
         let mut fields = Map::from_iter([("domain".to_owned(), (*self.domain).into())]);
         match self.scope {

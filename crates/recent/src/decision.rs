@@ -33,7 +33,6 @@ pub struct Decision {
     /// Seconds until the hits would be allowed; `None` if they never are.
     pub retry_after: Option<u64>,
     pub decided_by: DecidedBy,
-    /// An override blocks the descriptor.
     pub is_blocked: bool,
     /// The override that decided.
     pub by_override: Option<OverrideShown>,
@@ -57,7 +56,6 @@ pub struct OverrideShown {
 pub struct LimitShown {
     pub requests_per_unit: u64,
     pub unit: &'static str,
-    /// The number of units in the window.
     #[serde(rename = "unit_multiplier")]
     pub multiplier: NonZeroU32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,7 +96,6 @@ impl fmt::Display for LimitShown {
 }
 
 impl LimitShown {
-    /// The limit in force at a time.
     pub fn at(limit: &Limit, now: Time) -> Self {
         let schedule = limit.scheduled(now).map(|in_force| in_force.words.to_string());
         Self { schedule, ..Self::from(limit.at(now)) }
@@ -176,7 +173,6 @@ impl OverrideShown {
     }
 }
 
-/// An override blocks the descriptor.
 #[derive(Serialize)]
 struct Blocked {
     /// `None` if it has no end.
@@ -186,7 +182,6 @@ struct Blocked {
 #[derive(Serialize, Clone, PartialEq, Eq, Debug)]
 pub struct EntryJson<'a> {
     pub key: Cow<'a, str>,
-    /// Its value, converted by `KEY_VALUES`.
     pub value: Cow<'a, str>,
 }
 

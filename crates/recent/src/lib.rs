@@ -94,7 +94,6 @@ struct Refused {
 text::named! {
     /// Why a descriptor has no limit although nothing exempts it.
     pub enum Unmatched {
-        /// No rules have the domain.
         UnknownDomain = "unknown_domain",
         /// The domain has rules, and the descriptor meets none of them.
         NoRule = "no_rule",
@@ -331,7 +330,6 @@ impl Recent {
         now.seconds().saturating_sub(first.max(started.seconds()))
     }
 
-    /// The top keys of each of these rules.
     pub fn top<'a>(&self, rules: impl Iterator<Item = &'a Arc<RuleInfo>>, now: Time) -> Vec<TopKeys> {
         let tables = || self.workers.iter().map(|worker| &worker.tables);
         rules.map(|rule| top::merge(rule, tables(), now)).collect()
@@ -342,7 +340,6 @@ impl Recent {
         self.workers.iter().map(|worker| worker.missed.load(Relaxed)).sum()
     }
 
-    /// `KEY_VALUES`.
     pub fn values(&self) -> KeyValues {
         self.values
     }

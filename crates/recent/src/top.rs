@@ -129,7 +129,6 @@ impl Pane {
     }
 }
 
-/// The top keys of a rule.
 #[derive(Clone, Debug, Default)]
 pub struct TopKeys {
     /// In no particular order.
@@ -160,7 +159,6 @@ impl TopKey {
     }
 }
 
-/// The counts of a key in several tables.
 #[derive(Default)]
 struct Sum {
     count: u64,

@@ -68,7 +68,6 @@ impl Aside {
     }
 }
 
-/// How the requests of a log were chosen.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Sample {
     /// By a hash of the key, so that a key has all of its requests or none.

@@ -49,13 +49,11 @@ use self::{
 use clock::Time;
 use limiter::{Answer, Code, Request, RequestError};
 
-/// What is replayed.
 pub struct Replay {
     pub logs: Vec<Log>,
     /// How requests are made from the lines of Envoy's access logs; `None` for logs of requests.
     pub access_log: Option<AccessLog>,
     pub rules: Side,
-    /// The rules to compare with.
     pub against: Option<Side>,
     /// Only requests from this time on.
     pub from: Option<Time>,
@@ -67,7 +65,6 @@ pub struct Replay {
     pub threads: usize,
 }
 
-/// Why there is no report.
 #[derive(Debug)]
 pub enum Failed {
     Unreadable(Unreadable),
@@ -83,7 +80,6 @@ impl From<Unreadable> for Failed {
     }
 }
 
-/// A decided request.
 pub struct Decision<'a, 'm> {
     /// From 1.
     pub number: u64,

@@ -23,7 +23,6 @@ pub const WINDOW: u64 = 10_000_000;
 /// At most this many requests of a log wait for older ones, of about 150 bytes each.
 const MAX_WAITING: usize = 1 << 20;
 
-/// A request of a block.
 #[derive(Clone)]
 pub(crate) struct Next {
     pub(crate) time: Time,
@@ -137,7 +136,6 @@ impl Sorted {
     }
 }
 
-/// The requests of all logs.
 pub(crate) struct Ordered {
     logs: Vec<Sorted>,
     pub(crate) aside: Aside,

@@ -26,7 +26,6 @@ const MAX_LINE_BYTES: usize = 16 << 20;
 /// Blocks of one log that are read ahead.
 const READ_AHEAD: usize = 8;
 
-/// A log and its name.
 pub struct Log {
     pub name: String,
     pub bytes: Box<dyn Read + Send>,
@@ -39,7 +38,6 @@ pub(crate) type ReadLine =
 /// What cannot be read, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unreadable {
-    /// The name of the log.
     pub log: String,
     /// From 1; `None` if it is not about a line.
     pub line: Option<u64>,
@@ -63,7 +61,6 @@ struct Job {
     done: Sender<Result<Block, Unreadable>>,
 }
 
-/// The threads that read requests.
 pub(crate) struct Pool(Sender<Job>);
 
 impl Pool {
@@ -176,7 +173,6 @@ impl<R: BufRead> Read for Frames<R> {
 struct Cutter {
     log: usize,
     name: Arc<str>,
-    /// The number of the next line.
     line: u64,
     jobs: Sender<Job>,
     parts: SyncSender<Receiver<Result<Block, Unreadable>>>,

@@ -37,7 +37,6 @@ pub struct Report {
     /// The keys with the most newly refused requests.
     pub newly_refused_keys: Vec<KeyReport>,
     pub newly_allowed_keys: Vec<KeyReport>,
-    /// Rules that no request met.
     pub unmet: Vec<String>,
 }
 
@@ -78,7 +77,6 @@ pub struct SampleReport {
 
 #[derive(Serialize, Debug)]
 pub struct OverTime {
-    /// The length of a slot.
     pub seconds: u64,
     pub slots: Vec<SlotReport>,
 }

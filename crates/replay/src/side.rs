@@ -24,7 +24,6 @@ const MAX_KEYS: usize = 1 << 28;
 /// Expired counters are removed after this many decisions, a sixteenth of them at a time.
 const DECISIONS_PER_SWEEP: u64 = 1 << 16;
 
-/// Rules to decide requests with.
 pub struct Side {
     limiter: Limiter,
     store: Arc<MemoryStore>,

@@ -19,7 +19,6 @@ use rules::{
 };
 use text::entries;
 
-/// The counts of one set of rules.
 pub(crate) struct Tally {
     /// By the id of the rule.
     pub(crate) rules: Vec<RuleTally>,
@@ -36,7 +35,6 @@ pub(crate) struct RuleTally {
     pub(crate) place: Option<(Box<str>, u32)>,
     /// A bit for each level whose values share a counter.
     shared_levels: u64,
-    /// Requests that met the rule.
     pub(crate) requests: u64,
     /// Refused requests that were over one of its limits.
     pub(crate) refused: u64,
@@ -50,7 +48,6 @@ pub(crate) struct LimitTally {
     uses: HashTable<Use>,
 }
 
-/// What a key asks for.
 struct Use {
     hash: u64,
     /// The start of its last window, in seconds.
@@ -91,7 +88,6 @@ impl Tally {
         }
     }
 
-    /// Forgets the last request.
     pub(crate) fn begin(&mut self) {
         self.requests += 1;
         self.refusing.clear();

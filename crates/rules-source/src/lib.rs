@@ -61,7 +61,6 @@ pub enum ReloadOutcome {
 /// The history of reloads, for metrics, `/rlconfig` and health.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReloadState {
-    /// When the current rules were loaded.
     pub last_success: Option<Time>,
     /// When rules were last rejected, and the first hundred errors. Stays after a recovery.
     pub last_error: Option<(Time, Vec<Diagnostic>)>,

@@ -30,7 +30,6 @@ pub struct Debounce {
     pub quiet: Duration,
     /// The longest time from the first event of a burst to the reload.
     pub max_delay: Duration,
-    /// The time between two listings.
     pub list_interval: Duration,
 }
 

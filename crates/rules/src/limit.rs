@@ -51,7 +51,6 @@ pub struct Rate {
     /// At most [`algorithms::MAX_LIMIT`].
     pub requests_per_unit: u64,
     pub unit: Unit,
-    /// The length of the window in units.
     pub multiplier: NonZeroU32,
     /// The calendar that its rule or override names. Its period may have one by default.
     pub calendar: Option<Calendar>,
@@ -150,7 +149,6 @@ impl Limit {
         Some(if is_plain { limit } else { limit.tagged() })
     }
 
-    /// A fixed window of a calendar.
     pub fn of_calendar(requests_per_unit: u64, calendar: Calendar) -> Self {
         let plain = Self::plain(requests_per_unit, calendar.cycle().into());
         Self { rate: Rate { calendar: Some(calendar), ..plain.rate }, ..plain }.following(calendar)
@@ -169,7 +167,6 @@ impl Limit {
         Self { rate: Rate { algorithm: Algorithm::FixedWindow(fixed), ..self.rate }, ..self }
     }
 
-    /// A limit of requests under way.
     pub fn concurrency(requests: u64, hold: HoldRule) -> Self {
         let plain = Self::plain(requests, Unit::Unknown);
         let rate = Rate { algorithm: Algorithm::Concurrency(requests), ..plain.rate };
@@ -312,7 +309,6 @@ impl Limits {
         Some(self)
     }
 
-    /// The first limit.
     pub fn first(&self) -> &Limit {
         &self.first
     }
@@ -329,7 +325,6 @@ impl Limits {
         }
     }
 
-    /// All limits, in the order of the file.
     pub fn iter(&self) -> impl Iterator<Item = &Limit> + Clone {
         std::iter::once(&self.first).chain(&self.others)
     }
@@ -416,7 +411,6 @@ impl Unit {
         self.name().to_ascii_lowercase()
     }
 
-    /// The unit of this name, ignoring case.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }

@@ -38,7 +38,6 @@ pub struct Domain {
     pub name: Box<str>,
     /// Its number within the set, dense from 0: the index in parallel tables.
     pub index: usize,
-    /// The first level of its rules.
     pub root: Level,
     /// A rule replaces a limit, so the descriptors of a request may affect each other.
     pub has_replaces: bool,
@@ -152,7 +151,6 @@ impl RuleSet {
         Self { domains, by_id: by_id.into(), files }
     }
 
-    /// The rule with this id of this set.
     #[expect(clippy::indexing_slicing, clippy::expect_used, reason = "an id is valid in its own set")]
     pub fn rule(&self, id: RuleId) -> &Rule {
         self.by_id[id.0 as usize].rule.as_ref().expect("the table has only descriptors with a rule")
@@ -167,7 +165,6 @@ impl RuleSet {
         self.domains.values()
     }
 
-    /// True if there is no domain.
     pub fn is_empty(&self) -> bool {
         self.domains.is_empty()
     }
@@ -248,7 +245,6 @@ impl Level {
         self.nodes.get(text).map(|node| &**node)
     }
 
-    /// True if the level has no descriptor.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }

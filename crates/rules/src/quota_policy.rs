@@ -63,7 +63,6 @@ impl QuotaPolicy {
         }
     }
 
-    /// The quoted name alone.
     pub fn name(&self) -> &str {
         self.text.split_at(self.name_ends).0
     }

@@ -46,7 +46,6 @@ const fn definition(level: Level) -> &'static str {
     }
 }
 
-/// A map with the keys of a level.
 fn map(level: Level) -> Value {
     let property = |key: &'static str| {
         let (mut value, description) = property(key);

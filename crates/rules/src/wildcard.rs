@@ -19,7 +19,6 @@ impl Pattern {
         Self { parts: text.split('*').map(Box::from).collect() }
     }
 
-    /// True if the pattern matches `text`.
     pub fn matches(&self, text: &str) -> bool {
         let [first, middle @ .., last] = &*self.parts else {
             return self.parts.first().is_some_and(|only| **only == *text);
@@ -51,7 +50,6 @@ impl<T> Default for Wildcards<T> {
 }
 
 impl<T> Wildcards<T> {
-    /// True if there are no patterns.
     pub fn is_empty(&self) -> bool {
         self.iter().next().is_none()
     }

@@ -5,7 +5,6 @@ use std::sync::Mutex;
 use containment::mutex::lock;
 use tokio::sync::watch;
 
-/// The service name of gRPC health checks.
 pub const GRPC_SERVICE: &str = "ratelimit";
 
 text::named! {

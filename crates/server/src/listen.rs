@@ -114,7 +114,6 @@ impl<'a> AcceptLoop<'a> {
 }
 
 impl Listener {
-    /// Wraps a bound TCP socket.
     pub fn tcp(listener: StdTcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         TcpListener::from_std(listener).map(Self::Tcp)

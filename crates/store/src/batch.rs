@@ -108,7 +108,6 @@ impl Batch {
         index
     }
 
-    /// Makes the check at an index hold.
     pub fn hold(&mut self, index: usize, hold: Hold) {
         self.checks[index].hold = Some(Box::new(hold));
         self.has_holds = true;
@@ -121,7 +120,6 @@ impl Batch {
         }
     }
 
-    /// True if some checks hold.
     pub fn has_holds(&self) -> bool {
         self.has_holds
     }
@@ -132,7 +130,6 @@ impl Batch {
         self.has_holds && self.checks.iter().any(is_refused)
     }
 
-    /// The indexes of the checks that hold.
     pub fn holding(&self) -> impl Iterator<Item = usize> {
         let checks = self.checks.iter().enumerate();
         checks.filter(|(_, check)| check.hold.is_some()).map(|(index, _)| index)
@@ -145,7 +142,6 @@ impl Batch {
         }
     }
 
-    /// True if some checks belong to a group.
     pub fn has_groups(&self) -> bool {
         self.has_groups
     }
@@ -195,7 +191,6 @@ impl Batch {
         &self.checks[index]
     }
 
-    /// The checks at these indexes.
     pub fn checks_at(&self, indexes: Range<usize>) -> &[Check] {
         &self.checks[indexes]
     }

@@ -16,7 +16,6 @@ use rules::HoldRule;
 /// How much a store may hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MostHolds {
-    /// `HOLDS_MAX_PER_COUNTER`.
     pub of_counter: usize,
     /// `HOLDS_MAX`: requests, in a cluster of a slot.
     pub in_all: usize,
@@ -30,7 +29,6 @@ impl Default for MostHolds {
     }
 }
 
-/// What a check holds.
 #[derive(Clone, Debug)]
 pub struct Hold {
     pub rule: Arc<HoldRule>,
@@ -57,7 +55,6 @@ pub struct Held {
     pub earliest: Option<Time>,
 }
 
-/// The identity of a request's holds.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct HoldId {
     pub random: u128,
@@ -120,7 +117,6 @@ impl FromStr for HoldId {
 pub enum Close {
     /// At this cost; the first one wins.
     Settle(u64),
-    /// Without a cost.
     End,
     /// Nobody got the identity: at no cost, also if the request holds later.
     Cancel,
@@ -135,7 +131,6 @@ pub struct Closing {
     pub currency: Option<Box<str>>,
 }
 
-/// A hold that was closed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Closed {
     pub rule_id: u64,
@@ -148,7 +143,6 @@ pub struct Closed {
     pub full_key: Option<Box<str>>,
 }
 
-/// An open hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OpenHold {
     /// The index of its check.

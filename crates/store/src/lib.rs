@@ -111,7 +111,6 @@ pub trait Store: Send + Sync {
         None
     }
 
-    /// True while the store is reachable.
     fn is_reachable(&self) -> bool {
         true
     }
@@ -160,7 +159,6 @@ pub struct StoreError {
 text::named! {
     /// The kinds of failure: the label `reason` of metrics, and a field of the dynamic metadata.
     pub enum FailureReason {
-        /// No reply within the timeout.
         Timeout = "timeout",
         QueueFull = "queue_full",
         /// More checks were queued than the server answers within the timeout.

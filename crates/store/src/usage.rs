@@ -57,7 +57,6 @@ pub struct LeaseUsage {
     pub expired: u64,
     /// Requests on a key that waited for the store.
     pub waits: u64,
-    /// Leases evicted because of the bound.
     pub evicted: u64,
 }
 
@@ -68,7 +67,6 @@ pub struct LeaseState {
     pub left: u64,
     /// The counter by the last reply.
     pub counter: Option<u64>,
-    /// This replica's requests per second.
     pub requests_per_second: f64,
 }
 

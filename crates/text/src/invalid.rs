@@ -10,7 +10,6 @@ pub struct InvalidValue {
 }
 
 impl InvalidValue {
-    /// An error without a hint.
     pub fn new(expected: impl Into<String>) -> Self {
         Self { expected: expected.into(), hint: None }
     }

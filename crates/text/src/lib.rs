@@ -91,7 +91,6 @@ pub fn beginning(text: &str, bytes: usize) -> &str {
     text.get(..end.unwrap_or_default()).unwrap_or_default()
 }
 
-/// The bytes in hexadecimal digits.
 pub fn hex<'b>(bytes: impl Iterator<Item = &'b u8>) -> String {
     bytes.fold(String::new(), |mut text, byte| {
         // Writing to a String cannot fail.

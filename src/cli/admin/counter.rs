@@ -49,7 +49,6 @@ pub(crate) struct Counter {
     pub(super) admin: AdminArgs,
 }
 
-/// Shows or resets counters.
 pub(crate) fn run(command: &CounterCommand, environment: &Environment) -> Result<Verdict, Failure> {
     let (CounterCommand::Get { counter } | CounterCommand::Reset { counter, .. }) = command;
     // Typing errors are reported before anything is sent.

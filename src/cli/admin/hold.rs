@@ -57,7 +57,6 @@ pub(crate) struct Held {
     admin: AdminArgs,
 }
 
-/// Lists, settles or ends holds.
 pub(crate) fn run(command: &HoldCommand, environment: &Environment) -> Result<Verdict, Failure> {
     match command {
         HoldCommand::List { counter } => list(counter, environment),

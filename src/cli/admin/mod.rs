@@ -41,7 +41,6 @@ use crate::{settings::address, settings::parse::boolean, settings::vars};
 use net::channel::Socket;
 use text::{cut, printable};
 
-/// The maximum size of a reply.
 const MAX_REPLY: usize = 256 << 20;
 
 const NOT_ADMIN: &str = "is that the admin API? --admin sets another address";
@@ -124,7 +123,6 @@ struct Client {
 }
 
 impl Client {
-    /// Reads the token and the TLS files.
     fn new(args: &AdminArgs, environment: &Environment) -> Result<Self, Failure> {
         let address = match &args.admin {
             Some(address) => address.clone(),
@@ -140,7 +138,6 @@ impl Client {
         })
     }
 
-    /// `GET path` with these parameters.
     fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, Failure> {
         self.call(Method::GET, &with_query(path, query.iter().copied()), None)
     }
@@ -238,7 +235,6 @@ pub(super) async fn exchange(
     Ok((head.status, body.to_bytes()))
 }
 
-/// A path with these parameters.
 fn with_query<'a>(path: &str, query: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let query = Serializer::new(String::new()).extend_pairs(query).finish();
     if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }

@@ -11,7 +11,6 @@ use super::{
 };
 use rules::{Place, Severity};
 
-/// A rate limit filter.
 pub(super) struct Filter<'t> {
     pub(super) domain: &'t str,
     pub(super) place: Place,
@@ -46,7 +45,6 @@ pub(super) struct Route<'t> {
     pub(super) limits: Vec<Limits<'t>>,
 }
 
-/// The limits of a filter on a route.
 pub(super) struct Limits<'t> {
     pub(super) domain: &'t str,
     pub(super) items: Vec<Value<'t>>,
@@ -54,7 +52,6 @@ pub(super) struct Limits<'t> {
     pub(super) without_hits: bool,
 }
 
-/// A remark about the configuration.
 pub(super) struct Remark {
     pub(super) severity: Severity,
     pub(super) place: Place,
@@ -84,7 +81,6 @@ const NETWORK_FILTER: &str = ".filters.network.ratelimit.v3.RateLimit";
 const DUMP: &str = "use the configuration of a running Envoy: `curl ADMIN/config_dump`";
 
 impl<'t> Gateway<'t> {
-    /// Reads a bootstrap file or a config dump.
     pub(super) fn read(root: Value<'t>) -> Self {
         let mut gateway = Self::default();
         root.walk(&mut |value| {

@@ -12,7 +12,6 @@ pub(super) struct Coverage<'r> {
     pub(super) reached: HashSet<RuleId>,
     /// The descriptors so far: the routes of a gateway send many that are equal.
     known: HashMap<Vec<Entry>, Option<String>>,
-    /// Those of them that no rule meets.
     unmet: usize,
 }
 

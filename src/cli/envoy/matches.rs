@@ -8,7 +8,6 @@ use ::replay::envoy::{HeaderMatch, PathMatch, Pattern, QueryMatch, RouteMatch};
 /// Conditions of a route that a log never tells.
 const UNTOLD: [&str; 5] = ["tls_context", "dynamic_metadata", "filter_state", "cookies", "path_match_policy"];
 
-/// The conditions of a route.
 pub(super) fn route(host: Value<'_>, route: Value<'_>) -> RouteMatch {
     let mut matches = RouteMatch::default();
     let Some(config) = route.get("match") else { return matches };

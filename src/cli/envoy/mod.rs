@@ -35,13 +35,11 @@ pub(super) struct Service {
     pub(super) policy: OnStoreFailure,
 }
 
-/// The result of the comparison.
 #[derive(Default)]
 pub(super) struct Compared {
     pub(super) diagnostics: Vec<Diagnostic>,
     pub(super) filters: usize,
     pub(super) descriptors: usize,
-    /// Descriptors that no rule meets.
     pub(super) unmatched: usize,
     /// Rules that no descriptor meets; `None` if a part of the configurations was not read.
     pub(super) unreached: Option<usize>,

@@ -39,7 +39,6 @@ impl<'t> Value<'t> {
         items.iter().map(|item| Self(&item.node))
     }
 
-    /// The fields of a map, with their names.
     pub(super) fn fields(self) -> impl Iterator<Item = (&'t str, Self)> {
         let pairs = match &self.0.content {
             Content::Map(pairs) => pairs.as_slice(),

@@ -13,7 +13,6 @@ use limiter::{Code, OverrideLimit};
 use overrides::{Found, Target, model::timestamp};
 use rules::{HoldRule, model::Node};
 
-/// The explanation, indented.
 pub(super) fn of(explained: &Explained<'_>) -> String {
     let descriptors = explained.outcomes.iter().map(|outcome| descriptor(outcome, explained));
     let value = json!({

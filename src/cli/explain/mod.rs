@@ -66,7 +66,6 @@ pub(crate) struct ExplainArgs {
     admin: AdminArgs,
 }
 
-/// A request to be explained.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Query {
     domain: String,
@@ -76,14 +75,12 @@ struct Query {
     hits: u64,
 }
 
-/// An explained request.
 struct Explained<'r> {
     query: &'r Query,
     rules: &'r RuleSet,
     now: Time,
     /// The message about a domain that no rules file has; then there are no outcomes.
     unknown_domain: Option<String>,
-    /// The switch of the domain.
     switch: Option<Found>,
     /// One for each descriptor of the request.
     outcomes: Vec<Outcome<'r>>,
@@ -91,17 +88,14 @@ struct Explained<'r> {
     over_limit: Answer,
 }
 
-/// The outcome of one descriptor.
 struct Outcome<'r> {
     descriptor: &'r Descriptor,
     path: Path<'r>,
-    /// The limits of the matching rule.
     limits: Vec<LimitOutcome<'r>>,
     /// The override that applies, with its limit, which replaces the rule's, and the key of its counter.
     applied: Option<(Found, OverrideLimit)>,
 }
 
-/// The outcome of one limit of a rule.
 struct LimitOutcome<'r> {
     limit: &'r Limit,
     counting: Counting<'r>,
@@ -262,7 +256,6 @@ impl Query {
 }
 
 impl Explained<'_> {
-    /// True if every descriptor matches a rule.
     fn all_match(&self) -> bool {
         !self.outcomes.is_empty() && self.outcomes.iter().all(|outcome| outcome.path.matched().is_some())
     }

@@ -63,13 +63,10 @@ pub(super) enum Why {
     AfterWildcard,
     /// It has no value and matches, but a wildcard takes precedence.
     AfterValue,
-    /// It has another value.
     OtherValue,
     /// Its pattern does not match.
     OtherPattern,
-    /// Its spelling is similar.
     Similar,
-    /// It has another key.
     OtherKey,
 }
 

@@ -14,7 +14,6 @@ use overrides::{Action, Found, model::timestamp};
 use rules::{Allowance, Limit, Rule, model::Node};
 use text::{duration, printable};
 
-/// The explanation, with colours.
 pub(super) fn of(explained: &Explained<'_>) -> String {
     let mut text = String::new();
     if let Some(unknown) = &explained.unknown_domain {

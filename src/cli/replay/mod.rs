@@ -144,7 +144,6 @@ fn json(report: &Report) -> Result<String, Failure> {
     Ok(text + "\n")
 }
 
-/// Why there is no report.
 enum Stopped {
     Unreadable(Unreadable),
     /// What is wrong has been printed.

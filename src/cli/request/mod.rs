@@ -149,7 +149,6 @@ async fn call(server: &Server, args: &RequestArgs) -> Result<RateLimitResponse, 
     response.map_err(|_| late())?.map(tonic::Response::into_inner)
 }
 
-/// The response is an error.
 fn rejected(server: &Server, status: &Status) -> Failure {
     let advice = match status.code() {
         tonic::Code::Unknown if status.message() == "no rate limit configuration loaded" => {

@@ -26,7 +26,6 @@ static COUNTS: [AtomicU64; Boundary::ALL.len()] = [const { AtomicU64::new(0) }; 
 /// caller may know how to cause panics.
 static LOGGED: LazyLock<LogThrottles<String>> = LazyLock::new(|| LogThrottles::new(10, 64));
 
-/// The number of panics by boundary.
 pub fn counts() -> impl Iterator<Item = (&'static str, u64)> {
     Boundary::ALL.iter().zip(&COUNTS).map(|(boundary, count)| (boundary.name(), count.load(Relaxed)))
 }

@@ -12,7 +12,6 @@ pub struct ClientTls {
     pub trust_system: bool,
     /// The client certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Accept a certificate for another host.
     pub skip_hostname: bool,
 }
 
@@ -41,7 +40,6 @@ use tokio_rustls::rustls::{
 /// The variables or options that set up TLS, and advice, for errors.
 #[derive(Clone, Copy, Debug)]
 pub struct Hints {
-    /// Sets the authorities to trust.
     pub ca: &'static str,
     pub certificate: &'static str,
     pub key: &'static str,
@@ -59,7 +57,6 @@ pub struct Client {
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Reads the files.
 pub fn load(files: &ClientTls, hints: &Hints) -> Result<Client, Vec<String>> {
     let provider = Arc::new(ring::default_provider());
     let trusted = trusted(files, hints).map_err(|error| vec![error]);

@@ -16,12 +16,10 @@ use containment::files;
 /// Larger than any list of CAs: those of the web have 200 KB.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// The bytes of a file.
 pub fn read(path: &Path) -> Result<Vec<u8>, String> {
     files::read(path, MAX_BYTES).map_err(|error| format!("cannot be read: {error}"))
 }
 
-/// The certificates in these bytes, if any.
 pub fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let read = CertificateDer::pem_slice_iter(bytes).zip(1..).map(|(certificate, number)| {
         certificate.map_err(|_| {

@@ -187,7 +187,6 @@ impl Index {
         self.snapshot.load().here.clone()
     }
 
-    /// The switches of domains that are stored.
     pub fn switches(&self) -> Vec<Override> {
         let snapshot = self.snapshot.load_full();
         let records =
@@ -268,7 +267,6 @@ impl Index {
         self.snapshot.store(next);
     }
 
-    /// Sets one override.
     pub fn set(&self, one: &Override) -> Result<(), String> {
         let mut draft = self.draft();
         self.add_to(&mut draft, one)?;
@@ -391,7 +389,6 @@ impl Index {
 }
 
 impl Snapshot {
-    /// All overrides, in no particular order.
     pub(super) fn all(&self) -> impl Iterator<Item = Override> {
         let records = self.shards.iter().flat_map(|shard| shard.records(&self.shapes));
         records.map(|record| self.decode(&record))

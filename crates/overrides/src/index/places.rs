@@ -26,7 +26,6 @@ struct Line([u64; 8]);
 const HASH: u64 = 0xffff_ffff << 32;
 
 impl Places {
-    /// An empty table for this many records.
     pub(super) fn for_records(count: usize) -> Self {
         // One line more, so that there is always room.
         let lines = if count == 0 { 0 } else { count / IN_A_LINE + 1 };

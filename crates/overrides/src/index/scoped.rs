@@ -28,7 +28,6 @@ pub(super) struct Scoped {
     pub(super) bytes: usize,
 }
 
-/// The switches of a domain.
 #[derive(Default)]
 struct Switches {
     requests: Option<Arc<Override>>,
@@ -313,7 +312,6 @@ impl<R: Range> Nested<R> {
     }
 }
 
-/// The addresses from `start` to `end`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Span<A> {
     start: A,
@@ -344,7 +342,6 @@ impl<A: Ord> Range for Span<A> {
     }
 }
 
-/// The values that begin with a prefix.
 impl Range for Box<str> {
     type Point = str;
 

@@ -105,7 +105,6 @@ impl<'l> Fields<'l> {
         self.all.push(Field { name: Name::Key(path.to_owned()), value });
     }
 
-    /// The value of an operator.
     pub(crate) fn find(&self, wanted: &Operator) -> Found<'_> {
         match self.exactly(&wanted.text) {
             Found::Unlogged => {}
@@ -135,7 +134,6 @@ impl<'l> Fields<'l> {
         self.all.iter().find(is_it).map_or(Found::Unlogged, |field| field.value.clone())
     }
 
-    /// The value of a request header.
     pub(crate) fn header(&self, name: &str) -> Found<'_> {
         self.find(&Operator::of_header(name))
     }

@@ -10,7 +10,6 @@ use text::entries;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Template(pub(crate) Vec<(String, Parts)>);
 
-/// The format of a log's lines.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Format {
     /// Lines of text, and lines of JSON whose keys name their operators.

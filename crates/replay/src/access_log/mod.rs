@@ -86,7 +86,6 @@ impl AccessLog {
     }
 }
 
-/// The time at which a request began.
 fn time(fields: &Fields<'_>) -> Result<Time, String> {
     let value = fields.exactly("START_TIME").value();
     let value = value.or_else(|| TIMES.iter().find_map(|name| fields.named(name).value()));

@@ -56,7 +56,6 @@ pub struct Entry {
     pub default: String,
 }
 
-/// What an action adds.
 pub(super) enum Told {
     Entry(String, String),
     /// Nothing, and the descriptor goes on.

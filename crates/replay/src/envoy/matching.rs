@@ -7,11 +7,9 @@ use regex::Regex;
 
 use super::{Host, Line, Needs};
 
-/// The conditions of a route.
 #[derive(Default, Debug)]
 pub struct RouteMatch {
     pub path: PathMatch,
-    /// The case of paths does not matter.
     pub ignores_case: bool,
     pub headers: Vec<HeaderMatch>,
     pub parameters: Vec<QueryMatch>,
@@ -61,7 +59,6 @@ pub enum Pattern {
     Range(i64, i64),
 }
 
-/// The result of a match.
 pub(super) enum Matched {
     Yes,
     No,

@@ -31,7 +31,6 @@ pub struct Gateway {
     pub rewrites_hosts: bool,
 }
 
-/// A virtual host.
 #[derive(Debug)]
 pub struct Host {
     /// In lower case.
@@ -54,7 +53,6 @@ pub struct Route {
     pub chooses_cluster: bool,
 }
 
-/// A request to the service.
 #[derive(Debug)]
 pub struct Call {
     pub domain: String,
@@ -84,7 +82,6 @@ pub enum HitsAddend {
 /// Envoy accepts no larger number from a format.
 const MAX_HITS: f64 = 1e9;
 
-/// What a log does not tell.
 #[derive(Serialize, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Untold {
     #[serde(serialize_with = "shown")]
@@ -102,7 +99,6 @@ fn shown<S: Serializer>(route: &Arc<str>, serializer: S) -> Result<S::Ok, S::Err
 #[derive(Clone, Debug)]
 pub(crate) struct Needs(pub(crate) String);
 
-/// Routes of a line.
 pub(crate) enum Chosen<'g> {
     Route(&'g Route),
     /// No route: Envoy answers by itself.
@@ -127,7 +123,6 @@ pub(crate) struct Sent {
     pub(crate) is_refund: bool,
 }
 
-/// A line of the log.
 pub(crate) struct Line<'l> {
     fields: &'l Fields<'l>,
     gateway: &'l Gateway,

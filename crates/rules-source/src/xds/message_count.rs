@@ -22,7 +22,6 @@ enum Content {
     Config,
 }
 
-/// `DiscoveryResponse`.
 static RESPONSE: [Field; 1] = [counted(2, Message(&ANY))];
 static ANY: [Field; 1] = [uncounted(2, Config)];
 static CONFIG: [Field; 1] = [counted(3, Message(&DESCRIPTOR))];
@@ -42,7 +41,6 @@ const fn uncounted(number: u32, content: Content) -> Field {
     Field { number, is_counted: false, content }
 }
 
-/// The number of messages in a response.
 pub(super) fn of_response(response: &[u8]) -> Result<usize, Malformed> {
     let mut count = 0;
     add(Fields::new(response), &RESPONSE, &mut count)?;

@@ -41,13 +41,11 @@ pub struct Status(watch::Sender<SubscriptionState>);
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SubscriptionState {
-    /// True while a stream is open.
     pub connected: bool,
     /// Attempts to connect after the first.
     pub reconnects: u64,
     pub updates: u64,
     pub refused: u64,
-    /// The last accepted version.
     pub version: Option<String>,
 }
 
@@ -61,7 +59,6 @@ impl Status {
     }
 }
 
-/// Subscribes `source` to a control plane.
 pub fn spawn<T: Send + Sync + 'static>(
     source: Arc<Source<T>>,
     settings: Xds,

@@ -33,7 +33,6 @@ pub struct XdsTls {
 /// The delays after a stream was closed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct XdsBackoff {
-    /// The first delay.
     pub initial: Duration,
     pub max: Duration,
     /// Backoff multiplier. Values of 1 or less disable growth.

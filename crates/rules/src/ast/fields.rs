@@ -179,7 +179,6 @@ fn key_text(pair: &Pair) -> Option<&str> {
     }
 }
 
-/// The kinds of maps in a rules file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Level {
     File,

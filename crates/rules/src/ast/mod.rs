@@ -103,7 +103,6 @@ pub(super) struct RawHold {
     pub(super) currency: Field<String>,
 }
 
-/// An item of `schedule`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RawScheduleEntry {
     pub(super) place: Place,

@@ -120,7 +120,6 @@ impl Reader<'_> {
         Field::Wrong
     }
 
-    /// A day of a month.
     pub(super) fn day(&mut self, spot: Spot<'_>) -> Field<u64> {
         let day = match scalar(spot.node) {
             Some(Meaning::Null) => return Field::Absent,

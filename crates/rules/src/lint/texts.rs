@@ -3,7 +3,6 @@
 
 use std::net::IpAddr;
 
-/// A message and its help.
 pub(super) type Remark = (String, String);
 
 /// A remark about a domain, a key or a value.

@@ -131,7 +131,6 @@ impl Lowering<'_> {
         Err(Reported)
     }
 
-    /// A limit of requests under way.
     pub(super) fn concurrency(&mut self, raw: &RawLimit, context: Context<'_>) -> Result<Limit, Reported> {
         let idle = [
             ("unit", raw.unit.key()),

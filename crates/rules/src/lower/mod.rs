@@ -46,7 +46,6 @@ pub(super) type At<'a> = (usize, Place, &'a Path<'a>);
 pub(super) struct Lowering<'f> {
     diagnostics: &'f mut [Diagnostics],
     options: CompileOptions,
-    /// The number of rules created so far.
     pub(super) rule_count: u32,
 }
 

@@ -35,7 +35,6 @@ pub struct Values<'a> {
     pub rule: &'a str,
 }
 
-/// A text that is not a template.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TemplateError {
     pub message: String,
@@ -131,7 +130,6 @@ impl Template {
 }
 
 impl BodyKind {
-    /// The `content-type` of the format.
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; charset=utf-8",

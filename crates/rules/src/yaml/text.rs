@@ -97,7 +97,6 @@ fn is_allowed(character: char) -> bool {
         | '\u{10000}'..='\u{10ffff}')
 }
 
-/// The place of a byte of the text.
 pub(super) fn place_of(text: &str, at: usize) -> Place {
     let before = text.get(..at).unwrap_or(text);
     let breaks = before.matches(is_break).count().saturating_sub(before.matches("\r\n").count());

@@ -137,7 +137,6 @@ struct Allowance {
 }
 
 impl Registry {
-    /// An empty registry.
     pub(super) fn new(port: Port, limits: Limits, stats: Arc<Stats>, now: Instant) -> Arc<Self> {
         Arc::new(Self {
             port,

@@ -82,10 +82,8 @@ pub(super) enum Call {
     Waiting(usize),
     /// Sends every change of the health; the last one that was sent.
     Watching(Option<bool>),
-    /// Answers questions about the descriptors.
     Reflecting(Box<Reflection>),
     Answered,
-    /// Failed at its head.
     Rejected(Failure),
 }
 

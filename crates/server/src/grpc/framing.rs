@@ -13,7 +13,6 @@ use crate::wire;
 use limiter::{Bounds, Request};
 use telemetry::metrics::{RejectReason, Stats};
 
-/// The path of `ShouldRateLimit`.
 pub(super) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// `:status: 200`, `content-type: application/grpc`, the name being the static table's entry 31.

@@ -30,7 +30,6 @@ const TRACED: [&[u8]; 7] =
 /// together have less: a `tracestate` is used up to 512 bytes.
 const MAX_KEPT: usize = 1024;
 
-/// The fields of a request that were read.
 #[derive(Default)]
 pub(super) struct Fields {
     rpc: Option<Rpc>,

@@ -19,7 +19,6 @@ use telemetry::tracing::{OpenSpan, Tracer};
 /// The properties of a call that are known before its message.
 pub(super) struct RequestHead {
     pub(super) begun: Instant,
-    /// The caller's `grpc-timeout`.
     pub(super) timeout: Option<Duration>,
     pub(super) span: Option<Box<OpenSpan>>,
 }

@@ -19,7 +19,6 @@ pub(super) enum Rpc {
 }
 
 impl Rpc {
-    /// The method at a path.
     pub(super) fn at(path: &[u8]) -> Option<Self> {
         match path {
             path if path == PATH.as_bytes() => Some(Self::ShouldRateLimit),

@@ -106,7 +106,6 @@ fn late(timeout: Duration) -> Status {
 }
 
 impl Partial {
-    /// Adds data to a message.
     fn add(&mut self, data: &[u8], rpc: Rpc, calls: &Calls) -> Result<(), Failure> {
         // The length is judged before anything is reserved for it.
         if self.bytes.is_empty() {

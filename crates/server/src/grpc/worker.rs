@@ -67,7 +67,6 @@ struct Worker {
 }
 
 impl Workers {
-    /// Starts the threads.
     pub fn start(settings: &Settings, parts: &Parts) -> io::Result<Self> {
         let is_reference = settings.implementation == GrpcServer::Tonic;
         let routes = is_reference.then(|| reference::routes(&parts.health));

@@ -84,7 +84,6 @@ const LAST_REQUEST: Duration = Duration::from_millis(100);
 
 pub struct Options {
     pub port: Port,
-    /// Counts rejected and closed connections.
     pub stats: Arc<Stats>,
     /// Connections at a time; at most three quarters of them from one address.
     pub max_connections: usize,

@@ -68,12 +68,10 @@ struct State {
     reload_errors: u64,
 }
 
-/// What the metrics show.
 #[derive(Debug, Default)]
 pub struct TlsUsage {
     /// The expiry of the certificate, since 1970.
     pub certificate_expiry: Duration,
-    /// Rejected changes of the files.
     pub reload_errors: u64,
     pub handshake_failures: Vec<(&'static str, u64)>,
 }
@@ -89,7 +87,6 @@ impl Files {
 }
 
 impl Tls {
-    /// Reads the files for the first time.
     pub fn load(options: GrpcTls, now: Time) -> Result<Self, Vec<String>> {
         let files = Files::read(&options);
         let material = Material::new(&options, &files)?;

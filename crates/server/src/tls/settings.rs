@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// TLS on the gRPC port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GrpcTls {
     pub certificate: PathBuf,

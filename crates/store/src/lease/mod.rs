@@ -245,7 +245,6 @@ impl Shared {
         }
     }
 
-    /// Visits the leases until the worker ends.
     async fn maintain(self: &Arc<Self>) -> Infallible {
         loop {
             if self.leases.len() == 0 {

@@ -62,7 +62,6 @@ pub(super) struct Leases {
     pub(super) counts: Counts,
 }
 
-/// The counters behind [`LeaseUsage`].
 #[derive(Default)]
 pub(super) struct Counts {
     grants: AtomicU64,

@@ -30,7 +30,6 @@ use servers::Servers;
 pub struct MemcachedStore {
     servers: Arc<Servers>,
     found_by: MemcachedServers,
-    /// `EXPIRATION_JITTER_MAX_SECONDS`.
     jitter: u64,
     workers: WorkerIndexes,
 }

@@ -32,7 +32,6 @@ const LONGEST_GAP: Duration = Duration::from_secs(LIFETIME_SECONDS / 2);
 /// second for a minute.
 const MAX_BYTES: usize = 16 * 1024;
 
-/// The last resets in memcached.
 #[derive(Clone)]
 pub struct ResetLog {
     servers: Arc<Servers>,

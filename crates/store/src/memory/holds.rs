@@ -143,7 +143,6 @@ impl MemoryStore {
         closed(expired)
     }
 
-    /// Frees the places of requests under way.
     pub(super) fn forget_holds(&self, key: Key) {
         lock(&self.holds.0).forget_counter(key);
     }

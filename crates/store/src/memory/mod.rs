@@ -61,7 +61,6 @@ impl MemoryStore {
         Self { holds: Holds::new(most), ..self }
     }
 
-    /// Charges holds that have expired.
     pub fn sweep(&self, now: Time) {
         self.expire_holds(now);
     }
@@ -95,7 +94,6 @@ impl MemoryStore {
         }
     }
 
-    /// Removes the counters of a batch.
     pub fn remove(&self, batch: &Batch, now: Time) {
         for check in batch.checks() {
             let key = self.states.key(batch.full_key(check));

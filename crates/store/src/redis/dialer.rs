@@ -198,7 +198,6 @@ impl Dialer {
         error.chars().take(MAX_SHOWN).collect()
     }
 
-    /// A server's name in log lines.
     pub(super) fn describe(&self, address: &HostPort) -> String {
         format!("{} {address}", self.connector.store)
     }

@@ -28,7 +28,6 @@ use algorithms::Algorithm;
 use clock::Time;
 use containment::mutex::lock;
 
-/// As many redirections are followed.
 const MAX_REDIRECTS: usize = 5;
 
 /// A sweep of a slot ends after as many calls.

@@ -14,7 +14,6 @@ use crate::{Batch, Check, Member, remote::hashed};
 
 const MAX_BYTES: usize = 512;
 
-/// Converts counter keys to Redis keys.
 pub(super) struct Names {
     prefix: Box<str>,
     /// The number of bytes before the braces.

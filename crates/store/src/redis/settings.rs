@@ -19,7 +19,6 @@ pub struct Redis {
 /// Delays between attempts to connect until the first success.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Startup {
-    /// The first delay.
     pub initial_interval: Duration,
     pub max_interval: Duration,
     /// The time after which the service stops; `None` retries forever.

@@ -25,7 +25,6 @@ pub(super) struct TtlCache {
     keys: Table<u64>,
     /// Entries of earlier generations are invalid.
     generation: AtomicU64,
-    /// `EXPIRATION_JITTER_MAX_SECONDS`.
     jitter: u64,
     random: Arc<dyn Random>,
     swept: AtomicUsize,

@@ -22,7 +22,6 @@ use rules::{Limit, Limits, RuleSet, model::Domain};
 const TRIES: usize = 64;
 
 pub(super) struct WriteCheck {
-    /// `CACHE_KEY_PREFIX`.
     prefix: String,
     /// The first domain with limits that are counted here.
     domain: Mutex<Option<Box<str>>>,

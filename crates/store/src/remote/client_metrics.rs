@@ -115,7 +115,6 @@ impl ClientMetrics {
         }
     }
 
-    /// Counts a failure without logging it.
     pub(crate) fn count(&self, kind: FailureKind) {
         if let Some(errors) = self.errors.get(kind as usize) {
             errors.fetch_add(1, Relaxed);

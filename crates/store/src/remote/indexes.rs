@@ -19,7 +19,6 @@ pub(crate) fn at_mut<T>(list: &mut [T], index: u32) -> &mut T {
     list.get_mut(index as usize).expect("an index of this pipeline")
 }
 
-/// Keys, concatenated.
 #[derive(Default)]
 pub(crate) struct Keys(Vec<u8>);
 

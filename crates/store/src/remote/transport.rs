@@ -54,7 +54,6 @@ impl Connector {
         Ok(Self { store, tls, advice, timeout, origin, edges: edges.clone() })
     }
 
-    /// Connects until `until`.
     pub(crate) async fn connect(&self, to: &ServerAddress, until: Instant) -> Result<Transport, Failure> {
         let mut step = CONNECT;
         let connected = self.edges.timer.timeout_at(until, self.attempt(to, until, &mut step)).await;

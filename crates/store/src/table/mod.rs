@@ -62,11 +62,9 @@ pub struct Key {
     tag: Tag,
 }
 
-/// A state, and when it expires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Kept<S, E = Time> {
     pub state: S,
-    /// It expires at this time.
     pub end: E,
     pub mark: Mark,
 }

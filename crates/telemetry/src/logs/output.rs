@@ -28,7 +28,6 @@ impl<W: Write> Output<W> {
         rest.split_inclusive(|byte| *byte == b'\n').count()
     }
 
-    /// Returns the bytes that were not written.
     fn write_part<'a>(&mut self, mut bytes: &'a [u8]) -> &'a [u8] {
         while !bytes.is_empty() {
             match self.to.write(bytes) {

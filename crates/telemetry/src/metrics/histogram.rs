@@ -40,7 +40,6 @@ impl Histogram {
         self.observe_many(duration, 1);
     }
 
-    /// Counts `times` equal durations.
     pub fn observe_many(&self, duration: Duration, times: u64) {
         #[expect(clippy::cast_possible_truncation, reason = "no response takes 584 years")]
         let nanos = duration.as_nanos() as u64;
@@ -48,7 +47,6 @@ impl Histogram {
         self.0.add(SUM, nanos * times);
     }
 
-    /// The current values, in seconds.
     pub fn distribution(&self) -> Distribution {
         self.snapshot().in_units(1.0)
     }

@@ -136,7 +136,6 @@ impl Stats {
         self.unknown_domains.for_each(visit);
     }
 
-    /// Statistics at zero.
     pub fn new(options: StatsOptions) -> Self {
         let room = Room::new(options.max_series);
         Self {
@@ -154,7 +153,6 @@ impl Stats {
         }
     }
 
-    /// Sets the names on the page.
     pub fn shown(self, exposition: Exposition) -> Self {
         Self { exposition, ..self }
     }

@@ -51,7 +51,6 @@ impl RuleCounter {
     }
 }
 
-/// Every metric, in the order of the page.
 pub fn documentation() -> Vec<Metric> {
     [OURS, PROCESS].concat()
 }

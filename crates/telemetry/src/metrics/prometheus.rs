@@ -18,7 +18,6 @@ use containment::panics;
 use rules::OnStoreFailure;
 use store::FailureReason;
 
-/// The `Content-Type` of the page.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Yields the samples of the parts that do not count here, in the order of the page.

@@ -120,7 +120,6 @@ impl Counter {
         self.add(1);
     }
 
-    /// Adds `n`.
     pub fn add(&self, n: u64) {
         self.0.add(0, n);
     }

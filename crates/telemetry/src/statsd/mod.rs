@@ -43,7 +43,6 @@ pub struct Sink {
     pub is_configured: bool,
 }
 
-/// Yields the gauges, at each flush.
 pub type SharedGauges = Arc<dyn Fn(&mut Samples<'_>) + Send + Sync>;
 
 #[derive(Debug)]

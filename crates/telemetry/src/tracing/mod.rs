@@ -64,7 +64,6 @@ text::named! {
 }
 
 impl Tracer {
-    /// Starts the thread that sends the spans.
     pub fn start(settings: &Spans) -> Result<Arc<Self>, Vec<String>> {
         let (queue, queued) = mpsc::channel(settings.max_queued);
         let (ending, end) = watch::channel(false);
@@ -124,7 +123,6 @@ impl Tracer {
 }
 
 impl Counts {
-    /// Spans accepted by the collector.
     pub fn exported(&self) -> u64 {
         self.exported.load(Relaxed)
     }

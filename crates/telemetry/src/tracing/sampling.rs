@@ -45,7 +45,6 @@ pub(super) fn span_id() -> SpanId {
     random().max(1)
 }
 
-/// A version 4 UUID.
 pub(super) fn uuid() -> String {
     let (high, low) = (random(), random());
     let (version, variant) = (0x4000 | (high & 0xfff), 0x8000 | (low >> 50));

@@ -91,7 +91,6 @@ impl OpenSpan {
         Self { tracer, span, begun: Instant::now(), is_answered: false }
     }
 
-    /// Whether values of descriptors are added.
     pub fn shows_values(&self) -> bool {
         self.tracer.descriptor_values
     }

@@ -33,7 +33,6 @@ const MAX_ERRORS: usize = 20;
 /// The default timeout, for the commit of an import: all replicas read it.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The overrides of a file as JSON lines.
 #[derive(PartialEq, Eq, Debug)]
 struct Import {
     /// Each with the number of overrides up to its end.

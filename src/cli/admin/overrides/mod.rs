@@ -181,7 +181,6 @@ pub(crate) fn run(command: &OverrideCommand, environment: &Environment) -> Resul
 }
 
 impl ChangeArgs {
-    /// The reason as a parameter of the API.
     fn reason_query(&self) -> Option<(&str, &str)> {
         self.reason.as_deref().map(|reason| ("reason", reason))
     }

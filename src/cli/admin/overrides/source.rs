@@ -17,7 +17,6 @@ pub(crate) enum Source<R> {
 }
 
 impl<R: BufRead + Read> Source<R> {
-    /// Reads the header of a CSV file.
     pub(crate) fn new(mut text: R, is_csv: bool, now: Time) -> Result<Self, String> {
         let start = text.fill_buf().map_err(|error| error.to_string())?;
         let mark = if start.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };

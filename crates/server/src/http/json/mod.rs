@@ -121,7 +121,6 @@ async fn decide(
     }
 }
 
-/// The message of a request.
 async fn read(body: &Bytes, bounds: Bounds) -> Result<Vec<u8>, NotDecided> {
     let read = if body.len() < LARGE {
         to_message(body, bounds)

@@ -43,7 +43,6 @@ pub(super) enum CommandKind {
         set: Expire,
     },
     Check(Needs),
-    /// Tests whether the server accepts writes.
     ProbeWrites,
 }
 

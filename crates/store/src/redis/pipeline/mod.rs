@@ -126,7 +126,6 @@ impl Pipeline for RedisPipeline {
 }
 
 impl RedisPipeline {
-    /// Adds hits to a counter; 0 hits read it.
     pub(super) fn count(&mut self, key: &str, id: Key, hits: u64, expiry: Expiry) {
         let added = hits.min(MAX_HITS);
         let latest = self.latest.get(&id).map(|latest| latest.command);
@@ -149,7 +148,6 @@ impl RedisPipeline {
         self.push_holding(CommandKind::Hold(call), asking);
     }
 
-    /// Closes the holds of a request in a slot.
     pub(super) fn close(&mut self, call: CloseCall, asking: bool) {
         self.push_holding(CommandKind::Close(call), asking);
     }

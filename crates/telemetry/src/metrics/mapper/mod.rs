@@ -31,7 +31,6 @@ struct Mapping {
     target: Option<Target>,
 }
 
-/// The new name and labels of a metric.
 #[derive(Debug)]
 struct Target {
     name: String,

@@ -19,7 +19,6 @@ use crate::metrics::{
 /// The number of the series that a metric counts in; `None` if it is dropped.
 pub(super) type SeriesIndex = Option<usize>;
 
-/// The series of all names shown so far.
 #[derive(Debug)]
 pub(super) struct Known {
     rules: HashMap<Box<str>, [SeriesIndex; RuleCounter::ALL.len()]>,
