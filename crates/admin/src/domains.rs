@@ -40,7 +40,6 @@ fn json_of(one: &Override, is_here: bool) -> Json {
     json
 }
 
-/// `POST /api/v1/domains`: switches a domain.
 pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let body: Json = call.json()?;
     let keeper = &api.managed.keeper;

@@ -49,7 +49,6 @@ use server::{http::Answer, listen::Peer};
 use store::{Outages, Store};
 use telemetry::metrics::{ChangeResult, Stats};
 
-/// The parts of the service that the API shows and changes.
 pub struct Managed {
     pub source: Arc<Source<Handles>>,
     pub stats: Arc<Stats>,
@@ -177,7 +176,6 @@ impl Api {
         self.events.close();
     }
 
-    /// The response to a request of the admin port.
     pub async fn answer(self: Arc<Self>, request: Request<Bytes>) -> Answer {
         let answered = self.try_answer(&request).await;
         let mut answer = answered.unwrap_or_else(Problem::into_answer);

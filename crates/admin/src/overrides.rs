@@ -18,13 +18,11 @@ use recent::{KeyValues, shown};
 /// The default number of overrides in one reply.
 const PAGE: usize = 1_000;
 
-/// The maximum number of overrides in one reply.
 const MAX_PAGE: usize = 10_000;
 
 /// The size at which a page ends, of overrides with long texts.
 const MAX_PAGE_BYTES: usize = 4 << 20;
 
-/// The maximum number of errors in one reply.
 const MAX_ERRORS: usize = 10;
 
 /// `GET /api/v1/overrides`: a page of the overrides, which may end before `n` of them. Their order is arbitrary, and stable while there are no changes.
@@ -136,7 +134,6 @@ fn has_key(target: &Target, recent: &Summary, key: &str) -> bool {
         .any(|one| target.is_of_domain(&one.domain) && one.descriptor.iter().any(|entry| entry.key == key))
 }
 
-/// `DELETE /api/v1/overrides/{id}`: removes an override.
 pub(super) async fn remove(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = call.query(&["reason"])?;
     let keeper = &api.managed.keeper;
@@ -233,7 +230,6 @@ fn known_length(query: &Query<'_>) -> Result<Option<u64>, Problem> {
     Ok(length.map(|length| length as u64))
 }
 
-/// `DELETE /api/v1/imports/{id}`: discards an import.
 pub(super) async fn abort(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
     api.managed.keeper.abort_import(call.parameter).await?;

@@ -26,7 +26,6 @@ const FILES: &[(&str, &str, &str)] = &[
 
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// The JSON Schema of rules files, for editors.
 const SCHEMA: &str = "/schema.json";
 
 const POLICY: HeaderValue = HeaderValue::from_static(

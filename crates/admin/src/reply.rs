@@ -54,7 +54,6 @@ const MAX_SENDING: usize = 16 << 20;
 #[derive(Default)]
 pub(super) struct Sending(Arc<AtomicUsize>);
 
-/// A reply that is counted until it is sent.
 struct Sent {
     body: Bytes,
     sending: Arc<AtomicUsize>,
@@ -118,7 +117,6 @@ impl Query<'_> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }
 
-    /// The number of a parameter, in this range.
     pub(super) fn number(
         &self,
         name: &str,

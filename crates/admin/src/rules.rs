@@ -55,7 +55,6 @@ struct RuleJson<'a> {
     partial: bool,
 }
 
-/// The hits of a rule: in total, or in a second.
 #[derive(Serialize)]
 struct Hits<N> {
     allowed: N,

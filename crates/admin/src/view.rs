@@ -57,7 +57,6 @@ const MAX_KEYS: usize = 1000;
 const MAX_PUBLISHED: usize = 100;
 
 impl Api {
-    /// The view of the replica with this name, or of all.
     pub(super) async fn view(&self, name: Option<&str>, parts: Parts<'_>) -> Result<View, Problem> {
         let own = || self.own_summary(parts, MAX_KEYS);
         let alone = |replicas| View { merged: merge(&[&own()]), scope: Scope::This, replicas };

@@ -14,7 +14,6 @@ pub struct FixedWindow {
 }
 
 impl FixedWindow {
-    /// Counts these hits, and returns the count.
     pub fn apply(self, state: State, hits: Hits, now: Time) -> (State, u64) {
         let after = count(state.number, hits);
         let end = if after == state.number { state.end } else { self.period.end(now) };

@@ -17,7 +17,6 @@ use clock::Time;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
-/// Upper bound on a bucket's depth in ticks.
 const MAX_DEPTH: u64 = 1 << 52;
 
 /// Upper bound on the ticks of a second. A depth and two seconds are the largest sum, and doubles are exact up to it.
@@ -111,7 +110,6 @@ impl Bucket {
         MAX_DEPTH.checked_div(ticks_per_hit).unwrap_or_default()
     }
 
-    /// Takes these hits from the bucket, or refunds them.
     pub fn apply(self, state: State, hits: Hits, now: Time) -> (State, Verdict) {
         let lacking = self.lacking(state, now);
         let missing = self.missing(lacking);

@@ -29,7 +29,6 @@ pub struct LogThrottle {
 }
 
 impl LogThrottle {
-    /// A throttle that admits one line in `seconds`.
     pub const fn new(seconds: u64) -> Self {
         Self { seconds, last: AtomicU64::new(0), suppressed: AtomicU64::new(0) }
     }

@@ -13,10 +13,8 @@ use crate::Summary;
 use clock::Time;
 use store::redis::CommandPool;
 
-/// The interval of publications, in seconds.
 pub const INTERVAL_SECONDS: u64 = 2;
 
-/// The lifetime of a publication, in seconds.
 const EXPIRY_SECONDS: u64 = 10;
 
 /// The time for which a reading is kept, in microseconds.

@@ -148,7 +148,6 @@ const STATUS_200: u8 = 0x88;
 /// A table size update to 0: a peer that allows a smaller table than before must receive one.
 pub(super) const TABLE_SIZE_0: u8 = 0x20;
 
-/// Writes a field as a literal without indexing.
 pub fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.push(0);
     write_text(out, name);

@@ -14,7 +14,6 @@ pub struct Answer {
     pub code: Code,
     /// One status per descriptor, in the request's order.
     pub statuses: Vec<Status>,
-    /// Headers for the response to the downstream caller.
     pub response_headers: Vec<Header>,
     /// Headers that Envoy adds to the request before it forwards it.
     pub request_headers: Vec<Header>,
@@ -41,7 +40,6 @@ impl Answer {
     }
 }
 
-/// Whether a request or a descriptor is within its limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Code {
     Ok,
@@ -59,7 +57,6 @@ impl From<Code> for ResponseCode {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Status {
-    /// Whether the descriptor is within its limit.
     pub code: Code,
     pub current_limit: Option<CurrentLimit>,
     pub limit_remaining: u64,

@@ -116,7 +116,6 @@ pub struct Policy {
     pub counting: CountingMode,
     /// `USE_CALENDAR_MONTH_RATE_LIMIT`, for limits of requests and overrides.
     pub calendar_months: bool,
-    /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`.
     pub stop_when_over: bool,
     /// `SHADOW_MODE`: every request passes.
     pub shadow_mode: bool,
@@ -224,7 +223,6 @@ impl Limiter {
         Self { holds: Holds::new(chance, max_queued, self.stats.clone()), ..self }
     }
 
-    /// The same limiter with these overrides of the rules.
     pub fn with_overrides(self, overrides: Arc<Index>) -> Self {
         Self { overrides, ..self }
     }

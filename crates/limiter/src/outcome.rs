@@ -64,7 +64,6 @@ fn decide(limit: u64, near_ratio: f32, hits: Hits, after: u64) -> LimitDecision 
     }
 }
 
-/// The outcome of one limit for a descriptor's hits.
 #[derive(Clone, Copy)]
 pub(super) struct LimitOutcome<'a> {
     pub(super) limit: &'a Limit,

@@ -59,7 +59,6 @@ enum LimitsOf {
     Replacement(usize),
 }
 
-/// One limit and the source of its counter's outcome.
 #[derive(Clone, Copy)]
 pub(super) struct LimitCheck {
     /// Its index among the limits of the rule or the replacement.
@@ -69,6 +68,7 @@ pub(super) struct LimitCheck {
 
 #[derive(Clone, Copy)]
 pub(super) enum CounterSource {
+    /// The check at this index of the batch.
     Store(usize),
     /// The over-limit cache: the counter rejects these hits for some time.
     KnownOver(Verdict),
@@ -81,7 +81,6 @@ pub(super) enum CounterSource {
 }
 
 impl Limited {
-    /// True if an override blocks the descriptor.
     pub(super) fn is_blocked(&self) -> bool {
         self.overridden.as_ref().is_some_and(|found| found.action == Action::Block)
     }

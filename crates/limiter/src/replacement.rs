@@ -31,7 +31,6 @@ impl Replacements {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Replacement {
     pub(super) by: By,
-    /// The new limits; `None` if the rule's apply.
     pub(super) limits: Option<Limits>,
 }
 
@@ -51,7 +50,6 @@ impl Replacement {
     }
 }
 
-/// The replacements for a request's descriptors.
 #[expect(clippy::indexing_slicing, reason = "resized to the number of descriptors")]
 pub(super) fn of(
     request: &Request<'_>,

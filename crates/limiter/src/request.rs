@@ -16,7 +16,6 @@ use telemetry::metrics::{RejectReason, ResponseCode, Stats};
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Request<'a> {
     pub domain: &'a str,
-    /// The request's descriptors; each may match a limit.
     pub descriptors: SmallVec<[Descriptor<'a>; 4]>,
     /// Descriptors above the bound, which were counted but not stored.
     pub excess_descriptors: usize,
@@ -163,7 +162,6 @@ pub enum RequestError {
     NoDomain,
     NoDescriptors,
     NoRules,
-    /// More descriptors than `MAX_DESCRIPTORS_PER_REQUEST`.
     TooManyDescriptors {
         count: usize,
         max: usize,

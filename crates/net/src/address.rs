@@ -57,7 +57,6 @@ impl HostPort {
         Self { host, ..self }
     }
 
-    /// True if the host means every address of the machine.
     pub fn is_every_address(&self) -> bool {
         self.host.is_empty() || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified())
     }

@@ -69,7 +69,6 @@ impl Journal {
     }
 }
 
-/// The change that removes the override for a target.
 pub(super) fn removed(target: &Target) -> Json {
     json!({"removed": target.to_stored()})
 }

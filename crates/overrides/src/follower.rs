@@ -59,7 +59,6 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Notifies all replicas that counters were refunded.
     pub async fn announce_refunds(&self, full_keys: &[String]) -> Result<(), String> {
         publish_keys(&self.pool, "refund", full_keys).await
     }

@@ -163,7 +163,6 @@ impl Keeper {
         Ok(())
     }
 
-    /// Begins an import, and returns its identifier.
     pub fn begin_import(&self) -> Result<String, ChangeError> {
         let id = token(&*self.edges.random);
         if let Storage::Redis(_) = self.storage {
@@ -257,7 +256,6 @@ impl Keeper {
         Ok(())
     }
 
-    /// Notifies other replicas that counters were reset.
     pub async fn announce_reset(&self, full_keys: &[String]) -> Result<(), String> {
         match (&self.storage, &self.resets) {
             (Storage::Redis(shared), _) => shared.announce_reset(full_keys).await,

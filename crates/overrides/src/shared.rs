@@ -207,7 +207,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Notifies all replicas that counters were reset.
     pub(super) async fn announce_reset(&self, full_keys: &[String]) -> Result<(), String> {
         publish_keys(&self.pool, "reset", full_keys).await
     }
@@ -222,7 +221,6 @@ impl Shared {
     }
 }
 
-/// A random identifier of a version or an import.
 pub(super) fn token(random: &dyn Random) -> String {
     format!("{:016x}{:016x}", random.number(), random.number())
 }

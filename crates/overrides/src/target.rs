@@ -72,7 +72,6 @@ impl Scope {
         }
     }
 
-    /// True if the override applies to a whole domain.
     pub const fn is_switch(self) -> bool {
         matches!(self, Self::Domain | Self::StoreFailure)
     }
@@ -87,7 +86,6 @@ impl Scope {
 }
 
 impl Value {
-    /// The value with this text; [`Any`](Self::Any) without one.
     pub fn new(text: Option<&str>) -> Self {
         match text {
             None => Self::Any,
@@ -176,7 +174,6 @@ impl Target {
         &self.entries
     }
 
-    /// The key and value of an override by entry.
     pub fn entry(&self) -> Option<(&str, &str)> {
         let (key, value) = self.entries.first().filter(|_| self.scope == Scope::Entry)?;
         Some((key, value.text()?))

@@ -124,7 +124,6 @@ impl Timeline {
         }
     }
 
-    /// The times of the first and the last request.
     pub(crate) fn range(&self) -> Option<(Time, Time)> {
         Some((self.first?, self.last))
     }

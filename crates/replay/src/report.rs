@@ -34,7 +34,6 @@ pub struct Report {
     pub logs: Logs,
     pub over_time: OverTime,
     pub rules: Vec<RuleReport>,
-    /// The keys with the most newly refused requests.
     pub newly_refused_keys: Vec<KeyReport>,
     pub newly_allowed_keys: Vec<KeyReport>,
     pub unmet: Vec<String>,
@@ -52,7 +51,6 @@ pub struct Logs {
     pub missing: u64,
     /// Lines for which Envoy sends no request.
     pub without_descriptors: u64,
-    /// Lines that no route of Envoy's configuration matches.
     pub without_route: u64,
     /// What access logs do not tell.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -92,7 +92,6 @@ pub enum Countable {
 }
 
 impl Countable {
-    /// True if a replica may count hits ahead of time.
     pub const fn may_lease(self) -> bool {
         matches!(self, Self::Everything)
     }
@@ -264,7 +263,6 @@ impl Limit {
 }
 
 impl Rate {
-    /// True if replicas may count hits ahead of time.
     pub fn is_leased(&self) -> bool {
         self.counting == CountingMode::Leased
     }
@@ -317,7 +315,6 @@ impl Limits {
         !self.others.is_empty()
     }
 
-    /// The limit at this index of [`iter`](Self::iter).
     pub fn get(&self, index: usize) -> Option<&Limit> {
         match index.checked_sub(1) {
             None => Some(&self.first),

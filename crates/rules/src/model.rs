@@ -41,7 +41,6 @@ pub struct Domain {
     pub root: Level,
     /// A rule replaces a limit, so the descriptors of a request may affect each other.
     pub has_replaces: bool,
-    /// The failure policy of its files, if they set one.
     pub on_store_failure: Option<OnStoreFailure>,
 }
 
@@ -75,7 +74,6 @@ pub struct Node {
     pub text: Box<str>,
     /// The length of its key.
     pub(super) key_bytes: usize,
-    /// The limit of this descriptor, if it has one.
     pub rule: Option<Rule>,
     /// Metric names have the request's value for this level.
     pub value_to_metric: bool,
@@ -169,7 +167,6 @@ impl RuleSet {
         self.domains.is_empty()
     }
 
-    /// The file and the line where a descriptor is defined.
     pub fn origin(&self, node: &Node) -> Option<(&str, u32)> {
         let Origin { file, line } = node.origin?;
         Some((self.files.get(file as usize)?, line))
@@ -232,7 +229,6 @@ impl Level {
         wildcards.chain(others.into_iter().map(|node| (None, node))).collect()
     }
 
-    /// Visits every descriptor of this level and those below.
     pub fn for_each_node(&self, visit: &mut dyn FnMut(&Node)) {
         for node in self.nodes.values() {
             visit(node);
@@ -263,7 +259,6 @@ impl Rule {
         u16::from_le_bytes([low, high])
     }
 
-    /// The limits; `None` if everything is allowed.
     pub fn limits(&self) -> Option<&Limits> {
         match &self.allowance {
             Allowance::Limited(limits) => Some(limits),

@@ -65,7 +65,6 @@ impl<T> Wildcards<T> {
         self.entries.iter().map(|(pattern, to)| (pattern, to))
     }
 
-    /// The target of the first matching pattern.
     pub fn first_match(&self, text: &str) -> Option<&T> {
         let found = match &self.index {
             Some(index) => index.first_match(&self.entries, text),

@@ -45,13 +45,11 @@ impl Health {
         self.changed.send_if_modified(|was| std::mem::replace(was, healthy) != healthy);
     }
 
-    /// The unhealthy parts; empty while the service is healthy.
     pub fn unhealthy(&self) -> Vec<Part> {
         let parts = *lock(&self.parts);
         Part::ALL.into_iter().filter(|part| parts.get(*part as usize) == Some(&false)).collect()
     }
 
-    /// Notifies of every change of the service's health.
     pub fn changes(&self) -> watch::Receiver<bool> {
         self.changed.subscribe()
     }

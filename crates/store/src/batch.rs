@@ -43,7 +43,6 @@ pub enum Counting {
     ReadOnly,
 }
 
-/// The check of one counter, and its outcome.
 #[derive(Clone, Debug)]
 pub struct Check {
     full_key: Range<usize>,
@@ -182,7 +181,6 @@ impl Batch {
         self.keys.get(check.full_key.clone()).expect("the key of a check of this batch")
     }
 
-    /// The checks, in the order of their addition.
     pub fn checks(&self) -> &[Check] {
         &self.checks
     }
@@ -202,12 +200,10 @@ impl Batch {
         self.has_holds = self.checks.iter().any(|check| check.hold.is_some());
     }
 
-    /// Sets the outcome of the check at this index.
     pub fn set(&mut self, index: usize, outcome: Outcome) {
         self.checks[index].outcome = outcome;
     }
 
-    /// Sets the outcome of the check at this index, which holds.
     pub fn set_held(&mut self, index: usize, held: Held) {
         let check = &mut self.checks[index];
         check.hold.as_mut().expect("the check holds").found = held;

@@ -159,7 +159,6 @@ impl Index {
         Some(View { snapshot: self.snapshot.load(), hasher: &self.hasher, now: self.time(now) })
     }
 
-    /// The number of overrides by entry and of switches.
     pub(super) fn scoped_len(&self) -> usize {
         let snapshot = self.snapshot.load();
         snapshot.len() - snapshot.descriptors

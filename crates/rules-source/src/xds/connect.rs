@@ -23,7 +23,6 @@ use net::{
     },
 };
 
-/// The variables that errors of TLS refer to.
 const HINTS: Hints = Hints {
     ca: "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
     certificate: "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
@@ -32,10 +31,8 @@ const HINTS: Hints = Hints {
     plain_text: "if the port expects plaintext, unset CONFIG_GRPC_XDS_SERVER_USE_TLS",
 };
 
-/// The timeout of connecting, including the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The timeout of a reply to an HTTP/2 ping.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Probes that detect a dead peer within a minute: the idle time, the interval and the number of probes.
@@ -44,7 +41,6 @@ const TCP_KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_interval(Duration::from_secs(10))
     .with_retries(3);
 
-/// Connects. The error has the reason and the help.
 pub(super) async fn connect(settings: &Xds) -> Result<Channel, String> {
     let tls = settings.tls.as_ref().map(|tls| load_tls(&tls.files)).transpose()?;
     let host = host(settings);

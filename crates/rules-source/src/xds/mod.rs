@@ -35,7 +35,6 @@ pub struct Subscription {
     status: Arc<Status>,
 }
 
-/// The state of a subscription, shared with the metrics.
 #[derive(Debug, Default)]
 pub struct Status(watch::Sender<SubscriptionState>);
 

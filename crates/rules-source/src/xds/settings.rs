@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use net::{Secret, ServerAddress, tls::ClientTls};
 
-/// A control plane, and the connection to it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Xds {
     pub server: ServerAddress,

@@ -87,7 +87,6 @@ impl Template {
         self.kind
     }
 
-    /// True for an empty template, which sends no body.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }

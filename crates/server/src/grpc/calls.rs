@@ -313,7 +313,6 @@ impl ConnectionCalls {
         self.waiting.add(id, begun, decision)
     }
 
-    /// Counts the calls of a read that were answered.
     pub(super) fn after_read(&mut self) {
         self.time = None;
         match std::mem::take(&mut self.answered) {

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 text::named! {
-    /// The HTTP/2 implementation of the gRPC port.
     #[derive(Default)]
     pub enum GrpcServer {
-        /// The implementation made for `ShouldRateLimit`.
         #[default]
         Fast = "fast",
         Tonic = "tonic",

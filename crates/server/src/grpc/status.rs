@@ -37,7 +37,6 @@ pub(super) fn internal_error() -> Status {
     Status::internal("internal error; see the log of the rate limit service")
 }
 
-/// Sends a response that consists of a status alone.
 pub(super) fn send_failure<S: Service>(http: &mut Connection<S>, id: u32, failure: &Failure) {
     let response = failure.clone().into_http::<()>();
     let mut block = Vec::with_capacity(128);

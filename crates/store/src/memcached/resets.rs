@@ -19,7 +19,6 @@ use net::{ServerAddress, edges::Edges};
 /// The interval of reads: a reset takes effect everywhere within a second.
 const POLL: Duration = Duration::from_millis(400);
 
-/// The timeout for reading or changing the key.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The expiry of the key after the last reset.
@@ -60,7 +59,6 @@ impl ResetLog {
         Self { servers, key: key_name(&format!("{key_prefix}tollgate:resets")).into_owned() }
     }
 
-    /// Notifies other replicas that counters were reset.
     pub async fn announce(&self, full_keys: &[String]) -> Result<(), String> {
         let address = self.server()?;
         let announced = self.edges().timer.timeout(TIMEOUT, async {

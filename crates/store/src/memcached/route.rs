@@ -39,7 +39,6 @@ struct Group<'b> {
 }
 
 impl MemcachedStore {
-    /// Counts every check; a group counts all or nothing.
     pub(super) fn count<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         let plan = match batch.counting {
             Counting::ReadOnly => HitsToSend::Read,

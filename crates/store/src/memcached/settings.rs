@@ -8,9 +8,7 @@ use net::{ServerAddress, tls::ClientTls};
 pub struct Memcached {
     pub servers: MemcachedServers,
     pub tls: Option<ClientTls>,
-    /// The time limit of an operation, from request to response.
     pub timeout: Duration,
-    /// The time limit for connecting, including TLS.
     pub connect_timeout: Duration,
     /// Maximum number of checks queued per connection; at least one.
     pub max_queued: usize,

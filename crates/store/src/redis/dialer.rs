@@ -22,7 +22,6 @@ use crate::{
 };
 use net::{HostPort, ServerAddress, edges::Edges, tls::Hints};
 
-/// Variables and advice in errors about TLS.
 pub(super) static TLS_ADVICE: TlsAdvice = TlsAdvice {
     tls: Hints {
         ca: "REDIS_TLS_CACERT",

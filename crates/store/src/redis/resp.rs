@@ -113,7 +113,6 @@ pub(super) fn end_word(into: &mut Vec<u8>) {
     into.extend_from_slice(b"\r\n");
 }
 
-/// Writes a number as a word of the current command.
 pub(super) fn write_number(into: &mut Vec<u8>, number: u64) {
     write_word(into, itoa::Buffer::new().format(number).as_bytes());
 }

@@ -34,7 +34,6 @@ pub struct RedisPool {
     pub tls: Option<ClientTls>,
     /// Maximum number of connections to each server; at least one.
     pub connections: usize,
-    /// The time limit of an operation, from request to response.
     pub timeout: Duration,
     /// The time limit for connecting, including TLS and authentication.
     pub connect_timeout: Duration,

@@ -80,7 +80,6 @@ impl Domains {
         totals
     }
 
-    /// The descriptors without a rule by domain.
     pub(super) fn unmatched(&self) -> Vec<(Box<str>, u64)> {
         let by_name = lock(&self.by_name);
         by_name.iter().map(|(name, stats)| (name.clone(), stats.0.all()[ResponseCode::ALL.len()])).collect()

@@ -17,7 +17,6 @@ pub struct Labels {
 }
 
 impl Labels {
-    /// The labels of the rule with this full key.
     pub fn of(full_key: &str) -> Self {
         let key = statsd_key(full_key);
         let mut parts = key.split('.').map(str::to_owned);

@@ -81,7 +81,6 @@ pub struct StatsOptions {
     pub max_series: usize,
     /// The shards of each counter, so that workers do not contend.
     pub shards: ShardCount,
-    /// The commit that the program was built from.
     pub commit: &'static str,
 }
 

@@ -88,7 +88,6 @@ impl RuleStats {
         (domain, rule.strip_prefix('.').unwrap_or(rule))
     }
 
-    /// True for a name made from a caller's values.
     pub(super) fn is_of_caller(&self) -> bool {
         self.caller.is_some()
     }

@@ -148,7 +148,6 @@ impl<S: Socket> Driver<S> {
         Some(after(since, self.calls.calls.receive_timeout))
     }
 
-    /// The deadline of the peer's preface and first SETTINGS.
     fn preface_deadline(&self) -> Instant {
         let end = after(self.opened, PREFACE_TIMEOUT);
         self.left.map_or(end, |left| end.min(after(left, LAST_PREFACE)))

@@ -243,12 +243,10 @@ impl RedisPipeline {
         self.push(key, CommandKind::Expire { seconds, set });
     }
 
-    /// Tests the user's permission for these commands.
     pub(super) fn check(&mut self, needs: Needs) {
         self.push("", CommandKind::Check(needs));
     }
 
-    /// Tests whether the server accepts writes of this key.
     pub(super) fn probe_writes(&mut self, key: &str) {
         self.push(key, CommandKind::ProbeWrites);
     }

@@ -29,7 +29,6 @@ const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Expor
 /// The largest response. An ordinary one has less than a hundred bytes.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
-/// The longest message of a collector in a log line.
 const MAX_MESSAGE_CHARS: usize = 200;
 
 pub(super) struct CollectorConnection {
