@@ -71,7 +71,7 @@ fn everything_else_that_fails_exits_with_2() {
 /// Seeds of docs/simulation.md, whose defects are fixed.
 #[test]
 fn seeds_that_failed_pass() {
-    for seed in ["25", "28", "50", "53", "145", "431", "477", "1163", "2016", "2438", "2764"] {
+    for seed in ["25", "28", "50", "53", "145", "431", "477", "1163", "2016", "2438", "2764", "3161"] {
         let passed = script(&["--seed", seed]);
         assert_eq!(passed.status.code(), Some(0), "seed {seed}: {}", text(&passed));
     }

@@ -100,9 +100,9 @@ impl<B: Backend> Flight<B> {
         }
     }
 
-    /// Records a complete pipeline. `has_shed` is passed to [`Capacity::record`].
-    pub(super) fn record(&mut self, sent: &Sent<B>, now: Instant, has_shed: bool) {
-        self.capacity.record(sent.pipeline.checks(), sent.at, now, has_shed);
+    /// Records a complete pipeline. `is_pressed` is passed to [`Capacity::record`].
+    pub(super) fn record(&mut self, sent: &Sent<B>, now: Instant, is_pressed: bool) {
+        self.capacity.record(sent.pipeline.checks(), sent.at, now, is_pressed);
         (self.was_late, self.emptied) = (sent.is_late, now);
         if !sent.is_late {
             self.last_in_time = now;

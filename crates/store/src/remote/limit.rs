@@ -29,6 +29,9 @@ const MIN_CHECKS: f64 = 16.0;
 /// A server that was not busy for this long is measured again from the start: it may have become faster.
 const FORGET: Duration = Duration::from_secs(1);
 
+/// Replies that took no longer than this many lone ones waited for no other check: networks jitter.
+const UNHURRIED: f64 = 3.0;
+
 /// The largest pipeline: longer ones are not cheaper per check.
 const MAX_PIPELINE: usize = 128;
 
@@ -95,28 +98,28 @@ impl Capacity {
         Self { timeout, first, sum: None, last: None, measured: None, alone: None, bound: Bound::UNKNOWN }
     }
 
-    /// Records a pipeline that was sent at `sent` and completed `now`. `has_shed` if callers were rejected since the
-    /// last one.
-    pub(super) fn record(&mut self, checks: usize, sent: Instant, now: Instant, has_shed: bool) {
+    /// Records a pipeline that was sent at `sent` and completed `now`. `is_pressed` if callers were rejected since the
+    /// last one, or wait for room in the window.
+    pub(super) fn record(&mut self, checks: usize, sent: Instant, now: Instant, is_pressed: bool) {
         let last = self.last.replace(now);
         // The server starts on a pipeline when it has finished the one before.
         let behind = last.filter(|last| *last > sent);
         let took = now.duration_since(behind.unwrap_or(sent));
         #[expect(clippy::cast_precision_loss, reason = "a pipeline is small")]
         let mut sample = Sample { checks: checks as f64, seconds: took.as_secs_f64() };
-        if behind.is_some() {
-            // A server that is not busy answers within a round trip, however long after the last reply that is.
-            let each = self.sum.map_or(0.0, Sample::seconds_each);
-            let waited = now.duration_since(sent).as_secs_f64() - self.round_trip(each);
-            sample.seconds = sample.seconds.min(waited.max(0.0));
-        }
         if behind.is_none() {
             self.record_alone(sample);
-            let Some(each) = self.sum.map(Sample::seconds_each).filter(|_| has_shed) else {
-                return self.forget(now);
-            };
-            sample.seconds = (sample.seconds - self.round_trip(each)).max(0.0);
         }
+        let in_flight = now.duration_since(sent).as_secs_f64();
+        let unhurried = self.alone.map_or(0.0, |alone| UNHURRIED * alone.seconds);
+        let is_busy = is_pressed || behind.is_some() && in_flight > unhurried;
+        if !is_busy || behind.is_none() && self.sum.is_none() {
+            // The time between two replies is that between two callers.
+            return self.forget(now);
+        }
+        // A server that is not busy answers within a round trip, however long after the last reply that is.
+        let each = self.sum.map_or(0.0, Sample::seconds_each);
+        sample.seconds = sample.seconds.min((in_flight - self.round_trip(each)).max(0.0));
         let before = self.measured.replace(now).unwrap_or(sent);
         self.add(sample, now.duration_since(before).as_secs_f64());
     }

@@ -56,6 +56,11 @@ impl<P: Pipeline> Queue<P> {
         self.pipelines.is_empty()
     }
 
+    /// True if callers wait for room in the window.
+    pub(super) fn is_blocked(&self) -> bool {
+        !self.is_empty() && self.in_flight >= self.bound.window
+    }
+
     /// When the oldest queued caller was added.
     pub(super) fn since(&self) -> Option<Instant> {
         self.pipelines.front().map(|queued| queued.since)

@@ -252,7 +252,7 @@ impl<B: Backend> Connection<B> {
         let completed = backend.complete(self, &mut sent.pipeline, replies);
         let mut state = self.lock();
         let shed = mem::take(&mut state.queue.shed);
-        flight.record(&sent, now, shed > 0);
+        flight.record(&sent, now, shed > 0 || state.queue.is_blocked());
         state.queue.bound = flight.capacity.bound;
         state.queue.complete(sent.pipeline);
         drop(state);

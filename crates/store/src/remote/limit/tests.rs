@@ -115,6 +115,51 @@ fn few_checks_with_occasional_delays_are_not_bounded() {
 }
 
 #[test]
+fn bursts_over_a_network_with_jitter_are_not_bounded() {
+    let mut capacity = Capacity::new(TIMEOUT);
+    let mut now = Instant::now();
+    let mut jitter = 0;
+    // The round trip is 0.7 to 2 ms, and a pipeline of what came meanwhile follows each millisecond.
+    let mut round_trip = || {
+        jitter = (jitter * 7 + 311) % 1301;
+        Duration::from_micros(700 + jitter)
+    };
+    for _burst in 0..100 {
+        let mut last = now;
+        for checks in [1, 3, 1, 6, 2, 1, 4, 1, 5, 2, 1, 1, 3, 8, 1, 2] {
+            let answered = last.max(now + round_trip());
+            capacity.record(checks, now, answered, false);
+            assert_eq!(capacity.bound, Bound::UNKNOWN);
+            (now, last) = (now + Duration::from_millis(1), answered);
+        }
+        now += Duration::from_millis(50);
+    }
+}
+
+#[test]
+fn a_server_that_becomes_slow_is_bounded_before_it_is_late() {
+    let mut capacity = Capacity::new(TIMEOUT);
+    let mut now = Instant::now();
+    for _ in 0..100 {
+        let sent = now;
+        now += Duration::from_micros(300);
+        capacity.record(1, sent, now, false);
+    }
+    // From now on it takes half a millisecond for each of 4 checks a millisecond.
+    let mut server = Server::new(Duration::from_micros(500), Duration::ZERO, TIMEOUT);
+    server.free = now;
+    let waited = (0..20).find_map(|_| {
+        let answered = server.answers(4, now);
+        capacity.record(4, now, answered, false);
+        let waited = answered - now;
+        now += Duration::from_millis(1);
+        (capacity.bound != Bound::UNKNOWN).then_some(waited)
+    });
+    assert!(waited.is_some_and(|waited| waited < TIMEOUT), "{waited:?}");
+    assert!(capacity.bound.outstanding.abs_diff(12) <= 2, "{:?}", capacity.bound);
+}
+
+#[test]
 fn a_stall_barely_changes_the_bound() {
     let mut server = Server::new(Duration::from_micros(10), Duration::ZERO, TIMEOUT);
     let mut capacity = Capacity::new(TIMEOUT);
