@@ -53,7 +53,7 @@ pub enum Step {
 /// other replies may come between.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Snapshot {
-    /// Without hits in flight that the counter may refuse.
+    /// Without hits in flight that the counter may refuse, and as if refunds in flight were done.
     own: u64,
     /// There were no such hits.
     is_exact: bool,
@@ -71,6 +71,8 @@ pub enum SentHits {
     Always(u64),
     /// The counter adds all or none.
     IfWithin(u64),
+    /// The counter subtracts them.
+    Refund(u64),
 }
 
 /// The numbers of a lease's grants, by which the counter knows the hits that it has.
@@ -104,6 +106,8 @@ pub struct Lease {
     /// Hits in flight, without and with those that the counter may refuse.
     pending: u64,
     pending_at_most: u64,
+    /// Refunds in flight.
+    refunding: u64,
     /// Changes when replies to earlier requests lose their meaning. No two leases of a key have the same.
     epoch: u32,
     /// The part of the counter that other replicas added, by the last reply in this window, and the time of that reply.
@@ -168,10 +172,9 @@ impl Lease {
         let expired = self.left;
         let (others, before) = (None, None);
         let (renewal, grants) = (Renewal::Idle, Grants::default());
-        let (pending, pending_at_most) = (0, 0);
         let left = if is_planted(Plant::LeasePastWindow) { self.left } else { 0 };
-        *self =
-            Self { start, left, own: 0, pending, pending_at_most, others, before, renewal, grants, ..*self };
+        *self = Self { start, left, own: 0, others, before, renewal, grants, ..*self };
+        (self.pending, self.pending_at_most, self.refunding) = (0, 0, 0);
         expired
     }
 
@@ -202,13 +205,16 @@ impl Lease {
 
     /// Records that hits of a request are sent to the counter.
     pub fn send(&mut self, sent: SentHits) -> Snapshot {
-        let own = self.own.saturating_add(self.pending);
-        let is_exact = self.pending == self.pending_at_most;
-        let (SentHits::Always(hits) | SentHits::IfWithin(hits)) = sent;
-        if let SentHits::Always(_) = sent {
-            self.pending = self.pending.saturating_add(hits);
+        let own = self.own.saturating_add(self.pending).saturating_sub(self.refunding);
+        let is_exact = self.pending == self.pending_at_most && self.refunding == 0;
+        match sent {
+            SentHits::Always(hits) => {
+                self.pending = self.pending.saturating_add(hits);
+                self.pending_at_most = self.pending_at_most.saturating_add(hits);
+            }
+            SentHits::IfWithin(hits) => self.pending_at_most = self.pending_at_most.saturating_add(hits),
+            SentHits::Refund(hits) => self.refunding = self.refunding.saturating_add(hits),
         }
-        self.pending_at_most = self.pending_at_most.saturating_add(hits);
         let is_certain = self.renewal != Renewal::InFlight;
         Snapshot { own, is_exact, sent, is_certain, epoch: self.epoch, grants: self.grants }
     }
@@ -225,11 +231,14 @@ impl Lease {
 
     /// Hits of a request are no longer in flight.
     pub fn complete(&mut self, snapshot: Snapshot) {
-        let (SentHits::Always(hits) | SentHits::IfWithin(hits)) = snapshot.sent;
-        if let SentHits::Always(_) = snapshot.sent {
-            self.pending = self.pending.saturating_sub(hits);
+        match snapshot.sent {
+            SentHits::Always(hits) => {
+                self.pending = self.pending.saturating_sub(hits);
+                self.pending_at_most = self.pending_at_most.saturating_sub(hits);
+            }
+            SentHits::IfWithin(hits) => self.pending_at_most = self.pending_at_most.saturating_sub(hits),
+            SentHits::Refund(hits) => self.refunding = self.refunding.saturating_sub(hits),
         }
-        self.pending_at_most = self.pending_at_most.saturating_sub(hits);
     }
 
     /// True if [`take`](Self::take) needs no reply of the counter.

@@ -512,6 +512,22 @@ fn a_counter_over_its_limit_is_read_again_after_a_while() {
     assert!(matches!(lease.take(1, true, &terms, at(5_201)), Step::Query { .. }), "a refund makes room");
 }
 
+/// The reply to a request that followed a refund is seen after the renewal that followed both.
+#[test]
+fn a_refund_in_flight_loses_no_hits() {
+    let terms = terms(4000, 60);
+    let (mut lease, now) = leased(300, &terms);
+    let counter = lease.counter().unwrap();
+    let (refund, request) = (lease.send(SentHits::Refund(3)), lease.send(SentHits::Always(1)));
+    let renewal = lease.send_renewal(2);
+    lease.complete(refund);
+    lease.refunded(3, counter - 3, &terms, Time::from_micros(now));
+    assert_eq!(lease.granted(100, Grant::Added, counter + 98, renewal, &terms, Time::from_micros(now)), 0);
+    lease.complete(request);
+    assert_eq!(lease.counted(1, counter - 2, request, &terms, Time::from_micros(now)), 0);
+    assert_eq!((lease.left, lease.counter()), (400, Some(counter + 98)));
+}
+
 /// The last hits of a window would wait in a replica that believes the counter to be empty.
 #[test]
 fn nothing_is_leased_before_the_first_reply_of_a_window() {

@@ -303,8 +303,11 @@ impl Shared {
                 && let Some(hit) = self.hit(batch, check, now)
             {
                 // With others, they are counted together or not at all.
-                let lease = self.lease_use(hit, 0, hits, SentHits::IfWithin(hits.taken()));
-                draft.uses[index] = lease;
+                let sent = match hits {
+                    Hits::Take(hits) => SentHits::IfWithin(hits),
+                    Hits::Refund(hits) => SentHits::Refund(hits),
+                };
+                draft.uses[index] = self.lease_use(hit, 0, hits, sent);
             }
         }
     }
