@@ -20,6 +20,9 @@ use net::{ServerAddress, edges::Edges};
 /// The timeout of connecting and of a command. Some commands handle thousands of keys.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a process that starts waits for its sentinels or its cluster to name the masters.
+const DISCOVERY: Duration = Duration::from_secs(1);
+
 /// Opens connections to servers.
 pub trait Connect: Send + Sync {
     /// The same with connections of its own, for another thread.
@@ -108,9 +111,23 @@ impl CommandPool {
 
     /// Subscribes to a channel, on the server that owns a key of this name.
     pub async fn subscribe(&self, channel: &str) -> Result<Messages, String> {
+        self.edges.timer.timeout(DISCOVERY, self.wait_for_owner(channel)).await;
         let (address, _) = self.owner(channel)?;
         let subscribed = self.in_time(self.connect.subscribe(&address, channel)).await;
         subscribed.map_err(|error| self.explain(&address, &error))
+    }
+
+    /// Waits until a master owns the key.
+    async fn wait_for_owner(&self, key: &str) {
+        let changed = self.topology.changed();
+        loop {
+            // No change is missed from here on.
+            let next = changed.notified();
+            if self.owner(key).is_ok() {
+                return;
+            }
+            next.await;
+        }
     }
 
     async fn connection(&self, key: &str) -> Result<(ServerAddress, Link), String> {
