@@ -20,6 +20,8 @@ text::named! {
         RestoredTwice = "restored-twice",
         /// A refund enlarges the lease.
         RefundToLease = "refund-to-lease",
+        /// A lease that was never renewed is not removed.
+        LeaseUnwatched = "lease-unwatched",
         /// Leases are not returned at SIGTERM.
         LeasesKeptAtEnd = "leases-kept-at-end",
         /// The window of a request is that of the clock of Redis.

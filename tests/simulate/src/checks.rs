@@ -2,71 +2,26 @@
 
 use crate::world::Micros;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Invariant {
-    Limit,
-    Unused,
-    Deadline,
-    Negative,
-    Reset,
-    Override,
-    Converged,
-    Recovery,
-    Leak,
-    Metrics,
-    Expiry,
-    Counted,
-    Policy,
-    Bound,
-    Held,
-    Charged,
-    Released,
-    Ends,
-}
-
-impl Invariant {
-    pub const ALL: [Self; 18] = [
-        Self::Limit,
-        Self::Unused,
-        Self::Deadline,
-        Self::Negative,
-        Self::Reset,
-        Self::Override,
-        Self::Converged,
-        Self::Recovery,
-        Self::Leak,
-        Self::Metrics,
-        Self::Expiry,
-        Self::Counted,
-        Self::Policy,
-        Self::Bound,
-        Self::Held,
-        Self::Charged,
-        Self::Released,
-        Self::Ends,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Limit => "limit",
-            Self::Unused => "unused",
-            Self::Deadline => "deadline",
-            Self::Negative => "negative",
-            Self::Reset => "reset",
-            Self::Override => "override",
-            Self::Converged => "converged",
-            Self::Recovery => "recovery",
-            Self::Leak => "leak",
-            Self::Metrics => "metrics",
-            Self::Expiry => "expiry",
-            Self::Counted => "counted",
-            Self::Policy => "policy",
-            Self::Bound => "bound",
-            Self::Held => "held",
-            Self::Charged => "charged",
-            Self::Released => "released",
-            Self::Ends => "ends",
-        }
+text::named! {
+    pub enum Invariant {
+        Limit = "limit",
+        Unused = "unused",
+        Deadline = "deadline",
+        Negative = "negative",
+        Reset = "reset",
+        Override = "override",
+        Converged = "converged",
+        Recovery = "recovery",
+        Leak = "leak",
+        Metrics = "metrics",
+        Expiry = "expiry",
+        Counted = "counted",
+        Policy = "policy",
+        Bound = "bound",
+        Held = "held",
+        Charged = "charged",
+        Released = "released",
+        Ends = "ends",
     }
 }
 

@@ -20,6 +20,9 @@ use net::{
 use store::redis::{Connect, Connected, Link, Messages, Pending};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+/// The most idle connections of a pool: as many as `deadpool-redis` opens for the service.
+const CONNECTIONS: usize = 2;
+
 pub struct Commands {
     edges: Edges,
     idle: Arc<Mutex<Vec<(u16, MultiplexedConnection)>>>,
@@ -157,7 +160,9 @@ impl Connected for Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        let returned = self.connection.take().map(|connection| (self.port, connection));
-        self.idle.lock().expect("nothing panics with it").extend(returned);
+        let mut idle = self.idle.lock().expect("nothing panics with it");
+        if let Some(connection) = self.connection.take().filter(|_| idle.len() < CONNECTIONS) {
+            idle.push((self.port, connection));
+        }
     }
 }

@@ -1,10 +1,15 @@
 //! The checks of each second, and of the end.
 
+use std::{collections::BTreeMap, sync::atomic::Ordering::Relaxed};
+
 use crate::{
     checks::Invariant,
-    ledger::{Counter, Window},
+    ledger::Window,
+    limits::Counter,
+    meters::{Excess, Meter},
     operations::target,
     plan::{RECOVERY, SECOND},
+    servers::Stored,
     simulation::Simulation,
     world::Micros,
 };
@@ -16,8 +21,16 @@ const IN_FORCE: Micros = 3 * SECOND;
 /// The part of a demanded limit that may be unused, as a divisor: 0.5 %.
 const UNUSED: u64 = 200;
 
-/// The connections of a replica: one that counts, one for messages, and two of each of its two pools.
-const CONNECTIONS: usize = 6;
+/// The connections of a replica to a server: one that counts, one for messages, and two of each of its three pools.
+const CONNECTIONS: usize = 8;
+
+/// A counter that has no expiry.
+#[derive(Clone, Copy)]
+pub struct Endless {
+    value: i64,
+    /// Requests were counted in the second before.
+    has_changed: bool,
+}
 
 impl Simulation {
     pub fn check_second(&mut self) {
@@ -30,18 +43,24 @@ impl Simulation {
     fn check_counters(&mut self) {
         let now = self.now();
         let second = (self.plan.began + now) / SECOND;
-        for limit in 0..self.limits.len() {
-            let name = self.counter_of(limit, second).name();
-            if self.redis.down_until > now {
+        if !self.redis.are_up(now) {
+            return;
+        }
+        let had_none = std::mem::take(&mut self.without_expiry);
+        for Stored { name, value, expires } in self.redis.counters(now) {
+            let counter = Counter::named(&name, &self.limits);
+            let Some(counter) = counter.filter(|one| (one.start..one.end()).contains(&second)) else {
                 continue;
+            };
+            // An expiry that was lost on its way follows after the next request.
+            let before = had_none.get(&name).copied();
+            let is_expiring = expires.is_some() || before.is_none_or(|before| !before.has_changed);
+            self.hold(Invariant::Expiry, is_expiring, || format!("{name} does not expire"));
+            if expires.is_none() {
+                let has_changed = before.is_some_and(|before| before.value != value);
+                self.without_expiry.insert(name, Endless { value, has_changed });
             }
-            let Some(value) = self.redis.counter(now, &name) else { continue };
-            let expiry = self.redis.expiry(now, &name);
-            // A counter that Redis lost is created without an expiry, which follows in the next command.
-            let had_none = std::mem::take(&mut self.without_expiry[limit]) == Some(name.clone());
-            self.without_expiry[limit] = (expiry == -1).then(|| name.clone());
-            self.hold(Invariant::Expiry, expiry != -1 || !had_none, || format!("{name} does not expire"));
-            self.check_counted(self.counter_of(limit, second), u64::try_from(value).unwrap_or(0));
+            self.check_counted(counter, u64::try_from(value).unwrap_or(0));
         }
     }
 
@@ -77,13 +96,13 @@ impl Simulation {
             return;
         }
         let operations = self.operations.lock().expect("nothing panics with it");
-        for (limit, expected) in &operations.overrides {
+        for (one, expected) in &operations.overrides {
             if expected.pending > 0 || now < expected.since + IN_FORCE {
                 continue;
             }
             let in_force =
                 self.replicas.iter().flatten().filter(|replica| replica.is_settled(now)).map(|replica| {
-                    let found = replica.keeper.index().get(&target(*limit));
+                    let found = replica.keeper.index().get(&target(*one));
                     let limit = found.map(|one| match one.action {
                         Action::Limit { requests_per_unit, .. } => requests_per_unit,
                         _ => 0,
@@ -93,12 +112,12 @@ impl Simulation {
             let in_force: Vec<_> = in_force.collect();
             let are_equal = in_force.windows(2).all(|two| two[0].1 == two[1].1);
             self.hold(Invariant::Converged, are_equal, || {
-                format!("overrides of k{limit} differ: {in_force:?}")
+                format!("overrides of {one:?} differ: {in_force:?}")
             });
             if !expected.is_unknown && !loses {
                 let are_right = in_force.iter().all(|(_, found)| *found == expected.limit);
                 self.hold(Invariant::Override, are_right, || {
-                    format!("overrides of k{limit}: {in_force:?}, but {:?} was acknowledged", expected.limit)
+                    format!("overrides of {one:?}: {in_force:?}, but {:?} was acknowledged", expected.limit)
                 });
             }
         }
@@ -107,6 +126,7 @@ impl Simulation {
     pub fn check_end(&mut self) {
         self.check_recovery();
         self.check_windows();
+        self.check_meters();
         self.check_leaks();
         self.check_metrics();
         self.check_late();
@@ -123,7 +143,7 @@ impl Simulation {
             });
             return;
         }
-        let end = self.plan.last_fault() + RECOVERY;
+        let end = self.plan.last_fault().max(self.network.found.load(Relaxed)) + RECOVERY;
         self.hold(Invariant::Recovery, last.is_none_or(|last| last <= end), || {
             format!(
                 "a request was answered by the failure policy at {} µs, after the recovery at {end} µs",
@@ -132,10 +152,13 @@ impl Simulation {
         });
     }
 
-    fn check_windows(&mut self) {
+    fn check_windows(&self) {
         if !self.plan.is_clean() {
             return;
         }
+        let now = self.now();
+        let named = |one: Stored| Some((Counter::named(&one.name, &self.limits)?, one.value));
+        let stored: BTreeMap<Counter, i64> = self.redis.counters(now).into_iter().filter_map(named).collect();
         let windows: Vec<(Counter, Window)> =
             self.ledger().windows.iter().map(|(counter, window)| (*counter, window.clone())).collect();
         for (counter, window) in windows {
@@ -143,17 +166,17 @@ impl Simulation {
             if failed > 0 || !window.losses.is_empty() {
                 continue;
             }
-            if window.is_plain && demanded >= limit {
+            let has_ended = counter.end() * SECOND <= self.plan.began + now;
+            let demanded_in_time = if has_ended { demanded } else { window.demanded_early };
+            if window.is_plain && demanded_in_time >= limit {
                 let unused = limit.saturating_sub(admitted);
                 self.hold_of(counter, Invariant::Unused, unused <= limit.div_ceil(UNUSED), || {
                     format!("{counter:?}: {unused} of {limit} hits are unused, of {demanded} demanded")
                 });
             }
-            let now = self.now();
-            if let Some(count) = self.redis.counter(now, &counter.name()) {
-                let count = u64::try_from(count).unwrap_or(0);
+            if let Some(value) = stored.get(&counter) {
+                let count = u64::try_from(*value).unwrap_or(0);
                 // Unspent hits at the end of a window are lost with it.
-                let has_ended = (counter.start + counter.seconds) * SECOND <= self.plan.began + now;
                 let is_demanded = count <= demanded || has_ended;
                 self.hold_of(counter, Invariant::Counted, is_demanded && count + refunded >= admitted, || {
                     format!("{counter:?}: counted {count}, but {demanded} were demanded, {admitted} admitted and {refunded} refunded")
@@ -162,12 +185,27 @@ impl Simulation {
         }
     }
 
+    /// Limits without fixed windows have admitted no more than their algorithms do.
+    fn check_meters(&self) {
+        let ledger = self.ledger();
+        let excess = |(limit, meter): (&usize, &Meter)| (*limit, meter.excess(&ledger.limits[*limit]));
+        let found: Vec<(usize, Option<Excess>)> = ledger.meters.iter().map(excess).collect();
+        drop(ledger);
+        for (limit, excess) in found {
+            let holds = excess.is_none();
+            let (at, what) = excess.unwrap_or_default();
+            let at = at.saturating_sub(self.plan.began);
+            let what = || format!("{:?} limit: {limit}, {what}", self.limits[limit].algorithm);
+            self.ledger().checks.hold(Invariant::Limit, holds, at, what);
+        }
+    }
+
     fn check_leaks(&self) {
         let waiting: u64 = self.ledger().waiting.values().sum();
         self.hold(Invariant::Leak, waiting == 0, || format!("{waiting} requests have no answer"));
         let replicas = self.replicas.iter().flatten().count();
         let connections = self.redis.connections();
-        let most = replicas * CONNECTIONS;
+        let most = replicas * CONNECTIONS * self.redis.data.len();
         self.hold(Invariant::Leak, connections <= most, || {
             format!("{connections} connections to redis of {replicas} replicas")
         });
@@ -183,7 +221,9 @@ impl Simulation {
             let closings = replica.limiter.queued_closings();
             self.hold(Invariant::Leak, closings == 0, || format!("{process} has {closings} queued closings"));
             let tasks = self.world.tasks(process);
-            self.hold(Invariant::Leak, tasks <= MAX_TASKS, || format!("{process} has {tasks} tasks"));
+            self.hold(Invariant::Leak, tasks <= MAX_TASKS * self.redis.data.len(), || {
+                format!("{process} has {tasks} tasks")
+            });
         }
     }
 
@@ -201,5 +241,5 @@ impl Simulation {
     }
 }
 
-/// Connection, leases, holds, follower, maintenance, topology, and a driver for each pooled connection.
+/// For each server: connection, leases, holds, follower, maintenance, topology, and a driver for each pooled connection.
 const MAX_TASKS: usize = 13;

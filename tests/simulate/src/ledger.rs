@@ -3,33 +3,15 @@
 use std::collections::BTreeMap;
 
 use limiter::{Answer, Code, RequestError};
-use rules::{OnStoreFailure, Unit};
+use rules::OnStoreFailure;
 
 use crate::{
     checks::{Checks, Invariant},
+    limits::{Counter, ENTRY, ENTRY_DIGIT, LimitPlan},
+    meters::{Admitted, Meter},
+    plan::Plan,
     world::{Micros, Process},
 };
-
-/// A counter: a limit of the plan, the length of its window in seconds, and the second at which the window began.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Counter {
-    pub limit: usize,
-    pub seconds: u64,
-    pub start: u64,
-}
-
-impl Counter {
-    /// The counter with this name. Only the length of its window is unknown.
-    pub fn named(name: &str) -> Option<Self> {
-        let (limit, start) = name.strip_prefix("sim_k")?.split_once("_v_")?;
-        Some(Self { limit: limit.parse().ok()?, seconds: 0, start: start.parse().ok()? })
-    }
-
-    /// Its name in Redis.
-    pub fn name(&self) -> String {
-        format!("sim_k{}_v_{}", self.limit, self.start)
-    }
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asked {
@@ -44,8 +26,8 @@ pub struct Sent {
     pub limit: usize,
     pub asked: Asked,
     pub at: Micros,
-    /// The time by the clock of the replica.
-    pub second: u64,
+    /// The time by the clock of the replica, in microseconds since 1970.
+    pub time: u64,
     pub deadline: Micros,
 }
 
@@ -54,6 +36,8 @@ pub struct Window {
     /// The highest limit that an answer named.
     pub limit: u64,
     pub demanded: u64,
+    /// Those for which returned hits can still be admitted before traffic ends.
+    pub demanded_early: u64,
     pub admitted: u64,
     pub refunded: u64,
     /// Hits that Redis lost, each time.
@@ -95,14 +79,26 @@ pub struct Ledger {
     pub last_failure: Option<Micros>,
     pub failures: u64,
     pub policy: OnStoreFailure,
+    /// The time of day at the start, in microseconds since 1970.
+    began: u64,
+    pub last_early: Micros,
+    /// With the highest limit that was in force.
+    pub limits: Vec<LimitPlan>,
+    /// Those without fixed windows, by limit.
+    pub meters: BTreeMap<usize, Meter>,
+    /// Answers by the kind of the limit.
+    pub by_kind: [u64; LimitPlan::KINDS.len()],
     pub checks: Checks,
 }
 
 /// The time after which a reset is in force everywhere.
 const RESET_IN_FORCE: Micros = 1_000_000;
 
+/// A replica that knows a counter as over its limit reads it again after five seconds, and admits what was returned to it.
+const OVER_FOR: Micros = 6_000_000;
+
 impl Ledger {
-    pub fn new(policy: OnStoreFailure) -> Self {
+    pub fn new(plan: &Plan) -> Self {
         Self {
             windows: BTreeMap::new(),
             asked: BTreeMap::new(),
@@ -111,17 +107,27 @@ impl Ledger {
             answers: 0,
             last_failure: None,
             failures: 0,
-            policy,
+            policy: plan.policy,
+            began: plan.began,
+            last_early: plan.traffic.saturating_sub(OVER_FOR),
+            limits: plan.limits.clone(),
+            meters: BTreeMap::new(),
+            by_kind: Default::default(),
             checks: Checks::default(),
         }
     }
 
-    /// A request is decided in this window.
-    pub fn asks(&mut self, counter: Counter, asked: Asked) {
-        match asked {
-            Asked::Take(hits) => *self.asked.entry(counter).or_default() += hits,
-            // Redis has them before the caller knows.
-            Asked::Refund(hits) => self.windows.entry(counter).or_default().refunded += hits,
+    /// A request is decided at this second.
+    pub fn asks(&mut self, limit: usize, second: u64, asked: Asked) {
+        if let (Asked::Refund(hits), false) = (asked, self.limits[limit].is_fixed()) {
+            self.meters.entry(limit).or_default().credit += hits;
+        }
+        for counter in self.limits[limit].counters(limit, second) {
+            match asked {
+                Asked::Take(hits) => *self.asked.entry(counter).or_default() += hits,
+                // Redis has them before the caller knows.
+                Asked::Refund(hits) => self.windows.entry(counter).or_default().refunded += hits,
+            }
         }
     }
 
@@ -168,13 +174,51 @@ impl Ledger {
     fn count(&mut self, sent: &Sent, answer: &Answer, failed: bool, now: Micros) {
         let status = &answer.statuses[0];
         let Some(current) = &status.current_limit else { return };
-        let seconds = seconds_of(current.unit);
-        let counter = Counter { limit: sent.limit, seconds, start: sent.second / seconds * seconds };
+        let plan = self.limits[sent.limit];
+        self.by_kind[plan.kind()] += 1;
+        if let (true, Asked::Take(1..)) = (failed && current.requests_per_unit > 0, sent.asked) {
+            let expected = match self.policy {
+                OnStoreFailure::Allow => Code::Ok,
+                OnStoreFailure::Deny => Code::OverLimit,
+                OnStoreFailure::Local | OnStoreFailure::Error => status.code,
+            };
+            self.checks.hold(Invariant::Policy, status.code == expected, now, || {
+                format!("k{}: {:?} by the failure policy {:?}", sent.limit, status.code, self.policy)
+            });
+        }
+        let is_admitted = status.code == Code::Ok;
+        if let (false, true, false, Asked::Take(hits @ 1..)) =
+            (plan.is_fixed(), is_admitted, failed, sent.asked)
+        {
+            let admitted = Admitted { at: self.began + sent.at, took: now - sent.at, hits };
+            self.meters.entry(sent.limit).or_default().admitted.push(admitted);
+        }
+        for counter in plan.counters(sent.limit, sent.time / 1_000_000) {
+            let by_entry = current.requests_per_unit % 10 == ENTRY_DIGIT;
+            if plan.is_plain() && by_entry != (counter.part == ENTRY) {
+                continue;
+            }
+            // The status is that of one limit of the rule.
+            let limit =
+                if plan.also.is_some() { plan.amount(counter.part) } else { current.requests_per_unit };
+            self.count_in(counter, limit, sent, is_admitted, failed, now);
+        }
+    }
+
+    fn count_in(
+        &mut self,
+        counter: Counter,
+        limit: u64,
+        sent: &Sent,
+        is_admitted: bool,
+        failed: bool,
+        now: Micros,
+    ) {
+        let is_alone = self.limits[counter.limit].also.is_none() && counter.part != ENTRY;
         let is_new = !self.windows.contains_key(&counter);
         let window = self.windows.entry(counter).or_default();
-        let limit = current.requests_per_unit;
         window.is_plain =
-            (is_new || window.is_plain && window.limit == limit) && sent.asked == Asked::Take(1);
+            is_alone && (is_new || window.is_plain && window.limit == limit) && sent.asked == Asked::Take(1);
         window.limit = window.limit.max(limit);
         match sent.asked {
             Asked::Refund(hits) => {
@@ -184,27 +228,21 @@ impl Ledger {
             }
             Asked::Take(hits) => {
                 window.demanded += hits;
+                window.demanded_early += if now < self.last_early { hits } else { 0 };
                 window.failed += u64::from(failed);
                 if window.reset.is_some_and(|reset| sent.at > reset) {
                     window.demanded_since += hits;
                 }
                 let demanded = window.demanded_since;
                 let is_reset = window.reset.is_some_and(|reset| sent.at > reset + RESET_IN_FORCE);
-                if status.code == Code::Ok {
+                if is_admitted {
                     self.admit(counter, sent, hits, failed, now);
-                } else if is_reset && !failed {
-                    self.checks.hold(Invariant::Reset, demanded >= limit / 2, now, || {
-                        format!("{counter:?}: over limit after {demanded} hits since a reset, with a limit of {limit}")
-                    });
-                }
-                if failed && hits > 0 && limit > 0 {
-                    let expected = match self.policy {
-                        OnStoreFailure::Allow => Code::Ok,
-                        OnStoreFailure::Deny => Code::OverLimit,
-                        OnStoreFailure::Local | OnStoreFailure::Error => status.code,
-                    };
-                    self.checks.hold(Invariant::Policy, status.code == expected, now, || {
-                        format!("{counter:?}: {:?} by the failure policy {:?}", status.code, self.policy)
+                } else if is_reset && !failed && counter.part != ENTRY {
+                    // Any limit of the rule may refuse.
+                    let plan = &self.limits[counter.limit];
+                    let least = if plan.also.is_some() { plan.amount(0).min(plan.amount(1)) } else { limit };
+                    self.checks.hold(Invariant::Reset, demanded >= least / 2, now, || {
+                        format!("{counter:?}: over limit after {demanded} hits since a reset, with a limit of {least}")
                     });
                 }
             }
@@ -252,27 +290,41 @@ impl Ledger {
     }
 
     /// A counter has expired. Requests that come later, by a late clock or a slow network, are counted anew.
-    pub fn expired(&mut self, name: Counter, hits: u64, redis: u64, is_clean: bool, now: Micros) {
-        let same = |counter: &Counter| (counter.limit, counter.start) == (name.limit, name.start);
-        let Some((counter, window)) = self.windows.iter_mut().find(|(counter, _)| same(counter)) else {
-            return;
-        };
+    pub fn expired(&mut self, counter: Counter, hits: u64, redis: u64, is_clean: bool, now: Micros) {
+        let Some(window) = self.windows.get_mut(&counter) else { return };
         window.expired.push(hits);
-        let end = counter.start + counter.seconds;
+        let end = counter.end();
         self.checks.hold(Invariant::Expiry, !is_clean || redis >= end, now, || {
             format!("{counter:?} expired at {redis}, before its window ended at {end}")
         });
     }
 
-    /// An operator resets a counter: all hits that were counted before may be lost.
-    pub fn resets(&mut self, counter: Counter) {
-        self.lost(counter, u64::MAX);
-        self.windows.entry(counter).or_default().resets += 1;
-    }
-
     /// Redis has lost hits of a counter.
     pub fn lost(&mut self, counter: Counter, hits: u64) {
         self.windows.entry(counter).or_default().losses.push(hits);
+    }
+
+    /// Redis may have lost the state of a limit without fixed windows; of all such limits without one.
+    pub fn lost_state(&mut self, of: Option<usize>) {
+        for (limit, plan) in self.limits.iter().enumerate() {
+            if !plan.is_fixed() && of.is_none_or(|of| of == limit) {
+                self.meters.entry(limit).or_default().credit += Meter::capacity(plan);
+            }
+        }
+    }
+
+    /// The rules have another limit.
+    pub fn reloaded(&mut self, limit: usize, to: u64) {
+        self.limits[limit].limit = self.limits[limit].limit.max(to);
+        self.lost_state(Some(limit));
+    }
+
+    /// A counter is being reset: it may lose all hits that were counted before.
+    pub fn resets(&mut self, counter: Counter) {
+        let window = self.windows.entry(counter).or_default();
+        window.losses.push(u64::MAX);
+        window.reset = None;
+        window.resets += 1;
     }
 
     /// A counter was reset, and the replicas were notified.
@@ -281,14 +333,5 @@ impl Ledger {
         window.reset = Some(now);
         window.admitted_since = 0;
         window.demanded_since = 0;
-    }
-}
-
-pub fn seconds_of(unit: Unit) -> u64 {
-    match unit {
-        Unit::Second => 1,
-        Unit::Minute => 60,
-        Unit::Hour => 3600,
-        _ => 86_400,
     }
 }

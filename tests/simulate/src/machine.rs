@@ -17,7 +17,7 @@ use crate::{
     world::Process,
 };
 
-/// The port of Redis.
+/// The port of the first server of Redis; the others' follow.
 pub const PORT: u16 = 6379;
 
 /// The edges of a process.
@@ -44,9 +44,9 @@ impl Dial for Machine {
         Box::pin(std::future::ready(Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, port))])))
     }
 
-    fn connect(&self, _: SocketAddr) -> Pending<'_, Transport> {
+    fn connect(&self, to: SocketAddr) -> Pending<'_, Transport> {
         Box::pin(async move {
-            let socket = Socket::connect(self.network.clone(), self.process).await?;
+            let socket = Socket::connect(self.network.clone(), self.process, to.port()).await?;
             Ok(Box::new(socket) as Transport)
         })
     }

@@ -1,14 +1,19 @@
 //! Runs replicas of the service under a seeded clock, network and Redis: docs/simulation.md.
 
-#![expect(clippy::cast_precision_loss, reason = "figures for people")]
+#![expect(clippy::cast_precision_loss, clippy::expect_used, reason = "figures for people, of a test")]
 
-use std::{process::ExitCode, time::Instant};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Instant,
+};
 
 use clap::Parser;
 use plants::Plant;
 
 use simulate::{
     checks::Invariant,
+    limits::LimitPlan,
     plan::{Action, Plan, Scenario},
     shrink::shrink,
     simulation::{Outcome, Simulation},
@@ -25,6 +30,9 @@ struct Arguments {
     /// Plants a defect, which the run should find.
     #[arg(long, value_name = "NAME", value_parser = plant)]
     plant: Option<Plant>,
+    /// Runs a recorded plan: the JSON that a violation prints.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "seeds", "scenario"])]
+    plan: Option<PathBuf>,
     /// Prints the names of the defects.
     #[arg(long)]
     list_plants: bool,
@@ -64,6 +72,9 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     }
+    if let Some(file) = &arguments.plan {
+        return run_recorded(file, arguments.trace_hash);
+    }
     let seeds = match arguments.seed {
         Some(seed) => seed..=seed,
         None => 1..=arguments.seeds.unwrap_or(1),
@@ -89,6 +100,34 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Runs a recorded plan as it is.
+fn run_recorded(file: &Path, has_hash: bool) -> ExitCode {
+    let plan = match std::fs::read(file).map_err(|error| error.to_string()) {
+        Ok(bytes) => serde_json::from_slice::<Plan>(&bytes).map_err(|error| error.to_string()),
+        Err(error) => Err(error),
+    };
+    let plan = match plan {
+        Ok(plan) => plan,
+        Err(error) => {
+            eprintln!("{}: {error}", file.display());
+            return ExitCode::from(2);
+        }
+    };
+    let began = Instant::now();
+    let outcome = Simulation::run(&plan, false);
+    if outcome.violation.is_some() {
+        tell(&plan);
+        return ExitCode::from(1);
+    }
+    let mut total = Total::default();
+    total.add(&outcome);
+    total.print(began.elapsed().as_secs_f64());
+    if has_hash {
+        println!("{:016x}", total.hash);
+    }
+    ExitCode::SUCCESS
+}
+
 /// Prints the story of a violation.
 fn tell(plan: &Plan) {
     let outcome = Simulation::run(plan, true);
@@ -98,9 +137,7 @@ fn tell(plan: &Plan) {
     };
     outcome.lines.iter().for_each(|line| println!("{line}"));
     println!();
-    println!("limits: {:?}", plan.limits);
-    println!("callers: {:?}", plan.callers);
-    println!("actions: {:?}", plan.actions);
+    println!("plan: {}", serde_json::to_string(plan).expect("a plan is JSON"));
     println!(
         "violation: invariant={} seed={} scenario={} at={:.6} s: {}",
         violation.invariant.name(),
@@ -119,6 +156,7 @@ struct Total {
     failures: u64,
     simulated: u64,
     happened: [u64; Action::NAMES.len()],
+    by_kind: [u64; LimitPlan::KINDS.len()],
     tested: [u64; Invariant::ALL.len()],
 }
 
@@ -130,6 +168,7 @@ impl Total {
         self.failures += outcome.failures;
         self.simulated += outcome.simulated;
         self.happened.iter_mut().zip(outcome.happened).for_each(|(sum, one)| *sum += one);
+        self.by_kind.iter_mut().zip(outcome.by_kind).for_each(|(sum, one)| *sum += one);
         self.tested.iter_mut().zip(outcome.checks.tested).for_each(|(sum, one)| *sum += one);
     }
 
@@ -145,6 +184,9 @@ impl Total {
         );
         for (name, count) in Action::NAMES.iter().zip(self.happened) {
             println!("action     {name:<24} {count}");
+        }
+        for (name, count) in LimitPlan::KINDS.iter().zip(self.by_kind) {
+            println!("answers    {name:<24} {count}");
         }
         for (invariant, count) in Invariant::ALL.iter().zip(self.tested) {
             println!("invariant  {:<24} {count}", invariant.name());

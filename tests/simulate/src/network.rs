@@ -4,10 +4,14 @@ use std::{
     collections::VecDeque,
     io,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     task::{Context, Poll, Waker},
 };
 
+use serde::{Deserialize, Serialize};
 use simulated_redis::ConnectionId;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -23,10 +27,12 @@ pub struct Network {
     pub world: Arc<World>,
     links: Mutex<Vec<Arc<Link>>>,
     weather: Mutex<Weather>,
+    /// When a half-open connection was last found to be one: an idle one of a cluster waits for its next request.
+    pub found: AtomicU64,
 }
 
 /// The state of the network.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Weather {
     /// A packet's least delay, and the bound of what is added at random.
     pub delay: Micros,
@@ -37,14 +43,18 @@ pub struct Weather {
     /// One in this many reads and writes is partial; 0 for none.
     pub partial: u64,
     /// Nothing is delivered to and from these before this time, by process; all if the process is `None`.
+    #[serde(skip)]
     pub stalls: Vec<(Option<Process>, Micros)>,
     /// Connections of these processes are not opened before this time.
+    #[serde(skip)]
     pub unreachable: Vec<(Option<Process>, Micros)>,
 }
 
 pub struct Link {
     pub number: usize,
     pub process: Process,
+    /// That of the server.
+    pub port: u16,
     pub state: Mutex<LinkState>,
 }
 
@@ -63,13 +73,15 @@ pub struct LinkState {
     pub is_reset: bool,
     /// What is sent disappears.
     pub is_half_open: bool,
+    /// It was sent something since.
+    is_found: bool,
     pub connection: Option<ConnectionId>,
 }
 
 impl Network {
     pub fn new(world: &Arc<World>, weather: Weather) -> Arc<Self> {
         let (links, weather) = (Mutex::default(), Mutex::new(weather));
-        Arc::new(Self { world: world.clone(), links, weather })
+        Arc::new(Self { world: world.clone(), links, weather, found: AtomicU64::new(0) })
     }
 
     pub fn weather(&self) -> MutexGuard<'_, Weather> {
@@ -90,10 +102,10 @@ impl Network {
     }
 
     /// Sends the first packet of a connection.
-    pub fn open(&self, process: Process) -> Arc<Link> {
+    pub fn open(&self, process: Process, port: u16) -> Arc<Link> {
         let mut links = self.links.lock().expect("nothing panics with it");
         let state = Mutex::default();
-        let link = Arc::new(Link { number: links.len(), process, state });
+        let link = Arc::new(Link { number: links.len(), process, port, state });
         links.push(link.clone());
         drop(links);
         let now = self.world.now();
@@ -221,9 +233,9 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Connects to Redis.
-    pub async fn connect(network: Arc<Network>, process: Process) -> io::Result<Self> {
-        let link = network.open(process);
+    /// Connects to a server of Redis.
+    pub async fn connect(network: Arc<Network>, process: Process, port: u16) -> io::Result<Self> {
+        let link = network.open(process, port);
         let socket = Self { network, link };
         let is_open = std::future::poll_fn(|context| {
             let mut state = socket.link.lock();
@@ -283,6 +295,9 @@ impl AsyncWrite for Socket {
             length = self.network.world.random(|random| 1 + random.below(length as u64 - 1) as usize);
         }
         if state.is_half_open {
+            if !std::mem::replace(&mut state.is_found, true) {
+                self.network.found.store(now, Relaxed);
+            }
             return Poll::Ready(Ok(length));
         }
         state.to_server.push_back(bytes[..length].to_vec());

@@ -10,7 +10,7 @@ use std::{
 
 use clock::{Clock as _, Time, timer::Interval};
 use limiter::{Chance, Handles, Limiter, OverLimitCache, Policy};
-use net::{HostPort, ServerAddress, edges::Edges};
+use net::edges::Edges;
 use overrides::{Index, Keeper, follower::Follower, progress::Progress};
 use rules::{CompileOptions, SourceFile};
 use rules_source::{Reading, Source};
@@ -20,8 +20,8 @@ use store::{
     StoreFuture,
     lease::LeasedStore,
     redis::{
-        Connect, RedisStore,
-        settings::{Redis, RedisPool, RedisServers, Startup},
+        CommandPool, Connect, RedisStore,
+        settings::{Redis, RedisPool, Startup},
     },
 };
 use telemetry::metrics::{Stats, StatsOptions};
@@ -29,9 +29,10 @@ use telemetry::metrics::{Stats, StatsOptions};
 use crate::{
     clocks::ProcessClock,
     commands::Commands,
-    machine::{self, PORT},
+    limits::{LimitPlan, rules_text},
+    machine,
     network::Network,
-    plan::{LimitPlan, Plan, SECOND},
+    plan::{Plan, SECOND},
     random::Random,
     streams,
     world::{Micros, Process},
@@ -58,7 +59,7 @@ pub struct Replica {
     /// The rules of streams.
     budgets: String,
     was_ready: AtomicBool,
-    started: Micros,
+    pub started: Micros,
     /// It gave up its queue of settles and ends before its time was over.
     pub has_dropped_queue: Arc<AtomicBool>,
     /// It has returned its leases.
@@ -92,7 +93,7 @@ impl Replica {
         redis.watch();
         let progress = Arc::<Progress>::default();
         let keeper = Arc::new(Keeper::in_redis(index.clone(), redis.command_pool(), progress.clone()));
-        let follower_pool = Arc::new(redis.command_pool());
+        let pool = Arc::new(redis.command_pool());
         let store =
             Arc::new(Watched { store: LeasedStore::new(redis, MAX_LEASES), failed: Mutex::default() });
         let stats = Arc::new(Stats::new(StatsOptions::default()));
@@ -127,19 +128,24 @@ impl Replica {
         };
         replica.load(limits);
         limiter.start_worker();
-        let [on_reset, on_refund] = [limiter.clone(), limiter.clone()];
+        replica.follow(pool, index, progress);
+        replica.maintain(cache);
+        let timer = replica.edges.timer.clone();
+        replica.edges.start(async move { limiter.run_holds(&*timer).await });
+        replica
+    }
+
+    /// Follows the overrides in Redis.
+    fn follow(&self, pool: Arc<CommandPool>, index: Arc<Index>, progress: Arc<Progress>) {
+        let [on_reset, on_refund] = [self.limiter.clone(), self.limiter.clone()];
         let follower = Follower {
-            pool: follower_pool,
+            pool,
             index,
             progress,
             on_reset: Box::new(move |resets| on_reset.forget(resets)),
             on_refund: Box::new(move |refunds| on_refund.forget_rejections(refunds)),
         };
-        replica.edges.start(async move { follower.follow().await });
-        replica.maintain(cache);
-        let timer = replica.edges.timer.clone();
-        replica.edges.start(async move { limiter.run_holds(&*timer).await });
-        replica
+        self.edges.start(async move { follower.follow().await });
     }
 
     /// Loads these rules.
@@ -204,9 +210,8 @@ impl Replica {
 }
 
 fn settings(plan: &Plan) -> Redis {
-    let address = HostPort { host: "redis".to_owned(), port: PORT };
     let main = RedisPool {
-        servers: RedisServers::Single(ServerAddress::Tcp(address)),
+        servers: plan.topology.settings(),
         credentials: None,
         database: 0,
         tls: None,
@@ -222,17 +227,6 @@ fn settings(plan: &Plan) -> Redis {
         give_up_after: None,
     };
     Redis { main, per_second: None, unhealthy_without: false, startup }
-}
-
-fn rules_text(limits: &[LimitPlan]) -> String {
-    let mut text = "domain: sim\ndescriptors:\n".to_owned();
-    for (at, LimitPlan { unit, limit, is_leased }) in limits.iter().enumerate() {
-        let counting = if *is_leased { "leased" } else { "exact" };
-        let unit = unit.name();
-        let fields = format!("unit: {unit}, requests_per_unit: {limit}, counting: {counting}");
-        text.extend(["  - key: k", &at.to_string(), "\n    rate_limit: {", &fields, "}\n"]);
-    }
-    text
 }
 
 /// The store of a replica. Remembers whether it has failed, by which answers of the failure policy are known.

@@ -1,13 +1,14 @@
-//! The simulated Redis and its connections to the network.
+//! The simulated servers of Redis, and their connections to the network.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use simulated_redis::{Config, ConnectionId, Refusal, Role, Server, Snapshot, SortedMembers};
+use simulated_redis::{Config, ConnectionId, Evicted, Eviction, Refusal, Role, Server, SortedMembers, Text};
 
 use crate::{
-    ledger::Counter,
+    machine::PORT,
     network::{Link, Network},
     streams,
+    topology::{Shard, Topology},
     world::{Event, Micros},
 };
 
@@ -15,14 +16,25 @@ use crate::{
 const PACKET: Micros = 3;
 const BYTE_NANOS: u64 = 4;
 
-pub struct RedisServer {
-    pub server: Server,
+pub struct Servers {
+    pub topology: Topology,
+    /// By node.
+    pub data: Vec<Server>,
+    pub nodes: Vec<Node>,
+    pub shards: Vec<Shard>,
+    /// The slots that move, and their new shards.
+    pub moving: BTreeMap<u16, usize>,
+    /// The slots that have moved.
+    pub moved: BTreeSet<u16>,
     began: u64,
-    control: ConnectionId,
+}
+
+/// What a server is beside its data.
+#[derive(Default)]
+pub struct Node {
     links: BTreeMap<ConnectionId, usize>,
     busy_until: Micros,
-    refusal: Option<Refusal>,
-    pub frozen_until: Micros,
+    frozen_until: Micros,
     pub down_until: Micros,
 }
 
@@ -35,67 +47,104 @@ pub struct Held {
     pub members: BTreeMap<String, u64>,
 }
 
-impl Held {
-    /// A member is `id:part:held`.
-    fn of(sum: u64, members: &[(Box<[u8]>, f64)]) -> Self {
-        let held = |(member, _): &(Box<[u8]>, f64)| {
-            let member = String::from_utf8(member.to_vec()).expect("members are texts");
-            let held = member.rsplit(':').next()?.parse().expect("a number");
-            Some((member, held))
-        };
-        Self { sum, members: members.iter().filter_map(held).collect() }
-    }
+/// What each member of a set of holds holds, as `id:part:held`.
+fn held_by(members: &[(Box<[u8]>, f64)]) -> BTreeMap<String, u64> {
+    let held = |(member, _): &(Box<[u8]>, f64)| {
+        let member = std::str::from_utf8(member).ok()?;
+        Some((member.to_owned(), member.rsplit_once(':')?.1.parse().ok()?))
+    };
+    members.iter().filter_map(held).collect()
 }
 
-impl RedisServer {
-    pub fn new(began: u64, seed: u64) -> Self {
-        let mut server = Server::new(Config { seed, ..Config::default() });
-        streams::plant_in_scripts(&mut server);
-        let control = server.connect();
-        Self {
-            server,
-            began,
-            control,
-            links: BTreeMap::new(),
-            busy_until: 0,
-            refusal: None,
-            frozen_until: 0,
-            down_until: 0,
-        }
+/// A counter in Redis: its name, its value, and the second at which it expires.
+pub struct Stored {
+    pub name: String,
+    pub value: i64,
+    pub expires: Option<u64>,
+}
+
+impl Servers {
+    pub fn new(topology: Topology, began: u64, seed: u64) -> Self {
+        let server = |node| {
+            let mut server =
+                Server::new(Config { seed: seed.wrapping_add(node as u64), ..Config::default() });
+            streams::plant_in_scripts(&mut server);
+            server
+        };
+        let mut data: Vec<Server> = (0..topology.nodes()).map(server).collect();
+        let nodes = (0..topology.nodes()).map(|_| Node::default()).collect();
+        let shards = Shard::all(topology, &mut data);
+        let mut servers =
+            Self { topology, data, nodes, shards, moving: BTreeMap::new(), moved: BTreeSet::new(), began };
+        servers.announce();
+        servers
+    }
+
+    fn node_of(link: &Link) -> usize {
+        usize::from(link.port - PORT)
+    }
+
+    /// The time of day of the servers.
+    fn time(&self, now: Micros) -> u64 {
+        self.began + now
     }
 
     /// A connection's first packet.
     pub fn open(&mut self, network: &Network, link: &Link) {
         let now = network.world.now();
-        if now < self.frozen_until {
+        let number = Self::node_of(link);
+        let node = &mut self.nodes[number];
+        if now < node.frozen_until {
             // The kernel accepts it.
-            network.world.at(self.frozen_until, Event::Open(link.number));
+            network.world.at(node.frozen_until, Event::Open(link.number));
             return;
         }
-        let is_up = now >= self.down_until;
+        let is_up = now >= node.down_until;
         if is_up {
-            let connection = self.server.connect();
-            self.links.insert(connection, link.number);
+            let connection = self.data[number].connect();
+            node.links.insert(connection, link.number);
             link.lock().connection = Some(connection);
         }
         network.world.at(now + network.delay(), Event::Opened(link.number, is_up));
     }
 
-    /// The counters that have expired since the last call, with their hits.
-    pub fn take_expired(&mut self) -> impl Iterator<Item = (Counter, u64)> {
-        let named = |(name, value): (Box<[u8]>, Vec<u8>)| {
-            let counter = Counter::named(&String::from_utf8(name.into()).ok()?)?;
-            Some((counter, String::from_utf8(value).ok()?.parse().ok()?))
+    /// The strings that have expired since the last call, with their values, and the keys that were evicted, with what they
+    /// counted or held.
+    pub fn take_lost(&mut self) -> [Vec<(String, u64)>; 2] {
+        // The state of a limit without a fixed window is no number.
+        let hits = |value: &[u8]| integer(value).and_then(|value| u64::try_from(value).ok()).unwrap_or(0);
+        let text = |name: Box<[u8]>| String::from_utf8(name.into()).ok();
+        let named = |(name, value): (Box<[u8]>, Vec<u8>)| Some((text(name)?, hits(&value)));
+        let gone = |(name, value): (Box<[u8]>, Evicted)| match value {
+            Evicted::Text(value) => vec![(name, hits(&value))],
+            Evicted::Sorted(members) => vec![(name, held_by(&members).values().sum())],
+            // The sums of counters are gone with the records.
+            Evicted::Hash(fields) => {
+                let sums = fields.iter().map(|(set, value)| (set.clone(), hits(value)));
+                sums.chain([(name, 0)]).collect()
+            }
+            Evicted::Other => vec![(name, 0)],
         };
-        self.server.take_expired().into_iter().filter_map(named)
+        let masters: BTreeSet<usize> = self.shards.iter().map(|shard| shard.master).collect();
+        let (mut expired, mut evicted) = (Vec::new(), Vec::new());
+        for (number, server) in self.data.iter_mut().enumerate() {
+            let (late, lost) = (server.take_expired(), server.take_evicted());
+            if masters.contains(&number) {
+                expired.extend(late.into_iter().filter_map(named));
+                let lost = lost.into_iter().flat_map(gone);
+                evicted.extend(lost.filter_map(|(name, hits)| Some((text(name)?, hits))));
+            }
+        }
+        [expired, evicted]
     }
 
     /// Bytes arrive.
     /// Returns the counter in them that is negative now, with its value.
     pub fn receive(&mut self, network: &Network, link: &Link) -> Option<(String, i64)> {
         let now = network.world.now();
-        if now < self.frozen_until {
-            network.world.at(self.frozen_until, Event::ToServer(link.number));
+        let number = Self::node_of(link);
+        if now < self.nodes[number].frozen_until {
+            network.world.at(self.nodes[number].frozen_until, Event::ToServer(link.number));
             return None;
         }
         let (connection, is_half_open) = {
@@ -109,125 +158,170 @@ impl RedisServer {
             trace.add(link.number as u64);
             trace.add_bytes(&bytes);
             if trace.is_told() {
-                trace.tell(now, &link.process, format_args!("-> redis {}", shown(&bytes)));
+                trace.tell(now, &link.process, format_args!("-> redis{} {}", link.port, shown(&bytes)));
             }
         });
-        let mut out = Vec::new();
-        self.server.receive(self.began + now, connection, &bytes, &mut out);
+        let (mut out, time) = (Vec::new(), self.time(now));
+        self.data[number].receive(time, connection, &bytes, &mut out);
+        if let Some(shard) = self.shards.iter_mut().find(|shard| shard.master == number) {
+            shard.follow(now, &mut self.data);
+        }
         let cost = PACKET + (bytes.len() + out.len()) as u64 * BYTE_NANOS / 1000;
-        self.busy_until = self.busy_until.max(now) + cost;
+        let ready = self.nodes[number].busy_until.max(now) + cost;
+        self.nodes[number].busy_until = ready;
         if network.world.trace(|trace, _| trace.is_told()) {
             let (asked, answered) = (shown(&bytes), shown(&out));
-            network.world.tell(&"redis", format_args!("-> {} {answered} (to {asked})", link.process));
+            let who = format!("redis{}", link.port);
+            network.world.tell(&who, format_args!("-> {} {answered} (to {asked})", link.process));
         }
-        self.reply(network, link, out);
-        for (to, message) in self.server.take_pushes() {
-            if let Some(number) = self.links.get(&to) {
-                self.reply(network, &network.link(*number), message);
+        reply(network, link, out, ready);
+        for (to, message) in self.data[number].take_pushes() {
+            if let Some(link) = self.nodes[number].links.get(&to) {
+                reply(network, &network.link(*link), message, ready);
             }
         }
-        if !self.server.is_open(connection) {
+        if !self.data[number].is_open(connection) {
             network.close_by_server(link);
         }
         let name = named(&bytes)?;
-        let value = self.counter(now, name).filter(|value| *value < 0)?;
+        let value = integer(&self.data[number].text(time, name.as_bytes())?).filter(|value| *value < 0)?;
         Some((name.to_owned(), value))
-    }
-
-    fn reply(&self, network: &Network, link: &Link, bytes: Vec<u8>) {
-        if bytes.is_empty() {
-            return;
-        }
-        network.world.trace(|trace, _| {
-            trace.add_bytes(&bytes);
-        });
-        network.reply(link, bytes, self.busy_until);
     }
 
     /// The client has closed a connection.
     pub fn closed(&mut self, link: &Link) {
         if let Some(connection) = link.lock().connection.take() {
-            self.links.remove(&connection);
-            self.server.disconnect(connection);
+            let number = Self::node_of(link);
+            self.nodes[number].links.remove(&connection);
+            self.data[number].disconnect(connection);
         }
     }
 
     /// The number of connections of processes.
     pub fn connections(&self) -> usize {
-        self.links.len()
+        self.nodes.iter().map(|node| node.links.len()).sum()
     }
 
-    /// Closes all connections: the server ends.
-    pub fn close_all(&mut self, network: &Network) {
-        for number in std::mem::take(&mut self.links).into_values() {
-            let link = network.link(number);
+    /// Closes all connections of a server, which ends.
+    pub fn close_all(&mut self, network: &Network, number: usize) {
+        for link in std::mem::take(&mut self.nodes[number].links).into_values() {
+            let link = network.link(link);
             link.lock().connection = None;
             network.reset(&link);
         }
-        self.server.close_all();
-        self.control = self.server.connect();
+        self.data[number].close_all();
     }
 
-    pub fn restart(&mut self, network: &Network, data: Option<&Snapshot>) {
-        self.close_all(network);
-        match data {
-            Some(snapshot) => self.server.restart_from(snapshot),
-            None => self.server.restart_empty(),
+    /// The master of a shard, or of all, as actions name them.
+    fn masters(&self, of: usize) -> usize {
+        self.shards[of % self.shards.len()].master
+    }
+
+    pub fn freeze(&mut self, shard: usize, until: Micros) {
+        let master = self.masters(shard);
+        self.nodes[master].frozen_until = until;
+    }
+
+    pub fn refuse(&mut self, shard: usize, refusal: Option<Refusal>) {
+        let master = self.masters(shard);
+        self.data[master].refuse(refusal);
+    }
+
+    /// All servers do what they should again, unless they are down.
+    pub fn recover(&mut self) {
+        for (number, server) in self.data.iter_mut().enumerate() {
+            server.refuse(None);
+            if self.shards.iter().any(|shard| shard.master == number) {
+                server.set_role(Role::Master);
+            }
         }
-        self.control = self.server.connect();
     }
 
-    pub fn refuse(&mut self, refusal: Option<Refusal>) {
-        self.refusal = refusal;
-        self.server.refuse(refusal);
-    }
-
-    pub fn set_read_only(&mut self, is_read_only: bool) {
+    pub fn set_read_only(&mut self, shard: usize) {
         let of = simulated_redis::Address { host: "127.0.0.1".to_owned(), port: 1 };
-        self.server.set_role(if is_read_only { Role::Replica { of } } else { Role::Master });
+        let master = self.masters(shard);
+        self.data[master].set_role(Role::Replica { of });
     }
 
-    /// The reply to a command of the simulation, which a server answers that refuses others.
-    pub fn ask(&mut self, now: Micros, words: &[&str]) -> String {
-        let mut out = Vec::new();
-        let mut command = format!("*{}\r\n", words.len());
-        for word in words {
-            command.extend(["$", &word.len().to_string(), "\r\n", word, "\r\n"]);
+    /// Bounds the keys of each master to half of those that it has, until [`unbound_keys`](Self::unbound_keys).
+    pub fn bound_keys(&mut self, eviction: Eviction) {
+        for shard in &self.shards {
+            let server = &mut self.data[shard.master];
+            server.bound_keys(server.keys() / 2, eviction);
         }
-        self.server.refuse(None);
-        self.server.receive(self.began + now, self.control, command.as_bytes(), &mut out);
-        self.server.refuse(self.refusal);
-        String::from_utf8_lossy(&out).into_owned()
     }
 
-    /// The value of a counter; `None` if there is none.
-    pub fn counter(&mut self, now: Micros, name: &str) -> Option<i64> {
-        self.ask(now, &["GET", name]).lines().nth(1)?.parse().ok()
+    /// Also of those that were masters.
+    pub fn unbound_keys(&mut self) {
+        self.data.iter_mut().for_each(|server| server.bound_keys(usize::MAX, Eviction::None));
+    }
+
+    pub fn flush(&mut self) {
+        for shard in &self.shards {
+            self.data[shard.master].flush_all();
+        }
     }
 
     /// What is held of each counter, by its name.
-    pub fn held(&mut self, now: Micros) -> BTreeMap<String, Held> {
-        let sets = self.server.sorted_sets(self.began + now).into_iter();
-        let held = |(name, members): SortedMembers| {
+    pub fn held(&self, now: Micros) -> BTreeMap<String, Held> {
+        let time = self.time(now);
+        let held = |server: &Server, (name, members): SortedMembers| {
             let name = String::from_utf8(name.into()).ok()?;
             let (base, counter) = name.split_once("holds:")?;
             let (counter, _) = counter.split_once('#')?;
-            let sum = self.ask(now, &["HGET", &format!("{base}holds"), &name]);
-            let sum = sum.lines().nth(1).and_then(|sum| sum.parse().ok()).unwrap_or(0);
-            Some((counter.to_owned(), Held::of(sum, &members)))
+            let sum = server.field(time, format!("{base}holds").as_bytes(), name.as_bytes());
+            let sum = sum.and_then(|sum| integer(&sum)).map_or(0, i64::unsigned_abs);
+            Some((counter.to_owned(), Held { sum, members: held_by(&members) }))
         };
-        sets.filter_map(held).collect()
+        let masters = self.shards.iter().map(|shard| &self.data[shard.master]);
+        let sets =
+            masters.flat_map(|server| server.sorted_sets(time).into_iter().map(move |set| (server, set)));
+        sets.filter_map(|(server, set)| held(server, set)).collect()
     }
 
-    /// The seconds until a key expires; -1 if it does not.
-    pub fn expiry(&mut self, now: Micros, name: &str) -> i64 {
-        self.ask(now, &["TTL", name]).trim_start_matches(':').trim().parse().unwrap_or(-3)
+    /// The value of a counter of any master.
+    pub fn counter(&self, now: Micros, name: &str) -> Option<i64> {
+        let mut masters = self.shards.iter().map(|shard| &self.data[shard.master]);
+        integer(&masters.find_map(|master| master.text(self.time(now), name.as_bytes()))?)
     }
+
+    pub fn delete(&mut self, name: &str) {
+        let master = self.shards[self.shard_of(name.as_bytes())].master;
+        self.data[master].delete(name.as_bytes());
+    }
+
+    /// True if all masters can be reached.
+    pub fn are_up(&self, now: Micros) -> bool {
+        self.shards.iter().all(|shard| self.nodes[shard.master].down_until <= now)
+    }
+
+    /// The counters of all masters.
+    pub fn counters(&self, now: Micros) -> Vec<Stored> {
+        let texts = self.shards.iter().flat_map(|shard| self.data[shard.master].texts(self.time(now)));
+        let stored = |(name, value, expires): Text| {
+            let name = String::from_utf8(name.into()).ok()?;
+            Some(Stored { name, value: integer(&value)?, expires: expires.map(|millis| millis / 1000) })
+        };
+        texts.filter_map(stored).collect()
+    }
+}
+
+fn integer(text: &[u8]) -> Option<i64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+fn reply(network: &Network, link: &Link, bytes: Vec<u8>, ready: Micros) {
+    if bytes.is_empty() {
+        return;
+    }
+    network.world.trace(|trace, _| trace.add_bytes(&bytes));
+    network.reply(link, bytes, ready);
 }
 
 /// The first name of a counter in a command.
 fn named(bytes: &[u8]) -> Option<&str> {
     let start = bytes.windows(5).position(|five| five == b"sim_k")?;
+    let start = start - usize::from(start > 0 && bytes[start - 1] == b'{');
     let rest = &bytes[start..];
     let end = rest.iter().position(|byte| *byte == b'\r')?;
     std::str::from_utf8(&rest[..end]).ok()

@@ -16,12 +16,12 @@ pub fn shrink(plan: &Plan, violation: &Violation) -> Plan {
     loop {
         let smaller = candidates(&smallest).find_map(|candidate| {
             let found = fails(&candidate, violation.invariant)?;
-            Some((ending(&candidate, &found), found))
+            Some((candidate, found))
         });
         let Some((candidate, found)) = smaller else { return smallest };
-        // Without what follows the violation, unless the violation is at the end.
-        let shorter = fails(&candidate, violation.invariant).is_some();
-        smallest = if shorter { candidate } else { Plan { traffic: smallest.traffic, ..candidate } };
+        // Without what follows the violation, unless that is needed.
+        let shorter = ending(&candidate, &found);
+        smallest = if fails(&shorter, violation.invariant).is_some() { shorter } else { candidate };
         violation = found;
     }
 }

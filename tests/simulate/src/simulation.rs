@@ -1,6 +1,9 @@
 //! One run of a plan.
 
-use std::sync::{Arc, Mutex, MutexGuard, atomic::Ordering::Relaxed};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, atomic::Ordering::Relaxed},
+};
 
 use clock::Clock as _;
 use limiter::{Decided, Descriptor, Entry, Request};
@@ -9,13 +12,15 @@ use store::StoreError;
 
 use crate::{
     checks::{Checks, Invariant, Violation},
-    ledger::{Asked, Counter, Ledger, Sent, seconds_of},
+    inspect::Endless,
+    ledger::{Asked, Ledger, Sent},
+    limits::{Counter, LimitPlan},
     network::Network,
     operations::Operations,
-    plan::{Action, Arrivals, CallerPlan, HitsPlan, LimitPlan, Plan, SECOND, Spread},
+    plan::{Action, Arrivals, CallerPlan, HitsPlan, Plan, SECOND, Spread},
     random::Random,
     replica::Replica,
-    servers::RedisServer,
+    servers::Servers,
     streams::{StreamEvent, ledger::Streams},
     trace::Trace,
     world::{Event, Micros, Process, World},
@@ -28,14 +33,16 @@ pub struct Simulation {
     pub plan: Plan,
     pub world: Arc<World>,
     pub network: Arc<Network>,
-    pub redis: RedisServer,
+    pub redis: Servers,
     pub replicas: Vec<Option<Replica>>,
     pub processes: u32,
     /// The limits of the rules in force.
     pub limits: Vec<LimitPlan>,
     pub ledger: Arc<Mutex<Ledger>>,
     pub operations: Arc<Mutex<Operations>>,
-    pub snapshots: Vec<Option<Snapshot>>,
+    pub snapshots: Vec<Option<Vec<Snapshot>>>,
+    /// The processes that actions terminate, by action.
+    pub terminated: BTreeMap<usize, Process>,
     /// How often each action happened.
     pub happened: [u64; Action::NAMES.len()],
     random: Random,
@@ -43,8 +50,8 @@ pub struct Simulation {
     /// The chance of streams.
     pub chance: Random,
     pub is_clean: bool,
-    /// By limit, the counter that had no expiry a second ago.
-    pub without_expiry: Vec<Option<String>>,
+    /// The counters that had no expiry a second ago.
+    pub without_expiry: BTreeMap<String, Endless>,
 }
 
 /// What a run has shown.
@@ -55,6 +62,7 @@ pub struct Outcome {
     pub happened: [u64; Action::NAMES.len()],
     pub answers: u64,
     pub failures: u64,
+    pub by_kind: [u64; LimitPlan::KINDS.len()],
     pub simulated: Micros,
     /// The end of the story.
     pub lines: Vec<String>,
@@ -81,15 +89,16 @@ impl Simulation {
     fn new(plan: Plan, trace: Trace) -> Self {
         let world = World::new(plan.seed ^ 0x77, trace);
         let network = Network::new(&world, plan.weather.clone());
-        let ledger = Ledger::new(plan.policy);
+        let ledger = Ledger::new(&plan);
         let mut simulation = Self {
-            redis: RedisServer::new(plan.began, plan.seed),
+            redis: Servers::new(plan.topology, plan.began, plan.seed),
             replicas: Vec::new(),
             processes: 0,
             limits: plan.limits.clone(),
             ledger: Arc::new(Mutex::new(ledger)),
             operations: Arc::default(),
             snapshots: vec![None; plan.actions.len()],
+            terminated: BTreeMap::new(),
             happened: Default::default(),
             random: Random::new(plan.seed ^ 0xca11),
             streams: Arc::default(),
@@ -97,7 +106,7 @@ impl Simulation {
             network,
             world,
             is_clean: plan.is_clean(),
-            without_expiry: vec![None; plan.limits.len()],
+            without_expiry: BTreeMap::new(),
             plan,
         };
         simulation.schedule();
@@ -113,7 +122,7 @@ impl Simulation {
             self.world.at(BEGIN, Event::Arrive(caller));
         }
         for (at, planned) in self.plan.actions.iter().enumerate() {
-            if let Action::RestartFromSnapshot(age) | Action::Failover(age) = planned.action {
+            if let Action::RestartFromSnapshot(age) | Action::Failover(_, age) = planned.action {
                 self.world.at(planned.at.saturating_sub(age), Event::Snapshot(at));
             }
             self.world.at(planned.at, Event::Act(at));
@@ -160,7 +169,7 @@ impl Simulation {
                     let (name, value) = negative.unwrap_or_default();
                     format!("{name} is {value}")
                 });
-                self.note_expired();
+                self.note_lost();
             }
             Event::ToClient(number) => {
                 let link = self.network.link(number);
@@ -173,7 +182,8 @@ impl Simulation {
             Event::Arrive(caller) => self.arrive(caller),
             Event::Act(action) => self.act(action),
             Event::End(action) => self.end_action(action),
-            Event::Snapshot(action) => self.snapshots[action] = Some(self.redis.server.snapshot()),
+            Event::Snapshot(action) => self.snapshots[action] = Some(self.redis.snapshot()),
+            Event::Announce => self.redis.announce(),
             Event::Stream(event) => self.stream_event(event),
             Event::Second => self.second(),
         }
@@ -241,7 +251,7 @@ impl Simulation {
             limit: caller.limit,
             asked,
             at: now,
-            second: time.seconds(),
+            time: time.micros(),
             deadline: deadline + LATENESS,
         };
         self.ledger().sent(&sent);
@@ -250,8 +260,7 @@ impl Simulation {
             self.ask_later(replica, key, sent);
             return;
         }
-        let counter = self.counter_of(caller.limit, sent.second);
-        self.ledger().asks(counter, asked);
+        self.ledger().asks(caller.limit, time.seconds(), asked);
         let until = replica.edges.timer.now() + std::time::Duration::from_micros(caller.patience);
         match replica.limiter.try_decide(&request(&key, asked), time, None) {
             Ok(Decided::Wait(pending)) => {
@@ -275,20 +284,13 @@ impl Simulation {
     fn ask_later(&self, replica: &Replica, key: String, sent: Sent) {
         let (limiter, store, clock) = (replica.limiter.clone(), replica.store.clone(), replica.clock.clone());
         let (ledger, world) = (self.ledger.clone(), self.world.clone());
-        let seconds = seconds_of(self.limits[sent.limit].unit);
         replica.edges.start(async move {
-            let sent = Sent { second: clock.now().seconds(), ..sent };
-            let counter = Counter { start: sent.second / seconds * seconds, limit: sent.limit, seconds };
-            ledger.lock().expect("nothing panics with it").asks(counter, sent.asked);
+            let now = clock.now();
+            let sent = Sent { time: now.micros(), ..sent };
+            ledger.lock().expect("nothing panics with it").asks(sent.limit, now.seconds(), sent.asked);
             let answer = limiter.decide(&request(&key, sent.asked), None, None).await;
             answered(&ledger, &world, &sent, &answer, store.take_failed().as_ref(), true);
         });
-    }
-
-    /// The counter of a limit by the clock of a process.
-    pub fn counter_of(&self, limit: usize, second: u64) -> Counter {
-        let seconds = seconds_of(self.limits[limit].unit);
-        Counter { limit, seconds, start: second / seconds * seconds }
     }
 
     fn second(&mut self) {
@@ -303,15 +305,31 @@ impl Simulation {
                 self.kill(number);
             }
         }
+        self.redis.catch_up(self.now());
         self.check_second();
     }
 
-    fn note_expired(&mut self) {
+    /// Notes the counters that have expired, and those that were evicted.
+    fn note_lost(&mut self) {
         let now = self.now();
         let (second, is_clean) = ((self.plan.began + now) / SECOND, self.is_clean);
-        for (counter, hits) in self.redis.take_expired() {
-            let mut ledger = self.ledger.lock().expect("nothing panics with it");
-            ledger.expired(counter, hits, second, is_clean, now);
+        let [expired, evicted] = self.redis.take_lost();
+        if expired.is_empty() && evicted.is_empty() {
+            return;
+        }
+        let mut ledger = self.ledger.lock().expect("nothing panics with it");
+        for (name, hits) in expired {
+            if let Some(counter) = Counter::named(&name, &self.limits) {
+                ledger.expired(counter, hits, second, is_clean, now);
+            }
+        }
+        for (name, hits) in evicted {
+            self.world.tell(&"redis", format_args!("evicts {name} with {hits}"));
+            match Counter::named(&name, &self.limits) {
+                Some(counter) => ledger.lost(counter, hits),
+                None => ledger.lost_state(None),
+            }
+            self.streams().evicted(&name, hits);
         }
     }
 
@@ -349,6 +367,7 @@ impl Simulation {
             happened: self.happened,
             answers: ledger.answers,
             failures: ledger.failures,
+            by_kind: ledger.by_kind,
             simulated: now,
             lines,
         }
@@ -418,7 +437,7 @@ impl Simulation {
         holds: bool,
         what: impl FnOnce() -> String,
     ) {
-        let end = ((counter.start + counter.seconds) * SECOND).saturating_sub(self.plan.began);
+        let end = (counter.end() * SECOND).saturating_sub(self.plan.began);
         self.ledger().checks.hold(invariant, holds, self.now().min(end), what);
     }
 

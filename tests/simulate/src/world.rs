@@ -43,6 +43,8 @@ pub enum Event {
     /// An action of the plan, and its end.
     Act(usize),
     End(usize),
+    /// Clients may learn of other masters.
+    Announce,
     /// A copy of the data of Redis, which an action will restore.
     Snapshot(usize),
     Stream(StreamEvent),

@@ -61,6 +61,7 @@ fn everything_else_that_fails_exits_with_2() {
         &["--scenario", "calm"],
         &["--plant", "weeds"],
         &["--speed"],
+        &["--plan", "no/such/file.json"],
     ] {
         assert_eq!(here(arguments).status.code(), Some(2), "{arguments:?}");
     }
@@ -68,10 +69,17 @@ fn everything_else_that_fails_exits_with_2() {
     assert_eq!(without.status.code(), Some(2), "a build without defects plants none");
 }
 
-/// Seeds of docs/simulation.md, whose defects are fixed.
+/// The plans of docs/simulation.md, whose defects are fixed, and the latest seeds.
 #[test]
-fn seeds_that_failed_pass() {
-    for seed in ["25", "28", "50", "53", "145", "431", "477", "1163", "2016", "2438", "2764", "3161"] {
+fn plans_that_failed_pass() {
+    let directory = root().join("tests/simulate/regressions");
+    for file in std::fs::read_dir(&directory).expect("the directory") {
+        let path = file.expect("a file").path();
+        let plan = path.to_str().expect("text");
+        let passed = script(&["--plan", plan]);
+        assert_eq!(passed.status.code(), Some(0), "{plan}: {}", text(&passed));
+    }
+    for seed in ["1486", "1750", "1840", "2038", "3106", "3237", "4469", "5221"] {
         let passed = script(&["--seed", seed]);
         assert_eq!(passed.status.code(), Some(0), "seed {seed}: {}", text(&passed));
     }

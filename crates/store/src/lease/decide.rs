@@ -331,7 +331,9 @@ impl Shared {
 
     fn counter(&self, batch: &Batch, check: &Check) -> Counter {
         self.is_used.store(true, Relaxed);
-        self.leased.notify_one();
+        if !is_planted(Plant::LeaseUnwatched) {
+            self.leased.notify_one();
+        }
         let (name, is_per_second) = self.redis.place(batch, check);
         Counter { name: name.into(), is_per_second, limit: check.limit }
     }

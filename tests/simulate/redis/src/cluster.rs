@@ -36,6 +36,11 @@ impl Cluster {
         Self { nodes: nodes.to_vec(), myself, owners, migrating, importing }
     }
 
+    /// Whose view it is. A replica's is that of none of the masters, so it redirects to its master.
+    pub fn set_myself(&mut self, node: usize) {
+        self.myself = node;
+    }
+
     /// The address of a node changes: its replica has taken its place.
     pub fn replace(&mut self, node: usize, by: Address) {
         self.nodes[node] = by;

@@ -87,6 +87,32 @@ impl Keyspace {
         entries.filter(move |(_, entry)| !entry.has_expired(now))
     }
 
+    /// The string of a key.
+    pub(crate) fn text(&self, key: &[u8], now: u64) -> Option<&[u8]> {
+        match self.entries.get(key).filter(|entry| !entry.has_expired(now)) {
+            Some(Entry { value: Value::Text(text), .. }) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// A field of the hash of a key.
+    pub(crate) fn field(&self, key: &[u8], field: &[u8], now: u64) -> Option<&[u8]> {
+        match self.entries.get(key).filter(|entry| !entry.has_expired(now)) {
+            Some(Entry { value: Value::Hash(hash), .. }) => hash.get(field).map(Vec::as_slice),
+            _ => None,
+        }
+    }
+
+    /// All strings, with their expiries.
+    pub(crate) fn texts(&self, now: u64) -> Vec<crate::Text> {
+        let present = self.entries.iter().filter(|(_, entry)| !entry.has_expired(now));
+        let texts = present.filter_map(|(key, Entry { value, expires })| match value {
+            Value::Text(text) => Some((key.clone(), text.clone(), *expires)),
+            _ => None,
+        });
+        texts.collect()
+    }
+
     pub(crate) fn at(&self, index: usize) -> Option<(&[u8], &Entry)> {
         self.entries.get_index(index).map(|(key, entry)| (&**key, entry))
     }

@@ -309,6 +309,31 @@ impl Server {
         self.state.borrow_mut().take_expired()
     }
 
+    /// The keys that were evicted since the last call.
+    pub fn take_evicted(&mut self) -> Vec<(Box<[u8]>, Evicted)> {
+        mem::take(&mut self.state.borrow_mut().evicted_keys)
+    }
+
+    /// The strings of database 0 at a time in microseconds since 1970, with the millisecond of their expiry.
+    pub fn texts(&self, now: u64) -> Vec<Text> {
+        self.state.borrow().databases()[0].texts(now / 1000)
+    }
+
+    /// The string of a key, whatever the server refuses.
+    pub fn text(&self, now: u64, key: &[u8]) -> Option<Vec<u8>> {
+        self.state.borrow().databases()[0].text(key, now / 1000).map(<[u8]>::to_vec)
+    }
+
+    /// A field of the hash of a key, whatever the server refuses.
+    pub fn field(&self, now: u64, key: &[u8], field: &[u8]) -> Option<Vec<u8>> {
+        self.state.borrow().databases()[0].field(key, field, now / 1000).map(<[u8]>::to_vec)
+    }
+
+    /// Deletes a key, as an operator does.
+    pub fn delete(&mut self, key: &[u8]) {
+        self.state.borrow_mut().delete(key);
+    }
+
     /// The number of keys, of which some may have expired.
     pub fn keys(&self) -> usize {
         self.state.borrow().keys()
@@ -330,9 +355,19 @@ impl Server {
         change(state.cluster.as_mut().expect("the server is a node of a cluster"));
     }
 
+    /// Reads the node's view of its cluster.
+    pub fn look_at_cluster(&self, look: impl FnOnce(&Cluster)) {
+        look(self.state.borrow().cluster.as_ref().expect("the server is a node of a cluster"));
+    }
+
     /// Logs the writes from now on, for [`take_writes`](Self::take_writes).
     pub fn log_writes(&mut self) {
         self.state.borrow_mut().log.get_or_insert_default();
+    }
+
+    /// Logs no writes from now on: the server is no master.
+    pub fn stop_logging(&mut self) {
+        self.state.borrow_mut().log = None;
     }
 
     /// The writes since the last call, which replicas [apply](Self::apply) in this order, or lose.
@@ -347,7 +382,12 @@ impl Server {
 
     /// Becomes a replica of a master with these data.
     pub fn copy(&mut self, master: &Self) {
-        self.state.borrow_mut().replace_data(master.snapshot().0);
+        self.restore(&master.snapshot());
+    }
+
+    /// Has these data from now on. Connections stay.
+    pub fn restore(&mut self, data: &Snapshot) {
+        self.state.borrow_mut().replace_data(data.0.clone());
     }
 
     /// Removes the keys of a slot, to move them to another node. The first `most` of them.
@@ -362,6 +402,20 @@ impl Server {
 
 /// The name of a sorted set, and its members with their scores.
 pub type SortedMembers = (Box<[u8]>, Vec<(Box<[u8]>, f64)>);
+
+/// The value of a key that was evicted.
+#[derive(Debug)]
+pub enum Evicted {
+    Text(Vec<u8>),
+    /// The members of a sorted set in order, and their scores.
+    Sorted(Vec<(Box<[u8]>, f64)>),
+    /// The fields of a hash.
+    Hash(Vec<(Box<[u8]>, Vec<u8>)>),
+    Other,
+}
+
+/// A key, its string, and the millisecond of its expiry.
+pub type Text = (Box<[u8]>, Vec<u8>, Option<u64>);
 
 /// A key of a cluster's slot that moves to another node.
 #[derive(Clone, Debug)]

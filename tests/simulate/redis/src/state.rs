@@ -6,11 +6,12 @@ use fastrand::Rng;
 use smallvec::SmallVec;
 
 use crate::{
-    ConnectionId, Eviction, MovedKey, Refusal, Role, SortedMembers, Write,
+    ConnectionId, Evicted, Eviction, MovedKey, Refusal, Role, SortedMembers, Write,
     cluster::{Cluster, Route, slot},
     commands::{Call, Command, Outcome, Run},
     keyspace::{Entry, Keyspace, Value},
     resp::{Reply, Words},
+    sorted_set::SortedSet,
 };
 
 /// As redis.conf has them.
@@ -30,6 +31,8 @@ pub(crate) struct State {
     pub(crate) cluster: Option<Cluster>,
     pub(crate) max_keys: Option<(usize, Eviction)>,
     pub(crate) evicted: u64,
+    /// Until they are taken.
+    pub(crate) evicted_keys: Vec<(Box<[u8]>, Evicted)>,
     pub(crate) random: Rng,
     subscriptions: BTreeMap<Box<[u8]>, BTreeSet<ConnectionId>>,
     pub(crate) pushes: Vec<(ConnectionId, Vec<u8>)>,
@@ -69,6 +72,7 @@ impl State {
             cluster: None,
             max_keys: None,
             evicted: 0,
+            evicted_keys: Vec::new(),
             random: Rng::with_seed(seed),
             subscriptions: BTreeMap::new(),
             pushes: Vec::new(),
@@ -113,10 +117,7 @@ impl State {
     pub(crate) fn sorted_sets(&self, now: u64) -> Vec<SortedMembers> {
         let keys = self.databases.iter().flat_map(|database| database.entries(now / 1000));
         let members = |(name, entry): (&[u8], &Entry)| match &entry.value {
-            Value::Sorted(set) => {
-                let members = set.iter().map(|(member, score)| (member.into(), score.number()));
-                Some((name.into(), members.collect()))
-            }
+            Value::Sorted(set) => Some((name.into(), members(set))),
             _ => None,
         };
         keys.filter_map(members).collect()
@@ -148,7 +149,13 @@ impl State {
                 _ => error,
             });
         }
-        let is_full = self.is_full();
+        let is_full = match sender {
+            // Redis evicts before a script, and not while it runs.
+            Sender::Script(_) => {
+                self.max_keys.is_some_and(|(most, eviction)| eviction == Eviction::None && self.keys() > most)
+            }
+            _ => self.is_full(),
+        };
         let has_written = matches!(sender, Sender::Script(ScriptState { has_written: true, .. }));
         let text = match self.refusal {
             _ if is_full && command.grows() && !has_written => Refusal::OutOfMemory.text(),
@@ -208,10 +215,21 @@ impl State {
     /// Evicts keys until there is room. True if there is none.
     fn is_full(&mut self) -> bool {
         let Some((most, eviction)) = self.max_keys else { return false };
+        if matches!(self.role, Role::Replica { .. }) {
+            // `replica-ignore-maxmemory`
+            return false;
+        }
         while self.keys() > most {
             let Some((database, key)) = self.victim(eviction) else { return true };
-            self.databases[database].remove(&key, 0);
+            let entry = self.databases[database].remove(&key, 0);
             self.evicted += 1;
+            let value = match entry.map(|entry| entry.value) {
+                Some(Value::Text(text)) => Evicted::Text(text),
+                Some(Value::Sorted(set)) => Evicted::Sorted(members(&set)),
+                Some(Value::Hash(hash)) => Evicted::Hash(hash.into_iter().collect()),
+                _ => Evicted::Other,
+            };
+            self.evicted_keys.push((key.clone(), value));
             self.record(database, &[b"DEL", &key]);
         }
         false
@@ -266,6 +284,12 @@ impl State {
         (self.now, self.selected) = (write.now, write.database);
         self.run(command, &words[1..]).expect("the master ran the command on the same data");
         (self.now, self.selected) = (now, selected);
+    }
+
+    pub(crate) fn delete(&mut self, key: &[u8]) {
+        let now = self.millis();
+        self.databases[0].remove(key, now);
+        self.record(0, &[b"DEL", key]);
     }
 
     pub(crate) fn record_flush(&mut self) {
@@ -325,4 +349,8 @@ impl State {
         });
         self.pushes.retain(|(to, _)| *to != id);
     }
+}
+
+fn members(set: &SortedSet) -> Vec<(Box<[u8]>, f64)> {
+    set.iter().map(|(member, score)| (member.into(), score.number())).collect()
 }

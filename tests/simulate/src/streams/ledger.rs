@@ -25,6 +25,14 @@ impl Account {
             start => format!("sim_h{}_v_{start}", self.budget),
         }
     }
+
+    /// The account of a counter, or of its holds.
+    fn of(key: &str) -> Option<Self> {
+        let (_, name) = key.split_once("sim_h")?;
+        let (budget, start) = name.split('#').next()?.split_once("_v_")?;
+        let start = if start == "c" { 0 } else { start.parse().ok()? };
+        Some(Self { budget: budget.parse().ok()?, start })
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,6 +112,10 @@ pub struct Conditions {
     pub faulty_until: Micros,
     /// Redis loses data, so that nothing is certain but the bound.
     pub lost_data: bool,
+    /// What has expired may wait for the next request of its counter.
+    pub may_be_unswept: bool,
+    /// From then on a replica sweeps.
+    pub attended: Micros,
 }
 
 /// The time after which a command is surely run, without faults: its timeout, and a round of the queue and of the sweeper.
@@ -114,6 +126,11 @@ impl Conditions {
     pub fn done_by(&self, at: Micros) -> Micros {
         at.max(self.faulty_until) + DELAY
     }
+
+    /// When what expires at a time is surely swept.
+    fn swept_by(&self, at: Micros) -> Micros {
+        if self.may_be_unswept { Micros::MAX } else { self.done_by(at.max(self.attended)) }
+    }
 }
 
 #[derive(Default)]
@@ -121,7 +138,10 @@ pub struct Streams {
     pub streams: Vec<Stream>,
     /// What Redis lost of an account: spent, and held.
     pub lost: BTreeMap<Account, u64>,
-    pub highest: u64,
+    /// What of that was evicted, so that one part of an account is lost, and others are not.
+    pub evicted: BTreeMap<Account, u64>,
+    /// The list of open requests or their records were evicted, so that only requests sweep, and sums begin anew.
+    pub has_no_list: bool,
 }
 
 impl Stream {
@@ -151,13 +171,13 @@ impl Stream {
             }
             Phase::Failed { at } => {
                 charged.add(0, 0);
-                charged.may_hold = now < done_by(at) || self.is_orphan && now < done_by(swept);
+                charged.may_hold = now < done_by(at) || self.is_orphan && now < conditions.swept_by(swept);
                 if self.is_orphan || may_expire(done_by(at)) {
                     charged.unknown(held, unknown);
                 }
             }
             Phase::Runs => {
-                if now < done_by(swept) {
+                if now < conditions.swept_by(swept) {
                     charged.add(0, 0);
                     charged.may_hold = true;
                 }
@@ -173,7 +193,7 @@ impl Stream {
             // What was restored is closed again in another way.
             charged.add(0, 0);
             charged.unknown(held, unknown);
-            charged.may_hold |= now < done_by(swept);
+            charged.may_hold |= now < conditions.swept_by(swept);
         }
         // A hold whose end was not sent, and which has not expired, occupies what it holds.
         let is_open = self.phase == Phase::Runs && !may_expire(now);
@@ -208,7 +228,7 @@ impl Stream {
         let is_done = now >= done_by(at) && !self.is_orphan;
         if !is_done {
             charged.add(0, 0);
-            charged.may_hold = now < done_by(swept);
+            charged.may_hold = now < conditions.swept_by(swept);
         }
         let expired = may_expire(if is_done { done_by(at) } else { now });
         // An end through another replica may come before the costs, which wait in a queue.
@@ -220,7 +240,7 @@ impl Stream {
         let own = cost_of(costs).map(|cost| (cost, expired || overtaken));
         let again = cost_of(self.again.flatten()).map(|cost| (cost, true));
         for (cost, is_late) in own.into_iter().chain(again) {
-            if at < done_by(swept) {
+            if at < conditions.swept_by(swept) {
                 charged.add(cost, cost.saturating_sub(held));
             }
             if is_late {
@@ -281,6 +301,15 @@ impl Streams {
         own.phase = Phase::Runs;
         token.delivered();
         true
+    }
+
+    /// Redis has evicted a key, with what it counted or held.
+    pub fn evicted(&mut self, key: &str, hits: u64) {
+        if let Some(account) = Account::of(key) {
+            *self.lost.entry(account).or_default() += hits;
+            *self.evicted.entry(account).or_default() += hits;
+        }
+        self.has_no_list |= key.ends_with("}due") || key.ends_with("}holds");
     }
 
     /// The parts of an account.

@@ -1,21 +1,24 @@
 //! Requests that hold, as a seed plans them: budgets in different slots, and streams that settle what they cost.
 
 use rules::Unit;
+use serde::{Deserialize, Serialize};
 
 use crate::{
+    named,
     plan::{Action, ActionPlan, Plan, SECOND, Scenario},
     random::Random,
     world::Micros,
 };
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct StreamsPlan {
     pub budgets: Vec<BudgetPlan>,
     pub callers: Vec<StreamCaller>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct BudgetPlan {
+    #[serde(with = "named::unit")]
     pub unit: Unit,
     /// A number of streams at a time, whatever the unit.
     pub is_concurrency: bool,
@@ -27,13 +30,13 @@ pub struct BudgetPlan {
     pub currency: Currency,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Currency {
     Dollars,
     Tokens,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StreamCaller {
     pub budgets: Vec<usize>,
     /// Requests per second.

@@ -10,8 +10,11 @@ use super::{
     plan::{BudgetPlan, StreamCaller},
 };
 use crate::{
-    checks::Invariant, ledger::seconds_of, plan::SECOND, replica::Replica, simulation::Simulation,
-    world::Event,
+    checks::Invariant,
+    plan::SECOND,
+    replica::Replica,
+    simulation::Simulation,
+    world::{Event, Process},
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,25 +68,8 @@ impl Simulation {
         let estimate = asking.estimate.map(|most| self.chance.between(1, most));
         let leaves_after = self.chance.one_in(asking.leaves).then(|| self.chance.below(2_000));
         let replica = self.replicas[number].as_ref().expect("it accepts requests");
-        let (now, time, process) = (self.now(), replica.clock.now(), replica.process);
-        let part = |budget: &usize| part(*budget, &plan.budgets[*budget], time.seconds(), estimate);
-        let asked = Stream {
-            caller,
-            process,
-            id: None,
-            parts: asking.budgets.iter().map(part).collect(),
-            phase: Phase::Asks,
-            again: None,
-            longest: asking.budgets.iter().map(|budget| plan.budgets[*budget].ttl).max().unwrap_or(0),
-            asked: now,
-            answered: now,
-            is_orphan: false,
-        };
-        let stream = {
-            let mut streams = self.streams();
-            streams.streams.push(asked);
-            streams.streams.len() - 1
-        };
+        let (time, process) = (replica.clock.now(), replica.process);
+        let stream = self.add_stream(caller, process, time.seconds(), estimate);
         let keys = keys(asking);
         let shown = keys.join(" ");
         let until = replica.edges.timer.now() + Duration::from_micros(asking.patience);
@@ -120,6 +106,27 @@ impl Simulation {
                 world.at(world.now(), Event::Stream(StreamEvent::Begin(stream)));
             }
         });
+    }
+
+    /// Adds a stream that asks now. Returns its number.
+    fn add_stream(&self, caller: usize, process: Process, second: u64, estimate: Option<u64>) -> usize {
+        let (now, plan) = (self.now(), self.stream_plan());
+        let budgets = &plan.callers[caller].budgets;
+        let part = |budget: &usize| part(*budget, &plan.budgets[*budget], second, estimate);
+        let mut streams = self.streams();
+        streams.streams.push(Stream {
+            caller,
+            process,
+            id: None,
+            parts: budgets.iter().map(part).collect(),
+            phase: Phase::Asks,
+            again: None,
+            longest: budgets.iter().map(|budget| plan.budgets[*budget].ttl).max().unwrap_or(0),
+            asked: now,
+            answered: now,
+            is_orphan: false,
+        });
+        streams.streams.len() - 1
     }
 
     /// The caller has the id.
@@ -203,7 +210,7 @@ impl Simulation {
 /// The keys of the descriptors of a request.
 /// What a request holds of a budget, in the window of this time.
 fn part(index: usize, budget: &BudgetPlan, seconds: u64, estimate: Option<u64>) -> Part {
-    let length = seconds_of(budget.unit);
+    let length = budget.unit.seconds();
     let start = if budget.is_concurrency { 0 } else { seconds / length * length };
     Part { account: Account { budget: index, start }, held: budget.held(estimate) }
 }

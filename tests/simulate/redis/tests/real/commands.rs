@@ -2,6 +2,8 @@
 
 use fastrand::Rng;
 
+use crate::holds;
+
 pub(crate) type Words = Vec<Vec<u8>>;
 
 macro_rules! source {
@@ -46,7 +48,7 @@ impl<'r> Generator<'r> {
     }
 
     pub(crate) fn next(&mut self) -> Words {
-        match self.random.u8(..20) {
+        match self.random.u8(..23) {
             0..5 => self.plain(),
             5..7 => self.collection(),
             7..9 => self.sorted(),
@@ -55,6 +57,7 @@ impl<'r> Generator<'r> {
             13..16 => self.units(),
             16..18 => self.overrides(),
             18 => self.odd(),
+            19..22 => self.holds(),
             _ => self.value(),
         }
     }
@@ -446,14 +449,21 @@ pub(crate) fn exists() -> Vec<String> {
     let sorted = (0..3).map(|index| format!("z{index}"));
     let states = "cbwl".chars().flat_map(|letter| (0..4).map(move |index| format!("{letter}{index}")));
     let overrides = ["overrides", "committing", "log", "import", "old"].map(str::to_owned);
-    ["EXISTS".to_owned()].into_iter().chain(own).chain(sorted).chain(states).chain(overrides).collect()
+    ["EXISTS".to_owned()]
+        .into_iter()
+        .chain(own)
+        .chain(sorted)
+        .chain(states)
+        .chain(overrides)
+        .chain(holds::names())
+        .collect()
 }
 
 fn words(line: &[&str]) -> Words {
     line.iter().map(|word| word.as_bytes().to_vec()).collect()
 }
 
-fn script(source: &str, keys: &[String], arguments: &[Vec<u8>]) -> Words {
+pub(crate) fn script(source: &str, keys: &[String], arguments: &[Vec<u8>]) -> Words {
     let mut call = words(&["EVAL", source, &keys.len().to_string()]);
     call.extend(keys.iter().map(|key| key.clone().into_bytes()));
     call.extend_from_slice(arguments);

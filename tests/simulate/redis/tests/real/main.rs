@@ -5,6 +5,7 @@
 #![expect(clippy::expect_used, reason = "tests fail by it")]
 
 mod commands;
+mod holds;
 mod server;
 
 use std::{collections::BTreeSet, env};
