@@ -2,7 +2,7 @@
 
 // Every feature of a request, compared with and without leases.
 mod differential;
-// A slow, lost, flushed or replaced Redis; killed replicas; changed rules and windows.
+// A lost Redis, changed rules, and a clock that is set back.
 mod faults;
 // The table of docs/leases.md; not part of the suite.
 mod measure;

@@ -5,7 +5,7 @@ use std::thread;
 use crate::support::{
     clock::window,
     eventually, holds,
-    redis::{Cluster, Env, Redis},
+    redis::{Env, Redis},
     server::Server,
 };
 
@@ -18,8 +18,6 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 2000}
   - key: many
     rate_limit: {unit: year, requests_per_unit: 1000000}
-  - key: second
-    rate_limit: {unit: second, requests_per_unit: 200}
 ";
 
 fn replicas(env: &Env, count: usize) -> Vec<Server> {
@@ -60,25 +58,6 @@ fn four_replicas_admit_the_limit_and_never_more() {
     let by_leases: f64 = replicas.iter().map(|one| metric(one, "tollgate_lease_hits_total")).sum();
     assert!(by_leases > 2000.0, "{by_leases} of 3200 by leases");
     assert!(redis.counter(&counter("two_thousand")) >= 2000);
-}
-
-#[test]
-fn four_replicas_admit_the_limit_in_a_cluster() {
-    let cluster = Cluster::start(std::time::Duration::from_secs(15));
-    let replicas = replicas(&cluster.env(), 4);
-    admit_all(&replicas, 800);
-    let by_leases: f64 = replicas.iter().map(|one| metric(one, "tollgate_lease_hits_total")).sum();
-    assert!(by_leases > 2000.0, "{by_leases} of 3200 by leases");
-}
-
-#[test]
-fn windows_of_a_second_admit_no_more_than_their_limit_each() {
-    let redis = Redis::single();
-    let replicas = replicas(&redis.env(), 3);
-    let begun = std::time::Instant::now();
-    let admitted = contend(&replicas, "second", 4000);
-    let windows = begun.elapsed().as_secs() + 2;
-    assert!(u64::try_from(admitted).unwrap() <= 200 * windows, "{admitted} in {windows} windows");
 }
 
 #[test]
