@@ -113,7 +113,10 @@ fn property_of_limit(key: &str) -> (Value, &'static str) {
             list(Level::Schedule, 1),
             "Other numbers of requests at some times: the first entry that holds is in force.",
         ),
-        "days" => (json!({"type": TEXT}), "Days of the week, such as `mon-fri`. Every day by default."),
+        "days" => (
+            json!({"type": ["string", "array", "null"], "items": {"type": "string"}, "minItems": 1}),
+            "Days of the week, such as `mon-fri` or `[mon, wed]`. Every day by default.",
+        ),
         "from" => (time(), "The local time at which the entry begins to hold. 00:00 by default."),
         "to" => (
             time(),

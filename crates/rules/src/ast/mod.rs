@@ -106,7 +106,8 @@ pub(super) struct RawHold {
 #[derive(Clone, Debug, Default)]
 pub(super) struct RawScheduleEntry {
     pub(super) place: Place,
-    pub(super) days: Field<String>,
+    /// A text, or the items of a list.
+    pub(super) days: Vec<Field<String>>,
     pub(super) from: Field<String>,
     pub(super) to: Field<String>,
     pub(super) time_zone: Field<String>,
@@ -274,7 +275,7 @@ fn schedule_entry(reader: &mut Reader<'_>, _: usize, spot: Spot<'_>) -> RawSched
     let mut raw = RawScheduleEntry { place: spot.node.place, ..RawScheduleEntry::default() };
     let Content::Map(pairs) = &spot.node.content else { return raw };
     reader.fields(spot, pairs, Level::Schedule, &mut |reader, key, value| match key {
-        "days" => raw.days = reader.text(value),
+        "days" => raw.days = reader.texts(value),
         "from" => raw.from = reader.text(value),
         "to" => raw.to = reader.text(value),
         "time_zone" => raw.time_zone = reader.text(value),

@@ -81,6 +81,26 @@ impl Reader<'_> {
         }
     }
 
+    /// A text, or a list of texts.
+    pub(super) fn texts(&mut self, spot: Spot<'_>) -> Vec<Field<String>> {
+        let Content::List(links) = &spot.node.content else { return vec![self.text(spot)] };
+        if links.is_empty() {
+            self.error(&spot, "this list is empty", "add an item, or remove the key");
+            return vec![Field::Wrong];
+        }
+        let item = |(at, link)| {
+            let path = spot.path.item(at);
+            let item = spot.item(link, &path);
+            let text = self.text(item);
+            if matches!(text, Field::Absent) {
+                self.mismatch(&item, "text", "");
+                return Field::Wrong;
+            }
+            text
+        };
+        links.iter().enumerate().map(item).collect()
+    }
+
     /// A limit. Those beyond 32 bits are named where that is wanted.
     pub(super) fn requests_per_unit(&mut self, spot: Spot<'_>) -> Field<u64> {
         let (place, path) = (spot.node.place, spot.path);

@@ -73,19 +73,25 @@ impl Lowering<'_> {
             let place = field.place().unwrap_or(raw.place);
             result.map_err(|(message, help)| self.error((file, place, &path.key(key)), message, help))
         };
-        let (mut days, mut zone) = (Days::ALL, Zone::utc());
+        let (mut days, mut zone) = (None::<Days>, Zone::utc());
         let (mut from, mut to) = (TimeOfDay::START, TimeOfDay::END);
-        let all = [
-            ("days", &raw.days, of(&raw.days, &mut days, written_schedule::days)),
+        let of_days = raw.days.iter().map(|field| {
+            let mut some = Days::ALL;
+            let result = of(field, &mut some, written_schedule::days);
+            days = Some(days.map_or(some, |known| known.and(some)));
+            ("days", field, result)
+        });
+        let all = of_days.collect::<Vec<_>>().into_iter().chain([
             ("from", &raw.from, of(&raw.from, &mut from, |text| written_schedule::time(text, false))),
             ("to", &raw.to, of(&raw.to, &mut to, |text| written_schedule::time(text, true))),
             ("time_zone", &raw.time_zone, of(&raw.time_zone, &mut zone, written_calendar::zone)),
-        ];
+        ]);
         let mut is_valid = true;
         for (key, field, result) in all {
             is_valid &= read(key, field, result).is_ok() && !field.is_wrong();
         }
         let requests = self.requests(limit, raw, (file, path))?;
+        let days = days.unwrap_or(Days::ALL);
         if is_valid { Ok((TimeRange { zone, days, from, to }, requests)) } else { Err(Reported) }
     }
 

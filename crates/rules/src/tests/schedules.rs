@@ -71,6 +71,15 @@ fn the_limit_in_force_follows_the_clock() {
 }
 
 #[test]
+fn days_may_be_a_list() {
+    let with = |days: &str| rules(&OFFICE.replace("mon-fri", days)).rules()[0].to_string();
+    let text = with("\"mon,wed,fri-sun\"");
+    assert_eq!(with("[Wednesday, fri-sun, mon]"), text);
+    assert_eq!(with("[\"wed,fri-sun\", mon]"), text);
+    assert_eq!(with("[\n      mon,\n      wed,\n      fri-sun]"), text);
+}
+
+#[test]
 fn a_boundary_is_computed_once() {
     let limit = &limits(&rules(OFFICE))[0];
     let at = |text| limit.scheduled(time(text)).unwrap();
@@ -139,7 +148,12 @@ fn mistakes_have_a_place_and_help() {
             minute("[{requests_per_unit: 2, days: mon-fry}]"),
             "error 7:45 unknown weekday `fry`; accepted: days and ranges of days",
         ),
-        (minute("[{requests_per_unit: 2, days: [mon]}]"), "error 7:45 expected text, got a list"),
+        (minute("[{requests_per_unit: 2, days: [mon, fry]}]"), "error 7:51 unknown weekday `fry`; accepted"),
+        (minute("[{requests_per_unit: 2, days: [mon, [tue]]}]"), "error 7:51 expected text, got a list"),
+        (minute("[{requests_per_unit: 2, days: [mon, ~]}]"), "error 7:51 expected text, got nothing"),
+        (minute("[{requests_per_unit: 2, days: []}]"), "error 7:45 this list is empty; add an item"),
+        (minute("[{requests_per_unit: 2, days: {mon: tue}}]"), "error 7:45 expected text, got a map"),
+        (minute("[{requests_per_unit: 2, days: ~}]"), ""),
         (
             minute("[{requests_per_unit: 2, from: 8 am}]"),
             "error 7:45 expected a time of day, got `8 am`; accepted: 00:00 to 23:59",
