@@ -86,6 +86,7 @@ const SMOOTHED = 3;
 /** Hits per second in the last replies; unknown when counts of earlier minutes left the sum. */
 function drawPlot(now, time) {
   const [first] = counts;
+  if (!first) $("key-plot-title").textContent = `Hits per second since ${clock(time)}`;
   const per = (name) => (now[name] - first[name]) / ((time - first.time) / 1000);
   const isKnown = first?.isCounted === now.isCounted && time > first.time && per("allowed") >= 0 && per("refused") >= 0;
   if (first) points = [...points, { time: time / 1000, allowed: isKnown ? per("allowed") : null, refused: isKnown ? per("refused") : null }].slice(-150);
