@@ -256,11 +256,24 @@ impl Own {
     }
 }
 
-/// Changes by their times, the newest first. An event that several replicas saw is one change, of the first time.
-fn merge(mut all: Vec<Change>) -> Vec<Change> {
+/// Changes by their times, each once. One that waits here is also in Redis while its reply is under way, and twice there
+/// if the reply was lost.
+fn distinct(mut all: Vec<Change>) -> Vec<Change> {
     all.sort_by(|one, other| one.time.cmp(&other.time));
-    let mut merged: Vec<Change> = Vec::new();
+    let mut distinct: Vec<Change> = Vec::with_capacity(all.len());
     for change in all {
+        let mut at_its_time = distinct.iter().rev().take_while(|other| other.time == change.time);
+        if !at_its_time.any(|other| *other == change) {
+            distinct.push(change);
+        }
+    }
+    distinct
+}
+
+/// Changes by their times, the newest first. An event that several replicas saw is one change, of the first time.
+fn merge(all: Vec<Change>) -> Vec<Change> {
+    let mut merged: Vec<Change> = Vec::new();
+    for change in distinct(all) {
         let is_same = |known: &&mut Change| {
             known.action == change.action
                 && (known.what == change.what || change.action.starts_with("store_"))
@@ -317,6 +330,14 @@ mod tests {
         ];
         let expected = [("1 to 2", 1), ("1 to 2", 1), ("2 to 1", 3), ("x", 1), ("x", 1), ("1 to 2", 3)];
         assert_eq!(names(&merge(all)), expected.map(|(what, n)| (what.to_owned(), n)));
+        // A reload and an override that are both here and in Redis.
+        let twice =
+            [reload("a", "1 to 2", 0), on("a", "override_set", "x", 0), on("a", "override_set", "y", 0)];
+        let all = [twice.clone(), twice].concat();
+        assert_eq!(
+            names(&merge(all)),
+            [("y", 1), ("x", 1), ("1 to 2", 1)].map(|(what, n)| (what.to_owned(), n))
+        );
         let lost = vec![on("a", "store_lost", "refused", 1), on("b", "store_lost", "timeout", 2)];
         assert_eq!(names(&merge(lost)), [("refused".to_owned(), 2)]);
     }
