@@ -75,7 +75,9 @@ pub(super) enum CounterSource {
     /// No counter: an override blocks the descriptor for this many microseconds, or until it is removed.
     Blocked(Option<u64>),
     /// No counter: the store failed and the policy decides, or another limit of the rule is known to be over.
-    Assumed { over: bool },
+    Assumed {
+        over: bool,
+    },
     /// No counter: an override blocks another descriptor of the request.
     Uncounted,
 }

@@ -1,7 +1,6 @@
-//! A part of a log: its lines, and the requests that were read from them as positions in the lines.
+//! The requests that were read from a part of a log, with their texts in one string.
 //!
-//! A [`Block`] is filled on one thread and decided on another. Its requests borrow their texts from it, so reading a
-//! request allocates nothing unless a text has escapes.
+//! A [`Block`] is filled on one thread and decided on another. Its requests borrow their texts from it.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +10,8 @@ use super::envoy::Untold;
 use clock::Time;
 use limiter::{Descriptor, Entry, LimitOverride, Request};
 
-/// A text: in the block's lines, or behind them among the texts that were changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Span {
-    pub(crate) start: u32,
-    pub(crate) end: u32,
-}
+/// The range of a text among those of the block.
+type Span = (u32, u32);
 
 #[derive(Debug, Default)]
 pub(crate) struct Block {
@@ -24,9 +19,7 @@ pub(crate) struct Block {
     pub(crate) log: usize,
     /// The number of its first line, from 1.
     pub(crate) first_line: u64,
-    lines: String,
-    /// Texts that differ from their form in the lines.
-    changed: String,
+    texts: String,
     entries: Vec<[Span; 2]>,
     descriptors: Vec<DescriptorAt>,
     requests: Vec<RequestAt>,
@@ -97,60 +90,36 @@ struct DescriptorAt {
     limit: Option<LimitOverride>,
 }
 
-/// The lengths of a block's lists, to which a failed attempt to read a line returns.
-#[derive(Clone, Copy)]
-pub(crate) struct Mark {
-    entries: usize,
-    descriptors: usize,
-}
-
 #[expect(
     clippy::indexing_slicing,
     clippy::expect_used,
     reason = "spans and indexes are those of this block, which has less than 4 GiB"
 )]
 impl Block {
-    pub(crate) fn new(log: usize, first_line: u64, lines: String) -> Self {
-        // A line of one descriptor has about a hundred bytes.
-        let likely = lines.len() / 100;
+    /// A block for the requests of lines of so many bytes.
+    pub(crate) fn new(log: usize, first_line: u64, bytes: usize) -> Self {
+        // A line of one descriptor has about a hundred bytes, a fifth of them texts.
+        let likely = bytes / 100;
         Self {
             log,
             first_line,
             entries: Vec::with_capacity(likely),
             descriptors: Vec::with_capacity(likely),
             requests: Vec::with_capacity(likely),
-            lines,
+            texts: String::with_capacity(bytes / 5),
             ..Self::default()
         }
     }
 
-    /// Takes the lines out while they are read.
-    pub(crate) fn take_lines(&mut self) -> String {
-        std::mem::take(&mut self.lines)
+    fn keep(&mut self, text: &str) -> Span {
+        let start = index(self.texts.len());
+        self.texts.push_str(text);
+        (start, index(self.texts.len()))
     }
 
-    pub(crate) fn restore_lines(&mut self, lines: String) {
-        self.lines = lines;
-    }
-
-    /// Keeps a text that is not in the lines, which have this length.
-    pub(crate) fn keep(&mut self, text: &str, lines: usize) -> Span {
-        let start = index(lines + self.changed.len());
-        self.changed.push_str(text);
-        Span { start, end: index(lines + self.changed.len()) }
-    }
-
-    pub(crate) fn mark(&self) -> Mark {
-        Mark { entries: self.entries.len(), descriptors: self.descriptors.len() }
-    }
-
-    pub(crate) fn return_to(&mut self, mark: Mark) {
-        self.entries.truncate(mark.entries);
-        self.descriptors.truncate(mark.descriptors);
-    }
-
-    pub(crate) fn push_entry(&mut self, key: Span, value: Span) {
-        self.entries.push([key, value]);
+    pub(crate) fn push_entry(&mut self, key: &str, value: &str) {
+        let entry = [self.keep(key), self.keep(value)];
+        self.entries.push(entry);
     }
 
     /// Ends a descriptor, which has the entries since the last one.
@@ -164,7 +133,8 @@ impl Block {
     }
 
     /// Ends a request, which has the descriptors since the last one.
-    pub(crate) fn push_request(&mut self, time: Time, line: u32, domain: Span) {
+    pub(crate) fn push_request(&mut self, time: Time, line: u32, domain: &str) {
+        let domain = self.keep(domain);
         let end = index(self.descriptors.len());
         self.requests.push(RequestAt { time, is_delayed: false, line, domain, hold: 0, end });
     }
@@ -198,14 +168,8 @@ impl Block {
         self.first_line + u64::from(self.requests[request].line)
     }
 
-    fn text(&self, span: Span) -> &str {
-        let (start, end) = (span.start as usize, span.end as usize);
-        // Changed texts begin behind the last line break, which no text of the lines contains.
-        let text = match start.checked_sub(self.lines.len()) {
-            Some(start) => self.changed.get(start..end - self.lines.len()),
-            None => self.lines.get(start..end),
-        };
-        text.expect("a text of the block")
+    fn text(&self, (start, end): Span) -> &str {
+        self.texts.get(start as usize..end as usize).expect("a text of the block")
     }
 
     pub(crate) fn request(&self, index: usize) -> Request<'_> {

@@ -97,7 +97,7 @@ impl Replay {
         let Self { logs, access_log, mut rules, mut against, from, to, suggest, threads } = self;
         let read = Arc::new(AtomicU64::new(0));
         let read_line: ReadLine = match access_log {
-            Some(log) => Arc::new(move |block, lines, line, number| log.read(block, lines, line, number)),
+            Some(log) => Arc::new(move |block, line, number| log.read(block, line, number)),
             None => Arc::new(line::read),
         };
         let names: Vec<String> = logs.iter().map(|log| log.name.clone()).collect();

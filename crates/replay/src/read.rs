@@ -31,9 +31,8 @@ pub struct Log {
     pub bytes: Box<dyn Read + Send>,
 }
 
-/// Reads the line at these positions of the lines into the block, and its number within the block.
-pub(crate) type ReadLine =
-    Arc<dyn Fn(&mut Block, &str, (usize, usize), u32) -> Result<(), String> + Send + Sync>;
+/// Adds the requests of a line, with the line's number, to the block.
+pub(crate) type ReadLine = Arc<dyn Fn(&mut Block, &str, u32) -> Result<(), String> + Send + Sync>;
 
 /// What cannot be read, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -237,22 +236,12 @@ fn read_lines(
         let before = memchr::memchr_iter(b'\n', error.as_bytes().get(..valid).unwrap_or_default()).count();
         failed(first_line + before as u64, "the line is not UTF-8".to_owned())
     })?;
-    let mut block = Block::new(log, first_line, lines);
-    // Taken out, so that texts can be added to the block.
-    let lines = block.take_lines();
-    let (mut start, mut number) = (0, 0_u32);
-    while start < lines.len() {
-        let rest = lines.as_bytes().get(start..).unwrap_or_default();
-        let length = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
-        let line = rest.get(..length).unwrap_or_default();
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let mut block = Block::new(log, first_line, lines.len());
+    for (line, number) in lines.lines().zip(0_u32..) {
         if !line.is_empty() {
-            read_line(&mut block, &lines, (start, start + line.len()), number)
+            read_line(&mut block, line, number)
                 .map_err(|message| failed(first_line + u64::from(number), message))?;
         }
-        start += length + 1;
-        number += 1;
     }
-    block.restore_lines(lines);
     Ok(block)
 }

@@ -42,15 +42,8 @@ impl AccessLog {
         Self { format, by_name: true, gateway }
     }
 
-    /// Reads the line at these bytes of the lines, and adds its requests to the block.
-    pub(crate) fn read(
-        &self,
-        block: &mut Block,
-        lines: &str,
-        (start, end): (usize, usize),
-        number: u32,
-    ) -> Result<(), String> {
-        let line = lines.get(start..end).ok_or("expected a line of text")?;
+    /// Adds the requests of a line, with the line's number, to the block.
+    pub(crate) fn read(&self, block: &mut Block, line: &str, number: u32) -> Result<(), String> {
         let fields = Fields::read(&self.format, line, self.by_name)?;
         let start = time(&fields)?;
         let line = Line::new(&fields, &self.gateway);
@@ -69,15 +62,13 @@ impl AccessLog {
         for request in requests {
             for descriptor in request.descriptors {
                 for (key, value) in descriptor.entries {
-                    let (key, value) = (block.keep(&key, lines.len()), block.keep(&value, lines.len()));
-                    block.push_entry(key, value);
+                    block.push_entry(&key, &value);
                 }
                 block.push_descriptor(Some(descriptor.hits), descriptor.is_refund, None);
             }
-            let domain = block.keep(request.domain, lines.len());
             let time = request.delay.checked_mul(1000).and_then(|delay| start.micros().checked_add(delay));
             let time = time.ok_or("DURATION: expected the milliseconds of a request")?;
-            block.push_request(Time::from_micros(time), number, domain);
+            block.push_request(Time::from_micros(time), number, request.domain);
             if request.is_delayed {
                 block.delay();
             }
@@ -109,8 +100,8 @@ mod tests {
 
     /// The descriptors of the request of a line; none if Envoy sends no request.
     fn sent(log: &AccessLog, line: &str) -> Result<Vec<String>, String> {
-        let mut block = Block::new(0, 1, line.to_owned());
-        log.read(&mut block, line, (0, line.len()), 0)?;
+        let mut block = Block::new(0, 1, line.len());
+        log.read(&mut block, line, 0)?;
         if block.times().next().is_none() {
             assert_eq!(block.aside.without_descriptors, 1);
             return Ok(Vec::new());
