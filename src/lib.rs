@@ -8,6 +8,7 @@
 mod app;
 pub mod cli;
 #[cfg(any(test, fuzzing))]
+#[path = "../fuzz/targets.rs"]
 pub mod fuzz;
 pub mod settings;
 

@@ -62,7 +62,6 @@ pub(super) struct TlsArgs {
 }
 
 /// The kind of a server, for its errors and its handshake.
-#[derive(Debug)]
 pub(super) struct Service {
     /// Precedes the address in errors.
     pub(super) name: &'static str,

@@ -155,7 +155,6 @@ fn rates(before: [u64; 3], after: [u64; 3], micros: u64) -> Rates {
     Rates { ok, over_limit, error }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "rates are for people")]
 pub(super) fn rates_of<const N: usize>(before: [u64; N], after: [u64; N], micros: u64) -> [f64; N] {
     let mut rates = [0.0; N];
     for (rate, (before, after)) in rates.iter_mut().zip(before.into_iter().zip(after)) {

@@ -45,11 +45,8 @@ impl Bucket {
         Self::new(requests, window, burst.map_or(1, NonZeroU64::get), true)
     }
 
-    #[expect(
-        clippy::arithmetic_side_effects,
-        reason = "no divisor is 0, a window has fewer than 2²⁹ seconds, and where a depth has no room a hit has \
-                  fewer ticks than the window has seconds"
-    )]
+    // No divisor is 0, a window has fewer than 2²⁹ seconds, and where a depth has no room a hit has fewer
+    // ticks than the window has seconds.
     fn new(requests: u64, window: Window, burst: u64, leaky: bool) -> Self {
         if requests == 0 || burst == 0 {
             return Self { ticks_per_second: 1, ticks_per_hit: 1, burst: 0, leaky };
@@ -83,10 +80,7 @@ impl Bucket {
 
     /// The largest limit up to `most` that [is exact](Self::is_exact) with this burst, or with a burst of as many hits.
     /// 0 if there is none.
-    #[expect(
-        clippy::arithmetic_side_effects,
-        reason = "a divisor is above 0, and no product exceeds what it divides"
-    )]
+    // A divisor is above 0, and no product exceeds what it divides.
     pub fn largest_exact(most: u64, window: Window, burst: Option<u64>) -> u64 {
         let seconds = window.seconds();
         let small = (1..).take_while(|divisor| divisor * divisor <= seconds);
@@ -163,17 +157,14 @@ impl Bucket {
 }
 
 /// A limit's hits and a window's seconds, divided by what they share.
-#[expect(clippy::arithmetic_side_effects, reason = "a divisor of a number above 0 is above 0")]
+// A divisor of a number above 0 is above 0.
 fn coarsest(requests: u64, window: Window) -> [u64; 2] {
     let shared = greatest_common_divisor(requests, window.seconds());
     [requests / shared, window.seconds() / shared]
 }
 
-#[expect(
-    clippy::arithmetic_side_effects,
-    reason = "a second and a hit have at least one tick; a second has at most 2⁵¹ and a depth 2⁵², so no product \
-              exceeds 2⁵³"
-)]
+// A second and a hit have at least one tick; a second has at most 2⁵¹ and a depth 2⁵², so no product exceeds
+// 2⁵³.
 impl Bucket {
     /// The ticks of up to `burst` hits.
     const fn ticks(self, hits: u64) -> u64 {

@@ -120,10 +120,7 @@ const fn micros_until(now: Time, then: u64) -> u64 {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Window(u32);
 
-#[expect(
-    clippy::arithmetic_side_effects,
-    reason = "a window has 1 to 315,360,000 seconds, and a time is less than 2⁴⁵ seconds after 1970"
-)]
+// A window has 1 to 315,360,000 seconds, and a time is less than 2⁴⁵ seconds after 1970.
 impl Window {
     /// Ten years of 365 days.
     pub const MAX: Self = Self(315_360_000);

@@ -13,7 +13,7 @@ pub enum Period {
     Calendar(Calendar),
 }
 
-#[expect(clippy::arithmetic_side_effects, reason = "a window contains `now`, and ends after it starts")]
+// A window contains `now`, and ends after it starts.
 impl Period {
     /// Start and end of the window that contains `now`.
     pub fn window(self, now: Time) -> (Time, Time) {

@@ -80,10 +80,7 @@ impl SlidingWindow {
     }
 
     /// The hits of the previous window that still count.
-    #[expect(
-        clippy::arithmetic_side_effects,
-        reason = "a window has at least a second, and no product exceeds the count or 2⁴⁰"
-    )]
+    // A window has at least a second, and no product exceeds the count or 2⁴⁰.
     fn overlapping(self, counts: Counts, now: Time) -> u64 {
         let elapsed = micros_until(counts.start, now.micros()) / self.window.seconds();
         let overlap = OVERLAP_SCALE.saturating_sub(elapsed);

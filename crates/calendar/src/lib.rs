@@ -111,7 +111,6 @@ impl Cycle {
     /// A day, seven weeks, 31 months and a year.
     const COUNT: u8 = 40;
 
-    #[expect(clippy::arithmetic_side_effects, reason = "there are 40 cycles")]
     const fn index(self) -> u8 {
         match self {
             Self::Day => 0,
@@ -121,7 +120,6 @@ impl Cycle {
         }
     }
 
-    #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "the arms bound the index")]
     const fn of_index(index: u8) -> Self {
         match index {
             0 => Self::Day,
@@ -134,7 +132,6 @@ impl Cycle {
 
 impl Calendar {
     /// The calendar of this cycle in a zone, whose data is parsed here, and not on the path of a request.
-    #[expect(clippy::indexing_slicing, reason = "there is a place for each cycle")]
     pub fn new(zone: Zone, cycle: Cycle) -> Self {
         Self(&zone.data().calendars[usize::from(cycle.index())])
     }

@@ -68,7 +68,7 @@ pub fn in_force(ranges: &[TimeRange], now: Time) -> InForce {
     let mut bounds: Vec<u64> = spans.iter().flat_map(|(_, begin, end)| [*begin, *end]).collect();
     bounds.sort_unstable();
     let since = bounds.iter().copied().filter(|bound| *bound <= now).max().unwrap_or(now);
-    #[expect(clippy::arithmetic_side_effects, reason = "a time is less than 2⁴⁵ seconds after 1970")]
+    // A time is less than 2⁴⁵ seconds after 1970.
     let last = now + LOOKAHEAD;
     let ahead = bounds.into_iter().filter(|bound| (now.saturating_add(1)..last).contains(bound));
     let change = ahead.map(|bound| (bound, first_at(bound))).find(|(_, next)| *next != range);
@@ -114,11 +114,7 @@ impl TimeRange {
     }
 
     /// True for each minute of a week of the zone, from Monday, at which it holds.
-    #[expect(
-        clippy::arithmetic_side_effects,
-        clippy::indexing_slicing,
-        reason = "there is a place for each minute of a week"
-    )]
+    // There is a place for each minute of a week.
     pub fn minutes_of_week(self) -> Vec<bool> {
         const DAY: usize = 1440;
         let mut minutes = vec![false; 7 * DAY];
@@ -135,7 +131,7 @@ impl Days {
     pub const ALL: Self = Self(0x7f);
 
     /// A range of days, which may go on from Sunday to Monday.
-    #[expect(clippy::arithmetic_side_effects, reason = "there are seven days")]
+    // There are seven days.
     pub fn range(first: Weekday, last: Weekday) -> Self {
         let count = (last as u8 + 7 - first as u8) % 7;
         (0..=count).fold(Self(0), |days, day| Self(days.0 | 1 << ((first as u8 + day) % 7)))
@@ -180,7 +176,7 @@ impl FromStr for TimeOfDay {
         };
         match (number(hours, 1..=2)?, number(minutes, 2..=2)?) {
             (24, 0) => Ok(Self::END),
-            #[expect(clippy::arithmetic_side_effects, reason = "the arm bounds both")]
+            // The arm bounds both.
             (hours @ 0..24, minutes @ 0..60) => Ok(Self(hours * 60 + minutes)),
             _ => Err(()),
         }
@@ -201,7 +197,7 @@ impl fmt::Display for TimeOfDay {
 
 /// `mon-fri`, `mon,wed,fri-sun`
 impl fmt::Display for Days {
-    #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "there are seven days")]
+    // There are seven days.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let after = |day: Weekday, days: usize| Weekday::ALL[(day as usize + days) % 7];
         // Runs of days begin where the day before is missing: `sat-mon` is one.

@@ -64,7 +64,6 @@ impl Zone {
         KNOWN.iter().map(|zone| zone.name)
     }
 
-    #[expect(clippy::indexing_slicing, reason = "the number is an index of this list")]
     fn known(self) -> &'static Known {
         &KNOWN[usize::from(self.0)]
     }

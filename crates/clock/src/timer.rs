@@ -75,7 +75,6 @@ impl dyn Random + '_ {
     }
 
     /// A number from 0 to 1, without 1.
-    #[expect(clippy::cast_precision_loss, reason = "53 bits are exact")]
     pub fn fraction(&self) -> f64 {
         (self.number() >> 11) as f64 / (1_u64 << 53) as f64
     }

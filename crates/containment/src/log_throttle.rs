@@ -20,7 +20,6 @@ use clock::Time;
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Admits one line in an interval.
-#[derive(Debug)]
 pub struct LogThrottle {
     seconds: u64,
     /// The second of the last line; 0 before the first.
@@ -56,7 +55,6 @@ impl LogThrottle {
 }
 
 /// A throttle for each kind of line. Beyond `most` kinds, all are removed and may be logged again.
-#[derive(Debug)]
 pub struct LogThrottles<K> {
     seconds: u64,
     most: usize,

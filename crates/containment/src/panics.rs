@@ -131,7 +131,6 @@ pub async fn pause() {
 }
 
 pin_project! {
-    #[derive(Debug)]
     #[must_use = "a future does nothing unless it is polled"]
     pub struct Caught<F> {
         boundary: Boundary,

@@ -160,10 +160,7 @@ impl Changes {
         }
     }
 
-    /// Writes waiting changes to Redis.
-    ///
-    /// # Errors
-    /// When Redis is unreachable. The changes then wait on.
+    /// Writes waiting changes to Redis. After an error they wait on.
     pub async fn write(&self, pool: &CommandPool, now: Time) -> Result<(), String> {
         let (waiting, first, dropped) = {
             let own = lock(&self.own);
@@ -172,24 +169,17 @@ impl Changes {
         if waiting.is_empty() {
             return Ok(());
         }
-        let lost = (dropped > 0).then(|| {
-            Change::new(
-                "changes_dropped",
-                format!("{dropped} changes waited for Redis and were dropped"),
-                now,
-            )
-        });
+        let lost = || format!("{dropped} changes waited for Redis and were dropped");
+        let lost = (dropped > 0).then(|| Change::new("changes_dropped", lost(), now));
         let (key, mut commands) = (stream(pool), pipe());
         for change in lost.iter().chain(&waiting) {
             let json = serde_json::to_string(change).map_err(|error| error.to_string())?;
             commands
                 .cmd("XADD")
                 .arg(&key)
-                .arg("MAXLEN")
-                .arg("~")
+                .arg(&["MAXLEN", "~"])
                 .arg(MAX_KEPT)
-                .arg("*")
-                .arg("change")
+                .arg(&["*", "change"])
                 .arg(json);
             commands.ignore();
         }
@@ -205,9 +195,6 @@ impl Changes {
     }
 
     /// The newest `most` changes, the newest first; without `pool` only those of this process.
-    ///
-    /// # Errors
-    /// When Redis is unreachable.
     pub async fn read(&self, pool: Option<&CommandPool>, most: usize) -> Result<Vec<Change>, String> {
         let mut all: Vec<Change> = lock(&self.own).changes.iter().cloned().collect();
         if let Some(pool) = pool {

@@ -46,7 +46,6 @@ impl Buckets {
     }
 
     /// A quantile, interpolated within its bucket as Prometheus does; at most the last bound. `None` without values.
-    #[expect(clippy::cast_precision_loss, reason = "counts of a minute")]
     pub fn quantile(&self, part: f64) -> Option<f64> {
         let counts = self.within.iter().map(|(_, count)| *count);
         let all = counts.fold(self.beyond, u64::saturating_add);

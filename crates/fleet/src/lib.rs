@@ -62,9 +62,6 @@ impl Fleet {
     }
 
     /// The replicas that share the Redis; none if nothing is shared.
-    ///
-    /// # Errors
-    /// When Redis is unreachable.
     pub async fn members(&self, now: Time) -> Result<Arc<Vec<Member>>, String> {
         match &self.pool {
             Some(pool) => self.members.read(pool, now).await,

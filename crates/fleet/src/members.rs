@@ -74,22 +74,15 @@ fn summary_key(pool: &CommandPool, id: &str) -> String {
 }
 
 /// Publishes this replica, and removes the names of two others if they have expired.
-///
-/// # Errors
-/// When Redis is unreachable.
 pub async fn publish(pool: &CommandPool, own: &Announcement, summary: Option<&str>) -> Result<(), String> {
     let members = pool.key("replicas");
     let json = serde_json::to_string(own).map_err(|error| error.to_string())?;
     let mut commands = pipe();
-    commands.cmd("SET").arg(announcement_key(pool, &own.id)).arg(json).arg("EX").arg(EXPIRY_SECONDS).ignore();
-    if let Some(summary) = summary {
-        commands
-            .cmd("SET")
-            .arg(summary_key(pool, &own.id))
-            .arg(summary)
-            .arg("EX")
-            .arg(EXPIRY_SECONDS)
-            .ignore();
+    let announced = Some((announcement_key(pool, &own.id), &*json));
+    for (key, value) in
+        announced.into_iter().chain(summary.map(|summary| (summary_key(pool, &own.id), summary)))
+    {
+        commands.cmd("SET").arg(key).arg(value).arg("EX").arg(EXPIRY_SECONDS).ignore();
     }
     commands.cmd("SADD").arg(&members).arg(&own.id).ignore().cmd("SRANDMEMBER").arg(&members).arg(2);
     let (some,): (Vec<String>,) = pool.pipeline(&members, &commands).await?;
@@ -112,9 +105,6 @@ pub async fn leave(pool: &CommandPool) -> Result<(), String> {
 
 impl Members {
     /// The replicas by their names, as they were at most two seconds ago.
-    ///
-    /// # Errors
-    /// When Redis is unreachable.
     pub async fn read(&self, pool: &CommandPool, now: Time) -> Result<Arc<Vec<Member>>, String> {
         // Calls at the same time wait for one reading.
         let mut last = self.0.lock().await;

@@ -13,7 +13,6 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-#[derive(Debug)]
 pub struct Budget {
     limit: usize,
     pub(super) used: AtomicUsize,
@@ -27,7 +26,6 @@ impl Budget {
 }
 
 /// A reservation of bytes, returned to the budget on drop.
-#[derive(Debug)]
 pub struct Share {
     budget: Arc<Budget>,
     bytes: usize,

@@ -9,7 +9,6 @@ use super::{
 };
 
 /// A response of which only the stream and the message differ: its head and its trailers.
-#[derive(Debug)]
 pub struct Envelope {
     head: Frame,
     trailers: Frame,

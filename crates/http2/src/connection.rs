@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Instant};
 
 use super::{
     budget::Budget,
-    frame::{self, FrameHead, HEAD, MAX_PAYLOAD, Reason, flag, kind, setting},
+    frame::{self, FrameHead, HEAD, Handled, MAX_PAYLOAD, Reason, flag, kind, setting},
     head::{Block, Memo},
     hpack::{Decoder, MAX_LIST},
     limits::{self, Flood, Limits},
@@ -311,7 +311,7 @@ impl<S: Service> Connection<S> {
         Ok(bytes.len() - rest.len())
     }
 
-    fn check_order(&mut self, head: FrameHead) -> Result<(), Reason> {
+    fn check_order(&mut self, head: FrameHead) -> Handled {
         if head.length > MAX_PAYLOAD {
             return Err(Reason::FrameSizeError);
         }
@@ -328,7 +328,7 @@ impl<S: Service> Connection<S> {
         }
     }
 
-    fn frame(&mut self, head: FrameHead, payload: &[u8], service: &mut S) -> Result<(), Reason> {
+    fn frame(&mut self, head: FrameHead, payload: &[u8], service: &mut S) -> Handled {
         match head.kind {
             kind::HEADERS => self.headers(head, payload, service),
             kind::CONTINUATION => self.continuation(head, payload, service),
@@ -393,7 +393,7 @@ impl<S: Service> Connection<S> {
     }
 
     /// Counts data of a stream against its window and its content-length.
-    fn take_data(&mut self, id: u32, length: usize, data: usize, end: bool) -> Result<(), Reason> {
+    fn take_data(&mut self, id: u32, length: usize, data: usize, end: bool) -> Handled {
         let stream = self.streams.open.get_mut(&id).ok_or(Reason::StreamClosed)?;
         if !stream.receiving {
             return Err(Reason::StreamClosed);
@@ -443,7 +443,7 @@ impl<S: Service> Connection<S> {
     ///
     /// # Errors
     /// When both sides had ended the stream, or the limit of invalid frames is exceeded.
-    pub(super) fn reject(&mut self, id: u32, reason: Reason, service: &mut S) -> Result<(), Reason> {
+    pub(super) fn reject(&mut self, id: u32, reason: Reason, service: &mut S) -> Handled {
         if let Some(call) = self.reset(id, reason) {
             service.closed(call);
             return self.limits.spend(limits::MALFORMED, Flood::Malformed);
@@ -460,7 +460,7 @@ impl<S: Service> Connection<S> {
         self.limits.spend(limits::MALFORMED, Flood::ClosedStreams)
     }
 
-    pub(super) fn reject_unopened(&mut self, id: u32, reason: Reason) -> Result<(), Reason> {
+    pub(super) fn reject_unopened(&mut self, id: u32, reason: Reason) -> Handled {
         self.write_reset(id, reason);
         match reason {
             Reason::RefusedStream => self.limits.spend(1, Flood::Refused),

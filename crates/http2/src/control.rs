@@ -2,19 +2,14 @@
 
 use super::{
     connection::{Connection, GoAway, Service},
-    frame::{self, FrameHead, Reason, flag, kind, setting},
+    frame::{self, FrameHead, Handled, Reason, flag, kind, setting},
     limits::{self, Flood},
     meter::{Work, count},
     sending::GOAWAY_PING,
 };
 
 impl<S: Service> Connection<S> {
-    pub(super) fn priority(
-        &mut self,
-        head: FrameHead,
-        payload: &[u8],
-        service: &mut S,
-    ) -> Result<(), Reason> {
+    pub(super) fn priority(&mut self, head: FrameHead, payload: &[u8], service: &mut S) -> Handled {
         // Priorities are ignored, so there is no dependency tree to attack (CVE-2019-9513).
         self.limits.spend(1, Flood::Priorities)?;
         if head.stream == 0 {
@@ -30,12 +25,7 @@ impl<S: Service> Connection<S> {
         if self.never_opened(head.stream) { Err(reason) } else { self.reject(head.stream, reason, service) }
     }
 
-    pub(super) fn peer_reset(
-        &mut self,
-        head: FrameHead,
-        payload: &[u8],
-        service: &mut S,
-    ) -> Result<(), Reason> {
+    pub(super) fn peer_reset(&mut self, head: FrameHead, payload: &[u8], service: &mut S) -> Handled {
         if head.stream == 0 || self.never_opened(head.stream) {
             return Err(Reason::ProtocolError);
         }
@@ -51,7 +41,7 @@ impl<S: Service> Connection<S> {
         if open_for < limits::RAPID_RESET { self.limits.spend(1, Flood::Resets) } else { Ok(()) }
     }
 
-    pub(super) fn settings(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), Reason> {
+    pub(super) fn settings(&mut self, head: FrameHead, payload: &[u8]) -> Handled {
         if head.stream != 0 {
             return Err(Reason::ProtocolError);
         }
@@ -76,7 +66,7 @@ impl<S: Service> Connection<S> {
         Ok(())
     }
 
-    fn setting(&mut self, id: u16, value: u32) -> Result<(), Reason> {
+    fn setting(&mut self, id: u16, value: u32) -> Handled {
         match id {
             // Responses use no table; a smaller one must be acknowledged once.
             setting::HEADER_TABLE_SIZE if value < 4096 && !self.has_sent_table_size => {
@@ -109,7 +99,7 @@ impl<S: Service> Connection<S> {
         Ok(())
     }
 
-    pub(super) fn ping(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), Reason> {
+    pub(super) fn ping(&mut self, head: FrameHead, payload: &[u8]) -> Handled {
         if head.stream != 0 {
             return Err(Reason::ProtocolError);
         }
@@ -125,12 +115,7 @@ impl<S: Service> Connection<S> {
         Ok(())
     }
 
-    pub(super) fn window_update(
-        &mut self,
-        head: FrameHead,
-        payload: &[u8],
-        service: &mut S,
-    ) -> Result<(), Reason> {
+    pub(super) fn window_update(&mut self, head: FrameHead, payload: &[u8], service: &mut S) -> Handled {
         if head.stream != 0 && self.never_opened(head.stream) {
             return Err(Reason::ProtocolError);
         }

@@ -37,6 +37,9 @@ pub(super) mod setting {
     pub(crate) const MAX_HEADER_LIST_SIZE: u16 = 6;
 }
 
+/// An error ends the connection with this code.
+pub(super) type Handled = Result<(), Reason>;
+
 /// An error code of RFC 9113, section 7.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]

@@ -4,7 +4,7 @@ use super::{
     budget::Share,
     connection::{Connection, GoAway, INITIAL_WINDOW, Service},
     control::depends_on,
-    frame::{FrameHead, Reason, flag},
+    frame::{FrameHead, Handled, Reason, flag},
     head::{BadHead, Block, Reader, Request},
     limits::{self, Flood},
     streams::Stream,
@@ -13,7 +13,7 @@ use super::{
 const KEPT_CAPACITY: usize = 1024;
 
 impl<S: Service> Connection<S> {
-    pub(super) fn headers(&mut self, head: FrameHead, payload: &[u8], service: &mut S) -> Result<(), Reason> {
+    pub(super) fn headers(&mut self, head: FrameHead, payload: &[u8], service: &mut S) -> Handled {
         if head.stream & 1 == 0 {
             return Err(Reason::ProtocolError);
         }
@@ -48,12 +48,7 @@ impl<S: Service> Connection<S> {
         Ok(())
     }
 
-    pub(super) fn continuation(
-        &mut self,
-        head: FrameHead,
-        payload: &[u8],
-        service: &mut S,
-    ) -> Result<(), Reason> {
+    pub(super) fn continuation(&mut self, head: FrameHead, payload: &[u8], service: &mut S) -> Handled {
         let mut block = self.block.take().ok_or(Reason::ProtocolError)?;
         if !block.add(payload) {
             return self.limits.exceed(Flood::Headers);
@@ -74,7 +69,7 @@ impl<S: Service> Connection<S> {
         end: bool,
         depends_on_itself: bool,
         service: &mut S,
-    ) -> Result<(), Reason> {
+    ) -> Handled {
         if id <= self.last {
             return self.trailers(id, block, end, service);
         }
@@ -159,7 +154,7 @@ impl<S: Service> Connection<S> {
     }
 
     /// Handles a header block on a stream that was opened before.
-    fn trailers(&mut self, id: u32, block: &[u8], end: bool, service: &mut S) -> Result<(), Reason> {
+    fn trailers(&mut self, id: u32, block: &[u8], end: bool, service: &mut S) -> Handled {
         let mut is_valid = true;
         let is_whole =
             self.decoder.decode(block, |field| is_valid &= field.is_regular && field.has_valid_value)?;

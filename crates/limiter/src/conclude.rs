@@ -135,7 +135,6 @@ struct Tally {
 }
 
 impl Tally {
-    #[expect(clippy::arithmetic_side_effects, reason = "each descriptor adds at most one")]
     fn add(&mut self, index: usize, status: &Status, wait: u64, quota_mode: bool) {
         let (remaining, least) = (status.limit_remaining, self.closest.map(|(_, least)| least));
         // The Go service begins with this number as the least, so an unused limit of as many hits has no headers.

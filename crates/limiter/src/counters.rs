@@ -49,20 +49,35 @@ pub struct ListedHold {
     pub open: OpenHold,
 }
 
+/// A request whose hits are 0, planned as those that count are.
+struct Reading {
+    served: Arc<Served>,
+    replacements: Replacements,
+    overridden: Vec<Option<Found>>,
+    plan: Plan,
+    batch: Batch,
+    now: Time,
+}
+
 impl Limiter {
-    /// Reads the counters of a request's descriptors, without counting.
-    #[expect(clippy::expect_used, reason = "overrides without counters are not planned here")]
-    pub async fn counters(&self, request: &Request<'_>) -> Result<Vec<Counters>, RequestError> {
+    fn reading(&self, request: &Request<'_>) -> Result<Reading, RequestError> {
         let request = &without_hits(request);
         let (now, stats) = (self.now(), Stats::new(StatsOptions::default()));
         let served = self.source.current().ok_or(RequestError::NoRules)?;
         let (replacements, overridden) = self.replacements(request, &served, now)?;
-        let mut batch = Batch::default();
+        let (mut plan, mut batch) = (Plan::new(), Batch::default());
         let context = plan::Context { policy: &self.policy, stats: &stats, now, closes: false };
         let domain = served.rules.domain(request.domain);
         let scope = Scope { served: &served, replacements: &replacements };
-        let mut plan = Plan::new();
         plan::plan(request, domain, scope, (&mut plan, &mut batch), &context);
+        Ok(Reading { served, replacements, overridden, plan, batch, now })
+    }
+
+    /// Reads the counters of a request's descriptors, without counting.
+    #[expect(clippy::expect_used, reason = "overrides without counters are not planned here")]
+    pub async fn counters(&self, request: &Request<'_>) -> Result<Vec<Counters>, RequestError> {
+        let Reading { served, replacements, overridden, plan, mut batch, now } = self.reading(request)?;
+        let scope = Scope { served: &served, replacements: &replacements };
         batch.counting = Counting::ReadOnly;
         if !batch.checks().is_empty() {
             self.store.apply(&mut batch, now).await.map_err(RequestError::Store)?;
@@ -94,15 +109,8 @@ impl Limiter {
 
     /// The open holds of the limits of a request's descriptors, at most `most` of each.
     pub async fn holds(&self, request: &Request<'_>, most: usize) -> Result<Vec<ListedHold>, RequestError> {
-        let request = &without_hits(request);
-        let (now, stats) = (self.now(), Stats::new(StatsOptions::default()));
-        let served = self.source.current().ok_or(RequestError::NoRules)?;
-        let (replacements, _) = self.replacements(request, &served, now)?;
-        let (mut plan, mut batch) = (Plan::new(), Batch::default());
-        let context = plan::Context { policy: &self.policy, stats: &stats, now, closes: false };
-        let domain = served.rules.domain(request.domain);
+        let Reading { served, replacements, plan, batch, now, .. } = self.reading(request)?;
         let scope = Scope { served: &served, replacements: &replacements };
-        plan::plan(request, domain, scope, (&mut plan, &mut batch), &context);
         let open = self.store.list_holds(&batch, most, now).await.map_err(RequestError::Store)?;
         let limit_of = |index: usize| {
             let limited = plan.iter().filter_map(|planned| match planned {
@@ -132,15 +140,7 @@ impl Limiter {
     /// Resets the counters of a request's descriptors to unused ones, here and in the store. Returns their full keys, by
     /// which other replicas identify them.
     pub async fn reset_counters(&self, request: &Request<'_>) -> Result<Vec<String>, RequestError> {
-        let request = &without_hits(request);
-        let (now, stats) = (self.now(), Stats::new(StatsOptions::default()));
-        let served = self.source.current().ok_or(RequestError::NoRules)?;
-        let (replacements, _) = self.replacements(request, &served, now)?;
-        let mut batch = Batch::default();
-        let context = plan::Context { policy: &self.policy, stats: &stats, now, closes: false };
-        let domain = served.rules.domain(request.domain);
-        let scope = Scope { served: &served, replacements: &replacements };
-        plan::plan(request, domain, scope, (&mut Plan::new(), &mut batch), &context);
+        let Reading { mut batch, now, .. } = self.reading(request)?;
         self.store.reset(&mut batch, now).await.map_err(RequestError::Store)?;
         if let Some(local) = self.local.get() {
             local.remove(&batch, now);

@@ -21,7 +21,6 @@ pub(super) struct LimitDecision {
 /// The counter from which on a limit is near. The product has 32-bit precision, as in the Go service, so that both
 /// services count the same during a migration. Limits that the Go service cannot load have 64 bits.
 #[expect(
-    clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     reason = "the loss is the required behaviour, and limits are below 2⁵³; a cast saturates"
@@ -35,10 +34,7 @@ fn near_threshold(limit: u64, near_ratio: f32) -> u64 {
 }
 
 /// Compares a counter with its limit. `after` is its value once these hits are counted.
-#[expect(
-    clippy::arithmetic_side_effects,
-    reason = "a difference follows its comparison; `before` is below `limit`, so the sum is below `hits`"
-)]
+// A difference follows its comparison; `before` is below `limit`, so the sum is below `hits`.
 fn decide(limit: u64, near_ratio: f32, hits: Hits, after: u64) -> LimitDecision {
     // A refund is never over, even if the counter still is.
     let Hits::Take(hits) = hits else { return LimitDecision::default() };
@@ -162,7 +158,7 @@ impl LimitOutcome<'_> {
         match (self.decision.over, other.decision.over) {
             (true, true) => self.wait() > other.wait(),
             (false, false) => {
-                #[expect(clippy::arithmetic_side_effects, reason = "both factors are below 2⁶⁴")]
+                // Both factors are below 2⁶⁴.
                 let part = |one: &Self, two: &Self| {
                     u128::from(one.verdict.remaining) * u128::from(two.limit.algorithm.capacity())
                 };

@@ -75,9 +75,7 @@ pub(super) enum CounterSource {
     /// No counter: an override blocks the descriptor for this many microseconds, or until it is removed.
     Blocked(Option<u64>),
     /// No counter: the store failed and the policy decides, or another limit of the rule is known to be over.
-    Assumed {
-        over: bool,
-    },
+    Assumed { over: bool },
     /// No counter: an override blocks another descriptor of the request.
     Uncounted,
 }
@@ -182,7 +180,6 @@ pub(super) fn plan(
         return;
     };
     // One allocation for the keys of most requests.
-    #[expect(clippy::arithmetic_side_effects, reason = "a descriptor in memory is larger")]
     batch.keys().reserve((request.descriptors.len() + 1) * 64);
     let find = |index: usize, scratch: &mut String| {
         let replacement = scope.replacements.get(index);

@@ -105,7 +105,7 @@ impl OwnedRequest {
         self.ends.push(self.texts.len());
     }
 
-    #[expect(clippy::string_slice, clippy::expect_used, reason = "each text was pushed with its end")]
+    #[expect(clippy::expect_used, reason = "each text was pushed with its end")]
     pub(super) fn borrowed(&self) -> Request<'_> {
         let (mut start, mut ends) = (0, self.ends.iter());
         let mut text = || {

@@ -158,7 +158,6 @@ impl Observer for RequestLog {
 }
 
 /// True if a hash of the descriptor chooses it: the same on every replica and after a restart.
-#[expect(clippy::cast_precision_loss, reason = "the top 53 bits are exact")]
 fn is_sampled(domain: &str, descriptor: &Descriptor<'_>, rate: f64) -> bool {
     use std::hash::Hasher as _;
     let mut hasher = SipHasher13::new();

@@ -19,7 +19,6 @@ use crate::{KeyValues, Logged};
 /// Maximum number of decisions in a worker's buffer between two flushes.
 const MAX_PENDING: usize = 500;
 
-#[derive(Debug)]
 pub struct DecisionLog {
     logged: Logged,
     spare: Mutex<Vec<Decision>>,
@@ -150,7 +149,6 @@ mod tests {
         for probability in [1.0, 0.5, 0.01] {
             let log = DecisionLog::new(Logged::Sampled(probability));
             let logged = (0..1_000_000).filter(|n| log.wants(n % 2 == 0)).count();
-            #[expect(clippy::cast_precision_loss, reason = "a million")]
             let share = logged as f64 / 1e6;
             assert!((share / probability - 1.0).abs() < 0.05, "{probability}: {share}");
         }

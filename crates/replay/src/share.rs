@@ -40,7 +40,6 @@ impl FromStr for Share {
 }
 
 impl fmt::Display for Share {
-    #[expect(clippy::cast_precision_loss, reason = "at most nine digits")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}%", self.0 as f64 / 1e7)
     }

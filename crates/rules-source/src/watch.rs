@@ -48,7 +48,6 @@ impl Default for Debounce {
 const LISTING_SHARE: u32 = 50;
 
 /// Watches a directory; stops when dropped.
-#[derive(Debug)]
 pub struct Watcher {
     _wakeup: Arc<SyncSender<()>>,
 }

@@ -149,7 +149,7 @@ impl RuleSet {
         Self { domains, by_id: by_id.into(), files }
     }
 
-    #[expect(clippy::indexing_slicing, clippy::expect_used, reason = "an id is valid in its own set")]
+    #[expect(clippy::expect_used, reason = "an id is valid in its own set")]
     pub fn rule(&self, id: RuleId) -> &Rule {
         self.by_id[id.0 as usize].rule.as_ref().expect("the table has only descriptors with a rule")
     }

@@ -51,7 +51,6 @@ impl Schedule {
         self.limit_of(known.map_or_else(|| self.computed(now).entry, |known| known.entry))
     }
 
-    #[expect(clippy::indexing_slicing, reason = "there is a limit for each range, and one more")]
     fn limit_of(&self, entry: Option<usize>) -> &Limit {
         &self.limits[entry.unwrap_or(self.ranges.len())]
     }

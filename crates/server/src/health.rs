@@ -23,7 +23,6 @@ text::named! {
     }
 }
 
-#[derive(Debug)]
 pub struct Health {
     parts: Mutex<[bool; Part::ALL.len()]>,
     changed: watch::Sender<bool>,

@@ -146,7 +146,6 @@ impl Batch {
     }
 
     /// The indexes of the group or single check that begins at `first`. `None` at the end.
-    #[expect(clippy::arithmetic_side_effects, reason = "the end is at most the number of checks")]
     pub fn group_at(&self, first: usize) -> Option<Range<usize>> {
         let (_, rest) = self.checks.get(first..)?.split_first()?;
         let others = rest.iter().take_while(|check| check.member == Member::Next).count();

@@ -30,7 +30,6 @@ pub use writer::dropped;
 const LAST_FLUSH: Duration = Duration::from_secs(1);
 
 /// Writes the pending lines when dropped.
-#[derive(Debug)]
 pub struct Installed(Option<Arc<Writer>>);
 
 impl Drop for Installed {

@@ -72,7 +72,6 @@ pub(super) fn seconds(seconds: f64) -> String {
 }
 
 /// Bytes in units of a thousand.
-#[expect(clippy::cast_precision_loss, reason = "one digit behind the point is shown")]
 pub(super) fn bytes(bytes: u64) -> String {
     match bytes {
         0..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),

@@ -55,7 +55,6 @@ impl Progress {
 }
 
 #[expect(
-    clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     reason = "a bar has few columns, and a cast saturates"

@@ -47,7 +47,6 @@ pub(super) fn summary(report: &Report) -> String {
 }
 
 /// A share in percent with two significant digits.
-#[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
 pub(super) fn share(part: u64, whole: u64) -> String {
     let percent = part as f64 * 100.0 / whole.max(1) as f64;
     match percent {

@@ -71,7 +71,6 @@ pub(crate) fn after(time: Time, seconds: f64) -> Time {
     Time::from_micros(time.micros().saturating_add(whole(seconds * 1e6)))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "hits and microseconds are below 2⁵³")]
 pub(crate) fn float(number: u64) -> f64 {
     number as f64
 }

@@ -160,7 +160,6 @@ fn text(text: &str) -> Value {
     Value::Text(text.to_owned())
 }
 
-#[expect(clippy::cast_precision_loss, reason = "protobuf's Struct holds only doubles")]
 fn number(number: u64) -> Value {
     Value::Number(number as f64)
 }

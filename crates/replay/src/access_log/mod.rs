@@ -21,7 +21,6 @@ use super::{
 use clock::Time;
 
 /// How requests are made from the lines of an access log.
-#[derive(Debug)]
 pub struct AccessLog {
     pub format: Format,
     /// Operators take the fields with their names, since the log may have another format.

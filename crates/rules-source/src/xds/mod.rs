@@ -28,7 +28,6 @@ use containment::panics::{self, Boundary};
 const FREE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A running subscription; ends when dropped.
-#[derive(Debug)]
 pub struct Subscription {
     /// The thread ends when this is dropped.
     _alive: watch::Sender<()>,

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::{
     super::{
-        diagnostics::{Path, Place, quoted},
+        diagnostics::{Place, quoted},
         limit::{HoldRule, Limit},
     },
     Context, Lowering,
-    limits::{Reported, valid},
+    limits::{Lowered, Reported, valid},
 };
 use crate::ast::{Given, RawHold, RawLimit, RawLimits};
 use algorithms::{Kind, MAX_LIMIT, holds::Unknown};
@@ -26,34 +26,29 @@ impl Lowering<'_> {
         kind: Kind,
         raw: &RawLimit,
         context: Context<'_>,
-    ) -> Result<Option<HoldRule>, Reported> {
+    ) -> Lowered<Option<HoldRule>> {
         let Some(given) = valid(&raw.hold)? else { return Ok(None) };
-        let (path, key) = (context.path.key("hold"), (context.file, given.key));
+        let path = context.path.key("hold");
+        let context = Context { path: &path, ..context };
         if !matches!(kind, Kind::FixedWindow | Kind::Concurrency) {
             let message = format!("a `{}` cannot hold", kind.name());
             let help = "use `fixed_window` or `concurrency`, or remove `hold`";
-            self.error((key.0, key.1, &path), message, help);
+            self.error((context.file, given.key, context.path), message, help);
             return Err(Reported);
         }
         if !self.options.countable.may_hold() {
             let help = "remove `hold`, or set BACKEND_TYPE to redis or memory";
-            self.error((key.0, key.1, &path), "memcached cannot hold", help);
+            self.error((context.file, given.key, context.path), "memcached cannot hold", help);
             return Err(Reported);
         }
-        let amount = self.amount(kind, given, context.file, &path);
-        let ttl = self.ttl(given, context.file, &path);
-        let unknown = self.unknown(given, context.file, &path);
-        let currency = self.currency(given, context.file, &path);
+        let amount = self.amount(kind, given, context);
+        let ttl = self.ttl(given, context);
+        let unknown = self.unknown(given, context);
+        let currency = self.currency(given, context);
         Ok(Some(HoldRule { amount: amount?, ttl: ttl?, unknown: unknown?, currency: currency? }))
     }
 
-    fn amount(
-        &mut self,
-        kind: Kind,
-        given: &Given<RawHold>,
-        file: usize,
-        path: &Path<'_>,
-    ) -> Result<u64, Reported> {
+    fn amount(&mut self, kind: Kind, given: &Given<RawHold>, context: Context<'_>) -> Lowered<u64> {
         let amount = valid(&given.value.amount)?;
         let (place, message, help) = match (kind, amount.map(|amount| (amount.value, amount.place))) {
             (Kind::Concurrency, None | Some((1, _))) => return Ok(1),
@@ -69,15 +64,15 @@ impl Lowering<'_> {
                 (given.place, "this hold has no `amount`", help.to_owned())
             }
         };
-        self.error((file, place, &path.key("amount")), message, help);
+        self.error((context.file, place, &context.path.key("amount")), message, help);
         Err(Reported)
     }
 
-    fn ttl(&mut self, given: &Given<RawHold>, file: usize, path: &Path<'_>) -> Result<Duration, Reported> {
+    fn ttl(&mut self, given: &Given<RawHold>, context: Context<'_>) -> Lowered<Duration> {
         let Some(ttl) = valid(&given.value.ttl)? else {
             let help =
                 "add `ttl`, longer than a request may take, such as 15m: a hold that nobody ends must end";
-            self.error((file, given.place, path), "this hold has no `ttl`", help);
+            self.error((context.file, given.place, context.path), "this hold has no `ttl`", help);
             return Err(Reported);
         };
         let range = Duration::from_millis(1)..=LONGEST_TTL;
@@ -87,17 +82,17 @@ impl Lowering<'_> {
             Ok(read) if range.contains(&read) => return Ok(read),
             Ok(_) => {
                 let message = format!("a `ttl` of {} is out of range", quoted(&ttl.value));
-                self.error((file, ttl.place, &path.key("ttl")), message, accepted);
+                self.error((context.file, ttl.place, &context.path.key("ttl")), message, accepted);
             }
             Err(error) => {
                 let message = format!("expected a duration, got {}: {error}", quoted(&ttl.value));
-                self.error((file, ttl.place, &path.key("ttl")), message, accepted);
+                self.error((context.file, ttl.place, &context.path.key("ttl")), message, accepted);
             }
         }
         Err(Reported)
     }
 
-    fn unknown(&mut self, given: &Given<RawHold>, file: usize, path: &Path<'_>) -> Result<Unknown, Reported> {
+    fn unknown(&mut self, given: &Given<RawHold>, context: Context<'_>) -> Lowered<Unknown> {
         let Some(unknown) = valid(&given.value.unknown)? else { return Ok(Unknown::Held) };
         let written = unknown.value.as_str();
         let hits = || written.replace('_', "").parse().ok().filter(|hits| *hits <= MAX_LIMIT);
@@ -107,18 +102,13 @@ impl Lowering<'_> {
             _ => hits().map(Unknown::Hits).ok_or_else(|| {
                 let message = format!("unknown cost {}", quoted(written));
                 let help = format!("accepted: held, zero, or a number from 0 to {MAX_LIMIT}");
-                self.error((file, unknown.place, &path.key("unknown")), message, help);
+                self.error((context.file, unknown.place, &context.path.key("unknown")), message, help);
                 Reported
             }),
         }
     }
 
-    fn currency(
-        &mut self,
-        given: &Given<RawHold>,
-        file: usize,
-        path: &Path<'_>,
-    ) -> Result<Box<str>, Reported> {
+    fn currency(&mut self, given: &Given<RawHold>, context: Context<'_>) -> Lowered<Box<str>> {
         let Some(currency) = valid(&given.value.currency)? else { return Ok(Box::default()) };
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
         let written = currency.value.as_str();
@@ -127,11 +117,11 @@ impl Lowering<'_> {
         }
         let message = format!("invalid currency {}", quoted(written));
         let help = format!("accepted: 1 to {LONGEST_CURRENCY} of A-Z, a-z, 0-9, _ and -");
-        self.error((file, currency.place, &path.key("in")), message, help);
+        self.error((context.file, currency.place, &context.path.key("in")), message, help);
         Err(Reported)
     }
 
-    pub(super) fn concurrency(&mut self, raw: &RawLimit, context: Context<'_>) -> Result<Limit, Reported> {
+    pub(super) fn concurrency(&mut self, raw: &RawLimit, context: Context<'_>) -> Lowered<Limit> {
         let idle = [
             ("unit", raw.unit.key()),
             ("unit_multiplier", raw.unit_multiplier.key()),

@@ -22,14 +22,13 @@ use crate::{
 use algorithms::{Bucket, Kind, MAX_LIMIT, Period, Window};
 use calendar::Calendar;
 
+/// A mistake was reported.
 pub(super) struct Reported;
 
+pub(super) type Lowered<T> = Result<T, Reported>;
+
 impl Lowering<'_> {
-    pub(super) fn allowance(
-        &mut self,
-        given: &Given<RawLimits>,
-        context: Context<'_>,
-    ) -> Result<Allowance, Reported> {
+    pub(super) fn allowance(&mut self, given: &Given<RawLimits>, context: Context<'_>) -> Lowered<Allowance> {
         let raw = match &given.value {
             RawLimits::One(raw) => {
                 let requests_per_unit = raw.requests_per_unit.value().copied().unwrap_or(0);
@@ -61,7 +60,7 @@ impl Lowering<'_> {
                 self.limit_of_list(raw, Context { path: &path, ..context })
             })
             .collect();
-        let limits = limits.into_iter().collect::<Result<Vec<Limit>, Reported>>()?;
+        let limits = limits.into_iter().collect::<Lowered<Vec<Limit>>>()?;
         let schedules = raw.iter().zip(&limits).map(|(raw, limit)| {
             self.schedule(limit, raw, Context { path: &given.value.path(context.path, raw), ..context })
         });
@@ -69,13 +68,13 @@ impl Lowering<'_> {
         self.report_duplicates(&given.value, &limits, context);
         self.report_mixed_counting(&given.value, &limits, context);
         self.report_mixed_holds(&given.value, &limits, context);
-        let schedules = schedules.into_iter().collect::<Result<Vec<_>, Reported>>()?;
+        let schedules = schedules.into_iter().collect::<Lowered<Vec<_>>>()?;
         let limits = Limits::new(limits).and_then(|limits| limits.scheduled(&schedules));
         limits.map(Allowance::Limited).ok_or(Reported)
     }
 
     /// One of several limits, whose key has a suffix.
-    fn limit_of_list(&mut self, raw: &RawLimit, context: Context<'_>) -> Result<Limit, Reported> {
+    fn limit_of_list(&mut self, raw: &RawLimit, context: Context<'_>) -> Lowered<Limit> {
         if let Some(limit) = self.limit(raw, context)? {
             return Ok(limit.tagged());
         }
@@ -117,7 +116,7 @@ impl Lowering<'_> {
     }
 
     /// The limit; `None` if it is `unlimited`.
-    fn limit(&mut self, raw: &RawLimit, context: Context<'_>) -> Result<Option<Limit>, Reported> {
+    fn limit(&mut self, raw: &RawLimit, context: Context<'_>) -> Lowered<Option<Limit>> {
         if raw.unit.is_wrong() || raw.unlimited.is_wrong() {
             return Err(Reported);
         }
@@ -160,7 +159,7 @@ impl Lowering<'_> {
         Err(Reported)
     }
 
-    fn limit_per(&mut self, unit: Unit, raw: &RawLimit, context: Context<'_>) -> Result<Limit, Reported> {
+    fn limit_per(&mut self, unit: Unit, raw: &RawLimit, context: Context<'_>) -> Lowered<Limit> {
         let multiplier = self.multiplier(unit, raw, context);
         let calendar = self.calendar(Some(unit), raw, context);
         let kind = self.kind(raw, context)?;
@@ -195,7 +194,7 @@ impl Lowering<'_> {
         unit: Option<Unit>,
         raw: &RawLimit,
         context: Context<'_>,
-    ) -> Result<Option<Calendar>, Reported> {
+    ) -> Lowered<Option<Calendar>> {
         let Some(given) = valid(&raw.calendar)? else { return Ok(None) };
         let RawCalendar { time_zone, week_start, anchor_day } = &given.value;
         let is_wrong = time_zone.is_wrong() || week_start.is_wrong() || anchor_day.is_wrong();
@@ -287,12 +286,7 @@ impl Lowering<'_> {
         self.error((context.file, place, &context.path.key(key)), message, help);
     }
 
-    fn multiplier(
-        &mut self,
-        unit: Unit,
-        raw: &RawLimit,
-        context: Context<'_>,
-    ) -> Result<NonZeroU32, Reported> {
+    fn multiplier(&mut self, unit: Unit, raw: &RawLimit, context: Context<'_>) -> Lowered<NonZeroU32> {
         let Some(given) = valid(&raw.unit_multiplier)? else { return Ok(NonZeroU32::MIN) };
         let max = Window::MAX.seconds() / unit.seconds();
         let multiplier = u32::try_from(given.value).ok().filter(|units| u64::from(*units) <= max);
@@ -308,7 +302,7 @@ impl Lowering<'_> {
         })
     }
 
-    pub(super) fn kind(&mut self, raw: &RawLimit, context: Context<'_>) -> Result<Kind, Reported> {
+    pub(super) fn kind(&mut self, raw: &RawLimit, context: Context<'_>) -> Lowered<Kind> {
         let Some(given) = valid(&raw.algorithm)? else { return Ok(Kind::default()) };
         let kind = self.choose("algorithm", given, &Kind::ALL, Kind::name, context)?;
         if !self.options.countable.has(kind) {
@@ -320,12 +314,7 @@ impl Lowering<'_> {
     }
 
     /// The counting mode of the limit, else of the service. Warns about leases that are not possible; such limits are exact.
-    fn counting(
-        &mut self,
-        kind: Kind,
-        raw: &RawLimit,
-        context: Context<'_>,
-    ) -> Result<CountingMode, Reported> {
+    fn counting(&mut self, kind: Kind, raw: &RawLimit, context: Context<'_>) -> Lowered<CountingMode> {
         let Some(given) = valid(&raw.counting)? else {
             let may_lease = self.options.countable.may_lease() && raw.hold.given().is_none();
             return Ok(if may_lease { self.options.counting } else { CountingMode::Exact });
@@ -355,19 +344,14 @@ impl Lowering<'_> {
         choices: &[T],
         name: fn(T) -> &'static str,
         context: Context<'_>,
-    ) -> Result<T, Reported> {
+    ) -> Lowered<T> {
         choose(key, &given.value, choices, name).map_err(|(message, help)| {
             self.error((context.file, given.place, &context.path.key(key)), message, help);
             Reported
         })
     }
 
-    fn burst(
-        &mut self,
-        kind: Kind,
-        raw: &RawLimit,
-        context: Context<'_>,
-    ) -> Result<Option<NonZeroU64>, Reported> {
+    fn burst(&mut self, kind: Kind, raw: &RawLimit, context: Context<'_>) -> Lowered<Option<NonZeroU64>> {
         let Some(given) = valid(&raw.burst)? else { return Ok(None) };
         let (place, message, help) = match NonZeroU64::new(given.value) {
             Some(burst) if kind.has_burst() => return Ok(Some(burst)),
@@ -427,7 +411,7 @@ fn units() -> String {
     Unit::ALL.map(|unit| unit.name().to_ascii_lowercase()).join(", ")
 }
 
-pub(super) fn valid<T>(field: &Field<T>) -> Result<Option<&Given<T>>, Reported> {
+pub(super) fn valid<T>(field: &Field<T>) -> Lowered<Option<&Given<T>>> {
     match field {
         Field::Absent => Ok(None),
         Field::Wrong => Err(Reported),

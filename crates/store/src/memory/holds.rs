@@ -159,7 +159,7 @@ impl MemoryStore {
             return;
         };
         let mut states = self;
-        states.change(charge.counter, mark, now, |state| {
+        states.change((charge.counter, mark), now, |state| {
             let number =
                 state.number.saturating_add(charge.after).saturating_sub(charge.before).min(MAX_LIMIT);
             (State { number, end: charge.end }, Used::of(number, limit), ())

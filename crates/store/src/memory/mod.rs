@@ -197,7 +197,7 @@ impl LockedStates<'_> {
             match check.outcome {
                 _ if is_rejected && check.takes() && !is_over(check) => {}
                 Outcome::Counted(count) if is_rejected && check.takes() => {
-                    self.change(*key, check.rule, now, |state| (state, Used::Over, ()));
+                    self.change((*key, check.rule), now, |state| (state, Used::Over, ()));
                     batch.set(index, Outcome::NotCounted(count));
                 }
                 // No other algorithm counts rejected hits.
@@ -207,55 +207,32 @@ impl LockedStates<'_> {
     }
 }
 
+/// A key, and the hash of its rule.
+type OfRule = (Key, u16);
+
 trait States {
     /// Replaces the state of a key by that of `change`, if it differs or has rejected hits.
-    fn change<R>(
-        &mut self,
-        key: Key,
-        rule: u16,
-        now: Time,
-        change: impl FnOnce(State) -> (State, Used, R),
-    ) -> R;
+    fn change<R>(&mut self, of: OfRule, now: Time, change: impl FnOnce(State) -> (State, Used, R)) -> R;
 
-    fn apply_to_window(
-        &mut self,
-        key: Key,
-        rule: u16,
-        limit: SlidingWindow,
-        hits: Hits,
-        now: Time,
-    ) -> Verdict;
+    fn apply_to_window(&mut self, of: OfRule, limit: SlidingWindow, hits: Hits, now: Time) -> Verdict;
 
-    fn apply_to_log(&mut self, key: Key, rule: u16, limit: SlidingLog, hits: Hits, now: Time) -> Verdict;
+    fn apply_to_log(&mut self, of: OfRule, limit: SlidingLog, hits: Hits, now: Time) -> Verdict;
 }
 
 impl States for &MemoryStore {
-    fn change<R>(
-        &mut self,
-        key: Key,
-        rule: u16,
-        now: Time,
-        change: impl FnOnce(State) -> (State, Used, R),
-    ) -> R {
-        self.states.change(key, now, |before| changed(before, rule, change))
+    fn change<R>(&mut self, of: OfRule, now: Time, change: impl FnOnce(State) -> (State, Used, R)) -> R {
+        self.states.change(of.0, now, |before| changed(before, of.1, change))
     }
 
-    fn apply_to_window(
-        &mut self,
-        key: Key,
-        rule: u16,
-        limit: SlidingWindow,
-        hits: Hits,
-        now: Time,
-    ) -> Verdict {
-        self.states.change(key, now, |before| {
+    fn apply_to_window(&mut self, of: OfRule, limit: SlidingWindow, hits: Hits, now: Time) -> Verdict {
+        self.states.change(of.0, now, |before| {
             let wide = self.wide_for(limit.is_wide()).filter(|_| may_be_wide(before, limit));
-            changed_window(before, wide.map(|wide| wide.lock([key])).as_mut(), (key, rule), limit, hits, now)
+            changed_window(before, wide.map(|wide| wide.lock([of.0])).as_mut(), of, limit, hits, now)
         })
     }
 
-    fn apply_to_log(&mut self, key: Key, rule: u16, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
-        self.logs.apply((key, rule), limit, hits, now)
+    fn apply_to_log(&mut self, of: OfRule, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
+        self.logs.apply(of, limit, hits, now)
     }
 }
 
@@ -267,32 +244,19 @@ struct LockedStates<'s> {
 }
 
 impl States for LockedStates<'_> {
-    fn change<R>(
-        &mut self,
-        key: Key,
-        rule: u16,
-        now: Time,
-        change: impl FnOnce(State) -> (State, Used, R),
-    ) -> R {
-        self.states.change(key, now, |before| changed(before, rule, change))
+    fn change<R>(&mut self, of: OfRule, now: Time, change: impl FnOnce(State) -> (State, Used, R)) -> R {
+        self.states.change(of.0, now, |before| changed(before, of.1, change))
     }
 
-    fn apply_to_window(
-        &mut self,
-        key: Key,
-        rule: u16,
-        limit: SlidingWindow,
-        hits: Hits,
-        now: Time,
-    ) -> Verdict {
-        self.states.change(key, now, |before| {
+    fn apply_to_window(&mut self, of: OfRule, limit: SlidingWindow, hits: Hits, now: Time) -> Verdict {
+        self.states.change(of.0, now, |before| {
             let wide = self.wide.as_mut().filter(|_| may_be_wide(before, limit));
-            changed_window(before, wide, (key, rule), limit, hits, now)
+            changed_window(before, wide, of, limit, hits, now)
         })
     }
 
-    fn apply_to_log(&mut self, key: Key, rule: u16, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
-        self.logs.apply((key, rule), limit, hits, now)
+    fn apply_to_log(&mut self, of: OfRule, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
+        self.logs.apply(of, limit, hits, now)
     }
 }
 
@@ -319,7 +283,7 @@ fn may_be_wide(before: Kept<u64>, limit: SlidingWindow) -> bool {
 fn changed_window(
     before: Kept<u64>,
     wide: Option<&mut Locked<'_, WideCounts>>,
-    (key, rule): (Key, u16),
+    (key, rule): OfRule,
     limit: SlidingWindow,
     hits: Hits,
     now: Time,
@@ -364,20 +328,18 @@ fn used(verdict: Verdict, limit: Algorithm) -> Used {
 }
 
 fn count(states: &mut impl States, key: Key, check: &Check, hits: Hits, now: Time) -> Outcome {
-    let (rule, algorithm) = (check.rule, check.limit.algorithm);
+    let (of, algorithm) = ((key, check.rule), check.limit.algorithm);
     let decided = |(after, verdict)| (after, used(verdict, algorithm), verdict);
     Outcome::Decided(match algorithm {
         Algorithm::FixedWindow(limit) => {
-            return Outcome::Counted(states.change(key, rule, now, |state| {
+            return Outcome::Counted(states.change(of, now, |state| {
                 let (after, count) = limit.apply(state, hits, now);
                 (after, Used::of(count, limit.limit), count)
             }));
         }
-        Algorithm::SlidingWindow(limit) => states.apply_to_window(key, rule, limit, hits, now),
-        Algorithm::Bucket(limit) => {
-            states.change(key, rule, now, |state| decided(limit.apply(state, hits, now)))
-        }
-        Algorithm::SlidingLog(limit) => states.apply_to_log(key, rule, limit, hits, now),
+        Algorithm::SlidingWindow(limit) => states.apply_to_window(of, limit, hits, now),
+        Algorithm::Bucket(limit) => states.change(of, now, |state| decided(limit.apply(state, hits, now))),
+        Algorithm::SlidingLog(limit) => states.apply_to_log(of, limit, hits, now),
         Algorithm::Concurrency(_) => unreachable!("a limit of requests under way holds"),
     })
 }

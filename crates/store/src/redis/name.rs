@@ -59,7 +59,6 @@ impl Names {
 
     /// The Redis key of a counter in a group. The group's keys are equal up to the last `_`, and what follows does not
     /// come from a caller.
-    #[expect(clippy::arithmetic_side_effects, reason = "positions in a key, which is in memory")]
     fn of_member(&self, key: &str) -> String {
         // A replica with another prefix may have reset a key.
         let (before, rest) = key.split_at_checked(self.before).unwrap_or(("", key));

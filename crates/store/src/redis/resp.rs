@@ -121,7 +121,6 @@ pub(super) fn write_number(into: &mut Vec<u8>, number: u64) {
 pub(super) fn read(bytes: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
     let mut reader = Reader { rest: bytes };
     match reader.reply(MAX_DEPTH) {
-        #[expect(clippy::arithmetic_side_effects, reason = "the rest is a part of the bytes")]
         Ok(reply) => Ok(Some((reply, bytes.len() - reader.rest.len()))),
         Err(DecodeError::Incomplete) => Ok(None),
         Err(DecodeError::Invalid) => Err(ProtocolError::new(bytes)),

@@ -37,7 +37,6 @@ impl Script {
             Form::Hash => ("EVALSHA", self.hash.as_str()),
             Form::Source => ("EVAL", self.source),
         };
-        #[expect(clippy::arithmetic_side_effects, reason = "numbers of words in memory")]
         resp::begin_command(into, 3 + keys + arguments);
         resp::write_word(into, command.as_bytes());
         resp::write_word(into, script.as_bytes());

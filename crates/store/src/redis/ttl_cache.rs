@@ -83,11 +83,7 @@ impl TtlCache {
     }
 
     /// How long a counter that is created now is kept, with random jitter.
-    #[expect(
-        clippy::arithmetic_side_effects,
-        clippy::expect_used,
-        reason = "a window has at most ten years, and the jitter a century"
-    )]
+    #[expect(clippy::expect_used, reason = "a window has at most ten years, and the jitter a century")]
     pub(super) fn seconds(&self, limit: &Rate, now: Time) -> u32 {
         let seconds = limit.period().seconds_kept(now) + u64::from(self.jitter());
         u32::try_from(seconds).expect("ten years and a century are less than 2³² seconds")

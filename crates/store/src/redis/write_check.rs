@@ -55,7 +55,6 @@ impl WriteCheck {
     pub(super) fn keys(&self, servers: &KeyOwners) -> HashMap<ServerAddress, String> {
         let (mut keys, count) = (HashMap::new(), servers.masters.len());
         let Some(domain) = lock(&self.domain).clone() else { return keys };
-        #[expect(clippy::arithmetic_side_effects, reason = "a cluster has at most 16,384 masters")]
         for number in 0..count * TRIES {
             let key = format!("{}{domain}_{number}", self.prefix);
             if let Some(owner) = servers.owner(key.as_bytes()).and_then(|owner| servers.masters.get(owner)) {

@@ -31,7 +31,7 @@ pub(crate) trait Backend: Sized + Send + Sync + 'static {
         &self,
         to: &ServerAddress,
         was_replica: bool,
-    ) -> impl Future<Output = Result<FramedStream<Self::Codec>, Failure>> + Send;
+    ) -> impl Future<Output = Result<Stream<Self>, Failure>> + Send;
 
     /// Writes a pipeline; returns the number of expected replies.
     fn write(pipeline: &Self::Pipeline, into: &mut Vec<u8>) -> usize;
@@ -65,6 +65,8 @@ pub(crate) trait Backend: Sized + Send + Sync + 'static {
     /// Called when a server failed: the list of servers may be out of date.
     fn request_refresh(&self) {}
 }
+
+pub(crate) type Stream<B> = FramedStream<<B as Backend>::Codec>;
 
 pub(crate) type Reply<B> = <<B as Backend>::Codec as Codec>::Reply;
 

@@ -166,7 +166,6 @@ impl Buckets {
     }
 
     /// The distribution, with values divided by `unit`.
-    #[expect(clippy::cast_precision_loss, reason = "Prometheus has only doubles")]
     fn distribution(&self, bounds: &[u64], unit: f64) -> Distribution {
         let mut count = 0_u64;
         let mut within = self.within.iter().map(|bucket| {

@@ -8,11 +8,13 @@ use std::{
 
 use clock::timer::after;
 
-use super::{Backend, Pipeline, backend::Reply, limit::Capacity, queue::Queued};
-use crate::{
-    StoreError,
-    remote::{failure::Failure, framed::FramedStream},
+use super::{
+    Backend, Pipeline,
+    backend::{Reply, Stream},
+    limit::Capacity,
+    queue::Queued,
 };
+use crate::{StoreError, remote::failure::Failure};
 
 pub(super) struct Sent<B: Backend> {
     pub(super) pipeline: B::Pipeline,
@@ -47,12 +49,7 @@ impl<B: Backend> Flight<B> {
     }
 
     /// Writes a pipeline; [`next_complete`](Self::next_complete) sends it.
-    pub(super) fn push(
-        &mut self,
-        stream: &mut FramedStream<B::Codec>,
-        queued: Queued<B::Pipeline>,
-        now: Instant,
-    ) {
+    pub(super) fn push(&mut self, stream: &mut Stream<B>, queued: Queued<B::Pipeline>, now: Instant) {
         if self.sent.is_empty() {
             // Time without anything in flight does not count.
             let empty = now.duration_since(self.emptied);
@@ -75,7 +72,7 @@ impl<B: Backend> Flight<B> {
     /// flight.
     pub(super) async fn next_complete(
         &mut self,
-        stream: &mut FramedStream<B::Codec>,
+        stream: &mut Stream<B>,
     ) -> Result<(Sent<B>, Vec<Reply<B>>), Failure> {
         loop {
             stream.flush().await?;

@@ -1,7 +1,6 @@
 //! A framed stream: writes commands, decodes replies, and counts the pending ones, even after a wait was cancelled.
 
 #![expect(
-    clippy::arithmetic_side_effects,
     clippy::expect_used,
     reason = "counts of bytes and commands in memory; asserts that a reply was expected"
 )]

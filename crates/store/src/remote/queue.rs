@@ -3,11 +3,7 @@
 //! Checks join pipelines in the order of their callers. While the connection keeps up there is one open pipeline; if the
 //! server is slow a new one begins every millisecond, so that late ones can be dropped unsent.
 
-#![expect(
-    clippy::arithmetic_side_effects,
-    clippy::expect_used,
-    reason = "counts of checks in memory; asserts that each is removed once"
-)]
+#![expect(clippy::expect_used, reason = "counts of checks in memory; asserts that each is removed once")]
 
 use std::{
     collections::VecDeque,

@@ -14,7 +14,7 @@ use tracing::info;
 
 use super::{
     Backend, Connection, Pipeline, Shared,
-    backend::Reply,
+    backend::{Reply, Stream},
     flight::{Flight, Sent},
     limit::Bound,
     part,
@@ -25,7 +25,6 @@ use crate::{
     remote::{
         client_metrics::ClientMetrics,
         failure::{Failure, FailureKind},
-        framed::FramedStream,
     },
 };
 use containment::panics::{self, Boundary, Panicked, caught};
@@ -95,7 +94,7 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    async fn dial(&self, was_replica: bool) -> Result<FramedStream<B::Codec>, Exit> {
+    async fn dial(&self, was_replica: bool) -> Result<Stream<B>, Exit> {
         let dialled = async { Ok(self.shared.backend.dial(&self.address, was_replica).await?) };
         tokio::select! {
             biased;
@@ -107,11 +106,7 @@ impl<B: Backend> Connection<B> {
     }
 
     /// Serves callers on a connection until it fails. While the breaker is open, probes the server on it first.
-    async fn serve(
-        &self,
-        mut stream: FramedStream<B::Codec>,
-        backoff: &mut Backoff,
-    ) -> Result<Infallible, Exit> {
+    async fn serve(&self, mut stream: Stream<B>, backoff: &mut Backoff) -> Result<Infallible, Exit> {
         let mut flight = Flight::new(self.shared.bounds.timeout, self.now());
         let Err(exit) = self.serve_flight(&mut stream, &mut flight, backoff).await;
         if let Some(failure) = &exit {
@@ -122,7 +117,7 @@ impl<B: Backend> Connection<B> {
 
     async fn serve_flight(
         &self,
-        stream: &mut FramedStream<B::Codec>,
+        stream: &mut Stream<B>,
         flight: &mut Flight<B>,
         backoff: &mut Backoff,
     ) -> Result<Infallible, Exit> {
@@ -147,7 +142,7 @@ impl<B: Backend> Connection<B> {
     }
 
     /// Sends and completes pipelines until the server is unresponsive.
-    async fn pump(&self, stream: &mut FramedStream<B::Codec>, flight: &mut Flight<B>) -> Result<(), Exit> {
+    async fn pump(&self, stream: &mut Stream<B>, flight: &mut Flight<B>) -> Result<(), Exit> {
         let timeout = self.shared.bounds.timeout;
         let tick = part(timeout, 10).clamp(MIN_TICK, MAX_TICK);
         let mut next = self.timer().sleep_until(self.now());
@@ -193,7 +188,7 @@ impl<B: Backend> Connection<B> {
     }
 
     /// Waits for callers while nothing is in flight, and for more of them within the pipeline window.
-    async fn wait(&self, stream: &mut FramedStream<B::Codec>) -> Result<(), Exit> {
+    async fn wait(&self, stream: &mut Stream<B>) -> Result<(), Exit> {
         let window = self.shared.bounds.pipeline_window;
         loop {
             let since = {
@@ -224,7 +219,7 @@ impl<B: Backend> Connection<B> {
     }
 
     /// Writes the pipelines that may be sent, and drops those that would be late.
-    fn send(&self, stream: &mut FramedStream<B::Codec>, flight: &mut Flight<B>, now: Instant) {
+    fn send(&self, stream: &mut Stream<B>, flight: &mut Flight<B>, now: Instant) {
         panics::point("store_exchange");
         let mut state = self.lock();
         let late = state.queue.take_late(now, self.shared.bounds.timeout);
@@ -287,11 +282,7 @@ impl<B: Backend> Connection<B> {
     }
 
     /// Waits for all pending replies. Callers that wait for late ones receive them.
-    async fn finish(
-        &self,
-        stream: &mut FramedStream<B::Codec>,
-        flight: &mut Flight<B>,
-    ) -> Result<(), Failure> {
+    async fn finish(&self, stream: &mut Stream<B>, flight: &mut Flight<B>) -> Result<(), Failure> {
         while !flight.is_empty() {
             let (mut sent, replies) = flight.next_complete(stream).await?;
             self.shared.backend.complete(self, &mut sent.pipeline, replies)?;
@@ -302,7 +293,7 @@ impl<B: Backend> Connection<B> {
     /// Probes the server until it replies in time.
     async fn probe(
         &self,
-        stream: &mut FramedStream<B::Codec>,
+        stream: &mut Stream<B>,
         flight: &mut Flight<B>,
         backoff: &mut Backoff,
     ) -> Result<(), Exit> {

@@ -221,7 +221,6 @@ impl<S: Copy + Default> Slots<S> {
     }
 
     /// The piece of a bucket, and the bucket's first slot in it.
-    #[expect(clippy::arithmetic_side_effects, reason = "`BUCKETS_IN_A_PIECE` is at least 1")]
     fn place(&self, bucket: usize) -> (usize, usize) {
         let (piece, within) = (bucket / Self::BUCKETS_IN_A_PIECE, bucket % Self::BUCKETS_IN_A_PIECE);
         (piece, within.saturating_mul(self.bucket))

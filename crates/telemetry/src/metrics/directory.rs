@@ -8,7 +8,6 @@
 use std::{
     collections::{BTreeMap, HashSet},
     convert::Infallible,
-    fmt,
     hash::{BuildHasher, Hash, RandomState},
     sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
@@ -174,12 +173,6 @@ impl<T> Table<T> {
 
     fn write(&self) -> RwLockWriteGuard<'_, HashTable<Arc<T>>> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<T> fmt::Debug for Directory<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} entries", lock(&self.list).len())
     }
 }
 

@@ -43,7 +43,6 @@ impl DomainStats {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct Domains {
     by_name: Mutex<BTreeMap<Box<str>, Arc<DomainStats>>>,
     /// Of all domains without rules.

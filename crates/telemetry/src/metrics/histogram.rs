@@ -20,7 +20,6 @@ const BEYOND: usize = BOUNDS_MICROS.len();
 const SUM: usize = BEYOND + 1;
 const CELLS: usize = SUM + 1;
 
-#[derive(Debug)]
 pub struct Histogram(Cells<CELLS>);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -36,7 +36,6 @@ text::named! {
     }
 }
 
-#[derive(Debug)]
 pub struct RuleHolds {
     pub full_key: Box<str>,
     pub settled: Counter,
@@ -54,7 +53,6 @@ impl RuleHolds {
     }
 }
 
-#[derive(Debug)]
 pub struct Holds {
     rules: Mutex<BTreeMap<u64, Arc<RuleHolds>>>,
     unknown: Arc<RuleHolds>,

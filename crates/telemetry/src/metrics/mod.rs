@@ -42,10 +42,7 @@ mod stores;
 mod tests;
 mod unknown_domains;
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex},
-};
+use std::sync::{Arc, Mutex};
 
 use self::{
     domains::Domains, mapper::Mapped, registry::Registry, room::Room, unknown_domains::UnknownDomains,
@@ -90,7 +87,6 @@ impl Default for StatsOptions {
     }
 }
 
-#[derive(Debug)]
 pub enum Exposition {
     Own {
         /// Response times in milliseconds, though their name has the unit seconds
@@ -217,11 +213,5 @@ impl Stats {
 
     pub fn service(&self) -> &ServiceStats {
         &self.service
-    }
-}
-
-impl fmt::Debug for Stats {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stats").field("service", &self.service).finish_non_exhaustive()
     }
 }

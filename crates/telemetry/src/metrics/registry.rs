@@ -24,7 +24,6 @@ use clock::Time;
 /// matters only after many changes of the rules.
 const OVERFLOWING_DOMAINS: usize = 1_000;
 
-#[derive(Debug)]
 pub(super) struct Registry {
     stats: Directory<RuleStats>,
     overflows: Directory<Overflow>,

@@ -97,7 +97,6 @@ text::named! {
 }
 
 /// The counters of the service, present from the start.
-#[derive(Debug)]
 pub struct ServiceStats {
     /// Requests that failed because they, or the rules, were invalid.
     pub service_error: Counter,

@@ -21,14 +21,12 @@ use clock::Time;
 const SHARE: usize = 10;
 
 /// The requested domains that no rules have.
-#[derive(Debug)]
 pub(super) struct UnknownDomains {
     domains: Directory<UnknownDomain>,
     rest: UnknownDomain,
     shards: ShardCount,
 }
 
-#[derive(Debug)]
 struct UnknownDomain {
     name: Box<str>,
     /// Distinguishes this counter from earlier ones of the name.

@@ -20,7 +20,6 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 const LOOK_UP_AGAIN: Duration = Duration::from_secs(60);
 const WARN_EVERY: u64 = 600;
 
-#[derive(Debug)]
 pub(super) struct SinkConnection {
     target: SinkAddress,
     pub(super) is_configured: bool,
@@ -34,7 +33,6 @@ pub(super) struct SinkConnection {
     length_logged: bool,
 }
 
-#[derive(Debug)]
 struct Socket {
     inner: socket2::Socket,
     is_stream: bool,

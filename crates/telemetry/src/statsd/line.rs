@@ -5,10 +5,8 @@ use std::fmt::Write as _;
 use super::mogrifier::mogrify;
 use crate::statsd::settings::Mogrifier;
 
-#[derive(Debug)]
 pub struct Dialect(Form);
 
-#[derive(Debug)]
 enum Form {
     Statsd {
         tags: String,
@@ -88,7 +86,6 @@ fn digits(millis: f64) -> String {
 }
 
 /// The sample rate that makes one line count as this many, also in a sink that truncates the inverse of the rate.
-#[expect(clippy::cast_precision_loss, reason = "sinks count in floats too")]
 fn sample_rate(times: u64) -> f64 {
     let times = times as f64;
     let rate = times.recip();

@@ -35,7 +35,6 @@ use crate::{
 };
 use containment::panics::{self, Boundary};
 
-#[derive(Debug)]
 pub struct Sink {
     pub target: SinkAddress,
     pub dialect: Dialect,
@@ -45,7 +44,6 @@ pub struct Sink {
 
 pub type SharedGauges = Arc<dyn Fn(&mut Samples<'_>) + Send + Sync>;
 
-#[derive(Debug)]
 pub struct Flushing(Vec<(Sender<()>, JoinHandle<()>)>);
 
 /// Sends metrics to each sink at this interval.

@@ -49,7 +49,6 @@ impl Times {
 /// A time for each bucket, at the same fraction of each, so that their sum is `sum` milliseconds. Times beyond the last
 /// bound take the rest.
 fn spread(counts: &[u64; BUCKETS], sum: f64) -> [f64; BUCKETS] {
-    #[expect(clippy::cast_precision_loss, reason = "the result is a mean")]
     let counts = counts.map(|n| n as f64);
     let bounds = BOUNDS_MICROS.map(|micros| f64::from(micros) / 1e3);
     let lower = |bucket: usize| if bucket == 0 { 0.0 } else { bounds[bucket - 1] };
@@ -91,7 +90,6 @@ mod tests {
                     let Amount::Times { millis, times } = amount else { panic!("{amount:?}") };
                     *sent = counted;
                     number += times;
-                    #[expect(clippy::cast_precision_loss)]
                     { sum += millis * times as f64; }
                 }
                 let expected = Duration::from_nanos(round.iter().sum()).as_secs_f64() * 1e3;

@@ -20,7 +20,6 @@ pub(super) struct Sampler {
 impl Sampler {
     /// A sampler of this fraction, from 0 to 1.
     #[expect(
-        clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "the bound is that of Go's SDK; casts saturate"

@@ -153,7 +153,6 @@ impl RedisPipeline {
     }
 
     /// The commands whose script the server does not know.
-    #[expect(clippy::arithmetic_side_effects, reason = "indexes of replies in memory")]
     pub(crate) fn unknown_scripts(&self, replies: &[Reply]) -> Vec<UnknownScript> {
         let mut unknown = Vec::new();
         let mut rest = 0..replies.len();

@@ -180,7 +180,6 @@ impl RedisPipeline {
 }
 
 impl Reading<'_> {
-    #[expect(clippy::arithmetic_side_effects, reason = "a pipeline has fewer keys than 2³²")]
     fn no_expiry(&mut self, key: Box<str>, seconds: u32, error: &str, by: &'static str) {
         self.failed(error, 1, by);
         if by == "evalsha" && FailureKind::of_reply(error) == FailureKind::Denied {

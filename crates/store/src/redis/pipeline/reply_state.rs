@@ -33,7 +33,6 @@ pub(super) struct AfterRun {
 impl ReplyState {
     /// Decodes the state of a counter with this many runs. Fails if the key has a foreign value.
     #[expect(
-        clippy::arithmetic_side_effects,
         clippy::expect_used,
         reason = "a pipeline has fewer runs than 2³²; the length of the list is checked"
     )]

@@ -4,7 +4,6 @@
 //! or nothing. Successive callers with the same hits form a run. The script counts all runs at one time of the server's
 //! clock and replies with the states before, from which the algorithms compute each caller's outcome.
 #![expect(
-    clippy::arithmetic_side_effects,
     clippy::expect_used,
     clippy::indexing_slicing,
     reason = "numbers and indexes of what one pipeline holds; the length of a reply is checked before"

@@ -42,7 +42,6 @@ struct Target {
     buckets: Option<Vec<usize>>,
 }
 
-#[derive(Debug)]
 enum MappingResult<'m> {
     Unmapped,
     Dropped,

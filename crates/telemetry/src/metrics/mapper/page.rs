@@ -117,7 +117,6 @@ impl Shown {
             });
             let value = match (self.numbers.get(at).copied().flatten(), &times) {
                 (_, Some(times)) => Value::Distribution(times),
-                #[expect(clippy::cast_precision_loss, reason = "Prometheus has floats only")]
                 (Some(n), None) => one.scale.map_or(Value::Whole(n), |scale| Value::Float(n as f64 * scale)),
                 (None, None) => continue,
             };

@@ -2,7 +2,7 @@
 //!
 //! OTLP over HTTP/1.1, or the unary gRPC call with the same message over HTTP/2, both directly on hyper.
 
-use std::{fmt, io, sync::Arc};
+use std::{io, sync::Arc};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header, uri::PathAndQuery};
@@ -243,13 +243,6 @@ fn accepted(body: &[u8]) -> Accepted {
 
 fn shortened(message: &str) -> String {
     message.chars().take(MAX_MESSAGE_CHARS).collect()
-}
-
-/// Without the headers, which may have secrets.
-impl fmt::Debug for CollectorConnection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CollectorConnection").field("to", &self.shown()).finish_non_exhaustive()
-    }
 }
 
 /// The variables in errors, unless those for traces alone are set.
