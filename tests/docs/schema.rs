@@ -89,6 +89,10 @@ fn the_schema_refuses_what_the_reader_refuses() {
         (limit("{unit: day, shadow_mode: true}"), "/descriptors/0/rate_limit"),
         (limit("[{unit: day, requests_per_unit: 1}]"), "/descriptors/0/rate_limit"),
         (limit("{unit: day, calendar: {zone: UTC}}"), "/descriptors/0/rate_limit/calendar"),
+        (
+            limit("{unit: day, schedule: [{requests_per_unit: 1, days: []}]}"),
+            "/descriptors/0/rate_limit/schedule/0/days",
+        ),
     ] {
         let found = errors(&validator, &text);
         assert!(found.len() == 1 && found[0].starts_with(&format!("{place}: ")), "{text}\n{found:#?}");
@@ -97,6 +101,7 @@ fn the_schema_refuses_what_the_reader_refuses() {
         limit("{unit: HOUR, requests_per_unit: 1_000}"),
         limit("{unit: Day, requests_per_unit: 0x10, algorithm: Token_Bucket, burst: +5}"),
         limit("{unlimited: yes}"),
+        limit("{unit: day, schedule: [{requests_per_unit: 1, days: [mon, wed-fri]}]}"),
         limit("~"),
         "domain: 007\ndescriptors: [{key: on, value: 12}]".to_owned(),
     ] {
