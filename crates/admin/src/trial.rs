@@ -1,6 +1,7 @@
 //! `POST /api/v1/try`: what rules would have made of the last recorded requests. Nothing changes.
 //!
-//! The requests are replayed on a thread of their own, one trial at a time, with the rules in force beside the new ones.
+//! The rules are compiled, and the requests replayed, on a thread of their own, one trial at a time, with the rules in force
+//! beside the new ones.
 
 use std::sync::Arc;
 
@@ -46,22 +47,22 @@ pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let Some(served) = api.managed.source.current() else {
         return Err(Problem::new(StatusCode::CONFLICT, "there are no rules in force to compare with"));
     };
-    let new = read(rules, trials.options)?;
     let Ok(turn) = api.trial.clone().try_lock_owned() else {
         let message = "another trial is under way; try again when it has ended";
         return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, message));
     };
     let (overrides, policy) = (api.managed.keeper.index().clone(), trials.policy.clone());
-    let side = |rules, domains| {
-        Side::new(rules, policy.clone(), overrides.clone(), trials.cache_bytes).on_domains(domains)
-    };
-    let domains: Vec<Box<str>> = new.domains().map(|domain| domain.name.clone()).collect();
-    let (new, now) = (side(new, domains), side(RuleSet::clone(&served.rules), Vec::new()));
+    let (options, cache_bytes) = (trials.options, trials.cache_bytes);
     let (recording, rate) = (trials.requests.recording(), trials.requests.rate());
     let replayed = tokio::task::spawn_blocking(move || {
         // A caller that goes away does not end the replay.
         let _turn = turn;
-        replayed(recording, new, now)
+        let new = read(rules, options)?;
+        let domains: Vec<Box<str>> = new.domains().map(|domain| domain.name.clone()).collect();
+        let side = |rules, domains| {
+            Side::new(rules, policy.clone(), overrides.clone(), cache_bytes).on_domains(domains)
+        };
+        replayed(recording, side(new, domains), side(RuleSet::clone(&served.rules), Vec::new()))
     });
     let report = replayed.await.map_err(|_| failed("the replay panicked; the log has the place"))??;
     let was_refused = report.refused - report.newly_refused + report.newly_allowed;
