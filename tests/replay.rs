@@ -2,6 +2,7 @@
 
 mod envoy;
 mod live;
+mod schedules;
 
 use std::{
     fmt::Write as _,

@@ -17,7 +17,7 @@ use crate::support::{
 use limiter::Policy;
 use rules::{CompileOptions, SourceFile, compile};
 
-const CONFIG: &str = include_str!("edge.yaml");
+pub(super) const CONFIG: &str = include_str!("edge.yaml");
 
 /// A service that records requests, and an Envoy that logs them.
 struct Edge {
