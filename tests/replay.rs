@@ -321,6 +321,10 @@ fn access_logs_of_envoy_are_replayed() {
     let text = ["0", "1", "2"].map(|second| format!("2026-11-01T00:00:0{second}Z|ann\n")).concat();
     let format = ["--access-log-format", "%START_TIME%|%REQ(X-USER)%"];
     let report = files.report(&[by_user, &format].concat(), text.as_bytes());
+    let other = ["--access-log-format", "%START_TIME%|%PROTOCOL%"];
+    let warning =
+        "warning: 3 times: descriptor dropped: --descriptor needs %REQ(X-USER)%, which the log does not have";
+    assert_exit(&files.replay(&[by_user, &other].concat(), text.as_bytes()), 0, &[warning]);
     assert_eq!((&report["requests"], &report["refused"]), (&json!(3), &json!(1)));
     assert_exit(
         &files.replay(by_user, text.as_bytes()),

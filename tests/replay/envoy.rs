@@ -235,8 +235,13 @@ fn a_replay_computes_the_descriptors_that_envoy_sent() {
         sent = edge.recorded();
         holds(sent.len() == logged.len(), || differences(&logged, &sent))
     });
-    for log in [json, text] {
-        let (logged, report) = computed(Path::new(&log), edge.log(&log));
+    let configs = [fs::read_to_string(edge.envoy.config()).unwrap(), edge.envoy.config_dump()];
+    for (log, config) in
+        [&json, &text].into_iter().flat_map(|log| configs.each_ref().map(|config| (log, config)))
+    {
+        let file = SourceFile { name: "config".into(), text: config.clone().into_bytes() };
+        let access_log = access_log(&file, &[log.into()], None).unwrap();
+        let (logged, report) = computed(Path::new(log), access_log);
         assert_eq!(differences(&logged, &sent), "", "{log}, seed {seed}:\n{}", lines.join("\n"));
         assert!(report.logs.untold.is_empty(), "{:?}", report.logs);
         assert!(report.logs.without_descriptors > 0 && sent.len() > REQUESTS / 2, "{:?}", report.logs);

@@ -94,10 +94,13 @@ impl<'t> Gateway<'t> {
                 gateway.named_routes.insert(name, routes);
             }
         });
-        for filter in root.messages(NETWORK_FILTER) {
+        // A config dump has the listeners of its bootstrap twice.
+        let dumped = root.list("configs").find(|config| config.is(".ListenersConfigDump"));
+        let listeners = dumped.unwrap_or(root);
+        for filter in listeners.messages(NETWORK_FILTER) {
             gateway.network_filter(filter);
         }
-        for manager in root.messages(MANAGER) {
+        for manager in listeners.messages(MANAGER) {
             gateway.manager(manager);
         }
         let dynamic = root.get("dynamic_resources").filter(|value| value.get("lds_config").is_some());

@@ -344,6 +344,9 @@ impl Untold {
                 "request dropped: the match of {route} needs {needs}, which the log does not have"
             );
         }
-        format!("descriptor dropped: action {action} of {route} needs {needs}, which the log does not have")
+        // Those of the command line have no route.
+        let what =
+            if route.is_empty() { (*action).to_owned() } else { format!("action {action} of {route}") };
+        format!("descriptor dropped: {what} needs {needs}, which the log does not have")
     }
 }
