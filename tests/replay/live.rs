@@ -1,6 +1,11 @@
 //! A live run that is recorded and replayed: every answer is the same.
 
-use std::{fs, path::Path, process::Command, sync::Arc, time::Instant};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+};
 
 use proto::envoy::{
     extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride,
@@ -11,18 +16,19 @@ use replay::{Log, Replay, Side};
 use crate::{
     holds::id,
     support::{
-        client::{descriptor, request},
+        client::{Client, descriptor, request},
         clock::Clock,
         eventually, holds,
         ports::free_port,
         process::assert_exit,
         redis::Redis,
-        server::{BINARY, Setup},
+        server::{BINARY, Server, Setup},
     },
 };
 use limiter::{Bounds, Policy};
 use overrides::{Action, Index, Override, Target, Value};
 use rules::{CompileOptions, SourceFile, Unit, compile};
+use tempfile::TempDir;
 
 const RULES: &str = "
 domain: d
@@ -63,6 +69,13 @@ descriptors:
   rate_limit: {unit: minute, requests_per_unit: 2}
 - key: wide
   rate_limit: {unit: minute, requests_per_unit: 5000000000, algorithm: sliding_window}
+- key: office
+  rate_limit:
+  - {unit: minute, requests_per_unit: 3, SCHEDULE 7}]}
+  - {unit: hour, requests_per_unit: 50, algorithm: sliding_window, SCHEDULE 30}]}
+- key: night
+  quota_mode: true
+  rate_limit: {unit: minute, requests_per_unit: 6, SCHEDULE 2}]}
 - key: probe
   rate_limit: {unit: minute, requests_per_unit: 1000}
 - key: free
@@ -74,7 +87,7 @@ descriptors:
 - key: budget
   rate_limit: {unit: hour, requests_per_unit: 400, hold: {amount: 20, ttl: 20s, in: tokens}}
 - key: gift
-  rate_limit: {unit: minute, requests_per_unit: 60, hold: {amount: 8, ttl: 5s, unknown: zero, in: dollars}}
+  rate_limit: {unit: minute, requests_per_unit: 60, hold: {amount: 8, ttl: 5s, unknown: zero, in: dollars}, SCHEDULE 30}]}
 - key: streams
   rate_limit: {algorithm: concurrency, requests_per_unit: 3, hold: {ttl: 10s}}
 - key: budgets
@@ -83,10 +96,25 @@ descriptors:
   - {unit: day, requests_per_unit: 2000, calendar: {time_zone: Europe/Berlin}, hold: {amount: 5, ttl: 30s, in: tokens}}
 ";
 
-const KEYS: [&str; 21] = [
+/// The clock of Berlin goes from 2:00 to 3:00 then: schedules change, and an hour begins.
+const BOUNDARY: &str = "2027-03-28T01:00:00Z";
+
+fn rules() -> String {
+    let schedule =
+        "schedule: [{days: [sat, sun], from: '02:15', time_zone: Europe/Berlin, requests_per_unit:";
+    RULES.replace("SCHEDULE", schedule)
+}
+
+const KEYS: [&str; 23] = [
     "fixed", "sliding", "log", "token", "leaky", "several", "berlin", "shared", "named", "instead", "quota",
-    "pool", "shadow", "wide", "free", "path", "unknown", "budget", "gift", "streams", "budgets",
+    "pool", "office", "night", "shadow", "wide", "free", "path", "unknown", "budget", "gift", "streams",
+    "budgets",
 ];
+
+/// Those that hold.
+const HOLDING: [&str; 4] = ["budget", "gift", "streams", "budgets"];
+
+const VALUES: [&str; 4] = ["vip", "ann", "b\"o\\b", "漢"];
 
 const REQUESTS: usize = 3_000;
 
@@ -125,16 +153,8 @@ fn overrides() -> Index {
 
 /// Random requests, with hits of their own, refunds, reads, limits in the request, and settles and ends of holds, of which
 /// some are settled twice, too late, or not at all.
-///
-/// On Redis they hold nothing: what has expired is charged when its counter is read or refuses, or within a second of the
-/// server's time, and what another limit refuses is cancelled a moment later. A log knows neither moment.
-fn random_request(random: &mut fastrand::Rng, holds: &[String], time: Passing) -> RateLimitRequest {
+fn random_request(random: &mut fastrand::Rng, holds: &[String]) -> RateLimitRequest {
     let mut one = request("d", &[]);
-    let (others, holding) = KEYS.split_at(17);
-    let keys = match time {
-        Passing::Always => &KEYS[..],
-        Passing::BetweenRequests => others,
-    };
     let closes = !holds.is_empty() && random.u32(0..3) == 0;
     for _ in 0..if closes { random.usize(1..=2) } else { 0 } {
         // Mostly one of the last.
@@ -150,16 +170,14 @@ fn random_request(random: &mut fastrand::Rng, holds: &[String], time: Passing) -
         one.descriptors.push(descriptor);
     }
     for _ in 0..if closes { random.usize(0..=1) } else { random.usize(1..=3) } {
-        let key = keys[random.usize(..keys.len())];
+        let key = KEYS[random.usize(..KEYS.len())];
         let value = match (key, random.u32(0..4)) {
             ("shared", 0) => "xvip",
             ("shared", _) => ["x1", "x2"][random.usize(..2)],
-            (_, 0) => "vip",
-            _ => ["ann", "b\"o\\b", "漢"][random.usize(..3)],
+            _ => VALUES[random.usize(..4)],
         };
         let entries = [(key, value), ("fixed", value)];
-        let entries = &entries[..if key == "path" { 2 } else { 1 }];
-        let mut descriptor = descriptor(entries);
+        let mut descriptor = descriptor(&entries[..if key == "path" { 2 } else { 1 }]);
         match random.u32(0..12) {
             0 => (descriptor.hits_addend, descriptor.is_negative_hits) = (Some(random.u64(1..4)), true),
             1 => descriptor.hits_addend = Some(random.u64(0..4)),
@@ -169,14 +187,11 @@ fn random_request(random: &mut fastrand::Rng, holds: &[String], time: Passing) -
             _ if key == "wide" => descriptor.hits_addend = Some(random.u64(0..2_000_000_000)),
             _ => {}
         }
-        if holding.contains(&key) && (descriptor.is_negative_hits || matches!(time, Passing::BetweenRequests))
-        {
-            // A read charges what has expired. A refund does not, and a hold that Redis has room for does not.
-            let mut read = crate::support::client::descriptor(entries);
-            read.hits_addend = Some(0);
-            one.descriptors.push(read);
-        }
         one.descriptors.push(descriptor);
+    }
+    if closes && one.descriptors.len() > 1 {
+        // Without a limit to wait for, what is closed may be taken after the answer.
+        one.descriptors.push(descriptor(&[("probe", "closed")]));
     }
     one.hits_addend = random.u32(0..3);
     one
@@ -202,7 +217,7 @@ fn seen_in_replay(answer: &limiter::Answer) -> Seen {
 /// Every answer of the log, in order.
 fn replayed(log: &Path, cache_bytes: usize) -> Vec<(String, Seen)> {
     let side = || {
-        let files = [SourceFile { name: "d.yaml".into(), text: RULES.into() }];
+        let files = [SourceFile { name: "d.yaml".into(), text: rules().into() }];
         let rules = compile(&files, CompileOptions::default()).rules.unwrap();
         let policy = Policy { bounds: Bounds { descriptors: 100, entries: 100 }, ..Policy::default() };
         Side::new(rules, policy, Arc::new(overrides()), cache_bytes)
@@ -220,116 +235,158 @@ fn replayed(log: &Path, cache_bytes: usize) -> Vec<(String, Seen)> {
     answers
 }
 
-/// When time passes in a live run.
-#[derive(Clone, Copy)]
-enum Passing {
-    Always,
-    /// Redis counts all but fixed windows by its own clock, which reads a few microseconds more than the log has.
-    BetweenRequests,
+/// A service of one worker that records its requests.
+struct Live {
+    server: Server,
+    client: Client,
+    answers: Vec<Seen>,
+    /// The identities of holds, in order.
+    holds: Vec<String>,
+}
+
+impl Live {
+    fn start(setup: Setup, clock: &Clock, files: &Files) -> Self {
+        let port = free_port();
+        let setup = setup.rules("d.yaml", &rules()).env("ADMIN_ADDR", &format!("127.0.0.1:{port}"));
+        let setup = setup.env("GRPC_WORKERS", "1").env("REQUEST_LOG_FILE", files.log.to_str().unwrap());
+        let setup = setup.env("REQUEST_LOG", "all").env("REQUEST_LOG_MAX_LINES", "1000000");
+        let server = setup.start_healthy();
+        let mut import = Command::new(BINARY);
+        import.args(["override", "import", "--admin", &format!("127.0.0.1:{port}")]).arg(&files.overrides);
+        clock.apply(&mut import);
+        assert_exit(&import.output().unwrap(), 0, &[]);
+        let client = server.client();
+        let ready = || client.ask(request("d", &[&[("probe", "ready")]])).unwrap();
+        eventually("the overrides are in force", || {
+            holds(ready().overall_code() == Code::OverLimit, String::new)
+        });
+        Self { server, client, answers: Vec::new(), holds: Vec::new() }
+    }
+
+    fn ask(&mut self, request: RateLimitRequest) {
+        let holding =
+            request.descriptors.iter().filter(|one| HOLDING.contains(&&*one.entries[0].key)).count();
+        let is_mixed = (1..request.descriptors.len()).contains(&holding);
+        let response = self.client.ask(request).unwrap();
+        self.holds.extend(id(&response));
+        self.answers.push(seen_live(&response));
+        if is_mixed && response.overall_code() == Code::OverLimit {
+            eventually("what was held for a refused request is cancelled", || {
+                holds(self.server.count("tollgate_holds_queued") == 0, || "queued".to_owned())
+            });
+        }
+    }
+
+    /// Sends random requests at random times. The clock stands between them: Redis counts all but fixed windows by its own,
+    /// which else reads a few microseconds more than the log has.
+    fn ask_at_random(&mut self, random: &mut fastrand::Rng, clock: &Clock) {
+        // After all probes: a replay sorts requests by time.
+        let mut stopped = clock.now().ceil() + 1.0;
+        for number in 0..REQUESTS {
+            if number == 0 || random.u32(0..10) == 0 {
+                stopped += f64::from(random.u32(0..20)) / 4.0;
+                clock.stop_at(stopped);
+                self.charge_expired();
+            }
+            let request = random_request(random, &self.holds);
+            self.ask(request);
+        }
+    }
+
+    /// Charges what has expired. The service does so when a counter is read or has no room, or within a second of the
+    /// machine's time, and a replay at once: the log does not have the moment.
+    fn charge_expired(&mut self) {
+        let read = |key: &str, value: &str| {
+            let mut read = descriptor(&[(key, value)]);
+            read.hits_addend = Some(0);
+            read
+        };
+        // In memory each charges ten.
+        for _ in 0..10 {
+            let mut other = request("d", &[]);
+            other.descriptors.push(read("budget", "nobody"));
+            self.ask(other);
+        }
+        // In Redis each charges ten of its counter.
+        let mut all = request("d", &[]);
+        for key in HOLDING {
+            all.descriptors.extend(VALUES.map(|value| read(key, value)));
+        }
+        self.ask(all);
+    }
+}
+
+/// The files of a run.
+struct Files {
+    dir: TempDir,
+    log: PathBuf,
+    overrides: PathBuf,
 }
 
 /// Records a live run of one worker, and replays it.
-fn a_replay_has_the_answers_of_the_live_run(setup: Setup, clock: &Clock, cache_bytes: usize, time: Passing) {
+fn a_replay_has_the_answers_of_the_live_run(setup: Setup, clock: &Clock, cache_bytes: usize) {
     let dir = tempfile::tempdir().unwrap();
     let (log, csv) = (dir.path().join("requests.jsonl"), dir.path().join("overrides.csv"));
     fs::write(&csv, OVERRIDES).unwrap();
-    let port = free_port();
-    let setup = setup.rules("d.yaml", RULES).env("ADMIN_ADDR", &format!("127.0.0.1:{port}"));
-    let setup = setup.env("GRPC_WORKERS", "1").env("LOCAL_CACHE_SIZE_IN_BYTES", &cache_bytes.to_string());
-    let setup = setup.env("REQUEST_LOG", "all").env("REQUEST_LOG_MAX_LINES", "1000000");
-    let mut server = setup.env("REQUEST_LOG_FILE", log.to_str().unwrap()).start_healthy();
-    let mut import = Command::new(BINARY);
-    import.args(["override", "import", "--admin", &format!("127.0.0.1:{port}")]).arg(&csv);
-    clock.apply(&mut import);
-    assert_exit(&import.output().unwrap(), 0, &[]);
-    let client = server.client();
-    let ready = || client.ask(request("d", &[&[("probe", "ready")]])).unwrap();
-    eventually("the overrides are in force", || {
-        holds(ready().overall_code() == Code::OverLimit, String::new)
-    });
+    let files = Files { dir, log, overrides: csv };
     let seed = std::env::var("TOLLGATE_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-    let (mut random, begun) = (fastrand::Rng::with_seed(seed), Instant::now());
-    // After all probes: a replay sorts requests by time.
-    let (mut live, mut open, mut stopped) = (Vec::new(), Vec::new(), clock.now() + 2.0);
-    for _ in 0..REQUESTS {
-        let moves = random.u32(0..10) == 0;
-        match time {
-            Passing::Always if moves => clock.step(random.f64() * 5.0),
-            Passing::BetweenRequests if moves || live.is_empty() => {
-                stopped += f64::from(random.u32(0..5));
-                clock.stop_at(stopped);
-            }
-            _ => {}
-        }
-        let response = client.ask(random_request(&mut random, &open, time)).unwrap();
-        open.extend(id(&response));
-        live.push(seen_live(&response));
-    }
-    let holds_enough = match time {
-        Passing::Always => open.len() > REQUESTS / 20,
-        Passing::BetweenRequests => open.is_empty(),
-    };
-    assert!(holds_enough, "{} requests hold, seed {seed}", open.len());
+    let setup = setup.env("LOCAL_CACHE_SIZE_IN_BYTES", &cache_bytes.to_string());
+    let mut live = Live::start(setup, clock, &files);
+    live.ask_at_random(&mut fastrand::Rng::with_seed(seed), clock);
+    let Live { mut server, client, answers: live, holds } = live;
+    assert!(holds.len() > REQUESTS / 20, "{} requests hold, seed {seed}", holds.len());
     drop(client);
     assert!(server.process.stop().success());
-    let answers = replayed(&log, cache_bytes);
+    let recorded = fs::read_to_string(&files.log).unwrap();
+    let last = recorded.lines().last().unwrap();
+    assert!(last > &*format!("{{\"time\":\"{BOUNDARY}"), "before the boundary: {last}");
+    let answers = replayed(&files.log, cache_bytes);
     let probes = answers.len() - live.len();
-    let answers = &answers[probes..];
-    for (number, (live, (request, replayed))) in live.iter().zip(answers).enumerate() {
-        assert_eq!(live, replayed, "request {number} of seed {seed}, after {:?}: {request}", begun.elapsed());
+    for (number, (live, (request, replayed))) in live.iter().zip(&answers[probes..]).enumerate() {
+        assert_eq!(live, replayed, "request {number} of seed {seed}: {request}");
     }
     let refused = live.iter().filter(|(refused, _)| *refused).count();
     assert!((REQUESTS / 20..REQUESTS * 19 / 20).contains(&refused), "{refused} refused, seed {seed}");
-    // The command agrees.
-    let rules = dir.path().join("d.yaml");
-    fs::write(&rules, RULES).unwrap();
-    let mut command = Command::new(BINARY);
-    command.arg("replay").arg(&log).arg("--rules").arg(&rules).arg("--overrides").arg(&csv).arg("--json");
-    let output = command.env("LOCAL_CACHE_SIZE_IN_BYTES", cache_bytes.to_string()).output().unwrap();
-    assert_exit(&output, 0, &[]);
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let all = replayed_refusals(&report);
+    let all = refusals_by_the_command(&files, cache_bytes);
     assert!(all >= refused as u64 && all <= (refused + probes) as u64, "{all}, {refused}, {probes}");
 }
 
-fn replayed_refusals(report: &serde_json::Value) -> u64 {
+fn refusals_by_the_command(files: &Files, cache_bytes: usize) -> u64 {
+    let rules = files.dir.path().join("d.yaml");
+    fs::write(&rules, self::rules()).unwrap();
+    let mut command = Command::new(BINARY);
+    command.arg("replay").arg(&files.log).arg("--rules").arg(&rules).arg("--json");
+    command.arg("--overrides").arg(&files.overrides);
+    let output = command.env("LOCAL_CACHE_SIZE_IN_BYTES", cache_bytes.to_string()).output().unwrap();
+    assert_exit(&output, 0, &[]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     report["refused"].as_u64().expect("a number")
+}
+
+/// A run takes about twelve minutes.
+fn before_the_boundary() -> Clock {
+    Clock::at(BOUNDARY).ahead_by(-350.0).steerable()
 }
 
 #[test]
 fn a_replay_of_a_run_in_memory_has_its_answers() {
-    let clock = Clock::ordinary().steerable();
+    let clock = before_the_boundary();
     let _clock = clock.enter();
-    a_replay_has_the_answers_of_the_live_run(
-        Setup::new().env("BACKEND_TYPE", "memory"),
-        &clock,
-        0,
-        Passing::Always,
-    );
+    a_replay_has_the_answers_of_the_live_run(Setup::new().env("BACKEND_TYPE", "memory"), &clock, 0);
 }
 
 #[test]
 fn a_replay_of_a_run_with_a_local_cache_has_its_answers() {
-    let clock = Clock::ordinary().steerable();
+    let clock = before_the_boundary();
     let _clock = clock.enter();
-    a_replay_has_the_answers_of_the_live_run(
-        Setup::new().env("BACKEND_TYPE", "memory"),
-        &clock,
-        1 << 20,
-        Passing::Always,
-    );
+    a_replay_has_the_answers_of_the_live_run(Setup::new().env("BACKEND_TYPE", "memory"), &clock, 1 << 20);
 }
 
 #[test]
 fn a_replay_of_a_run_on_redis_has_its_answers() {
-    let clock = Clock::ordinary().steerable();
+    let clock = before_the_boundary();
     let _clock = clock.enter();
     let redis = Redis::single();
-    a_replay_has_the_answers_of_the_live_run(
-        Setup::new().redis(&redis.env()),
-        &clock,
-        0,
-        Passing::BetweenRequests,
-    );
+    a_replay_has_the_answers_of_the_live_run(Setup::new().redis(&redis.env()), &clock, 0);
 }

@@ -102,9 +102,9 @@ impl Clock {
         *self.ahead.lock().expect("the lock is poisoned") = ahead;
     }
 
-    /// Stops the clock of running programs at this second since 1970.
+    /// Stops the clock of running programs at this time in seconds since 1970.
     pub(crate) fn stop_at(&self, time: f64) {
-        let text = timestamp(time).replace('T', " ").replace('Z', "");
+        let text = timestamp(time).replace('T', " ").replace('Z', &format!("{:.6}", time.fract())[1..]);
         put(self.file.as_ref().expect("the clock is not steerable").path(), &text);
     }
 
