@@ -102,6 +102,9 @@ fn the_hits_of_a_key_are_drawn_and_the_focus_stays_where_it_is() {
     let drawn = "document.querySelector('#key-plot path.line.allowed')?.getAttribute('d') ?? ''";
     browser.wait_for("the hits are drawn", &format!("{drawn}.includes('L')"), drawn);
     let label = "document.getElementById('key-plot').getAttribute('aria-label')";
+    let title = "document.getElementById('key-plot-title').textContent";
+    let since = format!("/^Hits per second since \\d\\d:\\d\\d:\\d\\d \\S+$/.test({title})");
+    browser.wait_for("the time since when is named", &since, title);
     browser.wait_for("the plot is described", &format!("{label}.endsWith(' refused per second')"), label);
     picture(&browser, "plot");
     assert_eq!(browser.run(NAMES), Value::Array(Vec::new()));

@@ -28,7 +28,7 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}td:first-child{whit
 .x{grid-column:2;display:flex;justify-content:space-between;line-height:1.3}.x :nth-child(2){text-align:center}\
 .x :last-child{text-align:right}.y,.x{font-variant-numeric:tabular-nums}.title{grid-column:2;text-align:center}\
 svg{width:100%;height:10rem;border-bottom:1px solid var(--dim);border-left:1px solid var(--dim)}.warning{color:var(--refused)}\
-i{display:inline-block;width:.8rem;height:.8rem;margin:0 .3rem 0 1rem;border-radius:2px}";
+p span{white-space:nowrap}i{display:inline-block;width:.8rem;height:.8rem;margin:0 .3rem 0 1rem;border-radius:2px}";
 
 pub(super) fn of(report: &Report) -> String {
     let mut out = format!(
@@ -83,10 +83,11 @@ fn over_time(report: &Report) -> String {
         ("refused", |slot| slot.refused),
         ("new", |slot| slot.newly_refused),
     ];
+    let shown = if report.compares { 3 } else { 2 };
     for slot in slots {
         let column = (slot.time.seconds() - first.time.seconds()) / seconds;
         let (left, right) = (column * WIDTH / columns, (column + 1) * WIDTH / columns);
-        for (kind, of) in kinds.iter().take(if report.compares { 3 } else { 2 }) {
+        for (kind, of) in kinds.iter().take(shown) {
             let height = u128::from(of(slot)) * u128::from(HEIGHT) / u128::from(most);
             let top = u128::from(HEIGHT) - height;
             let title = format!("{}: {} {kind}", Rfc3339(slot.time), thousands(of(slot)));
@@ -97,10 +98,13 @@ fn over_time(report: &Report) -> String {
             );
         }
     }
-    let new = if report.compares { "<i style=\"background:var(--new)\"></i>newly refused" } else { "" };
+    let legend = |&(kind, _): &Series| {
+        let name = if kind == "new" { "newly refused" } else { kind };
+        format!(" <span><i style=\"background:var(--{kind})\"></i>{name}</span>")
+    };
+    let legend: String = kinds.iter().take(shown).map(legend).collect();
     format!(
-        "<h2>Over time</h2><p>Requests in {}\
-         <i style=\"background:var(--requests)\"></i>requests<i style=\"background:var(--refused)\"></i>refused{new}</p>\n\
+        "<h2>Over time</h2><p>Requests in {}{legend}</p>\n\
          <div class=\"chart\"><div class=\"y\"><span>{}</span><span>{}</span><span>0</span></div>\
          <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{}\">{bars}</svg>\
          <div class=\"x\">{}</div><div class=\"title\">time (UTC)</div></div>\n",
