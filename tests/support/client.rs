@@ -6,7 +6,10 @@ use proto::envoy::{
         RateLimitRequest, RateLimitResponse, rate_limit_service_client::RateLimitServiceClient,
     },
 };
-use tokio::runtime::{Builder, Runtime};
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::yield_now,
+};
 use tonic::{
     Status,
     transport::{Channel, Endpoint},
@@ -27,8 +30,14 @@ impl Client {
         let endpoint =
             Endpoint::from_shared(address.to_owned()).map_err(|error| format!("{address}: {error}"))?;
         let endpoint = endpoint.timeout(PATIENCE);
-        let channel =
-            runtime.block_on(endpoint.connect()).map_err(|error| format!("{address}: {error:?}"))?;
+        let connected = runtime.block_on(async {
+            let channel = endpoint.connect().await;
+            // The task of the connection sends the rest of the preface. It runs only during calls, and a service closes
+            // a connection that has no preface after ten seconds.
+            yield_now().await;
+            channel
+        });
+        let channel = connected.map_err(|error| format!("{address}: {error:?}"))?;
         Ok(Self { runtime, channel })
     }
 
