@@ -113,7 +113,7 @@ mod tests {
     use rules::Unit;
 
     fn meter(at: &[(u64, u64)]) -> Meter {
-        let admitted = at.iter().map(|(at, hits)| Admitted { at: *at + 60_000_000, took: 0, hits: *hits });
+        let admitted = at.iter().map(|(at, hits)| Admitted { at: *at + 60_000_000, took: 1, hits: *hits });
         Meter { admitted: admitted.collect(), credit: 0 }
     }
 
@@ -123,7 +123,7 @@ mod tests {
         let plan = |algorithm| LimitPlan { algorithm, ..LimitPlan::fixed(Unit::Second, 10, false) };
         let excess = |algorithm, at: &[(u64, u64)]| meter(at).excess(&plan(algorithm)).is_some();
         for algorithm in [Kind::SlidingWindow, Kind::SlidingLog, Kind::TokenBucket] {
-            assert!(!excess(algorithm, &[(0, 10), (1_000_000, 10), (2_100_000, 11)]), "{algorithm:?}");
+            assert!(!excess(algorithm, &[(0, 10), (2_000_000, 10), (4_100_000, 11)]), "{algorithm:?}");
             assert!(excess(algorithm, &[(500_000, 10), (600_000, 5)]), "{algorithm:?}");
         }
         assert!(excess(Kind::SlidingWindow, &[(900_000, 10), (1_100_000, 4)]), "nine of ten still count");
