@@ -84,6 +84,8 @@ pub struct Ledger {
     pub last_early: Micros,
     /// With the highest limit that was in force.
     pub limits: Vec<LimitPlan>,
+    /// The lowest limit that was in force of each.
+    lowest: Vec<u64>,
     /// Those without fixed windows, by limit.
     pub meters: BTreeMap<usize, Meter>,
     /// Answers by the kind of the limit.
@@ -111,6 +113,7 @@ impl Ledger {
             began: plan.began,
             last_early: plan.traffic.saturating_sub(OVER_FOR),
             limits: plan.limits.clone(),
+            lowest: plan.limits.iter().map(|limit| limit.limit).collect(),
             meters: BTreeMap::new(),
             by_kind: Default::default(),
             checks: Checks::default(),
@@ -240,7 +243,11 @@ impl Ledger {
                 } else if is_reset && !failed && counter.part != ENTRY {
                     // Any limit of the rule may refuse.
                     let plan = &self.limits[counter.limit];
-                    let least = if plan.also.is_some() { plan.amount(0).min(plan.amount(1)) } else { limit };
+                    let least = if plan.also.is_some() {
+                        self.lowest[counter.limit].min(plan.amount(1))
+                    } else {
+                        limit
+                    };
                     self.checks.hold(Invariant::Reset, demanded >= least / 2, now, || {
                         format!("{counter:?}: over limit after {demanded} hits since a reset, with a limit of {least}")
                     });
@@ -316,6 +323,7 @@ impl Ledger {
     /// The rules have another limit.
     pub fn reloaded(&mut self, limit: usize, to: u64) {
         self.limits[limit].limit = self.limits[limit].limit.max(to);
+        self.lowest[limit] = self.lowest[limit].min(to);
         self.lost_state(Some(limit));
     }
 
