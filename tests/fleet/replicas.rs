@@ -102,10 +102,26 @@ fn a_stopped_replica_leaves_at_once_and_a_killed_one_soon() {
     let redis = Redis::single();
     let [one, mut stopped, mut killed] = [(); 3].map(|()| replica(&redis, &[]));
     wait_for_replicas(&one, 3);
+    let name = id(&stopped);
+    let killed_name = id(&killed);
+    // What was read before the stop would still be fresh.
+    wait_for_replicas(&one, 3);
     assert!(stopped.server.process.stop().success());
+    let listed = |list: &Value| {
+        let ids = list.as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned());
+        ids.collect::<Vec<_>>()
+    };
+    let mut left = [id(&one), killed_name];
+    left.sort_unstable();
+    assert_eq!(listed(&one.get("/api/v1/status")["replicas"]), left);
+    assert_eq!(listed(&one.get("/api/v1/replicas")["replicas"]), left);
+    assert_eq!(one.get("/api/v1/top")["replicas"], serde_json::json!({"known": 2, "answered": 2}));
+    let status: Value = serde_json::from_slice(&one.run(&["status", "--json"]).stdout).unwrap();
+    assert_eq!(listed(&status["replicas"]), left);
+    assert_exit(&one.run(&["status"]), 0, &["2 of 2 replicas answered"]);
+    assert_exit(&one.run(&["top", "--replica", &name]), 2, &["404"]);
     let members = redis.ask(&["SMEMBERS", "{tollgate}:replicas"]).words();
     assert_eq!(members.len(), 2, "{members:?}");
-    wait_for_replicas(&one, 2);
     killed.server.process.kill();
     wait_for_replicas(&one, 1);
     eventually("its name is removed", || {

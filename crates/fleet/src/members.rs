@@ -1,7 +1,7 @@
 //! The replicas that share a Redis: each publishes an announcement and a summary, under keys that expire.
 //!
 //! A publication costs its replica and Redis the same for any number of replicas. The others are read only when someone
-//! asks, and kept for two seconds.
+//! asks, and kept for two seconds; their names are read each time, so that one that stopped is gone at once.
 
 use std::sync::{Arc, LazyLock};
 
@@ -52,9 +52,16 @@ pub struct Member {
     pub summary: Option<Summary>,
 }
 
-/// What was read last, and when.
 #[derive(Default)]
-pub struct Members(Mutex<Option<(Time, Arc<Vec<Member>>)>>);
+pub struct Members(Mutex<Reading>);
+
+/// What was read last, when, and the names that were listed then.
+#[derive(Default)]
+struct Reading {
+    at: Time,
+    ids: Vec<String>,
+    members: Arc<Vec<Member>>,
+}
 
 static ID: LazyLock<String> = LazyLock::new(|| {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -104,27 +111,29 @@ pub async fn leave(pool: &CommandPool) -> Result<(), String> {
 }
 
 impl Members {
-    /// The replicas by their names, as they were at most two seconds ago.
+    /// The replicas by their names: those that are listed now, with what they published at most two seconds ago.
     pub async fn read(&self, pool: &CommandPool, now: Time) -> Result<Arc<Vec<Member>>, String> {
         // Calls at the same time wait for one reading.
         let mut last = self.0.lock().await;
-        if let Some((at, members)) = &*last
-            && now >= *at
-            && now.micros().saturating_sub(at.micros()) < KEPT_MICROS
-        {
-            return Ok(members.clone());
+        let ids = listed(pool).await?;
+        let is_kept = now >= last.at && now.micros().saturating_sub(last.at.micros()) < KEPT_MICROS;
+        if !is_kept || ids != last.ids {
+            *last = Reading { at: now, members: Arc::new(read(pool, &ids).await?), ids };
         }
-        let members = Arc::new(read(pool).await?);
-        *last = Some((now, members.clone()));
-        Ok(members)
+        Ok(last.members.clone())
     }
 }
 
-async fn read(pool: &CommandPool) -> Result<Vec<Member>, String> {
+async fn listed(pool: &CommandPool) -> Result<Vec<String>, String> {
     let members = pool.key("replicas");
     let mut ids: Vec<String> = pool.command(&members, cmd("SMEMBERS").arg(&members)).await?;
     ids.sort_unstable();
     ids.truncate(MAX_REPLICAS);
+    Ok(ids)
+}
+
+async fn read(pool: &CommandPool, ids: &[String]) -> Result<Vec<Member>, String> {
+    let members = pool.key("replicas");
     let mut found = Vec::new();
     for some in ids.chunks(BATCH) {
         let keys =
