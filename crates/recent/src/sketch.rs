@@ -41,6 +41,9 @@ pub(super) struct Sketch {
     is_full: bool,
     /// Hits without memory for a single key.
     lost: u64,
+    /// No count of a full table is smaller, and those before `next` are larger.
+    least: u64,
+    next: usize,
     /// In a separate vector, so that a lookup reads 512 bytes.
     hashes: Vec<u64>,
     counts: Vec<u64>,
@@ -71,8 +74,11 @@ impl Sketch {
         hits: u64,
         budget: &Budget,
     ) {
-        let in_use = self.hashes.iter().zip(&mut self.counts).take(self.len);
-        if let Some((_, count)) = in_use.into_iter().find(|(known, _)| **known == hash) {
+        let in_use = &self.hashes[..self.len];
+        // `contains` compares several at once, which matters for a key that is not there.
+        if in_use.contains(&hash)
+            && let Some((_, count)) = in_use.iter().zip(&mut self.counts).find(|(known, _)| **known == hash)
+        {
             *count = count.saturating_add(hits);
             return;
         }
@@ -83,20 +89,34 @@ impl Sketch {
         }
         let (index, before) = if self.len < self.hashes.len() {
             self.len += 1;
+            // The new count may be the smallest.
+            (self.least, self.next) = (0, 0);
             (self.len - 1, 0)
         } else {
-            let counts = self.counts.iter().copied().enumerate();
-            let Some((index, least)) = counts.min_by_key(|(_, count)| *count) else {
+            let Some(index) = self.index_of_least() else {
                 self.lost = self.lost.saturating_add(hits);
                 return;
             };
             self.is_full = true;
-            (index, least)
+            (index, self.least)
         };
         (self.hashes[index], self.counts[index]) = (hash, before.saturating_add(hits));
         let held = &mut self.held[index];
         held.error = before;
         held.key.set_in_budget(entries, |bytes| budget.take(bytes));
+    }
+
+    /// The index of a smallest count of a full table. Counts grow, so the search goes on where the last one ended: a flood
+    /// of new keys costs one comparison for each.
+    fn index_of_least(&mut self) -> Option<usize> {
+        let (least, next) = (self.least, self.next);
+        let found = self.counts.iter().skip(next).position(|count| *count == least).map(|at| next + at);
+        let index = found.or_else(|| {
+            self.least = self.counts.iter().copied().min()?;
+            self.counts.iter().position(|count| *count == self.least)
+        })?;
+        self.next = index;
+        Some(index)
     }
 
     /// Removes all keys, and keeps their memory.

@@ -2,7 +2,11 @@
 
 #![expect(clippy::cast_precision_loss, reason = "counts of tests are small")]
 
-use std::{collections::HashMap, sync::Arc, thread};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::AtomicUsize},
+    thread,
+};
 
 use super::{
     sketch::{Budget, Sketch},
@@ -78,6 +82,36 @@ fn counts_on_zipf_traffic_are_within_their_error() {
             let (count, _) = estimates[&rank];
             let off = (count - truth[rank]) as f64 / truth[rank] as f64;
             assert!(off <= 0.01, "rank {rank}: {count} instead of {}", truth[rank]);
+        }
+    }
+}
+
+#[test]
+fn a_new_key_replaces_one_with_the_smallest_count() {
+    for seed in 0..4 {
+        let (mut random, mut sketch) = (fastrand::Rng::with_seed(seed), Sketch::default());
+        // Without memory the table is full before it has all of its keys, and grows later.
+        let (none, budget) = (Budget(AtomicUsize::new(usize::MAX)), Budget::default());
+        for step in 0..2_000 {
+            let keys = if random.bool() { 40 } else { 400 };
+            let key = random.u64(..keys);
+            let counts: HashMap<u64, u64> = sketch.estimates().map(|e| (e.hash, e.count)).collect();
+            let hits = random.u64(1..=64);
+            let has_memory = (step / 50) % 3 == 0;
+            sketch.add(key, [("k", "v")].into_iter(), hits, if has_memory { &budget } else { &none });
+            let after: HashMap<u64, (u64, u64)> =
+                sketch.estimates().map(|e| (e.hash, (e.count, e.error))).collect();
+            let (count, error) = after[&key];
+            let before = counts.get(&key).copied().unwrap_or_else(|| {
+                let replaced = counts.len() == after.len();
+                let least = if replaced { *counts.values().min().unwrap() } else { 0 };
+                assert_eq!(error, least, "seed {seed}, step {step}");
+                least
+            });
+            assert_eq!(count, before + hits, "seed {seed}, step {step}");
+            if random.u32(..300) == 0 {
+                sketch.clear();
+            }
         }
     }
 }
