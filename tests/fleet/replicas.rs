@@ -68,7 +68,10 @@ fn every_view_shows_all_replicas_and_one_if_it_is_named() {
     assert_exit(&last.run(&["refusals", "--replica", "this"]), 0, &["31 refusals", "this replica\n"]);
     assert_exit(&last.run(&["status"]), 0, &["3 of 3 replicas answered", "3 replicas with the same rules"]);
     assert_exit(&last.run(&["status", "--replica", &first]), 0, &[&first]);
-    assert_exit(&last.run(&["top", "--replica", "nobody"]), 2, &["404", "replica=\"nobody\"", &first]);
+    let nobody = last.run(&["top", "--replica", "nobody"]);
+    assert_exit(&nobody, 2, &["404", "replica=\"nobody\"", "expected one of this, ", &first]);
+    let message = String::from_utf8_lossy(&nobody.stderr);
+    assert_eq!(message.matches(&id(last)).count(), 1, "each name once: {message}");
 }
 
 #[test]

@@ -183,8 +183,10 @@ fn all(members: &[Member], own: &Summary) -> View {
 fn other(members: &[Member], name: &str) -> Result<View, Problem> {
     let mut found = members.iter().filter(|member| member.announcement.id.starts_with(name));
     let (Some(member), None) = (found.next(), found.next()) else {
-        let known: Vec<&str> = members.iter().map(|member| member.announcement.id.as_str()).collect();
-        return Err(no_replica(name, &format!("expected this, {} or {}", own_id(), known.join(", "))));
+        let ids = members.iter().map(|member| member.announcement.id.as_str());
+        let known: Vec<&str> =
+            ["this", own_id()].into_iter().chain(ids.filter(|id| *id != own_id())).collect();
+        return Err(no_replica(name, &format!("expected one of {}", known.join(", "))));
     };
     let id = member.announcement.id.clone();
     let summary = member.summary.clone().ok_or_else(|| {
