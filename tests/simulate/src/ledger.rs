@@ -238,16 +238,15 @@ impl Ledger {
                 }
                 let demanded = window.demanded_since;
                 let is_reset = window.reset.is_some_and(|reset| sent.at > reset + RESET_IN_FORCE);
+                // What was leased of a higher limit counts until it is returned.
+                let is_lowered =
+                    limit < window.limit || self.lowest[counter.limit] < self.limits[counter.limit].limit;
                 if is_admitted {
                     self.admit(counter, sent, hits, failed, now);
-                } else if is_reset && !failed && counter.part != ENTRY {
+                } else if is_reset && !failed && counter.part != ENTRY && !is_lowered {
                     // Any limit of the rule may refuse.
                     let plan = &self.limits[counter.limit];
-                    let least = if plan.also.is_some() {
-                        self.lowest[counter.limit].min(plan.amount(1))
-                    } else {
-                        limit
-                    };
+                    let least = if plan.also.is_some() { plan.amount(0).min(plan.amount(1)) } else { limit };
                     self.checks.hold(Invariant::Reset, demanded >= least / 2, now, || {
                         format!("{counter:?}: over limit after {demanded} hits since a reset, with a limit of {least}")
                     });
