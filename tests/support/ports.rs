@@ -1,29 +1,58 @@
 //! Unique ports, for servers whose port is set before they start.
 //!
 //! The system gives outgoing connections ports from 32768, so a port that was free for a bind to port 0 may be used by
-//! another test's client later. These ports are below that range, and each is used once in this process.
+//! another test's client later. These ports are below that range, and each is used once in this process. They come in
+//! blocks. A process listens on the first port of each of its blocks until it ends, so that test runs beside each other
+//! share none.
 
 use std::{
     net::TcpListener,
     process,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{Mutex, PoisonError},
 };
 
-const FIRST: u32 = 12_000;
-const COUNT: u32 = 20_000;
+const FIRST: u16 = 12_000;
+const BLOCK: u16 = 100;
+const BLOCKS: u16 = 200;
+
+struct Dealt {
+    claims: Vec<TcpListener>,
+    /// Ports of the last claimed block.
+    ports: std::ops::Range<u16>,
+    /// The number of blocks that were tried.
+    tried: u16,
+}
 
 /// A free port on 127.0.0.1.
 pub(crate) fn free_port() -> u16 {
-    static DEALT: AtomicU32 = AtomicU32::new(0);
-    // Concurrent test runs begin at different ports.
-    let start = process::id().wrapping_mul(257);
-    for _ in 0..COUNT {
-        let dealt = DEALT.fetch_add(1, Ordering::Relaxed);
-        let port = FIRST + start.wrapping_add(dealt) % COUNT;
-        let port = u16::try_from(port).expect("the range ends below 65536");
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+    static DEALT: Mutex<Dealt> = Mutex::new(Dealt { claims: Vec::new(), ports: 0..0, tried: 0 });
+    let mut dealt = DEALT.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        if let Some(port) = dealt.ports.find(|port| listen(*port).is_some()) {
             return port;
         }
+        dealt.claim();
     }
-    panic!("no free port between {FIRST} and {}", FIRST + COUNT);
+}
+
+impl Dealt {
+    fn claim(&mut self) {
+        let start = process::id() % u32::from(BLOCKS);
+        loop {
+            assert!(self.tried < BLOCKS, "no free port from {FIRST} on");
+            let at = (start + u32::from(self.tried)) % u32::from(BLOCKS);
+            let first =
+                FIRST + BLOCK * u16::try_from(at).expect("the remainder is below the number of blocks");
+            self.tried += 1;
+            if let Some(claim) = listen(first) {
+                self.claims.push(claim);
+                self.ports = first + 1..first + BLOCK;
+                return;
+            }
+        }
+    }
+}
+
+fn listen(port: u16) -> Option<TcpListener> {
+    TcpListener::bind(("127.0.0.1", port)).ok()
 }
