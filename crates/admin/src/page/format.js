@@ -37,7 +37,10 @@ export function duration(seconds) {
 }
 
 /** A time of day with its zone: `13:05:02 UTC`. */
-export const clock = (time) => new Date(time).toLocaleTimeString("en-GB", { timeZoneName: "short" });
+export const clock = (time) =>
+  new Date(time).toLocaleTimeString("en-GB", {
+    hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short",
+  });
 
 const SHORT = { "\n": "\\n", "\r": "\\r", "\t": "\\t" };
 
