@@ -1,6 +1,6 @@
 //! Several replicas seen from one of them.
 
-use std::{thread, time::Duration};
+use std::{io::Read as _, thread, time::Duration};
 
 use super::*;
 
@@ -270,7 +270,7 @@ fn a_replica_without_an_admin_port_publishes_its_numbers() {
 #[test]
 fn refusals_of_all_replicas_are_followed() {
     let redis = Redis::single();
-    let [one, other] = [(); 2].map(|()| replica(&redis, &[]));
+    let [one, mut other] = [(); 2].map(|()| replica(&redis, &[]));
     other.ask("ann", 5);
     wait_for_replicas(&one, 2);
     let mut command = Command::new(BINARY);
@@ -292,8 +292,17 @@ fn refusals_of_all_replicas_are_followed() {
     next("bob", 1);
     other.ask("ann", 2);
     next("ann", 2);
+    // The command says that it follows fewer replicas.
+    assert!(other.server.process.stop().success());
+    one.ask("bob", 1);
+    next("bob", 1);
     child.kill().unwrap();
     child.wait().unwrap();
+    let mut notes = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut notes).unwrap();
+    let [first, last] = ["following: 2 of 2 replicas answered", "following: 1 of 1 replica answered"];
+    let lines: Vec<&str> = notes.lines().collect();
+    assert!(lines.len() == 2 && lines[0].contains(first) && lines[1].contains(last), "{notes}");
 }
 
 /// A build with other zone data counts in other windows, from the same rules and overrides.

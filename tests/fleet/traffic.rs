@@ -77,7 +77,7 @@ fn traffic_that_meets_no_rule_is_shown_with_counts() {
     assert!(reply["unmatched"][0]["descriptor"][0]["value"].as_str().unwrap().starts_with('u'), "an example");
     let output = admin.run(&["top", "--unmatched"]);
     assert_exit(&output, 0, &["unknown domain  shpo    user=ann", "no rule         shop    usr=u"]);
-    let line = "unmatched 5 descriptors of unknown domains, 5 descriptors that meet no rule: tollgate top";
+    let line = "unmatched 5 descriptors of unknown domains, 5 descriptors without a rule: tollgate top";
     assert_exit(&admin.run(&["status"]), 0, &[line]);
     let metrics = admin.server.metrics();
     let metric =

@@ -110,13 +110,14 @@ fn key(refused: &Value) -> String {
 /// others publish their keys.
 fn follow(client: &Client, args: &RefusalsArgs) -> Result<Verdict, Failure> {
     let reply = refusals(client, args, MOST, None)?;
-    terminal::print_note(&format!("following: {}", answered(&reply).trim_end()));
+    let mut followed = answered(&reply);
+    terminal::print_note(&format!("following: {}", followed.trim_end()));
     let is_one_by_one = reply["scope"] == "this" && reply["replicas"] != "unknown";
     let (mut seen, mut last) = (Seen::new(), 0);
     let mut news = if is_one_by_one {
         items(&refusals(client, args, args.n, Some(last))?["refusals"]).to_vec()
     } else {
-        let mut all = new_refusals(&mut seen, &reply);
+        let mut all = new_refusals(&mut seen, &reply, true);
         all.truncate(args.n.into());
         all
     };
@@ -134,16 +135,26 @@ fn follow(client: &Client, args: &RefusalsArgs) -> Result<Verdict, Failure> {
         }
         thread::sleep(PAUSE);
         let reply = refusals(client, args, MOST, is_one_by_one.then_some(last))?;
-        news =
-            if is_one_by_one { items(&reply["refusals"]).to_vec() } else { new_refusals(&mut seen, &reply) };
+        let answered = answered(&reply);
+        let is_of_same = answered == followed;
+        if !is_of_same {
+            terminal::print_note(&format!("following: {}", answered.trim_end()));
+            followed = answered;
+        }
+        news = if is_one_by_one {
+            items(&reply["refusals"]).to_vec()
+        } else {
+            new_refusals(&mut seen, &reply, is_of_same)
+        };
     }
 }
 
 /// The refused keys that were printed, each with its count and the time of its last refusal.
 type Seen = HashMap<String, (u64, String)>;
 
-/// The last refusal of each key that was refused since, the newest first; it stands for all of them.
-fn new_refusals(seen: &mut Seen, reply: &Value) -> Vec<Value> {
+/// The last refusal of each key that was refused since, the newest first; it stands for all of them. If other replicas
+/// answered than before, the counts do not compare, and it stands for itself.
+fn new_refusals(seen: &mut Seen, reply: &Value, is_of_same: bool) -> Vec<Value> {
     let mut news = Vec::new();
     for refused in items(&reply["refusals"]) {
         let key = format!("{} {} {}", refused["domain"], refused["rule"], refused["descriptor"]);
@@ -153,8 +164,11 @@ fn new_refusals(seen: &mut Seen, reply: &Value) -> Vec<Value> {
             continue;
         }
         let mut refusal = refused["example"].clone();
-        // Fewer than before if a replica has left.
-        let weight = count.saturating_sub(known.map_or(0, |(count, _)| count)).max(1);
+        let weight = match known {
+            Some(_) if !is_of_same => 1,
+            // Fewer than before if a replica has replaced another.
+            known => count.saturating_sub(known.map_or(0, |(count, _)| count)).max(1),
+        };
         refusal["weight"] = weight.into();
         news.push(refusal);
     }
@@ -241,6 +255,25 @@ mod tests {
 
     use super::*;
     use crate::cli::terminal::plain;
+
+    #[test]
+    fn a_refusal_stands_for_those_of_the_same_replicas_since_the_last_answer() {
+        let mut seen = Seen::new();
+        let mut weights = |count: u64, last: &str, is_of_same| -> Vec<u64> {
+            let refused =
+                json!({ "domain": "shop", "rule": "shop.user", "count": count, "last": last, "example": {} });
+            let news = new_refusals(&mut seen, &json!({ "refusals": [refused] }), is_of_same);
+            news.iter().map(|refusal| number(&refusal["weight"])).collect()
+        };
+        assert_eq!(weights(60, "t1", true), [60]);
+        assert_eq!(weights(60, "t1", true), [0; 0]);
+        assert_eq!(weights(63, "t2", true), [3]);
+        // Redis is lost, and back.
+        assert_eq!(weights(31, "t2", false), [0; 0]);
+        assert_eq!(weights(33, "t3", true), [2]);
+        assert_eq!(weights(66, "t4", false), [1]);
+        assert_eq!(weights(68, "t5", true), [2]);
+    }
 
     #[test]
     fn a_refusal_shows_its_descriptor_and_reason() {

@@ -134,7 +134,7 @@ fn of(status: &Value) -> String {
 
 /// Descriptors without a rule in the last minutes; `None` if there are none.
 fn unmatched(counts: &Value) -> Option<String> {
-    let parts = [("unknown_domain", "of unknown domains"), ("no_rule", "that meet no rule")];
+    let parts = [("unknown_domain", "of unknown domains"), ("no_rule", "without a rule")];
     let parts = parts.iter().map(|(name, what)| (number(&counts[*name]), what)).filter(|(n, _)| *n > 0);
     let parts: Vec<_> = parts.map(|(n, what)| format!("{} {what}", count(n, "descriptor"))).collect();
     (!parts.is_empty()).then(|| format!("{}: tollgate top --unmatched", parts.join(", ")))
@@ -263,7 +263,7 @@ memory    45.0 MB, 12,000 of 10,000,000 counters
         let text = plain(&super::text(&status));
         assert!(text.contains("overrides 1,200 limit, 3 block, in redis\n"), "{text}");
         let unmatched =
-            "unmatched 1 descriptor of unknown domains, 1,200 descriptors that meet no rule: tollgate top";
+            "unmatched 1 descriptor of unknown domains, 1,200 descriptors without a rule: tollgate top";
         assert!(text.contains(unmatched), "{text}");
         assert!(
             text.contains("replicas  2 replicas with the same rules, 1,200 requests/s in all\n"),
