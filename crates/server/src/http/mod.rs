@@ -311,6 +311,7 @@ where
                 return text(status, why);
             }
         };
+        activity.take_turns().await;
         activity.begin();
         let answered = caught(Boundary::HttpRequest, async {
             panics::point("http_request");

@@ -12,6 +12,7 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
+    task::yield_now,
     time::{Sleep, sleep},
 };
 
@@ -30,6 +31,8 @@ pub(super) struct Activity {
     is_busy: Cell<bool>,
     /// Bytes were received since the last response.
     has_received: Cell<bool>,
+    /// The peer let the connection wait since the last request.
+    has_waited: Cell<bool>,
     /// Unsent bytes are dropped with the connection, not kept by the kernel for a peer that does not read.
     is_discarded: Cell<bool>,
 }
@@ -42,6 +45,7 @@ impl Activity {
             is_waiting,
             is_busy: Cell::default(),
             has_received: Cell::default(),
+            has_waited: Cell::new(true),
             is_discarded: Cell::default(),
         }
     }
@@ -61,6 +65,14 @@ impl Activity {
     pub(super) fn begin(&self) {
         self.is_busy.set(true);
         self.handle().busy();
+    }
+
+    /// Ends the turn if the request was pipelined. Others come before it, and sockets that became ready: tokio looks at
+    /// them when nothing else is to do, or after 61 turns.
+    pub(super) async fn take_turns(&self) {
+        if !self.has_waited.replace(false) {
+            yield_now().await;
+        }
     }
 
     pub(super) fn end(&self) {
@@ -149,6 +161,9 @@ impl AsyncRead for Watched {
         if buffer.filled().len() > before {
             self.activity.bytes_received();
         }
+        if read.is_pending() {
+            self.activity.has_waited.set(true);
+        }
         read
     }
 }
@@ -182,11 +197,6 @@ impl AsyncWrite for Watched {
         if std::mem::take(&mut self.has_written) {
             self.deadline = None;
             self.activity.has_received.set(false);
-            if matches!(flushed, Poll::Ready(Ok(()))) {
-                // The end of a turn: others come before the next of several pipelined requests.
-                context.waker().wake_by_ref();
-                return Poll::Pending;
-            }
         }
         flushed
     }
