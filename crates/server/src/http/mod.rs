@@ -373,7 +373,8 @@ mod tests {
 
     use super::*;
 
-    /// Two clients send a hundred requests at once, and each request has the number of its client.
+    /// Two clients send a hundred requests at once, and a third one comes after ten. Each request has the number of its
+    /// client.
     #[test]
     fn a_turn_answers_one_of_many_pipelined_requests() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -399,10 +400,17 @@ mod tests {
         };
         let (stop, stopping) = watch::channel(false);
         let answered = order.clone();
+        let late = Rc::new(RefCell::new(None));
+        let connected = late.clone();
         let answer = move |request: Request<Bytes>| {
             let mut order = answered.borrow_mut();
             order.push_str(request.uri().path());
-            if order.len() == 400 {
+            if order.len() == 20 {
+                let mut client = TcpStream::connect(address).unwrap();
+                client.write_all(b"GET /2 HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+                connected.replace(Some(client));
+            }
+            if order.len() == 402 {
                 stop.send_replace(true);
             }
             async { text(StatusCode::OK, "") }
@@ -411,8 +419,15 @@ mod tests {
         LocalSet::new().block_on(&runtime, async {
             serve(Listener::tcp(listener).unwrap(), options, answer, stopping).await;
         });
-        // The first has a round of turns until the second is one of the tasks.
-        assert!(order.borrow().contains(&"/0/1".repeat(10)), "{}", order.borrow());
+        let order = order.borrow();
+        let (before, after) = order.split_once("/2").unwrap();
+        // tokio would look at the sockets after 61 tasks.
+        assert!((20..40).contains(&before.len()), "{order}");
+        // Both have a turn in each round, but the last ones.
+        let numbers: Vec<_> = (before.to_owned() + after).split('/').skip(1).map(str::to_owned).collect();
+        let fair = numbers.chunks(2).filter(|round| round[0] != round[1]).count();
+        assert!(fair >= 90, "{order}");
+        assert!(late.borrow().is_some());
         for mut client in clients {
             let mut answers = String::new();
             client.read_to_string(&mut answers).unwrap();
