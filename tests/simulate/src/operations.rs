@@ -1,6 +1,6 @@
 //! What operators do and faults do: the actions of a plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use overrides::{Override, Target};
 use serde_json::json;
@@ -233,7 +233,7 @@ impl Simulation {
     /// Redis loses data. Of each counter, the hits that it had and has no longer are granted on top of the limit.
     fn lose(&mut self, index: usize, until: Micros) {
         let now = self.now();
-        let before = self.redis.counters(now);
+        let (before, expired) = (self.redis.counters(now), self.redis.expired(now));
         let occupied = self.occupied_accounts();
         let mut of = None;
         match self.plan.actions[index].action {
@@ -265,6 +265,13 @@ impl Simulation {
             {
                 self.world.tell(&"redis", format_args!("loses {lost} hits of {name}"));
                 self.ledger().lost(counter, lost);
+            }
+        }
+        // Redis would have removed them later.
+        let kept: BTreeSet<String> = self.redis.expired(now).into_iter().map(|one| one.name).collect();
+        for Stored { name, value, .. } in expired.into_iter().filter(|one| !kept.contains(&one.name)) {
+            if let (Some(counter), Ok(hits)) = (Counter::named(&name, &self.limits), u64::try_from(value)) {
+                self.ledger().expired(counter, hits, (self.plan.began + now) / SECOND, false, now);
             }
         }
         self.note_lost_accounts(occupied);

@@ -297,7 +297,17 @@ impl Servers {
 
     /// The counters of all masters.
     pub fn counters(&self, now: Micros) -> Vec<Stored> {
-        let texts = self.shards.iter().flat_map(|shard| self.data[shard.master].texts(self.time(now)));
+        self.counters_at(self.time(now))
+    }
+
+    /// The counters of all masters that have expired, and were not removed yet.
+    pub fn expired(&self, now: Micros) -> Vec<Stored> {
+        let live: BTreeSet<_> = self.counters(now).into_iter().map(|one| one.name).collect();
+        self.counters_at(0).into_iter().filter(|one| !live.contains(&one.name)).collect()
+    }
+
+    fn counters_at(&self, time: u64) -> Vec<Stored> {
+        let texts = self.shards.iter().flat_map(|shard| self.data[shard.master].texts(time));
         let stored = |(name, value, expires): Text| {
             let name = String::from_utf8(name.into()).ok()?;
             Some(Stored { name, value: integer(&value)?, expires: expires.map(|millis| millis / 1000) })
