@@ -79,7 +79,7 @@ fn plans_that_failed_pass() {
         let passed = script(&["--plan", plan]);
         assert_eq!(passed.status.code(), Some(0), "{plan}: {}", text(&passed));
     }
-    for seed in ["1486", "1750", "1840", "2038", "3106", "3237", "4469", "5221"] {
+    for seed in ["1486", "1750", "1840", "2038", "3106", "3237", "4469", "5221", "15885", "17012"] {
         let passed = script(&["--seed", seed]);
         assert_eq!(passed.status.code(), Some(0), "seed {seed}: {}", text(&passed));
     }

@@ -59,7 +59,8 @@ for i = 1, parts do
     held[i], code[i], record = held[i] + own[i], code[i] + 2, record .. ARGV[2 * i + 3]
     earliest, longest = min(earliest, now + ttl), max(longest, ttl)
     call('ZADD', set, format('%d', now + ttl), id .. suffix)
-    outlive(set, 2 * ttl)
+    -- While a hold counts or is still to be charged, its set is there: the sweepers have a minute, as below.
+    outlive(set, 2 * ttl + 60000)
     sums[#sums + 1], sums[#sums + 2] = set, format('%d', held[i])
     if not found[i] and expiry > 0 then
       -- What is charged later is for this window.
@@ -72,7 +73,6 @@ if holds then
   call('HSET', records, id, record, unpack(sums))
   call('ZADD', due, format('%d', earliest), id)
   if open == 0 or call('PTTL', due) < 2 * longest + 60000 then
-    -- The sweepers have a minute to see what has expired.
     call('PEXPIRE', records, format('%d', 4 * longest + 120000))
     call('PEXPIRE', due, format('%d', 4 * longest + 120000))
   end
