@@ -13,7 +13,7 @@ use self::url::{Login, Parsed};
 use super::{
     reader::Reader,
     tls::TlsVars,
-    values::{RedisType, Socket},
+    values::{RedisType, SocketType},
     variable::{Setting, Var},
     vars::{self, RedisVars, SecondRedis},
 };
@@ -103,7 +103,7 @@ fn servers(
     set: &RedisVars,
     go_default: &'static str,
 ) -> Option<Parsed<RedisServers>> {
-    if set.kind != RedisType::Single && set.socket_type == Some(Socket::Unix) {
+    if set.kind != RedisType::Single && set.socket_type == Some(SocketType::Unix) {
         let message = "is ignored: connections to sentinels and clusters use TCP";
         reader.warn(&vars::REDIS_SOCKET_TYPE, message);
     }

@@ -32,7 +32,7 @@ by_function! {
     };
     // As in the Go service, any value but `json` means text.
     LogFormat: |text: &str| Ok(if text.eq_ignore_ascii_case("json") { Self::Json } else { Self::Text });
-    Socket: |text| {
+    SocketType: |text| {
         choice(text, &[("tcp", Self::Tcp), ("tcp4", Self::Tcp), ("tcp6", Self::Tcp), ("unix", Self::Unix)])
     };
     Protocol: |text| exact_choice(text, &[("http", Self::Http), ("grpc", Self::Grpc)]);
@@ -97,7 +97,7 @@ text::named! {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Socket {
+pub(super) enum SocketType {
     Tcp,
     Unix,
 }

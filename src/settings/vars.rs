@@ -15,7 +15,7 @@ use super::{
     address,
     parse::{self, at_least},
     reader::Reader,
-    values::{self, BackendType, KeyFormat, RedisType, RulesSource, Socket, StatsdProtocol},
+    values::{self, BackendType, KeyFormat, RedisType, RulesSource, SocketType, StatsdProtocol},
     variable::table,
 };
 use limiter::Recorded;
@@ -272,7 +272,7 @@ table! {
             `redis://user:password@host:port/database`, `rediss://` for TLS. With `REDIS_TYPE=SENTINEL` \
             the master's name and the sentinels, `name,host:port,…`; with `CLUSTER` some of the nodes, \
             `host:port,…`.", login;
-        REDIS_SOCKET_TYPE socket_type: Option<Socket> = "", "`tcp` or `unix`; if unset, derived from \
+        REDIS_SOCKET_TYPE socket_type: Option<SocketType> = "", "`tcp` or `unix`; if unset, derived from \
             `REDIS_URL`. Sentinels and clusters always use TCP.";
         REDIS_TYPE kind: RedisType = "SINGLE", "`SINGLE`, `SENTINEL` or `CLUSTER`; case-insensitive.";
         REDIS_AUTH auth: String = "", "`password` or `user:password`; takes precedence over `REDIS_URL`.",

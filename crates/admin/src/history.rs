@@ -20,10 +20,10 @@ const SECONDS: usize = 300;
 const LATENCY_SECONDS: usize = 60;
 
 #[derive(Default)]
-pub(super) struct History(Mutex<State>);
+pub(super) struct History(Mutex<Series>);
 
 #[derive(Default)]
-struct State {
+struct Series {
     /// The newest last, one more than [`LATENCY_SECONDS`].
     samples: VecDeque<Sample>,
     /// The newest last.
@@ -114,7 +114,7 @@ impl Latency {
     }
 }
 
-impl State {
+impl Series {
     fn add(&mut self, sample: Sample) {
         if let Some(last) = self.samples.back() {
             let micros = sample.time.micros().saturating_sub(last.time.micros());
@@ -127,7 +127,7 @@ impl State {
                 let latency = Latency::of(&self.latency(|sample| &sample.response_time));
                 self.points.push_back(Point { time: sample.time.seconds(), rates, latency });
                 keep(&mut self.points, SECONDS);
-                return keep(&mut self.samples, LATENCY_SECONDS.saturating_add(1));
+                return keep(&mut self.samples, LATENCY_SECONDS + 1);
             }
         }
         self.samples.push_back(sample);
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn rates_and_quantiles_are_those_between_two_samples() {
-        let mut state = State::default();
+        let mut state = Series::default();
         state.add(sample(100, 50, [0, 0, 0]));
         assert!(state.points.is_empty(), "one sample has no rate");
         state.add(sample(102, 70, [10, 20, 20]));
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_was_set_back_gives_no_rate() {
-        let mut state = State::default();
+        let mut state = Series::default();
         state.add(sample(100, 0, [0; 3]));
         state.add(sample(90, 100, [0; 3]));
         assert!(state.points.is_empty());

@@ -64,9 +64,9 @@ pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
             if matching >= offset && found < count && page.len() < MAX_PAGE_BYTES {
                 page.extend_from_slice(if found > 0 { b"," } else { b"" });
                 page.extend_from_slice(json_of(&one, values).to_string().as_bytes());
-                found = found.saturating_add(1);
+                found += 1;
             }
-            matching = matching.saturating_add(1);
+            matching += 1;
         }
         is_filtered || found < count && page.len() < MAX_PAGE_BYTES
     });

@@ -181,7 +181,7 @@ impl RuleRates {
             samples.clear();
         }
         samples.push_back(sample);
-        while samples.len() > SECONDS.saturating_add(1) {
+        while samples.len() > SECONDS + 1 {
             samples.pop_front();
         }
     }

@@ -24,10 +24,10 @@ pub struct Tokens {
     path: PathBuf,
     /// Tokens are compared by their tags under this key, so that the time does not depend on a common prefix.
     key: hmac::Key,
-    state: Mutex<State>,
+    state: Mutex<Loaded>,
 }
 
-struct State {
+struct Loaded {
     read: Instant,
     text: String,
     tokens: Vec<Token>,
@@ -48,7 +48,7 @@ impl Tokens {
             .map_err(|_| failed("the system has no random numbers".to_owned()))?;
         let text = read(path).map_err(|error| failed(error.to_string()))?;
         let tokens = tokens(&text, &key).map_err(failed)?;
-        let state = State { read: Instant::now(), text, tokens, has_failed: false };
+        let state = Loaded { read: Instant::now(), text, tokens, has_failed: false };
         Ok(Self { path: path.to_owned(), key, state: Mutex::new(state) })
     }
 
@@ -66,7 +66,7 @@ impl Tokens {
         matching.last().map(|known| known.name.clone())
     }
 
-    fn reload(&self, state: &mut State) {
+    fn reload(&self, state: &mut Loaded) {
         let read = read(&self.path).map_err(|error| error.to_string());
         if read.as_ref().is_ok_and(|text| *text == state.text) {
             state.has_failed = false;

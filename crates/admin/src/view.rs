@@ -175,7 +175,7 @@ fn all(members: &[Member], own: &Summary) -> View {
     let others: Vec<&Member> = members.iter().filter(|member| member.announcement.id != own_id()).collect();
     let published = others.iter().filter_map(|member| member.summary.as_ref());
     let summaries: Vec<&Summary> = published.chain([own]).collect();
-    let replicas = json!({"known": others.len().saturating_add(1), "answered": summaries.len()});
+    let replicas = json!({"known": others.len() + 1, "answered": summaries.len()});
     View { merged: merge(&summaries), scope: Scope::All, replicas }
 }
 

@@ -187,7 +187,7 @@ impl Lease {
         }
         if self.left >= hits {
             let before = self.count(terms);
-            self.left = self.left.saturating_sub(hits);
+            self.left -= hits;
             return Step::Admit(before.saturating_add(hits));
         }
         let reach = self.reach(terms, now);
@@ -425,7 +425,7 @@ impl Lease {
         }
         let own = self.own;
         let returned = self.left.saturating_sub(self.keep(terms, now));
-        self.left = self.left.saturating_sub(returned);
+        self.left -= returned;
         self.own = own.saturating_sub(returned);
         if returned > 0 && returned >= self.last.0 / 2 {
             self.hot = 0;

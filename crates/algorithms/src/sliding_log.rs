@@ -20,13 +20,13 @@ pub struct SlidingLog {
 /// The admitted hits, oldest first. An empty log equals an unused one.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Log {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<Logged>,
     total: u64,
 }
 
 /// The hits of one microsecond: 52 bits of time (until 2112) and 12 bits for the number of hits minus one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Entry(u64);
+struct Logged(u64);
 
 /// A summary of the hits in a log's window; times are microseconds since 1970.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -84,8 +84,8 @@ impl SlidingLog {
 impl Log {
     /// The memory that the log occupies, in bytes.
     pub fn bytes(&self) -> usize {
-        let entries = self.entries.capacity().saturating_mul(size_of::<Entry>());
-        size_of::<Self>().saturating_add(entries)
+        let entries = self.entries.capacity() * size_of::<Logged>();
+        size_of::<Self>() + entries
     }
 
     /// Moves entries that are further in the future than [`LEEWAY`] to now.
@@ -95,51 +95,51 @@ impl Log {
         }
         let mut ahead = 0_u64;
         while let Some(entry) = self.entries.back().filter(|entry| entry.time() > now.micros()) {
-            ahead = ahead.saturating_add(entry.hits());
+            ahead += entry.hits();
             self.entries.pop_back();
         }
-        self.total = self.total.saturating_sub(ahead);
+        self.total -= ahead;
         self.add(now, ahead);
     }
 
     fn forget_past(&mut self, now: Time, window: Window) {
         let Some(past) = now.micros().checked_sub(window.micros()) else { return };
         while let Some(entry) = self.entries.front().filter(|entry| entry.time() <= past) {
-            self.total = self.total.saturating_sub(entry.hits());
+            self.total -= entry.hits();
             self.entries.pop_front();
         }
         if self.entries.len() < self.entries.capacity() / 4 {
-            self.entries.shrink_to(self.entries.len().saturating_mul(2));
+            self.entries.shrink_to(self.entries.len() * 2);
         }
     }
 
     fn add(&mut self, now: Time, hits: u64) {
-        self.total = self.total.saturating_add(hits);
+        self.total += hits;
         let newest = self.entries.pop_back();
-        let at = newest.map_or(0, Entry::time).max(now.micros().min(Entry::MAX_TIME));
+        let at = newest.map_or(0, Logged::time).max(now.micros().min(Logged::MAX_TIME));
         let mut left = hits;
         match newest {
-            Some(newest) if newest.time() == at => left = left.saturating_add(newest.hits()),
+            Some(newest) if newest.time() == at => left += newest.hits(),
             Some(newest) => self.entries.push_back(newest),
             None => {}
         }
         while left > 0 {
-            let hits = left.min(Entry::MAX_HITS);
-            self.entries.push_back(Entry::new(at, hits));
-            left = left.saturating_sub(hits);
+            let hits = left.min(Logged::MAX_HITS);
+            self.entries.push_back(Logged::new(at, hits));
+            left -= hits;
         }
     }
 
     /// Removes the newest hits first: they were added by the same request, or by a similar one.
     fn refund(&mut self, hits: u64) {
         let mut left = hits.min(self.total);
-        self.total = self.total.saturating_sub(left);
+        self.total -= left;
         while left > 0
             && let Some(newest) = self.entries.pop_back()
         {
             let rest = newest.hits().saturating_sub(left);
             if rest > 0 {
-                self.entries.push_back(Entry::new(newest.time(), rest));
+                self.entries.push_back(Logged::new(newest.time(), rest));
             }
             left = left.saturating_sub(newest.hits());
         }
@@ -148,21 +148,21 @@ impl Log {
     /// The time of the newest of the `hits` oldest hits.
     fn newest_of_oldest(&self, hits: u64) -> Option<u64> {
         let mut seen = 0_u64;
-        let reaches = |entry: &&Entry| {
-            seen = seen.saturating_add(entry.hits());
+        let reaches = |entry: &&Logged| {
+            seen += entry.hits();
             seen >= hits
         };
         self.entries.iter().find(reaches).map(|entry| entry.time())
     }
 }
 
-impl Entry {
+impl Logged {
     const MAX_HITS: u64 = 1 << 12;
     const MAX_TIME: u64 = (1 << 52) - 1;
 
     /// `hits` is 1 to [`MAX_HITS`](Self::MAX_HITS), `at` at most [`MAX_TIME`](Self::MAX_TIME).
     const fn new(at: u64, hits: u64) -> Self {
-        Self(at << 12 | hits.saturating_sub(1))
+        Self(at << 12 | (hits - 1))
     }
 
     const fn time(self) -> u64 {
@@ -170,6 +170,6 @@ impl Entry {
     }
 
     const fn hits(self) -> u64 {
-        (self.0 % Self::MAX_HITS).saturating_add(1)
+        (self.0 % Self::MAX_HITS) + 1
     }
 }

@@ -148,7 +148,7 @@ impl Changes {
         let most = if self.is_in_redis { MAX_WAITING } else { MAX_KEPT };
         while own.changes.len() > most {
             own.forget_first();
-            own.dropped = own.dropped.saturating_add(u64::from(self.is_in_redis));
+            own.dropped += u64::from(self.is_in_redis);
         }
         self.wake.notify_one();
     }
@@ -186,11 +186,11 @@ impl Changes {
         pool.pipeline::<()>(&key, &commands).await?;
         let mut own = lock(&self.own);
         // Others may have been added meanwhile, and written ones dropped.
-        let end = first.saturating_add(waiting.len() as u64);
+        let end = first + waiting.len() as u64;
         while own.first < end && !own.changes.is_empty() {
             own.forget_first();
         }
-        own.dropped = own.dropped.saturating_sub(dropped);
+        own.dropped -= dropped;
         Ok(())
     }
 
@@ -219,14 +219,14 @@ fn stream(pool: &CommandPool) -> String {
 impl Own {
     fn forget_first(&mut self) {
         self.changes.pop_front();
-        self.first = self.first.saturating_add(1);
+        self.first += 1;
     }
 
     fn append(&mut self, path: &PathBuf, change: &Change) -> io::Result<()> {
         let line = serde_json::to_string(change)? + "\n";
         if self.lines < 2 * MAX_KEPT {
             OpenOptions::new().create(true).append(true).open(path)?.write_all(line.as_bytes())?;
-            self.lines = self.lines.saturating_add(1);
+            self.lines += 1;
             return Ok(());
         }
         let mut text = String::new();
@@ -238,7 +238,7 @@ impl Own {
         new.push(".new");
         fs::write(&new, text + &line)?;
         fs::rename(&new, path)?;
-        self.lines = self.changes.len().saturating_add(1);
+        self.lines = self.changes.len() + 1;
         Ok(())
     }
 }

@@ -399,11 +399,7 @@ fn skip_counters(plan: &mut Plan, batch: &mut Batch) {
 }
 
 /// Removes the checks that have another source instead.
-#[expect(
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "there is an item for each check of the batch"
-)]
+#[expect(clippy::indexing_slicing, reason = "there is an item for each check of the batch")]
 fn remove_checks(plan: &mut Plan, batch: &mut Batch, instead: &SmallVec<[Option<CounterSource>; 4]>) {
     batch.retain(|index| instead[index].is_none());
     let mut kept = 0;

@@ -192,7 +192,7 @@ impl Bounds {
         if request.domain.is_empty() {
             return Err(RequestError::NoDomain);
         }
-        let count = request.descriptors.len().saturating_add(request.excess_descriptors);
+        let count = request.descriptors.len() + request.excess_descriptors;
         if count == 0 {
             return Err(RequestError::NoDescriptors);
         }
@@ -200,7 +200,7 @@ impl Bounds {
             return Err(RequestError::TooManyDescriptors { count, max: self.descriptors });
         }
         for (index, descriptor) in request.descriptors.iter().enumerate() {
-            let count = descriptor.entries.len().saturating_add(descriptor.excess_entries);
+            let count = descriptor.entries.len() + descriptor.excess_entries;
             if count > self.entries {
                 return Err(RequestError::TooManyEntries { descriptor: index, count, max: self.entries });
             }

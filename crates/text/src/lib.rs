@@ -37,7 +37,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unprintable) {
         return text.into();
     }
-    let mut shown = String::with_capacity(text.len().saturating_mul(2));
+    let mut shown = String::with_capacity(text.len() * 2);
     for character in text.chars() {
         if is_unprintable(character) {
             shown.extend(character.escape_default());
@@ -75,7 +75,7 @@ struct Bounded(String);
 
 impl Write for Bounded {
     fn write_str(&mut self, more: &str) -> fmt::Result {
-        let room = LONGEST.saturating_sub(self.0.len());
+        let room = LONGEST - self.0.len();
         let taken = beginning(more, room);
         self.0.push_str(taken);
         if taken.len() < more.len() { Err(fmt::Error) } else { Ok(()) }

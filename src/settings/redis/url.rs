@@ -8,7 +8,7 @@ use super::super::{
     address::host_port,
     parse::percent_decoded,
     reader::Reader,
-    values::{RedisType, Socket},
+    values::{RedisType, SocketType},
     vars,
 };
 use net::HostPort;
@@ -44,7 +44,7 @@ const SENTINEL_PORT: u16 = 26379;
 pub(super) fn servers(
     text: &str,
     kind: RedisType,
-    socket: Option<Socket>,
+    socket: Option<SocketType>,
     reader: &Reader<'_>,
 ) -> Result<Parsed<RedisServers>, InvalidValue> {
     match kind {
@@ -67,22 +67,24 @@ pub(super) fn invalid(kind: RedisType, hint: impl Into<String>) -> InvalidValue 
 
 fn single(
     text: &str,
-    socket: Option<Socket>,
+    socket: Option<SocketType>,
     reader: &Reader<'_>,
 ) -> Result<Parsed<RedisServers>, InvalidValue> {
     let is_path = text.starts_with('/') || (text.contains('/') && !text.contains("://"));
     let is_server = |text: &str| is_url(text) || server(text, PORT).is_ok();
     let variable = reader.effective(&vars::REDIS_SOCKET_TYPE).name;
     match socket {
-        Some(Socket::Tcp) if is_path => {
+        Some(SocketType::Tcp) if is_path => {
             Err(invalid(RedisType::Single, format!("a path requires {variable}=unix")))
         }
-        Some(Socket::Unix) if is_server(text) => {
+        Some(SocketType::Unix) if is_server(text) => {
             Err(invalid(RedisType::Single, format!("{variable}=unix requires a path; set it to tcp")))
         }
         None if !is_path => tcp(text, reader),
-        Some(Socket::Tcp) => tcp(text, reader),
-        Some(Socket::Unix) | None => Ok(Parsed::new(RedisServers::Single(ServerAddress::Unix(text.into())))),
+        Some(SocketType::Tcp) => tcp(text, reader),
+        Some(SocketType::Unix) | None => {
+            Ok(Parsed::new(RedisServers::Single(ServerAddress::Unix(text.into()))))
+        }
     }
 }
 

@@ -60,9 +60,9 @@ fn check_size(mut events: Events<'_>, max: MaxValues) -> Result<(), FileError> {
         }
         match data {
             EventData::SequenceStart { .. } | EventData::MappingStart { .. } => {
-                depth = depth.saturating_add(1);
+                depth += 1;
             }
-            EventData::SequenceEnd | EventData::MappingEnd => depth = depth.saturating_sub(1),
+            EventData::SequenceEnd | EventData::MappingEnd => depth -= 1,
             _ => {}
         }
         if depth > MAX_DEPTH {
@@ -118,7 +118,7 @@ enum Anchor {
 impl Builder {
     fn take(&mut self, event: Event) -> Result<(), FileError> {
         let Event { place, data } = event;
-        self.values = self.values.saturating_add(is_value(&data).into());
+        self.values += usize::from(is_value(&data));
         match data {
             EventData::Scalar { anchor, tag, value, plain_implicit, .. } => {
                 let is_merge = value == "<<" && (plain_implicit || tag.as_deref() == Some(MERGE_TAG));
@@ -161,7 +161,7 @@ impl Builder {
         if self.open.len() >= MAX_DEPTH as usize {
             return Err(too_deep(place));
         }
-        self.opened = self.opened.saturating_add(1);
+        self.opened += 1;
         if let Some(anchor) = &anchor {
             self.anchors.insert(anchor.clone(), Anchor::Open(self.opened));
         }
@@ -293,7 +293,7 @@ impl Weight {
 
     fn holding(self, inner: Self) -> Self {
         Self {
-            depth: self.depth.max(inner.depth.saturating_add(1)),
+            depth: self.depth.max(inner.depth + 1),
             values: self.values.saturating_add(inner.values),
             aliased: self.aliased.saturating_add(inner.aliased),
         }

@@ -96,7 +96,7 @@ impl<'t> Events<'t> {
 
     fn place_of(&self, mark: Mark) -> Place {
         let (line, column) = self.guarded.unguarded(mark);
-        let count = |from_zero: u64| u32::try_from(from_zero.saturating_add(1)).unwrap_or(u32::MAX);
+        let count = |from_zero: u64| u32::try_from(from_zero + 1).unwrap_or(u32::MAX);
         Place { line: count(line), column: count(column) }
     }
 

@@ -49,12 +49,12 @@ impl<'t> Guarded<'t> {
             let message = "the file contains every character of Unicode's private use areas";
             *character = unused.next().ok_or_else(|| FileError::new(message))?;
         }
-        let added = suspects.len().saturating_mul(marker.len_utf8());
-        let mut guarded = String::with_capacity(text.len().saturating_add(added));
+        let added = suspects.len() * marker.len_utf8();
+        let mut guarded = String::with_capacity(text.len() + added);
         let mut markers = Vec::with_capacity(suspects.len());
         let mut from = 0;
         for suspect in suspects {
-            let next = suspect.saturating_add(1);
+            let next = suspect + 1;
             guarded.push_str(text.get(from..suspect).unwrap_or_default());
             match text.get(suspect..next).unwrap_or_default() {
                 "\\" => guarded.push(placeholder),
@@ -136,10 +136,10 @@ fn tags_before_commas(text: &str) -> Vec<usize> {
     // Tags in one run of a tag's characters end with the run.
     let mut plain_run_end = 0;
     for (at, _) in text.match_indices('!') {
-        let end = if bytes.get(at.saturating_add(1)) == Some(&b'<') {
+        let end = if bytes.get(at + 1) == Some(&b'<') {
             // The text in brackets is a separate run, which may have commas.
-            let end = run_end(bytes, at.saturating_add(2), b",[]");
-            end.saturating_add(usize::from(bytes.get(end) == Some(&b'>')))
+            let end = run_end(bytes, at + 2, b",[]");
+            end + usize::from(bytes.get(end) == Some(&b'>'))
         } else {
             if at >= plain_run_end {
                 plain_run_end = run_end(bytes, at, b"");
@@ -176,7 +176,7 @@ fn run_end(bytes: &[u8], from: usize, more: &[u8]) -> usize {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_;/?:@&=+$.%!~*'()".contains(byte);
     let rest = bytes.get(from..).unwrap_or_default();
     let length = rest.iter().position(|byte| !is_part(byte) && !more.contains(byte)).unwrap_or(rest.len());
-    from.saturating_add(length)
+    from + length
 }
 
 fn line_starts(text: &str) -> Vec<usize> {
@@ -185,7 +185,7 @@ fn line_starts(text: &str) -> Vec<usize> {
     while let Some((at, character)) = characters.next() {
         let within = character == '\r' && characters.peek().is_some_and(|(_, next)| *next == '\n');
         if is_break(character) && !within {
-            starts.push(at.saturating_add(character.len_utf8()));
+            starts.push(at + character.len_utf8());
         }
     }
     starts

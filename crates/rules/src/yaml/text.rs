@@ -101,7 +101,7 @@ pub(super) fn place_of(text: &str, at: usize) -> Place {
     let before = text.get(..at).unwrap_or(text);
     let breaks = before.matches(is_break).count().saturating_sub(before.matches("\r\n").count());
     let on_line = before.chars().rev().take_while(|character| !is_break(*character)).count();
-    let from_one = |from_zero: usize| u32::try_from(from_zero.saturating_add(1)).unwrap_or(u32::MAX);
+    let from_one = |from_zero: usize| u32::try_from(from_zero + 1).unwrap_or(u32::MAX);
     Place { line: from_one(breaks), column: from_one(on_line) }
 }
 

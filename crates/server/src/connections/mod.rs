@@ -80,7 +80,7 @@ pub(super) struct Registry {
 /// One connection's place in its registry, until it is dropped.
 pub(super) struct Handle {
     registry: Arc<Registry>,
-    entry: Arc<Entry>,
+    entry: Arc<Listed>,
 }
 
 /// The state of a connection that has to make room.
@@ -93,7 +93,7 @@ pub(super) enum Closing {
 }
 
 /// Shared by the registry and the connection.
-struct Entry {
+struct Listed {
     id: u64,
     address: Option<IpAddr>,
     /// In microseconds since the registry's start.
@@ -110,7 +110,7 @@ const SILENT: u64 = u64::MAX - 1;
 #[derive(Default)]
 struct Members {
     next_id: u64,
-    entries: HashMap<u64, Arc<Entry>>,
+    entries: HashMap<u64, Arc<Listed>>,
     all: Scope,
     by_address: HashMap<IpAddr, Scope>,
     idle_closed: Allowance,
@@ -181,7 +181,7 @@ impl Registry {
         }
         let id = members.next_id;
         members.next_id = id.wrapping_add(1);
-        let entry = Arc::new(Entry {
+        let entry = Arc::new(Listed {
             id,
             address,
             admitted: self.micros(now),
@@ -236,7 +236,7 @@ impl Registry {
 
     fn micros(&self, now: Instant) -> u64 {
         let micros = now.saturating_duration_since(self.start).as_micros();
-        u64::try_from(micros).unwrap_or(SILENT).min(SILENT.saturating_sub(1))
+        u64::try_from(micros).unwrap_or(SILENT).min(SILENT - 1)
     }
 }
 
@@ -296,7 +296,7 @@ impl Members {
     }
 
     /// Removes a connection; `None` if it was already removed.
-    fn remove(&mut self, id: u64) -> Option<Arc<Entry>> {
+    fn remove(&mut self, id: u64) -> Option<Arc<Listed>> {
         let entry = self.entries.remove(&id)?;
         for scope in self.scopes(entry.address) {
             scope.open -= 1;
@@ -311,7 +311,7 @@ impl Members {
     }
 }
 
-impl Entry {
+impl Listed {
     fn state(&self) -> u64 {
         self.state.load(Ordering::Relaxed)
     }

@@ -237,11 +237,11 @@ fn check(message: &[u8], limiter: &Limiter) -> Result<(), Failure> {
     limiter.check(&request).map_err(|error| status::of_error(&error).into())
 }
 
-/// Reads one message with its prefix until the caller's deadline. tonic itself would return CANCELLED, which gRPC reserves
-/// for callers.
+/// Reads one message with its prefix until shortly before the caller's deadline, at which tonic itself would return
+/// CANCELLED, which gRPC reserves for callers.
 async fn read_in_time(call: &RequestHead, body: Body, max: usize, stats: &Stats) -> Result<Bytes, Failure> {
     let reading = read_message(body, max, stats);
-    let Some(deadline) = call.deadline() else { return reading.await };
+    let Some(deadline) = call.until() else { return reading.await };
     let read = timeout_at(deadline.into(), reading).await;
     read.unwrap_or_else(|_| Err(status::deadline_exceeded(stats).into()))
 }
@@ -297,7 +297,7 @@ impl AsyncRead for Connection {
         let before = into.filled().len();
         let read = Pin::new(&mut self.io).poll_read(context, into);
         if self.read < PREFACE {
-            self.read = self.read.saturating_add(into.filled().len().saturating_sub(before));
+            self.read += into.filled().len() - before;
             if self.read >= PREFACE {
                 self.activity.handle.ready(Instant::now());
             }

@@ -40,12 +40,7 @@ impl RequestHead {
         Self { begun, timeout, span }
     }
 
-    /// The time at which the caller gives up.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.begun.checked_add(self.timeout?)
-    }
-
-    /// The deadline of the store: early enough for the response to arrive before the caller's deadline.
+    /// The deadline of the message and of the store: early enough for the response to arrive before the caller's deadline.
     pub(super) fn until(&self) -> Option<Instant> {
         let timeout = self.timeout?;
         let margin = timeout.checked_div(4).map_or(MARGIN, |quarter| quarter.min(MARGIN));
@@ -83,8 +78,9 @@ pub(super) fn finish_span(span: Option<Box<OpenSpan>>, failure: Option<&Status>)
 /// Fuzzes `grpc-timeout`: any value must be safe to add to a time.
 #[cfg(any(test, feature = "testing"))]
 pub fn fuzz_timeout(bytes: &[u8]) {
-    let head = RequestHead { begun: Instant::now(), timeout: super::head::grpc_timeout(bytes), span: None };
-    assert_eq!(head.until().is_some(), head.deadline().is_some());
+    let timeout = super::head::grpc_timeout(bytes);
+    let head = RequestHead { begun: Instant::now(), timeout, span: None };
+    assert_eq!(head.until().is_some(), timeout.is_some());
 }
 
 #[cfg(test)]
@@ -99,6 +95,6 @@ mod tests {
             let until = of(Some(Duration::from_millis(millis))).until().unwrap();
             assert_eq!(until - begun, Duration::from_micros(micros), "{millis} ms");
         }
-        assert_eq!((of(None).until(), of(None).deadline()), (None, None));
+        assert_eq!(of(None).until(), None);
     }
 }

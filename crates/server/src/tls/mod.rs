@@ -53,11 +53,11 @@ pub struct Tls {
     options: GrpcTls,
     hasher: RandomState,
     serving: ArcSwap<ServerConfig>,
-    state: Mutex<State>,
+    state: Mutex<Reloading>,
     failures: Failures,
 }
 
-struct State {
+struct Reloading {
     /// The hash of the files that were loaded or rejected last.
     settled: u64,
     /// The hash of files that were invalid at the last read. A file that is being written, or a key that has not followed
@@ -91,7 +91,7 @@ impl Tls {
         let files = Files::read(&options);
         let material = Material::new(&options, &files)?;
         let hasher = RandomState::new();
-        let state = State {
+        let state = Reloading {
             settled: hasher.hash_one(&files),
             rejected_once: None,
             validity: material.validity,
@@ -158,7 +158,7 @@ impl Tls {
         }
     }
 
-    fn log_expiry(&self, state: &mut State, now: Time) {
+    fn log_expiry(&self, state: &mut Reloading, now: Time) {
         let (path, until) = (self.options.certificate.display(), state.validity.not_after);
         if now >= time(until) && !std::mem::replace(&mut state.expiry_logged, true) {
             warn!("the certificate {path} has expired, at {until}: clients will reject it");

@@ -49,7 +49,7 @@ impl ColdKeys {
         if self.visits.add(key, now) < if is_full { MEASURED_WHEN_FULL } else { MEASURED } {
             return None;
         }
-        let end = Time::from_seconds(now.seconds().saturating_add(PACE_SECONDS));
+        let end = Time::from_seconds(now.seconds() + PACE_SECONDS);
         self.paces.update(key, now, end, |cold| cold.visit(hits, now, duration))
     }
 
@@ -92,14 +92,14 @@ impl Visits {
     fn add(&self, key: Key, now: Time) -> u32 {
         let cells = self.cells.get_or_init(|| (0..self.wanted).map(|_| AtomicU32::new(0)).collect());
         // The number of cells is a power of two.
-        let at = usize::try_from(key.hash()).unwrap_or(usize::MAX) & cells.len().saturating_sub(1);
+        let at = usize::try_from(key.hash()).unwrap_or(usize::MAX) & (cells.len() - 1);
         let Some(cell) = cells.get(at) else { return 0 };
         let pane = u32::try_from((now.micros() / PANE_MICROS) & u64::from(u32::MAX >> 8)).unwrap_or_default();
         let before = cell.load(Relaxed);
         let (last, count) = (before >> 8, before & COUNT);
         let count = match pane.wrapping_sub(last) {
-            0 => count.saturating_add(1).min(COUNT),
-            1 => count.min(REMEMBERED).saturating_add(1),
+            0 => (count + 1).min(COUNT),
+            1 => count.min(REMEMBERED) + 1,
             _ => 1,
         };
         // Another thread may have added a request in between, which is lost: the count is an estimate.

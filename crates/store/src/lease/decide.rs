@@ -224,7 +224,7 @@ impl Shared {
         let decided = |reserved| Some(LeaseUse { key: hit.key, start: hit.start, reserved, sent: None });
         Some(match step {
             Step::Query { reserved } => {
-                let rest = Hits::Take(hit.hits.saturating_sub(reserved));
+                let rest = Hits::Take(hit.hits - reserved);
                 (self.lease_use(hit, reserved, rest, SentHits::Always(rest.taken())), Err(rest))
             }
             Step::Admit(count) => (decided(hit.hits), Ok(count)),

@@ -268,7 +268,7 @@ impl Leases {
                 return;
             }
             if shard.due.load(Relaxed) <= now.micros() {
-                visited = visited.saturating_add(self.visit_shard(shard, now, commands));
+                visited += self.visit_shard(shard, now, commands);
             }
         }
     }
@@ -290,7 +290,7 @@ impl Leases {
             true
         });
         shard.due.store(next, Relaxed);
-        self.keys.fetch_sub(all.saturating_sub(leases.entries.len()), Relaxed);
+        self.keys.fetch_sub(all - leases.entries.len(), Relaxed);
         all
     }
 
@@ -442,7 +442,7 @@ impl Leases {
 
     #[expect(clippy::indexing_slicing, reason = "masked by the number of shards, a power of two")]
     fn shard(&self, key: Key) -> &Shard {
-        &self.shards[key.shard() & self.shards.len().saturating_sub(1)]
+        &self.shards[key.shard() & (self.shards.len() - 1)]
     }
 }
 

@@ -56,7 +56,7 @@ fn first_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ProtocolError> {
     match shown.iter().position(|byte| *byte == b'\n') {
         Some(end) => {
             let line = bytes.get(..end).and_then(|line| line.strip_suffix(b"\r"));
-            Ok(Some((line.ok_or_else(|| ProtocolError::new(bytes))?, end.saturating_add(1))))
+            Ok(Some((line.ok_or_else(|| ProtocolError::new(bytes))?, end + 1)))
         }
         None if shown.len() == MAX_LINE => Err(ProtocolError::new(bytes)),
         // Such bytes cannot become a reply.
@@ -78,7 +78,7 @@ fn value(bytes: &[u8], line: &[u8], after: usize) -> Result<Option<(Reply, usize
     let end = b"\r\nEND\r\n";
     match rest.get(..end.len()) {
         Some(seen) if seen == end => {
-            let taken = after.saturating_add(length).saturating_add(end.len());
+            let taken = after + length + end.len();
             let value = value.to_vec();
             let reply = match unique {
                 Some(unique) => Reply::Unique(value, unique),

@@ -186,10 +186,10 @@ impl Entries {
         let length = |reset: &Vec<String>| serde_json::to_string(reset).map_or(MAX_BYTES, |text| text.len());
         let mut bytes = 0_usize;
         let fit = self.resets.iter().rev().take_while(|reset| {
-            bytes = bytes.saturating_add(length(reset)).saturating_add(1);
+            bytes += length(reset) + 1;
             bytes <= MAX_BYTES
         });
-        let too_many = self.resets.len().saturating_sub(fit.count());
+        let too_many = self.resets.len() - fit.count();
         self.resets.drain(..too_many);
         self.dropped = self.dropped.saturating_add(too_many as u64);
     }

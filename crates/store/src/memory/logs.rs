@@ -156,9 +156,9 @@ impl Logs {
     fn resize(&self, at: usize, before: usize, after: usize) {
         for bytes in [&self.shard(at).bytes, &self.bytes] {
             if after >= before {
-                bytes.fetch_add(after.saturating_sub(before), Relaxed);
+                bytes.fetch_add(after - before, Relaxed);
             } else {
-                bytes.fetch_sub(before.saturating_sub(after), Relaxed);
+                bytes.fetch_sub(before - after, Relaxed);
             }
         }
     }
@@ -242,7 +242,7 @@ impl ShardLogs {
     fn evict(&mut self, spared: &[Key], new: Candidate) -> Option<usize> {
         let count = self.logs.len();
         let from = if self.hand < count { self.hand } else { 0 };
-        self.hand = from.saturating_add(1);
+        self.hand = from + 1;
         // Evenly spaced: logs that were added together are neighbours, and no fair sample.
         let step = (count / CANDIDATES).max(1);
         let is_other =
@@ -267,14 +267,14 @@ impl ShardLogs {
         for _ in 0..SWEPT_AT_ONCE {
             let Some((_, log)) = self.logs.get_index(place) else {
                 if self.logs.len() < self.logs.capacity() / 4 {
-                    self.logs.shrink_to(self.logs.len().saturating_mul(2));
+                    self.logs.shrink_to(self.logs.len() * 2);
                 }
                 return (bytes, None);
             };
             if Time::from_seconds(log.end.into()) > now {
-                place = place.saturating_add(1);
+                place += 1;
             } else {
-                bytes = bytes.saturating_add(log.bytes());
+                bytes += log.bytes();
                 self.logs.swap_remove_index(place);
                 self.expired = self.expired.wrapping_add(1);
             }
@@ -285,7 +285,7 @@ impl ShardLogs {
 
 impl Timed {
     fn bytes(&self) -> usize {
-        size_of::<(u64, Key, u32, Mark)>().saturating_add(self.log.bytes())
+        size_of::<(u64, Key, u32, Mark)>() + self.log.bytes()
     }
 
     fn candidate(&self) -> Candidate {

@@ -183,7 +183,6 @@ impl Capacity {
         // the window, and the window with the rate.
         let window = f64::max(timeout * WINDOW_SHARE, 1.5 * self.round_trip(each));
         let outstanding = f64::max(timeout * OUTSTANDING_SHARE, window);
-        #[expect(clippy::arithmetic_side_effects, reason = "a pipeline has at most 128 checks")]
         let window = checks_within(window, each).max(2 * pipeline);
         let outstanding = cmp::max(checks_within(outstanding, each), window);
         self.bound = Bound { outstanding, window, pipeline, seconds_each: each };

@@ -84,11 +84,11 @@ pub struct Usage {
 impl std::iter::Sum for Usage {
     fn sum<I: Iterator<Item = Self>>(parts: I) -> Self {
         parts.fold(Self::default(), |sum, part| Self {
-            entries: sum.entries.saturating_add(part.entries),
-            bytes: sum.bytes.saturating_add(part.bytes),
-            expired: sum.expired.saturating_add(part.expired),
-            evicted: sum.evicted.saturating_add(part.evicted),
-            evicted_over: sum.evicted_over.saturating_add(part.evicted_over),
+            entries: sum.entries + part.entries,
+            bytes: sum.bytes + part.bytes,
+            expired: sum.expired.wrapping_add(part.expired),
+            evicted: sum.evicted.wrapping_add(part.evicted),
+            evicted_over: sum.evicted_over.wrapping_add(part.evicted_over),
         })
     }
 }
@@ -177,7 +177,7 @@ impl<S: Copy + Default> Table<S> {
     }
 
     fn shard_of(&self, key: Key) -> usize {
-        key.shard() & self.shards.len().saturating_sub(1)
+        key.shard() & (self.shards.len() - 1)
     }
 }
 

@@ -60,7 +60,7 @@ impl<S: Copy + Default> Shard<S> {
         if let Some(slot) = found.and_then(|at| self.slots.get_mut(at)) {
             self.expired = self.expired.wrapping_add(u64::from(slot.end <= now));
             slot.end = 0;
-            self.used = self.used.saturating_sub(1);
+            self.used -= 1;
         }
     }
 
@@ -73,7 +73,7 @@ impl<S: Copy + Default> Shard<S> {
         };
         let expired = slots.iter_mut().filter(|slot| slot.end != 0 && slot.end <= now);
         let expired = expired.map(|slot| slot.end = 0).count();
-        self.used = self.used.saturating_sub(expired);
+        self.used -= expired;
         self.expired = self.expired.wrapping_add(expired as u64);
         true
     }
@@ -88,7 +88,7 @@ impl<S: Copy + Default> Shard<S> {
     fn put(&mut self, at: At, new: Slot<S>, now: u32) {
         let Some(slot) = self.slots.get_mut(at) else { return };
         match slot.end {
-            0 => self.used = self.used.saturating_add(1),
+            0 => self.used += 1,
             end if end <= now => self.expired = self.expired.wrapping_add(1),
             _ if { slot.tag } != new.tag => {
                 self.evicted = self.evicted.wrapping_add(1);
@@ -118,7 +118,7 @@ impl<S: Copy + Default> Shard<S> {
             let needed = self.used.div_ceil(self.slots.bucket.max(1));
             Slots::<S>::grown(needed, self.max_buckets)
         };
-        if wanted.saturating_mul(4) < self.slots.buckets.saturating_mul(3) {
+        if wanted * 4 < self.slots.buckets * 3 {
             self.rebuild(wanted, None, now);
         }
     }
@@ -134,9 +134,9 @@ impl<S: Copy + Default> Shard<S> {
             buckets = Slots::<S>::grown(buckets, self.max_buckets);
         };
         let (before, after) = (self.slots.census(now), slots.census(now));
-        self.expired = self.expired.wrapping_add(self.used.saturating_sub(before.live) as u64);
-        self.evicted = self.evicted.wrapping_add(before.live.saturating_sub(after.live) as u64);
-        self.evicted_over = self.evicted_over.wrapping_add(before.over.saturating_sub(after.over) as u64);
+        self.expired = self.expired.wrapping_add((self.used - before.live) as u64);
+        self.evicted = self.evicted.wrapping_add((before.live - after.live) as u64);
+        self.evicted_over = self.evicted_over.wrapping_add((before.over - after.over) as u64);
         (self.slots, self.used) = (slots, after.live);
     }
 

@@ -98,8 +98,8 @@ impl<S: Copy + Default> Slots<S> {
         let mut left = buckets;
         let pieces = std::iter::from_fn(|| {
             let here = left.min(Self::BUCKETS_IN_A_PIECE);
-            left = left.saturating_sub(here);
-            (here > 0).then(|| vec![slot; here.saturating_mul(bucket)].into_boxed_slice())
+            left -= here;
+            (here > 0).then(|| vec![slot; here * bucket].into_boxed_slice())
         });
         Self { pieces: pieces.collect(), bucket, buckets }
     }
@@ -107,7 +107,7 @@ impl<S: Copy + Default> Slots<S> {
     /// The number of buckets after growth: 15 % more, in whole pieces.
     pub(super) fn grown(buckets: usize, max_buckets: usize) -> usize {
         let more = (buckets / 7).max(1);
-        let grown = buckets.saturating_add(more);
+        let grown = buckets + more;
         let grown = if grown > Self::BUCKETS_IN_A_PIECE {
             grown.checked_next_multiple_of(Self::BUCKETS_IN_A_PIECE).unwrap_or(grown)
         } else {
@@ -117,7 +117,7 @@ impl<S: Copy + Default> Slots<S> {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.bucket.saturating_mul(self.buckets).saturating_mul(size_of::<Slot<S>>())
+        self.bucket * self.buckets * size_of::<Slot<S>>()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<S>> {
@@ -135,7 +135,7 @@ impl<S: Copy + Default> Slots<S> {
 
     pub(super) fn get_mut(&mut self, at: At) -> Option<&mut Slot<S>> {
         let (piece, start) = self.place(at.bucket);
-        self.pieces.get_mut(piece)?.get_mut(start.saturating_add(at.slot))
+        self.pieces.get_mut(piece)?.get_mut(start + at.slot)
     }
 
     /// The slot with this tag, whether its state has expired or not.
@@ -201,7 +201,7 @@ impl<S: Copy + Default> Slots<S> {
         if first != second {
             return [first, second];
         }
-        let next = first.saturating_add(1);
+        let next = first + 1;
         [first, if next < self.buckets { next } else { 0 }]
     }
 
@@ -223,7 +223,7 @@ impl<S: Copy + Default> Slots<S> {
     /// The piece of a bucket, and the bucket's first slot in it.
     fn place(&self, bucket: usize) -> (usize, usize) {
         let (piece, within) = (bucket / Self::BUCKETS_IN_A_PIECE, bucket % Self::BUCKETS_IN_A_PIECE);
-        (piece, within.saturating_mul(self.bucket))
+        (piece, within * self.bucket)
     }
 }
 

@@ -37,7 +37,7 @@ impl<R: BufRead + Read> Source<R> {
         match self {
             Self::Lines { text, number, now } => loop {
                 let mut line = String::new();
-                *number = number.saturating_add(1);
+                *number += 1;
                 match text.read_line(&mut line) {
                     Ok(0) => return None,
                     Ok(_) if line.trim().is_empty() => {}
@@ -67,7 +67,7 @@ impl<R: BufRead + Read> Source<R> {
 /// The line of a row. The reader counts the `\n` of a `\r\n` as the start of the next row.
 fn line_of(position: Option<&csv::Position>, is_crlf: bool) -> u64 {
     let line = position.map_or(0, csv::Position::line);
-    line.saturating_add(u64::from(is_crlf && line > 0 && position.is_some_and(|at| at.byte() > 0)))
+    line + u64::from(is_crlf && line > 0 && position.is_some_and(|at| at.byte() > 0))
 }
 
 fn csv_error(error: &csv::Error, is_crlf: bool) -> String {

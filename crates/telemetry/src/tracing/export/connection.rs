@@ -182,7 +182,7 @@ impl Open {
 }
 
 fn framed(message: &Bytes, gzip: bool) -> Bytes {
-    let mut framed = BytesMut::with_capacity(message.len().saturating_add(5));
+    let mut framed = BytesMut::with_capacity(message.len() + 5);
     framed.put_u8(u8::from(gzip));
     framed.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
     framed.put_slice(message);

@@ -113,7 +113,7 @@ impl Exporter {
         let mut batch = Vec::new();
         let mut due = None;
         while batch.len() < self.max_batch {
-            let room = self.max_batch.saturating_sub(batch.len());
+            let room = self.max_batch - batch.len();
             tokio::select! {
                 biased;
                 _ = self.ending.wait_for(|ending| *ending), if !self.queue.is_closed() => self.queue.close(),
@@ -139,7 +139,7 @@ impl Exporter {
                 Ok(rejected) => {
                     let rejected = rejected.min(spans);
                     self.counts.add_dropped(Dropped::Refused, rejected);
-                    return self.counts.add_exported(spans.saturating_sub(rejected));
+                    return self.counts.add_exported(spans - rejected);
                 }
                 Err(failure) => {
                     let is_last = !failure.is_retryable
