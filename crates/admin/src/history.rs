@@ -110,7 +110,9 @@ impl History {
 
 impl Latency {
     pub(super) fn of(times: &Buckets) -> Self {
-        Self { p50_seconds: times.quantile(0.5), p99_seconds: times.quantile(0.99) }
+        // Whole microseconds, so that JSON shows no rounding errors.
+        let quantile = |part| times.quantile(part).map(|seconds| (seconds * 1e6).round() / 1e6);
+        Self { p50_seconds: quantile(0.5), p99_seconds: quantile(0.99) }
     }
 }
 
