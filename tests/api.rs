@@ -1,15 +1,25 @@
 //! The API beside decisions: errors, reflection, `/json`, the debug pages.
 
+use ::http::HeaderMap;
 use prost::Message;
 use prost_reflect::DescriptorPool;
-use proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use proto::envoy::{
+    extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride,
+    service::ratelimit::v3::rate_limit_response::Code,
+};
 use serde_json::json;
+use tokio::runtime::Builder;
 use tonic_reflection::pb::v1::{
     ServerReflectionRequest, ServerReflectionResponse, server_reflection_client::ServerReflectionClient,
     server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
 };
 
-use crate::support::{client::request, http, server::Server};
+use crate::support::{
+    client::request,
+    http,
+    raw::{RawClient, frame},
+    server::{Server, Setup},
+};
 
 const RULES: &str = "
 domain: d
@@ -39,6 +49,59 @@ fn a_limit_with_an_unknown_unit_is_an_error() {
     asked.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 3, unit: 0 });
     let status = server.ask(asked).unwrap_err();
     assert_eq!(status.code(), tonic::Code::Unknown, "{status:?}");
+}
+
+/// A message in which the `?` of texts are other bytes.
+fn message_with(bytes: &[u8]) -> Vec<u8> {
+    let marked = "?".repeat(bytes.len());
+    let mut message = request(&format!("d{marked}"), &[&[(&format!("k{marked}"), &format!("v{marked}"))]]);
+    message.hits_addend = 2;
+    let mut rest = bytes.iter().cycle();
+    let replaced = |byte: u8| if byte == b'?' { *rest.next().unwrap() } else { byte };
+    message.encode_to_vec().into_iter().map(replaced).collect()
+}
+
+#[test]
+fn texts_that_are_not_utf8_are_decided_like_any_other() {
+    let rules = r#"{domain: "d\uFFFDE9", descriptors: [{key: "k\uFFFDE9", rate_limit: {unit: hour, requests_per_unit: 4}}]}"#;
+    let of_replacement = rules.replace("E9", r"EF\uFFFDBF\uFFFDBD");
+    let setup = Setup::new().rules("d.yaml", rules).rules("e.yaml", &of_replacement);
+    let server = setup.start();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    for bytes in [&b"\xe9"[..], "\u{fffd}".as_bytes()] {
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            let answer = runtime.block_on(async {
+                let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
+                client.ask(frame(&message_with(bytes)), &HeaderMap::new()).await.unwrap()
+            });
+            seen.push((answer.overall_code(), answer.statuses[0].limit_remaining));
+        }
+        assert_eq!(seen, [(Code::Ok, 2), (Code::Ok, 0), (Code::OverLimit, 0)], "{}", bytes.escape_ascii());
+        // The same counter.
+        let text = |name: &[u8]| [b"\"", name, bytes, b"\""].concat();
+        let body = [
+            &b"{\"domain\":"[..],
+            &text(b"d"),
+            b",\"descriptors\":[{\"entries\":[{\"key\":",
+            &text(b"k"),
+            b",\"value\":",
+            &text(b"v"),
+            b"}]}]}",
+        ];
+        let answer = http::send(server.ports.http, "POST", "/json", &[], &body.concat()).unwrap();
+        assert_eq!(answer.status, 429, "{}", answer.text());
+    }
+    let errors = "ratelimit_service_should_rate_limit_error{err_type=\"service_error\"}";
+    assert_eq!(server.metric(errors), 0.0);
+    let lone = r#"{"domain":"d\ud800","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}"#;
+    let answer = http::post(server.ports.http, "/json", lone);
+    assert_eq!(answer.status, 400);
+    assert!(
+        answer.text().contains("hex escape") && answer.text().contains("line 1 column"),
+        "{}",
+        answer.text()
+    );
 }
 
 #[test]

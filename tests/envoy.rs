@@ -10,6 +10,7 @@ use crate::support::{
 };
 
 mod answers;
+mod bytes;
 mod failure;
 mod hits;
 mod modes;

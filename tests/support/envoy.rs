@@ -56,6 +56,12 @@ impl Envoy {
         self.send("GET", "/", headers)
     }
 
+    /// The status of `GET /` with any bytes in a header; `None` if Envoy closes the connection.
+    pub(crate) fn status_of(&self, name: &str, value: &[u8]) -> Option<u16> {
+        let answer = http::send_bytes(self.listener, "GET", "/", &[(name, value)], b"");
+        answer.ok().map(|answer| answer.status)
+    }
+
     /// The file of its configuration.
     pub(crate) fn config(&self) -> PathBuf {
         self.dir.path().join("envoy.yaml")

@@ -37,6 +37,18 @@ pub(crate) fn send(
     headers: &[(&str, &str)],
     body: &[u8],
 ) -> io::Result<Answer> {
+    let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+    send_bytes(port, method, path, &headers, body)
+}
+
+/// As [`send`], with any bytes in headers.
+pub(crate) fn send_bytes(
+    port: u16,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &[u8])],
+    body: &[u8],
+) -> io::Result<Answer> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut request = Vec::new();
@@ -45,7 +57,9 @@ pub(crate) fn send(
         write!(request, "host: localhost\r\n")?;
     }
     for (name, value) in headers {
-        write!(request, "{name}: {value}\r\n")?;
+        write!(request, "{name}: ")?;
+        request.extend_from_slice(value);
+        request.extend_from_slice(b"\r\n");
     }
     if !body.is_empty() {
         write!(request, "content-length: {}\r\n", body.len())?;

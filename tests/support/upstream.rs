@@ -40,11 +40,12 @@ impl Upstream {
 
 /// Answers the requests of a connection, which have no bodies.
 fn serve(stream: &TcpStream, log: &Mutex<Vec<Vec<String>>>) -> Option<()> {
-    let mut lines = BufReader::new(stream).lines();
+    let mut lines = BufReader::new(stream).split(b'\n');
     loop {
         let mut head = Vec::new();
         loop {
             let line = lines.next()?.ok()?;
+            let line = String::from_utf8_lossy(line.trim_ascii_end());
             if line.is_empty() {
                 break;
             }

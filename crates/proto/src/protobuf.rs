@@ -1,7 +1,8 @@
 //! A parser of protobuf's wire format that borrows from the message.
 //!
 //! `server::wire` parses requests with it, and `rules_source::xds` counts the resources of a response before prost decodes
-//! it. It accepts exactly what prost accepts; a property test in `server/wire/request/tests.rs` compares the two.
+//! it. It accepts exactly what prost accepts, and a caller may accept fewer strings; a property test in
+//! `server/wire/request/tests.rs` compares the two.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
@@ -27,7 +28,14 @@ const KEY: Malformed = Malformed("invalid field number or wire type");
 const WIRE_TYPE: Malformed = Malformed("unexpected wire type of a field");
 const GROUP: Malformed = Malformed("unexpected end of a group");
 const DEPTH: Malformed = Malformed("messages or groups are nested too deep");
-const UTF8: Malformed = Malformed("a string is not UTF-8");
+const TEXT: Malformed = Malformed("a string is not UTF-8");
+
+impl Malformed {
+    /// True for a string that is not UTF-8, or that is not accepted.
+    pub fn is_text(self) -> bool {
+        self == TEXT
+    }
+}
 
 /// The maximum depth of messages and groups, as in prost and other implementations of protobuf.
 const MAX_DEPTH: u32 = 100;
@@ -45,7 +53,8 @@ pub struct Key {
 pub struct Fields<'a> {
     rest: &'a [u8],
     depth_left: u32,
-    /// The top-level message, if it is UTF-8 as a whole.
+    accepts: fn(&str) -> bool,
+    /// The top-level message, if it is UTF-8 and accepted as a whole.
     whole: Option<&'a str>,
     /// The position of the end of this message in the top-level message.
     end: usize,
@@ -53,13 +62,15 @@ pub struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     pub fn new(message: &'a [u8]) -> Self {
-        Self { rest: message, depth_left: MAX_DEPTH, whole: None, end: message.len() }
+        Self { rest: message, depth_left: MAX_DEPTH, accepts: |_| true, whole: None, end: message.len() }
     }
 
     /// The fields of a top-level message with many short strings. With lengths below 128, as in nearly all requests, the
-    /// message is UTF-8 as a whole if its strings are, and one check of it is cheaper than one of each string.
-    pub fn of_strings(message: &'a [u8]) -> Self {
-        Self { whole: std::str::from_utf8(message).ok(), ..Self::new(message) }
+    /// message is UTF-8 as a whole if its strings are, and one check of it is cheaper than one of each string. A text is
+    /// accepted if its parts are.
+    pub fn of_strings(message: &'a [u8], accepts: fn(&str) -> bool) -> Self {
+        let whole = std::str::from_utf8(message).ok().filter(|text| accepts(text));
+        Self { accepts, whole, ..Self::new(message) }
     }
 
     /// The key of the next field; `None` at the end of the message.
@@ -99,9 +110,11 @@ impl<'a> Fields<'a> {
     #[inline]
     pub fn text(&mut self, key: Key) -> Result<&'a str, Malformed> {
         let bytes = self.bytes(key)?;
-        let Some(whole) = self.whole else { return std::str::from_utf8(bytes).map_err(|_| UTF8) };
+        let Some(whole) = self.whole else {
+            return std::str::from_utf8(bytes).ok().filter(|text| (self.accepts)(text)).ok_or(TEXT);
+        };
         let end = self.position();
-        let text = whole.get(end.wrapping_sub(bytes.len())..end).ok_or(UTF8)?;
+        let text = whole.get(end.wrapping_sub(bytes.len())..end).ok_or(TEXT)?;
         debug_assert_eq!(text.as_bytes(), bytes, "`position` is that of the end of the last field");
         Ok(text)
     }
@@ -115,7 +128,7 @@ impl<'a> Fields<'a> {
     pub fn message(&mut self, key: Key) -> Result<Self, Malformed> {
         let rest = self.bytes(key)?;
         let depth_left = self.depth_left.checked_sub(1).ok_or(DEPTH)?;
-        Ok(Self { rest, depth_left, whole: self.whole, end: self.position() })
+        Ok(Self { rest, depth_left, end: self.position(), ..*self })
     }
 
     pub fn skip(&mut self, key: Key) -> Result<(), Malformed> {

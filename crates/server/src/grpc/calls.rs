@@ -290,8 +290,8 @@ impl ConnectionCalls {
         let message = self.calls.message_of(Rpc::ShouldRateLimit, framed)?;
         panics::point("grpc_request");
         let time = *self.time.get_or_insert_with(|| limiter.now());
-        let mut request = Request::default();
-        framing::read(message, limiter.bounds(), &mut request)?;
+        let (mut escaped, mut request) = (Vec::new(), Request::default());
+        framing::read(message, limiter.bounds(), &mut escaped, &mut request)?;
         let decided = traced::try_decide(limiter, call.span.as_deref_mut(), &request, time);
         match decided.map_err(|error| status::of_error(&error))? {
             Decided::Answer(mut answer) => {

@@ -44,21 +44,25 @@ pub(super) fn length(prefix: [u8; PREFIX], max: (usize, &str), stats: &Stats) ->
     Ok(length)
 }
 
-/// Parses a message without its prefix into an empty request.
-pub(super) fn read<'m>(message: &'m [u8], bounds: Bounds, request: &mut Request<'m>) -> Result<(), Failure> {
-    wire::read(message, bounds, request).map_err(|error| {
+/// Parses a message without its prefix into an empty request, as [`wire::read`].
+pub(super) fn read<'m>(
+    message: &'m [u8],
+    bounds: Bounds,
+    escaped: &'m mut Vec<u8>,
+    request: &mut Request<'m>,
+) -> Result<(), Failure> {
+    wire::read(message, bounds, escaped, request).map_err(|error| {
         rejected(Status::internal(format!("the message is not a RateLimitRequest: {error}"))).into()
     })
 }
 
 pub(super) fn framed(message: &impl Message) -> Vec<u8> {
-    let length = message.encoded_len();
-    let mut framed = Vec::with_capacity(length + PREFIX);
-    framed.push(0);
-    framed.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
-    // A vector grows as needed.
-    let _ = message.encode(&mut framed);
-    framed
+    framed_bytes(&message.encode_to_vec())
+}
+
+pub(super) fn framed_bytes(message: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    [&[0], &length.to_be_bytes()[..], message].concat()
 }
 
 /// A moment this much later; the same one where the clock ends.

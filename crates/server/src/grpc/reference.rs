@@ -130,7 +130,8 @@ impl Reference {
 
 /// `ShouldRateLimit` for tonic's generated [`RateLimitServiceServer`].
 ///
-/// With a store across a network each thread that serves it calls [`Limiter::start_worker`] once, within its runtime.
+/// With a store across a network each thread that serves it calls [`Limiter::start_worker`] once, within its runtime. tonic
+/// refuses a message whose texts are not UTF-8, as the Go service does; Tollgate's own port escapes them.
 #[derive(Clone)]
 pub struct RateLimit {
     limiter: Arc<Limiter>,
@@ -175,7 +176,7 @@ impl RateLimitService for RateLimit {
 }
 
 /// Checks and counts the calls of tonic's generated service, which decodes a message before the service sees it: the size
-/// of a message and the number of its parts are checked before.
+/// of a message and the number of its parts are checked before, and texts that it would refuse are escaped.
 #[derive(Clone)]
 struct Checked {
     inner: RateLimitServiceServer<RateLimit>,
@@ -207,7 +208,7 @@ impl Service<Request<Body>> for Checked {
             let response = caught(Boundary::GrpcRequest, async {
                 panics::point("grpc_request");
                 let message = read_in_time(&call, body, checked.max, &checked.stats).await;
-                let message = message.and_then(|message| check(&message, &checked.limiter).map(|()| message));
+                let message = message.and_then(|message| check(message, &checked.limiter));
                 match message {
                     Ok(message) => {
                         let body = Body::new(Full::new(message));
@@ -230,11 +231,14 @@ fn head(headers: &HeaderMap, tracer: Option<&Arc<Tracer>>) -> RequestHead {
     RequestHead::new(Instant::now(), timeout, Some(headers), tracer)
 }
 
-/// Rejects a message that exceeds a bound before it is decoded.
-fn check(message: &[u8], limiter: &Limiter) -> Result<(), Failure> {
-    let mut request = limiter::Request::default();
-    framing::read(message.get(PREFIX..).unwrap_or_default(), limiter.bounds(), &mut request)?;
-    limiter.check(&request).map_err(|error| status::of_error(&error).into())
+/// Rejects a message that exceeds a bound before it is decoded, and escapes its texts.
+fn check(framed: Bytes, limiter: &Limiter) -> Result<Bytes, Failure> {
+    let (mut escaped, mut request) = (Vec::new(), limiter::Request::default());
+    let message = framed.get(PREFIX..).unwrap_or_default();
+    framing::read(message, limiter.bounds(), &mut escaped, &mut request)?;
+    limiter.check(&request).map_err(|error| status::of_error(&error))?;
+    drop(request);
+    Ok(if escaped.is_empty() { framed } else { framing::framed_bytes(&escaped).into() })
 }
 
 /// Reads one message with its prefix until shortly before the caller's deadline, at which tonic itself would return

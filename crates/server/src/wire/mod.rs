@@ -7,7 +7,7 @@ mod encode;
 mod request;
 
 pub(super) use encode::encode;
-pub(super) use request::read;
+pub(super) use request::{read, read_escaped};
 
 #[cfg(any(test, feature = "testing"))]
 pub use request::fuzz;

@@ -1,23 +1,52 @@
 //! Parses a `RateLimitRequest` from its bytes.
 //!
-//! The strings of the request are slices of the message. Descriptors and entries beyond the bounds are counted but not
-//! kept, so the bounds limit the memory of any message; the limiter then rejects it with the number it had. Used for
-//! every call of `ShouldRateLimit`.
+//! The strings of the request are slices of the message, or of a copy in which they are escaped. Descriptors and entries
+//! beyond the bounds are counted but not kept, so the bounds limit the memory of any message; the limiter then rejects it
+//! with the number it had. Used for every call of `ShouldRateLimit`.
 
+#[cfg(any(test, feature = "testing"))]
+mod model;
 #[cfg(test)]
 mod tests;
 
 use limiter::{Bounds, Descriptor, Entry, LimitOverride, Request};
+#[cfg(any(test, feature = "testing"))]
+pub use model::fuzz;
+use prost::encoding::{WireType, encode_key, encode_varint};
 use proto::protobuf::{Fields, Malformed};
 
 /// Parses a message into an empty request, with as many descriptors and entries as the bounds allow. The request is
-/// filled in place, because it is large to move.
+/// filled in place, because it is large to move. A message whose texts have [bytes to escape](text::bytes) is written to
+/// `escaped`, with at most five times its size.
 pub(crate) fn read<'m>(
+    message: &'m [u8],
+    bounds: Bounds,
+    escaped: &'m mut Vec<u8>,
+    request: &mut Request<'m>,
+) -> Result<(), Malformed> {
+    match read_fields(Fields::of_strings(message, text::bytes::is_verbatim), bounds, request) {
+        Err(error) if error.is_text() => {}
+        read => return read,
+    }
+    *request = Request::default();
+    escape(Fields::new(message), Part::Request, escaped)?;
+    read_escaped(escaped, bounds, request)
+}
+
+/// As [`read`], of a message whose texts are escaped.
+pub(crate) fn read_escaped<'m>(
     message: &'m [u8],
     bounds: Bounds,
     request: &mut Request<'m>,
 ) -> Result<(), Malformed> {
-    let mut fields = Fields::of_strings(message);
+    read_fields(Fields::new(message), bounds, request)
+}
+
+fn read_fields<'m>(
+    mut fields: Fields<'m>,
+    bounds: Bounds,
+    request: &mut Request<'m>,
+) -> Result<(), Malformed> {
     while let Some(key) = fields.next_key()? {
         match key.number {
             1 => request.domain = fields.text(key)?,
@@ -108,25 +137,42 @@ fn low_half(number: u64) -> u32 {
     number as u32
 }
 
-/// Compares the parser with prost: both accept the same bytes, with the same content.
-#[cfg(any(test, feature = "testing"))]
-pub fn fuzz(bytes: &[u8]) {
-    use prost::Message;
+/// The messages that have texts.
+#[derive(Clone, Copy)]
+enum Part {
+    Request,
+    Descriptor,
+    Entry,
+}
 
-    use proto::envoy::service::ratelimit::v3::RateLimitRequest;
-
-    let none = Bounds { descriptors: usize::MAX, entries: usize::MAX };
-    let by_prost = RateLimitRequest::decode(bytes);
-    let mut ours = Request::default();
-    match (read(bytes, none, &mut ours), &by_prost) {
-        (Ok(()), Ok(message)) => assert_eq!(ours, super::request(message)),
-        (Err(_), Err(_)) => {}
-        (outcome, prosts) => assert!(outcome.is_ok() == prosts.is_ok(), "{ours:?} but {prosts:?}"),
+/// Writes a message again, with escaped texts and without unknown fields.
+fn escape(mut fields: Fields<'_>, part: Part, into: &mut Vec<u8>) -> Result<(), Malformed> {
+    while let Some(key) = fields.next_key()? {
+        let start = into.len();
+        match (part, key.number) {
+            (Part::Request, 1) | (Part::Entry, 1 | 2) => text::bytes::escape_into(fields.bytes(key)?, into),
+            (Part::Request, 2) => escape(fields.message(key)?, Part::Descriptor, into)?,
+            (Part::Descriptor, 1) => escape(fields.message(key)?, Part::Entry, into)?,
+            (Part::Descriptor, 2 | 3) => into.extend_from_slice(fields.bytes(key)?),
+            (Part::Request, 3) | (Part::Descriptor, 4) => {
+                let number = fields.number(key)?;
+                encode_key(key.number, WireType::Varint, into);
+                encode_varint(number, into);
+                continue;
+            }
+            _ => {
+                fields.skip(key)?;
+                continue;
+            }
+        }
+        // The length comes before the content, and is known after it.
+        let end = into.len();
+        encode_key(key.number, WireType::LengthDelimited, into);
+        encode_varint((end - start) as u64, into);
+        let head = into.len() - end;
+        if let Some(field) = into.get_mut(start..) {
+            field.rotate_right(head);
+        }
     }
-    let some = Bounds { descriptors: 2, entries: 2 };
-    let mut request = Request::default();
-    if read(bytes, some, &mut request).is_ok() {
-        assert!(request.descriptors.len() <= 2);
-        assert!(request.descriptors.iter().all(|descriptor| descriptor.entries.len() <= 2));
-    }
+    Ok(())
 }

@@ -115,7 +115,7 @@ async fn decide(
     let message = read(body, limiter.bounds()).await?;
     let mut request = limiter::Request::default();
     #[expect(clippy::expect_used, reason = "prost-reflect has encoded it")]
-    wire::read(&message, limiter.bounds(), &mut request).expect("an encoded request can be decoded");
+    wire::read_escaped(&message, limiter.bounds(), &mut request).expect("an encoded request can be decoded");
     match traced::try_decide(limiter, span.as_deref_mut(), &request, limiter.now())? {
         Decided::Answer(answer) => Ok(answer),
         Decided::Wait(pending) => Ok(traced::finish(limiter, span, pending, None).await?),

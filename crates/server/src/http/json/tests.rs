@@ -40,6 +40,31 @@ fn reads_both_forms_of_names_and_numbers_as_text() {
 }
 
 #[test]
+fn texts_that_are_not_utf8_are_escaped() {
+    let read = |domain: &[u8]| {
+        let message = to_message(&[b"{\"domain\":\"", domain, b"\"}"].concat(), NONE)?;
+        RateLimitRequest::decode(&*message).map(|message| message.domain).map_err(|error| error.to_string())
+    };
+    for (domain, escaped) in [
+        (&b"caf\xe9"[..], "caf\u{fffd}E9"),
+        (b"\xff\\n\\\"\xed\xa0\x80", "\u{fffd}FF\n\"\u{fffd}ED\u{fffd}A0\u{fffd}80"),
+        ("\u{fffd}".as_bytes(), "\u{fffd}EF\u{fffd}BF\u{fffd}BD"),
+        (br"\uFffD", "\u{fffd}EF\u{fffd}BF\u{fffd}BD"),
+        (br"\\ufffd\\\ufffc\ud83d\ude00", "\\ufffd\\\u{fffc}\u{1f600}"),
+        ("caf\u{e9}".as_bytes(), "caf\u{e9}"),
+    ] {
+        assert_eq!(read(domain).as_deref(), Ok(escaped));
+    }
+    for lone in [&br"\ud800"[..], br"\udfff", br"\ud800\ufffd"] {
+        let error = read(lone).unwrap_err();
+        assert!(error.contains("at line 1 column"), "{error}");
+    }
+    for outside in [&b"\xff{}"[..], b"{\xe9}", b"{}\xff", br"{}\ufffd", b"{\"domain\xff\":\"d\"}"] {
+        to_message(outside, NONE).unwrap_err();
+    }
+}
+
+#[test]
 fn an_error_names_the_place_and_cuts_long_texts() {
     let long = "x".repeat(4_000_000);
     for (json, shown) in [
@@ -81,7 +106,7 @@ fn a_body_has_as_many_objects_as_a_request_within_the_bounds() {
 proptest! {
     #[test]
     fn any_json_is_read_as_it_is_written_or_an_error(
-        json in r#"(\{|\}|\[|\]|,|:|"domain"|"descriptors"|"entries"|"k\\u0065y"|"limit"|"unit"|"a\\"b"|-?[0-9]{1,11}|null){0,20}"#,
+        json in r#"(\{|\}|\[|\]|,|:|"domain"|"descriptors"|"entries"|"k\\u0065y"|"limit"|"unit"|"a\\"b"|"\\uFFfd\\\\"|"�"|-?[0-9]{1,11}|null){0,20}"#,
     ) {
         fuzz(json.as_bytes());
     }

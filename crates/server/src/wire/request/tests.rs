@@ -1,5 +1,4 @@
-//! Compares the parser with prost: both accept and reject the
-//! same bytes, with the same content.
+//! Compares the parser with the model: both accept and reject the same bytes, with the same content.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use prost::Message;
@@ -27,20 +26,24 @@ fn expected(message: &RateLimitRequest, bounds: Bounds) -> Request<'_> {
     request
 }
 
-fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Malformed> {
+fn read<'m>(message: &'m [u8], bounds: Bounds, escaped: &'m mut Vec<u8>) -> Result<Request<'m>, Malformed> {
     let mut request = Request::default();
-    super::read(message, bounds, &mut request).map(|()| request)
+    super::read(message, bounds, escaped, &mut request).map(|()| request)
 }
 
 fn check(bytes: &[u8], bounds: Bounds) -> Result<bool, TestCaseError> {
-    let prosts = RateLimitRequest::decode(bytes);
-    let ours = read(bytes, bounds);
-    match (&ours, &prosts) {
-        (Ok(ours), Ok(prosts)) => prop_assert_eq!(ours, &expected(prosts, bounds)),
-        (Err(_), Err(_)) => {}
-        _ => prop_assert!(false, "{ours:?} but {prosts:?} for {bytes:02x?}"),
-    }
-    Ok(ours.is_ok())
+    let (prosts, mut escaped) = (model::decode(bytes), Vec::new());
+    let is_read = {
+        let ours = read(bytes, bounds, &mut escaped);
+        match (&ours, &prosts) {
+            (Ok(ours), Ok(prosts)) => prop_assert_eq!(ours, &expected(prosts, bounds)),
+            (Err(_), Err(_)) => {}
+            _ => prop_assert!(false, "{ours:?} but {prosts:?} for {bytes:02x?}"),
+        }
+        ours.is_ok()
+    };
+    prop_assert!(escaped.len() <= 5 * bytes.len());
+    Ok(is_read)
 }
 
 /// A valid or invalid field: every number around those in use, every wire type, and values
@@ -68,8 +71,8 @@ fn field() -> impl Strategy<Value = Vec<u8>> {
 
 fn text_field() -> impl Strategy<Value = Vec<u8>> {
     let text = prop_oneof![
-        4 => "\\PC{0,8}".prop_map(String::into_bytes),
-        1 => vec(any::<u8>(), 0..5),
+        4 => "[\\PC\u{fffd}]{0,8}".prop_map(String::into_bytes),
+        2 => vec(any::<u8>(), 0..5),
     ];
     (1_u64..3, text)
         .prop_map(|(number, text)| [varint(number << 3 | 2), varint(text.len() as u64), text].concat())
@@ -114,7 +117,7 @@ fn bounds() -> impl Strategy<Value = Bounds> {
 
 prop_compose! {
     fn message()(
-        domain in "\\PC{0,9}",
+        domain in "[\\PC\u{fffd}]{0,9}",
         hits_addend in any::<u32>(),
         descriptors in vec((
             vec(("\\PC{0,5}", "\\PC{0,5}"), 0..7),
@@ -202,7 +205,8 @@ fn a_repeated_limit_is_merged() {
     };
     let descriptor = [&[0x12, 8][..], &limit(&[8, 7])[2..], &limit(&[16, 3])[2..]].concat();
     assert!(check(&descriptor, NONE).unwrap());
-    let request = read(&descriptor, NONE).unwrap();
+    let mut escaped = Vec::new();
+    let request = read(&descriptor, NONE, &mut escaped).unwrap();
     let merged = LimitOverride { requests_per_unit: 7, unit: 3 };
     assert_eq!(request.descriptors[0].limit, Some(merged));
 }
@@ -211,14 +215,16 @@ fn a_repeated_limit_is_merged() {
 fn items_beyond_a_bound_are_counted_but_not_kept() {
     for count in [0, 1, 2, 3, 4, 2_000_000] {
         let request = [0x12, 0].repeat(count);
-        let request = read(&request, Bounds { descriptors: 3, entries: 2 }).unwrap();
+        let mut escaped = Vec::new();
+        let request = read(&request, Bounds { descriptors: 3, entries: 2 }, &mut escaped).unwrap();
         assert_eq!(request.descriptors.len(), count.min(3));
         assert_eq!(request.excess_descriptors, count.saturating_sub(3));
     }
     for count in [0, 1, 2, 3, 2_000_000] {
         let entries = [0x0a, 0].repeat(count);
         let request = [vec![0x12], varint(entries.len() as u64), entries].concat();
-        let request = read(&request, Bounds { descriptors: 3, entries: 2 }).unwrap();
+        let mut escaped = Vec::new();
+        let request = read(&request, Bounds { descriptors: 3, entries: 2 }, &mut escaped).unwrap();
         assert_eq!(request.descriptors[0].entries.len(), count.min(2));
         assert_eq!(request.descriptors[0].excess_entries, count.saturating_sub(2));
     }
@@ -237,7 +243,28 @@ fn a_usual_request_allocates_nothing() {
         ..RateLimitRequest::default()
     };
     let bytes = message.encode_to_vec();
-    let request = read(&bytes, NONE).unwrap();
+    let mut escaped = Vec::new();
+    let request = read(&bytes, NONE, &mut escaped).unwrap();
     assert!(!request.descriptors.spilled());
     assert!(request.descriptors.iter().all(|descriptor| !descriptor.entries.spilled()));
+    drop(request);
+    assert_eq!(escaped.capacity(), 0);
+}
+
+#[test]
+fn texts_that_are_not_utf8_are_escaped_wherever_they_are() {
+    let field = |number: u8, content: &[u8]| {
+        [&[number << 3 | 2][..], &varint(content.len() as u64), content].concat()
+    };
+    let long = "x".repeat(120);
+    for value in [&b"caf\xe9"[..], b"caf\xef\xbf\xbdE9", &[long.as_bytes(), b"\xff"].concat()] {
+        let entry = [field(1, b"k\xff"), field(2, value)].concat();
+        let descriptor = field(1, &entry);
+        let message = [field(1, b"d\x80"), field(2, &descriptor)].concat();
+        assert!(check(&message, NONE).unwrap());
+        let mut escaped = Vec::new();
+        let request = read(&message, NONE, &mut escaped).unwrap();
+        assert_eq!(request.domain, "d\u{fffd}80");
+        assert_eq!(request.descriptors[0].entries[0].key, "k\u{fffd}FF");
+    }
 }
