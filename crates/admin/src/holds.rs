@@ -74,8 +74,8 @@ async fn close(api: &Api, asked: &Settled, close: Close) -> Result<Reply, Proble
     let read = id.parse().map_err(|()| {
         Problem::bad_request(format!("id: {id:?} is not an id of a hold; GET /api/v1/holds shows them"))
     })?;
-    let closing = Closing { id: read, close, currency: asked.r#in.as_deref().map(Box::from) };
-    let closed = api.managed.limiter.close_hold(&closing).await.map_err(counters::problem)?;
+    let closing = Closing::new(read, close, asked.r#in.as_deref().map(Box::from));
+    let closed = api.managed.limiter.close_hold(closing).await.map_err(counters::problem)?;
     if closed == 0 {
         let message = format!("no hold of {id} is open or remembered: it was settled, or forgotten");
         return Err(Problem::new(StatusCode::NOT_FOUND, message));

@@ -6,7 +6,10 @@
 //!
 //! A request holds on all of its counters or on none. The estimate is cut to the limit, so an unused budget admits
 //! at least one request. A hold that ended or expired is remembered for one more time to live, so that a late cost
-//! corrects what was charged for it.
+//! corrects what was charged for it. The ledger's clock stands still while its caller's goes back, so that no hold lasts
+//! longer than its time to live.
+//!
+//! The scripts of Redis follow the same rules: `crates/store/src/redis/scripts/holds.lua`.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -51,6 +54,8 @@ pub struct Part<K, C> {
     pub fit: Fit,
     pub unknown: Unknown,
     pub ttl: Duration,
+    /// A request at a time has no cost.
+    pub is_charged: bool,
     /// The end of the counter's window: nothing is charged afterwards.
     pub end: Time,
 }
@@ -65,8 +70,8 @@ pub struct Seen {
     /// It does not fit because the ledger or the counter has as many holds as it may have.
     pub is_full: bool,
     pub holds: bool,
-    /// When the first hold of the counter expires.
-    pub earliest: Option<Time>,
+    /// The time until the first hold expires that is in its way: one of its counter, or any if there are too many.
+    pub frees_in: Option<Duration>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,6 +118,7 @@ struct Hold<K, C> {
     held: u64,
     unknown: Unknown,
     ttl: Duration,
+    is_charged: bool,
     end: Time,
     /// When it expires or, once it is charged, when it is forgotten.
     until: Time,
@@ -131,15 +137,30 @@ pub struct Ledger<K, C> {
     bounds: Bounds,
     holds: HashMap<HoldId, Vec<Hold<K, C>>>,
     counters: HashMap<K, Reserved>,
-    /// Every hold at the time at which it expires or is forgotten.
-    due: BTreeSet<Due>,
-    open: usize,
+    /// The open holds by the time at which they expire, and the others by that at which they are forgotten.
+    open: BTreeSet<Due>,
+    remembered: BTreeSet<Due>,
+    /// The latest time, and by how much the caller's clock was set back since.
+    now: Time,
+    behind: u64,
 }
+
+/// As many expired holds are charged before a request is looked at again.
+const SWEPT: usize = 10;
 
 impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
     pub fn new(bounds: Bounds) -> Self {
         let (holds, counters) = (HashMap::new(), HashMap::new());
-        Self { bounds, holds, counters, due: BTreeSet::new(), open: 0 }
+        let (open, remembered) = (BTreeSet::new(), BTreeSet::new());
+        Self { bounds, holds, counters, open, remembered, now: Time::default(), behind: 0 }
+    }
+
+    /// The ledger's time at the caller's.
+    fn time(&mut self, now: Time) -> Time {
+        let at = now.micros().saturating_add(self.behind);
+        self.behind += self.now.micros().saturating_sub(at);
+        self.now = self.now.max(Time::from_micros(at));
+        self.now
     }
 
     /// What is held of a counter. Expired holds count until they are swept.
@@ -149,7 +170,7 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
 
     /// The number of holds that are neither settled nor ended nor swept.
     pub fn open(&self) -> usize {
-        self.open
+        self.open.len()
     }
 
     /// The open holds of a counter: the request, what it holds, and when it expires; those that expire first.
@@ -157,138 +178,190 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
         let due = self.counters.get(&counter).into_iter().flat_map(|counter| &counter.expiring);
         due.filter_map(|(until, id, index)| {
             let hold = self.holds.get(id)?.iter().find(|hold| hold.index == *index)?;
-            Some((*id, hold.held, *until))
+            Some((*id, hold.held, Time::from_micros(until.micros().saturating_sub(self.behind))))
         })
     }
 
     /// Holds the estimates of all parts, or nothing if one of them must fit and does not. `spent` reads a counter.
+    ///
+    /// What has expired is not shown, and nothing is refused for it: as much is passed to `charge`, and returned, as the
+    /// request needs.
     pub fn hold(
         &mut self,
         id: HoldId,
         parts: Vec<Part<K, C>>,
         now: Time,
         spent: impl Fn(K) -> u64,
-    ) -> Vec<Seen> {
-        let mut taken: Vec<(K, u64)> = Vec::new();
+        charge: impl Fn(&Charge<K, C>),
+    ) -> (Vec<Seen>, Vec<Charge<K, C>>) {
+        let (now, mut expired) = (self.time(now), Vec::new());
         let mut all = Vec::with_capacity(parts.len());
-        for part in &parts {
-            // Two descriptors of a request may have one counter.
-            let here = taken.iter().filter(|(counter, _)| *counter == part.counter);
-            let known = self.counters.get(&part.counter);
-            let mut seen = Seen {
-                spent: spent(part.counter),
-                held: self.held(part.counter) + here.clone().map(|(_, held)| held).sum::<u64>(),
-                earliest: known.and_then(|known| known.expiring.first()).map(|(at, ..)| *at),
-                ..Seen::default()
-            };
-            let estimate = part.estimate.map(|estimate| estimate.min(part.limit));
-            let of_counter = known.map_or(0, |known| known.expiring.len()) + here.count();
-            seen.is_full = estimate.is_some()
-                && (of_counter >= self.bounds.holds_of_a_counter
-                    || self.open + taken.len() >= self.bounds.holds);
-            let room = seen.spent + seen.held + estimate.unwrap_or(0) <= part.limit;
-            seen.fits = room && !seen.is_full && (part.limit > 0 || estimate.is_none());
-            seen.holds = estimate.is_some() && (seen.fits || part.fit == Fit::Always && !seen.is_full);
-            taken.extend(estimate.filter(|_| seen.holds).map(|estimate| (part.counter, estimate)));
-            all.push(seen);
+        self.look(&parts, now, &spent, &mut all);
+        while let Some(way) = parts.iter().zip(&all).find_map(|(part, seen)| self.expired(part, seen)) {
+            for _ in 0..SWEPT {
+                let Some((_, id, index)) = self.first_due(way).filter(|due| due.0 <= now) else { break };
+                let charges = self.close(id, How::Expired, now, |hold| hold.index == index);
+                charges.iter().for_each(&charge);
+                expired.extend(charges);
+            }
+            self.look(&parts, now, &spent, &mut all);
         }
         let refused = |(part, seen): (&Part<K, C>, &Seen)| part.fit == Fit::Must && !seen.fits;
         if parts.iter().zip(&all).any(|both| refused(both) && both.0.estimate.is_some()) {
             for seen in &mut all {
                 seen.holds = false;
             }
-            return all;
+            return (all, expired);
         }
         for (index, (part, seen)) in
             parts.into_iter().zip(&mut all).enumerate().filter(|(_, (_, seen))| seen.holds)
         {
-            let Part { counter, of, limit, estimate, unknown, ttl, end, .. } = part;
+            let Part { counter, of, limit, estimate, unknown, ttl, is_charged, end, .. } = part;
             let (held, until) = (estimate.unwrap_or(0).min(limit), after(now, ttl));
             seen.held += held;
-            let hold = Hold { index, counter, of, held, unknown, ttl, end, until, charged: None };
+            let hold = Hold { index, counter, of, held, unknown, ttl, is_charged, end, until, charged: None };
             let counter = self.counters.entry(counter).or_default();
             counter.held += held;
             counter.expiring.insert(hold.due(id));
-            self.due.insert(hold.due(id));
-            self.open += 1;
+            self.open.insert(hold.due(id));
             self.holds.entry(id).or_default().push(hold);
         }
-        all
+        (all, expired)
     }
 
-    /// Settles the holds of a request that are meant at their cost. The first settle of each wins.
-    pub fn settle(&mut self, id: HoldId, is_meant: impl Fn(&C) -> bool, cost: u64) -> Vec<Charge<K, C>> {
-        let Some(holds) = self.holds.get_mut(&id) else { return Vec::new() };
+    /// What each part finds, and whether it would hold.
+    fn look(&self, parts: &[Part<K, C>], now: Time, spent: impl Fn(K) -> u64, all: &mut Vec<Seen>) {
+        all.clear();
+        let mut taken: Vec<(K, u64)> = Vec::new();
+        for part in parts {
+            // Two descriptors of a request may have one counter.
+            let here = taken.iter().filter(|(counter, _)| *counter == part.counter);
+            let of_counter = self.counters.get(&part.counter).map_or(0, |known| known.expiring.len());
+            let mut seen = Seen {
+                spent: spent(part.counter),
+                held: self.held(part.counter) + here.clone().map(|(_, held)| held).sum::<u64>(),
+                ..Seen::default()
+            };
+            let estimate = part.estimate.map(|estimate| estimate.min(part.limit));
+            seen.is_full = estimate.is_some()
+                && (of_counter + here.count() >= self.bounds.holds_of_a_counter
+                    || self.open() + taken.len() >= self.bounds.holds);
+            seen.fits = part.has_room(&seen) && !seen.is_full;
+            seen.holds = estimate.is_some() && (seen.fits || part.fit == Fit::Always && !seen.is_full);
+            if estimate.is_none() || !seen.fits {
+                let first = self.first_due(self.way(part, &seen));
+                seen.frees_in =
+                    first.map(|(at, ..)| Duration::from_micros(at.micros().saturating_sub(now.micros())));
+            }
+            taken.extend(estimate.filter(|_| seen.holds).map(|estimate| (part.counter, estimate)));
+            all.push(seen);
+        }
+    }
+
+    /// What is in a part's way: the holds of a counter, or all of them if there are too many.
+    fn way(&self, part: &Part<K, C>, seen: &Seen) -> Option<K> {
+        let of_counter = self.counters.get(&part.counter).map_or(0, |known| known.expiring.len());
+        let any = seen.is_full && part.has_room(seen) && of_counter < self.bounds.holds_of_a_counter;
+        (!any).then_some(part.counter)
+    }
+
+    fn first_due(&self, way: Option<K>) -> Option<Due> {
+        match way {
+            Some(counter) => self.counters.get(&counter)?.expiring.first().copied(),
+            None => self.open.first().copied(),
+        }
+    }
+
+    /// The way of a part, if something in it has expired whose end may help.
+    fn expired(&self, part: &Part<K, C>, seen: &Seen) -> Option<Option<K>> {
+        let needed = part
+            .estimate
+            .is_none_or(|estimate| !seen.fits && seen.spent + estimate.min(part.limit) <= part.limit);
+        (needed && seen.frees_in == Some(Duration::ZERO)).then(|| self.way(part, seen))
+    }
+
+    /// Settles the holds of a request that are meant at their cost. The first settle of each wins. Those that have expired
+    /// are charged first, so that the cost is a late one.
+    pub fn settle(
+        &mut self,
+        id: HoldId,
+        is_meant: impl Fn(&C) -> bool,
+        cost: u64,
+        now: Time,
+    ) -> Vec<Charge<K, C>> {
+        let mut charges = self.expire(id, &is_meant, now);
+        let Some(holds) = self.holds.get_mut(&id) else { return charges };
         let settled: Vec<_> = holds.extract_if(.., |hold| is_meant(&hold.of)).collect();
         if holds.is_empty() {
             self.holds.remove(&id);
         }
-        let charge = |hold: Hold<K, C>| {
+        for hold in settled {
             let how = if hold.charged.is_some() { How::SettledLate } else { How::Settled };
-            self.due.remove(&hold.due(id));
             self.release(id, &hold);
-            hold.charge(how, cost)
-        };
-        settled.into_iter().map(charge).collect()
+            charges.push(hold.charge(how, cost));
+        }
+        charges
     }
 
     /// Ends the holds of a request that are meant and have no cost.
     pub fn end(&mut self, id: HoldId, is_meant: impl Fn(&C) -> bool, now: Time) -> Vec<Charge<K, C>> {
-        self.close(id, How::Ended, now, |hold| is_meant(&hold.of))
+        let mut charges = self.expire(id, &is_meant, now);
+        let now = self.time(now);
+        charges.extend(self.close(id, How::Ended, now, |hold| is_meant(&hold.of)));
+        charges
     }
 
     /// Ends the holds of a request whose answer nobody got: they cost nothing.
-    pub fn cancel(&mut self, id: HoldId) -> Vec<Charge<K, C>> {
-        let mut charges = self.settle(id, |_| true, 0);
+    pub fn cancel(&mut self, id: HoldId, now: Time) -> Vec<Charge<K, C>> {
+        let mut charges = self.settle(id, |_| true, 0, now);
         let open = charges.iter_mut().filter(|charge| charge.how == How::Settled);
         open.for_each(|charge| charge.how = How::Cancelled);
         charges
     }
 
-    pub fn forget_counter(&mut self, counter: K) {
-        let due: Vec<Due> =
-            self.counters.get(&counter).into_iter().flat_map(|known| &known.expiring).copied().collect();
-        for (_, id, index) in due {
-            self.settle_one(id, index);
-        }
+    fn expire(&mut self, id: HoldId, is_meant: impl Fn(&C) -> bool, now: Time) -> Vec<Charge<K, C>> {
+        let now = self.time(now);
+        self.close(id, How::Expired, now, |hold| hold.until <= now && is_meant(&hold.of))
     }
 
-    fn settle_one(&mut self, id: HoldId, index: usize) {
-        let Some(holds) = self.holds.get_mut(&id) else { return };
-        let gone: Vec<_> = holds.extract_if(.., |hold| hold.index == index).collect();
-        if holds.is_empty() {
-            self.holds.remove(&id);
+    /// Charges the holds of a counter that have expired.
+    pub fn sweep_counter(&mut self, counter: K, now: Time) -> Vec<Charge<K, C>> {
+        let (now, mut charges) = (self.time(now), Vec::new());
+        while let Some((_, id, index)) = self.first_due(Some(counter)).filter(|due| due.0 <= now) {
+            charges.extend(self.close(id, How::Expired, now, |hold| hold.index == index));
         }
-        for hold in gone {
-            self.due.remove(&hold.due(id));
-            self.release(id, &hold);
+        charges
+    }
+
+    pub fn forget_counter(&mut self, counter: K) {
+        while let Some((_, id, index)) = self.first_due(Some(counter)) {
+            self.forget(id, index);
         }
     }
 
     /// Charges or forgets at most `most` holds that expired, or were charged long enough ago.
     pub fn sweep(&mut self, now: Time, most: usize) -> Vec<Charge<K, C>> {
-        let mut charges = Vec::new();
+        let (now, mut charges) = (self.time(now), Vec::new());
+        let is_due = |due: &&Due| due.0 <= now;
         for _ in 0..most {
-            let Some((until, id, index)) = self.due.first().copied().filter(|(until, ..)| *until <= now)
-            else {
-                break;
-            };
-            let expired = self.close(id, How::Expired, now, |hold| hold.index == index);
-            if expired.is_empty() {
-                self.due.remove(&(until, id, index));
+            if let Some((_, id, index)) = self.open.first().filter(is_due).copied() {
+                charges.extend(self.close(id, How::Expired, now, |hold| hold.index == index));
+            } else if let Some((_, id, index)) = self.remembered.first().filter(is_due).copied() {
                 self.forget(id, index);
+            } else {
+                break;
             }
-            charges.extend(expired);
         }
         charges
     }
 
     fn forget(&mut self, id: HoldId, index: usize) {
         let Some(holds) = self.holds.get_mut(&id) else { return };
-        holds.retain(|hold| hold.index != index);
+        let gone: Vec<_> = holds.extract_if(.., |hold| hold.index == index).collect();
         if holds.is_empty() {
             self.holds.remove(&id);
         }
+        gone.iter().for_each(|hold| self.release(id, hold));
     }
 
     /// Charges what `unknown` says for the open holds of a request that `is_meant`.
@@ -301,38 +374,40 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
     ) -> Vec<Charge<K, C>> {
         let Some(mut holds) = self.holds.remove(&id) else { return Vec::new() };
         let mut charges = Vec::new();
-        for hold in holds.iter_mut().filter(|hold| hold.charged.is_none() && is_meant(hold)) {
-            self.due.remove(&hold.due(id));
+        holds.retain_mut(|hold| {
+            if hold.charged.is_some() || !is_meant(hold) {
+                return true;
+            }
             self.release(id, hold);
             let cost = match hold.unknown {
                 Unknown::Held => hold.held,
                 Unknown::Hits(hits) => hits,
             };
-            charges.push(hold.charge(how, cost));
+            let charge = hold.charge(how, cost);
             // Remembered from the end, or from the expiry, whenever it is swept.
             let from = if how == How::Expired { hold.until } else { now };
             hold.until = after(from, hold.ttl);
-            hold.charged = Some(cost);
-            self.due.insert(hold.due(id));
-        }
-        let remembered = self.due.len() - self.open;
-        holds.retain(|hold| {
-            let stays = hold.charged.is_none() || remembered <= self.bounds.holds;
-            stays || !self.due.remove(&hold.due(id))
+            hold.charged = Some(charge.after);
+            charges.push(charge);
+            let is_remembered = self.remembered.len() < self.bounds.holds;
+            if is_remembered {
+                self.remembered.insert(hold.due(id));
+            }
+            is_remembered
         });
-        if holds.is_empty() {
-            return charges;
+        if !holds.is_empty() {
+            self.holds.insert(id, holds);
         }
-        self.holds.insert(id, holds);
         charges
     }
 
-    /// An open hold no longer reserves anything.
+    /// A hold no longer reserves anything, or is no longer remembered.
     fn release(&mut self, id: HoldId, hold: &Hold<K, C>) {
         if hold.charged.is_some() {
+            self.remembered.remove(&hold.due(id));
             return;
         }
-        self.open -= 1;
+        self.open.remove(&hold.due(id));
         if let Some(counter) = self.counters.get_mut(&hold.counter) {
             counter.held -= hold.held;
             counter.expiring.remove(&hold.due(id));
@@ -343,13 +418,20 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
     }
 }
 
+impl<K, C> Part<K, C> {
+    fn has_room(&self, seen: &Seen) -> bool {
+        let estimate = self.estimate.map_or(0, |estimate| estimate.min(self.limit));
+        seen.spent + seen.held + estimate <= self.limit && (self.limit > 0 || self.estimate.is_none())
+    }
+}
+
 impl<K: Copy, C: Clone> Hold<K, C> {
     fn due(&self, id: HoldId) -> Due {
         (self.until, id, self.index)
     }
 
-    fn charge(&self, how: How, after: u64) -> Charge<K, C> {
-        let before = self.charged.unwrap_or(0);
+    fn charge(&self, how: How, cost: u64) -> Charge<K, C> {
+        let (before, after) = (self.charged.unwrap_or(0), if self.is_charged { cost } else { 0 });
         let of = self.of.clone();
         Charge { counter: self.counter, of, how, held: self.held, end: self.end, before, after }
     }

@@ -130,9 +130,9 @@ impl Limiter {
     }
 
     /// Settles or ends the holds of a request, and returns how many.
-    pub async fn close_hold(&self, closing: &Closing) -> Result<usize, RequestError> {
+    pub async fn close_hold(&self, mut closing: Closing) -> Result<usize, RequestError> {
         let now = self.now();
-        let (closed, result) = self.store.close_holds(closing, now).await;
+        let (closed, result) = self.store.close_holds(&mut closing, now).await;
         self.count_all(&closed, now);
         result.map(|()| closed.len()).map_err(RequestError::Store)
     }
@@ -143,8 +143,9 @@ impl Limiter {
         let Reading { mut batch, now, .. } = self.reading(request)?;
         self.store.reset(&mut batch, now).await.map_err(RequestError::Store)?;
         if let Some(local) = self.local.get() {
-            local.remove(&batch, now);
+            local.remove(&mut batch, now);
         }
+        self.count_held(&batch);
         let keys: Vec<String> = batch.checks().iter().map(|check| batch.full_key(check).to_owned()).collect();
         self.forget(&Resets::Of(keys.clone()));
         Ok(keys)

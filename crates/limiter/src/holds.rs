@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use smallvec::SmallVec;
 
 use queue::Queue;
@@ -42,6 +42,7 @@ const METADATA: &str = "hold";
 
 /// The wait after the store did not take what was queued, and between sweeps of what has expired.
 const RETRY: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// Random numbers that nobody can guess.
@@ -85,7 +86,7 @@ impl HoldToken {
     }
 
     fn cancelling(&self) -> Closing {
-        Closing { id: self.id.clone(), close: Close::Cancel, currency: None }
+        Closing::new(self.id.clone(), Close::Cancel, None)
     }
 
     /// The response with the identity was written: now its holds are settled, ended, or expire.
@@ -158,9 +159,9 @@ fn closing(descriptor: &Descriptor<'_>) -> Option<Closing> {
     Some(match (value(SETTLE), cost) {
         (Some(_), cost) => {
             let close = cost.map_or(Close::End, |cost| Close::Settle(cost.min(MAX_LIMIT)));
-            Closing { id, close, currency: value(CURRENCY).map(Box::from) }
+            Closing::new(id, close, value(CURRENCY).map(Box::from))
         }
-        (None, _) => Closing { id, close: Close::End, currency: None },
+        (None, _) => Closing::new(id, Close::End, None),
     })
 }
 
@@ -251,10 +252,10 @@ impl Limiter {
 
     /// Closes what a request closes, and counts it.
     pub(super) async fn close(&self, mut closings: Box<Closings>) {
-        // An end waits behind a queued settle.
+        // Behind what is queued of its request.
         let queue = &self.holds.queue;
         closings.all.retain(|one| {
-            let waits = one.close == Close::End && queue.has_settle(&one.id);
+            let waits = queue.has(&one.id);
             if waits {
                 queue.push(one.clone());
             }
@@ -263,20 +264,26 @@ impl Limiter {
         self.close_in_order(&mut closings.all).await;
     }
 
-    /// Settles, then ends: an end waits until every settle of its request is taken, else it would charge what is unknown.
-    /// Removes those that the store has taken.
-    async fn close_in_order<A: smallvec::Array<Item = Closing>>(&self, all: &mut SmallVec<A>) {
+    /// Settles, then ends: in each slot, an end waits until the settles of its request are taken, else it would charge what is
+    /// unknown. Removes those that the store has taken.
+    async fn close_in_order(&self, all: &mut SmallVec<[Closing; 3]>) {
         let now = self.now();
         let ends_first = is_planted(Plant::EndBeforeSettle);
         for is_end in [ends_first, !ends_first] {
             let settles = all.iter().filter(|one| one.close != Close::End && !ends_first);
-            let untaken: Vec<HoldId> = settles.map(|one| one.id.clone()).collect();
-            let is_due =
-                |one: &Closing| (one.close == Close::End) == is_end && !(is_end && untaken.contains(&one.id));
-            let results = join_all(
-                all.iter()
-                    .map(|closing| async { is_due(closing) && self.close_one(closing, now).await.is_ok() }),
-            );
+            let untaken: Vec<(u128, u16)> =
+                settles.flat_map(|one| one.slots.iter().map(|slot| (one.id.random, *slot))).collect();
+            let results = join_all(all.iter_mut().map(async |closing| {
+                if (closing.close == Close::End) != is_end {
+                    return false;
+                }
+                let waits = |slot: &u16| is_end && untaken.contains(&(closing.id.random, *slot));
+                let later: SmallVec<[u16; 2]> = closing.slots.iter().copied().filter(waits).collect();
+                closing.slots.retain(|slot| !later.contains(slot));
+                let is_taken = self.close_one(closing, now).await.is_ok() && later.is_empty();
+                closing.slots.extend(later);
+                is_taken
+            }));
             let mut taken = results.await.into_iter();
             let mut ended: SmallVec<[HoldId; 2]> = SmallVec::new();
             all.retain(|closing| {
@@ -312,7 +319,7 @@ impl Limiter {
         None
     }
 
-    async fn close_one(&self, closing: &Closing, now: Time) -> Result<(), StoreError> {
+    async fn close_one(&self, closing: &mut Closing, now: Time) -> Result<(), StoreError> {
         if closing.id.slots.is_empty() {
             self.count_closed(&self.close_here(closing, now), closing, now);
             return Ok(());
@@ -369,39 +376,42 @@ impl Limiter {
 
     /// Repeats what the store did not take, and sweeps what has expired, for as long as the service runs.
     pub async fn run_holds(&self, timer: &dyn Timer) {
-        let mut swept = timer.now();
+        join(self.run_queue(timer), self.run_sweeps(timer)).await;
+    }
+
+    /// What is new does not wait for what was not taken, which is sent again after a pause.
+    async fn run_queue(&self, timer: &dyn Timer) {
+        let (queue, mut retry) = (&self.holds.queue, timer.now());
         loop {
-            let all_taken = self.close_queued().await;
-            let wait = if all_taken { SWEEP } else { RETRY };
-            let until = clock::timer::after(timer.now(), wait);
-            if all_taken {
-                let _ = timer.timeout_at(until, self.holds.queue.filled()).await;
-            } else {
-                timer.sleep_until(until).await;
+            let began = timer.now();
+            let mut again = if began < retry { 0 } else { queue.failed() };
+            loop {
+                let mut batch = queue.next(&mut again);
+                if batch.is_empty() {
+                    break;
+                }
+                join_all(batch.iter_mut().map(|sent| self.close_in_order(&mut sent.left))).await;
+                queue.keep(batch);
             }
-            if timer.now().duration_since(swept) >= SWEEP {
-                swept = timer.now();
-                let now = self.now();
-                let (closed, _) = self.store.sweep_holds(now).await;
-                self.count_all(&closed, now);
+            if began >= retry {
+                // Many take long: a lost server does not keep this thread busy.
+                let pause = 4 * timer.now().duration_since(began);
+                retry = clock::timer::after(timer.now(), pause.clamp(RETRY, LONGEST_PAUSE));
+            }
+            if queue.failed() == 0 {
+                queue.filled().await;
+            } else {
+                let _ = timer.timeout_at(retry, queue.filled()).await;
             }
         }
     }
 
-    /// Closes what is queued; returns whether the store has taken all of it.
-    async fn close_queued(&self) -> bool {
+    async fn run_sweeps(&self, timer: &dyn Timer) {
         loop {
-            let mut closings = self.holds.queue.first();
-            let sent = closings.len();
-            if sent == 0 {
-                return true;
-            }
-            self.close_in_order(&mut closings).await;
-            let is_all = closings.is_empty();
-            self.holds.queue.keep(sent, closings.into_iter());
-            if !is_all {
-                return false;
-            }
+            timer.sleep(SWEEP).await;
+            let now = self.now();
+            let (closed, _) = self.store.sweep_holds(now).await;
+            self.count_all(&closed, now);
         }
     }
 

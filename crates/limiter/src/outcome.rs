@@ -2,6 +2,8 @@
 //!
 //! `conclude` calls this for each descriptor once the store has set the outcomes of its checks.
 
+use std::time::Duration;
+
 use super::plan::{CounterSource, Limited, Scope};
 use algorithms::{Hits, Kind, Verdict, fixed_window::MAX_HITS};
 use clock::Time;
@@ -132,11 +134,16 @@ fn of_hold(limit: &Limit, check: &Check, near_ratio: f32, now: Time) -> (Verdict
     let (held, hits) = (check.held().unwrap_or_default(), check.hits);
     let capacity = limit.requests_per_unit;
     let estimate = hits.taken().min(capacity);
-    let until = |at: Time| at.micros().saturating_sub(now.micros());
     let is_concurrency = limit.algorithm.kind() == Kind::Concurrency;
-    let reset = if is_concurrency { held.earliest.map_or(0, until) } else { until(limit.period().end(now)) };
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let frees_in = held.frees_in.map(micros);
+    let reset = if is_concurrency {
+        frees_in.unwrap_or(0)
+    } else {
+        limit.period().end(now).micros().saturating_sub(now.micros())
+    };
     let fits_without_holds = held.spent.saturating_add(estimate) <= capacity;
-    let expiry = held.earliest.filter(|_| fits_without_holds).map(until);
+    let expiry = frees_in.filter(|_| fits_without_holds);
     let wait = if is_concurrency { expiry } else { Some(expiry.map_or(reset, |expiry| expiry.min(reset))) };
     let verdict = Verdict {
         admitted: held.fits,

@@ -58,6 +58,14 @@ text::named! {
         EndBeforeSettle = "end-before-settle",
         /// Settles and ends that the store has not taken are dropped at SIGTERM.
         QueueDroppedAtEnd = "queue-dropped-at-end",
+        /// Settles and ends wait while a lost server takes none of its own.
+        QueueStuck = "queue-stuck",
+        /// A request is refused for what has expired and was not swept.
+        ExpiredRefuses = "expired-refuses",
+        /// A hold lasts until a clock of Redis that was set back has caught up.
+        ClockFollowed = "clock-followed",
+        /// A hold sets the expiry of its slot's records whatever the others need.
+        RecordsShortened = "records-shortened",
     }
 }
 

@@ -103,13 +103,13 @@ impl Batch {
         let (index, outcome) = (self.checks.len(), Outcome::Counted(0));
         let (full_key, key_end) = (key.start..self.keys.len(), key.end);
         let (member, hold) = (Member::Alone, None);
+        self.has_holds |= limit.holds;
         self.checks.push(Check { full_key, key_end, limit: *limit, rule, hits, member, hold, outcome });
         index
     }
 
     pub fn hold(&mut self, index: usize, hold: Hold) {
         self.checks[index].hold = Some(Box::new(hold));
-        self.has_holds = true;
     }
 
     /// Makes the checks that hold read instead: the request is refused.
@@ -119,8 +119,14 @@ impl Batch {
         }
     }
 
+    /// True if a check is of a limit that holds, also for one that refunds.
     pub fn has_holds(&self) -> bool {
         self.has_holds
+    }
+
+    /// The checks that refund what holds were charged: what has expired must be charged before.
+    pub(super) fn refunded_budgets(&self) -> impl Iterator<Item = &Check> {
+        self.checks.iter().filter(|check| check.limit.holds && check.hold.is_none())
     }
 
     /// True if a part that must fit does not, by the outcomes.
@@ -196,7 +202,7 @@ impl Batch {
     pub fn retain(&mut self, keep: impl Fn(usize) -> bool) {
         let mut indexes = 0..;
         self.checks.retain(|_| indexes.next().is_some_and(&keep));
-        self.has_holds = self.checks.iter().any(|check| check.hold.is_some());
+        self.has_holds = self.checks.iter().any(|check| check.limit.holds);
     }
 
     pub fn set(&mut self, index: usize, outcome: Outcome) {

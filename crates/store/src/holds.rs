@@ -3,7 +3,7 @@
 //! The limiter chooses the identity before it asks the store. Its text names the slots in which the request holds, so
 //! that every replica can settle it.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use smallvec::SmallVec;
@@ -51,8 +51,8 @@ pub struct Held {
     pub holds: bool,
     /// It does not fit because there are too many holds.
     pub is_full: bool,
-    /// When the first hold of the counter expires, of a check that does not fit.
-    pub earliest: Option<Time>,
+    /// The time until the first hold expires that is in the way of a check that does not fit.
+    pub frees_in: Option<Duration>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -129,6 +129,15 @@ pub struct Closing {
     pub close: Close,
     /// Only the holds of this currency.
     pub currency: Option<Box<str>>,
+    /// The slots in which it is still to be done.
+    pub slots: SmallVec<[u16; 2]>,
+}
+
+impl Closing {
+    pub fn new(id: HoldId, close: Close, currency: Option<Box<str>>) -> Self {
+        let slots = id.slots.clone();
+        Self { id, close, currency, slots }
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]

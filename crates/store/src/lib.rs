@@ -50,8 +50,8 @@ pub trait Store: Send + Sync {
         smallvec![0]
     }
 
-    /// Settles, ends or cancels the holds of a request. Repeating it changes nothing.
-    fn close_holds<'a>(&'a self, _closing: &'a Closing, _now: Time) -> ClosingFuture<'a> {
+    /// Settles, ends or cancels the holds of a request, and removes the slots in which it is done. Repeating it changes nothing.
+    fn close_holds<'a>(&'a self, _closing: &'a mut Closing, _now: Time) -> ClosingFuture<'a> {
         Box::pin(std::future::ready((Vec::new(), Ok(()))))
     }
 

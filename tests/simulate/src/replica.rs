@@ -104,7 +104,8 @@ impl Replica {
         };
         let source = Arc::new(Source::new(CompileOptions::default(), attach));
         let cache = plan.has_cache.then(|| Arc::new(OverLimitCache::new(CACHE_BYTES)));
-        let response = ResponseOptions { retry_after: Some("Retry-After".into()), ..ResponseOptions::default() };
+        let response =
+            ResponseOptions { retry_after: Some("Retry-After".into()), ..ResponseOptions::default() };
         let policy = Policy { on_store_failure: plan.policy, response, ..Policy::default() };
         let limiter =
             Limiter::new(policy, source.clone(), store.clone(), cache.clone(), stats.clone(), clock.clone());
@@ -262,7 +263,7 @@ impl Store for Watched {
         self.store.slots_of_holds(batch)
     }
 
-    fn close_holds<'a>(&'a self, closing: &'a Closing, now: Time) -> ClosingFuture<'a> {
+    fn close_holds<'a>(&'a self, closing: &'a mut Closing, now: Time) -> ClosingFuture<'a> {
         self.store.close_holds(closing, now)
     }
 

@@ -1,6 +1,6 @@
 //! A ledger against a slow one: a list of holds that is searched and summed for every answer.
 
-use std::collections::BTreeMap;
+use std::{cell::RefCell, collections::BTreeMap};
 
 use fastrand::Rng;
 
@@ -76,6 +76,7 @@ fn part(rng: &mut Rng) -> Part<u8, &'static str> {
         },
         unknown: if rng.bool() { Unknown::Held } else { Unknown::Hits(rng.u64(..60)) },
         ttl: Duration::from_secs(rng.u64(1..60)),
+        is_charged: true,
         end: Time::from_seconds(u64::MAX / 2_000_000),
     }
 }
@@ -112,7 +113,7 @@ fn answers_as_a_list_of_holds_does() {
                 3 | 4 => {
                     let cost = rng.u64(..150);
                     let of = |of: &&'static str| currency.is_none_or(|currency| *of == currency);
-                    let charges = ledger.settle(id, of, cost);
+                    let charges = ledger.settle(id, of, cost, now);
                     let expected = slow.holds.extract_if(.., |hold| is_meant(hold)).count();
                     assert_eq!(charges.len(), expected, "{seed} {step}");
                     assert!(charges.iter().all(|charge| charge.after == cost));
@@ -139,14 +140,18 @@ fn answers_as_a_list_of_holds_does() {
         }
         now = Time::from_micros(now.micros() + 200_000_000);
         ledger.sweep(now, usize::MAX);
-        assert!(ledger.holds.is_empty() && ledger.due.is_empty() && ledger.counters.is_empty(), "{seed}");
+        assert!(
+            ledger.holds.is_empty() && ledger.remembered.is_empty() && ledger.counters.is_empty(),
+            "{seed}"
+        );
     }
 }
 
 fn hold(ledger: &mut Ledger<u8, &'static str>, slow: &mut Slow, id: HoldId, now: Time, rng: &mut Rng) {
     let parts: Vec<_> = (0..rng.usize(1..4)).map(|_| part(rng)).collect();
     let spent = |counter| slow.spent.get(&counter).copied().unwrap_or(0);
-    let seen = ledger.hold(id, parts.clone(), now, spent);
+    let (seen, expired) = ledger.hold(id, parts.clone(), now, spent, |_| {});
+    assert!(expired.is_empty(), "all is swept: {expired:?}");
     let mut holds: Vec<Known> = Vec::new();
     let mut is_refused = false;
     for (part, seen) in parts.iter().zip(&seen) {
@@ -170,7 +175,17 @@ fn hold(ledger: &mut Ledger<u8, &'static str>, slow: &mut Slow, id: HoldId, now:
 fn alone(estimate: u64) -> Vec<Part<u8, &'static str>> {
     let (ttl, end) = (Duration::from_secs(10), Time::from_seconds(2_000_000_000));
     let (unknown, fit, estimate) = (Unknown::Held, Fit::Must, Some(estimate));
-    vec![Part { counter: 0, of: "tokens", limit: LIMIT, estimate, fit, unknown, ttl, end }]
+    vec![Part { counter: 0, of: "tokens", limit: LIMIT, estimate, fit, unknown, ttl, is_charged: true, end }]
+}
+
+/// Holds while nothing is spent.
+fn hold_one(
+    ledger: &mut Ledger<u8, &'static str>,
+    id: u128,
+    parts: Vec<Part<u8, &'static str>>,
+    now: Time,
+) -> Seen {
+    ledger.hold(HoldId(id), parts, now, |_| 0, |_| {}).0[0]
 }
 
 fn at(second: u64) -> Time {
@@ -184,34 +199,36 @@ fn ledger() -> Ledger<u8, &'static str> {
 #[test]
 fn an_unused_budget_admits_a_request_above_the_limit() {
     let mut ledger = ledger();
-    assert!(ledger.hold(HoldId(1), alone(1_000_000), at(0), |_| 0)[0].holds);
+    assert!(hold_one(&mut ledger, 1, alone(1_000_000), at(0)).holds);
     assert_eq!(ledger.held(0), LIMIT);
-    let refused = ledger.hold(HoldId(2), alone(1), at(1), |_| 0)[0];
-    assert_eq!((refused.holds, refused.fits, refused.earliest), (false, false, Some(at(10))));
+    let refused = hold_one(&mut ledger, 2, alone(1), at(1));
+    assert_eq!((refused.holds, refused.fits, refused.frees_in), (false, false, Some(Duration::from_secs(9))));
     let nothing = vec![Part { limit: 0, ..alone(1)[0].clone() }];
-    assert!(!ledger.hold(HoldId(3), nothing, at(1), |_| 0)[0].fits);
+    assert!(!hold_one(&mut ledger, 3, nothing, at(1)).fits);
 }
 
 #[test]
 fn a_late_cost_corrects_what_the_expiry_charged_and_only_once() {
-    let mut ledger = ledger();
-    ledger.hold(HoldId(1), alone(40), at(0), |_| 0);
-    let expired = ledger.sweep(at(12), 10);
-    assert_eq!((expired[0].how, expired[0].before, expired[0].after), (How::Expired, 0, 40));
-    let late = ledger.settle(HoldId(1), |_| true, 15);
-    assert_eq!((late[0].how, late[0].before, late[0].after), (How::SettledLate, 40, 15));
-    assert!(ledger.settle(HoldId(1), |_| true, 15).is_empty());
+    for is_swept in [true, false] {
+        let mut ledger = ledger();
+        hold_one(&mut ledger, 1, alone(40), at(0));
+        let mut charges = if is_swept { ledger.sweep(at(12), 10) } else { Vec::new() };
+        charges.extend(ledger.settle(HoldId(1), |_| true, 15, at(12)));
+        let charges: Vec<_> = charges.iter().map(|one| (one.how, one.before, one.after)).collect();
+        assert_eq!(charges, [(How::Expired, 0, 40), (How::SettledLate, 40, 15)]);
+        assert!(ledger.settle(HoldId(1), |_| true, 15, at(12)).is_empty());
+    }
 }
 
 #[test]
 fn an_expired_hold_is_forgotten_after_one_more_time_to_live() {
     let mut ledger = ledger();
-    ledger.hold(HoldId(1), alone(40), at(0), |_| 0);
+    hold_one(&mut ledger, 1, alone(40), at(0));
     ledger.sweep(at(19), 10);
-    assert_eq!(ledger.settle(HoldId(1), |_| true, 1).len(), 1, "remembered until 20 s");
-    ledger.hold(HoldId(2), alone(40), at(0), |_| 0);
-    ledger.sweep(at(21), 10);
-    assert!(ledger.settle(HoldId(2), |_| true, 1).is_empty(), "forgotten, however late it was swept");
+    assert_eq!(ledger.settle(HoldId(1), |_| true, 1, at(19)).len(), 1, "remembered until 20 s");
+    hold_one(&mut ledger, 2, alone(40), at(19));
+    ledger.sweep(at(40), 10);
+    assert!(ledger.settle(HoldId(2), |_| true, 1, at(40)).is_empty(), "forgotten, however late it was swept");
 }
 
 #[test]
@@ -219,8 +236,8 @@ fn currencies_settle_apart() {
     let mut ledger = ledger();
     let tokens = alone(40)[0].clone();
     let parts = vec![tokens.clone(), Part { counter: 1, of: "dollars", ..tokens }];
-    ledger.hold(HoldId(1), parts, at(0), |_| 0);
-    assert_eq!(ledger.settle(HoldId(1), |of| *of == "dollars", 7)[0].counter, 1);
+    hold_one(&mut ledger, 1, parts, at(0));
+    assert_eq!(ledger.settle(HoldId(1), |of| *of == "dollars", 7, at(0))[0].counter, 1);
     assert_eq!((ledger.held(0), ledger.held(1)), (40, 0));
     assert_eq!(ledger.end(HoldId(1), |_| true, at(1)).len(), 1, "what is settled does not end");
 }
@@ -230,9 +247,77 @@ fn a_counter_that_is_reset_forgets_its_holds_alone() {
     let mut ledger = ledger();
     let tokens = alone(40)[0].clone();
     let parts = vec![tokens.clone(), Part { counter: 1, ..tokens }];
-    ledger.hold(HoldId(1), parts, at(0), |_| 0);
+    hold_one(&mut ledger, 1, parts, at(0));
     assert_eq!(ledger.of_counter(0).collect::<Vec<_>>(), [(HoldId(1), 40, at(10))]);
     ledger.forget_counter(0);
     assert_eq!((ledger.held(0), ledger.held(1), ledger.open()), (0, 40, 1));
-    assert_eq!(ledger.cancel(HoldId(1)).len(), 1);
+    assert_eq!(ledger.cancel(HoldId(1), at(1)).len(), 1);
+}
+
+/// A budget of 1,000 requests that hold 1 each.
+fn small() -> Part<u8, &'static str> {
+    Part { limit: 1000, unknown: Unknown::Hits(0), ..alone(1)[0].clone() }
+}
+
+#[test]
+fn nothing_is_refused_for_what_has_expired() {
+    for estimate in [1, 700] {
+        let mut ledger = ledger();
+        for id in 0..1000 {
+            assert!(hold_one(&mut ledger, id, vec![small()], at(0)).holds);
+        }
+        let asked = vec![Part { estimate: Some(estimate), ..small() }];
+        let refused = hold_one(&mut ledger, 1000, asked.clone(), Time::from_micros(at(10).micros() - 1));
+        assert_eq!((refused.holds, refused.frees_in), (false, Some(Duration::from_micros(1))));
+        let spent = RefCell::new(0);
+        let charge = |charge: &Charge<u8, _>| *spent.borrow_mut() += charge.after;
+        let (seen, expired) = ledger.hold(HoldId(1001), asked, at(10), |_| *spent.borrow(), charge);
+        assert!(seen[0].holds);
+        assert!(
+            (estimate..estimate + 20).contains(&(expired.len() as u64)),
+            "as much as it needs: {}",
+            expired.len()
+        );
+    }
+}
+
+#[test]
+fn a_full_ledger_sweeps_any_counter_and_says_when_it_has_room() {
+    let mut ledger = Ledger::new(Bounds { holds: 5, holds_of_a_counter: 5 });
+    for id in 0..5 {
+        assert!(hold_one(&mut ledger, id, vec![small()], at(id as u64)).holds);
+    }
+    let other = vec![Part { counter: 1, ..small() }];
+    let full = hold_one(&mut ledger, 5, other.clone(), at(7));
+    assert_eq!((full.is_full, full.frees_in), (true, Some(Duration::from_secs(3))));
+    assert!(hold_one(&mut ledger, 6, other, at(10)).holds, "the first has expired");
+    assert_eq!(ledger.open(), 5);
+}
+
+#[test]
+fn a_clock_that_is_set_back_makes_no_hold_last_longer() {
+    let mut ledger = ledger();
+    hold_one(&mut ledger, 1, alone(100), at(7200));
+    assert!(ledger.sweep(at(7204), 10).is_empty());
+    let before = |second| Time::from_micros(at(second).micros() - 3_600_000_000);
+    let refused = hold_one(&mut ledger, 2, alone(1), before(7204));
+    assert_eq!(refused.frees_in, Some(Duration::from_secs(6)));
+    assert_eq!(ledger.of_counter(0).collect::<Vec<_>>(), [(HoldId(1), 100, before(7210))]);
+    // Once more, and a little.
+    let further = |second| Time::from_micros(before(second).micros() - 1_000_000);
+    assert_eq!(hold_one(&mut ledger, 3, alone(1), further(7205)).frees_in, Some(Duration::from_secs(6)));
+    assert_eq!(ledger.sweep(further(7211), 10).len(), 1);
+}
+
+#[test]
+fn requests_at_a_time_have_no_cost() {
+    let mut ledger = ledger();
+    for id in 1..4 {
+        hold_one(&mut ledger, id, vec![Part { is_charged: false, ..alone(1)[0].clone() }], at(0));
+    }
+    let mut charges = ledger.settle(HoldId(1), |_| true, 500, at(1));
+    charges.extend(ledger.end(HoldId(2), |_| true, at(1)));
+    charges.extend(ledger.sweep(at(11), 10));
+    charges.extend(ledger.settle(HoldId(3), |_| true, 500, at(11)));
+    assert!(charges.len() == 4 && charges.iter().all(|charge| charge.after == 0), "{charges:?}");
 }

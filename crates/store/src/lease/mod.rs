@@ -90,7 +90,7 @@ impl Store for LeasedStore {
         self.0.redis.slots_of_holds(batch)
     }
 
-    fn close_holds<'a>(&'a self, closing: &'a Closing, now: Time) -> ClosingFuture<'a> {
+    fn close_holds<'a>(&'a self, closing: &'a mut Closing, now: Time) -> ClosingFuture<'a> {
         self.0.redis.close_holds(closing, now)
     }
 

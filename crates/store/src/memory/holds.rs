@@ -11,7 +11,7 @@ use crate::{
 };
 use algorithms::{
     Algorithm, State,
-    holds::{Bounds, Charge, HoldId as LedgerId, How, Ledger, Part, Seen},
+    holds::{Bounds, Charge, HoldId as LedgerId, Ledger, Part, Seen},
 };
 use clock::Time;
 use containment::mutex::lock;
@@ -24,8 +24,9 @@ const BYTES_PER_HOLD: usize = 1024;
 /// Longer keys are not kept.
 const LONGEST_KEY: usize = 256;
 
-/// As many expired holds are charged at once.
-const SWEPT: usize = 10;
+/// A sweep charges as many expired holds at once, and in all.
+const SWEPT: usize = 1000;
+const SWEPT_IN_ALL: usize = 20_000;
 
 /// What the ledger says with each charge.
 #[derive(Clone)]
@@ -74,25 +75,34 @@ impl MemoryStore {
                 fit: hold.fit,
                 unknown: hold.rule.unknown,
                 ttl: hold.rule.ttl,
+                is_charged: is_counted,
                 end: if is_counted { check.limit.period().end(now) } else { Time::from_micros(u64::MAX) },
             })
         });
         let parts: Vec<Part<Key, Of>> = parts.collect();
-        let mut ledger = lock(&self.holds.0);
-        let expired = ledger.sweep(now, SWEPT);
-        for charge in &expired {
-            self.charge(charge, now);
-        }
         let id = LedgerId(batch.hold_id.as_ref().map_or(0, |id| id.random));
-        let seen = ledger.hold(id, parts, now, |key| self.spent(key, now));
-        drop(ledger);
+        let spent = |key| self.spent(key, now);
+        let (seen, expired) =
+            lock(&self.holds.0).hold(id, parts, now, spent, |charge| self.charge(charge, now));
         batch.is_hold_sent = true;
         let indexes: SmallVec<[usize; 4]> = batch.holding().collect();
         for (index, seen) in indexes.into_iter().zip(seen) {
-            let Seen { spent, held, fits, holds, is_full, earliest } = seen;
-            batch.set_held(index, Held { spent, held, fits, holds, is_full, earliest });
+            let Seen { spent, held, fits, holds, is_full, frees_in } = seen;
+            batch.set_held(index, Held { spent, held, fits, holds, is_full, frees_in });
         }
-        batch.expired = closed(expired);
+        batch.expired.extend(closed(expired));
+    }
+
+    /// Charges what has expired of a counter, before it is refunded or reset.
+    pub(super) fn sweep_counter(&self, key: Key, now: Time) -> Vec<Closed> {
+        let mut ledger = lock(&self.holds.0);
+        let expired = ledger.sweep_counter(key, now);
+        self.charge_all(expired, now)
+    }
+
+    fn charge_all(&self, charges: Vec<Charge<Key, Of>>, now: Time) -> Vec<Closed> {
+        charges.iter().for_each(|charge| self.charge(charge, now));
+        closed(charges)
     }
 
     pub(super) fn close(&self, closing: &Closing, now: Time) -> Vec<Closed> {
@@ -100,24 +110,16 @@ impl MemoryStore {
             return Vec::new();
         }
         let id = LedgerId(closing.id.random);
-        let mut ledger = lock(&self.holds.0);
-        // What has expired is charged first, so that the cost of an expired hold is a late one.
-        let mut charges = ledger.sweep(now, SWEPT);
-        charges.retain(|charge| {
-            self.charge(charge, now);
-            charge.how == How::Expired
-        });
         let is_meant =
             |of: &Of| closing.currency.as_ref().is_none_or(|currency| of.rule.currency == *currency);
-        let ended = match closing.close {
-            Close::Settle(cost) => ledger.settle(id, is_meant, cost),
+        let mut ledger = lock(&self.holds.0);
+        let charges = match closing.close {
+            Close::Settle(cost) => ledger.settle(id, is_meant, cost, now),
             Close::End => ledger.end(id, is_meant, now),
-            Close::Cancel => ledger.cancel(id),
+            Close::Cancel => ledger.cancel(id, now),
         };
-        for charge in &ended {
-            self.charge(charge, now);
-        }
-        closed(charges.into_iter().chain(ended))
+        // Under the lock: a request that finds the room sees the charge.
+        self.charge_all(charges, now)
     }
 
     pub(super) fn list(&self, batch: &Batch, most: usize) -> Vec<OpenHold> {
@@ -133,14 +135,19 @@ impl MemoryStore {
         batch.holding().flat_map(of_check).collect()
     }
 
-    /// Charges expired holds, about once a second.
+    /// Charges expired holds, about once a second. Requests are let in between.
     pub(super) fn expire_holds(&self, now: Time) -> Vec<Closed> {
-        let mut ledger = lock(&self.holds.0);
-        let expired = ledger.sweep(now, SWEPT * 100);
-        for charge in &expired {
-            self.charge(charge, now);
+        let mut closed = Vec::new();
+        for _ in 0..SWEPT_IN_ALL / SWEPT {
+            let mut ledger = lock(&self.holds.0);
+            let expired = ledger.sweep(now, SWEPT);
+            let is_last = expired.is_empty();
+            closed.extend(self.charge_all(expired, now));
+            if is_last {
+                break;
+            }
         }
-        closed(expired)
+        closed
     }
 
     pub(super) fn forget_holds(&self, key: Key) {

@@ -76,6 +76,11 @@ impl MemoryStore {
     pub fn count(&self, batch: &mut Batch, now: Time) {
         let mut store = self;
         if batch.has_holds() {
+            let refunded: SmallVec<[Key; 2]> =
+                batch.refunded_budgets().map(|check| self.states.key(batch.full_key(check))).collect();
+            for key in refunded {
+                batch.expired.extend(self.sweep_counter(key, now));
+            }
             self.hold(batch, now);
             if batch.counting == Counting::StopWhenOver && batch.is_refused_by_holds() {
                 batch.counting = Counting::ReadOnly;
@@ -94,9 +99,13 @@ impl MemoryStore {
         }
     }
 
-    pub fn remove(&self, batch: &Batch, now: Time) {
+    pub fn remove(&self, batch: &mut Batch, now: Time) {
+        let mut expired = Vec::new();
         for check in batch.checks() {
             let key = self.states.key(batch.full_key(check));
+            if check.limit.holds {
+                expired.extend(self.sweep_counter(key, now));
+            }
             self.states.remove(key, now);
             self.wide.get().into_iter().for_each(|wide| wide.remove(key, now));
             self.logs.remove(key);
@@ -104,6 +113,7 @@ impl MemoryStore {
                 self.forget_holds(key);
             }
         }
+        batch.expired.extend(expired);
     }
 
     /// Reads every counter and then counts, atomically.
@@ -355,7 +365,7 @@ impl Store for MemoryStore {
         Box::pin(ready(Ok(())))
     }
 
-    fn close_holds<'a>(&'a self, closing: &'a Closing, now: Time) -> ClosingFuture<'a> {
+    fn close_holds<'a>(&'a self, closing: &'a mut Closing, now: Time) -> ClosingFuture<'a> {
         Box::pin(ready((self.close(closing, now), Ok(()))))
     }
 

@@ -4,22 +4,24 @@
 //! While a slot of a cluster moves, its holds fail as if its server could not be reached.
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, VecDeque, btree_map::Entry},
     ops::Range,
     sync::{
         Arc, LazyLock, Mutex,
         atomic::{AtomicU16, Ordering::Relaxed},
     },
+    time::Instant,
 };
 
 use deadpool_redis::redis::cmd;
+use futures_util::future::join_all;
 use smallvec::{SmallVec, smallvec};
 
 use super::{
     RedisStore,
     backend::{Connection, PendingReply},
     name::{Names, set_of_holds},
-    pipeline::{CheckResult, CloseCall, HoldCall, HoldPart, Left},
+    pipeline::{CheckResult, CloseCall, HoldCall, HoldPart, Holding, Left},
     pool::Pool,
     topology::slots::{self, SLOTS},
 };
@@ -32,13 +34,6 @@ const MAX_REDIRECTS: usize = 5;
 
 /// A sweep of a slot ends after as many calls.
 const MAX_SWEEPS: usize = 50;
-
-/// Forgets the set of a counter, and what is held of it in the slot's records.
-const FREE: &str = "redis.call('HDEL', KEYS[2], KEYS[1]) return redis.call('DEL', KEYS[1])";
-
-/// Sets a counter to 0 that expires when it did.
-const UNSPEND: &str = "local spent = redis.call('GET', KEYS[1]) \
-                       if spent and spent ~= '0' then redis.call('INCRBY', KEYS[1], '-' .. spent) end return 0";
 
 /// A tag for each slot: the smallest number whose text is in it.
 static TAGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
@@ -71,7 +66,7 @@ pub(super) struct UsedSlots {
     open: Mutex<BTreeMap<u16, u64>>,
     next: AtomicU16,
     /// Those that it has not looked into yet, once its rules hold.
-    unseen: Mutex<Option<Range<u16>>>,
+    unseen: Mutex<Option<VecDeque<u16>>>,
 }
 
 impl UsedSlots {
@@ -83,24 +78,22 @@ impl UsedSlots {
 
     /// Looks once into all of these.
     pub(super) fn look_into(&self, slots: Range<u16>) {
-        lock(&self.unseen).get_or_insert(slots);
+        lock(&self.unseen).get_or_insert_with(|| slots.collect());
     }
 
     fn used(&self, slot: u16) {
         lock(&self.open).entry(slot).or_default();
     }
 
-    /// A slot was swept, and has as many open requests.
-    fn swept(&self, slot: u16, open: u64) {
-        match lock(&self.open).entry(slot) {
-            Entry::Occupied(mut known) => *known.get_mut() = open,
-            Entry::Vacant(unknown) if open > 0 => {
+    /// A slot was swept, and has as many open requests; `None` if its server did not answer.
+    fn swept(&self, slot: u16, open: Option<u64>) {
+        match (lock(&self.open).entry(slot), open) {
+            (Entry::Occupied(mut known), Some(open)) => *known.get_mut() = open,
+            (Entry::Vacant(unknown), Some(open @ 1..)) => {
                 unknown.insert(open);
             }
-            Entry::Vacant(_) => {}
-        }
-        if let Some(unseen) = lock(&self.unseen).as_mut().filter(|unseen| unseen.start == slot) {
-            unseen.next();
+            (Entry::Vacant(_), None) => lock(&self.unseen).get_or_insert_default().push_back(slot),
+            _ => {}
         }
     }
 
@@ -115,8 +108,9 @@ impl UsedSlots {
         let used = slots.range(from..).chain(slots.range(..from)).take(Self::SWEPT);
         let used: Vec<u16> = used.map(|(slot, _)| *slot).collect();
         self.next.store(used.last().map_or(0, |last| last.wrapping_add(1)), Relaxed);
-        let unseen = lock(&self.unseen).clone().into_iter().flatten();
-        unseen.take(Self::SEEN).chain(used).collect()
+        let mut unseen = lock(&self.unseen);
+        let unseen = unseen.iter_mut().flat_map(|unseen| unseen.drain(..unseen.len().min(Self::SEEN)));
+        unseen.filter(|slot| !used.contains(slot)).chain(used.iter().copied()).collect()
     }
 }
 
@@ -169,6 +163,13 @@ impl RedisStore {
 
     /// Holds, and counts the other checks in the same round trip.
     pub(super) async fn hold_and_count(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
+        let refunded: SmallVec<[CloseCall; 1]> =
+            batch.refunded_budgets().map(|check| self.counter_call(batch, check, false)).collect();
+        for call in &refunded {
+            let (expired, result) = self.run_call(call, usize::MAX, batch.until).await;
+            batch.expired.extend(expired);
+            result?;
+        }
         let by_slot = self.by_slot(batch);
         let mut submitted = SmallVec::<[Submitted; 1]>::new();
         for one in &by_slot {
@@ -240,12 +241,16 @@ impl RedisStore {
                 let timer = &*connection.shared.edges.timer;
                 let result = reply.wait(batch.until.map(|until| (until, timer))).await?.into_iter().next();
                 match result {
-                    Some(CheckResult::Holds(held, expired)) => {
+                    Some(CheckResult::Holds(Holding { held, expired, is_swept })) => {
                         self.used_slots.used(one.slot);
+                        batch.expired.extend(expired);
+                        if !is_swept {
+                            submitted = self.submit_hold(batch, one, now, None)?;
+                            continue;
+                        }
                         for (index, held) in one.checks.iter().zip(held) {
                             batch.set_held(*index, held);
                         }
-                        batch.expired.extend(expired);
                         break;
                     }
                     Some(CheckResult::Redirected(error)) if redirections < MAX_REDIRECTS => {
@@ -267,23 +272,28 @@ impl RedisStore {
         self.main.connection_to(&to).map(|connection| (connection, ask))
     }
 
-    pub(super) async fn close(&self, closing: &Closing) -> (Vec<Closed>, Result<(), StoreError>) {
+    /// Closes in each slot, and removes those that have done it.
+    pub(super) async fn close(&self, closing: &mut Closing) -> (Vec<Closed>, Result<(), StoreError>) {
         let id = closing.id.to_string();
         let (mut closed, mut result) = (Vec::new(), Ok(()));
-        let is_slot = |slot: &&u16| self.main.slots_of_holds().contains(*slot);
+        let is_slot = |slot: &u16| self.main.slots_of_holds().contains(slot);
+        let slots: SmallVec<[u16; 2]> = closing.slots.drain(..).filter(is_slot).collect();
         // All are sent before the first reply.
-        let slots = closing.id.slots.iter().filter(is_slot);
         let submitted: SmallVec<[_; 2]> = slots
+            .into_iter()
             .map(|slot| {
-                let base = self.main.names.base_of_holds(*slot);
+                let base = self.main.names.base_of_holds(slot);
                 let call = CloseCall::new(base, self.most_holds, &id, closing);
-                (self.submit_call(call.clone(), None), call)
+                (slot, self.submit_call(call.clone(), None), call)
             })
             .collect();
-        for (submitted, call) in submitted {
-            match self.receive_closed(submitted, &call).await {
+        for (slot, submitted, call) in submitted {
+            match self.receive_closed(submitted, &call, None).await {
                 Ok((_, mut of_slot)) => closed.append(&mut of_slot),
-                Err(error) => result = Err(error),
+                Err(error) => {
+                    closing.slots.push(slot);
+                    result = Err(error);
+                }
             }
         }
         (closed, result)
@@ -307,11 +317,13 @@ impl RedisStore {
         &self,
         submitted: Result<Submitted, StoreError>,
         call: &CloseCall,
+        until: Option<Instant>,
     ) -> Result<(Left, Vec<Closed>), StoreError> {
         let mut submitted = submitted?;
         for _ in 0..MAX_REDIRECTS {
             let (reply, connection) = &mut submitted;
-            match reply.wait(None).await?.into_iter().next() {
+            let timer = &*connection.shared.edges.timer;
+            match reply.wait(until.map(|until| (until, timer))).await?.into_iter().next() {
                 Some(CheckResult::Closed(left, closed)) => return Ok((left, closed)),
                 Some(CheckResult::Redirected(error)) => {
                     let to = self.redirection(&error, connection);
@@ -324,46 +336,62 @@ impl RedisStore {
         Err(StoreError { reason: FailureReason::BadAnswer, message })
     }
 
-    /// Charges holds that have expired, in some of the slots.
-    pub(super) async fn sweep_expired(&self) -> (Vec<Closed>, Result<(), StoreError>) {
-        let (mut closed, mut result) = (Vec::new(), Ok(()));
-        for slot in self.used_slots.next() {
-            let call = CloseCall::expired(self.main.names.base_of_holds(slot), self.most_holds);
-            for _ in 0..MAX_SWEEPS {
-                match self.receive_closed(self.submit_call(call.clone(), None), &call).await {
-                    Ok((left, mut of_slot)) => {
-                        self.used_slots.swept(slot, left.open);
-                        closed.append(&mut of_slot);
-                        if left.due == 0 {
-                            break;
-                        }
-                    }
-                    Err(error) => {
-                        result = Err(error);
+    /// Runs a call until it leaves nothing to sweep, at most so often.
+    async fn run_call(
+        &self,
+        call: &CloseCall,
+        most: usize,
+        until: Option<Instant>,
+    ) -> (Vec<Closed>, Result<Left, StoreError>) {
+        let (mut closed, mut last) = (Vec::new(), Left::default());
+        for _ in 0..most {
+            match self.receive_closed(self.submit_call(call.clone(), None), call, until).await {
+                Ok((left, mut swept)) => {
+                    closed.append(&mut swept);
+                    last = left;
+                    if left.due == 0 {
                         break;
                     }
                 }
+                Err(error) => return (closed, Err(error)),
             }
+        }
+        (closed, Ok(last))
+    }
+
+    /// Charges holds that have expired, in some of the slots. A server that does not answer delays only its own.
+    pub(super) async fn sweep_expired(&self) -> (Vec<Closed>, Result<(), StoreError>) {
+        let swept = self.used_slots.next().into_iter().map(async |slot| {
+            let call = CloseCall::expired(self.main.names.base_of_holds(slot), self.most_holds);
+            let (closed, result) = self.run_call(&call, MAX_SWEEPS, None).await;
+            self.used_slots.swept(slot, result.as_ref().ok().map(|left| left.open));
+            (closed, result)
+        });
+        let (mut closed, mut result) = (Vec::new(), Ok(()));
+        for (mut of_slot, swept) in join_all(swept).await {
+            closed.append(&mut of_slot);
+            result = result.and(swept.map(drop));
         }
         (closed, result)
     }
 
     /// Resets what is spent, and keeps what is held: it is charged when it ends. Frees the places of requests under way.
-    pub(super) async fn reset_holding(&self, batch: &Batch, check: &Check) -> Result<(), StoreError> {
+    pub(super) async fn reset_holding(
+        &self,
+        batch: &Batch,
+        check: &Check,
+    ) -> (Vec<Closed>, Result<(), StoreError>) {
+        let (closed, result) = self.run_call(&self.counter_call(batch, check, true), usize::MAX, None).await;
+        (closed, result.map(drop))
+    }
+
+    /// Charges what has expired of a check's counter, and resets it then if that is meant.
+    fn counter_call(&self, batch: &Batch, check: &Check, resets: bool) -> CloseCall {
         let base = self.main.names.base_of_holds(self.main.slot_of_hold(batch, check));
-        let mut reset = cmd("EVAL");
-        let key = if let Algorithm::Concurrency(_) = check.limit.algorithm {
-            let set = set_of_holds(&base, batch.full_key(check));
-            reset.arg(FREE).arg(2).arg(&set).arg([&*base, "holds"].concat());
-            set
-        } else {
-            let counter = self.main.names.of(batch, check).into_owned();
-            reset.arg(UNSPEND).arg(1).arg(&counter);
-            counter
-        };
-        let done = self.main.commands.command::<u64>(&key, &reset).await;
-        done.map(drop)
-            .map_err(|message| StoreError { reason: FailureReason::Unavailable, message: message.into() })
+        let set = set_of_holds(&base, batch.full_key(check));
+        let is_counted = !matches!(check.limit.algorithm, Algorithm::Concurrency(_));
+        let counter = is_counted.then(|| self.main.names.of(batch, check).into_owned());
+        CloseCall::of_counter(base, self.most_holds, set, counter.filter(|_| resets), resets)
     }
 
     pub(super) async fn list(&self, batch: &Batch, most: usize) -> Result<Vec<OpenHold>, StoreError> {
@@ -375,11 +403,14 @@ impl RedisStore {
             let mut range = cmd("ZRANGEBYSCORE");
             range.arg(&set).arg("-inf").arg("+inf").arg("WITHSCORES").arg("LIMIT").arg(0).arg(most);
             let members = self.main.commands.command::<Vec<(String, u64)>>(&set, &range).await;
-            let members = members.map_err(|message| StoreError {
-                reason: FailureReason::Unavailable,
-                message: message.into(),
-            })?;
+            let members = members.map_err(unavailable)?;
+            // The slot's clock may be ahead of the server's.
+            let mut behind = cmd("HGET");
+            behind.arg([&*base, "holds"].concat()).arg("behind");
+            let ahead =
+                self.main.commands.command::<Option<u64>>(&set, &behind).await.map_err(unavailable)?;
             let open = |(member, expires): (String, u64)| {
+                let expires = expires.saturating_sub(ahead.unwrap_or(0));
                 let mut parts = member.split(':');
                 let id: HoldId = parts.next()?.parse().ok()?;
                 let held = parts.nth(1)?.parse().ok()?;
@@ -394,6 +425,10 @@ impl RedisStore {
         }
         Ok(all)
     }
+}
+
+fn unavailable(message: String) -> StoreError {
+    StoreError { reason: FailureReason::Unavailable, message: message.into() }
 }
 
 fn failed(result: Option<CheckResult>) -> StoreError {

@@ -149,13 +149,21 @@ impl Store for RedisStore {
 
     fn reset<'a>(&'a self, batch: &'a mut Batch, _now: Time) -> StoreFuture<'a> {
         Box::pin(async move {
+            let (mut expired, mut result) = (Vec::new(), Ok(()));
             for check in batch.checks() {
-                match check.hold {
-                    Some(_) => self.reset_holding(batch, check).await?,
-                    None => self.pool(check).delete(batch, check).await?,
+                if check.hold.is_none() {
+                    result = self.pool(check).delete(batch, check).await;
+                } else {
+                    let (mut closed, reset) = self.reset_holding(batch, check).await;
+                    expired.append(&mut closed);
+                    result = reset;
+                }
+                if result.is_err() {
+                    break;
                 }
             }
-            Ok(())
+            batch.expired = expired;
+            result
         })
     }
 
@@ -163,7 +171,7 @@ impl Store for RedisStore {
         self.slots_of(batch)
     }
 
-    fn close_holds<'a>(&'a self, closing: &'a Closing, _now: Time) -> ClosingFuture<'a> {
+    fn close_holds<'a>(&'a self, closing: &'a mut Closing, _now: Time) -> ClosingFuture<'a> {
         Box::pin(self.close(closing))
     }
 

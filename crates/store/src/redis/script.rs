@@ -70,6 +70,7 @@ scripts! {
     /// See the scripts' first lines.
     HOLD = "holds" "hold";
     SETTLE = "holds" "settle";
+    RESET = "holds" "reset";
     UNITS = "begin" "keep" "counter" "bucket" "sliding_window" "sliding_log" "arguments" "units";
 }
 

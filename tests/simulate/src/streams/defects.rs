@@ -6,7 +6,7 @@ use simulated_redis::Server;
 /// The text of a script, and what is in its place.
 type Change = (&'static str, &'static str);
 
-const CHANGES: [(Plant, &[Change]); 4] = [
+const CHANGES: [(Plant, &[Change]); 7] = [
     (Plant::SettledTwice, &[("        else\n          is_done = true\n        end\n", "        end\n")]),
     (
         Plant::LateInNewWindow,
@@ -34,6 +34,9 @@ const CHANGES: [(Plant, &[Change]); 4] = [
             ),
         ],
     ),
+    (Plant::ExpiredRefuses, &[("  if expired and rounds > 0 then", "  if false then")]),
+    (Plant::ClockFollowed, &[("if clock[1] and now < tonumber(clock[1]) then", "if false then")]),
+    (Plant::RecordsShortened, &[("  if call('PTTL', key) < millis then", "  if true then")]),
     (
         Plant::OthersIgnored,
         &[("spent[i] + held[i] + max(estimate, 0) <= limit", "spent[i] + max(estimate, 0) <= limit")],

@@ -52,6 +52,9 @@ pub struct StreamCaller {
     pub patience: Micros,
     /// One in so many callers leaves before the answer, and one in so many during the stream.
     pub leaves: u64,
+    /// All requests come in the first tenth of each of these periods.
+    #[serde(default)]
+    pub period: Option<Micros>,
 }
 
 impl Currency {
@@ -90,6 +93,7 @@ pub fn add_actions(plan: &mut Plan, until: Micros) {
     if plan.streams.is_some() {
         end_while_unreachable(plan, until);
         lose_a_node(plan);
+        burst(plan);
         set_clocks(plan, until);
     }
 }
@@ -125,6 +129,21 @@ fn set_clocks(plan: &mut Plan, until: Micros) {
         let at = random.between(SECOND, until - SECOND);
         plan.actions.push(ActionPlan { at, lasts: 0, action: Action::SetServersBack(back) });
         plan.actions.sort_by_key(|one| one.at);
+    }
+}
+
+/// Bursts of streams outlive their holds, which expire together just before the next burst.
+fn burst(plan: &mut Plan) {
+    let random = &mut Random::new(plan.seed ^ 0x00b0_57ed);
+    let Some(streams) = &mut plan.streams else { return };
+    if plan.scenario != Scenario::Steady || random.one_in(2) {
+        return;
+    }
+    for budget in &mut streams.budgets {
+        (budget.ttl, budget.limit) = (SECOND, budget.limit.min(60));
+    }
+    for caller in &mut streams.callers {
+        (caller.rate, caller.lasts, caller.period) = (60, 3 * SECOND, Some(SECOND + SECOND / 10));
     }
 }
 
@@ -172,6 +191,7 @@ fn caller(random: &mut Random, budgets: usize) -> StreamCaller {
         lasts: random.choose(&[20_000, 200_000, SECOND, 3 * SECOND]),
         patience: random.choose(&[30_000, 100_000, 500_000]),
         leaves: random.choose(&[4, 10, 50]),
+        period: None,
     }
 }
 

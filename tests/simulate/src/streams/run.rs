@@ -47,8 +47,13 @@ impl Simulation {
         if now >= self.plan.traffic {
             return;
         }
-        let rate = self.stream_plan().callers[caller].rate as f64;
-        let next = now + 1 + self.chance.exponential(SECOND as f64 / rate) as u64;
+        let asking = &self.stream_plan().callers[caller];
+        let (rate, period) = (asking.rate as f64, asking.period);
+        let next = match period {
+            Some(period) if now % period >= period / 10 => (now / period + 1) * period,
+            Some(_) => now + 1 + self.chance.exponential(SECOND as f64 / rate / 10.0) as u64,
+            None => now + 1 + self.chance.exponential(SECOND as f64 / rate) as u64,
+        };
         self.world.at(next, Event::Stream(StreamEvent::Arrive(caller)));
         if let Some(number) = self.any_replica() {
             self.stream_asks(number, caller);

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use super::{
     CheckResult, Expire, Expiry, PendingCheck, RedisPipeline,
     command::{Command, CommandKind},
-    hold::Left,
+    hold::{Holding, Left},
     script_call::ScriptReply,
 };
 use crate::{
-    Closed, Held,
+    Closed,
     redis::{
         failure::{Failure, FailureKind},
         resp::Reply,
@@ -49,7 +49,7 @@ enum Completion {
     /// The counter after a request to lease hits, and whether it was granted.
     Leased(u64, Grant),
     Script(ScriptReply),
-    Holds(Vec<Held>, Vec<Closed>),
+    Holds(Holding),
     Closed(Left, Vec<Closed>),
     Failed(CheckResult),
     /// Of a command without callers.
@@ -96,9 +96,7 @@ impl RedisPipeline {
                 let leased = call.read(next(), &mut reading.learned.expiring);
                 leased.map(|(after, grant)| Completion::Leased(after, grant))
             }
-            CommandKind::Hold(call) => {
-                call.read(next()).map(|(held, expired)| Completion::Holds(held, expired))
-            }
+            CommandKind::Hold(call) => call.read(next()).map(Completion::Holds),
             CommandKind::Close(call) => {
                 call.read(next()).map(|(left, closed)| Completion::Closed(left, closed))
             }
@@ -216,7 +214,7 @@ fn outcome(check: &PendingCheck, results: &mut [Completion]) -> CheckResult {
         }
         Completion::Leased(after, grant) => CheckResult::Leased(*after, *grant),
         Completion::Script(reply) => reply.outcome(check),
-        Completion::Holds(held, expired) => CheckResult::Holds(std::mem::take(held), std::mem::take(expired)),
+        Completion::Holds(holding) => CheckResult::Holds(std::mem::take(holding)),
         Completion::Closed(left, closed) => CheckResult::Closed(*left, std::mem::take(closed)),
         Completion::Failed(outcome) => outcome.clone(),
         Completion::Done => unreachable!("a command without callers has a check"),

@@ -4,16 +4,17 @@
 //! counter's slot of a cluster: the first comment of `scripts/holds.lua` describes it. Arguments and replies are packed,
 //! which Lua reads and writes in a fraction of the time of an array.
 
+use std::time::Duration;
+
 use crate::{
     Close, Closed, Closing, Held,
     holds::MostHolds,
     redis::{
         resp::{self, Reply},
-        script::{Form, HOLD, SETTLE},
+        script::{Form, HOLD, RESET, SETTLE},
     },
 };
 use algorithms::holds::{How, Unknown};
-use clock::Time;
 use rules::HoldRule;
 
 /// The ends of the names of what a slot holds.
@@ -89,24 +90,37 @@ impl HoldCall {
         }
     }
 
-    /// The outcome of each part, and what was found expired.
-    pub(in crate::redis) fn read(&self, reply: Reply) -> Result<(Vec<Held>, Vec<Closed>), String> {
+    pub(in crate::redis) fn read(&self, reply: Reply) -> Result<Holding, String> {
         let Reply::Text(bytes) = reply else { return Err(reply.unexpected("a string")) };
-        let mut packed = Packed(&bytes);
+        let (mut packed, mut has_more) = (Packed(&bytes), false);
         let held = (0..self.parts).map(|_| {
             let [spent, held, first, code] = packed.numbers()?;
+            has_more |= code & 8 > 0;
             Some(Held {
                 spent,
                 held,
                 fits: code & 1 > 0,
                 holds: code & 2 > 0,
                 is_full: code & 4 > 0,
-                earliest: (first > 0).then(|| Time::from_micros(first.saturating_mul(1000))),
+                frees_in: (first > 0).then(|| Duration::from_millis(first)),
             })
         });
-        let held = held.collect::<Option<_>>();
-        held.zip(packed.closed(&self.base)).ok_or_else(|| Reply::Nil.unexpected("holds"))
+        let held = held.collect::<Option<Vec<_>>>();
+        let (held, expired) =
+            held.zip(packed.closed(&self.base)).ok_or_else(|| Reply::Nil.unexpected("holds"))?;
+        let is_swept = !has_more || held.iter().any(|held| held.holds);
+        Ok(Holding { held, expired, is_swept })
     }
+}
+
+/// What became of a call that holds.
+#[derive(Clone, Default, Debug)]
+pub(in crate::redis) struct Holding {
+    /// The outcome of each part.
+    pub(in crate::redis) held: Vec<Held>,
+    pub(in crate::redis) expired: Vec<Closed>,
+    /// Unless more has expired that may be in the way: the same call sweeps on.
+    pub(in crate::redis) is_swept: bool,
 }
 
 /// -1 for the scripts: nothing is held, or charged.
@@ -181,8 +195,17 @@ impl<'a> Packed<'a> {
 pub(in crate::redis) struct CloseCall {
     base: String,
     most: MostHolds,
-    /// `None` sweeps.
-    closing: Option<(Closing, String)>,
+    what: What,
+}
+
+#[derive(Clone)]
+enum What {
+    /// The holds of a request, by its id.
+    Request { id: String, close: Close, currency: Option<Box<str>> },
+    /// What has expired.
+    Expired,
+    /// What has expired of the counter of a set. Then resets the counter, or frees all places, if that is meant.
+    Counter { set: String, counter: Option<String>, resets: bool },
 }
 
 /// What a sweep left.
@@ -196,12 +219,23 @@ pub(in crate::redis) struct Left {
 
 impl CloseCall {
     pub(in crate::redis) fn new(base: String, most: MostHolds, id: &str, closing: &Closing) -> Self {
-        Self { base, most, closing: Some((closing.clone(), id.to_owned())) }
+        let (close, currency) = (closing.close, closing.currency.clone());
+        Self { base, most, what: What::Request { id: id.to_owned(), close, currency } }
     }
 
     /// Charges holds that have expired, of some requests.
     pub(in crate::redis) fn expired(base: String, most: MostHolds) -> Self {
-        Self { base, most, closing: None }
+        Self { base, most, what: What::Expired }
+    }
+
+    pub(in crate::redis) fn of_counter(
+        base: String,
+        most: MostHolds,
+        set: String,
+        counter: Option<String>,
+        resets: bool,
+    ) -> Self {
+        Self { base, most, what: What::Counter { set, counter, resets } }
     }
 
     /// A name in its slot.
@@ -210,37 +244,46 @@ impl CloseCall {
     }
 
     pub(in crate::redis) fn write(&self, into: &mut Vec<u8>, form: Form) {
-        let Some((Closing { close, currency, .. }, id)) = &self.closing else {
-            self.begin(into, form, 2, b"x");
-            return;
-        };
-        let (letter, cost) = match close {
-            Close::Settle(cost) => (b"s", *cost),
-            Close::End => (b"e", 0),
-            Close::Cancel => (b"c", 0),
-        };
-        self.begin(into, form, if currency.is_some() { 5 } else { 4 }, letter);
-        resp::write_word(into, id.as_bytes());
-        resp::write_number(into, cost);
-        if let Some(currency) = currency {
-            resp::write_word(into, currency.as_bytes());
+        let most = self.most.in_all as u64;
+        match &self.what {
+            What::Expired => {
+                SETTLE.begin(into, form, RECORDS.len(), 2);
+                write_records(into, &self.base);
+                resp::write_number(into, most);
+                resp::write_word(into, b"x");
+            }
+            What::Counter { set, counter, resets } => {
+                RESET.begin(into, form, RECORDS.len() + 1 + usize::from(counter.is_some()), 2);
+                write_records(into, &self.base);
+                resp::write_word(into, set.as_bytes());
+                counter.iter().for_each(|counter| resp::write_word(into, counter.as_bytes()));
+                resp::write_number(into, most);
+                resp::write_number(into, (*resets).into());
+            }
+            What::Request { id, close, currency } => {
+                let (letter, cost) = match close {
+                    Close::Settle(cost) => (b"s", *cost),
+                    Close::End => (b"e", 0),
+                    Close::Cancel => (b"c", 0),
+                };
+                SETTLE.begin(into, form, RECORDS.len(), if currency.is_some() { 5 } else { 4 });
+                write_records(into, &self.base);
+                resp::write_number(into, most);
+                resp::write_word(into, letter);
+                resp::write_word(into, id.as_bytes());
+                resp::write_number(into, cost);
+                currency.iter().for_each(|currency| resp::write_word(into, currency.as_bytes()));
+            }
         }
-    }
-
-    fn begin(&self, into: &mut Vec<u8>, form: Form, arguments: usize, letter: &[u8]) {
-        SETTLE.begin(into, form, RECORDS.len(), arguments);
-        write_records(into, &self.base);
-        resp::write_number(into, self.most.in_all as u64);
-        resp::write_word(into, letter);
     }
 
     /// What is left after a sweep, and the holds that were closed.
     pub(in crate::redis) fn read(&self, reply: Reply) -> Result<(Left, Vec<Closed>), String> {
         let Reply::Text(bytes) = reply else { return Err(reply.unexpected("a string")) };
         let mut packed = Packed(&bytes);
-        let left = match self.closing {
-            Some(_) => Some(Left::default()),
-            None => packed.numbers().map(|[open, due]| Left { open, due }),
+        let left = match self.what {
+            What::Request { .. } => Some(Left::default()),
+            _ => packed.numbers().map(|[open, due]| Left { open, due }),
         };
         left.zip(packed.closed(&self.base)).ok_or_else(|| Reply::Nil.unexpected("closed holds"))
     }

@@ -18,7 +18,7 @@ use hashbrown::HashMap;
 
 use super::{failure::Failure, permissions::Needs};
 use crate::{
-    Closed, Held, StoreError,
+    Closed, StoreError,
     remote::{Callers, Keys, Pipeline, at, at_mut, index},
     table::Key,
 };
@@ -29,7 +29,7 @@ pub(crate) use lease::Receipt;
 use script_call::{Counts, ScriptCall, is_log};
 pub(super) use {
     complete::{Learned, cannot_count_together},
-    hold::{CloseCall, HOLDS_OF, HoldCall, HoldPart, Left},
+    hold::{CloseCall, HOLDS_OF, HoldCall, HoldPart, Holding, Left},
     lease::LeaseCall,
     script_call::ScriptCheck,
 };
@@ -39,8 +39,7 @@ pub(super) enum CheckResult {
     Counted(crate::Outcome),
     /// The counter after hits were added ahead of time, and whether they were.
     Leased(u64, Grant),
-    /// The outcome of each part, and what was found expired.
-    Holds(Vec<Held>, Vec<Closed>),
+    Holds(Holding),
     Closed(Left, Vec<Closed>),
     /// Not counted: the server redirected it, or cannot count it together with others. Contains the error reply.
     Redirected(Arc<str>),

@@ -2,8 +2,9 @@
 -- and the set of each part, also for its counter if it has none. ARGV: the id, the most holds of a counter, the most
 -- requests, and for each part what decides and what is recorded.
 --
--- Returns for each part what is spent, what is held, the millisecond at which its counter's first hold expires if it
--- reads or does not fit, and 1 if it fits plus 2 if it holds plus 4 if there are too many; then what it found expired.
+-- Returns for each part what is spent, what is held, the milliseconds until the first hold expires that is in its way if it
+-- reads or does not fit, and 1 if it fits plus 2 if it holds plus 4 if there are too many plus 8 if more has expired than one
+-- call sweeps; then what it found expired.
 local records, due, id, most, most_in_all = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local parts = (#KEYS - 3) / 2
 
@@ -11,11 +12,14 @@ local parts = (#KEYS - 3) / 2
 -- milliseconds, the seconds after which the counter expires (0 without one), and the member after the id.
 local DECIDES, HOLDS, HOLDS_AT = '<i8i8i8', '<i8i8I2c0', 25
 
-local closed, found, open, spent, held, first, code, own, is_refused, any
+-- What has expired is not shown, and nothing is refused for it: as much is swept as the request needs, ten holds at a time.
+-- A call ends after 200, so that others are not kept waiting.
+local closed, rounds = '', 20
+local found, open, spent, held, first, code, own, is_refused, any, expired
 repeat
-  local known, expired = call('HMGET', records, id, unpack(KEYS, 4 + parts)), false
+  local known = call('HMGET', records, id, unpack(KEYS, 4 + parts))
   found, open = call('MGET', unpack(KEYS, 4, 3 + parts)), call('ZCARD', due)
-  spent, held, first, code, own, any, is_refused = {}, {}, {}, {}, {}, false, known[1]
+  spent, held, first, code, own, any, is_refused, expired = {}, {}, {}, {}, {}, false, known[1], nil
   for i = 1, parts do
     local set, limit, estimate, fit = KEYS[3 + parts + i], unpacked(DECIDES, ARGV[2 * i + 2])
     local count, reads = call('ZCARD', set), estimate < 0
@@ -28,27 +32,27 @@ repeat
       end
     end
     local is_full = not reads and (count >= most or open >= most_in_all)
-    local fits = not is_full and spent[i] + held[i] + max(estimate, 0) <= limit and (reads or limit > 0)
+    local has_room = spent[i] + held[i] + max(estimate, 0) <= limit and (reads or limit > 0)
+    local fits = has_room and not is_full
     own[i] = not reads and (fits or fit == 2 and not is_full) and estimate
     any, is_refused = any or own[i], is_refused or fit == 0 and not reads and not fits
     code[i] = (fits and 1 or 0) + (is_full and 4 or 0)
     if reads or not fits then
-      first[i] = tonumber(call('ZRANGE', set, '0', '0', 'WITHSCORES')[2] or 0)
-      expired = expired or first[i] > 0 and first[i] <= now
-    end
-  end
-  local is_swept = closed
-  if expired and not is_swept then
-    -- What has expired is not shown, and nothing is refused for it.
-    closed = ''
-    for i = 4 + parts, #KEYS do
-      for _, member in ipairs(call('ZRANGEBYSCORE', KEYS[i], '-inf', format('%d', now), 'LIMIT', '0', '10')) do
-        closed = closed .. close(KEYS, most_in_all, string.match(member, '^[^:]*'), 'x')
-        call('ZREM', KEYS[i], member)
+      -- In its way is what its counter holds, or any request of the slot.
+      local way = has_room and is_full and count < most and due or set
+      local expires = tonumber(call('ZRANGE', way, '0', '0', 'WITHSCORES')[2])
+      if expires and expires > now then
+        first[i] = expires - now
+      elseif expires and (reads or spent[i] + estimate <= limit) then
+        expired, code[i] = way, code[i] + 8
       end
     end
   end
-until not expired or is_swept
+  if expired and rounds > 0 then
+    closed = closed .. (sweep(KEYS, most_in_all, expired, 10) or '')
+  end
+  rounds = rounds - 1
+until not expired or rounds < 0
 
 local reply = ''
 local holds = any and not is_refused
@@ -70,11 +74,9 @@ for i = 1, parts do
   reply = reply .. pack('<i8i8i8i8', spent[i], held[i], first[i], code[i])
 end
 if holds then
-  call('HSET', records, id, record, unpack(sums))
+  call('HSET', records, id, record, 'now', format('%d', now), unpack(sums))
   call('ZADD', due, format('%d', earliest), id)
-  if open == 0 or call('PTTL', due) < 2 * longest + 60000 then
-    call('PEXPIRE', records, format('%d', 4 * longest + 120000))
-    call('PEXPIRE', due, format('%d', 4 * longest + 120000))
-  end
+  outlive(records, 2 * longest + 60000)
+  outlive(due, 2 * longest + 60000)
 end
-return reply .. (closed or '')
+return reply .. closed

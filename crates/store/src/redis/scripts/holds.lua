@@ -1,12 +1,15 @@
 -- Holds. The names of what a slot holds begin with one text:
 --
---   holds       A hash with the record of each request by its id, and what is held of each counter by the name of its set.
+--   holds       A hash with the record of each request by its id, what is held of each counter by the name of its set, and
+--               the slot's clock: `now`, the last millisecond that was seen, and `behind`, by how much the server's was set
+--               back since.
 --   due         A sorted set of the requests with open holds, by the millisecond at which the first one expires.
 --   ended       A sorted set of the requests whose end or expiry is remembered, by the millisecond until when.
 --   holds:NAME  A sorted set of a counter's open holds, by the millisecond at which they expire: `id:part:held`.
 --
 -- A record is the millisecond at which the request began, then its holds. The record of a request that was cancelled
--- before it came is empty. Replies are packed, and numbers are formatted: both are faster than what Redis does.
+-- before it came is empty. All times are of the slot's clock. Replies are packed, and numbers are formatted: both are
+-- faster than what Redis does.
 local call, pack, unpacked, format = redis.call, struct.pack, struct.unpack, string.format
 local max, min = math.max, math.min
 
@@ -21,10 +24,16 @@ local HOLD = '<i8i8i8i8i8i8I2c0I2c0I2c0I2c0'
 -- settled late, `e` ended, `c` cancelled, `x` expired), and its set.
 local CLOSED = '<i8i8i8i8c1I2c0'
 
-local time = call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- The slot's clock is the server's, but stands still while that one goes back: whoever sets it, and whichever server takes
+-- over, a hold lasts for its time to live.
+local clock, time = call('HMGET', KEYS[1], 'now', 'behind'), call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(clock[2] or 0)
+if clock[1] and now < tonumber(clock[1]) then
+  call('HINCRBY', KEYS[1], 'behind', format('%d', clock[1] - now))
+  now = tonumber(clock[1])
+end
 
--- A key lives longer than this, so that what nobody sweeps is gone one day.
+-- A key lives longer than this, so that what nobody sweeps is gone one day. No script shortens an expiry.
 local function outlive(key, millis)
   if call('PTTL', key) < millis then
     call('PEXPIRE', key, format('%d', 2 * millis))
@@ -38,7 +47,7 @@ local function close(keys, most, id, how, cost, currency)
   local record = call('HGET', records, id)
   if not record and how == 'c' then
     -- The command that holds is still on its way.
-    call('HSET', records, id, '')
+    call('HSET', records, id, '', 'now', format('%d', now))
     call('ZADD', ended, format('%d', now + 60000), id)
     outlive(records, 60000)
     outlive(ended, 60000)
@@ -56,18 +65,21 @@ local function close(keys, most, id, how, cost, currency)
   while at <= #record do
     local start, is_done, held, unknown, ttl, since, charged, rule, own, counter, set, suffix = at, false
     held, unknown, ttl, since, charged, rule, own, counter, set, suffix, at = unpacked(HOLD, record, at)
+    -- A request at a time has no cost.
+    local is_free = counter == ''
     local is_meant, expires, part = not currency or currency == own, began + ttl, nil
     was_remembered = was_remembered or charged >= 0
     repeat
       -- What the hold is charged before and after, and how it is closed.
-      local letter, before, after = nil, max(charged, 0), cost
+      local letter, before, after = nil, max(charged, 0), is_free and 0 or cost
       if charged < 0 and is_meant and (how ~= 'x' or expires <= now) then
         letter = expires <= now and 'x' or how
         if call('ZREM', set, id .. suffix) == 1 and call('HINCRBY', records, set, format('%d', -held)) <= 0 then
           call('HDEL', records, set)
         end
         if letter == 'x' or letter == 'e' then
-          after, since, charged = unknown, min(expires, now), unknown
+          charged = is_free and 0 or unknown
+          after, since = charged, min(expires, now)
           part = pack(HOLD, held, unknown, ttl, since, charged, rule, #own, own, #counter, counter, #set, set, #suffix, suffix)
         else
           is_done = true
@@ -111,6 +123,20 @@ local function close(keys, most, id, how, cost, currency)
     outlive(ended, forgotten - now)
   elseif was_remembered then
     call('ZREM', ended, id)
+  end
+  return closed
+end
+
+-- Charges what has expired of at most `count` members of a sorted set: of `due`, `ended`, or a counter's holds. Returns what
+-- it closed; nil if nothing has expired.
+local function sweep(keys, most, set, count)
+  local closed
+  for _, member in ipairs(call('ZRANGEBYSCORE', set, '-inf', format('%d', now), 'LIMIT', '0', count)) do
+    closed = (closed or '') .. close(keys, most, string.match(member, '^[^:]*'), 'x')
+    if set ~= keys[2] and set ~= keys[3] then
+      -- Its record may have been lost.
+      call('ZREM', set, member)
+    end
   end
   return closed
 end

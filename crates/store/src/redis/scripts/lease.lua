@@ -27,7 +27,8 @@ if not known and redis.call('HLEN', KEYS[2]) >= 1024 then
   redis.call('EXPIRE', KEYS[2], 0)
 end
 redis.call('HSET', KEYS[2], ARGV[5], ARGV[7])
-if not known then
+-- Two windows that begin at the same time share a counter.
+if not known and redis.call('TTL', KEYS[2]) < tonumber(ARGV[3]) then
   redis.call('EXPIRE', KEYS[2], ARGV[3])
 end
 return { count, 1 }

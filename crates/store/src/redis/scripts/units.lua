@@ -24,6 +24,11 @@ local function save(key, limit, old, state, expiry)
   if limit.letter ~= 'c' then
     keep(key, old, state, expiry)
   elseif old > 0 or not call('SET', key, whole(state), 'EX', whole(limit.seconds), 'NX') then
+    if old == MOST then
+      -- The counter may be larger, and is what callers are told from now on.
+      call('INCRBY', key, '-' .. call('GET', key))
+      old = 0
+    end
     call('INCRBY', key, whole(state - old))
     if limit.unit == 'x' and call('TTL', key) < limit.seconds then
       call('EXPIRE', key, whole(limit.seconds))

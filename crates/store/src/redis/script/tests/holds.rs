@@ -8,9 +8,9 @@ use super::server::Redis;
 use crate::{
     Close, Closed, Closing, Held, Hold, HoldId, MostHolds,
     redis::{
-        pipeline::{CloseCall, HoldCall, HoldPart},
+        pipeline::{CloseCall, HoldCall, HoldPart, Holding},
         resp::Reply,
-        script::Form,
+        script::{EXTEND, Form, LEASE},
     },
 };
 use algorithms::holds::{Bounds, Charge, Fit, HoldId as LedgerId, How, Ledger, Part, Unknown};
@@ -36,8 +36,40 @@ fn apply(spent: &mut Spent, charge: &Charge<usize, Of>) {
     }
 }
 
+/// Holds, as often as it takes to sweep what has expired.
 fn hold(redis: &mut Redis, id: &str, parts: &[Part<usize, Of>], now: Time) -> (Vec<Held>, Vec<Closed>) {
-    let mut call = HoldCall::new(BASE.to_owned(), id, MOST);
+    hold_within(redis, id, parts, now, MOST)
+}
+
+fn hold_of(
+    redis: &mut Redis,
+    id: &str,
+    part: &Part<usize, Of>,
+    now: Time,
+    most: MostHolds,
+) -> (Vec<Held>, Vec<Closed>) {
+    hold_within(redis, id, std::slice::from_ref(part), now, most)
+}
+
+fn hold_within(
+    redis: &mut Redis,
+    id: &str,
+    parts: &[Part<usize, Of>],
+    now: Time,
+    most: MostHolds,
+) -> (Vec<Held>, Vec<Closed>) {
+    let mut all = Vec::new();
+    loop {
+        let Holding { held, expired, is_swept } = hold_call(redis, id, parts, now, most);
+        all.extend(expired);
+        if is_swept {
+            return (held, all);
+        }
+    }
+}
+
+fn hold_call(redis: &mut Redis, id: &str, parts: &[Part<usize, Of>], now: Time, most: MostHolds) -> Holding {
+    let mut call = HoldCall::new(BASE.to_owned(), id, most);
     for part in parts {
         let rule_id = part.counter as u64 + (1 << 52);
         let hold = Hold {
@@ -63,7 +95,7 @@ fn hold(redis: &mut Redis, id: &str, parts: &[Part<usize, Of>], now: Time) -> (V
 
 fn close(redis: &mut Redis, id: &str, close: Close, currency: Option<&str>, now: Time) -> Vec<Closed> {
     let ignored = HoldId { random: 0, slots: [0].into_iter().collect() };
-    let closing = Closing { id: ignored, close, currency: currency.map(Box::from) };
+    let closing = Closing::new(ignored, close, currency.map(Box::from));
     let call = CloseCall::new(BASE.to_owned(), MOST, id, &closing);
     let mut command = Vec::new();
     call.write(&mut command, Form::Hash);
@@ -81,8 +113,10 @@ fn part(rng: &mut Rng) -> Part<usize, Of> {
     let unknown = if rng.bool() { Unknown::Held } else { Unknown::Hits(rng.u64(..60)) };
     let ttl = Duration::from_secs(rng.u64(20..60));
     let currency = if rng.bool() { "tokens" } else { "dollars" }.into();
+    let counter = rng.usize(..COUNTERS.len());
     Part {
-        counter: rng.usize(..COUNTERS.len()),
+        counter,
+        is_charged: !COUNTERS[counter].is_empty(),
         of: Arc::new(HoldRule { amount: 1, ttl, unknown, currency }),
         limit: LIMIT,
         estimate: (rng.u8(..10) > 0).then(|| rng.u64(..150)),
@@ -103,11 +137,11 @@ fn close_both(
     let known = LedgerId(step.into());
     match rng.u8(..6) {
         0 => (close(redis, id, Close::End, None, now), ledger.end(known, |_| true, now)),
-        1 => (close(redis, id, Close::Cancel, None, now), ledger.cancel(known)),
+        1 => (close(redis, id, Close::Cancel, None, now), ledger.cancel(known, now)),
         _ => {
             let (cost, currency) = (rng.u64(..150), [None, Some("tokens"), Some("dollars")][rng.usize(..3)]);
             let is_meant = |of: &Of| currency.is_none_or(|currency| &*of.currency == currency);
-            (close(redis, id, Close::Settle(cost), currency, now), ledger.settle(known, is_meant, cost))
+            (close(redis, id, Close::Settle(cost), currency, now), ledger.settle(known, is_meant, cost, now))
         }
     }
 }
@@ -133,16 +167,20 @@ fn the_scripts_hold_and_settle_as_the_ledger_does() {
         let (mut spent, mut ids) = (Spent::new(), Vec::new());
         for step in 0..200_u64 {
             now = Time::from_micros(now.micros() + rng.u64(..5_000) * 1000);
+            if rng.u8(..10) == 0 {
+                // The clock is set back, and nothing lasts longer for it.
+                now = Time::from_micros(now.micros() - rng.u64(1..3_600_000) * 1000);
+            }
+            // The script sweeps only what keeps a request from holding.
+            sweep(&mut redis, now);
             for charge in ledger.sweep(now, usize::MAX) {
                 apply(&mut spent, &charge);
             }
             let id = format!("id-{seed}_{step}");
             if rng.u8(..2) == 0 || ids.is_empty() {
-                // The script sweeps only what keeps a request from holding.
-                sweep(&mut redis, now);
                 let parts: Vec<_> = (0..rng.usize(1..4)).map(|_| part(&mut rng)).collect();
                 let read = |counter| spent.get(&counter).copied().unwrap_or(0);
-                let expected = ledger.hold(LedgerId(step.into()), parts.clone(), now, read);
+                let (expected, _) = ledger.hold(LedgerId(step.into()), parts.clone(), now, read, |_| {});
                 let actual = hold(&mut redis, &id, &parts, now).0;
                 for ((seen, held), part) in expected.iter().zip(&actual).zip(&parts) {
                     let expected = (seen.spent, seen.held, seen.fits, seen.holds, seen.is_full);
@@ -151,7 +189,7 @@ fn the_scripts_hold_and_settle_as_the_ledger_does() {
                     // Another part of the request may hold on the counter.
                     let is_alone = parts.iter().filter(|other| other.counter == part.counter).count() == 1;
                     if (!held.fits || part.estimate.is_none()) && !held.holds && is_alone {
-                        assert_eq!(held.earliest, seen.earliest, "{seed} {step}");
+                        assert_eq!(held.frees_in, seen.frees_in, "{seed} {step}");
                     }
                 }
                 ids.push((step, id));
@@ -170,7 +208,7 @@ fn the_scripts_hold_and_settle_as_the_ledger_does() {
             expected.sort_unstable();
             assert_eq!(actual, expected, "{seed} {step} {id}");
         }
-        for _ in 0..3 {
+        for _ in 0..4 {
             now = Time::from_micros(now.micros() + 61_000_000);
             sweep(&mut redis, now);
         }
@@ -209,7 +247,7 @@ fn nothing_is_refused_for_what_has_expired() {
     let both = [held(60, 0), held(60, 1)];
     let (refused, expired) = hold(&mut redis, "four", &both, just_before);
     assert!(!refused[0].fits && !refused[1].fits && expired.is_empty(), "{refused:?} {expired:?}");
-    assert_eq!(refused[0].earliest, Some(later));
+    assert_eq!(refused[0].frees_in, Some(Duration::from_millis(1)));
     let (held, expired) = hold(&mut redis, "five", &both, later);
     let seen = held.iter().map(|held| (held.spent, held.held, held.holds)).collect::<Vec<_>>();
     assert_eq!(seen, [(6, 60, true), (3, 60, true)]);
@@ -229,4 +267,172 @@ fn a_counter_has_a_bound_and_a_sweep_leaves_nothing() {
     let later = Time::from_micros(start.micros() + 3_600_000_000);
     assert_eq!(sweep(&mut redis, later).len(), MOST.of_counter);
     assert_eq!(redis.command(&["KEYS", "{tag}*"]), Reply::List(Vec::new()));
+}
+
+/// A part of one of the requests at a time, whose hold lasts for as many seconds.
+fn place(counter: usize, ttl: u64) -> Part<usize, Of> {
+    let (ttl, unknown) = (Duration::from_secs(ttl), Unknown::Hits(0));
+    Part {
+        counter,
+        is_charged: !COUNTERS[counter].is_empty(),
+        of: Arc::new(HoldRule { amount: 1, ttl, unknown, currency: "".into() }),
+        limit: LIMIT,
+        estimate: Some(10),
+        fit: Fit::Must,
+        unknown,
+        ttl,
+        end: Time::from_seconds(3_000_000_000),
+    }
+}
+
+#[test]
+fn a_call_sweeps_what_its_request_needs_and_the_next_ones_the_rest() {
+    let mut redis = Redis::start();
+    let start = Time::from_seconds(1_800_000_000);
+    let later = Time::from_micros(start.micros() + 60_000_000);
+    let many = MostHolds { of_counter: 1000, in_all: 1000, bytes: 0 };
+    let tiny = Part { estimate: Some(1), limit: 500, ..place(0, 60) };
+    for number in 0..500 {
+        let (held, _) = hold_of(&mut redis, &format!("a{number}"), &tiny, start, many);
+        assert!(held[0].holds, "{number}");
+    }
+    let other = Part { counter: 1, ..tiny.clone() };
+    let (held, expired) = hold_of(&mut redis, "other", &other, later, many);
+    assert!(held[0].holds && expired.is_empty(), "another counter sweeps nothing");
+    let (held, expired) = hold_of(&mut redis, "one", &tiny, later, many);
+    assert!(held[0].holds && expired.len() == 10, "{}", expired.len());
+    let large = Part { estimate: Some(480), ..tiny.clone() };
+    let (held, expired) = hold_of(&mut redis, "large", &large, later, many);
+    assert!(held[0].holds && expired.len() == 480, "more than a call sweeps: {}", expired.len());
+    let (held, _) = hold_of(&mut redis, "more", &Part { estimate: Some(50), ..tiny }, later, many);
+    assert_eq!((held[0].holds, held[0].held, held[0].frees_in), (false, 481, Some(Duration::from_secs(60))));
+}
+
+#[test]
+fn a_full_slot_sweeps_any_counter_and_says_when_it_has_room() {
+    let mut redis = Redis::start();
+    let at = |second: u64| Time::from_seconds(1_800_000_000 + second);
+    let few = MostHolds { of_counter: 1000, in_all: 5, bytes: 0 };
+    for number in 0..5 {
+        let (held, _) = hold_of(&mut redis, &format!("a{number}"), &place(0, 10), at(number), few);
+        assert!(held[0].holds);
+    }
+    let (held, _) = hold_of(&mut redis, "other", &place(1, 10), at(7), few);
+    assert_eq!((held[0].is_full, held[0].frees_in), (true, Some(Duration::from_secs(3))));
+    let (held, expired) = hold_of(&mut redis, "other", &place(1, 10), at(10), few);
+    assert!(held[0].holds && expired.len() == 1, "{held:?} {expired:?}");
+}
+
+#[test]
+fn a_clock_that_is_set_back_makes_no_hold_last_longer() {
+    let mut redis = Redis::start();
+    let at = |second: u64| Time::from_seconds(1_800_000_000 + second);
+    assert!(hold(&mut redis, "one", &[place(3, 2)], at(7200)).0[0].holds);
+    let full = Part { estimate: Some(100), ..place(3, 2) };
+    let (refused, _) = hold(&mut redis, "two", std::slice::from_ref(&full), at(3600));
+    assert_eq!((refused[0].holds, refused[0].frees_in), (false, Some(Duration::from_secs(2))));
+    sweep(&mut redis, at(3601));
+    // A little further, as on the next server.
+    let (refused, _) = hold(&mut redis, "two", std::slice::from_ref(&full), at(3590));
+    assert_eq!((refused[0].holds, refused[0].frees_in), (false, Some(Duration::from_secs(1))));
+    let (held, expired) = hold(&mut redis, "two", std::slice::from_ref(&full), at(3591));
+    assert!(held[0].holds && expired.len() == 1, "{held:?}");
+    assert_eq!(sweep(&mut redis, at(3593)).len(), 1);
+    sweep(&mut redis, at(3700));
+    assert_eq!(redis.command(&["KEYS", "{tag}*"]), Reply::List(Vec::new()));
+}
+
+#[test]
+fn a_reset_and_a_refund_come_after_what_has_expired() {
+    let mut redis = Redis::start();
+    let at = |second: u64| Time::from_seconds(1_800_000_000 + second);
+    let held = Part { unknown: Unknown::Held, ..place(0, 60) };
+    let rule = HoldRule { unknown: Unknown::Held, ..(*held.of).clone() };
+    let held = Part { of: Arc::new(rule), ..held };
+    for resets in [true, false] {
+        for id in ["expired", "open"] {
+            let start = if id == "open" { at(30) } else { at(0) };
+            assert!(hold(&mut redis, id, std::slice::from_ref(&held), start).0[0].holds);
+        }
+        let set = format!("{BASE}holds:0");
+        let counter = resets.then(|| COUNTERS[0].to_owned());
+        let call = CloseCall::of_counter(BASE.to_owned(), MOST, set, counter, resets);
+        let (mut charged, mut left) = (0, 1);
+        while left > 0 {
+            let mut command = Vec::new();
+            call.write(&mut command, Form::Hash);
+            let (more, closed) = call.read(redis.call(&command, at(60))).unwrap();
+            (charged, left) = (charged + closed.len(), more.due);
+        }
+        assert_eq!(charged, 1);
+        let spent = if resets { "0" } else { "10" };
+        assert_eq!(redis.command(&["GET", COUNTERS[0]]), Reply::Text(spent.into()));
+        let seen = hold(&mut redis, "reads", &[Part { estimate: None, ..held.clone() }], at(60)).0[0];
+        assert_eq!((seen.spent, seen.held), (spent.parse().unwrap(), 10), "what is open stays");
+        redis.command(&["FLUSHDB"]);
+    }
+}
+
+/// What each script does that sets an expiry, with a short or a long time to live in seconds.
+type Sets = (&'static str, fn(&mut Redis, u64, usize));
+
+const SETS: [Sets; 5] = [
+    ("hold", |redis, ttl, step| {
+        let part = place(step % COUNTERS.len(), ttl);
+        assert!(hold(redis, &format!("id{step}"), &[part], Time::from_seconds(1_800_000_000)).0[0].holds);
+    }),
+    ("end", |redis, ttl, step| {
+        let (id, now) = (format!("id{step}"), Time::from_seconds(1_800_000_000));
+        assert!(hold(redis, &id, &[place(0, ttl)], now).0[0].holds);
+        assert_eq!(close(redis, &id, Close::End, None, now).len(), 1);
+    }),
+    ("cancel, sweep and reset", |redis, ttl, step| {
+        let (id, now) = (format!("id{step}"), Time::from_seconds(1_800_000_000));
+        close(redis, &format!("unknown{step}"), Close::Cancel, None, now);
+        assert!(hold(redis, &id, &[place(0, ttl)], now).0[0].holds);
+        sweep(redis, Time::from_micros(now.micros() + ttl * 1_000_000));
+    }),
+    ("lease", |redis, ttl, step| {
+        let mut command = Vec::new();
+        let (own, grant) = (step as u64, 1);
+        LEASE.call(&mut command, Form::Hash, &[b"counter", b"leases"], &[5, 1000, ttl, 1, own, 0, grant]);
+        let reply = redis.call(&command, Time::from_seconds(1_800_000_000));
+        assert!(matches!(&reply, Reply::List(two) if two[1] == Reply::Integer(1)), "{reply:?}");
+    }),
+    ("extend", |redis, ttl, _| {
+        redis.command(&["INCRBY", "counter", "1"]);
+        let mut command = Vec::new();
+        EXTEND.call(&mut command, Form::Hash, &[b"counter"], &[ttl]);
+        redis.call(&command, Time::from_seconds(1_800_000_000));
+    }),
+];
+
+#[test]
+fn no_script_brings_an_expiry_forward() {
+    let mut redis = Redis::start();
+    for (script, set) in SETS {
+        for orders in 0..8_u8 {
+            redis.command(&["FLUSHDB"]);
+            let mut before = BTreeMap::new();
+            for step in 0..3 {
+                let ttl = if orders >> step & 1 == 1 { 3600 } else { 10 };
+                set(&mut redis, ttl, step);
+                let Reply::List(keys) = redis.command(&["KEYS", "*"]) else { panic!("KEYS") };
+                for key in keys {
+                    let Reply::Text(key) = key else { panic!("{key:?}") };
+                    let Reply::Integer(left) = redis.command(&[&b"PTTL"[..], &key]) else { panic!("PTTL") };
+                    if key == b"second" || key == b"micros" {
+                        continue;
+                    }
+                    let name = String::from_utf8_lossy(&key).into_owned();
+                    let earlier = before.insert(key, left).unwrap_or(0);
+                    // The test itself takes time.
+                    assert!(
+                        left > 0 && left + 5000 > earlier,
+                        "{script} {orders:b}: {name}: {left} after {earlier}"
+                    );
+                }
+            }
+        }
+    }
 }

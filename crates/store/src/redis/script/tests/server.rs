@@ -16,7 +16,7 @@ use crate::{
         failure::Failure,
         pipeline::{Learned, RedisPipeline},
         resp::{self, Reply},
-        script::{COUNTERS, EXTEND, HOLD, LOGS, SETTLE, STATES, UNITS},
+        script::{COUNTERS, EXTEND, HOLD, LEASE, LOGS, RESET, RETURN_HITS, SETTLE, STATES, UNITS},
     },
     remote::Pipeline,
 };
@@ -54,7 +54,8 @@ impl Redis {
         let stream = (0..1000).find_map(|_| connect()).expect("redis-server listens");
         let [timed, older] = [HashMap::new(), HashMap::new()];
         let mut redis = Self { process, stream, incoming: Vec::new(), timed, older, _dir: dir };
-        for script in [&EXTEND, &COUNTERS, &STATES, &LOGS, &UNITS, &HOLD, &SETTLE] {
+        let all = [&EXTEND, &COUNTERS, &STATES, &LOGS, &UNITS, &HOLD, &SETTLE, &RESET, &LEASE, &RETURN_HITS];
+        for script in all {
             let own = "call('TIME')";
             assert!(script.source.matches(own).count() <= 1);
             let text = script.source.replace(own, "{ call('GET', 'second'), call('GET', 'micros') }");
