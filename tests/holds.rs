@@ -1,5 +1,6 @@
 //! Holds on the real binary: budgets that are reserved while a request is under way, and settled at its cost.
 
+mod expiry;
 mod features;
 mod hostile;
 mod life;
@@ -42,6 +43,12 @@ fn setup() -> Setup {
     let shown =
         Setup::new().env("RESPONSE_DYNAMIC_METADATA", "true").env("RESPONSE_DYNAMIC_METADATA_LIMITS", "true");
     shown.rules("d.yaml", RULES)
+}
+
+/// The seconds of a header that says when to come back.
+fn retry_after(answer: &RateLimitResponse) -> Option<u64> {
+    let header = answer.response_headers_to_add.iter().find(|header| header.key == "retry-after");
+    header?.value.parse().ok()
 }
 
 /// In memory, in Redis, in Redis with leases, and in a cluster; the servers stop with the list.

@@ -314,11 +314,8 @@ fn a_refusal_by_holds_says_when_the_first_one_expires() {
     let server = setup().env("LIMIT_RETRY_AFTER_HEADER", "retry-after").start();
     let holder = Holder::of(&server);
     let held = [1, 2].map(|_| holder.hold(&[("budget", "a")]).unwrap());
-    let retry_after = || {
-        let answer = holder.ask(request("d", &[&[("budget", "a")]]));
-        let header = answer.response_headers_to_add.iter().find(|header| header.key == "retry-after");
-        header.unwrap().value.parse::<u64>().unwrap()
-    };
+    let retry_after =
+        || super::retry_after(&holder.ask(request("d", &[&[("budget", "a")]]))).expect("it is refused");
     assert!((590..=600).contains(&retry_after()), "{}", retry_after());
     for id in &held {
         holder.settle(id, 50);
