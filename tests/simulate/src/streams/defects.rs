@@ -34,7 +34,7 @@ const CHANGES: [(Plant, &[Change]); 7] = [
             ),
         ],
     ),
-    (Plant::ExpiredRefuses, &[("  if expired and rounds > 0 then", "  if false then")]),
+    (Plant::ExpiredRefuses, &[("expired, code[i] = way, code[i] + 8", "expired = nil")]),
     (Plant::ClockFollowed, &[("if clock[1] and now < tonumber(clock[1]) then", "if false then")]),
     (Plant::RecordsShortened, &[("  if call('PTTL', key) < millis then", "  if true then")]),
     (

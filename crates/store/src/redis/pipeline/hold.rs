@@ -108,7 +108,7 @@ impl HoldCall {
         let held = held.collect::<Option<Vec<_>>>();
         let (held, expired) =
             held.zip(packed.closed(&self.base)).ok_or_else(|| Reply::Nil.unexpected("holds"))?;
-        let is_swept = !has_more || held.iter().any(|held| held.holds);
+        let is_swept = !has_more || expired.is_empty() || held.iter().any(|held| held.holds);
         Ok(Holding { held, expired, is_swept })
     }
 }
