@@ -32,7 +32,7 @@ impl Journal {
     /// Reads the file into an index, and creates it if it is missing. Returns all errors in it, each with its line.
     pub(super) fn open(path: &Path, index: &Index, now: Time) -> Result<Self, Vec<String>> {
         let failed = |what: &str, error: &io::Error| {
-            vec![format!("OVERRIDES_FILE: {}: cannot {what}: {error}", path.display())]
+            vec![format!("OVERRIDES_FILE: {}: cannot {what}: {}", path.display(), files::advised(error))]
         };
         // A rename would replace a symlink instead of its target.
         let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
