@@ -20,6 +20,8 @@ mod admin;
 mod api;
 // Limits on input, and their errors.
 mod bounds;
+// Bodies of HTTP requests that are never finished, or that nobody wants.
+mod bodies;
 // Limits that follow a calendar.
 mod calendars;
 mod schedules;

@@ -18,12 +18,13 @@ use crate::settings::Settings;
 use admin::{Access, Api, Hosts, Managed, Tokens, Trials};
 use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
+use http2::Budget;
 use net::ServerAddress;
 use server::{
     http::{
         self,
         debug::{DebugPages, MetricsPage},
-        json::{self, Endpoints},
+        json::Endpoints,
     },
     listen::Listener,
 };
@@ -109,10 +110,9 @@ fn serve_admin(
 ) -> JoinHandle<()> {
     thread.run(move || async move {
         let sampling = sample(api.clone(), stop.clone());
-        let answer = move |request| api.clone().answer(request);
         let serving = async {
             if let Some(listener) = listener {
-                http::serve(listener, port, answer, stop).await;
+                http::serve(listener, port, api, stop).await;
             }
         };
         tokio::join!(serving, sampling);
@@ -127,6 +127,7 @@ fn endpoints(app: &Arc<App>, settings: &Settings) -> Endpoints {
         limiter: app.limiter.clone(),
         tracer: app.tracer.clone(),
         has_json: settings.http.json,
+        max_request_bytes: settings.server.max_request_bytes,
     }
 }
 
@@ -144,7 +145,7 @@ impl Pages {
             stats: app.stats.clone(),
             max_connections: settings.http.max_connections,
             timeout: settings.http.timeout,
-            max_body: settings.server.max_request_bytes,
+            bodies: Budget::new(16 << 20),
             probe: probe.into(),
             tls: None,
             has_own_pages: false,
@@ -155,11 +156,11 @@ impl Pages {
             let port = http::Options { tls, has_own_pages: true, ..options(Port::Admin, "/api/v1/status") };
             serving.push(serve_admin(thread, (self.admin, self.api), port, stop.clone()));
         }
-        let path = Arc::<str>::from(settings.metrics.prometheus_path.as_str());
+        let path = settings.metrics.prometheus_path.clone();
         let ports =
             [options(Port::Http, "/healthcheck"), options(Port::Debug, "/"), options(Port::Metrics, &path)];
         let rendered = app.clone();
-        let metrics_page = Arc::new(MetricsPage::new(move || {
+        let metrics_page = Arc::new(MetricsPage::new(path, move || {
             rendered.stats.render(&|samples| rendered.gauges().sample(samples))
         }));
         let debug_pages = Arc::new(DebugPages::new(
@@ -173,17 +174,14 @@ impl Pages {
         let stop = stop.clone();
         serving.push(threads.http.run(move || async move {
             let [http, debug, metrics] = ports;
-            let answer = move |request| json::answer(endpoints.clone(), request);
-            let page = move |request| debug_pages.clone().answer(request);
-            let statistics = move |request| metrics_page.clone().answer(request, path.clone());
             let with_metrics = async {
                 if let Some(listener) = self.metrics {
-                    http::serve(listener, metrics, statistics, stop.clone()).await;
+                    http::serve(listener, metrics, metrics_page, stop.clone()).await;
                 }
             };
             tokio::join!(
-                http::serve(self.http, http, answer, stop.clone()),
-                http::serve(self.debug, debug, page, stop.clone()),
+                http::serve(self.http, http, endpoints, stop.clone()),
+                http::serve(self.debug, debug, debug_pages, stop.clone()),
                 with_metrics,
             );
         }));

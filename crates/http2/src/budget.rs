@@ -23,6 +23,14 @@ impl Budget {
     pub fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self { limit, used: AtomicUsize::new(0), granted: AtomicUsize::new(0) })
     }
+
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    pub fn used(&self) -> usize {
+        self.used.load(Relaxed)
+    }
 }
 
 /// A reservation of bytes, returned to the budget on drop.
