@@ -11,6 +11,7 @@ use ::recent::Recent;
 use clock::{Clock, SystemClock};
 use containment::log_throttle::LogThrottle;
 use fleet::Fleet;
+use http2::Budget;
 use limiter::{
     self, Announce, Bounds, Handles, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy,
     RecentRequests, RequestLog, ResponseOptions,
@@ -73,7 +74,7 @@ pub(super) struct App {
 /// that failed.
 pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), StartError> {
     let mut failed = StartError(Vec::new());
-    let tls = settings.grpc_tls.clone().map(|files| Tls::load(files, SystemClock.now()).map(Arc::new));
+    let tls = settings.grpc_tls.clone().map(|files| Tls::load(files, Budget::new(16 << 20), SystemClock.now()).map(Arc::new));
     let tls = failed.gather(tls.transpose().map_err(StartError));
     let exposition = failed.gather(sinks::exposition(settings));
     let store = failed.gather(store(settings).map_err(StartError));
