@@ -22,6 +22,8 @@ mod api;
 mod bounds;
 // Bodies of HTTP requests that are never finished, or that nobody wants.
 mod bodies;
+// All bounds on memory full at the same time.
+mod budget;
 // Limits that follow a calendar.
 mod calendars;
 mod schedules;

@@ -2,7 +2,8 @@
 
 use std::{cmp::Reverse, time::Duration};
 
-use super::parts::App;
+use super::{memory, parts::App};
+use admin::MemoryUse;
 use clock::{Clock, SystemClock, Time};
 use limiter::CacheUsage;
 use overrides::{Action, Usage};
@@ -36,6 +37,8 @@ pub(super) struct Gauges<'a> {
     overrides: Usage,
     /// The open holds, and the settles and ends that the store has not taken.
     holds: (u64, u64),
+    /// The limit of the memory, and the use of its parts.
+    memory: (usize, Vec<MemoryUse>),
 }
 
 impl App {
@@ -54,6 +57,7 @@ impl App {
             store: self.store.usage().or_else(|| self.limiter.local_usage()),
             overrides: self.keeper.index().usage(),
             holds: (self.limiter.open_holds(), self.limiter.queued_closings() as u64),
+            memory: (self.memory.limit, self.memory_use()),
         }
     }
 
@@ -104,6 +108,7 @@ impl Gauges<'_> {
         self.store.iter().for_each(|usage| samples.store(usage));
         let by_action = Action::NAMES.into_iter().zip(self.overrides.by_action);
         samples.values(&names::OVERRIDES, by_action.map(|(action, n)| ([action], n)));
+        memory::sample(samples, self.memory.0, &self.memory.1);
         samples.value(&names::HOLDS, self.holds.0);
         samples.value(&names::HOLDS_QUEUED, self.holds.1);
         samples.value(&names::OVERRIDES_BYTES, self.overrides.bytes as u64);

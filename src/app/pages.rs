@@ -10,6 +10,7 @@ use tokio::{
 
 use super::{
     StartError,
+    memory::Budgets,
     parts::{App, policy},
     rules::compile_options,
     threads::Thread,
@@ -18,7 +19,6 @@ use crate::settings::Settings;
 use admin::{Access, Api, Hosts, Managed, Tokens, Trials};
 use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
-use http2::Budget;
 use net::ServerAddress;
 use server::{
     http::{
@@ -53,7 +53,7 @@ pub(super) struct Pages {
 }
 
 /// The admin API, which is served if it has an address. Its tokens must be readable.
-pub(super) fn api(settings: &Settings, app: &App) -> Result<Arc<Api>, StartError> {
+pub(super) fn api(settings: &Settings, app: &Arc<App>) -> Result<Arc<Api>, StartError> {
     let admin = settings.admin.as_ref();
     let tokens = admin.and_then(|admin| admin.token_file.as_deref()).map(Tokens::load).transpose();
     let tokens = tokens.map_err(|error| StartError(vec![error]))?;
@@ -74,6 +74,7 @@ pub(super) fn api(settings: &Settings, app: &App) -> Result<Arc<Api>, StartError
             cache_bytes: settings.store.local_cache_bytes,
             options: compile_options(settings),
         }),
+        memory: memory_of(app),
         started: SystemClock.now(),
     };
     let hosts = match admin.map(|admin| &admin.listen) {
@@ -82,6 +83,15 @@ pub(super) fn api(settings: &Settings, app: &App) -> Result<Arc<Api>, StartError
     };
     let access = Access { hosts, tokens, read_only: admin.is_none_or(|admin| admin.read_only) };
     Ok(Arc::new(Api::new(managed, access)))
+}
+
+/// The limit of the memory, and the use of its parts.
+fn memory_of(app: &Arc<App>) -> admin::MemoryOf {
+    let app = Arc::downgrade(app);
+    Box::new(move || {
+        let app = app.upgrade()?;
+        Some((app.memory.limit, app.memory.set_by, app.memory_use()))
+    })
 }
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
@@ -140,12 +150,14 @@ impl Pages {
         app: &Arc<App>,
         stop: &watch::Receiver<bool>,
     ) -> Vec<JoinHandle<()>> {
+        let Budgets { json_bodies, admin_bodies, pages, .. } = &app.budgets;
         let options = |port, probe: &str| http::Options {
             port,
             stats: app.stats.clone(),
             max_connections: settings.http.max_connections,
             timeout: settings.http.timeout,
-            bodies: Budget::new(16 << 20),
+            // Only these two ports read bodies.
+            bodies: if port == Port::Admin { admin_bodies.clone() } else { json_bodies.clone() },
             probe: probe.into(),
             tls: None,
             has_own_pages: false,
@@ -160,7 +172,7 @@ impl Pages {
         let ports =
             [options(Port::Http, "/healthcheck"), options(Port::Debug, "/"), options(Port::Metrics, &path)];
         let rendered = app.clone();
-        let metrics_page = Arc::new(MetricsPage::new(path, move || {
+        let metrics_page = Arc::new(MetricsPage::new(path, pages, move || {
             rendered.stats.render(&|samples| rendered.gauges().sample(samples))
         }));
         let debug_pages = Arc::new(DebugPages::new(
@@ -169,6 +181,7 @@ impl Pages {
             app.keeper.index().clone(),
             app.recent.values(),
             metrics_page.clone(),
+            pages,
         ));
         let endpoints = Arc::new(endpoints(app, settings));
         let stop = stop.clone();

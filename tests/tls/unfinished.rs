@@ -35,7 +35,8 @@ fn unfinished_handshakes_take_little_memory_and_clients_connect_beside_them() {
     let files = Files::new(&ours.server());
     let client = TlsClient::new(&[&ours], Some(&theirs.sign(&["envoy.test"])));
     for size in [100, 4_000, 15_000, 64_000] {
-        let server = files.mutual(&theirs).rules("d.yaml", RULES).start();
+        let setup = files.mutual(&theirs).rules("d.yaml", RULES).env("MEMORY_LIMIT", "256Mi");
+        let server = setup.env("GRPC_MAX_CONNECTIONS", "10000").start();
         client.ask(server.ports.grpc).unwrap();
         let before = server.process.resident_kib();
         server.process.reset_peak();
@@ -51,8 +52,10 @@ fn unfinished_handshakes_take_little_memory_and_clients_connect_beside_them() {
         at_best_within("a connection", Duration::from_secs(1), 20, || {
             time_of(|| client.ask(server.ports.grpc).unwrap())
         });
-        // What a connection has by itself, and the memory of all handshakes.
-        let most = COUNT as u64 * 20 + (16 << 10) + (16 << 10);
+        // What a connection has by itself, the memory of all handshakes, and what the allocator keeps.
+        // Without optimization the states of tasks are several times larger.
+        let each = if cfg!(debug_assertions) { 64 } else { 24 };
+        let most = COUNT as u64 * each + (4 << 10) + (16 << 10);
         let grown = server.process.peak_kib().saturating_sub(before);
         assert!(grown < most, "{grown} KiB for {COUNT} handshakes of {size} bytes, at most {most}");
         let reason = match size {

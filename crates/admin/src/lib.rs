@@ -66,7 +66,19 @@ pub struct Managed {
     pub outages: Arc<Outages>,
     /// `None` if requests are not recorded.
     pub trials: Option<Trials>,
+    pub memory: MemoryOf,
     pub started: Time,
+}
+
+/// The limit of the memory, what sets it, and its parts; `None` while the service ends.
+pub type MemoryOf = Box<dyn Fn() -> Option<(usize, &'static str, Vec<MemoryUse>)> + Send + Sync>;
+
+/// A part of the memory, its bound, and its use if that is measured.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemoryUse {
+    pub name: &'static str,
+    pub bytes: usize,
+    pub used: Option<usize>,
 }
 
 /// Who may call, and what.

@@ -54,6 +54,12 @@ impl Share {
         taken
     }
 
+    /// Adds to the size, also beyond the limit of the budget.
+    pub fn take(&mut self, bytes: usize) {
+        self.budget.used.fetch_add(bytes, Relaxed);
+        self.bytes += bytes;
+    }
+
     /// Changes the size to a granted length; false without a change if the budget or the half for grants is exhausted.
     pub fn grant(&mut self, bytes: usize) -> bool {
         if !take(&self.budget.granted, bytes, self.granted, self.budget.limit >> 1) {

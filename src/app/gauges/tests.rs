@@ -31,6 +31,7 @@ fn everything(spans: &Counts) -> Gauges<'_> {
         store: Some(StoreUsage { held: keys, max_keys: 6 }),
         overrides: Usage { by_action: [26, 27, 28, 29], has_local_calendar: false, bytes: 30 },
         holds: (3, 1),
+        memory: (37, vec![MemoryUse { name: "rules", bytes: 38, used: Some(39) }]),
     }
 }
 

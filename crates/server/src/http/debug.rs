@@ -4,6 +4,7 @@ use std::{fmt::Write, sync::Arc};
 
 use bytes::Bytes;
 use http::{Request, StatusCode, request::Parts};
+use http2::Budget;
 
 use super::{Answer, BodyLimit, Pages, internal_error, shared_page::SharedPage, text, typed};
 use clock::{Clock, SystemClock};
@@ -61,8 +62,12 @@ impl Pages for MetricsPage {
 
 impl MetricsPage {
     /// The metrics, which are served at this path.
-    pub fn new(path: String, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
-        Self { path, render: Box::new(render), shared: SharedPage::default() }
+    pub fn new(
+        path: String,
+        memory: &Arc<Budget>,
+        render: impl Fn() -> String + Send + Sync + 'static,
+    ) -> Self {
+        Self { path, render: Box::new(render), shared: SharedPage::new(memory) }
     }
 
     async fn get(self: &Arc<Self>) -> Result<Bytes, Panicked> {
@@ -111,8 +116,9 @@ impl DebugPages {
         overrides: Arc<Index>,
         key_values: KeyValues,
         metrics: Arc<MetricsPage>,
+        memory: &Arc<Budget>,
     ) -> Self {
-        let (leases, rules) = Default::default();
+        let (leases, rules) = (SharedPage::new(memory), SharedPage::new(memory));
         Self { source, store, overrides, key_values, metrics, leases, rules }
     }
 

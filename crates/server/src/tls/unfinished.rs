@@ -7,8 +7,8 @@
 use std::{
     cmp::Reverse,
     collections::BTreeMap,
-    fmt, io,
-    io::IoSlice,
+    fmt,
+    io::{self, IoSlice},
     pin::Pin,
     sync::{Arc, Mutex},
     task::{Context, Poll, ready},
@@ -105,7 +105,11 @@ impl Charge {
             return false;
         }
         while !share.resize(bytes) {
-            let Some((_, largest)) = all.charged.last_entry().filter(|largest| *largest.key() > key).map(|largest| largest.remove_entry())
+            let Some((_, largest)) = all
+                .charged
+                .last_entry()
+                .filter(|largest| *largest.key() > key)
+                .map(|largest| largest.remove_entry())
             else {
                 self.key.0 = 0;
                 return false;
