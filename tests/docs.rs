@@ -32,6 +32,11 @@ fn the_settings_table_is_that_of_the_program() {
 }
 
 #[test]
+fn the_table_of_memory_is_that_of_the_program() {
+    holds_table("docs/operating.md", "memory", &tollgate::settings::memory::markdown());
+}
+
+#[test]
 fn the_metrics_table_is_that_of_the_program() {
     let mut table = "| Metric | Kind | Labels | Meaning |\n|---|---|---|---|\n".to_owned();
     for metric in telemetry::metrics::documentation() {

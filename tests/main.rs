@@ -20,6 +20,10 @@ mod admin;
 mod api;
 // Limits on input, and their errors.
 mod bounds;
+// Bodies of HTTP requests that are never finished, or that nobody wants.
+mod bodies;
+// All bounds on memory full at the same time.
+mod budget;
 // Limits that follow a calendar.
 mod calendars;
 mod schedules;

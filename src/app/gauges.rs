@@ -5,7 +5,8 @@ mod limits;
 use std::{cmp::Reverse, sync::Arc, time::Duration};
 
 use self::limits::RuleLimit;
-use super::parts::App;
+use super::{memory, parts::App};
+use admin::MemoryUse;
 use clock::{Clock, SystemClock, Time};
 use limiter::{CacheUsage, Served};
 use overrides::{Action, Usage};
@@ -40,6 +41,8 @@ pub(super) struct Gauges<'a> {
     limits: Vec<RuleLimit>,
     /// The open holds, and the settles and ends that the store has not taken.
     holds: (u64, u64),
+    /// The limit of the memory, and the use of its parts.
+    memory: (usize, Vec<MemoryUse>),
 }
 
 impl App {
@@ -59,6 +62,7 @@ impl App {
             overrides: self.keeper.index().usage(),
             limits: self.limits(),
             holds: (self.limiter.open_holds(), self.limiter.queued_closings() as u64),
+            memory: (self.memory.limit, self.memory_use()),
         }
     }
 
@@ -119,6 +123,7 @@ impl Gauges<'_> {
         self.store.iter().for_each(|usage| samples.store(usage));
         let by_action = Action::NAMES.into_iter().zip(self.overrides.by_action);
         samples.values(&names::OVERRIDES, by_action.map(|(action, n)| ([action], n)));
+        memory::sample(samples, self.memory.0, &self.memory.1);
         samples.value(&names::HOLDS, self.holds.0);
         samples.value(&names::HOLDS_QUEUED, self.holds.1);
         samples.value(&names::OVERRIDES_BYTES, self.overrides.bytes as u64);

@@ -6,6 +6,7 @@
 mod following;
 mod gauges;
 mod maintenance;
+mod memory;
 mod pages;
 mod parts;
 mod ports;

@@ -45,6 +45,8 @@ pub(super) struct Reader<'a> {
     vars: &'static [&'static Var],
     /// `REDIS_…` means `REDIS_PERSECOND_…` where the second Redis has such a variable.
     second_redis: bool,
+    /// Defaults that depend on the memory of this process.
+    derived: Vec<(&'static str, String)>,
     pub(super) problems: Vec<Problem>,
     pub(super) warnings: Vec<Warning>,
 }
@@ -55,7 +57,8 @@ impl<'a> Reader<'a> {
         exists: &'a dyn Fn(&Path) -> bool,
         vars: &'static [&'static Var],
     ) -> Self {
-        Self { env, exists, vars, second_redis: false, problems: Vec::new(), warnings: Vec::new() }
+        let (derived, problems, warnings) = Default::default();
+        Self { env, exists, vars, second_redis: false, derived, problems, warnings }
     }
 
     /// Reads the variables of a Redis as those of the second one.
@@ -76,11 +79,21 @@ impl<'a> Reader<'a> {
     /// The value of a setting. An empty one means the default, unless the setting accepts any text.
     pub(super) fn read<T: Default>(&mut self, setting: &'static Setting<T>) -> T {
         let set = self.raw(setting).filter(|value| !value.is_empty() || (setting.parse)(value).is_ok());
-        let text = set.unwrap_or_else(|| self.effective(setting).default.to_owned());
+        let text = set.unwrap_or_else(|| self.default_of(self.effective(setting)).to_owned());
         (setting.parse)(&text).unwrap_or_else(|invalid| {
             self.reject(setting, invalid);
             (setting.parse)(setting.default).unwrap_or_default()
         })
+    }
+
+    /// Sets the default of a variable.
+    pub(super) fn derive(&mut self, var: &'static Var, default: usize) {
+        self.derived.push((var.name, default.to_string()));
+    }
+
+    fn default_of(&self, var: &'static Var) -> &str {
+        let derived = self.derived.iter().find(|(name, _)| *name == var.name);
+        derived.map_or(var.default, |(_, default)| default)
     }
 
     pub(super) fn raw(&self, var: &'static Var) -> Option<String> {

@@ -73,7 +73,7 @@ pub(super) fn json(api: &Api, merged: &Merged, scope: &Scope, replicas: &Json) -
         "unmatched": merged.unmatched_total,
         "replica": own_id(),
         "scope": scope.name(),
-        "memory": {"resident_bytes": allocator::resident_bytes(), "keys": keys},
+        "memory": memory(api, keys),
         "replicas": replicas,
         "overrides": {
             "limit": limit,
@@ -83,6 +83,18 @@ pub(super) fn json(api: &Api, merged: &Merged, scope: &Scope, replicas: &Json) -
             "kept_in": managed.keeper.storage(),
         },
     })
+}
+
+fn memory(api: &Api, keys: Option<Json>) -> Json {
+    let mut memory = json!({"resident_bytes": allocator::resident_bytes(), "keys": keys});
+    if let Some((limit, set_by, parts)) = (api.managed.memory)() {
+        let parts = parts.into_iter().filter(|part| part.bytes > 0);
+        let parts = parts.map(|part| (part.name.to_owned(), json!({"bytes": part.bytes, "used": part.used})));
+        memory["limit_bytes"] = limit.into();
+        memory["limit_set_by"] = set_by.into();
+        memory["bounds"] = Json::Object(parts.collect());
+    }
+    memory
 }
 
 fn rules(api: &Api) -> Json {

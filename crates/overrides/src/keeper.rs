@@ -33,6 +33,8 @@ pub struct Keeper {
     storage: Storage,
     resets: Option<ResetLog>,
     import: Mutex<Option<Import>>,
+    /// The maximum number of overrides that changes may make. Redis may have more, which stay in force.
+    most: usize,
     edges: Edges,
 }
 
@@ -59,7 +61,14 @@ impl Keeper {
     ) -> Result<Self, Vec<String>> {
         let journal = file.map(|path| Journal::open(path, &index, edges.clock.now())).transpose()?;
         let storage = journal.map_or(Storage::Memory, |journal| Storage::File(Mutex::new(journal)));
-        Ok(Self { index, storage, resets, import: Mutex::default(), edges: edges.clone() })
+        Ok(Self {
+            index,
+            storage,
+            resets,
+            import: Mutex::default(),
+            most: MAX_OVERRIDES,
+            edges: edges.clone(),
+        })
     }
 
     /// Overrides in Redis. A [`Follower`](super::follower::Follower) with the same progress reads them.
@@ -70,7 +79,17 @@ impl Keeper {
             storage: Storage::Redis(Shared { pool, progress }),
             resets: None,
             import: Mutex::default(),
+            most: MAX_OVERRIDES,
         }
+    }
+
+    /// The same with another maximum of overrides.
+    pub fn at_most(self, most: usize) -> Self {
+        Self { most: most.min(MAX_OVERRIDES), ..self }
+    }
+
+    fn full(&self) -> ChangeError {
+        ChangeError::Invalid(format!("more than {} overrides, the maximum (MEMORY_LIMIT)", self.most))
     }
 
     pub fn index(&self) -> &Arc<Index> {
@@ -87,8 +106,8 @@ impl Keeper {
 
     /// Sets an override, which replaces the one for the same target.
     pub async fn set(&self, one: &Override) -> Result<(), ChangeError> {
-        if self.index.len() >= MAX_OVERRIDES && self.index.get(&one.target).is_none() {
-            return Err(ChangeError::Invalid(format!("there are {MAX_OVERRIDES} overrides, the maximum")));
+        if self.index.len() >= self.most && self.index.get(&one.target).is_none() {
+            return Err(self.full());
         }
         if self.index.get(&one.target).is_none() {
             self.check_scoped(std::slice::from_ref(one))?;
@@ -203,11 +222,9 @@ impl Keeper {
             }
             drop(draft);
             let length = shared.add_to_import(id, all, known).await?;
-            if length > MAX_OVERRIDES as u64 {
+            if length > self.most as u64 {
                 shared.abort(id).await?;
-                return Err(ChangeError::Invalid(format!(
-                    "more than {MAX_OVERRIDES} overrides, the maximum"
-                )));
+                return Err(self.full());
             }
             return Ok(length);
         }
@@ -219,6 +236,10 @@ impl Keeper {
                 *import = None;
                 return Err(ChangeError::Invalid(format!("{error}; the import is aborted")));
             }
+        }
+        if own.draft.count > self.most {
+            *import = None;
+            return Err(self.full());
         }
         own.last_used = self.edges.clock.now();
         Ok(own.draft.count as u64)
@@ -239,6 +260,10 @@ impl Keeper {
         };
         let before = self.index.checkpoint();
         self.index.add(&draft).map_err(ChangeError::Invalid)?;
+        if self.index.len() > self.most {
+            self.index.roll_back(before);
+            return Err(self.full());
+        }
         if let Storage::File(journal) = &self.storage
             && let Err(error) = lock(journal).rewrite(&self.index)
         {

@@ -37,6 +37,7 @@ fn everything(spans: &Counts) -> Gauges<'_> {
             unit: "day".to_owned(),
             requests: 32,
         }],
+        memory: (37, vec![MemoryUse { name: "rules", bytes: 38, used: Some(39) }]),
     }
 }
 

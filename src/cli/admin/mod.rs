@@ -270,7 +270,7 @@ mod tests {
 
     fn environment(variables: &[(&str, &str)]) -> Environment {
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Environment { variables: variables.collect(), cores: 1 }
+        Environment { variables: variables.collect(), ..Environment::default() }
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl Workers {
         let is_reference = settings.implementation == GrpcServer::Tonic;
         let routes = is_reference.then(|| reference::routes(&parts.health));
         let streaming = Budget::new(settings.max_connections);
-        let budget = Budget::new(settings.max_inflight_bytes);
+        let budget = parts.inflight.clone();
         let (drain, draining) = watch::channel(false);
         let (end, ending) = watch::channel(false);
         let (busy, drained) = mpsc::channel(1);

@@ -34,8 +34,8 @@ const SWEEP_PARTS: usize = 16;
 
 pub struct MemoryStore {
     states: Table<u64>,
-    /// Counts of which one needs more than 32 bits; others are in `states`. Created by the first wide limit. It takes no
-    /// more memory than `states`, and is locked after it.
+    /// Counts of which one needs more than 32 bits; others are in `states`. Created by the first wide limit. It takes at
+    /// most half the memory of `states`, and is locked after it.
     wide: OnceLock<Table<WideCounts>>,
     logs: Logs,
     holds: Holds,
@@ -68,7 +68,7 @@ impl MemoryStore {
     /// The table of wide counts, if there is one or this limit may need it.
     fn wide_for(&self, is_wide: bool) -> Option<&Table<WideCounts>> {
         let bytes = self.max_keys.saturating_mul(Table::<u64>::BYTES_PER_ENTRY);
-        let new = || Table::new(bytes / Table::<WideCounts>::BYTES_PER_ENTRY);
+        let new = || Table::new(bytes / 2 / Table::<WideCounts>::BYTES_PER_ENTRY);
         if is_wide { Some(self.wide.get_or_init(new)) } else { self.wide.get() }
     }
 

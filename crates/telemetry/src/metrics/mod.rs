@@ -121,6 +121,11 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// The number of series named by requests.
+    pub fn series(&self) -> usize {
+        self.room.taken()
+    }
+
     /// Visits every rule that counted. A rule added meanwhile may be left out.
     pub fn for_each_rule(&self, visit: impl FnMut(&RuleStats, [u64; RuleCounter::ALL.len()])) {
         self.registry.for_each(visit);

@@ -290,6 +290,12 @@ metrics! { OURS
         "Settles and ends that the store has not taken yet; they are repeated.";
     OVERRIDES_BYTES: Gauge "tollgate_overrides_bytes" []
         "Memory of the overrides.";
+    MEMORY_LIMIT: Gauge "tollgate_memory_limit_bytes" []
+        "Memory that the process may use (MEMORY_LIMIT).";
+    MEMORY_BOUND: Gauge "tollgate_memory_bound_bytes" ["bound"]
+        "Bound on a part of the memory; together they leave a quarter of the limit free.";
+    MEMORY_USED: Gauge "tollgate_memory_used_bytes" ["bound"]
+        "Use of that part, where it is measured: counted things at the memory of one.";
     SERIES: Gauge "tollgate_metrics_series" []
         "Series named by requests, including unknown domains.";
     SERIES_MAX: Gauge "tollgate_metrics_series_max" []

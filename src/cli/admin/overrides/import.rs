@@ -24,7 +24,7 @@ use clock::{Clock, SystemClock};
 use overrides::Input;
 use serde_json::Value;
 
-/// The size of one call. The service accepts 4 MB, unless it is set lower.
+/// The size of one call, without its last line. The service accepts 2 MiB, and lines of 1 MiB.
 const PIECE: usize = 512 << 10;
 
 /// The maximum number of errors that are printed.

@@ -9,12 +9,12 @@ mod tests;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, StatusCode, header};
+use http::{HeaderValue, Method, Request, StatusCode, header, request::Parts};
 use prost_reflect::DynamicMessage;
 use tokio::task::spawn_blocking;
 
 use self::request::to_message;
-use super::{Answer, text, typed};
+use super::{Answer, BodyLimit, Pages, text, typed};
 use crate::{health::Health, log_undecodable, traced, wire};
 use containment::panics::{self, Boundary};
 use limiter::{self, Bounds, Code, Decided, Limiter, RequestError};
@@ -44,22 +44,46 @@ pub struct Endpoints {
     pub limiter: Arc<Limiter>,
     pub tracer: Option<Arc<Tracer>>,
     pub has_json: bool,
+    pub max_request_bytes: usize,
 }
 
-pub async fn answer(endpoints: Arc<Endpoints>, request: Request<Bytes>) -> Answer {
-    match request.uri().path() {
-        "/healthcheck" => healthcheck(&endpoints, request.uri().query() == Some("verbose")),
-        "/json" if !endpoints.has_json => {
-            text(StatusCode::NOT_FOUND, "Not Found: /json is disabled (JSON_ENABLED)\n")
+/// What a request to the port asks for.
+pub enum Asked {
+    Health { verbose: bool },
+    Decision,
+}
+
+impl Pages for Endpoints {
+    type Asked = Asked;
+
+    fn admit(&self, head: &Parts) -> Result<(Asked, BodyLimit), Answer> {
+        match head.uri.path() {
+            "/healthcheck" => {
+                let verbose = head.uri.query() == Some("verbose");
+                Ok((Asked::Health { verbose }, BodyLimit::NOTHING))
+            }
+            "/json" if !self.has_json => {
+                Err(text(StatusCode::NOT_FOUND, "Not Found: /json is disabled (JSON_ENABLED)\n"))
+            }
+            // Browsers send GET for any page, so GET must not count.
+            "/json" if matches!(head.method, Method::GET | Method::HEAD) => {
+                let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed: use POST\n");
+                answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+                Err(answer)
+            }
+            "/json" => {
+                let limit = BodyLimit { bytes: self.max_request_bytes, name: "GRPC_MAX_REQUEST_BYTES" };
+                Ok((Asked::Decision, limit))
+            }
+            _ => Err(text(StatusCode::NOT_FOUND, "Not found. Endpoints: GET /healthcheck, POST /json.\n")),
         }
-        // Browsers send GET for any page, so GET must not count.
-        "/json" if matches!(*request.method(), Method::GET | Method::HEAD) => {
-            let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed: use POST\n");
-            answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
-            answer
+    }
+
+    async fn answer(self: Arc<Self>, asked: Asked, request: Request<Bytes>) -> Answer {
+        match asked {
+            Asked::Health { verbose } => healthcheck(&self, verbose),
+            Asked::Decision => respond(&self, &request).await,
         }
-        "/json" => respond(&endpoints, &request).await,
-        _ => text(StatusCode::NOT_FOUND, "Not found. Endpoints: GET /healthcheck, POST /json.\n"),
     }
 }
 
