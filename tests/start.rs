@@ -14,7 +14,7 @@ use crate::support::{
     grpc_tls::Files,
     holds, http,
     ports::free_port,
-    server::{Server, Setup},
+    server::{BINARY, Server, Setup},
 };
 
 const RULES: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 2}}]\n";
@@ -273,4 +273,34 @@ fn a_pipe_in_place_of_a_file_is_an_error_at_the_start() {
         let log = setup.env(variable, &pipe).refused();
         assert!(log.contains(variable) && log.contains("not a regular file"), "{variable}: {log}");
     }
+}
+
+#[test]
+fn too_few_open_files_are_an_error_and_few_leave_room_for_probes() {
+    let limited = |files: &str| {
+        let run = format!("ulimit -n {files} && exec \"$0\"");
+        Setup::new().program(std::path::Path::new("/bin/sh"), &["-c", &run, BINARY]).env("GRPC_WORKERS", "2")
+    };
+    let log = limited("64").refused();
+    assert!(
+        log.contains("the limit of open files (RLIMIT_NOFILE) is 64") && log.contains("ulimit -n"),
+        "{log}"
+    );
+    let server = limited("256").start();
+    let port = server.ports.grpc;
+    let ports = [server.ports.http, server.ports.debug, server.ports.metrics, port, port, port];
+    let idle: Vec<_> =
+        ports.into_iter().cycle().take(1200).map(|port| TcpStream::connect(("127.0.0.1", port))).collect();
+    for _ in 0..20 {
+        assert!(server.is_healthy());
+    }
+    drop(idle);
+}
+
+#[test]
+fn a_clock_after_2095_is_an_error() {
+    let clock = crate::support::clock::Clock::at("2107-01-01T00:00:00Z");
+    let _clock = clock.enter();
+    let log = Setup::new().refused();
+    assert!(log.contains("the clock says 2107-01-01T00:00:0"), "{log}");
 }

@@ -25,7 +25,7 @@ mod tokens;
 mod trial;
 mod view;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
@@ -71,6 +71,8 @@ pub struct Access {
     pub hosts: Hosts,
     pub tokens: Option<Tokens>,
     pub read_only: bool,
+    /// `HTTP_TIMEOUT`.
+    pub timeout: Duration,
 }
 
 pub struct Api {
@@ -195,7 +197,8 @@ impl Api {
             return Ok(answer);
         }
         guard::check_origin(headers)?;
-        let who = guard::authenticate(self.access.tokens.as_ref(), headers, peer)?;
+        let who =
+            guard::authenticate(self.access.tokens.as_ref(), headers, peer, self.managed.stats.service())?;
         match routes::find(request.method(), path) {
             Found::Route(route, parameter) => self.call(route, &Call { who: &who, parameter, request }).await,
             Found::OtherMethods(allowed) => {
@@ -212,7 +215,6 @@ impl Api {
     }
 
     async fn call(&self, route: &Route, call: &Call<'_>) -> Result<Answer, Problem> {
-        self.sending.check()?;
         let changes = &self.managed.stats.service().admin_changes;
         if self.access.read_only && !route.reads {
             if let Some(action) = route.action {
@@ -222,15 +224,15 @@ impl Api {
             return Err(Problem::new(StatusCode::FORBIDDEN, message));
         }
         let Some(action) = route.action else {
-            return Ok((route.handler)(self, call).await?.into_answer(&self.sending));
+            return (route.handler)(self, call).await?.into_answer(&self.sending);
         };
         match (route.handler)(self, call).await {
-            Ok(mut reply) => {
+            Ok(reply) => {
                 changes.count(action, ChangeResult::Ok);
-                let (what, reason) = reply.change.take().unwrap_or_default();
+                let (what, reason) = reply.change.clone().unwrap_or_default();
                 info!(action, by = %call.who, what, reason, "admin change");
                 self.record(action, &what, call.who.author(), reason);
-                Ok(reply.into_answer(&self.sending))
+                reply.into_answer(&self.sending)
             }
             Err(problem) => {
                 let is_error = problem.status.is_server_error();
