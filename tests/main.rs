@@ -56,6 +56,8 @@ mod floods;
 mod full;
 // Health checks.
 mod health;
+// The end while peers hang.
+mod hangs;
 // Incomplete messages and idle connections.
 mod inflight;
 // Budgets that are reserved while a request is under way.

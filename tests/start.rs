@@ -15,7 +15,7 @@ use crate::support::{
     holds, http,
     ports::free_port,
     redis::{self, Redis},
-    server::{Server, Setup},
+    server::{BINARY, Server, Setup},
 };
 
 const RULES: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 2}}]\n";
@@ -319,4 +319,34 @@ fn a_redis_with_a_password_is_a_warning_with_what_to_do() {
     let setup = || Setup::new().rules("d.yaml", RULES).redis(&redis::tcp(&redis.address()));
     setup().start().wait_for_log(&["it requires a password: set REDIS_AUTH"]);
     setup().env("REDIS_AUTH", "wrong").start().wait_for_log(&["WRONGPASS", "see REDIS_AUTH"]);
+}
+
+#[test]
+fn too_few_open_files_are_an_error_and_few_leave_room_for_probes() {
+    let limited = |files: &str| {
+        let run = format!("ulimit -n {files} && exec \"$0\"");
+        Setup::new().program(std::path::Path::new("/bin/sh"), &["-c", &run, BINARY]).env("GRPC_WORKERS", "2")
+    };
+    let log = limited("64").refused();
+    assert!(
+        log.contains("the limit of open files (RLIMIT_NOFILE) is 64") && log.contains("ulimit -n"),
+        "{log}"
+    );
+    let server = limited("256").start();
+    let port = server.ports.grpc;
+    let ports = [server.ports.http, server.ports.debug, server.ports.metrics, port, port, port];
+    let idle: Vec<_> =
+        ports.into_iter().cycle().take(1200).map(|port| TcpStream::connect(("127.0.0.1", port))).collect();
+    for _ in 0..20 {
+        assert!(server.is_healthy());
+    }
+    drop(idle);
+}
+
+#[test]
+fn a_clock_after_2095_is_an_error() {
+    let clock = crate::support::clock::Clock::at("2107-01-01T00:00:00Z");
+    let _clock = clock.enter();
+    let log = Setup::new().refused();
+    assert!(log.contains("the clock says 2107-01-01T00:00:0"), "{log}");
 }

@@ -12,23 +12,22 @@ use tokio::{
 
 use super::{StartError, parts::App};
 use crate::{settings::Backend, settings::Settings};
-use clock::{Clock, Rfc3339, SystemClock};
-use containment::panics;
+use clock::{Clock, Rfc3339, SystemClock, Time};
+use containment::{log_throttle::LogThrottle, panics};
 use rules::OnStoreFailure;
 use server::health::Part;
 use telemetry::metrics::Method;
+use tracing::error;
 
 impl App {
-    /// The store and the rules in a line each, for `/healthcheck?verbose`.
+    /// The store and the rules in a line each, for `/healthcheck?verbose`. Anyone may ask: addresses and errors of servers
+    /// are in the log and in the status of the admin API.
     pub(super) fn details(&self) -> Vec<String> {
         let store = match self.outages.current() {
             None => "store: ok".to_owned(),
             Some(outage) => {
                 let (since, policy) = (Rfc3339(outage.since), self.limiter.on_store_failure().name());
-                format!(
-                    "store: failing since {since}: {}; STORE_FAILURE_POLICY={policy} decides",
-                    outage.error
-                )
+                format!("store: failing since {since}; STORE_FAILURE_POLICY={policy} decides")
             }
         };
         let state = self.source.state();
@@ -58,6 +57,16 @@ impl Failing {
         let requests_now = requests.saturating_sub(mem::replace(&mut self.requests, requests));
         self.is_most = failed_now > 0 && failed_now >= requests_now / 2;
     }
+}
+
+/// Counters in memory hold the second of their end in 32 bits, until 2106. The longest window has ten years.
+const LAST_SECOND: u64 = 0xffff_ffff - 10 * 366 * 86_400;
+
+/// Why nothing may be counted by this clock.
+pub(super) fn clock_is_wrong(now: Time) -> Option<String> {
+    let time = Rfc3339(now);
+    (now.seconds() > LAST_SECOND)
+        .then(|| format!("the clock says {time}: counters in memory end with the year 2095"))
 }
 
 const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
@@ -99,6 +108,7 @@ pub(super) async fn never_reached(app: &App, settings: &Settings) -> StartError 
 /// Does the periodic work until `stop` becomes true.
 pub(super) async fn run(app: &App, settings: &Settings, mut stop: watch::Receiver<bool>) {
     let (mut last_answered, mut failing) = (0, Failing::default());
+    let wrong_clock = LogThrottle::new(60);
     let mut second = interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut check = interval(HEALTH_INTERVAL);
@@ -112,6 +122,9 @@ pub(super) async fn run(app: &App, settings: &Settings, mut stop: watch::Receive
             _ = second.tick() => {
                 panics::point("maintenance");
                 let now = SystemClock.now();
+                if let Some(why) = clock_is_wrong(now).filter(|_| wrong_clock.admit_now().is_some()) {
+                    error!("{why}: limits are not enforced");
+                }
                 app.store.maintain(now);
                 app.limiter.maintain(now);
                 app.keeper.sweep(now);

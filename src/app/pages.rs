@@ -81,7 +81,8 @@ pub(super) fn api(settings: &Settings, app: &Arc<App>) -> Result<Arc<Api>, Start
         Some(ServerAddress::Tcp(address)) => Hosts::Local(address.host.clone()),
         Some(ServerAddress::Unix(_)) | None => Hosts::Any,
     };
-    let access = Access { hosts, tokens, read_only: admin.is_none_or(|admin| admin.read_only) };
+    let read_only = admin.is_none_or(|admin| admin.read_only);
+    let access = Access { hosts, tokens, read_only, timeout: settings.http.timeout };
     Ok(Arc::new(Api::new(managed, access)))
 }
 

@@ -4,7 +4,7 @@
 
 use std::{fmt, path::Path, time::Duration};
 
-use super::variable::{Setting, Var};
+use super::variable::{Setting, Var, without_login};
 use text::InvalidValue;
 
 /// The default timeout of Envoy's rate limit filter.
@@ -22,8 +22,13 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.variable)?;
         self.seen.iter().try_for_each(|seen| write!(f, "={seen:?}"))?;
-        write!(f, ": {}", self.invalid)
+        // A hint may repeat a part of the value.
+        write!(f, ": {}", without_logins(&self.invalid.to_string()))
     }
+}
+
+fn without_logins(text: &str) -> String {
+    text.split(' ').map(|word| without_login(word.to_owned())).collect::<Vec<_>>().join(" ")
 }
 
 /// A setting that is used, but probably not as intended.
@@ -35,7 +40,7 @@ pub struct Warning {
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.variable, self.message)
+        write!(f, "{}: {}", self.variable, without_logins(&self.message))
     }
 }
 

@@ -51,6 +51,23 @@ fn the_variables_of_the_table_are_those_that_are_read() {
 }
 
 #[test]
+fn no_problem_warning_or_listing_repeats_a_login() {
+    for var in vars::ALL {
+        for value in ["user:hunter2@host:1", "tcp://user:hunter2@host:1", "host:1,user:hunter2@other:2"] {
+            for backend in ["memory", "memcache", "redis"] {
+                let set = [("BACKEND_TYPE", backend), ("TRACING_ENABLED", "true"), (var.name, value)];
+                let said = match read(&set) {
+                    Ok((_, warnings)) => warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                    Err(problems) => problems.iter().map(ToString::to_string).collect(),
+                };
+                assert!(!said.iter().any(|said| said.contains("hunter2")), "{said:?}");
+            }
+            assert!(!var.shown(value.to_owned()).unwrap_or_default().contains("hunter2"), "{}", var.name);
+        }
+    }
+}
+
+#[test]
 fn an_empty_environment_has_no_warnings() {
     let (settings, warnings) = read(&[]).unwrap();
     assert_eq!(warnings, []);

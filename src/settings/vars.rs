@@ -95,7 +95,7 @@ table! {
             per descriptor; more return INVALID_ARGUMENT.";
         SHUTDOWN_DELAY shutdown_delay: Duration = "0s", "Time between SIGTERM, when the service becomes \
             unhealthy, and closing the listeners.";
-        SHUTDOWN_TIMEOUT shutdown_timeout: Duration = "30s", "Time for open requests after that.";
+        SHUTDOWN_TIMEOUT shutdown_timeout: Duration = "30s", "Time for open requests after that. The process has ended 2 s later, whatever hangs.";
     }
     pub(super) GrpcTlsFiles in "TLS on the gRPC port" {
         GRPC_SERVER_USE_TLS is_on: bool = "false", "Enables TLS 1.2 and 1.3. Plaintext connections are \

@@ -59,7 +59,7 @@ fn errors_of_paths_methods_and_parameters_name_the_expected_ones() {
         ("GET", "/api/v1/nothing", 404, "no such path: /api/v1/nothing"),
         ("POST", "/api/v1/status", 405, "POST /api/v1/status: expected GET"),
         ("GET", "/api/v1/status?x=1", 400, "unknown parameter \\\"x\\\"; expected: replica"),
-        ("GET", "/api/v1/rules?x=1", 400, "unknown parameter \\\"x\\\"; expected: n, domain, by"),
+        ("GET", "/api/v1/rules?x=1", 400, "unknown parameter \\\"x\\\"; expected: n, domain, rule, by"),
         ("GET", "/api/v1/top?n=0", 400, "n=\\\"0\\\": expected a number from 1 to 1000"),
         ("GET", "/api/v1/top?n=1&n=2", 400, "parameter \\\"n\\\" is given twice"),
         ("GET", "/api/v1/top?by=hits", 400, "by=\\\"hits\\\": expected refused or allowed"),

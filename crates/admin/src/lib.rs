@@ -25,7 +25,7 @@ mod tokens;
 mod trial;
 mod view;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header, request::Parts};
@@ -86,6 +86,8 @@ pub struct Access {
     pub hosts: Hosts,
     pub tokens: Option<Tokens>,
     pub read_only: bool,
+    /// `HTTP_TIMEOUT`.
+    pub timeout: Duration,
 }
 
 pub struct Api {
@@ -196,9 +198,9 @@ impl Api {
     /// The caller and the route, if the caller may use it.
     fn route(&self, head: &Parts) -> Result<Asked, Problem> {
         let peer = head.extensions.get().copied().unwrap_or(Peer::Unix(None));
-        let path = head.uri.path();
+        let (path, service) = (head.uri.path(), self.managed.stats.service());
         guard::check_origin(&head.headers)?;
-        let who = guard::authenticate(self.access.tokens.as_ref(), &head.headers, peer)?;
+        let who = guard::authenticate(self.access.tokens.as_ref(), &head.headers, peer, service)?;
         let route = match routes::find(&head.method, path) {
             Found::Route(route, _) => route,
             Found::OtherMethods(allowed) => {
@@ -212,7 +214,6 @@ impl Api {
                 return Err(Problem::new(StatusCode::NOT_FOUND, message));
             }
         };
-        self.sending.check()?;
         if self.access.read_only && !route.reads {
             if let Some(action) = route.action {
                 self.managed.stats.service().admin_changes.count(action, ChangeResult::Rejected);
@@ -226,15 +227,15 @@ impl Api {
     async fn call(&self, route: &Route, call: &Call<'_>) -> Result<Answer, Problem> {
         let changes = &self.managed.stats.service().admin_changes;
         let Some(action) = route.action else {
-            return Ok((route.handler)(self, call).await?.into_answer(&self.sending));
+            return (route.handler)(self, call).await?.into_answer(&self.sending);
         };
         match (route.handler)(self, call).await {
-            Ok(mut reply) => {
+            Ok(reply) => {
                 changes.count(action, ChangeResult::Ok);
-                let (what, reason) = reply.change.take().unwrap_or_default();
+                let (what, reason) = reply.change.clone().unwrap_or_default();
                 info!(action, by = %call.who, what, reason, "admin change");
                 self.record(action, &what, call.who.author(), reason);
-                Ok(reply.into_answer(&self.sending))
+                reply.into_answer(&self.sending)
             }
             Err(problem) => {
                 let is_error = problem.status.is_server_error();

@@ -81,6 +81,7 @@ pub(super) fn json(api: &Api, merged: &Merged, scope: &Scope, replicas: &Json) -
             "allow": allow,
             "shadow": shadow,
             "kept_in": managed.keeper.storage(),
+            "failure": managed.keeper.failure(),
         },
     })
 }

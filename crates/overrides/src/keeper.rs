@@ -23,7 +23,7 @@ use net::edges::Edges;
 use store::{memcached::ResetLog, redis::CommandPool};
 
 /// An import that is idle for this long is replaced by the next one.
-const IDLE_IMPORT_MICROS: u64 = 60_000_000;
+const IDLE_IMPORT_MICROS: u64 = 8_000_000;
 
 /// Maximum number of switches that this replica alone has.
 const MAX_HERE: usize = 1_000;
@@ -101,6 +101,14 @@ impl Keeper {
             Storage::Memory => "memory",
             Storage::File(_) => "file",
             Storage::Redis(_) => "redis",
+        }
+    }
+
+    /// Why changes cannot be stored, as far as the last one showed.
+    pub fn failure(&self) -> Option<String> {
+        match &self.storage {
+            Storage::File(journal) => lock(journal).failure(),
+            Storage::Memory | Storage::Redis(_) => None,
         }
     }
 
@@ -299,8 +307,8 @@ impl Keeper {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the form that map_err calls")]
-fn unwritable(error: std::io::Error) -> ChangeError {
-    ChangeError::unavailable(format!("OVERRIDES_FILE: cannot write: {}", files::advised(&error)))
+fn unwritable(error: String) -> ChangeError {
+    ChangeError::unavailable(format!("OVERRIDES_FILE: cannot write: {error}"))
 }
 
 fn no_import(id: &str) -> ChangeError {

@@ -91,6 +91,12 @@ fn text(status: &Value) -> String {
     if let Some(text) = overrides(get("/overrides")) {
         line("overrides", text);
     }
+    if let Some(why) = get("/overrides/failure").as_str() {
+        line(
+            "",
+            paint(ERROR, &format!("overrides cannot be changed: OVERRIDES_FILE cannot be written: {why}")),
+        );
+    }
     for (name, text) in replicas(status) {
         line(name, text);
     }
@@ -257,7 +263,9 @@ memory    45.0 MB, 12,000 of 10,000,000 counters
     fn overrides_and_replicas_are_shown_if_there_are_any() {
         let mut status = status();
         status["unmatched"] = json!({"unknown_domain": 1, "no_rule": 1200});
-        status["overrides"] = json!({"limit": 1200, "block": 3, "allow": 0, "shadow": 0, "kept_in": "redis"});
+        status["overrides"] = json!({
+            "limit": 1200, "block": 3, "allow": 0, "shadow": 0, "kept_in": "redis", "failure": "disk full",
+        });
         let replica = |id: &str, hash: &str| json!({"id": id, "version": "0.1.0", "rules_hash": hash, "requests_per_second": 600});
         status["replicas"] = json!([replica("a", "00ff"), replica("b", "00ff")]);
         let text = plain(&super::text(&status));

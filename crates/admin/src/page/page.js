@@ -449,8 +449,7 @@ async function chosen(tick) {
   const calls = {
     status: `status?${ofReplica}`, top: `top?n=100&by=refused&${all}`, top_allowed: `top?n=100&by=allowed&${all}`,
     unmatched: `top?n=20&unmatched=true&${ofDomain}`, refusals: `refusals?n=100&${ofDomain}`,
-    // A rule is found among all of its domain.
-    rules: `rules?n=${filter.rule ? 100000 : MAX_ROWS}&by=hits&${ofDomain}`,
+    rules: `rules?n=${MAX_ROWS}&by=hits&${all}`,
     ...(isFiltered ? { overrides: `overrides?n=100&${query(["domain"])}` } : {}),
   };
   const replies = await Promise.all(Object.values(calls).map((path) => get(`api/v1/${path}`)));
@@ -505,6 +504,7 @@ const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, mil
 
 async function run() {
   for (let tried = false; ; tried = true) {
+    const begun = Date.now();
     try {
       await follow("api/v1/events", (name, value) => {
         lastEvent = Date.now();
@@ -512,6 +512,8 @@ async function run() {
         if (name === "history") history = value;
         if (name === "tick") chosen(value).then(drawTick, (error) => notice(`Replica ${shown}: ${error.message}`));
       });
+      // The service ends each stream after some seconds.
+      if (Date.now() - begun > 1000) continue;
       live("lost", "Disconnected, reconnecting…");
     } catch (error) {
       if (error instanceof ApiError && error.status === 401) {

@@ -39,7 +39,7 @@ use tokio::{
     sync::{mpsc, watch},
     time::sleep,
 };
-use tracing::debug;
+use tracing::{debug, warn};
 
 pub use self::{body::BodyLimit, cross_site::cross_site_header};
 
@@ -218,9 +218,13 @@ impl<P: Pages> Server<P> {
     /// Waits a short time for the remaining connections.
     async fn finish(&self) {
         let begun = Instant::now();
-        let is_open = || self.places.open() + self.waiting.open() > 0;
-        while is_open() && begun.elapsed() < LAST_ANSWERS {
+        let open = || self.places.open() + self.waiting.open();
+        while open() > 0 && begun.elapsed() < LAST_ANSWERS {
             sleep(RETRY).await;
+        }
+        if open() > 0 {
+            let (port, connections) = (self.options.port.name(), open());
+            warn!(port, connections, "closed connections of clients that did not read or send in time");
         }
     }
 

@@ -60,7 +60,7 @@ pub use self::{
     rule::RuleStats,
     service::{
         AdminChanges, ChangeResult, ConnectionClosed, ConnectionRefused, Method, PeerError, Port,
-        RejectReason, ServiceStats,
+        RejectReason, ServiceStats, Unauthorized,
     },
     shard::{Counter, ShardCount},
 };

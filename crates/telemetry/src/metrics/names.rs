@@ -132,6 +132,8 @@ metrics! { OURS
         "What a bound of holds refused: holds beyond HOLDS_MAX, HOLDS_MAX_PER_COUNTER or HOLDS_MAX_BYTES; slots of a cluster; settles and ends beyond HOLDS_MAX_QUEUED, which are lost.";
     ADMIN_CHANGES: Counter "tollgate_admin_changes_total" ["action", "result"]
         "Changes through the admin API by result: ok; rejected if invalid or not allowed; error if they could not be made.";
+    ADMIN_UNAUTHORIZED: Counter "tollgate_admin_unauthorized_total" ["reason"]
+        "Calls of the admin API without a valid token: missing, or unknown, as of someone who guesses.";
     LOCAL_CACHE_ENTRIES: Gauge "ratelimit_localcache_entryCount" []
         "Keys in the local cache.";
     LOCAL_CACHE_HITS: Gauge "ratelimit_localcache_hitCount" []

@@ -11,7 +11,10 @@ use super::{
     names::{self, Metric, MetricType, RuleCounter},
     page::{Page, Samples, Value},
     rule::RuleStats,
-    service::{ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats},
+    service::{
+        ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats,
+        Unauthorized,
+    },
 };
 use crate::logs;
 use containment::panics;
@@ -50,6 +53,9 @@ impl Stats {
         bounds(samples, self);
         holds(samples, &self.holds);
         samples.values(&names::ADMIN_CHANGES, self.service.admin_changes.totals());
+        let unauthorized =
+            |reason: Unauthorized| ([reason.name()], self.service.admin_unauthorized(reason).get());
+        samples.values(&names::ADMIN_UNAUTHORIZED, Unauthorized::ALL.map(unauthorized));
         gauges(samples);
         series(samples, self);
         #[cfg(target_os = "linux")]

@@ -88,6 +88,14 @@ text::named! {
 }
 
 text::named! {
+    /// Why a call of the admin API was not authenticated.
+    pub enum Unauthorized {
+        Missing = "missing",
+        Unknown = "unknown",
+    }
+}
+
+text::named! {
     #[derive(PartialOrd, Ord)]
     pub enum ChangeResult {
         Ok = "ok",
@@ -109,6 +117,7 @@ pub struct ServiceStats {
     /// sharded.
     pub connections_closed: Counter,
     pub admin_changes: AdminChanges,
+    admin_unauthorized: [Counter; Unauthorized::ALL.len()],
     connections_refused: [[Counter; ConnectionRefused::ALL.len()]; Port::ALL.len()],
     connections_closed_by_us: [[Counter; ConnectionClosed::ALL.len()]; Port::ALL.len()],
     peer_errors: [Counter; PeerError::ALL.len()],
@@ -161,6 +170,7 @@ impl ServiceStats {
             connections_accepted: counter(),
             connections_closed: counter(),
             admin_changes: AdminChanges::default(),
+            admin_unauthorized: Unauthorized::ALL.map(|_| counter()),
             connections_refused: Port::ALL.map(|_| ConnectionRefused::ALL.map(|_| counter())),
             connections_closed_by_us: Port::ALL.map(|_| ConnectionClosed::ALL.map(|_| counter())),
             peer_errors: PeerError::ALL.map(|_| counter()),
@@ -172,6 +182,7 @@ impl ServiceStats {
     }
 
     indexed! {
+        admin_unauthorized(reason: Unauthorized) -> Counter;
         connections_refused(port: Port, reason: ConnectionRefused) -> Counter;
         connections_closed_by_us(port: Port, reason: ConnectionClosed) -> Counter;
         /// gRPC connections closed because of what their peers sent.

@@ -6,24 +6,33 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header, request::Parts};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 use prost_reflect::DynamicMessage;
-use tokio::task::spawn_blocking;
+use tokio::{sync::Semaphore, task::spawn_blocking};
 
 use self::request::to_message;
 use super::{Answer, BodyLimit, Pages, text, typed};
 use crate::{health::Health, log_undecodable, traced, wire};
 use containment::panics::{self, Boundary};
-use limiter::{self, Bounds, Code, Decided, Limiter, RequestError};
+use limiter::{self, Bounds, Code, Decided, HoldToken, Limiter, RequestError};
 use telemetry::tracing::{OpenSpan, Tracer};
 use text::cut;
 
 /// The size from which a body is read, and a response written, on another thread: that takes up to 50 ns a byte, and
 /// probes wait meanwhile.
 const LARGE: usize = 2 * 1024;
+
+static TURN: Semaphore = Semaphore::const_new(1);
 
 /// Why a request was not decided: the status of the response, and the reason.
 struct NotDecided(StatusCode, String);
@@ -107,11 +116,11 @@ async fn respond(endpoints: &Endpoints, request: &Request<Bytes>) -> Answer {
     let decided = decide(request.body(), &endpoints.limiter, span.as_deref_mut()).await;
     let (answer, error) = match decided {
         Ok(mut decided) => {
+            let hold = decided.hold.take();
             let answer = answered(&decided).await;
-            if let Some(hold) = decided.hold.take() {
-                hold.delivered();
-            }
-            (answer, None)
+            // Without the response the caller has no identity: the hold is cancelled.
+            let hold = hold.filter(|_| !answer.status().is_server_error());
+            (answer.map(|body| Delivering { body, hold }.boxed_unsync()), None)
         }
         Err(NotDecided(status, why)) => {
             let reason = status.canonical_reason().unwrap_or_default();
@@ -177,9 +186,41 @@ async fn run<T: Send + 'static>(
     if bytes < LARGE {
         return Ok(work());
     }
+    // One at a time: the others wait, and not the pages that further threads render.
+    let _turn = TURN.acquire().await;
     match spawn_blocking(|| panics::catch(Boundary::HttpRequest, work)).await {
         Ok(Ok(done)) => Ok(done),
         _ => Err(NotDecided(StatusCode::INTERNAL_SERVER_ERROR, "the log has the details".to_owned())),
+    }
+}
+
+/// A response whose hold is delivered when the connection takes its bytes, and cancelled if that is gone before.
+struct Delivering {
+    body: UnsyncBoxBody<Bytes, Infallible>,
+    hold: Option<Box<HoldToken>>,
+}
+
+impl Body for Delivering {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if let Some(hold) = self.hold.take() {
+            hold.delivered();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
