@@ -7,6 +7,7 @@ mod large;
 mod lost;
 mod meant;
 mod million;
+mod moves;
 mod replicas;
 
 use std::{

@@ -108,16 +108,22 @@ function algorithms.l(jitter, limit, length)
         call('DEL', key)
       end
     elseif hits > 0 and fit > 0 then
-      if not exists then
+      local is_new, second_before = not exists, newest - newest % 1000000
+      newest, total, exists = max(newest, present), total + fit * hits, true
+      local expires = newest - second_before >= 1000000
+      -- Rounded up to a second, one more because time may stand still after the clock was set back, and one for all hits of
+      -- this second.
+      local lasts = whole(length + 3 + jitter)
+      if expires then
+        -- Before anything is counted, in case that it is denied.
+        call('EXPIRE', key, lasts)
+      end
+      if is_new then
         append(key, 0, expired)
       end
-      local second_before = newest - newest % 1000000
-      newest, total, exists = max(newest, present), total + fit * hits, true
       append(key, newest, expired + total)
-      if newest - second_before >= 1000000 then
-        -- Rounded up to a second, one more because time may stand still after the clock was set back, and one for all
-        -- hits of this second.
-        call('EXPIRE', key, whole(length + 3 + jitter))
+      if expires and is_new then
+        call('EXPIRE', key, lasts)
       end
     end
     -- If another limit admits fewer, no entry of this log blocks the next caller.
