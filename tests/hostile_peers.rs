@@ -235,7 +235,9 @@ fn the_connections_to_collectors_of_spans() {
 fn the_connection_to_a_control_plane() {
     let hostile = Hostile::other(&OF_HTTP2);
     let setup = Setup::new().env("CONFIG_TYPE", "GRPC_XDS_SOTW").env("CONFIG_GRPC_XDS_NODE_ID", "n");
-    let mut server = setup.env("CONFIG_GRPC_XDS_SERVER_URL", &hostile.address()).start();
+    // It listens once it has rules.
+    let mut server = setup.env("CONFIG_GRPC_XDS_SERVER_URL", &hostile.address()).launch();
+    eventually("it connects", || holds(hostile.floods.load(Relaxed) > 0, || server.process.log()));
     let before = server.process.resident_kib();
     eventually("each flood has begun", || {
         let begun = hostile.floods.load(Relaxed);

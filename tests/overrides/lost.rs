@@ -232,7 +232,16 @@ fn overrides_that_expire_while_redis_is_unreachable_are_removed_from_it_later() 
 fn a_switch_of_one_replica_is_not_written_to_an_empty_redis() {
     let redis = Redis::single();
     let one = Replica::on(&redis);
-    one.tollgate(&["domain", "set", "shop", "--on-store-failure", "allow", "--this-replica"]);
+    one.tollgate(&[
+        "domain",
+        "set",
+        "shop",
+        "--on-store-failure",
+        "allow",
+        "--this-replica",
+        "--reason",
+        "x",
+    ]);
     let compared = redis.calls("hget");
     eventually("it has compared its overrides with those of redis", || {
         let more = redis.calls("hget") - compared;

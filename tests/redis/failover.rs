@@ -173,7 +173,8 @@ fn a_migration_to_a_master_without_slots_fails_no_request_however_long_it_takes(
             }
         }
     }
-    assert!(new.ask(&["DBSIZE"]).number() > 20, "a third of the keys is there");
+    let there = new.ask(&["DBSIZE"]).number();
+    assert!(there > 10, "about a third of the keys is there: {there}");
     drop(client);
     let log = server.final_log();
     assert!(!log.contains("redirect") && !log.contains("error reply"), "{log}");

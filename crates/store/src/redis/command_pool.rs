@@ -5,12 +5,14 @@
 
 use std::{io, sync::Mutex, time::Duration};
 
-use deadpool_redis::redis::{Cmd, FromRedisValue, Pipeline, RedisError, ScriptInvocation};
+use deadpool_redis::redis::{
+    Cmd, FromRedisValue, Pipeline, RedisError, ScriptInvocation, Value, aio::ConnectionLike as _,
+};
 
 use super::{
     dialer::Dialer,
     failure::FailureKind,
-    links::{Link, Links, Taken, links, take},
+    links::{Link, Links, Received, Taken, links, take},
     messages::{Demotions, Messages},
     topology::{Topology, slots},
 };
@@ -53,7 +55,18 @@ impl Sent<'_> {
     async fn over<T: FromRedisValue>(self, link: &mut Link) -> Result<T, RedisError> {
         match self {
             Self::Command(command) => command.query_async(link).await,
-            Self::Pipeline(commands) => commands.query_async(link).await,
+            Self::Pipeline(commands) => {
+                let replies = link.req_packed_commands(commands, 0, commands.len()).await?;
+                let is_moved = |reply: &Value| code(reply) == Some("MOVED");
+                let is_demoted =
+                    |reply: &Value| code(reply).is_some_and(|code| demotes(FailureKind::of_reply(code)));
+                // None of the commands was executed.
+                let of_all = replies.iter().find(|reply| is_demoted(reply));
+                match of_all.or_else(|| replies.first().filter(|_| replies.iter().all(is_moved))) {
+                    Some(Value::ServerError(error)) => Err(error.clone().into()),
+                    _ => Ok(T::from_redis_value(Value::Array(replies))?),
+                }
+            }
             Self::Script(script) => script.invoke_async(link).await,
         }
     }
@@ -95,7 +108,16 @@ impl CommandPool {
 
     /// Runs commands in one pipeline on the server that owns `key`.
     pub async fn pipeline<T: FromRedisValue>(&self, key: &str, commands: &Pipeline) -> Result<T, String> {
-        self.run(key, Sent::Pipeline(commands)).await
+        let mut replies: Vec<Value> = self.run(key, Sent::Pipeline(commands)).await?;
+        for (command, reply) in commands.cmd_iter().zip(&mut replies) {
+            // While the slot moves, some keys are on another server.
+            if code(reply).is_some_and(|code| ["ASK", "MOVED", "TRYAGAIN"].contains(&code)) {
+                *reply = self.run(key, Sent::Command(command)).await?;
+            }
+        }
+        let read = commands.query_async(&mut Received(replies)).await;
+        let to = self.owner(key)?;
+        read.map_err(|error| self.explain(&to, &text(&error)))
     }
 
     /// Runs a script on the server that owns `key`.
@@ -129,8 +151,7 @@ impl CommandPool {
         }
     }
 
-    /// Follows redirections. A server executes nothing that it refuses in these ways; of a pipeline, earlier commands may be
-    /// repeated.
+    /// Follows redirections. A server executes nothing that it refuses in these ways.
     async fn run<T: FromRedisValue>(&self, key: &str, sent: Sent<'_>) -> Result<T, String> {
         let timer = &*self.edges.timer;
         let until = after(timer.now(), TIMEOUT);
@@ -145,7 +166,7 @@ impl CommandPool {
             };
             let text = text(&error);
             let kind = FailureKind::of_reply(&text);
-            let is_demoted = matches!(kind, FailureKind::ReadOnly | FailureKind::Loading);
+            let is_demoted = demotes(kind);
             if is_demoted {
                 // Another server may be behind the address now.
                 self.renew(&to, link);
@@ -164,7 +185,7 @@ impl CommandPool {
                     timer.sleep(PAUSE).await;
                 }
                 None if is_demoted && !is_renewed => is_renewed = true,
-                _ => return Err(self.explain(&to, &text, kind)),
+                _ => return Err(self.explain(&to, &text)),
             }
             (to, is_asking) = (self.owner(key)?, false);
         }
@@ -200,14 +221,17 @@ impl CommandPool {
     }
 
     /// The error with advice.
-    fn explain(&self, address: &ServerAddress, text: &str, kind: FailureKind) -> String {
-        let hint = kind.hint();
-        if kind == FailureKind::Denied {
-            let own = self.key("");
-            return format!(
-                "redis {address}: {text}{hint}; it needs the key pattern ~{own}* and the channel &{own}changes"
-            );
-        }
+    fn explain(&self, address: &ServerAddress, text: &str) -> String {
+        let (kind, own) = (FailureKind::of_reply(text), self.key(""));
+        let hint = match kind {
+            FailureKind::Denied => {
+                &format!("{}; it needs the key pattern ~{own}* and the channel &{own}changes", kind.hint())
+            }
+            FailureKind::ClusterDown if text.starts_with("TRYAGAIN") => {
+                "; some of the keys have moved to another server and others have not"
+            }
+            kind => kind.hint(),
+        };
         format!("redis {address}: {text}{hint}")
     }
 
@@ -220,6 +244,19 @@ impl CommandPool {
             "redis: no known master owns the key".to_owned()
         })
     }
+}
+
+/// The first word of an error reply.
+fn code(reply: &Value) -> Option<&str> {
+    match reply {
+        Value::ServerError(error) => Some(error.code()),
+        _ => None,
+    }
+}
+
+/// True for the errors of a server that does not work as a master.
+fn demotes(kind: FailureKind) -> bool {
+    matches!(kind, FailureKind::ReadOnly | FailureKind::Loading)
 }
 
 fn late() -> String {

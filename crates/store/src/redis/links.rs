@@ -5,7 +5,8 @@
 //! and ends.
 
 use std::{
-    io,
+    future::ready,
+    io, mem,
     pin::Pin,
     sync::{
         Arc,
@@ -101,7 +102,7 @@ impl Opener {
 pub(super) struct Link {
     connection: MultiplexedConnection,
     received: Arc<AtomicUsize>,
-    /// The server imports the slot of the commands: each must follow `ASKING`.
+    /// The server imports the slot of a command, which must follow `ASKING`.
     pub(super) is_asking: bool,
 }
 
@@ -111,7 +112,8 @@ impl ConnectionLike for Link {
             return self.connection.req_packed_command(command);
         }
         Box::pin(async move {
-            let commands = asking([command].into_iter());
+            let mut commands = pipe();
+            commands.cmd("ASKING").add_command(command.clone());
             let mut replies = self.connection.req_packed_commands(&commands, 1, 1).await?;
             Ok(replies.pop().unwrap_or(Value::Nil))
         })
@@ -123,15 +125,7 @@ impl ConnectionLike for Link {
         offset: usize,
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
-        if !self.is_asking {
-            return self.connection.req_packed_commands(commands, offset, count);
-        }
-        Box::pin(async move {
-            let commands = asking(commands.cmd_iter());
-            let replies = self.connection.req_packed_commands(&commands, 0, commands.len()).await?;
-            // Every second one is that of a command.
-            Ok(replies.into_iter().skip(1).step_by(2).skip(offset).take(count).collect())
-        })
+        self.connection.req_packed_commands(commands, offset, count)
     }
 
     fn get_db(&self) -> i64 {
@@ -139,13 +133,26 @@ impl ConnectionLike for Link {
     }
 }
 
-/// Each command after `ASKING`.
-fn asking<'c>(commands: impl Iterator<Item = &'c Cmd>) -> Pipeline {
-    let mut all = pipe();
-    for command in commands {
-        all.cmd("ASKING").add_command(command.clone());
+/// Replies that were received before.
+pub(super) struct Received(pub(super) Vec<Value>);
+
+impl ConnectionLike for Received {
+    fn req_packed_command<'a>(&'a mut self, _: &'a Cmd) -> RedisFuture<'a, Value> {
+        Box::pin(ready(Ok(self.0.pop().unwrap_or(Value::Nil))))
     }
-    all
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        _: &'a Pipeline,
+        _: usize,
+        _: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        Box::pin(ready(Ok(mem::take(&mut self.0))))
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
 }
 
 /// Fails when a reply takes more than [`MAX_REPLY`].
