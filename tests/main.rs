@@ -49,6 +49,8 @@ mod drain;
 mod explain;
 // Random bytes, frames, messages and JSON on every port.
 mod garbage;
+// Servers that send without end.
+mod hostile_peers;
 // Several replicas, and one without its store, as operators see them.
 mod fleet;
 // Full tables, and their expiry.

@@ -8,6 +8,7 @@ mod large;
 mod lost;
 mod meant;
 mod million;
+mod moves;
 mod replicas;
 mod unwritable;
 

@@ -290,11 +290,12 @@ impl Keeper {
         Ok(())
     }
 
-    pub async fn announce_reset(&self, full_keys: &[String]) -> Result<(), String> {
+    /// Notifies the replicas, and returns how many heard of it if that is known.
+    pub async fn announce_reset(&self, full_keys: &[String]) -> Result<Option<u64>, String> {
         match (&self.storage, &self.resets) {
-            (Storage::Redis(shared), _) => shared.announce_reset(full_keys).await,
-            (_, Some(resets)) => resets.announce(full_keys).await,
-            (Storage::Memory | Storage::File(_), None) => Ok(()),
+            (Storage::Redis(shared), _) => shared.announce_reset(full_keys).await.map(Some),
+            (_, Some(resets)) => resets.announce(full_keys).await.map(|()| None),
+            (Storage::Memory | Storage::File(_), None) => Ok(None),
         }
     }
 

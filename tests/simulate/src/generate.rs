@@ -97,8 +97,21 @@ impl Plan {
             let at = random.between(SECOND, until - SECOND);
             self.actions.push(ActionPlan { at, lasts, action });
         }
+        self.reset_after_faults(random);
         self.actions.sort_by_key(|one| one.at);
         self.weather.late_until = self.last_fault();
+    }
+
+    /// Resets counters once every replica must have found the new masters: the notifications must reach all of them.
+    fn reset_after_faults(&mut self, random: &mut Random) {
+        if self.scenario != Scenario::Failover {
+            return;
+        }
+        let at = self.last_fault() + RECOVERY + SECOND / 10;
+        for limit in 0..self.limits.len() {
+            let action = Action::ResetCounter { replica: one(random, self), limit };
+            self.actions.push(ActionPlan { at, lasts: 0, action });
+        }
     }
 }
 

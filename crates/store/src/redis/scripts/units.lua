@@ -24,10 +24,11 @@ local function save(key, limit, old, state, expiry)
   if limit.letter ~= 'c' then
     keep(key, old, state, expiry)
   elseif old > 0 or not call('SET', key, whole(state), 'EX', whole(limit.seconds), 'NX') then
-    call('INCRBY', key, whole(state - old))
+    -- Before anything is counted, in case that it is denied.
     if limit.unit == 'x' and call('TTL', key) < limit.seconds then
       call('EXPIRE', key, whole(limit.seconds))
     end
+    call('INCRBY', key, whole(state - old))
   end
 end
 
