@@ -453,3 +453,64 @@ fn called_as_ratelimit_it_runs_known_commands() {
     assert_exit(&run(&link, &["check", &rules], &[]), 0, &["1 rule, 1 domain, 1 file: OK"]);
     assert_exit(&run(&link, &["check", "--nonsense"], &[]), 2, &["--nonsense"]);
 }
+
+/// Rules whose texts control a terminal or change the direction of what follows, with one mistake.
+const HOSTILE: &str = r#"
+domain: "d\u202e"
+descriptors:
+  - key: "k\e[31m\u202e\x9b"
+    value: "v\e[2J\u202e*"
+    rate_limit: {unit: minute, requests_per_unit: 1, name: "n\e]0;x\a\u202e"}
+  - key: "k\e[31m\u202e\x9b"
+    over_limit_body: "b\e[2J\u202e {rule}"
+    rate_limit: [{unit: month, requests_per_unit: 90, calendar: {time_zone: Europe/Berlin}}, {unit: day, requests_per_unit: 9}]
+"#;
+
+#[test]
+fn no_output_of_check_and_explain_controls_the_terminal() {
+    let raw = "# \u{202e}\u{1b}[2J\n  - key: \u{202e}\n    valeu: x\n";
+    let dirs = [("a.yaml", HOSTILE.to_owned()), ("a\u{202e}.yaml", format!("{HOSTILE}{raw}"))];
+    let dirs = dirs.each_ref().map(|(name, text)| rules_dir(&[(name, text)]));
+    let [valid, invalid] = dirs.each_ref().map(|dir| dir.path().to_str().unwrap());
+    let key = "k\u{1b}[31m\u{202e}\u{9b}";
+    let [named, other, none] =
+        ["v\u{1b}[2J\u{202e}x", "\u{1b}[2J\u{202e}", ""].map(|value| format!("{key}={value}"));
+    let none = format!("x{none},y=\u{202e}");
+    let domain = "d\u{202e}";
+    for args in [
+        &["check", valid][..],
+        &["check", valid, "--json"],
+        &["check", invalid],
+        &["check", invalid, "--json"],
+        &["check", invalid, "--format", "github"],
+        &["explain", "--rules", valid, domain, &named, &other, &none],
+        &["explain", "--rules", valid, "--json", domain, &named, &other, &none],
+        &["explain", "--rules", valid, "\u{202e}", &named],
+        &["explain", "--rules", invalid, domain, &named],
+        &["explain", "--rules", valid, "--\u{202e}\u{1b}[2J"],
+    ] {
+        // As on a terminal: escape codes are not removed.
+        let output = tollgate_in(args, &[("CLICOLOR_FORCE", "1"), ("LIMIT_POLICY_HEADERS", "true")]);
+        let shown = printed(&output);
+        let raw: Vec<&str> = ["\u{202e}", "\u{9b}", "\u{7}", "\u{1b}]", "\u{1b}[2J", "\u{1b}[31m\u{202e}"]
+            .into_iter()
+            .filter(|raw| shown.contains(raw))
+            .collect();
+        assert!(raw.is_empty(), "{args:?}: {raw:?} in {}", shown.escape_debug());
+        let is_escaped = [r"\u{202e}", r"\u202e", "hash "].iter().any(|escape| shown.contains(escape));
+        assert!(is_escaped || shown.contains("\"hash\""), "{args:?}: {shown}");
+    }
+    let explained = tollgate(&["explain", "--rules", valid, domain, &named, &other]);
+    assert_exit(
+        &explained,
+        0,
+        &[
+            r"matches rule d\u{202e}.k\u{1b}[31m\u{202e}\u{9b}_v\u{1b}[2J\u{202e}*",
+            r"counter d\u{202e}_k\u{1b}[31m\u{202e}\u{9b}_v\u{1b}[2J\u{202e}x_",
+        ],
+    );
+    let json: Value =
+        serde_json::from_slice(&tollgate(&["explain", "--rules", valid, "--json", domain, &named]).stdout)
+            .unwrap();
+    assert_eq!(json["domain"], domain, "nothing is lost");
+}

@@ -126,11 +126,11 @@ fn start(
             let following = following::start(app, api, link, stopping.clone());
             pages.push(following.map_err(StartError::system)?);
         }
-        Some((Link::Memcached(resets), refunds)) if app.over_limit.is_some() => {
-            let limiter = app.limiter.clone();
-            tokio::task::spawn_local(following::follow_resets(limiter, (resets, refunds), stopping.clone()));
+        Some((Link::Memcached(resets), refunds)) => {
+            let following = following::follow_resets(app.clone(), (resets, refunds), stopping.clone());
+            tokio::task::spawn_local(following);
         }
-        Some((Link::Memcached(_), _)) | None => {}
+        None => {}
     }
     let limiter = app.limiter.clone();
     tokio::task::spawn_local(async move {

@@ -24,6 +24,7 @@ use rules::{
     CompileOptions, Diagnostic, Limit, Limits, Rule, RuleSet, Severity, SourceFile, compile, render,
 };
 use rules_source::Reading;
+use text::printable;
 
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct CheckArgs {
@@ -74,7 +75,7 @@ pub(crate) fn run(args: &CheckArgs, environment: &Environment) -> Result<Verdict
     let report = Report::with_envoys(reading, options, args.deny_warnings, envoys).demanding_limits();
     match format {
         Format::Text => terminal::print(&report.text()),
-        Format::Json => terminal::print_data(&report.json()),
+        Format::Json => terminal::print_json(&report.json()),
         Format::Github => terminal::print_data(&report.github()),
     }
     Ok(report.verdict())
@@ -244,7 +245,7 @@ impl Report {
         of_time.sort_by_key(|(rule, _)| &rule.full_key);
         for (rule, limit) in of_time.iter().take(MAX_CALENDARS) {
             // Writing to a String cannot fail, here and below.
-            let _ = writeln!(out, "{}: {}", rule.full_key, explain::in_words(limit, now));
+            let _ = writeln!(out, "{}: {}", printable(&rule.full_key), explain::in_words(limit, now));
         }
         if let Some(more @ 1..) = of_time.len().checked_sub(MAX_CALENDARS) {
             let _ = writeln!(out, "{more} more limits follow a calendar or a schedule");
@@ -367,7 +368,7 @@ fn schedule_json(rule: &Rule, limit: &Limit) -> Option<Value> {
 
 /// A text in the notation of workflow commands.
 pub(super) fn escaped(text: &str) -> String {
-    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+    printable(&text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")).into_owned()
 }
 
 /// A property of a workflow command, such as the name of a file.

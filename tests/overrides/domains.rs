@@ -54,6 +54,14 @@ fn a_domain_is_allowed_or_shadowed_until_it_is_cleared() {
     assert_eq!(codes(&replica, "shop", 1), [OVER], "shadowed requests were counted");
     let none = replica.run(&["domain", "clear", "shop"]);
     assert_eq!((none.status.code(), printed(&none)), (Some(1), "domain shop has no switch\n".to_owned()));
+    for (args, reply) in [
+        (&["domain", "clear", "shop", "--json"][..], json!({"cleared": []})),
+        (&["override", "remove", "shop", "user=ann", "--json"], json!({"removed": null})),
+    ] {
+        let none = replica.run(args);
+        let printed: serde_json::Value = serde_json::from_slice(&none.stdout).expect("JSON");
+        assert_eq!((none.status.code(), printed), (Some(1), reply), "{args:?}");
+    }
     assert_eq!(replica.tollgate(&["domain", "list"]), "no domain is switched\n");
     assert_eq!(replica.get("/api/v1/overrides")["total"], 0);
     replica.server.wait_for_log(&[

@@ -315,20 +315,25 @@ impl Limiter {
 
     /// Stores the keys of a counted batch that are over their limits, and removes those that a refund freed.
     fn remember_over(&self, batch: &Batch, now: Time) {
-        let cache = self.over_limit.as_deref();
         for check in batch.checks() {
-            if let (Some(cache), true) = (cache, check.is_over()) {
-                cache.insert(batch.full_key(check), check, now);
-            } else if check.may_free() && (cache.is_some() || check.limit.is_leased()) {
-                let key = batch.full_key(check);
+            if check.is_over() {
+                if let Some(cache) = &self.over_limit {
+                    cache.insert(batch.full_key(check), check, now);
+                }
+            } else if check.may_free() {
                 // The refund was counted by now.
-                if let Some(cache) = cache {
-                    cache.refunded(key, self.now());
-                }
-                if let Some(announce) = &self.announce {
-                    announce(key);
-                }
+                self.freed(batch.full_key(check), self.now());
             }
+        }
+    }
+
+    /// Hits came back to a counter: neither this replica nor another may remember that it is over its limit.
+    pub(super) fn freed(&self, full_key: &str, now: Time) {
+        if let Some(cache) = &self.over_limit {
+            cache.refunded(full_key, now);
+        }
+        if let Some(announce) = &self.announce {
+            announce(full_key);
         }
     }
 
@@ -350,10 +355,17 @@ impl Limiter {
             Some(hold) => hold.estimate.is_some() && hold.fit != Fit::Always,
             None => true,
         };
-        let lookup = |check: &Check| {
-            cache.get(batch.full_key(check), &check.limit, check.hits, now).filter(|_| is_decided(check))
-        };
-        let known: SmallVec<[Option<Verdict>; 4]> = batch.checks().iter().map(lookup).collect();
+        let lookup =
+            |check: &Check| cache.get(batch.full_key(check), check, now).filter(|_| is_decided(check));
+        let mut known: SmallVec<[Option<Verdict>; 4]> = batch.checks().iter().map(lookup).collect();
+        if batch.has_groups() {
+            // What one limit of a rule never admits, the rule rejects for longer than another limit says.
+            for group in batch.groups() {
+                if batch.checks_at(group.clone()).iter().any(Check::never_fits) {
+                    known[group].fill(None);
+                }
+            }
+        }
         let lookups = Lookups {
             all: batch.checks().iter().filter(|check| check.takes()).count(),
             found: known.iter().flatten().count(),

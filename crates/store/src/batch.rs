@@ -283,6 +283,18 @@ impl Batch {
     }
 }
 
+/// As [`Batch::key_of_all_windows`], of a full key from another replica; `None` if it is not one of a fixed window.
+pub(super) fn key_of_all_windows(full_key: &str) -> Option<[&str; 2]> {
+    let lengths = full_key.rsplit_once('#')?.1.split_once('/')?.0;
+    let mut lengths = lengths.split('.').map(|length| length.trim_end_matches('*').parse::<usize>().ok());
+    let prefix = lengths.next()??;
+    // Each part but the prefix has a `_` behind it.
+    let start = lengths.try_fold(prefix, |end, length| end.checked_add(length?)?.checked_add(1))?;
+    let (before, rest) = full_key.split_at_checked(start)?;
+    let after = rest.trim_start_matches(|digit: char| digit.is_ascii_digit());
+    (after.len() < rest.len()).then_some([before, after])
+}
+
 /// The hits of each check by its index; `None` for a skipped check.
 pub(super) type NextHits = SmallVec<[Option<Hits>; 8]>;
 
@@ -351,10 +363,21 @@ impl Check {
         }
     }
 
+    /// True for the verdict of a [rejected read](Self::reject) whose hits may fit before its time.
+    pub fn may_wait_less(&self, verdict: Verdict) -> bool {
+        let is_exact = matches!(self.limit.algorithm, Algorithm::Bucket(_));
+        self.member != Member::Alone && !is_exact && verdict.retry_after == Some(verdict.reset.max(1))
+    }
+
     /// What a check that holds found, once its outcome is set.
     pub fn held(&self) -> Option<Held> {
         let hold = self.hold.as_ref().filter(|_| self.outcome == Outcome::Held)?;
         Some(hold.found)
+    }
+
+    /// True for hits that no counter of the limit admits. An estimate is cut to the limit.
+    pub fn never_fits(&self) -> bool {
+        self.hold.is_none() && self.hits.taken() > self.limit.algorithm.capacity()
     }
 
     /// True for a hold without which the request is refused.
@@ -368,15 +391,14 @@ impl Check {
     }
 
     /// Converts the outcome of a read to that of rejected hits, if they would exceed the limit. For stores that cannot
-    /// check the limits of a rule atomically: the reset time replaces the retry time, which only the algorithm knows.
+    /// check the limits of a rule atomically.
     pub(super) fn reject(&mut self) {
         if !self.would_be_over(self.outcome) {
             return;
         }
         self.outcome = match self.outcome {
             Outcome::Decided(verdict) => {
-                let ever = self.hits.taken() <= self.limit.algorithm.capacity();
-                let retry_after = ever.then_some(verdict.reset.max(1));
+                let retry_after = self.limit.algorithm.wait_after(verdict, self.hits.taken());
                 Outcome::Decided(Verdict { admitted: false, consumed: false, retry_after, ..verdict })
             }
             Outcome::Counted(count) | Outcome::NotCounted(count) => Outcome::NotCounted(count),

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::cli::{
     serve::Environment,
-    terminal::{self, Failure, Verdict},
+    terminal::{Failure, Verdict},
 };
 use rules::OnStoreFailure;
 use text::printable;
@@ -125,7 +125,7 @@ fn clear(args: &ClearArgs, environment: &Environment) -> Result<Verdict, Failure
             Ok(Verdict::Yes)
         }
         Err(failure) if failure.is_not_found => {
-            terminal::print(&format!("domain {domain} has no switch\n"));
+            args.admin.print(&json!({"cleared": []}), || format!("domain {domain} has no switch\n"));
             Ok(Verdict::No)
         }
         Err(failure) => Err(failure),

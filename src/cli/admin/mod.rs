@@ -74,7 +74,7 @@ impl AdminArgs {
     /// Prints a reply: with `--json` as it is, else as this text and its warning.
     fn print(&self, reply: &Value, text: impl FnOnce() -> String) {
         if self.json {
-            terminal::print_data(&format!("{reply:#}\n"));
+            terminal::print_json(&format!("{reply:#}\n"));
         } else {
             terminal::print(&text());
             reply["warning"].as_str().into_iter().for_each(terminal::print_warning);

@@ -2,6 +2,7 @@
 
 mod at_once;
 mod overrides;
+mod remembered;
 mod response;
 mod separation;
 mod setup;

@@ -14,11 +14,11 @@ use smallvec::SmallVec;
 
 use super::{
     Shared,
-    table::{Commands, Counter, Hit},
+    table::{Commands, Counter, Hit, LeaseKey},
 };
 use crate::{
     Applied, Batch, Check, Counting, Member, Outcome, Store as _, StoreError, StoreFuture, batch::NextHits,
-    table::Key, without_taking,
+    without_taking,
 };
 use algorithms::lease::{SentHits, Snapshot, Step};
 use algorithms::{Hits, fixed_window};
@@ -27,7 +27,7 @@ use plants::{Plant, is_planted};
 
 #[derive(Clone, Copy)]
 struct LeaseUse {
-    key: Key,
+    key: LeaseKey,
     start: Time,
     reserved: u64,
     /// Hits that Redis counts, and what was known when they were sent; `None` if the lease decided.
