@@ -1,14 +1,15 @@
 //! The cache of keys that are over their limit: `LOCAL_CACHE_SIZE_IN_BYTES`.
 //!
 //! It remembers what a store has found about a counter, and answers a check if the answer follows from that. The count of
-//! a fixed window never falls before the window ends, so it rejects whatever does not fit beside it. Of any other algorithm
-//! only the rejected number of hits is known, and the time until which as many are rejected. Keys are stored as hashes, as
-//! many as the size allows; a refund removes its key, and so does a reset of its counter. Replicas that share a store tell
-//! each other of both.
+//! a fixed window never falls before the window ends, so it rejects whatever does not fit beside it. Leased hits may come
+//! back to a counter, so one of a leased limit is read again as soon as leases do so. Of any other algorithm only the
+//! rejected number of hits is known, and the time until which as many are rejected. Keys are stored as hashes, as many as
+//! the size allows; a refund removes its key, and so does a reset of its counter. Replicas that share a store tell each
+//! other of both.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use algorithms::{Algorithm, FixedWindow, Hits, Verdict};
+use algorithms::{Algorithm, FixedWindow, Hits, Verdict, lease::over_for};
 use clock::Time;
 use store::{
     Check, Member, Outcome, Resets,
@@ -145,7 +146,13 @@ impl Rejection {
         let hits = u32::try_from(check.hits.taken()).unwrap_or(u32::MAX);
         let known = Self { since, hits, ..Self::default() };
         let of_window = |number| {
-            let until = check.limit.period().end(now).micros();
+            let end = check.limit.period().end(now).micros();
+            let until = match check.limit.algorithm {
+                Algorithm::FixedWindow(window) if check.limit.is_leased() => {
+                    end.min(now.micros().saturating_add(over_for(window)))
+                }
+                _ => end,
+            };
             Some(Self { until, number, ..known })
         };
         match check.outcome {
@@ -218,7 +225,7 @@ fn seconds(micros: u64) -> u32 {
 mod tests {
     use super::*;
     use algorithms::{Kind, Window};
-    use rules::{Limit, Unit};
+    use rules::{CountingMode, Limit, Unit};
     use store::Batch;
 
     fn get(cache: &OverLimitCache, key: &str, limit: &Limit, hits: Hits, now: Time) -> Option<Verdict> {
@@ -286,6 +293,18 @@ mod tests {
         );
         let cache = cache_with(&["a"], &limit, 6, Outcome::Decided(verdict));
         assert_eq!(cache.usage().keys.entries, 0);
+    }
+
+    #[test]
+    fn a_counter_that_hits_can_come_back_to_is_read_again() {
+        let leased = Limit::plain(5, Unit::Hour).counted(CountingMode::Leased);
+        let cache = cache_with(&["a"], &leased, 1, Outcome::Counted(6));
+        let wait = |second| {
+            let known = cache.get("a", &leased, Hits::Take(1), Time::from_seconds(second));
+            known.map(|verdict| verdict.retry_after)
+        };
+        assert_eq!(wait(614), Some(Some(2_986_000_000)), "until the window ends");
+        assert_eq!(wait(615), None);
     }
 
     #[test]
