@@ -111,6 +111,7 @@ impl Simulation {
                     replica.clock.step(by);
                 }
             }
+            Action::SetServersBack(by) => self.redis.behind += by,
             Action::SetOverride { replica, limit, to, by_entry } => {
                 self.change_override(replica, Overridden { limit, by_entry }, Some(to));
             }

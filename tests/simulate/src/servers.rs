@@ -27,6 +27,8 @@ pub struct Servers {
     /// The slots that have moved.
     pub moved: BTreeSet<u16>,
     began: u64,
+    /// How far their clocks were set back.
+    pub behind: u64,
 }
 
 /// What a server is beside its data.
@@ -75,7 +77,7 @@ impl Servers {
         let nodes = (0..topology.nodes()).map(|_| Node::default()).collect();
         let shards = Shard::all(topology, &mut data);
         let mut servers =
-            Self { topology, data, nodes, shards, moving: BTreeMap::new(), moved: BTreeSet::new(), began };
+            Self { topology, data, nodes, shards, moving: BTreeMap::new(), moved: BTreeSet::new(), began, behind: 0 };
         servers.announce();
         servers
     }
@@ -86,7 +88,7 @@ impl Servers {
 
     /// The time of day of the servers.
     fn time(&self, now: Micros) -> u64 {
-        self.began + now
+        self.began + now - self.behind
     }
 
     /// A connection's first packet.
@@ -136,6 +138,12 @@ impl Servers {
             }
         }
         [expired, evicted]
+    }
+
+    /// The keys of masters whose expiry was brought forward since the last call.
+    pub fn take_shortened(&mut self) -> Vec<(String, u64, u64)> {
+        let all = self.data.iter_mut().flat_map(Server::take_shortened);
+        all.map(|(key, before, after)| (String::from_utf8_lossy(&key).into_owned(), before, after)).collect()
     }
 
     /// Bytes arrive.

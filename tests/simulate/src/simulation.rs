@@ -312,6 +312,10 @@ impl Simulation {
             }
         }
         self.redis.catch_up(self.now());
+        let shortened = self.redis.take_shortened();
+        self.hold(Invariant::Expiry, shortened.is_empty(), || {
+            format!("expiries were brought forward: {shortened:?}")
+        });
         self.check_second();
     }
 

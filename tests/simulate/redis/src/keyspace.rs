@@ -32,9 +32,25 @@ pub(crate) struct Keyspace {
     cursor: usize,
     /// The strings that have expired, until they are taken.
     expired: Vec<(Box<[u8]>, Vec<u8>)>,
+    /// The keys whose expiry was brought forward, until they are taken.
+    shortened: Vec<Shortened>,
 }
 
+/// A key, and the milliseconds at which it expired and expires.
+pub type Shortened = (Box<[u8]>, u64, u64);
+
 impl Keyspace {
+    pub(crate) fn take_shortened(&mut self) -> Vec<Shortened> {
+        std::mem::take(&mut self.shortened)
+    }
+
+    /// Notes a later expiry that another one replaces.
+    pub(crate) fn note_shortened(&mut self, key: &[u8], before: Option<u64>, after: u64) {
+        if let Some(before) = before.filter(|before| after < *before) {
+            self.shortened.push((key.into(), before, after));
+        }
+    }
+
     pub(crate) fn take_expired(&mut self) -> Vec<(Box<[u8]>, Vec<u8>)> {
         std::mem::take(&mut self.expired)
     }

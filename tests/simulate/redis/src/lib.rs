@@ -32,6 +32,7 @@ use std::{cell::RefCell, collections::BTreeMap, mem, rc::Rc};
 pub use cluster::Cluster;
 use commands::{Command, Run};
 use keyspace::Keyspace;
+pub use keyspace::Shortened;
 use resp::Reply;
 use scripts::Scripts;
 use state::{ScriptState, Sender, State};
@@ -307,6 +308,11 @@ impl Server {
     /// The strings that have expired since the last call, with their values.
     pub fn take_expired(&mut self) -> Vec<(Box<[u8]>, Vec<u8>)> {
         self.state.borrow_mut().take_expired()
+    }
+
+    /// The keys whose expiry was brought forward since the last call, with the milliseconds of both.
+    pub fn take_shortened(&mut self) -> Vec<Shortened> {
+        self.state.borrow_mut().take_shortened()
     }
 
     /// The keys that were evicted since the last call.

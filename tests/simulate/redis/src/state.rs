@@ -9,7 +9,7 @@ use crate::{
     ConnectionId, Evicted, Eviction, MovedKey, Refusal, Role, SortedMembers, Write,
     cluster::{Cluster, Route, slot},
     commands::{Call, Command, Outcome, Run},
-    keyspace::{Entry, Keyspace, Value},
+    keyspace::{Entry, Keyspace, Shortened, Value},
     resp::{Reply, Words},
     sorted_set::SortedSet,
 };
@@ -112,6 +112,10 @@ impl State {
 
     pub(crate) fn take_expired(&mut self) -> Vec<(Box<[u8]>, Vec<u8>)> {
         self.databases.iter_mut().flat_map(Keyspace::take_expired).collect()
+    }
+
+    pub(crate) fn take_shortened(&mut self) -> Vec<Shortened> {
+        self.databases.iter_mut().flat_map(Keyspace::take_shortened).collect()
     }
 
     pub(crate) fn sorted_sets(&self, now: u64) -> Vec<SortedMembers> {

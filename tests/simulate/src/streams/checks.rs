@@ -3,15 +3,16 @@
 use std::{collections::BTreeMap, sync::MutexGuard};
 
 use super::{
-    ledger::{Account, Charged, Conditions, Part, Stream, Streams},
-    plan::StreamsPlan,
+    ledger::{Account, Charged, Conditions, DELAY, Part, Phase, Stream, Streams},
+    plan::{BudgetPlan, StreamsPlan},
 };
 use crate::{
     checks::Invariant,
-    plan::{QUIET, RECOVERY, SECOND},
+    plan::{Action, QUIET, RECOVERY, SECOND},
     servers::Held,
     simulation::Simulation,
     topology::Topology,
+    world::Micros,
 };
 
 /// As many refusals are checked.
@@ -27,7 +28,21 @@ impl Simulation {
     }
 
     pub fn conditions(&self) -> Conditions {
-        let faulty_until = if self.plan.is_clean() { 0 } else { self.plan.last_fault() + RECOVERY };
+        self.conditions_of(None)
+    }
+
+    /// What the plan does to the commands about an account, or about any: a node that is lost delays only its own.
+    fn conditions_of(&self, account: Option<Account>) -> Conditions {
+        let shard = account.map(|account| self.redis.shard_of(account.name().as_bytes()));
+        let is_elsewhere =
+            |action: Action| matches!(action, Action::Freeze(of) if shard.is_some_and(|own| own != of));
+        let mut faults = self.plan.actions.iter().filter(|one| one.action.is_fault());
+        let is_spared = faults.all(|one| is_elsewhere(one.action))
+            && self.plan.topology == Topology::Cluster
+            && self.plan.weather.late == 0
+            && !self.plan.has_skew();
+        let is_clean = self.plan.is_clean() || is_spared;
+        let faulty_until = if is_clean { 0 } else { self.plan.last_fault() + RECOVERY };
         let lost_data = self.plan.actions.iter().any(|one| one.action.loses_data());
         let sweeping = self.replicas.iter().flatten().filter(|replica| !replica.is_draining);
         let attended = sweeping.map(|replica| replica.started).min().unwrap_or(self.now());
@@ -37,7 +52,7 @@ impl Simulation {
     /// The sum of what an account may have been charged for its parts.
     fn charged(&self, account: Account) -> Sums {
         let (now, conditions, budget) =
-            (self.now(), self.conditions(), self.stream_plan().budgets[account.budget]);
+            (self.now(), self.conditions_of(Some(account)), self.stream_plan().budgets[account.budget]);
         let mut sums = Sums::default();
         for (stream, part) in self.streams().of(account) {
             let charged = stream.charged(part, &budget, now, conditions);
@@ -56,6 +71,36 @@ impl Simulation {
         let lost = self.streams().lost.get(&account).copied().unwrap_or(0);
         self.hold(Invariant::Held, sums.occupied <= limit + sums.excess + lost, || {
             format!("{}: {sums:?} with a limit of {limit}, {lost} lost by redis", account.name())
+        });
+    }
+
+    /// A request is refused only while something may be in its way, and never waits for nothing or for longer than the
+    /// holds of a concurrency limit last.
+    pub fn check_refused(&self, stream: usize, wait: Option<u64>) {
+        if !self.plan.is_calm() {
+            return;
+        }
+        let (now, conditions, plan) = (self.now(), self.conditions(), self.stream_plan());
+        let streams = self.streams();
+        let refused = &streams.streams[stream];
+        let fits = |part: &Part| {
+            let budget = &plan.budgets[part.account.budget];
+            let others = streams.of(part.account).filter(|(other, _)| !std::ptr::eq(*other, refused));
+            let most: u64 = others.map(|other| occupies(other, refused, budget, (now, conditions))).sum();
+            most + part.held <= budget.limit
+        };
+        let (all_fit, parts) = (refused.parts.iter().all(fits), refused.parts.clone());
+        let budgets = || parts.iter().map(|part| plan.budgets[part.account.budget]);
+        let longest = budgets().map(|budget| budget.ttl).max().unwrap_or(0) / SECOND;
+        let is_in_time = wait.is_some_and(|wait| {
+            wait > 0 && (wait <= longest || !budgets().all(|budget| budget.is_concurrency))
+        });
+        drop(streams);
+        self.hold(Invariant::Refused, !all_fit, || {
+            format!("{} is refused, but fits: {parts:?}", parts[0].account.name())
+        });
+        self.hold(Invariant::Refused, is_in_time, || {
+            format!("{} may come back after {wait:?} s: {parts:?}", parts[0].account.name())
         });
     }
 
@@ -172,6 +217,20 @@ impl Simulation {
             }
         }
     }
+}
+
+/// What a stream may have occupied when another one was refused. Expired holds occupy nothing but their charge.
+fn occupies(
+    (stream, part): (&Stream, &Part),
+    refused: &Stream,
+    budget: &BudgetPlan,
+    (now, conditions): (Micros, Conditions),
+) -> u64 {
+    let charged = stream.charged(part, budget, now, conditions);
+    // The servers notice a clock that was set back once a second.
+    let expired = stream.answered + budget.ttl + if conditions.faulty_until > 0 { DELAY } else { 5000 };
+    let has_expired = stream.phase != Phase::Asks && expired <= refused.asked;
+    if has_expired || !charged.may_hold { charged.most } else { charged.most.max(part.held) }
 }
 
 #[derive(Clone, Copy, Default, Debug)]

@@ -121,7 +121,7 @@ pub struct Conditions {
 }
 
 /// The time after which a command is surely run, without faults: its timeout, and a round of the queue and of the sweeper.
-const DELAY: Micros = 3 * SECOND;
+pub const DELAY: Micros = 3 * SECOND;
 
 impl Conditions {
     /// When a command of a time is surely run.

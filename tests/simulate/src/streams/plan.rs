@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 use crate::{
     limits::LimitPlan,
     named,
-    plan::{Action, ActionPlan, Plan, SECOND, Scenario},
+    plan::{Action, ActionPlan, Plan, ReplicaPlan, SECOND, Scenario},
     random::Random,
+    topology::Topology,
     world::Micros,
 };
 
@@ -88,11 +89,54 @@ pub fn draw(seed: u64) -> Option<StreamsPlan> {
     Some(StreamsPlan { budgets, callers })
 }
 
-/// Redis cannot be reached for a moment, and meanwhile a replica ends.
+/// What some plans with streams have besides.
 pub fn add_actions(plan: &mut Plan, until: Micros) {
+    if plan.streams.is_some() {
+        end_while_unreachable(plan, until);
+        lose_a_node(plan);
+        set_clocks(plan, until);
+    }
+}
+
+/// One node of a cluster answers nothing while many streams end. There are no other faults.
+fn lose_a_node(plan: &mut Plan) {
+    let random = &mut Random::new(plan.seed ^ 0x0010_57ed);
+    let may_fail = !matches!(plan.scenario, Scenario::Steady | Scenario::Operators);
+    if plan.topology != Topology::Cluster || !may_fail || !random.one_in(3) {
+        return;
+    }
+    let action = Action::Freeze(random.below(3) as usize);
+    plan.actions = vec![ActionPlan { at: random.between(3, 5) * SECOND, lasts: 6 * SECOND, action }];
+    plan.weather.late = 0;
+    plan.replicas.fill(ReplicaPlan::default());
+    for caller in plan.streams.iter_mut().flat_map(|streams| &mut streams.callers) {
+        caller.rate = 120;
+        caller.lasts = caller.lasts.min(SECOND);
+    }
+}
+
+/// The clocks of replicas differ, or those of the servers are set back.
+fn set_clocks(plan: &mut Plan, until: Micros) {
+    let random = &mut Random::new(plan.seed ^ 0x000c_10c5);
+    let is_meant = matches!(plan.scenario, Scenario::Steady | Scenario::Processes);
+    if is_meant && random.one_in(2) {
+        for replica in &mut plan.replicas {
+            replica.offset = random.between(0, 400_000).cast_signed() - 200_000;
+        }
+    }
+    if is_meant && random.one_in(3) {
+        let back = random.choose(&[SECOND / 2, 4 * SECOND, 3600 * SECOND]);
+        let at = random.between(SECOND, until - SECOND);
+        plan.actions.push(ActionPlan { at, lasts: 0, action: Action::SetServersBack(back) });
+        plan.actions.sort_by_key(|one| one.at);
+    }
+}
+
+/// Redis cannot be reached for a moment, and meanwhile a replica ends.
+fn end_while_unreachable(plan: &mut Plan, until: Micros) {
     let random = &mut Random::new(plan.seed ^ 0x00ad_ac71);
     let is_meant = matches!(plan.scenario, Scenario::Network | Scenario::Mixed) && random.one_in(2);
-    if plan.streams.is_none() || !is_meant {
+    if !is_meant {
         return;
     }
     let (at, replica) = (random.between(SECOND, until - SECOND), random.below(plan.replicas.len() as u64));

@@ -25,6 +25,8 @@ pub enum StreamEvent {
     Arrive(usize),
     /// A stream begins, whose caller got the id.
     Begin(usize),
+    /// A stream is refused, and may come back after as many seconds.
+    Refused(usize, Option<u64>),
     /// The end of a stream.
     End(usize),
     /// The end of a stream comes once more, at another cost.
@@ -36,6 +38,7 @@ impl Simulation {
         match event {
             StreamEvent::Arrive(caller) => self.stream_arrives(caller),
             StreamEvent::Begin(stream) => self.stream_begins(stream),
+            StreamEvent::Refused(stream, wait) => self.check_refused(stream, wait),
             StreamEvent::End(stream) => self.stream_ends(stream, true),
             StreamEvent::EndAgain(stream) => self.stream_ends(stream, false),
         }
@@ -107,6 +110,12 @@ impl Simulation {
             }
             // A caller who has left gets no answer.
             let answer = answer.filter(|_| leaves.is_none_or(|leaves| timer.now() < leaves));
+            if let Some(Ok(answer)) = answer.as_ref()
+                && answer.code == Code::OverLimit
+            {
+                let wait = answer.response_headers.iter().find_map(|header| header.value.parse().ok());
+                world.at(world.now(), Event::Stream(StreamEvent::Refused(stream, wait)));
+            }
             let has_begun = {
                 let mut streams = streams.lock().expect("nothing panics with it");
                 streams.answered(stream, answer, is_failed, may_be_split, world.now())

@@ -58,7 +58,10 @@ fn set_expiry(
     let now = call.now;
     let Some(entry) = call.entry(arguments[0]) else { return Ok(Reply::Integer(0)) };
     match u64::try_from(deadline).ok().filter(|deadline| *deadline > now) {
-        Some(deadline) => entry.expires = Some(deadline),
+        Some(deadline) => {
+            let before = entry.expires.replace(deadline);
+            call.keys.note_shortened(arguments[0], before, deadline);
+        }
         None => {
             call.keys.remove(arguments[0], now);
         }

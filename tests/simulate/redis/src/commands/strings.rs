@@ -95,6 +95,8 @@ pub(super) fn set(call: &mut Call<'_>, arguments: &[&[u8]]) -> Outcome {
 pub(super) fn setex(call: &mut Call<'_>, arguments: &[&[u8]]) -> Outcome {
     let expires = positive(arguments[1], 1000, true, call.now, "setex")?;
     let value = Value::Text(arguments[2].to_vec());
+    let before = call.entry(arguments[0]).and_then(|entry| entry.expires);
+    call.keys.note_shortened(arguments[0], before, expires);
     call.keys.set(arguments[0], Entry { value, expires: Some(expires) });
     Ok(Reply::OK)
 }
