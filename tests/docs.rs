@@ -18,8 +18,9 @@ use crate::support::{
     server::{BINARY, Server, Setup},
 };
 
+mod commands;
 mod envoy;
-mod markdown;
+pub(crate) mod markdown;
 mod picture;
 mod schema;
 
