@@ -3,6 +3,7 @@
 mod counters;
 mod domains;
 mod entries;
+mod in_force;
 mod large;
 mod lost;
 mod meant;
@@ -10,6 +11,7 @@ mod million;
 mod replicas;
 
 use std::{
+    io::Write as _,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     time::Duration,

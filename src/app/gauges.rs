@@ -1,10 +1,13 @@
 //! The gauges of the metrics: the state of all parts, read when the metrics are rendered or sent.
 
-use std::{cmp::Reverse, time::Duration};
+mod limits;
 
+use std::{cmp::Reverse, sync::Arc, time::Duration};
+
+use self::limits::RuleLimit;
 use super::parts::App;
 use clock::{Clock, SystemClock, Time};
-use limiter::CacheUsage;
+use limiter::{CacheUsage, Served};
 use overrides::{Action, Usage};
 use recent::{DecisionLog, TopKey};
 use rules_source::{ReloadState, xds};
@@ -34,6 +37,7 @@ pub(super) struct Gauges<'a> {
     xds: Option<xds::SubscriptionState>,
     store: Option<StoreUsage>,
     overrides: Usage,
+    limits: Vec<RuleLimit>,
     /// The open holds, and the settles and ends that the store has not taken.
     holds: (u64, u64),
 }
@@ -53,8 +57,18 @@ impl App {
             xds: self.xds.as_ref().map(|status| status.state()),
             store: self.store.usage().or_else(|| self.limiter.local_usage()),
             overrides: self.keeper.index().usage(),
+            limits: self.limits(),
             holds: (self.limiter.open_holds(), self.limiter.queued_closings() as u64),
         }
+    }
+
+    fn limits(&self) -> Vec<RuleLimit> {
+        let served = self.source.current();
+        let in_force = |served: Arc<Served>| {
+            let (index, most) = (self.keeper.index(), self.stats.max_series());
+            limits::in_force(&served.rules, index, SystemClock.now(), most)
+        };
+        served.map(in_force).unwrap_or_default()
     }
 
     /// The most refused keys of all rules, at most `METRICS_TOP_KEYS`.
@@ -100,6 +114,7 @@ impl Gauges<'_> {
             samples.values(&names::SPANS_DROPPED, dropped);
         }
         rules(samples, &self.rules, &self.overrides);
+        limits::sample(samples, &self.limits);
         self.xds.iter().for_each(|state| control_plane(samples, state));
         self.store.iter().for_each(|usage| samples.store(usage));
         let by_action = Action::NAMES.into_iter().zip(self.overrides.by_action);

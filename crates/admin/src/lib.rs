@@ -129,6 +129,8 @@ impl Api {
         let (history, rule_rates, events, sending, watch, trial) = Default::default();
         let started = managed.started;
         let api = Self { managed, access, history, rule_rates, events, sending, watch, trial };
+        let actions = routes::ROUTES.iter().filter_map(|route| route.action);
+        actions.for_each(|action| api.managed.stats.service().admin_changes.show(action));
         api.sample(started);
         api.watch.begin(&api);
         api

@@ -211,6 +211,10 @@ impl Stats {
         self.domains.by_code()
     }
 
+    pub fn max_series(&self) -> usize {
+        self.room.max
+    }
+
     pub fn service(&self) -> &ServiceStats {
         &self.service
     }

@@ -258,6 +258,10 @@ metrics! { OURS
         "Domains with rules.";
     RULES: Gauge "tollgate_rules" []
         "Rules with a limit.";
+    LIMIT: Gauge "ratelimit_service_rate_limit_limit" ["domain", "key1", "key2"]
+        "Limit of the rule in force now, by its schedule and an override of the whole rule; the lowest of several.";
+    RULE_LIMIT: Gauge "tollgate_rule_limit" ["domain", "rule", "unit"]
+        "Limits of the rule in force now, by its schedule and an override of the whole rule.";
     XDS_CONNECTED: Gauge "tollgate_xds_connected" []
         "1 while the control plane is connected; otherwise rules do not change.";
     XDS_RECONNECTS: Counter "tollgate_xds_reconnects_total" []

@@ -123,6 +123,14 @@ pub struct ServiceStats {
 pub struct AdminChanges(Mutex<BTreeMap<(&'static str, ChangeResult), u64>>);
 
 impl AdminChanges {
+    /// Shows an action before it happens, so that `increase()` includes the first change.
+    pub fn show(&self, action: &'static str) {
+        let mut counts = lock(&self.0);
+        for result in ChangeResult::ALL {
+            counts.entry((action, result)).or_default();
+        }
+    }
+
     pub fn count(&self, action: &'static str, result: ChangeResult) {
         let mut counts = lock(&self.0);
         *counts.entry((action, result)).or_default() += 1;
