@@ -4,7 +4,7 @@
 
 use std::{
     env, fmt,
-    io::{self, Write as _},
+    io::{self, IsTerminal as _, Write as _},
     sync::OnceLock,
 };
 
@@ -170,6 +170,17 @@ pub(super) fn output_error() -> Option<&'static io::Error> {
 pub(super) fn print_error(message: impl fmt::Display) {
     // There is no other place to report to.
     let _ = writeln!(anstream::stderr().lock(), "{}: {message}", paint(ERROR, "error"));
+}
+
+/// What a person types after this word; `None` in scripts, and if nothing is typed.
+pub(super) fn ask(what: &str) -> Option<String> {
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return None;
+    }
+    let _ = write!(io::stderr(), "{what}: ");
+    let mut line = String::new();
+    io::stdin().read_line(&mut line).ok()?;
+    Some(line.trim().to_owned()).filter(|line| !line.is_empty())
 }
 
 pub(super) fn print_warning(message: &str) {

@@ -160,6 +160,14 @@ fn the_failure_policy_changes_at_run_time_and_while_redis_is_gone() {
     assert_eq!(outcome(&other, "shop"), Ok(OVER), "the other replica is as it was");
     let list = one.tollgate(&["domain", "list"]);
     assert!(list.contains("this replica") && !list.contains("deny"), "{list}");
+    // The stored switch cannot be removed, so the one of the replica stays too.
+    let refused = one.run(&["domain", "clear", "shop"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(printed(&refused).contains("--this-replica"), "{}", printed(&refused));
+    assert_eq!(outcome(&one, "shop"), Ok(OK));
+    let cleared = one.tollgate(&["domain", "clear", "shop", "--this-replica"]);
+    assert_eq!(cleared, "domain shop: cleared on store failure allow\n");
+    assert_eq!(outcome(&one, "shop"), Ok(OVER), "the stored switch is in force again");
     redis.start();
     eventually("redis is back", || {
         let cleared = one.run(&["domain", "clear", "shop"]);
@@ -173,11 +181,32 @@ fn the_failure_policy_changes_at_run_time_and_while_redis_is_gone() {
 }
 
 #[test]
+fn a_terminal_is_asked_for_a_reason() {
+    let replica = Replica::start(setup());
+    let set = format!("{BINARY} domain set shop --allow --admin 127.0.0.1:{}", replica.admin);
+    for (typed, reason) in [("too many calls\n", "too many calls"), ("\n", "")] {
+        // `script` runs it on a terminal of its own.
+        let mut script = Command::new("script")
+            .args(["-qec", &set, "/dev/null"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        script.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
+        let output = script.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && said.contains("reason: "), "{said}");
+        assert_eq!(replica.get("/api/v1/domains")["domains"][0]["reason"], reason);
+    }
+    let quiet = Command::new("sh").args(["-c", &set]).stdin(Stdio::null()).output().unwrap();
+    assert!(quiet.status.success() && quiet.stderr.is_empty(), "{quiet:?}");
+}
+
+#[test]
 fn an_invalid_switch_is_explained() {
     let replica = Replica::start(setup());
     for (words, code, expected) in [
         (&["set", "shpo", "--allow", "--reason", "x"][..], 1, "no domain \"shpo\"; did you mean \"shop\"?"),
-        (&["set", "shop", "--allow"], 2, "--reason <TEXT>"),
         (&["set", "shop", "--reason", "x"], 2, "<--allow|--shadow|--on-store-failure <POLICY>>"),
         (&["set", "shop", "--allow", "--shadow", "--reason", "x"], 2, "cannot be used with"),
         (

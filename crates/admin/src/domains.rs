@@ -62,19 +62,23 @@ pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
 fn with_advice(error: ChangeError) -> ChangeError {
     match error {
         ChangeError::Unavailable(why) => ChangeError::Unavailable(format!(
-            "{why}; --this-replica (\"this_replica\": true) switches one replica without storing it: repeat it on each"
+            "{why}; --this-replica (\"this_replica\": true) changes one replica without storing it: repeat it on each"
         )),
         other => other,
     }
 }
 
-/// `DELETE /api/v1/domains?domain=`: removes the switches of a domain.
+/// `DELETE /api/v1/domains?domain=&this_replica=`: removes the switches of a domain.
 pub(super) async fn clear(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let query = call.query(&["domain", "reason"])?;
+    let query = call.query(&["domain", "reason", "this_replica"])?;
     let domain = query.text("domain").filter(|domain| !domain.is_empty());
     let domain = domain
         .ok_or_else(|| Problem::bad_request("parameter \"domain\" is missing; expected domain=DOMAIN"))?;
-    let removed = api.managed.keeper.clear(domain).await?;
+    let keeper = &api.managed.keeper;
+    let removed = match query.word("this_replica", &["false", "true"])? {
+        "true" => keeper.index().clear_here(domain),
+        _ => keeper.clear(domain).await.map_err(with_advice)?,
+    };
     if removed.is_empty() {
         let message = format!("domain {:?} has no switch; GET /api/v1/domains lists them", text::cut(domain));
         return Err(Problem::new(StatusCode::NOT_FOUND, message));

@@ -18,7 +18,7 @@ use super::{
     target::{Scope, Target},
 };
 use clock::Time;
-use containment::mutex::lock;
+use containment::{files, mutex::lock};
 use net::edges::Edges;
 use store::{memcached::ResetLog, redis::CommandPool};
 
@@ -125,9 +125,9 @@ impl Keeper {
         Ok(())
     }
 
-    /// Removes the switches of a domain, those of this replica alone too, and returns them.
+    /// Removes the switches of a domain, and then those of this replica alone, and returns them.
     pub async fn clear(&self, domain: &str) -> Result<Vec<Override>, ChangeError> {
-        let mut removed = self.index.clear_here(domain);
+        let mut removed = Vec::new();
         for scope in [Scope::Domain, Scope::StoreFailure] {
             let target = Target::of_domain(domain, scope).map_err(ChangeError::Invalid)?;
             if let Some(one) = self.index.get(&target) {
@@ -135,6 +135,7 @@ impl Keeper {
                 removed.push(one);
             }
         }
+        removed.extend(self.index.clear_here(domain));
         Ok(removed)
     }
 
@@ -274,7 +275,7 @@ impl Keeper {
 
 #[expect(clippy::needless_pass_by_value, reason = "the form that map_err calls")]
 fn unwritable(error: std::io::Error) -> ChangeError {
-    ChangeError::unavailable(format!("OVERRIDES_FILE: cannot write: {error}"))
+    ChangeError::unavailable(format!("OVERRIDES_FILE: cannot write: {}", files::unwritable(&error)))
 }
 
 fn no_import(id: &str) -> ChangeError {
