@@ -210,13 +210,43 @@ fn check_reads_no_more_of_a_device_than_of_a_file() {
 }
 
 #[test]
-fn check_warns_about_a_directory_without_rules() {
+fn rules_that_can_limit_nothing_are_an_error_of_check() {
     let dir = rules_dir(&[]);
-    assert_exit(&check(dir.path(), &[]), 0, &["warning: no rules files here", "0 files: OK, 1 warning"]);
+    assert_exit(&check(dir.path(), &[]), 1, &["error: no rules files here", "1 error in 0 files"]);
     assert_exit(&check(dir.path(), &["--deny-warnings"]), 1, &["error: no rules files here"]);
     let place = [("RUNTIME_ROOT", dir.path().to_str().unwrap()), ("RUNTIME_SUBDIRECTORY", "")];
     fs::create_dir(dir.path().join("config")).unwrap();
-    assert_exit(&tollgate_in(&["check"], &place), 0, &["warning: no rules files here"]);
+    assert_exit(&tollgate_in(&["check"], &place), 1, &["error: no rules files here"]);
+    let limit = "rate_limit: {unit: day, requests_per_unit: 1}";
+    for (text, cause) in [
+        (format!("domain: d\ndescriptors:\n- key: k\n{limit}\n"), "`rate_limit` has no effect here"),
+        (
+            "domain: d\ndescriptors:\n- key: k\n  descriptors:\n  - key: m\n".to_owned(),
+            "this descriptor has no effect",
+        ),
+        ("domain: d\ndescriptors: []\n".to_owned(), "the domain `d` has no descriptors"),
+        (
+            "domain: d\ndescriptors:\n- {key: k, rate_limit: {unlimited: true}}\n".to_owned(),
+            "no descriptor has a limit",
+        ),
+    ] {
+        let dir = rules_dir(&[("a.yaml", &text)]);
+        let nothing = "error: these rules limit nothing: no descriptor has a limit";
+        assert_exit(&check(dir.path(), &[]), 1, &[nothing, cause, "a.yaml"]);
+        let json = check(dir.path(), &["--json"]);
+        let report: Value = serde_json::from_slice(&json.stdout).unwrap();
+        assert_eq!(
+            (json.status.code(), &report["valid"], &report["errors"]),
+            (Some(1), &false.into(), &1.into())
+        );
+    }
+    // A limit may be left to overrides, or be tried without refusing anyone.
+    for descriptor in
+        ["{key: k, overrides_only: true}".to_owned(), format!("{{key: k, shadow_mode: true, {limit}}}")]
+    {
+        let dir = rules_dir(&[("a.yaml", &format!("domain: d\ndescriptors: [{descriptor}]\n"))]);
+        assert_exit(&check(dir.path(), &[]), 0, &["1 rule, 1 domain, 1 file: OK"]);
+    }
 }
 
 #[test]

@@ -71,7 +71,7 @@ pub(crate) fn run(args: &CheckArgs, environment: &Environment) -> Result<Verdict
     };
     let options = CompileOptions { portable: args.portable, strict: true, ..options };
     let envoys = if args.envoy.is_empty() { None } else { Some(Envoys::read(&args.envoy, environment)?) };
-    let report = Report::with_envoys(reading, options, args.deny_warnings, envoys);
+    let report = Report::with_envoys(reading, options, args.deny_warnings, envoys).demanding_limits();
     match format {
         Format::Text => terminal::print(&report.text()),
         Format::Json => terminal::print_data(&report.json()),
@@ -157,6 +157,44 @@ impl Report {
         let rules = compiled.rules.filter(|_| is_valid);
         let (files, envoys) = (reading.files, envoys.files);
         Self { files, envoys, compared, diagnostics, rules, denied_warnings, is_unread }
+    }
+
+    /// Makes an error of rules that can limit nothing, by themselves or for what these Envoys send.
+    fn demanding_limits(mut self) -> Self {
+        let Some(rules) = &self.rules else { return self };
+        // Parts that were not read may reach the rules.
+        let is_out_of_reach = self.compared.as_ref().is_some_and(|compared| {
+            let is_all = |unreached| compared.filters == 0 || unreached >= rules.rule_count() as usize;
+            compared.unreached.is_some_and(is_all)
+        });
+        let (message, help) =
+            if rules.rules().iter().all(|rule| rule.limits().is_none() && !rule.overrides_only) {
+                (
+                    "these rules limit nothing: no descriptor has a limit",
+                    "a limit is a `rate_limit` indented like its `key`",
+                )
+            } else if is_out_of_reach {
+                (
+                    "these rules limit nothing: Envoy can meet none of them",
+                    "its domain and the keys of its actions must be those of the rules",
+                )
+            } else {
+                return self;
+            };
+        self.rules = None;
+        match self.files.first() {
+            Some(file) => self.diagnostics.push(Diagnostic {
+                severity: Severity::Error,
+                file: file.name.clone(),
+                place: None,
+                path: String::new(),
+                message: message.to_owned(),
+                help: Some(help.to_owned()),
+            }),
+            // The warning about the directory.
+            None => self.diagnostics.iter_mut().for_each(|found| found.severity = Severity::Error),
+        }
+        self
     }
 
     fn verdict(&self) -> Verdict {

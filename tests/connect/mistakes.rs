@@ -112,6 +112,29 @@ fn a_misspelt_domain_a_short_timeout_and_a_cluster_without_http2_are_named() {
 }
 
 #[test]
+fn rules_that_envoy_cannot_reach_are_an_error_and_so_is_a_misspelt_domain_beside_others() {
+    let other = "domain: shops\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]\n";
+    for (domain, rules, expected) in [
+        ("bank", RULES.to_owned(), "these rules limit nothing: Envoy can meet none of them"),
+        ("shpo", RULES.to_owned(), "did you mean `shop`?"),
+        // One filter has a domain of the rules, the other does not.
+        ("shpo", other.to_owned(), "did you mean `shops`?"),
+    ] {
+        let (report, code) = check(&envoy(&format!("domain: {domain}"), &route(&all()), ""), &rules, &[]);
+        let said = said(&report);
+        assert!(said.iter().any(|one| one.starts_with("error ") && one.contains(expected)), "{said:#?}");
+        assert_eq!((code, &report["valid"]), (Some(1), &false.into()), "{said:#?}");
+    }
+    let (report, code) = check(
+        &envoy("domain: shop", &route("{actions: [{generic_key: {descriptor_value: x}}]}"), ""),
+        RULES,
+        &[],
+    );
+    assert!(said(&report).iter().any(|one| one.contains("these rules limit nothing")), "{report:#}");
+    assert_eq!(code, Some(1));
+}
+
+#[test]
 fn descriptors_that_no_rule_meets_are_named_with_the_reason() {
     let items = |actions: &str| format!("{{actions: [{actions}]}}");
     let header = |key: &str| format!("{{request_headers: {{header_name: x, descriptor_key: {key}}}}}");
