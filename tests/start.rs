@@ -14,6 +14,7 @@ use crate::support::{
     grpc_tls::Files,
     holds, http,
     ports::free_port,
+    redis::{self, Redis},
     server::{Server, Setup},
 };
 
@@ -273,4 +274,49 @@ fn a_pipe_in_place_of_a_file_is_an_error_at_the_start() {
         let log = setup.env(variable, &pipe).refused();
         assert!(log.contains(variable) && log.contains("not a regular file"), "{variable}: {log}");
     }
+}
+
+/// Each cause has one line, with what to do.
+#[test]
+fn a_path_that_cannot_be_written_is_an_error_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let absent = dir.path().join("absent/file").display().to_string();
+    for variable in ["OVERRIDES_FILE", "GRPC_UDS", "ADMIN_UDS"] {
+        let log = Setup::new().env(variable, &absent).refused();
+        let said =
+            log.lines().find(|line| line.contains(variable)).unwrap_or_else(|| panic!("{variable}: {log}"));
+        assert!(said.contains(&absent) && said.contains("create its directory"), "{variable}: {said}");
+    }
+    let written = [("DECISION_LOG", "refused"), ("REQUEST_LOG", "all")];
+    let setup = written.iter().fold(Setup::new().rules("d.yaml", RULES), |setup, (name, value)| {
+        setup.env(name, value).env(&format!("{name}_FILE"), &absent)
+    });
+    let server = setup.start();
+    for log in ["decision log", "request log"] {
+        server.wait_for_log(&[
+            &format!("cannot write the {log}: its lines are dropped"),
+            &absent,
+            "create its directory",
+        ]);
+    }
+}
+
+#[test]
+fn a_directory_of_rules_that_is_missing_is_an_error_with_what_to_do() {
+    let server = Setup::new().env("RUNTIME_ROOT", "/absent").start();
+    server.wait_for_log(&[
+        "/absent/",
+        "the directory does not exist",
+        "create it",
+        "RUNTIME_ROOT/RUNTIME_SUBDIRECTORY",
+    ]);
+}
+
+#[test]
+fn a_redis_with_a_password_is_a_warning_with_what_to_do() {
+    let redis = Redis::single();
+    redis.ask(&["config", "set", "requirepass", "hunter2"]);
+    let setup = || Setup::new().rules("d.yaml", RULES).redis(&redis::tcp(&redis.address()));
+    setup().start().wait_for_log(&["it requires a password: set REDIS_AUTH"]);
+    setup().env("REDIS_AUTH", "wrong").start().wait_for_log(&["WRONGPASS", "see REDIS_AUTH"]);
 }

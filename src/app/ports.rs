@@ -12,6 +12,7 @@ use crate::{
     settings::Settings,
     settings::vars::{self, Var},
 };
+use containment::files;
 use net::{HostPort, ServerAddress};
 use server::listen::{Listener, bind_tcp};
 
@@ -92,14 +93,40 @@ fn bind_admin(admin: &settings::Admin, failed: &mut Vec<String>) -> Option<Liste
             bound(failed, "the admin API", &vars::ADMIN_UDS, &path.display(), Listener::unix(path))
         }
         ServerAddress::Tcp(address) => {
-            let listener = bind(address).and_then(Listener::tcp);
-            if let (true, Err(error)) = (admin.is_default, &listener) {
-                warn!(%address, %error, "the admin API is not served: set ADMIN_ADDR to a free address, or to off");
-                return None;
+            if admin.is_default {
+                return bind_next(address);
             }
+            let listener = bind(address).and_then(Listener::tcp);
             bound(failed, "the admin API", &vars::ADMIN_ADDR, address, listener)
         }
     }
+}
+
+/// The ports that are tried for the admin API if none is set.
+const DEFAULT_PORTS: u16 = 10;
+
+/// Binds the default address or the first free port after it: the service does not fail for a port that nobody asked for,
+/// and the page of another process must not be taken for its own.
+fn bind_next(default: &HostPort) -> Option<Listener> {
+    let mut last = None;
+    for port in (default.port..).take(DEFAULT_PORTS.into()) {
+        let address = HostPort { port, ..default.clone() };
+        match bind(&address).and_then(Listener::tcp) {
+            Ok(listener) => {
+                if port != default.port {
+                    warn!(
+                        "{default} is another process', so the admin API and its page are at {address}: pass \
+                         --admin {address} to commands, or set ADMIN_ADDR"
+                    );
+                }
+                return Some(listener);
+            }
+            Err(error) => last = Some(error),
+        }
+    }
+    let error = last.map(|error| error.to_string());
+    warn!(address = %default, error, "the admin API is not served: set ADMIN_ADDR to a free address, or to off");
+    None
 }
 
 /// Binds the first address of a host name that can be bound.
@@ -121,7 +148,13 @@ fn bound<T>(
     address: &dyn fmt::Display,
     result: io::Result<T>,
 ) -> Option<T> {
-    let message = |error| format!("cannot listen for {name} on {address}: {error}; see {}", variable.name);
+    let why = |error: io::Error| match error.kind() {
+        io::ErrorKind::AddrInUse => format!("{error}: stop the process that has it, or choose another"),
+        _ if variable.name.ends_with("_UDS") => files::unwritable(&error),
+        _ => error.to_string(),
+    };
+    let message =
+        |error| format!("cannot listen for {name} on {address}: {}; see {}", why(error), variable.name);
     result.map_err(|error| failed.push(message(error))).ok()
 }
 

@@ -1,9 +1,9 @@
 //! The statistics of recent decisions, and the threads that write the logs of decisions and requests.
 
 use std::{
-    fs::OpenOptions,
+    fs::{File, OpenOptions},
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, mpsc},
     thread,
     time::Duration,
@@ -15,6 +15,7 @@ use super::parts::App;
 use crate::{settings::Decisions, settings::Settings};
 use clock::{Clock, SystemClock};
 use containment::{
+    files,
     log_throttle::LogThrottle,
     panics::{self, Boundary},
 };
@@ -76,6 +77,13 @@ fn write(
     pause: Duration,
     flush: impl Fn(&mut dyn io::Write) -> io::Result<()> + Send + 'static,
 ) -> io::Result<Writing> {
+    // A later one is reported when lines are dropped.
+    if let Some(path) = &file
+        && let Err(error) = open(path)
+    {
+        let (path, error) = (path.display(), files::unwritable(&error));
+        warn!(%path, error, "cannot write the {}: its lines are dropped", name.replace('-', " "));
+    }
     let ((stop, stopping), (running, ended)) = (mpsc::channel(), mpsc::channel());
     let writing = move || {
         let _running = running;
@@ -107,13 +115,17 @@ impl Writing {
     }
 }
 
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
 /// The file, opened for each write so that it may be rotated; else standard output.
 struct Target<'a>(Option<&'a PathBuf>);
 
 impl io::Write for Target<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.0 {
-            Some(path) => OpenOptions::new().create(true).append(true).open(path)?.write(bytes),
+            Some(path) => open(path)?.write(bytes),
             None => io::stdout().write(bytes),
         }
     }

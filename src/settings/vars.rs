@@ -131,7 +131,7 @@ table! {
     pub AdminVars in "Admin API" {
         ADMIN_ADDR address: Option<HostPort> = "127.0.0.1:6071" as values::admin_address, "Address of the admin API \
             and its page: `host:port`, or `off`. On anything but a loopback address it needs \
-            `ADMIN_TOKEN_FILE`. If it is unset and the port is taken, the service runs without it.";
+            `ADMIN_TOKEN_FILE`. If it is unset and the port is taken, the service takes the next free one up to 6080.";
         ADMIN_UDS socket: Option<PathBuf> = "", "Path of a unix socket for the admin API; replaces the port.";
         ADMIN_TOKEN_FILE token_file: Option<PathBuf> = "", "Path of a file with bearer tokens, one a line: \
             `TOKEN`, or `NAME TOKEN`, whose name appears in the log of changes. Every call then needs one. \

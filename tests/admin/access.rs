@@ -169,8 +169,16 @@ fn a_port_in_use_stops_the_start_only_if_it_was_configured() {
     // Only one of two services has the default port, or another process has it.
     let default = || Setup::new().rules("shop.yaml", RULES).unset("ADMIN_ADDR");
     let (_first, second) = (default().start(), default().start());
-    second.wait_for_log(&["the admin API is not served: set ADMIN_ADDR to a free address, or to off"]);
+    second.wait_for_log(&[
+        "127.0.0.1:6071 is another process', so the admin API and its page are at 127.0.0.1:60",
+    ]);
     assert!(second.is_healthy());
+    let log = second.final_log();
+    let (_, said) = log.split_once("--admin ").unwrap();
+    let (address, _) = said.split_once(' ').unwrap();
+    assert!(log.contains(&format!("admin={address}")), "{log}");
+    // Nobody is sent to the page of the other process.
+    assert!(!log.contains("admin=127.0.0.1:6071"), "{log}");
 }
 
 #[test]

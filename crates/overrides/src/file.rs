@@ -4,6 +4,7 @@
 //! most lines are outdated, a new file is written and renamed over the old one.
 
 use std::{
+    fmt::Display,
     fs::{self, File, OpenOptions},
     io::{self, BufReader, BufWriter, Write as _},
     path::{Path, PathBuf},
@@ -31,7 +32,7 @@ pub(super) struct Journal {
 impl Journal {
     /// Reads the file into an index, and creates it if it is missing. Returns all errors in it, each with its line.
     pub(super) fn open(path: &Path, index: &Index, now: Time) -> Result<Self, Vec<String>> {
-        let failed = |what: &str, error: &io::Error| {
+        let failed = |what: &str, error: &dyn Display| {
             vec![format!("OVERRIDES_FILE: {}: cannot {what}: {error}", path.display())]
         };
         // A rename would replace a symlink instead of its target.
@@ -42,7 +43,8 @@ impl Journal {
             Err(error) => return Err(failed("read", &error)),
         }
         while !index.sweep(now.max(Time::from_seconds(1))).is_empty() {}
-        let (file, lines) = write_new(path, index).map_err(|error| failed("write", &error))?;
+        let (file, lines) =
+            write_new(path, index).map_err(|error| failed("write", &files::unwritable(&error)))?;
         Ok(Self { path: path.to_owned(), file, lines })
     }
 
