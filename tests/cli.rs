@@ -89,14 +89,14 @@ fn check_suggests_the_unit_that_an_abbreviation_means() {
 
 #[test]
 fn check_warns_without_failing_unless_warnings_are_denied() {
-    let odd = "domain: d\ndescriptors:\n  - key: k\n    unit: hour\n    requests_per_unit: 2\n";
-    let dir = rules_dir(&[("d.yaml", odd)]);
+    let odd = "domain: odd\ndescriptors:\n  - key: k\n    unit: hour\n    requests_per_unit: 2\n";
+    let dir = rules_dir(&[("d.yaml", RULES), ("odd.yaml", odd)]);
     let lost = "`unit` has no effect here, so this descriptor has no limit";
     assert_exit(&check(dir.path(), &[]), 0, &[&format!("warning: {lost}"), "OK, 3 warnings, hash"]);
     assert_exit(
         &check(dir.path(), &["--deny-warnings"]),
         1,
-        &[&format!("error: {lost}"), "3 errors in 1 file"],
+        &[&format!("error: {lost}"), "3 errors in 2 files"],
     );
     let fine = rules_dir(&[("d.yaml", RULES)]);
     assert_exit(&check(fine.path(), &["--deny-warnings"]), 0, &["OK"]);

@@ -180,7 +180,8 @@ fn play(page: &str, consoles: &[Block]) -> Vec<String> {
         let fails = ["OVER_LIMIT", "error", "unknown domain"];
         let fails = fails.iter().any(|begin| shown.starts_with(begin))
             || shown.lines().next().is_some_and(|line| line.contains(": no rule matches: "))
-            || shown.contains("would be newly refused");
+            || shown.contains("would be newly refused")
+            || shown.contains("\nerror: ");
         let expected = i32::from(fails);
         if without_times(&said) != without_times(&shown) || code != Some(expected) {
             differences.push(format!("block at line {line}: $ {command}\n{said}(exit code {code:?})"));

@@ -40,7 +40,8 @@ fn series(server: &Server) -> BTreeMap<String, f64> {
     let mut metrics = server.metrics();
     let made = [PREFIX, "tollgate_rule_hits_total"];
     metrics.retain(|name, _| {
-        made.iter().any(|prefix| name.starts_with(prefix)) && !name.contains("__overflow__")
+        let is_limit = name.contains("_rate_limit_limit{");
+        made.iter().any(|prefix| name.starts_with(prefix)) && !name.contains("__overflow__") && !is_limit
     });
     metrics
 }

@@ -167,7 +167,7 @@ fn a_port_in_use_stops_the_start_only_if_it_was_configured() {
     let log = Setup::new().env("ADMIN_ADDR", &address).refused();
     assert!(log.contains(&format!("cannot listen for the admin API on {address}")), "{log}");
     // Only one of two services has the default port, or another process has it.
-    let default = || Setup::new().rules("shop.yaml", RULES).unset("ADMIN_ADDR");
+    let default = || Setup::new().rules("shop.yaml", RULES).unset("ADMIN_ADDR").env("LOG_LEVEL", "info");
     let (_first, second) = (default().start(), default().start());
     second.wait_for_log(&[
         "127.0.0.1:6071 is another process', so the admin API and its page are at 127.0.0.1:60",

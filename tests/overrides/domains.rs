@@ -196,7 +196,8 @@ fn a_terminal_is_asked_for_a_reason() {
         let output = script.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success() && said.contains("reason: "), "{said}");
-        assert_eq!(replica.get("/api/v1/domains")["domains"][0]["reason"], reason);
+        let domains = replica.get("/api/v1/domains");
+        assert_eq!(domains["domains"][0]["reason"].as_str().unwrap_or_default(), reason);
     }
     let quiet = Command::new("sh").args(["-c", &set]).stdin(Stdio::null()).output().unwrap();
     assert!(quiet.status.success() && quiet.stderr.is_empty(), "{quiet:?}");
