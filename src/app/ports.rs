@@ -150,7 +150,10 @@ fn bound<T>(
 ) -> Option<T> {
     let why = |error: io::Error| match error.kind() {
         io::ErrorKind::AddrInUse => format!("{error}: stop the process that has it, or choose another"),
-        _ if variable.name.ends_with("_UDS") => files::unwritable(&error),
+        _ if variable.name.ends_with("_UDS") => files::advised(&error),
+        io::ErrorKind::PermissionDenied => {
+            format!("{error}: ports below 1024 need CAP_NET_BIND_SERVICE, choose another")
+        }
         _ => error.to_string(),
     };
     let message =

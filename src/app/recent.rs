@@ -81,7 +81,7 @@ fn write(
     if let Some(path) = &file
         && let Err(error) = open(path)
     {
-        let (path, error) = (path.display(), files::unwritable(&error));
+        let (path, error) = (path.display(), files::advised(&error));
         warn!(%path, error, "cannot write the {}: its lines are dropped", name.replace('-', " "));
     }
     let ((stop, stopping), (running, ended)) = (mpsc::channel(), mpsc::channel());

@@ -25,11 +25,13 @@ pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The error of a file or socket that cannot be made or written, with what to do.
-pub fn unwritable(error: &io::Error) -> String {
+/// The error of a file or socket that cannot be made, read or written, with what to do.
+pub fn advised(error: &io::Error) -> String {
     let advice = match error.kind() {
         io::ErrorKind::NotFound => "create its directory",
-        io::ErrorKind::PermissionDenied => "let the user of this process write there, or choose another path",
+        io::ErrorKind::PermissionDenied => {
+            "let the user of this process read and write there, or choose another path"
+        }
         io::ErrorKind::ReadOnlyFilesystem => "mount a writable directory there, or choose another path",
         _ => return error.to_string(),
     };

@@ -4,7 +4,6 @@
 //! most lines are outdated, a new file is written and renamed over the old one.
 
 use std::{
-    fmt::Display,
     fs::{self, File, OpenOptions},
     io::{self, BufReader, BufWriter, Write as _},
     path::{Path, PathBuf},
@@ -32,8 +31,8 @@ pub(super) struct Journal {
 impl Journal {
     /// Reads the file into an index, and creates it if it is missing. Returns all errors in it, each with its line.
     pub(super) fn open(path: &Path, index: &Index, now: Time) -> Result<Self, Vec<String>> {
-        let failed = |what: &str, error: &dyn Display| {
-            vec![format!("OVERRIDES_FILE: {}: cannot {what}: {error}", path.display())]
+        let failed = |what: &str, error: &io::Error| {
+            vec![format!("OVERRIDES_FILE: {}: cannot {what}: {}", path.display(), files::advised(error))]
         };
         // A rename would replace a symlink instead of its target.
         let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -43,8 +42,7 @@ impl Journal {
             Err(error) => return Err(failed("read", &error)),
         }
         while !index.sweep(now.max(Time::from_seconds(1))).is_empty() {}
-        let (file, lines) =
-            write_new(path, index).map_err(|error| failed("write", &files::unwritable(&error)))?;
+        let (file, lines) = write_new(path, index).map_err(|error| failed("write", &error))?;
         Ok(Self { path: path.to_owned(), file, lines })
     }
 

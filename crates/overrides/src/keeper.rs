@@ -275,7 +275,7 @@ impl Keeper {
 
 #[expect(clippy::needless_pass_by_value, reason = "the form that map_err calls")]
 fn unwritable(error: std::io::Error) -> ChangeError {
-    ChangeError::unavailable(format!("OVERRIDES_FILE: cannot write: {}", files::unwritable(&error)))
+    ChangeError::unavailable(format!("OVERRIDES_FILE: cannot write: {}", files::advised(&error)))
 }
 
 fn no_import(id: &str) -> ChangeError {
