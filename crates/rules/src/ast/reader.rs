@@ -220,7 +220,7 @@ fn help_for_number(spot: &Spot<'_>, most: u64) -> String {
 fn fraction(number: f64) -> Option<(u64, u32)> {
     (1..=1000).find_map(|below: u32| {
         let above = number * f64::from(below);
-        let is_whole = above >= 1.0 && above < 9e15 && (above - above.round()).abs() < 1e-9 * above;
+        let is_whole = (1.0..9e15).contains(&above) && (above - above.round()).abs() < 1e-9 * above;
         // It is whole, positive, and below 2⁵³.
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
         is_whole.then(|| (above.round() as u64, below))
