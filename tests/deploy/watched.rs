@@ -96,6 +96,7 @@ fn each_alert_fires_with_its_cause_and_every_query_of_the_dashboard_has_data() {
         take_away(&mut dependent, &mut watch);
 
         show_the_rest(&shared);
+        watch.expects(&["TollgateUnmatchedTraffic"]);
         secured.speak_no_tls();
         let [_, all] = dashboard_queries();
         watch.sees_panels(all);
