@@ -6,6 +6,7 @@ use std::{
     net::{TcpListener, TcpStream, UdpSocket},
     os::unix::net::{UnixDatagram, UnixListener},
     sync::mpsc,
+    thread,
 };
 
 use super::*;
@@ -38,7 +39,7 @@ fn finish(flushing: &Flushing, patience: Duration) {
     let begun = Instant::now();
     flushing.stop();
     while !flushing.has_ended() && begun.elapsed() < patience {
-        std::thread::sleep(Duration::from_millis(2));
+        thread::sleep(Duration::from_millis(2));
     }
 }
 
