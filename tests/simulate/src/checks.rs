@@ -22,6 +22,7 @@ text::named! {
         Charged = "charged",
         Released = "released",
         Ends = "ends",
+        Refused = "refused",
     }
 }
 
