@@ -247,8 +247,8 @@ table! {
         COUNTER_KEY_FORMAT key_format: KeyFormat = "compatible", "Keys of counters in Redis and memcached: \
             `compatible`, shared with the Go service, or `unambiguous`, which values chosen by callers \
             cannot make collide. Keys in memory are unambiguous.";
-        STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT stop_when_over: bool = "false", "A request over one of its \
-            limits adds no hits to the others.";
+        STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT stop_when_over: bool = "false", "A request that one of its \
+            limits refuses adds no hits to the others.";
         USE_CALENDAR_MONTH_RATE_LIMIT calendar_months: bool = "false", "A limit per month without `calendar` \
             counts calendar months in UTC instead of 30 days, as in the Go service.";
         EXPIRATION_JITTER_MAX_SECONDS expiration_jitter_max: Duration = "300" as parse::seconds::<CENTURY>,

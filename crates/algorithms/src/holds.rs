@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use crate::{Fit, Refusal};
 use clock::Time;
 
 /// The identity of a request's holds: chosen by the service, and not guessable.
@@ -26,18 +27,6 @@ pub enum Unknown {
     #[default]
     Held,
     Hits(u64),
-}
-
-/// Whether a request needs a part to fit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Fit {
-    /// If it does not, no part holds.
-    #[default]
-    Must,
-    /// If it does not, the others hold without it: one of several quotas.
-    May,
-    /// It holds whether it fits or not: a limit in shadow mode.
-    Always,
 }
 
 /// The part of a request that holds on one counter. `C` is what the caller wants back with each charge.
@@ -161,17 +150,11 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
         })
     }
 
-    /// Holds the estimates of all parts, or nothing if one of them must fit and does not. `spent` reads a counter.
-    pub fn hold(
-        &mut self,
-        id: HoldId,
-        parts: Vec<Part<K, C>>,
-        now: Time,
-        spent: impl Fn(K) -> u64,
-    ) -> Vec<Seen> {
+    /// What each part would find if it held. `spent` reads a counter.
+    pub fn look(&self, parts: &[Part<K, C>], spent: impl Fn(K) -> u64) -> Vec<Seen> {
         let mut taken: Vec<(K, u64)> = Vec::new();
         let mut all = Vec::with_capacity(parts.len());
-        for part in &parts {
+        for part in parts {
             // Two descriptors of a request may have one counter.
             let here = taken.iter().filter(|(counter, _)| *counter == part.counter);
             let known = self.counters.get(&part.counter);
@@ -188,16 +171,28 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
                     || self.open + taken.len() >= self.bounds.holds);
             let room = seen.spent + seen.held + estimate.unwrap_or(0) <= part.limit;
             seen.fits = room && !seen.is_full && (part.limit > 0 || estimate.is_none());
-            seen.holds = estimate.is_some() && (seen.fits || part.fit == Fit::Always && !seen.is_full);
-            taken.extend(estimate.filter(|_| seen.holds).map(|estimate| (part.counter, estimate)));
+            taken.extend(estimate.filter(|_| part.holds(seen)).map(|estimate| (part.counter, estimate)));
             all.push(seen);
         }
-        let refused = |(part, seen): (&Part<K, C>, &Seen)| part.fit == Fit::Must && !seen.fits;
-        if parts.iter().zip(&all).any(|both| refused(both) && both.0.estimate.is_some()) {
-            for seen in &mut all {
-                seen.holds = false;
-            }
+        all
+    }
+
+    /// Holds the estimates of all parts, or nothing if the request is refused, by `refusal` or by a part that has no room.
+    pub fn hold(
+        &mut self,
+        id: HoldId,
+        parts: Vec<Part<K, C>>,
+        mut refusal: Refusal,
+        now: Time,
+        spent: impl Fn(K) -> u64,
+    ) -> Vec<Seen> {
+        let mut all = self.look(&parts, spent);
+        parts.iter().zip(&all).for_each(|(part, seen)| refusal.add(part.fit, !seen.fits));
+        if refusal.is_refused() {
             return all;
+        }
+        for (part, seen) in parts.iter().zip(&mut all) {
+            seen.holds = part.holds(*seen);
         }
         for (index, (part, seen)) in
             parts.into_iter().zip(&mut all).enumerate().filter(|(_, (_, seen))| seen.holds)
@@ -340,6 +335,13 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
                 self.counters.remove(&hold.counter);
             }
         }
+    }
+}
+
+impl<K, C> Part<K, C> {
+    /// True if it holds, unless the request is refused.
+    fn holds(&self, Seen { fits, is_full, .. }: Seen) -> bool {
+        self.estimate.is_some() && (fits || self.fit == Fit::Always && !is_full)
     }
 }
 

@@ -21,11 +21,11 @@ use super::{
     request::{OwnedRequest, Request, RequestError},
     response,
 };
-use algorithms::Verdict;
+use algorithms::{Fit, Verdict};
 use clock::Time;
 use plants::{Plant, is_planted};
 use rules::{OnStoreFailure, model::Domain};
-use store::{Applied, Batch, Check, Counting, Fit, StoreError};
+use store::{Applied, Batch, Check, Counting, StoreError};
 use telemetry::metrics::ResponseCode;
 
 /// The characters of a caller's domain in a log line.
@@ -317,7 +317,7 @@ impl Limiter {
     fn remember_over(&self, batch: &Batch, now: Time) {
         let cache = self.over_limit.as_deref();
         for check in batch.checks() {
-            if let (Some(cache), true) = (cache, check.is_over()) {
+            if let (Some(cache), true) = (cache, check.is_over() && !check.is_passing) {
                 cache.insert(batch.full_key(check), check, now);
             } else if check.may_free() && (cache.is_some() || check.limit.is_leased()) {
                 let key = batch.full_key(check);
@@ -347,7 +347,7 @@ impl Limiter {
         let Some(cache) = self.over_limit.as_ref().filter(|_| !batch.checks().is_empty()) else { return };
         // A read and a shadow's hold need the counter.
         let is_decided = |check: &Check| match &check.hold {
-            Some(hold) => hold.estimate.is_some() && hold.fit != Fit::Always,
+            Some(hold) => hold.estimate.is_some() && check.fit != Fit::Always,
             None => true,
         };
         let lookup = |check: &Check| {
@@ -370,23 +370,15 @@ impl Limiter {
                 group.fill(any);
             }
         }
+        let over = batch.checks().iter().zip(&known).filter(|(_, known)| known.is_some());
+        let over: SmallVec<[Fit; 4]> = over.map(|(check, _)| check.fit).collect();
+        over.into_iter().for_each(|fit| batch.known.add(fit, true));
         let instead = known.into_iter().zip(skipped).map(|(verdict, skipped)| match verdict {
             Some(verdict) => Some(CounterSource::KnownOver(verdict)),
             None => skipped.then_some(CounterSource::Assumed { over: false }),
         });
         let instead = instead.collect();
-        let is_refused = batch
-            .checks()
-            .iter()
-            .zip(&instead)
-            .any(|(check, instead): (&Check, &Option<_>)| instead.is_some() && check.must_fit());
         remove_checks(plan, batch, &instead);
-        if is_refused {
-            batch.hold_nothing();
-        }
-        if self.policy.stop_when_over {
-            batch.counting = Counting::ReadOnly;
-        }
     }
 }
 

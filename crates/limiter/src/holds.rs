@@ -166,7 +166,7 @@ fn closing(descriptor: &Descriptor<'_>) -> Option<Closing> {
 
 fn holds_anything(batch: &Batch) -> bool {
     let holds = |index| batch.check(index).hold.as_ref().is_some_and(|hold| hold.estimate.is_some());
-    batch.holding().any(holds)
+    batch.holding().any(holds) && !batch.is_known_refused()
 }
 
 /// True if a check of the batch holds.

@@ -1,13 +1,14 @@
 //! The cache of keys that are over their limit: `LOCAL_CACHE_SIZE_IN_BYTES`.
 //!
 //! A fixed window that is over its limit stays over until it ends, and any other algorithm that rejected hits rejects
-//! as many until the time in its verdict, so no query to the store is needed. An entry is valid for its limit only: a
+//! as many until the time in its verdict, so no query to the store is needed. Leased hits may come
+//! back to a counter, so one of a leased limit is read again as soon as leases do so. An entry is valid for its limit only: a
 //! larger limit, from an override or a reload, is checked with the store. Keys are stored as hashes, as many as the size
 //! allows; a refund removes its key, and so does a reset of its counter. Replicas that share a store tell each other of both.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use algorithms::{Algorithm, Hits, Verdict};
+use algorithms::{Algorithm, Hits, Verdict, lease::over_for};
 use clock::Time;
 use rules::Rate;
 use store::{
@@ -76,7 +77,7 @@ impl OverLimitCache {
             return None;
         };
         let holds = |entry: &Rejection| entry.holds_for(limit, hits) && entry.holds_at(now);
-        self.keys.get(key, now).filter(holds).map(|rejection| rejection.verdict(now))
+        self.keys.get(key, now).filter(holds).map(|rejection| rejection.verdict(limit, now))
     }
 
     /// Counts the lookups of a request, once it is decided.
@@ -133,15 +134,21 @@ impl Rejection {
     fn of(check: &Check, now: Time) -> Option<Self> {
         let since = u32::try_from(now.seconds()).unwrap_or(u32::MAX);
         let end = || check.limit.period().end(now).micros();
+        let known_until = |end: u64| match check.limit.algorithm {
+            Algorithm::FixedWindow(window) if check.limit.is_leased() => {
+                end.min(now.micros().saturating_add(over_for(window)))
+            }
+            _ => end,
+        };
         // A rejection of more hits is not stored: they are rare.
         let hits = u32::try_from(check.hits.taken());
         let (until, reset, hits, remaining) = match check.outcome {
             // A window that is over its limit rejects any number of hits.
-            Outcome::Counted(_) | Outcome::Held => (end(), end(), 0, 0),
+            Outcome::Counted(_) | Outcome::Held => (known_until(end()), end(), 0, 0),
             // At least as many hits do not fit before the window ends.
             Outcome::NotCounted(count) => {
                 let left = check.limit.requests_per_unit.saturating_sub(count);
-                (end(), end(), hits.ok()?, left)
+                (known_until(end()), end(), hits.ok()?, left)
             }
             Outcome::Decided(verdict) => {
                 let wait = verdict.retry_after.filter(|wait| *wait > 0)?;
@@ -168,14 +175,16 @@ impl Rejection {
         now.micros() < self.until && u64::from(self.since) <= now.seconds().saturating_add(1)
     }
 
-    fn verdict(self, now: Time) -> Verdict {
+    fn verdict(self, limit: &Rate, now: Time) -> Verdict {
         let reset = Time::from_seconds(self.reset.into());
+        let is_count = matches!(limit.algorithm, Algorithm::FixedWindow(_));
+        let free = if is_count { reset.micros() } else { self.until };
         Verdict {
             admitted: false,
             consumed: false,
             remaining: self.remaining.into(),
             reset: reset.micros().saturating_sub(now.micros()),
-            retry_after: Some(self.until.saturating_sub(now.micros())),
+            retry_after: Some(free.saturating_sub(now.micros())),
         }
     }
 }
@@ -189,7 +198,7 @@ fn seconds(micros: u64) -> u32 {
 mod tests {
     use super::*;
     use algorithms::{Kind, Window};
-    use rules::{Limit, Unit};
+    use rules::{CountingMode, Limit, Unit};
     use store::Batch;
 
     /// A cache that contains the outcome of a check of these keys with these hits at this second.
@@ -248,6 +257,18 @@ mod tests {
         );
         let cache = cache_with(&["a"], &limit, 6, Outcome::Decided(verdict));
         assert_eq!(cache.usage().keys.entries, 0);
+    }
+
+    #[test]
+    fn a_counter_that_hits_can_come_back_to_is_read_again() {
+        let leased = Limit::plain(5, Unit::Hour).counted(CountingMode::Leased);
+        let cache = cache_with(&["a"], &leased, 1, Outcome::Counted(6));
+        let wait = |second| {
+            let known = cache.get("a", &leased, Hits::Take(1), Time::from_seconds(second));
+            known.map(|verdict| verdict.retry_after)
+        };
+        assert_eq!(wait(614), Some(Some(2_986_000_000)), "until the window ends");
+        assert_eq!(wait(615), None);
     }
 
     #[test]

@@ -71,7 +71,7 @@ fn part(rng: &mut Rng) -> Part<u8, &'static str> {
         estimate: (rng.u8(..10) > 0).then(|| rng.u64(..150)),
         fit: match counter {
             SHADOW => Fit::Always,
-            _ if rng.u8(..4) == 0 => Fit::May,
+            _ if rng.u8(..4) == 0 => Fit::May(rng.u16(..2)),
             _ => Fit::Must,
         },
         unknown: if rng.bool() { Unknown::Held } else { Unknown::Hits(rng.u64(..60)) },
@@ -146,9 +146,9 @@ fn answers_as_a_list_of_holds_does() {
 fn hold(ledger: &mut Ledger<u8, &'static str>, slow: &mut Slow, id: HoldId, now: Time, rng: &mut Rng) {
     let parts: Vec<_> = (0..rng.usize(1..4)).map(|_| part(rng)).collect();
     let spent = |counter| slow.spent.get(&counter).copied().unwrap_or(0);
-    let seen = ledger.hold(id, parts.clone(), now, spent);
+    let seen = ledger.hold(id, parts.clone(), Refusal::default(), now, spent);
     let mut holds: Vec<Known> = Vec::new();
-    let mut is_refused = false;
+    let mut refusal = Refusal::default();
     for (part, seen) in parts.iter().zip(&seen) {
         let of_counter = |hold: &&Known| hold.part.counter == part.counter && hold.charged.is_none();
         let open = || slow.holds.iter().chain(&holds).filter(|hold| hold.charged.is_none());
@@ -157,11 +157,12 @@ fn hold(ledger: &mut Ledger<u8, &'static str>, slow: &mut Slow, id: HoldId, now:
         let is_full = estimate.is_some() && (open().filter(of_counter).count() >= 20 || open().count() >= 50);
         let fits = spent(part.counter) + held + estimate.unwrap_or(0) <= LIMIT && !is_full;
         assert_eq!((seen.fits, seen.is_full, seen.spent), (fits, is_full, spent(part.counter)), "{parts:?}");
-        is_refused |= part.fit == Fit::Must && !fits && estimate.is_some();
+        refusal.add(part.fit, !fits);
         let Some(held) = estimate.filter(|_| fits || part.fit == Fit::Always && !is_full) else { continue };
         let until = after(now, part.ttl);
         holds.push(Known { id, part: part.clone(), held, until, charged: None });
     }
+    let is_refused = refusal.is_refused();
     let holding = if is_refused { 0 } else { holds.len() };
     assert_eq!(seen.iter().filter(|seen| seen.holds).count(), holding, "{parts:?}");
     slow.holds.extend(holds.into_iter().filter(|_| !is_refused));
@@ -184,18 +185,18 @@ fn ledger() -> Ledger<u8, &'static str> {
 #[test]
 fn an_unused_budget_admits_a_request_above_the_limit() {
     let mut ledger = ledger();
-    assert!(ledger.hold(HoldId(1), alone(1_000_000), at(0), |_| 0)[0].holds);
+    assert!(ledger.hold(HoldId(1), alone(1_000_000), Refusal::default(), at(0), |_| 0)[0].holds);
     assert_eq!(ledger.held(0), LIMIT);
-    let refused = ledger.hold(HoldId(2), alone(1), at(1), |_| 0)[0];
+    let refused = ledger.hold(HoldId(2), alone(1), Refusal::default(), at(1), |_| 0)[0];
     assert_eq!((refused.holds, refused.fits, refused.earliest), (false, false, Some(at(10))));
     let nothing = vec![Part { limit: 0, ..alone(1)[0].clone() }];
-    assert!(!ledger.hold(HoldId(3), nothing, at(1), |_| 0)[0].fits);
+    assert!(!ledger.hold(HoldId(3), nothing, Refusal::default(), at(1), |_| 0)[0].fits);
 }
 
 #[test]
 fn a_late_cost_corrects_what_the_expiry_charged_and_only_once() {
     let mut ledger = ledger();
-    ledger.hold(HoldId(1), alone(40), at(0), |_| 0);
+    ledger.hold(HoldId(1), alone(40), Refusal::default(), at(0), |_| 0);
     let expired = ledger.sweep(at(12), 10);
     assert_eq!((expired[0].how, expired[0].before, expired[0].after), (How::Expired, 0, 40));
     let late = ledger.settle(HoldId(1), |_| true, 15);
@@ -206,10 +207,10 @@ fn a_late_cost_corrects_what_the_expiry_charged_and_only_once() {
 #[test]
 fn an_expired_hold_is_forgotten_after_one_more_time_to_live() {
     let mut ledger = ledger();
-    ledger.hold(HoldId(1), alone(40), at(0), |_| 0);
+    ledger.hold(HoldId(1), alone(40), Refusal::default(), at(0), |_| 0);
     ledger.sweep(at(19), 10);
     assert_eq!(ledger.settle(HoldId(1), |_| true, 1).len(), 1, "remembered until 20 s");
-    ledger.hold(HoldId(2), alone(40), at(0), |_| 0);
+    ledger.hold(HoldId(2), alone(40), Refusal::default(), at(0), |_| 0);
     ledger.sweep(at(21), 10);
     assert!(ledger.settle(HoldId(2), |_| true, 1).is_empty(), "forgotten, however late it was swept");
 }
@@ -219,7 +220,7 @@ fn currencies_settle_apart() {
     let mut ledger = ledger();
     let tokens = alone(40)[0].clone();
     let parts = vec![tokens.clone(), Part { counter: 1, of: "dollars", ..tokens }];
-    ledger.hold(HoldId(1), parts, at(0), |_| 0);
+    ledger.hold(HoldId(1), parts, Refusal::default(), at(0), |_| 0);
     assert_eq!(ledger.settle(HoldId(1), |of| *of == "dollars", 7)[0].counter, 1);
     assert_eq!((ledger.held(0), ledger.held(1)), (40, 0));
     assert_eq!(ledger.end(HoldId(1), |_| true, at(1)).len(), 1, "what is settled does not end");
@@ -230,7 +231,7 @@ fn a_counter_that_is_reset_forgets_its_holds_alone() {
     let mut ledger = ledger();
     let tokens = alone(40)[0].clone();
     let parts = vec![tokens.clone(), Part { counter: 1, ..tokens }];
-    ledger.hold(HoldId(1), parts, at(0), |_| 0);
+    ledger.hold(HoldId(1), parts, Refusal::default(), at(0), |_| 0);
     assert_eq!(ledger.of_counter(0).collect::<Vec<_>>(), [(HoldId(1), 40, at(10))]);
     ledger.forget_counter(0);
     assert_eq!((ledger.held(0), ledger.held(1), ledger.open()), (0, 40, 1));

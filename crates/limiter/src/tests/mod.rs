@@ -1,6 +1,7 @@
 //! Decisions with a store that answers later, or never.
 
 mod at_once;
+mod beside;
 mod overrides;
 mod response;
 mod separation;

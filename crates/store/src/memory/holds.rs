@@ -1,6 +1,6 @@
 //! Holds in this process: one ledger beside the counters, which have what is spent.
 //!
-//! A lock for all: a request takes it twice, for less than a microsecond each.
+//! A lock for all: a request takes it twice, for a microsecond or two.
 
 use std::sync::{Arc, Mutex};
 
@@ -51,9 +51,34 @@ impl Holds {
 }
 
 impl MemoryStore {
-    /// Holds what the batch holds, and sets the outcomes.
-    pub(super) fn hold(&self, batch: &mut Batch, now: Time) {
-        let reads = batch.counting == Counting::ReadOnly;
+    /// Counts the checks that do not hold, and then holds unless the request is refused, in one step: a request that another
+    /// limit refuses takes nothing of a budget.
+    pub(super) fn count_and_hold(&self, batch: &mut Batch, now: Time) {
+        let parts = self.parts(batch, now);
+        let mut ledger = lock(&self.holds.0);
+        let expired = ledger.sweep(now, SWEPT);
+        for charge in &expired {
+            self.charge(charge, now);
+        }
+        let spent = |key| self.spent(key, now);
+        let mut is_refused = batch.is_known_refused();
+        if batch.counting == Counting::StopWhenOver && !is_refused {
+            set_seen(batch, ledger.look(&parts, spent));
+            is_refused = batch.is_refused(|_, check| check.held().is_some_and(|held| !held.fits));
+        }
+        self.count_only(batch, is_refused, now);
+        let refusal = batch.refusal(|_, check| check.hold.is_none());
+        batch.is_hold_sent = batch.hold_id.is_some();
+        let seen = match &batch.hold_id {
+            Some(id) => ledger.hold(LedgerId(id.random), parts, refusal, now, spent),
+            None => ledger.look(&parts, spent),
+        };
+        drop(ledger);
+        set_seen(batch, seen);
+        batch.expired.extend(closed(expired));
+    }
+
+    fn parts(&self, batch: &Batch, now: Time) -> Vec<Part<Key, Of>> {
         let parts = batch.holding().filter_map(|index| {
             let check = batch.check(index);
             let hold = check.hold.as_ref()?;
@@ -70,29 +95,14 @@ impl MemoryStore {
                 counter: self.states.key(full_key),
                 of,
                 limit,
-                estimate: hold.estimate.filter(|_| !reads),
-                fit: hold.fit,
+                estimate: hold.estimate,
+                fit: check.fit,
                 unknown: hold.rule.unknown,
                 ttl: hold.rule.ttl,
                 end: if is_counted { check.limit.period().end(now) } else { Time::from_micros(u64::MAX) },
             })
         });
-        let parts: Vec<Part<Key, Of>> = parts.collect();
-        let mut ledger = lock(&self.holds.0);
-        let expired = ledger.sweep(now, SWEPT);
-        for charge in &expired {
-            self.charge(charge, now);
-        }
-        let id = LedgerId(batch.hold_id.as_ref().map_or(0, |id| id.random));
-        let seen = ledger.hold(id, parts, now, |key| self.spent(key, now));
-        drop(ledger);
-        batch.is_hold_sent = true;
-        let indexes: SmallVec<[usize; 4]> = batch.holding().collect();
-        for (index, seen) in indexes.into_iter().zip(seen) {
-            let Seen { spent, held, fits, holds, is_full, earliest } = seen;
-            batch.set_held(index, Held { spent, held, fits, holds, is_full, earliest });
-        }
-        batch.expired = closed(expired);
+        parts.collect()
     }
 
     pub(super) fn close(&self, closing: &Closing, now: Time) -> Vec<Closed> {
@@ -164,6 +174,13 @@ impl MemoryStore {
                 state.number.saturating_add(charge.after).saturating_sub(charge.before).min(MAX_LIMIT);
             (State { number, end: charge.end }, Used::of(number, limit), ())
         });
+    }
+}
+
+fn set_seen(batch: &mut Batch, seen: Vec<Seen>) {
+    let indexes: SmallVec<[usize; 4]> = batch.holding().collect();
+    for (index, Seen { spent, held, fits, holds, is_full, earliest }) in indexes.into_iter().zip(seen) {
+        batch.set_held(index, Held { spent, held, fits, holds, is_full, earliest });
     }
 }
 

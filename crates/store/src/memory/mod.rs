@@ -74,21 +74,24 @@ impl MemoryStore {
 
     /// Counts every check of a request and sets its outcome.
     pub fn count(&self, batch: &mut Batch, now: Time) {
-        let mut store = self;
         if batch.has_holds() {
-            self.hold(batch, now);
-            if batch.counting == Counting::StopWhenOver && batch.is_refused_by_holds() {
-                batch.counting = Counting::ReadOnly;
-            }
+            self.count_and_hold(batch, now);
+        } else {
+            self.count_only(batch, batch.is_known_refused(), now);
         }
-        match batch.counting {
+    }
+
+    /// Counts the checks that do not hold.
+    fn count_only(&self, batch: &mut Batch, is_refused: bool, now: Time) {
+        let mut store = self;
+        match batch.counting_if(is_refused) {
             Counting::Always if batch.has_groups() || batch.has_holds() => self.count_groups(batch, now),
             Counting::Always => {
                 batch.set_all(|key, check| count(&mut store, self.states.key(key), check, check.hits, now));
             }
-            Counting::ReadOnly => batch.set_all(|key, check| match check.outcome {
-                Outcome::Held => Outcome::Held,
-                _ => count(&mut store, self.states.key(key), check, without_taking(check.hits), now),
+            Counting::ReadOnly => batch.set_all(|key, check| match check.hold {
+                Some(_) => check.outcome,
+                None => count(&mut store, self.states.key(key), check, without_taking(check.hits), now),
             }),
             Counting::StopWhenOver => self.count_unless_over(batch, now),
         }
@@ -119,14 +122,14 @@ impl MemoryStore {
         {
             locked.count(batch, index, *key, Hits::Take(0), now);
         }
-        let any_over = batch.checks().iter().any(|check| check.would_be_over(check.outcome));
+        let is_refused = batch.is_refused(|_, check| check.would_be_over(check.outcome));
         let mut next = 0;
         while let Some(group) = batch.group_at(next) {
             next = group.end;
             if batch.check(group.start).hold.is_some() {
                 continue;
             }
-            locked.count_group(batch, group.clone(), &keys[group], any_over, now);
+            locked.count_group(batch, group.clone(), &keys[group], is_refused, now);
         }
         drop(locked);
         self.logs.make_room(&keys);

@@ -140,10 +140,12 @@ impl Store for RedisStore {
     }
 
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
-        match batch.counting {
-            _ if batch.has_holds() => Box::pin(self.hold_and_count(batch, now)),
+        if batch.has_holds() {
+            return Box::pin(self.count_and_hold(batch, now));
+        }
+        match batch.counting_if(batch.is_known_refused()) {
             Counting::StopWhenOver => Box::pin(self.count_unless_over(batch, now)),
-            Counting::Always | Counting::ReadOnly => self.count(batch, now),
+            counting => self.count(batch, counting, now),
         }
     }
 
