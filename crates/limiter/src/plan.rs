@@ -226,7 +226,10 @@ pub(super) fn plan(
         Planned::Limited(checks(request, index, &rule_match, limits, scope, batch, context))
     };
     plan.extend((0..request.descriptors.len()).map(planned));
-    if batch.counting == Counting::StopWhenOver || batch.has_holds() {
+    if context.policy.shadow_mode && batch.has_holds() {
+        // Every request passes, so it holds. Without holds it counts as if it were refused, as in the Go service.
+        batch.refuse_nothing();
+    } else if batch.counting == Counting::StopWhenOver || batch.has_holds() {
         add_free_candidates(request, scope, (plan, batch), context.policy);
     }
 }
@@ -394,7 +397,7 @@ fn hits_of(request: &Request<'_>, index: usize, limit: Option<&Limit>) -> Hits {
 
 /// What it means for the request that the limits of a descriptor are over, as `conclude` decides it.
 fn fit(request: &Request<'_>, index: usize, scope: Scope<'_>, limited: &Limited, policy: &Policy) -> Fit {
-    if policy.shadow_mode || scope.is_shadow(limited) {
+    if scope.is_shadow(limited) {
         Fit::Always
     } else if policy.quota_mode || scope.rule_of_limits(limited).is_some_and(|rule| rule.quota_mode) {
         candidate(request, index, policy)

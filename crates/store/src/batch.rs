@@ -129,6 +129,11 @@ impl Batch {
         self.checks[index].fit = fit;
     }
 
+    /// The request passes, whatever is over its limit.
+    pub fn refuse_nothing(&mut self) {
+        self.checks.iter_mut().for_each(|check| check.fit = Fit::Always);
+    }
+
     pub fn hold(&mut self, index: usize, hold: Hold) {
         self.checks[index].hold = Some(Box::new(hold));
         self.has_holds = true;
