@@ -222,17 +222,6 @@ pub(super) fn ask(what: &str) -> Option<String> {
     Some(line.trim().to_owned()).filter(|line| !line.is_empty())
 }
 
-/// What a person types after this word; `None` in scripts, and if nothing is typed.
-pub(super) fn ask(what: &str) -> Option<String> {
-    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return None;
-    }
-    let _ = write!(io::stderr(), "{what}: ");
-    let mut line = String::new();
-    io::stdin().read_line(&mut line).ok()?;
-    Some(line.trim().to_owned()).filter(|line| !line.is_empty())
-}
-
 pub(super) fn print_warning(message: &str) {
     print_to_stderr(&format!("{}: {message}\n", paint(WARNING, "warning")));
 }

@@ -300,7 +300,7 @@ mod tests {
         let leased = Limit::plain(5, Unit::Hour).counted(CountingMode::Leased);
         let cache = cache_with(&["a"], &leased, 1, Outcome::Counted(6));
         let wait = |second| {
-            let known = cache.get("a", &leased, Hits::Take(1), Time::from_seconds(second));
+            let known = get(&cache, "a", &leased, Hits::Take(1), Time::from_seconds(second));
             known.map(|verdict| verdict.retry_after)
         };
         assert_eq!(wait(614), Some(Some(2_986_000_000)), "until the window ends");

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::cli::{
     serve::Environment,
-    terminal::{Failure, Verdict},
+    terminal::{self, Failure, Verdict},
 };
 use rules::OnStoreFailure;
 use text::printable;

@@ -131,7 +131,7 @@ impl Simulation {
         self.check_leaks();
         self.check_metrics();
         self.check_late();
-        self.check_refused();
+        self.check_all_refused();
     }
 
     fn check_recovery(&self) {

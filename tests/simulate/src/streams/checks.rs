@@ -144,7 +144,7 @@ impl Simulation {
     }
 
     /// A budget refuses only if it has no room, by what requests hold that were not refused, and by what they cost.
-    pub fn check_refused(&self) {
+    pub fn check_all_refused(&self) {
         let conditions = self.conditions();
         let Some(plan) = self.plan.streams.as_ref().filter(|_| !conditions.lost_data) else { return };
         let streams = self.streams();
