@@ -12,6 +12,7 @@ mod events;
 mod guard;
 mod history;
 mod holds;
+mod not_enforced;
 mod overrides;
 mod page;
 mod recent;
@@ -81,6 +82,7 @@ pub struct Api {
     events: Events,
     sending: Sending,
     watch: changes::Watch,
+    not_enforced: not_enforced::Watch,
     /// Held while rules are tried.
     trial: Arc<tokio::sync::Mutex<()>>,
 }
@@ -126,9 +128,9 @@ impl fmt::Display for Who {
 impl Api {
     /// Takes the first sample of the counters: call it before the first request.
     pub fn new(managed: Managed, access: Access) -> Self {
-        let (history, rule_rates, events, sending, watch, trial) = Default::default();
+        let (history, rule_rates, events, sending, watch, not_enforced, trial) = Default::default();
         let started = managed.started;
-        let api = Self { managed, access, history, rule_rates, events, sending, watch, trial };
+        let api = Self { managed, access, history, rule_rates, events, sending, watch, not_enforced, trial };
         api.sample(started);
         api.watch.begin(&api);
         api
@@ -146,6 +148,7 @@ impl Api {
             trials.requests.collect();
         }
         self.watch.tick(self, now);
+        self.watch_enforcement(now).await;
         if self.events.has_followers() {
             self.events.send(&self.event().await);
         }
