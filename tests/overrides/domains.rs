@@ -261,3 +261,48 @@ fn an_invalid_switch_is_explained() {
     let forced = switch(&replica, &["shpo", "--allow", "--force"]);
     assert!(forced.contains("warning: the rules have no domain"), "{forced}");
 }
+
+/// The reasons in the status and on the metrics page.
+fn reasons(replica: &Replica) -> (Vec<Value>, Vec<String>) {
+    let status = replica.get("/api/v1/status");
+    let metrics = replica.server.metrics();
+    let series = metrics.lines().filter(|line| line.starts_with("tollgate_not_enforced{"));
+    (status["not_enforced"].as_array().unwrap().clone(), series.map(str::to_owned).collect())
+}
+
+#[test]
+fn the_status_says_which_limits_are_not_enforced_and_who_chose_so() {
+    let redis = Redis::single();
+    let replica = on(&redis);
+    assert_eq!(reasons(&replica), (Vec::new(), Vec::new()));
+    switch(&replica, &["shop", "--allow", "--for", "1w"]);
+    switch(&replica, &["other", "--shadow", "--this-replica"]);
+    let all = eventually("both switches are shown", || {
+        let (all, series) = reasons(&replica);
+        let expected = ["{domain=\"other\",why=\"domain_shadow\"} 1", "{domain=\"shop\",why=\"domain_allow\"} 1"];
+        let has = |end: &&str| series.iter().any(|line| line.ends_with(*end));
+        holds(all.len() == 2 && expected.iter().all(has), || format!("{all:?} {series:?}")).map(|()| all)
+    });
+    let of = |domain: &str| all.iter().find(|one| one["domain"] == domain).unwrap();
+    let text = of("shop")["text"].as_str().unwrap();
+    for part in ["shop: no limit is in force, switched at 20", " by ", " until 20", ": test"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(of("other")["text"].as_str().unwrap().contains("limits refuse nothing on one replica, "), "{all:?}");
+    let output = replica.run(&["status"]);
+    assert_eq!(output.status.code(), Some(0), "somebody chose it: {}", printed(&output));
+    assert!(printed(&output).starts_with("warning   "), "{}", printed(&output));
+    // Another replica knows by the log of changes since when.
+    let second = on(&redis);
+    let (found, _) = eventually("the other replica shows both", || {
+        let (all, series) = reasons(&second);
+        holds(all.len() == 2, || format!("{all:?}")).map(|()| (all, series))
+    });
+    let shop = found.iter().find(|one| one["domain"] == "shop").unwrap();
+    assert_eq!(shop["since"], of("shop")["since"]);
+    replica.tollgate(&["domain", "clear", "shop"]);
+    eventually("the switch is gone", || {
+        let (all, _) = reasons(&second);
+        holds(all.iter().all(|one| one["domain"] != "shop"), || format!("{all:?}"))
+    });
+}

@@ -11,25 +11,33 @@ use super::{
     overrides::{by, changed, effect},
     reply::{Call, Problem, Reply},
 };
-use clock::{Clock, SystemClock};
+use clock::{Clock, SystemClock, Time};
 use fleet::Summary;
-use overrides::{ChangeError, EVERY_DOMAIN, Override, model::is_forced};
+use overrides::{ChangeError, EVERY_DOMAIN, Index, Override, model::is_forced};
 
 /// `GET /api/v1/domains`: the switches in force, by their domains.
 pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
     let index = api.managed.keeper.index();
-    let now = index.time(SystemClock.now());
-    let here = index.here();
-    let stored = index.switches();
-    // A switch of this replica alone replaces the stored one.
-    let stored =
-        stored.iter().filter(|one| here.iter().all(|own| own.target != one.target || own.is_over(now)));
-    let own = here.iter().map(|one| (one, true)).chain(stored.map(|one| (one, false)));
-    let mut all: Vec<_> = own.filter(|(one, _)| !one.is_over(now)).collect();
-    all.sort_by_key(|(one, _)| (one.target.domain(), one.on_store_failure().is_some()));
-    let domains: Vec<Json> = all.into_iter().map(|(one, is_here)| json_of(one, is_here)).collect();
+    let all = in_force(index, index.time(SystemClock.now()));
+    let domains: Vec<Json> = all.iter().map(|(one, is_here)| json_of(one, *is_here)).collect();
     Reply::json(&json!({"domains": domains, "kept_in": api.managed.keeper.storage()}))
+}
+
+/// The switches in force by their domains, and whether each is of this replica alone.
+pub(super) fn in_force(index: &Index, now: Time) -> Vec<(Override, bool)> {
+    let here = index.here();
+    // A switch of this replica alone replaces the stored one.
+    let is_replaced =
+        |one: &Override| here.iter().any(|own| own.target == one.target && !own.is_over(now));
+    let stored = index.switches().into_iter().filter(|one| !is_replaced(one)).map(|one| (one, false));
+    let mut all: Vec<_> = here.iter().map(|one| (one.clone(), true)).chain(stored).collect();
+    all.retain(|(one, _)| !one.is_over(now));
+    all.sort_by(|(one, _), (other, _)| {
+        let key = |one: &Override| one.on_store_failure().is_some();
+        (one.target.domain(), key(one)).cmp(&(other.target.domain(), key(other)))
+    });
+    all
 }
 
 fn json_of(one: &Override, is_here: bool) -> Json {

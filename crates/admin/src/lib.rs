@@ -12,6 +12,7 @@ mod events;
 mod guard;
 mod history;
 mod holds;
+mod not_enforced;
 mod overrides;
 mod page;
 mod recent;
@@ -98,6 +99,7 @@ pub struct Api {
     events: Events,
     sending: Sending,
     watch: changes::Watch,
+    not_enforced: not_enforced::Watch,
     /// Held while rules are tried.
     trial: Arc<tokio::sync::Mutex<()>>,
 }
@@ -143,9 +145,9 @@ impl fmt::Display for Who {
 impl Api {
     /// Takes the first sample of the counters: call it before the first request.
     pub fn new(managed: Managed, access: Access) -> Self {
-        let (history, rule_rates, events, sending, watch, trial) = Default::default();
+        let (history, rule_rates, events, sending, watch, not_enforced, trial) = Default::default();
         let started = managed.started;
-        let api = Self { managed, access, history, rule_rates, events, sending, watch, trial };
+        let api = Self { managed, access, history, rule_rates, events, sending, watch, not_enforced, trial };
         let actions = routes::ROUTES.iter().filter_map(|route| route.action);
         actions.for_each(|action| api.managed.stats.service().admin_changes.show(action));
         api.sample(started);
@@ -165,6 +167,7 @@ impl Api {
             trials.requests.collect();
         }
         self.watch.tick(self, now);
+        self.watch_enforcement(now).await;
         if self.events.has_followers() {
             self.events.send(&self.event().await);
         }

@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 use super::{
     Api,
     history::Latency,
+    not_enforced,
     reply::{Call, Problem, Reply},
     view::{Parts, REPLICA, Scope, View, silence},
 };
@@ -61,6 +62,7 @@ pub(super) fn json(api: &Api, merged: &Merged, scope: &Scope, replicas: &Json) -
         "uptime_seconds": now.seconds().saturating_sub(started.seconds()),
         "read_only": api.access.read_only,
         "key_values": managed.recent.values().name(),
+        "not_enforced": not_enforced::json_of(&merged.not_enforced, replicas),
         "rules": rules(api),
         "store": store(api),
         "policy": managed.limiter.on_store_failure().name(),

@@ -223,7 +223,12 @@ impl Limiter {
                 let switched =
                     self.overrides.view(*now).and_then(|view| view.on_store_failure(request.domain));
                 let policy = switched.or_else(|| known.and_then(|domain| domain.on_store_failure));
-                let policy = if self.is_refused(plan) { Some(OnStoreFailure::Allow) } else { policy };
+                let mut policy = policy.unwrap_or(self.policy.on_store_failure);
+                if self.is_refused(plan) {
+                    policy = OnStoreFailure::Allow;
+                } else if let Some(stats) = served.attached.domains.get(*domain) {
+                    stats.count_without_store(policy);
+                }
                 let decision = self.without_store(error, policy, plan, batch, *now);
                 Some(decision.inspect_err(|error| {
                     count_error(served, known);
@@ -248,7 +253,7 @@ impl Limiter {
             let index = served.rules.domain(domain)?.index;
             served.attached.domains.get(index)
         });
-        counted.map_or(self.stats.unknown_domain(), |stats| stats).count(ResponseCode::Ok, 0);
+        counted.map_or(self.stats.unknown_domain(), |stats| stats).count(ResponseCode::Ok, 0, 0);
     }
 
     /// Counts an error, and logs at most one a second. Store failures are logged elsewhere.
@@ -291,6 +296,7 @@ impl Limiter {
             observer.decided(&Observed(&conclusion));
         }
         let unmatched = plan.iter().filter(|planned| matches!(planned, Planned::NoLimit)).count();
+        let descriptors = plan.len();
         let mut answer = response::answer(conclusion);
         if let (Some(failure), Some(metadata)) = (failure, &mut answer.dynamic_metadata) {
             failure.add_to(metadata);
@@ -298,12 +304,14 @@ impl Limiter {
         if failure.is_some() && is_planted(Plant::FailureCountedTwice) {
             let counted = domain.and_then(|domain| scope.served.attached.domains.get(domain));
             if let Some(stats) = counted {
-                stats.count(answer.code.into(), 0);
+                stats.count(answer.code.into(), 0, 0);
             }
         }
         match domain.map(|domain| scope.served.attached.domains.get(domain)) {
-            Some(stats) => stats.into_iter().for_each(|stats| stats.count(answer.code.into(), unmatched)),
-            None => self.stats.unknown_domain().count(answer.code.into(), unmatched),
+            Some(stats) => {
+                stats.into_iter().for_each(|stats| stats.count(answer.code.into(), descriptors, unmatched));
+            }
+            None => self.stats.unknown_domain().count(answer.code.into(), descriptors, unmatched),
         }
         answer
     }
@@ -423,6 +431,6 @@ fn remove_checks(plan: &mut Plan, batch: &mut Batch, instead: &SmallVec<[Option<
 
 fn count_error(served: &Served, domain: Option<&Domain>) {
     if let Some(stats) = domain.and_then(|domain| served.attached.domains.get(domain.index)) {
-        stats.count(ResponseCode::Error, 0);
+        stats.count(ResponseCode::Error, 0, 0);
     }
 }

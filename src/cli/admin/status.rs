@@ -25,7 +25,8 @@ pub(crate) struct StatusArgs {
     admin: AdminArgs,
 }
 
-/// Prints the status. The verdict is no if a replica rejected the newest rules or the store is out of service.
+/// Prints the status. The verdict is no if limits are not enforced and nobody chose so, a replica rejected the newest
+/// rules, or the store is out of service.
 pub(crate) fn run(args: &StatusArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let query: Vec<_> = args.replica.query().collect();
     let status = Client::new(&args.admin, environment)?.get("/api/v1/status", &query)?;
@@ -37,7 +38,10 @@ fn verdict(status: &Value) -> Verdict {
     let is = |pointer| status.pointer(pointer).and_then(Value::as_bool).unwrap_or_default();
     let has_outage = status.pointer("/store/since").is_some_and(|since| !since.is_null());
     let is_rejected = items(&status["replicas"]).iter().any(|replica| replica["rejected"].is_string());
-    Verdict::from(is("/rules/is_current") && is("/store/connected") && !has_outage && !is_rejected)
+    let is_unwanted = items(&status["not_enforced"]).iter().any(|one| one["chosen"] != true);
+    Verdict::from(
+        is("/rules/is_current") && is("/store/connected") && !has_outage && !is_rejected && !is_unwanted,
+    )
 }
 
 fn text(status: &Value) -> String {
@@ -47,6 +51,10 @@ fn text(status: &Value) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(out, "{} {text}", paint(DIM, &format!("{name:<9}")));
     };
+    for one in items(get("/not_enforced")) {
+        let colour = if one["chosen"] == true { WARNING } else { ERROR };
+        line("warning", paint(colour, word(&one["text"])));
+    }
     let read_only = if get("/read_only") == true { ", read-only" } else { "" };
     line(
         "tollgate",

@@ -198,6 +198,16 @@ function outage({ store, callers, time }) {
   return `${what} ${since}: ${printable(store.error)}. Policy ${callers.join("; ")}.`;
 }
 
+/** Redraws the list only if it changed, so that a screen reader reads it once. */
+function drawNotEnforced(all) {
+  const list = $("not-enforced");
+  const texts = all.map((one) => `${one.chosen} ${one.text}`).join("\n");
+  if (list.dataset.texts === texts) return;
+  list.dataset.texts = texts;
+  list.hidden = all.length === 0;
+  list.replaceChildren(...all.map((one) => element("li", { textContent: printable(one.text), className: one.chosen ? "chosen" : "" })));
+}
+
 const UNMATCHED = { unknown_domain: "of unknown domains", no_rule: "that meet no rule" };
 
 function drawStatus(status) {
@@ -221,6 +231,7 @@ function drawStatus(status) {
   $("keys").textContent = status.memory.keys ? `${short(status.memory.keys.held)} counters` : "";
   const error = status.rules.is_current ? null : status.rules.last_error;
   const rejected = status.rules.hash ? "Newer rules were rejected, the previous ones are in force" : "The rules were rejected, none are in force";
+  drawNotEnforced(status.not_enforced ?? []);
   $("outage").hidden = !store.since;
   const words = outage(status);
   if ($("outage").textContent !== words) $("outage").textContent = words;

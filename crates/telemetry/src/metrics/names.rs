@@ -98,6 +98,8 @@ metrics! { OURS
         "Requests by domain and overall code: ok, over_limit or error. Domain __unknown__ stands for domains without rules, and for requests rejected before their domain was looked up.";
     UNMATCHED: Counter "tollgate_unmatched_descriptors_total" ["domain"]
         "Descriptors that meet no rule, and those of domains without rules as __unknown__.";
+    NOT_ENFORCED: Gauge "tollgate_not_enforced" ["domain", "why"]
+        "1 for each reason why limits of a domain are not enforced; domain * stands for all. Somebody chose domain_allow, domain_shadow, rule_shadow and shadow_mode; nobody chose rules_missing, rules_rejected, store_failure and unmatched.";
     RULE_HITS: Counter "tollgate_rule_hits_total" ["domain", "rule", "outcome"]
         "Hits by rule, named by its full key, and outcome: allowed; over_limit, the part over the limit; shadow, the part over the limit that shadow mode allowed.";
     BUILD_INFO: Gauge "tollgate_build_info" ["version", "commit", "os", "arch"]

@@ -17,7 +17,7 @@ use super::{
     },
 };
 use crate::logs;
-use containment::panics;
+use containment::{mutex::lock, panics};
 use rules::OnStoreFailure;
 use store::FailureReason;
 
@@ -149,6 +149,8 @@ fn requests(samples: &mut Samples<'_>, stats: &Stats) {
     samples.values(&names::REQUESTS, totals.iter().map(|(domain, code, n)| ([&**domain, code.name()], *n)));
     let unmatched = stats.domains.unmatched();
     samples.values(&names::UNMATCHED, unmatched.iter().map(|(domain, n)| ([&**domain], *n)));
+    let not_enforced = lock(&stats.not_enforced);
+    samples.values(&names::NOT_ENFORCED, not_enforced.iter().map(|labels| (labels.each_ref().map(|label| &**label), 1)));
 }
 
 /// The outcomes of hits, and their numbers from the counters.
