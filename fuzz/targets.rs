@@ -9,7 +9,7 @@ mod tests;
 
 use std::path::Path;
 
-use crate::settings::Settings;
+use crate::settings::{Available, Settings};
 use net::{resolve, tls::pem};
 use rules::{
     template::{Template, Values},
@@ -94,7 +94,7 @@ fn settings(bytes: &[u8]) {
     let env = |name: &str| {
         pairs.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
     };
-    if let Err(problems) = Settings::read(&env, &|_: &Path| true, 2) {
+    if let Err(problems) = Settings::read(&env, &|_: &Path| true, 2, Available::default()) {
         assert!(!problems.is_empty(), "rejected settings have an error");
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{env, ffi::OsString, process::ExitCode, thread};
 
-use tollgate::cli::{self, Environment};
+use tollgate::{
+    cli::{self, Environment},
+    settings::Available,
+};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -13,6 +16,8 @@ fn main() -> ExitCode {
     // Nothing else reads the environment.
     let environment = Environment {
         variables: env::vars_os().map(|(name, value)| (text(name), text(value))).collect(),
+        memory: allocator::available()
+            .map_or_else(Available::default, |(bytes, is_limit)| Available { bytes, is_limit }),
         cores: thread::available_parallelism().map_or(1, std::num::NonZero::get),
     };
     cli::run(env::args_os(), &environment)

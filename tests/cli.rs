@@ -89,14 +89,14 @@ fn check_suggests_the_unit_that_an_abbreviation_means() {
 
 #[test]
 fn check_warns_without_failing_unless_warnings_are_denied() {
-    let odd = "domain: d\ndescriptors:\n  - key: k\n    unit: hour\n    requests_per_unit: 2\n";
-    let dir = rules_dir(&[("d.yaml", odd)]);
+    let odd = "domain: odd\ndescriptors:\n  - key: k\n    unit: hour\n    requests_per_unit: 2\n";
+    let dir = rules_dir(&[("d.yaml", RULES), ("odd.yaml", odd)]);
     let lost = "`unit` has no effect here, so this descriptor has no limit";
     assert_exit(&check(dir.path(), &[]), 0, &[&format!("warning: {lost}"), "OK, 3 warnings, hash"]);
     assert_exit(
         &check(dir.path(), &["--deny-warnings"]),
         1,
-        &[&format!("error: {lost}"), "3 errors in 1 file"],
+        &[&format!("error: {lost}"), "3 errors in 2 files"],
     );
     let fine = rules_dir(&[("d.yaml", RULES)]);
     assert_exit(&check(fine.path(), &["--deny-warnings"]), 0, &["OK"]);
@@ -210,13 +210,43 @@ fn check_reads_no_more_of_a_device_than_of_a_file() {
 }
 
 #[test]
-fn check_warns_about_a_directory_without_rules() {
+fn rules_that_can_limit_nothing_are_an_error_of_check() {
     let dir = rules_dir(&[]);
-    assert_exit(&check(dir.path(), &[]), 0, &["warning: no rules files here", "0 files: OK, 1 warning"]);
+    assert_exit(&check(dir.path(), &[]), 1, &["error: no rules files here", "1 error in 0 files"]);
     assert_exit(&check(dir.path(), &["--deny-warnings"]), 1, &["error: no rules files here"]);
     let place = [("RUNTIME_ROOT", dir.path().to_str().unwrap()), ("RUNTIME_SUBDIRECTORY", "")];
     fs::create_dir(dir.path().join("config")).unwrap();
-    assert_exit(&tollgate_in(&["check"], &place), 0, &["warning: no rules files here"]);
+    assert_exit(&tollgate_in(&["check"], &place), 1, &["error: no rules files here"]);
+    let limit = "rate_limit: {unit: day, requests_per_unit: 1}";
+    for (text, cause) in [
+        (format!("domain: d\ndescriptors:\n- key: k\n{limit}\n"), "`rate_limit` has no effect here"),
+        (
+            "domain: d\ndescriptors:\n- key: k\n  descriptors:\n  - key: m\n".to_owned(),
+            "this descriptor has no effect",
+        ),
+        ("domain: d\ndescriptors: []\n".to_owned(), "the domain `d` has no descriptors"),
+        (
+            "domain: d\ndescriptors:\n- {key: k, rate_limit: {unlimited: true}}\n".to_owned(),
+            "no descriptor has a limit",
+        ),
+    ] {
+        let dir = rules_dir(&[("a.yaml", &text)]);
+        let nothing = "error: these rules limit nothing: no descriptor has a limit";
+        assert_exit(&check(dir.path(), &[]), 1, &[nothing, cause, "a.yaml"]);
+        let json = check(dir.path(), &["--json"]);
+        let report: Value = serde_json::from_slice(&json.stdout).unwrap();
+        assert_eq!(
+            (json.status.code(), &report["valid"], &report["errors"]),
+            (Some(1), &false.into(), &1.into())
+        );
+    }
+    // A limit may be left to overrides, or be tried without refusing anyone.
+    for descriptor in
+        ["{key: k, overrides_only: true}".to_owned(), format!("{{key: k, shadow_mode: true, {limit}}}")]
+    {
+        let dir = rules_dir(&[("a.yaml", &format!("domain: d\ndescriptors: [{descriptor}]\n"))]);
+        assert_exit(&check(dir.path(), &[]), 0, &["1 rule, 1 domain, 1 file: OK"]);
+    }
 }
 
 #[test]
@@ -422,4 +452,65 @@ fn called_as_ratelimit_it_runs_known_commands() {
     let rules = dir.path().join("d.yaml").display().to_string();
     assert_exit(&run(&link, &["check", &rules], &[]), 0, &["1 rule, 1 domain, 1 file: OK"]);
     assert_exit(&run(&link, &["check", "--nonsense"], &[]), 2, &["--nonsense"]);
+}
+
+/// Rules whose texts control a terminal or change the direction of what follows, with one mistake.
+const HOSTILE: &str = r#"
+domain: "d\u202e"
+descriptors:
+  - key: "k\e[31m\u202e\x9b"
+    value: "v\e[2J\u202e*"
+    rate_limit: {unit: minute, requests_per_unit: 1, name: "n\e]0;x\a\u202e"}
+  - key: "k\e[31m\u202e\x9b"
+    over_limit_body: "b\e[2J\u202e {rule}"
+    rate_limit: [{unit: month, requests_per_unit: 90, calendar: {time_zone: Europe/Berlin}}, {unit: day, requests_per_unit: 9}]
+"#;
+
+#[test]
+fn no_output_of_check_and_explain_controls_the_terminal() {
+    let raw = "# \u{202e}\u{1b}[2J\n  - key: \u{202e}\n    valeu: x\n";
+    let dirs = [("a.yaml", HOSTILE.to_owned()), ("a\u{202e}.yaml", format!("{HOSTILE}{raw}"))];
+    let dirs = dirs.each_ref().map(|(name, text)| rules_dir(&[(name, text)]));
+    let [valid, invalid] = dirs.each_ref().map(|dir| dir.path().to_str().unwrap());
+    let key = "k\u{1b}[31m\u{202e}\u{9b}";
+    let [named, other, none] =
+        ["v\u{1b}[2J\u{202e}x", "\u{1b}[2J\u{202e}", ""].map(|value| format!("{key}={value}"));
+    let none = format!("x{none},y=\u{202e}");
+    let domain = "d\u{202e}";
+    for args in [
+        &["check", valid][..],
+        &["check", valid, "--json"],
+        &["check", invalid],
+        &["check", invalid, "--json"],
+        &["check", invalid, "--format", "github"],
+        &["explain", "--rules", valid, domain, &named, &other, &none],
+        &["explain", "--rules", valid, "--json", domain, &named, &other, &none],
+        &["explain", "--rules", valid, "\u{202e}", &named],
+        &["explain", "--rules", invalid, domain, &named],
+        &["explain", "--rules", valid, "--\u{202e}\u{1b}[2J"],
+    ] {
+        // As on a terminal: escape codes are not removed.
+        let output = tollgate_in(args, &[("CLICOLOR_FORCE", "1"), ("LIMIT_POLICY_HEADERS", "true")]);
+        let shown = printed(&output);
+        let raw: Vec<&str> = ["\u{202e}", "\u{9b}", "\u{7}", "\u{1b}]", "\u{1b}[2J", "\u{1b}[31m\u{202e}"]
+            .into_iter()
+            .filter(|raw| shown.contains(raw))
+            .collect();
+        assert!(raw.is_empty(), "{args:?}: {raw:?} in {}", shown.escape_debug());
+        let is_escaped = [r"\u{202e}", r"\u202e", "hash "].iter().any(|escape| shown.contains(escape));
+        assert!(is_escaped || shown.contains("\"hash\""), "{args:?}: {shown}");
+    }
+    let explained = tollgate(&["explain", "--rules", valid, domain, &named, &other]);
+    assert_exit(
+        &explained,
+        0,
+        &[
+            r"matches rule d\u{202e}.k\u{1b}[31m\u{202e}\u{9b}_v\u{1b}[2J\u{202e}*",
+            r"counter d\u{202e}_k\u{1b}[31m\u{202e}\u{9b}_v\u{1b}[2J\u{202e}x_",
+        ],
+    );
+    let json: Value =
+        serde_json::from_slice(&tollgate(&["explain", "--rules", valid, "--json", domain, &named]).stdout)
+            .unwrap();
+    assert_eq!(json["domain"], domain, "nothing is lost");
 }

@@ -16,6 +16,7 @@ mod files;
 mod front;
 mod gateway;
 mod image;
+mod istio;
 mod migration;
 mod pods;
 mod prometheus;

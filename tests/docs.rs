@@ -18,8 +18,9 @@ use crate::support::{
     server::{BINARY, Server, Setup},
 };
 
+mod commands;
 mod envoy;
-mod markdown;
+pub(crate) mod markdown;
 mod picture;
 mod schema;
 
@@ -28,6 +29,11 @@ use markdown::{Block, blocks, links, slugs};
 #[test]
 fn the_settings_table_is_that_of_the_program() {
     holds_table("docs/settings.md", "settings", &tollgate::settings::markdown());
+}
+
+#[test]
+fn the_table_of_memory_is_that_of_the_program() {
+    holds_table("docs/operating.md", "memory", &tollgate::settings::memory::markdown());
 }
 
 #[test]
@@ -179,7 +185,8 @@ fn play(page: &str, consoles: &[Block]) -> Vec<String> {
         let fails = ["OVER_LIMIT", "error", "unknown domain"];
         let fails = fails.iter().any(|begin| shown.starts_with(begin))
             || shown.lines().next().is_some_and(|line| line.contains(": no rule matches: "))
-            || shown.contains("would be newly refused");
+            || shown.contains("would be newly refused")
+            || shown.contains("\nerror: ");
         let expected = i32::from(fails);
         if without_times(&said) != without_times(&shown) || code != Some(expected) {
             differences.push(format!("block at line {line}: $ {command}\n{said}(exit code {code:?})"));

@@ -53,7 +53,7 @@ fn sigterm_under_load_loses_no_request() {
 }
 
 /// A request without its message yet, on its own connection; its head has arrived.
-async fn begun(server: &Server) -> (oneshot::Sender<Bytes>, JoinHandle<Exchange>) {
+pub(crate) async fn begun(server: &Server) -> (oneshot::Sender<Bytes>, JoinHandle<Exchange>) {
     let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
     let (send, body) = oneshot::channel();
     let mut first = client.clone();

@@ -77,7 +77,7 @@ fn counters_in_memory_stay_within_their_bound_and_keep_counting() {
         // Twice the bound, and enough for the shards of all workers.
         let values = (max * 2).clamp(2000, 40_000);
         fill_and_refill(&server, &["second", "log", "hour"], values);
-        // Logs have the same memory in addition.
+        // Logs have as much memory in addition.
         let keys = server.metric("tollgate_store_keys");
         let logs = f64::from(max * 48 / 100 + 256);
         assert!(keys <= f64::from(max) + logs, "{max}: {keys}");

@@ -35,7 +35,7 @@ use counters::Database;
 #[test]
 fn requests_are_answered_as_recorded() {
     let _clock = Clock::ordinary().enter();
-    replay("answers", |_, case| play_requests(case, Setup::new()));
+    replay("answers", |_, case| unintended(case, play_requests(case, Setup::new())));
 }
 
 #[test]
@@ -45,8 +45,24 @@ fn requests_are_answered_as_recorded_and_leave_the_same_counters_in_redis() {
     replay("answers", |number, case| {
         let database = Database::emptied(&redis, number);
         let differences = play_requests(case, Setup::new().redis(&database.env()));
-        if differences.is_empty() { database.differences(&case["counters"]) } else { differences }
+        if differences.is_empty() {
+            database.differences(&case["counters"])
+        } else {
+            unintended(case, differences)
+        }
     });
+}
+
+/// With `QUOTA_MODE` and `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`, an exhausted quota keeps the others from counting in the
+/// Go service, so that none of them ever refuses: see docs/differences.md.
+const INTENDED_ANSWER: &str = "answers-101-11";
+
+fn unintended(case: &Value, found: Vec<String>) -> Vec<String> {
+    if name(case) != INTENDED_ANSWER {
+        return found;
+    }
+    assert!(found.concat().starts_with("step 23: ") && found.concat().contains("QUOTA_MODE"), "{found:?}");
+    Vec::new()
 }
 
 /// A limit beyond 32 bits, which the Go service rejects and Tollgate accepts: see docs/differences.md.

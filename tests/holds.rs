@@ -1,5 +1,6 @@
 //! Holds on the real binary: budgets that are reserved while a request is under way, and settled at its cost.
 
+mod beside;
 mod expiry;
 mod features;
 mod hostile;

@@ -263,32 +263,6 @@ fn a_large_body_is_answered_like_a_small_one() {
 }
 
 #[test]
-fn few_large_bodies_are_read_at_a_time_and_small_ones_always() {
-    let server = setup().start();
-    let head = "POST /json HTTP/1.1\r\nhost: localhost\r\ncontent-length: 200000\r\n\r\n";
-    let begin = || {
-        let mut stream = connect(server.ports.http);
-        stream.write_all(format!("{head}{}", " ".repeat(100_000)).as_bytes()).unwrap();
-        stream
-    };
-    let unfinished: Vec<_> = (0..4).map(|_| begin()).collect();
-    let large = || {
-        let body = format!("{}{QUESTION}", " ".repeat(100_000));
-        http::post(server.ports.http, "/json", &body).status
-    };
-    eventually("a fifth body is rejected", || {
-        let status = large();
-        holds(status == 503, || status.to_string())
-    });
-    assert_eq!(http::post(server.ports.http, "/json", QUESTION).status, 200);
-    drop(unfinished);
-    eventually("a large body is accepted again", || {
-        let status = large();
-        holds(status == 200, || status.to_string())
-    });
-}
-
-#[test]
 fn probes_have_reserved_connections_while_all_others_wait_for_the_store() {
     let redis = Redis::single();
     let setup = setup().redis(&redis.env()).env("REDIS_TIMEOUT", "30s").env("HTTP_MAX_CONNECTIONS", "8");

@@ -26,7 +26,7 @@ use tokio::{
     task::LocalSet,
     time::{sleep, timeout_at},
 };
-use tollgate::settings::Settings;
+use tollgate::settings::{Available, Settings};
 
 use crate::support::{
     client::request,
@@ -70,6 +70,7 @@ fn ask(after: Duration, policy: OnStoreFailure, slow_message: bool) -> (Exchange
         health: Arc::default(),
         tls: None,
         tracer: None,
+        inflight: http2::Budget::new(64 << 20),
     };
     let listener = bind_tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -113,7 +114,7 @@ fn settings() -> Settings {
         "SHUTDOWN_TIMEOUT" => Some("1s".to_owned()),
         _ => None,
     };
-    Settings::read(&env, &|_| true, 1).unwrap().0
+    Settings::read(&env, &|_| true, 1, Available::default()).unwrap().0
 }
 
 fn limiter(on_store_failure: OnStoreFailure, store: Late, stats: Arc<Stats>) -> Limiter {

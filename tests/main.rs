@@ -20,6 +20,10 @@ mod admin;
 mod api;
 // Limits on input, and their errors.
 mod bounds;
+// Bodies of HTTP requests that are never finished, or that nobody wants.
+mod bodies;
+// All bounds on memory full at the same time.
+mod budget;
 // Limits that follow a calendar.
 mod calendars;
 mod schedules;
@@ -45,6 +49,8 @@ mod drain;
 mod explain;
 // Random bytes, frames, messages and JSON on every port.
 mod garbage;
+// Servers that send without end.
+mod hostile_peers;
 // Several replicas, and one without its store, as operators see them.
 mod fleet;
 // Full tables, and their expiry.
@@ -52,6 +58,8 @@ mod floods;
 mod full;
 // Health checks.
 mod health;
+// The end while peers hang.
+mod hangs;
 // Incomplete messages and idle connections.
 mod inflight;
 // Budgets that are reserved while a request is under way.

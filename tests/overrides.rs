@@ -3,13 +3,17 @@
 mod counters;
 mod domains;
 mod entries;
+mod in_force;
 mod large;
 mod lost;
 mod meant;
 mod million;
+mod moves;
 mod replicas;
+mod unwritable;
 
 use std::{
+    io::Write as _,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     time::Duration,
@@ -52,11 +56,15 @@ struct Replica {
 
 impl Replica {
     fn start(setup: Setup) -> Self {
+        Self::with_program(setup.program(&binary(), &[]))
+    }
+
+    fn with_program(setup: Setup) -> Self {
         let admin = free_port();
         let setup = setup.env("ADMIN_ADDR", &format!("127.0.0.1:{admin}")).env("LOG_LEVEL", "info");
         let setup =
             setup.env("RESPONSE_DYNAMIC_METADATA", "true").env("RESPONSE_DYNAMIC_METADATA_LIMITS", "true");
-        let server = setup.program(&binary(), &[]).start();
+        let server = setup.start();
         eventually("the admin port is open", || {
             http::send(admin, "GET", "/api/v1/status", &[], b"").map(drop).map_err(|error| error.to_string())
         });

@@ -40,7 +40,8 @@ fn series(server: &Server) -> BTreeMap<String, f64> {
     let mut metrics = server.metrics();
     let made = [PREFIX, "tollgate_rule_hits_total"];
     metrics.retain(|name, _| {
-        made.iter().any(|prefix| name.starts_with(prefix)) && !name.contains("__overflow__")
+        let is_limit = name.contains("_rate_limit_limit{");
+        made.iter().any(|prefix| name.starts_with(prefix)) && !name.contains("__overflow__") && !is_limit
     });
     metrics
 }
@@ -227,4 +228,19 @@ fn rules_and_domains_start_at_zero_under_their_full_path() {
     assert!(client.ask(request("", &[&[("k", "v")]])).is_err());
     assert_eq!(values(&hits), [2.0, 1.0, 2.0].map(Some));
     assert_eq!(values(&codes), [5.0, 1.0, 0.0, 1.0, 1.0].map(Some));
+}
+
+#[test]
+fn control_characters_of_values_are_escaped_on_the_page() {
+    let server = setup().start();
+    let values =
+        ["a\u{1b}[31mb", "a\0b", "a\rb", "a\nb", "a\u{202e}b", "a\"b", "a\\b", "ü"].map(str::to_owned);
+    ask(&server.client(), "d", &values);
+    let page = http::get(server.ports.metrics, "/metrics").text();
+    let raw = |character: char| character != '\n' && text::is_unprintable(character);
+    assert!(!page.contains(raw), "{:?}", page.lines().find(|line| line.contains(raw)));
+    for shown in [r"a\\u{1b}[31mb", r"a\\u{0}b", r"a\\rb", r"a\nb", r"a\\u{202e}b", r#"a\"b"#, r"a\\b", "ü"]
+    {
+        assert!(page.contains(shown), "no {shown}");
+    }
 }

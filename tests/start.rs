@@ -14,7 +14,8 @@ use crate::support::{
     grpc_tls::Files,
     holds, http,
     ports::free_port,
-    server::{Server, Setup},
+    redis::{self, Redis},
+    server::{BINARY, Server, Setup},
 };
 
 const RULES: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 2}}]\n";
@@ -273,4 +274,79 @@ fn a_pipe_in_place_of_a_file_is_an_error_at_the_start() {
         let log = setup.env(variable, &pipe).refused();
         assert!(log.contains(variable) && log.contains("not a regular file"), "{variable}: {log}");
     }
+}
+
+/// Each cause has one line, with what to do.
+#[test]
+fn a_path_that_cannot_be_written_is_an_error_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let absent = dir.path().join("absent/file").display().to_string();
+    for variable in ["OVERRIDES_FILE", "GRPC_UDS", "ADMIN_UDS"] {
+        let log = Setup::new().env(variable, &absent).refused();
+        let said =
+            log.lines().find(|line| line.contains(variable)).unwrap_or_else(|| panic!("{variable}: {log}"));
+        assert!(said.contains(&absent) && said.contains("create its directory"), "{variable}: {said}");
+    }
+    let written = [("DECISION_LOG", "refused"), ("REQUEST_LOG", "all")];
+    let setup = written.iter().fold(Setup::new().rules("d.yaml", RULES), |setup, (name, value)| {
+        setup.env(name, value).env(&format!("{name}_FILE"), &absent)
+    });
+    let server = setup.start();
+    for log in ["decision log", "request log"] {
+        server.wait_for_log(&[
+            &format!("cannot write the {log}: its lines are dropped"),
+            &absent,
+            "create its directory",
+        ]);
+    }
+}
+
+#[test]
+fn a_directory_of_rules_that_is_missing_is_an_error_with_what_to_do() {
+    let server = Setup::new().env("RUNTIME_ROOT", "/absent").start();
+    server.wait_for_log(&[
+        "/absent/",
+        "the directory does not exist",
+        "create it",
+        "RUNTIME_ROOT/RUNTIME_SUBDIRECTORY",
+    ]);
+}
+
+#[test]
+fn a_redis_with_a_password_is_a_warning_with_what_to_do() {
+    let redis = Redis::single();
+    redis.ask(&["config", "set", "requirepass", "hunter2"]);
+    let setup = || Setup::new().rules("d.yaml", RULES).redis(&redis::tcp(&redis.address()));
+    setup().start().wait_for_log(&["it requires a password: set REDIS_AUTH"]);
+    setup().env("REDIS_AUTH", "wrong").start().wait_for_log(&["WRONGPASS", "see REDIS_AUTH"]);
+}
+
+#[test]
+fn too_few_open_files_are_an_error_and_few_leave_room_for_probes() {
+    let limited = |files: &str| {
+        let run = format!("ulimit -n {files} && exec \"$0\"");
+        Setup::new().program(std::path::Path::new("/bin/sh"), &["-c", &run, BINARY]).env("GRPC_WORKERS", "2")
+    };
+    let log = limited("64").refused();
+    assert!(
+        log.contains("the limit of open files (RLIMIT_NOFILE) is 64") && log.contains("ulimit -n"),
+        "{log}"
+    );
+    let server = limited("256").start();
+    let port = server.ports.grpc;
+    let ports = [server.ports.http, server.ports.debug, server.ports.metrics, port, port, port];
+    let idle: Vec<_> =
+        ports.into_iter().cycle().take(1200).map(|port| TcpStream::connect(("127.0.0.1", port))).collect();
+    for _ in 0..20 {
+        assert!(server.is_healthy());
+    }
+    drop(idle);
+}
+
+#[test]
+fn a_clock_after_2095_is_an_error() {
+    let clock = crate::support::clock::Clock::at("2107-01-01T00:00:00Z");
+    let _clock = clock.enter();
+    let log = Setup::new().refused();
+    assert!(log.contains("the clock says 2107-01-01T00:00:0"), "{log}");
 }

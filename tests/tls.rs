@@ -26,6 +26,7 @@ mod command;
 mod refusals;
 mod rotation;
 mod starts;
+mod unfinished;
 
 const RULES: &str =
     "domain: d\ndescriptors: [{key: a, rate_limit: {unit: hour, requests_per_unit: 100000000}}]\n";

@@ -31,14 +31,14 @@ fn assert_works(mut server: Server) {
 }
 
 /// A named pipe.
-fn pipe(dir: &Path) -> String {
+pub(crate) fn pipe(dir: &Path) -> String {
     let path = dir.join("pipe").to_str().unwrap().to_owned();
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
     path
 }
 
 /// Opens a pipe and fills it.
-fn filled(path: &str) -> File {
+pub(crate) fn filled(path: &str) -> File {
     let mut pipe =
         OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path).unwrap();
     loop {
@@ -51,7 +51,7 @@ fn filled(path: &str) -> File {
 }
 
 /// The service with a pipe in place of this descriptor.
-fn with_output(descriptor: u8, path: &str) -> Setup {
+pub(crate) fn with_output(descriptor: u8, path: &str) -> Setup {
     let run = format!("exec \"$0\" {descriptor}>\"$1\"");
     Setup::new().rules("d.yaml", RULES).program(Path::new("/bin/sh"), &["-c", &run, BINARY, path])
 }

@@ -19,7 +19,6 @@ use admin::Api;
 use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
 use fleet::members::{self, INTERVAL_SECONDS};
-use limiter::Limiter;
 use overrides::{follower::Follower, progress::Progress};
 use server::health::Part;
 use store::{memcached::ResetLog, redis::CommandPool};
@@ -82,15 +81,18 @@ pub(super) fn start(
     }))
 }
 
-/// Follows the resets and refunds of other replicas in memcached until `stop` turns true. A small read twice a second
-/// needs no separate thread.
+/// Announces refunds in memcached, and follows the resets and refunds of other replicas if there is a cache to correct,
+/// until `stop` turns true. A small read twice a second needs no separate thread.
 pub(super) async fn follow_resets(
-    limiter: Arc<Limiter>,
+    app: Arc<App>,
     (resets, mut refunds): (ResetLog, mpsc::Receiver<String>),
     mut stop: watch::Receiver<bool>,
 ) {
     let follow = panics::restart_task(Boundary::ReplicaSync, async || {
-        resets.follow(|resets| limiter.forget(resets)).await;
+        if app.over_limit.is_some() {
+            resets.follow(|resets| app.limiter.forget(resets)).await;
+        }
+        std::future::pending::<()>().await;
     });
     let refunding = panics::restart_task(Boundary::ReplicaSync, async || {
         announce_refunds(&mut refunds, async |keys| resets.announce(keys).await).await;

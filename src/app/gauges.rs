@@ -1,10 +1,14 @@
 //! The gauges of the metrics: the state of all parts, read when the metrics are rendered or sent.
 
-use std::{cmp::Reverse, time::Duration};
+mod limits;
 
-use super::parts::App;
+use std::{cmp::Reverse, sync::Arc, time::Duration};
+
+use self::limits::RuleLimit;
+use super::{memory, parts::App};
+use admin::MemoryUse;
 use clock::{Clock, SystemClock, Time};
-use limiter::CacheUsage;
+use limiter::{CacheUsage, Served};
 use overrides::{Action, Usage};
 use recent::{DecisionLog, TopKey};
 use rules_source::{ReloadState, xds};
@@ -34,8 +38,11 @@ pub(super) struct Gauges<'a> {
     xds: Option<xds::SubscriptionState>,
     store: Option<StoreUsage>,
     overrides: Usage,
+    limits: Vec<RuleLimit>,
     /// The open holds, and the settles and ends that the store has not taken.
     holds: (u64, u64),
+    /// The limit of the memory, and the use of its parts.
+    memory: (usize, Vec<MemoryUse>),
 }
 
 impl App {
@@ -53,8 +60,19 @@ impl App {
             xds: self.xds.as_ref().map(|status| status.state()),
             store: self.store.usage().or_else(|| self.limiter.local_usage()),
             overrides: self.keeper.index().usage(),
+            limits: self.limits(),
             holds: (self.limiter.open_holds(), self.limiter.queued_closings() as u64),
+            memory: (self.memory.limit, self.memory_use()),
         }
+    }
+
+    fn limits(&self) -> Vec<RuleLimit> {
+        let served = self.source.current();
+        let in_force = |served: Arc<Served>| {
+            let (index, most) = (self.keeper.index(), self.stats.max_series());
+            limits::in_force(&served.rules, index, SystemClock.now(), most)
+        };
+        served.map(in_force).unwrap_or_default()
     }
 
     /// The most refused keys of all rules, at most `METRICS_TOP_KEYS`.
@@ -100,10 +118,12 @@ impl Gauges<'_> {
             samples.values(&names::SPANS_DROPPED, dropped);
         }
         rules(samples, &self.rules, &self.overrides);
+        limits::sample(samples, &self.limits);
         self.xds.iter().for_each(|state| control_plane(samples, state));
         self.store.iter().for_each(|usage| samples.store(usage));
         let by_action = Action::NAMES.into_iter().zip(self.overrides.by_action);
         samples.values(&names::OVERRIDES, by_action.map(|(action, n)| ([action], n)));
+        memory::sample(samples, self.memory.0, &self.memory.1);
         samples.value(&names::HOLDS, self.holds.0);
         samples.value(&names::HOLDS_QUEUED, self.holds.1);
         samples.value(&names::OVERRIDES_BYTES, self.overrides.bytes as u64);

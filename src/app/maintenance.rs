@@ -12,23 +12,22 @@ use tokio::{
 
 use super::{StartError, parts::App};
 use crate::{settings::Backend, settings::Settings};
-use clock::{Clock, Rfc3339, SystemClock};
-use containment::panics;
+use clock::{Clock, Rfc3339, SystemClock, Time};
+use containment::{log_throttle::LogThrottle, panics};
 use rules::OnStoreFailure;
 use server::health::Part;
 use telemetry::metrics::Method;
+use tracing::error;
 
 impl App {
-    /// The store and the rules in a line each, for `/healthcheck?verbose`.
+    /// The store and the rules in a line each, for `/healthcheck?verbose`. Anyone may ask: addresses and errors of servers
+    /// are in the log and in the status of the admin API.
     pub(super) fn details(&self) -> Vec<String> {
         let store = match self.outages.current() {
             None => "store: ok".to_owned(),
             Some(outage) => {
                 let (since, policy) = (Rfc3339(outage.since), self.limiter.on_store_failure().name());
-                format!(
-                    "store: failing since {since}: {}; STORE_FAILURE_POLICY={policy} decides",
-                    outage.error
-                )
+                format!("store: failing since {since}; STORE_FAILURE_POLICY={policy} decides")
             }
         };
         let state = self.source.state();
@@ -41,11 +40,16 @@ impl App {
     }
 }
 
-/// Requests of the last second, to see whether most of them failed for the store.
+/// The fewest requests that show an outage, and the seconds within which they must come.
+const ENOUGH_REQUESTS: u64 = 20;
+const ENOUGH_SECONDS: u32 = 10;
+
+/// Whether most of the last requests failed for the store.
 #[derive(Default)]
 struct Failing {
-    failed: u64,
-    requests: u64,
+    /// The failed and all requests before those.
+    before: (u64, u64),
+    seconds: u32,
     is_most: bool,
 }
 
@@ -53,11 +57,29 @@ impl Failing {
     fn sample(&mut self, app: &App) {
         let service = app.stats.service();
         let failed: u64 = OnStoreFailure::ALL.iter().map(|policy| service.decided_by(*policy)).sum();
-        let requests: u64 = app.stats.requests_by_code().iter().sum();
-        let failed_now = failed.saturating_sub(mem::replace(&mut self.failed, failed));
-        let requests_now = requests.saturating_sub(mem::replace(&mut self.requests, requests));
-        self.is_most = failed_now > 0 && failed_now >= requests_now / 2;
+        self.note(failed, app.stats.requests_by_code().iter().sum());
     }
+
+    /// Called each second, with the numbers since the start.
+    fn note(&mut self, failed: u64, requests: u64) {
+        let new = requests.saturating_sub(self.before.1);
+        self.seconds += 1;
+        if new >= ENOUGH_REQUESTS || self.seconds >= ENOUGH_SECONDS {
+            let new_failed = failed.saturating_sub(self.before.0);
+            self.is_most = new >= ENOUGH_REQUESTS && new_failed > new / 2;
+            (self.before, self.seconds) = ((failed, requests), 0);
+        }
+    }
+}
+
+/// Counters in memory hold the second of their end in 32 bits, until 2106. The longest window has ten years.
+const LAST_SECOND: u64 = 0xffff_ffff - 10 * 366 * 86_400;
+
+/// Why nothing may be counted by this clock.
+pub(super) fn clock_is_wrong(now: Time) -> Option<String> {
+    let time = Rfc3339(now);
+    (now.seconds() > LAST_SECOND)
+        .then(|| format!("the clock says {time}: counters in memory end with the year 2095"))
 }
 
 const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
@@ -99,6 +121,7 @@ pub(super) async fn never_reached(app: &App, settings: &Settings) -> StartError 
 /// Does the periodic work until `stop` becomes true.
 pub(super) async fn run(app: &App, settings: &Settings, mut stop: watch::Receiver<bool>) {
     let (mut last_answered, mut failing) = (0, Failing::default());
+    let wrong_clock = LogThrottle::new(60);
     let mut second = interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut check = interval(HEALTH_INTERVAL);
@@ -112,6 +135,9 @@ pub(super) async fn run(app: &App, settings: &Settings, mut stop: watch::Receive
             _ = second.tick() => {
                 panics::point("maintenance");
                 let now = SystemClock.now();
+                if let Some(why) = clock_is_wrong(now).filter(|_| wrong_clock.admit_now().is_some()) {
+                    error!("{why}: limits are not enforced");
+                }
                 app.store.maintain(now);
                 app.limiter.maintain(now);
                 app.keeper.sweep(now);
@@ -128,5 +154,32 @@ pub(super) async fn run(app: &App, settings: &Settings, mut stop: watch::Receive
             }
             _ = stop.wait_for(|stop| *stop) => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The verdicts of seconds with this many failed and other requests.
+    fn verdicts(seconds: &[(u64, u64)]) -> Vec<bool> {
+        let (mut failing, mut failed, mut requests) = (Failing::default(), 0, 0);
+        let note = |(bad, good): &(u64, u64)| {
+            (failed, requests) = (failed + bad, requests + bad + good);
+            failing.note(failed, requests);
+            failing.is_most
+        };
+        seconds.iter().map(note).collect()
+    }
+
+    #[test]
+    fn an_outage_is_most_of_at_least_twenty_requests() {
+        assert_eq!(verdicts(&[(1, 2); 60]), [false; 60]);
+        assert_eq!(verdicts(&[(1, 0); 60]), [false; 60], "ten requests in ten seconds");
+        assert_eq!(verdicts(&[(10, 10), (11, 9), (0, 20)]), [false, true, false]);
+        let few = verdicts(&[(3, 0); 14]);
+        assert_eq!((few.iter().position(|is_most| *is_most), few[13]), (Some(6), true));
+        let ended = verdicts(&[&[(20, 0)][..], &[(0, 0); 10]].concat());
+        assert_eq!((ended[9], ended[10]), (true, false));
     }
 }

@@ -6,6 +6,7 @@
 mod following;
 mod gauges;
 mod maintenance;
+mod memory;
 mod pages;
 mod parts;
 mod ports;
@@ -15,7 +16,7 @@ mod shutdown;
 mod sinks;
 mod threads;
 
-use std::{io, pin::pin, sync::Arc, time::Duration};
+use std::{io, sync::Arc};
 
 use tokio::{runtime, sync::watch, task::LocalSet};
 use tracing::{info, warn};
@@ -36,7 +37,7 @@ use server::{
     grpc::{self, Workers},
     tls,
 };
-use shutdown::Running;
+use shutdown::{Running, Senders, Signals};
 
 /// The reasons why the service did not start, a line each.
 #[derive(Debug)]
@@ -58,21 +59,24 @@ impl StartError {
 pub(crate) fn serve(settings: &Settings) -> Result<(), StartError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::system)?;
     let result = LocalSet::new().block_on(&runtime, run(settings.clone()));
-    runtime.shutdown_timeout(Duration::from_secs(1));
+    runtime.shutdown_background();
     result
 }
 
 async fn run(mut settings: Settings) -> Result<(), StartError> {
-    ports::fit_descriptors(&mut settings);
+    ports::fit_descriptors(&mut settings)?;
     let settings = &settings;
-    let mut signal = pin!(shutdown::signal().map_err(StartError::system)?);
+    let mut signals = Signals::listen().map_err(StartError::system)?;
     announce(settings);
+    if let Some(why) = maintenance::clock_is_wrong(SystemClock.now()) {
+        return Err(StartError(vec![why]));
+    }
     let (app, link) = parts::create(settings)?;
     let feed = Feed::start(settings, &app.source, app.xds.as_ref());
     let mut feed = feed.map_err(StartError::system)?;
     tokio::select! {
         () = feed.ready(settings) => {}
-        signal = &mut signal => {
+        signal = signals.next() => {
             info!("received {signal} before any rules were loaded, stopping");
             return Ok(());
         }
@@ -83,12 +87,12 @@ async fn run(mut settings: Settings) -> Result<(), StartError> {
     maintenance::update_health(&app, settings);
     let running = start(settings, &app, ports, threads, api, link)?;
     let signal = tokio::select! {
-        signal = signal => signal,
+        signal = signals.next() => signal,
         error = maintenance::never_reached(&app, settings) => return Err(error),
     };
     let delay = settings.server.shutdown_delay;
     info!(delay = format!("{}s", delay.as_secs_f64()), "received {signal}, draining");
-    running.drain(&app, delay).await;
+    running.drain(signals, delay, settings.server.shutdown_timeout).await;
     drop(feed);
     info!("stopped");
     Ok(())
@@ -122,11 +126,11 @@ fn start(
             let following = following::start(app, api, link, stopping.clone());
             pages.push(following.map_err(StartError::system)?);
         }
-        Some((Link::Memcached(resets), refunds)) if app.over_limit.is_some() => {
-            let limiter = app.limiter.clone();
-            tokio::task::spawn_local(following::follow_resets(limiter, (resets, refunds), stopping.clone()));
+        Some((Link::Memcached(resets), refunds)) => {
+            let following = following::follow_resets(app.clone(), (resets, refunds), stopping.clone());
+            tokio::task::spawn_local(following);
         }
-        Some((Link::Memcached(_), _)) | None => {}
+        None => {}
     }
     let limiter = app.limiter.clone();
     tokio::task::spawn_local(async move {
@@ -144,7 +148,8 @@ fn start(
     app.fleet.changes.record(Change::new("started", what, SystemClock.now()));
     let flushing = sinks::start(settings, app).map_err(StartError::system)?;
     let writing = recent::write_logs(settings, app).map_err(StartError::system)?;
-    Ok(Running { accepting, workers, pages, flushing, writing, drain, stop })
+    let senders = Arc::new(Senders { app: app.clone(), workers, flushing, writing });
+    Ok(Running { accepting, pages, drain, stop, senders })
 }
 
 /// Logs the version and the store. The rules and the listeners have their own log lines.

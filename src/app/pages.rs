@@ -10,6 +10,7 @@ use tokio::{
 
 use super::{
     StartError,
+    memory::Budgets,
     parts::{App, policy},
     rules::compile_options,
     threads::Thread,
@@ -23,7 +24,7 @@ use server::{
     http::{
         self,
         debug::{DebugPages, MetricsPage},
-        json::{self, Endpoints},
+        json::Endpoints,
     },
     listen::Listener,
 };
@@ -52,7 +53,7 @@ pub(super) struct Pages {
 }
 
 /// The admin API, which is served if it has an address. Its tokens must be readable.
-pub(super) fn api(settings: &Settings, app: &App) -> Result<Arc<Api>, StartError> {
+pub(super) fn api(settings: &Settings, app: &Arc<App>) -> Result<Arc<Api>, StartError> {
     let admin = settings.admin.as_ref();
     let tokens = admin.and_then(|admin| admin.token_file.as_deref()).map(Tokens::load).transpose();
     let tokens = tokens.map_err(|error| StartError(vec![error]))?;
@@ -73,14 +74,25 @@ pub(super) fn api(settings: &Settings, app: &App) -> Result<Arc<Api>, StartError
             cache_bytes: settings.store.local_cache_bytes,
             options: compile_options(settings),
         }),
+        memory: memory_of(app),
         started: SystemClock.now(),
     };
     let hosts = match admin.map(|admin| &admin.listen) {
         Some(ServerAddress::Tcp(address)) => Hosts::Local(address.host.clone()),
         Some(ServerAddress::Unix(_)) | None => Hosts::Any,
     };
-    let access = Access { hosts, tokens, read_only: admin.is_none_or(|admin| admin.read_only) };
+    let read_only = admin.is_none_or(|admin| admin.read_only);
+    let access = Access { hosts, tokens, read_only, timeout: settings.http.timeout };
     Ok(Arc::new(Api::new(managed, access)))
+}
+
+/// The limit of the memory, and the use of its parts.
+fn memory_of(app: &Arc<App>) -> admin::MemoryOf {
+    let app = Arc::downgrade(app);
+    Box::new(move || {
+        let app = app.upgrade()?;
+        Some((app.memory.limit, app.memory.set_by, app.memory_use()))
+    })
 }
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
@@ -109,10 +121,9 @@ fn serve_admin(
 ) -> JoinHandle<()> {
     thread.run(move || async move {
         let sampling = sample(api.clone(), stop.clone());
-        let answer = move |request| api.clone().answer(request);
         let serving = async {
             if let Some(listener) = listener {
-                http::serve(listener, port, answer, stop).await;
+                http::serve(listener, port, api, stop).await;
             }
         };
         tokio::join!(serving, sampling);
@@ -127,6 +138,7 @@ fn endpoints(app: &Arc<App>, settings: &Settings) -> Endpoints {
         limiter: app.limiter.clone(),
         tracer: app.tracer.clone(),
         has_json: settings.http.json,
+        max_request_bytes: settings.server.max_request_bytes,
     }
 }
 
@@ -139,12 +151,14 @@ impl Pages {
         app: &Arc<App>,
         stop: &watch::Receiver<bool>,
     ) -> Vec<JoinHandle<()>> {
+        let Budgets { json_bodies, admin_bodies, pages, .. } = &app.budgets;
         let options = |port, probe: &str| http::Options {
             port,
             stats: app.stats.clone(),
             max_connections: settings.http.max_connections,
             timeout: settings.http.timeout,
-            max_body: settings.server.max_request_bytes,
+            // Only these two ports read bodies.
+            bodies: if port == Port::Admin { admin_bodies.clone() } else { json_bodies.clone() },
             probe: probe.into(),
             tls: None,
             has_own_pages: false,
@@ -155,11 +169,11 @@ impl Pages {
             let port = http::Options { tls, has_own_pages: true, ..options(Port::Admin, "/api/v1/status") };
             serving.push(serve_admin(thread, (self.admin, self.api), port, stop.clone()));
         }
-        let path = Arc::<str>::from(settings.metrics.prometheus_path.as_str());
+        let path = settings.metrics.prometheus_path.clone();
         let ports =
             [options(Port::Http, "/healthcheck"), options(Port::Debug, "/"), options(Port::Metrics, &path)];
         let rendered = app.clone();
-        let metrics_page = Arc::new(MetricsPage::new(move || {
+        let metrics_page = Arc::new(MetricsPage::new(path, pages, move || {
             rendered.stats.render(&|samples| rendered.gauges().sample(samples))
         }));
         let debug_pages = Arc::new(DebugPages::new(
@@ -168,22 +182,20 @@ impl Pages {
             app.keeper.index().clone(),
             app.recent.values(),
             metrics_page.clone(),
+            pages,
         ));
         let endpoints = Arc::new(endpoints(app, settings));
         let stop = stop.clone();
         serving.push(threads.http.run(move || async move {
             let [http, debug, metrics] = ports;
-            let answer = move |request| json::answer(endpoints.clone(), request);
-            let page = move |request| debug_pages.clone().answer(request);
-            let statistics = move |request| metrics_page.clone().answer(request, path.clone());
             let with_metrics = async {
                 if let Some(listener) = self.metrics {
-                    http::serve(listener, metrics, statistics, stop.clone()).await;
+                    http::serve(listener, metrics, metrics_page, stop.clone()).await;
                 }
             };
             tokio::join!(
-                http::serve(self.http, http, answer, stop.clone()),
-                http::serve(self.debug, debug, page, stop.clone()),
+                http::serve(self.http, http, endpoints, stop.clone()),
+                http::serve(self.debug, debug, debug_pages, stop.clone()),
                 with_metrics,
             );
         }));

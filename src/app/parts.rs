@@ -5,8 +5,14 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use super::{StartError, recent, rules::compile_options, sinks};
-use crate::{settings::Answers, settings::Backend, settings::KeyFormat, settings::Settings};
+use super::{StartError, memory::Budgets, recent, rules::compile_options, sinks};
+use crate::{
+    settings::Answers,
+    settings::Backend,
+    settings::KeyFormat,
+    settings::Settings,
+    settings::{Bound, Memory},
+};
 use ::recent::Recent;
 use clock::{Clock, SystemClock};
 use containment::log_throttle::LogThrottle;
@@ -67,13 +73,19 @@ pub(super) struct App {
     pub(super) tracer: Option<Arc<Tracer>>,
     pub(super) keeper: Arc<Keeper>,
     pub(super) fleet: Arc<Fleet>,
+    pub(super) memory: Memory,
+    pub(super) budgets: Budgets,
 }
 
 /// The parts, and the link to other replicas if something is shared in the store. An error has the reasons of all parts
 /// that failed.
 pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), StartError> {
     let mut failed = StartError(Vec::new());
-    let tls = settings.grpc_tls.clone().map(|files| Tls::load(files, SystemClock.now()).map(Arc::new));
+    let budgets = Budgets::new(&settings.memory);
+    let tls = settings
+        .grpc_tls
+        .clone()
+        .map(|files| Tls::load(files, budgets.handshakes.clone(), SystemClock.now()).map(Arc::new));
     let tls = failed.gather(tls.transpose().map_err(StartError));
     let exposition = failed.gather(sinks::exposition(settings));
     let store = failed.gather(store(settings).map_err(StartError));
@@ -128,6 +140,8 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
         tracer,
         keeper: Arc::new(keeper),
         fleet: Arc::new(fleet),
+        memory: settings.memory.clone(),
+        budgets,
     };
     Ok((Arc::new(app), link))
 }
@@ -175,7 +189,10 @@ fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
     let (workers, is_shared) = (settings.server.workers, settings.overrides.replica_sync);
     let (index, edges) = (Arc::default(), Edges::system());
     let file = settings.overrides.file.as_deref();
-    let own = |resets| Keeper::local(Arc::clone(&index), file, resets, &edges);
+    let most_overrides = settings.memory.amount(Bound::Overrides);
+    let own = |resets| {
+        Keeper::local(Arc::clone(&index), file, resets, &edges).map(|keeper| keeper.at_most(most_overrides))
+    };
     match &settings.backend {
         Backend::Memory => {
             let store = MemoryStore::new(settings.store.max_keys).holding(most_holds(settings));
@@ -187,7 +204,8 @@ fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
             store.watch();
             let (keeper, fleet, link) = if is_shared {
                 let progress = Arc::<Progress>::default();
-                let keeper = Keeper::in_redis(Arc::clone(&index), store.command_pool(), progress.clone());
+                let keeper = Keeper::in_redis(Arc::clone(&index), store.command_pool(), progress.clone())
+                    .at_most(most_overrides);
                 // The thread that follows Redis has its own connections.
                 let fleet = Fleet::shared(store.command_pool(), settings.overrides.replica_summaries);
                 (keeper, fleet, Some(Link::Redis { pool: store.command_pool(), progress }))
@@ -212,6 +230,7 @@ pub(super) fn grpc(app: &App) -> grpc::Parts {
         health: app.health.clone(),
         tls: app.tls.clone(),
         tracer: app.tracer.clone(),
+        inflight: app.budgets.inflight.clone(),
     }
 }
 
@@ -262,6 +281,7 @@ fn response_options(answers: &Answers) -> ResponseOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Available;
 
     #[test]
     fn limits_in_the_metadata_include_the_plain_metadata() {
@@ -271,7 +291,7 @@ mod tests {
             (true, true, MetadataDetail::WithLimits),
             (false, true, MetadataDetail::WithLimits),
         ] {
-            let (settings, _) = Settings::read(&|_| None, &|_| false, 1).unwrap();
+            let (settings, _) = Settings::read(&|_| None, &|_| false, 1, Available::default()).unwrap();
             let answers =
                 Answers { dynamic_metadata: plain, dynamic_metadata_limits: limits, ..settings.answers };
             assert_eq!(response_options(&answers).metadata, expected, "{plain} {limits}");

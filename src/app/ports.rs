@@ -12,12 +12,18 @@ use crate::{
     settings::Settings,
     settings::vars::{self, Var},
 };
+use containment::files;
 use net::{HostPort, ServerAddress};
 use server::listen::{Listener, bind_tcp};
 
-/// Descriptors for rules files, connections to the store, sinks, and the connections of four HTTP ports that only probes
-/// have.
+/// Descriptors for rules files, sinks, and the connections of four HTTP ports that only probes have.
 const OTHERS: usize = 128;
+
+/// Descriptors of a worker: its runtime, and connections to two stores.
+const OF_WORKER: usize = 8;
+
+/// The least connections of the gRPC port with which the service starts.
+const LEAST_GRPC: usize = 32;
 
 pub(super) struct Ports {
     pub(super) grpc: Listener,
@@ -92,14 +98,48 @@ fn bind_admin(admin: &settings::Admin, failed: &mut Vec<String>) -> Option<Liste
             bound(failed, "the admin API", &vars::ADMIN_UDS, &path.display(), Listener::unix(path))
         }
         ServerAddress::Tcp(address) => {
+            if admin.is_default {
+                return bind_next(address);
+            }
             let listener = bind(address).and_then(Listener::tcp);
-            if let (true, Err(error)) = (admin.is_default, &listener) {
-                warn!(%address, %error, "the admin API is not served: set ADMIN_ADDR to a free address, or to off");
-                return None;
+            let is_local = |listener: &Listener| matches!(listener, Listener::Tcp(tcp) if tcp.local_addr().is_ok_and(|own| own.ip().is_loopback()));
+            if admin.token_file.is_some() && !admin.tls && !listener.as_ref().is_ok_and(is_local) {
+                warn!(
+                    %address,
+                    "the tokens of the admin API cross the network in plaintext: set ADMIN_USE_TLS, or serve it on \
+                     127.0.0.1 or ADMIN_UDS"
+                );
             }
             bound(failed, "the admin API", &vars::ADMIN_ADDR, address, listener)
         }
     }
+}
+
+/// The ports that are tried for the admin API if none is set.
+const DEFAULT_PORTS: u16 = 10;
+
+/// Binds the default address or the first free port after it: the service does not fail for a port that nobody asked for,
+/// and the page of another process must not be taken for its own.
+fn bind_next(default: &HostPort) -> Option<Listener> {
+    let mut last = None;
+    for port in (default.port..).take(DEFAULT_PORTS.into()) {
+        let address = HostPort { port, ..default.clone() };
+        match bind(&address).and_then(Listener::tcp) {
+            Ok(listener) => {
+                if port != default.port {
+                    warn!(
+                        "{default} is another process', so the admin API and its page are at {address}: pass \
+                         --admin {address} to commands, or set ADMIN_ADDR"
+                    );
+                }
+                return Some(listener);
+            }
+            Err(error) => last = Some(error),
+        }
+    }
+    let error = last.map(|error| error.to_string());
+    warn!(address = %default, error, "the admin API is not served: set ADMIN_ADDR to a free address, or to off");
+    None
 }
 
 /// Binds the first address of a host name that can be bound.
@@ -121,23 +161,42 @@ fn bound<T>(
     address: &dyn fmt::Display,
     result: io::Result<T>,
 ) -> Option<T> {
-    let message = |error| format!("cannot listen for {name} on {address}: {error}; see {}", variable.name);
+    let why = |error: io::Error| match error.kind() {
+        io::ErrorKind::AddrInUse => format!("{error}: stop the process that has it, or choose another"),
+        _ if variable.name.ends_with("_UDS") => files::advised(&error),
+        io::ErrorKind::PermissionDenied => {
+            format!("{error}: ports below 1024 need CAP_NET_BIND_SERVICE, choose another")
+        }
+        _ => error.to_string(),
+    };
+    let message =
+        |error| format!("cannot listen for {name} on {address}: {}; see {}", why(error), variable.name);
     result.map_err(|error| failed.push(message(error))).ok()
 }
 
 /// Raises the soft limit of file descriptors to the hard one, as Go programs do, and lowers the connection limits if
-/// that is not enough: a process without free descriptors accepts nothing, health checks included.
-pub(super) fn fit_descriptors(settings: &mut Settings) {
+/// that is not enough: a process without free descriptors accepts nothing, health checks included. With too few for
+/// that the service does not start.
+pub(super) fn fit_descriptors(settings: &mut Settings) -> Result<(), StartError> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         // If this fails, the limit stays as it is.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     }
     // None means unlimited.
-    let Some(granted) = getrlimit(Resource::Nofile).current else { return };
+    let Some(granted) = getrlimit(Resource::Nofile).current else { return Ok(()) };
     let granted = usize::try_from(granted).unwrap_or(usize::MAX);
     let (grpc, http) = (settings.server.max_connections, settings.http.max_connections);
-    let (most_grpc, most_http) = connections(granted, grpc, http);
+    let others = OTHERS + settings.server.workers * OF_WORKER;
+    let Some((most_grpc, most_http)) = connections(granted, others, grpc, http) else {
+        let least = (1..).find(|granted| connections(*granted, others, grpc, http).is_some());
+        return Err(StartError(vec![format!(
+            "the limit of open files (RLIMIT_NOFILE) is {granted}, but {} workers and connections need at least {}: \
+             raise it, as by `ulimit -n 65536`",
+            settings.server.workers,
+            least.unwrap_or(usize::MAX)
+        )]));
+    };
     settings.http.max_connections = most_http;
     settings.server.max_connections = most_grpc;
     settings.server.max_connections_per_address = settings.server.max_connections_per_address.min(most_grpc);
@@ -149,14 +208,15 @@ pub(super) fn fit_descriptors(settings: &mut Settings) {
             "connection limits lowered: the limit of open files (RLIMIT_NOFILE) is too low for the configured limits"
         );
     }
+    Ok(())
 }
 
-/// The connection limits of the gRPC port, and of each of four HTTP ports, that fit this many descriptors. As many
-/// connections as an HTTP port has may wait for a place.
-fn connections(granted: usize, grpc: usize, http: usize) -> (usize, usize) {
+/// The connection limits of the gRPC port, and of each of four HTTP ports, that fit this many descriptors besides
+/// others; `None` if there are too few. As many connections as an HTTP port has may wait for a place.
+fn connections(granted: usize, others: usize, grpc: usize, http: usize) -> Option<(usize, usize)> {
     let http = http.min(granted / 32).max(1);
-    let left = granted.saturating_sub(OTHERS).saturating_sub(http.saturating_mul(8));
-    (grpc.min(left).max(1), http)
+    let left = granted.checked_sub(others)?.checked_sub(http.checked_mul(8)?)?;
+    (left >= grpc.min(LEAST_GRPC)).then(|| (grpc.min(left), http))
 }
 
 #[cfg(test)]
@@ -165,16 +225,23 @@ mod tests {
 
     #[test]
     fn the_default_limits_fit_the_usual_limits_of_containers() {
-        assert_eq!(connections(1_048_576, 10_000, 512), (10_000, 512));
-        assert_eq!(connections(65_536, 10_000, 512), (10_000, 512));
+        for granted in [1_048_576, 65_536] {
+            assert_eq!(connections(granted, OTHERS, 10_000, 512), Some((10_000, 512)));
+        }
     }
 
     #[test]
     fn the_limit_of_descriptors_is_never_exceeded() {
-        for granted in 0..5000 {
-            let (grpc, http) = connections(granted, 10_000, 512);
-            assert!(grpc >= 1 && http >= 1);
-            assert!(granted < 200 || grpc + 8 * http + OTHERS <= granted, "{granted}: {grpc}, {http}");
+        for others in [OTHERS, OTHERS + 64 * OF_WORKER] {
+            for granted in 0..5000 {
+                match connections(granted, others, 10_000, 512) {
+                    Some((grpc, http)) => {
+                        assert!(grpc >= LEAST_GRPC && http >= 1);
+                        assert!(grpc + 8 * http + others <= granted, "{granted}: {grpc}, {http}");
+                    }
+                    None => assert!(granted < 256 || others > OTHERS && granted < 1024, "{granted}"),
+                }
+            }
         }
     }
 }

@@ -1,11 +1,10 @@
 //! The statistics of recent decisions, and the threads that write the logs of decisions and requests.
 
 use std::{
-    fs::OpenOptions,
+    fs::{File, OpenOptions},
     io,
-    path::PathBuf,
-    sync::{Arc, mpsc},
-    thread,
+    path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -14,10 +13,7 @@ use tracing::warn;
 use super::parts::App;
 use crate::{settings::Decisions, settings::Settings};
 use clock::{Clock, SystemClock};
-use containment::{
-    log_throttle::LogThrottle,
-    panics::{self, Boundary},
-};
+use containment::{files, log_throttle::LogThrottle, panics::Boundary, periodic::Periodic};
 use limiter::{RecentRequests, RequestLog};
 use recent::{DecisionLog, KeyValues, Recent};
 use telemetry::metrics::ShardCount;
@@ -32,12 +28,6 @@ pub(super) fn recent(settings: &Settings) -> Arc<Recent> {
 pub(super) fn is_wanted(settings: &Settings) -> bool {
     let decisions = &settings.decisions;
     settings.admin.is_some() || decisions.logged.is_some() || decisions.metrics_top_keys > 0
-}
-
-pub(super) struct Writing {
-    stop: mpsc::Sender<()>,
-    /// Disconnected when the thread has ended.
-    ended: mpsc::Receiver<()>,
 }
 
 pub(super) fn request_log(settings: &Settings) -> Option<Arc<RequestLog>> {
@@ -55,7 +45,7 @@ pub(super) fn recent_requests(settings: &Settings) -> Option<Arc<RecentRequests>
 }
 
 /// Starts the threads that write the logs of decisions and requests, if they are enabled.
-pub(super) fn write_logs(settings: &Settings, app: &App) -> io::Result<Vec<Writing>> {
+pub(super) fn write_logs(settings: &Settings, app: &App) -> io::Result<Vec<Periodic>> {
     let (decisions, mut writing) = (&settings.decisions, Vec::new());
     if decisions.logged.is_some() {
         let recent = app.recent.clone();
@@ -75,36 +65,29 @@ fn write(
     file: Option<PathBuf>,
     pause: Duration,
     flush: impl Fn(&mut dyn io::Write) -> io::Result<()> + Send + 'static,
-) -> io::Result<Writing> {
-    let ((stop, stopping), (running, ended)) = (mpsc::channel(), mpsc::channel());
-    let writing = move || {
-        let _running = running;
-        let throttle = LogThrottle::new(10);
-        let flush = || {
-            let Err(error) = flush(&mut Target(file.as_ref())) else { return };
-            if let Some(suppressed) = throttle.admit(SystemClock.now()) {
-                let suppressed = (suppressed > 0).then_some(suppressed);
-                let path = file.as_ref().map(|path| path.display().to_string());
-                let log = name.replace('-', " ");
-                warn!(%error, path, suppressed, "cannot write the {log}, lines are dropped");
-            }
-        };
-        while stopping.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
-            // A panic costs the lines of one flush.
-            let _ = panics::catch(Boundary::Maintenance, flush);
+) -> io::Result<Periodic> {
+    // A later one is reported when lines are dropped.
+    if let Some(path) = &file
+        && let Err(error) = open(path)
+    {
+        let (path, error) = (path.display(), files::advised(&error));
+        warn!(%path, error, "cannot write the {}: its lines are dropped", name.replace('-', " "));
+    }
+    let throttle = LogThrottle::new(10);
+    // A panic costs the lines of one flush.
+    Periodic::start(name, Boundary::Maintenance, pause, move |_| {
+        let Err(error) = flush(&mut Target(file.as_ref())) else { return };
+        if let Some(suppressed) = throttle.admit(SystemClock.now()) {
+            let suppressed = (suppressed > 0).then_some(suppressed);
+            let path = file.as_ref().map(|path| path.display().to_string());
+            let log = name.replace('-', " ");
+            warn!(%error, path, suppressed, "cannot write the {log}, lines are dropped");
         }
-        flush();
-    };
-    thread::Builder::new().name(name.to_owned()).spawn(writing)?;
-    Ok(Writing { stop, ended })
+    })
 }
 
-impl Writing {
-    /// Writes the remaining lines, and waits for it up to `patience`: a pipe that is not read blocks the thread.
-    pub(super) fn finish(self, patience: Duration) {
-        drop(self.stop);
-        let _ = self.ended.recv_timeout(patience);
-    }
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
 }
 
 /// The file, opened for each write so that it may be rotated; else standard output.
@@ -113,7 +96,7 @@ struct Target<'a>(Option<&'a PathBuf>);
 impl io::Write for Target<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.0 {
-            Some(path) => OpenOptions::new().create(true).append(true).open(path)?.write(bytes),
+            Some(path) => files::append(&mut open(path)?, bytes).map(|()| bytes.len()),
             None => io::stdout().write(bytes),
         }
     }

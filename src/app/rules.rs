@@ -7,11 +7,14 @@ use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
 use rules::{CompileOptions, Countable};
 use rules_source::{
-    RulesDir, Source,
+    MAX_BYTES, RulesDir, Source,
     watch::{self, SystemEvents, Watcher},
     xds::{self, Subscription},
 };
 use store::memcached::MemcachedStore;
+
+/// The text of all rules files may have so many bytes for each of `RULES_MAX_VALUES`.
+const TEXT_OF_A_VALUE: u64 = 128;
 
 /// The source of the rules. It stops when this is dropped.
 pub(super) enum Feed {
@@ -34,6 +37,8 @@ impl Feed {
         let rules = &settings.rules;
         let directory =
             RulesDir::new(&rules.root, &rules.subdirectory, &rules.app_directory, rules.ignore_dot_files);
+        // A value has a dozen bytes of text, and comments have some.
+        let directory = directory.at_most(MAX_BYTES.min(rules.max_values as u64 * TEXT_OF_A_VALUE));
         // After a panic the watcher reads the rules again.
         let _ = panics::catch(Boundary::RulesReload, || source.reload(&directory, SystemClock.now()));
         let debounce = watch::Debounce::default();

@@ -1,86 +1,182 @@
 //! The signals that stop the service, and the order in which its parts end.
+//!
+//! One deadline, `SHUTDOWN_TIMEOUT` and [`LAST_STEPS`] after the drain has begun, holds for everything, and what hangs
+//! is left behind. What was not sent by then is logged in numbers.
 
-use std::{io, sync::Arc, thread, time::Duration};
+use std::{io, process, sync::Arc, thread, time::Duration};
 
 use tokio::{
-    signal::unix::{SignalKind, signal as listen},
+    runtime,
+    signal::unix::{Signal, SignalKind, signal as listen},
     sync::watch,
-    task::{JoinHandle, spawn_blocking},
-    time::sleep,
+    task::JoinHandle,
+    time::{Instant, sleep, timeout_at},
 };
+use tracing::{error, warn};
 
-use clock::{Clock, SystemClock, timer::after};
+use clock::{Clock, SystemClock};
+use containment::periodic::Periodic;
 use fleet::Change;
 use net::edges::Edges;
 
-use super::{parts::App, recent::Writing};
+use super::parts::App;
 use server::{grpc::Workers, health::Part};
-use telemetry::statsd::Flushing;
+use telemetry::{logs, statsd::Flushing};
 
-/// Listens for signals from now on. The future returns the name of the first.
-pub(super) fn signal() -> io::Result<impl Future<Output = &'static str>> {
-    let mut terminate = listen(SignalKind::terminate())?;
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let mut hangup = listen(SignalKind::hangup())?;
-    Ok(async move {
+/// The signals that stop the service.
+pub(super) struct Signals([(&'static str, Signal); 3]);
+
+impl Signals {
+    /// Listens from now on.
+    pub(super) fn listen() -> io::Result<Self> {
+        Ok(Self([
+            ("SIGTERM", listen(SignalKind::terminate())?),
+            ("SIGINT", listen(SignalKind::interrupt())?),
+            ("SIGHUP", listen(SignalKind::hangup())?),
+        ]))
+    }
+
+    /// The name of the next signal.
+    pub(super) async fn next(&mut self) -> &'static str {
+        let [(first, terminate), (second, interrupt), (third, hangup)] = &mut self.0;
         tokio::select! {
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
-            _ = hangup.recv() => "SIGHUP",
+            _ = terminate.recv() => first,
+            _ = interrupt.recv() => second,
+            _ = hangup.recv() => third,
         }
-    })
+    }
 }
 
-/// The timeout of settles and ends that the store has not taken.
-const LAST_CLOSINGS: Duration = Duration::from_secs(10);
+/// The time after `SHUTDOWN_TIMEOUT` for what follows the last request. With the last lines of the log, the process has
+/// ended 2 s after the timeout.
+const LAST_STEPS: Duration = Duration::from_millis(1250);
 
-/// The timeout of the last flush to each of the sinks and the logs of decisions and requests, which may not respond.
+/// The part of [`LAST_STEPS`] that stays for the sinks while clients of the HTTP ports do not read.
+const LAST_SENDS: Duration = Duration::from_millis(500);
+
+/// The maximum time of the last flush to the sinks and the logs of decisions and requests, which may not respond.
 const LAST_FLUSH: Duration = Duration::from_secs(3);
+
+/// The process ends this long after the deadline, even if the main thread hangs.
+const OVERDUE: Duration = Duration::from_millis(250);
 
 /// The tasks and threads that run until the shutdown.
 pub(super) struct Running {
     /// Accepts gRPC connections until `drain` is true.
     pub(super) accepting: JoinHandle<()>,
-    pub(super) workers: Arc<Workers>,
     /// The HTTP ports, and the link to other replicas, until `stop` is true.
     pub(super) pages: Vec<thread::JoinHandle<()>>,
-    pub(super) flushing: Flushing,
-    pub(super) writing: Vec<Writing>,
     pub(super) drain: watch::Sender<bool>,
     pub(super) stop: watch::Sender<bool>,
+    pub(super) senders: Arc<Senders>,
+}
+
+/// The parts that have something to send when the service ends.
+pub(super) struct Senders {
+    pub(super) app: Arc<App>,
+    pub(super) workers: Arc<Workers>,
+    pub(super) flushing: Flushing,
+    /// The logs of decisions and requests.
+    pub(super) writing: Vec<Periodic>,
 }
 
 impl Running {
-    /// Reports the service as unhealthy, waits for `delay`, finishes the pending requests, and ends.
-    pub(super) async fn drain(self, app: &App, delay: Duration) {
+    /// Reports the service as unhealthy, waits for `delay`, finishes the pending requests within `timeout`, and ends.
+    pub(super) async fn drain(self, signals: Signals, delay: Duration, timeout: Duration) {
+        let begun = Instant::now() + delay;
+        let end = begun + timeout + LAST_STEPS;
+        enforce(signals, end + OVERDUE, self.senders.clone());
+        let Senders { app, workers, .. } = &*self.senders;
         app.health.set(Part::Running, false);
         sleep(delay).await;
         let _ = self.drain.send(true);
-        let _ = self.accepting.await;
+        let drained = async {
+            let _ = self.accepting.await;
+            workers.drained().await;
+        };
         // Pages and `/json` are still served while the workers drain.
-        self.workers.drained().await;
-        let timer = Edges::system().timer;
-        app.limiter.drain_holds(&*timer, after(timer.now(), LAST_CLOSINGS)).await;
-        app.store.close().await;
-        let flushing = self.flushing;
-        let _ = spawn_blocking(move || flushing.finish(LAST_FLUSH)).await;
-        for writing in self.writing {
-            let _ = spawn_blocking(move || writing.finish(LAST_FLUSH)).await;
-        }
-        if let Some(tracer) = app.tracer.clone() {
-            let _ = spawn_blocking(move || tracer.end()).await;
-        }
+        let _ = timeout_at(begun + timeout, drained).await;
         app.fleet.changes.record(Change::new("stopped", "by a signal", SystemClock.now()));
         let _ = self.stop.send(true);
-        let (pages, workers) = (self.pages, self.workers);
-        let end = move || {
-            for thread in pages {
-                // The hook has logged the panic of a thread.
-                let _ = thread.join();
-            }
-            // Last, because `/json` uses the workers' connections to the store.
-            workers.join();
-        };
-        let _ = spawn_blocking(end).await;
+        done(end - LAST_SENDS, || self.pages.iter().all(thread::JoinHandle::is_finished)).await;
+        self.senders.finish(end).await;
+        // Last, because the connections to the store are theirs.
+        workers.end();
+        done(end, || workers.have_ended()).await;
+        self.senders.log_unsent();
     }
+}
+
+impl Senders {
+    /// Sends the rest to the store, the sinks and the logs, side by side.
+    async fn finish(&self, end: Instant) {
+        let Self { app, flushing, writing, .. } = self;
+        let flushed_by = end.min(Instant::now() + LAST_FLUSH);
+        flushing.stop();
+        writing.iter().for_each(Periodic::stop);
+        if let Some(tracer) = &app.tracer {
+            tracer.end(flushed_by);
+        }
+        let is_flushed = || {
+            let is_traced = app.tracer.as_ref().is_none_or(|tracer| tracer.has_ended());
+            is_traced && flushing.has_ended() && writing.iter().all(Periodic::has_ended)
+        };
+        let timer = Edges::system().timer;
+        let holds = app.limiter.drain_holds(&*timer, end.into_std());
+        let all = async { tokio::join!(holds, app.store.close(), done(flushed_by, is_flushed)) };
+        let _ = timeout_at(end, all).await;
+    }
+
+    /// Logs the numbers of what is not sent, if there is anything.
+    fn log_unsent(&self) {
+        let Self { app, workers, flushing, .. } = self;
+        let all = [
+            workers.cut() as u64,
+            app.limiter.queued_closings() as u64,
+            app.store.leases().map_or(0, |leases| leases.held),
+            app.fleet.changes.waiting() as u64,
+            flushing.unsent(),
+            app.tracer.as_ref().map_or(0, |tracer| tracer.counts().unsent()),
+            app.recent.unwritten(),
+            app.request_log.as_ref().map_or(0, |log| log.unwritten()),
+        ];
+        let all = all.map(|number| (number > 0).then_some(number));
+        let [connections, settles, leased_hits, changes, statsd_values, spans, decisions, requests] = all;
+        if all.iter().any(Option::is_some) {
+            warn!(
+                connections,
+                settles,
+                leased_hits,
+                changes,
+                statsd_values,
+                spans,
+                decisions,
+                requests,
+                "not sent, or closed unfinished, when the service ended"
+            );
+        }
+    }
+}
+
+/// Waits until something is done, or for this moment.
+async fn done(until: Instant, is_done: impl Fn() -> bool) {
+    while !is_done() && Instant::now() < until {
+        sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Ends the process at the next signal, or at this moment if something hangs.
+fn enforce(mut signals: Signals, at: Instant, senders: Arc<Senders>) {
+    let end = move || {
+        let Ok(runtime) = runtime::Builder::new_current_thread().enable_all().build() else { return };
+        match runtime.block_on(async { timeout_at(at, signals.next()).await }) {
+            Ok(signal) => warn!("received {signal} while stopping, ending at once"),
+            Err(_) => error!("the main thread hangs, ending"),
+        }
+        senders.log_unsent();
+        logs::flush();
+        process::exit(1);
+    };
+    // Without a thread the service ends as soon as its parts do.
+    let _ = thread::Builder::new().name("shutdown".to_owned()).spawn(end);
 }

@@ -10,6 +10,9 @@ use tokio::{
 
 use containment::panics::{self, Boundary};
 
+/// Threads for the pages of metrics and of rules, and for large bodies of `/json`.
+const BLOCKING: usize = 3;
+
 /// The time for pages that are being rendered when a thread ends.
 const LAST_PAGES: Duration = Duration::from_secs(1);
 
@@ -24,8 +27,8 @@ pub(super) struct Thread {
 impl Thread {
     /// Starts a thread, which ends without work if this is dropped.
     pub(super) fn start(name: &str, boundary: Boundary) -> io::Result<Self> {
-        // One large page is rendered at a time, on a thread that ends when it is idle.
-        let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build()?;
+        // Each large page is rendered once at a time, and `/json` waits for none of them. The threads end when idle.
+        let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING).build()?;
         let (handle, (work, given)) = (runtime.handle().clone(), oneshot::channel::<Work>());
         let run = move || {
             panics::name_thread(boundary);

@@ -24,6 +24,7 @@ use rules::{
     CompileOptions, Diagnostic, Limit, Limits, Rule, RuleSet, Severity, SourceFile, compile, render,
 };
 use rules_source::Reading;
+use text::printable;
 
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct CheckArgs {
@@ -71,10 +72,10 @@ pub(crate) fn run(args: &CheckArgs, environment: &Environment) -> Result<Verdict
     };
     let options = CompileOptions { portable: args.portable, strict: true, ..options };
     let envoys = if args.envoy.is_empty() { None } else { Some(Envoys::read(&args.envoy, environment)?) };
-    let report = Report::with_envoys(reading, options, args.deny_warnings, envoys);
+    let report = Report::with_envoys(reading, options, args.deny_warnings, envoys).demanding_limits();
     match format {
         Format::Text => terminal::print(&report.text()),
-        Format::Json => terminal::print_data(&report.json()),
+        Format::Json => terminal::print_json(&report.json()),
         Format::Github => terminal::print_data(&report.github()),
     }
     Ok(report.verdict())
@@ -159,6 +160,44 @@ impl Report {
         Self { files, envoys, compared, diagnostics, rules, denied_warnings, is_unread }
     }
 
+    /// Makes an error of rules that can limit nothing, by themselves or for what these Envoys send.
+    fn demanding_limits(mut self) -> Self {
+        let Some(rules) = &self.rules else { return self };
+        // Parts that were not read may reach the rules.
+        let is_out_of_reach = self.compared.as_ref().is_some_and(|compared| {
+            let is_all = |unreached| compared.filters == 0 || unreached >= rules.rule_count() as usize;
+            compared.unreached.is_some_and(is_all)
+        });
+        let (message, help) =
+            if rules.rules().iter().all(|rule| rule.limits().is_none() && !rule.overrides_only) {
+                (
+                    "these rules limit nothing: no descriptor has a limit",
+                    "a limit is a `rate_limit` indented like its `key`",
+                )
+            } else if is_out_of_reach {
+                (
+                    "these rules limit nothing: Envoy can meet none of them",
+                    "its domain and the keys of its actions must be those of the rules",
+                )
+            } else {
+                return self;
+            };
+        self.rules = None;
+        match self.files.first() {
+            Some(file) => self.diagnostics.push(Diagnostic {
+                severity: Severity::Error,
+                file: file.name.clone(),
+                place: None,
+                path: String::new(),
+                message: message.to_owned(),
+                help: Some(help.to_owned()),
+            }),
+            // The warning about the directory.
+            None => self.diagnostics.iter_mut().for_each(|found| found.severity = Severity::Error),
+        }
+        self
+    }
+
     fn verdict(&self) -> Verdict {
         match self.rules {
             Some(_) => Verdict::Yes,
@@ -206,7 +245,7 @@ impl Report {
         of_time.sort_by_key(|(rule, _)| &rule.full_key);
         for (rule, limit) in of_time.iter().take(MAX_CALENDARS) {
             // Writing to a String cannot fail, here and below.
-            let _ = writeln!(out, "{}: {}", rule.full_key, explain::in_words(limit, now));
+            let _ = writeln!(out, "{}: {}", printable(&rule.full_key), explain::in_words(limit, now));
         }
         if let Some(more @ 1..) = of_time.len().checked_sub(MAX_CALENDARS) {
             let _ = writeln!(out, "{more} more limits follow a calendar or a schedule");
@@ -329,7 +368,7 @@ fn schedule_json(rule: &Rule, limit: &Limit) -> Option<Value> {
 
 /// A text in the notation of workflow commands.
 pub(super) fn escaped(text: &str) -> String {
-    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+    printable(&text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")).into_owned()
 }
 
 /// A property of a workflow command, such as the name of a file.

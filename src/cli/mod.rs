@@ -145,9 +145,33 @@ struct Cli {
 
 /// Runs the command that the arguments select; the first argument is the name of the program.
 ///
-/// Prints help, the version, or an error in the arguments, and then exits.
+/// Or prints help, the version, or an error in the arguments.
 pub fn run(args: impl IntoIterator<Item = OsString>, environment: &Environment) -> ExitCode {
-    let verdict = match parse(args).unwrap_or_else(|error| error.exit()) {
+    let verdict = match parse(args) {
+        Ok(command) => run_command(command, environment),
+        // Help and the version are errors without a message.
+        Err(error) if error.use_stderr() => {
+            terminal::print_to_stderr(&error.render().ansi().to_string());
+            Ok(Verdict::Unknown)
+        }
+        Err(help) => {
+            terminal::print(&help.render().ansi().to_string());
+            Ok(Verdict::Yes)
+        }
+    };
+    let verdict = verdict.unwrap_or_else(|failure| {
+        terminal::print_error(failure);
+        Verdict::Unknown
+    });
+    if let Some(error) = terminal::output_error() {
+        terminal::print_error(format!("cannot write to standard output: {error}"));
+        return ExitCode::from(Verdict::Unknown as u8);
+    }
+    ExitCode::from(verdict as u8)
+}
+
+fn run_command(command: Command, environment: &Environment) -> Result<Verdict, Failure> {
+    match command {
         Command::Serve { ignored } => Ok(serve::run(environment, &ignored)),
         Command::Check(args) => check::run(&args, environment),
         Command::Explain(args) => explain::run(&args, environment),
@@ -172,16 +196,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, environment: &Environment) 
             Ok(Verdict::Yes)
         }
         Command::Man { dir } => print_man_pages(dir.as_deref()),
-    };
-    let verdict = verdict.unwrap_or_else(|failure| {
-        terminal::print_error(failure);
-        Verdict::Unknown
-    });
-    if let Some(error) = terminal::output_error() {
-        terminal::print_error(format!("cannot write to standard output: {error}"));
-        return ExitCode::from(Verdict::Unknown as u8);
     }
-    ExitCode::from(verdict as u8)
 }
 
 fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, clap::Error> {

@@ -43,7 +43,11 @@ pub(super) fn read(
     if !paths.is_empty() {
         let mut all = Reading::default();
         for path in paths {
-            let directory = RulesDir { path: path.clone(), ignore_dot_files: args.ignore_dot_files };
+            let directory = RulesDir {
+                path: path.clone(),
+                ignore_dot_files: args.ignore_dot_files,
+                max_bytes: rules_source::MAX_BYTES,
+            };
             let read =
                 if path.is_dir() { directory.read().expecting_files(path) } else { Reading::of_file(path) };
             all.files.extend(read.files);

@@ -5,7 +5,11 @@ use std::{collections::BTreeMap, path::Path};
 use tracing::warn;
 
 use super::terminal::{self, Verdict};
-use crate::{app, settings::Settings, settings::misspelt, settings::vars::Var};
+use crate::{
+    app,
+    settings::vars::Var,
+    settings::{Available, Settings, misspelt},
+};
 use containment::panics;
 use telemetry::logs;
 
@@ -14,6 +18,8 @@ pub struct Environment {
     pub variables: BTreeMap<String, String>,
     /// The number of cores that the process may use.
     pub cores: usize,
+    /// The memory that the process may use.
+    pub memory: Available,
 }
 
 impl Environment {
@@ -25,8 +31,8 @@ impl Environment {
     /// The settings, and warnings about them; or an error with a line for each invalid variable.
     pub(super) fn settings(&self) -> Result<(Settings, Vec<String>), String> {
         let variable = |name: &str| self.variables.get(name).cloned();
-        let (settings, mut warnings) =
-            Settings::read(&variable, &Path::exists, self.cores).map_err(|problems| {
+        let (settings, mut warnings) = Settings::read(&variable, &Path::exists, self.cores, self.memory)
+            .map_err(|problems| {
                 problems
                     .iter()
                     .fold("invalid settings:".to_owned(), |text, problem| format!("{text}\n  {problem}"))

@@ -147,7 +147,7 @@ impl TlsArgs {
             identity: self.cert.clone().zip(self.key.clone()),
             ..ClientTls::default()
         };
-        let mut config = tls::load(&files, &HINTS).map_err(|errors| invalid(errors.join("\n  ")))?.config;
+        let mut config = tls::load(&files, &HINTS).map_err(|errors| invalid(errors.join("\n  ")))?;
         config.alpn_protocols = vec![protocol.into()];
         let host = match &address.at {
             ServerAddress::Tcp(at) => &at.host,

@@ -8,7 +8,7 @@ use super::{
     serve::Environment,
     terminal::{self, BOLD, DIM, PLACE, Verdict, paint},
 };
-use crate::settings::{self, Settings, Source, markdown, vars};
+use crate::settings::{self, Bound, Settings, Source, markdown, vars};
 
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SettingsArgs {
@@ -81,7 +81,13 @@ fn derived(name: &str, settings: &Settings) -> Option<String> {
             let root = settings.rules.root.display().to_string();
             (root != vars::RUNTIME_ROOT.default).then_some(root)
         }
-        _ => None,
+        "MEMORY_LIMIT" => Some(settings.memory.limit.to_string()),
+        "GRPC_MAX_REQUEST_BYTES" => Some(settings.server.max_request_bytes.to_string()),
+        _ => {
+            let is_its = |bound: &Bound| bound.share().var.is_some_and(|var| var.name == name);
+            let amount = Bound::ALL.into_iter().find(is_its).map(|bound| settings.memory.amount(bound));
+            amount.filter(|amount| *amount > 0).map(|amount| amount.to_string())
+        }
     }
 }
 

@@ -1,14 +1,16 @@
 //! Output that every command shares: colours, numbers with their nouns, printing, errors and exit codes.
 //!
-//! Texts contain ANSI escape codes; [`print()`] removes them if standard output is not a terminal or `NO_COLOR` is set.
+//! Texts contain the ANSI escape codes of styles; [`print()`] removes them if standard output is not a terminal or `NO_COLOR`
+//! is set, and escapes whatever else controls a terminal.
 
 use std::{
     env, fmt,
-    io::{self, Write as _},
+    io::{self, IsTerminal as _, Write as _},
     sync::OnceLock,
 };
 
 use anstyle::{AnsiColor, Style};
+use text::is_unprintable;
 use unicode_width::UnicodeWidthChar as _;
 
 pub(super) const BOLD: Style = Style::new().bold();
@@ -142,10 +144,43 @@ static OUTPUT_ERROR: OnceLock<io::Error> = OnceLock::new();
 
 /// Prints a text with colours to standard output.
 pub(super) fn print(text: &str) {
-    write(anstream::stdout().lock(), text);
+    write(anstream::stdout().lock(), &shown(text));
 }
 
-/// Prints data unchanged: JSON, Markdown, completions.
+/// The text, in which only line breaks, tabs and styles control a terminal.
+fn shown(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for (at, character) in text.char_indices() {
+        let is_style = || {
+            let code = text.get(at..).and_then(|rest| rest.strip_prefix("\u{1b}["));
+            let of_code = |c: char| c.is_ascii_digit() || c == ';';
+            code.is_some_and(|code| code.trim_start_matches(of_code).starts_with('m'))
+        };
+        if !is_unprintable(character) || matches!(character, '\n' | '\t') || is_style() {
+            shown.push(character);
+        } else {
+            shown.extend(character.escape_default());
+        }
+    }
+    shown
+}
+
+/// Prints JSON. Characters that control a terminal, which are within its texts, are escaped.
+pub(super) fn print_json(json: &str) {
+    let mut shown = String::with_capacity(json.len());
+    for character in json.chars() {
+        if character == '\n' || !is_unprintable(character) {
+            shown.push(character);
+        } else {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                shown.push_str(&format!("\\u{unit:04x}"));
+            }
+        }
+    }
+    print_data(&shown);
+}
+
+/// Prints data unchanged: Markdown, CSV, completions.
 pub(super) fn print_data(text: &str) {
     write(io::stdout().lock(), text);
 }
@@ -168,16 +203,31 @@ pub(super) fn output_error() -> Option<&'static io::Error> {
 }
 
 pub(super) fn print_error(message: impl fmt::Display) {
+    print_to_stderr(&format!("{}: {message}\n", paint(ERROR, "error")));
+}
+
+pub(super) fn print_to_stderr(text: &str) {
     // There is no other place to report to.
-    let _ = writeln!(anstream::stderr().lock(), "{}: {message}", paint(ERROR, "error"));
+    let _ = anstream::stderr().lock().write_all(shown(text).as_bytes());
+}
+
+/// What a person types after this word; `None` in scripts, and if nothing is typed.
+pub(super) fn ask(what: &str) -> Option<String> {
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return None;
+    }
+    let _ = write!(io::stderr(), "{what}: ");
+    let mut line = String::new();
+    io::stdin().read_line(&mut line).ok()?;
+    Some(line.trim().to_owned()).filter(|line| !line.is_empty())
 }
 
 pub(super) fn print_warning(message: &str) {
-    let _ = writeln!(anstream::stderr().lock(), "{}: {message}", paint(WARNING, "warning"));
+    print_to_stderr(&format!("{}: {message}\n", paint(WARNING, "warning")));
 }
 
 pub(super) fn print_note(message: &str) {
-    let _ = writeln!(anstream::stderr().lock(), "{}", paint(DIM, message));
+    print_to_stderr(&format!("{}\n", paint(DIM, message)));
 }
 
 /// A number with its noun: `1 file`, `2,000 files`.
@@ -222,6 +272,14 @@ mod tests {
         }
         assert_eq!(wrap("one two three", 8, 2), "one two\n  three");
         assert_eq!(wrap(&text, usize::MAX, 10), text);
+    }
+
+    #[test]
+    fn only_styles_control_the_terminal() {
+        let text = format!("{}\u{1b}]0;x\u{7}\u{202e}\u{9b}31m\r\n\tb", paint(ERROR, "a\u{1b}[2J"));
+        let expected =
+            format!(r"{}\u{{1b}}]0;x\u{{7}}\u{{202e}}\u{{9b}}31m\r", paint(ERROR, r"a\u{1b}[2J")) + "\n\tb";
+        assert_eq!(shown(&text), expected);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! clock or a file.
 
 pub mod address;
+pub mod memory;
 pub mod parse;
 pub mod vars;
 
@@ -30,6 +31,7 @@ use std::{
 
 pub use self::{
     listing::{Row, Source, effective, markdown, misspelt},
+    memory::{Available, Bound, Memory},
     reader::{Problem, Warning},
     values::KeyFormat,
     vars::{Answers, Decisions, Http, Log, Metrics, Overrides, Rules, Server, Store},
@@ -55,6 +57,7 @@ use telemetry::tracing::settings::Spans;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {
+    pub memory: Memory,
     pub server: Server,
     pub grpc_tls: Option<GrpcTls>,
     pub http: Http,
@@ -90,7 +93,6 @@ impl Server {
             keepalive_timeout: self.keepalive_timeout,
             max_concurrent_streams: self.max_concurrent_streams,
             max_request_bytes: self.max_request_bytes,
-            max_inflight_bytes: self.max_inflight_bytes,
             receive_timeout: self.receive_timeout,
             shutdown_timeout: self.shutdown_timeout,
         }
@@ -160,14 +162,16 @@ impl Settings {
     /// The settings of this environment, with warnings about them.
     ///
     /// `exists` returns whether a path exists: a file that a variable names must exist, and the default of the rules'
-    /// root depends on it. `cores` is the number of cores that the process may use. An empty value means the default,
+    /// root depends on it. `cores` and `available` are what the process may use. An empty value means the default,
     /// unless the variable accepts any text.
     pub fn read(
         env: &dyn Fn(&str) -> Option<String>,
         exists: &dyn Fn(&Path) -> bool,
         cores: usize,
+        available: Available,
     ) -> Result<(Self, Vec<Warning>), Vec<Problem>> {
         let mut reader = Reader::new(env, exists, vars::ALL);
+        let memory = Memory::read(&mut reader, available);
         let server = server(&mut reader, cores);
         let grpc_tls = tls::read(&mut reader);
         let mut http = Http::read(&mut reader);
@@ -182,6 +186,7 @@ impl Settings {
         let mut metrics = Metrics::read(&mut reader);
         metrics.use_prometheus &= !metrics.disable;
         let settings = Self {
+            memory,
             server,
             grpc_tls,
             http,

@@ -4,7 +4,7 @@
 
 use std::{fmt, path::Path, time::Duration};
 
-use super::variable::{Setting, Var};
+use super::variable::{Setting, Var, without_login};
 use text::InvalidValue;
 
 /// The default timeout of Envoy's rate limit filter.
@@ -22,8 +22,13 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.variable)?;
         self.seen.iter().try_for_each(|seen| write!(f, "={seen:?}"))?;
-        write!(f, ": {}", self.invalid)
+        // A hint may repeat a part of the value.
+        write!(f, ": {}", without_logins(&self.invalid.to_string()))
     }
+}
+
+fn without_logins(text: &str) -> String {
+    text.split(' ').map(|word| without_login(word.to_owned())).collect::<Vec<_>>().join(" ")
 }
 
 /// A setting that is used, but probably not as intended.
@@ -35,7 +40,7 @@ pub struct Warning {
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.variable, self.message)
+        write!(f, "{}: {}", self.variable, without_logins(&self.message))
     }
 }
 
@@ -45,6 +50,8 @@ pub(super) struct Reader<'a> {
     vars: &'static [&'static Var],
     /// `REDIS_…` means `REDIS_PERSECOND_…` where the second Redis has such a variable.
     second_redis: bool,
+    /// Defaults that depend on the memory of this process.
+    derived: Vec<(&'static str, String)>,
     pub(super) problems: Vec<Problem>,
     pub(super) warnings: Vec<Warning>,
 }
@@ -55,7 +62,8 @@ impl<'a> Reader<'a> {
         exists: &'a dyn Fn(&Path) -> bool,
         vars: &'static [&'static Var],
     ) -> Self {
-        Self { env, exists, vars, second_redis: false, problems: Vec::new(), warnings: Vec::new() }
+        let (derived, problems, warnings) = Default::default();
+        Self { env, exists, vars, second_redis: false, derived, problems, warnings }
     }
 
     /// Reads the variables of a Redis as those of the second one.
@@ -76,11 +84,21 @@ impl<'a> Reader<'a> {
     /// The value of a setting. An empty one means the default, unless the setting accepts any text.
     pub(super) fn read<T: Default>(&mut self, setting: &'static Setting<T>) -> T {
         let set = self.raw(setting).filter(|value| !value.is_empty() || (setting.parse)(value).is_ok());
-        let text = set.unwrap_or_else(|| self.effective(setting).default.to_owned());
+        let text = set.unwrap_or_else(|| self.default_of(self.effective(setting)).to_owned());
         (setting.parse)(&text).unwrap_or_else(|invalid| {
             self.reject(setting, invalid);
             (setting.parse)(setting.default).unwrap_or_default()
         })
+    }
+
+    /// Sets the default of a variable.
+    pub(super) fn derive(&mut self, var: &'static Var, default: usize) {
+        self.derived.push((var.name, default.to_string()));
+    }
+
+    fn default_of(&self, var: &'static Var) -> &str {
+        let derived = self.derived.iter().find(|(name, _)| *name == var.name);
+        derived.map_or(var.default, |(_, default)| default)
     }
 
     pub(super) fn raw(&self, var: &'static Var) -> Option<String> {

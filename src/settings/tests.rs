@@ -22,7 +22,7 @@ fn read(set: &[(&str, &str)]) -> Outcome {
 /// The same environment where these paths exist.
 fn read_on(set: &[(&str, &str)], paths: &[&str]) -> Outcome {
     let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
-    Settings::read(&env, &|path| paths.iter().any(|there| Path::new(there) == path), 3)
+    Settings::read(&env, &|path| paths.iter().any(|there| Path::new(there) == path), 3, Available::default())
 }
 
 fn settings(set: &[(&str, &str)]) -> Settings {
@@ -45,9 +45,26 @@ fn the_variables_of_the_table_are_those_that_are_read() {
         // Those of a collector are read only with tracing.
         (name == "TRACING_ENABLED").then(|| "true".to_owned())
     };
-    assert!(Settings::read(&env, &|_| false, 1).is_ok());
+    assert!(Settings::read(&env, &|_| false, 1, Available::default()).is_ok());
     let known: BTreeSet<_> = vars::ALL.iter().map(|var| var.name.to_owned()).collect();
     assert_eq!(read.into_inner(), known);
+}
+
+#[test]
+fn no_problem_warning_or_listing_repeats_a_login() {
+    for var in vars::ALL {
+        for value in ["user:hunter2@host:1", "tcp://user:hunter2@host:1", "host:1,user:hunter2@other:2"] {
+            for backend in ["memory", "memcache", "redis"] {
+                let set = [("BACKEND_TYPE", backend), ("TRACING_ENABLED", "true"), (var.name, value)];
+                let said = match read(&set) {
+                    Ok((_, warnings)) => warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                    Err(problems) => problems.iter().map(ToString::to_string).collect(),
+                };
+                assert!(!said.iter().any(|said| said.contains("hunter2")), "{said:?}");
+            }
+            assert!(!var.shown(value.to_owned()).unwrap_or_default().contains("hunter2"), "{}", var.name);
+        }
+    }
 }
 
 #[test]
@@ -148,7 +165,7 @@ fn uses_rules_in_the_working_directory_if_the_default_root_is_missing() {
 fn workers_default_to_the_number_of_cores() {
     assert_eq!(settings(&[("GRPC_WORKERS", "0")]).server.workers, 3);
     assert_eq!(settings(&[("GRPC_WORKERS", "7")]).server.workers, 7);
-    let on_none = Settings::read(&|_| None, &|_| false, 0).unwrap().0;
+    let on_none = Settings::read(&|_| None, &|_| false, 0, Available::default()).unwrap().0;
     assert_eq!(on_none.server.workers, 1);
 }
 

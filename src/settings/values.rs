@@ -163,6 +163,19 @@ impl Value for RulesSource {
     }
 }
 
+/// An amount of memory, in bytes or in the notation of Kubernetes.
+pub(super) fn memory(text: &str) -> Result<usize, InvalidValue> {
+    let units = [("Ki", 10), ("Mi", 20), ("Gi", 30)];
+    let unit = units.into_iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)));
+    let (number, shift) = unit.unwrap_or((text, 0));
+    let number =
+        number.parse::<u32>().ok().filter(|_| shift > 0).map(u64::from).or_else(|| number.parse().ok());
+    let bytes = number.and_then(|number| number.checked_mul(1 << shift));
+    let bytes =
+        bytes.filter(|bytes| (32 << 20..1 << 48).contains(bytes)).and_then(|bytes| bytes.try_into().ok());
+    bytes.ok_or_else(|| InvalidValue::new("an amount of memory of at least 32Mi, such as 256Mi or 268435456"))
+}
+
 /// The maximum size of a response; 0 is the default, as in the Go service.
 pub(super) fn xds_message_bytes(text: &str) -> Result<usize, InvalidValue> {
     let bytes: usize = whole::<_, 0, { u32::MAX as u64 }>(text)?;

@@ -18,7 +18,7 @@ pub struct Var {
 impl Var {
     pub(super) fn shown(&self, value: String) -> Option<String> {
         match self.secrecy {
-            Secrecy::Public => Some(value),
+            Secrecy::Public => Some(without_login(value)),
             Secrecy::Login => Some(masked(&value)),
             Secrecy::Secret => None,
         }
@@ -31,6 +31,17 @@ pub enum Secrecy {
     /// An address without its login.
     Login,
     Secret,
+}
+
+/// A value without `user:password@`, which an address may have where none is expected.
+pub(super) fn without_login(value: String) -> String {
+    let Some((before, after)) = value.rsplit_once('@') else { return value };
+    let (scheme, login) = before.split_once("://").map_or(("", before), |(scheme, login)| (scheme, login));
+    if !login.contains(':') {
+        return value;
+    }
+    let separator = if scheme.is_empty() { "" } else { "://" };
+    format!("{scheme}{separator}***@{after}")
 }
 
 /// A value of `REDIS_URL` without anything that may be a password.

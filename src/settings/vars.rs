@@ -45,6 +45,12 @@ const HOUR: u64 = 3_600_000;
 const MILLION: u64 = 1_000_000;
 
 table! {
+    pub(super) MemoryVars in "Memory" {
+        MEMORY_LIMIT limit: Option<usize> = "" as |text| parse::optional(text, values::memory), "Memory that the process may \
+            use, in bytes or with `Ki`, `Mi` or `Gi`. By default the limit of its cgroup, else half of the machine's \
+            memory. The variables without a default below are [shares of it](operating.md#memory), so that \
+            everything fits at the same time; set one of them only to move memory to it.";
+    }
     pub Server in "gRPC server" {
         GRPC_HOST host: String = "0.0.0.0" as address::host, "Address of the gRPC port; `0.0.0.0` and `::` \
             both mean all, IPv4 and IPv6.";
@@ -64,7 +70,7 @@ table! {
             is never.";
         GRPC_KEEPALIVE_TIMEOUT keepalive_timeout: Duration = "20s", "Time for the response to a ping; then \
             the connection is closed.";
-        GRPC_MAX_CONNECTIONS max_connections: usize = "10000" as at_least::<1>, "Maximum number of \
+        GRPC_MAX_CONNECTIONS max_connections: usize = "" as at_least::<1>, "Maximum number of \
             connections. At the maximum, a connection without an HTTP/2 preface is closed for a new one, \
             else the one idle longest; while all are busy, new ones are refused.";
         GRPC_MAX_CONNECTIONS_PER_ADDRESS max_connections_per_address: usize = "0" as at_least::<0>, "The \
@@ -73,14 +79,15 @@ table! {
             connection. Does not apply to unix sockets.";
         GRPC_MAX_CONCURRENT_STREAMS max_concurrent_streams: u32 = "1024" as parse::whole::<_, 1, BITS_32>,
             "Maximum number of concurrent requests per connection.";
-        GRPC_MAX_REQUEST_BYTES max_request_bytes: usize = "4194304" as parse::whole::<_, 1, BITS_32>,
-            "Maximum size of a request.";
+        GRPC_MAX_REQUEST_BYTES max_request_bytes: usize = "" as parse::whole::<_, 1, BITS_32>,
+            "Maximum size of a request; at most 4 MiB by default, and a quarter of \
+            `GRPC_MAX_INFLIGHT_BYTES`.";
         GRPC_RECEIVE_TIMEOUT receive_timeout: Duration = "5s", "Time within which a request must be \
             complete; later it returns DEADLINE_EXCEEDED. An HTTP/2 frame or header block that is incomplete for \
             as long closes the connection.";
-        GRPC_MAX_INFLIGHT_BYTES max_inflight_bytes: usize = "67108864" as at_least::<1>, "Memory for \
+        GRPC_MAX_INFLIGHT_BYTES max_inflight_bytes: usize = "" as at_least::<1>, "Memory for \
             incomplete requests and unread responses of all connections; at least four times \
-            `GRPC_MAX_REQUEST_BYTES`, which is also the default if larger. Beyond it requests return \
+            `GRPC_MAX_REQUEST_BYTES`. Beyond it requests return \
             RESOURCE_EXHAUSTED.";
         MAX_DESCRIPTORS_PER_REQUEST max_descriptors: usize = "128" as at_least::<1>, "Maximum number of \
             descriptors per request; more return INVALID_ARGUMENT.";
@@ -88,7 +95,7 @@ table! {
             per descriptor; more return INVALID_ARGUMENT.";
         SHUTDOWN_DELAY shutdown_delay: Duration = "0s", "Time between SIGTERM, when the service becomes \
             unhealthy, and closing the listeners.";
-        SHUTDOWN_TIMEOUT shutdown_timeout: Duration = "30s", "Time for open requests after that.";
+        SHUTDOWN_TIMEOUT shutdown_timeout: Duration = "30s", "Time for open requests after that. The process has ended 2 s later, whatever hangs.";
     }
     pub(super) GrpcTlsFiles in "TLS on the gRPC port" {
         GRPC_SERVER_USE_TLS is_on: bool = "false", "Enables TLS 1.2 and 1.3. Plaintext connections are \
@@ -117,7 +124,7 @@ table! {
         PORT port: u16 = "8080", "HTTP port, for `/healthcheck` and `/json`; `0` takes any free one.";
         JSON_ENABLED json: bool = "true", "Serves `POST /json`, which counts like gRPC but cannot verify \
             client certificates. If unset, it is off with `GRPC_CLIENT_TLS_CACERT`.";
-        HTTP_MAX_CONNECTIONS max_connections: usize = "512" as at_least::<1>, "Maximum number of \
+        HTTP_MAX_CONNECTIONS max_connections: usize = "" as at_least::<1>, "Maximum number of \
             connections to each port of this group and to the metrics port, three quarters of them from \
             one address. At the maximum, a connection that sent nothing is closed for a new one, else the \
             one without traffic for longest. As many further connections wait up to 200 ms for that, and \
@@ -131,7 +138,7 @@ table! {
     pub AdminVars in "Admin API" {
         ADMIN_ADDR address: Option<HostPort> = "127.0.0.1:6071" as values::admin_address, "Address of the admin API \
             and its page: `host:port`, or `off`. On anything but a loopback address it needs \
-            `ADMIN_TOKEN_FILE`. If it is unset and the port is taken, the service runs without it.";
+            `ADMIN_TOKEN_FILE`. If it is unset and the port is taken, the service takes the next free one up to 6080.";
         ADMIN_UDS socket: Option<PathBuf> = "", "Path of a unix socket for the admin API; replaces the port.";
         ADMIN_TOKEN_FILE token_file: Option<PathBuf> = "", "Path of a file with bearer tokens, one a line: \
             `TOKEN`, or `NAME TOKEN`, whose name appears in the log of changes. Every call then needs one. \
@@ -157,7 +164,7 @@ table! {
         REQUEST_LOG_MAX_LINES max_request_lines: u64 = "10000" as parse::whole::<_, 1, 100_000_000>, "Maximum number \
             of requests to record in a second, over all workers. The others are counted as dropped, and a line of the \
             log says how many are missing.";
-        RECENT_REQUESTS_MAX_BYTES recent_request_bytes: usize = "16777216" as parse::whole::<_, 0, 1_073_741_824>, "Maximum \
+        RECENT_REQUESTS_MAX_BYTES recent_request_bytes: usize = "" as parse::whole::<_, 0, 1_073_741_824>, "Maximum \
             number of bytes of whole requests that are kept in memory to try rules on, while the admin API is on: \
             about 100,000 of one descriptor. `0` records none, and so does `KEY_VALUES=hidden`.";
         METRICS_TOP_KEYS metrics_top_keys: usize = "0" as parse::whole::<_, 0, 1000>, "Number of most refused \
@@ -179,7 +186,7 @@ table! {
             notices every change with either value.";
         MERGE_DOMAIN_CONFIG merge_domains: bool = "false", "Allows several files per domain; their \
             descriptors are joined.";
-        RULES_MAX_VALUES max_values: usize = "500000" as at_least::<1>, "Maximum number of keys, values, \
+        RULES_MAX_VALUES max_values: usize = "" as at_least::<1>, "Maximum number of keys, values, \
             lists and maps in all rules files, with aliases expanded, or of messages in all resources of a \
             control plane. A rule has about nine; each takes up to half a kilobyte while rules are read.";
         FORCE_START_WITHOUT_INITIAL_CONFIG force_start: bool = "false", "Opens the ports before a control \
@@ -225,19 +232,19 @@ table! {
         STORE_FAILURE_POLICY on_failure: OnStoreFailure = "error", "Decision when counters are unreachable, \
             unless the domain's rules have `on_store_failure`: `error`, which Envoy's `failure_mode_deny` \
             resolves; `allow`; `deny`; or `local`, counted by this replica.";
-        MEMORY_MAX_KEYS max_keys: usize = "10000000" as at_least::<1>, "Maximum number of counters in \
+        MEMORY_MAX_KEYS max_keys: usize = "" as at_least::<1>, "Maximum number of counters in \
             memory.";
         COUNTING counting: CountingMode = "exact", "Counting mode of limits without `counting`, in Redis: `exact` \
             counts every hit before it is decided, `leased` reserves hits of hot keys ahead of time.";
-        LEASE_MAX_KEYS max_leases: usize = "100000" as at_least::<1>, "Maximum number of keys with a lease. \
+        LEASE_MAX_KEYS max_leases: usize = "" as at_least::<1>, "Maximum number of keys with a lease. \
             Beyond it the coldest key returns its hits.";
         HOLDS_MAX max_holds: usize = "1000000" as at_least::<1>, "Maximum number of open holds: in memory of all \
             counters; in Redis of requests that hold, in a cluster in each slot. As many that ended are remembered.";
         HOLDS_MAX_PER_COUNTER max_holds_per_counter: usize = "100000" as at_least::<1>, "Maximum number of open \
             holds of a counter.";
-        HOLDS_MAX_BYTES max_hold_bytes: usize = "268435456" as at_least::<1024>, "Maximum memory of holds in this \
+        HOLDS_MAX_BYTES max_hold_bytes: usize = "" as at_least::<1024>, "Maximum memory of holds in this \
             process, at 1,024 bytes each: all with `BACKEND_TYPE=memory`, those of the policy `local` with others.";
-        HOLDS_MAX_QUEUED max_holds_queued: usize = "100000" as at_least::<1>, "Maximum number of settles and ends \
+        HOLDS_MAX_QUEUED max_holds_queued: usize = "" as at_least::<1>, "Maximum number of settles and ends \
             that wait until the store takes them. Those beyond it are lost.";
         LOCAL_CACHE_SIZE_IN_BYTES local_cache_bytes: usize = "0" as at_least::<0>, "Size of the cache of \
             keys over their limit; `0` disables it.";
@@ -247,8 +254,8 @@ table! {
         COUNTER_KEY_FORMAT key_format: KeyFormat = "compatible", "Keys of counters in Redis and memcached: \
             `compatible`, shared with the Go service, or `unambiguous`, which values chosen by callers \
             cannot make collide. Keys in memory are unambiguous.";
-        STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT stop_when_over: bool = "false", "A request over one of its \
-            limits adds no hits to the others.";
+        STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT stop_when_over: bool = "false", "A request that one of its \
+            limits refuses adds no hits to the others.";
         USE_CALENDAR_MONTH_RATE_LIMIT calendar_months: bool = "false", "A limit per month without `calendar` \
             counts calendar months in UTC instead of 30 days, as in the Go service.";
         EXPIRATION_JITTER_MAX_SECONDS expiration_jitter_max: Duration = "300" as parse::seconds::<CENTURY>,
@@ -401,7 +408,7 @@ table! {
             `statsd_exporter` that maps names and labels; a missing file has no effect.";
         PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS response_time_in_milliseconds: bool = "false", "Response \
             times in milliseconds, though the name ends in seconds; no effect with a mapper file.";
-        METRICS_MAX_SERIES max_series: usize = "10000" as at_least::<1>, "Maximum number of series named \
+        METRICS_MAX_SERIES max_series: usize = "" as at_least::<1>, "Maximum number of series named \
             by requests (`detailed_metric`, `value_to_metric`, limit overrides, unknown domains), over all \
             metrics. Further ones are counted in `__overflow__`, one per domain.";
         DISABLE_STATS disable: bool = "false", "Disables metrics and sinks, whatever the other variables \

@@ -59,7 +59,7 @@ fn errors_of_paths_methods_and_parameters_name_the_expected_ones() {
         ("GET", "/api/v1/nothing", 404, "no such path: /api/v1/nothing"),
         ("POST", "/api/v1/status", 405, "POST /api/v1/status: expected GET"),
         ("GET", "/api/v1/status?x=1", 400, "unknown parameter \\\"x\\\"; expected: replica"),
-        ("GET", "/api/v1/rules?x=1", 400, "unknown parameter \\\"x\\\"; expected: n, domain, by"),
+        ("GET", "/api/v1/rules?x=1", 400, "unknown parameter \\\"x\\\"; expected: n, domain, rule, by"),
         ("GET", "/api/v1/top?n=0", 400, "n=\\\"0\\\": expected a number from 1 to 1000"),
         ("GET", "/api/v1/top?n=1&n=2", 400, "parameter \\\"n\\\" is given twice"),
         ("GET", "/api/v1/top?by=hits", 400, "by=\\\"hits\\\": expected refused or allowed"),
@@ -167,10 +167,18 @@ fn a_port_in_use_stops_the_start_only_if_it_was_configured() {
     let log = Setup::new().env("ADMIN_ADDR", &address).refused();
     assert!(log.contains(&format!("cannot listen for the admin API on {address}")), "{log}");
     // Only one of two services has the default port, or another process has it.
-    let default = || Setup::new().rules("shop.yaml", RULES).unset("ADMIN_ADDR");
+    let default = || Setup::new().rules("shop.yaml", RULES).unset("ADMIN_ADDR").env("LOG_LEVEL", "info");
     let (_first, second) = (default().start(), default().start());
-    second.wait_for_log(&["the admin API is not served: set ADMIN_ADDR to a free address, or to off"]);
+    second.wait_for_log(&[
+        "127.0.0.1:6071 is another process', so the admin API and its page are at 127.0.0.1:60",
+    ]);
     assert!(second.is_healthy());
+    let log = second.final_log();
+    let (_, said) = log.split_once("--admin ").unwrap();
+    let (address, _) = said.split_once(' ').unwrap();
+    assert!(log.contains(&format!("admin={address}")), "{log}");
+    // Nobody is sent to the page of the other process.
+    assert!(!log.contains("admin=127.0.0.1:6071"), "{log}");
 }
 
 #[test]

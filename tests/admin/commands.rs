@@ -128,6 +128,12 @@ fn output_that_cannot_be_written_is_an_error() {
         &["check", rules.to_str().unwrap()],
         &["settings"],
         &["man"],
+        &["schema"],
+        &["completions", "bash"],
+        &["--help"],
+        &["--version"],
+        &["help", "check"],
+        &["override", "set", "--help"],
     ] {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let output = Command::new(BINARY).args(args).stdout(full).output().unwrap();

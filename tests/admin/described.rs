@@ -37,6 +37,7 @@ const REQUESTS: &[(&str, &str)] = &[
     ("GET", "/api/v1/status"),
     ("GET", "/api/v1/rules"),
     ("GET", "/api/v1/rules?by=hits&n=2&domain=shop"),
+    ("GET", "/api/v1/rules?rule=shop.user"),
     ("GET", "/api/v1/rules?n=0"),
     ("GET", "/api/v1/top"),
     ("GET", "/api/v1/top?by=allowed&n=3&domain=shop&rule=shop.user"),

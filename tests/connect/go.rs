@@ -33,10 +33,11 @@ fn the_examples_of_the_go_service_fit_together() {
     // The upstream of the example limits nothing.
     let (report, code) = check(MOCK, EXAMPLE, &[]);
     assert!(said(&report)[0].contains("has no rate limit filter"), "{report:#}");
-    assert_eq!(code, Some(0));
+    assert_eq!(code, Some(1));
     let (report, code) = check(PROXY, include_str!("go/config.yaml"), &[]);
     assert!(said(&report).iter().any(|one| one.contains("the domain `rl` has no rules")), "{report:#}");
-    assert_eq!(code, Some(0));
+    assert!(said(&report).iter().any(|one| one.contains("these rules limit nothing")), "{report:#}");
+    assert_eq!(code, Some(1));
 }
 
 #[test]

@@ -112,6 +112,25 @@ fn a_misspelt_domain_a_short_timeout_and_a_cluster_without_http2_are_named() {
 }
 
 #[test]
+fn rules_that_envoy_cannot_reach_are_an_error_and_so_is_a_misspelt_domain() {
+    for (domain, expected) in
+        [("bank", "these rules limit nothing: Envoy can meet none of them"), ("shpo", "did you mean `shop`?")]
+    {
+        let (report, code) = check(&envoy(&format!("domain: {domain}"), &route(&all()), ""), RULES, &[]);
+        let said = said(&report);
+        assert!(said.iter().any(|one| one.starts_with("error ") && one.contains(expected)), "{said:#?}");
+        assert_eq!((code, &report["valid"]), (Some(1), &false.into()), "{said:#?}");
+    }
+    let (report, code) = check(
+        &envoy("domain: shop", &route("{actions: [{generic_key: {descriptor_value: x}}]}"), ""),
+        RULES,
+        &[],
+    );
+    assert!(said(&report).iter().any(|one| one.contains("these rules limit nothing")), "{report:#}");
+    assert_eq!(code, Some(1));
+}
+
+#[test]
 fn descriptors_that_no_rule_meets_are_named_with_the_reason() {
     let items = |actions: &str| format!("{{actions: [{actions}]}}");
     let header = |key: &str| format!("{{request_headers: {{header_name: x, descriptor_key: {key}}}}}");
@@ -244,7 +263,7 @@ fn a_file_that_is_no_configuration_is_an_error() {
     }
     let (report, code) = check("static_resources: {}", RULES, &[]);
     assert!(said(&report)[0].contains("no rate limit filter"), "{report:#}");
-    assert_eq!(code, Some(0));
+    assert_eq!(code, Some(1));
     let (report, code) = check("{}", RULES, &["--envoy", "missing.yaml"]);
     assert!(said(&report).iter().any(|one| one.contains("missing.yaml")), "{report:#}");
     assert_eq!(code, Some(2));

@@ -8,9 +8,11 @@ use super::{
     meter::{Client, Cost, KEPT_KIB, as_float, measure},
 };
 use crate::support::{
-    eventually, http,
+    eventually,
+    grpc_tls::{Authority, Files},
+    http,
     ports::free_port,
-    server::{BINARY, Server, Setup},
+    server::{BINARY, Server},
 };
 
 /// CPU time of an ordinary request, with those of its connection and of the kernel.
@@ -30,6 +32,8 @@ enum Port {
     Debug,
     Metrics,
     Admin,
+    /// The gRPC port, before a TLS handshake ends.
+    Tls,
 }
 
 /// Requests that are repeated on each connection.
@@ -75,6 +79,18 @@ fn post(path: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     let head = "HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json";
     format!("POST {path} {head}\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+/// The head of a request, and the beginning of its body.
+fn unfinished(path: &str, sent: usize) -> Vec<u8> {
+    let head = "HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 2000000";
+    format!("POST {path} {head}\r\n\r\n{}", " ".repeat(sent)).into_bytes()
+}
+
+/// The beginning of a ClientHello of 64,000 bytes.
+fn client_hello(sent: usize) -> Vec<u8> {
+    let record = [&[22, 3, 1, 0x3e, 0x80, 1, 0, 0xfa, 0, 3, 3][..], &[0; 16_000 - 6]].concat();
+    record.repeat(4).into_iter().take(sent).collect()
 }
 
 fn chunked(chunk: &str, times: usize) -> Vec<u8> {
@@ -159,6 +175,23 @@ fn shapes() -> Vec<Shape> {
     }
     all.push(one_each(64, Reader::All, shape(Port::Http, "probes", &get("/healthcheck"))));
     for (port, path) in [
+        (Port::Http, "/json"),
+        (Port::Http, "/nowhere"),
+        (Port::Debug, "/rlconfig"),
+        (Port::Metrics, "/metrics"),
+        (Port::Admin, "/api/v1/overrides"),
+        (Port::Admin, "/nowhere"),
+    ] {
+        for sent in [0, 60_000, 1_000_000] {
+            let name = format!("{sent} bytes of an unfinished body to {path}");
+            all.push(one_each(380, Reader::Never, shape(port, &name, &unfinished(path, sent))));
+        }
+    }
+    for sent in [5, 4_000, 15_000, 64_000] {
+        let name = format!("{sent} bytes of an unfinished ClientHello");
+        all.push(one_each(2_000, Reader::Never, shape(Port::Tls, &name, &client_hello(sent))));
+    }
+    for (port, path) in [
         (Port::Debug, "/rlconfig"),
         (Port::Metrics, "/metrics"),
         (Port::Admin, "/api/v1/overrides?n=10000"),
@@ -201,14 +234,15 @@ fn exceeded(port: Port, cost: &Cost, requests: f64) -> Vec<String> {
     exceeded
 }
 
-/// A service with 5,000 rules and 100,000 overrides, and its admin port.
-fn start(binary: &str) -> (Server, u16) {
+/// A service with 5,000 rules and 100,000 overrides, its admin port, and its certificate.
+fn start(binary: &str) -> (Server, u16, Files) {
     let (admin, mut rules) = (free_port(), "domain: many\ndescriptors:\n".to_owned());
     for number in 0..5_000 {
         writeln!(rules, "- {{key: k, value: v{number}, rate_limit: {{unit: day, requests_per_unit: 1}}}}")
             .unwrap();
     }
-    let setup = Setup::new().rules("d.yaml", RULES).rules("many.yaml", &rules);
+    let files = Files::new(&Authority::new("ours").server());
+    let setup = files.setup().rules("d.yaml", RULES).rules("many.yaml", &rules);
     let setup = setup.env("ADMIN_ADDR", &format!("127.0.0.1:{admin}")).env("MEMORY_MAX_KEYS", "100000");
     let server = setup.program(Path::new(binary), &["serve"]).start_healthy();
     eventually("the admin port is open", || {
@@ -223,7 +257,7 @@ fn start(binary: &str) -> (Server, u16) {
         assert_eq!(http::post(admin, &format!("/api/v1/imports/{import}"), &lines).status, 200);
     }
     assert_eq!(http::send(admin, "PUT", &format!("/api/v1/imports/{import}"), &[], b"").unwrap().status, 200);
-    (server, admin)
+    (server, admin, files)
 }
 
 #[test]
@@ -242,12 +276,13 @@ fn table_of_the_http_ports() {
         if !script.name.contains(&only) {
             continue;
         }
-        let (server, admin) = start(&binary);
+        let (server, admin, _files) = start(&binary);
         let number = match port {
             Port::Http => server.ports.http,
             Port::Debug => server.ports.debug,
             Port::Metrics => server.ports.metrics,
             Port::Admin => admin,
+            Port::Tls => server.ports.grpc,
         };
         let cost =
             measure(&server, number, &script, None, Duration::from_secs(seconds), probe(server.ports.http));

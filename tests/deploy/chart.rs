@@ -4,11 +4,11 @@ use std::{collections::BTreeSet, env, fmt::Write as _, fs, process::Command};
 
 use serde_json::{Value, json};
 
-use crate::support::server::BINARY;
+use crate::{docs::markdown::blocks, support::server::BINARY};
 
 use super::{
     documents,
-    files::validate,
+    files::{scales_sensibly, validate},
     files_below, object, output,
     pods::{Pod, config_map, run},
     read, root,
@@ -113,6 +113,67 @@ fn a_pod_of_the_chart_serves_the_rules_of_an_existing_config_map() {
 }
 
 #[test]
+fn counters_in_memory_are_those_of_one_replica() {
+    let redis = "store.type=redis,store.redis.url=redis:6379";
+    let memcached = "store.type=memcached,store.memcached.hosts[0]=memcached:11211";
+    for (set, replicas) in [
+        ("replicaCount=null".to_owned(), 1),
+        ("replicaCount=0".to_owned(), 0),
+        (redis.to_owned(), 2),
+        (memcached.to_owned(), 2),
+        (format!("{redis},replicaCount=1"), 1),
+        (format!("{redis},settings.BACKEND_TYPE=memory"), 1),
+        ("replicaCount=3,settings.BACKEND_TYPE=redis,settings.REDIS_URL=redis:6379".to_owned(), 3),
+    ] {
+        let set = format!("rules.existingConfigMap=my-rules,{set}");
+        let objects = documents(&rendered(&["--set", &set]).unwrap());
+        assert_eq!(object(&objects, "Deployment")["spec"]["replicas"], replicas, "{set}");
+    }
+    for (set, part) in [
+        ("replicaCount=2".to_owned(), "replicaCount: 2 replicas that count in memory"),
+        ("autoscaling.enabled=true".to_owned(), "autoscaling.enabled: each replica that counts in memory"),
+        (format!("{redis},replicaCount=2,settings.BACKEND_TYPE=memory"), "replicaCount"),
+        (
+            format!("{redis},replicaCount=2,extraEnv[0].name=BACKEND_TYPE,extraEnv[0].value=memory"),
+            "replicaCount",
+        ),
+    ] {
+        let set = format!("rules.existingConfigMap=my-rules,{set}");
+        let error = rendered(&["--set", &set]).unwrap_err();
+        assert!(error.contains(part) && error.contains("store.type"), "{set}: {error}");
+    }
+}
+
+#[test]
+fn replicas_of_the_chart_are_added_before_they_use_what_they_request() {
+    for workers in [1, 4] {
+        let set = format!(
+            "rules.existingConfigMap=my-rules,store.type=redis,store.redis.url=redis:6379,\
+             autoscaling.enabled=true,resources.requests.memory=1Gi,workers={workers}"
+        );
+        let objects = documents(&rendered(&["--set", &set]).unwrap());
+        scales_sensibly(&objects);
+        let container = &object(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+        assert_eq!(container["resources"]["requests"]["memory"], "1Gi");
+    }
+}
+
+#[test]
+fn the_values_shown_in_the_readme_are_accepted() {
+    let mut seen = 0;
+    for block in blocks(&read(&format!("{CHART}/README.md"))) {
+        if block.purpose() == Some("values") {
+            let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
+            fs::write(file.path(), &block.text).unwrap();
+            let values = file.path().to_str().unwrap();
+            validate(&rendered(&["--set", "rules.existingConfigMap=my-rules", "--values", values]).unwrap());
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 2);
+}
+
+#[test]
 fn invalid_values_are_refused_with_their_name() {
     let rules = "rules.existingConfigMap=my-rules";
     for (set, part) in [
@@ -131,7 +192,10 @@ fn invalid_values_are_refused_with_their_name() {
             "store.redis.tls.existingSecret",
         ),
         ("rules.xds.tls.enabled=true,rules.xds.tls.clientCertificate=true", "rules.xds.tls.existingSecret"),
-        ("autoscaling.enabled=true,autoscaling.minReplicas=11", "autoscaling.minReplicas"),
+        (
+            "store.type=redis,store.redis.url=redis:6379,autoscaling.enabled=true,autoscaling.minReplicas=11",
+            "autoscaling.minReplicas",
+        ),
         ("extraEnv[0].nme=X", "name is required"),
         ("resources.request.cpu=1", "request"),
         ("replicas=3", "replicas"),
@@ -210,8 +274,10 @@ fn egress_rules_restrict_egress_to_them_and_dns() {
     let policy = &object(&objects, "NetworkPolicy")["spec"];
     assert_eq!(policy["policyTypes"], json!(["Ingress", "Egress"]));
     let ports: Vec<_> = policy["egress"].as_array().unwrap().iter().map(|rule| &rule["ports"]).collect();
-    let dns = json!([{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]);
-    assert_eq!(ports, [&json!([{"port": 6379}]), &dns]);
+    let at = |port: u16| [json!({"port": port, "protocol": "UDP"}), json!({"port": port, "protocol": "TCP"})];
+    assert_eq!(ports, [&json!([{"port": 6379}]), &json!([at(53), at(5353)].concat())]);
+    // An address of the node (NodeLocal DNS) and a namespace of OpenShift are among the destinations.
+    assert!(policy["egress"][1]["to"].is_null());
 }
 
 #[test]

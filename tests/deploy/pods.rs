@@ -47,20 +47,22 @@ fn the_deployment_for_kubernetes_runs() {
 
 #[test]
 fn the_service_of_compose_runs() {
-    let service = &documents(&read("deploy/compose.yaml"))[0]["services"]["tollgate"];
+    let composed = &documents(&read("deploy/compose.yaml"))[0];
+    let service = &composed["services"]["tollgate"];
     let env = service["environment"].as_object().unwrap().iter();
     let volume = service["volumes"][0].as_str().unwrap();
     let [source, mounted_at, "ro"] = volume.split(':').collect::<Vec<_>>()[..] else { panic!("{volume}") };
     let tokens = service["environment"]["ADMIN_TOKEN_FILE"].as_str().unwrap();
     let (tokens_at, file) = tokens.rsplit_once('/').unwrap();
-    let token = "compose tollgate-on-this-machine\n";
+    let token = composed["configs"]["tokens"]["file"].as_str().unwrap();
+    let token = fs::read_to_string(root().join("deploy").join(token)).unwrap();
     let seen = run(&Pod {
         // As in the example of the Go service, and the default of the image.
         command: [image::entry_point(), vec!["/bin/ratelimit".to_owned()]].concat(),
         env: env.map(|(name, value)| format!("{name}={}", value.as_str().unwrap())).collect(),
         volumes: vec![
             Volume { at: mounted_at.to_owned(), files: directory(&root().join("deploy").join(source)) },
-            Volume { at: tokens_at.to_owned(), files: vec![(file.to_owned(), token.to_owned())] },
+            Volume { at: tokens_at.to_owned(), files: vec![(file.to_owned(), token)] },
         ],
         probes: vec!["8080/healthcheck".to_owned()],
         // As `docker compose exec`.
@@ -94,7 +96,7 @@ impl Pod {
         };
         Self {
             command: if container["command"].is_null() { image::entry_point() } else { command },
-            env: list(&container["env"]).iter().filter_map(variable).collect(),
+            env: list(&container["env"]).iter().map(variable).collect(),
             volumes: list(&container["volumeMounts"]).iter().map(mounted).collect(),
             probes: probes(container),
             asks: asks.to_owned(),
@@ -114,13 +116,10 @@ fn files(objects: &[Value], volume: &Value) -> Vec<(String, String)> {
     data.map(|(name, text)| (name.clone(), text.as_str().unwrap().to_owned())).collect()
 }
 
-/// A variable with its value; `None` for one from an optional Secret.
-fn variable(variable: &Value) -> Option<String> {
-    if let Some(value) = variable["value"].as_str() {
-        return Some(format!("{}={value}", variable["name"].as_str()?));
-    }
-    assert_eq!(variable["valueFrom"]["secretKeyRef"]["optional"], true, "{variable}");
-    None
+/// A variable with its value.
+fn variable(variable: &Value) -> String {
+    let value = variable["value"].as_str().unwrap_or_else(|| panic!("no value: {variable}"));
+    format!("{}={value}", variable["name"].as_str().unwrap())
 }
 
 /// `port/path` of each probe, by default that of the Go service.

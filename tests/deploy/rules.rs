@@ -58,15 +58,31 @@ pub(super) fn alerts() -> BTreeSet<String> {
     rules.filter_map(|rule| Some(rule["alert"].as_str()?.to_owned())).collect()
 }
 
-/// The queries of the dashboard with their panels, with every variable set to all.
-pub(super) fn dashboard_queries() -> Vec<(String, String)> {
+/// `humanize` has SI prefixes: a request every two minutes is "8.333m requests a second".
+#[test]
+fn summaries_have_shares_counts_and_durations() {
+    assert!(!read(RULES).contains("| humanize }}"));
+}
+
+/// The queries of the dashboard outside of its collapsed rows, which are for features that a service with Redis may not
+/// have, and those of all rows, with their panels and with every variable set to all.
+pub(super) fn dashboard_queries() -> [Vec<(String, String)>; 2] {
     let dashboard: Value = serde_json::from_str(&read("deploy/grafana/dashboard.json")).unwrap();
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let mut queries = Vec::new();
-    for panel in list(&dashboard["panels"]) {
-        for target in list(&panel["targets"]) {
-            queries.push((panel["title"].to_string(), target["expr"].as_str().unwrap().to_owned()));
-        }
+    let of_panels = |panels: &[Value]| -> Vec<_> {
+        let of_panel = |panel: &Value| {
+            let targets = list(&panel["targets"]).into_iter();
+            let query = |target: Value| target["expr"].as_str().unwrap().to_owned();
+            targets.map(|target| (panel["title"].to_string(), query(target))).collect::<Vec<_>>()
+        };
+        panels.iter().flat_map(of_panel).collect()
+    };
+    let panels = list(&dashboard["panels"]);
+    let shown = of_panels(&panels);
+    let mut queries = shown.clone();
+    for row in panels.iter().filter(|panel| panel["collapsed"] == true) {
+        assert!(row["title"].as_str().unwrap().starts_with("Only with "), "{row}");
+        queries.extend(of_panels(&list(&row["panels"])));
     }
     for variable in list(&dashboard["templating"]["list"]) {
         let asked = variable["query"]["query"].as_str();
@@ -83,5 +99,5 @@ pub(super) fn dashboard_queries() -> Vec<(String, String)> {
         let query = query.replace("$__rate_interval", "1m");
         variables.into_iter().fold(query, |query, variable| query.replace(variable, ".*"))
     };
-    queries.into_iter().map(|(place, query)| (place, chosen(query))).collect()
+    [shown, queries].map(|queries| queries.into_iter().map(|(place, query)| (place, chosen(query))).collect())
 }

@@ -3,41 +3,41 @@
 use std::collections::BTreeSet;
 
 /// A fenced block.
-pub(super) struct Block {
+pub(crate) struct Block {
     /// The line of its fence, from 1.
-    pub(super) line: usize,
+    pub(crate) line: usize,
     /// The info string: the language, and the purpose of the block.
     info: Vec<String>,
-    pub(super) text: String,
+    pub(crate) text: String,
 }
 
 impl Block {
-    pub(super) fn is(&self, language: &str) -> bool {
+    pub(crate) fn is(&self, language: &str) -> bool {
         self.info.first().is_some_and(|first| first == language)
     }
 
     /// `yaml`, `yaml path/of/a.yaml` or `yaml refused path/of/a.yaml`.
-    pub(super) fn is_rules_file(&self) -> bool {
+    pub(crate) fn is_rules_file(&self) -> bool {
         let is_named = self.info.len() == 2 && self.path().is_some();
         self.is("yaml") && (self.info.len() == 1 || self.is_refused() || is_named)
     }
 
-    pub(super) fn is_refused(&self) -> bool {
+    pub(crate) fn is_refused(&self) -> bool {
         self.info.iter().any(|word| word == "refused")
     }
 
     /// The word after the language.
-    pub(super) fn purpose(&self) -> Option<&str> {
+    pub(crate) fn purpose(&self) -> Option<&str> {
         self.info.get(1).map(String::as_str)
     }
 
     /// The file name of the block.
-    pub(super) fn path(&self) -> Option<&str> {
+    pub(crate) fn path(&self) -> Option<&str> {
         self.info.iter().map(String::as_str).find(|word| word.contains('/'))
     }
 
     /// The commands of a console with their output.
-    pub(super) fn steps(&self) -> Vec<(String, String)> {
+    pub(crate) fn steps(&self) -> Vec<(String, String)> {
         let mut steps: Vec<(String, String)> = Vec::new();
         for line in self.text.lines() {
             if let Some(command) = line.strip_prefix("$ ") {
@@ -53,7 +53,7 @@ impl Block {
 }
 
 /// The fenced blocks of a page.
-pub(super) fn blocks(page: &str) -> Vec<Block> {
+pub(crate) fn blocks(page: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut open: Option<Block> = None;
     for (at, line) in page.lines().enumerate() {
@@ -75,14 +75,19 @@ pub(super) fn blocks(page: &str) -> Vec<Block> {
 }
 
 /// The targets of the links of a page.
-pub(super) fn links(page: &str) -> Vec<String> {
+pub(crate) fn links(page: &str) -> Vec<String> {
     let prose = prose(page);
     let targets = prose.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
     targets.map(|(target, _)| target.to_owned()).collect()
 }
 
+/// The inline code of a page, which may span lines.
+pub(crate) fn spans(page: &str) -> Vec<String> {
+    prose(page).split('`').skip(1).step_by(2).map(|span| span.replace('\n', " ")).collect()
+}
+
 /// The anchors of the headings, as forges make them.
-pub(super) fn slugs(page: &str) -> BTreeSet<String> {
+pub(crate) fn slugs(page: &str) -> BTreeSet<String> {
     let prose = prose(page);
     let headings = prose.lines().filter(|line| line.starts_with('#'));
     let kept = |character: &char| character.is_alphanumeric() || matches!(character, ' ' | '-' | '_');

@@ -43,6 +43,7 @@ fn an_outage_speaks_and_ends() {
         let text = verbose.text();
         let policy_line = format!("STORE_FAILURE_POLICY={policy} decides");
         assert!(text.contains("store: failing since 20") && text.contains(&policy_line), "{text}");
+        assert!(!text.contains("127.0.0.1"), "anyone may ask: {text}");
         redis.start();
         eventually("the outage ends", || {
             let status = status(&admin);

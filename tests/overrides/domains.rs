@@ -54,6 +54,14 @@ fn a_domain_is_allowed_or_shadowed_until_it_is_cleared() {
     assert_eq!(codes(&replica, "shop", 1), [OVER], "shadowed requests were counted");
     let none = replica.run(&["domain", "clear", "shop"]);
     assert_eq!((none.status.code(), printed(&none)), (Some(1), "domain shop has no switch\n".to_owned()));
+    for (args, reply) in [
+        (&["domain", "clear", "shop", "--json"][..], json!({"cleared": []})),
+        (&["override", "remove", "shop", "user=ann", "--json"], json!({"removed": null})),
+    ] {
+        let none = replica.run(args);
+        let printed: serde_json::Value = serde_json::from_slice(&none.stdout).expect("JSON");
+        assert_eq!((none.status.code(), printed), (Some(1), reply), "{args:?}");
+    }
     assert_eq!(replica.tollgate(&["domain", "list"]), "no domain is switched\n");
     assert_eq!(replica.get("/api/v1/overrides")["total"], 0);
     replica.server.wait_for_log(&[
@@ -160,6 +168,14 @@ fn the_failure_policy_changes_at_run_time_and_while_redis_is_gone() {
     assert_eq!(outcome(&other, "shop"), Ok(OVER), "the other replica is as it was");
     let list = one.tollgate(&["domain", "list"]);
     assert!(list.contains("this replica") && !list.contains("deny"), "{list}");
+    // The stored switch cannot be removed, so the one of the replica stays too.
+    let refused = one.run(&["domain", "clear", "shop"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(printed(&refused).contains("--this-replica"), "{}", printed(&refused));
+    assert_eq!(outcome(&one, "shop"), Ok(OK));
+    let cleared = one.tollgate(&["domain", "clear", "shop", "--this-replica"]);
+    assert_eq!(cleared, "domain shop: cleared on store failure allow\n");
+    assert_eq!(outcome(&one, "shop"), Ok(OVER), "the stored switch is in force again");
     redis.start();
     eventually("redis is back", || {
         let cleared = one.run(&["domain", "clear", "shop"]);
@@ -173,11 +189,33 @@ fn the_failure_policy_changes_at_run_time_and_while_redis_is_gone() {
 }
 
 #[test]
+fn a_terminal_is_asked_for_a_reason() {
+    let replica = Replica::start(setup());
+    let set = format!("{BINARY} domain set shop --allow --admin 127.0.0.1:{}", replica.admin);
+    for (typed, reason) in [("too many calls\n", "too many calls"), ("\n", "")] {
+        // `script` runs it on a terminal of its own.
+        let mut script = Command::new("script")
+            .args(["-qec", &set, "/dev/null"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        script.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
+        let output = script.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && said.contains("reason: "), "{said}");
+        let domains = replica.get("/api/v1/domains");
+        assert_eq!(domains["domains"][0]["reason"].as_str().unwrap_or_default(), reason);
+    }
+    let quiet = Command::new("sh").args(["-c", &set]).stdin(Stdio::null()).output().unwrap();
+    assert!(quiet.status.success() && quiet.stderr.is_empty(), "{quiet:?}");
+}
+
+#[test]
 fn an_invalid_switch_is_explained() {
     let replica = Replica::start(setup());
     for (words, code, expected) in [
         (&["set", "shpo", "--allow", "--reason", "x"][..], 1, "no domain \"shpo\"; did you mean \"shop\"?"),
-        (&["set", "shop", "--allow"], 2, "--reason <TEXT>"),
         (&["set", "shop", "--reason", "x"], 2, "<--allow|--shadow|--on-store-failure <POLICY>>"),
         (&["set", "shop", "--allow", "--shadow", "--reason", "x"], 2, "cannot be used with"),
         (
@@ -222,4 +260,52 @@ fn an_invalid_switch_is_explained() {
     assert_eq!(replica.tollgate(&["domain", "list"]), "no domain is switched\n");
     let forced = switch(&replica, &["shpo", "--allow", "--force"]);
     assert!(forced.contains("warning: the rules have no domain"), "{forced}");
+}
+
+/// The reasons in the status and on the metrics page.
+fn reasons(replica: &Replica) -> (Vec<Value>, Vec<String>) {
+    let status = replica.get("/api/v1/status");
+    let series =
+        replica.server.metrics().into_keys().filter(|series| series.starts_with("tollgate_not_enforced{"));
+    (status["not_enforced"].as_array().unwrap().clone(), series.collect())
+}
+
+#[test]
+fn the_status_says_which_limits_are_not_enforced_and_who_chose_so() {
+    let redis = Redis::single();
+    let replica = on(&redis);
+    assert_eq!(reasons(&replica), (Vec::new(), Vec::new()));
+    switch(&replica, &["shop", "--allow", "--for", "1w"]);
+    switch(&replica, &["other", "--shadow", "--this-replica"]);
+    let all = eventually("both switches are shown", || {
+        let (all, series) = reasons(&replica);
+        let expected = ["{domain=\"other\",why=\"domain_shadow\"}", "{domain=\"shop\",why=\"domain_allow\"}"];
+        let has = |end: &&str| series.iter().any(|one| one.ends_with(*end));
+        holds(all.len() == 2 && expected.iter().all(has), || format!("{all:?} {series:?}")).map(|()| all)
+    });
+    let of = |domain: &str| all.iter().find(|one| one["domain"] == domain).unwrap();
+    let text = of("shop")["text"].as_str().unwrap();
+    for part in ["shop: no limit is in force, switched at 20", " by ", " until 20", ": test"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(
+        of("other")["text"].as_str().unwrap().contains("limits refuse nothing on one replica, "),
+        "{all:?}"
+    );
+    let output = replica.run(&["status"]);
+    assert_eq!(output.status.code(), Some(0), "somebody chose it: {}", printed(&output));
+    assert!(printed(&output).starts_with("warning   "), "{}", printed(&output));
+    // Another replica knows by the log of changes since when.
+    let second = on(&redis);
+    let (found, _) = eventually("the other replica shows both", || {
+        let (all, series) = reasons(&second);
+        holds(all.len() == 2, || format!("{all:?}")).map(|()| (all, series))
+    });
+    let shop = found.iter().find(|one| one["domain"] == "shop").unwrap();
+    assert_eq!(shop["since"], of("shop")["since"]);
+    replica.tollgate(&["domain", "clear", "shop"]);
+    eventually("the switch is gone", || {
+        let (all, _) = reasons(&second);
+        holds(all.iter().all(|one| one["domain"] != "shop"), || format!("{all:?}"))
+    });
 }

@@ -211,3 +211,42 @@ fn an_import_of_which_redis_lost_a_part_is_aborted() {
     }
     assert!(!replicas[1].is_blocked("i7"));
 }
+
+#[test]
+fn overrides_that_expire_while_redis_is_unreachable_are_removed_from_it_later() {
+    let redis = Redis::single();
+    let one = Replica::on(&redis);
+    one.tollgate(&["override", "set", "shop", "client=ann", "--block", "--for", "2s"]);
+    one.tollgate(&["override", "set", "shop", "client=bob", "--block", "--for", "1h"]);
+    redis.freeze();
+    one.server.wait_for_log(&["override expired"]);
+    redis.thaw();
+    eventually("redis has one override, and the version", || {
+        let fields = redis.ask(&["HLEN", "{tollgate}:overrides"]).number();
+        holds(fields == 2, || format!("{fields}: {}", one.server.process.log()))
+    });
+    assert!(one.is_blocked("bob"));
+}
+
+#[test]
+fn a_switch_of_one_replica_is_not_written_to_an_empty_redis() {
+    let redis = Redis::single();
+    let one = Replica::on(&redis);
+    one.tollgate(&[
+        "domain",
+        "set",
+        "shop",
+        "--on-store-failure",
+        "allow",
+        "--this-replica",
+        "--reason",
+        "x",
+    ]);
+    let compared = redis.calls("hget");
+    eventually("it has compared its overrides with those of redis", || {
+        let more = redis.calls("hget") - compared;
+        holds(more >= 3, || more.to_string())
+    });
+    assert!(!redis.keys().iter().any(|key| key.contains("overrides")), "{:?}", redis.keys());
+    assert!(!one.server.final_log().contains("lost"));
+}

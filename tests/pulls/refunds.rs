@@ -37,10 +37,19 @@ fn sharing(setup: Setup) -> Setup {
     setup.env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").env("REPLICA_SYNC", "true")
 }
 
-/// Two replicas, of which both know that the limits are exceeded.
-fn check(setup: Setup, rules: &str, keys: &[&str]) {
-    let setup = sharing(setup.rules("d.yaml", rules));
-    let servers = [setup.clone().start_healthy(), setup.start_healthy()];
+/// Refunds at a replica with a local cache, and at one without.
+fn check(setup: &Setup, rules: &str, keys: &[&str]) {
+    for bytes in ["100000", "0"] {
+        check_from(sharing(setup.clone().rules("d.yaml", rules)), bytes, keys);
+    }
+}
+
+/// Two replicas, of which both know that the limits are exceeded. The one that refunds has a cache of this size.
+fn check_from(setup: Setup, bytes: &str, keys: &[&str]) {
+    // Each pair has its own counters.
+    let setup = setup.env("CACHE_KEY_PREFIX", bytes);
+    let first = setup.clone().env("LOCAL_CACHE_SIZE_IN_BYTES", bytes);
+    let servers = [first.start_healthy(), setup.start_healthy()];
     let clients = servers.each_ref().map(Server::client);
     let known = |key: &str| {
         let name = "ratelimit_service_rate_limit_over_limit_with_local_cache";
@@ -68,13 +77,13 @@ fn check(setup: Setup, rules: &str, keys: &[&str]) {
 #[test]
 fn a_refund_reaches_the_caches_of_all_replicas_on_redis() {
     let redis = Redis::single();
-    check(Setup::new().redis(&redis.env()), &format!("{}{SLIDING}", RULES.trim_end()), &["year", "sliding"]);
+    check(&Setup::new().redis(&redis.env()), &format!("{}{SLIDING}", RULES.trim_end()), &["year", "sliding"]);
 }
 
 #[test]
 fn a_refund_reaches_the_caches_of_all_replicas_on_memcached() {
     let memcached = Memcached::single();
-    check(memcached.setup(), RULES, &["year"]);
+    check(&memcached.setup(), RULES, &["year"]);
 }
 
 #[test]

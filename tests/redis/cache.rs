@@ -3,6 +3,7 @@
 use proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 
 use crate::support::{
+    eventually,
     redis::Redis,
     server::{Server, Setup},
 };
@@ -58,6 +59,31 @@ fn a_rule_with_one_limit_reached_sends_no_commands() {
     assert_eq!(redis.calls("evalsha"), 0);
     assert_eq!(ask(5), (Code::Ok, 0), "fewer may");
     assert_eq!([1, 2].map(|years| redis.counter(&several::counter("fixed", "v", years))), [40, 40]);
+}
+
+/// As when another replica returns hits that it has leased.
+#[test]
+fn a_leased_counter_that_hits_come_back_to_is_asked_again() {
+    let redis = Redis::single();
+    let limit = "{unit: year, requests_per_unit: 100, counting: leased}";
+    let rules = format!("domain: d\ndescriptors:\n  - {{key: k, rate_limit: {limit}}}\n");
+    let setup = Setup::new().redis(&redis.env()).rules("d.yaml", &rules);
+    let setup = setup.env("LOCAL_CACHE_SIZE_IN_BYTES", "1000000");
+    let servers = [setup.clone().start_healthy(), setup.start_healthy()];
+    let clients = servers.each_ref().map(Server::client);
+    assert_eq!(code(&clients[0], "k", "v"), (Code::Ok, 99));
+    let name = counter("k", "v");
+    redis.ask(&["SET", &name, "100", "KEEPTTL"]);
+    for client in &clients {
+        assert_eq!(code(client, "k", "v"), (Code::OverLimit, 0));
+    }
+    redis.ask(&["SET", &name, "50", "KEEPTTL"]);
+    for client in &clients {
+        eventually("the returned hits are admitted", || {
+            let (found, _) = code(client, "k", "v");
+            if found == Code::Ok { Ok(()) } else { Err(format!("{found:?}")) }
+        });
+    }
 }
 
 /// The Go service's cache has keys only: a key over one limit is refused for every limit.

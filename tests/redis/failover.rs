@@ -2,18 +2,21 @@
 //! counters again.
 
 use std::{
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
 
 use crate::support::{
     eventually, holds,
-    redis::{Cluster, Env, Sentinels, slot},
+    ports::free_port,
+    process::printed,
+    redis::{Cluster, Env, Redis, Sentinels, slot},
     server::{Server, Setup},
     steady::{Steady, Verdict},
 };
 
-use super::{ENVOYS_PATIENCE, RULES, assert_in_time, by_policy, counter, of_kind, one, turn};
+use super::{Code, ENVOYS_PATIENCE, RULES, assert_in_time, by_policy, counter, decision, of_kind, one, turn};
 
 /// The time until counters decide again after a failover.
 const SECONDS: Duration = Duration::from_secs(3);
@@ -111,4 +114,97 @@ fn moving_slots_fail_no_request_and_lose_no_hit() {
         let count = i64::try_from(of_kind(&outcome, user).count()).expect("it is small");
         assert_eq!(cluster.counter(&counter("many", name)), count, "hits of {name}");
     }
+}
+
+/// The slots of the first master at the start.
+const SLOTS_OF_FIRST: u16 = 5461;
+
+/// A master without slots, which `CLUSTER SLOTS` does not list.
+fn join(cluster: &Cluster) -> Redis {
+    let bus = free_port();
+    let new = Redis::with(&["--cluster-enabled", "yes", "--cluster-port", &bus.to_string()]);
+    let [port, its_bus] = [cluster.servers[0].port, cluster.bus].map(|port| port.to_string());
+    new.ask(&["CLUSTER", "MEET", "127.0.0.1", &port, &its_bus]);
+    let id = new.ask(&["CLUSTER", "MYID"]).to_string();
+    eventually("every node knows the new master", || {
+        let knows = |server: &Redis| server.ask(&["CLUSTER", "NODES"]).to_string().contains(&id);
+        holds(cluster.servers.iter().all(knows), || new.ask(&["CLUSTER", "NODES"]).to_string())
+    });
+    eventually("the new master knows the slots", || {
+        let info = new.ask(&["CLUSTER", "INFO"]).to_string();
+        holds(info.contains("cluster_slots_assigned:16384") && info.contains("cluster_state:ok"), || {
+            info.clone()
+        })
+    });
+    new
+}
+
+const MOVED: &str = "
+domain: d
+descriptors:
+  - {key: many, rate_limit: {unit: year, requests_per_unit: 1000}}
+  - {key: several, rate_limit: [{unit: year, requests_per_unit: 1000}, {unit: day, requests_per_unit: 1000}]}
+  - {key: bucket, rate_limit: {unit: year, requests_per_unit: 1000, algorithm: token_bucket}}
+  - {key: log, rate_limit: {unit: year, requests_per_unit: 1000, algorithm: sliding_log}}
+";
+
+#[test]
+fn a_migration_to_a_master_without_slots_fails_no_request_however_long_it_takes() {
+    let cluster = Cluster::start(Duration::from_secs(15));
+    let server = Setup::new().redis(&cluster.env()).rules("d.yaml", MOVED).start_healthy();
+    let client = server.client();
+    let new = join(&cluster);
+    let id = new.ask(&["CLUSTER", "MYID"]).to_string();
+    // Every key of the first master is asked of the new one, which has no slot yet.
+    let old_id = cluster.servers[0].ask(&["CLUSTER", "MYID"]).to_string();
+    let [mut from, mut to] = [&cluster.servers[0], &new].map(Redis::connect);
+    for slot in 0..SLOTS_OF_FIRST {
+        let slot = slot.to_string();
+        to.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &old_id]).unwrap();
+        from.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id]).unwrap();
+    }
+    for key in ["many", "several", "bucket", "log"] {
+        for value in 0..20 {
+            for hits in 1..=2 {
+                let answer = client.ask(one(key, &value.to_string()));
+                let answer = answer
+                    .unwrap_or_else(|status| panic!("{key} {value}: {status}\n{}", server.process.log()));
+                assert_eq!(decision(&answer), (Code::Ok, 1000 - hits), "{key} {value}");
+            }
+        }
+    }
+    let there = new.ask(&["DBSIZE"]).number();
+    assert!(there > 10, "about a third of the keys is there: {there}");
+    drop(client);
+    let log = server.final_log();
+    assert!(!log.contains("redirect") && !log.contains("error reply"), "{log}");
+}
+
+#[test]
+fn a_reshard_by_redis_cli_to_a_new_master_fails_no_request() {
+    const USERS: usize = 40;
+    let patience = Duration::from_secs(15);
+    let cluster = Cluster::start(patience);
+    let server = Setup::new().redis(&cluster.env()).rules("d.yaml", RULES).start_healthy();
+    let users: Vec<_> = (0..USERS).map(|user| user.to_string()).collect();
+    let requests: Vec<_> = users.iter().map(|user| one("many", user)).collect();
+    let new = join(&cluster);
+    let load = Steady::start(server.ports.grpc, 200, patience, &requests, &one("control", "v"));
+    let id = |server: &Redis| server.ask(&["CLUSTER", "MYID"]).to_string();
+    let from: Vec<_> = cluster.servers[..3].iter().map(id).collect();
+    let reshard = Command::new("redis-cli")
+        .args(["--user", "tester", "--pass", "tester", "--no-auth-warning", "--cluster", "reshard"])
+        .args([&*cluster.servers[0].address(), "--cluster-from", &from.join(",")])
+        .args(["--cluster-to", &id(&new), "--cluster-slots", "600", "--cluster-yes"])
+        .output()
+        .expect("redis-cli runs");
+    let outcome = load.stop();
+    assert!(reshard.status.success(), "{}", printed(&reshard));
+    let failed: Vec<_> = outcome.asked.iter().filter(|one| one.verdict != Verdict::Ok).collect();
+    let all = outcome.asked.len();
+    assert!(failed.is_empty(), "{} of {all} failed, the first: {:?}", failed.len(), failed[0]);
+    assert!(new.ask(&["CLUSTER", "INFO"]).to_string().contains("cluster_size:4"), "it has slots");
+    let log = server.final_log();
+    let lines = log.matches("slots move between").count();
+    assert!((1..=10).contains(&lines), "one line in ten seconds: {log}");
 }

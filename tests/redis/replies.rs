@@ -11,7 +11,8 @@ use crate::support::{
     clock::Clock,
     eventually,
     fake::Fake,
-    holds,
+    holds, http,
+    ports::free_port,
     redis::{Redis, tcp},
     server::{Server, Setup},
     time_of,
@@ -151,6 +152,93 @@ fn a_script_that_fails_midway_counts_nothing() {
     assert_eq!(redis.keys().len(), 0);
 }
 
+/// For a counter that is new and one that exists.
+#[test]
+fn a_script_that_is_denied_any_of_its_commands_counts_nothing() {
+    let redis = with_user(ALL);
+    let server = as_ann(&redis, RULES).start_healthy();
+    let client = server.client();
+    let mut denials = 0;
+    for key in ["several", "bucket", "log"] {
+        for command in ALL.split_whitespace().filter_map(|command| command.strip_prefix('+')) {
+            for before in [0, 1] {
+                let value = format!("{command}{before}");
+                let left = |hits: usize| (Code::Ok, 4000 - u32::try_from(hits).unwrap());
+                let ask = || client.ask(one(key, &value)).map(|answer| decision(&answer));
+                for hits in 1..=before {
+                    assert_eq!(ask().unwrap(), left(hits));
+                }
+                redis.ask(&["ACL", "SETUSER", "ann", &format!("-{command}")]);
+                let denied = ask();
+                redis.ask(&["ACL", "SETUSER", "ann", &format!("+{command}")]);
+                let is_own = |name: &String| name.contains(&format!("_{key}_{value}_"));
+                let own: Vec<String> = redis.keys().into_iter().filter(is_own).collect();
+                if denied.is_err() {
+                    denials += 1;
+                    let known = if key == "several" { 2 * before } else { before };
+                    assert_eq!(own.len(), known, "{key} without {command}: {own:?}");
+                    assert_eq!(ask().unwrap(), left(before + 1), "{key} without {command}");
+                }
+                for name in own {
+                    assert!(redis.ask(&["TTL", &name]).number() > 0, "{name} without {command}");
+                }
+            }
+        }
+    }
+    assert!(denials >= 15, "{denials}");
+}
+
+/// The patterns of docs/redis.md, without and with a prefix.
+#[test]
+fn the_documented_key_patterns_are_enough_for_rules_of_every_kind() {
+    let docs = include_str!("../../docs/redis.md");
+    let rules = super::OF_EACH_KIND.to_owned()
+        + "  - {key: several, rate_limit: [{unit: year, requests_per_unit: 9}, {unit: day, requests_per_unit: 9}]}\n\
+           \x20 - {key: budget, rate_limit: {unit: year, requests_per_unit: 9, hold: {amount: 1, ttl: 10m}}}\n\
+           \x20 - {key: streams, rate_limit: {algorithm: concurrency, requests_per_unit: 9, hold: {ttl: 10m}}}\n";
+    let prefixed = "~p:* ~tollgate:* &p:{tollgate}:changes";
+    let plain = "~d_* ~{d_* ~{*}holds* ~tollgate:* ~{tollgate* &{tollgate}:changes";
+    for (prefix, patterns) in [("p:", prefixed), ("", plain)] {
+        assert!(docs.contains(&format!("`{patterns}`")), "{patterns} are not in docs/redis.md");
+        let mut args = vec!["--user", "ann", "on", ">hush", "+@all", "resetchannels"];
+        args.extend(patterns.split_whitespace());
+        let redis = Redis::with(&args);
+        let setup = as_ann(&redis, &rules).env("CACHE_KEY_PREFIX", prefix).env("REPLICA_SYNC", "true");
+        let mut servers = vec![];
+        for stop in ["false", "true"] {
+            let admin = free_port();
+            let setup = setup.clone().env("ADMIN_ADDR", &format!("127.0.0.1:{admin}"));
+            let server = setup.env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", stop).start_healthy();
+            let client = server.client();
+            let long = "x".repeat(600);
+            for key in ["fixed", "leased", "sliding", "log", "token", "leaky", "several", "budget", "streams"]
+            {
+                for value in ["v", &*long] {
+                    let answer = client.ask(one(key, value));
+                    let answer =
+                        answer.unwrap_or_else(|error| panic!("{key}: {error}\n{}", server.process.log()));
+                    assert_eq!(answer.overall_code(), Code::Ok, "{key}");
+                }
+            }
+            for (path, body) in [
+                ("overrides", r#"{"domain":"d","descriptor":"fixed=blocked","action":"block"}"#),
+                ("counters/reset", r#"{"domain":"d","descriptor":"log=v"}"#),
+                ("counters/reset", r#"{"domain":"d","descriptor":"budget=v"}"#),
+            ] {
+                let headers = [("content-type", "application/json")];
+                let path = format!("/api/v1/{path}");
+                let reply = http::send(admin, "POST", &path, &headers, body.as_bytes()).unwrap();
+                assert_eq!(reply.status, 200, "{}", reply.text());
+            }
+            servers.push(server);
+        }
+        for server in servers {
+            let log = server.final_log();
+            assert!(!log.contains("NOPERM") && !log.contains("denied"), "{log}");
+        }
+    }
+}
+
 #[test]
 fn a_command_that_the_server_renamed_is_logged_once_with_its_cause() {
     let redis = Redis::with(&["--rename-command", "EXPIRE", ""]);
@@ -170,7 +258,7 @@ fn keys_without_permission_fail_alone() {
         ask(&client, "bucket").expect_err("it is not one of the user's keys");
         ask(&client, "many").expect("this one is");
     }
-    server.wait_for_log(&["NOPERM", "ACL SETUSER"]);
+    server.wait_for_log(&["NOPERM", "EVALSHA needs the key pattern ~d_*"]);
     assert!(never_reconnected(&server));
     drop(client);
     assert!(!server.final_log().contains("which the rules need"), "a key is no command");

@@ -77,6 +77,10 @@ impl Process {
         within(limit, || self.exited().ok_or_else(String::new)).ok()
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal by its name, such as `TERM`.
     pub(crate) fn signal(&self, name: &str) {
         // The shell's `kill` exists on every machine and needs no unsafe code.

@@ -3,6 +3,10 @@
 use std::{
     io,
     net::TcpListener as StdListener,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering::Relaxed},
+    },
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -38,6 +42,7 @@ impl Way {
 /// A proxy for a port of 127.0.0.1; stops when dropped.
 pub(crate) struct Proxy {
     pub(crate) port: u16,
+    to: Arc<AtomicU16>,
     way: Option<watch::Sender<Way>>,
     worker: Option<JoinHandle<()>>,
 }
@@ -49,17 +54,24 @@ impl Proxy {
         let own = listener.local_addr().expect("the listener has no address").port();
         listener.set_nonblocking(true).expect("cannot make the listener non-blocking");
         let (way, seen) = watch::channel(Way::CLEAR);
+        let to = Arc::new(AtomicU16::new(port));
+        let target = to.clone();
         let worker = thread::spawn(move || {
             let runtime =
                 Builder::new_current_thread().enable_all().build().expect("cannot create a runtime");
-            let _ = runtime.block_on(serve(listener, port, seen));
+            let _ = runtime.block_on(serve(listener, &target, seen));
         });
-        Self { port: own, way: Some(way), worker: Some(worker) }
+        Self { port: own, to, way: Some(way), worker: Some(worker) }
     }
 
     /// Changes the behaviour for later bytes.
     pub(crate) fn set(&self, way: Way) {
         self.way.as_ref().expect("it is taken by drop only").send_replace(way);
+    }
+
+    /// Forwards new connections to another port. Open ones stay.
+    pub(crate) fn turn_to(&self, port: u16) {
+        self.to.store(port, Relaxed);
     }
 
     /// `host:port`.
@@ -78,7 +90,7 @@ impl Drop for Proxy {
 }
 
 /// Accepts connections until the sender is dropped.
-async fn serve(listener: StdListener, port: u16, mut way: watch::Receiver<Way>) -> io::Result<()> {
+async fn serve(listener: StdListener, to: &AtomicU16, mut way: watch::Receiver<Way>) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     loop {
         let client = tokio::select! {
@@ -88,7 +100,7 @@ async fn serve(listener: StdListener, port: u16, mut way: watch::Receiver<Way>) 
                 Err(_) => return Ok(()),
             },
         };
-        let way = way.clone();
+        let (way, port) = (way.clone(), to.load(Relaxed));
         tokio::spawn(async move {
             let mut ending = way.clone();
             tokio::select! {

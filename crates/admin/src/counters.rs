@@ -83,14 +83,26 @@ pub(super) async fn reset(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> 
             format!("no limit applies to {target}; GET /api/v1/counters shows the limits of a descriptor");
         return Err(Problem::new(StatusCode::NOT_FOUND, message));
     }
-    let announced = api.managed.keeper.announce_reset(&keys).await;
-    // Without the notification, other replicas may reject by their caches until the limit's window ends.
-    let warning = announced.err().map(|error| format!("other replicas were not notified: {error}"));
+    let warning = announce(api, &keys).await;
     if let Some(warning) = &warning {
         warn!("reset of {target}: {warning}");
     }
     let reply = json!({"reset": keys.len(), "warning": warning});
     Ok(Reply::json(&reply)?.changed(shown_target(api, &target), &reason.unwrap_or_default()))
+}
+
+/// Notifies the other replicas. Those that do not hear of it may reject by their caches until the limit's window ends.
+async fn announce(api: &Api, keys: &[String]) -> Option<String> {
+    match api.managed.keeper.announce_reset(keys).await {
+        Err(error) => Some(format!("other replicas were not notified: {error}")),
+        Ok(reached) => {
+            let known = api.members().await.ok()?.len() as u64;
+            let reached = reached.filter(|reached| *reached < known)?;
+            Some(format!(
+                "{reached} of {known} replicas were notified; the others may reject until the window ends"
+            ))
+        }
+    }
 }
 
 /// A target whose entries all have values, as those of a counter.

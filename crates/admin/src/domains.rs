@@ -11,25 +11,32 @@ use super::{
     overrides::{by, changed, effect},
     reply::{Call, Problem, Reply},
 };
-use clock::{Clock, SystemClock};
+use clock::{Clock, SystemClock, Time};
 use fleet::Summary;
-use overrides::{ChangeError, EVERY_DOMAIN, Override, model::is_forced};
+use overrides::{ChangeError, EVERY_DOMAIN, Index, Override, model::is_forced};
 
 /// `GET /api/v1/domains`: the switches in force, by their domains.
 pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
     let index = api.managed.keeper.index();
-    let now = index.time(SystemClock.now());
-    let here = index.here();
-    let stored = index.switches();
-    // A switch of this replica alone replaces the stored one.
-    let stored =
-        stored.iter().filter(|one| here.iter().all(|own| own.target != one.target || own.is_over(now)));
-    let own = here.iter().map(|one| (one, true)).chain(stored.map(|one| (one, false)));
-    let mut all: Vec<_> = own.filter(|(one, _)| !one.is_over(now)).collect();
-    all.sort_by_key(|(one, _)| (one.target.domain(), one.on_store_failure().is_some()));
-    let domains: Vec<Json> = all.into_iter().map(|(one, is_here)| json_of(one, is_here)).collect();
+    let all = in_force(index, index.time(SystemClock.now()));
+    let domains: Vec<Json> = all.iter().map(|(one, is_here)| json_of(one, *is_here)).collect();
     Reply::json(&json!({"domains": domains, "kept_in": api.managed.keeper.storage()}))
+}
+
+/// The switches in force by their domains, and whether each is of this replica alone.
+pub(super) fn in_force(index: &Index, now: Time) -> Vec<(Override, bool)> {
+    let here = index.here();
+    // A switch of this replica alone replaces the stored one.
+    let is_replaced = |one: &Override| here.iter().any(|own| own.target == one.target && !own.is_over(now));
+    let stored = index.switches().into_iter().filter(|one| !is_replaced(one)).map(|one| (one, false));
+    let mut all: Vec<_> = here.iter().map(|one| (one.clone(), true)).chain(stored).collect();
+    all.retain(|(one, _)| !one.is_over(now));
+    all.sort_by(|(one, _), (other, _)| {
+        let key = |one: &Override| one.on_store_failure().is_some();
+        (one.target.domain(), key(one)).cmp(&(other.target.domain(), key(other)))
+    });
+    all
 }
 
 fn json_of(one: &Override, is_here: bool) -> Json {
@@ -62,19 +69,23 @@ pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
 fn with_advice(error: ChangeError) -> ChangeError {
     match error {
         ChangeError::Unavailable(why) => ChangeError::Unavailable(format!(
-            "{why}; --this-replica (\"this_replica\": true) switches one replica without storing it: repeat it on each"
+            "{why}; --this-replica (\"this_replica\": true) changes one replica without storing it: repeat it on each"
         )),
         other => other,
     }
 }
 
-/// `DELETE /api/v1/domains?domain=`: removes the switches of a domain.
+/// `DELETE /api/v1/domains?domain=&this_replica=`: removes the switches of a domain.
 pub(super) async fn clear(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let query = call.query(&["domain", "reason"])?;
+    let query = call.query(&["domain", "reason", "this_replica"])?;
     let domain = query.text("domain").filter(|domain| !domain.is_empty());
     let domain = domain
         .ok_or_else(|| Problem::bad_request("parameter \"domain\" is missing; expected domain=DOMAIN"))?;
-    let removed = api.managed.keeper.clear(domain).await?;
+    let keeper = &api.managed.keeper;
+    let removed = match query.word("this_replica", &["false", "true"])? {
+        "true" => keeper.index().clear_here(domain),
+        _ => keeper.clear(domain).await.map_err(with_advice)?,
+    };
     if removed.is_empty() {
         let message = format!("domain {:?} has no switch; GET /api/v1/domains lists them", text::cut(domain));
         return Err(Problem::new(StatusCode::NOT_FOUND, message));

@@ -1,13 +1,17 @@
 //! `GET /api/v1/events`: the content of the page once a second, as server-sent events.
 //!
-//! An event is made once for all followers, from the replies of other calls. A slow follower misses events; the server
-//! of the port closes one that does not read.
+//! An event is made once for all followers, from the replies of other calls. A slow follower misses events. A stream ends
+//! after `HTTP_TIMEOUT`, and its client asks again: whether a client still reads, or the kernel has room for what it does
+//! not read, cannot be seen, and 32 that do not would keep all others out.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::StatusCode;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::{
+    sync::{Semaphore, mpsc, watch},
+    time::{Instant, timeout_at},
+};
 
 use super::{
     Api,
@@ -18,6 +22,10 @@ use super::{
 const MAX_FOLLOWERS: usize = 32;
 
 const QUEUE: usize = 2;
+
+/// The bounds of a stream's time.
+const LEAST: Duration = Duration::from_secs(2);
+const MOST: Duration = Duration::from_secs(60);
 
 pub(super) struct Events {
     last: watch::Sender<Last>,
@@ -51,7 +59,8 @@ impl Events {
     }
 }
 
-/// A stream of events: first `history`, with the points of the last five minutes, then `tick` once a second.
+/// A stream of events for some seconds: first `history`, with the points of the last five minutes, then `tick` once a
+/// second.
 pub(super) fn follow(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
     let Ok(place) = api.events.places.clone().try_acquire_owned() else {
@@ -62,8 +71,8 @@ pub(super) fn follow(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let (sender, events) = mpsc::channel(QUEUE);
     let mut last = api.events.last.subscribe();
     last.mark_unchanged();
-    tokio::task::spawn_local(async move {
-        let _place = place;
+    let end = Instant::now() + api.access.timeout.clamp(LEAST, MOST);
+    let events_sent = async move {
         let mut text = event("history", &history);
         // Ends when the client disconnects or the service shuts down.
         while sender.send(text).await.is_ok() {
@@ -78,6 +87,10 @@ pub(super) fn follow(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
                 () = sender.closed() => return,
             }
         }
+    };
+    tokio::task::spawn_local(async move {
+        let _place = place;
+        let _ = timeout_at(end, events_sent).await;
     });
     Ok(Reply { body: Body::Events(events), change: None })
 }

@@ -8,8 +8,12 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, StatusCode, header, uri::Authority};
 
+use tracing::warn;
+
 use super::{Who, reply::Problem, tokens::Tokens};
+use containment::log_throttle::LogThrottle;
 use server::{http::cross_site_header, listen::Peer};
+use telemetry::metrics::{ServiceStats, Unauthorized};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Hosts {
@@ -49,19 +53,35 @@ pub(super) fn check_origin(headers: &HeaderMap) -> Result<(), Problem> {
 /// The header in which commands say whose they are.
 const USER: &str = "tollgate-user";
 
+/// Someone who guesses leaves a line in ten seconds.
+static GUESSES: LogThrottle = LogThrottle::new(10);
+
 /// The caller, who must have one of the tokens if there are any.
-pub(super) fn authenticate(tokens: Option<&Tokens>, headers: &HeaderMap, peer: Peer) -> Result<Who, Problem> {
+pub(super) fn authenticate(
+    tokens: Option<&Tokens>,
+    headers: &HeaderMap,
+    peer: Peer,
+    stats: &ServiceStats,
+) -> Result<Who, Problem> {
     let said = headers.get(USER).and_then(|value| value.to_str().ok()).filter(|name| !name.is_empty());
     let said = said.map(|name| text::printable(text::cut(name)).into_owned());
     let Some(tokens) = tokens else { return Ok(Who { token: None, peer, said }) };
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let scheme_and_token = given.and_then(|given| given.split_once(' '));
     let token = scheme_and_token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    let unauthorized = |message: &str| Problem::new(StatusCode::UNAUTHORIZED, message);
-    let (_, token) =
-        token.ok_or_else(|| unauthorized("a token is required: send Authorization: Bearer TOKEN"))?;
-    let name = tokens.name_of(token.trim());
-    let name = name.ok_or_else(|| unauthorized("unknown token: use one of ADMIN_TOKEN_FILE"))?;
+    let unauthorized = |reason, message: &str| {
+        stats.admin_unauthorized(reason).increment();
+        Problem::new(StatusCode::UNAUTHORIZED, message)
+    };
+    let required = "a token is required: send Authorization: Bearer TOKEN";
+    let (_, token) = token.ok_or_else(|| unauthorized(Unauthorized::Missing, required))?;
+    let Some(name) = tokens.name_of(token.trim()) else {
+        if let Some(suppressed) = GUESSES.admit_now() {
+            let suppressed = (suppressed > 0).then_some(suppressed);
+            warn!(%peer, suppressed, "the admin API was called with an unknown token");
+        }
+        return Err(unauthorized(Unauthorized::Unknown, "unknown token: use one of ADMIN_TOKEN_FILE"));
+    };
     Ok(Who { token: Some(name), peer, said })
 }
 

@@ -1,8 +1,8 @@
 //! The admin API: the state of the service, and changes to it.
 //!
-//! `app` makes an [`Api`] and serves [`Api::answer`] on a separate port or socket with the server of
-//! `server::http`, which bounds connections, sizes and times. A request passes `guard` (host, origin, token), and
-//! the table of `routes` leads it to a handler. Every change is counted, and logged as one line with its author and
+//! `app` makes an [`Api`] and serves it on a separate port or socket with the server of
+//! `server::http`, which bounds connections, sizes and times. The head of a request passes `guard` (host, origin, token),
+//! and the table of `routes` leads it to a handler; only then its body is read. Every change is counted, and logged as one line with its author and
 //! reason.
 
 mod changes;
@@ -12,6 +12,7 @@ mod events;
 mod guard;
 mod history;
 mod holds;
+mod not_enforced;
 mod overrides;
 mod page;
 mod recent;
@@ -25,10 +26,10 @@ mod tokens;
 mod trial;
 mod view;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, StatusCode, header};
+use http::{HeaderValue, Method, Request, StatusCode, header, request::Parts};
 use tracing::info;
 
 use self::{
@@ -39,13 +40,16 @@ use self::{
     rules::RuleRates,
 };
 pub use self::{guard::Hosts, tokens::Tokens, trial::Trials};
-use ::overrides::Keeper;
+use ::overrides::{Keeper, model::MAX_JSON};
 use ::recent::Recent;
 use clock::Time;
 use fleet::Fleet;
 use limiter::{Handles, Limiter};
 use rules_source::Source;
-use server::{http::Answer, listen::Peer};
+use server::{
+    http::{Answer, BodyLimit, Pages},
+    listen::Peer,
+};
 use store::{Outages, Store};
 use telemetry::metrics::{ChangeResult, Stats};
 
@@ -63,7 +67,19 @@ pub struct Managed {
     pub outages: Arc<Outages>,
     /// `None` if requests are not recorded.
     pub trials: Option<Trials>,
+    pub memory: MemoryOf,
     pub started: Time,
+}
+
+/// The limit of the memory, what sets it, and its parts; `None` while the service ends.
+pub type MemoryOf = Box<dyn Fn() -> Option<(usize, &'static str, Vec<MemoryUse>)> + Send + Sync>;
+
+/// A part of the memory, its bound, and its use if that is measured.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemoryUse {
+    pub name: &'static str,
+    pub bytes: usize,
+    pub used: Option<usize>,
 }
 
 /// Who may call, and what.
@@ -71,6 +87,8 @@ pub struct Access {
     pub hosts: Hosts,
     pub tokens: Option<Tokens>,
     pub read_only: bool,
+    /// `HTTP_TIMEOUT`.
+    pub timeout: Duration,
 }
 
 pub struct Api {
@@ -81,6 +99,7 @@ pub struct Api {
     events: Events,
     sending: Sending,
     watch: changes::Watch,
+    not_enforced: not_enforced::Watch,
     /// Held while rules are tried.
     trial: Arc<tokio::sync::Mutex<()>>,
 }
@@ -126,9 +145,11 @@ impl fmt::Display for Who {
 impl Api {
     /// Takes the first sample of the counters: call it before the first request.
     pub fn new(managed: Managed, access: Access) -> Self {
-        let (history, rule_rates, events, sending, watch, trial) = Default::default();
+        let (history, rule_rates, events, sending, watch, not_enforced, trial) = Default::default();
         let started = managed.started;
-        let api = Self { managed, access, history, rule_rates, events, sending, watch, trial };
+        let api = Self { managed, access, history, rule_rates, events, sending, watch, not_enforced, trial };
+        let actions = routes::ROUTES.iter().filter_map(|route| route.action);
+        actions.for_each(|action| api.managed.stats.service().admin_changes.show(action));
         api.sample(started);
         api.watch.begin(&api);
         api
@@ -146,6 +167,7 @@ impl Api {
             trials.requests.collect();
         }
         self.watch.tick(self, now);
+        self.watch_enforcement(now).await;
         if self.events.has_followers() {
             self.events.send(&self.event().await);
         }
@@ -176,61 +198,47 @@ impl Api {
         self.events.close();
     }
 
-    pub async fn answer(self: Arc<Self>, request: Request<Bytes>) -> Answer {
-        let answered = self.try_answer(&request).await;
-        let mut answer = answered.unwrap_or_else(Problem::into_answer);
-        let headers = answer.headers_mut();
-        for (name, value) in HEADERS {
-            headers.entry(name).or_insert(HeaderValue::from_static(value));
-        }
-        answer
-    }
-
-    async fn try_answer(&self, request: &Request<Bytes>) -> Result<Answer, Problem> {
-        let peer = request.extensions().get().copied().unwrap_or(Peer::Unix(None));
-        let headers = request.headers();
-        guard::check_host(&self.access.hosts, headers, self.access.tokens.is_some())?;
-        let path = request.uri().path();
-        if let Some(answer) = page::get(request.method(), path) {
-            return Ok(answer);
-        }
-        guard::check_origin(headers)?;
-        let who = guard::authenticate(self.access.tokens.as_ref(), headers, peer)?;
-        match routes::find(request.method(), path) {
-            Found::Route(route, parameter) => self.call(route, &Call { who: &who, parameter, request }).await,
+    /// The caller and the route, if the caller may use it.
+    fn route(&self, head: &Parts) -> Result<Asked, Problem> {
+        let peer = head.extensions.get().copied().unwrap_or(Peer::Unix(None));
+        let (path, service) = (head.uri.path(), self.managed.stats.service());
+        guard::check_origin(&head.headers)?;
+        let who = guard::authenticate(self.access.tokens.as_ref(), &head.headers, peer, service)?;
+        let route = match routes::find(&head.method, path) {
+            Found::Route(route, _) => route,
             Found::OtherMethods(allowed) => {
-                Err(Problem::method_not_allowed(request.method(), path, &allowed))
+                return Err(Problem::method_not_allowed(&head.method, path, &allowed));
             }
             Found::Nothing if page::has(path) => {
-                Err(Problem::method_not_allowed(request.method(), path, "GET, HEAD"))
+                return Err(Problem::method_not_allowed(&head.method, path, "GET, HEAD"));
             }
-            Found::Nothing => Err(Problem::new(
-                StatusCode::NOT_FOUND,
-                format!("no such path: {path}; docs/admin.md lists the calls"),
-            )),
-        }
-    }
-
-    async fn call(&self, route: &Route, call: &Call<'_>) -> Result<Answer, Problem> {
-        self.sending.check()?;
-        let changes = &self.managed.stats.service().admin_changes;
+            Found::Nothing => {
+                let message = format!("no such path: {path}; docs/admin.md lists the calls");
+                return Err(Problem::new(StatusCode::NOT_FOUND, message));
+            }
+        };
         if self.access.read_only && !route.reads {
             if let Some(action) = route.action {
-                changes.count(action, ChangeResult::Rejected);
+                self.managed.stats.service().admin_changes.count(action, ChangeResult::Rejected);
             }
             let message = "changes are disabled: ADMIN_READ_ONLY is true";
             return Err(Problem::new(StatusCode::FORBIDDEN, message));
         }
+        Ok(Asked { who, route })
+    }
+
+    async fn call(&self, route: &Route, call: &Call<'_>) -> Result<Answer, Problem> {
+        let changes = &self.managed.stats.service().admin_changes;
         let Some(action) = route.action else {
-            return Ok((route.handler)(self, call).await?.into_answer(&self.sending));
+            return (route.handler)(self, call).await?.into_answer(&self.sending);
         };
         match (route.handler)(self, call).await {
-            Ok(mut reply) => {
+            Ok(reply) => {
                 changes.count(action, ChangeResult::Ok);
-                let (what, reason) = reply.change.take().unwrap_or_default();
+                let (what, reason) = reply.change.clone().unwrap_or_default();
                 info!(action, by = %call.who, what, reason, "admin change");
                 self.record(action, &what, call.who.author(), reason);
-                Ok(reply.into_answer(&self.sending))
+                reply.into_answer(&self.sending)
             }
             Err(problem) => {
                 let is_error = problem.status.is_server_error();
@@ -241,6 +249,45 @@ impl Api {
             }
         }
     }
+}
+
+/// A call of an authenticated caller.
+pub struct Asked {
+    who: Who,
+    route: &'static Route,
+}
+
+/// The largest body of a call: a piece of an import that begins with the longest line. Trials have half of it.
+const BODY: BodyLimit = BodyLimit { bytes: 2 * MAX_JSON, name: "fixed" };
+
+impl Pages for Api {
+    type Asked = Asked;
+
+    fn admit(&self, head: &Parts) -> Result<(Asked, BodyLimit), Answer> {
+        let admitted = guard::check_host(&self.access.hosts, &head.headers, self.access.tokens.is_some());
+        let admitted = admitted.and_then(|()| match page::get(&head.method, head.uri.path()) {
+            Some(page) => Ok(Err(page)),
+            None => self.route(head).map(Ok),
+        });
+        let asked = admitted.unwrap_or_else(|problem| Err(problem.into_answer())).map_err(with_headers)?;
+        let limit = if asked.route.method == Method::GET { BodyLimit::NOTHING } else { BODY };
+        Ok((asked, limit))
+    }
+
+    async fn answer(self: Arc<Self>, asked: Asked, request: Request<Bytes>) -> Answer {
+        let Asked { who, route } = asked;
+        let parameter = route.matches(request.uri().path()).unwrap_or_default();
+        let answered = self.call(route, &Call { who: &who, parameter, request: &request }).await;
+        with_headers(answered.unwrap_or_else(Problem::into_answer))
+    }
+}
+
+fn with_headers(mut answer: Answer) -> Answer {
+    let headers = answer.headers_mut();
+    for (name, value) in HEADERS {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    answer
 }
 
 /// The headers of every response: it is not cached, not framed, and its type is not guessed.

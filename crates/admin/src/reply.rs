@@ -46,11 +46,15 @@ pub(super) struct Problem {
     allowed: Option<HeaderValue>,
 }
 
-/// The size of the replies that are being sent. Beyond it calls are rejected, so that clients that do not read hold at
-/// most this and one reply.
+/// The size of the large replies that are being sent. Beyond it further ones are rejected, so that clients that do not
+/// read hold at most this and one reply.
 const MAX_SENDING: usize = 16 << 20;
 
-/// The bytes of the replies that are being sent.
+/// The size up to which a reply is small: a status, or the answer to a change. A connection has at most one reply, so
+/// that `HTTP_MAX_CONNECTIONS` bounds the small ones, and none waits for clients that do not read large ones.
+const SMALL: usize = 16 << 10;
+
+/// The bytes of the large replies that are being sent.
 #[derive(Default)]
 pub(super) struct Sending(Arc<AtomicUsize>);
 
@@ -132,16 +136,20 @@ impl Query<'_> {
 }
 
 impl Sending {
-    pub(super) fn check(&self) -> Result<(), Problem> {
-        let message = "clients do not read their replies; try again when they have";
-        let is_free = self.0.load(Relaxed) < MAX_SENDING;
-        if is_free { Ok(()) } else { Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)) }
-    }
-
-    /// The same bytes, counted until the last copy is dropped.
+    /// The same bytes, counted until the last copy is dropped if they are many.
     pub(super) fn count(&self, body: Bytes) -> Bytes {
+        if body.len() <= SMALL {
+            return body;
+        }
         self.0.fetch_add(body.len(), Relaxed);
         Bytes::from_owner(Sent { body, sending: self.0.clone() })
+    }
+
+    /// Fails if there is no room for a reply of this size.
+    fn check(&self, bytes: usize) -> Result<(), Problem> {
+        let message = "clients do not read their large replies; ask for less, or again when they have";
+        let has_room = bytes <= SMALL || self.0.load(Relaxed) < MAX_SENDING;
+        if has_room { Ok(()) } else { Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)) }
     }
 }
 
@@ -165,11 +173,17 @@ impl Reply {
         Ok(Self { body: Body::Json(body.into()), change: None })
     }
 
-    pub(super) fn into_answer(self, sending: &Sending) -> Answer {
-        match self.body {
-            Body::Json(body) => typed(StatusCode::OK, "application/json", sending.count(body)),
+    /// The answer, unless it has no room. That of a change, which is made already, always has.
+    pub(super) fn into_answer(self, sending: &Sending) -> Result<Answer, Problem> {
+        Ok(match self.body {
+            Body::Json(body) => {
+                if self.change.is_none() {
+                    sending.check(body.len())?;
+                }
+                typed(StatusCode::OK, "application/json", sending.count(body))
+            }
             Body::Events(events) => streamed("text/event-stream", events),
-        }
+        })
     }
 
     /// The same, with a change for the log; the reason may be empty.
@@ -225,10 +239,11 @@ mod tests {
     fn few_bytes_of_replies_wait_for_slow_readers() {
         let sending = Sending::default();
         let large = sending.count(Bytes::from(vec![0; MAX_SENDING - 1]));
-        assert!(sending.check().is_ok());
-        let copy = sending.count(Bytes::from_static(b"x")).clone();
-        assert_eq!(sending.check().unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(sending.check(usize::MAX).is_ok());
+        let copy = sending.count(Bytes::from(vec![0; SMALL + 1])).clone();
+        assert_eq!(sending.check(SMALL + 1).unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(sending.check(SMALL).is_ok(), "small ones have their own room");
         drop((large, copy));
-        assert!(sending.check().is_ok(), "they were sent");
+        assert!(sending.check(SMALL + 1).is_ok(), "they were sent");
     }
 }

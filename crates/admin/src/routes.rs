@@ -106,7 +106,7 @@ impl Route {
     }
 
     /// The value of `{id}` if the path matches, empty for a route without one.
-    fn matches<'p>(&self, path: &'p str) -> Option<&'p str> {
+    pub(super) fn matches<'p>(&self, path: &'p str) -> Option<&'p str> {
         match self.path.strip_suffix("{id}") {
             Some(before) => path.strip_prefix(before).filter(|id| !id.is_empty() && !id.contains('/')),
             None => (path == self.path).then_some(""),

@@ -81,9 +81,9 @@ struct Sample {
     hits: Vec<[u64; 4]>,
 }
 
-/// The first `n` rules of a domain, by their names or by their rates.
+/// The first `n` rules of a domain, by their names or by their rates; or the rule with a name.
 pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let query = call.query(&["n", "domain", "by", REPLICA])?;
+    let query = call.query(&["n", "domain", "rule", "by", REPLICA])?;
     let most = query.number("n", 1000, 1..=100_000)?;
     let by_hits = query.word("by", &["name", "hits"])? == "hits";
     let parts = Parts { rules: true, ..Parts::default() };
@@ -97,6 +97,9 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         now: SystemClock.now(),
     };
     let mut found = served.as_ref().map(|served| rules(served, query.text("domain"))).unwrap_or_default();
+    if let Some(name) = query.text("rule") {
+        found.retain(|(rule, _)| &*rule.full_key == name);
+    }
     let rate = |(rule, _): &(&Rule, bool)| {
         let [allowed, refused, _, shadowed] = counted.of(rule).per_second;
         allowed + refused + shadowed

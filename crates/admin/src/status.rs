@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 use super::{
     Api,
     history::Latency,
+    not_enforced,
     reply::{Call, Problem, Reply},
     view::{Parts, REPLICA, Scope, View, silence},
 };
@@ -61,6 +62,7 @@ pub(super) fn json(api: &Api, merged: &Merged, scope: &Scope, replicas: &Json) -
         "uptime_seconds": now.seconds().saturating_sub(started.seconds()),
         "read_only": api.access.read_only,
         "key_values": managed.recent.values().name(),
+        "not_enforced": not_enforced::json_of(&merged.not_enforced, replicas),
         "rules": rules(api),
         "store": store(api),
         "policy": managed.limiter.on_store_failure().name(),
@@ -73,7 +75,7 @@ pub(super) fn json(api: &Api, merged: &Merged, scope: &Scope, replicas: &Json) -
         "unmatched": merged.unmatched_total,
         "replica": own_id(),
         "scope": scope.name(),
-        "memory": {"resident_bytes": allocator::resident_bytes(), "keys": keys},
+        "memory": memory(api, keys),
         "replicas": replicas,
         "overrides": {
             "limit": limit,
@@ -81,8 +83,21 @@ pub(super) fn json(api: &Api, merged: &Merged, scope: &Scope, replicas: &Json) -
             "allow": allow,
             "shadow": shadow,
             "kept_in": managed.keeper.storage(),
+            "failure": managed.keeper.failure(),
         },
     })
+}
+
+fn memory(api: &Api, keys: Option<Json>) -> Json {
+    let mut memory = json!({"resident_bytes": allocator::resident_bytes(), "keys": keys});
+    if let Some((limit, set_by, parts)) = (api.managed.memory)() {
+        let parts = parts.into_iter().filter(|part| part.bytes > 0);
+        let parts = parts.map(|part| (part.name.to_owned(), json!({"bytes": part.bytes, "used": part.used})));
+        memory["limit_bytes"] = limit.into();
+        memory["limit_set_by"] = set_by.into();
+        memory["bounds"] = Json::Object(parts.collect());
+    }
+    memory
 }
 
 fn rules(api: &Api) -> Json {

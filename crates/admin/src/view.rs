@@ -110,6 +110,7 @@ impl Api {
             total: managed.stats.requests_by_code(),
             without_store: self.history.without_store(),
             latency: self.history.latency(),
+            not_enforced: self.not_enforced.current(),
             ..Summary::default()
         };
         let served = managed.source.current();

@@ -136,6 +136,11 @@ impl Bucket {
         }
     }
 
+    /// Whole microseconds in which so many hits refill, up to `burst`.
+    pub(super) fn micros_of(self, hits: u64) -> u64 {
+        self.micros(self.ticks(hits)).saturating_sub(1)
+    }
+
     /// The number of hits that it holds.
     pub const fn burst(self) -> u64 {
         self.burst

@@ -17,6 +17,7 @@ use std::{
     time::Duration,
 };
 
+use crate::{Fit, Refusal};
 use clock::Time;
 
 /// The identity of a request's holds: chosen by the service, and not guessable.
@@ -29,18 +30,6 @@ pub enum Unknown {
     #[default]
     Held,
     Hits(u64),
-}
-
-/// Whether a request needs a part to fit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Fit {
-    /// If it does not, no part holds.
-    #[default]
-    Must,
-    /// If it does not, the others hold without it: one of several quotas.
-    May,
-    /// It holds whether it fits or not: a limit in shadow mode.
-    Always,
 }
 
 /// The part of a request that holds on one counter. `C` is what the caller wants back with each charge.
@@ -182,21 +171,20 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
         })
     }
 
-    /// Holds the estimates of all parts, or nothing if one of them must fit and does not. `spent` reads a counter.
+    /// What each part would find if it held. `spent` reads a counter.
     ///
     /// What has expired is not shown, and nothing is refused for it: as much is passed to `charge`, and returned, as the
     /// request needs.
-    pub fn hold(
+    pub fn look(
         &mut self,
-        id: HoldId,
-        parts: Vec<Part<K, C>>,
+        parts: &[Part<K, C>],
         now: Time,
         spent: impl Fn(K) -> u64,
         charge: impl Fn(&Charge<K, C>),
     ) -> (Vec<Seen>, Vec<Charge<K, C>>) {
         let (now, mut expired) = (self.time(now), Vec::new());
         let mut all = Vec::with_capacity(parts.len());
-        self.look(&parts, now, &spent, &mut all);
+        self.find(parts, now, &spent, &mut all);
         while let Some(way) = parts.iter().zip(&all).find_map(|(part, seen)| self.expired(part, seen)) {
             for _ in 0..SWEPT {
                 let Some((_, id, index)) = self.first_due(way).filter(|due| due.0 <= now) else { break };
@@ -204,14 +192,29 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
                 charges.iter().for_each(&charge);
                 expired.extend(charges);
             }
-            self.look(&parts, now, &spent, &mut all);
+            self.find(parts, now, &spent, &mut all);
         }
-        let refused = |(part, seen): (&Part<K, C>, &Seen)| part.fit == Fit::Must && !seen.fits;
-        if parts.iter().zip(&all).any(|both| refused(both) && both.0.estimate.is_some()) {
-            for seen in &mut all {
-                seen.holds = false;
-            }
+        (all, expired)
+    }
+
+    /// Holds the estimates of all parts, or nothing if the request is refused, by `refusal` or by a part that has no room.
+    pub fn hold(
+        &mut self,
+        id: HoldId,
+        parts: Vec<Part<K, C>>,
+        mut refusal: Refusal,
+        now: Time,
+        spent: impl Fn(K) -> u64,
+        charge: impl Fn(&Charge<K, C>),
+    ) -> (Vec<Seen>, Vec<Charge<K, C>>) {
+        let (mut all, expired) = self.look(&parts, now, spent, charge);
+        let now = self.now;
+        parts.iter().zip(&all).for_each(|(part, seen)| refusal.add(part.fit, !seen.fits));
+        if refusal.is_refused() {
             return (all, expired);
+        }
+        for (part, seen) in parts.iter().zip(&mut all) {
+            seen.holds = part.holds(*seen);
         }
         for (index, (part, seen)) in
             parts.into_iter().zip(&mut all).enumerate().filter(|(_, (_, seen))| seen.holds)
@@ -229,8 +232,8 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
         (all, expired)
     }
 
-    /// What each part finds, and whether it would hold.
-    fn look(&self, parts: &[Part<K, C>], now: Time, spent: impl Fn(K) -> u64, all: &mut Vec<Seen>) {
+    /// What each part finds now.
+    fn find(&self, parts: &[Part<K, C>], now: Time, spent: impl Fn(K) -> u64, all: &mut Vec<Seen>) {
         all.clear();
         let mut taken: Vec<(K, u64)> = Vec::new();
         for part in parts {
@@ -247,13 +250,12 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
                 && (of_counter + here.count() >= self.bounds.holds_of_a_counter
                     || self.open() + taken.len() >= self.bounds.holds);
             seen.fits = part.has_room(&seen) && !seen.is_full;
-            seen.holds = estimate.is_some() && (seen.fits || part.fit == Fit::Always && !seen.is_full);
             if estimate.is_none() || !seen.fits {
                 let first = self.first_due(self.way(part, &seen));
                 seen.frees_in =
                     first.map(|(at, ..)| Duration::from_micros(at.micros().saturating_sub(now.micros())));
             }
-            taken.extend(estimate.filter(|_| seen.holds).map(|estimate| (part.counter, estimate)));
+            taken.extend(estimate.filter(|_| part.holds(seen)).map(|estimate| (part.counter, estimate)));
             all.push(seen);
         }
     }
@@ -419,6 +421,11 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
 }
 
 impl<K, C> Part<K, C> {
+    /// True if it holds, unless the request is refused.
+    fn holds(&self, Seen { fits, is_full, .. }: Seen) -> bool {
+        self.estimate.is_some() && (fits || self.fit == Fit::Always && !is_full)
+    }
+
     fn has_room(&self, seen: &Seen) -> bool {
         let estimate = self.estimate.map_or(0, |estimate| estimate.min(self.limit));
         seen.spent + seen.held + estimate <= self.limit && (self.limit > 0 || self.estimate.is_none())

@@ -118,6 +118,17 @@ impl Algorithm {
         }
     }
 
+    /// Microseconds until these hits would be admitted, by a verdict on other hits at the same moment; `None` if they never
+    /// fit. A verdict has no hits of a sliding window or log, so of those it is the latest time.
+    pub fn wait_after(self, verdict: Verdict, hits: u64) -> Option<u64> {
+        let rest = self.capacity().checked_sub(hits)?;
+        Some(match self {
+            _ if hits <= verdict.remaining => 0,
+            Self::Bucket(bucket) => verdict.reset.saturating_sub(bucket.micros_of(rest)).max(1),
+            _ => verdict.reset.max(1),
+        })
+    }
+
     /// The verdict of an unused counter, or of one that has just been exhausted.
     pub fn assumed(self, spent: bool, hits: Hits, now: Time) -> Verdict {
         let wait = match self {

@@ -12,7 +12,7 @@ use clock::Time;
 pub use pace::{Cold, Pace};
 use pace::{after, float, seconds, single, whole};
 use plants::{Plant, is_planted};
-pub use terms::Terms;
+pub use terms::{Terms, over_for};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Grant {

@@ -43,6 +43,7 @@ pub mod holds;
 mod kind;
 pub mod lease;
 mod period;
+mod refusal;
 pub mod sliding_log;
 pub mod sliding_window;
 
@@ -56,6 +57,7 @@ pub use fixed_window::FixedWindow;
 pub use gcra::Bucket;
 pub use kind::{Algorithm, Kind};
 pub use period::Period;
+pub use refusal::{Fit, Refusal};
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
 

@@ -38,3 +38,37 @@ pub fn resident_bytes() -> Option<u64> {
     #[cfg(not(target_os = "linux"))]
     None
 }
+
+/// The memory that the process may use, in bytes, and whether that is the limit of a cgroup and not the memory of the machine.
+pub fn available() -> Option<(usize, bool)> {
+    #[cfg(target_os = "linux")]
+    {
+        let total = <procfs::Meminfo as procfs::Current>::current().ok()?.mem_total;
+        let limit = cgroup_limit(&std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default());
+        let limit = limit.filter(|limit| *limit < total);
+        let bytes = usize::try_from(limit.unwrap_or(total)).unwrap_or(usize::MAX);
+        Some((bytes, limit.is_some()))
+    }
+    #[cfg(not(target_os = "linux"))]
+    None
+}
+
+/// The lowest limit of the cgroups of a process, of version 1 or 2. In a container their paths may be those of the machine,
+/// and the root of the file system of cgroups the container's own.
+#[cfg(target_os = "linux")]
+fn cgroup_limit(cgroups: &str) -> Option<u64> {
+    let limits = cgroups.lines().filter_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            _ if controllers.split(',').any(|one| one == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => return None,
+        };
+        let below = std::path::Path::new(path.trim_start_matches('/')).ancestors();
+        let read = |below| std::fs::read_to_string(std::path::Path::new(root).join(below).join(file)).ok();
+        below.filter_map(read).filter_map(|text| text.trim().parse::<u64>().ok()).min()
+    });
+    limits.min()
+}

@@ -1,11 +1,11 @@
 //! Opens and reads the files that settings name, which must be regular files: a named pipe blocks the thread until it has
-//! a writer, and a device may have no end.
+//! a writer, and a device may have no end. Writes them so that a full disk leaves neither a part of a line nor of a file.
 
 use std::{
-    fs::{File, OpenOptions},
-    io::{self, Read as _},
+    fs::{self, File, OpenOptions},
+    io::{self, BufWriter, Read as _, Write},
     os::unix::fs::OpenOptionsExt as _,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// Opens a regular file.
@@ -25,9 +25,52 @@ pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The error of a file or socket that cannot be made, read or written, with what to do.
+pub fn advised(error: &io::Error) -> String {
+    let advice = match error.kind() {
+        io::ErrorKind::NotFound => "create its directory",
+        io::ErrorKind::PermissionDenied => {
+            "let the user of this process read and write there, or choose another path"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => "mount a writable directory there, or choose another path",
+        _ => return error.to_string(),
+    };
+    format!("{error}: {advice}")
+}
+
+/// Appends lines to a file that is opened for appending. After an error the file has none of them: a part of a line would
+/// make the next one unreadable.
+pub fn append(file: &mut File, lines: &[u8]) -> io::Result<()> {
+    let before = file.metadata()?.len();
+    file.write_all(lines).inspect_err(|_| {
+        // A pipe has no length to restore.
+        let _ = file.set_len(before);
+    })
+}
+
+/// Replaces a file by what `write` writes, and returns the new one, opened for appending. A crash or an error leaves the
+/// old one.
+pub fn replace(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> io::Result<File> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let new = PathBuf::from(name);
+    let written = write_new(&new, write).and_then(|()| fs::rename(&new, path));
+    written.inspect_err(|_| {
+        // It would take the room that a full disk lacks.
+        let _ = fs::remove_file(&new);
+    })?;
+    OpenOptions::new().append(true).open(path)
+}
+
+fn write_new(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> io::Result<()> {
+    let mut writer = BufWriter::new(File::create(path)?);
+    write(&mut writer)?;
+    writer.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
+}
+
 #[cfg(test)]
 mod tests {
-    use std::{fs, process::Command};
+    use std::process::Command;
 
     use super::*;
 

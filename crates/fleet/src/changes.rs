@@ -6,7 +6,7 @@
 
 use std::{
     collections::VecDeque,
-    fs::{self, OpenOptions},
+    fs::OpenOptions,
     io::{self, Write as _},
     path::PathBuf,
     sync::Mutex,
@@ -19,11 +19,14 @@ use tracing::warn;
 
 use crate::members::own_id;
 use clock::{Rfc3339, Time};
-use containment::mutex::lock;
+use containment::{files, mutex::lock};
 use store::redis::CommandPool;
 use text::cut_owned;
 
 pub const MAX_KEPT: usize = 1_000;
+
+/// The maximum size of the file, with room to spare: a change has a few kilobytes at most, and the file twice [`MAX_KEPT`].
+const MAX_BYTES: u64 = 64 << 20;
 
 /// Maximum number of changes that wait for Redis.
 const MAX_WAITING: usize = 500;
@@ -119,8 +122,8 @@ impl Changes {
 
     /// A log in this file, or in memory. An unreadable line of the file is left out.
     pub fn local(file: Option<PathBuf>) -> Self {
-        let read = |path: &PathBuf| match fs::read_to_string(path) {
-            Ok(text) => text,
+        let read = |path: &PathBuf| match files::read(path, MAX_BYTES) {
+            Ok(text) => String::from_utf8_lossy(&text).into_owned(),
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound {
                     warn!(path = %path.display(), %error, "cannot read the log of changes");
@@ -151,6 +154,11 @@ impl Changes {
             own.dropped += u64::from(self.is_in_redis);
         }
         self.wake.notify_one();
+    }
+
+    /// The number of changes that wait for Redis.
+    pub fn waiting(&self) -> usize {
+        if self.is_in_redis { lock(&self.own).changes.len() } else { 0 }
     }
 
     /// Waits for changes that are not written to Redis.
@@ -225,19 +233,17 @@ impl Own {
     fn append(&mut self, path: &PathBuf, change: &Change) -> io::Result<()> {
         let line = serde_json::to_string(change)? + "\n";
         if self.lines < 2 * MAX_KEPT {
-            OpenOptions::new().create(true).append(true).open(path)?.write_all(line.as_bytes())?;
+            let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+            files::append(&mut file, line.as_bytes())?;
             self.lines += 1;
             return Ok(());
         }
-        let mut text = String::new();
-        for change in &self.changes {
-            text.push_str(&serde_json::to_string(change)?);
-            text.push('\n');
-        }
-        let mut new = path.as_os_str().to_owned();
-        new.push(".new");
-        fs::write(&new, text + &line)?;
-        fs::rename(&new, path)?;
+        files::replace(path, |writer| {
+            for change in &self.changes {
+                writeln!(writer, "{}", serde_json::to_string(change)?)?;
+            }
+            writer.write_all(line.as_bytes())
+        })?;
         self.lines = self.changes.len() + 1;
         Ok(())
     }
@@ -285,6 +291,8 @@ fn seconds(time: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn at(seconds: u64) -> Time {

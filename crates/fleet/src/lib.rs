@@ -21,7 +21,7 @@ pub use self::{
     latency::Buckets,
     members::{Announcement, Member, own_id},
     merge::Merged,
-    summary::{KeyHits, KeyRefusals, RuleHits, Summary},
+    summary::{KeyHits, KeyRefusals, NotEnforced, RuleHits, Summary},
 };
 use clock::Time;
 use members::Members;

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::summary::{Entry, KeyHits, KeyRefusals, RuleHits, Summary};
+use crate::summary::{Entry, KeyHits, KeyRefusals, NotEnforced, RuleHits, Summary};
 
 /// The sums over all replicas. Its keys are in no particular order.
 pub type Merged = Summary;
@@ -18,6 +18,7 @@ pub fn merge(all: &[&Summary]) -> Merged {
         unmatched: keys(all, |summary| &summary.unmatched, |summary, _| Some(summary.unmatched_missing)),
         refusals: refusals(all),
         rules: rules(all),
+        not_enforced: not_enforced(all),
         ..Summary::default()
     };
     for one in all {
@@ -91,6 +92,28 @@ fn rules(all: &[&Summary]) -> Vec<RuleHits> {
         ..sum
     };
     sums.into_iter().map(rule).collect()
+}
+
+/// The reasons of all replicas, each once, with their sums; first what nobody chose.
+fn not_enforced(all: &[&Summary]) -> Vec<NotEnforced> {
+    let mut sums: BTreeMap<_, NotEnforced> = BTreeMap::new();
+    for one in all.iter().flat_map(|summary| &summary.not_enforced) {
+        let identity = (one.chosen, &one.domain, &one.why, &one.policy, one.alone);
+        sums.entry(identity)
+            .and_modify(|sum| {
+                // RFC 3339 in UTC sorts by time.
+                if one.since < sum.since {
+                    sum.since.clone_from(&one.since);
+                }
+                // Rules are those of every replica.
+                if !one.chosen {
+                    (sum.n, sum.of) = (sum.n.saturating_add(one.n), sum.of.saturating_add(one.of));
+                }
+                sum.replicas = sum.replicas.saturating_add(one.replicas);
+            })
+            .or_insert_with(|| one.clone());
+    }
+    sums.into_values().collect()
 }
 
 fn refusals(all: &[&Summary]) -> Vec<KeyRefusals> {

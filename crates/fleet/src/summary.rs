@@ -15,13 +15,14 @@ use text::cut;
 
 pub const MAX_BYTES: usize = 16 << 10;
 
-/// The parts of it: keys by refused hits, by allowed hits, refusals by key, descriptors without a rule, rules. The rest
-/// has a fixed size of about 2 kB.
+/// The parts of it: keys by refused hits, by allowed hits, refusals by key, descriptors without a rule, rules, and what
+/// keeps limits from being enforced. The rest has a fixed size of about 2 kB.
 const REFUSED_BYTES: usize = 3_000;
 const ALLOWED_BYTES: usize = 2_000;
-const REFUSALS_BYTES: usize = 5_000;
+const REFUSALS_BYTES: usize = 4_000;
 const UNMATCHED_BYTES: usize = 1_000;
 const RULES_BYTES: usize = 2_200;
+const NOT_ENFORCED_BYTES: usize = 1_000;
 
 /// The most rules with their own bound on missing keys.
 const MAX_MISSING: usize = 16;
@@ -52,6 +53,36 @@ pub struct Summary {
     /// Requests per second that each failure policy decided.
     pub without_store: [f64; 4],
     pub latency: Buckets,
+    pub not_enforced: Vec<NotEnforced>,
+}
+
+/// A reason why limits of a domain are not enforced.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
+#[serde(default)]
+pub struct NotEnforced {
+    /// `*` for all.
+    pub domain: String,
+    pub why: String,
+    /// The failure policy that decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// Somebody wants it: a switch, a rule or a setting says so.
+    pub chosen: bool,
+    /// Only on some replicas, though the others could have it too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub alone: bool,
+    /// RFC 3339.
+    pub since: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The requests of the last minute that it concerns, of how many; the rules, for one that is about rules.
+    pub n: u64,
+    pub of: u64,
+    pub replicas: u64,
 }
 
 /// What a rule has counted, by its full key: allowed, refused, near and shadowed hits.
@@ -234,6 +265,7 @@ impl Summary {
         let most = left.iter().map(|key| key.allowed).max().unwrap_or_default();
         self.unmatched_missing = self.unmatched_missing.max(most);
         self.pack_refusals();
+        self.pack_not_enforced();
         let packed = serde_json::to_string(&self).unwrap_or_default();
         if packed.len() <= MAX_BYTES {
             return packed;
@@ -266,6 +298,17 @@ impl Summary {
         let (kept, _) = fitting(std::mem::take(&mut self.rules), RULES_BYTES, |_| ());
         self.rules = kept;
         self.other_rules = self.other_rules.saturating_add(all.saturating_sub(self.rules.len()) as u64);
+    }
+
+    /// First what nobody chose.
+    fn pack_not_enforced(&mut self) {
+        for one in &mut self.not_enforced {
+            for text in [&mut one.by, &mut one.reason].into_iter().flatten() {
+                text.truncate(cut(text).len());
+            }
+        }
+        let all = std::mem::take(&mut self.not_enforced);
+        (self.not_enforced, _) = fitting(all, NOT_ENFORCED_BYTES, |one| (!one.chosen, one.n));
     }
 
     /// Half of the refusals are those with the highest counts, the others the last ones.

@@ -23,6 +23,14 @@ impl Budget {
     pub fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self { limit, used: AtomicUsize::new(0), granted: AtomicUsize::new(0) })
     }
+
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    pub fn used(&self) -> usize {
+        self.used.load(Relaxed)
+    }
 }
 
 /// A reservation of bytes, returned to the budget on drop.
@@ -44,6 +52,12 @@ impl Share {
             self.bytes = bytes;
         }
         taken
+    }
+
+    /// Adds to the size, also beyond the limit of the budget.
+    pub fn take(&mut self, bytes: usize) {
+        self.budget.used.fetch_add(bytes, Relaxed);
+        self.bytes += bytes;
     }
 
     /// Changes the size to a granted length; false without a change if the budget or the half for grants is exhausted.

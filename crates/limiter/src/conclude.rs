@@ -8,7 +8,7 @@ use std::ops::Deref;
 use super::{
     Policy,
     answer::{Code, CurrentLimit, Status},
-    outcome::{LimitOutcome, governing},
+    outcome::{LimitOutcome, governing, outcome},
     plan::{CounterSource, Limited, Plan, Planned, Scope},
     quota_groups::QuotaGroups,
     request::Request,
@@ -115,9 +115,40 @@ impl<'a> Conclusion<'a, '_> {
         governing(self.scope, self.limited(index)?, self.batch, self.policy.near_limit_ratio, self.now)
     }
 
-    /// Seconds until a rejected request would pass; `None` if it never would, or if it passes.
+    /// Seconds until the same request would pass, if it counts as this one did and no other comes before it; `None` if it
+    /// never would, or if it passes. What a rejected request adds to other limits may use them up.
     pub(super) fn retry_after(&self) -> Option<u64> {
-        self.outcome(self.governs?)?.retry_after()
+        self.governs?;
+        let (mut tally, mut quotas) = (Tally::default(), QuotaGroups::default());
+        for (index, planned) in self.plan.iter().enumerate() {
+            if matches!(planned, Planned::Unlimited(_) | Planned::Allowed(..)) {
+                continue;
+            }
+            let wait = self.wait_again(index);
+            let code = if wait > 0 { Code::OverLimit } else { Code::Ok };
+            let is_quota = self.scope.is_quota(planned, self.policy.quota_mode);
+            tally.add(index, &Status { code, ..Status::NO_LIMIT }, wait, is_quota);
+            if is_quota && self.policy.quota_groups {
+                quotas.add(self.request.entries(index), index, (wait > 0).then_some(wait));
+            }
+        }
+        let quota = if self.policy.quota_groups { quotas.first() } else { tally.first_quota() };
+        let wait = tally.governs(quota).map(|index| self.wait_again(index));
+        wait.filter(|wait| *wait < u64::MAX).map(|wait| wait.div_ceil(1_000_000))
+    }
+
+    /// Microseconds until a descriptor would not reject the same request; the maximum if it always would.
+    fn wait_again(&self, index: usize) -> u64 {
+        let Some(limited) = self.limited(index).filter(|limited| !self.scope.is_shadow(limited)) else {
+            return 0;
+        };
+        let waits = limited.limits.iter().map(|check| {
+            let limit = self.scope.limit(limited, check);
+            let near_ratio = self.policy.near_limit_ratio;
+            let one = outcome((limit, check.source), limited.hits, self.batch, near_ratio, self.now);
+            one.wait_again(limited.hits)
+        });
+        waits.max().unwrap_or_default()
     }
 }
 

@@ -21,11 +21,11 @@ use super::{
     request::{OwnedRequest, Request, RequestError},
     response,
 };
-use algorithms::Verdict;
+use algorithms::{Fit, Verdict};
 use clock::Time;
 use plants::{Plant, is_planted};
 use rules::{OnStoreFailure, model::Domain};
-use store::{Applied, Batch, Check, Counting, Fit, StoreError};
+use store::{Applied, Batch, Check, Counting, StoreError};
 use telemetry::metrics::ResponseCode;
 
 /// The characters of a caller's domain in a log line.
@@ -223,7 +223,12 @@ impl Limiter {
                 let switched =
                     self.overrides.view(*now).and_then(|view| view.on_store_failure(request.domain));
                 let policy = switched.or_else(|| known.and_then(|domain| domain.on_store_failure));
-                let policy = if self.is_refused(plan) { Some(OnStoreFailure::Allow) } else { policy };
+                let mut policy = policy.unwrap_or(self.policy.on_store_failure);
+                if self.is_refused(plan) {
+                    policy = OnStoreFailure::Allow;
+                } else if let Some(stats) = served.attached.domains.get(*domain) {
+                    stats.count_without_store(policy);
+                }
                 let decision = self.without_store(error, policy, plan, batch, *now);
                 Some(decision.inspect_err(|error| {
                     count_error(served, known);
@@ -248,7 +253,7 @@ impl Limiter {
             let index = served.rules.domain(domain)?.index;
             served.attached.domains.get(index)
         });
-        counted.map_or(self.stats.unknown_domain(), |stats| stats).count(ResponseCode::Ok, 0);
+        counted.map_or(self.stats.unknown_domain(), |stats| stats).count(ResponseCode::Ok, 0, 0);
     }
 
     /// Counts an error, and logs at most one a second. Store failures are logged elsewhere.
@@ -291,6 +296,7 @@ impl Limiter {
             observer.decided(&Observed(&conclusion));
         }
         let unmatched = plan.iter().filter(|planned| matches!(planned, Planned::NoLimit)).count();
+        let descriptors = plan.len();
         let mut answer = response::answer(conclusion);
         if let (Some(failure), Some(metadata)) = (failure, &mut answer.dynamic_metadata) {
             failure.add_to(metadata);
@@ -298,12 +304,14 @@ impl Limiter {
         if failure.is_some() && is_planted(Plant::FailureCountedTwice) {
             let counted = domain.and_then(|domain| scope.served.attached.domains.get(domain));
             if let Some(stats) = counted {
-                stats.count(answer.code.into(), 0);
+                stats.count(answer.code.into(), 0, 0);
             }
         }
         match domain.map(|domain| scope.served.attached.domains.get(domain)) {
-            Some(stats) => stats.into_iter().for_each(|stats| stats.count(answer.code.into(), unmatched)),
-            None => self.stats.unknown_domain().count(answer.code.into(), unmatched),
+            Some(stats) => {
+                stats.into_iter().for_each(|stats| stats.count(answer.code.into(), descriptors, unmatched));
+            }
+            None => self.stats.unknown_domain().count(answer.code.into(), descriptors, unmatched),
         }
         answer
     }
@@ -315,20 +323,25 @@ impl Limiter {
 
     /// Stores the keys of a counted batch that are over their limits, and removes those that a refund freed.
     fn remember_over(&self, batch: &Batch, now: Time) {
-        let cache = self.over_limit.as_deref();
         for check in batch.checks() {
-            if let (Some(cache), true) = (cache, check.is_over()) {
-                cache.insert(batch.full_key(check), check, now);
-            } else if check.may_free() && (cache.is_some() || check.limit.is_leased()) {
-                let key = batch.full_key(check);
+            if check.is_over() {
+                if let Some(cache) = self.over_limit.as_ref().filter(|_| !check.is_passing) {
+                    cache.insert(batch.full_key(check), check, now);
+                }
+            } else if check.may_free() {
                 // The refund was counted by now.
-                if let Some(cache) = cache {
-                    cache.refunded(key, self.now());
-                }
-                if let Some(announce) = &self.announce {
-                    announce(key);
-                }
+                self.freed(batch.full_key(check), self.now());
             }
+        }
+    }
+
+    /// Hits came back to a counter: neither this replica nor another may remember that it is over its limit.
+    pub(super) fn freed(&self, full_key: &str, now: Time) {
+        if let Some(cache) = &self.over_limit {
+            cache.refunded(full_key, now);
+        }
+        if let Some(announce) = &self.announce {
+            announce(full_key);
         }
     }
 
@@ -347,13 +360,20 @@ impl Limiter {
         let Some(cache) = self.over_limit.as_ref().filter(|_| !batch.checks().is_empty()) else { return };
         // A read and a shadow's hold need the counter.
         let is_decided = |check: &Check| match &check.hold {
-            Some(hold) => hold.estimate.is_some() && hold.fit != Fit::Always,
+            Some(hold) => hold.estimate.is_some() && check.fit != Fit::Always,
             None => true,
         };
-        let lookup = |check: &Check| {
-            cache.get(batch.full_key(check), &check.limit, check.hits, now).filter(|_| is_decided(check))
-        };
-        let known: SmallVec<[Option<Verdict>; 4]> = batch.checks().iter().map(lookup).collect();
+        let lookup =
+            |check: &Check| cache.get(batch.full_key(check), check, now).filter(|_| is_decided(check));
+        let mut known: SmallVec<[Option<Verdict>; 4]> = batch.checks().iter().map(lookup).collect();
+        if batch.has_groups() {
+            // What one limit of a rule never admits, the rule rejects for longer than another limit says.
+            for group in batch.groups() {
+                if batch.checks_at(group.clone()).iter().any(Check::never_fits) {
+                    known[group].fill(None);
+                }
+            }
+        }
         let lookups = Lookups {
             all: batch.checks().iter().filter(|check| check.takes()).count(),
             found: known.iter().flatten().count(),
@@ -370,23 +390,15 @@ impl Limiter {
                 group.fill(any);
             }
         }
+        let over = batch.checks().iter().zip(&known).filter(|(_, known)| known.is_some());
+        let over: SmallVec<[Fit; 4]> = over.map(|(check, _)| check.fit).collect();
+        over.into_iter().for_each(|fit| batch.known.add(fit, true));
         let instead = known.into_iter().zip(skipped).map(|(verdict, skipped)| match verdict {
             Some(verdict) => Some(CounterSource::KnownOver(verdict)),
             None => skipped.then_some(CounterSource::Assumed { over: false }),
         });
         let instead = instead.collect();
-        let is_refused = batch
-            .checks()
-            .iter()
-            .zip(&instead)
-            .any(|(check, instead): (&Check, &Option<_>)| instead.is_some() && check.must_fit());
         remove_checks(plan, batch, &instead);
-        if is_refused {
-            batch.hold_nothing();
-        }
-        if self.policy.stop_when_over {
-            batch.counting = Counting::ReadOnly;
-        }
     }
 }
 
@@ -419,6 +431,6 @@ fn remove_checks(plan: &mut Plan, batch: &mut Batch, instead: &SmallVec<[Option<
 
 fn count_error(served: &Served, domain: Option<&Domain>) {
     if let Some(stats) = domain.and_then(|domain| served.attached.domains.get(domain.index)) {
-        stats.count(ResponseCode::Error, 0);
+        stats.count(ResponseCode::Error, 0, 0);
     }
 }

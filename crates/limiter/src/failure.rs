@@ -24,16 +24,15 @@ pub(super) struct FailureDecision {
 }
 
 impl Limiter {
-    /// Prepares plan and batch for a conclusion without the store, by the `policy` of the domain, if it has one.
+    /// Prepares plan and batch for a conclusion without the store.
     pub(super) fn without_store(
         &self,
         error: StoreError,
-        policy: Option<OnStoreFailure>,
+        policy: OnStoreFailure,
         plan: &mut Plan,
         batch: &mut Batch,
         now: Time,
     ) -> Result<FailureDecision, RequestError> {
-        let policy = policy.unwrap_or(self.policy.on_store_failure);
         let reason = error.reason;
         self.stats.service().store_failures(policy, reason).increment();
         self.log_store_failure(&error, policy, now);

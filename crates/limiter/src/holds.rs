@@ -167,7 +167,7 @@ fn closing(descriptor: &Descriptor<'_>) -> Option<Closing> {
 
 fn holds_anything(batch: &Batch) -> bool {
     let holds = |index| batch.check(index).hold.as_ref().is_some_and(|hold| hold.estimate.is_some());
-    batch.holding().any(holds)
+    batch.holding().any(holds) && !batch.is_known_refused()
 }
 
 /// True if a check of the batch holds.
@@ -358,17 +358,11 @@ impl Limiter {
             // What was held, or charged before, was not free for others.
             let covered = if one.how == How::SettledLate { one.before } else { one.held };
             stats.overspent_hits.add(one.after.saturating_sub(covered));
-            if one.after < one.before
-                && let Some(cache) = &self.over_limit
-            {
-                match &one.full_key {
-                    Some(key) => {
-                        cache.refunded(key, now);
-                        if let Some(announce) = &self.announce {
-                            announce(key);
-                        }
-                    }
-                    None => cache.forget(&Resets::Unknown, now),
+            if one.after < one.before {
+                match (&one.full_key, &self.over_limit) {
+                    (Some(key), _) => self.freed(key, now),
+                    (None, Some(cache)) => cache.forget(&Resets::Unknown, now),
+                    (None, None) => {}
                 }
             }
         }

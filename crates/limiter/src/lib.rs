@@ -232,6 +232,11 @@ impl Limiter {
         self.store.start_worker();
     }
 
+    /// `SHADOW_MODE`: every request passes.
+    pub fn is_shadow(&self) -> bool {
+        self.policy.shadow_mode
+    }
+
     pub fn on_store_failure(&self) -> OnStoreFailure {
         self.policy.on_store_failure
     }

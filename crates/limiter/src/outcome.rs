@@ -160,8 +160,8 @@ fn of_hold(limit: &Limit, check: &Check, near_ratio: f32, now: Time) -> (Verdict
 }
 
 impl LimitOutcome<'_> {
-    /// True when it takes precedence over another limit of the same descriptor.
-    fn governs(&self, other: &Self) -> bool {
+    /// True when it takes precedence over another limit of the same descriptor, or of the same name.
+    pub(super) fn governs(&self, other: &Self) -> bool {
         match (self.decision.over, other.decision.over) {
             (true, true) => self.wait() > other.wait(),
             (false, false) => {
@@ -178,6 +178,19 @@ impl LimitOutcome<'_> {
     /// Microseconds until the hits would be admitted; the maximum if they never fit.
     pub(super) fn wait(&self) -> u64 {
         self.verdict.retry_after.unwrap_or(u64::MAX)
+    }
+
+    /// Microseconds until as many hits would be admitted after these, which a rejected request may have counted; the maximum
+    /// if they never fit.
+    pub(super) fn wait_again(&self, hits: Hits) -> u64 {
+        match self.source {
+            _ if self.decision.over => self.wait(),
+            // A rejected request holds nothing.
+            CounterSource::Store(_) if self.limit.hold.is_none() => {
+                self.limit.algorithm.wait_after(self.verdict, hits.taken()).unwrap_or(u64::MAX)
+            }
+            _ => 0,
+        }
     }
 
     /// Hits that were counted and still matter; `None` if no counter was read. A fixed window counts those above its limit
@@ -204,9 +217,13 @@ impl LimitOutcome<'_> {
         self.verdict.reset.div_ceil(1_000_000)
     }
 
-    /// Seconds until more is available than now: for rejected hits until they would be admitted.
-    pub(super) fn seconds_until_more(&self) -> u64 {
-        self.retry_after().filter(|_| self.decision.over).unwrap_or_else(|| self.seconds_until_reset())
+    /// Seconds until more is available than now: for rejected hits until they would be admitted. `None` if that is never, or
+    /// not known.
+    pub(super) fn seconds_until_more(&self) -> Option<u64> {
+        let is_empty = self.verdict.remaining == 0 && self.verdict.reset == 0;
+        let is_never = self.limit.algorithm.capacity() == 0 || is_empty;
+        let retry_after = self.retry_after().filter(|_| self.decision.over);
+        retry_after.or_else(|| (!is_never).then(|| self.seconds_until_reset()))
     }
 
     /// Seconds until the hits would be admitted, rounded up; `None` if they never fit.

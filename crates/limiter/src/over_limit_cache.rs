@@ -1,18 +1,19 @@
 //! The cache of keys that are over their limit: `LOCAL_CACHE_SIZE_IN_BYTES`.
 //!
-//! A fixed window that is over its limit stays over until it ends, and any other algorithm that rejected hits rejects
-//! as many until the time in its verdict, so no query to the store is needed. An entry is valid for its limit only: a
-//! larger limit, from an override or a reload, is checked with the store. Keys are stored as hashes, as many as the size
-//! allows; a refund removes its key, and so does a reset of its counter. Replicas that share a store tell each other of both.
+//! It remembers what a store has found about a counter, and answers a check if the answer follows from that. The count of
+//! a fixed window never falls before the window ends, so it rejects whatever does not fit beside it. Leased hits may come
+//! back to a counter, so one of a leased limit is read again as soon as leases do so. Of any other algorithm only the
+//! rejected number of hits is known, and the time until which as many are rejected. Keys are stored as hashes, as many as
+//! the size allows; a refund removes its key, and so does a reset of its counter. Replicas that share a store tell each
+//! other of both.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use algorithms::{Algorithm, Hits, Verdict};
+use algorithms::{Algorithm, FixedWindow, Hits, Verdict, lease::over_for};
 use clock::Time;
-use rules::Rate;
 use store::{
-    Check, Outcome, Resets,
-    table::{Kept, Mark, Table, Usage, Used},
+    Check, Member, Outcome, Resets,
+    table::{Kept, Key, Mark, Table, Usage, Used},
 };
 
 /// Passes the full key of a refunded counter on to other replicas.
@@ -20,11 +21,13 @@ pub type Announce = Box<dyn Fn(&str) + Send + Sync>;
 
 pub struct OverLimitCache {
     keys: Table<Rejection>,
-    /// The microsecond of the last reset or refund.
-    forgotten: AtomicU64,
+    /// The microsecond of the last reset or refund, by a part of the key's hash: one key in so many waits for another's.
+    forgotten: Box<[AtomicU64]>,
     hits: AtomicU64,
     lookups: AtomicU64,
 }
+
+const FORGOTTEN: usize = 1024;
 
 /// The maximum duration of a request in microseconds.
 const LONGEST_REQUEST: u64 = 60_000_000;
@@ -37,12 +40,12 @@ struct Rejection {
     since: u32,
     /// The second at which the full limit is available.
     reset: u32,
-    /// The smallest number of hits that is rejected.
+    /// The rejected hits.
     hits: u32,
-    /// Fewer than these hits.
+    /// What was left then, except of a fixed window.
     remaining: u32,
-    /// The capacity of the limit that rejected them.
-    limit: u64,
+    /// The count of a fixed window; of another algorithm the capacity of the limit that rejected the hits.
+    number: u64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -63,20 +66,19 @@ impl OverLimitCache {
     /// A cache of at most about this many bytes.
     pub fn new(bytes: usize) -> Self {
         let keys = Table::new(bytes / Table::<Rejection>::BYTES_PER_ENTRY);
-        let [forgotten, hits, lookups] = [0; 3].map(AtomicU64::new);
-        Self { keys, forgotten, hits, lookups }
+        let forgotten = (0..FORGOTTEN).map(|_| AtomicU64::new(0)).collect();
+        Self { keys, forgotten, hits: AtomicU64::new(0), lookups: AtomicU64::new(0) }
     }
 
-    /// The cached verdict, if the key's counter is known to exceed this limit with these hits. A refund removes the key.
-    /// The caller counts the lookup.
-    pub fn get(&self, key: &str, limit: &Rate, hits: Hits, now: Time) -> Option<Verdict> {
+    /// The verdict on a check, if it follows from what is known of its counter. A refund removes the key. The caller counts
+    /// the lookup.
+    pub fn get(&self, key: &str, check: &Check, now: Time) -> Option<Verdict> {
         let key = self.keys.key(key);
-        let Hits::Take(hits) = hits else {
+        if !check.takes() {
             self.keys.remove(key, now);
             return None;
-        };
-        let holds = |entry: &Rejection| entry.holds_for(limit, hits) && entry.holds_at(now);
-        self.keys.get(key, now).filter(holds).map(|rejection| rejection.verdict(now))
+        }
+        self.keys.get(key, now)?.verdict(check, now)
     }
 
     /// Counts the lookups of a request, once it is decided.
@@ -91,29 +93,38 @@ impl OverLimitCache {
         let end = Time::from_micros({ rejection.until }.saturating_add(999_999));
         // All are over their limit: of the largest rule, the one that expires first is evicted.
         let kept = Kept { state: rejection, end, mark: Mark::new(check.rule, Used::Little) };
+        let key = self.keys.key(key);
         // Called under the lock of the shard: either `forget` removes the rejection, or its time is visible here.
-        let store = |_| ((!self.is_older_than_a_reset(now)).then_some(kept), ());
-        self.keys.change(self.keys.key(key), now, store);
+        let store = |_| ((!self.is_older_than_a_reset(key, now)).then_some(kept), ());
+        self.keys.change(key, now, store);
     }
 
     /// Removes the key of a refund that was counted.
     pub(super) fn refunded(&self, key: &str, now: Time) {
-        self.forgotten.store(now.micros(), Ordering::Relaxed);
-        self.keys.remove(self.keys.key(key), now);
+        let key = self.keys.key(key);
+        self.forgotten(key).store(now.micros(), Ordering::Relaxed);
+        self.keys.remove(key, now);
     }
 
     /// Removes keys whose counters were reset or refunded. Requests that began before do not add them again.
     pub fn forget(&self, resets: &Resets, now: Time) {
-        self.forgotten.store(now.micros(), Ordering::Relaxed);
         match resets {
-            Resets::Of(keys) => keys.iter().for_each(|key| self.keys.remove(self.keys.key(key), now)),
-            Resets::Unknown => self.keys.sweep(0, 1, Time::from_seconds(u32::MAX.into())),
+            Resets::Of(keys) => keys.iter().for_each(|key| self.refunded(key, now)),
+            Resets::Unknown => {
+                self.forgotten.iter().for_each(|part| part.store(now.micros(), Ordering::Relaxed));
+                self.keys.sweep(0, 1, Time::from_seconds(u32::MAX.into()));
+            }
         }
     }
 
     /// True for a request that may have been counted before a reset or refund, unless the clock was set back.
-    fn is_older_than_a_reset(&self, begun: Time) -> bool {
-        self.forgotten.load(Ordering::Relaxed).wrapping_sub(begun.micros()) < LONGEST_REQUEST
+    fn is_older_than_a_reset(&self, key: Key, begun: Time) -> bool {
+        self.forgotten(key).load(Ordering::Relaxed).wrapping_sub(begun.micros()) < LONGEST_REQUEST
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "masked by the number of parts, a power of two")]
+    fn forgotten(&self, key: Key) -> &AtomicU64 {
+        &self.forgotten[key.shard() & (FORGOTTEN - 1)]
     }
 
     pub fn maintain(&self, now: Time) {
@@ -132,51 +143,76 @@ impl OverLimitCache {
 impl Rejection {
     fn of(check: &Check, now: Time) -> Option<Self> {
         let since = u32::try_from(now.seconds()).unwrap_or(u32::MAX);
-        let end = || check.limit.period().end(now).micros();
-        // A rejection of more hits is not stored: they are rare.
-        let hits = u32::try_from(check.hits.taken());
-        let (until, reset, hits, remaining) = match check.outcome {
-            // A window that is over its limit rejects any number of hits.
-            Outcome::Counted(_) | Outcome::Held => (end(), end(), 0, 0),
-            // At least as many hits do not fit before the window ends.
-            Outcome::NotCounted(count) => {
-                let left = check.limit.requests_per_unit.saturating_sub(count);
-                (end(), end(), hits.ok()?, left)
-            }
-            Outcome::Decided(verdict) => {
-                let wait = verdict.retry_after.filter(|wait| *wait > 0)?;
-                let after = |micros| now.micros().saturating_add(micros);
-                (after(wait), after(verdict.reset), hits.ok()?, verdict.remaining)
-            }
+        let hits = u32::try_from(check.hits.taken()).unwrap_or(u32::MAX);
+        let known = Self { since, hits, ..Self::default() };
+        let of_window = |number| {
+            let end = check.limit.period().end(now).micros();
+            let until = match check.limit.algorithm {
+                Algorithm::FixedWindow(window) if check.limit.is_leased() => {
+                    end.min(now.micros().saturating_add(over_for(window)))
+                }
+                _ => end,
+            };
+            Some(Self { until, number, ..known })
         };
-        // As many hits are rejected, so fewer are left.
-        let remaining = u32::try_from(remaining).ok()?;
-        let limit = check.limit.algorithm.capacity();
-        Some(Self { until, since, reset: seconds(reset), hits, limit, remaining })
+        match check.outcome {
+            Outcome::Counted(count) | Outcome::NotCounted(count) => of_window(count),
+            Outcome::Held => of_window(check.held()?.spent),
+            Outcome::Decided(verdict) => {
+                let wait = verdict.retry_after.filter(|wait| *wait > 0 && !check.may_wait_less(verdict))?;
+                let after = |micros| now.micros().saturating_add(micros);
+                Some(Self {
+                    until: after(wait),
+                    reset: seconds(after(verdict.reset)),
+                    remaining: u32::try_from(verdict.remaining).ok()?,
+                    number: check.limit.algorithm.capacity(),
+                    ..known
+                })
+            }
+        }
     }
 
-    /// A count over one limit is over every smaller one. States of other algorithms are valid for their limit only.
-    fn holds_for(self, limit: &Rate, hits: u64) -> bool {
-        let capacity = limit.algorithm.capacity();
-        let is_count = matches!(limit.algorithm, Algorithm::FixedWindow(_));
-        hits >= u64::from(self.hits) && if is_count { capacity <= self.limit } else { capacity == self.limit }
+    fn verdict(self, check: &Check, now: Time) -> Option<Verdict> {
+        if !self.holds_at(now) {
+            return None;
+        }
+        let hits = check.hits.taken();
+        if let Algorithm::FixedWindow(fixed) = check.limit.algorithm {
+            return self.rejects(fixed, check).then(|| {
+                // An estimate is cut to the limit.
+                let hits = if check.hold.is_some() { hits.min(fixed.limit) } else { hits };
+                fixed.rejected(self.number, Hits::Take(hits), now)
+            });
+        }
+        // Fewer may fit, and more may wait for longer. States of these algorithms are valid for their limit only.
+        let is_same = hits == u64::from(self.hits) && check.limit.algorithm.capacity() == self.number;
+        is_same.then(|| Verdict {
+            admitted: false,
+            consumed: false,
+            remaining: self.remaining.into(),
+            reset: Time::from_seconds(self.reset.into()).micros().saturating_sub(now.micros()),
+            retry_after: Some(self.until.saturating_sub(now.micros())),
+        })
+    }
+
+    /// True if a fixed window whose count is at least the known one rejects the check, for as long as the verdict says.
+    fn rejects(self, fixed: FixedWindow, check: &Check) -> bool {
+        let hits = check.hits.taken();
+        match check.member {
+            _ if check.hold.is_some() => self.number >= fixed.limit,
+            // It counts what it rejects, so only a count above the limit rejects every number of hits.
+            Member::Alone => self.number > fixed.limit,
+            // More hits may wait for another limit of the rule.
+            Member::First | Member::Next => {
+                hits <= self.hits.into() && self.number.saturating_add(hits) > fixed.limit
+            }
+        }
     }
 
     /// Not before the rejection: then the clock was set back, and callers must not wait until it has caught up. The times
     /// of threads may differ by a second.
     fn holds_at(self, now: Time) -> bool {
         now.micros() < self.until && u64::from(self.since) <= now.seconds().saturating_add(1)
-    }
-
-    fn verdict(self, now: Time) -> Verdict {
-        let reset = Time::from_seconds(self.reset.into());
-        Verdict {
-            admitted: false,
-            consumed: false,
-            remaining: self.remaining.into(),
-            reset: reset.micros().saturating_sub(now.micros()),
-            retry_after: Some(self.until.saturating_sub(now.micros())),
-        }
     }
 }
 
@@ -189,8 +225,14 @@ fn seconds(micros: u64) -> u32 {
 mod tests {
     use super::*;
     use algorithms::{Kind, Window};
-    use rules::{Limit, Unit};
+    use rules::{CountingMode, Limit, Unit};
     use store::Batch;
+
+    fn get(cache: &OverLimitCache, key: &str, limit: &Limit, hits: Hits, now: Time) -> Option<Verdict> {
+        let mut batch = Batch::default();
+        batch.push(0..0, limit, 0, hits);
+        cache.get(key, &batch.checks()[0], now)
+    }
 
     /// A cache that contains the outcome of a check of these keys with these hits at this second.
     fn cache_with(keys: &[&str], limit: &Limit, hits: u64, outcome: Outcome) -> OverLimitCache {
@@ -209,16 +251,18 @@ mod tests {
         let limit = Limit::plain(5, Unit::Minute);
         let cache = cache_with(&["a", "b"], &limit, 3, Outcome::Counted(7));
         let wait = |key, hits, second| {
-            cache.get(key, &limit, hits, Time::from_seconds(second)).map(|verdict| verdict.retry_after)
+            get(&cache, key, &limit, hits, Time::from_seconds(second)).map(|verdict| verdict.retry_after)
         };
         assert_eq!(wait("b", Hits::Refund(1), 610), None);
         assert_eq!(wait("b", Hits::Take(1), 610), None);
         assert_eq!(wait("a", Hits::Take(0), 615), Some(Some(45_000_000)));
+        assert_eq!(wait("a", Hits::Take(5), 615), Some(Some(45_000_000)));
+        assert_eq!(wait("a", Hits::Take(6), 615), Some(None), "they never fit");
         assert_eq!(wait("a", Hits::Take(9), 660), None);
     }
 
     #[test]
-    fn as_many_hits_are_rejected_until_the_retry_time() {
+    fn the_same_hits_are_rejected_until_the_retry_time() {
         let limit = Limit::new(5, Unit::Minute, 1.try_into().unwrap(), Kind::SlidingLog, None).unwrap();
         let refused = Verdict {
             admitted: false,
@@ -228,10 +272,11 @@ mod tests {
             retry_after: Some(1_500_000),
         };
         let cache = cache_with(&["a"], &limit, 3, Outcome::Decided(refused));
-        let recall = |hits, micros| cache.get("a", &limit, Hits::Take(hits), Time::from_micros(micros));
+        let recall = |hits, micros| get(&cache, "a", &limit, Hits::Take(hits), Time::from_micros(micros));
         assert_eq!(recall(2, 610_000_000), None, "fewer may fit");
         let later = Verdict { reset: 50_100_000, remaining: 2, retry_after: Some(600_000), ..refused };
-        assert_eq!(recall(4, 610_900_000), Some(later), "in whole seconds");
+        assert_eq!(recall(3, 610_900_000), Some(later), "in whole seconds");
+        assert_eq!(recall(4, 610_900_000), None, "more may wait for longer");
         assert_eq!(recall(3, 611_499_999).and_then(|verdict| verdict.retry_after), Some(1));
         assert_eq!(recall(3, 611_500_000), None);
         assert!(recall(3, 609_000_000).is_some());
@@ -251,16 +296,28 @@ mod tests {
     }
 
     #[test]
+    fn a_counter_that_hits_can_come_back_to_is_read_again() {
+        let leased = Limit::plain(5, Unit::Hour).counted(CountingMode::Leased);
+        let cache = cache_with(&["a"], &leased, 1, Outcome::Counted(6));
+        let wait = |second| {
+            let known = get(&cache, "a", &leased, Hits::Take(1), Time::from_seconds(second));
+            known.map(|verdict| verdict.retry_after)
+        };
+        assert_eq!(wait(614), Some(Some(2_986_000_000)), "until the window ends");
+        assert_eq!(wait(615), None);
+    }
+
+    #[test]
     fn a_larger_limit_misses_the_cache() {
         let [five, ten] = [5, 10].map(|requests| Limit::plain(requests, Unit::Minute));
         let now = Time::from_seconds(615);
         let over_ten = cache_with(&["a"], &ten, 1, Outcome::Counted(11));
-        assert!(over_ten.get("a", &ten, Hits::Take(1), now).is_some());
-        assert!(over_ten.get("a", &five, Hits::Take(1), now).is_some(), "it is over the smaller one too");
+        assert!(get(&over_ten, "a", &ten, Hits::Take(1), now).is_some());
+        assert!(get(&over_ten, "a", &five, Hits::Take(1), now).is_some(), "it is over the smaller one too");
         let over_five = cache_with(&["a"], &five, 1, Outcome::Counted(6));
-        assert_eq!(over_five.get("a", &ten, Hits::Take(1), now), None);
-        assert_eq!(over_five.get("a", &ten, Hits::Refund(1), now), None);
-        assert_eq!(over_five.get("a", &five, Hits::Take(1), now), None, "a refund is counted");
+        assert_eq!(get(&over_five, "a", &ten, Hits::Take(1), now), None);
+        assert_eq!(get(&over_five, "a", &ten, Hits::Refund(1), now), None);
+        assert_eq!(get(&over_five, "a", &five, Hits::Take(1), now), None, "a refund is counted");
     }
 
     #[test]
@@ -268,7 +325,7 @@ mod tests {
         let limit = Limit::plain(5, Unit::Minute);
         let cache = cache_with(&["a", "b", "c"], &limit, 1, Outcome::Counted(6));
         let is_known =
-            |key, micros| cache.get(key, &limit, Hits::Take(1), Time::from_micros(micros)).is_some();
+            |key, micros| get(&cache, key, &limit, Hits::Take(1), Time::from_micros(micros)).is_some();
         let mut batch = Batch::default();
         batch.push(0..0, &limit, 0, Hits::Take(1));
         batch.set(0, Outcome::Counted(6));
@@ -287,17 +344,36 @@ mod tests {
     }
 
     #[test]
+    fn a_refund_stops_no_insertion_of_other_keys() {
+        let limit = Limit::plain(5, Unit::Minute);
+        let cache = OverLimitCache::new(1_000_000);
+        let mut batch = Batch::default();
+        batch.push(0..0, &limit, 0, Hits::Take(1));
+        batch.set(0, Outcome::Counted(6));
+        let (begun, refunded) = (Time::from_micros(610_000_000), Time::from_micros(610_000_200));
+        cache.forget(&Resets::Of(vec!["refunded".to_owned()]), refunded);
+        for n in 0..10_000 {
+            cache.insert(&n.to_string(), &batch.checks()[0], begun);
+        }
+        cache.insert("refunded", &batch.checks()[0], begun);
+        assert_eq!(get(&cache, "refunded", &limit, Hits::Take(1), refunded), None);
+        let entries = cache.usage().keys.entries;
+        assert!(entries > 9_900, "{entries} of 10000");
+    }
+
+    #[test]
     fn stays_within_any_size() {
         let limit = Limit::plain(0, Unit::Second);
         let mut batch = Batch::default();
         batch.push(0..0, &limit, 0, Hits::Take(1));
+        batch.set(0, Outcome::Counted(1));
         for bytes in [1, 47, 48, 49, 95, 96, 1000, 65_536, 1_000_000] {
             let cache = OverLimitCache::new(bytes);
             for second in 1..4 {
                 let now = Time::from_seconds(second);
                 for n in 0..20_000 {
                     cache.insert(&n.to_string(), &batch.checks()[0], now);
-                    assert!(cache.get(&n.to_string(), &limit, Hits::Take(1), now).is_some());
+                    assert!(get(&cache, &n.to_string(), &limit, Hits::Take(1), now).is_some());
                 }
                 // Even the smallest cache holds one key.
                 assert!(cache.usage().keys.bytes <= bytes.max(48), "{bytes}: {:?}", cache.usage());

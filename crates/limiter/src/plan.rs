@@ -9,15 +9,15 @@ use smallvec::SmallVec;
 use super::{
     Policy, Served,
     counter_key::CounterKey,
-    holds,
+    holds, quota_groups,
     replacement::{By, Replacement, Replacements},
     request::Request,
 };
-use algorithms::{Hits, Kind, Verdict};
+use algorithms::{Fit, Hits, Kind, Verdict};
 use clock::Time;
 use overrides::{Action, Found};
 use rules::{Limit, Limits, Matched, Rule, RuleId, model::Domain};
-use store::{Batch, Fit, Held, Hold};
+use store::{Batch, Counting, Held, Hold};
 use telemetry::metrics::{Holds, RuleCounter, RuleStats, Stats};
 
 /// The plan of each descriptor, in the request's order. It owns what it needs, so that a decision can wait for its
@@ -226,6 +226,38 @@ pub(super) fn plan(
         Planned::Limited(checks(request, index, &rule_match, limits, scope, batch, context))
     };
     plan.extend((0..request.descriptors.len()).map(planned));
+    if context.policy.shadow_mode && batch.has_holds() {
+        // Every request passes, so it holds. Without holds it counts as if it were refused, as in the Go service.
+        batch.refuse_nothing();
+    } else if batch.counting == Counting::StopWhenOver || batch.has_holds() {
+        add_free_candidates(request, scope, (plan, batch), context.policy);
+    }
+}
+
+/// Adds the quotas that cannot be exhausted, beside which the others do not refuse the request.
+fn add_free_candidates(
+    request: &Request<'_>,
+    scope: Scope<'_>,
+    (plan, batch): (&Plan, &mut Batch),
+    policy: &Policy,
+) {
+    for (index, planned) in plan.iter().enumerate() {
+        let is_free = match planned {
+            // No candidates, as in the Go service.
+            Planned::Unlimited(_) | Planned::Allowed(..) => false,
+            Planned::Limited(limited) => scope.is_shadow(limited),
+            Planned::NoLimit | Planned::Closes | Planned::Replaced(_) => true,
+        };
+        if is_free && scope.is_quota(planned, policy.quota_mode) {
+            batch.known.add(candidate(request, index, policy), false);
+        }
+    }
+}
+
+/// The candidate of a quota: its descriptor, or its group of descriptors.
+fn candidate(request: &Request<'_>, index: usize, policy: &Policy) -> Fit {
+    let first = if policy.quota_groups { quota_groups::first_of_group(request, index) } else { index };
+    Fit::May(u16::try_from(first).unwrap_or(u16::MAX))
 }
 
 pub(super) struct Context<'a> {
@@ -307,6 +339,7 @@ fn checks<'r>(
     // Callers choose the descriptors that an override by entry meets, so their counters have full keys everywhere.
     let is_apart = limited.overridden.as_ref().is_some_and(|found| found.by.is_some() && found.is_limit());
     let (first, is_group) = (batch.checks().len(), rule_match.limits().is_some_and(Limits::are_several));
+    let fit = fit(request, index, scope, &limited, context.policy);
     // All limits of a domain that have no rule count as one rule.
     let rule_hash = rule_match.rule().map_or_else(|| Rule::hash_of(request.domain), |rule| rule.hash);
     // A loop, because collecting would make a single limit, the usual case, cost as much as several.
@@ -324,9 +357,10 @@ fn checks<'r>(
         let end = if context.policy.full_keys || is_apart { batch.keys().len() } else { end };
         let hits = if limit.holds { hits_of(request, index, Some(limit)) } else { hits };
         let check = batch.push(start..end, limit, rule_hash, hits);
+        batch.set_fit(check, fit);
         if limit.hold.is_some() {
             let name = rule_match.rule().map_or(request.domain, |rule| &rule.full_key);
-            if let Some(hold) = hold_of(limit, hits, name, fit(scope, &limited, context.policy)) {
+            if let Some(hold) = hold_of(limit, hits, name) {
                 batch.hold(check, hold);
             }
         }
@@ -339,17 +373,12 @@ fn checks<'r>(
 }
 
 /// What a limit of this rule holds for a request. A refund holds nothing, but one at a time is held for any hits.
-fn hold_of(limit: &Limit, hits: Hits, rule_name: &str, fit: Fit) -> Option<Hold> {
+fn hold_of(limit: &Limit, hits: Hits, rule_name: &str) -> Option<Hold> {
     let rule = limit.hold.as_ref()?;
     let holds = matches!(hits, Hits::Take(_)) || limit.algorithm.kind() == Kind::Concurrency;
     let estimate = Some(hits.taken()).filter(|estimate| *estimate > 0);
-    let hold = || Hold {
-        rule: rule.clone(),
-        rule_id: Holds::id_of(rule_name),
-        estimate,
-        fit,
-        found: Held::default(),
-    };
+    let hold =
+        || Hold { rule: rule.clone(), rule_id: Holds::id_of(rule_name), estimate, found: Held::default() };
     holds.then(hold)
 }
 
@@ -366,12 +395,12 @@ fn hits_of(request: &Request<'_>, index: usize, limit: Option<&Limit>) -> Hits {
     }
 }
 
-/// Whether the request needs room in a limit that holds.
-fn fit(scope: Scope<'_>, limited: &Limited, policy: &Policy) -> Fit {
-    if policy.shadow_mode || scope.is_shadow(limited) {
+/// What it means for the request that the limits of a descriptor are over, as `conclude` decides it.
+fn fit(request: &Request<'_>, index: usize, scope: Scope<'_>, limited: &Limited, policy: &Policy) -> Fit {
+    if scope.is_shadow(limited) {
         Fit::Always
     } else if policy.quota_mode || scope.rule_of_limits(limited).is_some_and(|rule| rule.quota_mode) {
-        Fit::May
+        candidate(request, index, policy)
     } else {
         Fit::Must
     }

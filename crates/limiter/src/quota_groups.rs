@@ -3,7 +3,12 @@
 
 use smallvec::SmallVec;
 
-use super::{answer::Code, conclude::Conclusion, plan::Planned, request::Entry};
+use super::{
+    answer::Code,
+    conclude::Conclusion,
+    plan::Planned,
+    request::{Entry, Request},
+};
 
 /// The backend and the model of a descriptor's group, or all entries of one that names neither.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,6 +29,12 @@ impl<'e> GroupKey<'e> {
             (backend, model) => Self::Backend { backend, model },
         }
     }
+}
+
+/// The first descriptor of a descriptor's group.
+pub(super) fn first_of_group(request: &Request<'_>, index: usize) -> usize {
+    let key = GroupKey::of(request.entries(index));
+    (0..index).find(|other| GroupKey::of(request.entries(*other)) == key).unwrap_or(index)
 }
 
 #[derive(Default)]

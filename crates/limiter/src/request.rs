@@ -228,7 +228,7 @@ impl RequestError {
         match self {
             // Counted with their domain, if it is known.
             Self::Store(_) | Self::OverrideUnit { .. } => return,
-            _ => stats.unknown_domain().count(ResponseCode::Error, 0),
+            _ => stats.unknown_domain().count(ResponseCode::Error, 0, 0),
         }
         match self {
             Self::TooManyDescriptors { .. } => service.refused(RejectReason::TooManyDescriptors).increment(),

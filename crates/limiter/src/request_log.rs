@@ -54,6 +54,8 @@ pub struct RequestLog {
     max_lines: u64,
     /// The last flushed buffer, for its memory.
     spare: Mutex<Vec<u8>>,
+    /// The lines of the flush that is under way.
+    writing: AtomicU64,
     lines: AtomicU64,
     dropped: AtomicU64,
 }
@@ -79,6 +81,7 @@ impl RequestLog {
             workers: (0..shards.get()).map(|_| Mutex::default()).collect(),
             max_lines: (max_lines / pauses / shards.get() as u64).max(1),
             spare: Mutex::default(),
+            writing: AtomicU64::new(0),
             lines: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
         }
@@ -107,7 +110,10 @@ impl RequestLog {
                 _ => format!("{{\"sample\":{{\"by\":\"key\",\"rate\":{rate}}}}}\n"),
             };
             let whole = [head.as_bytes(), &bytes].concat();
-            write.write_all(&whole).and_then(|()| write.flush()).inspect_err(|_| {
+            self.writing.store(lines, Relaxed);
+            let written = write.write_all(&whole).and_then(|()| write.flush());
+            self.writing.store(0, Relaxed);
+            written.inspect_err(|_| {
                 self.dropped.fetch_add(lines, Relaxed);
             })?;
             self.lines.fetch_add(lines, Relaxed);
@@ -119,6 +125,11 @@ impl RequestLog {
     /// not be written.
     pub fn counts(&self) -> (u64, u64) {
         (self.lines.load(Relaxed), self.dropped.load(Relaxed))
+    }
+
+    /// The recorded requests that are not written.
+    pub fn unwritten(&self) -> u64 {
+        self.writing.load(Relaxed) + self.workers.iter().map(|worker| lock(worker).lines).sum::<u64>()
     }
 
     /// The share of descriptors that are recorded.

@@ -1,17 +1,18 @@
 //! Overrides in a file, for counters in memory: `OVERRIDES_FILE`.
 //!
 //! The file has a line of JSON for each change, flushed to the disk before the change takes effect. At startup, and when
-//! most lines are outdated, a new file is written and renamed over the old one.
+//! most lines are outdated, a new file is written and renamed over the old one. If it cannot be written, because the disk
+//! is full or read-only, the overrides that it has are in force, and changes are refused until it can.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, BufReader, BufWriter, Write as _},
+    fs::File,
+    io::{self, BufReader, Write as _},
     path::{Path, PathBuf},
 };
 
 use serde::de::IgnoredAny;
 use serde_json::{Value as Json, json};
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::{index::Index, model::Override, target::Target};
 use clock::Time;
@@ -24,14 +25,18 @@ const MAX_ERRORS: usize = 10;
 
 pub(super) struct Journal {
     path: PathBuf,
-    file: File,
+    /// `None` until the file was written once.
+    file: Option<File>,
     lines: usize,
+    /// Why the last write failed.
+    failure: Option<String>,
 }
 
 impl Journal {
-    /// Reads the file into an index, and creates it if it is missing. Returns all errors in it, each with its line.
+    /// Reads the file into an index, and creates it if it is missing. Returns all errors in it, each with its line. A file
+    /// that cannot be written is none, unless its directory does not exist.
     pub(super) fn open(path: &Path, index: &Index, now: Time) -> Result<Self, Vec<String>> {
-        let failed = |what: &str, error: &io::Error| {
+        let failed = |what: &str, error: &dyn std::fmt::Display| {
             vec![format!("OVERRIDES_FILE: {}: cannot {what}: {error}", path.display())]
         };
         // A rename would replace a symlink instead of its target.
@@ -39,31 +44,76 @@ impl Journal {
         match files::open(path) {
             Ok(file) => load(path, BufReader::new(file), index)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed("read", &error)),
+            Err(error) => return Err(failed("read", &files::advised(&error))),
         }
         while !index.sweep(now.max(Time::from_seconds(1))).is_empty() {}
-        let (file, lines) = write_new(path, index).map_err(|error| failed("write", &error))?;
-        Ok(Self { path: path.to_owned(), file, lines })
+        let mut journal = Self { path: path.to_owned(), file: None, lines: 0, failure: None };
+        match journal.rewrite(index) {
+            Err(why) if !path.parent().is_some_and(|dir| dir.as_os_str().is_empty() || dir.is_dir()) => {
+                Err(failed("write", &why))
+            }
+            _ => Ok(journal),
+        }
+    }
+
+    /// Why the last write failed; the next change tries again.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.failure.clone()
     }
 
     /// Replaces the file by all overrides of an index. After an error the old file is still there.
-    pub(super) fn rewrite(&mut self, index: &Index) -> io::Result<()> {
-        (self.file, self.lines) = write_new(&self.path, index)?;
-        Ok(())
+    pub(super) fn rewrite(&mut self, index: &Index) -> Result<(), String> {
+        let written = self.try_rewrite(index);
+        self.note(written)
     }
 
     /// Appends a change: an override that is set, or [`removed`].
-    pub(super) fn append(&mut self, change: &Json, index: &Index) -> io::Result<()> {
-        if self.lines.saturating_sub(index.len()) > index.len().max(MAX_OUTDATED) {
-            self.rewrite(index)?;
+    pub(super) fn append(&mut self, change: &Json, index: &Index) -> Result<(), String> {
+        let written = self.try_append(change, index);
+        self.note(written)
+    }
+
+    fn note(&mut self, written: io::Result<()>) -> Result<(), String> {
+        let path = self.path.display();
+        match &written {
+            Ok(()) if self.failure.take().is_some() => info!(%path, "OVERRIDES_FILE can be written again"),
+            Ok(()) => {}
+            Err(error) => {
+                let why = files::advised(error);
+                if self.failure.as_ref() != Some(&why) {
+                    warn!(%path, %error, "cannot write OVERRIDES_FILE: overrides cannot be changed until it can");
+                }
+                self.failure = Some(why);
+            }
         }
-        let before = self.file.metadata()?.len();
-        let written = self.file.write_all(format!("{change}\n").as_bytes());
-        if let Err(error) = written.and_then(|()| self.file.sync_data()) {
-            // A partial line would make the next one unreadable.
-            let _ = self.file.set_len(before);
-            return Err(error);
+        written.map_err(|error| files::advised(&error))
+    }
+
+    fn try_rewrite(&mut self, index: &Index) -> io::Result<()> {
+        let mut lines = 0_usize;
+        let file = files::replace(&self.path, |writer| {
+            let mut result = Ok(());
+            index.for_each(|one| {
+                lines += 1;
+                result = writeln!(writer, "{}", one.to_stored());
+                result.is_ok()
+            });
+            result
+        })?;
+        (self.file, self.lines) = (Some(file), lines);
+        Ok(())
+    }
+
+    fn try_append(&mut self, change: &Json, index: &Index) -> io::Result<()> {
+        if self.file.is_none() || self.lines.saturating_sub(index.len()) > index.len().max(MAX_OUTDATED) {
+            self.try_rewrite(index)?;
         }
+        let Some(file) = &mut self.file else { return Err(io::ErrorKind::NotFound.into()) };
+        let before = file.metadata()?.len();
+        files::append(file, format!("{change}\n").as_bytes())?;
+        file.sync_data().inspect_err(|_| {
+            let _ = file.set_len(before);
+        })?;
         self.lines += 1;
         Ok(())
     }
@@ -126,27 +176,9 @@ fn is_incomplete(line: &[u8]) -> bool {
     !line.ends_with(b"\n") && serde_json::from_slice::<IgnoredAny>(line).is_err_and(|error| error.is_eof())
 }
 
-/// Writes all overrides to a new file and renames it, so that a crash leaves one of the two.
-fn write_new(path: &Path, index: &Index) -> io::Result<(File, usize)> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    let new = PathBuf::from(name);
-    let mut writer = BufWriter::new(File::create(&new)?);
-    let (mut lines, mut result) = (0_usize, Ok(()));
-    index.for_each(|one| {
-        lines += 1;
-        result = writeln!(writer, "{}", one.to_stored());
-        result.is_ok()
-    });
-    result?;
-    writer.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-    fs::rename(&new, path)?;
-    Ok((OpenOptions::new().append(true).open(path)?, lines))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::{os::unix::fs::symlink, process::Command};
+    use std::{fs, os::unix::fs::symlink, process::Command};
 
     use super::*;
     use crate::table;

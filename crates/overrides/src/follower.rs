@@ -1,7 +1,7 @@
 //! Follows the overrides in Redis.
 //!
 //! Each replica subscribes to the changes that `shared` publishes, and compares the version of the hash with its own every two
-//! seconds, so that it misses no change. A replica that missed one catches up by the log of the last changes, or reads the
+//! seconds, so that it misses no change. When another server owns the channel, it subscribes there. A replica that missed one catches up by the log of the last changes, or reads the
 //! whole hash. If the version in Redis does not follow from its own, Redis has lost changes, which it writes back
 //! (`history`). While Redis is unreachable the known overrides stay in force. If Redis has lost its data when it returns,
 //! one replica writes the overrides back.
@@ -12,7 +12,6 @@ use std::{
 };
 
 use deadpool_redis::redis::{Script, cmd, pipe};
-use futures_util::StreamExt as _;
 use tracing::{info, warn};
 
 use super::{
@@ -28,10 +27,11 @@ use super::{
     sweep,
 };
 use clock::{Time, timer::Interval};
+use containment::mutex::lock;
 use plants::{Plant, is_planted};
 use store::{
     Resets,
-    redis::{CommandPool, Messages},
+    redis::{CommandPool, End, Messages},
 };
 
 const POLL: Duration = Duration::from_secs(2);
@@ -60,23 +60,25 @@ pub struct Follower {
 
 impl Follower {
     pub async fn announce_refunds(&self, full_keys: &[String]) -> Result<(), String> {
-        publish_keys(&self.pool, "refund", full_keys).await
+        publish_keys(&self.pool, "refund", full_keys).await.map(drop)
     }
 
     /// Follows Redis; never returns.
     pub async fn follow(&self) {
-        let mut failing = false;
+        let (mut failing, mut is_first) = (false, true);
         loop {
-            let failure = match self.pool.subscribe(&channel(&self.pool)).await {
+            let end = match self.pool.subscribe(&channel(&self.pool)).await {
                 Ok(messages) => {
-                    if failing {
+                    if !std::mem::take(&mut is_first) {
                         // Messages were missed. Overrides are compared; resets cannot be.
                         (self.on_reset)(&Resets::Unknown);
                     }
                     self.follow_messages(messages, &mut failing).await
                 }
-                Err(failure) => failure,
+                Err(failure) => End::Failed(failure),
             };
+            let End::Failed(failure) = end else { continue };
+            is_first = false;
             self.progress.settle();
             if is_planted(Plant::FollowerGivesUp) {
                 return;
@@ -85,13 +87,13 @@ impl Follower {
                 warn!(overrides = self.index.len(), "overrides: {failure}; keeping previous overrides");
             }
             failing = true;
-            sweep(&self.index, self.now());
+            self.note_expired();
             self.pool.edges().timer.sleep(PAUSE).await;
         }
     }
 
-    /// Follows one connection until it fails, and returns the error.
-    async fn follow_messages(&self, mut messages: Messages, failing: &mut bool) -> String {
+    /// Follows one subscription until it ends.
+    async fn follow_messages(&self, mut messages: Messages<'_>, failing: &mut bool) -> End {
         let timer = &*self.pool.edges().timer;
         let (mut poll, mut sweep) = (Interval::new(timer, POLL), Interval::new(timer, SWEEP));
         loop {
@@ -99,14 +101,14 @@ impl Follower {
                 // Messages first: they may have the missed change.
                 biased;
                 message = messages.next() => match message {
-                    Some(message) => self.handle(&message).await,
-                    None => Err("redis: connection closed".to_owned()),
+                    Ok(message) => self.handle(&message).await,
+                    Err(end) => return end,
                 },
                 () = poll.tick() => self.compare().await,
                 () = sweep.tick() => self.sweep().await,
             };
             if let Err(failure) = done {
-                return failure;
+                return End::Failed(failure);
             }
             if std::mem::replace(failing, false) {
                 info!(overrides = self.index.len(), "overrides: recovered");
@@ -118,7 +120,7 @@ impl Follower {
         match self.version_and_time().await? {
             Some(version) if self.progress.history().version() == version => {}
             Some(_) => self.catch_up().await?,
-            None if self.index.is_empty() => self.progress.adopt("", Vec::new()),
+            None if self.index.len() == 0 => self.progress.adopt("", Vec::new()),
             None => self.restore().await?,
         }
         self.progress.settle();
@@ -339,20 +341,30 @@ impl Follower {
         Ok(())
     }
 
-    /// Removes expired overrides from the index and from Redis. They are not in force for a second already, so that the
-    /// end has passed by the clock of Redis too.
+    /// Removes expired overrides from the index and from Redis; those that cannot be removed from Redis now are noted.
     async fn sweep(&self) -> Result<(), String> {
-        let before = self.now().micros().saturating_sub(1_000_000);
-        let expired = sweep(&self.index, Time::from_micros(before));
+        self.note_expired();
         let key = self.pool.key("overrides");
-        for some in expired.chunks(BATCH) {
+        loop {
+            let some: Vec<_> = lock(&self.progress.expired).iter().take(BATCH).cloned().collect();
+            if some.is_empty() {
+                return Ok(());
+            }
             let mut call = EXPIRE.key(&key);
-            for one in some {
-                let end = one.expires.unwrap_or_default();
-                call.arg(one.target.id()).arg(timestamp(end)).arg(end);
+            for (id, end) in &some {
+                call.arg(id).arg(timestamp(*end)).arg(*end);
             }
             self.pool.script::<u64>(&key, &call).await?;
+            lock(&self.progress.expired).drain(..some.len());
         }
-        Ok(())
+    }
+
+    /// Removes expired overrides from the index. They are not in force for a second already, so that the end has passed by
+    /// the clock of Redis too.
+    fn note_expired(&self) {
+        let before = self.now().micros().saturating_sub(1_000_000);
+        let expired = sweep(&self.index, Time::from_micros(before)).into_iter();
+        let ends = expired.map(|one| (one.target.id(), one.expires.unwrap_or_default()));
+        lock(&self.progress.expired).extend(ends);
     }
 }

@@ -23,7 +23,7 @@ use net::edges::Edges;
 use store::{memcached::ResetLog, redis::CommandPool};
 
 /// An import that is idle for this long is replaced by the next one.
-const IDLE_IMPORT_MICROS: u64 = 60_000_000;
+const IDLE_IMPORT_MICROS: u64 = 8_000_000;
 
 /// Maximum number of switches that this replica alone has.
 const MAX_HERE: usize = 1_000;
@@ -33,6 +33,8 @@ pub struct Keeper {
     storage: Storage,
     resets: Option<ResetLog>,
     import: Mutex<Option<Import>>,
+    /// The maximum number of overrides that changes may make. Redis may have more, which stay in force.
+    most: usize,
     edges: Edges,
 }
 
@@ -59,7 +61,14 @@ impl Keeper {
     ) -> Result<Self, Vec<String>> {
         let journal = file.map(|path| Journal::open(path, &index, edges.clock.now())).transpose()?;
         let storage = journal.map_or(Storage::Memory, |journal| Storage::File(Mutex::new(journal)));
-        Ok(Self { index, storage, resets, import: Mutex::default(), edges: edges.clone() })
+        Ok(Self {
+            index,
+            storage,
+            resets,
+            import: Mutex::default(),
+            most: MAX_OVERRIDES,
+            edges: edges.clone(),
+        })
     }
 
     /// Overrides in Redis. A [`Follower`](super::follower::Follower) with the same progress reads them.
@@ -70,7 +79,17 @@ impl Keeper {
             storage: Storage::Redis(Shared { pool, progress }),
             resets: None,
             import: Mutex::default(),
+            most: MAX_OVERRIDES,
         }
+    }
+
+    /// The same with another maximum of overrides.
+    pub fn at_most(self, most: usize) -> Self {
+        Self { most: most.min(MAX_OVERRIDES), ..self }
+    }
+
+    fn full(&self) -> ChangeError {
+        ChangeError::Invalid(format!("more than {} overrides, the maximum (MEMORY_LIMIT)", self.most))
     }
 
     pub fn index(&self) -> &Arc<Index> {
@@ -85,10 +104,18 @@ impl Keeper {
         }
     }
 
+    /// Why changes cannot be stored, as far as the last one showed.
+    pub fn failure(&self) -> Option<String> {
+        match &self.storage {
+            Storage::File(journal) => lock(journal).failure(),
+            Storage::Memory | Storage::Redis(_) => None,
+        }
+    }
+
     /// Sets an override, which replaces the one for the same target.
     pub async fn set(&self, one: &Override) -> Result<(), ChangeError> {
-        if self.index.len() >= MAX_OVERRIDES && self.index.get(&one.target).is_none() {
-            return Err(ChangeError::Invalid(format!("there are {MAX_OVERRIDES} overrides, the maximum")));
+        if self.index.len() >= self.most && self.index.get(&one.target).is_none() {
+            return Err(self.full());
         }
         if self.index.get(&one.target).is_none() {
             self.check_scoped(std::slice::from_ref(one))?;
@@ -125,9 +152,9 @@ impl Keeper {
         Ok(())
     }
 
-    /// Removes the switches of a domain, those of this replica alone too, and returns them.
+    /// Removes the switches of a domain, and then those of this replica alone, and returns them.
     pub async fn clear(&self, domain: &str) -> Result<Vec<Override>, ChangeError> {
-        let mut removed = self.index.clear_here(domain);
+        let mut removed = Vec::new();
         for scope in [Scope::Domain, Scope::StoreFailure] {
             let target = Target::of_domain(domain, scope).map_err(ChangeError::Invalid)?;
             if let Some(one) = self.index.get(&target) {
@@ -135,6 +162,7 @@ impl Keeper {
                 removed.push(one);
             }
         }
+        removed.extend(self.index.clear_here(domain));
         Ok(removed)
     }
 
@@ -202,11 +230,9 @@ impl Keeper {
             }
             drop(draft);
             let length = shared.add_to_import(id, all, known).await?;
-            if length > MAX_OVERRIDES as u64 {
+            if length > self.most as u64 {
                 shared.abort(id).await?;
-                return Err(ChangeError::Invalid(format!(
-                    "more than {MAX_OVERRIDES} overrides, the maximum"
-                )));
+                return Err(self.full());
             }
             return Ok(length);
         }
@@ -218,6 +244,10 @@ impl Keeper {
                 *import = None;
                 return Err(ChangeError::Invalid(format!("{error}; the import is aborted")));
             }
+        }
+        if own.draft.count > self.most {
+            *import = None;
+            return Err(self.full());
         }
         own.last_used = self.edges.clock.now();
         Ok(own.draft.count as u64)
@@ -238,6 +268,10 @@ impl Keeper {
         };
         let before = self.index.checkpoint();
         self.index.add(&draft).map_err(ChangeError::Invalid)?;
+        if self.index.len() > self.most {
+            self.index.roll_back(before);
+            return Err(self.full());
+        }
         if let Storage::File(journal) = &self.storage
             && let Err(error) = lock(journal).rewrite(&self.index)
         {
@@ -256,11 +290,12 @@ impl Keeper {
         Ok(())
     }
 
-    pub async fn announce_reset(&self, full_keys: &[String]) -> Result<(), String> {
+    /// Notifies the replicas, and returns how many heard of it if that is known.
+    pub async fn announce_reset(&self, full_keys: &[String]) -> Result<Option<u64>, String> {
         match (&self.storage, &self.resets) {
-            (Storage::Redis(shared), _) => shared.announce_reset(full_keys).await,
-            (_, Some(resets)) => resets.announce(full_keys).await,
-            (Storage::Memory | Storage::File(_), None) => Ok(()),
+            (Storage::Redis(shared), _) => shared.announce_reset(full_keys).await.map(Some),
+            (_, Some(resets)) => resets.announce(full_keys).await.map(|()| None),
+            (Storage::Memory | Storage::File(_), None) => Ok(None),
         }
     }
 
@@ -273,7 +308,7 @@ impl Keeper {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the form that map_err calls")]
-fn unwritable(error: std::io::Error) -> ChangeError {
+fn unwritable(error: String) -> ChangeError {
     ChangeError::unavailable(format!("OVERRIDES_FILE: cannot write: {error}"))
 }
 

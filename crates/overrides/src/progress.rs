@@ -16,6 +16,8 @@ pub struct Progress {
     history: Mutex<History>,
     /// Wakes in the order of waiting, unlike a `watch` channel.
     changed: Notify,
+    /// The identifiers of overrides that have expired here and may still be in Redis, and the seconds of their ends.
+    pub(super) expired: Mutex<Vec<(String, u32)>>,
     /// True once the overrides were read, or Redis was unreachable.
     settled: watch::Sender<bool>,
 }

@@ -23,7 +23,7 @@ use super::{
     target::Target,
 };
 use clock::timer::Random;
-use store::redis::CommandPool;
+use store::redis::{CommandPool, MAX_MESSAGE};
 
 /// The field of the hash with its version. Identifiers do not have this character.
 pub(super) const VERSION: &str = "@";
@@ -207,7 +207,7 @@ impl Shared {
         Ok(())
     }
 
-    pub(super) async fn announce_reset(&self, full_keys: &[String]) -> Result<(), String> {
+    pub(super) async fn announce_reset(&self, full_keys: &[String]) -> Result<u64, String> {
         publish_keys(&self.pool, "reset", full_keys).await
     }
 
@@ -225,15 +225,31 @@ pub(super) fn token(random: &dyn Random) -> String {
     format!("{:016x}{:016x}", random.number(), random.number())
 }
 
-/// Sends the full keys of counters to all replicas, with what happened to the counters.
+/// Sends the full keys of counters to all replicas, with what happened to the counters. Returns how many replicas it
+/// reached; it is an error if it reached none, since this one follows the channel too.
 pub(super) async fn publish_keys(
     pool: &CommandPool,
     event: &str,
     full_keys: &[String],
-) -> Result<(), String> {
-    let channel = channel(pool);
-    let message = format!("{event}\n{}", serde_json::Value::from(full_keys));
-    pool.command(&channel, cmd("PUBLISH").arg(&channel).arg(message)).await
+) -> Result<u64, String> {
+    let (channel, mut rest, mut least) = (channel(pool), full_keys, u64::MAX);
+    while !rest.is_empty() {
+        // A byte of a key, which callers choose, takes up to six in JSON.
+        let mut bytes = 0;
+        let fits = |key: &&String| {
+            bytes += key.len();
+            bytes <= MAX_MESSAGE / 8
+        };
+        let count = rest.iter().take_while(fits).count().max(1);
+        let (some, others) = rest.split_at(count);
+        let message = format!("{event}\n{}", serde_json::Value::from(some));
+        let reached: u64 = pool.command(&channel, cmd("PUBLISH").arg(&channel).arg(message)).await?;
+        (rest, least) = (others, least.min(reached));
+    }
+    if least == 0 {
+        return Err(format!("redis: no replica follows the channel {channel:?} on the server that owns it"));
+    }
+    Ok(least)
 }
 
 pub(super) fn channel(pool: &CommandPool) -> String {

@@ -22,6 +22,8 @@ const MAX_PENDING: usize = 500;
 pub struct DecisionLog {
     logged: Logged,
     spare: Mutex<Vec<Decision>>,
+    /// The lines of the flush that is under way.
+    writing: AtomicU64,
     lines: AtomicU64,
     dropped: AtomicU64,
 }
@@ -41,7 +43,13 @@ impl DecisionLog {
     pub const PAUSE: Duration = Duration::from_millis(200);
 
     pub(super) fn new(logged: Logged) -> Self {
-        Self { logged, spare: Mutex::default(), lines: AtomicU64::new(0), dropped: AtomicU64::new(0) }
+        Self {
+            logged,
+            spare: Mutex::default(),
+            writing: AtomicU64::new(0),
+            lines: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+        }
     }
 
     pub(super) fn wants(&self, is_refused: bool) -> bool {
@@ -92,13 +100,20 @@ impl DecisionLog {
         if lines == 0 {
             return Ok(());
         }
-        write.write_all(&text).and_then(|()| write.flush()).inspect_err(|_| self.drop_lines(lines))?;
+        self.writing.store(lines, Relaxed);
+        let written = write.write_all(&text).and_then(|()| write.flush());
+        self.writing.store(0, Relaxed);
+        written.inspect_err(|_| self.drop_lines(lines))?;
         self.lines.fetch_add(lines, Relaxed);
         Ok(())
     }
 
     fn drop_lines(&self, lines: u64) {
         self.dropped.fetch_add(lines, Relaxed);
+    }
+
+    pub(super) fn unwritten<'a>(&self, pending: impl Iterator<Item = &'a Pending>) -> u64 {
+        self.writing.load(Relaxed) + pending.map(|pending| lock(&pending.0).len as u64).sum::<u64>()
     }
 
     pub fn counts(&self) -> (u64, u64) {
@@ -129,7 +144,7 @@ mod tests {
             assert_eq!(hits, [round * 10, round * 10 + 1, round * 10 + 2]);
         }
         assert!(flushed(&log, &pending).is_empty());
-        assert_eq!(log.counts(), (9, 0));
+        assert_eq!((log.counts(), log.unwritten([&pending].into_iter())), ((9, 0), 0));
     }
 
     #[test]

@@ -356,6 +356,12 @@ impl Recent {
         }
     }
 
+    /// The lines of the decision log that are not written.
+    pub fn unwritten(&self) -> u64 {
+        let pending = self.workers.iter().map(|worker| &worker.pending);
+        self.log.as_ref().map_or(0, |log| log.unwritten(pending))
+    }
+
     /// Writes the pending lines of the decision log.
     pub fn flush_log(&self, write: &mut dyn std::io::Write) -> std::io::Result<()> {
         let Some(log) = &self.log else { return Ok(()) };

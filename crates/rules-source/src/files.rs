@@ -21,7 +21,8 @@ use rules::{Diagnostic, SourceFile};
 /// The limit of a file: about 400,000 rules.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-const MAX_BYTES: u64 = 256 << 20;
+/// The default limit of all files together.
+pub const MAX_BYTES: u64 = 256 << 20;
 
 /// The maximum number of reads while files keep changing; then the last result is used. The watcher detects the change
 /// too, so that the next reload reads the final state.
@@ -32,6 +33,8 @@ pub struct RulesDir {
     pub path: PathBuf,
     /// Skip files whose names begin with a dot, as with `RUNTIME_IGNOREDOTFILES`.
     pub ignore_dot_files: bool,
+    /// The limit of all files together.
+    pub max_bytes: u64,
 }
 
 #[derive(PartialEq, Eq, Debug, Default)]
@@ -63,11 +66,16 @@ impl RulesDir {
         if path.as_os_str().is_empty() {
             path.push(".");
         }
-        Self { path, ignore_dot_files }
+        Self { path, ignore_dot_files, max_bytes: MAX_BYTES }
+    }
+
+    /// The same with a limit of all files together.
+    pub fn at_most(self, max_bytes: u64) -> Self {
+        Self { max_bytes, ..self }
     }
 
     pub fn read(&self) -> Reading {
-        read_consistently(|| self.list(), |listing| read_files(&self.path, listing))
+        read_consistently(|| self.list(), |listing| read_files(&self.path, listing, self.max_bytes))
     }
 
     pub(super) fn list(&self) -> Listing {
@@ -93,15 +101,15 @@ pub(super) fn read_consistently(
     read(&listing)
 }
 
-pub(super) fn read_files(directory: &Path, listing: &Listing) -> Reading {
+pub(super) fn read_files(directory: &Path, listing: &Listing, max_bytes: u64) -> Reading {
     let mut reading = Reading { files: Vec::new(), diagnostics: listing.diagnostics.clone() };
-    let mut room = MAX_BYTES;
+    let mut room = max_bytes;
     for file in &listing.files {
         match read_file(&file.path) {
             Ok(Ok(text)) => {
                 let size = text.len() as u64;
                 if size > room {
-                    reading.diagnostics.push(diagnostics::too_large_together(directory, MAX_BYTES));
+                    reading.diagnostics.push(diagnostics::too_large_together(directory, max_bytes));
                     break;
                 }
                 room -= size;

@@ -24,7 +24,7 @@ use std::{
 
 use arc_swap::{ArcSwapOption, Guard};
 
-pub use self::files::{Reading, RulesDir};
+pub use self::files::{MAX_BYTES, Reading, RulesDir};
 use clock::Time;
 use containment::{
     mutex::lock,
@@ -56,6 +56,16 @@ pub enum ReloadOutcome {
     Unchanged,
     /// The new rules have an error. The previous ones stay in service.
     Rejected,
+}
+
+impl ReloadOutcome {
+    /// Returns what the thread of the reload does not need any more to the system: the texts, the trees that were made of
+    /// them, and the previous rules take several times the memory of the new ones.
+    fn refund(self) {
+        if self != Self::Unchanged {
+            allocator::refund();
+        }
+    }
 }
 
 /// The history of reloads, for metrics, `/rlconfig` and health.
@@ -150,7 +160,11 @@ impl<T> Source<T> {
         let reading = read();
         let (hash, files) = (reading.hash(), reading.files.len());
         let input = Input { origin, hash, files, diagnostics: reading.diagnostics };
-        self.load_input(input, || compile(&reading.files, self.options), now, &mut reloading)
+        let outcome = self.load_input(input, || compile(&reading.files, self.options), now, &mut reloading);
+        drop(reloading);
+        drop(reading.files);
+        outcome.refund();
+        outcome
     }
 
     fn load_input(

@@ -6,7 +6,7 @@
 
 use std::{collections::HashSet, fmt};
 
-use text::{cut_display, cut_owned};
+use text::{cut_display, cut_owned, printable};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Diagnostic {
@@ -63,7 +63,8 @@ pub fn render(diagnostic: &Diagnostic, source: Option<&str>) -> String {
     let number = place.map(|place| place.line.to_string()).unwrap_or_default();
     let margin = " ".repeat(number.len() + 2);
     let at = place.map(|Place { line, column }| format!(":{line}:{column}")).unwrap_or_default();
-    let mut lines = vec![format!("{severity}: {message}"), format!("{margin}--> {file}{at}")];
+    let mut lines =
+        vec![format!("{severity}: {}", printable(message)), format!("{margin}--> {}{at}", printable(file))];
     if let (Some(place), Some(source)) = (place, source)
         && let Some((line, caret)) = excerpt(source, *place)
     {
@@ -71,9 +72,9 @@ pub fn render(diagnostic: &Diagnostic, source: Option<&str>) -> String {
         lines.extend([format!("{margin}|"), format!(" {number} | {line}"), format!("{margin}| {blanks}^")]);
     }
     if !path.is_empty() {
-        lines.push(format!("{margin}= at: {path}"));
+        lines.push(format!("{margin}= at: {}", printable(path)));
     }
-    lines.extend(help.iter().map(|help| format!("{margin}= help: {help}")));
+    lines.extend(help.iter().map(|help| format!("{margin}= help: {}", printable(help))));
     lines.join("\n") + "\n"
 }
 
@@ -94,15 +95,25 @@ fn excerpt(source: &str, place: Place) -> Option<(String, usize)> {
     }
     let skipped = column.saturating_sub(SHOWN_BEFORE);
     let mut characters = line.chars().skip(skipped);
-    // A tab or a control character would move the caret.
-    let visible = |c: char| if c == '\t' || c.is_control() { ' ' } else { c };
-    let mut shown: String = characters.by_ref().take(SHOWN).map(visible).collect();
+    let mut shown = String::from(if skipped > 0 { "…" } else { "" });
+    let mut caret = None;
+    for (at, character) in characters.by_ref().take(SHOWN).enumerate() {
+        if at == column - skipped {
+            caret = Some(shown.chars().count());
+        }
+        match character {
+            // A tab would move the caret.
+            '\t' => shown.push(' '),
+            _ => shown.push_str(&printable(character.encode_utf8(&mut [0; 4]))),
+        }
+    }
+    // It may be behind the end of the line.
+    let caret = caret.unwrap_or_else(|| column - skipped + usize::from(skipped > 0));
     shown.truncate(shown.trim_end().len());
     if characters.next().is_some() {
         shown.push('…');
     }
-    let caret = column - skipped;
-    Some(if skipped > 0 { (format!("…{shown}"), caret + 1) } else { (shown, caret) })
+    Some((shown, caret))
 }
 
 pub(super) fn is_break(character: char) -> bool {
@@ -389,6 +400,16 @@ mod tests {
         let (line, caret) = excerpt(&source, Place { line: 1, column: 501 }).unwrap();
         assert_eq!(line.chars().nth(caret), Some('x'));
         assert_eq!(line.chars().count(), SHOWN + 2);
+    }
+
+    #[test]
+    fn what_controls_a_terminal_is_escaped_and_keeps_the_caret_in_its_place() {
+        let source = "a\u{202e}b\t\u{1b}[2J: x\u{9b}y\n";
+        let (line, caret) = excerpt(source, Place { line: 1, column: 11 }).unwrap();
+        assert_eq!(line, r"a\u{202e}b \u{1b}[2J: x\u{9b}y");
+        assert_eq!(line.chars().nth(caret), Some('x'));
+        let evil = Diagnostic { file: "\u{202e}".into(), ..diagnostic(1, 1) };
+        assert!(render(&evil, None).contains(r"--> \u{202e}:1:1"));
     }
 
     #[test]

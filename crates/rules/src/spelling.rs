@@ -40,10 +40,15 @@ pub(super) fn choose<T: Copy>(
 pub(super) fn help_for(written: &str, names: &[&str], abbreviated: Option<&str>) -> String {
     let accepted: Vec<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
     let accepted = format!("accepted (case-insensitive): {}", accepted.join(", "));
-    match nearest(written.trim(), names.iter().copied()).or(abbreviated) {
-        Some(meant) => format!("did you mean `{}`? {accepted}", meant.to_ascii_lowercase()),
-        None => accepted,
+    let mut meant: Vec<&str> =
+        nearest(written.trim(), names.iter().copied()).or(abbreviated).into_iter().collect();
+    if meant.is_empty() {
+        // A word of theirs: `sliding` is `sliding_window` or `sliding_log`.
+        let has_word = |name: &&str| name.split('_').any(|word| plain(word) == plain(written));
+        meant.extend(names.iter().copied().filter(has_word));
     }
+    let meant: Vec<String> = meant.iter().map(|name| format!("`{}`", name.to_ascii_lowercase())).collect();
+    if meant.is_empty() { accepted } else { format!("did you mean {}? {accepted}", meant.join(" or ")) }
 }
 
 /// The maximum edit distance, a third of the shorter word: `units` means `unit`, but `burst` does not.

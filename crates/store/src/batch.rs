@@ -6,11 +6,11 @@ use std::{ops::Range, time::Instant};
 
 use smallvec::SmallVec;
 
-use algorithms::{Algorithm, Hits, Verdict, fixed_window};
+use algorithms::{Algorithm, Fit, Hits, Refusal, Verdict, fixed_window};
 use clock::Time;
 use rules::Rate;
 
-use crate::holds::{Closed, Fit, Held, Hold, HoldId};
+use crate::holds::{Closed, Held, Hold, HoldId};
 
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -18,8 +18,10 @@ pub struct Batch {
     keys: String,
     checks: SmallVec<[Check; 1]>,
     has_groups: bool,
-    /// What is counted when a check is over its limit.
+    /// What is counted when the request is refused.
     pub counting: Counting,
+    /// What is known of the request's limits that have no check here.
+    pub known: Refusal,
     /// When the caller stops waiting, if known.
     pub until: Option<Instant>,
     /// The identity of the request's holds; `None` if it only reads.
@@ -31,15 +33,16 @@ pub struct Batch {
     has_holds: bool,
 }
 
-/// Which checks count when one is over its limit.
+/// Which checks count when the request is refused. Stores do not change it: a batch that one store failed to count is
+/// counted by another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Counting {
-    /// All, also those of a rejected request.
+    /// All.
     #[default]
     Always,
-    /// Only the checks that would go over their limits; the others read.
+    /// Only the checks that would go over their limits; the others read. None if it is refused whatever they find.
     StopWhenOver,
-    /// None: another check of the request is known to be over its limit.
+    /// None, whether it is refused or not.
     ReadOnly,
 }
 
@@ -53,9 +56,13 @@ pub struct Check {
     pub hits: Hits,
     /// Whether it counts alone or in a group.
     pub member: Member,
+    /// What it means for the request that it is over its limit.
+    pub fit: Fit,
     /// What it holds, of a limit that does. Then `hits` and `member` do not matter.
     pub hold: Option<Box<Hold>>,
     pub outcome: Outcome,
+    /// The outcome is not to be remembered: a lease knew it before, or hits of another group count that are given back.
+    pub is_passing: bool,
 }
 
 /// Whether a check counts alone or in a group. The limits of a rule with several form a group, which counts all or
@@ -102,21 +109,34 @@ impl Batch {
     pub fn push(&mut self, key: Range<usize>, limit: &Rate, rule: u16, hits: Hits) -> usize {
         let (index, outcome) = (self.checks.len(), Outcome::Counted(0));
         let (full_key, key_end) = (key.start..self.keys.len(), key.end);
-        let (member, hold) = (Member::Alone, None);
         self.has_holds |= limit.holds;
-        self.checks.push(Check { full_key, key_end, limit: *limit, rule, hits, member, hold, outcome });
+        let (limit, member, fit, hold, is_passing) = (*limit, Member::Alone, Fit::Must, None, false);
+        self.checks.push(Check {
+            full_key,
+            key_end,
+            limit,
+            rule,
+            hits,
+            member,
+            fit,
+            hold,
+            outcome,
+            is_passing,
+        });
         index
+    }
+
+    pub fn set_fit(&mut self, index: usize, fit: Fit) {
+        self.checks[index].fit = fit;
+    }
+
+    /// The request passes, whatever is over its limit.
+    pub fn refuse_nothing(&mut self) {
+        self.checks.iter_mut().for_each(|check| check.fit = Fit::Always);
     }
 
     pub fn hold(&mut self, index: usize, hold: Hold) {
         self.checks[index].hold = Some(Box::new(hold));
-    }
-
-    /// Makes the checks that hold read instead: the request is refused.
-    pub fn hold_nothing(&mut self) {
-        for hold in self.checks.iter_mut().filter_map(|check| check.hold.as_mut()) {
-            hold.estimate = None;
-        }
     }
 
     /// True if a check is of a limit that holds, also for one that refunds.
@@ -129,10 +149,41 @@ impl Batch {
         self.checks.iter().filter(|check| check.limit.holds && check.hold.is_none())
     }
 
-    /// True if a part that must fit does not, by the outcomes.
-    pub fn is_refused_by_holds(&self) -> bool {
-        let is_refused = |check: &Check| check.must_fit() && check.held().is_some_and(|held| !held.fits);
-        self.has_holds && self.checks.iter().any(is_refused)
+    /// True if the request is refused, with the checks for which `is_over` is true over their limits.
+    pub fn is_refused(&self, is_over: impl Fn(usize, &Check) -> bool) -> bool {
+        let mut refusal = self.known.clone();
+        self.checks
+            .iter()
+            .enumerate()
+            .for_each(|(index, check)| refusal.add(check.fit, is_over(index, check)));
+        refusal.is_refused()
+    }
+
+    /// True if the request is refused whatever its checks find.
+    pub fn is_known_refused(&self) -> bool {
+        !self.known.is_empty() && self.is_refused(|_, _| false)
+    }
+
+    /// What is known of the request by the outcomes of the checks for which `is_decided` is true.
+    pub(super) fn refusal(&self, is_decided: impl Fn(usize, &Check) -> bool) -> Refusal {
+        let mut refusal = self.known.clone();
+        let decided = self.checks.iter().enumerate().filter(|(index, check)| is_decided(*index, check));
+        decided.for_each(|(_, check)| refusal.add(check.fit, check.refuses()));
+        refusal
+    }
+
+    /// What the checks at some indexes mean for the request, for a script that decides them: [`Refusal::codes`].
+    pub(super) fn codes(&self, indexes: &[usize]) -> SmallVec<[u64; 4]> {
+        let refusal = self.refusal(|index, _| !indexes.contains(&index));
+        refusal.codes(indexes.iter().map(|index| self.checks[*index].fit)).collect()
+    }
+
+    /// What counts, once it is known whether the request is refused.
+    pub(super) fn counting_if(&self, is_refused: bool) -> Counting {
+        match self.counting {
+            Counting::StopWhenOver if is_refused => Counting::ReadOnly,
+            counting => counting,
+        }
     }
 
     pub fn holding(&self) -> impl Iterator<Item = usize> {
@@ -206,7 +257,12 @@ impl Batch {
     }
 
     pub fn set(&mut self, index: usize, outcome: Outcome) {
-        self.checks[index].outcome = outcome;
+        (self.checks[index].outcome, self.checks[index].is_passing) = (outcome, false);
+    }
+
+    /// Sets an outcome that a lease knew before.
+    pub(super) fn recall(&mut self, index: usize, outcome: Outcome) {
+        (self.checks[index].outcome, self.checks[index].is_passing) = (outcome, true);
     }
 
     pub fn set_held(&mut self, index: usize, held: Held) {
@@ -219,23 +275,33 @@ impl Batch {
     pub fn set_all(&mut self, mut outcome: impl FnMut(&str, &Check) -> Outcome) {
         for check in &mut self.checks {
             let key = self.keys.get(check.full_key.clone()).expect("the key of a check of this batch");
-            check.outcome = outcome(key, check);
+            (check.outcome, check.is_passing) = (outcome(key, check), false);
         }
     }
 
     /// The hits to count by [`Counting::StopWhenOver`] after a read. Groups that must not count get their outcomes instead.
     pub(super) fn hits_after_read(&mut self) -> NextHits {
-        let any_over = self.checks.iter().any(|check| check.would_be_over(check.outcome));
-        let hits = self.checks.iter_mut().map(|check| match check.member {
-            _ if !any_over => Some(check.hits),
-            Member::Alone if check.would_be_over(check.outcome) => Some(check.hits),
-            Member::Alone => Some(without_taking(check.hits)),
-            Member::First | Member::Next => {
-                check.reject();
-                (!check.takes()).then_some(check.hits)
+        let is_over = |check: &Check| check.would_be_over(check.outcome);
+        let is_refused = self.is_refused(|_, check| is_over(check));
+        let mut hits: NextHits = self.checks.iter().map(|check| Some(check.hits)).collect();
+        let mut next = 0;
+        while let Some(group) = self.group_at(next) {
+            next = group.end;
+            let checks = &mut self.checks[group.clone()];
+            let any_over = checks.iter().any(is_over);
+            for (hits, check) in hits[group].iter_mut().zip(checks) {
+                match check.member {
+                    _ if check.hold.is_some() => *hits = None,
+                    Member::Alone if is_refused && !any_over => *hits = Some(without_taking(check.hits)),
+                    Member::First | Member::Next if (is_refused || any_over) && check.takes() => {
+                        check.reject();
+                        *hits = None;
+                    }
+                    _ => {}
+                }
             }
-        });
-        hits.collect()
+        }
+        hits
     }
 
     /// The hits to count after a read of the groups for which `read` is true: all hits of a group that fits. The other
@@ -283,10 +349,22 @@ impl Batch {
             let was_refunded = refunds[index].is_some();
             if let (Outcome::Counted(count), true, true) = (check.outcome, was_refunded, over[index]) {
                 // Even if other requests have refunded hits since.
-                check.outcome = Outcome::NotCounted(count);
+                (check.outcome, check.is_passing) = (Outcome::NotCounted(count), true);
             }
         }
     }
+}
+
+/// As [`Batch::key_of_all_windows`], of a full key from another replica; `None` if it is not one of a fixed window.
+pub(super) fn key_of_all_windows(full_key: &str) -> Option<[&str; 2]> {
+    let lengths = full_key.rsplit_once('#')?.1.split_once('/')?.0;
+    let mut lengths = lengths.split('.').map(|length| length.trim_end_matches('*').parse::<usize>().ok());
+    let prefix = lengths.next()??;
+    // Each part but the prefix has a `_` behind it.
+    let start = lengths.try_fold(prefix, |end, length| end.checked_add(length?)?.checked_add(1))?;
+    let (before, rest) = full_key.split_at_checked(start)?;
+    let after = rest.trim_start_matches(|digit: char| digit.is_ascii_digit());
+    (after.len() < rest.len()).then_some([before, after])
 }
 
 /// The hits of each check by its index; `None` for a skipped check.
@@ -353,8 +431,14 @@ impl Check {
             Outcome::Counted(count) => fixed_window::count(count, self.hits) > self.limit.requests_per_unit,
             Outcome::NotCounted(_) => true,
             Outcome::Decided(verdict) => self.hits.taken() > verdict.remaining,
-            Outcome::Held => self.held().is_some_and(|held| !held.fits),
+            Outcome::Held => self.refuses(),
         }
+    }
+
+    /// True for the verdict of a [rejected read](Self::reject) whose hits may fit before its time.
+    pub fn may_wait_less(&self, verdict: Verdict) -> bool {
+        let is_exact = matches!(self.limit.algorithm, Algorithm::Bucket(_));
+        self.member != Member::Alone && !is_exact && verdict.retry_after == Some(verdict.reset.max(1))
     }
 
     /// What a check that holds found, once its outcome is set.
@@ -363,9 +447,14 @@ impl Check {
         Some(hold.found)
     }
 
-    /// True for a hold without which the request is refused.
-    pub fn must_fit(&self) -> bool {
-        self.hold.as_ref().is_some_and(|hold| hold.fit == Fit::Must && hold.estimate.is_some())
+    /// True for hits that no counter of the limit admits. An estimate is cut to the limit.
+    pub fn never_fits(&self) -> bool {
+        self.hold.is_none() && self.hits.taken() > self.limit.algorithm.capacity()
+    }
+
+    /// True if the outcome leaves no room for the request.
+    pub fn refuses(&self) -> bool {
+        self.held().map_or_else(|| self.is_over(), |held| !held.fits)
     }
 
     /// True unless the hits are a refund.
@@ -374,15 +463,15 @@ impl Check {
     }
 
     /// Converts the outcome of a read to that of rejected hits, if they would exceed the limit. For stores that cannot
-    /// check the limits of a rule atomically: the reset time replaces the retry time, which only the algorithm knows.
+    /// check the limits of a rule atomically.
     pub(super) fn reject(&mut self) {
         if !self.would_be_over(self.outcome) {
             return;
         }
+        self.is_passing = true;
         self.outcome = match self.outcome {
             Outcome::Decided(verdict) => {
-                let ever = self.hits.taken() <= self.limit.algorithm.capacity();
-                let retry_after = ever.then_some(verdict.reset.max(1));
+                let retry_after = self.limit.algorithm.wait_after(verdict, self.hits.taken());
                 Outcome::Decided(Verdict { admitted: false, consumed: false, retry_after, ..verdict })
             }
             Outcome::Counted(count) | Outcome::NotCounted(count) => Outcome::NotCounted(count),

@@ -8,7 +8,6 @@ use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use smallvec::SmallVec;
 
-pub use algorithms::holds::Fit;
 use algorithms::holds::How;
 use clock::Time;
 use rules::HoldRule;
@@ -36,7 +35,6 @@ pub struct Hold {
     pub rule_id: u64,
     /// `None` reads.
     pub estimate: Option<u64>,
-    pub fit: Fit,
     pub found: Held,
 }
 

@@ -30,7 +30,7 @@ use self::batch::without_taking;
 
 pub use self::{
     batch::{Batch, Check, Counting, Member, Outcome},
-    holds::{Close, Closed, Closing, Fit, Held, Hold, HoldId, MostHolds, OpenHold},
+    holds::{Close, Closed, Closing, Held, Hold, HoldId, MostHolds, OpenHold},
     outage::{Outage, Outages},
     usage::{Distribution, LeaseState, LeaseUsage, PoolUsage, StoreKind, StoreUsage},
 };

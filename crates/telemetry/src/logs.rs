@@ -8,7 +8,7 @@ mod writer;
 
 use std::{
     fmt::{self, Write as _},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -27,15 +27,22 @@ use writer::Writer;
 pub use writer::dropped;
 
 /// The time for the last lines, if standard error is not read.
-const LAST_FLUSH: Duration = Duration::from_secs(1);
+const LAST_FLUSH: Duration = Duration::from_millis(250);
+
+static WRITER: OnceLock<Arc<Writer>> = OnceLock::new();
 
 /// Writes the pending lines when dropped.
-pub struct Installed(Option<Arc<Writer>>);
+pub struct Installed(());
 
 impl Drop for Installed {
     fn drop(&mut self) {
-        self.0.iter().for_each(|writer| writer.flush(LAST_FLUSH));
+        flush();
     }
+}
+
+/// Waits until the pending lines are written, or for a moment if standard error is not read. Before the process ends.
+pub fn flush() {
+    WRITER.get().into_iter().for_each(|writer| writer.flush(LAST_FLUSH));
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -48,17 +55,18 @@ pub enum LogFormat {
 /// Logs to standard error from now on. Only the first call of a process has an effect.
 pub fn install(level: Option<Level>, format: LogFormat) -> Installed {
     let mut output = Output::stderr();
-    let writer = Writer::start(move |lines| output.write(lines)).ok();
-    let lines = writer.clone();
+    if let Ok(writer) = Writer::start(move |lines| output.write(lines)) {
+        let _ = WRITER.set(writer);
+    }
     // Without a thread, as where the system allows no more of them, lines are written in place.
     let in_place = Mutex::new(Output::stderr());
-    let write = move |line: &str| match &lines {
+    let write = move |line: &str| match WRITER.get() {
         Some(lines) => lines.push(line),
         None => writer::count_dropped(lock(&in_place).write(line)),
     };
     // Fails if there is a subscriber already, which stays.
     let _ = subscriber::set_global_default(subscriber(level, format, write));
-    Installed(writer)
+    Installed(())
 }
 
 fn subscriber(
@@ -152,13 +160,7 @@ impl tracing::field::Visit for Fields {
 fn text_line(time: Timestamp, level: &str, fields: &Fields) -> String {
     let mut line = format!("{time} {level:<7} ");
     // A message may quote control characters.
-    for character in fields.message.chars() {
-        if character.is_control() {
-            line.extend(character.escape_default());
-        } else {
-            line.push(character);
-        }
-    }
+    line.push_str(&text::printable(&fields.message));
     for (name, value) in &fields.others {
         // Writing to a String cannot fail.
         let _ = match value.as_str() {
@@ -174,7 +176,9 @@ fn text_line(time: Timestamp, level: &str, fields: &Fields) -> String {
 /// True if a value needs no quotes.
 fn is_plain(text: &str) -> bool {
     !text.is_empty()
-        && !text.chars().any(|c| c.is_whitespace() || c.is_control() || matches!(c, '"' | '=' | '\\'))
+        && !text
+            .chars()
+            .any(|c| c.is_whitespace() || text::is_unprintable(c) || matches!(c, '"' | '=' | '\\'))
 }
 
 /// A JSON object with the Go service's names.
@@ -188,7 +192,19 @@ fn json_line(time: Timestamp, level: &str, fields: Fields) -> String {
     object.insert("@timestamp".to_owned(), time.to_string().into());
     object.insert("@message".to_owned(), fields.message.into());
     object.insert("level".to_owned(), level.into());
-    let mut line = serde_json::Value::Object(object).to_string();
+    let json = serde_json::Value::Object(object).to_string();
+    let mut line = String::with_capacity(json.len() + 1);
+    for character in json.chars() {
+        // serde_json escapes control characters alone. These are in texts, whose names have none.
+        if text::is_unprintable(character) {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                // Writing to a String cannot fail.
+                let _ = write!(line, "\\u{unit:04x}");
+            }
+        } else {
+            line.push(character);
+        }
+    }
     line.push('\n');
     line
 }
@@ -244,6 +260,19 @@ mod tests {
         let rest = lines[0].split_once(' ').unwrap().1;
         let expected = r#"info    bad\nkey\u{1b}[31m ü value="x\ny" empty="" eq="a=b""#;
         assert_eq!(rest, format!("{expected}\n"));
+    }
+
+    #[test]
+    fn no_line_has_characters_that_change_the_direction_of_others() {
+        for format in [LogFormat::Text, LogFormat::Json] {
+            let value = "a\u{202e}b\u{2066}\u{e0041}\u{feff}\u{7f}\u{9b}";
+            let lines = lines(LevelFilter::INFO, format, || warn!(value, "{value}"));
+            assert!(!lines[0].trim_end().contains(text::is_unprintable), "{:?}", lines[0]);
+            if format == LogFormat::Json {
+                let object: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
+                assert_eq!((&object["value"], &object["@message"]), (&value.into(), &value.into()));
+            }
+        }
     }
 
     #[test]

@@ -31,6 +31,13 @@ fn everything(spans: &Counts) -> Gauges<'_> {
         store: Some(StoreUsage { held: keys, max_keys: 6 }),
         overrides: Usage { by_action: [26, 27, 28, 29], has_local_calendar: false, bytes: 30 },
         holds: (3, 1),
+        limits: vec![RuleLimit {
+            full_key: "d.k.m".to_owned(),
+            domain_bytes: 1,
+            unit: "day".to_owned(),
+            requests: 32,
+        }],
+        memory: (37, vec![MemoryUse { name: "rules", bytes: 38, used: Some(39) }]),
     }
 }
 
@@ -102,6 +109,8 @@ fn the_page_has_the_values_of_the_parts() {
         "tollgate_store_evictions_total{counter=\"within_limit\"} 5",
         "ratelimit_localcache_missCount 6",
         "tollgate_overrides{action=\"shadow\"} 29",
+        "ratelimit_service_rate_limit_limit{domain=\"d\",key1=\"k\",key2=\"m\"} 32",
+        "tollgate_rule_limit{domain=\"d\",rule=\"k.m\",unit=\"day\"} 32",
         "tollgate_top_refused_hits{domain=\"d\",rule=\"k\",descriptor=\"k=v\"} 28",
     ] {
         assert!(page.lines().any(|seen| seen == line), "{line}\n{page}");

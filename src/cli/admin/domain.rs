@@ -24,7 +24,7 @@ pub(crate) enum DomainCommand {
     /// Overrides that block stay in force. Exits with 0 when it is switched, 1 when the rules have no such domain, and 2
     /// when there is no response.
     #[command(
-        override_usage = "tollgate domain set [OPTIONS] DOMAIN <--allow|--shadow|--on-store-failure POLICY> --reason TEXT",
+        override_usage = "tollgate domain set [OPTIONS] DOMAIN <--allow|--shadow|--on-store-failure POLICY>",
         after_help = "Example: tollgate domain set shop --shadow --for 1h --reason \"wrong limits since 9:40\""
     )]
     Set(Box<SetArgs>),
@@ -52,9 +52,9 @@ pub(crate) struct SetArgs {
     on_store_failure: Option<String>,
     #[command(flatten)]
     end: EndArgs,
-    /// The reason, shown in the log and in lists.
+    /// The reason, shown in the log and in lists. A terminal is asked for it.
     #[arg(long, value_name = "TEXT")]
-    reason: String,
+    reason: Option<String>,
     /// Switch the replica that is asked alone, and store nothing, as while Redis is unreachable.
     #[arg(long)]
     this_replica: bool,
@@ -72,6 +72,9 @@ pub(crate) struct ClearArgs {
     /// The reason, for the log.
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
+    /// Remove the switches of the replica that is asked alone, as while Redis is unreachable.
+    #[arg(long)]
+    this_replica: bool,
     #[command(flatten)]
     admin: AdminArgs,
 }
@@ -93,7 +96,7 @@ fn set(args: &SetArgs, environment: &Environment) -> Result<Verdict, Failure> {
         "on_store_failure": args.on_store_failure,
         "for": args.end.duration,
         "expires_at": args.end.until,
-        "reason": args.reason,
+        "reason": args.reason.clone().or_else(|| terminal::ask("reason")),
         "by": user(environment),
         "this_replica": args.this_replica,
         "force": args.force,
@@ -111,7 +114,9 @@ fn set(args: &SetArgs, environment: &Environment) -> Result<Verdict, Failure> {
 
 fn clear(args: &ClearArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let reason = args.reason.as_deref().map(|reason| ("reason", reason));
-    let path = with_query("/api/v1/domains", [("domain", &*args.domain)].into_iter().chain(reason));
+    let here = args.this_replica.then_some(("this_replica", "true"));
+    let query = [("domain", &*args.domain)].into_iter().chain(reason).chain(here);
+    let path = with_query("/api/v1/domains", query);
     let domain = printable(&args.domain);
     match Client::new(&args.admin, environment)?.call(Method::DELETE, &path, None) {
         Ok(reply) => {
@@ -120,7 +125,7 @@ fn clear(args: &ClearArgs, environment: &Environment) -> Result<Verdict, Failure
             Ok(Verdict::Yes)
         }
         Err(failure) if failure.is_not_found => {
-            terminal::print(&format!("domain {domain} has no switch\n"));
+            args.admin.print(&json!({"cleared": []}), || format!("domain {domain} has no switch\n"));
             Ok(Verdict::No)
         }
         Err(failure) => Err(failure),

@@ -108,7 +108,8 @@ fn close(
 ) -> Result<Verdict, Failure> {
     let reply = match Client::new(&held.admin, environment)?.call(Method::POST, path, Some(body)) {
         Err(failure) if failure.is_not_found => {
-            crate::cli::terminal::print(&format!("no hold of {} is open or remembered\n", held.id));
+            let text = || format!("no hold of {} is open or remembered\n", held.id);
+            held.admin.print(&json!({"closed": 0}), text);
             return Ok(Verdict::No);
         }
         reply => reply?,

@@ -74,7 +74,7 @@ impl AdminArgs {
     /// Prints a reply: with `--json` as it is, else as this text and its warning.
     fn print(&self, reply: &Value, text: impl FnOnce() -> String) {
         if self.json {
-            terminal::print_data(&format!("{reply:#}\n"));
+            terminal::print_json(&format!("{reply:#}\n"));
         } else {
             terminal::print(&text());
             reply["warning"].as_str().into_iter().for_each(terminal::print_warning);
@@ -270,7 +270,7 @@ mod tests {
 
     fn environment(variables: &[(&str, &str)]) -> Environment {
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Environment { variables: variables.collect(), cores: 1 }
+        Environment { variables: variables.collect(), ..Environment::default() }
     }
 
     #[test]

@@ -125,7 +125,7 @@ fn follow(client: &Client, args: &RefusalsArgs) -> Result<Verdict, Failure> {
         for refusal in news.iter().rev() {
             last = last.max(number(&refusal["id"]));
             if args.admin.json {
-                terminal::print_data(&format!("{refusal}\n"));
+                terminal::print_json(&format!("{refusal}\n"));
             } else {
                 terminal::print(&wrap(&text(refusal), terminal::width(), INDENT));
             }

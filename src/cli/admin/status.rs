@@ -25,7 +25,8 @@ pub(crate) struct StatusArgs {
     admin: AdminArgs,
 }
 
-/// Prints the status. The verdict is no if a replica rejected the newest rules or the store is out of service.
+/// Prints the status. The verdict is no if limits are not enforced and nobody chose so, a replica rejected the newest
+/// rules, or the store is out of service.
 pub(crate) fn run(args: &StatusArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let query: Vec<_> = args.replica.query().collect();
     let status = Client::new(&args.admin, environment)?.get("/api/v1/status", &query)?;
@@ -37,7 +38,10 @@ fn verdict(status: &Value) -> Verdict {
     let is = |pointer| status.pointer(pointer).and_then(Value::as_bool).unwrap_or_default();
     let has_outage = status.pointer("/store/since").is_some_and(|since| !since.is_null());
     let is_rejected = items(&status["replicas"]).iter().any(|replica| replica["rejected"].is_string());
-    Verdict::from(is("/rules/is_current") && is("/store/connected") && !has_outage && !is_rejected)
+    let is_unwanted = items(&status["not_enforced"]).iter().any(|one| one["chosen"] != true);
+    Verdict::from(
+        is("/rules/is_current") && is("/store/connected") && !has_outage && !is_rejected && !is_unwanted,
+    )
 }
 
 fn text(status: &Value) -> String {
@@ -47,6 +51,10 @@ fn text(status: &Value) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(out, "{} {text}", paint(DIM, &format!("{name:<9}")));
     };
+    for one in items(get("/not_enforced")) {
+        let colour = if one["chosen"] == true { WARNING } else { ERROR };
+        line("warning", paint(colour, word(&one["text"])));
+    }
     let read_only = if get("/read_only") == true { ", read-only" } else { "" };
     line(
         "tollgate",
@@ -90,6 +98,12 @@ fn text(status: &Value) -> String {
     line("memory", bytes(number(get("/memory/resident_bytes"))) + &counters);
     if let Some(text) = overrides(get("/overrides")) {
         line("overrides", text);
+    }
+    if let Some(why) = get("/overrides/failure").as_str() {
+        line(
+            "",
+            paint(ERROR, &format!("overrides cannot be changed: OVERRIDES_FILE cannot be written: {why}")),
+        );
     }
     for (name, text) in replicas(status) {
         line(name, text);
@@ -257,7 +271,9 @@ memory    45.0 MB, 12,000 of 10,000,000 counters
     fn overrides_and_replicas_are_shown_if_there_are_any() {
         let mut status = status();
         status["unmatched"] = json!({"unknown_domain": 1, "no_rule": 1200});
-        status["overrides"] = json!({"limit": 1200, "block": 3, "allow": 0, "shadow": 0, "kept_in": "redis"});
+        status["overrides"] = json!({
+            "limit": 1200, "block": 3, "allow": 0, "shadow": 0, "kept_in": "redis", "failure": "disk full",
+        });
         let replica = |id: &str, hash: &str| json!({"id": id, "version": "0.1.0", "rules_hash": hash, "requests_per_second": 600});
         status["replicas"] = json!([replica("a", "00ff"), replica("b", "00ff")]);
         let text = plain(&super::text(&status));

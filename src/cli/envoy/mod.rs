@@ -140,12 +140,13 @@ impl Comparison<'_> {
         }
         let mut known: Vec<&str> = self.rules.domains().map(|domain| &*domain.name).collect();
         known.sort_unstable();
-        let help = nearest(name, known.iter().copied()).map_or_else(
-            || format!("the rules have the domains: {}", list(&known)),
-            |meant| format!("did you mean {}?", quoted(meant)),
-        );
+        // A misspelt domain leaves all requests of its filter without a limit.
+        let (severity, help) = match nearest(name, known.iter().copied()) {
+            Some(meant) => (Severity::Error, format!("did you mean {}?", quoted(meant))),
+            None => (Severity::Warning, format!("the rules have the domains: {}", list(&known))),
+        };
         let message = format!("the domain {} has no rules, so its requests are not limited", quoted(name));
-        found.warning(place, &Path::File, message, Some(help));
+        found.add(severity, Some(place), &Path::File, message, Some(help));
         false
     }
 

@@ -128,7 +128,7 @@ pub(crate) fn run(args: &ExplainArgs, environment: &Environment) -> Result<Verdi
     let served = Served { rules, attached: Handles::default() };
     let explained = explain(&query, &served, &overrides, &app::policy(&settings), now)?;
     if args.admin.json {
-        terminal::print_data(&json::of(&explained));
+        terminal::print_json(&json::of(&explained));
     } else {
         terminal::print(&text::of(&explained));
     }

@@ -18,7 +18,7 @@ pub(super) fn of(explained: &Explained<'_>) -> String {
     let mut text = String::new();
     if let Some(unknown) = &explained.unknown_domain {
         // Writing to a String cannot fail, here and below.
-        let _ = writeln!(text, "{}", paint(ERROR, unknown));
+        let _ = writeln!(text, "{}", paint(ERROR, &printable(unknown)));
     }
     if let Some(switch @ Found { action: Action::Shadow, .. }) = &explained.switch {
         let effect = "requests are counted and allowed, unless an override blocks or allows them";
@@ -42,12 +42,13 @@ fn add_outcome(text: &mut String, outcome: &Outcome<'_>, explained: &Explained<'
         text,
         "{}: {}",
         paint(BOLD, &outcome.descriptor.to_string()),
-        paint(style, &summary(outcome, explained))
+        paint(style, &printable(&summary(outcome, explained)))
     );
     let entries = &outcome.descriptor.0;
     for (step, (key, value)) in outcome.path.levels.iter().zip(entries) {
         // A single entry is the descriptor in the line above.
-        let heading = if entries.len() > 1 { format!("\n  {key}={value}\n") } else { String::new() };
+        let heading = || format!("\n  {}={}\n", printable(key), printable(value));
+        let heading = if entries.len() > 1 { heading() } else { String::new() };
         text.push_str(&heading);
         add_step(text, step, explained);
     }
@@ -84,7 +85,7 @@ fn add_override(
     let name = if is_switch { "switch" } else { "override" };
     let _ = writeln!(text, "\n  {name} {}{}{effect}", found.action, of_target(found));
     if let Some((limit, key)) = limit {
-        let _ = writeln!(text, "\n  {}\n    counter {key}", limit_line(limit, explained));
+        let _ = writeln!(text, "\n  {}\n    counter {}", limit_line(limit, explained), printable(key));
     }
 }
 
@@ -153,7 +154,10 @@ fn add_step(text: &mut String, step: &Step<'_>, explained: &Explained<'_>) {
     let lines: Vec<_> = matched
         .into_iter()
         .chain(near)
-        .map(|(style, label, node, reason)| (style, label, &node.text, explained.place(node), reason))
+        .map(|(style, label, node, reason)| {
+            let place = explained.place(node);
+            (style, label, printable(&node.text), printable(&place).into_owned(), reason)
+        })
         .collect();
     let names = lines.iter().map(|(.., name, _, _)| name.chars().count()).max().unwrap_or(0);
     let places = lines.iter().map(|(.., place, _)| place.chars().count()).max().unwrap_or(0);
@@ -176,9 +180,11 @@ fn add_limit(text: &mut String, limit: &LimitOutcome<'_>, explained: &Explained<
     let _ = writeln!(text, "\n  {}", limit_line(limit.limit, explained));
     let hits = explained.query.hits;
     let _ = match &limit.counting {
-        Counting::By(key) if hits == 1 => writeln!(text, "    counter {key}"),
-        Counting::By(key) => writeln!(text, "    counter {} under {key}", count(hits, "hit")),
-        Counting::ReplacedBy(node) => writeln!(text, "    not counted: replaced by {}", full_key(node)),
+        Counting::By(key) if hits == 1 => writeln!(text, "    counter {}", printable(key)),
+        Counting::By(key) => writeln!(text, "    counter {} under {}", count(hits, "hit"), printable(key)),
+        Counting::ReplacedBy(node) => {
+            writeln!(text, "    not counted: replaced by {}", printable(full_key(node)))
+        }
     };
     // An estimate is cut to the limit.
     if hits > limit.limit.at(explained.now).algorithm.capacity() && !limit.limit.holds {
@@ -190,7 +196,8 @@ fn add_limit(text: &mut String, limit: &LimitOutcome<'_>, explained: &Explained<
 fn limit_line(limit: &Limit, explained: &Explained<'_>) -> String {
     let name = limit.name.as_deref().map(|name| format!(" {name:?}")).unwrap_or_default();
     let leased = if limit.is_leased() { ", leased" } else { "" };
-    let holds = limit.hold.as_ref().map(|hold| format!(", holds {hold}")).unwrap_or_default();
+    let holds = limit.hold.as_ref().map(|hold| format!(", holds {}", printable(&hold.to_string())));
+    let holds = holds.unwrap_or_default();
     let words = in_words(limit, explained.now);
     let more = match limit.algorithm {
         Algorithm::Concurrency(_) => return format!("limit{name}: {words}{holds}"),
@@ -241,12 +248,12 @@ fn add_response(text: &mut String, explained: &Explained<'_>) {
         text.push_str("  no headers and no body\n");
     }
     for header in &response.response_headers {
-        let _ = writeln!(text, "  {}: {}", header.name, header.value);
+        let _ = writeln!(text, "  {}: {}", printable(&header.name), printable(&header.value));
     }
     if !response.body.is_empty() {
         text.push('\n');
     }
     for line in response.body.lines() {
-        let _ = writeln!(text, "  {line}");
+        let _ = writeln!(text, "  {}", printable(line));
     }
 }

@@ -133,7 +133,7 @@ pub(crate) fn run(args: &ReplayArgs, environment: &Environment) -> Result<Verdic
     let is_above = args.fail_above.filter(|share| report.is_above(*share));
     match format {
         Format::Text => terminal::print(&text::of(&report, is_above)),
-        Format::Json => terminal::print_data(&json(&report)?),
+        Format::Json => terminal::print_json(&json(&report)?),
         Format::Github => terminal::print_data(&github::of(&report, is_above)),
     }
     Ok(is_above.is_none().into())

@@ -74,7 +74,7 @@ pub(super) fn run(args: &RequestArgs, environment: &Environment) -> Result<Verdi
     let server = Server::new(&addr, &args.tls, &SERVICE)?;
     let response = server::runtime()?.block_on(call(&server, args))?;
     if args.json {
-        terminal::print_data(&answer::json(&response)?);
+        terminal::print_json(&answer::json(&response)?);
     } else {
         let no_limit = response.statuses.iter().all(|status| status.current_limit.is_none());
         let rules = if no_limit && args.addr.is_none() { local_rules(environment) } else { None };

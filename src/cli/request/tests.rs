@@ -153,7 +153,7 @@ fn the_environment_gives_the_default_address() {
         (&[("GRPC_PORT", "http")], Err(())),
     ] {
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        let environment = Environment { variables: variables.collect(), cores: 1 };
+        let environment = Environment { variables: variables.collect(), ..Environment::default() };
         let server = local(&environment)
             .and_then(|addr| Server::new(&addr, &TlsArgs::default(), &SERVICE))
             .map(|server| server.to_string());

@@ -5,7 +5,7 @@ mod wrong;
 use std::path::Path;
 
 use super::{super::Settings, *};
-use crate::settings::Backend;
+use crate::settings::{Available, Backend};
 use net::HostPort;
 use net::ServerAddress;
 use net::tls::ClientTls;
@@ -20,7 +20,7 @@ type Outcome = Result<(Settings, Vec<String>), Vec<String>>;
 /// Reads an environment where only the files of `/tls` exist.
 fn read(set: &[(&str, &str)]) -> Outcome {
     let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
-    match Settings::read(&env, &|path| path.starts_with(Path::new("/tls")), 1) {
+    match Settings::read(&env, &|path| path.starts_with(Path::new("/tls")), 1, Available::default()) {
         Ok((settings, warnings)) => Ok((settings, warnings.iter().map(ToString::to_string).collect())),
         Err(problems) => Err(problems.iter().map(ToString::to_string).collect()),
     }

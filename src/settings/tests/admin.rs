@@ -10,7 +10,7 @@ fn admin(variables: &[(&str, &str)]) -> Result<Option<Admin>, String> {
     let variables: BTreeMap<&str, &str> = variables.iter().copied().collect();
     let env = |name: &str| variables.get(name).map(ToString::to_string);
     let exists = |path: &Path| path == Path::new("/tokens");
-    let read = Settings::read(&env, &exists, 1);
+    let read = Settings::read(&env, &exists, 1, Available::default());
     read.map(|(settings, _)| settings.admin)
         .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
 }

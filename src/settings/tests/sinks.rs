@@ -1,6 +1,6 @@
 //! The sinks of metrics.
 
-use super::super::Settings;
+use super::super::{Available, Settings};
 use super::{problems, settings};
 use net::HostPort;
 use telemetry::statsd::settings::SinkAddress;
@@ -80,7 +80,7 @@ fn renames_metrics_as_the_go_service_does() {
             "USE_DOG_STATSD_MOGRIFIERS" => Some(list.clone()),
             _ => env(name),
         };
-        let read = Settings::read(&variable, &|_| false, 1);
+        let read = Settings::read(&variable, &|_| false, 1, Available::default());
         if case["refused"].as_bool() == Some(true) {
             assert!(read.is_err(), "{case}");
             continue;

@@ -69,7 +69,28 @@ impl Plan {
         };
         plan.add_actions(&mut random, traffic);
         streams::plan::add_actions(&mut plan, traffic);
+        plan.add_leaving_caller();
+        streams::plan::add_refused_callers(&mut plan);
         plan
+    }
+
+    /// Some plans have a caller who leaves a replica with hits that it has leased, while others use up the limit.
+    fn add_leaving_caller(&mut self) {
+        let random = &mut Random::new(self.seed ^ 0x001e_a4e5);
+        if self.replicas.len() < 2 || !random.one_in(4) {
+            return;
+        }
+        // Leases of an hour's limit last longest: the others are done before the hits return.
+        let leased = LimitPlan::fixed(Unit::Hour, random.choose(&[600, 1000]), true);
+        self.callers.push(CallerPlan {
+            limit: self.limits.len(),
+            rate: 500,
+            arrivals: Arrivals::Poisson,
+            spread: Spread::Leaves(random.below(self.replicas.len() as u64) as usize),
+            hits: HitsPlan::Single,
+            patience: 100_000,
+        });
+        self.limits.push(leased);
     }
 
     fn add_actions(&mut self, random: &mut Random, until: Micros) {
@@ -97,8 +118,21 @@ impl Plan {
             let at = random.between(SECOND, until - SECOND);
             self.actions.push(ActionPlan { at, lasts, action });
         }
+        self.reset_after_faults(random);
         self.actions.sort_by_key(|one| one.at);
         self.weather.late_until = self.last_fault();
+    }
+
+    /// Resets counters once every replica must have found the new masters: the notifications must reach all of them.
+    fn reset_after_faults(&mut self, random: &mut Random) {
+        if self.scenario != Scenario::Failover {
+            return;
+        }
+        let at = self.last_fault() + RECOVERY + SECOND / 10;
+        for limit in 0..self.limits.len() {
+            let action = Action::ResetCounter { replica: one(random, self), limit };
+            self.actions.push(ActionPlan { at, lasts: 0, action });
+        }
     }
 }
 

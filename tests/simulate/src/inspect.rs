@@ -131,6 +131,7 @@ impl Simulation {
         self.check_leaks();
         self.check_metrics();
         self.check_late();
+        self.check_all_refused();
     }
 
     fn check_recovery(&self) {

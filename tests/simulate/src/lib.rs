@@ -10,7 +10,6 @@
 
 pub mod checks;
 pub mod clocks;
-pub mod commands;
 pub mod generate;
 pub mod inspect;
 pub mod ledger;

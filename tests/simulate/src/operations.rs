@@ -9,7 +9,7 @@ use simulated_redis::{Eviction, Refusal};
 use crate::{
     ledger::Asked,
     limits::Counter,
-    plan::{Action, ActionPlan, SECOND},
+    plan::{Action, ActionPlan, RECOVERY, SECOND},
     servers::Stored,
     simulation::{Simulation, request},
     topology::Topology,
@@ -349,7 +349,8 @@ impl Simulation {
             let operations = self.operations.lock().expect("nothing panics with it");
             operations.overrides.contains_key(&Overridden { limit, by_entry: true })
         };
-        let is_tested = self.plan.is_clean() && !has_entry;
+        let has_recovered = !self.plan.has_skew() && self.now() > self.plan.last_fault() + RECOVERY;
+        let is_tested = (self.plan.is_clean() || has_recovered) && !has_entry;
         replica.edges.start(async move {
             // A process that is stopped resets when it continues.
             let counters: Vec<Counter> = planned.counters(limit, clock.now().seconds()).collect();

@@ -95,6 +95,8 @@ pub enum Spread {
     One(usize),
     /// To another replica every half second.
     Moving,
+    /// To one until half of the limit is demanded, then to the others: it returns what it has leased.
+    Leaves(usize),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -20,7 +20,7 @@ use store::{
     StoreFuture,
     lease::LeasedStore,
     redis::{
-        CommandPool, Connect, RedisStore,
+        CommandPool, RedisStore,
         settings::{Redis, RedisPool, Startup},
     },
 };
@@ -28,7 +28,6 @@ use telemetry::metrics::{Stats, StatsOptions};
 
 use crate::{
     clocks::ProcessClock,
-    commands::Commands,
     limits::{LimitPlan, rules_text},
     machine,
     network::Network,
@@ -87,9 +86,8 @@ impl Replica {
         let mut random = Random::new(plan.seed ^ u64::from(process.0) << 32 ^ 0x5eed);
         let index = Arc::new(Index::seeded(random.number()));
         let edges = machine::edges(network, process, clock.clone(), random);
-        let connect = |_: &RedisPool| Ok(Arc::new(Commands::new(&edges)) as Arc<dyn Connect>);
-        let redis = RedisStore::with_connections(&settings(plan), "", 0, 1, &edges, connect)
-            .expect("the settings have no TLS files");
+        let redis =
+            RedisStore::new(&settings(plan), "", 0, 1, &edges).expect("the settings have no TLS files");
         redis.watch();
         let progress = Arc::<Progress>::default();
         let keeper = Arc::new(Keeper::in_redis(index.clone(), redis.command_pool(), progress.clone()));

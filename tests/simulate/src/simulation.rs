@@ -238,6 +238,12 @@ impl Simulation {
             Spread::Any => None,
             Spread::One(number) => Some(number),
             Spread::Moving => Some((now / (SECOND / 2)) as usize % self.replicas.len()),
+            Spread::Leaves(first) => {
+                let leaves_at = BEGIN + self.plan.limits[caller.limit].limit * SECOND / (2 * caller.rate);
+                let others = able.iter().filter(|number| **number != first).copied();
+                let other = others.clone().nth(any % others.count().max(1));
+                if now < leaves_at { Some(first) } else { other }
+            }
         };
         wanted.filter(|wanted| able.contains(wanted)).or(able.get(any).copied())
     }

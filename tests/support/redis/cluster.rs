@@ -12,6 +12,8 @@ const MASTERS: usize = 3;
 pub(crate) struct Cluster {
     /// Three masters, then their replicas in the same order, as at the start.
     pub(crate) servers: Vec<Redis>,
+    /// The port of the first one's cluster bus.
+    pub(crate) bus: u16,
 }
 
 impl Cluster {
@@ -34,6 +36,7 @@ impl Cluster {
                 Redis::prepared(&[&cluster[..], &replica, args].concat())
             })
             .collect();
+        let bus = buses[0];
         let nodes: Vec<_> = servers.iter().map(|server| server.port).zip(buses).collect();
         for (index, server) in servers.iter_mut().enumerate() {
             write(&server.dir.path().join("nodes.conf"), &config(index, &nodes));
@@ -42,7 +45,7 @@ impl Cluster {
         for server in &mut servers {
             server.wait_until_ready();
         }
-        let cluster = Self { servers };
+        let cluster = Self { servers, bus };
         cluster.wait_until_ready();
         cluster
     }

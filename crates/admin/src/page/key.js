@@ -168,12 +168,13 @@ async function remove(one) {
 async function ask(tick) {
   const text = query.get("descriptor");
   const named = new URLSearchParams({ domain, descriptor: text });
-  const [state, overrides, refusals, top, changes, rules] = await Promise.all([
+  const [state, overrides, refusals, top, changes] = await Promise.all([
     `counters?${named}`, `overrides?${new URLSearchParams({ domain, request: text, n: 100 })}`, `refusals?${named}`,
     `top?${named}`,
-    "changes?n=100", `rules?n=100000&${new URLSearchParams({ domain })}`,
+    "changes?n=100",
   ].map((path) => get(`api/v1/${path}`)));
-  const rule = rules.rules.find((one) => one.rule === state.rule);
+  const rules = state.rule ? await get(`api/v1/rules?${new URLSearchParams({ domain, rule: state.rule })}`) : { rules: [] };
+  const [rule] = rules.rules;
   const isPlain = top.key_values === "plain";
   $("key-explain").replaceChildren(...explain(state, rule, overrides.overrides, tick.domains.domains.filter((one) => one.domain === domain || one.domain === "*")).map((line) => element("li", { textContent: printable(line) })));
   drawLimits(state, rule);

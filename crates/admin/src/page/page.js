@@ -198,6 +198,16 @@ function outage({ store, callers, time }) {
   return `${what} ${since}: ${printable(store.error)}. Policy ${callers.join("; ")}.`;
 }
 
+/** Redraws the list only if it changed, so that a screen reader reads it once. */
+function drawNotEnforced(all) {
+  const list = $("not-enforced");
+  const texts = all.map((one) => `${one.chosen} ${one.text}`).join("\n");
+  if (list.dataset.texts === texts) return;
+  list.dataset.texts = texts;
+  list.hidden = all.length === 0;
+  list.replaceChildren(...all.map((one) => element("li", { textContent: printable(one.text), className: one.chosen ? "chosen" : "" })));
+}
+
 const UNMATCHED = { unknown_domain: "of unknown domains", no_rule: "that meet no rule" };
 
 function drawStatus(status) {
@@ -221,6 +231,7 @@ function drawStatus(status) {
   $("keys").textContent = status.memory.keys ? `${short(status.memory.keys.held)} counters` : "";
   const error = status.rules.is_current ? null : status.rules.last_error;
   const rejected = status.rules.hash ? "Newer rules were rejected, the previous ones are in force" : "The rules were rejected, none are in force";
+  drawNotEnforced(status.not_enforced ?? []);
   $("outage").hidden = !store.since;
   const words = outage(status);
   if ($("outage").textContent !== words) $("outage").textContent = words;
@@ -449,8 +460,7 @@ async function chosen(tick) {
   const calls = {
     status: `status?${ofReplica}`, top: `top?n=100&by=refused&${all}`, top_allowed: `top?n=100&by=allowed&${all}`,
     unmatched: `top?n=20&unmatched=true&${ofDomain}`, refusals: `refusals?n=100&${ofDomain}`,
-    // A rule is found among all of its domain.
-    rules: `rules?n=${filter.rule ? 100000 : MAX_ROWS}&by=hits&${ofDomain}`,
+    rules: `rules?n=${MAX_ROWS}&by=hits&${all}`,
     ...(isFiltered ? { overrides: `overrides?n=100&${query(["domain"])}` } : {}),
   };
   const replies = await Promise.all(Object.values(calls).map((path) => get(`api/v1/${path}`)));
@@ -505,6 +515,7 @@ const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, mil
 
 async function run() {
   for (let tried = false; ; tried = true) {
+    const begun = Date.now();
     try {
       await follow("api/v1/events", (name, value) => {
         lastEvent = Date.now();
@@ -512,6 +523,8 @@ async function run() {
         if (name === "history") history = value;
         if (name === "tick") chosen(value).then(drawTick, (error) => notice(`Replica ${shown}: ${error.message}`));
       });
+      // The service ends each stream after some seconds.
+      if (Date.now() - begun > 1000) continue;
       live("lost", "Disconnected, reconnecting…");
     } catch (error) {
       if (error instanceof ApiError && error.status === 401) {

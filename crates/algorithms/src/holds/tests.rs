@@ -71,7 +71,7 @@ fn part(rng: &mut Rng) -> Part<u8, &'static str> {
         estimate: (rng.u8(..10) > 0).then(|| rng.u64(..150)),
         fit: match counter {
             SHADOW => Fit::Always,
-            _ if rng.u8(..4) == 0 => Fit::May,
+            _ if rng.u8(..4) == 0 => Fit::May(rng.u16(..2)),
             _ => Fit::Must,
         },
         unknown: if rng.bool() { Unknown::Held } else { Unknown::Hits(rng.u64(..60)) },
@@ -150,10 +150,10 @@ fn answers_as_a_list_of_holds_does() {
 fn hold(ledger: &mut Ledger<u8, &'static str>, slow: &mut Slow, id: HoldId, now: Time, rng: &mut Rng) {
     let parts: Vec<_> = (0..rng.usize(1..4)).map(|_| part(rng)).collect();
     let spent = |counter| slow.spent.get(&counter).copied().unwrap_or(0);
-    let (seen, expired) = ledger.hold(id, parts.clone(), now, spent, |_| {});
+    let (seen, expired) = ledger.hold(id, parts.clone(), Refusal::default(), now, spent, |_| {});
     assert!(expired.is_empty(), "all is swept: {expired:?}");
     let mut holds: Vec<Known> = Vec::new();
-    let mut is_refused = false;
+    let mut refusal = Refusal::default();
     for (part, seen) in parts.iter().zip(&seen) {
         let of_counter = |hold: &&Known| hold.part.counter == part.counter && hold.charged.is_none();
         let open = || slow.holds.iter().chain(&holds).filter(|hold| hold.charged.is_none());
@@ -162,11 +162,12 @@ fn hold(ledger: &mut Ledger<u8, &'static str>, slow: &mut Slow, id: HoldId, now:
         let is_full = estimate.is_some() && (open().filter(of_counter).count() >= 20 || open().count() >= 50);
         let fits = spent(part.counter) + held + estimate.unwrap_or(0) <= LIMIT && !is_full;
         assert_eq!((seen.fits, seen.is_full, seen.spent), (fits, is_full, spent(part.counter)), "{parts:?}");
-        is_refused |= part.fit == Fit::Must && !fits && estimate.is_some();
+        refusal.add(part.fit, !fits);
         let Some(held) = estimate.filter(|_| fits || part.fit == Fit::Always && !is_full) else { continue };
         let until = after(now, part.ttl);
         holds.push(Known { id, part: part.clone(), held, until, charged: None });
     }
+    let is_refused = refusal.is_refused();
     let holding = if is_refused { 0 } else { holds.len() };
     assert_eq!(seen.iter().filter(|seen| seen.holds).count(), holding, "{parts:?}");
     slow.holds.extend(holds.into_iter().filter(|_| !is_refused));
@@ -185,7 +186,7 @@ fn hold_one(
     parts: Vec<Part<u8, &'static str>>,
     now: Time,
 ) -> Seen {
-    ledger.hold(HoldId(id), parts, now, |_| 0, |_| {}).0[0]
+    ledger.hold(HoldId(id), parts, Refusal::default(), now, |_| 0, |_| {}).0[0]
 }
 
 fn at(second: u64) -> Time {
@@ -271,7 +272,8 @@ fn nothing_is_refused_for_what_has_expired() {
         assert_eq!((refused.holds, refused.frees_in), (false, Some(Duration::from_micros(1))));
         let spent = RefCell::new(0);
         let charge = |charge: &Charge<u8, _>| *spent.borrow_mut() += charge.after;
-        let (seen, expired) = ledger.hold(HoldId(1001), asked, at(10), |_| *spent.borrow(), charge);
+        let (seen, expired) =
+            ledger.hold(HoldId(1001), asked, Refusal::default(), at(10), |_| *spent.borrow(), charge);
         assert!(seen[0].holds);
         assert!(
             (estimate..estimate + 20).contains(&(expired.len() as u64)),

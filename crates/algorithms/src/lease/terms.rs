@@ -1,7 +1,7 @@
 //! The terms of a lease, and how long they let it last.
 
-use super::pace::float;
-use crate::Period;
+use super::pace::{float, whole};
+use crate::{FixedWindow, Period};
 
 /// A lease lasts at most the window divided by this.
 const PART_OF_WINDOW: f64 = 20.0;
@@ -25,6 +25,11 @@ pub struct Terms {
     pub limit: u64,
     pub period: Period,
     pub round_trip: f64,
+}
+
+/// How long the counter of a leased limit counts as over the limit for those without a lease, in microseconds.
+pub fn over_for(FixedWindow { limit, period }: FixedWindow) -> u64 {
+    whole(Terms { limit, period, round_trip: 0.0 }.over_for() * 1e6)
 }
 
 impl Terms {

@@ -1,7 +1,8 @@
 //! The answer to a request, made from its conclusion: headers, body and dynamic metadata, as the settings enable
 //! them. Nothing is computed for disabled parts.
 //!
-//! The headers are the Go service's three, `Retry-After`, and `RateLimit-Policy` and `RateLimit` of the IETF draft.
+//! The headers are the Go service's three, `Retry-After`, and `RateLimit-Policy` and `RateLimit` of the IETF draft. Those of
+//! several limits are bounded: Envoy and clients limit the headers of a response.
 
 mod metadata;
 
@@ -14,6 +15,7 @@ use std::{
 use super::{
     answer::{Answer, Header, HeaderNames, ResponseOptions, Status},
     conclude::Conclusion,
+    outcome::LimitOutcome,
     plan::Limited,
 };
 use rules::template::Values;
@@ -23,6 +25,9 @@ use rules::{Limit, quota_policy::QuotaPolicy};
 static CONTENT_TYPE: LazyLock<Arc<str>> = LazyLock::new(|| "content-type".into());
 static POLICY: LazyLock<Arc<str>> = LazyLock::new(|| "RateLimit-Policy".into());
 static RATE_LIMIT: LazyLock<Arc<str>> = LazyLock::new(|| "RateLimit".into());
+
+/// The maximum number of descriptors, and of policies, in headers of several limits.
+const MAX_SHOWN: usize = 16;
 
 pub(super) fn answer(conclusion: Conclusion<'_, '_>) -> Answer {
     let mut response_headers = headers(&conclusion);
@@ -54,28 +59,27 @@ fn body(conclusion: &Conclusion<'_, '_>) -> Option<(String, Header)> {
         limit: outcome.limit.requests_per_unit,
         unit: &outcome.limit.span(),
         remaining: outcome.verdict.remaining,
-        retry_after: outcome.retry_after(),
+        retry_after: conclusion.retry_after(),
         rule: &rule_name(conclusion, index, limited),
     });
     let content_type = template.kind().content_type().to_owned();
     Some((body, Header { name: CONTENT_TYPE.clone(), value: content_type }))
 }
 
-/// The three headers of the descriptor closest to its limit.
-fn closest(conclusion: &Conclusion<'_, '_>, names: &HeaderNames) -> Option<[Header; 3]> {
+/// The three headers of the descriptor closest to its limit; two if more is never available.
+fn closest(conclusion: &Conclusion<'_, '_>, names: &HeaderNames) -> Option<impl Iterator<Item = Header>> {
     let status = conclusion.statuses.get(conclusion.closest?)?;
     let limit = status.current_limit.as_ref()?;
-    Some([
-        header(&names.limit, limit.requests_per_unit.to_string()),
-        header(&names.remaining, status.limit_remaining.to_string()),
-        header(&names.reset, limit.seconds_until_reset.to_string()),
-    ])
+    let is_never = status.limit_remaining == 0 && limit.seconds_until_reset == 0;
+    let reset = (!is_never).then_some((&names.reset, limit.seconds_until_reset));
+    let others = [(&names.limit, limit.requests_per_unit), (&names.remaining, status.limit_remaining)];
+    Some(others.into_iter().chain(reset).map(|(name, number)| header(name, number.to_string())))
 }
 
-/// Two headers for each status with a limit.
+/// Two headers for each of the first statuses with a limit.
 fn of_every_descriptor(statuses: &[Status]) -> impl Iterator<Item = Header> {
     let limited = statuses.iter().filter_map(|status| Some((status, status.current_limit.as_ref()?)));
-    limited.flat_map(|(status, limit)| {
+    limited.take(MAX_SHOWN).flat_map(|(status, limit)| {
         let named = |what| format!("ratelimit-{what}-{}s", limit.unit.lowercase());
         [("limit", limit.requests_per_unit), ("remaining", status.limit_remaining)]
             .map(|(what, number)| Header { name: named(what).into(), value: number.to_string() })
@@ -108,35 +112,65 @@ fn headers(conclusion: &Conclusion<'_, '_>) -> Vec<Header> {
     all
 }
 
-/// `RateLimit-Policy` with every limit that can reject the request, and `RateLimit` with the state of those that govern a
+/// An item of `RateLimit-Policy` and, if its limit governs a descriptor, of `RateLimit`.
+struct ShownPolicy<'a> {
+    policy: Cow<'a, QuotaPolicy>,
+    limit: &'a Limit,
+    outcome: Option<LimitOutcome<'a>>,
+}
+
+/// `RateLimit-Policy` with the limits that can reject the request, and `RateLimit` with the state of those that govern a
 /// descriptor; `None` without limits.
 fn policies(conclusion: &Conclusion<'_, '_>) -> Option<[String; 2]> {
+    let mut shown = Vec::new();
+    // The descriptor that rejects the request is always shown.
+    let late = conclusion.governs.filter(|index| *index >= MAX_SHOWN);
+    for index in late.into_iter().chain(0..conclusion.plan.len()) {
+        add_policies(conclusion, index, &mut shown);
+    }
     let (mut policies, mut states) = (String::new(), String::new());
-    for index in 0..conclusion.plan.len() {
-        let Some(limited) = conclusion.limited(index).filter(|limited| !conclusion.scope.is_shadow(limited))
-        else {
-            continue;
-        };
-        let Some(outcome) = conclusion.outcome(index) else { continue };
-        for check in &limited.limits {
-            let written = conclusion.scope.limit(limited, check);
-            let limit = written.at(conclusion.now);
-            let mut policy = policy_of(conclusion, index, limited, written);
-            if written.schedule.is_some() {
-                policy = Cow::Owned(policy.in_force(limit));
-            }
-            policies.push_str(separator(&policies));
-            policy.write(limit, conclusion.now, &mut policies);
-            if std::ptr::eq(written, outcome.written) {
-                let seconds = outcome.seconds_until_more();
-                let (separator, name, remaining) =
-                    (separator(&states), policy.name(), outcome.verdict.remaining);
-                // Writing to a String cannot fail.
-                let _ = write!(states, "{separator}{name};r={remaining};t={seconds}");
+    for ShownPolicy { policy, limit, outcome } in &shown {
+        policies.push_str(separator(&policies));
+        policy.write(limit, conclusion.now, &mut policies);
+        if let Some(outcome) = outcome {
+            let (separator, name) = (separator(&states), policy.name());
+            // Writing to a String cannot fail.
+            let _ = write!(states, "{separator}{name};r={}", outcome.verdict.remaining);
+            if let Some(seconds) = outcome.seconds_until_more() {
+                let _ = write!(states, ";t={seconds}");
             }
         }
     }
     (!policies.is_empty()).then_some([policies, states])
+}
+
+/// Adds the policies of a descriptor. Of several with one name, that of the limit that rejects next stays.
+fn add_policies<'a>(conclusion: &Conclusion<'a, '_>, index: usize, shown: &mut Vec<ShownPolicy<'a>>) {
+    let limited = conclusion.limited(index).filter(|limited| !conclusion.scope.is_shadow(limited));
+    let Some((limited, governing)) = limited.zip(conclusion.outcome(index)) else { return };
+    for check in &limited.limits {
+        let written = conclusion.scope.limit(limited, check);
+        let limit = written.at(conclusion.now);
+        let mut policy = policy_of(conclusion, index, limited, written);
+        if written.schedule.is_some() {
+            policy = Cow::Owned(policy.in_force(limit));
+        }
+        let outcome = std::ptr::eq(written, governing.written).then_some(governing);
+        let (new, has_room) = (ShownPolicy { policy, limit, outcome }, shown.len() < MAX_SHOWN);
+        match shown.iter_mut().find(|known| known.policy.name() == new.policy.name()) {
+            Some(known) => {
+                let replaces = match (&new.outcome, &known.outcome) {
+                    (Some(new), Some(known)) => new.governs(known),
+                    (new, known) => new.is_some() && known.is_none(),
+                };
+                if replaces {
+                    *known = new;
+                }
+            }
+            None if has_room => shown.push(new),
+            None => {}
+        }
+    }
 }
 
 /// The separator before the next item of a list.

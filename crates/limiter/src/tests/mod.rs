@@ -1,7 +1,9 @@
 //! Decisions with a store that answers later, or never.
 
 mod at_once;
+mod beside;
 mod overrides;
+mod remembered;
 mod response;
 mod separation;
 mod setup;

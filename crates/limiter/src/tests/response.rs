@@ -72,6 +72,42 @@ fn a_rejected_request_gets_retry_after_and_the_rules_body() {
 }
 
 #[test]
+fn limits_of_one_name_are_one_policy_and_a_limit_of_0_has_no_time() {
+    let setup = setup(|policy| policy.bounds.descriptors = 200);
+    setup.decide(&["hour"]).unwrap();
+    let answer = setup.decide(&["silent", "hour", "hour"]).unwrap();
+    let expected = [
+        ("RateLimit-Policy", r#""d.silent";q=0;w=86400, "per \"hour\"";q=2;w=3600"#),
+        ("RateLimit", r#""d.silent";r=0, "per \"hour\"";r=0;t=10"#),
+    ];
+    assert_eq!(headers(&answer), expected);
+
+    let keys: Vec<String> = (0..128).map(|n| format!("k{n}")).collect();
+    let rule =
+        |key: &String| format!("  - {{key: {key}, rate_limit: {{unit: hour, requests_per_unit: 1}}}}\n");
+    let rules: String = keys.iter().map(rule).collect();
+    setup.load(&format!("domain: d\ndescriptors:\n{rules}"));
+    setup.decide(&["k127"]).unwrap();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let answer = setup.decide(&keys).unwrap();
+    let state = headers(&answer).into_iter().find(|(name, _)| *name == "RateLimit").unwrap().1;
+    assert!(state.contains(r#""d.k127";r=0;t=10"#), "the one that rejects the request: {state}");
+    assert_eq!(state.matches(";r=").count(), 16);
+}
+
+#[test]
+fn headers_of_every_descriptor_are_bounded() {
+    let setup = setup(|policy| {
+        policy.bounds.descriptors = 200;
+        policy.response.all_headers = true;
+        policy.response.policy_headers = false;
+    });
+    let answer = setup.decide(&["hour"; 128]).unwrap();
+    let of_all = headers(&answer).into_iter().filter(|(name, _)| name.starts_with("ratelimit-"));
+    assert_eq!(of_all.count(), 32);
+}
+
+#[test]
 fn retry_after_covers_all_limits_and_the_first_quota() {
     let setup = setup(|_| ());
     setup.clock.set(Time::from_seconds(2 * 3600 + 20));

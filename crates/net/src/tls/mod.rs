@@ -48,29 +48,19 @@ pub struct Hints {
     pub plain_text: &'static str,
 }
 
-pub struct Client {
-    /// For the handshake, without ALPN protocols.
-    pub config: ClientConfig,
-    /// The trusted authorities as PEM, if a file sets them.
-    pub ca: Option<Vec<u8>>,
-    /// The files of the client certificate and its key.
-    pub identity: Option<(Vec<u8>, Vec<u8>)>,
-}
-
-pub fn load(files: &ClientTls, hints: &Hints) -> Result<Client, Vec<String>> {
+/// The configuration of handshakes, without ALPN protocols.
+pub fn load(files: &ClientTls, hints: &Hints) -> Result<ClientConfig, Vec<String>> {
     let provider = Arc::new(ring::default_provider());
     let trusted = trusted(files, hints).map_err(|error| vec![error]);
     let identity = files.identity.as_ref().map(|files| identity(files, &provider, hints)).transpose();
-    let ((ca, roots), identity) = match (trusted, identity) {
+    let (roots, identity) = match (trusted, identity) {
         (Ok(trusted), Ok(identity)) => (trusted, identity),
         (trusted, identity) => {
             return Err([trusted.err(), identity.err()].into_iter().flatten().flatten().collect());
         }
     };
-    let (identity, certified) = identity.unzip();
-    let config = config(roots, certified, files.skip_hostname, provider);
-    let config = config.map_err(|error| vec![format!("cannot configure TLS: {error}")])?;
-    Ok(Client { config, ca, identity })
+    let config = config(roots, identity, files.skip_hostname, provider);
+    config.map_err(|error| vec![format!("cannot configure TLS: {error}")])
 }
 
 fn config(
@@ -94,32 +84,26 @@ fn config(
     })
 }
 
-/// The file of authorities, if any, and the trusted roots.
-fn trusted(files: &ClientTls, hints: &Hints) -> Result<(Option<Vec<u8>>, RootCertStore), String> {
+/// The trusted roots.
+fn trusted(files: &ClientTls, hints: &Hints) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     let mut why = String::new();
-    let mut of_system = Vec::new();
     if files.ca.is_none() || files.trust_system {
         let found = rustls_native_certs::load_native_certs();
-        if files.ca.is_some() {
-            of_system = pem::encode(&found.certs);
-        }
         roots.add_parsable_certificates(found.certs);
         why = found.errors.first().map(|error| format!(" ({error})")).unwrap_or_default();
     }
     let expected = "a PEM file with the certificates to trust";
     match &files.ca {
         Some(path) => {
-            let (mut text, ()) = read(hints.ca, path, expected, |text| add(&mut roots, text))?;
-            text.push(b'\n');
-            text.extend(of_system);
-            Ok((Some(text), roots))
+            read(hints.ca, path, expected, |text| add(&mut roots, text))?;
+            Ok(roots)
         }
         None if roots.is_empty() => Err(format!(
             "{}: expected {expected}; without it the CAs of the system are trusted, and it has none{why}",
             hints.ca
         )),
-        None => Ok((None, roots)),
+        None => Ok(roots),
     }
 }
 
@@ -131,26 +115,21 @@ fn add(roots: &mut RootCertStore, text: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// The files of a certificate and its key, and their content.
-type Identity = ((Vec<u8>, Vec<u8>), CertifiedKey);
-
 fn identity(
     (certificate, key): &(PathBuf, PathBuf),
     provider: &CryptoProvider,
     hints: &Hints,
-) -> Result<Identity, Vec<String>> {
+) -> Result<CertifiedKey, Vec<String>> {
     let chain = read(hints.certificate, certificate, "a PEM file with the client certificate", pem::chain);
     let expected = "a PEM file with an unencrypted private key";
     let private = read(hints.key, key, expected, |text| pem::key(text, provider));
-    let ((chain_text, chain), (key_text, private)) = match (chain, private) {
+    let (chain, private) = match (chain, private) {
         (Ok(chain), Ok(private)) => (chain, private),
         (chain, private) => return Err([chain.err(), private.err()].into_iter().flatten().collect()),
     };
     let certified = CertifiedKey::new(chain, private);
     match certified.keys_match() {
-        Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
-            Ok(((chain_text, key_text), certified))
-        }
+        Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
         Err(error) => {
             let expected = format!("the key of the certificate in {}", hints.certificate);
             Err(vec![invalid(hints.key, key, &expected, &error.to_string())])
@@ -163,8 +142,8 @@ fn read<T>(
     path: &Path,
     expected: &str,
     parse: impl FnOnce(&[u8]) -> Result<T, String>,
-) -> Result<(Vec<u8>, T), String> {
-    let read = pem::read(path).and_then(|text| parse(&text).map(|parsed| (text, parsed)));
+) -> Result<T, String> {
+    let read = pem::read(path).and_then(|text| parse(&text));
     read.map_err(|why| invalid(name, path, expected, &format!("it {why}")))
 }
 

@@ -4,7 +4,6 @@
 
 use std::{path::Path, sync::Arc};
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use tokio_rustls::rustls::{
     crypto::CryptoProvider,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
@@ -36,19 +35,6 @@ pub fn chain(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
         return Err("contains no certificate: expected a BEGIN CERTIFICATE block".to_owned());
     }
     Ok(found)
-}
-
-pub fn encode(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
-    let mut text = Vec::new();
-    for certificate in certificates {
-        text.extend(b"-----BEGIN CERTIFICATE-----\n");
-        for line in STANDARD.encode(certificate).as_bytes().chunks(64) {
-            text.extend(line);
-            text.push(b'\n');
-        }
-        text.extend(b"-----END CERTIFICATE-----\n");
-    }
-    text
 }
 
 /// The first key in these bytes.
@@ -91,13 +77,6 @@ mod tests {
             let error = read(&path).unwrap_err();
             assert!(error.starts_with(why), "{}: {error}", path.display());
         }
-    }
-
-    #[test]
-    fn encoded_certificates_can_be_read() {
-        let sizes = [1, 47, 48, 49, 1000];
-        let all: Vec<_> = sizes.map(|size| CertificateDer::from(vec![7; size])).into();
-        assert_eq!(certificates(&encode(&all)), Ok(all));
     }
 
     #[test]

@@ -10,7 +10,8 @@ local function record(hash, log, before, body)
   local after = string.format('%.0f:%s', math.max(number(before), number(ARGV[3])) + 1, ARGV[1])
   local versions = before .. '\n' .. after .. '\n'
   redis.call('HSET', hash, '@', after)
-  redis.call('PUBLISH', ARGV[2], 'overrides\n' .. versions .. body)
+  -- Half of `MAX_MESSAGE`.
+  redis.call('PUBLISH', ARGV[2], 'overrides\n' .. versions .. (#body > 524288 and '*' or body))
   -- `history::MAX_CHANGE` and `MAX_CHANGES`.
   redis.call('LPUSH', log, versions .. (#body > 16384 and '*' or body))
   redis.call('LTRIM', log, 0, 127)

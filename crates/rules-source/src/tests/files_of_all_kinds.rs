@@ -5,7 +5,7 @@ use std::{os::unix::net::UnixListener, process::Command};
 use super::*;
 use crate::{
     Reading,
-    files::{read_consistently, read_files},
+    files::{MAX_BYTES, read_consistently, read_files},
     listing::{Listing, MAX_ENTRIES},
 };
 use rules::{Diagnostic, Severity};
@@ -17,7 +17,7 @@ fn names(place: &Place, reading: &Reading) -> Vec<String> {
 }
 
 fn read_dir(place: &Place, below: &str, ignore_dot_files: bool) -> Reading {
-    RulesDir { path: place.path(below), ignore_dot_files }.read()
+    RulesDir { path: place.path(below), ignore_dot_files, max_bytes: MAX_BYTES }.read()
 }
 
 fn read(place: &Place) -> Reading {
@@ -135,12 +135,12 @@ fn read_amid_changes(changes: u32) -> (Vec<String>, u32) {
     let reading = read_consistently(
         || Listing::of(&config, false, MAX_ENTRIES),
         |listing| {
-            let mut reading = read_files(&config, listing);
+            let mut reading = read_files(&config, listing, MAX_BYTES);
             reads += 1;
             if reads <= changes {
                 write_version(reads);
                 // The first file is read before the change, the second after it.
-                reading.files[1] = read_files(&config, listing).files.remove(1);
+                reading.files[1] = read_files(&config, listing, MAX_BYTES).files.remove(1);
             }
             reading
         },

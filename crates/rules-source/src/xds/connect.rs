@@ -112,7 +112,7 @@ fn origin(settings: &Xds, host: &str) -> Result<Uri, String> {
 
 /// Loads the TLS files. They are loaded for each connection, so that replaced certificates take effect.
 fn load_tls(files: &ClientTls) -> Result<Arc<ClientConfig>, String> {
-    let mut config = tls::load(files, &HINTS).map_err(|errors| errors.join("; "))?.config;
+    let mut config = tls::load(files, &HINTS).map_err(|errors| errors.join("; "))?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Arc::new(config))
 }

@@ -120,7 +120,9 @@ impl<T> Source<T> {
         let (hash, files) = (hash(&resources), resources.len());
         let input = Input { origin: &origin, hash, files, diagnostics };
         let compile = || compile_resources(&resources, self.options);
-        self.load_input(input, compile, now, &mut lock(&self.reloading))
+        let outcome = self.load_input(input, compile, now, &mut lock(&self.reloading));
+        outcome.refund();
+        outcome
     }
 }
 

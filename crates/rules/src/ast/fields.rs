@@ -6,9 +6,9 @@ use super::{
     super::{
         diagnostics::quoted,
         spelling::nearest,
-        yaml::{Content, Meaning, Pair},
+        yaml::{Content, Meaning, Node, Pair, Scalar},
     },
-    reader::{Reader, Spot, kind},
+    reader::{Reader, Spot, kind, scalar},
 };
 
 impl Reader<'_> {
@@ -52,7 +52,7 @@ impl Reader<'_> {
                         help_for(Some(level), key),
                     );
                 }
-                None if live => self.key_is_not_text(&spot, pair),
+                None if live => self.key_is_not_text(&spot, pairs, at),
                 _ => {}
             }
         }
@@ -126,7 +126,7 @@ impl Reader<'_> {
         let last = self.last_of_each(&spot, pairs, None);
         for (at, pair) in pairs.iter().enumerate() {
             let Some(key) = key_text(pair) else {
-                self.key_is_not_text(&spot, pair);
+                self.key_is_not_text(&spot, pairs, at);
                 continue;
             };
             if last[key] != at || key == "metadata" {
@@ -157,7 +157,15 @@ impl Reader<'_> {
         true
     }
 
-    fn key_is_not_text(&mut self, spot: &Spot<'_>, pair: &Pair) {
+    fn key_is_not_text(&mut self, spot: &Spot<'_>, pairs: &[Pair], at: usize) {
+        let pair = &pairs[at];
+        if let Some((number, digits)) = grouped_number(pairs, at) {
+            let spot = Spot { node: &number.value.node, ..*spot };
+            let message =
+                format!("a number has no commas: the one in {} begins another key", quoted(&digits));
+            self.error(&spot, message, format!("write {}", quoted(&digits.replace(',', ""))));
+            return;
+        }
         let message = format!("expected a text key, got {}", kind(&pair.key.node));
         self.key_error(spot, pair, message, "other keys are accepted only below `metadata`".to_owned());
     }
@@ -166,6 +174,27 @@ impl Reader<'_> {
         let via = spot.via.or(pair.merged).or(pair.key.alias);
         self.error(&Spot { node: &pair.key.node, via, ..*spot }, message, help);
     }
+}
+
+/// The pair of a number like `{requests_per_unit: 10,000}`, and the number as written, if this key is one of its groups of
+/// digits.
+fn grouped_number(pairs: &[Pair], at: usize) -> Option<(&Pair, String)> {
+    let digits = |node: &Node| match &node.content {
+        Content::Scalar(Scalar { text, meaning: Meaning::Int(_) })
+            if text.bytes().all(|b| b.is_ascii_digit()) =>
+        {
+            Some(text.clone())
+        }
+        _ => None,
+    };
+    let is_group = |pair: &Pair| {
+        scalar(&pair.value.node) == Some(&Meaning::Null)
+            && digits(&pair.key.node).is_some_and(|digits| digits.len() == 3)
+    };
+    let first = pairs[..=at].iter().rposition(|pair| !is_group(pair)).filter(|first| *first < at)?;
+    let groups = pairs[first + 1..].iter().take_while(|pair| is_group(pair));
+    let written: Vec<_> = groups.filter_map(|pair| digits(&pair.key.node)).collect();
+    Some((&pairs[first], format!("{},{}", digits(&pairs[first].value.node)?, written.join(","))))
 }
 
 fn key_text(pair: &Pair) -> Option<&str> {
@@ -316,6 +345,11 @@ fn all() -> impl Iterator<Item = (&'static str, &'static [Level])> {
 
 /// The help for an unknown key on this level, or in an ignored map.
 fn help_for(level: Option<Level>, unknown: &str) -> String {
+    if let Some((key, value)) = unknown.split_once(':')
+        && places_of(key).is_some()
+    {
+        return format!("put a space after the colon: {}", quoted(&format!("{key}: {value}")));
+    }
     match (nearest(unknown, all().map(|(key, _)| key)), level) {
         (Some(known), _) if known == unknown => format!("it belongs {}", home_of(known)),
         (Some(meant), Some(level)) if places_of(meant).is_some_and(|levels| levels.contains(&level)) => {

@@ -124,19 +124,7 @@ impl Reader<'_> {
         if let Some(number) = number.filter(|number| *number <= most) {
             return spot.given(number);
         }
-        let is_quoted = matches!(&spot.node.content, Content::Scalar(scalar)
-            if scalar.meaning == Meaning::Text && scalar.text.replace('_', "").parse::<u64>().is_ok());
-        let help = if is_quoted {
-            "remove the quotes: 10, 1_000, 0x10".to_owned()
-        } else if matches!(
-            (scalar(spot.node), spot.path),
-            (Some(Meaning::Int(..0)), Path::Key(_, "requests_per_unit"))
-        ) {
-            "a limit cannot be negative: 0 allows no request, and `unlimited: true` allows all".to_owned()
-        } else {
-            format!("accepted: 0 to {most}")
-        };
-        self.mismatch(&spot, "an integer", &help);
+        self.mismatch(&spot, "an integer", &help_for_number(&spot, most));
         Field::Wrong
     }
 
@@ -194,6 +182,49 @@ impl Reader<'_> {
         }
         spot.given(read_items)
     }
+}
+
+/// What to write in place of what is no integer from 0 to `most`.
+fn help_for_number(spot: &Spot<'_>, most: u64) -> String {
+    let accepted = format!("accepted: 0 to {most}");
+    let Content::Scalar(scalar) = &spot.node.content else { return accepted };
+    let is_limit = matches!(spot.path, Path::Key(_, "requests_per_unit"));
+    // An item of `schedule` has no unit of its own.
+    let has_unit = is_limit && !matches!(spot.path, Path::Key(Path::Item(Path::Key(_, "schedule"), _), _));
+    match scalar.meaning {
+        Meaning::Text => {
+            let plain = scalar.text.replace(['_', ',', ' ', '\''], "");
+            match plain.parse::<u64>() {
+                Ok(_) if plain == scalar.text.replace('_', "") => {
+                    "remove the quotes: 10, 1_000, 0x10".to_owned()
+                }
+                Ok(_) => format!("write `{plain}`"),
+                Err(_) => accepted,
+            }
+        }
+        Meaning::Int(..0) if is_limit => {
+            "a limit cannot be negative: 0 allows no request, and `unlimited: true` allows all".to_owned()
+        }
+        Meaning::Float(number) => match fraction(number) {
+            Some((whole, 1)) => format!("write `{whole}`"),
+            Some((requests, units)) if has_unit => format!(
+                "{number} per unit is {requests} per {units} units: `requests_per_unit: {requests}, unit_multiplier: {units}`"
+            ),
+            _ => accepted,
+        },
+        _ => accepted,
+    }
+}
+
+/// A number as a fraction with the smallest denominator, up to a thousand.
+fn fraction(number: f64) -> Option<(u64, u32)> {
+    (1..=1000).find_map(|below: u32| {
+        let above = number * f64::from(below);
+        let is_whole = (1.0..9e15).contains(&above) && (above - above.round()).abs() < 1e-9 * above;
+        // It is whole, positive, and below 2⁵³.
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
+        is_whole.then(|| (above.round() as u64, below))
+    })
 }
 
 pub(super) fn scalar(node: &Node) -> Option<&Meaning> {

@@ -76,6 +76,88 @@ fn errors_of_one_descriptor() {
     }
 }
 
+/// The place and the help of the only error of a file.
+fn advice(text: &str) -> (Option<(u32, u32)>, String, String) {
+    let compiled = compile_one(text);
+    assert!(compiled.rules.is_none(), "{text}");
+    let errors: Vec<_> = compiled.diagnostics.iter().filter(|one| one.is_error()).collect();
+    let [one] = errors[..] else { panic!("{text}: {errors:#?}") };
+    let place = one.place.map(|place| (place.line, place.column));
+    (place, one.message.clone(), one.help.clone().unwrap_or_default())
+}
+
+#[test]
+fn a_colon_without_a_space_is_reported_at_its_key() {
+    for (text, place, written) in [
+        (
+            "domain: d\ndescriptors:\n  - key:tenant\n    rate_limit:\n      unit: day\n",
+            (3, 5),
+            "key: tenant",
+        ),
+        ("domain: d\ndescriptors:\n  - key:tenant\n\n    # which\n    value: x\n", (3, 5), "key: tenant"),
+        ("domain: d\r\ndescriptors:\r\n- key:tenant\r\n  value: x\r\n", (3, 3), "key: tenant"),
+        ("domain:d\ndescriptors: []\n", (1, 1), "domain: d"),
+        (
+            "domain: d\ndescriptors:\n- key: k\n  rate_limit:\n    unit:day\n    requests_per_unit: 5\n",
+            (5, 5),
+            "unit: day",
+        ),
+        (
+            "domain: d\ndescriptors:\n- key: k\n  rate_limit:\n    unit: day\n    requests_per_unit:5\n",
+            (6, 5),
+            "requests_per_unit: 5",
+        ),
+    ] {
+        let (seen, message, help) = advice(text);
+        assert_eq!(seen, Some(place), "{text}: {message}");
+        assert!(message.ends_with("is a text, not a key with a value"), "{message}");
+        assert_eq!(help, format!("put a space after the colon: `{written}`"), "{text}");
+    }
+    // Another cause: the text above is no key.
+    let (place, message, _) = advice("domain: d\ndescriptors:\n- see http://x\n  value: x\n");
+    assert_eq!((place, message.contains("mapping values")), (Some((4, 8)), true), "{message}");
+}
+
+#[test]
+fn a_number_that_is_no_limit_is_reported_with_one() {
+    for (limit, column, help) in [
+        ("unit: day, requests_per_unit: 10,000", 46, "write `10000`"),
+        ("unit: day, requests_per_unit: 1,000,000", 46, "write `1000000`"),
+        ("requests_per_unit: 10,000, unit: day", 35, "write `10000`"),
+        ("unit: day, requests_per_unit: '10,000'", 46, "write `10000`"),
+        ("unit: day, requests_per_unit: 10 000", 46, "write `10000`"),
+        ("unit: day, requests_per_unit: '10'", 46, "remove the quotes: 10, 1_000, 0x10"),
+        ("unit: day, requests_per_unit: 0.5", 46, "`requests_per_unit: 1, unit_multiplier: 2`"),
+        ("unit: day, requests_per_unit: 1.5", 46, "`requests_per_unit: 3, unit_multiplier: 2`"),
+        (
+            "unit: day, requests_per_unit: 0.3333333333333333",
+            46,
+            "`requests_per_unit: 1, unit_multiplier: 3`",
+        ),
+        ("unit: day, requests_per_unit: 1e3", 46, "write `1000`"),
+        ("unit: day, requests_per_unit: 3.14159265358979", 46, "accepted: 0 to"),
+        ("unit: day, requests_per_unit: .nan", 46, "accepted: 0 to"),
+        ("unit: day, requests_per_unit: -0.5", 46, "accepted: 0 to"),
+        (
+            "unit: day, requests_per_unit: 1, algorithm: sliding",
+            60,
+            "did you mean `sliding_window` or `sliding_log`?",
+        ),
+        (
+            "unit: day, requests_per_unit: 1, algorithm: bucket",
+            60,
+            "did you mean `token_bucket` or `leaky_bucket`?",
+        ),
+        ("unit: day, requests_per_unit: 1, algorithm: fixed", 60, "did you mean `fixed_window`?"),
+        ("unit:day, requests_per_unit: 1, unlimited: true", 16, "put a space after the colon: `unit: day`"),
+    ] {
+        let (place, message, seen) =
+            advice(&format!("domain: d\ndescriptors:\n- key: k\n  value: v\n  rate_limit: {{{limit}}}\n"));
+        assert_eq!(place, Some((5, column)), "{limit}: {message}");
+        assert!(seen.contains(help), "{limit}: {message}: {seen}");
+    }
+}
+
 #[test]
 fn errors_of_one_limit() {
     for (limit, expected) in [

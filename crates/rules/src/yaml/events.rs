@@ -7,7 +7,7 @@ use std::io::{BufReader, Chain, Read};
 use libyaml_safer::{EventData, Mark, Parser, ScalarStyle};
 
 use super::{
-    super::diagnostics::{FileError, Place, is_break},
+    super::diagnostics::{FileError, Place, is_break, quoted},
     guard::Guarded,
     text::Text,
 };
@@ -110,6 +110,9 @@ impl<'t> Events<'t> {
             let error = FileError::at(self.place_of(tag), "a tag must be followed by a space");
             return error.with_help("text that begins with `!` must be quoted");
         }
+        if let Some(glued) = self.glued_key(error, mark) {
+            return glued;
+        }
         let mut message = format!("invalid YAML: {}", error.problem());
         if let (Some(context), Some(began)) = (error.context(), context_mark) {
             message = format!("{message}, {context} that begins at {}", self.place_of(began));
@@ -126,6 +129,47 @@ impl<'t> Events<'t> {
                 None => file_error,
             },
         }
+    }
+
+    /// The error of a key without a space after its colon: YAML reads it and the lines below it as one text, and reports the
+    /// next line that has a key.
+    fn glued_key(&self, error: &libyaml_safer::Error, mark: Mark) -> Option<FileError> {
+        const PROBLEMS: [&str; 3] = [
+            "mapping values are not allowed in this context",
+            "could not find expected ':'",
+            // A comment ends the text.
+            "did not find expected '-' indicator",
+        ];
+        PROBLEMS.contains(&error.problem()).then_some(())?;
+        let above = usize::try_from(mark.line).ok()?;
+        let lines: Vec<&str> = self.text.allowed.lines().take(above).collect();
+        for (at, line) in lines.into_iter().enumerate().rev() {
+            let item = line.trim_start_matches(['-', ' ']);
+            if item.is_empty() || item.starts_with('#') {
+                continue;
+            }
+            // A line without a colon continues a text.
+            let Some((key, value)) = item.split_once(':') else { continue };
+            let is_key = key.starts_with(|c: char| c.is_ascii_lowercase())
+                && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            let word = value.split_whitespace().next()?;
+            if is_key && value.starts_with(word) && !word.starts_with(['/', ':']) {
+                let count = |from_zero: usize| u32::try_from(from_zero + 1).unwrap_or(u32::MAX);
+                let column = line.chars().count() - item.chars().count();
+                let place = Place { line: count(at), column: count(column) };
+                let written = quoted(&format!("{key}:{word}"));
+                let error = FileError::at(
+                    place,
+                    format!("invalid YAML: {written} is a text, not a key with a value"),
+                );
+                return Some(error.with_help(format!(
+                    "put a space after the colon: {}",
+                    quoted(&format!("{key}: {word}"))
+                )));
+            }
+            return None;
+        }
+        None
     }
 
     /// What to do about an error of the scanner or the parser.

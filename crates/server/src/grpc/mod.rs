@@ -29,6 +29,7 @@ mod worker;
 
 use std::sync::Arc;
 
+use http2::Budget;
 use tokio::sync::watch;
 
 #[cfg(any(test, feature = "testing"))]
@@ -57,6 +58,8 @@ pub struct Parts {
     /// TLS on the port; `None` for plaintext.
     pub tls: Option<Arc<Tls>>,
     pub tracer: Option<Arc<Tracer>>,
+    /// The memory for incomplete requests and unread responses.
+    pub inflight: Arc<Budget>,
 }
 
 /// Accepts connections and assigns them to the workers until `drain` turns true. Then accepts the connections in the

@@ -24,7 +24,6 @@ pub struct Settings {
     pub keepalive_timeout: Duration,
     pub max_concurrent_streams: u32,
     pub max_request_bytes: usize,
-    pub max_inflight_bytes: usize,
     pub receive_timeout: Duration,
     pub shutdown_timeout: Duration,
 }

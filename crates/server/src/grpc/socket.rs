@@ -6,6 +6,8 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
+use crate::tls::Counted;
+
 pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {
     /// True if the peer has reset the connection. What it sent before can still be read.
     fn is_reset(&self) -> bool;
@@ -20,6 +22,12 @@ impl Socket for TcpStream {
 impl Socket for UnixStream {
     fn is_reset(&self) -> bool {
         !matches!(self.take_error(), Ok(None))
+    }
+}
+
+impl<S: Socket> Socket for Counted<S> {
+    fn is_reset(&self) -> bool {
+        self.get_ref().is_reset()
     }
 }
 

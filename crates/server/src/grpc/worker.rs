@@ -57,6 +57,8 @@ pub struct Workers {
     end: watch::Sender<bool>,
     /// Closed when the last worker has drained.
     drained: AsyncMutex<mpsc::Receiver<Infallible>>,
+    /// Connections that were closed before their requests had ended.
+    cut: Arc<AtomicUsize>,
     connections: Arc<Registry>,
     stats: Arc<Stats>,
 }
@@ -71,24 +73,26 @@ impl Workers {
         let is_reference = settings.implementation == GrpcServer::Tonic;
         let routes = is_reference.then(|| reference::routes(&parts.health));
         let streaming = Budget::new(settings.max_connections);
-        let budget = Budget::new(settings.max_inflight_bytes);
+        let budget = parts.inflight.clone();
         let (drain, draining) = watch::channel(false);
         let (end, ending) = watch::channel(false);
         let (busy, drained) = mpsc::channel(1);
         let mut workers = Vec::new();
         let mut threads = Vec::new();
+        let cut = Arc::<AtomicUsize>::default();
         for number in 0..settings.workers.max(1) {
             let (sender, receiver) = mpsc::unbounded_channel();
             let (settings, parts, routes) = (settings.clone(), parts.clone(), routes.clone());
             let (budgets, busy) = ([budget.clone(), streaming.clone()], busy.clone());
-            let (drain, mut end) = (draining.clone(), ending.clone());
+            let (drain, mut end, cut) = (draining.clone(), ending.clone(), cut.clone());
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 metrics::shard::assign();
                 panics::name_thread(Boundary::GrpcConnection);
                 LocalSet::new().block_on(&runtime, async {
                     let (serving, reference) = Serving::new(&settings, &parts, routes, budgets, &drain);
-                    work(serving, reference, receiver, drain, settings.shutdown_timeout).await;
+                    let left = work(serving, reference, receiver, drain, settings.shutdown_timeout).await;
+                    cut.fetch_add(left, Ordering::Relaxed);
                     drop(busy);
                     let _ = end.wait_for(|end| *end).await;
                 });
@@ -104,6 +108,7 @@ impl Workers {
             drain,
             end,
             drained: AsyncMutex::new(drained),
+            cut,
             connections: Registry::new(Port::Grpc, limits(settings), parts.stats.clone(), Instant::now()),
             stats: parts.stats.clone(),
         })
@@ -131,10 +136,24 @@ impl Workers {
         let _ = self.drained.lock().await.recv().await;
     }
 
-    /// Stops the threads, and with them the connections to the store. Blocks until they have ended.
-    pub fn join(&self) {
+    /// The connections that the shutdown timeout closed.
+    pub fn cut(&self) -> usize {
+        self.cut.load(Ordering::Relaxed)
+    }
+
+    /// Stops the threads, and with them the connections to the store.
+    pub fn end(&self) {
         self.drain();
         self.end.send_replace(true);
+    }
+
+    pub fn have_ended(&self) -> bool {
+        lock(&self.threads).iter().all(thread::JoinHandle::is_finished)
+    }
+
+    /// Stops the threads, and blocks until they have ended.
+    pub fn join(&self) {
+        self.end();
         let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
             // The hook has logged the panic of a worker.
@@ -143,14 +162,15 @@ impl Workers {
     }
 }
 
-/// Serves the connections of a worker until the drain, and then those that are open until `drain_timeout`.
+/// Serves the connections of a worker until the drain, and then those that are open until `drain_timeout`. Returns the
+/// number of those that are left.
 async fn work(
     serving: Serving,
     reference: Option<JoinHandle<()>>,
     mut assigned: mpsc::UnboundedReceiver<(Accepted, Activity)>,
     drain: watch::Receiver<bool>,
     drain_timeout: Duration,
-) {
+) -> usize {
     serving.calls.limiter.start_worker();
     let mut connections = JoinSet::new();
     // Connections survive a panic of the loop that receives them, and so does their channel.
@@ -165,6 +185,7 @@ async fn work(
         }
     };
     let _ = tokio::time::timeout(drain_timeout, finish).await;
+    connections.len()
 }
 
 /// Serves the connections that are assigned to this worker, until the drain.

@@ -3,9 +3,10 @@
 use std::{fmt::Write, sync::Arc};
 
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::{Request, StatusCode, request::Parts};
+use http2::Budget;
 
-use super::{Answer, internal_error, shared_page::SharedPage, text, typed};
+use super::{Answer, BodyLimit, Pages, internal_error, shared_page::SharedPage, text, typed};
 use clock::{Clock, SystemClock};
 use containment::panics::Panicked;
 use limiter::Handles;
@@ -27,6 +28,7 @@ pub struct DebugPages {
 
 /// All metrics in the text format of Prometheus.
 pub struct MetricsPage {
+    path: String,
     render: Box<dyn Fn() -> String + Send + Sync>,
     shared: SharedPage,
 }
@@ -41,23 +43,69 @@ const PAGES: &str = "/: this list\n\
     /rlconfig: print out the currently loaded configuration for debugging\n\
     /stats: print out stats\n";
 
-impl MetricsPage {
-    pub fn new(render: impl Fn() -> String + Send + Sync + 'static) -> Self {
-        Self { render: Box::new(render), shared: SharedPage::default() }
+impl Pages for MetricsPage {
+    type Asked = ();
+
+    fn admit(&self, head: &Parts) -> Result<((), BodyLimit), Answer> {
+        let Self { path, .. } = self;
+        if head.uri.path() == path {
+            return Ok(((), BodyLimit::NOTHING));
+        }
+        Err(text(StatusCode::NOT_FOUND, format!("Not found. The metrics are at {path}\n")))
     }
 
-    /// The metrics, at their path.
-    pub async fn answer(self: Arc<Self>, request: Request<Bytes>, path: Arc<str>) -> Answer {
-        if request.uri().path() != &*path {
-            return text(StatusCode::NOT_FOUND, format!("Not found. The metrics are at {path}\n"));
-        }
+    async fn answer(self: Arc<Self>, (): (), _request: Request<Bytes>) -> Answer {
         let page = self.get().await;
         page.map_or_else(|Panicked| internal_error(), |page| typed(StatusCode::OK, CONTENT_TYPE, page))
+    }
+}
+
+impl MetricsPage {
+    /// The metrics, which are served at this path.
+    pub fn new(
+        path: String,
+        memory: &Arc<Budget>,
+        render: impl Fn() -> String + Send + Sync + 'static,
+    ) -> Self {
+        Self { path, render: Box::new(render), shared: SharedPage::new(memory) }
     }
 
     async fn get(self: &Arc<Self>) -> Result<Bytes, Panicked> {
         let rendered = self.clone();
         self.shared.get(move || (rendered.render)()).await
+    }
+}
+
+pub enum DebugPage {
+    List,
+    Leases,
+    Rules,
+    Metrics,
+}
+
+impl Pages for DebugPages {
+    type Asked = DebugPage;
+
+    fn admit(&self, head: &Parts) -> Result<(DebugPage, BodyLimit), Answer> {
+        let page = match head.uri.path() {
+            "/" => DebugPage::List,
+            "/leases" => DebugPage::Leases,
+            "/rlconfig" => DebugPage::Rules,
+            "/stats" => DebugPage::Metrics,
+            _ => return Err(text(StatusCode::NOT_FOUND, PAGES)),
+        };
+        Ok((page, BodyLimit::NOTHING))
+    }
+
+    async fn answer(self: Arc<Self>, page: DebugPage, _request: Request<Bytes>) -> Answer {
+        let shown = self.clone();
+        let page = match page {
+            DebugPage::List => return text(StatusCode::OK, PAGES),
+            DebugPage::Leases => self.leases.get(move || shown.leases()).await,
+            DebugPage::Rules => self.rules.get(move || shown.rules()).await,
+            DebugPage::Metrics => self.metrics.get().await,
+        };
+        page.map_or_else(|Panicked| internal_error(), |page| text(StatusCode::OK, page))
     }
 }
 
@@ -68,21 +116,10 @@ impl DebugPages {
         overrides: Arc<Index>,
         key_values: KeyValues,
         metrics: Arc<MetricsPage>,
+        memory: &Arc<Budget>,
     ) -> Self {
-        let (leases, rules) = Default::default();
+        let (leases, rules) = (SharedPage::new(memory), SharedPage::new(memory));
         Self { source, store, overrides, key_values, metrics, leases, rules }
-    }
-
-    pub async fn answer(self: Arc<Self>, request: Request<Bytes>) -> Answer {
-        let shown = self.clone();
-        let page = match request.uri().path() {
-            "/leases" => self.leases.get(move || shown.leases()).await,
-            "/rlconfig" => self.rules.get(move || shown.rules()).await,
-            "/stats" => self.metrics.get().await,
-            "/" => return text(StatusCode::OK, PAGES),
-            _ => return text(StatusCode::NOT_FOUND, PAGES),
-        };
-        page.map_or_else(|Panicked| internal_error(), |page| text(StatusCode::OK, page))
     }
 
     /// The leases, one a line, those with the most hits first.

@@ -1,8 +1,8 @@
 //! The HTTP/1.1 server of the ports for health checks and `/json`, debug pages, metrics, and the admin API.
 //!
-//! `app` serves each port with [`serve`] and a function from a request to its response. The server bounds everything
-//! around that function: connections (in total and of one address), the time to send a request and to read the
-//! response, the size of heads, bodies and pipelined requests. While all connections of a port are busy, further ones
+//! `app` serves each port with [`serve`] and its [`Pages`], which judge a request by its head and answer it with its body.
+//! The server bounds everything around them: connections (in total and of one address), the time to send a request and to
+//! read the response, the size of heads, bodies and pipelined requests. While all connections of a port are busy, further ones
 //! wait for a place, and probes on them are answered at once. Cross-site requests (CSRF) are rejected.
 //!
 //! Connections take turns: a turn answers at most one request, and the first turn of a new connection comes before the
@@ -29,18 +29,19 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
+use http2::Budget;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     sync::{mpsc, watch},
     time::sleep,
 };
-use tracing::debug;
+use tracing::{debug, warn};
 
-pub use self::cross_site::cross_site_header;
+pub use self::{body::BodyLimit, cross_site::cross_site_header};
 
 use self::{
     body::Bodies,
@@ -89,32 +90,42 @@ pub struct Options {
     pub max_connections: usize,
     /// The time to send the head of a request, to send its body, and to read the response.
     pub timeout: Duration,
-    pub max_body: usize,
+    /// The memory for bodies of requests.
+    pub bodies: Arc<Budget>,
     pub probe: Arc<str>,
     pub tls: Option<Arc<Tls>>,
-    /// True if `answer` checks the origin of requests itself, because pages of the port may send them.
+    /// True if `admit` checks the origin of requests itself, because pages of the port may send them.
     pub has_own_pages: bool,
 }
 
-/// Serves a port with `answer`, until `stop` turns true; then finishes the pending responses. Must run on a
+/// What a port answers.
+pub trait Pages: 'static {
+    /// What an admitted request asks for.
+    type Asked;
+
+    /// Routes and authenticates a request by its head, before anything of its body is read. Returns how much of the body
+    /// it may have, or the answer of a request without a claim to one.
+    fn admit(&self, head: &Parts) -> Result<(Self::Asked, BodyLimit), Answer>;
+
+    fn answer(self: Arc<Self>, asked: Self::Asked, request: Request<Bytes>) -> impl Future<Output = Answer>;
+}
+
+/// Serves a port until `stop` turns true; then finishes the pending responses. Must run on a
 /// [`LocalSet`](tokio::task::LocalSet).
-pub async fn serve<F, A>(listener: Listener, options: Options, answer: F, stop: watch::Receiver<bool>)
-where
-    F: Fn(Request<Bytes>) -> A + 'static,
-    A: Future<Output = Answer> + 'static,
-{
-    let server = Rc::new(Server::new(options, answer));
+pub async fn serve(
+    listener: Listener,
+    options: Options,
+    pages: Arc<impl Pages>,
+    stop: watch::Receiver<bool>,
+) {
+    let server = Rc::new(Server::new(options, pages));
     let accept = async || accept_until(&listener, &server, stop.clone()).await;
     panics::restart_task(Boundary::Listener, accept).await;
     drop(listener);
     server.finish().await;
 }
 
-async fn accept_until<F, A>(listener: &Listener, server: &Rc<Server<F>>, stop: watch::Receiver<bool>)
-where
-    F: Fn(Request<Bytes>) -> A + 'static,
-    A: Future<Output = Answer> + 'static,
-{
+async fn accept_until<P: Pages>(listener: &Listener, server: &Rc<Server<P>>, stop: watch::Receiver<bool>) {
     let begin = |accepted| {
         let connection = server.clone().connection(accepted, stop.clone());
         Box::pin(caught(Boundary::HttpConnection, connection))
@@ -160,21 +171,17 @@ async fn first_turns<C: Future + Unpin>(mut connection: C) -> Option<C> {
     if ended.await { None } else { Some(connection) }
 }
 
-struct Server<F> {
+struct Server<P> {
     options: Options,
-    answer: F,
+    pages: Arc<P>,
     bodies: Bodies,
     places: Arc<Registry>,
     /// Connections that wait for a place, or serve a probe without one.
     waiting: Arc<Registry>,
 }
 
-impl<F, A> Server<F>
-where
-    F: Fn(Request<Bytes>) -> A + 'static,
-    A: Future<Output = Answer> + 'static,
-{
-    fn new(options: Options, answer: F) -> Self {
+impl<P: Pages> Server<P> {
+    fn new(options: Options, pages: Arc<P>) -> Self {
         let registry = |connections, per_address, patience| {
             let names = ["HTTP_MAX_CONNECTIONS", "three quarters of HTTP_MAX_CONNECTIONS"];
             // HTTP/1 clients reconnect often, so that any number of idle connections may be closed.
@@ -185,11 +192,11 @@ where
         let most = options.max_connections;
         let waiting = most + RESERVED;
         Self {
-            bodies: Bodies::new(options.max_body, options.timeout),
+            bodies: Bodies::new(options.bodies.clone(), options.timeout),
             places: registry(most, most - most / 4, PATIENCE),
             waiting: registry(waiting, waiting, Duration::ZERO),
             options,
-            answer,
+            pages,
         }
     }
 
@@ -211,9 +218,13 @@ where
     /// Waits a short time for the remaining connections.
     async fn finish(&self) {
         let begun = Instant::now();
-        let is_open = || self.places.open() + self.waiting.open() > 0;
-        while is_open() && begun.elapsed() < LAST_ANSWERS {
+        let open = || self.places.open() + self.waiting.open();
+        while open() > 0 && begun.elapsed() < LAST_ANSWERS {
             sleep(RETRY).await;
+        }
+        if open() > 0 {
+            let (port, connections) = (self.options.port.name(), open());
+            warn!(port, connections, "closed connections of clients that did not read or send in time");
         }
     }
 
@@ -280,6 +291,8 @@ where
     }
 
     async fn respond(&self, request: Request<Incoming>, peer: Peer, activity: &Activity) -> Answer {
+        let has_body = !request.body().is_end_stream();
+        activity.has_unread_body.set(has_body);
         // Until it has a place, the connection makes room for new ones.
         if activity.is_waiting
             && request.uri().path() != &*self.options.probe
@@ -292,6 +305,7 @@ where
                 "Service Unavailable: HTTP_MAX_CONNECTIONS reached\n",
             );
         }
+        activity.take_turns().await;
         // Browsers send the origin of the page with all methods but GET and HEAD, which change nothing here.
         let may_change = !matches!(*request.method(), Method::GET | Method::HEAD);
         if may_change && !self.options.has_own_pages && cross_site_header(request.headers(), None).is_some() {
@@ -302,7 +316,12 @@ where
         }
         let (mut head, body) = request.into_parts();
         head.extensions.insert(peer);
-        let body = match self.bodies.read(body).await {
+        let admitted = panics::catch(Boundary::HttpRequest, || self.pages.admit(&head));
+        let (asked, limit) = match admitted.unwrap_or_else(|Panicked| Err(internal_error())) {
+            Ok(admitted) => admitted,
+            Err(answer) => return answer,
+        };
+        let body = match self.bodies.read(body, limit).await {
             Ok(body) => body,
             Err((status, why)) => {
                 if status == StatusCode::REQUEST_TIMEOUT {
@@ -311,11 +330,11 @@ where
                 return text(status, why);
             }
         };
-        activity.take_turns().await;
+        activity.has_unread_body.set(has_body && limit.bytes == 0);
         activity.begin();
         let answered = caught(Boundary::HttpRequest, async {
             panics::point("http_request");
-            (self.answer)(Request::from_parts(head, body.bytes.clone())).await
+            self.pages.clone().answer(asked, Request::from_parts(head, body)).await
         });
         let answer = answered.await.unwrap_or_else(|Panicked| internal_error());
         // A stream has no known size. It stays busy to its end, so that it is not closed to make room.
@@ -365,7 +384,7 @@ mod tests {
     use std::{
         cell::RefCell,
         io::{Read as _, Write as _},
-        net::{TcpListener, TcpStream},
+        net::{SocketAddr, TcpListener, TcpStream},
     };
 
     use telemetry::metrics::StatsOptions;
@@ -373,9 +392,40 @@ mod tests {
 
     use super::*;
 
+    /// Notes the order of the requests. After ten it connects a third client, and after all it stops.
+    struct Noting {
+        order: RefCell<String>,
+        address: SocketAddr,
+        late: RefCell<Option<TcpStream>>,
+        stop: watch::Sender<bool>,
+    }
+
+    impl Pages for Noting {
+        type Asked = ();
+
+        fn admit(&self, _head: &Parts) -> Result<((), BodyLimit), Answer> {
+            Ok(((), BodyLimit::NOTHING))
+        }
+
+        async fn answer(self: Arc<Self>, (): (), request: Request<Bytes>) -> Answer {
+            let mut order = self.order.borrow_mut();
+            order.push_str(request.uri().path());
+            if order.len() == 20 {
+                let mut client = TcpStream::connect(self.address).unwrap();
+                client.write_all(b"GET /2 HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+                self.late.replace(Some(client));
+            }
+            if order.len() == 402 {
+                self.stop.send_replace(true);
+            }
+            text(StatusCode::OK, "")
+        }
+    }
+
     /// Two clients send a hundred requests at once, and a third one comes after ten. Each request has the number of its
     /// client.
     #[test]
+    #[expect(clippy::arc_with_non_send_sync, reason = "one thread serves the pages")]
     fn a_turn_answers_one_of_many_pipelined_requests() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -387,39 +437,24 @@ mod tests {
                 client
             })
             .collect();
-        let order = Rc::new(RefCell::new(String::new()));
         let options = Options {
             port: Port::Http,
             stats: Arc::new(Stats::new(StatsOptions::default())),
             max_connections: 8,
             timeout: Duration::from_secs(60),
-            max_body: 1000,
+            bodies: Budget::new(1000),
             probe: "/".into(),
             tls: None,
             has_own_pages: false,
         };
         let (stop, stopping) = watch::channel(false);
-        let answered = order.clone();
-        let late = Rc::new(RefCell::new(None));
-        let connected = late.clone();
-        let answer = move |request: Request<Bytes>| {
-            let mut order = answered.borrow_mut();
-            order.push_str(request.uri().path());
-            if order.len() == 20 {
-                let mut client = TcpStream::connect(address).unwrap();
-                client.write_all(b"GET /2 HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
-                connected.replace(Some(client));
-            }
-            if order.len() == 402 {
-                stop.send_replace(true);
-            }
-            async { text(StatusCode::OK, "") }
-        };
+        let (order, late) = Default::default();
+        let pages = Arc::new(Noting { order, address, late, stop });
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         LocalSet::new().block_on(&runtime, async {
-            serve(Listener::tcp(listener).unwrap(), options, answer, stopping).await;
+            serve(Listener::tcp(listener).unwrap(), options, pages.clone(), stopping).await;
         });
-        let order = order.borrow();
+        let order = pages.order.borrow();
         let (before, after) = order.split_once("/2").unwrap();
         // tokio would look at the sockets after 61 tasks.
         assert!((20..40).contains(&before.len()), "{order}");
@@ -427,7 +462,7 @@ mod tests {
         let numbers: Vec<_> = (before.to_owned() + after).split('/').skip(1).map(str::to_owned).collect();
         let fair = numbers.chunks(2).filter(|round| round[0] != round[1]).count();
         assert!(fair >= 90, "{order}");
-        assert!(late.borrow().is_some());
+        assert!(pages.late.borrow().is_some());
         for mut client in clients {
             let mut answers = String::new();
             client.read_to_string(&mut answers).unwrap();

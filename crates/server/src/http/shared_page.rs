@@ -4,29 +4,24 @@
 //! otherwise hold five hundred copies, and keep every thread busy rendering them.
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Instant,
 };
 
 use bytes::Bytes;
+use http2::{Budget, Share};
 
 use containment::{
     mutex::lock,
     panics::{self, Boundary, Panicked},
 };
 
-/// The maximum number of different copies of a page that are being sent. At the maximum, the last copy is shared.
-const MAX_COPIES: usize = 4;
-
-#[derive(Default)]
 pub(super) struct SharedPage {
+    /// The memory for copies of all pages that are being sent. When it is full, the last copy is shared.
+    memory: Arc<Budget>,
     /// Held while the page is rendered.
     turn: tokio::sync::Mutex<()>,
     last: Mutex<Last>,
-    copies: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
@@ -37,6 +32,15 @@ struct Last {
 }
 
 impl SharedPage {
+    pub(super) fn new(memory: &Arc<Budget>) -> Self {
+        Self { memory: memory.clone(), turn: tokio::sync::Mutex::default(), last: Mutex::default() }
+    }
+
+    /// True if another copy of this size finds no room.
+    fn is_full(&self, size: usize) -> bool {
+        self.memory.used() + size > self.memory.limit()
+    }
+
     /// The page, rendered after this call unless `make` panics.
     pub(super) async fn get(
         &self,
@@ -46,7 +50,7 @@ impl SharedPage {
         let _waiting = Waiting::new(self);
         let _turn = self.turn.lock().await;
         if let Some((begun, page)) = &lock(&self.last).page
-            && (*begun >= requested || self.copies.load(Ordering::Relaxed) >= MAX_COPIES)
+            && (*begun >= requested || self.is_full(page.len()))
         {
             return Ok(page.clone());
         }
@@ -59,7 +63,7 @@ impl SharedPage {
         };
         // On another thread: a large page must not delay health checks.
         let text = tokio::task::spawn_blocking(make).await.map_err(|_| Panicked)??;
-        let page = Bytes::from_owner(Copy::new(text, self.copies.clone()));
+        let page = Bytes::from_owner(Copy::new(text, &self.memory));
         lock(&self.last).page = Some((begun, page.clone()));
         Ok(page)
     }
@@ -81,22 +85,24 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let mut last = lock(&self.0.last);
         last.waiting -= 1;
-        if last.waiting == 0 && self.0.copies.load(Ordering::Relaxed) < MAX_COPIES {
+        let size = last.page.as_ref().map_or(0, |(_, page)| page.len());
+        if last.waiting == 0 && !self.0.is_full(size) {
             last.page = None;
         }
     }
 }
 
-/// A copy, counted until it is sent to its last reader.
+/// A copy, charged until it is sent to its last reader.
 struct Copy {
     text: String,
-    copies: Arc<AtomicUsize>,
+    _share: Share,
 }
 
 impl Copy {
-    fn new(text: String, copies: Arc<AtomicUsize>) -> Self {
-        copies.fetch_add(1, Ordering::Relaxed);
-        Self { text, copies }
+    fn new(text: String, memory: &Arc<Budget>) -> Self {
+        let mut share = Share::new(memory);
+        share.take(text.len());
+        Self { text, _share: share }
     }
 }
 
@@ -106,15 +112,12 @@ impl AsRef<[u8]> for Copy {
     }
 }
 
-impl Drop for Copy {
-    fn drop(&mut self) {
-        self.copies.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::{atomic::AtomicU64, mpsc};
+    use std::sync::{
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    };
 
     use tokio::{runtime::Builder, task::JoinSet};
 
@@ -128,7 +131,7 @@ mod tests {
     #[test]
     fn a_page_is_rendered_for_each_request_and_shared_by_those_that_wait() {
         Builder::new_current_thread().build().unwrap().block_on(async {
-            let (shared, count) = (Arc::new(SharedPage::default()), Arc::default());
+            let (shared, count) = (Arc::new(SharedPage::new(&Budget::new(100))), Arc::default());
             for expected in ["0", "1", "2"] {
                 assert_eq!(shared.get(numbered(&count)).await.unwrap(), expected);
             }
@@ -160,12 +163,13 @@ mod tests {
     #[test]
     fn few_copies_are_in_memory_for_any_number_of_readers() {
         Builder::new_current_thread().build().unwrap().block_on(async {
-            let (shared, count) = (SharedPage::default(), Arc::default());
+            let memory = Budget::new(4);
+            let (shared, count) = (SharedPage::new(&memory), Arc::default());
             let mut held = Vec::new();
             for _ in 0..100 {
                 held.push(shared.get(numbered(&count)).await.unwrap());
             }
-            assert_eq!((shared.copies.load(Ordering::Relaxed), count.load(Ordering::Relaxed)), (4, 4));
+            assert_eq!((memory.used(), count.load(Ordering::Relaxed)), (4, 4));
             assert_eq!(held[99], "3", "the last one made is shared");
             held.clear();
             shared.get(numbered(&count)).await.unwrap();

@@ -8,7 +8,7 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
-use crate::listen::AcceptedSocket;
+use crate::{listen::AcceptedSocket, tls::Counted};
 
 /// A connection, with or without TLS.
 pub(super) type Socket = Box<dyn Stream>;
@@ -28,9 +28,9 @@ impl Stream for UnixStream {
     fn discard_unsent(&self) {}
 }
 
-impl Stream for TlsStream<Socket> {
+impl Stream for TlsStream<Counted<Socket>> {
     fn discard_unsent(&self) {
-        self.get_ref().0.discard_unsent();
+        self.get_ref().0.get_ref().discard_unsent();
     }
 }
 

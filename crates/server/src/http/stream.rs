@@ -20,6 +20,9 @@ use super::socket::Socket;
 use crate::connections::Handle;
 use telemetry::metrics::ConnectionClosed;
 
+/// The time for a client to read the response to a request whose body was not read.
+const LINGER: Duration = Duration::from_secs(1);
+
 /// The activity of a connection, for the registry of its port: busy while a response is being made, else idle since
 /// bytes last moved.
 pub(super) struct Activity {
@@ -35,6 +38,8 @@ pub(super) struct Activity {
     has_waited: Cell<bool>,
     /// Unsent bytes are dropped with the connection, not kept by the kernel for a peer that does not read.
     is_discarded: Cell<bool>,
+    /// The last request has a body that is not read.
+    pub(super) has_unread_body: Cell<bool>,
 }
 
 impl Activity {
@@ -47,6 +52,7 @@ impl Activity {
             has_received: Cell::default(),
             has_waited: Cell::new(true),
             is_discarded: Cell::default(),
+            has_unread_body: Cell::default(),
         }
     }
 
@@ -201,7 +207,23 @@ impl AsyncWrite for Watched {
         flushed
     }
 
+    /// Discards what a client still sends of a body that was not read. A reset, which the kernel answers it with, could
+    /// overtake the response.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
+        if !self.activity.has_unread_body.get() {
+            return Poll::Ready(Ok(()));
+        }
+        let Self { stream, deadline, .. } = &mut *self;
+        let deadline = deadline.get_or_insert_with(|| Box::pin(sleep(LINGER)));
+        while deadline.as_mut().poll(context).is_pending() {
+            let mut buffer = [0; 8 * 1024];
+            let mut buffer = ReadBuf::new(&mut buffer);
+            let read = ready!(Pin::new(&mut *stream).poll_read(context, &mut buffer));
+            if read.is_err() || buffer.filled().is_empty() {
+                break;
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 }

@@ -24,7 +24,10 @@ use tokio_rustls::{
 };
 use tracing::{debug, warn};
 
-use super::Tls;
+use super::{
+    Tls,
+    unfinished::{Counted, Excess},
+};
 use containment::log_throttle::LogThrottle;
 
 pub(crate) const HTTP_1: &[u8] = b"http/1.1";
@@ -46,6 +49,8 @@ text::named! {
         /// The client closed the connection, as probes do.
         Closed = "closed",
         Timeout = "timeout",
+        /// Ended for other handshakes, which have fewer bytes.
+        Memory = "memory",
     }
 }
 
@@ -69,7 +74,7 @@ impl Tls {
         stream: S,
         peer: impl fmt::Display,
         drain: &mut watch::Receiver<bool>,
-    ) -> Option<TlsStream<S>> {
+    ) -> Option<TlsStream<Counted<S>>> {
         let mut config = self.serving.load_full();
         if protocol != HTTP_2 {
             Arc::make_mut(&mut config).alpn_protocols = vec![protocol.to_vec()];
@@ -80,12 +85,19 @@ impl Tls {
             let _ = drain.wait_for(|drain| *drain).await;
             sleep(SHUTDOWN_TIMEOUT).await;
         };
+        let charge = self.unfinished.begin();
+        let displaced = charge.displaced();
+        let stream = Counted::new(stream, charge);
         let accepted = tokio::select! {
             accepted = timeout(TIMEOUT, acceptor.accept(stream)) => accepted,
+            () = displaced.notified() => Ok(Err(io::Error::other(self.unfinished.full()))),
             () = ending => return None,
         };
         let (cause, message) = match accepted {
-            Ok(Ok(stream)) => return Some(stream),
+            Ok(Ok(mut stream)) => {
+                stream.get_mut().0.finish();
+                return Some(stream);
+            }
             Ok(Err(error)) => cause(&error),
             Err(_) => (Cause::Timeout, format!("the handshake took more than {TIMEOUT:?}")),
         };
@@ -114,6 +126,10 @@ impl Failures {
 
 /// The cause of a failure, and its description for an operator.
 fn cause(error: &io::Error) -> (Cause, String) {
+    if let Some(excess) = error.get_ref().and_then(|inner| inner.downcast_ref::<Excess>()) {
+        let cause = if *excess == Excess::ClientHello { Cause::Protocol } else { Cause::Memory };
+        return (cause, excess.to_string());
+    }
     let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
         return (Cause::Closed, error.to_string());
     };
@@ -219,7 +235,7 @@ mod tests {
             (0..times).for_each(|_| failures.record(cause, "", &""));
         }
         let counts: Vec<_> = failures.counted().into_iter().map(|(_, count)| count).collect();
-        assert_eq!(counts, [1, 2, 3, 4, 5]);
+        assert_eq!(counts, [1, 2, 3, 4, 5, 6]);
         assert_eq!(failures.log.admit_now(), None);
     }
 }

@@ -10,6 +10,7 @@ mod material;
 pub mod settings;
 #[cfg(test)]
 mod tests;
+mod unfinished;
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -18,13 +19,15 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use http2::Budget;
 use tokio::sync::watch;
 use tokio_rustls::rustls::ServerConfig;
 use tracing::{error, info, warn};
 use x509_cert::time::Validity;
 
 pub(super) use self::handshake::{HTTP_1, HTTP_2};
-use self::{handshake::Failures, material::Material};
+pub use self::unfinished::Counted;
+use self::{handshake::Failures, material::Material, unfinished::Unfinished};
 use crate::tls::settings::GrpcTls;
 use clock::{Clock, Time};
 use containment::{
@@ -55,6 +58,7 @@ pub struct Tls {
     serving: ArcSwap<ServerConfig>,
     state: Mutex<Reloading>,
     failures: Failures,
+    unfinished: Arc<Unfinished>,
 }
 
 struct Reloading {
@@ -87,7 +91,8 @@ impl Files {
 }
 
 impl Tls {
-    pub fn load(options: GrpcTls, now: Time) -> Result<Self, Vec<String>> {
+    /// Reads the files. `memory` is for unfinished handshakes.
+    pub fn load(options: GrpcTls, memory: Arc<Budget>, now: Time) -> Result<Self, Vec<String>> {
         let files = Files::read(&options);
         let material = Material::new(&options, &files)?;
         let hasher = RandomState::new();
@@ -103,6 +108,7 @@ impl Tls {
             hasher,
             state: Mutex::new(state),
             failures: Failures::default(),
+            unfinished: Unfinished::new(memory),
             options,
         };
         let mut state = lock(&tls.state);

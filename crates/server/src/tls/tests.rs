@@ -46,8 +46,12 @@ fn put(dir: &Path, pair: &CertifiedKey<KeyPair>) {
     fs::write(dir.join("tls.key"), pair.signing_key.serialize_pem()).unwrap();
 }
 
+fn load(options: GrpcTls) -> Result<Tls, Vec<String>> {
+    Tls::load(options, Budget::new(1 << 20), NOW)
+}
+
 fn problems(options: GrpcTls) -> Vec<String> {
-    Tls::load(options, NOW).err().unwrap_or_default()
+    load(options).err().unwrap_or_default()
 }
 
 #[test]
@@ -105,7 +109,7 @@ fn reports_all_errors_at_once() {
 #[test]
 fn new_files_are_used_for_new_connections() {
     let (dir, options) = of(&certificate(true));
-    let tls = Tls::load(options, NOW).unwrap();
+    let tls = load(options).unwrap();
     let first = tls.serving.load_full();
     tls.reload(NOW);
     assert!(Arc::ptr_eq(&first, &tls.serving.load_full()), "nothing has changed");
@@ -121,7 +125,7 @@ fn new_files_are_used_for_new_connections() {
 #[test]
 fn invalid_files_are_logged_once_after_two_reads() {
     let (dir, options) = of(&certificate(true));
-    let tls = Tls::load(options.clone(), NOW).unwrap();
+    let tls = load(options.clone()).unwrap();
     let first = tls.serving.load_full();
     let errors_after = |reloads: usize| {
         (0..reloads).for_each(|_| tls.reload(NOW));
@@ -143,7 +147,7 @@ fn invalid_files_are_logged_once_after_two_reads() {
 #[test]
 fn a_certificate_written_before_its_key_is_not_an_error() {
     let (dir, options) = of(&certificate(true));
-    let tls = Tls::load(options, NOW).unwrap();
+    let tls = load(options).unwrap();
     let next = certificate(true);
     fs::write(dir.path().join("tls.crt"), next.cert.pem()).unwrap();
     tls.reload(NOW);
@@ -156,7 +160,7 @@ fn a_certificate_written_before_its_key_is_not_an_error() {
 #[test]
 fn logs_an_expired_certificate_once() {
     let (_dir, options) = of(&certificate(true));
-    let tls = Tls::load(options, NOW).unwrap();
+    let tls = load(options).unwrap();
     assert!(!lock(&tls.state).expiry_logged);
     tls.reload(Time::from_seconds(NOW.seconds() + 365 * 86_400));
     assert!(lock(&tls.state).expiry_logged);

@@ -5,13 +5,13 @@
 //! with the number it had. Used for every call of `ShouldRateLimit`.
 
 #[cfg(any(test, feature = "testing"))]
-mod model;
+mod fuzz;
 #[cfg(test)]
 mod tests;
 
-use limiter::{Bounds, Descriptor, Entry, LimitOverride, Request};
 #[cfg(any(test, feature = "testing"))]
-pub use model::fuzz;
+pub use fuzz::fuzz;
+use limiter::{Bounds, Descriptor, Entry, LimitOverride, Request};
 use prost::encoding::{WireType, encode_key, encode_varint};
 use proto::protobuf::{Fields, Malformed};
 

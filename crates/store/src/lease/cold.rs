@@ -38,9 +38,9 @@ impl ColdKeys {
         Self { visits: Visits::new(max_keys), paces, swept: AtomicUsize::new(0) }
     }
 
-    /// The key of a counter in all windows. Two limits of one counter have two keys.
-    pub(super) fn key(&self, texts: [&str; 2], limit: u64) -> Key {
-        self.paces.key_of(texts, limit)
+    /// The key of a counter in all windows.
+    pub(super) fn key(&self, texts: [&str; 2]) -> Key {
+        self.paces.key_of(texts)
     }
 
     /// Adds a request. Returns the pace of the key if it is hot. `is_full` if there is no room for another lease, of this

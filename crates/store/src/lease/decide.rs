@@ -14,11 +14,11 @@ use smallvec::SmallVec;
 
 use super::{
     Shared,
-    table::{Commands, Counter, Hit},
+    table::{Commands, Counter, Hit, LeaseKey},
 };
 use crate::{
     Applied, Batch, Check, Counting, Member, Outcome, Store as _, StoreError, StoreFuture, batch::NextHits,
-    table::Key, without_taking,
+    without_taking,
 };
 use algorithms::lease::{SentHits, Snapshot, Step};
 use algorithms::{Hits, fixed_window};
@@ -27,7 +27,7 @@ use plants::{Plant, is_planted};
 
 #[derive(Clone, Copy)]
 struct LeaseUse {
-    key: Key,
+    key: LeaseKey,
     start: Time,
     reserved: u64,
     /// Hits that Redis counts, and what was known when they were sent; `None` if the lease decided.
@@ -40,6 +40,7 @@ type LeaseUses = SmallVec<[Option<LeaseUse>; 4]>;
 struct InFlight<'a> {
     shared: &'a Shared,
     uses: LeaseUses,
+    counting: Counting,
 }
 
 impl Drop for InFlight<'_> {
@@ -58,19 +59,21 @@ struct Draft {
     hits: NextHits,
     uses: LeaseUses,
     commands: Commands,
+    counting: Counting,
 }
 
 /// How a check uses its lease, and the counter if the lease decides. Otherwise the hits that Redis counts.
 type Taken = (Option<LeaseUse>, Result<u64, Hits>);
 
 impl Draft {
-    fn new(batch: &Batch, commands: Commands) -> Self {
-        let reads = batch.counting == Counting::ReadOnly;
+    fn new(batch: &Batch, counting: Counting, commands: Commands) -> Self {
+        let reads = counting == Counting::ReadOnly;
         let hits = |check: &Check| Some(if reads { without_taking(check.hits) } else { check.hits });
         Self {
             hits: batch.checks().iter().map(hits).collect(),
             uses: batch.checks().iter().map(|_| None).collect(),
             commands,
+            counting,
         }
     }
 
@@ -85,15 +88,16 @@ impl Draft {
 
     fn decide(&mut self, batch: &mut Batch, index: usize, outcome: Outcome) {
         self.hits[index] = None;
-        batch.set(index, outcome);
+        batch.recall(index, outcome);
     }
 }
 
 impl Shared {
     /// Counts the checks of a request, of which some are leased.
     pub(super) fn apply<'a>(self: &'a Arc<Self>, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
+        let counting = batch.counting_if(batch.is_known_refused());
         if let (Counting::Always, [Check { member: Member::Alone, hits: Hits::Take(1..), .. }]) =
-            (batch.counting, batch.checks())
+            (counting, batch.checks())
         {
             // Most requests on cold keys.
             let mut commands = Commands::new();
@@ -101,13 +105,13 @@ impl Shared {
             if taken.is_none() && commands.is_empty() {
                 return self.redis.apply(batch, now);
             }
-            let mut draft = Draft::new(batch, commands);
+            let mut draft = Draft::new(batch, counting, commands);
             draft.set_taken(batch, 0, taken);
             return self.count_rest(batch, now, draft);
         }
-        let mut draft = Draft::new(batch, Commands::new());
+        let mut draft = Draft::new(batch, counting, Commands::new());
         let all = 0..batch.checks().len();
-        match batch.counting {
+        match counting {
             Counting::Always => {
                 let mut next = 0;
                 while let Some(group) = batch.group_at(next) {
@@ -162,7 +166,7 @@ impl Shared {
                     break;
                 }
             };
-            batch.set(index, Outcome::Counted(count));
+            batch.recall(index, Outcome::Counted(count));
         }
         if !commands.is_empty() {
             self.send(commands, now);
@@ -181,11 +185,11 @@ impl Shared {
             self.send(draft.commands, now);
             return Box::pin(ready(Ok(())));
         }
-        if batch.counting != Counting::Always {
+        if draft.counting != Counting::Always {
             // Redis counts or reads the whole request, once the future is polled.
             self.send(std::mem::take(&mut draft.commands), now);
             self.add_uses(batch, now, &mut draft);
-            let in_flight = InFlight { shared: self, uses: draft.uses };
+            let in_flight = InFlight { shared: self, uses: draft.uses, counting: draft.counting };
             return Box::pin(async move {
                 let result = self.redis.apply(batch, now).await;
                 in_flight.complete(batch, &draft.hits, &result, now);
@@ -193,12 +197,12 @@ impl Shared {
             });
         }
         self.add_uses(batch, now, &mut draft);
-        let Draft { hits, uses, commands } = draft;
+        let Draft { hits, uses, commands, counting } = draft;
         if commands.is_empty() && uses.iter().all(Option::is_none) {
             // No key is hot.
             return self.redis.apply(batch, now);
         }
-        let in_flight = InFlight { shared: self, uses };
+        let in_flight = InFlight { shared: self, uses, counting };
         let sent = self.redis.send(batch, now, &hits);
         // After the request's own hits, whose outcome must not include those that are leased now.
         self.send(commands, now);
@@ -241,12 +245,25 @@ impl Shared {
         let steps = checks.iter().map(|check| self.take_together(batch, check, now, &mut draft.commands));
         let steps: SmallVec<[Option<Step>; 4]> = steps.collect();
         let is_decided = steps.iter().all(Option::is_some);
-        let is_over = steps.iter().any(|step| matches!(step, Some(Step::Reject(_))));
-        for (index, step) in range.zip(steps) {
+        let rejects = |index: usize| {
+            let step = index.checked_sub(range.start).and_then(|at| steps.get(at));
+            matches!(step, Some(Some(Step::Reject(_))))
+        };
+        let is_refused =
+            draft.counting == Counting::StopWhenOver && batch.is_refused(|index, _| rejects(index));
+        let groups = batch.groups().filter(|group| group.start >= range.start && group.end <= range.end);
+        // The checks whose hits are not counted.
+        let barred: SmallVec<[bool; 4]> = groups
+            .flat_map(|group| {
+                let is_barred = is_refused || group.clone().any(rejects);
+                group.map(move |_| is_barred)
+            })
+            .collect();
+        for ((index, step), is_barred) in range.clone().zip(steps.iter().copied()).zip(barred) {
             let check = batch.check(index);
             let hits = check.hits.taken();
             let outcome = match (step, check.member) {
-                (Some(Step::Admit(count)), _) if is_decided && !is_over => Outcome::Counted(count),
+                (Some(Step::Admit(count)), _) if is_decided && !is_barred => Outcome::Counted(count),
                 (Some(Step::Admit(count)), _) => {
                     if let Some(hit) = self.hit(batch, check, now).filter(|hit| hit.hits > 0) {
                         self.leases.with(hit.key, hit.start, |lease| lease.restore(hit.hits));
@@ -298,7 +315,7 @@ impl Shared {
             let (hits, known) = (draft.hits[index], draft.uses[index]);
             // `take_alone` has added the others.
             let is_added =
-                batch.counting == Counting::Always && check.member == Member::Alone && check.hits.taken() > 0;
+                draft.counting == Counting::Always && check.member == Member::Alone && check.hits.taken() > 0;
             if let (Some(hits), None, false) = (hits, known, is_added)
                 && let Some(hit) = self.hit(batch, check, now)
             {
@@ -380,8 +397,8 @@ impl Shared {
 impl InFlight<'_> {
     /// Updates the leases by the counts in Redis, and corrects the outcomes by the hits that the leases hold.
     fn complete(mut self, batch: &mut Batch, hits: &NextHits, result: &Result<(), StoreError>, now: Time) {
-        let uses = std::mem::take(&mut self.uses);
-        let any_over = batch.checks().iter().any(Check::is_over);
+        let (uses, counting) = (std::mem::take(&mut self.uses), self.counting);
+        let stops = counting == Counting::StopWhenOver && batch.is_refused(|_, check| check.is_over());
         for (index, lease) in uses.iter().enumerate() {
             let Some(used) = lease else { continue };
             let check = batch.check(index);
@@ -399,16 +416,15 @@ impl InFlight<'_> {
             });
             let sent = used.sent.filter(|_| hits[index].is_some());
             let (Some(sent), Ok(())) = (sent, result) else { continue };
-            let is_alone = (batch.counting, check.member) == (Counting::Always, Member::Alone);
-            let is_rejected = match (batch.counting, check.member) {
-                (Counting::Always, Member::Alone) => false,
-                (Counting::Always, _) => {
+            let is_alone = (counting, check.member) == (Counting::Always, Member::Alone);
+            let is_rejected = match check.member {
+                _ if counting == Counting::ReadOnly => true,
+                Member::Alone => stops && !check.is_over(),
+                Member::First | Member::Next => {
                     let group = batch.groups().find(|group| group.contains(&index));
-                    batch.checks_at(group.expect("each check is in a group")).iter().any(Check::is_over)
+                    let group = group.expect("each check is in a group");
+                    stops || batch.checks_at(group).iter().any(Check::is_over)
                 }
-                (Counting::StopWhenOver, Member::Alone) => any_over && !check.is_over(),
-                (Counting::StopWhenOver, _) => any_over,
-                (Counting::ReadOnly, _) => true,
             };
             let outcome = self.shared.update(check, used, sent, is_rejected, is_alone, now);
             batch.set(index, outcome);

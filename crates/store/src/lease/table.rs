@@ -2,19 +2,16 @@
 //! held for one lookup, and keys rarely share one. At the maximum number of leases, the coldest of a shard is evicted for a
 //! key that is much hotter, and its hits are returned.
 
-use std::{
-    collections::HashSet,
-    sync::{
-        Mutex,
-        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
+use std::sync::{
+    Mutex,
+    atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
 use super::cold::ColdKeys;
-use crate::{LeaseState, LeaseUsage, redis::Receipt, table::Key};
+use crate::{LeaseState, LeaseUsage, batch::key_of_all_windows, redis::Receipt, table::Key};
 use algorithms::FixedWindow;
 use algorithms::lease::{Grant, Grants, Lease, Snapshot, Step, Terms};
 use clock::{Time, timer::Random};
@@ -89,10 +86,23 @@ struct ShardLeases {
 }
 
 struct LeaseEntry {
-    key: Key,
+    key: LeaseKey,
     due: Time,
     lease: Lease,
     counter: Counter,
+}
+
+/// A counter in all windows, and the limit: two limits of one counter have two leases, in one shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct LeaseKey {
+    counter: Key,
+    limit: u64,
+}
+
+impl LeaseKey {
+    fn hash(self) -> u64 {
+        self.counter.hash()
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -104,7 +114,7 @@ pub(super) struct Counter {
 
 #[derive(Clone, Copy)]
 pub(super) struct Hit {
-    pub(super) key: Key,
+    pub(super) key: LeaseKey,
     pub(super) limit: FixedWindow,
     pub(super) start: Time,
     pub(super) hits: u64,
@@ -125,7 +135,7 @@ pub(super) enum Command {
 pub(super) type Commands = SmallVec<[Command; 1]>;
 
 pub(super) struct Renewal {
-    pub(super) key: Key,
+    pub(super) key: LeaseKey,
     pub(super) start: Time,
     pub(super) counter: Counter,
     pub(super) hits: u64,
@@ -152,8 +162,8 @@ impl Leases {
     }
 
     /// The key of a counter in all windows. Two limits of one counter have two leases.
-    pub(super) fn key(&self, texts: [&str; 2], limit: FixedWindow) -> Key {
-        self.cold.key(texts, limit.limit)
+    pub(super) fn key(&self, texts: [&str; 2], limit: FixedWindow) -> LeaseKey {
+        LeaseKey { counter: self.cold.key(texts), limit: limit.limit }
     }
 
     /// Takes hits from the lease of a key; all or none without `may_reserve`. `None` without a lease. `counter` makes the
@@ -171,8 +181,13 @@ impl Leases {
         let mut leases = lock(&shard.leases);
         if leases.find(hit.key).is_none() {
             drop(leases);
-            let pace =
-                self.cold.visit(hit.key, hit.hits, terms.duration(), self.len() >= self.max_keys, now)?;
+            let pace = self.cold.visit(
+                hit.key.counter,
+                hit.hits,
+                terms.duration(),
+                self.len() >= self.max_keys,
+                now,
+            )?;
             leases = lock(&shard.leases);
             if leases.find(hit.key).is_none() {
                 let lease = Lease::new(hit.start, pace, self.epoch.fetch_add(EPOCHS, Relaxed));
@@ -224,7 +239,12 @@ impl Leases {
     }
 
     /// Calls `change` with the lease of a key, if it is still in this window.
-    pub(super) fn with<R>(&self, key: Key, start: Time, change: impl FnOnce(&mut Lease) -> R) -> Option<R> {
+    pub(super) fn with<R>(
+        &self,
+        key: LeaseKey,
+        start: Time,
+        change: impl FnOnce(&mut Lease) -> R,
+    ) -> Option<R> {
         let mut leases = lock(&self.shard(key).leases);
         let entry = leases.find(key).filter(|entry| entry.lease.start == start)?;
         Some(change(&mut entry.lease))
@@ -312,24 +332,29 @@ impl Leases {
         }
     }
 
-    /// Counters with these names were reset: the hits of their leases are neither spent nor returned.
-    pub(super) fn forget(&self, names: &HashSet<String>) {
-        for shard in &self.shards {
-            for entry in &mut lock(&shard.leases).entries {
-                if names.contains(&*entry.counter.name) {
-                    self.counts.expired.fetch_add(entry.lease.forget(), Relaxed);
-                }
-            }
-        }
+    /// A counter was reset: the hits of its leases are neither spent nor returned. `names` are those that it may have.
+    pub(super) fn forget(&self, full_key: &str, names: &[String]) {
+        self.change_all_of(full_key, names, |lease| {
+            self.counts.expired.fetch_add(lease.forget(), Relaxed);
+        });
     }
 
-    /// Counters with these names were refunded.
-    pub(super) fn read_again(&self, names: &HashSet<String>) {
-        for shard in &self.shards {
-            let mut leases = lock(&shard.leases);
-            let refunded = leases.entries.iter_mut().filter(|entry| names.contains(&*entry.counter.name));
-            refunded.for_each(|entry| entry.lease.read_again());
-        }
+    /// A counter was refunded.
+    pub(super) fn read_again(&self, full_key: &str, names: &[String]) {
+        self.change_all_of(full_key, names, Lease::read_again);
+    }
+
+    /// Changes the leases of a counter, under the lock that its own requests take.
+    fn change_all_of(&self, full_key: &str, names: &[String], change: impl Fn(&mut Lease)) {
+        let Some(texts) = key_of_all_windows(full_key) else { return };
+        let counter = self.cold.key(texts);
+        let mut leases = lock(&self.shard_of(counter).leases);
+        // The lease may be in another window.
+        let is_of = |entry: &LeaseEntry| {
+            entry.key.counter == counter && names.iter().any(|name| **name == *entry.counter.name)
+        };
+        let entries = leases.entries.iter_hash_mut(counter.hash());
+        entries.filter(|entry| is_of(entry)).for_each(|entry| change(&mut entry.lease));
     }
 
     /// Makes room for the lease of a key with this many requests per second. False if there is none.
@@ -440,9 +465,13 @@ impl Leases {
         all
     }
 
+    fn shard(&self, key: LeaseKey) -> &Shard {
+        self.shard_of(key.counter)
+    }
+
     #[expect(clippy::indexing_slicing, reason = "masked by the number of shards, a power of two")]
-    fn shard(&self, key: Key) -> &Shard {
-        &self.shards[key.shard() & (self.shards.len() - 1)]
+    fn shard_of(&self, counter: Key) -> &Shard {
+        &self.shards[counter.shard() & (self.shards.len() - 1)]
     }
 }
 
@@ -453,7 +482,7 @@ impl Shard {
 }
 
 impl ShardLeases {
-    fn find(&mut self, key: Key) -> Option<&mut LeaseEntry> {
+    fn find(&mut self, key: LeaseKey) -> Option<&mut LeaseEntry> {
         self.entries.find_mut(key.hash(), |entry| entry.key == key)
     }
 }
@@ -541,6 +570,66 @@ mod tests {
             returned += commands.drain(..).count();
         }
         assert_eq!((returned, leases.usage().held), (1000, 0));
+    }
+
+    /// The message must not take the lock of any other lease: those are all held here.
+    #[test]
+    fn a_reset_and_a_refund_of_a_counter_wait_for_its_own_lease_alone() {
+        let random = &*net::edges::Edges::system().random;
+        let (leases, limit) = (Leases::new(100_000, random), Limit::plain(1_000_000, Unit::Hour));
+        let (start, mut commands) = (Time::from_seconds(7200), Commands::new());
+        let full_key = "d_k_v_7200#0.1.1.1/3600";
+        let names = [full_key.rsplit_once('#').unwrap().0.to_owned()];
+        let key = leases.key(key_of_all_windows(full_key).unwrap(), limit.fixed());
+        let counter = || Counter { name: (*names[0]).into(), is_per_second: false, limit: limit.rate };
+        for millis in 0..20 {
+            let now = Time::from_micros(start.micros() + millis * 100_000);
+            take(&leases, Hit { key, limit: limit.fixed(), start, hits: 1 }, now, counter, &mut commands);
+        }
+        let known = || leases.with(key, start, |lease| lease.counter()).expect("it has a lease");
+        assert!(known().is_some());
+        let own = leases.shard(key);
+        let others: Vec<_> = leases
+            .shards
+            .iter()
+            .filter(|shard| !std::ptr::eq(*shard, own))
+            .map(|shard| lock(&shard.leases))
+            .collect();
+        assert_eq!(others.len(), SHARDS - 1);
+        let (sender, done) = std::sync::mpsc::channel();
+        let leases = &leases;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                leases.read_again(full_key, &names);
+                leases.forget("d_k_v_3600#0.1.1.1/3600", &["d_k_v_3600".to_owned()]);
+                let before = leases.with(key, start, |lease| lease.counter());
+                leases.forget(full_key, &names);
+                sender.send(before).expect("the test waits");
+            });
+            let before = done.recv_timeout(std::time::Duration::from_secs(60));
+            drop(others);
+            assert!(before.expect("no other lock is taken").flatten().is_some(), "another window was reset");
+        });
+        assert_eq!(known(), None);
+    }
+
+    #[test]
+    fn the_key_of_all_windows_is_found_in_that_of_another_replica() {
+        for (full_key, parts) in [
+            ("d_k_v_7200#0.1.1.1/3600", Some(["d_k_v_", "#0.1.1.1/3600"])),
+            ("p:d_7_8_7200/900#2.1.1.1/900", Some(["p:d_7_8_", "/900#2.1.1.1/900"])),
+            ("d_k_a*_7200*/60#0.1.1.2*/60", Some(["d_k_a*_", "*/60#0.1.1.2*/60"])),
+            ("d_k_#9_0#0.1.1.2/cBerlin.1", Some(["d_k_#9_", "#0.1.1.2/cBerlin.1"])),
+            ("d_\u{fc}_v_7200#0.1.2.1/3600", Some(["d_\u{fc}_v_", "#0.1.2.1/3600"])),
+            ("d_k_v_sw/900#0.1.1.1/900", None),
+            ("d_k_v_7200#0.1.1.99999999999999999999/60", None),
+            ("d_k_v_7200#0.1.1.900/60", None),
+            ("d_k_v_7200", None),
+            ("#/", None),
+            ("", None),
+        ] {
+            assert_eq!(key_of_all_windows(full_key), parts, "{full_key}");
+        }
     }
 
     #[test]

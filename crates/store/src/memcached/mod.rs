@@ -71,9 +71,9 @@ impl MemcachedStore {
 
 impl Store for MemcachedStore {
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
-        match batch.counting {
+        match batch.counting_if(batch.is_known_refused()) {
             Counting::StopWhenOver => Box::pin(self.count_unless_over(batch, now)),
-            Counting::Always | Counting::ReadOnly => self.count(batch, now),
+            counting => self.count(batch, counting, now),
         }
     }
 

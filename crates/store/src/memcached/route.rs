@@ -39,8 +39,13 @@ struct Group<'b> {
 }
 
 impl MemcachedStore {
-    pub(super) fn count<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
-        let plan = match batch.counting {
+    pub(super) fn count<'a>(
+        &'a self,
+        batch: &'a mut Batch,
+        counting: Counting,
+        now: Time,
+    ) -> StoreFuture<'a> {
+        let plan = match counting {
             Counting::ReadOnly => HitsToSend::Read,
             _ if batch.has_groups() => return Box::pin(self.count_groups(batch, now)),
             Counting::Always | Counting::StopWhenOver => HitsToSend::Own,
@@ -78,7 +83,7 @@ impl MemcachedStore {
         self.count_and_refund(batch, now, hits).await
     }
 
-    /// Counts every check unless one would be over its limit; then only those that would be.
+    /// Counts every check unless the request is refused; then only those that would be over their limits.
     ///
     /// memcached cannot do both in one step, so the counters are read and then changed. A concurrent request may
     /// find the same room; then a group refunds its hits.

@@ -1,6 +1,6 @@
 //! Holds in this process: one ledger beside the counters, which have what is spent.
 //!
-//! A lock for all: a request takes it twice, for less than a microsecond each.
+//! A lock for all: a request takes it twice, for a microsecond or two.
 
 use std::sync::{Arc, Mutex};
 
@@ -52,9 +52,51 @@ impl Holds {
 }
 
 impl MemoryStore {
-    /// Holds what the batch holds, and sets the outcomes.
-    pub(super) fn hold(&self, batch: &mut Batch, now: Time) {
-        let reads = batch.counting == Counting::ReadOnly;
+    /// Counts the checks that do not hold, and then holds unless the request is refused, in one step: a request that another
+    /// limit refuses takes nothing of a budget. What has expired is charged before it is refunded.
+    pub(super) fn count_and_hold(&self, batch: &mut Batch, now: Time) {
+        let parts = self.parts(batch, now);
+        let refunded: SmallVec<[Key; 2]> =
+            batch.refunded_budgets().map(|check| self.states.key(batch.full_key(check))).collect();
+        let mut ledger = lock(&self.holds.0);
+        for key in refunded {
+            let expired = ledger.sweep_counter(key, now);
+            batch.expired.extend(self.charge_all(expired, now));
+        }
+        let (spent, charge) =
+            (|key| self.spent(key, now), |charge: &Charge<Key, Of>| self.charge(charge, now));
+        let mut is_refused = batch.is_known_refused();
+        if batch.counting == Counting::StopWhenOver && !is_refused {
+            let (seen, expired) = ledger.look(&parts, now, spent, charge);
+            batch.expired.extend(closed(expired));
+            set_seen(batch, seen);
+            is_refused = batch.is_refused(|_, check| check.held().is_some_and(|held| !held.fits));
+        }
+        self.count_only(batch, is_refused, now);
+        let refusal = batch.refusal(|_, check| check.hold.is_none());
+        batch.is_hold_sent = batch.hold_id.is_some();
+        let (seen, expired) = match &batch.hold_id {
+            Some(id) => ledger.hold(LedgerId(id.random), parts, refusal, now, spent, charge),
+            None => ledger.look(&parts, now, spent, charge),
+        };
+        drop(ledger);
+        set_seen(batch, seen);
+        batch.expired.extend(closed(expired));
+    }
+
+    /// Charges what has expired of a counter, before it is reset.
+    pub(super) fn sweep_counter(&self, key: Key, now: Time) -> Vec<Closed> {
+        let mut ledger = lock(&self.holds.0);
+        let expired = ledger.sweep_counter(key, now);
+        self.charge_all(expired, now)
+    }
+
+    fn charge_all(&self, charges: Vec<Charge<Key, Of>>, now: Time) -> Vec<Closed> {
+        charges.iter().for_each(|charge| self.charge(charge, now));
+        closed(charges)
+    }
+
+    fn parts(&self, batch: &Batch, now: Time) -> Vec<Part<Key, Of>> {
         let parts = batch.holding().filter_map(|index| {
             let check = batch.check(index);
             let hold = check.hold.as_ref()?;
@@ -71,38 +113,15 @@ impl MemoryStore {
                 counter: self.states.key(full_key),
                 of,
                 limit,
-                estimate: hold.estimate.filter(|_| !reads),
-                fit: hold.fit,
+                estimate: hold.estimate,
+                fit: check.fit,
                 unknown: hold.rule.unknown,
                 ttl: hold.rule.ttl,
                 is_charged: is_counted,
                 end: if is_counted { check.limit.period().end(now) } else { Time::from_micros(u64::MAX) },
             })
         });
-        let parts: Vec<Part<Key, Of>> = parts.collect();
-        let id = LedgerId(batch.hold_id.as_ref().map_or(0, |id| id.random));
-        let spent = |key| self.spent(key, now);
-        let (seen, expired) =
-            lock(&self.holds.0).hold(id, parts, now, spent, |charge| self.charge(charge, now));
-        batch.is_hold_sent = true;
-        let indexes: SmallVec<[usize; 4]> = batch.holding().collect();
-        for (index, seen) in indexes.into_iter().zip(seen) {
-            let Seen { spent, held, fits, holds, is_full, frees_in } = seen;
-            batch.set_held(index, Held { spent, held, fits, holds, is_full, frees_in });
-        }
-        batch.expired.extend(closed(expired));
-    }
-
-    /// Charges what has expired of a counter, before it is refunded or reset.
-    pub(super) fn sweep_counter(&self, key: Key, now: Time) -> Vec<Closed> {
-        let mut ledger = lock(&self.holds.0);
-        let expired = ledger.sweep_counter(key, now);
-        self.charge_all(expired, now)
-    }
-
-    fn charge_all(&self, charges: Vec<Charge<Key, Of>>, now: Time) -> Vec<Closed> {
-        charges.iter().for_each(|charge| self.charge(charge, now));
-        closed(charges)
+        parts.collect()
     }
 
     pub(super) fn close(&self, closing: &Closing, now: Time) -> Vec<Closed> {
@@ -171,6 +190,13 @@ impl MemoryStore {
                 state.number.saturating_add(charge.after).saturating_sub(charge.before).min(MAX_LIMIT);
             (State { number, end: charge.end }, Used::of(number, limit), ())
         });
+    }
+}
+
+fn set_seen(batch: &mut Batch, seen: Vec<Seen>) {
+    let indexes: SmallVec<[usize; 4]> = batch.holding().collect();
+    for (index, Seen { spent, held, fits, holds, is_full, frees_in }) in indexes.into_iter().zip(seen) {
+        batch.set_held(index, Held { spent, held, fits, holds, is_full, frees_in });
     }
 }
 

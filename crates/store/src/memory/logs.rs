@@ -26,8 +26,8 @@ const SHARDS: usize = 256;
 /// there are some that matter little.
 const LEAST_IN_A_SHARD: usize = 512;
 
-/// The maximum memory of a key in the table: a slot of 24 bytes in a table that has just been doubled.
-const BYTES_PER_KEY: usize = 48;
+/// The memory of a key in a full table.
+const BYTES_PER_KEY: usize = 24;
 
 /// The number of logs among which one is evicted, and the newest of the shard in addition: if all of them are full, it is
 /// evicted and older ones stay.

@@ -34,8 +34,8 @@ const SWEEP_PARTS: usize = 16;
 
 pub struct MemoryStore {
     states: Table<u64>,
-    /// Counts of which one needs more than 32 bits; others are in `states`. Created by the first wide limit. It takes no
-    /// more memory than `states`, and is locked after it.
+    /// Counts of which one needs more than 32 bits; others are in `states`. Created by the first wide limit. It takes at
+    /// most half the memory of `states`, and is locked after it.
     wide: OnceLock<Table<WideCounts>>,
     logs: Logs,
     holds: Holds,
@@ -68,32 +68,30 @@ impl MemoryStore {
     /// The table of wide counts, if there is one or this limit may need it.
     fn wide_for(&self, is_wide: bool) -> Option<&Table<WideCounts>> {
         let bytes = self.max_keys.saturating_mul(Table::<u64>::BYTES_PER_ENTRY);
-        let new = || Table::new(bytes / Table::<WideCounts>::BYTES_PER_ENTRY);
+        let new = || Table::new(bytes / 2 / Table::<WideCounts>::BYTES_PER_ENTRY);
         if is_wide { Some(self.wide.get_or_init(new)) } else { self.wide.get() }
     }
 
     /// Counts every check of a request and sets its outcome.
     pub fn count(&self, batch: &mut Batch, now: Time) {
-        let mut store = self;
         if batch.has_holds() {
-            let refunded: SmallVec<[Key; 2]> =
-                batch.refunded_budgets().map(|check| self.states.key(batch.full_key(check))).collect();
-            for key in refunded {
-                batch.expired.extend(self.sweep_counter(key, now));
-            }
-            self.hold(batch, now);
-            if batch.counting == Counting::StopWhenOver && batch.is_refused_by_holds() {
-                batch.counting = Counting::ReadOnly;
-            }
+            self.count_and_hold(batch, now);
+        } else {
+            self.count_only(batch, batch.is_known_refused(), now);
         }
-        match batch.counting {
+    }
+
+    /// Counts the checks that do not hold.
+    fn count_only(&self, batch: &mut Batch, is_refused: bool, now: Time) {
+        let mut store = self;
+        match batch.counting_if(is_refused) {
             Counting::Always if batch.has_groups() || batch.has_holds() => self.count_groups(batch, now),
             Counting::Always => {
                 batch.set_all(|key, check| count(&mut store, self.states.key(key), check, check.hits, now));
             }
-            Counting::ReadOnly => batch.set_all(|key, check| match check.outcome {
-                Outcome::Held => Outcome::Held,
-                _ => count(&mut store, self.states.key(key), check, without_taking(check.hits), now),
+            Counting::ReadOnly => batch.set_all(|key, check| match check.hold {
+                Some(_) => check.outcome,
+                None => count(&mut store, self.states.key(key), check, without_taking(check.hits), now),
             }),
             Counting::StopWhenOver => self.count_unless_over(batch, now),
         }
@@ -129,14 +127,14 @@ impl MemoryStore {
         {
             locked.count(batch, index, *key, Hits::Take(0), now);
         }
-        let any_over = batch.checks().iter().any(|check| check.would_be_over(check.outcome));
+        let is_refused = batch.is_refused(|_, check| check.would_be_over(check.outcome));
         let mut next = 0;
         while let Some(group) = batch.group_at(next) {
             next = group.end;
             if batch.check(group.start).hold.is_some() {
                 continue;
             }
-            locked.count_group(batch, group.clone(), &keys[group], any_over, now);
+            locked.count_group(batch, group.clone(), &keys[group], is_refused, now);
         }
         drop(locked);
         self.logs.make_room(&keys);

@@ -1,75 +1,92 @@
 //! Commands to Redis other than counting: overrides, resets of counters, and the list of replicas.
 //!
-//! They have connections separate from those that count, so that a large or slow command delays no request. `deadpool`
-//! opens them; a simulation passes its own [`Connect`]. The connections belong to the runtime that opens them: each thread
-//! has its own [`CommandPool`].
+//! They have connections separate from those that count (`links`), so that a large or slow command delays no request. The
+//! connections belong to the runtime that opens them: each thread has its own [`CommandPool`].
 
-use std::{future::Future, io, ops::DerefMut, pin::Pin, sync::Arc, time::Duration};
+use std::{io, sync::Mutex, time::Duration};
 
 use deadpool_redis::redis::{
-    Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, ScriptInvocation, aio::MultiplexedConnection,
+    Cmd, FromRedisValue, Pipeline, RedisError, ScriptInvocation, Value, aio::ConnectionLike as _,
 };
-use futures_util::Stream;
 
 use super::{
-    dialer::{REDIS_AUTH, TLS_ADVICE},
-    topology::Topology,
+    dialer::Dialer,
+    failure::FailureKind,
+    links::{Link, Links, Received, Taken, links, take},
+    messages::{Demotions, Messages},
+    topology::{Topology, slots},
 };
+use clock::timer::after;
+use containment::mutex::lock;
 use net::{ServerAddress, edges::Edges};
 
-/// The timeout of connecting and of a command. Some commands handle thousands of keys.
+/// The timeout of connecting and of a command. Some commands handle thousands of keys. A command that servers refuse while
+/// slots move is sent again for as long.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a process that starts waits for its sentinels or its cluster to name the masters.
 const DISCOVERY: Duration = Duration::from_secs(1);
 
-/// Opens connections to servers.
-pub trait Connect: Send + Sync {
-    /// The same with connections of its own, for another thread.
-    fn separate(&self) -> Arc<dyn Connect>;
+/// The pause before a command is sent again that needs keys of which a part has moved.
+const PAUSE: Duration = Duration::from_millis(50);
 
-    /// A connection to one of the `current` servers. Connections to others can be closed.
-    fn connection<'a>(&'a self, to: &'a ServerAddress, current: &'a [ServerAddress]) -> Pending<'a, Link>;
-
-    /// The messages of a channel, until the connection ends.
-    fn subscribe<'a>(&'a self, to: &'a ServerAddress, channel: &'a str) -> Pending<'a, Messages>;
-}
-
-pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, RedisError>> + Send + 'a>>;
-
-pub type Link = Box<dyn Connected>;
-
-/// A connection that is returned when it is dropped.
-pub trait Connected: DerefMut<Target = MultiplexedConnection> + Send {
-    /// Closes the connection.
-    fn discard(self: Box<Self>);
-}
-
-pub type Messages = Pin<Box<dyn Stream<Item = String> + Send>>;
+/// Redirections in a row before the servers are assumed to redirect to each other.
+const MAX_REDIRECTS: usize = 5;
 
 /// Connections to one Redis for everything but counting.
 pub struct CommandPool {
-    connect: Arc<dyn Connect>,
-    topology: Topology,
+    dialer: Dialer,
+    servers: Mutex<Vec<(ServerAddress, Links)>>,
+    pub(super) topology: Topology,
+    pub(super) demotions: Demotions,
     edges: Edges,
     prefix: Box<str>,
-    has_tls: bool,
+}
+
+/// What is sent.
+#[derive(Clone, Copy)]
+enum Sent<'c> {
+    Command(&'c Cmd),
+    Pipeline(&'c Pipeline),
+    Script(&'c ScriptInvocation<'c>),
+}
+
+impl Sent<'_> {
+    async fn over<T: FromRedisValue>(self, link: &mut Link) -> Result<T, RedisError> {
+        match self {
+            Self::Command(command) => command.query_async(link).await,
+            Self::Pipeline(commands) => {
+                let replies = link.req_packed_commands(commands, 0, commands.len()).await?;
+                let is_moved = |reply: &Value| code(reply) == Some("MOVED");
+                let is_demoted =
+                    |reply: &Value| code(reply).is_some_and(|code| demotes(FailureKind::of_reply(code)));
+                // None of the commands was executed.
+                let of_all = replies.iter().find(|reply| is_demoted(reply));
+                match of_all.or_else(|| replies.first().filter(|_| replies.iter().all(is_moved))) {
+                    Some(Value::ServerError(error)) => Err(error.clone().into()),
+                    _ => Ok(T::from_redis_value(Value::Array(replies))?),
+                }
+            }
+            Self::Script(script) => script.invoke_async(link).await,
+        }
+    }
 }
 
 impl CommandPool {
-    pub(super) fn new(
-        connect: Arc<dyn Connect>,
-        topology: &Topology,
-        prefix: &str,
-        has_tls: bool,
-        edges: &Edges,
-    ) -> Self {
-        Self { connect, topology: topology.clone(), edges: edges.clone(), prefix: prefix.into(), has_tls }
+    pub(super) fn new(dialer: Dialer, topology: &Topology, prefix: &str, edges: &Edges) -> Self {
+        Self {
+            dialer,
+            servers: Mutex::default(),
+            topology: topology.clone(),
+            demotions: Demotions::default(),
+            edges: edges.clone(),
+            prefix: prefix.into(),
+        }
     }
 
     /// The same with connections of its own, for another thread.
     pub(super) fn separate(&self) -> Self {
-        Self::new(self.connect.separate(), &self.topology, &self.prefix, self.has_tls, &self.edges)
+        Self::new(self.dialer.clone(), &self.topology, &self.prefix, &self.edges)
     }
 
     pub fn edges(&self) -> &Edges {
@@ -86,16 +103,21 @@ impl CommandPool {
     /// # Errors
     /// When the server cannot be reached or rejects the command: the address, the cause and advice.
     pub async fn command<T: FromRedisValue>(&self, key: &str, command: &Cmd) -> Result<T, String> {
-        let (address, mut link) = self.connection(key).await?;
-        let result = self.in_time(command.query_async(&mut **link)).await;
-        self.finish(&address, link, result)
+        self.run(key, Sent::Command(command)).await
     }
 
     /// Runs commands in one pipeline on the server that owns `key`.
     pub async fn pipeline<T: FromRedisValue>(&self, key: &str, commands: &Pipeline) -> Result<T, String> {
-        let (address, mut link) = self.connection(key).await?;
-        let result = self.in_time(commands.query_async(&mut **link)).await;
-        self.finish(&address, link, result)
+        let mut replies: Vec<Value> = self.run(key, Sent::Pipeline(commands)).await?;
+        for (command, reply) in commands.cmd_iter().zip(&mut replies) {
+            // While the slot moves, some keys are on another server.
+            if code(reply).is_some_and(|code| ["ASK", "MOVED", "TRYAGAIN"].contains(&code)) {
+                *reply = self.run(key, Sent::Command(command)).await?;
+            }
+        }
+        let read = commands.query_async(&mut Received(replies)).await;
+        let to = self.owner(key)?;
+        read.map_err(|error| self.explain(&to, &text(&error)))
     }
 
     /// Runs a script on the server that owns `key`.
@@ -104,17 +126,16 @@ impl CommandPool {
         key: &str,
         script: &ScriptInvocation<'_>,
     ) -> Result<T, String> {
-        let (address, mut link) = self.connection(key).await?;
-        let result = self.in_time(script.invoke_async(&mut **link)).await;
-        self.finish(&address, link, result)
+        self.run(key, Sent::Script(script)).await
     }
 
     /// Subscribes to a channel, on the server that owns a key of this name.
-    pub async fn subscribe(&self, channel: &str) -> Result<Messages, String> {
+    pub async fn subscribe(&self, channel: &str) -> Result<Messages<'_>, String> {
         self.edges.timer.timeout(DISCOVERY, self.wait_for_owner(channel)).await;
-        let (address, _) = self.owner(channel)?;
-        let subscribed = self.in_time(self.connect.subscribe(&address, channel)).await;
-        subscribed.map_err(|error| self.explain(&address, &error))
+        let owner = self.owner(channel)?;
+        let subscribed = Messages::subscribe(self, &self.dialer, owner, channel);
+        let subscribed = self.edges.timer.timeout(TIMEOUT, subscribed).await;
+        subscribed.unwrap_or_else(|| Err(format!("redis: {}", late())))
     }
 
     /// Waits until a master owns the key.
@@ -130,118 +151,144 @@ impl CommandPool {
         }
     }
 
-    async fn connection(&self, key: &str) -> Result<(ServerAddress, Link), String> {
-        let (address, current) = self.owner(key)?;
-        match self.in_time(self.connect.connection(&address, &current)).await {
-            Ok(link) => Ok((address, link)),
-            Err(error) => {
-                self.topology.request_refresh();
-                Err(self.explain(&address, &error))
-            }
-        }
-    }
-
-    async fn in_time<T>(&self, reply: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
-        let reply = self.edges.timer.timeout(TIMEOUT, reply).await;
-        reply.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
-    }
-
-    /// The result of a command. A broken connection is not reused.
-    fn finish<T>(
-        &self,
-        address: &ServerAddress,
-        link: Link,
-        result: Result<T, RedisError>,
-    ) -> Result<T, String> {
-        result.map_err(|error| {
-            if error.is_io_error() || error.is_connection_dropped() || error.is_timeout() {
-                link.discard();
+    /// Follows redirections. A server executes nothing that it refuses in these ways.
+    async fn run<T: FromRedisValue>(&self, key: &str, sent: Sent<'_>) -> Result<T, String> {
+        let timer = &*self.edges.timer;
+        let until = after(timer.now(), TIMEOUT);
+        let (mut to, mut is_asking, mut redirects, mut is_renewed) = (self.owner(key)?, false, 0, false);
+        loop {
+            let mut link = self.link(&to).await?;
+            link.is_asking = is_asking;
+            let error = match timer.timeout(TIMEOUT, sent.over(&mut link)).await {
+                Some(Ok(value)) => return Ok(value),
+                Some(Err(error)) => error,
+                None => io::Error::from(io::ErrorKind::TimedOut).into(),
+            };
+            let text = text(&error);
+            let kind = FailureKind::of_reply(&text);
+            let is_demoted = demotes(kind);
+            if is_demoted {
+                // Another server may be behind the address now.
+                self.renew(&to, link);
+            } else if error.is_io_error() || error.is_connection_dropped() || error.is_timeout() {
+                drop(Taken::take(link));
             }
             // A master may have become a replica, and slots may have moved.
             self.topology.request_refresh();
-            self.explain(address, &error)
-        })
+            match slots::redirection(&text, &to) {
+                Some((next, ask)) if redirects < MAX_REDIRECTS => {
+                    (to, is_asking, redirects) = (next, ask, redirects + 1);
+                    continue;
+                }
+                None if text.starts_with("TRYAGAIN") && timer.now() < until => {
+                    redirects = 0;
+                    timer.sleep(PAUSE).await;
+                }
+                None if is_demoted && !is_renewed => is_renewed = true,
+                _ => return Err(self.explain(&to, &text)),
+            }
+            (to, is_asking) = (self.owner(key)?, false);
+        }
     }
 
-    /// The error with advice. It cannot contain the password: the `redis` crate does not pass on the reply to AUTH.
-    fn explain(&self, address: &ServerAddress, error: &RedisError) -> String {
-        let text = match (error.code(), error.detail()) {
-            (Some(code), Some(detail)) => format!("{code} {detail}"),
-            _ => error.to_string(),
-        };
-        let has_tls = self.has_tls;
-        let late = format!("no reply within {TIMEOUT:?}");
-        let text = match error.code() {
-            _ if error.is_timeout() && has_tls => format!("{late}; {}", TLS_ADVICE.tls.plain_text),
-            _ if error.is_timeout() => format!("{late}; check the server and the network"),
-            _ if error.is_connection_refusal() => "connection refused".to_owned(),
-            _ if error.is_io_error() && has_tls => {
-                format!("{text}; see REDIS_TLS_CACERT and the other REDIS_TLS variables")
-            }
-            _ if error.is_connection_dropped() => format!("{text}; {}", TLS_ADVICE.use_tls),
-            _ if error.kind() == ErrorKind::AuthenticationFailed => {
-                format!("authentication failed; see {REDIS_AUTH}")
-            }
-            Some("NOAUTH" | "WRONGPASS" | "NOPERM") => format!("{text}; see {REDIS_AUTH}"),
-            _ => text,
-        };
-        format!("redis {address}: {text}")
+    /// A connection to a server.
+    async fn link(&self, to: &ServerAddress) -> Result<Taken, String> {
+        let links = self.links(to)?;
+        let taken = self.edges.timer.timeout(TIMEOUT, take(&links)).await;
+        let taken = taken.unwrap_or_else(|| Err(format!("redis {to}: {}", late())));
+        taken.inspect_err(|_| self.topology.request_refresh())
     }
 
-    /// The server that owns a key, and all servers.
-    fn owner(&self, key: &str) -> Result<(ServerAddress, Vec<ServerAddress>), String> {
+    fn links(&self, to: &ServerAddress) -> Result<Links, String> {
+        let mut servers = lock(&self.servers);
+        if let Some((_, links)) = servers.iter().find(|(known, _)| known == to) {
+            return Ok(links.clone());
+        }
+        // Forget former masters, and those that were redirected to, so that they do not accumulate.
+        let current = self.topology.servers();
+        servers.retain(|(known, _)| current.masters.contains(known));
+        let links = links(self.dialer.clone(), to.clone(), &self.edges)?;
+        servers.push((to.clone(), links.clone()));
+        Ok(links)
+    }
+
+    /// Closes all connections to a server that refuses to work as a master, so that the next ones reach what is behind its
+    /// address now.
+    fn renew(&self, server: &ServerAddress, link: Taken) {
+        drop(Taken::take(link));
+        lock(&self.servers).retain(|(known, _)| known != server);
+        self.demotions.note();
+    }
+
+    /// The error with advice.
+    fn explain(&self, address: &ServerAddress, text: &str) -> String {
+        let (kind, own) = (FailureKind::of_reply(text), self.key(""));
+        let hint = match kind {
+            FailureKind::Denied => {
+                &format!("{}; it needs the key pattern ~{own}* and the channel &{own}changes", kind.hint())
+            }
+            FailureKind::ClusterDown if text.starts_with("TRYAGAIN") => {
+                "; some of the keys have moved to another server and others have not"
+            }
+            kind => kind.hint(),
+        };
+        format!("redis {address}: {text}{hint}")
+    }
+
+    /// The server that owns a key.
+    pub(super) fn owner(&self, key: &str) -> Result<ServerAddress, String> {
         let servers = self.topology.servers();
         let owner = servers.owner(key.as_bytes()).and_then(|owner| servers.masters.get(owner));
-        owner.map(|owner| (owner.clone(), servers.masters.clone())).ok_or_else(|| {
+        owner.cloned().ok_or_else(|| {
             self.topology.request_refresh();
             "redis: no known master owns the key".to_owned()
         })
     }
 }
 
+/// The first word of an error reply.
+fn code(reply: &Value) -> Option<&str> {
+    match reply {
+        Value::ServerError(error) => Some(error.code()),
+        _ => None,
+    }
+}
+
+/// True for the errors of a server that does not work as a master.
+fn demotes(kind: FailureKind) -> bool {
+    matches!(kind, FailureKind::ReadOnly | FailureKind::Loading)
+}
+
+fn late() -> String {
+    format!("no reply within {TIMEOUT:?}; check the server and the network")
+}
+
+/// An error reply as the server sent it, or what else has failed.
+fn text(error: &RedisError) -> String {
+    if error.is_timeout() {
+        return late();
+    }
+    let replies = error.clone().into_server_errors();
+    match replies.as_deref().and_then(<[_]>::first) {
+        Some((_, reply)) => {
+            [Some(reply.code()), reply.details()].into_iter().flatten().collect::<Vec<_>>().join(" ")
+        }
+        None => error.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::io;
+    use deadpool_redis::redis::make_extension_error;
 
-    use deadpool_redis::redis::{ServerErrorKind, make_extension_error};
-
-    use super::{super::deadpool::Deadpool, *};
-    use crate::redis::settings::{RedisPool, RedisServers};
+    use super::*;
 
     #[test]
-    fn failures_contain_advice() {
-        let address = ServerAddress::Unix("/run/redis.sock".into());
-        let pool = RedisPool {
-            servers: RedisServers::Single(address.clone()),
-            credentials: None,
-            database: 0,
-            tls: None,
-            connections: 1,
-            timeout: TIMEOUT,
-            connect_timeout: TIMEOUT,
-            pipeline_window: Duration::ZERO,
-            max_queued: 1,
-        };
-        let edges = Edges::system();
-        let topology = Topology::new(&pool, &edges).map_err(|errors| errors.join("\n")).unwrap();
-        let deadpool = Deadpool::new(&pool).map_err(|errors| errors.join("\n")).unwrap();
-        let commands = CommandPool::new(Arc::new(deadpool), &topology, "", false, &edges);
-        let rejected =
-            |text: &str| RedisError::from((ServerErrorKind::ResponseError.into(), "x", text.to_owned()));
-        let io = |kind: io::ErrorKind| RedisError::from(io::Error::from(kind));
-        for (error, word) in [
-            (io(io::ErrorKind::TimedOut), "no reply within 5s"),
-            (io(io::ErrorKind::ConnectionRefused), "connection refused"),
-            (io(io::ErrorKind::ConnectionReset), "REDIS_TLS=true"),
-            ((ErrorKind::AuthenticationFailed, "x").into(), "see REDIS_AUTH"),
-            (
-                make_extension_error("NOAUTH".to_owned(), Some("Log in.".to_owned())),
-                "NOAUTH Log in.; see REDIS_AUTH",
-            ),
-            (rejected("odd"), "ERR odd"),
-        ] {
-            let error = commands.explain(&address, &error);
-            assert!(error.starts_with("redis /run/redis.sock: ") && error.contains(word), "{error}");
-        }
+    fn an_error_reply_is_shown_as_it_was_sent() {
+        let reply = make_extension_error("NOAUTH".to_owned(), Some("Log in.".to_owned()));
+        assert_eq!(text(&reply), "NOAUTH Log in.");
+        assert_eq!(FailureKind::of_reply(&text(&reply)), FailureKind::Auth);
+        let late = RedisError::from(io::Error::from(io::ErrorKind::TimedOut));
+        assert!(text(&late).contains("no reply within 5s"));
     }
 }

@@ -25,7 +25,7 @@ use super::{
     pool::Pool,
     topology::slots::{self, SLOTS},
 };
-use crate::{Batch, Check, Closed, Closing, Counting, FailureReason, HoldId, OpenHold, StoreError};
+use crate::{Batch, Check, Closed, Closing, Counting, FailureReason, Held, HoldId, OpenHold, StoreError};
 use algorithms::Algorithm;
 use clock::Time;
 use containment::mutex::lock;
@@ -55,6 +55,13 @@ static TAGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
 struct InSlot {
     slot: u16,
     checks: SmallVec<[usize; 4]>,
+}
+
+/// Whether a command holds, or only says what it would find.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Look,
+    Hold,
 }
 
 type Submitted = (PendingReply, Arc<Connection>);
@@ -161,8 +168,9 @@ impl RedisStore {
         all
     }
 
-    /// Holds, and counts the other checks in the same round trip.
-    pub(super) async fn hold_and_count(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
+    /// Counts the checks that do not hold, and then holds unless the request is refused: a request that another limit refuses
+    /// takes nothing of a budget at any time. One that only holds, and in one slot, is one round trip.
+    pub(super) async fn count_and_hold(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
         let refunded: SmallVec<[CloseCall; 1]> =
             batch.refunded_budgets().map(|check| self.counter_call(batch, check, false)).collect();
         for call in &refunded {
@@ -170,27 +178,70 @@ impl RedisStore {
             batch.expired.extend(expired);
             result?;
         }
-        let by_slot = self.by_slot(batch);
-        let mut submitted = SmallVec::<[Submitted; 1]>::new();
-        for one in &by_slot {
-            submitted.push(self.submit_hold(batch, one, now, None)?);
-            batch.is_hold_sent = batch.hold_id.is_some();
+        let (by_slot, deadline) = (self.by_slot(batch), self.deadline(batch));
+        let has_others = batch.checks().iter().any(|check| check.hold.is_none());
+        let is_known = batch.is_known_refused();
+        // Whoever must not count if a budget refuses looks first, and whoever holds in several slots, which is not one step.
+        let counts_later = batch.counting == Counting::StopWhenOver && has_others && !is_known;
+        let looks = counts_later || is_known || by_slot.len() > 1;
+        let mut looked = SmallVec::new();
+        if looks {
+            looked = self.submit_holds(batch, &by_slot, now, (Step::Look, batch.until))?;
         }
-        if batch.counting == Counting::StopWhenOver {
-            // A request that holds refuse adds nothing to other counters.
-            self.receive_holds(batch, now, &by_slot, submitted).await?;
-            if batch.is_refused_by_holds() {
-                batch.counting = Counting::ReadOnly;
-                return self.count(batch, now).await;
+        let mut counted = match batch.counting_if(is_known) {
+            counting if has_others && !counts_later => Some(self.submit_counts(batch, counting, now)?),
+            _ => None,
+        };
+        self.receive_holds(batch, now, &by_slot, looked, (Step::Look, batch.until)).await?;
+        if let Some(counted) = &mut counted {
+            self.receive_counts(batch, counted).await?;
+        } else if has_others {
+            match batch.counting_if(batch.is_refused(|_, check| check.refuses())) {
+                Counting::StopWhenOver => self.count_unless_over(batch, now).await?,
+                counting => self.count(batch, counting, now).await?,
             }
-            return self.count_unless_over(batch, now).await;
         }
-        if batch.checks().iter().all(|check| check.hold.is_some()) {
-            return self.receive_holds(batch, now, &by_slot, submitted).await;
+        let is_refused = batch.is_refused(|_, check| check.refuses());
+        if is_refused && !looks {
+            self.look(batch, &by_slot, now).await;
         }
-        let mut others = self.submit_counts(batch, now)?;
-        self.receive_holds(batch, now, &by_slot, submitted).await?;
-        self.receive_counts(batch, &mut others).await
+        if is_refused || looks && batch.hold_id.is_none() {
+            return Ok(());
+        }
+        let step = if batch.hold_id.is_some() { Step::Hold } else { Step::Look };
+        // Both round trips have the time of one.
+        let hold = (step, if has_others || looks { Some(deadline) } else { batch.until });
+        let submitted = self.submit_holds(batch, &by_slot, now, hold)?;
+        self.receive_holds(batch, now, &by_slot, submitted, hold).await
+    }
+
+    /// Looks at the budgets of a request that other limits refuse. Nothing that fails now admits it.
+    async fn look(&self, batch: &mut Batch, by_slot: &[InSlot], now: Time) {
+        let look = (Step::Look, batch.until);
+        let looked = match self.submit_holds(batch, by_slot, now, look) {
+            Ok(submitted) => self.receive_holds(batch, now, by_slot, submitted, look).await,
+            Err(error) => Err(error),
+        };
+        if looked.is_err() {
+            for index in by_slot.iter().flat_map(|one| &one.checks) {
+                batch.set_held(*index, Held { fits: true, ..Held::default() });
+            }
+        }
+    }
+
+    fn submit_holds(
+        &self,
+        batch: &mut Batch,
+        by_slot: &[InSlot],
+        now: Time,
+        step: (Step, Option<Instant>),
+    ) -> Result<SmallVec<[Submitted; 1]>, StoreError> {
+        let mut submitted = SmallVec::new();
+        for one in by_slot {
+            submitted.push(self.submit_hold(batch, one, now, step, None)?);
+            batch.is_hold_sent |= step.0 == Step::Hold;
+        }
+        Ok(submitted)
     }
 
     fn submit_hold(
@@ -198,31 +249,33 @@ impl RedisStore {
         batch: &Batch,
         InSlot { slot, checks }: &InSlot,
         now: Time,
+        (step, until): (Step, Option<Instant>),
         to: Option<(Arc<Connection>, bool)>,
     ) -> Result<Submitted, StoreError> {
         let pool = &self.main;
         let base = pool.names.base_of_holds(*slot);
         let connected = to.map_or_else(|| pool.connection(&base).map(|connection| (connection, false)), Ok);
-        let id = batch.hold_id.as_ref().map(ToString::to_string).unwrap_or_default();
+        let id = batch.hold_id.as_ref().filter(|_| step == Step::Hold);
+        let id = id.map(ToString::to_string).unwrap_or_default();
         let sets: SmallVec<[String; 2]> =
             checks.iter().map(|index| set_of_holds(&base, batch.full_key(batch.check(*index)))).collect();
         let mut call = HoldCall::new(base, &id, self.most_holds);
-        for (check, set) in checks.iter().map(|index| batch.check(*index)).zip(&sets) {
+        let checks_here = checks.iter().map(|index| batch.check(*index));
+        for ((check, set), code) in checks_here.zip(&sets).zip(batch.codes(checks)) {
             let Some(hold) = &check.hold else { continue };
             let name = pool.names.of(batch, check);
             let is_counted = !matches!(check.limit.algorithm, Algorithm::Concurrency(_));
             let seconds = pool.backend().ttl_cache.seconds(&check.limit, now);
-            let reads = batch.counting == Counting::ReadOnly;
             call.push(&HoldPart {
                 counter: is_counted.then_some((&*name, seconds.into())),
                 set,
                 limit: check.limit.requests_per_unit,
                 hold,
-                estimate: hold.estimate.filter(|_| !reads),
+                code,
             });
         }
         let (connection, asking) = connected?;
-        let reply = connection.submit(checks.len(), batch.until, |pipeline| pipeline.hold(call, asking))?;
+        let reply = connection.submit(checks.len(), until, |pipeline| pipeline.hold(call, asking))?;
         Ok((reply, connection))
     }
 
@@ -233,19 +286,20 @@ impl RedisStore {
         now: Time,
         by_slot: &[InSlot],
         submitted: SmallVec<[Submitted; 1]>,
+        step: (Step, Option<Instant>),
     ) -> Result<(), StoreError> {
         for (one, mut submitted) in by_slot.iter().zip(submitted) {
             let mut redirections = 0;
             loop {
                 let (reply, connection) = &mut submitted;
                 let timer = &*connection.shared.edges.timer;
-                let result = reply.wait(batch.until.map(|until| (until, timer))).await?.into_iter().next();
+                let result = reply.wait(step.1.map(|until| (until, timer))).await?.into_iter().next();
                 match result {
                     Some(CheckResult::Holds(Holding { held, expired, is_swept })) => {
                         self.used_slots.used(one.slot);
                         batch.expired.extend(expired);
                         if !is_swept {
-                            submitted = self.submit_hold(batch, one, now, None)?;
+                            submitted = self.submit_hold(batch, one, now, step, None)?;
                             continue;
                         }
                         for (index, held) in one.checks.iter().zip(held) {
@@ -256,7 +310,7 @@ impl RedisStore {
                     Some(CheckResult::Redirected(error)) if redirections < MAX_REDIRECTS => {
                         redirections += 1;
                         let to = self.redirection(&error, connection);
-                        submitted = self.submit_hold(batch, one, now, to)?;
+                        submitted = self.submit_hold(batch, one, now, step, to)?;
                     }
                     other => return Err(failed(other)),
                 }

@@ -4,16 +4,17 @@
 //! commands of a `pipeline`; `lease` does so for hits that leases take and return. `backend` implements the shared
 //! connection's `Backend`. `permissions` checks the user's permissions, `write_check` whether servers accept writes,
 //! `script` has the Lua scripts, `ttl_cache` the keys with an expiry, `topology` the owners of keys. `dialer` opens connections, `resp` is the protocol, `failure`
-//! classifies errors. `command_pool` is for all other commands, over separate
-//! connections that `deadpool` opens.
+//! classifies errors. `command_pool` is for all other commands, over connections (`links`) that `deadpool` pools, and for the
+//! `messages` of a channel.
 
 mod backend;
 mod command_pool;
-mod deadpool;
 mod dialer;
 mod failure;
 mod holds;
 mod lease;
+mod links;
+mod messages;
 mod name;
 mod permissions;
 mod pipeline;
@@ -36,10 +37,10 @@ use super::{
 };
 use crate::{redis::settings::Redis, redis::settings::RedisPool};
 use clock::Time;
-pub use command_pool::{CommandPool, Connect, Connected, Link, Messages, Pending};
-use deadpool::Deadpool;
+pub use command_pool::CommandPool;
 use holds::UsedSlots;
 pub(super) use lease::{LeaseReply, Leased};
+pub use messages::{End, MAX_MESSAGE, Messages};
 use net::edges::Edges;
 pub(super) use pipeline::Receipt;
 use pool::Pool;
@@ -66,23 +67,8 @@ impl RedisStore {
         threads: usize,
         edges: &Edges,
     ) -> Result<Self, Vec<String>> {
-        let deadpool = |pool: &RedisPool| Ok(Arc::new(Deadpool::new(pool)?) as Arc<dyn Connect>);
-        Self::with_connections(settings, key_prefix, jitter, threads, edges, deadpool)
-    }
-
-    /// The same with other connections for everything but counting.
-    pub fn with_connections(
-        settings: &Redis,
-        key_prefix: &str,
-        jitter: u64,
-        threads: usize,
-        edges: &Edges,
-        connect: impl Fn(&RedisPool) -> Result<Arc<dyn Connect>, Vec<String>>,
-    ) -> Result<Self, Vec<String>> {
-        let pool = |pool: &RedisPool| {
-            let connect = connect(pool)?;
-            Pool::new(pool, settings, key_prefix, jitter, threads, edges, connect).map(Arc::new)
-        };
+        let pool =
+            |pool: &RedisPool| Pool::new(pool, settings, key_prefix, jitter, threads, edges).map(Arc::new);
         let main = pool(&settings.main);
         let per_second = settings.per_second.as_ref().map(pool).transpose();
         match (main, per_second) {
@@ -140,10 +126,12 @@ impl Store for RedisStore {
     }
 
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
-        match batch.counting {
-            _ if batch.has_holds() => Box::pin(self.hold_and_count(batch, now)),
+        if batch.has_holds() {
+            return Box::pin(self.count_and_hold(batch, now));
+        }
+        match batch.counting_if(batch.is_known_refused()) {
             Counting::StopWhenOver => Box::pin(self.count_unless_over(batch, now)),
-            Counting::Always | Counting::ReadOnly => self.count(batch, now),
+            counting => self.count(batch, counting, now),
         }
     }
 

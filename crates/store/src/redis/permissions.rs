@@ -137,8 +137,19 @@ fn is_denied_in_script(error: &str) -> bool {
         || error.contains("Unknown Redis command called from")
 }
 
+/// Advice on the denial of a key: the command, and a pattern of the key without what callers send.
+pub(super) fn key_advice(command: &str, key: &str) -> String {
+    let command = command.to_ascii_uppercase();
+    let pattern = match key.split_once(['_', ':']) {
+        Some((start, _)) => format!("{start}{}*", key.get(start.len()..=start.len()).unwrap_or_default()),
+        None if key.ends_with("}holds") => "{*}holds*".to_owned(),
+        None => format!("{key}*"),
+    };
+    format!("; {command} needs the key pattern ~{pattern}: docs/redis.md#permissions")
+}
+
 /// True for the denial of a key, as Redis 7.0 and later versions report it.
-fn is_about_a_key(error: &str) -> bool {
+pub(super) fn is_about_a_key(error: &str) -> bool {
     error.contains("access one of the keys") || error.contains("access a key")
 }
 
@@ -199,6 +210,21 @@ mod tests {
             ("MOVED 3999 127.0.0.1:6381", false),
         ] {
             assert_eq!(is_denied(error), expected, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_denied_key_is_shown_without_what_callers_send() {
+        for (key, pattern) in [
+            ("d_k_secret_0", "~d_*:"),
+            ("p:d_k_secret_0", "~p:*:"),
+            ("{d_k_secret_}0/60", "~{d_*:"),
+            ("{06S}holds", "~{*}holds*:"),
+            ("tollgate:0123", "~tollgate:*:"),
+        ] {
+            let advice = key_advice("evalsha", key);
+            assert!(advice.contains(&format!("EVALSHA needs the key pattern {pattern}")), "{advice}");
+            assert!(!advice.contains("secret"), "{advice}");
         }
     }
 

@@ -9,7 +9,7 @@ use deadpool_redis::redis::cmd;
 
 use super::{
     backend::{Connection, RedisBackend},
-    command_pool::{CommandPool, Connect},
+    command_pool::CommandPool,
     dialer::Dialer,
     name::Names,
     permissions::Needs,
@@ -47,11 +47,10 @@ impl Pool {
         jitter: u64,
         threads: usize,
         edges: &Edges,
-        connect: Arc<dyn Connect>,
     ) -> Result<Self, Vec<String>> {
         let dialer = Dialer::new(settings, edges)?;
         let topology = Topology::new(settings, edges)?;
-        let commands = CommandPool::new(connect, &topology, key_prefix, settings.tls.is_some(), edges);
+        let commands = CommandPool::new(dialer.clone(), &topology, key_prefix, edges);
         let shared = Shared {
             backend: RedisBackend {
                 dialer,
@@ -179,7 +178,7 @@ impl Pool {
 
     /// The calling thread's connection to the server of a redirection.
     pub(super) fn connection_to(&self, address: &ServerAddress) -> Option<Arc<Connection>> {
-        self.servers.connection(|known| known.owners.masters.iter().position(|master| master == address))
+        self.servers.connection_to(address)
     }
 
     /// The key of a counter's leases. In a cluster, `None` for the few names that no other key shares a slot with: those

@@ -69,8 +69,13 @@ struct Redirected {
 
 impl RedisStore {
     /// Counts every check; a group counts all or nothing.
-    pub(super) fn count<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
-        let mode = Self::mode(batch, now);
+    pub(super) fn count<'a>(
+        &'a self,
+        batch: &'a mut Batch,
+        counting: Counting,
+        now: Time,
+    ) -> StoreFuture<'a> {
+        let mode = Self::mode(counting, now);
         match self.submit(batch, mode) {
             Ok(mut submitted) => Box::pin(async move {
                 let received = self.receive(batch, mode, &mut submitted).await;
@@ -84,8 +89,13 @@ impl RedisStore {
     }
 
     /// Submits the checks that do not hold.
-    pub(super) fn submit_counts(&self, batch: &Batch, now: Time) -> Result<Counts, StoreError> {
-        let mode = Self::mode(batch, now);
+    pub(super) fn submit_counts(
+        &self,
+        batch: &Batch,
+        counting: Counting,
+        now: Time,
+    ) -> Result<Counts, StoreError> {
+        let mode = Self::mode(counting, now);
         self.submit(batch, mode).map(|submitted| Counts { submitted, mode })
     }
 
@@ -97,8 +107,8 @@ impl RedisStore {
         self.receive(batch, counts.mode, &mut counts.submitted).await
     }
 
-    fn mode(batch: &Batch, now: Time) -> Mode<'static> {
-        match batch.counting {
+    fn mode(counting: Counting, now: Time) -> Mode<'static> {
+        match counting {
             Counting::ReadOnly => Mode { now, plan: HitsToSend::Read, is_grouped: false },
             Counting::Always | Counting::StopWhenOver => {
                 Mode { now, plan: HitsToSend::Own, is_grouped: true }
@@ -127,18 +137,22 @@ impl RedisStore {
         self.main.names.of_full_key(full_key)
     }
 
-    /// Counts every check unless one would be over its limit; then only those that would be, and no group.
+    /// Counts every check that does not hold unless the request is refused; then only those that would be over their limits,
+    /// and no group.
     ///
     /// It is one step if one server has all keys. Keys in different slots or in two Redis are read first and then
     /// counted: a concurrent request may find the same room.
     pub(super) async fn count_unless_over(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
         if let Some((pool, connection)) = self.one_step(batch)? {
             pool.add_needs(Needs::WHOLE_REQUESTS);
-            let reply = connection.submit(batch.checks().len(), batch.until, |pipeline| {
-                let checks = batch.checks().iter().map(|check| guarded_check(pool, batch, check, now));
-                pipeline.count_guarded(&checks.collect::<SmallVec<[_; 4]>>());
+            let counted = |index: &usize| batch.check(*index).hold.is_none();
+            let indexes: Indexes = (0..batch.checks().len()).filter(counted).collect();
+            let reply = connection.submit(indexes.len(), batch.until, |pipeline| {
+                let checks = indexes.iter().map(|index| guarded_check(pool, batch, batch.check(*index), now));
+                let codes = batch.codes(&indexes);
+                pipeline.count_guarded(&checks.collect::<SmallVec<[_; 4]>>(), &codes);
             })?;
-            let submitted = Submitted { checks: (0..batch.checks().len()).collect(), reply, connection };
+            let submitted = Submitted { checks: indexes, reply, connection };
             // A slot that is migrating is counted in two steps.
             if receive_outcomes(batch, &mut [submitted]).await?.is_empty() {
                 return Ok(());
@@ -178,7 +192,8 @@ impl RedisStore {
     }
 
     fn one_step(&self, batch: &Batch) -> Result<Option<OneStep<'_>>, StoreError> {
-        let Some(first) = batch.checks().first().filter(|_| !batch.has_holds()) else { return Ok(None) };
+        let mut counted = batch.checks().iter().filter(|check| check.hold.is_none());
+        let Some(first) = counted.clone().next() else { return Ok(None) };
         let pool = self.pool(first);
         let key = pool.names.of(batch, first);
         let together = |check: &Check| {
@@ -186,7 +201,7 @@ impl RedisStore {
                 && (!pool.is_cluster
                     || slots::slot(pool.names.of(batch, check).as_bytes()) == slots::slot(key.as_bytes()))
         };
-        let is_one = batch.checks().iter().all(together);
+        let is_one = counted.all(together);
         is_one.then(|| pool.connection(&key).map(|connection| (&**pool, connection))).transpose()
     }
 
@@ -332,7 +347,7 @@ impl RedisStore {
         Ok(Submitted { checks, reply, connection })
     }
 
-    fn deadline(&self, batch: &Batch) -> Instant {
+    pub(super) fn deadline(&self, batch: &Batch) -> Instant {
         let own = after(self.edges().timer.now(), self.main.servers.shared.bounds.timeout);
         batch.until.map_or(own, |until| own.min(until))
     }

@@ -71,6 +71,18 @@ impl<C: Codec> FramedStream<C> {
         }
     }
 
+    /// Accepts a message of at most this many bytes, for which no command has asked.
+    pub(crate) fn expect_message(&mut self, most: usize) {
+        if self.pending == 0 {
+            (self.pending, self.allowed) = (1, most);
+        }
+    }
+
+    /// The connection, for another protocol or another codec.
+    pub(crate) fn into_transport(self) -> Transport {
+        self.transport
+    }
+
     /// Accepts this many undecoded bytes more, until all pending replies were received.
     pub(crate) fn allow(&mut self, bytes: usize) {
         self.allowed += bytes;

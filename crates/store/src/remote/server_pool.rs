@@ -36,6 +36,8 @@ impl WorkerIndexes {
 pub(crate) struct ServerPool<B: Backend, O> {
     pub shared: Arc<Shared<B>>,
     current: ArcSwap<Servers<B, O>>,
+    /// Servers that are not in the pool, and that others redirect to.
+    named: ArcSwap<Vec<Server<B>>>,
     /// The runtimes of the worker threads, by index.
     threads: Mutex<Vec<Option<Spawner>>>,
 }
@@ -45,9 +47,25 @@ pub(crate) struct Servers<B: Backend, O> {
     pub owners: O,
 }
 
+/// The maximum number of servers that are not in the pool.
+const MAX_NAMED: usize = 16;
+
 pub(crate) struct Server<B: Backend> {
     pub address: ServerAddress,
     connections: Vec<Arc<Connection<B>>>,
+}
+
+impl<B: Backend> Server<B> {
+    /// The calling thread's connection.
+    fn connection(&self) -> Option<Arc<Connection<B>>> {
+        self.connections.get(WORKER_INDEX.get().checked_rem(self.connections.len())?).cloned()
+    }
+}
+
+impl<B: Backend> Clone for Server<B> {
+    fn clone(&self) -> Self {
+        Self { address: self.address.clone(), connections: self.connections.clone() }
+    }
 }
 
 impl<B: Backend, O: Default> ServerPool<B, O> {
@@ -56,6 +74,7 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
         Self {
             shared: Arc::new(shared),
             current: ArcSwap::from_pointee(Servers { servers: Vec::new(), owners: O::default() }),
+            named: ArcSwap::default(),
             threads: Mutex::new(vec![None; connections_each.max(1)]),
         }
     }
@@ -66,19 +85,19 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
         let mut threads = lock(&self.threads);
         let Some(slot) = threads.get_mut(worker) else { return };
         let here = self.shared.edges.spawn.here().expect("a worker is started within its runtime");
-        for connection in
-            self.current.load().servers.iter().filter_map(|server| server.connections.get(worker))
-        {
+        let (current, named) = (self.current.load(), self.named.load());
+        let servers = current.servers.iter().chain(named.iter());
+        for connection in servers.filter_map(|server| server.connections.get(worker)) {
             here(Box::pin(connection.clone().keep_running()));
         }
         *slot = Some(here);
     }
 
-    /// Replaces the servers. Connections to servers that stay are kept; those to removed servers end.
+    /// Replaces the servers. Connections to servers that stay, or were redirected to, are kept; others end.
     pub(crate) fn set_servers(&self, addresses: &[ServerAddress], owners: O) {
         let threads = lock(&self.threads);
-        let current = self.current.load_full();
-        let mut removed: Vec<_> = current.servers.iter().collect();
+        let (current, named) = (self.current.load_full(), self.named.swap(Arc::default()));
+        let mut removed: Vec<_> = current.servers.iter().chain(named.iter()).collect();
         let server = |address: &ServerAddress| {
             // A server that is listed twice owns two shares of the keys, with separate connections.
             let connections = match removed.iter().position(|server| server.address == *address) {
@@ -106,8 +125,34 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
         choose: impl FnOnce(&Servers<B, O>) -> Option<usize>,
     ) -> Option<Arc<Connection<B>>> {
         let current = self.current.load();
-        let connections = &current.servers.get(choose(&current)?)?.connections;
-        connections.get(WORKER_INDEX.get().checked_rem(connections.len())?).cloned()
+        current.servers.get(choose(&current)?)?.connection()
+    }
+
+    /// The calling thread's connection to a server that another one names: a cluster does not list a master that imports
+    /// its first slot. One that is not in the pool is kept until the servers change. `None` if there are too many of those.
+    pub(crate) fn connection_to(&self, address: &ServerAddress) -> Option<Arc<Connection<B>>> {
+        let known = || {
+            let (current, named) = (self.current.load(), self.named.load());
+            let mut servers = current.servers.iter().chain(named.iter());
+            servers.find(|server| server.address == *address).map(Server::connection)
+        };
+        if let Some(connection) = known() {
+            return connection;
+        }
+        let threads = lock(&self.threads);
+        // Another thread may have been faster.
+        if let Some(connection) = known() {
+            return connection;
+        }
+        let named = self.named.load();
+        if named.len() >= MAX_NAMED {
+            return None;
+        }
+        let connections = threads.iter().map(|thread| self.open(address, thread.as_ref())).collect();
+        let server = Server { address: address.clone(), connections };
+        let connection = server.connection();
+        self.named.store(Arc::new(named.iter().cloned().chain([server]).collect()));
+        connection
     }
 
     pub(crate) fn each_connection(&self, each: impl FnMut(&Arc<Connection<B>>)) {

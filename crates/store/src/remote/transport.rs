@@ -7,7 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio_rustls::{TlsConnector, rustls::client::Resumption};
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{ClientConfig, client::Resumption},
+};
 
 use super::{
     failure::{Failure, FailureKind},
@@ -16,8 +19,8 @@ use super::{
 use net::{
     HostPort, ServerAddress,
     edges::{Edges, Transport},
+    tls,
     tls::ClientTls,
-    tls::{self, Client},
 };
 
 /// Connects to servers. Its failures name the step and the variable to check, but not the server.
@@ -50,7 +53,7 @@ impl Connector {
         edges: &Edges,
     ) -> Result<Self, Vec<String>> {
         let tls = tls.map(|tls| load_tls(tls, advice)).transpose()?;
-        let tls = tls.map(|tls| TlsConnector::from(Arc::new(tls.config)));
+        let tls = tls.map(|tls| TlsConnector::from(Arc::new(tls)));
         Ok(Self { store, tls, advice, timeout, origin, edges: edges.clone() })
     }
 
@@ -147,12 +150,12 @@ pub(crate) struct TlsAdvice {
 }
 
 /// Loads the TLS files of a store. Returns every problem with them, with its variable and its path.
-pub(crate) fn load_tls(settings: &ClientTls, advice: &TlsAdvice) -> Result<Client, Vec<String>> {
-    let mut client = tls::load(settings, &advice.tls)?;
+fn load_tls(settings: &ClientTls, advice: &TlsAdvice) -> Result<ClientConfig, Vec<String>> {
+    let mut config = tls::load(settings, &advice.tls)?;
     // Connections are long-lived, so resumption saves little; and a memcached that requires client certificates
     // rejects resumed sessions, because it sets no session id context.
-    client.config.resumption = Resumption::disabled();
-    Ok(client)
+    config.resumption = Resumption::disabled();
+    Ok(config)
 }
 
 /// The host to connect to; an empty one is this machine, as in Go.

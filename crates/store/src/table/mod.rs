@@ -116,13 +116,12 @@ impl<S: Copy + Default> Table<S> {
         Key::of_hash(self.hasher.hash(text.as_bytes()))
     }
 
-    /// The key of these texts, concatenated, and a number.
-    pub fn key_of(&self, texts: [&str; 2], number: u64) -> Key {
+    /// The key of these texts, concatenated.
+    pub fn key_of(&self, texts: [&str; 2]) -> Key {
         let mut hasher = self.hasher;
         for text in texts {
             hasher.write(text.as_bytes());
         }
-        hasher.write(&number.to_le_bytes());
         Key::of_hash(hasher.finish128())
     }
 

@@ -1,5 +1,5 @@
-//! Requests by domain and overall code, `tollgate_requests_total`, and descriptors without a rule,
-//! `tollgate_unmatched_descriptors_total`.
+//! Requests by domain and overall code, `tollgate_requests_total`, descriptors without a rule,
+//! `tollgate_unmatched_descriptors_total`, and requests whose limits were not enforced.
 //!
 //! The limiter holds a handle to each domain of the current rules; the page reads them all. Domains without rules
 //! share one entry, so that callers add no series here.
@@ -11,9 +11,10 @@ use std::{
 
 use super::shard::{Cells, ShardCount};
 use containment::mutex::lock;
+use rules::OnStoreFailure;
 
 /// Stands for domains without rules, and for requests rejected before the domain was looked up.
-const UNKNOWN: &str = "__unknown__";
+pub const UNKNOWN_DOMAIN: &str = "__unknown__";
 
 /// Domains that a reload removed are forgotten when there are more than this many of them. Until then a domain that
 /// returns keeps its counts.
@@ -30,16 +31,47 @@ text::named! {
 #[derive(Debug)]
 pub struct DomainStats(Cells<CELLS>);
 
-/// One for each code, and the descriptors without a rule.
-const CELLS: usize = ResponseCode::ALL.len() + 1;
+// The cells after those of the codes.
+const UNMATCHED_DESCRIPTORS: usize = ResponseCode::ALL.len();
+const UNMATCHED_REQUESTS: usize = UNMATCHED_DESCRIPTORS + 1;
+const WITHOUT_STORE: usize = UNMATCHED_REQUESTS + 1;
+/// One cache line.
+const CELLS: usize = WITHOUT_STORE + LENIENT.len();
+
+/// The failure policies that do not enforce limits. The other one refuses.
+pub const LENIENT: [OnStoreFailure; 3] =
+    [OnStoreFailure::Error, OnStoreFailure::Allow, OnStoreFailure::Local];
+
+/// The requests of a domain, and those whose limits were not enforced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DomainRequests {
+    pub all: u64,
+    /// No descriptor meets a rule.
+    pub unmatched: u64,
+    /// Decided by a policy because the store failed, in the order of [`LENIENT`].
+    pub without_store: [u64; LENIENT.len()],
+}
 
 impl DomainStats {
-    /// Counts a request, of which this many descriptors meet no rule.
-    pub fn count(&self, code: ResponseCode, unmatched: usize) {
+    /// Counts a request of this many descriptors, of which `unmatched` meet no rule.
+    pub fn count(&self, code: ResponseCode, descriptors: usize, unmatched: usize) {
         self.0.add(code as usize, 1);
         if unmatched > 0 {
-            self.0.add(ResponseCode::ALL.len(), unmatched as u64);
+            self.0.add(UNMATCHED_DESCRIPTORS, unmatched as u64);
+            self.0.add(UNMATCHED_REQUESTS, u64::from(unmatched == descriptors));
         }
+    }
+
+    /// Counts a request that a policy decides because the store failed.
+    pub fn count_without_store(&self, policy: OnStoreFailure) {
+        if let Some(index) = LENIENT.iter().position(|lenient| *lenient == policy) {
+            self.0.add(WITHOUT_STORE + index, 1);
+        }
+    }
+
+    fn requests(&self) -> DomainRequests {
+        let [ok, over_limit, error, _, unmatched, without_store @ ..] = self.0.all();
+        DomainRequests { all: ok.saturating_add(over_limit).saturating_add(error), unmatched, without_store }
     }
 }
 
@@ -53,7 +85,7 @@ pub(super) struct Domains {
 impl Domains {
     pub(super) fn new(shards: ShardCount) -> Self {
         let unknown = Arc::new(DomainStats(Cells::new(shards)));
-        Self { by_name: Mutex::new([(UNKNOWN.into(), unknown.clone())].into()), unknown, shards }
+        Self { by_name: Mutex::new([(UNKNOWN_DOMAIN.into(), unknown.clone())].into()), unknown, shards }
     }
 
     pub(super) fn domain(&self, name: &str) -> Arc<DomainStats> {
@@ -81,7 +113,11 @@ impl Domains {
 
     pub(super) fn unmatched(&self) -> Vec<(Box<str>, u64)> {
         let by_name = lock(&self.by_name);
-        by_name.iter().map(|(name, stats)| (name.clone(), stats.0.all()[ResponseCode::ALL.len()])).collect()
+        by_name.iter().map(|(name, stats)| (name.clone(), stats.0.all()[UNMATCHED_DESCRIPTORS])).collect()
+    }
+
+    pub(super) fn requests(&self) -> BTreeMap<Box<str>, DomainRequests> {
+        lock(&self.by_name).iter().map(|(name, stats)| (name.clone(), stats.requests())).collect()
     }
 
     pub(super) fn by_code(&self) -> [u64; ResponseCode::ALL.len()] {
@@ -109,21 +145,26 @@ mod tests {
         let shop = domains.domain("shop");
         assert_eq!(total(&domains, "shop", ResponseCode::Error), Some(0));
         for (n, code) in ResponseCode::ALL.into_iter().enumerate() {
-            (0..=n).for_each(|_| shop.count(code, 0));
+            (0..=n).for_each(|_| shop.count(code, 1, 0));
         }
-        domains.unknown.count(ResponseCode::Ok, 3);
+        domains.unknown.count(ResponseCode::Ok, 3, 3);
+        shop.count_without_store(OnStoreFailure::Deny);
+        shop.count_without_store(OnStoreFailure::Local);
         let unmatched: Vec<_> = domains.unmatched().into_iter().map(|(name, n)| (name.into(), n)).collect();
-        assert_eq!(unmatched, [(UNKNOWN.to_owned(), 3), ("shop".to_owned(), 0)]);
+        assert_eq!(unmatched, [(UNKNOWN_DOMAIN.to_owned(), 3), ("shop".to_owned(), 0)]);
         assert_eq!(ResponseCode::ALL.map(|code| total(&domains, "shop", code)), [Some(1), Some(2), Some(3)]);
         assert_eq!(domains.by_code(), [2, 2, 3]);
-        assert_eq!(total(&domains, UNKNOWN, ResponseCode::Ok), Some(1));
+        assert_eq!(total(&domains, UNKNOWN_DOMAIN, ResponseCode::Ok), Some(1));
+        let requests = domains.requests();
+        assert_eq!(requests["shop"], DomainRequests { all: 6, unmatched: 0, without_store: [0, 0, 1] });
+        assert_eq!(requests[UNKNOWN_DOMAIN], DomainRequests { all: 1, unmatched: 1, without_store: [0; 3] });
     }
 
     #[test]
     fn keeps_the_counts_of_a_domain_over_reloads() {
         let domains = Domains::new(ShardCount::for_workers(1));
-        domains.domain("shop").count(ResponseCode::Ok, 0);
-        domains.domain("shop").count(ResponseCode::Ok, 0);
+        domains.domain("shop").count(ResponseCode::Ok, 1, 0);
+        domains.domain("shop").count(ResponseCode::Ok, 1, 0);
         assert_eq!(total(&domains, "shop", ResponseCode::Ok), Some(2));
     }
 
@@ -131,9 +172,9 @@ mod tests {
     fn forgets_removed_domains_beyond_the_bound_but_none_in_service() {
         let domains = Domains::new(ShardCount::for_workers(1));
         let in_service = domains.domain("shop");
-        in_service.count(ResponseCode::Ok, 0);
+        in_service.count(ResponseCode::Ok, 1, 0);
         for n in 0..10 * MAX_GONE {
-            domains.domain(&n.to_string()).count(ResponseCode::Ok, 0);
+            domains.domain(&n.to_string()).count(ResponseCode::Ok, 1, 0);
             assert!(lock(&domains.by_name).len() <= MAX_GONE + 4);
         }
         assert_eq!(total(&domains, "shop", ResponseCode::Ok), Some(1));

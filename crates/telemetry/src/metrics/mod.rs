@@ -42,7 +42,10 @@ mod stores;
 mod tests;
 mod unknown_domains;
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
 
 use self::{
     domains::Domains, mapper::Mapped, registry::Registry, room::Room, unknown_domains::UnknownDomains,
@@ -51,7 +54,7 @@ use clock::Time;
 use containment::mutex::lock;
 
 pub use self::{
-    domains::{DomainStats, ResponseCode},
+    domains::{DomainRequests, DomainStats, LENIENT, ResponseCode, UNKNOWN_DOMAIN},
     histogram::Histogram,
     holds::{HoldBound, HoldEnd, Holds, RuleHolds},
     names::{Metric, MetricType, RuleCounter, documentation},
@@ -60,7 +63,7 @@ pub use self::{
     rule::RuleStats,
     service::{
         AdminChanges, ChangeResult, ConnectionClosed, ConnectionRefused, Method, PeerError, Port,
-        RejectReason, ServiceStats,
+        RejectReason, ServiceStats, Unauthorized,
     },
     shard::{Counter, ShardCount},
 };
@@ -112,6 +115,8 @@ pub struct Stats {
     holds: Holds,
     /// The current rules that always count under their own names. The page shows them from the start, at 0.
     in_service: Mutex<Vec<Arc<RuleStats>>>,
+    /// A domain and a reason each.
+    not_enforced: Mutex<Vec<[String; 2]>>,
     service: ServiceStats,
     exposition: Exposition,
     /// The commit that the program was built from, or `unknown`.
@@ -121,6 +126,11 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// The number of series named by requests.
+    pub fn series(&self) -> usize {
+        self.room.taken()
+    }
+
     /// Visits every rule that counted. A rule added meanwhile may be left out.
     pub fn for_each_rule(&self, visit: impl FnMut(&RuleStats, [u64; RuleCounter::ALL.len()])) {
         self.registry.for_each(visit);
@@ -139,6 +149,7 @@ impl Stats {
             domains: Domains::new(options.shards),
             holds: Holds::new(options.shards),
             in_service: Mutex::default(),
+            not_enforced: Mutex::default(),
             room,
             service: ServiceStats::new(options.shards),
             exposition: Exposition::default(),
@@ -209,6 +220,20 @@ impl Stats {
     /// The requests of all domains, in the order of [`ResponseCode::ALL`].
     pub fn requests_by_code(&self) -> [u64; ResponseCode::ALL.len()] {
         self.domains.by_code()
+    }
+
+    pub fn max_series(&self) -> usize {
+        self.room.max
+    }
+
+    /// The requests of each domain since the start.
+    pub fn requests_by_domain(&self) -> BTreeMap<Box<str>, DomainRequests> {
+        self.domains.requests()
+    }
+
+    /// Replaces the domains whose limits are not enforced, and why, that the page shows.
+    pub fn set_not_enforced(&self, all: Vec<[String; 2]>) {
+        *lock(&self.not_enforced) = all;
     }
 
     pub fn service(&self) -> &ServiceStats {

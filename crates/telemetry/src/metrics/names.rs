@@ -98,6 +98,8 @@ metrics! { OURS
         "Requests by domain and overall code: ok, over_limit or error. Domain __unknown__ stands for domains without rules, and for requests rejected before their domain was looked up.";
     UNMATCHED: Counter "tollgate_unmatched_descriptors_total" ["domain"]
         "Descriptors that meet no rule, and those of domains without rules as __unknown__.";
+    NOT_ENFORCED: Gauge "tollgate_not_enforced" ["domain", "why"]
+        "1 for each reason why limits of a domain are not enforced; domain * stands for all. Somebody chose domain_allow, domain_shadow, rule_shadow and shadow_mode; nobody chose rules_missing, rules_rejected, store_failure and unmatched.";
     RULE_HITS: Counter "tollgate_rule_hits_total" ["domain", "rule", "outcome"]
         "Hits by rule, named by its full key, and outcome: allowed; over_limit, the part over the limit; shadow, the part over the limit that shadow mode allowed.";
     BUILD_INFO: Gauge "tollgate_build_info" ["version", "commit", "os", "arch"]
@@ -132,6 +134,8 @@ metrics! { OURS
         "What a bound of holds refused: holds beyond HOLDS_MAX, HOLDS_MAX_PER_COUNTER or HOLDS_MAX_BYTES; slots of a cluster; settles and ends beyond HOLDS_MAX_QUEUED, which are lost.";
     ADMIN_CHANGES: Counter "tollgate_admin_changes_total" ["action", "result"]
         "Changes through the admin API by result: ok; rejected if invalid or not allowed; error if they could not be made.";
+    ADMIN_UNAUTHORIZED: Counter "tollgate_admin_unauthorized_total" ["reason"]
+        "Calls of the admin API without a valid token: missing, or unknown, as of someone who guesses.";
     LOCAL_CACHE_ENTRIES: Gauge "ratelimit_localcache_entryCount" []
         "Keys in the local cache.";
     LOCAL_CACHE_HITS: Gauge "ratelimit_localcache_hitCount" []
@@ -258,6 +262,10 @@ metrics! { OURS
         "Domains with rules.";
     RULES: Gauge "tollgate_rules" []
         "Rules with a limit.";
+    LIMIT: Gauge "ratelimit_service_rate_limit_limit" ["domain", "key1", "key2"]
+        "Limit of the rule in force now, by its schedule and an override of the whole rule; the lowest of several.";
+    RULE_LIMIT: Gauge "tollgate_rule_limit" ["domain", "rule", "unit"]
+        "Limits of the rule in force now, by its schedule and an override of the whole rule.";
     XDS_CONNECTED: Gauge "tollgate_xds_connected" []
         "1 while the control plane is connected; otherwise rules do not change.";
     XDS_RECONNECTS: Counter "tollgate_xds_reconnects_total" []
@@ -286,6 +294,12 @@ metrics! { OURS
         "Settles and ends that the store has not taken yet; they are repeated.";
     OVERRIDES_BYTES: Gauge "tollgate_overrides_bytes" []
         "Memory of the overrides.";
+    MEMORY_LIMIT: Gauge "tollgate_memory_limit_bytes" []
+        "Memory that the process may use (MEMORY_LIMIT).";
+    MEMORY_BOUND: Gauge "tollgate_memory_bound_bytes" ["bound"]
+        "Bound on a part of the memory; together they leave a quarter of the limit free.";
+    MEMORY_USED: Gauge "tollgate_memory_used_bytes" ["bound"]
+        "Use of that part, where it is measured: counted things at the memory of one.";
     SERIES: Gauge "tollgate_metrics_series" []
         "Series named by requests, including unknown domains.";
     SERIES_MAX: Gauge "tollgate_metrics_series_max" []

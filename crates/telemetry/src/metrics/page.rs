@@ -97,10 +97,23 @@ pub(super) fn write_labels<'l>(text: &mut String, labels: impl Iterator<Item = (
     for (name, value) in labels {
         let comma = if text.is_empty() { "" } else { "," };
         let _ = write!(text, "{comma}{name}=\"");
-        if value.contains(['\\', '"', '\n']) {
-            text.push_str(&value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"));
-        } else {
+        if !value.contains(|character| matches!(character, '\\' | '"') || text::is_unprintable(character)) {
             text.push_str(value);
+            text.push('"');
+            continue;
+        }
+        for character in value.chars() {
+            match character {
+                '\\' => text.push_str("\\\\"),
+                '"' => text.push_str("\\\""),
+                '\n' => text.push_str("\\n"),
+                // The format has no escape for them: their names are shown, with an escaped backslash.
+                _ if text::is_unprintable(character) => {
+                    text.push('\\');
+                    text.extend(character.escape_default());
+                }
+                _ => text.push(character),
+            }
         }
         text.push('"');
     }

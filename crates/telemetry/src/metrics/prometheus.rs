@@ -11,10 +11,13 @@ use super::{
     names::{self, Metric, MetricType, RuleCounter},
     page::{Page, Samples, Value},
     rule::RuleStats,
-    service::{ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats},
+    service::{
+        ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats,
+        Unauthorized,
+    },
 };
 use crate::logs;
-use containment::panics;
+use containment::{mutex::lock, panics};
 use rules::OnStoreFailure;
 use store::FailureReason;
 
@@ -50,6 +53,9 @@ impl Stats {
         bounds(samples, self);
         holds(samples, &self.holds);
         samples.values(&names::ADMIN_CHANGES, self.service.admin_changes.totals());
+        let unauthorized =
+            |reason: Unauthorized| ([reason.name()], self.service.admin_unauthorized(reason).get());
+        samples.values(&names::ADMIN_UNAUTHORIZED, Unauthorized::ALL.map(unauthorized));
         gauges(samples);
         series(samples, self);
         #[cfg(target_os = "linux")]
@@ -143,6 +149,11 @@ fn requests(samples: &mut Samples<'_>, stats: &Stats) {
     samples.values(&names::REQUESTS, totals.iter().map(|(domain, code, n)| ([&**domain, code.name()], *n)));
     let unmatched = stats.domains.unmatched();
     samples.values(&names::UNMATCHED, unmatched.iter().map(|(domain, n)| ([&**domain], *n)));
+    let not_enforced = lock(&stats.not_enforced);
+    samples.values(
+        &names::NOT_ENFORCED,
+        not_enforced.iter().map(|labels| (labels.each_ref().map(|label| &**label), 1)),
+    );
 }
 
 /// The outcomes of hits, and their numbers from the counters.

@@ -88,6 +88,14 @@ text::named! {
 }
 
 text::named! {
+    /// Why a call of the admin API was not authenticated.
+    pub enum Unauthorized {
+        Missing = "missing",
+        Unknown = "unknown",
+    }
+}
+
+text::named! {
     #[derive(PartialOrd, Ord)]
     pub enum ChangeResult {
         Ok = "ok",
@@ -109,6 +117,7 @@ pub struct ServiceStats {
     /// sharded.
     pub connections_closed: Counter,
     pub admin_changes: AdminChanges,
+    admin_unauthorized: [Counter; Unauthorized::ALL.len()],
     connections_refused: [[Counter; ConnectionRefused::ALL.len()]; Port::ALL.len()],
     connections_closed_by_us: [[Counter; ConnectionClosed::ALL.len()]; Port::ALL.len()],
     peer_errors: [Counter; PeerError::ALL.len()],
@@ -123,6 +132,14 @@ pub struct ServiceStats {
 pub struct AdminChanges(Mutex<BTreeMap<(&'static str, ChangeResult), u64>>);
 
 impl AdminChanges {
+    /// Shows an action before it happens, so that `increase()` includes the first change.
+    pub fn show(&self, action: &'static str) {
+        let mut counts = lock(&self.0);
+        for result in ChangeResult::ALL {
+            counts.entry((action, result)).or_default();
+        }
+    }
+
     pub fn count(&self, action: &'static str, result: ChangeResult) {
         let mut counts = lock(&self.0);
         *counts.entry((action, result)).or_default() += 1;
@@ -153,6 +170,7 @@ impl ServiceStats {
             connections_accepted: counter(),
             connections_closed: counter(),
             admin_changes: AdminChanges::default(),
+            admin_unauthorized: Unauthorized::ALL.map(|_| counter()),
             connections_refused: Port::ALL.map(|_| ConnectionRefused::ALL.map(|_| counter())),
             connections_closed_by_us: Port::ALL.map(|_| ConnectionClosed::ALL.map(|_| counter())),
             peer_errors: PeerError::ALL.map(|_| counter()),
@@ -164,6 +182,7 @@ impl ServiceStats {
     }
 
     indexed! {
+        admin_unauthorized(reason: Unauthorized) -> Counter;
         connections_refused(port: Port, reason: ConnectionRefused) -> Counter;
         connections_closed_by_us(port: Port, reason: ConnectionClosed) -> Counter;
         /// gRPC connections closed because of what their peers sent.

@@ -221,8 +221,8 @@ fn requests_are_counted_by_domain_and_code() {
         |domain, code| sample(&stats, "tollgate_requests_total", &[("domain", domain), ("code", code)]);
     let shop = stats.domain("shop");
     assert_eq!(requests("shop", "over_limit"), Some(0.0), "there from the start");
-    shop.count(ResponseCode::OverLimit, 0);
-    stats.unknown_domain().count(ResponseCode::Error, 0);
+    shop.count(ResponseCode::OverLimit, 1, 0);
+    stats.unknown_domain().count(ResponseCode::Error, 0, 0);
     let counts = [("shop", "ok"), ("shop", "over_limit"), ("__unknown__", "error")];
     assert_eq!(counts.map(|(domain, code)| requests(domain, code)), [Some(0.0), Some(1.0), Some(1.0)]);
 }

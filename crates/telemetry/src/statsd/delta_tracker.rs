@@ -56,6 +56,12 @@ impl DeltaTracker {
         counters.forget_gone(*round, str::to_owned);
     }
 
+    /// The number of counts that the sink has not received.
+    pub(super) fn unsent(&mut self) -> u64 {
+        let times: usize = self.times.values_mut().map(|times| times.owed().count()).sum();
+        self.rules.unsent() + self.domains.unsent() + self.counters.unsent() + times as u64
+    }
+
     /// Sends the unsent counts, and the gauges.
     pub(super) fn send<'l>(&'l mut self, outbox: &mut Outbox<'_, 'l>) -> io::Result<()> {
         let rule =
@@ -136,6 +142,11 @@ impl<const N: usize> Accounts<N> {
             let sum = self.0.entry(overflow(&name).into()).or_insert_with(|| Account::new(0, round));
             sum.add(account.owed());
         }
+    }
+
+    fn unsent(&self) -> u64 {
+        let owed = self.0.values().map(|account| account.owed().iter().filter(|owed| **owed > 0).count());
+        owed.sum::<usize>() as u64
     }
 
     fn send<'l>(

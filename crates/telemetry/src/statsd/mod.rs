@@ -18,9 +18,8 @@ use std::{
     io,
     sync::{
         Arc,
-        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
-    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -33,7 +32,10 @@ use crate::{
     metrics::{Samples, Stats},
     statsd::settings::SinkAddress,
 };
-use containment::panics::{self, Boundary};
+use containment::{
+    panics::{self, Boundary},
+    periodic::Periodic,
+};
 
 pub struct Sink {
     pub target: SinkAddress,
@@ -44,7 +46,8 @@ pub struct Sink {
 
 pub type SharedGauges = Arc<dyn Fn(&mut Samples<'_>) + Send + Sync>;
 
-pub struct Flushing(Vec<(Sender<()>, JoinHandle<()>)>);
+/// The thread of each sink, and the number of values that the sink has not received.
+pub struct Flushing(Vec<(Periodic, Arc<AtomicU64>)>);
 
 /// Sends metrics to each sink at this interval.
 pub fn start(
@@ -54,7 +57,7 @@ pub fn start(
     sinks: Vec<Sink>,
 ) -> io::Result<Flushing> {
     let spawn = |sink: Sink| {
-        let (stop, stopped) = channel();
+        let unsent = Arc::new(AtomicU64::new(0));
         let mut flusher = Flusher {
             stats: stats.clone(),
             gauges: gauges.clone(),
@@ -62,21 +65,28 @@ pub fn start(
             connection: SinkConnection::new(sink.target, sink.is_configured),
             dialect: sink.dialect,
             entered: Instant::now(),
+            unsent: unsent.clone(),
         };
-        let run = move || flusher.run(interval, &stopped);
-        Ok((stop, thread::Builder::new().name("statsd".to_owned()).spawn(run)?))
+        // After a panic, the next flush sends the rest.
+        let flush = move |is_last| flusher.flush(is_last);
+        Ok((Periodic::start("statsd", Boundary::Statsd, interval, flush)?, unsent))
     };
     sinks.into_iter().map(spawn).collect::<io::Result<_>>().map(Flushing)
 }
 
 impl Flushing {
-    /// Sends the rest to every sink, and waits for it up to `patience`.
-    pub fn finish(self, patience: Duration) {
-        let end = Instant::now() + patience;
-        let threads: Vec<_> = self.0.into_iter().map(|(_, thread)| thread).collect();
-        while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < end {
-            thread::sleep(Duration::from_millis(2));
-        }
+    /// Has each thread send the rest.
+    pub fn stop(&self) {
+        self.0.iter().for_each(|(thread, _)| thread.stop());
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.0.iter().all(|(thread, _)| thread.has_ended())
+    }
+
+    /// The values that the configured sinks have not received, as of their last flushes.
+    pub fn unsent(&self) -> u64 {
+        self.0.iter().map(|(_, unsent)| unsent.load(Relaxed)).sum()
     }
 }
 
@@ -87,35 +97,24 @@ struct Flusher {
     connection: SinkConnection,
     dialect: Dialect,
     entered: Instant,
+    unsent: Arc<AtomicU64>,
 }
 
 /// The interval of reading counters while the sink is unreachable: idle names are forgotten after an hour.
 const ENTER_EVERY: Duration = Duration::from_secs(900);
 
 impl Flusher {
-    fn run(&mut self, interval: Duration, stopped: &Receiver<()>) {
-        let mut next = Instant::now() + interval;
-        loop {
-            let wait = next.saturating_duration_since(Instant::now());
-            let is_last = stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout);
-            // After a panic, the next flush sends the rest.
-            let _ = panics::catch(Boundary::Statsd, || self.flush(is_last));
-            if is_last {
-                return;
-            }
-            // A slow flush delays the next one; missed flushes are not made up for.
-            next = (next + interval).max(Instant::now());
-        }
-    }
-
     fn flush(&mut self, is_last: bool) {
+        // Before the last attempt to connect, which may hang until the process ends.
+        if is_last && self.connection.is_configured {
+            self.enter();
+        }
         let is_open = self.connection.is_open(is_last);
         if !is_open && (!self.connection.is_configured || self.entered.elapsed() <= ENTER_EVERY) {
             return;
         }
-        self.entered = Instant::now();
         panics::point("statsd");
-        self.deltas.enter(&self.stats, &*self.gauges);
+        self.enter();
         if !is_open {
             return;
         }
@@ -123,5 +122,17 @@ impl Flusher {
             Ok(()) => self.connection.succeeded(),
             Err(error) => self.connection.failed(&error),
         }
+        self.note_unsent();
+    }
+
+    fn enter(&mut self) {
+        self.entered = Instant::now();
+        self.deltas.enter(&self.stats, &*self.gauges);
+        self.note_unsent();
+    }
+
+    fn note_unsent(&mut self) {
+        let unsent = if self.connection.is_configured { self.deltas.unsent() } else { 0 };
+        self.unsent.store(unsent, Relaxed);
     }
 }

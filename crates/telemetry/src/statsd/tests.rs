@@ -6,6 +6,7 @@ use std::{
     net::{TcpListener, TcpStream, UdpSocket},
     os::unix::net::{UnixDatagram, UnixListener},
     sync::mpsc,
+    thread,
 };
 
 use super::*;
@@ -32,6 +33,14 @@ fn gauges() -> SharedGauges {
 fn begin(stats: &Arc<Stats>, target: SinkAddress) -> Flushing {
     let sink = Sink { target, dialect: Dialect::statsd(&[]), is_configured: true };
     start(stats, &gauges(), INTERVAL, vec![sink]).unwrap()
+}
+
+fn finish(flushing: &Flushing, patience: Duration) {
+    let begun = Instant::now();
+    flushing.stop();
+    while !flushing.has_ended() && begun.elapsed() < patience {
+        thread::sleep(Duration::from_millis(2));
+    }
 }
 
 fn here(address: std::net::SocketAddr) -> (String, u16) {
@@ -108,7 +117,7 @@ fn over_tcp_every_count_arrives_once() {
         stats.service().response_time(Method::ShouldRateLimit).observe(Duration::from_micros(n));
         thread::sleep(Duration::from_millis(1));
     }
-    flushing.finish(PATIENCE);
+    finish(&flushing, PATIENCE);
     let found = sums(&read(listener.accept().unwrap().0));
     let value = |name: &str| found.get(name).copied();
     assert_eq!(value(HITS), Some(199 * 100));
@@ -139,7 +148,7 @@ fn datagrams_respect_the_size_limit_of_their_socket() {
     let (host, port) = here(socket.local_addr().unwrap());
     let flushing = begin(&stats, SinkAddress::Udp(HostPort { host: host.clone(), port }));
     let reading = thread::spawn(move || drain(|buffer| socket.recv(buffer)));
-    flushing.finish(PATIENCE);
+    finish(&flushing, PATIENCE);
     UdpSocket::bind("127.0.0.1:0").unwrap().send_to(END, (host, port)).unwrap();
     check(reading.join().unwrap(), 1432);
 
@@ -149,7 +158,7 @@ fn datagrams_respect_the_size_limit_of_their_socket() {
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let flushing = begin(&stats, SinkAddress::Unix(path.clone()));
     let reading = thread::spawn(move || drain(|buffer| socket.recv(buffer)));
-    flushing.finish(PATIENCE);
+    finish(&flushing, PATIENCE);
     UnixDatagram::unbound().unwrap().send_to(END, path).unwrap();
     check(reading.join().unwrap(), 8192);
 }
@@ -162,7 +171,7 @@ fn sends_to_a_unix_stream_socket() {
     let stats = stats();
     let flushing = begin(&stats, SinkAddress::Unix(path));
     hit(&stats, 9);
-    flushing.finish(PATIENCE);
+    finish(&flushing, PATIENCE);
     assert_eq!(sums(&read(listener.accept().unwrap().0))[HITS], 9);
 }
 
@@ -180,7 +189,7 @@ fn counts_for_an_absent_sink_are_sent_later() {
     hit(&stats, 4);
     let socket = UdpSocket::bind(address).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    flushing.finish(PATIENCE);
+    finish(&flushing, PATIENCE);
     assert_eq!(sums(&drain(|buffer| socket.recv(buffer)).0)[HITS], 7);
 }
 
@@ -205,7 +214,7 @@ fn a_sink_that_returns_receives_the_missed_counts() {
     hit(&stats, 6);
     thread::sleep(3 * INTERVAL);
     let listener = TcpListener::bind(address).unwrap();
-    flushing.finish(PATIENCE);
+    finish(&flushing, PATIENCE);
     text.push_str(&read(listener.accept().unwrap().0));
     assert_eq!(sums(&text)[HITS], 11);
 }
@@ -253,7 +262,7 @@ fn a_sink_that_does_not_read_delays_no_other_and_receives_every_count() {
         all
     });
     thread::sleep(Duration::from_secs(2));
-    flushing.finish(PATIENCE);
+    finish(&flushing, PATIENCE);
     // A truncated line does not count.
     let text = next.join().unwrap();
     let whole: String = text.split_inclusive('\n').filter(|line| line.contains('|')).collect();
@@ -291,6 +300,7 @@ fn shutdown_does_not_wait_for_a_sink_that_does_not_read() {
     }
     let flushing = begin(&stats, SinkAddress::Tcp(HostPort { host, port }));
     let begun = Instant::now();
-    flushing.finish(Duration::from_millis(200));
+    finish(&flushing, Duration::from_millis(200));
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert!(flushing.unsent() > 10_000, "{}", flushing.unsent());
 }

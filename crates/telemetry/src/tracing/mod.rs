@@ -17,21 +17,23 @@ mod span;
 use std::{
     io,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread::JoinHandle,
 };
 
 use http::HeaderMap;
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
 
 #[cfg(any(test, feature = "testing"))]
 pub use headers::fuzz as fuzz_headers;
 pub use span::{OpenSpan, Value};
 
 use crate::tracing::settings::Spans;
-use containment::mutex::lock;
 use headers::Parent;
 use sampling::Sampler;
 use span::{Place, Span};
@@ -42,12 +44,14 @@ pub struct Tracer {
     pub descriptor_values: bool,
     queue: mpsc::Sender<Span>,
     counts: Arc<Counts>,
-    ending: watch::Sender<bool>,
-    exporter: Mutex<Option<JoinHandle<()>>>,
+    /// The end of the time for the last spans, from the shutdown on.
+    ending: watch::Sender<Option<Instant>>,
+    exporter: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
 pub struct Counts {
+    queued: AtomicU64,
     exported: AtomicU64,
     dropped: [AtomicU64; Dropped::ALL.len()],
 }
@@ -66,7 +70,7 @@ text::named! {
 impl Tracer {
     pub fn start(settings: &Spans) -> Result<Arc<Self>, Vec<String>> {
         let (queue, queued) = mpsc::channel(settings.max_queued);
-        let (ending, end) = watch::channel(false);
+        let (ending, end) = watch::channel(None);
         let counts = Arc::<Counts>::default();
         let exporter = export::Exporter::new(settings, queued, end, counts.clone())?;
         let no_thread = |error: io::Error| vec![format!("cannot start the thread of tracing: {error}")];
@@ -77,7 +81,7 @@ impl Tracer {
             queue,
             counts,
             ending,
-            exporter: Mutex::new(Some(thread)),
+            exporter: thread,
         }))
     }
 
@@ -107,16 +111,19 @@ impl Tracer {
         &self.counts
     }
 
-    /// Sends the queued spans, for a few seconds at most, and stops. Later spans are dropped.
-    pub fn end(&self) {
-        self.ending.send_replace(true);
-        let thread = lock(&self.exporter).take();
-        // A panic of the exporter was logged.
-        let _ = thread.map(JoinHandle::join);
+    /// Has the exporter send the queued spans until this moment, and stop. Later spans are dropped.
+    pub fn end(&self, until: Instant) {
+        self.ending.send_replace(Some(until));
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.exporter.is_finished()
     }
 
     fn take(&self, span: Span) {
-        if self.queue.try_send(span).is_err() {
+        if self.queue.try_send(span).is_ok() {
+            self.counts.queued.fetch_add(1, Relaxed);
+        } else {
             self.counts.add_dropped(Dropped::QueueFull, 1);
         }
     }
@@ -125,6 +132,14 @@ impl Tracer {
 impl Counts {
     pub fn exported(&self) -> u64 {
         self.exported.load(Relaxed)
+    }
+
+    /// Spans in the queue, or sent without a response yet.
+    pub fn unsent(&self) -> u64 {
+        let ended =
+            [Dropped::Unreachable, Dropped::Refused, Dropped::Panicked].map(|reason| self.dropped(reason));
+        let ended = self.exported() + ended.iter().sum::<u64>();
+        self.queued.load(Relaxed).saturating_sub(ended)
     }
 
     pub fn dropped(&self, reason: Dropped) -> u64 {
@@ -144,7 +159,7 @@ impl Counts {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{thread, time::Duration};
 
     use super::*;
     use crate::tracing::settings::{Collector, Protocol};
@@ -172,6 +187,13 @@ mod tests {
         Tracer::start(&spans).unwrap()
     }
 
+    fn end(tracer: &Tracer) {
+        tracer.end(Instant::now() + Duration::from_secs(60));
+        while !tracer.has_ended() {
+            thread::yield_now();
+        }
+    }
+
     fn dropped(tracer: &Tracer) -> [u64; 4] {
         Dropped::ALL.map(|reason| tracer.counts().dropped(reason))
     }
@@ -182,17 +204,18 @@ mod tests {
         for _ in 0..10 {
             tracer.join(&HeaderMap::new(), "call").unwrap().answered();
         }
-        tracer.end();
+        assert_eq!(tracer.counts().unsent(), 10);
+        end(&tracer);
         assert_eq!((dropped(&tracer), tracer.counts().exported()), ([0, 10, 0, 0], 0));
         tracer.join(&HeaderMap::new(), "call").unwrap().answered();
         assert_eq!(dropped(&tracer), [1, 10, 0, 0], "the exporter has ended");
-        tracer.end();
+        assert_eq!(tracer.counts().unsent(), 0);
     }
 
     #[test]
     fn drops_spans_when_the_queue_is_full() {
         let tracer = tracer(1);
-        tracer.end();
+        end(&tracer);
         let [first, second] = [(); 2].map(|()| tracer.join(&HeaderMap::new(), "call"));
         assert!(first.is_some() && second.is_some(), "the queue has room when both begin");
         drop((first, second));

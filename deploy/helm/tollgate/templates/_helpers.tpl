@@ -179,6 +179,14 @@ files as floats, which print as 1e+06. */}}
 {{- fail "tls.enabled is required with admin.tls" -}}
 {{- end -}}
 {{- end -}}
+{{- if eq (include "tollgate.backend" .) "memory" -}}
+{{- if .Values.autoscaling.enabled -}}
+{{- fail "autoscaling.enabled: each replica that counts in memory admits every limit once more. Set store.type to redis or memcached" -}}
+{{- end -}}
+{{- if gt (int .Values.replicaCount) 1 -}}
+{{- fail (printf "replicaCount: %d replicas that count in memory admit every limit %d times. Set store.type to redis or memcached, or replicaCount to 1" (int .Values.replicaCount) (int .Values.replicaCount)) -}}
+{{- end -}}
+{{- end -}}
 {{- with .Values.autoscaling -}}
 {{- if and .enabled (gt (int .minReplicas) (int .maxReplicas)) -}}
 {{- fail (printf "autoscaling.minReplicas: expected at most maxReplicas (%d), got %d" (int .maxReplicas) (int .minReplicas)) -}}
@@ -237,6 +245,19 @@ files as floats, which print as 1e+06. */}}
 {{- end -}}
 {{- end -}}
 {{- toYaml $all -}}
+{{- end -}}
+
+{{/* The effective BACKEND_TYPE, which `settings` and `extraEnv` may set too. */}}
+{{- define "tollgate.backend" -}}
+{{- range include "tollgate.variables" . | fromYamlArray -}}
+{{- if eq .name "BACKEND_TYPE" -}}{{- .value -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The resources, with half a core for each worker unless they request CPU themselves. */}}
+{{- define "tollgate.resources" -}}
+{{- $cpu := dict "requests" (dict "cpu" (printf "%dm" (mul 500 .Values.workers))) -}}
+{{- toYaml (merge (deepCopy (default dict .Values.resources)) $cpu) -}}
 {{- end -}}
 
 {{/* The Secrets that are mounted, as a list of {name, secret}. */}}

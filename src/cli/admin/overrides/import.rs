@@ -22,9 +22,9 @@ use crate::cli::{
 };
 use clock::{Clock, SystemClock};
 use overrides::Input;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-/// The size of one call. The service accepts 4 MB, unless it is set lower.
+/// The size of one call, without its last line. The service accepts 2 MiB, and lines of 1 MiB.
 const PIECE: usize = 512 << 10;
 
 /// The maximum number of errors that are printed.
@@ -62,7 +62,8 @@ pub(super) fn run(args: &ImportArgs, environment: &Environment) -> Result<Verdic
     };
     drop(text);
     if args.check {
-        terminal::print(&format!("{file}: {}: OK\n", count(import.total, "override")));
+        let text = || format!("{file}: {}: OK\n", count(import.total, "override"));
+        args.change.admin.print(&json!({"checked": import.total}), text);
         return Ok(Verdict::Yes);
     }
     let mut admin = args.change.admin.clone();

@@ -335,7 +335,7 @@ fn remove(args: &RemoveArgs, environment: &Environment) -> Result<Verdict, Failu
             Ok(Verdict::Yes)
         }
         Err(failure) if failure.is_not_found => {
-            terminal::print(&format!("no override for {}\n", printable(&named)));
+            admin.print(&json!({"removed": null}), || format!("no override for {}\n", printable(&named)));
             Ok(Verdict::No)
         }
         Err(failure) => Err(failure),

@@ -1,9 +1,9 @@
 //! What holds must be true of, each second and at the end.
 
-use std::sync::MutexGuard;
+use std::{collections::BTreeMap, sync::MutexGuard};
 
 use super::{
-    ledger::{Account, Conditions, DELAY, Part, Phase, Stream, Streams},
+    ledger::{Account, Charged, Conditions, DELAY, Part, Phase, Stream, Streams},
     plan::{BudgetPlan, StreamsPlan},
 };
 use crate::{
@@ -14,6 +14,9 @@ use crate::{
     topology::Topology,
     world::Micros,
 };
+
+/// As many refusals are checked.
+const MOST_REFUSED: usize = 1000;
 
 impl Simulation {
     pub fn stream_plan(&self) -> &StreamsPlan {
@@ -138,6 +141,38 @@ impl Simulation {
         self.hold(Invariant::Ends, late <= may_be_late, || {
             format!("{late} settles were late, but only {may_be_late} came after an expiry or an earlier end")
         });
+    }
+
+    /// A budget refuses only if it has no room, by what requests hold that were not refused, and by what they cost.
+    pub fn check_all_refused(&self) {
+        let conditions = self.conditions();
+        let Some(plan) = self.plan.streams.as_ref().filter(|_| !conditions.lost_data) else { return };
+        let streams = self.streams();
+        let mut charged: BTreeMap<Account, Vec<(&Stream, &Part, u64)>> = BTreeMap::new();
+        for account in streams.accounts() {
+            let budget = &plan.budgets[account.budget];
+            let of = streams.of(account);
+            let most = |(stream, part): (_, _)| {
+                let Charged { most, .. } = Stream::charged(stream, part, budget, self.now(), conditions);
+                (stream, part, most)
+            };
+            charged.insert(account, of.map(most).collect());
+        }
+        let refused =
+            streams.streams.iter().flat_map(|stream| stream.refused.iter().map(move |part| (stream, part)));
+        for (stream, Part { account, held }) in refused.take(MOST_REFUSED) {
+            let others = charged
+                .get(account)
+                .into_iter()
+                .flatten()
+                .filter(|(other, ..)| !std::ptr::eq(*other, stream));
+            let taken: u64 =
+                others.map(|(other, part, charged)| other.taken(part, *charged, stream, conditions)).sum();
+            let limit = plan.budgets[account.budget].limit;
+            self.ledger().checks.hold(Invariant::Refused, taken + held > limit, stream.answered, || {
+                format!("{} refused {held}, but others took {taken} of {limit} at most", account.name())
+            });
+        }
     }
 
     pub fn check_streams(&mut self) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use limiter::{Answer, RequestError};
+use limiter::{Answer, Code, RequestError};
 
 use super::plan::{BudgetPlan, Currency, StreamsPlan};
 use crate::{
@@ -74,6 +74,8 @@ pub struct Stream {
     pub process: Process,
     pub id: Option<String>,
     pub parts: Vec<Part>,
+    /// The parts that refused it.
+    pub refused: Vec<Part>,
     pub phase: Phase,
     /// The longest time to live of its holds.
     pub longest: Micros,
@@ -200,6 +202,18 @@ impl Stream {
         charged.result(held, is_open)
     }
 
+    /// The most that a part may have taken of its account, held or charged, while another request was decided.
+    pub fn taken(&self, part: &Part, charged: u64, other: &Self, conditions: Conditions) -> u64 {
+        let is_clean = conditions.faulty_until == 0;
+        let released = match self.phase {
+            _ if self.asked > other.answered => return 0,
+            Phase::Failed { at } | Phase::Ended { at, .. } if is_clean => at + SECOND / 5,
+            Phase::Failed { at } | Phase::Ended { at, .. } if !self.is_orphan => conditions.done_by(at),
+            _ => Micros::MAX,
+        };
+        if released < other.asked { charged } else { charged.max(part.held) }
+    }
+
     /// A time to live after it began, of which Redis knows the millisecond.
     fn expires(&self, budget: &BudgetPlan) -> Micros {
         self.asked - 1000 + budget.ttl
@@ -282,15 +296,27 @@ impl Possible {
 }
 
 impl Streams {
-    /// A request was answered, or was given up. True if it holds.
+    /// A request was answered, or was given up; the failure policy answered if it `is_failed`. True if it holds. One that
+    /// `may_be_split` holds in several servers.
     pub fn answered(
         &mut self,
         stream: usize,
         answer: Option<Result<Answer, RequestError>>,
+        is_failed: bool,
+        may_be_split: bool,
         now: Micros,
     ) -> bool {
         let own = &mut self.streams[stream];
         own.answered = now;
+        if let (Some(Ok(Answer { code: Code::OverLimit, statuses, .. })), false) = (&answer, is_failed) {
+            let refused = own.parts.iter().zip(statuses);
+            let refused = refused.filter(|(_, status)| status.code == Code::OverLimit);
+            own.refused = refused.map(|(part, _)| *part).collect();
+            if !may_be_split {
+                // It held nothing at any time.
+                own.parts.clear();
+            }
+        }
         let token = answer.and_then(|answer| answer.ok()?.hold);
         // Without a slot it holds in this replica alone: the policy `local`.
         let Some(token) = token.filter(|token| !token.id().slots.is_empty()) else {

@@ -4,6 +4,7 @@ use rules::Unit;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    limits::LimitPlan,
     named,
     plan::{Action, ActionPlan, Plan, ReplicaPlan, SECOND, Scenario},
     random::Random,
@@ -55,6 +56,9 @@ pub struct StreamCaller {
     /// All requests come in the first tenth of each of these periods.
     #[serde(default)]
     pub period: Option<Micros>,
+    /// A limit that does not hold, of which each request takes a hit too.
+    #[serde(default)]
+    pub beside: Option<usize>,
 }
 
 impl Currency {
@@ -162,6 +166,42 @@ fn end_while_unreachable(plan: &mut Plan, until: Micros) {
     plan.weather.late_until = plan.last_fault();
 }
 
+/// Some plans have a budget on which little is held, but by requests that another limit refuses.
+pub fn add_refused_callers(plan: &mut Plan) {
+    let random = &mut Random::new(plan.seed ^ 0x0000_be51);
+    let Some(streams) = plan.streams.as_mut().filter(|_| random.one_in(2)) else { return };
+    let budgets = vec![streams.budgets.len()];
+    streams.budgets.push(BudgetPlan {
+        unit: Unit::Hour,
+        is_concurrency: false,
+        limit: 20,
+        amount: 12,
+        ttl: 60 * SECOND,
+        unknown: Some(0),
+        currency: Currency::Tokens,
+    });
+    let rare = StreamCaller {
+        budgets: budgets.clone(),
+        rate: 20,
+        estimate: Some(1),
+        most: 0,
+        lasts: 20_000,
+        patience: 100_000,
+        leaves: 1000,
+        beside: None,
+    };
+    let refused = StreamCaller {
+        // Sometimes with others, in other slots.
+        budgets: if random.one_in(2) { budgets } else { (0..streams.budgets.len()).collect() },
+        rate: random.choose(&[100, 400]),
+        estimate: Some(12),
+        beside: Some(plan.limits.len()),
+        ..rare.clone()
+    };
+    streams.callers.extend([rare, refused]);
+    plan.limits.push(LimitPlan::fixed(Unit::Hour, 5, random.one_in(2)));
+}
+
 fn budget(random: &mut Random) -> BudgetPlan {
     let is_concurrency = random.one_in(4);
     let limit = if is_concurrency { random.between(1, 8) } else { random.choose(&[20, 60, 200, 1000]) };
@@ -192,6 +232,7 @@ fn caller(random: &mut Random, budgets: usize) -> StreamCaller {
         patience: random.choose(&[30_000, 100_000, 500_000]),
         leaves: random.choose(&[4, 10, 50]),
         period: None,
+        beside: None,
     }
 }
 

@@ -11,9 +11,11 @@ use super::{
 };
 use crate::{
     checks::Invariant,
+    ledger::Asked,
     plan::SECOND,
     replica::Replica,
     simulation::Simulation,
+    topology::Topology,
     world::{Event, Process},
 };
 
@@ -81,7 +83,13 @@ impl Simulation {
         let keys = keys(asking);
         let shown = keys.join(" ");
         let until = replica.edges.timer.now() + Duration::from_micros(asking.patience);
+        let beside = asking.beside.map(|limit| format!("k{limit}"));
         let descriptors = keys.iter().map(|key| descriptor(&[(key, "v")], estimate));
+        let descriptors = descriptors.chain(beside.iter().map(|key| descriptor(&[(key, "v")], None)));
+        if let Some(limit) = asking.beside {
+            self.ledger().asks(limit, time.seconds(), Asked::Take(1));
+        }
+        let may_be_split = keys.len() > 1 && self.plan.topology == Topology::Cluster;
         let request = Request { domain: "sim", descriptors: descriptors.collect(), ..Request::default() };
         let leaves = leaves_after.map(|after| replica.edges.timer.now() + Duration::from_micros(after));
         let (limiter, timer) = (replica.limiter.clone(), replica.edges.timer.clone());
@@ -100,8 +108,8 @@ impl Simulation {
                     }
                 }
             };
-            // The next answer is not the one that failed.
-            store.take_failed();
+            // The failure policy decides by other counters.
+            let is_failed = store.take_failed().is_some();
             if let Some(answer) = &answer {
                 ledger.lock().expect("nothing panics with it").counted(process, answer);
             }
@@ -113,8 +121,10 @@ impl Simulation {
                 let wait = answer.response_headers.iter().find_map(|header| header.value.parse().ok());
                 world.at(world.now(), Event::Stream(StreamEvent::Refused(stream, wait)));
             }
-            let has_begun =
-                streams.lock().expect("nothing panics with it").answered(stream, answer, world.now());
+            let has_begun = {
+                let mut streams = streams.lock().expect("nothing panics with it");
+                streams.answered(stream, answer, is_failed, may_be_split, world.now())
+            };
             world.tell(&process, format_args!("stream {stream} of {shown}: holds {has_begun}"));
             if has_begun {
                 world.at(world.now(), Event::Stream(StreamEvent::Begin(stream)));
@@ -133,6 +143,7 @@ impl Simulation {
             process,
             id: None,
             parts: budgets.iter().map(part).collect(),
+            refused: Vec::new(),
             phase: Phase::Asks,
             again: None,
             longest: budgets.iter().map(|budget| plan.budgets[*budget].ttl).max().unwrap_or(0),

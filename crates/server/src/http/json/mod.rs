@@ -6,24 +6,33 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, StatusCode, header};
+use http::{HeaderValue, Method, Request, StatusCode, header, request::Parts};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 use prost_reflect::DynamicMessage;
-use tokio::task::spawn_blocking;
+use tokio::{sync::Semaphore, task::spawn_blocking};
 
 use self::request::to_message;
-use super::{Answer, text, typed};
+use super::{Answer, BodyLimit, Pages, text, typed};
 use crate::{health::Health, log_undecodable, traced, wire};
 use containment::panics::{self, Boundary};
-use limiter::{self, Bounds, Code, Decided, Limiter, RequestError};
+use limiter::{self, Bounds, Code, Decided, HoldToken, Limiter, RequestError};
 use telemetry::tracing::{OpenSpan, Tracer};
 use text::cut;
 
 /// The size from which a body is read, and a response written, on another thread: that takes up to 50 ns a byte, and
 /// probes wait meanwhile.
 const LARGE: usize = 2 * 1024;
+
+static TURN: Semaphore = Semaphore::const_new(1);
 
 /// Why a request was not decided: the status of the response, and the reason.
 struct NotDecided(StatusCode, String);
@@ -44,22 +53,46 @@ pub struct Endpoints {
     pub limiter: Arc<Limiter>,
     pub tracer: Option<Arc<Tracer>>,
     pub has_json: bool,
+    pub max_request_bytes: usize,
 }
 
-pub async fn answer(endpoints: Arc<Endpoints>, request: Request<Bytes>) -> Answer {
-    match request.uri().path() {
-        "/healthcheck" => healthcheck(&endpoints, request.uri().query() == Some("verbose")),
-        "/json" if !endpoints.has_json => {
-            text(StatusCode::NOT_FOUND, "Not Found: /json is disabled (JSON_ENABLED)\n")
+/// What a request to the port asks for.
+pub enum Asked {
+    Health { verbose: bool },
+    Decision,
+}
+
+impl Pages for Endpoints {
+    type Asked = Asked;
+
+    fn admit(&self, head: &Parts) -> Result<(Asked, BodyLimit), Answer> {
+        match head.uri.path() {
+            "/healthcheck" => {
+                let verbose = head.uri.query() == Some("verbose");
+                Ok((Asked::Health { verbose }, BodyLimit::NOTHING))
+            }
+            "/json" if !self.has_json => {
+                Err(text(StatusCode::NOT_FOUND, "Not Found: /json is disabled (JSON_ENABLED)\n"))
+            }
+            // Browsers send GET for any page, so GET must not count.
+            "/json" if matches!(head.method, Method::GET | Method::HEAD) => {
+                let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed: use POST\n");
+                answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+                Err(answer)
+            }
+            "/json" => {
+                let limit = BodyLimit { bytes: self.max_request_bytes, name: "GRPC_MAX_REQUEST_BYTES" };
+                Ok((Asked::Decision, limit))
+            }
+            _ => Err(text(StatusCode::NOT_FOUND, "Not found. Endpoints: GET /healthcheck, POST /json.\n")),
         }
-        // Browsers send GET for any page, so GET must not count.
-        "/json" if matches!(*request.method(), Method::GET | Method::HEAD) => {
-            let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed: use POST\n");
-            answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
-            answer
+    }
+
+    async fn answer(self: Arc<Self>, asked: Asked, request: Request<Bytes>) -> Answer {
+        match asked {
+            Asked::Health { verbose } => healthcheck(&self, verbose),
+            Asked::Decision => respond(&self, &request).await,
         }
-        "/json" => respond(&endpoints, &request).await,
-        _ => text(StatusCode::NOT_FOUND, "Not found. Endpoints: GET /healthcheck, POST /json.\n"),
     }
 }
 
@@ -83,11 +116,11 @@ async fn respond(endpoints: &Endpoints, request: &Request<Bytes>) -> Answer {
     let decided = decide(request.body(), &endpoints.limiter, span.as_deref_mut()).await;
     let (answer, error) = match decided {
         Ok(mut decided) => {
+            let hold = decided.hold.take();
             let answer = answered(&decided).await;
-            if let Some(hold) = decided.hold.take() {
-                hold.delivered();
-            }
-            (answer, None)
+            // Without the response the caller has no identity: the hold is cancelled.
+            let hold = hold.filter(|_| !answer.status().is_server_error());
+            (answer.map(|body| Delivering { body, hold }.boxed_unsync()), None)
         }
         Err(NotDecided(status, why)) => {
             let reason = status.canonical_reason().unwrap_or_default();
@@ -153,9 +186,41 @@ async fn run<T: Send + 'static>(
     if bytes < LARGE {
         return Ok(work());
     }
+    // One at a time: the others wait, and not the pages that further threads render.
+    let _turn = TURN.acquire().await;
     match spawn_blocking(|| panics::catch(Boundary::HttpRequest, work)).await {
         Ok(Ok(done)) => Ok(done),
         _ => Err(NotDecided(StatusCode::INTERNAL_SERVER_ERROR, "the log has the details".to_owned())),
+    }
+}
+
+/// A response whose hold is delivered when the connection takes its bytes, and cancelled if that is gone before.
+struct Delivering {
+    body: UnsyncBoxBody<Bytes, Infallible>,
+    hold: Option<Box<HoldToken>>,
+}
+
+impl Body for Delivering {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if let Some(hold) = self.hold.take() {
+            hold.delivered();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

@@ -11,6 +11,12 @@ use proto::envoy::{
 };
 
 use super::{request::fuzz, *};
+use clock::{Clock as _, ManualClock, Time};
+use limiter::{Policy, handles};
+use rules::CompileOptions;
+use rules_source::{RulesDir, Source};
+use store::memory::MemoryStore;
+use telemetry::metrics::{Stats, StatsOptions};
 
 const NONE: Bounds = Bounds { descriptors: usize::MAX, entries: usize::MAX };
 
@@ -109,5 +115,49 @@ proptest! {
         json in r#"(\{|\}|\[|\]|,|:|"domain"|"descriptors"|"entries"|"k\\u0065y"|"limit"|"unit"|"a\\"b"|"\\uFFfd\\\\"|"�"|-?[0-9]{1,11}|null){0,20}"#,
     ) {
         fuzz(json.as_bytes());
+    }
+}
+
+const HOLDS: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 9, hold: {amount: 2, ttl: 1h}}}]\n";
+
+/// The endpoints with a limit that holds, counted in memory.
+fn endpoints() -> Arc<Endpoints> {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("config")).unwrap();
+    std::fs::write(root.path().join("config/rules.yaml"), HOLDS).unwrap();
+    let stats = Arc::new(Stats::new(StatsOptions::default()));
+    let counters = stats.clone();
+    let source = Source::new(CompileOptions::default(), move |rules| handles(rules, &counters, Vec::new()));
+    let (source, clock) = (Arc::new(source), Arc::new(ManualClock::at(Time::from_seconds(7200))));
+    source.reload(&RulesDir::new(root.path(), "", "config", false), clock.now());
+    let store = Arc::new(MemoryStore::new(100));
+    let limiter = Limiter::new(Policy::default(), source, store, None, stats, clock);
+    let limiter = Arc::new(limiter.with_holds(limiter::system_chance(), 100));
+    let details: Box<dyn Fn() -> Vec<String> + Send + Sync> = Box::new(Vec::new);
+    Arc::new(Endpoints {
+        health: Arc::default(),
+        details,
+        limiter,
+        tracer: None,
+        has_json: true,
+        max_request_bytes: 4 << 20,
+    })
+}
+
+#[tokio::test]
+async fn a_hold_is_delivered_with_the_bytes_of_its_response_and_cancelled_without_them() {
+    let endpoints = endpoints();
+    let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}"#;
+    for (is_written, cancelled) in [(true, 0), (false, 1)] {
+        let request = Request::post("/json").body(Bytes::from(body)).unwrap();
+        let answer = respond(&endpoints, &request).await;
+        assert!(answer.status() == StatusCode::OK && answer.body().size_hint().exact().is_some());
+        if is_written {
+            let text = answer.into_body().collect().await.unwrap().to_bytes();
+            assert!(std::str::from_utf8(&text).unwrap().contains("hold"), "{text:?}");
+        } else {
+            drop(answer);
+        }
+        assert_eq!(endpoints.limiter.queued_closings(), cancelled);
     }
 }

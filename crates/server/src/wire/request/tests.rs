@@ -32,7 +32,7 @@ fn read<'m>(message: &'m [u8], bounds: Bounds, escaped: &'m mut Vec<u8>) -> Resu
 }
 
 fn check(bytes: &[u8], bounds: Bounds) -> Result<bool, TestCaseError> {
-    let (prosts, mut escaped) = (model::decode(bytes), Vec::new());
+    let (prosts, mut escaped) = (fuzz::decode(bytes), Vec::new());
     let is_read = {
         let ours = read(bytes, bounds, &mut escaped);
         match (&ours, &prosts) {

@@ -124,7 +124,7 @@ impl RedisPipeline {
         }
     }
 
-    fn write_command(&self, command: &Command, into: &mut Vec<u8>, form: Form) {
+    pub(super) fn write_command(&self, command: &Command, into: &mut Vec<u8>, form: Form) {
         let key = self.key(command);
         if command.asking {
             resp::write_command(into, &[b"ASKING"]);

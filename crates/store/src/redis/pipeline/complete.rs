@@ -12,7 +12,9 @@ use crate::{
     Closed,
     redis::{
         failure::{Failure, FailureKind},
-        resp::Reply,
+        permissions,
+        resp::{self, Reply},
+        script::Form,
         write_check,
     },
     remote::at_mut,
@@ -60,6 +62,8 @@ enum Completion {
 struct Reading<'a> {
     learned: Learned,
     failure: &'a dyn Fn(FailureKind, &str) -> Failure,
+    /// What the next failure's message ends with.
+    advice: String,
 }
 
 impl RedisPipeline {
@@ -69,7 +73,7 @@ impl RedisPipeline {
         replies: Vec<Reply>,
         failure: impl Fn(FailureKind, &str) -> Failure,
     ) -> Learned {
-        let mut reading = Reading { learned: Learned::default(), failure: &failure };
+        let mut reading = Reading { learned: Learned::default(), failure: &failure, advice: String::new() };
         let mut replies = replies.into_iter();
         let mut results = Vec::with_capacity(self.commands.len());
         for command in &self.commands {
@@ -135,6 +139,9 @@ impl RedisPipeline {
             }
         };
         asking.and(result).unwrap_or_else(|error| {
+            if permissions::is_about_a_key(&error) {
+                reading.advice = permissions::key_advice(command.name(), &self.first_key(command));
+            }
             Completion::Failed(reading.failed(&error, command.keys(), command.name()))
         })
     }
@@ -172,6 +179,19 @@ impl RedisPipeline {
         Ok(Completion::Running(before))
     }
 
+    /// The first key of a command that was not sent after `ASKING`.
+    fn first_key(&self, command: &Command) -> String {
+        let mut bytes = Vec::new();
+        self.write_command(command, &mut bytes, Form::Hash);
+        // A script's keys follow its hash and their number.
+        let at = if command.name() == "evalsha" { 3 } else { 1 };
+        let words = match resp::read(&bytes) {
+            Ok(Some((Reply::List(words), _))) => words,
+            _ => Vec::new(),
+        };
+        words.get(at).and_then(Reply::text).unwrap_or_default().to_owned()
+    }
+
     fn key_text(&self, command: &Command) -> Box<str> {
         String::from_utf8_lossy(self.key(command)).into()
     }
@@ -197,7 +217,9 @@ impl Reading<'_> {
         if kind == FailureKind::Denied {
             self.learned.denied.push(command);
         }
-        let failure = Arc::new((self.failure)(kind, error));
+        let mut failure = (self.failure)(kind, error);
+        failure.message.push_str(&std::mem::take(&mut self.advice));
+        let failure = Arc::new(failure);
         self.learned.failures.push(failure.clone());
         match kind {
             FailureKind::Moved => CheckResult::Redirected(error.into()),

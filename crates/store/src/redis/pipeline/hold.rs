@@ -40,12 +40,12 @@ pub(in crate::redis) struct HoldPart<'a> {
     pub(in crate::redis) set: &'a str,
     pub(in crate::redis) limit: u64,
     pub(in crate::redis) hold: &'a crate::Hold,
-    /// The estimate; `None` reads.
-    pub(in crate::redis) estimate: Option<u64>,
+    /// What it means for the request that it does not fit: [`Refusal::codes`](algorithms::Refusal::codes).
+    pub(in crate::redis) code: u64,
 }
 
 impl HoldCall {
-    /// `base` begins the names of all keys but the counters.
+    /// `base` begins the names of all keys but the counters. Without an `id` it only looks.
     pub(in crate::redis) fn new(base: String, id: &str, most: MostHolds) -> Self {
         let mut arguments = Vec::with_capacity(512);
         resp::write_word(&mut arguments, id.as_bytes());
@@ -59,7 +59,7 @@ impl HoldCall {
         let HoldRule { ttl, unknown, currency, .. } = &*part.hold.rule;
         // A rule's time to live is at most a month.
         let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        let held = part.estimate.map(|estimate| estimate.min(part.limit));
+        let held = part.hold.estimate.map(|estimate| estimate.min(part.limit));
         let suffix = format!(":{}:{}", self.parts, held.unwrap_or(0));
         let (counter, expiry) = part.counter.unwrap_or_default();
         let unknown = match unknown {
@@ -69,11 +69,7 @@ impl HoldCall {
         resp::write_word(&mut self.counters, part.counter.map_or(part.set, |(name, _)| name).as_bytes());
         resp::write_word(&mut self.sets, part.set.as_bytes());
         let estimate = held.unwrap_or(NONE);
-        write_packed(
-            &mut self.arguments,
-            &[part.limit, estimate, part.hold.fit as u64, ttl, expiry],
-            &[&suffix],
-        );
+        write_packed(&mut self.arguments, &[part.limit, estimate, part.code, ttl, expiry], &[&suffix]);
         let recorded = [held.unwrap_or(0), unknown, ttl, 0, NONE, part.hold.rule_id];
         write_packed(&mut self.arguments, &recorded, &[currency, counter, part.set, &suffix]);
     }

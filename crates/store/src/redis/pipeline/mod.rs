@@ -195,12 +195,12 @@ impl RedisPipeline {
         }
     }
 
-    /// Counts several checks in one step on the server: all if none would be over its limit, else only those that
-    /// would.
-    pub(super) fn count_guarded(&mut self, checks: &[ScriptCheck<'_>]) {
+    /// Counts several checks in one step on the server: all unless they refuse the request, else only those that would be
+    /// over their limits. `codes` has what each means for the request.
+    pub(super) fn count_guarded(&mut self, checks: &[ScriptCheck<'_>], codes: &[u64]) {
         // Later hits must not join commands before this one.
         self.barrier();
-        let command = self.push_call(Counts::Guarded);
+        let command = self.push_call(Counts::Guarded(codes.into()));
         for check in checks {
             let key = self.script_call(command).push(check);
             self.add_check(CommandKey { command, key }, check.hits);

@@ -45,13 +45,13 @@ pub(crate) struct ScriptCheck<'a> {
     pub(crate) member: Member,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Counts {
     /// Each key by itself, in a call that others may join.
     Each,
     Units,
-    /// Unless every check is within its limit, only those alone that are over; the others read.
-    Guarded,
+    /// If the request is refused, only those alone that are over; the others read. By [`Refusal::codes`](algorithms::Refusal).
+    Guarded(Box<[u64]>),
 }
 
 pub(super) struct ScriptCall {
@@ -78,7 +78,7 @@ struct Run {
 /// The states of a call's counters before the next caller's hits, and their time.
 pub(super) struct ScriptReply {
     now: Time,
-    any_over: bool,
+    is_refused: bool,
     counters: Vec<CounterReply>,
     /// The next caller's hits on the unit whose first counter was counted last are not counted.
     is_barred: bool,
@@ -145,19 +145,19 @@ impl ScriptCall {
     }
 
     fn script(&self) -> &'static Script {
-        match self.counts {
+        match &self.counts {
             Counts::Each if is_log(self.counters[0].algorithm) => &script::LOGS,
             Counts::Each => &script::STATES,
-            Counts::Units | Counts::Guarded if self.is_timed() => &script::UNITS,
-            Counts::Units | Counts::Guarded => &script::COUNTERS,
+            Counts::Units | Counts::Guarded(_) if self.is_timed() => &script::UNITS,
+            Counts::Units | Counts::Guarded(_) => &script::COUNTERS,
         }
     }
 
     pub(super) fn write(&self, into: &mut Vec<u8>, form: Form) {
-        let (arguments, first) = match self.counts {
+        let (arguments, first) = match &self.counts {
             Counts::Each => self.shared_arguments(),
             Counts::Units => (self.counters.iter().collect(), SmallVec::new()),
-            Counts::Guarded => (self.counters.iter().collect(), SmallVec::from_slice(b"g")),
+            Counts::Guarded(codes) => (self.counters.iter().collect(), guard(codes)),
         };
         self.script().begin(into, form, self.keys(), arguments.len() + 1);
         for counter in &self.counters {
@@ -198,24 +198,35 @@ impl ScriptCall {
         expiring: &mut Vec<(Key, Time)>,
         mut failed: impl FnMut(&str) -> super::CheckResult,
     ) -> Result<ScriptReply, String> {
-        let (keys, is_guarded, is_timed) = (self.keys(), self.counts == Counts::Guarded, self.is_timed());
+        let is_guarded = matches!(self.counts, Counts::Guarded(_));
+        let (keys, is_timed) = (self.keys(), self.is_timed());
         let mut list = reply.into_list(keys + usize::from(is_guarded) + 2 * usize::from(is_timed))?;
         let now = if is_timed { time(&list.split_off(list.len() - 2))? } else { Time::default() };
-        let over = if is_guarded { list.split_off(keys).remove(0).into_list(keys)? } else { Vec::new() };
+        let over = if is_guarded { list.split_off(keys).remove(0).into_list(keys + 1)? } else { Vec::new() };
         let over = over.into_iter().map(|over| over.into_count().map(|over| over == 1));
         let mut over = over.collect::<Result<Vec<_>, _>>()?;
-        over.resize(keys, false);
-        let any_over = over.contains(&true);
+        over.resize(keys + 1, false);
+        let is_refused = over[keys];
         let counters = self.counters.iter().zip(list).zip(over).map(|((counter, state), is_over)| {
-            if counter.runs[0].hits.taken() > 0 && (is_over || !any_over) {
+            if counter.runs[0].hits.taken() > 0 && (is_over || !is_refused) {
                 expiring.extend(counter.uncached);
             }
             let state = ReplyState::read(counter.algorithm, state, counter.runs.len());
             let state = state.map_err(|error| failed(&error));
             CounterReply { member: counter.member, state, is_over }
         });
-        Ok(ScriptReply { now, any_over, counters: counters.collect(), is_barred: false })
+        Ok(ScriptReply { now, is_refused, counters: counters.collect(), is_barred: false })
     }
+}
+
+/// The first argument of a guarded call: the code of each key.
+fn guard(codes: &[u64]) -> SmallVec<[u8; 32]> {
+    let mut text = SmallVec::from_slice(b"g");
+    for code in codes {
+        text.push(b' ');
+        text.extend_from_slice(itoa::Buffer::new().format(*code).as_bytes());
+    }
+    text
 }
 
 pub(super) fn is_log(algorithm: Algorithm) -> bool {
@@ -290,11 +301,11 @@ impl ScriptReply {
         let (counter, rest) =
             self.counters[first..].split_first().expect("a check is of a counter of its call");
         if counter.member == Member::Alone {
-            return self.any_over && !counter.is_over;
+            return self.is_refused && !counter.is_over;
         }
         let rest = rest.iter().take_while(|counter| counter.member == Member::Next);
         let fits =
             |counter: &CounterReply| counter.state.as_ref().is_ok_and(|state| state.fits(hits, self.now));
-        self.any_over || !std::iter::once(counter).chain(rest).all(fits)
+        self.is_refused || !std::iter::once(counter).chain(rest).all(fits)
     }
 }

@@ -429,8 +429,10 @@ fn assert_refuses_state(kind: Kind, state: &Reply) {
         _ => pipeline.count_alone(table.key("a"), 0, &alone("a", algorithm, Hits::Take(1))),
     });
     let mut guarded = pipeline.add_caller(|pipeline| {
-        pipeline
-            .count_guarded(&[ScriptCheck { uncached: None, ..self::alone("a", algorithm, Hits::Take(1)) }]);
+        pipeline.count_guarded(
+            &[ScriptCheck { uncached: None, ..self::alone("a", algorithm, Hits::Take(1)) }],
+            &[0],
+        );
     });
     let timed = |states: &[Reply]| Reply::List([states, &[text("7"), text("5")]].concat());
     let over = Reply::List(vec![Reply::Integer(0)]);
@@ -471,7 +473,7 @@ fn assert_refuses_reply(kind: Kind, reply: &Reply) {
     let mut pipeline = RedisPipeline::default();
     let mut received = pipeline.add_caller(|pipeline| {
         let checks = ["a", "b"].map(|name| alone(name, algorithm, Hits::Take(1)));
-        pipeline.count_guarded(&checks);
+        pipeline.count_guarded(&checks, &vec![0; checks.len()]);
     });
     pipeline.complete(vec![reply.clone()], |kind, error| Failure::new(kind, error));
     let received = received.try_recv().unwrap().unwrap();
@@ -484,16 +486,20 @@ fn assert_refuses_reply(kind: Kind, reply: &Reply) {
 #[test]
 fn a_reply_of_another_shape_counts_nothing() {
     let count = || Reply::Integer(1);
-    let over = || list(&[0, 0]);
+    let over = || list(&[0, 0, 0]);
     for reply in [
         Reply::Nil,
         Reply::Integer(2),
         list(&[]),
         list(&[1, 1]),
         Reply::List(vec![count(), count(), count()]),
-        Reply::List(vec![count(), count(), list(&[0])]),
-        Reply::List(vec![count(), count(), list(&[0, -1])]),
-        Reply::List(vec![count(), count(), Reply::List(vec![Reply::Nil, Reply::Integer(0)])]),
+        Reply::List(vec![count(), count(), list(&[0, 0])]),
+        Reply::List(vec![count(), count(), list(&[0, -1, 0])]),
+        Reply::List(vec![
+            count(),
+            count(),
+            Reply::List(vec![Reply::Nil, Reply::Integer(0), Reply::Integer(0)]),
+        ]),
         Reply::List(vec![count(), count(), over(), over()]),
     ] {
         assert_refuses_reply(Kind::FixedWindow, &reply);

@@ -1,6 +1,6 @@
--- Holds the estimates of all parts of a request, or nothing. KEYS: `holds`, `due` and `ended`, the counter of each part,
--- and the set of each part, also for its counter if it has none. ARGV: the id, the most holds of a counter, the most
--- requests, and for each part what decides and what is recorded.
+-- Holds the estimates of all parts of a request, or nothing: without an id it only looks. KEYS: `holds`, `due` and `ended`,
+-- the counter of each part, and the set of each part, also for its counter if it has none. ARGV: the id, the most holds of a
+-- counter, the most requests, and for each part what decides and what is recorded.
 --
 -- Returns for each part what is spent, what is held, the milliseconds until the first hold expires that is in its way if it
 -- reads or does not fit, and 1 if it fits plus 2 if it holds plus 4 if there are too many plus 8 if more has expired than one
@@ -8,18 +8,20 @@
 local records, due, id, most, most_in_all = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local parts = (#KEYS - 3) / 2
 
--- The limit, the estimate (-1 reads), and whether it must fit (0), may (1) or always holds (2). Then the time to live in
--- milliseconds, the seconds after which the counter expires (0 without one), and the member after the id.
+-- The limit, the estimate (-1 reads), and what it means for the request that it does not fit: it is refused (0), nothing, and
+-- the part holds (1), nothing (2), or all parts with the same number are one exhausted candidate: the request is refused if
+-- all candidates are. Then the time to live in milliseconds, the seconds after which the counter expires (0 without one),
+-- and the member after the id.
 local DECIDES, HOLDS, HOLDS_AT = '<i8i8i8', '<i8i8I2c0', 25
 
 -- What has expired is not shown, and nothing is refused for it: as much is swept as the request needs, ten holds at a time.
 -- A call ends after 200, so that others are not kept waiting.
 local closed, rounds = '', 20
-local found, open, spent, held, first, code, own, is_refused, any, expired
+local found, open, spent, held, first, code, own, is_refused, any, expired, exhausted
 repeat
   local known = call('HMGET', records, id, unpack(KEYS, 4 + parts))
   found, open = call('MGET', unpack(KEYS, 4, 3 + parts)), call('ZCARD', due)
-  spent, held, first, code, own, any, is_refused, expired = {}, {}, {}, {}, {}, false, known[1], nil
+  spent, held, first, code, own, any, is_refused, expired, exhausted = {}, {}, {}, {}, {}, false, known[1], nil, {}
   for i = 1, parts do
     local set, limit, estimate, fit = KEYS[3 + parts + i], unpacked(DECIDES, ARGV[2 * i + 2])
     local count, reads = call('ZCARD', set), estimate < 0
@@ -34,8 +36,11 @@ repeat
     local is_full = not reads and (count >= most or open >= most_in_all)
     local has_room = spent[i] + held[i] + max(estimate, 0) <= limit and (reads or limit > 0)
     local fits = has_room and not is_full
-    own[i] = not reads and (fits or fit == 2 and not is_full) and estimate
-    any, is_refused = any or own[i], is_refused or fit == 0 and not reads and not fits
+    own[i] = not reads and (fits or fit == 1 and not is_full) and estimate
+    any, is_refused = any or own[i], is_refused or fit == 0 and not fits
+    if fit > 2 then
+      exhausted[fit] = exhausted[fit] or not fits
+    end
     code[i] = (fits and 1 or 0) + (is_full and 4 or 0)
     if reads or not fits then
       -- In its way is what its counter holds, or any request of the slot.
@@ -54,8 +59,12 @@ repeat
   rounds = rounds - 1
 until not expired or rounds < 0
 
+local are_all = next(exhausted) ~= nil
+for _, is_exhausted in pairs(exhausted) do
+  are_all = are_all and is_exhausted
+end
 local reply = ''
-local holds = any and not is_refused
+local holds = any and id ~= '' and not is_refused and not are_all
 local record, sums, earliest, longest = pack('<i8', now), {}, MOST, 0
 for i = 1, parts do
   if holds and own[i] then

@@ -108,16 +108,21 @@ function algorithms.l(jitter, limit, length)
         call('DEL', key)
       end
     elseif hits > 0 and fit > 0 then
-      if not exists then
+      local is_new, second_before = not exists, newest - newest % 1000000
+      newest, total, exists = max(newest, present), total + fit * hits, true
+      if is_new then
         append(key, 0, expired)
       end
-      local second_before = newest - newest % 1000000
-      newest, total, exists = max(newest, present), total + fit * hits, true
       append(key, newest, expired + total)
       if newest - second_before >= 1000000 then
         -- Rounded up to a second, one more because time may stand still after the clock was set back, and one for all
         -- hits of this second.
-        call('EXPIRE', key, whole(length + 3 + jitter))
+        local lasts = whole(length + 3 + jitter)
+        if type(pcall('EXPIRE', key, lasts)) == 'table' then
+          -- It is denied: nothing is counted, and the script fails.
+          call('LTRIM', key, is_new and '1' or '0', is_new and '0' or '-2')
+          call('EXPIRE', key, lasts)
+        end
       end
     end
     -- If another limit admits fewer, no entry of this log blocks the next caller.

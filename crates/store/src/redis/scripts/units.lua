@@ -1,7 +1,9 @@
--- Counts units, with an argument for each key. If ARGV[1] is `g`, they are guarded: unless every check is within its
--- limit, only those of units of one key that are over count, and the others read. A refund is within every limit, and
--- counts. Returns then also a list that has for each key 1 if it was over, else 0.
-local is_guarded, any_over = ARGV[1] == 'g', false
+-- Counts units, with an argument for each key. If ARGV[1] begins with `g`, they are guarded: if the request is refused,
+-- only those of units of one key that are over count, and the others read. A refund is within every limit, and counts. What
+-- it means for the request that a key is over follows as a number for each: 0 refuses it, 1 and 2 do not, and the keys with
+-- another number are of one candidate; it is refused if all of these are over. Returns then also a list that has for each
+-- key 1 if it was over, else 0, and the same of the request.
+local is_guarded, is_refused = string.sub(ARGV[1], 1, 1) == 'g', false
 local states, expiries, fits, over = {}, {}, {}, {}
 
 -- The state of a key, or an error.
@@ -24,15 +26,16 @@ local function save(key, limit, old, state, expiry)
   if limit.letter ~= 'c' then
     keep(key, old, state, expiry)
   elseif old > 0 or not call('SET', key, whole(state), 'EX', whole(limit.seconds), 'NX') then
+    -- Before anything is counted, in case that it is denied.
+    if limit.unit == 'x' and call('TTL', key) < limit.seconds then
+      call('EXPIRE', key, whole(limit.seconds))
+    end
     if old == MOST then
       -- The counter may be larger, and is what callers are told from now on.
       call('INCRBY', key, '-' .. call('GET', key))
       old = 0
     end
     call('INCRBY', key, whole(state - old))
-    if limit.unit == 'x' and call('TTL', key) < limit.seconds then
-      call('EXPIRE', key, whole(limit.seconds))
-    end
   end
 end
 
@@ -45,8 +48,24 @@ for i, key in ipairs(KEYS) do
   replies[i], states[i] = state, state
   if is_guarded then
     over[i] = limit.runs[1] >= 0 and limit.apply(state, limit.runs[1], 1) < 1 and 1 or 0
-    any_over = any_over or over[i] == 1
   end
+end
+
+if is_guarded then
+  local exhausted, i = {}, 0
+  for code in string.gmatch(ARGV[1], '%d+') do
+    i = i + 1
+    if code == '0' then
+      is_refused = is_refused or over[i] == 1
+    elseif code ~= '1' and code ~= '2' then
+      exhausted[code] = exhausted[code] or over[i] == 1
+    end
+  end
+  local are_all = next(exhausted) ~= nil
+  for _, is_exhausted in pairs(exhausted) do
+    are_all = are_all and is_exhausted
+  end
+  is_refused = is_refused or are_all
 end
 
 local first = 1
@@ -55,7 +74,7 @@ while first <= #KEYS do
   while unit == 'f' and last < #KEYS and limits[last + 1].unit == 'n' do
     last = last + 1
   end
-  local is_barred = any_over and (unit == 'f' or over[first] == 0)
+  local is_barred = is_refused and (unit == 'f' or over[first] == 0)
   for i = first, is_guarded and last or 0 do
     -- A key may occur twice.
     replies[i] = load(KEYS[i], limits[i])
@@ -89,6 +108,7 @@ while first <= #KEYS do
   first = last + 1
 end
 if is_guarded then
+  over[#KEYS + 1] = is_refused and 1 or 0
   replies[#KEYS + 1] = over
 end
 if second then

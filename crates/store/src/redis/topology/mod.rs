@@ -22,7 +22,7 @@ use tracing::warn;
 use self::watcher::{Source, Watcher};
 use super::dialer::Dialer;
 use crate::{redis::settings::RedisPool, redis::settings::RedisServers};
-use containment::mutex::lock;
+use containment::{log_throttle::LogThrottle, mutex::lock};
 use net::{ServerAddress, edges::Edges};
 
 /// The current servers; polls for changes until the last clone is dropped.
@@ -57,6 +57,8 @@ struct Known {
     /// Wakes in the order of waiting, unlike a `watch` channel.
     changed: Arc<Notify>,
     refresh: Notify,
+    /// While slots move, they do so several times a second.
+    moves: LogThrottle,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -119,6 +121,7 @@ impl Topology {
             servers: ArcSwap::from_pointee(servers),
             changed: Arc::default(),
             refresh: Notify::new(),
+            moves: LogThrottle::new(10),
         };
         let (known, watcher) = (Arc::new(known), Mutex::new(watcher));
         Ok(Self(Arc::new(Inner { known, watcher, edges: edges.clone() })))
@@ -165,7 +168,9 @@ impl Known {
             warn!("{source}: {orphans} slots have no owner; their keys cannot be counted");
         }
         if before.masters == servers.masters {
-            warn!("{source}: slots moved between {servers}");
+            if let Some(suppressed) = self.moves.admit_now() {
+                warn!(suppressed, "{source}: slots move between {servers}");
+            }
         } else {
             warn!("{source}: {servers}; before: {before}");
         }

@@ -13,8 +13,8 @@ use crate::redis::{
 };
 use net::{HostPort, ServerAddress};
 
-/// The longest reply: all slots of a cluster, one by one, with a master and replicas each.
-const MAX_REPLY: usize = 16 * 1024 * 1024;
+/// The longest reply: all slots of a cluster, one by one, with a master and a replica each.
+const MAX_REPLY: usize = 6 * 1024 * 1024;
 
 /// The nodes, in their configured order.
 pub(super) struct NodeList {

@@ -264,7 +264,7 @@ impl Tls {
     fn load(tls: &CollectorTls, endpoint: &Uri, protocol: Protocol) -> Result<Self, Vec<String>> {
         let [ca, certificate, key] = tls.variables;
         let hints = Hints { ca, certificate, key, ..HINTS };
-        let mut config = tls::load(&tls.files, &hints)?.config;
+        let mut config = tls::load(&tls.files, &hints)?;
         config.alpn_protocols = vec![match protocol {
             Protocol::Http => b"http/1.1".to_vec(),
             Protocol::Grpc => b"h2".to_vec(),

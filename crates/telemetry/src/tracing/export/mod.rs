@@ -36,12 +36,9 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_sec
 
 const GIVE_UP: Duration = Duration::from_secs(60);
 
-/// The time to send the last spans at shutdown.
-const DRAIN: Duration = Duration::from_secs(5);
-
 pub(super) struct Exporter {
     queue: mpsc::Receiver<Span>,
-    ending: watch::Receiver<bool>,
+    ending: watch::Receiver<Option<Instant>>,
     counts: Arc<Counts>,
     resource: Resource,
     connection: CollectorConnection,
@@ -59,11 +56,11 @@ struct Failure {
 }
 
 impl Exporter {
-    /// An exporter of this queue, until `ending` is true and the queue is empty.
+    /// An exporter of this queue, until `ending` is set and the queue is empty or that moment has come.
     pub(super) fn new(
         settings: &Spans,
         queue: mpsc::Receiver<Span>,
-        ending: watch::Receiver<bool>,
+        ending: watch::Receiver<Option<Instant>>,
         counts: Arc<Counts>,
     ) -> Result<Self, Vec<String>> {
         let collector = &settings.collector;
@@ -84,11 +81,15 @@ impl Exporter {
     pub(super) fn start(mut self) -> io::Result<JoinHandle<()>> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         thread::Builder::new().name("spans".to_owned()).spawn(move || {
-            let ending = self.ending.clone();
+            let (ending, counts) = (self.ending.clone(), self.counts.clone());
             runtime.block_on(async {
                 tokio::select! {
                     () = panics::restart_task(Boundary::SpanExporter, async || self.run().await) => {}
-                    () = drain_timeout(ending) => warn!("tracing: dropped the last spans, not accepted within {DRAIN:?}"),
+                    () = time_is_over(ending) => {
+                        let spans = counts.unsent();
+                        counts.add_dropped(Dropped::Unreachable, spans);
+                        warn!(spans, "tracing: dropped the last spans, which the collector did not accept in time");
+                    }
                 }
             });
             runtime.shutdown_background();
@@ -116,7 +117,7 @@ impl Exporter {
             let room = self.max_batch - batch.len();
             tokio::select! {
                 biased;
-                _ = self.ending.wait_for(|ending| *ending), if !self.queue.is_closed() => self.queue.close(),
+                _ = self.ending.wait_for(Option::is_some), if !self.queue.is_closed() => self.queue.close(),
                 received = self.queue.recv_many(&mut batch, room) => if received == 0 { break },
                 () = at(due) => break,
             }
@@ -143,7 +144,7 @@ impl Exporter {
                 }
                 Err(failure) => {
                     let is_last = !failure.is_retryable
-                        || *self.ending.borrow()
+                        || self.ending.borrow().is_some()
                         || begun.elapsed().saturating_add(pause) > GIVE_UP;
                     self.log(&failure.why, is_last.then_some(spans));
                     if is_last {
@@ -153,7 +154,7 @@ impl Exporter {
             }
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                _ = self.ending.wait_for(|ending| *ending) => {}
+                _ = self.ending.wait_for(Option::is_some) => {}
             }
         };
         let reason = if failure.is_retryable { Dropped::Unreachable } else { Dropped::Refused };
@@ -199,7 +200,7 @@ async fn at(moment: Option<Instant>) {
 }
 
 /// Completes when the time for the last spans is over.
-async fn drain_timeout(mut ending: watch::Receiver<bool>) {
-    let _ = ending.wait_for(|ending| *ending).await;
-    tokio::time::sleep(DRAIN).await;
+async fn time_is_over(mut ending: watch::Receiver<Option<Instant>>) {
+    let until = ending.wait_for(Option::is_some).await.ok().and_then(|until| *until);
+    at(until).await;
 }

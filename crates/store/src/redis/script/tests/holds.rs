@@ -13,7 +13,10 @@ use crate::{
         script::{EXTEND, Form, LEASE},
     },
 };
-use algorithms::holds::{Bounds, Charge, Fit, HoldId as LedgerId, How, Ledger, Part, Unknown};
+use algorithms::{
+    Fit, Refusal,
+    holds::{Bounds, Charge, HoldId as LedgerId, How, Ledger, Part, Unknown},
+};
 use clock::Time;
 use rules::HoldRule;
 
@@ -70,22 +73,18 @@ fn hold_within(
 
 fn hold_call(redis: &mut Redis, id: &str, parts: &[Part<usize, Of>], now: Time, most: MostHolds) -> Holding {
     let mut call = HoldCall::new(BASE.to_owned(), id, most);
-    for part in parts {
+    let nothing = Refusal::default();
+    let codes = nothing.codes(parts.iter().map(|part| part.fit));
+    for (part, code) in parts.iter().zip(codes) {
         let rule_id = part.counter as u64 + (1 << 52);
-        let hold = Hold {
-            rule: part.of.clone(),
-            rule_id,
-            estimate: part.estimate,
-            fit: part.fit,
-            found: Held::default(),
-        };
+        let hold = Hold { rule: part.of.clone(), rule_id, estimate: part.estimate, found: Held::default() };
         let name = Some(COUNTERS[part.counter]).filter(|name| !name.is_empty());
         call.push(&HoldPart {
             counter: name.map(|name| (name, 3600)),
             set: &format!("{BASE}holds:{}", part.counter),
             limit: part.limit,
             hold: &hold,
-            estimate: part.estimate,
+            code,
         });
     }
     let mut command = Vec::new();
@@ -120,11 +119,15 @@ fn part(rng: &mut Rng) -> Part<usize, Of> {
         of: Arc::new(HoldRule { amount: 1, ttl, unknown, currency }),
         limit: LIMIT,
         estimate: (rng.u8(..10) > 0).then(|| rng.u64(..150)),
-        fit: [Fit::Must, Fit::Must, Fit::May, Fit::Always][rng.usize(..4)],
+        fit: [Fit::Must, Fit::Must, Fit::May(rng.u16(..2)), Fit::Always][rng.usize(..4)],
         unknown,
         ttl,
         end: Time::from_seconds(3_000_000_000),
     }
+}
+
+fn fitting(seen: &[Held]) -> Vec<bool> {
+    seen.iter().map(|held| held.fits).collect()
 }
 
 fn close_both(
@@ -180,7 +183,12 @@ fn the_scripts_hold_and_settle_as_the_ledger_does() {
             if rng.u8(..2) == 0 || ids.is_empty() {
                 let parts: Vec<_> = (0..rng.usize(1..4)).map(|_| part(&mut rng)).collect();
                 let read = |counter| spent.get(&counter).copied().unwrap_or(0);
-                let (expected, _) = ledger.hold(LedgerId(step.into()), parts.clone(), now, read, |_| {});
+                let (looks, _) = ledger.look(&parts, now, read, |_| {});
+                let seen = hold(&mut redis, "", &parts, now).0;
+                assert_eq!(fitting(&seen), looks.iter().map(|seen| seen.fits).collect::<Vec<_>>());
+                assert!(seen.iter().all(|held| !held.holds), "{seed} {step}: only looks");
+                let (refusal, of) = (Refusal::default(), LedgerId(step.into()));
+                let (expected, _) = ledger.hold(of, parts.clone(), refusal, now, read, |_| {});
                 let actual = hold(&mut redis, &id, &parts, now).0;
                 for ((seen, held), part) in expected.iter().zip(&actual).zip(&parts) {
                     let expected = (seen.spent, seen.held, seen.fits, seen.holds, seen.is_full);

@@ -25,7 +25,7 @@ use crate::{
     without_taking,
 };
 use algorithms::{
-    Algorithm, FixedWindow, Hits, Kind as Name, Window,
+    Algorithm, Fit, FixedWindow, Hits, Kind as Name, Refusal, Window,
     steps::{BEGIN, Step, requests, steps, windows},
 };
 use clock::Time;
@@ -212,16 +212,20 @@ fn rejected_requests_count_only_checks_that_are_over() {
             let names: Vec<_> = checks.iter().map(|(at, _)| models[*at].name(*at, now)).collect();
             let over: Vec<_> =
                 checks.iter().map(|(at, hits)| models[*at].would_be_over(*hits, now)).collect();
-            let any_over = over.contains(&true);
+            let fits = request.iter().map(|step| FITS[place(*step, 97) % FITS.len()]);
+            let mut refusal = Refusal::default();
+            fits.clone().zip(&over).for_each(|(fit, over)| refusal.add(fit, *over));
+            let codes: Vec<_> = Refusal::default().codes(fits).collect();
+            let is_refused = refusal.is_refused();
             let guarded = checks.iter().zip(&names);
             let guarded = guarded.map(|((at, hits), key)| models[*at].check(key, *hits, Member::Alone));
             let guarded: Vec<_> = guarded.collect();
-            let mut received = pipeline.add_caller(|pipeline| pipeline.count_guarded(&guarded));
+            let mut received = pipeline.add_caller(|pipeline| pipeline.count_guarded(&guarded, &codes));
             let learned = redis.exchange(&mut pipeline, now);
             prop_assert!(learned.failures.is_empty(), "{:?}", learned.failures);
             let received = received.try_recv().unwrap().unwrap();
             for (((at, hits), over), received) in checks.into_iter().zip(over).zip(&received) {
-                let hits = if any_over && !over { without_taking(hits) } else { hits };
+                let hits = if is_refused && !over { without_taking(hits) } else { hits };
                 prop_assert_eq!(
                     decided(received),
                     models[at].apply(hits, now),
@@ -234,6 +238,8 @@ fn rejected_requests_count_only_checks_that_are_over() {
         Ok(())
     });
 }
+
+const FITS: [Fit; 5] = [Fit::Must, Fit::Must, Fit::Always, Fit::May(0), Fit::May(1)];
 
 fn of_any_kind() -> impl Strategy<Value = (Algorithm, Window)> {
     let fixed = (requests(), windows()).prop_map(|(limit, window)| {
@@ -328,7 +334,8 @@ fn a_group_of_a_rejected_request_counts_nothing() {
             let alone = models.iter().zip(&names).skip(of_group);
             let mut checks = group(&models[..of_group], &names, hits);
             checks.extend(alone.map(|(model, key)| model.check(key, one, Member::Alone)));
-            let mut received = pipeline.add_caller(|pipeline| pipeline.count_guarded(&checks));
+            let mut received =
+                pipeline.add_caller(|pipeline| pipeline.count_guarded(&checks, &vec![0; checks.len()]));
             let (group, alone) = models.split_at_mut(of_group);
             let over: Vec<_> = alone.iter().map(|model| model.would_be_over(one, now)).collect();
             let any_over = over.contains(&true) || group.iter().any(|model| model.would_be_over(hits, now));
@@ -373,7 +380,8 @@ fn nothing_is_counted_if_one_key_of_a_rule_has_a_foreign_value() {
                 received.iter().all(|received| matches!(received, CheckResult::Failed(_))),
                 "{good}: {received:?}"
             );
-            let mut received = pipeline.add_caller(|pipeline| pipeline.count_guarded(&checks));
+            let mut received =
+                pipeline.add_caller(|pipeline| pipeline.count_guarded(&checks, &vec![0; checks.len()]));
             redis.exchange(&mut pipeline, now);
             assert!(matches!(received.try_recv().unwrap().unwrap()[0], CheckResult::Failed(_)), "{good}");
             assert_eq!(redis.command(&["EXISTS", good.as_str()]), Reply::Integer(0), "{good}");
@@ -473,7 +481,8 @@ fn a_foreign_value_fails_only_the_callers_of_its_key() {
             );
         }
         let guarded = keys.map(|key| model.check(key, Hits::Take(1), Member::Alone));
-        let mut received = pipeline.add_caller(|pipeline| pipeline.count_guarded(&guarded));
+        let mut received =
+            pipeline.add_caller(|pipeline| pipeline.count_guarded(&guarded, &vec![0; guarded.len()]));
         redis.exchange(&mut pipeline, now);
         assert!(matches!(received.try_recv().unwrap().unwrap()[0], CheckResult::Failed(_)));
     }

@@ -1,0 +1,103 @@
+//! The limits of rules as they are in force now: by their schedules, and by overrides of whole rules.
+
+use std::collections::BTreeMap;
+
+use clock::Time;
+use overrides::{Action, Index, Target, target::Entries};
+use rules::{Level, Limit, Limits, Node, RuleSet, Unit};
+use telemetry::metrics::{Samples, labels::Labels, names};
+
+/// A limit of a rule.
+#[derive(PartialEq, Debug)]
+pub(super) struct RuleLimit {
+    pub(super) full_key: String,
+    /// The length of the domain, which begins the full key.
+    pub(super) domain_bytes: usize,
+    /// `minute`, or `15 minutes`.
+    pub(super) unit: String,
+    pub(super) requests: u64,
+}
+
+/// The limits of all rules by their full keys, at most `most` of them.
+pub(super) fn in_force(rules: &RuleSet, index: &Index, now: Time, most: usize) -> Vec<RuleLimit> {
+    let mut walk = Walk { index, now: index.time(now), found: Vec::new() };
+    for domain in rules.domains() {
+        walk.level(&domain.name, &domain.root, &mut Vec::new());
+    }
+    // The same ones in each scrape.
+    walk.found.sort_by(|one, other| one.full_key.cmp(&other.full_key));
+    walk.found.truncate(most);
+    walk.found
+}
+
+struct Walk<'a> {
+    index: &'a Index,
+    now: Time,
+    found: Vec<RuleLimit>,
+}
+
+impl Walk<'_> {
+    fn level(&mut self, domain: &str, level: &Level, above: &mut Entries) {
+        for (_, node) in level.in_order() {
+            let value = node.text.get(node.key().len() + 1..);
+            above.push((node.key().into(), overrides::Value::new(value)));
+            self.node(domain, node, above);
+            self.level(domain, &node.children, above);
+            above.pop();
+        }
+    }
+
+    fn node(&mut self, domain: &str, node: &Node, entries: &Entries) {
+        let Some(rule) = &node.rule else { return };
+        let mut add = |unit: String, requests| {
+            let (full_key, domain_bytes) = (rule.full_key.to_string(), domain.len());
+            self.found.push(RuleLimit { full_key, domain_bytes, unit, requests });
+        };
+        let own = || rule.limits().filter(|_| !rule.overrides_only).into_iter().flat_map(Limits::iter);
+        let own = own().map(|limit| limit.at(self.now));
+        match of_whole_rule(self.index, domain, entries, self.now) {
+            Some(Action::Limit { requests_per_unit, unit, .. }) => add(unit.lowercase(), requests_per_unit),
+            Some(Action::Allow) => {}
+            Some(Action::Block) => own.for_each(|limit| add(unit(limit), 0)),
+            Some(Action::Shadow) | None => own.for_each(|limit| add(unit(limit), limit.requests_per_unit)),
+        }
+    }
+}
+
+/// The action of an override for all descriptors that a rule matches.
+fn of_whole_rule(index: &Index, domain: &str, entries: &Entries, now: Time) -> Option<Action> {
+    if index.is_empty() {
+        return None;
+    }
+    let target = Target::new(domain, entries.clone()).ok()?;
+    index.get(&target).filter(|one| !one.is_over(now)).map(|one| one.action)
+}
+
+fn unit(limit: &Limit) -> String {
+    match (limit.unit, limit.multiplier.get()) {
+        // Requests at a time.
+        (Unit::Unknown, _) => "concurrent".to_owned(),
+        (unit, 1) => unit.lowercase(),
+        (unit, units) => format!("{units} {}s", unit.lowercase()),
+    }
+}
+
+/// The samples. Rules with the labels of one series have the lowest of their limits there.
+pub(super) fn sample(samples: &mut Samples<'_>, limits: &[RuleLimit]) {
+    let mut lowest = BTreeMap::new();
+    for RuleLimit { full_key, requests, .. } in limits {
+        let known = lowest.entry(Labels::of(full_key)).or_insert(*requests);
+        *known = (*known).min(*requests);
+    }
+    for (Labels { domain, key1, key2 }, requests) in &lowest {
+        match key2 {
+            Some(key2) => samples.values(&names::LIMIT, [([domain.as_str(), key1, key2], *requests)]),
+            None => samples.values(&names::LIMIT, [([domain.as_str(), key1], *requests)]),
+        }
+    }
+    for RuleLimit { full_key, domain_bytes, unit, requests } in limits {
+        let (domain, path) = full_key.split_at_checked(*domain_bytes).unwrap_or(("", full_key));
+        let path = path.strip_prefix('.').unwrap_or(path);
+        samples.values(&names::RULE_LIMIT, [([domain, path, &**unit], *requests)]);
+    }
+}

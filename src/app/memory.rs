@@ -1,0 +1,82 @@
+//! The memory for what callers send and read, and the use of every bound of the budget.
+
+use std::sync::Arc;
+
+use http2::Budget;
+
+use super::parts::App;
+use crate::settings::{Bound, Memory};
+use admin::MemoryUse;
+use telemetry::metrics::Samples;
+use telemetry::metrics::names;
+
+/// The budgets whose parts are charged byte by byte.
+pub(super) struct Budgets {
+    pub(super) inflight: Arc<Budget>,
+    pub(super) json_bodies: Arc<Budget>,
+    pub(super) admin_bodies: Arc<Budget>,
+    pub(super) handshakes: Arc<Budget>,
+    pub(super) pages: Arc<Budget>,
+}
+
+impl Budgets {
+    pub(super) fn new(memory: &Memory) -> Self {
+        let budget = |bound| Budget::new(memory.bytes(bound));
+        Self {
+            inflight: budget(Bound::InflightRequests),
+            json_bodies: budget(Bound::JsonBodies),
+            admin_bodies: budget(Bound::AdminBodies),
+            handshakes: budget(Bound::TlsHandshakes),
+            pages: budget(Bound::Pages),
+        }
+    }
+}
+
+impl App {
+    /// Every bound and its use, where that is measured.
+    pub(super) fn memory_use(&self) -> Vec<MemoryUse> {
+        let used = |bound| MemoryUse {
+            name: Bound::name(bound),
+            bytes: self.memory.bytes(bound),
+            used: self.used(bound),
+        };
+        Bound::ALL.into_iter().map(used).collect()
+    }
+
+    fn used(&self, bound: Bound) -> Option<usize> {
+        let of_many = |count: u64| usize::try_from(count).ok()?.checked_mul(self.memory.unit(bound));
+        let service = self.stats.service();
+        match bound {
+            Bound::Counters => {
+                self.store.usage().or_else(|| self.limiter.local_usage()).map(|usage| usage.held.bytes)
+            }
+            Bound::InflightRequests => Some(self.budgets.inflight.used()),
+            Bound::JsonBodies => Some(self.budgets.json_bodies.used()),
+            Bound::AdminBodies => Some(self.budgets.admin_bodies.used()),
+            Bound::TlsHandshakes => Some(self.budgets.handshakes.used()),
+            Bound::Pages => Some(self.budgets.pages.used()),
+            Bound::GrpcConnections => {
+                let closed = service.connections_closed.get();
+                of_many(service.connections_accepted.get().saturating_sub(closed))
+            }
+            Bound::Holds => of_many(self.limiter.open_holds().saturating_mul(HOLD)),
+            Bound::QueuedSettles => of_many(self.limiter.queued_closings() as u64),
+            Bound::Overrides => Some(self.keeper.index().usage().bytes),
+            Bound::RecentRequests => self.recent_requests.as_ref().map(|requests| requests.bytes()),
+            Bound::Leases => self.store.leases().and_then(|leases| of_many(leases.keys)),
+            Bound::LocalCache => self.over_limit.as_ref().map(|cache| cache.usage().keys.bytes),
+            Bound::Series => of_many(self.stats.series() as u64),
+            Bound::Rules | Bound::HttpConnections | Bound::AdminReplies => None,
+        }
+    }
+}
+
+/// The memory of an open hold.
+const HOLD: u64 = 1024;
+
+pub(super) fn sample(samples: &mut Samples<'_>, limit: usize, uses: &[MemoryUse]) {
+    samples.value(&names::MEMORY_LIMIT, limit as u64);
+    samples.values(&names::MEMORY_BOUND, uses.iter().map(|one| ([one.name], one.bytes as u64)));
+    let used = uses.iter().filter_map(|one| Some(([one.name], one.used? as u64)));
+    samples.values(&names::MEMORY_USED, used);
+}
