@@ -50,7 +50,9 @@ fn an_outage_speaks_and_ends() {
             let is_over = status["store"]["since"].is_null() && status["callers"] == serde_json::json!([]);
             holds(is_over && status["replicas"].is_array(), || status.to_string())
         });
-        assert_exit(&admin.run(&["status"]), 0, &["connected"]);
+        // For a minute it says what the policy decided; a policy that refuses enforced the limits.
+        let (code, said) = if policy == "deny" { (0, "connected") } else { (1, "because the store failed: ") };
+        assert_exit(&admin.run(&["status"]), code, &["connected", said]);
         assert!(http::get(admin.server.ports.http, "/healthcheck?verbose").text().contains("store: ok\n"));
     }
 }

@@ -70,6 +70,7 @@ fn page() -> String {
     let _ = stats.dynamic("d", "d.k_v", Time::default());
     stats.domain_not_found("nowhere", Time::default());
     stats.service().admin_changes.count("override_set", ChangeResult::Ok);
+    stats.set_not_enforced(vec![["d", "rule_shadow"].map(str::to_owned)]);
     let spans = Counts::default();
     stats.render(&|samples| everything(&spans).sample(samples))
 }
