@@ -74,10 +74,10 @@ impl Simulation {
         });
     }
 
-    /// A request is refused only while something may be in its way, and never waits for nothing or for longer than the
-    /// holds of a concurrency limit last.
+    /// A budget refuses only while something may be in its way. A request that only budgets refuse never waits for nothing,
+    /// or for longer than the holds of a concurrency limit last.
     pub fn check_refused(&self, stream: usize, wait: Option<u64>) {
-        if !self.plan.is_calm() {
+        if !self.plan.is_calm() || self.streams().streams[stream].refused.is_empty() {
             return;
         }
         let (now, conditions, plan) = (self.now(), self.conditions(), self.stream_plan());
@@ -89,15 +89,16 @@ impl Simulation {
             let most: u64 = others.map(|other| occupies(other, refused, budget, (now, conditions))).sum();
             most + part.held <= budget.limit
         };
-        let (all_fit, parts) = (refused.parts.iter().all(fits), refused.parts.clone());
+        let (any_fits, parts) = (refused.refused.iter().any(fits), refused.refused.clone());
+        let has_others = plan.callers[refused.caller].beside.is_some();
         let budgets = || parts.iter().map(|part| plan.budgets[part.account.budget]);
         let longest = budgets().map(|budget| budget.ttl).max().unwrap_or(0) / SECOND;
         let is_in_time = wait.is_some_and(|wait| {
-            wait > 0 && (wait <= longest || !budgets().all(|budget| budget.is_concurrency))
+            wait > 0 && (wait <= longest || has_others || !budgets().all(|budget| budget.is_concurrency))
         });
         drop(streams);
-        self.hold(Invariant::Refused, !all_fit, || {
-            format!("{} is refused, but fits: {parts:?}", parts[0].account.name())
+        self.hold(Invariant::Refused, !any_fits, || {
+            format!("{} refuses, but has room: {parts:?}", parts[0].account.name())
         });
         self.hold(Invariant::Refused, is_in_time, || {
             format!("{} may come back after {wait:?} s: {parts:?}", parts[0].account.name())
