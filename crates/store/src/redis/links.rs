@@ -21,7 +21,7 @@ use deadpool_redis::redis::{
     aio::{ConnectionLike, MultiplexedConnection},
     cmd, pipe,
 };
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf, ReadHalf, join, split};
 
 use super::{
     dialer::Dialer,
@@ -73,7 +73,8 @@ impl Manager for Opener {
     async fn create(&self) -> Result<Link, Failure> {
         let transport = self.dialer.dial(&self.to, false).await?.into_transport();
         let received = Arc::<AtomicUsize>::default();
-        let stream = Bounded { transport, received: received.clone() };
+        let (read, write) = split(transport);
+        let stream = join(Bounded { read, received: received.clone() }, write);
         // The caller has the timeouts.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let login = RedisConnectionInfo::default().set_skip_set_lib_name();
@@ -157,7 +158,7 @@ impl ConnectionLike for Received {
 
 /// Fails when a reply takes more than [`MAX_REPLY`].
 struct Bounded {
-    transport: Transport,
+    read: ReadHalf<Transport>,
     /// What has been received for the current command.
     received: Arc<AtomicUsize>,
 }
@@ -169,7 +170,7 @@ impl AsyncRead for Bounded {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = into.filled().len();
-        ready!(Pin::new(&mut self.transport).poll_read(context, into))?;
+        ready!(Pin::new(&mut self.read).poll_read(context, into))?;
         let new = into.filled().get(before..).unwrap_or_default();
         let size = new.len() + new.iter().filter(|byte| **byte == b'\n').count() * LINE;
         if self.received.fetch_add(size, Relaxed) + size > MAX_REPLY {
@@ -177,24 +178,6 @@ impl AsyncRead for Bounded {
             return Poll::Ready(Err(io::Error::other(message)));
         }
         Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Bounded {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.transport).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.transport).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.transport).poll_shutdown(context)
     }
 }
 
@@ -210,7 +193,8 @@ mod tests {
         {
             let (near, mut far) = duplex(1 << 14);
             let received = Arc::<AtomicUsize>::default();
-            let mut stream = Bounded { transport: Box::new(near), received: received.clone() };
+            let (read, _write) = split(Box::new(near) as Transport);
+            let mut stream = Bounded { read, received: received.clone() };
             tokio::spawn(async move { while far.write_all(&block).await.is_ok() {} });
             for _ in 0..2 {
                 let (mut bytes, mut buffer) = (0, vec![0; 1 << 14]);
