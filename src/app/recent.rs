@@ -2,7 +2,7 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io,
+    io, mem,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -66,16 +66,18 @@ fn write(
     pause: Duration,
     flush: impl Fn(&mut dyn io::Write) -> io::Result<()> + Send + 'static,
 ) -> io::Result<Periodic> {
-    // A later one is reported when lines are dropped.
-    if let Some(path) = &file
-        && let Err(error) = open(path)
-    {
-        let (path, error) = (path.display(), files::advised(&error));
-        warn!(%path, error, "cannot write the {}: its lines are dropped", name.replace('-', " "));
-    }
-    let throttle = LogThrottle::new(10);
+    let (throttle, mut is_new) = (LogThrottle::new(10), true);
     // A panic costs the lines of one flush.
     Periodic::start(name, Boundary::Maintenance, pause, move |_| {
+        // In this thread, because opening a named pipe blocks until it has a reader. A later error is reported when lines
+        // are dropped.
+        if mem::take(&mut is_new)
+            && let Some(path) = &file
+            && let Err(error) = open(path)
+        {
+            let (path, error) = (path.display(), files::advised(&error));
+            warn!(%path, error, "cannot write the {}: its lines are dropped", name.replace('-', " "));
+        }
         let Err(error) = flush(&mut Target(file.as_ref())) else { return };
         if let Some(suppressed) = throttle.admit(SystemClock.now()) {
             let suppressed = (suppressed > 0).then_some(suppressed);

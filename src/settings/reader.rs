@@ -28,7 +28,7 @@ impl fmt::Display for Problem {
 }
 
 fn without_logins(text: &str) -> String {
-    text.split(' ').map(|word| without_login(word.to_owned())).collect::<Vec<_>>().join(" ")
+    text.split_inclusive([' ', '"']).map(|word| without_login(word.to_owned())).collect()
 }
 
 /// A setting that is used, but probably not as intended.
