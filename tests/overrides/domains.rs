@@ -265,7 +265,8 @@ fn an_invalid_switch_is_explained() {
 /// The reasons in the status and on the metrics page.
 fn reasons(replica: &Replica) -> (Vec<Value>, Vec<String>) {
     let status = replica.get("/api/v1/status");
-    let series = replica.server.metrics().into_keys().filter(|series| series.starts_with("tollgate_not_enforced{"));
+    let series =
+        replica.server.metrics().into_keys().filter(|series| series.starts_with("tollgate_not_enforced{"));
     (status["not_enforced"].as_array().unwrap().clone(), series.collect())
 }
 
@@ -287,7 +288,10 @@ fn the_status_says_which_limits_are_not_enforced_and_who_chose_so() {
     for part in ["shop: no limit is in force, switched at 20", " by ", " until 20", ": test"] {
         assert!(text.contains(part), "{text}");
     }
-    assert!(of("other")["text"].as_str().unwrap().contains("limits refuse nothing on one replica, "), "{all:?}");
+    assert!(
+        of("other")["text"].as_str().unwrap().contains("limits refuse nothing on one replica, "),
+        "{all:?}"
+    );
     let output = replica.run(&["status"]);
     assert_eq!(output.status.code(), Some(0), "somebody chose it: {}", printed(&output));
     assert!(printed(&output).starts_with("warning   "), "{}", printed(&output));

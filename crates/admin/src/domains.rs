@@ -28,8 +28,7 @@ pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
 pub(super) fn in_force(index: &Index, now: Time) -> Vec<(Override, bool)> {
     let here = index.here();
     // A switch of this replica alone replaces the stored one.
-    let is_replaced =
-        |one: &Override| here.iter().any(|own| own.target == one.target && !own.is_over(now));
+    let is_replaced = |one: &Override| here.iter().any(|own| own.target == one.target && !own.is_over(now));
     let stored = index.switches().into_iter().filter(|one| !is_replaced(one)).map(|one| (one, false));
     let mut all: Vec<_> = here.iter().map(|one| (one.clone(), true)).chain(stored).collect();
     all.retain(|(one, _)| !one.is_over(now));

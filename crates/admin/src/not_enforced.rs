@@ -10,10 +10,10 @@ use std::{
 use serde_json::{Value as Json, json};
 
 use super::{Api, domains, overrides::shown_target};
+use ::overrides::{Action, EVERY_DOMAIN, Override, model::timestamp};
 use clock::{Rfc3339, Time};
 use containment::mutex::lock;
 use fleet::{Change, NotEnforced, changes::MAX_KEPT};
-use ::overrides::{Action, EVERY_DOMAIN, Override, model::timestamp};
 use store::FailureReason;
 use telemetry::metrics::{DomainRequests, LENIENT, Stats, UNKNOWN_DOMAIN};
 
@@ -70,7 +70,8 @@ type Failures = [[u64; FailureReason::ALL.len()]; LENIENT.len()];
 
 impl Sample {
     fn take(stats: &Stats, time: Time) -> Self {
-        let by_reason = |policy| FailureReason::ALL.map(|reason| stats.service().store_failures(policy, reason).get());
+        let by_reason =
+            |policy| FailureReason::ALL.map(|reason| stats.service().store_failures(policy, reason).get());
         Self { time, domains: stats.requests_by_domain(), failures: LENIENT.map(by_reason) }
     }
 }
@@ -217,7 +218,8 @@ fn between(before: &Sample, now: &Sample) -> Vec<NotEnforced> {
         }
         left
     };
-    let domains: Vec<_> = now.domains.iter().map(|(name, requests)| (&**name, since(name, requests))).collect();
+    let domains: Vec<_> =
+        now.domains.iter().map(|(name, requests)| (&**name, since(name, requests))).collect();
     let all = domains.iter().fold(0, |sum: u64, (_, requests)| sum.saturating_add(requests.all));
     let mut found = Vec::new();
     for (name, requests) in domains {
@@ -248,7 +250,8 @@ pub(super) fn json_of(all: &[NotEnforced], replicas: &Json) -> Json {
     let hashes: std::collections::HashSet<&Json> = hashes.collect();
     let other = (hashes.len() > 1)
         .then(|| NotEnforced { n: hashes.len() as u64, ..new(Why::OtherRules, EVERY_DOMAIN) });
-    let all = other.iter().chain(all.iter().filter(|one| !one.chosen)).chain(all.iter().filter(|one| one.chosen));
+    let all =
+        other.iter().chain(all.iter().filter(|one| !one.chosen)).chain(all.iter().filter(|one| one.chosen));
     let json = |one: &NotEnforced| {
         let mut json = json!(one);
         json["text"] = sentence(one).into();

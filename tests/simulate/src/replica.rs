@@ -102,7 +102,8 @@ impl Replica {
         };
         let source = Arc::new(Source::new(CompileOptions::default(), attach));
         let cache = plan.has_cache.then(|| Arc::new(OverLimitCache::new(CACHE_BYTES)));
-        let response = ResponseOptions { retry_after: Some("Retry-After".into()), ..ResponseOptions::default() };
+        let response =
+            ResponseOptions { retry_after: Some("Retry-After".into()), ..ResponseOptions::default() };
         let policy = Policy { on_store_failure: plan.policy, response, ..Policy::default() };
         let limiter =
             Limiter::new(policy, source.clone(), store.clone(), cache.clone(), stats.clone(), clock.clone());

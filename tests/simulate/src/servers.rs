@@ -76,8 +76,16 @@ impl Servers {
         let mut data: Vec<Server> = (0..topology.nodes()).map(server).collect();
         let nodes = (0..topology.nodes()).map(|_| Node::default()).collect();
         let shards = Shard::all(topology, &mut data);
-        let mut servers =
-            Self { topology, data, nodes, shards, moving: BTreeMap::new(), moved: BTreeSet::new(), began, behind: 0 };
+        let mut servers = Self {
+            topology,
+            data,
+            nodes,
+            shards,
+            moving: BTreeMap::new(),
+            moved: BTreeSet::new(),
+            began,
+            behind: 0,
+        };
         servers.announce();
         servers
     }

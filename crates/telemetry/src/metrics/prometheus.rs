@@ -150,7 +150,10 @@ fn requests(samples: &mut Samples<'_>, stats: &Stats) {
     let unmatched = stats.domains.unmatched();
     samples.values(&names::UNMATCHED, unmatched.iter().map(|(domain, n)| ([&**domain], *n)));
     let not_enforced = lock(&stats.not_enforced);
-    samples.values(&names::NOT_ENFORCED, not_enforced.iter().map(|labels| (labels.each_ref().map(|label| &**label), 1)));
+    samples.values(
+        &names::NOT_ENFORCED,
+        not_enforced.iter().map(|labels| (labels.each_ref().map(|label| &**label), 1)),
+    );
 }
 
 /// The outcomes of hits, and their numbers from the counters.

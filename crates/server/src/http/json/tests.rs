@@ -134,7 +134,14 @@ fn endpoints() -> Arc<Endpoints> {
     let limiter = Limiter::new(Policy::default(), source, store, None, stats, clock);
     let limiter = Arc::new(limiter.with_holds(limiter::system_chance(), 100));
     let details: Box<dyn Fn() -> Vec<String> + Send + Sync> = Box::new(Vec::new);
-    Arc::new(Endpoints { health: Arc::default(), details, limiter, tracer: None, has_json: true, max_request_bytes: 4 << 20 })
+    Arc::new(Endpoints {
+        health: Arc::default(),
+        details,
+        limiter,
+        tracer: None,
+        has_json: true,
+        max_request_bytes: 4 << 20,
+    })
 }
 
 #[tokio::test]
