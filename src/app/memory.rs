@@ -15,6 +15,7 @@ pub(super) struct Budgets {
     pub(super) inflight: Arc<Budget>,
     pub(super) json_bodies: Arc<Budget>,
     pub(super) admin_bodies: Arc<Budget>,
+    pub(super) admin_replies: Arc<Budget>,
     pub(super) handshakes: Arc<Budget>,
     pub(super) pages: Arc<Budget>,
 }
@@ -26,6 +27,7 @@ impl Budgets {
             inflight: budget(Bound::InflightRequests),
             json_bodies: budget(Bound::JsonBodies),
             admin_bodies: budget(Bound::AdminBodies),
+            admin_replies: budget(Bound::AdminReplies),
             handshakes: budget(Bound::TlsHandshakes),
             pages: budget(Bound::Pages),
         }
@@ -53,6 +55,7 @@ impl App {
             Bound::InflightRequests => Some(self.budgets.inflight.used()),
             Bound::JsonBodies => Some(self.budgets.json_bodies.used()),
             Bound::AdminBodies => Some(self.budgets.admin_bodies.used()),
+            Bound::AdminReplies => Some(self.budgets.admin_replies.used()),
             Bound::TlsHandshakes => Some(self.budgets.handshakes.used()),
             Bound::Pages => Some(self.budgets.pages.used()),
             Bound::GrpcConnections => {
@@ -66,7 +69,7 @@ impl App {
             Bound::Leases => self.store.leases().and_then(|leases| of_many(leases.keys)),
             Bound::LocalCache => self.over_limit.as_ref().map(|cache| cache.usage().keys.bytes),
             Bound::Series => of_many(self.stats.series() as u64),
-            Bound::Rules | Bound::HttpConnections | Bound::AdminReplies => None,
+            Bound::Rules | Bound::HttpConnections => None,
         }
     }
 }

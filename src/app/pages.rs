@@ -75,6 +75,7 @@ pub(super) fn api(settings: &Settings, app: &Arc<App>) -> Result<Arc<Api>, Start
             options: compile_options(settings),
         }),
         memory: memory_of(app),
+        replies: app.budgets.admin_replies.clone(),
         started: SystemClock.now(),
     };
     let hosts = match admin.map(|admin| &admin.listen) {

@@ -88,8 +88,9 @@ impl Bound {
             Self::JsonBodies => share(32, (1 << 20, 32 << 20), "bodies of requests to `/json`"),
             // The largest body has half of it.
             Self::AdminBodies => share(16, (4 << 20, 16 << 20), "bodies of calls of the admin API"),
+            // The largest one has 4 MiB and its last override.
             Self::AdminReplies => {
-                share(26, (1 << 20, 20 << 20), "replies of the admin API that are being sent")
+                share(26, (17 << 18, 20 << 20), "replies of the admin API that are being sent")
             }
             Self::Pages => share(20, (1 << 20, 64 << 20), "pages of metrics and rules that are being sent"),
             Self::TlsHandshakes => share(16, (1 << 20, 32 << 20), "unfinished TLS handshakes"),

@@ -30,6 +30,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header, request::Parts};
+use http2::Budget;
 use tracing::info;
 
 use self::{
@@ -68,6 +69,8 @@ pub struct Managed {
     /// `None` if requests are not recorded.
     pub trials: Option<Trials>,
     pub memory: MemoryOf,
+    /// The memory for replies that are being sent.
+    pub replies: Arc<Budget>,
     pub started: Time,
 }
 
@@ -145,7 +148,8 @@ impl fmt::Display for Who {
 impl Api {
     /// Takes the first sample of the counters: call it before the first request.
     pub fn new(managed: Managed, access: Access) -> Self {
-        let (history, rule_rates, events, sending, watch, not_enforced, trial) = Default::default();
+        let (history, rule_rates, events, watch, not_enforced, trial) = Default::default();
+        let sending = Sending::new(managed.replies.clone());
         let started = managed.started;
         let api = Self { managed, access, history, rule_rates, events, sending, watch, not_enforced, trial };
         let actions = routes::ROUTES.iter().filter_map(|route| route.action);

@@ -1,16 +1,10 @@
 //! Calls of the admin API and their replies: query parameters, JSON, and errors.
 
-use std::{
-    borrow::Cow,
-    ops::RangeInclusive,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-};
+use std::{borrow::Cow, ops::RangeInclusive, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
+use http2::{Budget, Share};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::mpsc;
 
@@ -46,21 +40,16 @@ pub(super) struct Problem {
     allowed: Option<HeaderValue>,
 }
 
-/// The size of the large replies that are being sent. Beyond it further ones are rejected, so that clients that do not
-/// read hold at most this and one reply.
-const MAX_SENDING: usize = 16 << 20;
-
 /// The size up to which a reply is small: a status, or the answer to a change. A connection has at most one reply, so
 /// that `HTTP_MAX_CONNECTIONS` bounds the small ones, and none waits for clients that do not read large ones.
 const SMALL: usize = 16 << 10;
 
-/// The bytes of the large replies that are being sent.
-#[derive(Default)]
-pub(super) struct Sending(Arc<AtomicUsize>);
+/// The memory for large replies that are being sent. Beyond it further ones are rejected, but a single one never is.
+pub(super) struct Sending(Arc<Budget>);
 
 struct Sent {
     body: Bytes,
-    sending: Arc<AtomicUsize>,
+    _share: Share,
 }
 
 pub(super) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
@@ -136,19 +125,25 @@ impl Query<'_> {
 }
 
 impl Sending {
+    pub(super) fn new(memory: Arc<Budget>) -> Self {
+        Self(memory)
+    }
+
     /// The same bytes, counted until the last copy is dropped if they are many.
     pub(super) fn count(&self, body: Bytes) -> Bytes {
         if body.len() <= SMALL {
             return body;
         }
-        self.0.fetch_add(body.len(), Relaxed);
-        Bytes::from_owner(Sent { body, sending: self.0.clone() })
+        let mut share = Share::new(&self.0);
+        share.take(body.len());
+        Bytes::from_owner(Sent { body, _share: share })
     }
 
     /// Fails if there is no room for a reply of this size.
     fn check(&self, bytes: usize) -> Result<(), Problem> {
         let message = "clients do not read their large replies; ask for less, or again when they have";
-        let has_room = bytes <= SMALL || self.0.load(Relaxed) < MAX_SENDING;
+        let used = self.0.used();
+        let has_room = bytes <= SMALL || used == 0 || used.saturating_add(bytes) <= self.0.limit();
         if has_room { Ok(()) } else { Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)) }
     }
 }
@@ -156,12 +151,6 @@ impl Sending {
 impl AsRef<[u8]> for Sent {
     fn as_ref(&self) -> &[u8] {
         &self.body
-    }
-}
-
-impl Drop for Sent {
-    fn drop(&mut self) {
-        self.sending.fetch_sub(self.body.len(), Relaxed);
     }
 }
 
@@ -237,10 +226,11 @@ mod tests {
 
     #[test]
     fn few_bytes_of_replies_wait_for_slow_readers() {
-        let sending = Sending::default();
-        let large = sending.count(Bytes::from(vec![0; MAX_SENDING - 1]));
-        assert!(sending.check(usize::MAX).is_ok());
-        let copy = sending.count(Bytes::from(vec![0; SMALL + 1])).clone();
+        let sending = Sending::new(Budget::new(3 * SMALL));
+        assert!(sending.check(usize::MAX).is_ok(), "a single one is always sent");
+        let large = sending.count(Bytes::from(vec![0; SMALL + 1]));
+        assert!(sending.check(2 * SMALL - 1).is_ok());
+        let copy = sending.count(Bytes::from(vec![0; 2 * SMALL - 1])).clone();
         assert_eq!(sending.check(SMALL + 1).unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(sending.check(SMALL).is_ok(), "small ones have their own room");
         drop((large, copy));
