@@ -51,7 +51,8 @@ fn an_outage_speaks_and_ends() {
             holds(is_over && status["replicas"].is_array(), || status.to_string())
         });
         // For a minute it says what the policy decided; a policy that refuses enforced the limits.
-        let (code, said) = if policy == "deny" { (0, "connected") } else { (1, "because the store failed: ") };
+        let (code, said) =
+            if policy == "deny" { (0, "connected") } else { (1, "because the store failed: ") };
         assert_exit(&admin.run(&["status"]), code, &["connected", said]);
         assert!(http::get(admin.server.ports.http, "/healthcheck?verbose").text().contains("store: ok\n"));
     }
