@@ -188,6 +188,7 @@ pub fn add_refused_callers(plan: &mut Plan) {
         lasts: 20_000,
         patience: 100_000,
         leaves: 1000,
+        period: None,
         beside: None,
     };
     let refused = StreamCaller {
