@@ -218,7 +218,12 @@ fn lose_redis(way: &Proxy, server: &Server, watch: &mut Watch<'_>) {
     way.set(Way::Open(Duration::from_millis(30)));
     watch.expects(&["TollgateRedisSlow", "TollgateLatencyHigh"]);
     way.set(Way::Cut);
-    watch.expects(&["TollgateRedisUnavailable", "TollgateStoreFailures", "TollgateErrorRateHigh"]);
+    watch.expects(&[
+        "TollgateRedisUnavailable",
+        "TollgateStoreFailures",
+        "TollgateErrorRateHigh",
+        "TollgateNotEnforced",
+    ]);
     for id in &ids {
         let end = of("named", vec![descriptor(&[("hold_end", id)])]);
         server.ask(end).expect("an end is always answered");
