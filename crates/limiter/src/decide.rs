@@ -323,14 +323,20 @@ impl Limiter {
 
     /// Stores the keys of a counted batch that are over their limits, and removes those that a refund freed.
     fn remember_over(&self, batch: &Batch, now: Time) {
-        for check in batch.checks() {
-            if check.is_over() {
-                if let Some(cache) = self.over_limit.as_ref().filter(|_| !check.is_passing) {
-                    cache.insert(batch.full_key(check), check, now);
+        for group in batch.groups() {
+            let checks = batch.checks_at(group);
+            // All limits of a rule that reject are known, or none.
+            let is_passing = checks.iter().any(|check| check.is_passing && check.is_over());
+            let cache = self.over_limit.as_ref().filter(|_| !is_passing);
+            for check in checks {
+                if check.is_over() {
+                    if let Some(cache) = cache {
+                        cache.insert(batch.full_key(check), check, now);
+                    }
+                } else if check.may_free() {
+                    // The refund was counted by now.
+                    self.freed(batch.full_key(check), self.now());
                 }
-            } else if check.may_free() {
-                // The refund was counted by now.
-                self.freed(batch.full_key(check), self.now());
             }
         }
     }

@@ -159,7 +159,7 @@ impl Rejection {
             Outcome::Counted(count) | Outcome::NotCounted(count) => of_window(count),
             Outcome::Held => of_window(check.held()?.spent),
             Outcome::Decided(verdict) => {
-                let wait = verdict.retry_after.filter(|wait| *wait > 0 && !check.may_wait_less(verdict))?;
+                let wait = verdict.retry_after.filter(|wait| *wait > 0)?;
                 let after = |micros| now.micros().saturating_add(micros);
                 Some(Self {
                     until: after(wait),

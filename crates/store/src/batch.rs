@@ -435,12 +435,6 @@ impl Check {
         }
     }
 
-    /// True for the verdict of a [rejected read](Self::reject) whose hits may fit before its time.
-    pub fn may_wait_less(&self, verdict: Verdict) -> bool {
-        let is_exact = matches!(self.limit.algorithm, Algorithm::Bucket(_));
-        self.member != Member::Alone && !is_exact && verdict.retry_after == Some(verdict.reset.max(1))
-    }
-
     /// What a check that holds found, once its outcome is set.
     pub fn held(&self) -> Option<Held> {
         let hold = self.hold.as_ref().filter(|_| self.outcome == Outcome::Held)?;
