@@ -166,7 +166,7 @@ impl Memory {
                 reader.derive(var, default);
             }
         }
-        let request = (memory.bytes(Bound::InflightRequests) / 4).min(REQUEST);
+        let request = (memory.bytes(Bound::InflightRequests) / 4).clamp(1, REQUEST);
         reader.derive(&vars::GRPC_MAX_REQUEST_BYTES, request);
         let request = reader.raw(&vars::GRPC_MAX_REQUEST_BYTES).and_then(|text| text.parse().ok());
         let request = request.unwrap_or(REQUEST);
