@@ -123,10 +123,10 @@ impl Gauges<'_> {
         self.store.iter().for_each(|usage| samples.store(usage));
         let by_action = Action::NAMES.into_iter().zip(self.overrides.by_action);
         samples.values(&names::OVERRIDES, by_action.map(|(action, n)| ([action], n)));
-        memory::sample(samples, self.memory.0, &self.memory.1);
         samples.value(&names::HOLDS, self.holds.0);
         samples.value(&names::HOLDS_QUEUED, self.holds.1);
         samples.value(&names::OVERRIDES_BYTES, self.overrides.bytes as u64);
+        memory::sample(samples, self.memory.0, &self.memory.1);
     }
 }
 

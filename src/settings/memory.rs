@@ -5,7 +5,10 @@
 //! 256 MiB free and a quarter of 128 MiB: for what the allocator keeps, for the largest requests while they are decided,
 //! and for the kernel.
 
+use std::fmt::Write as _;
+
 use super::{
+    parse::at_least,
     reader::Reader,
     vars::{self, MemoryVars, Var},
 };
@@ -160,15 +163,15 @@ impl Memory {
             }
             let default = (limit / 1000).saturating_mul(share) / unit;
             let default = default.clamp(least, most);
-            let set = var.and_then(|var| reader.raw(var)).and_then(|text| text.parse().ok());
+            let set = var.and_then(|var| reader.raw(var)).and_then(|text| at_least::<0>(&text).ok());
             memory.set(bound, set.unwrap_or(default), unit);
             if let Some(var) = var {
                 reader.derive(var, default);
             }
         }
-        let request = (memory.bytes(Bound::InflightRequests) / 4).min(REQUEST);
+        let request = (memory.bytes(Bound::InflightRequests) / 4).clamp(1, REQUEST);
         reader.derive(&vars::GRPC_MAX_REQUEST_BYTES, request);
-        let request = reader.raw(&vars::GRPC_MAX_REQUEST_BYTES).and_then(|text| text.parse().ok());
+        let request = reader.raw(&vars::GRPC_MAX_REQUEST_BYTES).and_then(|text| at_least::<0>(&text).ok());
         let request = request.unwrap_or(REQUEST);
         if reader.is_set(&vars::GRPC_MAX_REQUEST_BYTES) {
             // Large requests share half of it, and the largest one must fit.
@@ -232,11 +235,12 @@ pub fn markdown() -> String {
         let Share { var, content, .. } = bound.share();
         let variable = var.map_or_else(String::new, |var| format!("`{}`", var.name));
         let sizes = at.each_ref().map(|memory| mib(memory.bytes(bound))).join(" | ");
-        text.push_str(&format!("| `{}` | {content} | {variable} | {sizes} |\n", bound.name()));
+        // Writing to a String cannot fail, here and below.
+        let _ = writeln!(text, "| `{}` | {content} | {variable} | {sizes} |", bound.name());
     }
-    text.push_str(&format!("| | the process itself | | {0} | {0} | {0} |\n", mib(BASE)));
+    let _ = writeln!(text, "| | the process itself | | {0} | {0} | {0} |", mib(BASE));
     let sums = at.each_ref().map(|memory| mib(memory.sum())).join(" | ");
-    text.push_str(&format!("| | all of them full, in MiB | | {sums} |\n"));
+    let _ = writeln!(text, "| | all of them full, in MiB | | {sums} |");
     text
 }
 

@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
         let text = set.unwrap_or_else(|| self.default_of(self.effective(setting)).to_owned());
         (setting.parse)(&text).unwrap_or_else(|invalid| {
             self.reject(setting, invalid);
-            (setting.parse)(setting.default).unwrap_or_default()
+            (setting.parse)(self.default_of(self.effective(setting))).unwrap_or_default()
         })
     }
 

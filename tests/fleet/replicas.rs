@@ -154,7 +154,11 @@ fn a_replica_without_a_summary_is_named_and_its_numbers_are_not_guessed() {
     assert_eq!(one.get("/api/v1/top")["replicas"], serde_json::json!({"known": 3, "answered": 1}));
     let output = one.run(&["status"]);
     let other_rules = "replicas serve 2 different sets of rules";
-    assert_exit(&output, 1, &["1 of 3 replicas answered", "without the numbers of ", " and 1 more", other_rules]);
+    assert_exit(
+        &output,
+        1,
+        &["1 of 3 replicas answered", "without the numbers of ", " and 1 more", other_rules],
+    );
     assert_exit(&one.run(&["top", "--replica", "old-1"]), 2, &["publishes no summary: older version"]);
     // Rubbish of an attacker who reaches Redis.
     for value in ["x", "[]", "{\"keys\":7}", "\u{1}", ""] {

@@ -89,7 +89,8 @@ pub(super) fn json(api: &Api, merged: &Merged, scope: &Scope, replicas: &Json) -
 }
 
 fn memory(api: &Api, keys: Option<Json>) -> Json {
-    let mut memory = json!({"resident_bytes": allocator::resident_bytes(), "keys": keys});
+    let mut memory = json!({"resident_bytes": allocator::resident_bytes()});
+    memory["keys"] = keys.unwrap_or_default();
     if let Some((limit, set_by, parts)) = (api.managed.memory)() {
         let parts = parts.into_iter().filter(|part| part.bytes > 0);
         let parts = parts.map(|part| (part.name.to_owned(), json!({"bytes": part.bytes, "used": part.used})));
