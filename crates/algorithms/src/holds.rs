@@ -298,9 +298,13 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
             self.holds.remove(&id);
         }
         for hold in settled {
-            let how = if hold.charged.is_some() { How::SettledLate } else { How::Settled };
             self.release(id, &hold);
-            charges.push(hold.charge(how, cost));
+            match hold.charged {
+                None => charges.push(hold.charge(How::Settled, cost)),
+                // Else it is forgotten, whenever it is swept.
+                Some(_) if hold.until > self.now => charges.push(hold.charge(How::SettledLate, cost)),
+                Some(_) => {}
+            }
         }
         charges
     }
