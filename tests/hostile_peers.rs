@@ -13,7 +13,7 @@ use std::{
 
 use crate::support::{
     client::request,
-    eventually, holds, http,
+    eventually, holds,
     redis::read,
     server::{Server, Setup},
 };
@@ -166,7 +166,7 @@ fn withstands(hostile: &Hostile, shapes: usize, setup: Setup) {
 fn serves(server: &mut Server) {
     assert!(server.process.exited().is_none(), "{}", server.process.log());
     server.ask(request("d", &[&[("free", "v")]])).expect("it needs no store");
-    assert_eq!(http::get(server.ports.http, "/healthcheck").status, 200);
+    server.wait_until_healthy();
 }
 
 fn on_redis(hostile: &Hostile) -> Setup {

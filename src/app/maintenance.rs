@@ -49,6 +49,8 @@ const ENOUGH_SECONDS: u32 = 10;
 struct Failing {
     /// The failed and all requests before those.
     before: (u64, u64),
+    /// The failed ones a second ago.
+    last_failed: u64,
     seconds: u32,
     is_most: bool,
 }
@@ -62,11 +64,13 @@ impl Failing {
 
     /// Called each second, with the numbers since the start.
     fn note(&mut self, failed: u64, requests: u64) {
-        let new = requests.saturating_sub(self.before.1);
+        let (new_failed, new) =
+            (failed.saturating_sub(self.before.0), requests.saturating_sub(self.before.1));
+        // An outage ends with the first second in which no request failed.
+        let is_over = mem::replace(&mut self.last_failed, failed) == failed;
         self.seconds += 1;
-        if new >= ENOUGH_REQUESTS || self.seconds >= ENOUGH_SECONDS {
-            let new_failed = failed.saturating_sub(self.before.0);
-            self.is_most = new >= ENOUGH_REQUESTS && new_failed > new / 2;
+        if is_over || new >= ENOUGH_REQUESTS || self.seconds >= ENOUGH_SECONDS {
+            self.is_most = !is_over && new >= ENOUGH_REQUESTS && new_failed > new / 2;
             (self.before, self.seconds) = ((failed, requests), 0);
         }
     }
@@ -179,7 +183,6 @@ mod tests {
         assert_eq!(verdicts(&[(10, 10), (11, 9), (0, 20)]), [false, true, false]);
         let few = verdicts(&[(3, 0); 14]);
         assert_eq!((few.iter().position(|is_most| *is_most), few[13]), (Some(6), true));
-        let ended = verdicts(&[&[(20, 0)][..], &[(0, 0); 10]].concat());
-        assert_eq!((ended[9], ended[10]), (true, false));
+        assert_eq!(verdicts(&[(20, 0), (1, 1), (0, 0)]), [true, true, false]);
     }
 }

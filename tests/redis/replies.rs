@@ -197,7 +197,7 @@ fn the_documented_key_patterns_are_enough_for_rules_of_every_kind() {
            \x20 - {key: budget, rate_limit: {unit: year, requests_per_unit: 9, hold: {amount: 1, ttl: 10m}}}\n\
            \x20 - {key: streams, rate_limit: {algorithm: concurrency, requests_per_unit: 9, hold: {ttl: 10m}}}\n";
     let prefixed = "~p:* ~tollgate:* &p:{tollgate}:changes";
-    let plain = "~d_* ~{d_* ~{*}holds* ~tollgate:* ~{tollgate* &{tollgate}:changes";
+    let plain = "~d_* ~{d_* ~{*}holds* ~{*}due ~{*}ended ~tollgate:* ~{tollgate* &{tollgate}:changes";
     for (prefix, patterns) in [("p:", prefixed), ("", plain)] {
         assert!(docs.contains(&format!("`{patterns}`")), "{patterns} are not in docs/redis.md");
         let mut args = vec!["--user", "ann", "on", ">hush", "+@all", "resetchannels"];
