@@ -495,7 +495,7 @@ fn logs_are_removed_when_their_last_hit_has_left_the_window() {
 
 #[test]
 fn logs_stay_within_their_bound_and_those_that_end_first_are_evicted() {
-    let store = MemoryStore::new(40_000);
+    let store = MemoryStore::new(80_000);
     let [minute, day] = [Unit::Minute, Unit::Day].map(|unit| limit(Kind::SlidingLog, 100, unit, 0));
     for (limit, count) in [(&day, 300), (&minute, 50_000)] {
         for n in 0..count {
