@@ -100,7 +100,7 @@ impl Bodies {
             return Err(too_large(limit));
         }
         if own.bytes.capacity() < length {
-            let capacity = length.next_power_of_two().min(whole.max(length));
+            let capacity = rounded_up(length).min(whole.max(length));
             while !own.charge(capacity) {
                 let oldest = reading.iter().find(|(_, other)| !own.is_large(capacity) || other.is_large(0));
                 let oldest = oldest.map(|(oldest, _)| *oldest).filter(|oldest| *oldest < id);
@@ -120,6 +120,16 @@ impl Bodies {
         );
         (StatusCode::SERVICE_UNAVAILABLE, text)
     }
+}
+
+/// The capacity for a body of this length. A large one grows in few steps: each leaves its smaller predecessor to the
+/// allocator.
+fn rounded_up(length: usize) -> usize {
+    if length <= ORDINARY {
+        return length.next_power_of_two();
+    }
+    let mut steps = std::iter::successors(Some(ORDINARY), |capacity| capacity.checked_mul(4));
+    steps.find(|capacity| *capacity >= length).unwrap_or(length)
 }
 
 impl Partial {
@@ -197,10 +207,13 @@ mod tests {
 
     #[test]
     fn large_bodies_leave_half_to_small_ones() {
-        let bodies = bodies(8 * ORDINARY);
+        let bodies = bodies(16 * ORDINARY);
         let places: Vec<_> = (0..6).map(|_| Place::new(&bodies)).collect();
         assert!(append(&places[0], ORDINARY), "a small one is the oldest");
-        assert!(places[1..3].iter().all(|place| append(place, 2 * ORDINARY)));
+        assert!(
+            places[1..3].iter().all(|place| append(place, 2 * ORDINARY)),
+            "with a capacity of twice that"
+        );
         assert!(append(&places[3], 2 * ORDINARY), "a large one takes the memory of a large one");
         assert!(is_read(&places[0]) && !is_read(&places[1]) && is_read(&places[2]));
         assert!(append(&places[4], ORDINARY) && is_read(&places[2]), "a small one has its half");
