@@ -10,7 +10,7 @@ use deadpool_redis::redis::{
 };
 
 use super::{
-    dialer::Dialer,
+    dialer::{Dialer, REDIS_AUTH},
     failure::FailureKind,
     links::{Link, Links, Received, Taken, links, take},
     messages::{Demotions, Messages},
@@ -224,9 +224,10 @@ impl CommandPool {
     fn explain(&self, address: &ServerAddress, text: &str) -> String {
         let (kind, own) = (FailureKind::of_reply(text), self.key(""));
         let hint = match kind {
-            FailureKind::Denied => {
-                &format!("{}; it needs the key pattern ~{own}* and the channel &{own}changes", kind.hint())
-            }
+            FailureKind::Denied => &format!(
+                "{}; the user of {REDIS_AUTH} needs the key pattern ~{own}* and the channel &{own}changes",
+                kind.hint()
+            ),
             FailureKind::ClusterDown if text.starts_with("TRYAGAIN") => {
                 "; some of the keys have moved to another server and others have not"
             }

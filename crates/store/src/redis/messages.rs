@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::{
     command_pool::CommandPool,
-    dialer::Dialer,
+    dialer::{Dialer, REDIS_AUTH},
     failure::FailureKind,
     resp::{self, FramedStream, Reply},
 };
@@ -63,8 +63,11 @@ impl<'p> Messages<'p> {
             match stream.request(|into| resp::write_command(into, &command)).await? {
                 Reply::Error(error) => {
                     let kind = FailureKind::of_reply(&error);
-                    Err(stream
-                        .failure(kind, format_args!("{error}; the channel is {channel:?}{}", kind.hint())))
+                    let what = format!(
+                        "{error}; the user of {REDIS_AUTH} needs the channel {channel:?}{}",
+                        kind.hint()
+                    );
+                    Err(stream.failure(kind, what))
                 }
                 _ => Ok(stream),
             }
