@@ -13,8 +13,8 @@ use text::cut_display;
 use limiter::Bounds;
 
 pub(super) fn to_message(body: &[u8], bounds: Bounds) -> Result<Vec<u8>, String> {
-    let body = &*escaped(body);
     check_size(body, bounds)?;
+    let body = &*escaped(body);
     let descriptor = proto::descriptor("envoy.service.ratelimit.v3.RateLimitRequest")?;
     let options = DeserializeOptions::new().deny_unknown_fields(true);
     let mut json = serde_json::Deserializer::from_slice(body);
@@ -28,25 +28,23 @@ pub(super) fn to_message(body: &[u8], bounds: Bounds) -> Result<Vec<u8>, String>
 /// The body with its [texts escaped](text::bytes), also a U+FFFD that is written as `\ufffd`. Outside of texts neither is
 /// JSON, before and after.
 fn escaped(body: &[u8]) -> Cow<'_, [u8]> {
-    let has_escapes = body.windows(2).any(|two| two == b"\\u");
-    if !has_escapes && std::str::from_utf8(body).is_ok_and(text::bytes::is_verbatim) {
+    let is_replacement =
+        |escape: &[u8]| escape.starts_with(b"\\u") && escape.eq_ignore_ascii_case(br"\ufffd");
+    if std::str::from_utf8(body).is_ok_and(text::bytes::is_verbatim) && !body.windows(6).any(is_replacement) {
         return body.into();
     }
-    let (mut literal, mut rest) = (Vec::with_capacity(body.len()), body);
+    let (mut escaped, mut rest) = (Vec::with_capacity(body.len()), body);
     while let Some((before, escape)) =
         rest.iter().position(|byte| *byte == b'\\').and_then(|at| rest.split_at_checked(at))
     {
-        literal.extend_from_slice(before);
-        let is_replacement = escape.get(1) == Some(&b'u')
-            && escape.get(2..6).is_some_and(|digits| digits.eq_ignore_ascii_case(b"fffd"));
-        let (written, length) =
-            if is_replacement { ("\u{fffd}".as_bytes(), 6) } else { (escape.get(..2).unwrap_or(escape), 2) };
-        literal.extend_from_slice(written);
-        rest = escape.get(length..).unwrap_or_default();
+        text::bytes::escape_into(before, &mut escaped);
+        let is_replacement = escape.get(..6).is_some_and(is_replacement);
+        let length = if is_replacement { 6 } else { escape.len().min(2) };
+        let (escape, after) = escape.split_at(length);
+        text::bytes::escape_into(if is_replacement { "\u{fffd}".as_bytes() } else { escape }, &mut escaped);
+        rest = after;
     }
-    literal.extend_from_slice(rest);
-    let mut escaped = Vec::with_capacity(literal.len());
-    text::bytes::escape_into(&literal, &mut escaped);
+    text::bytes::escape_into(rest, &mut escaped);
     escaped.into()
 }
 
