@@ -79,12 +79,12 @@ impl Pair {
     }
 }
 
-/// The statistics of the rules.
+/// The statistics of the rules. What a lease refuses is not refused by the local cache.
 fn statistics(server: &Server) -> BTreeMap<String, f64> {
-    // Leases themselves know a counter that is over its limit, before the local cache is asked.
     let is_of_rule = |name: &str| {
-        name.starts_with("ratelimit_service_rate_limit_") && !name.contains("local_cache")
-            || name.starts_with("tollgate_rule_hits_total")
+        let is_named =
+            name.starts_with("ratelimit_service_rate_limit_") || name.starts_with("tollgate_rule_hits_total");
+        is_named && !name.contains("_with_local_cache{")
     };
     server.metrics().into_iter().filter(|(name, _)| is_of_rule(name)).collect()
 }
