@@ -93,7 +93,7 @@ fn texts_that_are_not_utf8_are_decided_like_any_other() {
         assert_eq!(answer.status, 429, "{}", answer.text());
     }
     let errors = "ratelimit_service_should_rate_limit_error{err_type=\"service_error\"}";
-    assert_eq!(server.metric(errors), 0.0);
+    assert!(server.metric(errors) < 0.5);
     let lone = r#"{"domain":"d\ud800","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}"#;
     let answer = http::post(server.ports.http, "/json", lone);
     assert_eq!(answer.status, 400);

@@ -34,7 +34,7 @@ fn unfinished(port: u16, head: &str) -> TcpStream {
     let request = format!("{head}\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     // It may be answered and closed already.
-    let _ = stream.write_all(&[b' '; 200_000]);
+    let _ = stream.write_all(&vec![b' '; 200_000]);
     stream
 }
 

@@ -182,7 +182,7 @@ fn hold(server: &Server, admin: u16) -> (Vec<TcpStream>, Vec<Connection>) {
     streams.extend(unfinished(ports.http, many("json_bodies"), &post("/json"), 700_000));
     streams.extend(unfinished(admin, many("admin_bodies"), &post("/api/v1/overrides"), 700_000));
     // Messages within the first window of their streams.
-    let message = [&[0_u8, 0, 0, 0xff, 0][..], &[b'x'; 65_000]].concat();
+    let message = [&[0_u8, 0, 0, 0xff, 0][..], &vec![b'x'; 65_000]].concat();
     let each = 16;
     let clients = bound(server, "inflight_requests") / (each * 65_000) + 1;
     let mut unanswered: Vec<_> = (0..clients).map(|_| Connection::open(ports.grpc)).collect();

@@ -37,6 +37,8 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 100, hold: {amount: 4, ttl: 10m}}
 ";
 
+type Begin = Box<dyn Fn(&Server) -> Box<dyn Any>>;
+
 /// A peer that hangs, or several.
 struct Hang {
     /// What makes the service depend on it.
@@ -44,7 +46,7 @@ struct Hang {
     /// What hangs before the service starts.
     kept: Vec<Box<dyn Any>>,
     /// Fills what the service has to send; returns what hangs from now on.
-    begin: Vec<Box<dyn Fn(&Server) -> Box<dyn Any>>>,
+    begin: Vec<Begin>,
     /// What the log says in numbers.
     numbers: Vec<&'static str>,
 }

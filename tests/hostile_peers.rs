@@ -122,12 +122,11 @@ impl Hostile {
 fn honest(words: &[String]) -> String {
     let text = |text: &str| format!("${}\r\n{text}\r\n", text.len());
     match &*words[0].to_ascii_uppercase() {
-        "HGET" => "$-1\r\n".to_owned(),
+        "HGET" | "GET" => "$-1\r\n".to_owned(),
         "TIME" => format!("*2\r\n{}{}", text("1800000000"), text("0")),
         "SUBSCRIBE" => format!("*3\r\n{}{}:1\r\n", text("subscribe"), text(&words[1])),
         "SRANDMEMBER" => "*0\r\n".to_owned(),
         "INCRBY" | "SADD" | "EXPIRE" => ":1\r\n".to_owned(),
-        "GET" => "$-1\r\n".to_owned(),
         _ => "+OK\r\n".to_owned(),
     }
 }

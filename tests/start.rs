@@ -284,7 +284,7 @@ fn a_path_that_cannot_be_written_is_an_error_with_what_to_do() {
     for variable in ["OVERRIDES_FILE", "GRPC_UDS", "ADMIN_UDS"] {
         let log = Setup::new().env(variable, &absent).refused();
         let said =
-            log.lines().find(|line| line.contains(variable)).unwrap_or_else(|| panic!("{variable}: {log}"));
+            log.lines().rfind(|line| line.contains(variable)).unwrap_or_else(|| panic!("{variable}: {log}"));
         assert!(said.contains(&absent) && said.contains("create its directory"), "{variable}: {said}");
     }
     let written = [("DECISION_LOG", "refused"), ("REQUEST_LOG", "all")];

@@ -39,6 +39,7 @@ use telemetry::{
 };
 
 /// Follows overrides, resets of counters and other replicas in the store.
+#[expect(clippy::large_enum_variant, reason = "there is one")]
 pub(super) enum Link {
     Redis { pool: CommandPool, progress: Arc<Progress> },
     Memcached(ResetLog),

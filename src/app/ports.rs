@@ -189,7 +189,7 @@ pub(super) fn fit_descriptors(settings: &mut Settings) -> Result<(), StartError>
     let (grpc, http) = (settings.server.max_connections, settings.http.max_connections);
     let others = OTHERS + settings.server.workers * OF_WORKER;
     let Some((most_grpc, most_http)) = connections(granted, others, grpc, http) else {
-        let least = (1..).find(|granted| connections(*granted, others, grpc, http).is_some());
+        let least = (1..=1 << 20).find(|granted| connections(*granted, others, grpc, http).is_some());
         return Err(StartError(vec![format!(
             "the limit of open files (RLIMIT_NOFILE) is {granted}, but {} workers and connections need at least {}: \
              raise it, as by `ulimit -n 65536`",

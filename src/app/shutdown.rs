@@ -169,9 +169,10 @@ async fn done(until: Instant, is_done: impl Fn() -> bool) {
 fn enforce(mut signals: Signals, at: Instant, senders: Arc<Senders>) {
     let end = move || {
         let Ok(runtime) = runtime::Builder::new_current_thread().enable_all().build() else { return };
-        match runtime.block_on(async { timeout_at(at, signals.next()).await }) {
-            Ok(signal) => warn!("received {signal} while stopping, ending at once"),
-            Err(_) => error!("the main thread hangs, ending"),
+        if let Ok(signal) = runtime.block_on(async { timeout_at(at, signals.next()).await }) {
+            warn!("received {signal} while stopping, ending at once");
+        } else {
+            error!("the main thread hangs, ending");
         }
         senders.log_unsent();
         logs::flush();

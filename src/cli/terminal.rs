@@ -5,6 +5,7 @@
 
 use std::{
     env, fmt,
+    fmt::Write as _,
     io::{self, IsTerminal as _, Write as _},
     sync::OnceLock,
 };
@@ -173,7 +174,8 @@ pub(super) fn print_json(json: &str) {
             shown.push(character);
         } else {
             for unit in character.encode_utf16(&mut [0; 2]) {
-                shown.push_str(&format!("\\u{unit:04x}"));
+                // Writing to a String cannot fail.
+                let _ = write!(shown, "\\u{unit:04x}");
             }
         }
     }

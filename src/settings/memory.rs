@@ -47,8 +47,8 @@ const TLS_CONNECTION: usize = 24 << 10;
 
 /// The default of a bound.
 pub struct Share {
-    /// In thousandths of the memory.
-    share: usize,
+    /// Of the memory.
+    thousandths: usize,
     /// The bytes of one of what the variable counts, measured.
     pub unit: usize,
     least: usize,
@@ -58,7 +58,7 @@ pub struct Share {
 }
 
 const fn share(share: usize, (least, most): (usize, usize), content: &'static str) -> Share {
-    Share { share, unit: 1, least, most, var: None, content }
+    Share { thousandths: share, unit: 1, least, most, var: None, content }
 }
 
 impl Share {
@@ -157,7 +157,7 @@ impl Memory {
             reader.raw(&vars::GRPC_SERVER_USE_TLS).is_some_and(|text| text.starts_with(['t', 'T', '1']));
         let mut memory = Self { limit, set_by, amounts: [(0, 1); Bound::ALL.len()] };
         for bound in Bound::ALL {
-            let Share { share, mut unit, least, most, var, .. } = bound.share();
+            let Share { thousandths: share, mut unit, least, most, var, .. } = bound.share();
             if bound == Bound::GrpcConnections && has_tls {
                 unit = TLS_CONNECTION;
             }

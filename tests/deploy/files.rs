@@ -123,7 +123,7 @@ fn a_missing_secret_keeps_the_pod_from_starting() {
     }
 }
 
-/// OpenShift's `restricted-v2` refuses a pod that names a user outside of the range of its namespace.
+/// `OpenShift`'s `restricted-v2` refuses a pod that names a user outside of the range of its namespace.
 #[test]
 fn no_manifest_names_a_user_and_that_of_the_image_is_a_number() {
     for path in files_below("deploy", &["yaml", "tpl"]) {
@@ -143,7 +143,7 @@ fn the_network_policy_needs_no_address_of_the_cluster() {
     assert_eq!(policy["ingress"], json!([{"from": [{"namespaceSelector": {}}], "ports": ports}]));
 }
 
-/// The manifests shown on pages: whole objects, and parts of the spec of a NetworkPolicy.
+/// The manifests shown on pages: whole objects, and parts of the spec of a `NetworkPolicy`.
 #[test]
 fn manifests_on_pages_are_valid_for_kubernetes() {
     let mut seen = 0;

@@ -1,4 +1,4 @@
-//! The EnvoyFilters of `deploy/istio`, as Istio merges them, in a real Envoy with the rules of Istio's guide.
+//! The `EnvoyFilter`s of `deploy/istio`, as Istio merges them, in a real Envoy with the rules of Istio's guide.
 
 use std::collections::BTreeSet;
 

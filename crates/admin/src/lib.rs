@@ -267,6 +267,7 @@ const BODY: BodyLimit = BodyLimit { bytes: 2 * MAX_JSON, name: "fixed" };
 impl Pages for Api {
     type Asked = Asked;
 
+    #[expect(clippy::result_large_err, reason = "an answer is moved once, and ends the request")]
     fn admit(&self, head: &Parts) -> Result<(Asked, BodyLimit), Answer> {
         let admitted = guard::check_host(&self.access.hosts, &head.headers, self.access.tokens.is_some());
         let admitted = admitted.and_then(|()| match page::get(&head.method, head.uri.path()) {

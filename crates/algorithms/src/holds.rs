@@ -275,6 +275,7 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
     }
 
     /// The way of a part, if something in it has expired whose end may help.
+    #[expect(clippy::option_option, reason = "a way is a counter, or none for the whole ledger")]
     fn expired(&self, part: &Part<K, C>, seen: &Seen) -> Option<Option<K>> {
         let needed = part
             .estimate
@@ -367,7 +368,9 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
         if holds.is_empty() {
             self.holds.remove(&id);
         }
-        gone.iter().for_each(|hold| self.release(id, hold));
+        for hold in &gone {
+            self.release(id, hold);
+        }
     }
 
     /// Charges what `unknown` says for the open holds of a request that `is_meant`.

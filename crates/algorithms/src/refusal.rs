@@ -67,7 +67,9 @@ mod tests {
 
     fn refused(limits: &[(Fit, bool)]) -> bool {
         let mut refusal = Refusal::default();
-        limits.iter().for_each(|(fit, is_over)| refusal.add(*fit, *is_over));
+        for (fit, is_over) in limits {
+            refusal.add(*fit, *is_over);
+        }
         refusal.is_refused()
     }
 
@@ -91,7 +93,9 @@ mod tests {
             let limits: Vec<_> = (0..4).map(limit).collect();
             let (known, rest) = limits.split_at(2);
             let mut refusal = Refusal::default();
-            known.iter().for_each(|(fit, is_over)| refusal.add(*fit, *is_over));
+            for (fit, is_over) in known {
+                refusal.add(*fit, *is_over);
+            }
             let mut by_codes = Refusal::default();
             for (code, (_, is_over)) in refusal.codes(rest.iter().map(|(fit, _)| *fit)).zip(rest) {
                 match code {

@@ -309,7 +309,9 @@ impl Limiter {
         }
         match domain.map(|domain| scope.served.attached.domains.get(domain)) {
             Some(stats) => {
-                stats.into_iter().for_each(|stats| stats.count(answer.code.into(), descriptors, unmatched));
+                if let Some(stats) = stats {
+                    stats.count(answer.code.into(), descriptors, unmatched);
+                }
             }
             None => self.stats.unknown_domain().count(answer.code.into(), descriptors, unmatched),
         }
@@ -373,9 +375,9 @@ impl Limiter {
             |check: &Check| cache.get(batch.full_key(check), check, now).filter(|_| is_decided(check));
         let mut known: SmallVec<[Option<Verdict>; 4]> = batch.checks().iter().map(lookup).collect();
         if batch.has_groups() {
-            // What one limit of a rule never admits, the rule rejects for longer than another limit says.
+            // A limit of the rule that is not known may reject the hits for longer than those that are.
             for group in batch.groups() {
-                if batch.checks_at(group.clone()).iter().any(Check::never_fits) {
+                if known[group.clone()].contains(&None) {
                     known[group].fill(None);
                 }
             }

@@ -120,7 +120,7 @@ impl Follower {
         match self.version_and_time().await? {
             Some(version) if self.progress.history().version() == version => {}
             Some(_) => self.catch_up().await?,
-            None if self.index.len() == 0 => self.progress.adopt("", Vec::new()),
+            None if self.index.is_empty() => self.progress.adopt("", Vec::new()),
             None => self.restore().await?,
         }
         self.progress.settle();

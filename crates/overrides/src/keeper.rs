@@ -38,6 +38,7 @@ pub struct Keeper {
     edges: Edges,
 }
 
+#[expect(clippy::large_enum_variant, reason = "there is one")]
 enum Storage {
     Memory,
     File(Mutex<Journal>),

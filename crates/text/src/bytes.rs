@@ -16,10 +16,14 @@ pub fn escape_into(bytes: &[u8], into: &mut Vec<u8>) {
         let mut parts = chunk.valid().split(char::REPLACEMENT_CHARACTER);
         into.extend_from_slice(parts.next().unwrap_or_default().as_bytes());
         for part in parts {
-            REPLACEMENT.iter().for_each(|byte| escape_byte(*byte, into));
+            for byte in REPLACEMENT {
+                escape_byte(*byte, into);
+            }
             into.extend_from_slice(part.as_bytes());
         }
-        chunk.invalid().iter().for_each(|byte| escape_byte(*byte, into));
+        for byte in chunk.invalid() {
+            escape_byte(*byte, into);
+        }
     }
 }
 

@@ -287,7 +287,7 @@ fn nothing_is_refused_for_what_has_expired() {
 fn a_full_ledger_sweeps_any_counter_and_says_when_it_has_room() {
     let mut ledger = Ledger::new(Bounds { holds: 5, holds_of_a_counter: 5 });
     for id in 0..5 {
-        assert!(hold_one(&mut ledger, id, vec![small()], at(id as u64)).holds);
+        assert!(hold_one(&mut ledger, id.into(), vec![small()], at(id)).holds);
     }
     let other = vec![Part { counter: 1, ..small() }];
     let full = hold_one(&mut ledger, 5, other.clone(), at(7));

@@ -159,19 +159,19 @@ proptest! {
             let mut answer = finish(pin!(setup.limiter.decide(&request, None, None))).unwrap();
             let after: Vec<_> = keys.iter().map(|key| used(&setup, key)).collect();
             let is_asked = |key: &str| !(key == "exempt" || key == "named" && keys.contains(&"replacing"));
-            let asked: Vec<_> = keys.iter().map(|key| (*key, hits)).filter(|(key, _)| is_asked(*key)).collect();
+            let asked: Vec<_> = keys.iter().map(|key| (*key, hits)).filter(|(key, _)| is_asked(key)).collect();
             let of = |key: &str| keys.iter().position(|one| *one == key).unwrap();
-            let over: Vec<_> = asked.iter().map(|(key, hits)| over(*key, *hits, &before[of(*key)])).collect();
+            let over: Vec<_> = asked.iter().map(|(key, hits)| over(key, *hits, &before[of(key)])).collect();
             let is_blocked = keys.contains(&"blocked");
             let is_refused = is_blocked || is_refused(&asked, &over);
             let shown = format!("{asked:?} {before:?} {after:?} stop {stops} cache {has_cache} near {is_near}");
             prop_assert_eq!(answer.code == Code::OverLimit, is_refused, "{}", shown);
-            for (key, after) in keys.iter().zip(&after).filter(|(key, _)| is_blocked || !is_asked(**key)) {
-                prop_assert_eq!(&before[of(*key)], after, "{} counts nothing: {}", key, shown);
+            for (key, after) in keys.iter().zip(&after).filter(|(key, _)| is_blocked || !is_asked(key)) {
+                prop_assert_eq!(&before[of(key)], after, "{} counts nothing: {}", key, shown);
             }
             for ((key, hits), over) in asked.iter().zip(&over).filter(|_| !is_blocked) {
                 let any_over = over.contains(&true);
-                for ((before, after), is_over) in before[of(*key)].iter().zip(&after[of(*key)]).zip(over) {
+                for ((before, after), is_over) in before[of(key)].iter().zip(&after[of(key)]).zip(over) {
                     let is_added = added(
                         (*key, *hits),
                         (*before, *after),

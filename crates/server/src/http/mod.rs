@@ -105,6 +105,7 @@ pub trait Pages: 'static {
 
     /// Routes and authenticates a request by its head, before anything of its body is read. Returns how much of the body
     /// it may have, or the answer of a request without a claim to one.
+    #[expect(clippy::result_large_err, reason = "an answer is moved once, and ends the request")]
     fn admit(&self, head: &Parts) -> Result<(Self::Asked, BodyLimit), Answer>;
 
     fn answer(self: Arc<Self>, asked: Self::Asked, request: Request<Bytes>) -> impl Future<Output = Answer>;
@@ -290,6 +291,7 @@ impl<P: Pages> Server<P> {
         }
     }
 
+    #[expect(clippy::result_large_err, reason = "an answer is moved once, and ends the request")]
     async fn respond(&self, request: Request<Incoming>, peer: Peer, activity: &Activity) -> Answer {
         let has_body = !request.body().is_end_stream();
         activity.has_unread_body.set(has_body);

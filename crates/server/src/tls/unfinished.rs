@@ -109,7 +109,7 @@ impl Charge {
                 .charged
                 .last_entry()
                 .filter(|largest| *largest.key() > key)
-                .map(|largest| largest.remove_entry())
+                .map(std::collections::btree_map::OccupiedEntry::remove_entry)
             else {
                 self.key.0 = 0;
                 return false;

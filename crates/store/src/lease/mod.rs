@@ -124,7 +124,9 @@ impl Store for LeasedStore {
         }
         match resets {
             Resets::Of(full_keys) => {
-                full_keys.iter().for_each(|key| self.0.leases.forget(key, &self.0.redis.names(key)));
+                for key in full_keys {
+                    self.0.leases.forget(key, &self.0.redis.names(key));
+                }
             }
             // All hits are returned, except to counters that were reset: their grants are deleted with them.
             Resets::Unknown => {
@@ -137,7 +139,9 @@ impl Store for LeasedStore {
 
     fn read_again(&self, refunds: &Resets) {
         if let (Resets::Of(full_keys), true) = (refunds, self.0.leases.len() > 0) {
-            full_keys.iter().for_each(|key| self.0.leases.read_again(key, &self.0.redis.names(key)));
+            for key in full_keys {
+                self.0.leases.read_again(key, &self.0.redis.names(key));
+            }
         }
     }
 

@@ -92,7 +92,9 @@ impl MemoryStore {
     }
 
     fn charge_all(&self, charges: Vec<Charge<Key, Of>>, now: Time) -> Vec<Closed> {
-        charges.iter().for_each(|charge| self.charge(charge, now));
+        for charge in &charges {
+            self.charge(charge, now);
+        }
         closed(charges)
     }
 

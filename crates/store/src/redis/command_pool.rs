@@ -194,7 +194,7 @@ impl CommandPool {
     /// A connection to a server.
     async fn link(&self, to: &ServerAddress) -> Result<Taken, String> {
         let links = self.links(to)?;
-        let taken = self.edges.timer.timeout(TIMEOUT, take(&links)).await;
+        let taken = self.edges.timer.timeout(TIMEOUT, Box::pin(take(&links))).await;
         let taken = taken.unwrap_or_else(|| Err(format!("redis {to}: {}", late())));
         taken.inspect_err(|_| self.topology.request_refresh())
     }

@@ -172,7 +172,7 @@ impl AsyncRead for Bounded {
         let before = into.filled().len();
         ready!(Pin::new(&mut self.read).poll_read(context, into))?;
         let new = into.filled().get(before..).unwrap_or_default();
-        let size = new.len() + new.iter().filter(|byte| **byte == b'\n').count() * LINE;
+        let size = new.len() + new.split(|byte| *byte == b'\n').skip(1).count() * LINE;
         if self.received.fetch_add(size, Relaxed) + size > MAX_REPLY {
             let message = format!("sent more than {MAX_REPLY} bytes in reply to a command, the maximum");
             return Poll::Ready(Err(io::Error::other(message)));

@@ -252,7 +252,9 @@ impl CloseCall {
                 RESET.begin(into, form, RECORDS.len() + 1 + usize::from(counter.is_some()), 2);
                 write_records(into, &self.base);
                 resp::write_word(into, set.as_bytes());
-                counter.iter().for_each(|counter| resp::write_word(into, counter.as_bytes()));
+                if let Some(counter) = counter {
+                    resp::write_word(into, counter.as_bytes());
+                }
                 resp::write_number(into, most);
                 resp::write_number(into, (*resets).into());
             }
@@ -268,7 +270,9 @@ impl CloseCall {
                 resp::write_word(into, letter);
                 resp::write_word(into, id.as_bytes());
                 resp::write_number(into, cost);
-                currency.iter().for_each(|currency| resp::write_word(into, currency.as_bytes()));
+                if let Some(currency) = currency {
+                    resp::write_word(into, currency.as_bytes());
+                }
             }
         }
     }

@@ -63,15 +63,12 @@ fn escaped(mut bytes: &[u8]) -> String {
     let mut text = String::new();
     while !bytes.is_empty() {
         let shortest = (1..=bytes.len().min(4)).find_map(|length| std::str::from_utf8(&bytes[..length]).ok());
-        match shortest.filter(|character| *character != "\u{fffd}") {
-            Some(character) => {
-                text.push_str(character);
-                bytes = &bytes[character.len()..];
-            }
-            None => {
-                text.push_str(&format!("\u{fffd}{:02X}", bytes[0]));
-                bytes = &bytes[1..];
-            }
+        if let Some(character) = shortest.filter(|character| *character != "\u{fffd}") {
+            text.push_str(character);
+            bytes = &bytes[character.len()..];
+        } else {
+            text = format!("{text}\u{fffd}{:02X}", bytes[0]);
+            bytes = &bytes[1..];
         }
     }
     text
