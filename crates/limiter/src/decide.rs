@@ -15,7 +15,7 @@ use super::{
     holds::{self, Closings, HoldToken},
     observe,
     observer::{Holding, Observed},
-    over_limit_cache::Lookups,
+    over_limit_cache::{Lookups, OverLimitCache},
     plan::{self, CounterSource, Plan, Planned, Scope},
     replacement::{self, Replacements},
     request::{OwnedRequest, Request, RequestError},
@@ -328,7 +328,9 @@ impl Limiter {
         for group in batch.groups() {
             let checks = batch.checks_at(group);
             // All limits of a rule that reject are known, or none.
-            let is_passing = checks.iter().any(|check| check.is_passing && check.is_over());
+            let is_passing = checks
+                .iter()
+                .any(|check| check.is_over() && (check.is_passing || !OverLimitCache::can_know(check, now)));
             let cache = self.over_limit.as_ref().filter(|_| !is_passing);
             for check in checks {
                 if check.is_over() {
@@ -375,9 +377,9 @@ impl Limiter {
             |check: &Check| cache.get(batch.full_key(check), check, now).filter(|_| is_decided(check));
         let mut known: SmallVec<[Option<Verdict>; 4]> = batch.checks().iter().map(lookup).collect();
         if batch.has_groups() {
-            // A limit of the rule that is not known may reject the hits for longer than those that are.
+            // What one limit of a rule never admits, the rule rejects for longer than another limit says.
             for group in batch.groups() {
-                if known[group.clone()].contains(&None) {
+                if batch.checks_at(group.clone()).iter().any(Check::never_fits) {
                     known[group].fill(None);
                 }
             }

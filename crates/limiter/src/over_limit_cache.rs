@@ -87,6 +87,11 @@ impl OverLimitCache {
         self.hits.fetch_add(lookups.found as u64, Ordering::Relaxed);
     }
 
+    /// True if the outcome of a check that is over its limit can be stored.
+    pub fn can_know(check: &Check, now: Time) -> bool {
+        Rejection::of(check, now).is_some()
+    }
+
     /// Stores the outcome of a check that is over its limit until it expires. `now` is the start of the request.
     pub fn insert(&self, key: &str, check: &Check, now: Time) {
         let Some(rejection) = Rejection::of(check, now) else { return };
@@ -202,9 +207,9 @@ impl Rejection {
             _ if check.hold.is_some() => self.number >= fixed.limit,
             // It counts what it rejects, so only a count above the limit rejects every number of hits.
             Member::Alone => self.number > fixed.limit,
-            // More hits may wait for another limit of the rule.
+            // Other hits may wait for other limits of the rule.
             Member::First | Member::Next => {
-                hits <= self.hits.into() && self.number.saturating_add(hits) > fixed.limit
+                hits == u64::from(self.hits) && self.number.saturating_add(hits) > fixed.limit
             }
         }
     }
