@@ -131,8 +131,14 @@ impl Index {
         }
     }
 
-    pub fn is_empty(&self) -> bool {
+    /// Whether neither an override nor a switch of this process can change a decision.
+    fn changes_nothing(&self) -> bool {
         self.count.load(Relaxed) == 0
+    }
+
+    /// Whether no override is stored; there may be switches of this process.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// The number of overrides that are stored, including expired ones that were not swept yet.
@@ -153,7 +159,7 @@ impl Index {
 
     /// The overrides at this time; `None` if there are none.
     pub fn view(&self, now: Time) -> Option<View<'_>> {
-        if self.is_empty() {
+        if self.changes_nothing() {
             return None;
         }
         Some(View { snapshot: self.snapshot.load(), hasher: &self.hasher, now: self.time(now) })
@@ -297,7 +303,7 @@ impl Index {
         let second = self.time(now).seconds();
         let is_due = |shard: &Shard| shard.next_end.is_some_and(|end| second >= u64::from(end));
         let snapshot = self.snapshot.load_full();
-        if self.is_empty() || !snapshot.shards.iter().any(|shard| is_due(shard)) {
+        if self.changes_nothing() || !snapshot.shards.iter().any(|shard| is_due(shard)) {
             return Vec::new();
         }
         // An import holds the lock for seconds. The next sweep removes them.
