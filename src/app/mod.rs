@@ -82,7 +82,7 @@ async fn run(mut settings: Settings) -> Result<(), StartError> {
         }
     }
     let api = pages::api(settings, &app)?;
-    let threads = Threads::start(settings, &app).map_err(StartError::system)?;
+    let threads = Threads::start().map_err(StartError::system)?;
     let ports = Ports::bind(settings, &threads)?;
     maintenance::update_health(&app, settings);
     let running = start(settings, &app, ports, threads, api, link)?;

@@ -32,15 +32,13 @@ use telemetry::metrics::Port;
 
 pub(super) struct Threads {
     pub(super) http: Thread,
-    pub(super) admin: Option<Thread>,
+    pub(super) admin: Thread,
 }
 
 impl Threads {
-    pub(super) fn start(settings: &Settings, app: &App) -> io::Result<Self> {
+    pub(super) fn start() -> io::Result<Self> {
         let start = |name| Thread::start(name, Boundary::HttpConnection);
-        // Other replicas read what the thread samples, also without an address.
-        let is_read = settings.admin.is_some() || app.fleet.is_shared();
-        Ok(Self { http: start("http")?, admin: is_read.then(|| start("admin")).transpose()? })
+        Ok(Self { http: start("http")?, admin: start("admin")? })
     }
 }
 
@@ -114,6 +112,7 @@ async fn sample(api: Arc<Api>, stop: watch::Receiver<bool>) {
     panics::restart_task(Boundary::Maintenance, work).await;
 }
 
+/// Samples, for the metrics and other replicas too, and serves the API if it has an address.
 fn serve_admin(
     thread: Thread,
     (listener, api): (Option<Listener>, Arc<Api>),
@@ -164,12 +163,9 @@ impl Pages {
             tls: None,
             has_own_pages: false,
         };
-        let mut serving = Vec::new();
-        if let Some(thread) = threads.admin {
-            let tls = app.tls.clone().filter(|_| settings.admin.as_ref().is_some_and(|admin| admin.tls));
-            let port = http::Options { tls, has_own_pages: true, ..options(Port::Admin, "/api/v1/status") };
-            serving.push(serve_admin(thread, (self.admin, self.api), port, stop.clone()));
-        }
+        let tls = app.tls.clone().filter(|_| settings.admin.as_ref().is_some_and(|admin| admin.tls));
+        let port = http::Options { tls, has_own_pages: true, ..options(Port::Admin, "/api/v1/status") };
+        let mut serving = vec![serve_admin(threads.admin, (self.admin, self.api), port, stop.clone())];
         let path = settings.metrics.prometheus_path.clone();
         let ports =
             [options(Port::Http, "/healthcheck"), options(Port::Debug, "/"), options(Port::Metrics, &path)];

@@ -1,10 +1,10 @@
 //! Follows the overrides in Redis.
 //!
-//! Each replica subscribes to the changes that `shared` publishes, and compares the version of the hash with its own every two
-//! seconds, so that it misses no change. When another server owns the channel, it subscribes there. A replica that missed one catches up by the log of the last changes, or reads the
-//! whole hash. If the version in Redis does not follow from its own, Redis has lost changes, which it writes back
-//! (`history`). While Redis is unreachable the known overrides stay in force. If Redis has lost its data when it returns,
-//! one replica writes the overrides back.
+//! Each replica subscribes to the changes that `shared` publishes, and compares the version of the hash with its own every
+//! two seconds, so that it misses no change. When another server owns the channel, it subscribes there. A replica that
+//! missed a change catches up by the log of the last changes, or reads the whole hash. If the version in Redis does not
+//! follow from its own, Redis has lost changes, which it writes back (`history`). While Redis is unreachable the known
+//! overrides stay in force. If Redis has lost its data when it returns, one replica writes the overrides back.
 
 use std::{
     sync::{Arc, LazyLock},
