@@ -139,7 +139,7 @@ fn counters_in_memory_are_those_of_one_replica() {
         ),
     ] {
         let set = format!("rules.existingConfigMap=my-rules,{set}");
-        let error = rendered(&["--set", &set]).unwrap_err();
+        let error = rendered(&["--set", &set]).unwrap_err().replace('/', ".");
         assert!(error.contains(part) && error.contains("store.type"), "{set}: {error}");
     }
 }
@@ -196,7 +196,7 @@ fn invalid_values_are_refused_with_their_name() {
             "store.type=redis,store.redis.url=redis:6379,autoscaling.enabled=true,autoscaling.minReplicas=11",
             "autoscaling.minReplicas",
         ),
-        ("extraEnv[0].nme=X", "name is required"),
+        ("extraEnv[0].nme=X", "missing property 'name'"),
         ("resources.request.cpu=1", "request"),
         ("replicas=3", "replicas"),
         ("workers=0", "workers"),
@@ -208,7 +208,8 @@ fn invalid_values_are_refused_with_their_name() {
         ("admin.tls=true", "tls.enabled is required with admin.tls"),
     ] {
         let set = if set.is_empty() { set.to_owned() } else { format!("{rules},{set}") };
-        let error = rendered(&["--set", &set]).unwrap_err();
+        // The schema's errors have paths: `/store/type`.
+        let error = rendered(&["--set", &set]).unwrap_err().replace('/', ".");
         assert!(error.contains(part), "{set}: {error}");
     }
     rendered(&["--set", rules]).unwrap();
