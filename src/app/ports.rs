@@ -55,9 +55,8 @@ impl Ports {
         let metrics =
             settings.metrics.use_prometheus.then(|| page("Prometheus", &vars::PROMETHEUS_ADDR, prometheus));
         drop(entered);
-        let admin = settings.admin.as_ref().zip(threads.admin.as_ref());
-        let admin = admin.and_then(|(admin, thread)| {
-            let _entered = thread.enter();
+        let admin = settings.admin.as_ref().and_then(|admin| {
+            let _entered = threads.admin.enter();
             bind_admin(admin, &mut failed)
         });
         match (grpc, http, debug) {
