@@ -78,13 +78,19 @@ fn nearest(name: &str) -> Option<&'static str> {
     if name.len() < 8 || !name.contains('_') || vars::ALL.iter().any(|var| var.name == name) {
         return None;
     }
-    let near = vars::ALL.iter().map(|var| var.name).filter(|known| known.contains('_'));
-    let near = near.map(|known| (strsim::osa_distance(&plain(name), &plain(known)), known));
-    let (distance, known) = near.min()?;
+    let plain_name = plain(name);
+    let known = vars::ALL.iter().map(|var| var.name).filter(|known| known.contains('_'));
+    // The distance is at least the difference of the lengths: most names need no comparison.
+    let near = known.map(|known| (plain(known), known));
+    let near = near.filter(|(plain, _)| plain.len().abs_diff(plain_name.len()) <= MOST_TOLERATED);
+    let (distance, known) =
+        near.map(|(plain, known)| (strsim::osa_distance(&plain_name, &plain), known)).min()?;
     (distance <= tolerance(name, known)).then_some(known)
 }
 
-/// The largest edit distance of a misspelt name: 0 for a short one with another first word.
+const MOST_TOLERATED: usize = 2;
+
+/// The largest edit distance of a misspelt name, at most [`MOST_TOLERATED`]: 0 for a short one with another first word.
 fn tolerance(name: &str, known: &str) -> usize {
     let first_word = |text: &str| text.split('_').next().map(str::to_ascii_uppercase);
     let same_family = first_word(name) == first_word(known);

@@ -14,6 +14,7 @@ pub struct FixedWindow {
 }
 
 impl FixedWindow {
+    #[inline]
     pub fn apply(self, state: State, hits: Hits, now: Time) -> (State, u64) {
         let after = count(state.number, hits);
         let end = if after == state.number { state.end } else { self.period.end(now) };
@@ -21,6 +22,7 @@ impl FixedWindow {
     }
 
     /// The verdict of a counter whose value is `after` once these hits are counted.
+    #[inline]
     pub fn verdict(self, after: u64, hits: Hits, now: Time) -> Verdict {
         let admitted = after <= self.limit;
         let reset = micros_until(now, self.period.end(now).micros());
@@ -34,6 +36,7 @@ impl FixedWindow {
     }
 
     /// The verdict on hits that exceed the limit and were not added to the counter.
+    #[inline]
     pub fn rejected(self, count: u64, hits: Hits, now: Time) -> Verdict {
         let over = self.verdict(u64::MAX, hits, now);
         Verdict { consumed: false, remaining: self.limit.saturating_sub(count), ..over }
@@ -45,6 +48,7 @@ impl FixedWindow {
 pub const MAX_HITS: u64 = 1 << 63;
 
 /// The count after these hits; it saturates at both ends.
+#[inline]
 pub const fn count(before: u64, hits: Hits) -> u64 {
     match hits {
         Hits::Take(hits) => before.saturating_add(if hits < MAX_HITS { hits } else { MAX_HITS }),

@@ -16,6 +16,7 @@ pub enum Period {
 // A window contains `now`, and ends after it starts.
 impl Period {
     /// Start and end of the window that contains `now`.
+    #[inline]
     pub fn window(self, now: Time) -> (Time, Time) {
         match self {
             Self::Length(window) => (window.start(now), window.end(now)),
@@ -23,6 +24,7 @@ impl Period {
         }
     }
 
+    #[inline]
     pub fn start(self, now: Time) -> Time {
         match self {
             Self::Length(window) => window.start(now),
@@ -30,6 +32,7 @@ impl Period {
         }
     }
 
+    #[inline]
     pub fn end(self, now: Time) -> Time {
         match self {
             Self::Length(window) => window.end(now),
@@ -38,6 +41,7 @@ impl Period {
     }
 
     /// The length in seconds of the window that contains `now`.
+    #[inline]
     pub fn seconds(self, now: Time) -> u64 {
         match self {
             Self::Length(window) => window.seconds(),
@@ -49,6 +53,7 @@ impl Period {
     }
 
     /// Seconds until the window that contains `now` ends; at least 1.
+    #[inline]
     pub fn seconds_left(self, now: Time) -> u64 {
         self.end(now).seconds() - now.seconds()
     }
@@ -62,6 +67,7 @@ impl Period {
         }
     }
 
+    #[inline]
     pub const fn calendar(self) -> Option<Calendar> {
         match self {
             Self::Length(_) => None,

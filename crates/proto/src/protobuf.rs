@@ -61,6 +61,7 @@ pub struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
+    #[inline]
     pub fn new(message: &'a [u8]) -> Self {
         Self { rest: message, depth_left: MAX_DEPTH, accepts: |_| true, whole: None, end: message.len() }
     }
@@ -68,6 +69,7 @@ impl<'a> Fields<'a> {
     /// The fields of a top-level message with many short strings. With lengths below 128, as in nearly all requests, the
     /// message is UTF-8 as a whole if its strings are, and one check of it is cheaper than one of each string. A text is
     /// accepted if its parts are.
+    #[inline]
     pub fn of_strings(message: &'a [u8], accepts: fn(&str) -> bool) -> Self {
         let whole = std::str::from_utf8(message).ok().filter(|text| accepts(text));
         Self { accepts, whole, ..Self::new(message) }
@@ -131,6 +133,7 @@ impl<'a> Fields<'a> {
         Ok(Self { rest, depth_left, end: self.position(), ..*self })
     }
 
+    #[inline]
     pub fn skip(&mut self, key: Key) -> Result<(), Malformed> {
         self.skip_within(key, self.depth_left)
     }

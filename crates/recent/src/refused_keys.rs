@@ -87,10 +87,11 @@ impl RefusedKeys {
     /// Removes a key, and returns its place.
     fn make_room(&mut self, now: Time) -> usize {
         let is_old = |key: &RefusedKey| now.seconds().saturating_sub(key.last.seconds()) > KEPT_SECONDS;
+        let most =
+            self.keys_of_rule.iter().max_by_key(|(rule, keys)| (**keys, **rule)).map(|(rule, _)| *rule);
         let worth = |at: &usize| {
             let key = &self.keys[*at];
-            let of_rule = self.keys_of_rule.get(&self.rules[*at]).copied().unwrap_or_default();
-            (is_old(key), of_rule, Reverse(key.count), Reverse(key.last))
+            (is_old(key), Some(self.rules[*at]) == most, Reverse(key.count), Reverse(key.last))
         };
         let at = (0..self.keys.len()).max_by_key(worth).unwrap_or_default();
         let gone = &self.keys[at];

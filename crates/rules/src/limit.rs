@@ -201,11 +201,13 @@ impl Limit {
     }
 
     /// The limit in force at an instant, which has no schedule.
+    #[inline]
     pub fn at(&self, now: Time) -> &Self {
         self.schedule.as_ref().map_or(self, |schedule| schedule.limit(now))
     }
 
     /// What its schedule says at an instant.
+    #[inline]
     pub fn scheduled(&self, now: Time) -> Option<Arc<InForce>> {
         self.schedule.as_ref().map(|schedule| schedule.in_force(now))
     }
@@ -263,11 +265,13 @@ impl Limit {
 }
 
 impl Rate {
+    #[inline]
     pub fn is_leased(&self) -> bool {
         self.counting == CountingMode::Leased
     }
 
     /// The windows that its number of requests refers to.
+    #[inline]
     pub fn period(&self) -> Period {
         match self.algorithm {
             Algorithm::FixedWindow(fixed) => fixed.period,
@@ -276,6 +280,7 @@ impl Rate {
         }
     }
 
+    #[inline]
     pub fn fixed(&self) -> FixedWindow {
         FixedWindow { limit: self.requests_per_unit, period: self.period() }
     }
@@ -307,14 +312,17 @@ impl Limits {
         Some(self)
     }
 
+    #[inline]
     pub fn first(&self) -> &Limit {
         &self.first
     }
 
+    #[inline]
     pub fn are_several(&self) -> bool {
         !self.others.is_empty()
     }
 
+    #[inline]
     pub fn get(&self, index: usize) -> Option<&Limit> {
         match index.checked_sub(1) {
             None => Some(&self.first),

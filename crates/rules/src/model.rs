@@ -150,10 +150,12 @@ impl RuleSet {
     }
 
     #[expect(clippy::expect_used, reason = "an id is valid in its own set")]
+    #[inline]
     pub fn rule(&self, id: RuleId) -> &Rule {
         self.by_id[id.0 as usize].rule.as_ref().expect("the table has only descriptors with a rule")
     }
 
+    #[inline]
     pub fn domain(&self, name: &str) -> Option<&Domain> {
         self.domains.get(name)
     }
@@ -237,6 +239,7 @@ impl Level {
     }
 
     /// The descriptor with this text: `key`, or `key_value` as it is written.
+    #[inline]
     pub fn named(&self, text: &str) -> Option<&Node> {
         self.nodes.get(text).map(|node| &**node)
     }
@@ -248,6 +251,7 @@ impl Level {
 
 impl Node {
     /// The key, which begins its text.
+    #[inline]
     pub fn key(&self) -> &str {
         self.text.get(..self.key_bytes).unwrap_or(&self.text)
     }
@@ -259,6 +263,7 @@ impl Rule {
         u16::from_le_bytes([low, high])
     }
 
+    #[inline]
     pub fn limits(&self) -> Option<&Limits> {
         match &self.allowance {
             Allowance::Limited(limits) => Some(limits),

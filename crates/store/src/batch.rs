@@ -95,6 +95,7 @@ pub enum Outcome {
 )]
 impl Batch {
     /// An empty batch with room for as many checks. One needs no allocation.
+    #[inline]
     pub fn with_room(checks: usize) -> Self {
         Self { checks: SmallVec::with_capacity(checks), ..Self::default() }
     }
@@ -106,6 +107,7 @@ impl Batch {
 
     /// Adds a check whose full key begins with `key`, the part for shared stores, and returns its index. `rule` is the
     /// hash of the limit's rule.
+    #[inline]
     pub fn push(&mut self, key: Range<usize>, limit: &Rate, rule: u16, hits: Hits) -> usize {
         let (index, outcome) = (self.checks.len(), Outcome::Counted(0));
         let (full_key, key_end) = (key.start..self.keys.len(), key.end);
@@ -126,6 +128,7 @@ impl Batch {
         index
     }
 
+    #[inline]
     pub fn set_fit(&mut self, index: usize, fit: Fit) {
         self.checks[index].fit = fit;
     }
@@ -140,6 +143,7 @@ impl Batch {
     }
 
     /// True if a check is of a limit that holds, also for one that refunds.
+    #[inline]
     pub fn has_holds(&self) -> bool {
         self.has_holds
     }
@@ -150,6 +154,7 @@ impl Batch {
     }
 
     /// True if the request is refused, with the checks for which `is_over` is true over their limits.
+    #[inline]
     pub fn is_refused(&self, is_over: impl Fn(usize, &Check) -> bool) -> bool {
         let mut refusal = self.known.clone();
         self.checks
@@ -160,6 +165,7 @@ impl Batch {
     }
 
     /// True if the request is refused whatever its checks find.
+    #[inline]
     pub fn is_known_refused(&self) -> bool {
         !self.known.is_empty() && self.is_refused(|_, _| false)
     }
@@ -186,11 +192,13 @@ impl Batch {
         }
     }
 
+    #[inline]
     pub fn holding(&self) -> impl Iterator<Item = usize> {
         let checks = self.checks.iter().enumerate();
         checks.filter(|(_, check)| check.hold.is_some()).map(|(index, _)| index)
     }
 
+    #[inline]
     pub fn group(&mut self, first: usize) {
         for (index, check) in self.checks.iter_mut().enumerate().skip(first) {
             check.member = if index == first { Member::First } else { Member::Next };
@@ -198,11 +206,13 @@ impl Batch {
         }
     }
 
+    #[inline]
     pub fn has_groups(&self) -> bool {
         self.has_groups
     }
 
     /// The indexes of the group or single check that begins at `first`. `None` at the end.
+    #[inline]
     pub fn group_at(&self, first: usize) -> Option<Range<usize>> {
         let (_, rest) = self.checks.get(first..)?.split_first()?;
         let others = rest.iter().take_while(|check| check.member == Member::Next).count();
@@ -219,6 +229,7 @@ impl Batch {
         })
     }
 
+    #[inline]
     pub fn key(&self, check: &Check) -> &str {
         self.keys.get(check.full_key.start..check.key_end).expect("the key of a check of this batch")
     }
@@ -233,18 +244,22 @@ impl Batch {
         Some([key.get(..end.checked_sub(more_digits)?.checked_sub(1)?)?, key.get(end..)?])
     }
 
+    #[inline]
     pub fn full_key(&self, check: &Check) -> &str {
         self.keys.get(check.full_key.clone()).expect("the key of a check of this batch")
     }
 
+    #[inline]
     pub fn checks(&self) -> &[Check] {
         &self.checks
     }
 
+    #[inline]
     pub fn check(&self, index: usize) -> &Check {
         &self.checks[index]
     }
 
+    #[inline]
     pub fn checks_at(&self, indexes: Range<usize>) -> &[Check] {
         &self.checks[indexes]
     }
@@ -256,6 +271,7 @@ impl Batch {
         self.has_holds = self.checks.iter().any(|check| check.limit.holds);
     }
 
+    #[inline]
     pub fn set(&mut self, index: usize, outcome: Outcome) {
         (self.checks[index].outcome, self.checks[index].is_passing) = (outcome, false);
     }
@@ -395,6 +411,7 @@ impl HitsToSend<'_> {
 
 impl Check {
     /// True if the outcome is over the limit. A refund never is.
+    #[inline]
     pub fn is_over(&self) -> bool {
         match self.outcome {
             _ if !self.takes() => false,
@@ -425,6 +442,7 @@ impl Check {
     }
 
     /// True if the hits would exceed the limit, by the outcome of a read. Those of a refund never do.
+    #[inline]
     pub fn would_be_over(&self, read: Outcome) -> bool {
         match read {
             _ if !self.takes() => false,
@@ -436,6 +454,7 @@ impl Check {
     }
 
     /// What a check that holds found, once its outcome is set.
+    #[inline]
     pub fn held(&self) -> Option<Held> {
         let hold = self.hold.as_ref().filter(|_| self.outcome == Outcome::Held)?;
         Some(hold.found)
@@ -452,6 +471,7 @@ impl Check {
     }
 
     /// True unless the hits are a refund.
+    #[inline]
     pub fn takes(&self) -> bool {
         matches!(self.hits, Hits::Take(_))
     }

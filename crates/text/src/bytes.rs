@@ -5,6 +5,7 @@
 const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
 
 /// True for a text without U+FFFD, which begins each escape: its escaped form is the text itself.
+#[inline]
 pub fn is_verbatim(text: &str) -> bool {
     text.is_ascii() || !text.contains(char::REPLACEMENT_CHARACTER)
 }

@@ -63,6 +63,7 @@ impl RuleStats {
 
     /// Adds to a counter. If a caller's values made the name and the counter's series finds no room, adds to the
     /// overflow of the domain.
+    #[inline]
     pub fn add(&self, counter: RuleCounter, n: u64) {
         match &self.caller {
             Some(caller) if n > 0 && !caller.place.has_series(counter) => {

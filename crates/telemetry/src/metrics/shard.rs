@@ -21,6 +21,7 @@ pub fn assign() {
 }
 
 /// The number of the calling thread; its low bits select the shard.
+#[inline]
 pub fn of_thread() -> usize {
     THREAD.get()
 }
@@ -116,10 +117,12 @@ impl Counter {
         Self(Cells::new(shards))
     }
 
+    #[inline]
     pub fn increment(&self) {
         self.add(1);
     }
 
+    #[inline]
     pub fn add(&self, n: u64) {
         self.0.add(0, n);
     }
