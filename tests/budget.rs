@@ -1,7 +1,15 @@
 //! The budget of memory: all bounds full at the same time under the limits of the deployments, rules that are reloaded
 //! beside them, and an import in progress. The service stays alive within the limit, and serves.
 
-use std::{fmt::Write as _, fs, io::Write as _, net::TcpStream, path::PathBuf, process, time::Duration};
+use std::{
+    fmt::Write as _,
+    fs,
+    io::Write as _,
+    net::TcpStream,
+    path::PathBuf,
+    process, thread,
+    time::{Duration, Instant},
+};
 
 use ::http::HeaderMap;
 use tokio::runtime::Builder;
@@ -57,15 +65,15 @@ impl Drop for Cgroup {
     }
 }
 
-/// A service with this limit: that of a cgroup if the test may make one, else the variable.
 fn start(mib: usize, admin: u16) -> (Server, Option<Cgroup>) {
-    let cgroup = Cgroup::new(mib);
     let setup = Setup::new().rules("d.yaml", RULES).env("ADMIN_ADDR", &format!("127.0.0.1:{admin}"));
-    let setup = setup
-        .env("LOG_LEVEL", "info")
-        .env("GRPC_WORKERS", "1")
-        .env("GRPC_RECEIVE_TIMEOUT", "5m")
-        .env("HTTP_TIMEOUT", "5m");
+    let setup = setup.env("GRPC_WORKERS", "1").env("GRPC_RECEIVE_TIMEOUT", "5m").env("HTTP_TIMEOUT", "5m");
+    limited(mib, setup)
+}
+
+/// A service with this limit: that of a cgroup if the test may make one, else the variable.
+fn limited(mib: usize, setup: Setup) -> (Server, Option<Cgroup>) {
+    let (cgroup, setup) = (Cgroup::new(mib), setup.env("LOG_LEVEL", "info"));
     let setup = match &cgroup {
         Some(Cgroup(path)) => {
             let script = format!("echo $$ > {}/cgroup.procs && exec {BINARY} serve", path.display());
@@ -101,11 +109,17 @@ fn ask_for(server: &Server, key: &str, values: usize) {
     });
 }
 
+/// The bytes of a value, of which a plain rule has eleven.
+const VALUE: usize = 300;
+
 /// As many plain rules as nearly fill this memory.
-fn plain_rules(bytes: usize, limit: u32) -> String {
+fn rules_that_fill(bytes: usize) -> usize {
+    bytes / (VALUE * 12)
+}
+
+fn plain_rules(rules: usize, limit: u32) -> String {
     let mut text = "domain: many\ndescriptors:\n".to_owned();
-    // A rule has 11 values of 600 bytes.
-    for number in 0..bytes / (600 * 12) {
+    for number in 0..rules {
         writeln!(
             text,
             "- {{key: k, value: v{number}, rate_limit: {{unit: day, requests_per_unit: {limit}}}}}"
@@ -156,7 +170,7 @@ fn import(admin: u16, count: usize) -> String {
 
 /// Fills all that stays full by itself.
 fn fill(server: &Server, admin: u16) {
-    reload(server, bound(server, "rules"), 1);
+    reload(server, rules_that_fill(bound(server, "rules")), 1);
     ask_for(server, "user", bound(server, "counters") / 64 * 11 / 10);
     ask_for(server, "log", bound(server, "counters") / 64);
     ask_for(server, "series", bound(server, "series") / 1536);
@@ -208,7 +222,7 @@ fn all_bounds_full_at_once_under_the_limit_leave_the_service_alive_and_serving()
         });
         let limit = server.count("tollgate_memory_limit_bytes");
         assert_eq!(limit, mib << 20, "as found, in a cgroup: {}", cgroup.is_some());
-        let rules = bound(&server, "rules");
+        let rules = rules_that_fill(bound(&server, "rules"));
         fill(&server, admin);
         for name in ["counters", "holds", "series", "overrides"] {
             let (used, bound) = (used(&server, name), bound(&server, name));
@@ -243,7 +257,7 @@ fn all_bounds_full_at_once_under_the_limit_leave_the_service_alive_and_serving()
 fn reloads_of_many_rules_need_no_more_memory_each_time() {
     let setup = Setup::new().rules("d.yaml", RULES).env("MEMORY_LIMIT", "256Mi").env("LOG_LEVEL", "info");
     let server = setup.start();
-    let rules = bound(&server, "rules");
+    let rules = rules_that_fill(bound(&server, "rules"));
     let reload = |limit| reload(&server, rules, limit);
     (1..5).for_each(reload);
     server.process.reset_peak();
@@ -254,4 +268,21 @@ fn reloads_of_many_rules_need_no_more_memory_each_time() {
     println!("the peak of reloads: {before} KiB, {after} KiB after 22 more");
     assert!(after < before + before / 8, "{before} KiB, and {after} KiB after 22 more reloads");
     assert!(after < 256 << 10, "{after} KiB");
+}
+
+/// The Go service loads as many in the same pod.
+#[test]
+fn forty_thousand_plain_rules_load_and_reload_every_second_under_256_mib() {
+    const RULES: usize = 40_000;
+    let (mut server, cgroup) = limited(256, Setup::new().rules("many.yaml", &plain_rules(RULES, 1)).env("RULES_MAX_VALUES", "450000"));
+    server.wait_for_rule("many.k_v39999:");
+    for limit in 2..20 {
+        let begun = Instant::now();
+        reload(&server, RULES, limit);
+        thread::sleep(Duration::from_secs(1).saturating_sub(begun.elapsed()));
+    }
+    assert!(server.process.exited().is_none(), "it was killed\n{}", server.process.log());
+    let peak = server.process.peak_kib() >> 10;
+    println!("{RULES} rules: a peak of {peak} MiB, in a cgroup: {}", cgroup.is_some());
+    assert!(peak < 256, "{peak} MiB");
 }

@@ -14,7 +14,7 @@ use rules_source::{
 use store::memcached::MemcachedStore;
 
 /// The text of all rules files may have so many bytes for each of `RULES_MAX_VALUES`.
-const TEXT_OF_A_VALUE: u64 = 128;
+const TEXT_OF_A_VALUE: u64 = 32;
 
 /// The source of the rules. It stops when this is dropped.
 pub(super) enum Feed {

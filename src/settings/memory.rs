@@ -1,8 +1,8 @@
 //! The budget of memory: one figure, `MEMORY_LIMIT`, of which every bound on memory is a share.
 //!
 //! [`Bound`] is the table. The defaults of the variables of single bounds come from it, and so do the table of
-//! docs/operating.md, `status`, and `tollgate_memory_bound_bytes`. The shares together, with [`BASE`], leave a third of
-//! 256 MiB free and a quarter of 128 MiB: for what the allocator keeps, for the largest requests while they are decided,
+//! docs/operating.md, `status`, and `tollgate_memory_bound_bytes`. The shares together, with [`BASE`], leave a quarter
+//! free: for what the allocator keeps, for the largest requests while they are decided,
 //! and for the kernel.
 
 use std::fmt::Write as _;
@@ -45,10 +45,15 @@ const REQUEST: usize = 4 << 20;
 /// What a connection has with TLS, with the part of an unfinished handshake that is not charged.
 const TLS_CONNECTION: usize = 24 << 10;
 
+/// The memory of which every bound has its share. Most bounds have the same share of further memory; rules have more of it.
+const SMALL: usize = 128 << 20;
+
 /// The default of a bound.
 pub struct Share {
     /// Of the memory.
     thousandths: usize,
+    /// And of the memory beyond [`SMALL`].
+    beyond: usize,
     /// The bytes of one of what the variable counts, measured.
     pub unit: usize,
     least: usize,
@@ -58,7 +63,7 @@ pub struct Share {
 }
 
 const fn share(share: usize, (least, most): (usize, usize), content: &'static str) -> Share {
-    Share { thousandths: share, unit: 1, least, most, var: None, content }
+    Share { thousandths: share, beyond: 0, unit: 1, least, most, var: None, content }
 }
 
 impl Share {
@@ -70,8 +75,11 @@ impl Share {
 impl Bound {
     pub const fn share(self) -> Share {
         match self {
-            Self::Rules => share(195, (2_000, 500_000), "rules: two sets, and the reading of a third")
-                .of(600, &vars::RULES_MAX_VALUES.var),
+            Self::Rules => Share {
+                beyond: 160,
+                ..share(195, (2_000, 500_000), "rules: two sets, and the reading of a third")
+                    .of(300, &vars::RULES_MAX_VALUES.var)
+            },
             Self::Counters => {
                 share(80, (10_000, 10_000_000), "counters in memory, sliding logs and counts beyond 32 bits")
                     .of(64, &vars::MEMORY_MAX_KEYS.var)
@@ -157,12 +165,13 @@ impl Memory {
             reader.raw(&vars::GRPC_SERVER_USE_TLS).is_some_and(|text| text.starts_with(['t', 'T', '1']));
         let mut memory = Self { limit, set_by, amounts: [(0, 1); Bound::ALL.len()] };
         for bound in Bound::ALL {
-            let Share { thousandths: share, mut unit, least, most, var, .. } = bound.share();
+            let Share { thousandths: share, beyond, mut unit, least, most, var, .. } = bound.share();
             if bound == Bound::GrpcConnections && has_tls {
                 unit = TLS_CONNECTION;
             }
-            let default = (limit / 1000).saturating_mul(share) / unit;
-            let default = default.clamp(least, most);
+            let beyond = (limit.saturating_sub(SMALL) / 1000).saturating_mul(beyond);
+            let bytes = (limit / 1000).saturating_mul(share).saturating_add(beyond);
+            let default = (bytes / unit).clamp(least, most);
             let set = var.and_then(|var| reader.raw(var)).and_then(|text| at_least::<0>(&text).ok());
             memory.set(bound, set.unwrap_or(default), unit);
             if let Some(var) = var {
@@ -261,13 +270,17 @@ mod tests {
     }
 
     #[test]
-    fn everything_full_leaves_a_third_free_at_the_limit_of_the_deployments_and_a_quarter_at_half_of_it() {
-        for (mib, most) in
-            [(256, (256 << 20) / 3 * 2), (128, (128 << 20) / 4 * 3), (1024, (1024 << 20) / 4 * 3)]
-        {
-            let memory = limited(mib);
+    fn everything_full_leaves_a_quarter_free_at_the_limit_of_the_deployments_and_at_half_of_it() {
+        for mib in [128, 256, 1024] {
+            let (memory, most) = (limited(mib), (mib << 20) / 4 * 3);
             assert!(memory.sum() <= most, "{mib} MiB: {} of {most}: {memory:?}", memory.sum());
         }
+    }
+
+    #[test]
+    fn twenty_thousand_plain_rules_fit_into_the_limit_of_the_deployments() {
+        // `{key: client, value: c1, rate_limit: {unit: minute, requests_per_unit: 10}}`, and the file with its domain.
+        assert!(limited(256).amount(Bound::Rules) >= 20_000 * 11 + 5);
     }
 
     #[test]

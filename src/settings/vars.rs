@@ -187,8 +187,8 @@ table! {
         MERGE_DOMAIN_CONFIG merge_domains: bool = "false", "Allows several files per domain; their \
             descriptors are joined.";
         RULES_MAX_VALUES max_values: usize = "" as at_least::<1>, "Maximum number of keys, values, \
-            lists and maps in all rules files, with aliases expanded, or of messages in all resources of a \
-            control plane. A rule has about nine; each takes up to half a kilobyte while rules are read.";
+            lists and maps in all rules files, with aliases expanded. A plain rule has eleven; a message of a \
+            control plane counts as five, and a rule has two.";
         FORCE_START_WITHOUT_INITIAL_CONFIG force_start: bool = "false", "Opens the ports before a control \
             plane has sent rules, and returns an error until then. With files the service always starts.";
         HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED healthy_with_at_least_one: bool = "false", "Unhealthy \

@@ -1,6 +1,15 @@
 //! Unfinished handshakes: they take a bounded amount of memory, and clients connect beside them.
 
-use std::{io::Write as _, net::TcpStream, thread, time::Duration};
+use std::{
+    collections::VecDeque,
+    io::Write as _,
+    net::{SocketAddr, TcpStream},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use socket2::{Domain, Socket, Type};
 
 use super::*;
 use crate::support::{at_best_within, server::Server, time_of};
@@ -71,5 +80,57 @@ fn unfinished_handshakes_take_little_memory_and_clients_connect_beside_them() {
             });
         }
         drop(attack);
+    }
+}
+
+/// Opens connections from another address that begin a ClientHello, and closes the oldest of the last `COUNT` for each.
+fn flood(port: u16, size: usize, stop: &AtomicBool) {
+    const COUNT: usize = 1_800;
+    let hello = client_hello(size);
+    let mut open = VecDeque::new();
+    while !stop.load(Ordering::Relaxed) {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).unwrap();
+        if socket.connect(&SocketAddr::from(([127, 0, 0, 1], port)).into()).is_ok() {
+            let mut stream = TcpStream::from(socket);
+            // The kernel takes what it has room for.
+            stream.set_nonblocking(true).unwrap();
+            let _ = stream.write(&hello);
+            open.push_back(stream);
+        }
+        if open.len() > COUNT {
+            open.pop_front();
+        }
+    }
+}
+
+#[test]
+fn clients_connect_within_a_second_while_another_address_opens_handshakes_without_end() {
+    const CLIENTS: usize = 30;
+    let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
+    let files = Files::new(&ours.server());
+    let client = TlsClient::new(&[&ours], Some(&theirs.sign(&["envoy.test"])));
+    for size in [4_000, 64_000] {
+        let setup = files.mutual(&theirs).rules("d.yaml", RULES).env("MEMORY_LIMIT", "256Mi");
+        let setup = setup.env("GRPC_MAX_CONNECTIONS", "10000").env("GRPC_WORKERS", "2");
+        let (server, stop) = (setup.start(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| flood(server.ports.grpc, size, &stop));
+            }
+            thread::sleep(Duration::from_secs(2));
+            let slowest = || {
+                let times = (0..CLIENTS).map(|_| time_of(|| client.ask(server.ports.grpc).unwrap()));
+                times.max().unwrap_or_default()
+            };
+            let what = format!("the slowest of {CLIENTS} clients, with {size} bytes of a ClientHello");
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                at_best_within(&what, Duration::from_secs(1), 5, slowest);
+            }));
+            stop.store(true, Ordering::Relaxed);
+            if let Err(panic) = result {
+                std::panic::resume_unwind(panic);
+            }
+        });
     }
 }

@@ -23,7 +23,7 @@ use telemetry::metrics::{Stats, StatsOptions};
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Counters {
     /// The full key of the rule that the descriptor matches.
-    pub rule: Option<Box<str>>,
+    pub rule: Option<Arc<str>>,
     /// The override that applies. The counters are those of the rule even if it blocks or exempts the descriptor.
     pub overridden: Option<Found>,
     /// Its limits; empty if it has none.

@@ -9,7 +9,7 @@ use store::{StoreError, StoreFuture};
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct DecisionTrace {
     /// The full key of each descriptor's rule, in the request's order; `None` without a rule or with an override.
-    pub rules: Vec<Option<Box<str>>>,
+    pub rules: Vec<Option<Arc<str>>>,
     /// The wait for the store, if it did not answer at once.
     pub wait: Option<Wait>,
     /// The policy that decided because the store failed, and the reason of the failure.

@@ -90,7 +90,7 @@ fn of_descriptor<'r>(target: &Target, domain: &'r Domain) -> Result<Effect<'r>, 
     let (mut level, mut last) = (&domain.root, None);
     for (key, value) in target.entries() {
         let Some(node) = node(level, key, value) else { return Err(unmatched(target, domain, level, key)) };
-        (last, level) = (Some(node), &node.children);
+        (last, level) = (Some(node), &*node.children);
     }
     let is_exact = target.entries().iter().all(|(_, value)| !value.is_of_rule());
     match last.and_then(|node| node.rule.as_ref()) {

@@ -59,8 +59,8 @@ const EXACT_REFUSALS: u32 = 1000;
 
 pub struct Recent {
     workers: Box<[Worker]>,
-    /// The identifiers of the rules' tables by their full keys, across reloads.
-    rules: Mutex<HashMap<Box<str>, Arc<RuleTop>>>,
+    /// The rules of the last set by their full keys.
+    rules: Mutex<HashMap<Arc<str>, Arc<RuleInfo>>>,
     budget: Budget,
     /// The pane in which old tables were freed last.
     freed_in: AtomicU64,
@@ -102,9 +102,9 @@ text::named! {
 
 #[derive(Debug)]
 pub struct RuleInfo {
-    pub domain: Box<str>,
+    pub domain: Arc<str>,
     /// Its full key: the domain and each level's text, joined by dots.
-    pub full_key: Box<str>,
+    pub full_key: Arc<str>,
     /// The file and the line of its descriptor; `None` for rules of a control plane.
     pub place: Option<(Arc<str>, u32)>,
     pub top: Arc<RuleTop>,
@@ -171,24 +171,34 @@ impl Recent {
     pub fn rules(&self, rules: &RuleSet) -> Vec<Arc<RuleInfo>> {
         let files: HashMap<&str, Arc<str>> = rules.files().map(|file| (file, file.into())).collect();
         let mut by_id = Vec::new();
-        let mut tables = lock(&self.rules);
+        let mut known_rules = lock(&self.rules);
         for domain in rules.domains() {
+            let name: Arc<str> = (&*domain.name).into();
             domain.root.for_each_node(&mut |node| {
                 let Some(rule) = &node.rule else { return };
                 let place =
                     rules.origin(node).and_then(|(file, line)| Some((files.get(file)?.clone(), line)));
-                let top = tables.entry(rule.full_key.clone()).or_insert_with(|| Arc::new(RuleTop::new()));
-                let info = RuleInfo {
-                    domain: domain.name.clone(),
-                    full_key: rule.full_key.clone(),
-                    place,
-                    top: top.clone(),
+                let known = known_rules.get(&rule.full_key);
+                let info = match known {
+                    // A rule that stays shares its statistics with the previous set.
+                    Some(info) if info.place == place && info.domain == name => info.clone(),
+                    _ => Arc::new(RuleInfo {
+                        domain: name.clone(),
+                        full_key: rule.full_key.clone(),
+                        place,
+                        top: known.map_or_else(|| Arc::new(RuleTop::new()), |known| known.top.clone()),
+                    }),
                 };
-                by_id.push((rule.id.0, Arc::new(info)));
+                by_id.push((rule.id.0, info));
             });
         }
+        for (_, info) in &by_id {
+            // The key is that of the new set, so that nothing of the previous one is left.
+            known_rules.remove(&info.full_key);
+            known_rules.insert(info.full_key.clone(), info.clone());
+        }
         // Removed rules cannot be queried. Their tables are freed when they are old.
-        tables.retain(|_, top| Arc::strong_count(top) > 1);
+        known_rules.retain(|_, info| Arc::strong_count(info) > 1);
         by_id.sort_unstable_by_key(|(id, _)| *id);
         by_id.into_iter().map(|(_, info)| info).collect()
     }

@@ -3,7 +3,10 @@
 //! A key is a rule with the values of a descriptor, without those that share a counter. The use is what a key asks for
 //! within one window of the limit's length, whether it is allowed or not, so that it can be compared with any limit.
 
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::{
+    hash::{BuildHasher, Hash, Hasher},
+    sync::Arc,
+};
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
@@ -31,7 +34,7 @@ pub(crate) struct Tally {
 }
 
 pub(crate) struct RuleTally {
-    pub(crate) full_key: Box<str>,
+    pub(crate) full_key: Arc<str>,
     pub(crate) place: Option<(Box<str>, u32)>,
     /// A bit for each level whose values share a counter.
     shared_levels: u64,

@@ -250,16 +250,21 @@ impl<T> Source<T> {
         state.errors += 1;
     }
 
-    /// Frees replaced sets that no request uses any more.
+    /// Frees replaced sets that nothing uses any more, and returns their memory to the system.
     fn free_retired(&self) {
-        lock(&self.reloading).free_unused();
+        if lock(&self.reloading).free_unused() {
+            allocator::refund();
+        }
     }
 }
 
 impl<T> Reloading<T> {
-    fn free_unused(&mut self) {
+    /// True if any was freed.
+    fn free_unused(&mut self) -> bool {
+        let before = self.retired.len();
         // Only a published set can be acquired, so a count of one stays one.
         self.retired.retain(|set| Arc::strong_count(set) > 1);
+        self.retired.len() < before
     }
 }
 

@@ -59,8 +59,8 @@ impl Default for CompileOptions {
     }
 }
 
-/// The default of `RULES_MAX_VALUES`. A rule has about nine values, and a value takes up to half a kilobyte while rules are
-/// compiled: this is 55,000 rules, five times those of a large installation, and 250 MB.
+/// The default of `RULES_MAX_VALUES`. A plain rule has eleven values: this is 45,000 rules, four times those of a large
+/// installation.
 const DEFAULT_MAX_VALUES: usize = 500_000;
 
 #[derive(Debug)]

@@ -76,7 +76,7 @@ impl Level {
         if self.is_empty() {
             return None;
         }
-        let bare = || self.nodes.get(entry.key()).map(|node| Step { node, how: How::Bare });
+        let bare = || self.named(entry.key()).map(|node| Step { node, how: How::Bare });
         let length = entry.key().len() + entry.value().len();
         if length >= self.longest && self.wildcards.is_empty() {
             // With the underscore it is longer than every text: on levels of bare keys, joining it costs as much as the
@@ -88,7 +88,7 @@ impl Level {
         scratch.push('_');
         scratch.push_str(entry.value());
         let text = scratch.split_at(start).1;
-        let found = if let Some(node) = self.nodes.get(text) {
+        let found = if let Some(node) = self.named(text) {
             Some(Step { node, how: How::Exact })
         } else if let Some(node) = self.wildcards.first_match(text) {
             Some(Step { node, how: How::Wildcard })

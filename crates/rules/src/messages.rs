@@ -11,7 +11,10 @@ use super::{
     limit::Unit,
     model::{Metadata, Value},
 };
-use crate::ast::{Field, Given, RawDescriptor, RawFile, RawLimit, RawLimits, RawReplaces};
+use crate::ast::{
+    Field, Given, Rare, RareOfDescriptor, RareOfLimit, RawDescriptor, RawFile, RawLimit, RawLimits,
+    RawReplaces,
+};
 use proto::ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace,
 };
@@ -46,16 +49,12 @@ impl Reader {
             index,
             key: text(&message.key, at(1)),
             value: text(&message.value, at(2)),
-            shadow_mode: flag(message.shadow_mode, at(3)),
-            quota_mode: flag(message.quota_mode, at(4)),
-            detailed_metric: flag(message.detailed_metric, at(5)),
-            metadata: optional(message.metadata.as_ref().map(metadata), at(6)),
             rate_limit: optional(
                 message.rate_limit.as_ref().map(|policy| RawLimits::One(Box::new(limit(policy, line)))),
                 at(7),
             ),
             descriptors: list(self.descriptors(&message.descriptors), at(8)),
-            ..RawDescriptor::default()
+            rare: rare_of_descriptor(message, line),
         }
     }
 }
@@ -71,6 +70,13 @@ fn limit(message: &RateLimitPolicy, line: u32) -> RawLimit {
         place,
         name: text(name, place),
     };
+    let has_rare = message.unlimited || !message.name.is_empty() || !message.replaces.is_empty();
+    let rare = || RareOfLimit {
+        unlimited: flag(message.unlimited, at(12)),
+        name: text(&message.name, at(13)),
+        replaces: list((20..).map(at).zip(&message.replaces).map(replaces).collect(), at(14)),
+        ..RareOfLimit::default()
+    };
     RawLimit {
         place: at(7),
         unit: text(&unit, at(10)),
@@ -78,11 +84,24 @@ fn limit(message: &RateLimitPolicy, line: u32) -> RawLimit {
             Some(u64::from(message.requests_per_unit)).filter(|requests| *requests > 0 || !message.unlimited),
             at(11),
         ),
-        unlimited: flag(message.unlimited, at(12)),
-        name: text(&message.name, at(13)),
-        replaces: list((20..).map(at).zip(&message.replaces).map(replaces).collect(), at(14)),
+        rare: if has_rare { rare().into() } else { Rare::default() },
         ..RawLimit::default()
     }
+}
+
+fn rare_of_descriptor(message: &RateLimitDescriptor, line: u32) -> Rare<RareOfDescriptor> {
+    let at = |column| Place { line, column };
+    if !(message.shadow_mode || message.quota_mode || message.detailed_metric || message.metadata.is_some()) {
+        return Rare::default();
+    }
+    let rare = RareOfDescriptor {
+        shadow_mode: flag(message.shadow_mode, at(3)),
+        quota_mode: flag(message.quota_mode, at(4)),
+        detailed_metric: flag(message.detailed_metric, at(5)),
+        metadata: optional(message.metadata.as_ref().map(metadata), at(6)),
+        ..RareOfDescriptor::default()
+    };
+    rare.into()
 }
 
 fn metadata(map: &Struct) -> Metadata {

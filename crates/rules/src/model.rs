@@ -3,9 +3,16 @@
 //! [`compile()`](super::compile()) creates them; [`matcher`](super::matcher) finds the rule for a request; all others only
 //! read them.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    borrow::Borrow,
+    collections::BTreeMap,
+    fmt,
+    hash::{Hash, Hasher},
+    ops::Deref,
+    sync::{Arc, LazyLock, OnceLock},
+};
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use siphasher::sip::SipHasher13;
 
 use super::{
@@ -59,13 +66,20 @@ text::named! {
 /// The descriptors that one entry of a request is matched against.
 #[derive(Clone, Debug, Default)]
 pub struct Level {
-    /// By text: `key_value`, or a bare `key`.
-    pub(super) nodes: HashMap<Box<str>, Arc<Node>>,
+    pub(super) nodes: HashSet<ByText>,
     /// The length of the longest text in `nodes`.
     pub(super) longest: usize,
     /// Descriptors whose text has a `*`, in the order of the file.
     pub(super) wildcards: Wildcards<Arc<Node>>,
 }
+
+/// A descriptor that is found by its text: `key_value`, or a bare `key`.
+#[derive(Clone, Debug)]
+pub(super) struct ByText(pub(super) Arc<Node>);
+
+/// The descriptors below one. Most have none, and take no memory for them.
+#[derive(Debug, Default)]
+pub struct Children(Option<Box<Level>>);
 
 /// One descriptor of a rules file: a node of the tree, with or without a rule.
 #[derive(Debug)]
@@ -79,7 +93,7 @@ pub struct Node {
     pub value_to_metric: bool,
     /// All values that match this wildcard share one counter.
     pub share_threshold: bool,
-    pub children: Level,
+    pub children: Children,
     /// Where it is defined; `None` for a resource of a control plane, which has no lines.
     pub origin: Option<Origin>,
 }
@@ -94,7 +108,7 @@ pub struct Rule {
     /// Its number within the set.
     pub id: RuleId,
     /// The domain and the texts of each level, joined by dots: its name in metrics and `/rlconfig`.
-    pub full_key: Box<str>,
+    pub full_key: Arc<str>,
     /// The hash of its full key: the same after a reload.
     pub hash: u16,
     pub allowance: Allowance,
@@ -110,8 +124,7 @@ pub struct Rule {
     pub detailed_metric: bool,
     /// Sent to Envoy if the descriptor is allowed.
     pub metadata: Option<Arc<Metadata>>,
-    /// Its limits in the `RateLimit-Policy` header, in order.
-    pub policies: Box<[QuotaPolicy]>,
+    pub(super) policies: OnceLock<Box<[QuotaPolicy]>>,
     /// The body of its over-limit responses; an empty one disables the default body.
     pub over_limit_body: Option<Box<Template>>,
 }
@@ -207,14 +220,14 @@ impl Domain {
 
 impl Level {
     fn collect_nodes(&self, into: &mut Vec<Arc<Node>>) {
-        for node in self.nodes.values() {
+        for ByText(node) in &self.nodes {
             into.extend(node.rule.as_ref().map(|_| node.clone()));
             node.children.collect_nodes(into);
         }
     }
 
     fn collect<'r>(&'r self, has_fixed_name: bool, into: &mut Vec<(&'r Rule, bool)>) {
-        for node in self.nodes.values() {
+        for ByText(node) in &self.nodes {
             let has_fixed_name = has_fixed_name && !node.value_to_metric;
             into.extend(node.rule.as_ref().map(|rule| (rule, has_fixed_name && !rule.detailed_metric)));
             node.children.collect(has_fixed_name, into);
@@ -225,14 +238,14 @@ impl Level {
     /// sorted by text.
     pub fn in_order(&self) -> Vec<(Option<&Pattern>, &Node)> {
         let wildcards = self.wildcards.iter().map(|(pattern, node)| (Some(pattern), &**node));
-        let mut others: Vec<&Node> = self.nodes.values().map(|node| &**node).collect();
+        let mut others: Vec<&Node> = self.nodes.iter().map(|ByText(node)| &**node).collect();
         others.retain(|node| !node.text.contains('*'));
         others.sort_unstable_by(|one, other| one.text.cmp(&other.text));
         wildcards.chain(others.into_iter().map(|node| (None, node))).collect()
     }
 
     pub fn for_each_node(&self, visit: &mut dyn FnMut(&Node)) {
-        for node in self.nodes.values() {
+        for ByText(node) in &self.nodes {
             visit(node);
             node.children.for_each_node(visit);
         }
@@ -241,11 +254,46 @@ impl Level {
     /// The descriptor with this text: `key`, or `key_value` as it is written.
     #[inline]
     pub fn named(&self, text: &str) -> Option<&Node> {
-        self.nodes.get(text).map(|node| &**node)
+        self.nodes.get(text).map(|ByText(node)| &**node)
     }
 
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
+    }
+}
+
+impl Borrow<str> for ByText {
+    fn borrow(&self) -> &str {
+        &self.0.text
+    }
+}
+
+impl Hash for ByText {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.text.hash(state);
+    }
+}
+
+impl PartialEq for ByText {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.text == other.0.text
+    }
+}
+
+impl Eq for ByText {}
+
+impl From<Level> for Children {
+    fn from(level: Level) -> Self {
+        Self((!level.is_empty()).then(|| Box::new(level)))
+    }
+}
+
+impl Deref for Children {
+    type Target = Level;
+
+    fn deref(&self) -> &Level {
+        static NONE: LazyLock<Level> = LazyLock::new(Level::default);
+        self.0.as_deref().unwrap_or(&NONE)
     }
 }
 
@@ -261,6 +309,13 @@ impl Rule {
     pub fn hash_of(full_key: &str) -> u16 {
         let [low, high, ..] = SipHasher13::new().hash(full_key.as_bytes()).to_le_bytes();
         u16::from_le_bytes([low, high])
+    }
+
+    /// Its limits in the `RateLimit-Policy` header, in order. Formatted for the first response that has them.
+    pub fn policies(&self) -> &[QuotaPolicy] {
+        self.policies.get_or_init(|| {
+            self.limits().map(|limits| QuotaPolicy::of_rule(&self.full_key, limits)).unwrap_or_default()
+        })
     }
 
     #[inline]

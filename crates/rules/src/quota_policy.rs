@@ -1,7 +1,7 @@
 //! A limit as an item of the header `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-10): its name as a structured
 //! field's string, and its numbers as parameters.
 //!
-//! The compiler formats those of rules, so that a response only copies them; the limiter formats those of limit overrides.
+//! Those of rules are formatted once, so that further responses only copy them; the limiter formats those of limit overrides.
 
 use std::fmt::Write as _;
 
@@ -165,7 +165,7 @@ mod tests {
             let rules = rules.rules();
             let found = rules.iter().find(|known| *known.full_key == *rule).unwrap();
             let limits = found.limits().into_iter().flat_map(Limits::iter);
-            let texts = limits.zip(&found.policies).map(|(limit, policy)| self::text(policy, limit));
+            let texts = limits.zip(found.policies()).map(|(limit, policy)| self::text(policy, limit));
             assert_eq!(texts.collect::<Vec<_>>(), expected);
         }
     }

@@ -52,7 +52,7 @@ impl<'r> Coverage<'r> {
         let Some((entry, rest)) = entries.split_first() else { return };
         for node in candidates(level, entry) {
             if depth + 1 > search.deepest.0 {
-                search.deepest = (depth + 1, &node.children);
+                search.deepest = (depth + 1, &*node.children);
             }
             if !rest.is_empty() {
                 self.walk(&node.children, rest, depth + 1, search);

@@ -43,7 +43,7 @@ pub fn access_log(file: &SourceFile, logs: &[PathBuf], format: Option<&Format>) 
         found.into_sorted().iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     })?;
     let root = document.root.as_ref().ok_or_else(|| format!("{name}: the file is empty"))?;
-    let root = Value(&root.node);
+    let root = Value(root);
     let gateway = Gateway::read(root);
     let (manager, format) = chosen(&gateway, logs, format).map_err(|why| format!("{name}: {why}"))?;
     if manager.hosts.is_empty() {

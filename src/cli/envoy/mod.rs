@@ -61,7 +61,7 @@ pub(super) fn compare(
         let mut found = Diagnostics::of(&file.name, false);
         match yaml::read(&file.text, MAX_VALUES) {
             Ok(document) => match &document.root {
-                Some(root) => comparison.gateway(Value(&root.node), &mut found),
+                Some(root) => comparison.gateway(Value(root), &mut found),
                 None => found.error(
                     Place { line: 1, column: 1 },
                     &Path::File,

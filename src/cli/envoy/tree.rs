@@ -2,12 +2,12 @@
 
 use rules::{
     Place,
-    yaml::{Content, Meaning, Node},
+    yaml::{Content, Meaning, NodeRef},
 };
 
 /// A value of the configuration.
 #[derive(Clone, Copy)]
-pub(super) struct Value<'t>(pub(super) &'t Node);
+pub(super) struct Value<'t>(pub(super) &'t NodeRef);
 
 impl<'t> Value<'t> {
     pub(super) fn place(self) -> Place {
@@ -16,12 +16,12 @@ impl<'t> Value<'t> {
 
     /// The value of a field, which is written `like_this` or `likeThis`.
     pub(super) fn get(self, name: &str) -> Option<Self> {
-        let Content::Map(pairs) = &self.0.content else { return None };
-        let is_named = |node: &Node| {
+        let Content::Map(pairs) = &self.0.node.content else { return None };
+        let is_named = |node: &NodeRef| {
             Value(node).text().is_some_and(|written| written == name || is_camel_case(written, name))
         };
-        let pair = pairs.iter().rev().find(|pair| is_named(&pair.key.node))?;
-        Some(Self(&pair.value.node)).filter(|value| !value.is_null())
+        let pair = pairs.iter().rev().find(|pair| is_named(&pair.key))?;
+        Some(Self(&pair.value)).filter(|value| !value.is_null())
     }
 
     /// The value behind several fields.
@@ -31,35 +31,35 @@ impl<'t> Value<'t> {
 
     /// The items of a list in a field; none if there is no such list.
     pub(super) fn list(self, name: &str) -> impl Iterator<Item = Self> {
-        let items = self.get(name).map(|value| &value.0.content);
-        let items = match items {
-            Some(Content::List(items)) => items.as_slice(),
+        let items = self.get(name).map(|value| &value.0.node.content);
+        let items: &[_] = match items {
+            Some(Content::List(items)) => items,
             _ => &[],
         };
-        items.iter().map(|item| Self(&item.node))
+        items.iter().map(|item| Self(item))
     }
 
     pub(super) fn fields(self) -> impl Iterator<Item = (&'t str, Self)> {
-        let pairs = match &self.0.content {
-            Content::Map(pairs) => pairs.as_slice(),
+        let pairs: &[_] = match &self.0.node.content {
+            Content::Map(pairs) => pairs,
             _ => &[],
         };
-        pairs.iter().filter_map(|pair| Some((Value(&pair.key.node).text()?, Self(&pair.value.node))))
+        pairs.iter().filter_map(|pair| Some((Value(&pair.key).text()?, Self(&pair.value))))
     }
 
     pub(super) fn text(self) -> Option<&'t str> {
-        match &self.0.content {
+        match &self.0.node.content {
             Content::Scalar(scalar) if scalar.meaning != Meaning::Null => Some(&scalar.text),
             _ => None,
         }
     }
 
     pub(super) fn flag(self) -> bool {
-        matches!(&self.0.content, Content::Scalar(scalar) if scalar.meaning == Meaning::Bool(true))
+        matches!(&self.0.node.content, Content::Scalar(scalar) if scalar.meaning == Meaning::Bool(true))
     }
 
     fn is_null(self) -> bool {
-        matches!(&self.0.content, Content::Scalar(scalar) if scalar.meaning == Meaning::Null)
+        matches!(&self.0.node.content, Content::Scalar(scalar) if scalar.meaning == Meaning::Null)
     }
 
     /// True for a message whose type ends so.
@@ -70,10 +70,10 @@ impl<'t> Value<'t> {
     /// Visits this value and every value below it.
     pub(super) fn walk(self, visit: &mut dyn FnMut(Self)) {
         visit(self);
-        match &self.0.content {
+        match &self.0.node.content {
             Content::Scalar(_) => {}
-            Content::List(items) => items.iter().for_each(|item| Self(&item.node).walk(visit)),
-            Content::Map(pairs) => pairs.iter().for_each(|pair| Self(&pair.value.node).walk(visit)),
+            Content::List(items) => items.iter().for_each(|item| Self(item).walk(visit)),
+            Content::Map(pairs) => pairs.iter().for_each(|pair| Self(&pair.value).walk(visit)),
         }
     }
 

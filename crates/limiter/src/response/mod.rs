@@ -188,7 +188,7 @@ fn policy_of<'a>(
     let rule = conclusion.scope.rule_of_limits(limited);
     let compiled = rule.and_then(|rule| {
         let limits = rule.limits()?.iter();
-        limits.zip(&rule.policies).find(|(own, _)| std::ptr::eq(*own, limit)).map(|(_, policy)| policy)
+        limits.zip(rule.policies()).find(|(own, _)| std::ptr::eq(*own, limit)).map(|(_, policy)| policy)
     });
     let of_override = || QuotaPolicy::new(&rule_name(conclusion, index, limited), limit);
     compiled.map_or_else(|| Cow::Owned(of_override()), Cow::Borrowed)

@@ -30,6 +30,9 @@ const MAX_ERRORS: usize = 20;
 /// two that contradict each other take turns.
 const REPEATED_REJECTION_DELAY: Duration = Duration::from_secs(1);
 
+/// What `RULES_MAX_VALUES` counts for a message of a control plane: a rule has two messages, and as YAML eleven values.
+const VALUES_OF_A_MESSAGE: usize = 5;
+
 pub(super) struct Session<'a, T> {
     pub(super) source: &'a Source<T>,
     /// The control plane's name in logs.
@@ -58,8 +61,8 @@ impl<'a, T> Session<'a, T> {
         Self { source, origin, clock, status, is_lost: Cell::new(false) }
     }
 
-    pub(super) fn max_values(&self) -> usize {
-        self.source.options.max_values
+    pub(super) fn max_messages(&self) -> usize {
+        self.source.options.max_values / VALUES_OF_A_MESSAGE
     }
 
     /// Processes a response. A panic rejects the response, and the current rules stay.

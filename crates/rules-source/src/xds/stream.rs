@@ -77,7 +77,7 @@ pub(super) async fn process<T>(
     };
     // The channel has room for one, and the receiver still exists.
     let _ = requests.try_send(subscribe());
-    let mut responses = open(channel, subscriber, session.max_values(), outbox).await?;
+    let mut responses = open(channel, subscriber, session.max_messages(), outbox).await?;
     let mut limit = UpdateLimit::default();
     let mut accepted = String::new();
     while let Some(mut received) = responses.message().await? {
@@ -122,7 +122,7 @@ async fn apply<T>(
     session: &Session<'_, T>,
     Received { response, is_too_large }: &Received,
 ) -> Result<(), google::rpc::Status> {
-    let mut diagnostics = resource::check_response(&response.type_url, *is_too_large, session.max_values());
+    let mut diagnostics = resource::check_response(&response.type_url, *is_too_large, session.max_messages());
     let mut resources = Vec::with_capacity(response.resources.len());
     for (any, number) in response.resources.iter().zip(1..) {
         match resource::decode(|| format!("resource {number} of the response"), any) {

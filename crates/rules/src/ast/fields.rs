@@ -72,23 +72,23 @@ impl Reader<'_> {
                 last.insert(key, at);
             }
         }
-        for (at, pair) in pairs.iter().enumerate().filter(|(_, pair)| pair.merged.is_none() && spot.live) {
+        for (at, pair) in pairs.iter().enumerate().filter(|(_, pair)| pair.merged().is_none() && spot.live) {
             let Some(key) = key_text(pair).filter(|key| last[key] != at) else { continue };
             let winner = &pairs[last[key]];
             let both_maps =
                 [pair, winner].iter().all(|pair| matches!(pair.value.node.content, Content::Map(_)));
-            let again = winner.merged.unwrap_or(winner.key.node.place);
-            let by = if winner.merged.is_some() { " by a merge" } else { "" };
+            let again = winner.merged().unwrap_or(winner.key.place);
+            let by = if winner.merged().is_some() { " by a merge" } else { "" };
             let outcome = match level {
                 Some(Level::Descriptor) if both_maps && key != "descriptors" => "the two are merged",
                 _ => "the last one applies",
             };
             let message = format!("{} is set again{by} at {again}, and {outcome}", quoted(key));
-            let help = match winner.merged {
+            let help = match winner.merged() {
                 Some(_) => "put `<<` before the keys that take precedence",
                 None => "remove one of the two",
             };
-            self.diagnostics.warning(pair.key.node.place, spot.path, message, Some(help.to_owned()));
+            self.diagnostics.warning(pair.key.place, spot.path, message, Some(help.to_owned()));
         }
         last
     }
@@ -160,7 +160,7 @@ impl Reader<'_> {
     fn key_is_not_text(&mut self, spot: &Spot<'_>, pairs: &[Pair], at: usize) {
         let pair = &pairs[at];
         if let Some((number, digits)) = grouped_number(pairs, at) {
-            let spot = Spot { node: &number.value.node, ..*spot };
+            let spot = Spot { node: &number.value.node, place: number.value.place, ..*spot };
             let message =
                 format!("a number has no commas: the one in {} begins another key", quoted(&digits));
             self.error(&spot, message, format!("write {}", quoted(&digits.replace(',', ""))));
@@ -171,8 +171,8 @@ impl Reader<'_> {
     }
 
     fn key_error(&mut self, spot: &Spot<'_>, pair: &Pair, message: String, help: String) {
-        let via = spot.via.or(pair.merged).or(pair.key.alias);
-        self.error(&Spot { node: &pair.key.node, via, ..*spot }, message, help);
+        let via = spot.via.or(pair.merged()).or(pair.key.alias());
+        self.error(&Spot { node: &pair.key.node, place: pair.key.place, via, ..*spot }, message, help);
     }
 }
 

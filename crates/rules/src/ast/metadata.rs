@@ -28,7 +28,7 @@ pub(super) fn read(reader: &mut Reader<'_>, spot: Spot<'_>, known: &mut Field<Me
         Field::Absent | Field::Wrong => Metadata::new(),
     };
     merge(reader, spot, pairs, written_key, &mut value);
-    *known = Field::Given(Given { value, place: spot.node.place, key: spot.key });
+    *known = Field::Given(Given { value, place: spot.place, key: spot.key });
 }
 
 fn merge(
@@ -58,7 +58,7 @@ fn value(reader: &mut Reader<'_>, spot: Spot<'_>) -> Value {
             #[allow(clippy::cast_precision_loss)]
             Meaning::Large(number) => Value::Number(*number as f64),
             Meaning::Float(number) => Value::Number(*number),
-            Meaning::Text => Value::Text(scalar.text.clone()),
+            Meaning::Text => Value::Text(scalar.text.to_string()),
             Meaning::Binary(bytes) => {
                 if std::str::from_utf8(bytes).is_err() {
                     reader.error(&spot, "these bytes are not UTF-8 text", "metadata cannot have other bytes");
@@ -86,7 +86,7 @@ fn written_key(pair: &Pair) -> String {
         Content::Scalar(scalar) => match &scalar.meaning {
             Meaning::Null => String::new(),
             Meaning::Binary(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-            _ => scalar.text.clone(),
+            _ => scalar.text.to_string(),
         },
         Content::List(_) | Content::Map(_) => String::new(),
     }

@@ -10,6 +10,8 @@ mod fields;
 mod metadata;
 mod reader;
 
+use std::{ops::Deref, sync::LazyLock};
+
 use super::{
     diagnostics::{Diagnostics, Path, Place},
     model::Metadata,
@@ -52,6 +54,12 @@ pub(super) struct RawDescriptor {
     pub(super) value: Field<String>,
     pub(super) rate_limit: Field<RawLimits>,
     pub(super) descriptors: Field<Vec<RawDescriptor>>,
+    pub(super) rare: Rare<RareOfDescriptor>,
+}
+
+/// What few descriptors have.
+#[derive(Debug, Default)]
+pub(super) struct RareOfDescriptor {
     pub(super) shadow_mode: Field<bool>,
     pub(super) quota_mode: Field<bool>,
     pub(super) overrides_only: Field<bool>,
@@ -75,8 +83,14 @@ pub(super) struct RawLimit {
     /// Its number in its list, from 0.
     pub(super) index: usize,
     pub(super) unit: Field<String>,
-    pub(super) unit_multiplier: Field<u64>,
     pub(super) requests_per_unit: Field<u64>,
+    pub(super) rare: Rare<RareOfLimit>,
+}
+
+/// What few limits have.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RareOfLimit {
+    pub(super) unit_multiplier: Field<u64>,
     pub(super) algorithm: Field<String>,
     pub(super) burst: Field<u64>,
     pub(super) counting: Field<String>,
@@ -86,6 +100,40 @@ pub(super) struct RawLimit {
     pub(super) unlimited: Field<bool>,
     pub(super) name: Field<String>,
     pub(super) replaces: Field<Vec<RawReplaces>>,
+}
+
+/// Fields that are allocated when the first of them is set: a large file has the AST of ten thousands of rules at once.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rare<T>(Option<Box<T>>);
+
+impl<T: Default> Rare<T> {
+    fn set(&mut self) -> &mut T {
+        self.0.get_or_insert_default()
+    }
+}
+
+impl Deref for RawDescriptor {
+    type Target = RareOfDescriptor;
+
+    fn deref(&self) -> &RareOfDescriptor {
+        static ABSENT: LazyLock<RareOfDescriptor> = LazyLock::new(RareOfDescriptor::default);
+        self.rare.0.as_deref().unwrap_or(&ABSENT)
+    }
+}
+
+impl Deref for RawLimit {
+    type Target = RareOfLimit;
+
+    fn deref(&self) -> &RareOfLimit {
+        static ABSENT: LazyLock<RareOfLimit> = LazyLock::new(RareOfLimit::default);
+        self.rare.0.as_deref().unwrap_or(&ABSENT)
+    }
+}
+
+impl<T> From<T> for Rare<T> {
+    fn from(rare: T) -> Self {
+        Self(Some(Box::new(rare)))
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -131,7 +179,7 @@ pub(super) fn read(document: &Document, diagnostics: &mut Diagnostics) -> RawFil
     match &spot.node.content {
         Content::Map(pairs) if reader.is_manifest(&spot, pairs) => file.domain = Field::Wrong,
         Content::Map(pairs) => {
-            file.place = Some(spot.node.place);
+            file.place = Some(spot.place);
             reader.fields(spot, pairs, Level::File, &mut |reader, key, value| match key {
                 "domain" => file.domain = reader.text(value),
                 "on_store_failure" => file.on_store_failure = reader.text(value),
@@ -152,21 +200,21 @@ fn descriptors(reader: &mut Reader<'_>, spot: Spot<'_>) -> Field<Vec<RawDescript
 }
 
 fn descriptor(reader: &mut Reader<'_>, index: usize, spot: Spot<'_>) -> RawDescriptor {
-    let mut raw = RawDescriptor { place: spot.node.place, index, ..RawDescriptor::default() };
+    let mut raw = RawDescriptor { place: spot.place, index, ..RawDescriptor::default() };
     let Content::Map(pairs) = &spot.node.content else { return raw };
     reader.fields(spot, pairs, Level::Descriptor, &mut |reader, key, value| match key {
         "key" => raw.key = reader.text(value),
         "value" => raw.value = reader.text(value),
         "rate_limit" => limits(reader, value, &mut raw.rate_limit),
         "descriptors" => raw.descriptors = descriptors(reader, value),
-        "shadow_mode" => raw.shadow_mode = reader.flag(value),
-        "overrides_only" => raw.overrides_only = reader.flag(value),
-        "quota_mode" => raw.quota_mode = reader.flag(value),
-        "detailed_metric" => raw.detailed_metric = reader.flag(value),
-        "value_to_metric" => raw.value_to_metric = reader.flag(value),
-        "share_threshold" => raw.share_threshold = reader.flag(value),
-        "over_limit_body" => raw.over_limit_body = reader.text(value),
-        _ => metadata::read(reader, value, &mut raw.metadata),
+        "shadow_mode" => raw.rare.set().shadow_mode = reader.flag(value),
+        "overrides_only" => raw.rare.set().overrides_only = reader.flag(value),
+        "quota_mode" => raw.rare.set().quota_mode = reader.flag(value),
+        "detailed_metric" => raw.rare.set().detailed_metric = reader.flag(value),
+        "value_to_metric" => raw.rare.set().value_to_metric = reader.flag(value),
+        "share_threshold" => raw.rare.set().share_threshold = reader.flag(value),
+        "over_limit_body" => raw.rare.set().over_limit_body = reader.text(value),
+        _ => metadata::read(reader, value, &mut raw.rare.set().metadata),
     });
     raw
 }
@@ -179,7 +227,7 @@ fn limits(reader: &mut Reader<'_>, spot: Spot<'_>, known: &mut Field<RawLimits>)
                 Field::Given(Given { value: RawLimits::One(limit), .. }) => limit,
                 _ => Box::new(RawLimit::default()),
             };
-            limit.place = spot.node.place;
+            limit.place = spot.place;
             fields_of_limit(reader, spot, pairs, &mut limit);
             RawLimits::One(limit)
         }
@@ -201,11 +249,11 @@ fn limits(reader: &mut Reader<'_>, spot: Spot<'_>, known: &mut Field<RawLimits>)
             return;
         }
     };
-    *known = Field::Given(Given { value, place: spot.node.place, key: spot.key });
+    *known = Field::Given(Given { value, place: spot.place, key: spot.key });
 }
 
 fn limit_of_list(reader: &mut Reader<'_>, index: usize, spot: Spot<'_>) -> RawLimit {
-    let mut limit = RawLimit { place: spot.node.place, index, ..RawLimit::default() };
+    let mut limit = RawLimit { place: spot.place, index, ..RawLimit::default() };
     if let Content::Map(pairs) = &spot.node.content {
         fields_of_limit(reader, spot, pairs, &mut limit);
     }
@@ -215,17 +263,17 @@ fn limit_of_list(reader: &mut Reader<'_>, index: usize, spot: Spot<'_>) -> RawLi
 fn fields_of_limit(reader: &mut Reader<'_>, spot: Spot<'_>, pairs: &[Pair], limit: &mut RawLimit) {
     reader.fields(spot, pairs, Level::Limit, &mut |reader, key, value| match key {
         "unit" => limit.unit = reader.text(value),
-        "unit_multiplier" => limit.unit_multiplier = reader.number(value, u32::MAX.into()),
+        "unit_multiplier" => limit.rare.set().unit_multiplier = reader.number(value, u32::MAX.into()),
         "requests_per_unit" => limit.requests_per_unit = reader.requests_per_unit(value),
-        "algorithm" => limit.algorithm = reader.text(value),
-        "burst" => limit.burst = reader.number(value, MAX_LIMIT),
-        "counting" => limit.counting = reader.text(value),
-        "calendar" => limit.calendar = calendar(reader, value),
-        "hold" => limit.hold = hold(reader, value),
-        "schedule" => limit.schedule = schedule(reader, value),
-        "unlimited" => limit.unlimited = reader.flag(value),
-        "name" => limit.name = reader.text(value),
-        _ => limit.replaces = reader.list(value, ("limits to replace", "- name: …"), replaces),
+        "algorithm" => limit.rare.set().algorithm = reader.text(value),
+        "burst" => limit.rare.set().burst = reader.number(value, MAX_LIMIT),
+        "counting" => limit.rare.set().counting = reader.text(value),
+        "calendar" => limit.rare.set().calendar = calendar(reader, value),
+        "hold" => limit.rare.set().hold = hold(reader, value),
+        "schedule" => limit.rare.set().schedule = schedule(reader, value),
+        "unlimited" => limit.rare.set().unlimited = reader.flag(value),
+        "name" => limit.rare.set().name = reader.text(value),
+        _ => limit.rare.set().replaces = reader.list(value, ("limits to replace", "- name: …"), replaces),
     });
 }
 
@@ -244,7 +292,7 @@ fn calendar(reader: &mut Reader<'_>, spot: Spot<'_>) -> Field<RawCalendar> {
         "week_start" => raw.week_start = reader.text(value),
         _ => raw.anchor_day = reader.day(value),
     });
-    Field::Given(Given { value: raw, place: spot.node.place, key: spot.key })
+    Field::Given(Given { value: raw, place: spot.place, key: spot.key })
 }
 
 fn hold(reader: &mut Reader<'_>, spot: Spot<'_>) -> Field<RawHold> {
@@ -259,7 +307,7 @@ fn hold(reader: &mut Reader<'_>, spot: Spot<'_>) -> Field<RawHold> {
         "unknown" => raw.unknown = reader.text(value),
         _ => raw.currency = reader.text(value),
     });
-    Field::Given(Given { value: raw, place: spot.node.place, key: spot.key })
+    Field::Given(Given { value: raw, place: spot.place, key: spot.key })
 }
 
 fn schedule(reader: &mut Reader<'_>, spot: Spot<'_>) -> Field<Vec<RawScheduleEntry>> {
@@ -272,7 +320,7 @@ fn schedule(reader: &mut Reader<'_>, spot: Spot<'_>) -> Field<Vec<RawScheduleEnt
 }
 
 fn schedule_entry(reader: &mut Reader<'_>, _: usize, spot: Spot<'_>) -> RawScheduleEntry {
-    let mut raw = RawScheduleEntry { place: spot.node.place, ..RawScheduleEntry::default() };
+    let mut raw = RawScheduleEntry { place: spot.place, ..RawScheduleEntry::default() };
     let Content::Map(pairs) = &spot.node.content else { return raw };
     reader.fields(spot, pairs, Level::Schedule, &mut |reader, key, value| match key {
         "days" => raw.days = reader.texts(value),
@@ -285,7 +333,7 @@ fn schedule_entry(reader: &mut Reader<'_>, _: usize, spot: Spot<'_>) -> RawSched
 }
 
 fn replaces(reader: &mut Reader<'_>, _: usize, spot: Spot<'_>) -> RawReplaces {
-    let mut raw = RawReplaces { place: spot.node.place, ..RawReplaces::default() };
+    let mut raw = RawReplaces { place: spot.place, ..RawReplaces::default() };
     if let Content::Map(pairs) = &spot.node.content {
         reader.fields(spot, pairs, Level::Replaces, &mut |reader, _, value| raw.name = reader.text(value));
     }

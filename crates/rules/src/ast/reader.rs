@@ -21,6 +21,7 @@ pub(super) struct Reader<'f> {
 #[derive(Clone, Copy)]
 pub(super) struct Spot<'a> {
     pub(super) node: &'a Node,
+    pub(super) place: Place,
     pub(super) path: &'a Path<'a>,
     pub(super) key: Place,
     /// The place of the alias or merge that it comes from.
@@ -31,20 +32,21 @@ pub(super) struct Spot<'a> {
 
 impl<'a> Spot<'a> {
     pub(super) fn file(root: &'a NodeRef, path: &'a Path<'a>) -> Self {
-        Self { node: &root.node, path, key: root.node.place, via: None, live: true }
+        Self { node: &root.node, place: root.place, path, key: root.place, via: None, live: true }
     }
 
     pub(super) fn item(&self, link: &'a NodeRef, path: &'a Path<'a>) -> Self {
-        Self { node: &link.node, path, key: link.node.place, via: self.via.or(link.alias), live: self.live }
+        let (place, via) = (link.place, self.via.or(link.alias()));
+        Self { node: &link.node, place, path, key: place, via, live: self.live }
     }
 
     pub(super) fn value(&self, pair: &'a Pair, path: &'a Path<'a>, live: bool) -> Self {
-        let via = self.via.or(pair.merged).or(pair.value.alias);
-        Self { node: &pair.value.node, path, key: pair.key.node.place, via, live }
+        let via = self.via.or(pair.merged()).or(pair.value.alias());
+        Self { node: &pair.value.node, place: pair.value.place, path, key: pair.key.place, via, live }
     }
 
     fn given<T>(&self, value: T) -> Field<T> {
-        Field::Given(Given { value, place: self.node.place, key: self.key })
+        Field::Given(Given { value, place: self.place, key: self.key })
     }
 }
 
@@ -56,7 +58,7 @@ impl Reader<'_> {
             help = format!("{help}{joint}the value comes from the alias or merge at {via}");
         }
         let help = Some(help).filter(|help| !help.is_empty());
-        self.diagnostics.error(spot.node.place, spot.path, message.into(), help);
+        self.diagnostics.error(spot.place, spot.path, message.into(), help);
     }
 
     pub(super) fn mismatch(&mut self, spot: &Spot<'_>, expected: &str, help: &str) {
@@ -77,7 +79,7 @@ impl Reader<'_> {
                 Field::Wrong
             }
             Meaning::Binary(bytes) => spot.given(String::from_utf8_lossy(bytes).into_owned()),
-            _ => spot.given(scalar.text.clone()),
+            _ => spot.given(scalar.text.to_string()),
         }
     }
 
@@ -103,7 +105,7 @@ impl Reader<'_> {
 
     /// A limit. Those beyond 32 bits are named where that is wanted.
     pub(super) fn requests_per_unit(&mut self, spot: Spot<'_>) -> Field<u64> {
-        let (place, path) = (spot.node.place, spot.path);
+        let (place, path) = (spot.place, spot.path);
         let number = self.number(spot, MAX_LIMIT);
         if let Some(number) = number.value().filter(|number| **number > u32::MAX.into()) {
             self.diagnostics.large_limit(place, path, *number);

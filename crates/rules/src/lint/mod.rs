@@ -14,7 +14,7 @@ use super::{
     lower::{At, Sibling},
     spelling::nearest,
 };
-use crate::ast::{Field, RawDescriptor, RawFile, RawLimit};
+use crate::ast::{Field, RareOfDescriptor, RawDescriptor, RawFile, RawLimit};
 use algorithms::Kind;
 use reach::Reach;
 use text::duration;
@@ -264,9 +264,16 @@ struct Idle {
 }
 
 fn has_flag(raw: &RawDescriptor) -> bool {
-    let RawDescriptor { shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold, .. } =
-        raw;
-    [shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold, &raw.overrides_only]
+    let RareOfDescriptor {
+        shadow_mode,
+        quota_mode,
+        detailed_metric,
+        value_to_metric,
+        share_threshold,
+        overrides_only,
+        ..
+    } = &**raw;
+    [shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold, overrides_only]
         .iter()
         .any(|flag| flag.is_set())
 }

@@ -9,13 +9,15 @@ mod schedules;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+};
 
 use super::{
     compile::CompileOptions,
     diagnostics::{Diagnostics, InputKind, Path, Place, quoted},
-    model::{Allowance, Level, Node, Origin, Rule, RuleId},
-    quota_policy::QuotaPolicy,
+    model::{Allowance, ByText, Level, Node, Origin, Rule, RuleId},
     wildcard::{Pattern, Wildcards},
 };
 use crate::{
@@ -64,7 +66,7 @@ impl<'f> Lowering<'f> {
     /// The level of these descriptors. `above` is the prefix of their full keys.
     pub(super) fn level(&mut self, siblings: &[Sibling<'_>], list: &Path<'_>, above: &str) -> Level {
         let mut first: HashMap<String, &Sibling<'_>> = HashMap::with_capacity(siblings.len());
-        let mut nodes = hashbrown::HashMap::with_capacity(siblings.len());
+        let mut nodes = hashbrown::HashSet::with_capacity(siblings.len());
         let mut wildcards = Vec::new();
         for sibling in siblings {
             let path = list.item(sibling.raw.index);
@@ -81,9 +83,9 @@ impl<'f> Lowering<'f> {
             if node.text.contains('*') {
                 wildcards.push((Pattern::new(&node.text), Arc::clone(&node)));
             }
-            nodes.insert(node.text.clone(), node);
+            nodes.insert(ByText(node));
         }
-        let longest = nodes.keys().map(|text| text.len()).max().unwrap_or_default();
+        let longest = nodes.iter().map(|ByText(node)| node.text.len()).max().unwrap_or_default();
         Level { nodes, longest, wildcards: Wildcards::new(wildcards) }
     }
 
@@ -99,7 +101,7 @@ impl<'f> Lowering<'f> {
             rule,
             value_to_metric: raw.value_to_metric.is_set(),
             share_threshold: raw.share_threshold.is_set(),
-            children: self.level(&children, &list, &format!("{}.", context.full_key)),
+            children: self.level(&children, &list, &format!("{}.", context.full_key)).into(),
             origin: self.origin(raw.place, context.file),
         }
     }
@@ -158,10 +160,7 @@ impl<'f> Lowering<'f> {
             id,
             full_key: context.full_key.into(),
             hash: Rule::hash_of(context.full_key),
-            policies: match &allowance {
-                Allowance::Limited(limits) => QuotaPolicy::of_rule(context.full_key, limits),
-                Allowance::Unlimited { .. } => Box::default(),
-            },
+            policies: OnceLock::new(),
             allowance,
             replaces,
             shadow_mode: raw.shadow_mode.is_set(),

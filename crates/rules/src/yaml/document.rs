@@ -10,7 +10,7 @@ use libyaml_safer::EventData;
 
 use super::{
     super::diagnostics::{FileError, Place},
-    Content, MaxValues, Node, NodeRef, Pair, Scalar,
+    Collection, Content, MaxValues, Meaning, Node, NodeRef, Pair, Scalar,
     events::{Event, Events, QUOTE_STAR},
     guard::Guarded,
     scalar, text,
@@ -91,7 +91,13 @@ struct Builder {
     /// The values read so far.
     values: usize,
     merged: usize,
+    /// The first scalars: keys, units and other texts that are in every rule.
+    scalars: HashMap<String, Rc<Node>>,
 }
+
+/// Maximum number of scalars that equal ones share, and their maximum length.
+const MAX_SHARED: usize = 256;
+const MAX_SHARED_BYTES: usize = 32;
 
 /// Maximum number of pairs that merges copy in a small file; a larger file may copy as many as it has values. A copy
 /// takes 64 bytes, so this is 6 MB, enough for 20,000 rules that each merge five pairs.
@@ -112,7 +118,14 @@ enum Items {
 enum Anchor {
     /// The number of a list or map that is still open: an alias in it would contain itself.
     Open(usize),
-    Closed(Rc<Node>),
+    Closed(NodeRef),
+}
+
+impl<T> Collection<T> {
+    fn new(weight: Weight, mut items: Vec<T>) -> Box<Self> {
+        // Draining makes a new allocation without spare capacity; shrinking keeps the old one with most allocators.
+        Box::new(Self { weight, items: items.drain(..).collect() })
+    }
 }
 
 impl Builder {
@@ -124,12 +137,11 @@ impl Builder {
                 let is_merge = value == "<<" && (plain_implicit || tag.as_deref() == Some(MERGE_TAG));
                 let meaning = scalar::resolve(&value, tag.as_deref(), plain_implicit)
                     .map_err(|message| FileError::at(place, message))?;
-                let content = Content::Scalar(Scalar { text: value, meaning });
-                let node = Rc::new(Node { place, content, weight: Weight::SCALAR });
+                let link = NodeRef { node: self.scalar(&value, meaning), place, alias: None };
                 if let Some(anchor) = anchor {
-                    self.anchors.insert(anchor, Anchor::Closed(Rc::clone(&node)));
+                    self.anchors.insert(anchor, Anchor::Closed(link.clone()));
                 }
-                self.add(NodeRef { node, alias: None }, is_merge)
+                self.add(link, is_merge)
             }
             EventData::Alias { anchor } => {
                 let link = self.alias(&anchor, place)?;
@@ -144,9 +156,22 @@ impl Builder {
         }
     }
 
+    fn scalar(&mut self, text: &str, meaning: Meaning) -> Rc<Node> {
+        let is_same =
+            |node: &&Rc<Node>| matches!(&node.content, Content::Scalar(scalar) if scalar.meaning == meaning);
+        if let Some(known) = self.scalars.get(text).filter(is_same) {
+            return Rc::clone(known);
+        }
+        let node = Rc::new(Node { content: Content::Scalar(Scalar { text: text.into(), meaning }) });
+        if self.scalars.len() < MAX_SHARED && text.len() <= MAX_SHARED_BYTES {
+            self.scalars.insert(text.to_owned(), Rc::clone(&node));
+        }
+        node
+    }
+
     fn alias(&self, anchor: &str, place: Place) -> Result<NodeRef, FileError> {
         match self.anchors.get(anchor) {
-            Some(Anchor::Closed(node)) => Ok(NodeRef { node: Rc::clone(node), alias: Some(place) }),
+            Some(Anchor::Closed(link)) => Ok(NodeRef { alias: Some(Box::new(place)), ..link.clone() }),
             Some(Anchor::Open(_)) => {
                 Err(FileError::at(place, format!("the value of the anchor `{anchor}` contains itself")))
             }
@@ -174,9 +199,9 @@ impl Builder {
         let (content, weight) = match items {
             Items::List(items) => {
                 let weight = Weight::of_list(&items);
-                (Content::List(items), weight)
+                (Content::List(Collection::new(weight, items)), weight)
             }
-            Items::Map { pairs, weight, .. } => (Content::Map(pairs), weight),
+            Items::Map { pairs, weight, .. } => (Content::Map(Collection::new(weight, pairs)), weight),
         };
         if weight.is_a_bomb() {
             return Err(FileError { place: Some(place), ..too_much_aliasing() });
@@ -184,16 +209,16 @@ impl Builder {
         if weight.depth > MAX_DEPTH {
             return Err(too_deep(place));
         }
-        let node = Rc::new(Node { place, content, weight });
+        let link = NodeRef { node: Rc::new(Node { content }), place, alias: None };
         if let Some(anchor) = anchor {
             // An anchor of the same name within is later and stays.
             if let Some(known @ Anchor::Open(_)) = self.anchors.get_mut(&anchor)
                 && matches!(known, Anchor::Open(open) if *open == number)
             {
-                *known = Anchor::Closed(Rc::clone(&node));
+                *known = Anchor::Closed(link.clone());
             }
         }
-        self.add(NodeRef { node, alias: None }, false)
+        self.add(link, false)
     }
 
     /// Adds a complete value to the innermost open list or map.
@@ -203,7 +228,7 @@ impl Builder {
             Some(Items::List(items)) => items.push(link),
             Some(Items::Map { key: waiting @ None, .. }) => {
                 if !matches!(link.node.content, Content::Scalar(_)) {
-                    let place = link.alias.unwrap_or(link.node.place);
+                    let place = link.alias().unwrap_or(link.place);
                     return Err(FileError::at(place, "a list or a map cannot be a key"));
                 }
                 *waiting = Some((link, is_merge));
@@ -213,9 +238,9 @@ impl Builder {
                     *weight = weight.holding(Weight::of_link(&link));
                     self.merged = self.merged.saturating_add(pairs_of(&link));
                     if weight.is_a_bomb() || self.merged > MAX_MERGED.max(self.values) {
-                        return Err(FileError { place: Some(key.node.place), ..too_much_aliasing() });
+                        return Err(FileError { place: Some(key.place), ..too_much_aliasing() });
                     }
-                    splice(&link, key.node.place, pairs)?;
+                    splice(&link, key.place, pairs)?;
                 }
                 Some((key, false)) => {
                     let pair = Pair { key, value: link, merged: None };
@@ -247,7 +272,7 @@ fn pairs_of(link: &NodeRef) -> usize {
 fn splice(link: &NodeRef, merge: Place, pairs: &mut Vec<Pair>) -> Result<(), FileError> {
     let mut splice_map = |link: &NodeRef| {
         let Content::Map(merged) = &link.node.content else { return Err(not_a_map(link)) };
-        pairs.extend(merged.iter().cloned().map(|pair| Pair { merged: Some(merge), ..pair }));
+        pairs.extend(merged.iter().cloned().map(|pair| Pair { merged: Some(Box::new(merge)), ..pair }));
         Ok(())
     };
     match &link.node.content {
@@ -257,7 +282,7 @@ fn splice(link: &NodeRef, merge: Place, pairs: &mut Vec<Pair>) -> Result<(), Fil
 }
 
 fn not_a_map(link: &NodeRef) -> FileError {
-    let place = link.alias.unwrap_or(link.node.place);
+    let place = link.alias().unwrap_or(link.place);
     FileError::at(place, "expected a map or a list of maps after `<<`")
         .with_help("write the alias of a map (`<<: *name`) or a list of aliases (`<<: [*one, *two]`)")
 }
@@ -301,7 +326,11 @@ impl Weight {
 
     /// A use of a value: yaml.v2 counts an alias, and each of its values again.
     fn of_link(link: &NodeRef) -> Self {
-        let weight = link.node.weight;
+        let weight = match &link.node.content {
+            Content::Scalar(_) => Self::SCALAR,
+            Content::List(items) => items.weight,
+            Content::Map(pairs) => pairs.weight,
+        };
         if link.alias.is_none() {
             return weight;
         }

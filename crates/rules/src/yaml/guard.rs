@@ -241,7 +241,7 @@ mod tests {
                 _ => &root.node,
             };
             let Content::Scalar(scalar) = &first.content else { panic!("{text} is no scalar") };
-            assert_eq!(scalar.text, value, "{text}");
+            assert_eq!(&*scalar.text, value, "{text}");
         }
     }
 
@@ -258,8 +258,7 @@ mod tests {
     fn places_after_a_marker_are_those_of_the_file() {
         let root = read("\r\n['!,', 'b!,', c]".as_bytes()).unwrap().root.unwrap();
         let Content::List(items) = &root.node.content else { panic!("no list") };
-        let places: Vec<_> =
-            items.iter().map(|item| (item.node.place.line, item.node.place.column)).collect();
+        let places: Vec<_> = items.iter().map(|item| (item.place.line, item.place.column)).collect();
         assert_eq!(places, [(2, 2), (2, 8), (2, 15)]);
     }
 

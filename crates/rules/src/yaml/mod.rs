@@ -15,7 +15,7 @@ mod text;
 #[cfg(test)]
 mod tests;
 
-use std::rc::Rc;
+use std::{ops::Deref, rc::Rc};
 
 pub use document::{Document, read};
 pub(super) use guard::unused_characters;
@@ -46,25 +46,30 @@ fn read_without_bound(bytes: &[u8]) -> Result<Document, FileError> {
     read(bytes, MaxValues { values: usize::MAX, set_by: "" })
 }
 
+/// A value, which aliases share, and frequent scalars. A rule has eleven, so what only few of them need is boxed.
 #[derive(Debug)]
 pub struct Node {
-    pub place: Place,
     pub content: Content,
-    weight: Weight,
 }
 
 #[derive(Debug)]
 pub enum Content {
     Scalar(Scalar),
-    List(Vec<NodeRef>),
+    List(Box<Collection<NodeRef>>),
     /// A map. A later pair replaces an earlier one with the same key.
-    Map(Vec<Pair>),
+    Map(Box<Collection<Pair>>),
+}
+
+#[derive(Debug)]
+pub struct Collection<T> {
+    weight: Weight,
+    items: Box<[T]>,
 }
 
 #[derive(Debug)]
 pub struct Scalar {
     /// The text without quotes and with escapes replaced.
-    pub text: String,
+    pub text: Box<str>,
     pub meaning: Meaning,
 }
 
@@ -72,13 +77,35 @@ pub struct Scalar {
 #[derive(Clone, Debug)]
 pub struct NodeRef {
     pub node: Rc<Node>,
-    pub alias: Option<Place>,
+    /// Where the value is written; of an alias, that of its anchor.
+    pub place: Place,
+    alias: Option<Box<Place>>,
 }
 
 #[derive(Clone, Debug)]
 pub struct Pair {
     pub key: NodeRef,
     pub value: NodeRef,
+    merged: Option<Box<Place>>,
+}
+
+impl<T> Deref for Collection<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.items
+    }
+}
+
+impl NodeRef {
+    pub fn alias(&self) -> Option<Place> {
+        self.alias.as_deref().copied()
+    }
+}
+
+impl Pair {
     /// The place of the `<<` that merged this pair, if one did.
-    pub merged: Option<Place>,
+    pub fn merged(&self) -> Option<Place> {
+        self.merged.as_deref().copied()
+    }
 }

@@ -22,7 +22,8 @@ pub enum Meaning {
     Float(f64),
     Text,
     /// Bytes in base64.
-    Binary(Vec<u8>),
+    #[expect(clippy::box_collection, reason = "rare, and a scalar must be small")]
+    Binary(Box<Vec<u8>>),
 }
 
 /// The prefix that `!!` abbreviates.
@@ -38,7 +39,11 @@ pub(super) fn resolve(text: &str, tag: Option<&str>, plain: bool) -> Result<Mean
     // A scalar with an unknown tag is text.
     let Some(kind) = tag.strip_prefix(STANDARD) else { return Ok(Meaning::Text) };
     let meaning = match (kind, of_plain(text)) {
-        ("binary", _) => return decode_base64(text).map(Meaning::Binary).ok_or_else(|| bad_tag(text, kind)),
+        ("binary", _) => {
+            return decode_base64(text)
+                .map(|bytes| Meaning::Binary(Box::new(bytes)))
+                .ok_or_else(|| bad_tag(text, kind));
+        }
         // The cast is what Go does; digits beyond 2^53 are lost there too.
         #[allow(clippy::cast_precision_loss)]
         ("float", Meaning::Int(number)) => Meaning::Float(number as f64),
@@ -223,7 +228,7 @@ mod tests {
         let tagged = |kind: &str, text| resolve(text, Some(&format!("{STANDARD}{kind}")), true);
         assert_eq!(tagged("str", "12"), Ok(Meaning::Text));
         assert_eq!(tagged("float", "3"), Ok(Meaning::Float(3.0)));
-        assert_eq!(tagged("binary", "aGVs\nbG8="), Ok(Meaning::Binary(b"hello".to_vec())));
+        assert_eq!(tagged("binary", "aGVs\nbG8="), Ok(Meaning::Binary(Box::new(b"hello".to_vec()))));
         assert_eq!(tagged("int", "3.5"), Err("`3.5` cannot be read as !!int".to_owned()));
         assert!(tagged("binary", "aGVsbG8").is_err());
         assert!(tagged("null", "x").is_err());

@@ -12,7 +12,7 @@ use super::{Content, MaxValues, Node, Pair, read_without_bound as read};
 fn agrees(ours: &Node, theirs: &Value) -> bool {
     match (&ours.content, theirs) {
         (_, Value::Tagged(tagged)) => agrees(ours, &tagged.value),
-        (Content::Scalar(scalar), Value::String(text)) => scalar.text == *text,
+        (Content::Scalar(scalar), Value::String(text)) => *scalar.text == **text,
         (Content::Scalar(_), Value::Null | Value::Bool(_) | Value::Number(_)) => true,
         (Content::List(items), Value::Sequence(values)) => {
             items.len() == values.len()
@@ -98,7 +98,7 @@ fn aliases_and_merges_are_expanded_and_the_last_value_applies() {
     let root = read(text.as_bytes()).unwrap().root.unwrap();
     let Content::List(items) = &root.node.content else { panic!("no list") };
     let written = |node: &Node| match &node.content {
-        Content::Scalar(scalar) => scalar.text.clone(),
+        Content::Scalar(scalar) => scalar.text.to_string(),
         _ => String::new(),
     };
     let maps: Vec<String> = items
@@ -111,7 +111,7 @@ fn aliases_and_merges_are_expanded_and_the_last_value_applies() {
         })
         .collect();
     assert_eq!(maps, ["x1y2", "x1y2y3", "y3x1y2", "x1y2x4", "x1y2"]);
-    assert!(items[4].alias.is_some());
+    assert!(items[4].alias().is_some());
 }
 
 #[test]

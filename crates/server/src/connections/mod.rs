@@ -38,6 +38,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::FutureExt as _;
 use tokio::sync::Notify;
 use tracing::warn;
 
@@ -360,6 +361,16 @@ impl Handle {
     pub(super) async fn closing(&self) -> Closing {
         self.entry.closing.notified().await;
         if self.is_silent() { Closing::Silent } else { Closing::Idle }
+    }
+
+    /// True if the connection has to make room, which [`closing`](Self::closing) does not tell afterwards.
+    pub(super) fn must_close(&self) -> bool {
+        self.closing().now_or_never().is_some()
+    }
+
+    /// The address or network of the peer; `None` for a unix socket.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        self.entry.address
     }
 
     /// Counts a connection that the server closes for this reason.

@@ -5,6 +5,7 @@
 //! and `streaming` for calls that last. `reference` serves the whole port with tonic if the settings select it.
 
 mod activity;
+mod arrivals;
 mod calls;
 mod driver;
 mod framing;

@@ -22,13 +22,14 @@ use tokio::{
     net::{TcpStream, UnixStream},
     runtime,
     sync::{Mutex as AsyncMutex, mpsc, watch},
-    task::{JoinHandle, JoinSet, LocalSet},
+    task::{JoinHandle, JoinSet, LocalSet, yield_now},
 };
 use tonic::service::Routes;
 
 use super::{
     Parts,
     activity::Activity,
+    arrivals::Arrivals,
     calls::Calls,
     driver::{self, Lifetime},
     reference::{self, Reference},
@@ -63,8 +64,11 @@ pub struct Workers {
     stats: Arc<Stats>,
 }
 
+/// A connection that was assigned to a worker.
+type Assigned = (Accepted, Activity);
+
 struct Worker {
-    connections: mpsc::UnboundedSender<(Accepted, Activity)>,
+    connections: mpsc::UnboundedSender<Assigned>,
     open: Arc<AtomicUsize>,
 }
 
@@ -167,15 +171,16 @@ impl Workers {
 async fn work(
     serving: Serving,
     reference: Option<JoinHandle<()>>,
-    mut assigned: mpsc::UnboundedReceiver<(Accepted, Activity)>,
+    mut assigned: mpsc::UnboundedReceiver<Assigned>,
     drain: watch::Receiver<bool>,
     drain_timeout: Duration,
 ) -> usize {
     serving.calls.limiter.start_worker();
-    let mut connections = JoinSet::new();
+    let (mut connections, mut arrivals) = (JoinSet::new(), Arrivals::default());
     // Connections survive a panic of the loop that receives them, and so does their channel.
     panics::restart_task(Boundary::Listener, async || {
-        receive(&serving, &mut connections, &mut assigned, drain.clone()).await;
+        let assigned = (&mut assigned, &mut arrivals);
+        receive(&serving, &mut connections, assigned, drain.clone()).await;
     })
     .await;
     let finish = async {
@@ -192,11 +197,11 @@ async fn work(
 async fn receive(
     serving: &Serving,
     connections: &mut JoinSet<()>,
-    assigned: &mut mpsc::UnboundedReceiver<(Accepted, Activity)>,
+    (assigned, arrivals): (&mut mpsc::UnboundedReceiver<Assigned>, &mut Arrivals<Assigned>),
     mut drain: watch::Receiver<bool>,
 ) {
     let draining = drain.clone();
-    let serve = |connections: &mut JoinSet<()>, (accepted, activity): (Accepted, Activity)| {
+    let serve = |connections: &mut JoinSet<()>, (accepted, activity): Assigned| {
         panics::point("worker");
         let (serving, drain, activity) = (serving.clone(), draining.clone(), Arc::new(activity));
         connections.spawn_local(async move {
@@ -215,10 +220,24 @@ async fn receive(
             }
         });
     };
-    loop {
+    let arrive = |arrivals: &mut Arrivals<Assigned>, (accepted, activity): Assigned| {
+        arrivals.push(activity.handle.address(), (accepted, activity));
+    };
+    let is_left = |(_, activity): &Assigned| !activity.handle.must_close();
+    while !*drain.borrow() {
+        while let Ok(assigned) = assigned.try_recv() {
+            arrive(arrivals, assigned);
+        }
+        if let Some(next) = arrivals.pop(is_left) {
+            serve(connections, next);
+            while connections.try_join_next().is_some() {}
+            // Tasks that are ready run before the next connection begins.
+            yield_now().await;
+            continue;
+        }
         tokio::select! {
             assigned = assigned.recv() => match assigned {
-                Some(assigned) => serve(connections, assigned),
+                Some(assigned) => arrive(arrivals, assigned),
                 None => break,
             },
             Some(_) = connections.join_next() => {}
@@ -227,7 +246,10 @@ async fn receive(
     }
     // Connections that were assigned last receive a GOAWAY as well.
     while let Ok(assigned) = assigned.try_recv() {
-        serve(connections, assigned);
+        arrive(arrivals, assigned);
+    }
+    while let Some(next) = arrivals.pop(is_left) {
+        serve(connections, next);
     }
 }
 
