@@ -19,6 +19,9 @@ use telemetry::{
     tracing::{Counts, Dropped},
 };
 
+/// The labels and the hits of keys.
+type TopSeries = Vec<([String; 3], u64)>;
+
 /// The state of the parts that do not count in the statistics. Absent values are not shown.
 #[derive(Default)]
 pub(super) struct Gauges<'a> {
@@ -30,8 +33,8 @@ pub(super) struct Gauges<'a> {
     decision_log: Option<(u64, u64)>,
     /// Recorded requests, and dropped ones.
     request_log: Option<(u64, u64)>,
-    /// The domain, the rule and the descriptor of the most refused keys.
-    top_refused: Vec<([String; 3], u64)>,
+    /// The domain, the rule and the descriptor of the keys with the most refused and the most shadowed hits.
+    top: [TopSeries; 2],
     tls: Option<TlsUsage>,
     spans: Option<&'a Counts>,
     rules: ReloadState,
@@ -53,7 +56,7 @@ impl App {
             leases: self.store.leases(),
             decision_log: self.recent.log().map(DecisionLog::counts),
             request_log: self.request_log.as_ref().map(|log| log.counts()),
-            top_refused: self.top_refused(),
+            top: self.top(),
             tls: self.tls.as_ref().map(|tls| tls.usage()),
             spans: self.tracer.as_ref().map(|tracer| tracer.counts()),
             rules: self.source.state(),
@@ -75,19 +78,21 @@ impl App {
         served.map(in_force).unwrap_or_default()
     }
 
-    /// The most refused keys of all rules, at most `METRICS_TOP_KEYS`.
-    fn top_refused(&self) -> Vec<([String; 3], u64)> {
+    /// The keys of all rules with the most refused and the most shadowed hits, at most `METRICS_TOP_KEYS` each.
+    fn top(&self) -> [TopSeries; 2] {
         let served = if self.top_keys > 0 { self.source.current() } else { None };
-        let Some(served) = served else { return Vec::new() };
+        let Some(served) = served else { return Default::default() };
         let top = self.recent.top(served.attached.all_recent(), SystemClock.now());
         let mut keys: Vec<TopKey> = top.into_iter().flat_map(|top| top.keys).collect();
-        keys.retain(|key| key.refused > 0);
-        keys.sort_unstable_by_key(|key| Reverse(key.refused));
-        keys.truncate(self.top_keys);
         let labels = |TopKey { rule, key, .. }: &TopKey| {
             [rule.domain.to_string(), rule.path().to_owned(), key.text(self.recent.values())]
         };
-        keys.iter().map(|key| (labels(key), key.refused)).collect()
+        let counts: [fn(&TopKey) -> u64; 2] = [|key| key.refused, |key| key.shadowed];
+        counts.map(|count| {
+            keys.sort_unstable_by_key(|key| Reverse(count(key)));
+            let first = keys.iter().filter(|key| count(key) > 0).take(self.top_keys);
+            first.map(|key| (labels(key), count(key))).collect()
+        })
     }
 }
 
@@ -104,8 +109,10 @@ impl Gauges<'_> {
             samples.value(&names::REQUEST_LOG_LINES, lines);
             samples.value(&names::REQUEST_LOG_DROPPED, dropped);
         }
-        let top = self.top_refused.iter().map(|(labels, n)| (labels.each_ref().map(|label| &**label), *n));
-        samples.values(&names::TOP_REFUSED, top);
+        for (metric, series) in [&names::TOP_REFUSED, &names::TOP_SHADOWED].into_iter().zip(&self.top) {
+            let top = series.iter().map(|(labels, n)| (labels.each_ref().map(|label| &**label), *n));
+            samples.values(metric, top);
+        }
         if let Some(TlsUsage { certificate_expiry, reload_errors, handshake_failures }) = &self.tls {
             samples.value(&names::TLS_CERTIFICATE_EXPIRY, certificate_expiry.as_secs());
             samples.value(&names::TLS_RELOAD_ERRORS, *reload_errors);

@@ -26,8 +26,13 @@ impl App {
         let store = match self.outages.current() {
             None => "store: ok".to_owned(),
             Some(outage) => {
-                let (since, policy) = (Rfc3339(outage.since), self.limiter.on_store_failure().name());
-                format!("store: failing since {since}; STORE_FAILURE_POLICY={policy} decides")
+                let policies = self.limiter.failure_policies();
+                let policies: Vec<_> = policies.iter().map(|(policy, _)| policy.name()).collect();
+                format!(
+                    "store: failing since {}; decided by policy {}",
+                    Rfc3339(outage.since),
+                    policies.join(", ")
+                )
             }
         };
         let state = self.source.state();

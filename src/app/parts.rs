@@ -66,7 +66,7 @@ pub(super) struct App {
     pub(super) request_log: Option<Arc<RequestLog>>,
     /// Keeps the last requests for trials of rules.
     pub(super) recent_requests: Option<Arc<RecentRequests>>,
-    /// The maximum number of keys in `tollgate_top_refused_hits`.
+    /// The maximum number of keys in `tollgate_top_refused_hits`, and in `tollgate_top_shadowed_hits`.
     pub(super) top_keys: usize,
     pub(super) health: Arc<Health>,
     /// TLS on the gRPC port, if it is enabled.
@@ -98,7 +98,8 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
     };
     let max_series = settings.metrics.max_series;
     let shards = ShardCount::for_workers(settings.server.workers);
-    let stats = StatsOptions { max_series, shards, commit: crate::COMMIT };
+    let shadow_mode = settings.answers.shadow_mode;
+    let stats = StatsOptions { max_series, shards, commit: crate::COMMIT, shadow_mode };
     let stats = Arc::new(Stats::new(stats).shown(exposition));
     let recent = recent::recent(settings);
     let (counted_in, noted_in, counters) = (store.clone(), recent.clone(), stats.clone());

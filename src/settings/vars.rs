@@ -168,7 +168,8 @@ table! {
             number of bytes of whole requests that are kept in memory to try rules on, while the admin API is on: \
             about 100,000 of one descriptor. `0` records none, and so does `KEY_VALUES=hidden`.";
         METRICS_TOP_KEYS metrics_top_keys: usize = "0" as parse::whole::<_, 0, 1000>, "Number of most refused \
-            keys, over all rules, to export as `tollgate_top_refused_hits`; `0` exports none.";
+            keys, over all rules, to export as `tollgate_top_refused_hits`, and of those that shadow mode allowed as \
+            `tollgate_top_shadowed_hits`; `0` exports none.";
     }
     /// Where rules come from and how they are read.
     pub Rules in "Rules" {

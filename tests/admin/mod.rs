@@ -5,6 +5,7 @@ mod api;
 mod commands;
 mod decision_log;
 mod described;
+mod shadow;
 mod strangers;
 mod trial;
 

@@ -41,7 +41,7 @@ fn an_outage_speaks_and_ends() {
         let verbose = http::get(admin.server.ports.http, "/healthcheck?verbose");
         assert_eq!(verbose.status, 500, "these tests set REDIS_HEALTH_CHECK_ACTIVE_CONNECTION");
         let text = verbose.text();
-        let policy_line = format!("STORE_FAILURE_POLICY={policy} decides");
+        let policy_line = format!("decided by policy {policy}");
         assert!(text.contains("store: failing since 20") && text.contains(&policy_line), "{text}");
         assert!(!text.contains("127.0.0.1"), "anyone may ask: {text}");
         redis.start();
@@ -56,6 +56,39 @@ fn an_outage_speaks_and_ends() {
         assert_exit(&admin.run(&["status"]), code, &["connected", said]);
         assert!(http::get(admin.server.ports.http, "/healthcheck?verbose").text().contains("store: ok\n"));
     }
+}
+
+#[test]
+fn an_outage_names_the_policy_of_each_domain() {
+    let mut redis = Redis::single();
+    let admin = replica(&redis, &[("STORE_FAILURE_POLICY", "error")]);
+    admin.server.write("shop.yaml", &format!("on_store_failure: local\n{}", crate::admin::RULES));
+    let api = "domain: api\ndescriptors:\n  - {key: user, rate_limit: {unit: hour, requests_per_unit: 2}}\n";
+    admin.server.write("api.yaml", api);
+    admin.server.wait_for_rule("api.user: unit=HOUR");
+    redis.kill();
+    let client = admin.server.client();
+    eventually("each policy is shown with its domains", || {
+        for _ in 0..20 {
+            let _ = client.ask(request("shop", &[&[("user", "ann")]]));
+        }
+        let callers = status(&admin)["callers"].clone();
+        let is_line = |at: usize, begins: &str, ends: &str| {
+            let line = callers[at].as_str().unwrap_or_default();
+            line.starts_with(begins) && line.ends_with(ends) && line.contains(" 0/s ") == (at == 0)
+        };
+        let is_all =
+            is_line(0, "error (api): ", " failure_mode_deny") && is_line(1, "local (shop): ", " alone");
+        holds(is_all, || callers.to_string())
+    });
+    eventually("the change names them", || {
+        let changes = admin.get("/api/v1/changes");
+        let what = "decided by policy error (api), local (shop)";
+        let is_named = |change: &Value| change["what"].as_str().is_some_and(|text| text.ends_with(what));
+        holds(changes["changes"].as_array().unwrap().iter().any(is_named), || changes.to_string())
+    });
+    let verbose = http::get(admin.server.ports.http, "/healthcheck?verbose").text();
+    assert!(verbose.contains("decided by policy error, local\n"), "{verbose}");
 }
 
 #[test]

@@ -345,3 +345,24 @@ fn replicas_with_other_zone_data_are_told_apart_once_something_depends_on_it() {
     });
     assert_exit(&one.run(&["status"]), 1, &["3 serve 2 sets of rules", &format!("rules {hash}+2020a")]);
 }
+
+#[test]
+fn the_page_of_a_replica_begins_with_the_requests_of_the_others() {
+    let redis = Redis::single();
+    let [busy, idle] = [(); 2].map(|()| replica(&redis, &[]));
+    wait_for_replicas(&idle, 2);
+    eventually("the history has the requests of the other replica", || {
+        busy.ask("ann", 5);
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", idle.port)).unwrap();
+        std::io::Write::write_all(&mut stream, b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .unwrap();
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(stream)).map(Result::unwrap);
+        let history = lines.find_map(|line| line.strip_prefix("data: ").map(str::to_owned)).unwrap();
+        let points: Value = serde_json::from_str(&history).unwrap();
+        let is_whole = |point: &Value| {
+            let rates = ["ok", "over_limit"].map(|name| point[name].as_f64().unwrap_or_default());
+            point["time"].as_u64().is_some_and(|time| time % 10 == 0) && rates.iter().sum::<f64>() > 0.0
+        };
+        holds(points.as_array().unwrap().iter().any(is_whole), || history)
+    });
+}

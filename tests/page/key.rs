@@ -201,3 +201,52 @@ fn a_service_that_is_gone_has_dim_numbers() {
     let own = CONTRAST.replace("header *, main *", "#live, #live *");
     assert_eq!(browser.run(&own), Value::Array(Vec::new()));
 }
+
+#[test]
+fn a_network_is_blocked_and_shadowed_hits_are_shown() {
+    let (setup, port) = setup();
+    let rules = "domain: shop\ndescriptors:\n  - key: ip\n    shadow_mode: true\n    \
+        rate_limit: {unit: hour, requests_per_unit: 2}\n";
+    let admin = Admin { server: setup.rules("shop.yaml", rules).start(), port };
+    let client = admin.server.client();
+    for _ in 0..7 {
+        client.ask(crate::support::client::request("shop", &[&[("ip", "10.1.2.3")]])).unwrap();
+    }
+    let browser = open(&admin);
+    wait_until_live(&browser);
+    browser.wait_for("the key is among the top", &has_row("top", &["ip=10.1.2.3", "5 in shadow mode"]), TEXT);
+    assert_eq!(browser.run("return document.querySelectorAll('#refusals tr').length"), 0);
+    browser.click("#shadow");
+    browser.wait_for(
+        "it is listed",
+        &has_row("refusals", &["ip=10.1.2.3", "over 2 per hour", "5 times"]),
+        TEXT,
+    );
+    picture(&browser, "shadow");
+    browser.click("#top a");
+    let hits = "document.getElementById('key-counts').textContent";
+    let counted = format!("{hits} === '2 allowed, 0 refused, 5 over the limit in shadow mode'");
+    browser.wait_for("the key has its hits", &counted, hits);
+    let reason = has_row("key-refusals", &["over 2 per hour, allowed by shadow mode", "5 since"]);
+    browser.wait_for("and what shadow mode allowed", &reason, TEXT);
+
+    browser.click("#key-change");
+    assert_eq!(browser.run("return document.getElementById('act-value-label').hidden"), true);
+    browser.run("const s = document.getElementById('act-scope'); s.value = '0'; s.dispatchEvent(new Event('input', {bubbles: true}))");
+    let value = "document.getElementById('act-value').value";
+    assert_eq!(browser.run(&format!("return {value}")), "10.1.2.3");
+    browser.run(&format!("{value} = '10.0.0.0/8'"));
+    browser.click("input[value=block]");
+    browser.type_into("#act-for", "1h");
+    let effect = browser.run("return document.getElementById('act-effect').textContent").to_string();
+    assert!(effect.contains("any descriptor with ip=10.0.0.0/8 in domain shop is rejected"), "{effect}");
+    browser.click("#act-confirm");
+    let row = has_row("key-overrides", &["any descriptor with ip=10.0.0.0/8", "block"]);
+    browser.wait_for("the network is blocked", &row, TEXT);
+    browser.click("button[aria-label='Edit the override of any descriptor with ip=10.0.0.0/8']");
+    assert_eq!(browser.run(&format!("return {value}")), "10.0.0.0/8");
+    browser.click("#act-cancel");
+    let refused = client.ask(crate::support::client::request("shop", &[&[("ip", "10.9.9.9")]])).unwrap();
+    assert_eq!(refused.overall_code, 2);
+    assert_eq!(browser.complaints(), [""; 0]);
+}

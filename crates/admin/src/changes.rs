@@ -20,7 +20,7 @@ use fleet::{
 };
 use limiter::Served;
 use recent::LimitShown;
-use rules::{Limits, Rule};
+use rules::{Limits, OnStoreFailure, Rule};
 use store::Outage;
 
 /// An outage is a change if it lasts this long: a connection that is opened takes milliseconds.
@@ -84,8 +84,11 @@ impl Watch {
             |outage: &Outage| now.seconds().saturating_sub(outage.since.seconds()) >= MIN_OUTAGE_SECONDS;
         match (api.managed.outages.current(), seen.outage.take()) {
             (Some(outage), None) if is_long(&outage) => {
-                let policy = api.managed.limiter.on_store_failure().name();
-                let what = format!("{}, STORE_FAILURE_POLICY={policy} decides", outage.error);
+                let what = format!(
+                    "{}, decided by policy {}",
+                    outage.error,
+                    deciding(&api.managed.limiter.failure_policies())
+                );
                 record(Change::new("store_lost", what, outage.since));
                 seen.outage = Some(outage);
             }
@@ -95,6 +98,28 @@ impl Watch {
             }
             (_, known) => seen.outage = known,
         }
+    }
+}
+
+/// The most domains of a policy that a text names.
+const MAX_DOMAINS: usize = 3;
+
+/// The policies that decide while the store fails: `local (shop), error (api, cart, edge and 4 others)`.
+fn deciding(policies: &[(OnStoreFailure, Vec<String>)]) -> String {
+    let one = |(policy, domains): &(OnStoreFailure, Vec<String>)| match policies.len() {
+        1 => policy.name().to_owned(),
+        _ => format!("{} ({})", policy.name(), few(domains)),
+    };
+    policies.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// The names of some domains.
+pub(super) fn few(domains: &[String]) -> String {
+    let named = domains.iter().take(MAX_DOMAINS).map(|name| text::cut(name)).collect::<Vec<_>>().join(", ");
+    match domains.len().saturating_sub(MAX_DOMAINS) {
+        0 => named,
+        1 => format!("{named} and 1 other"),
+        others => format!("{named} and {others} others"),
     }
 }
 

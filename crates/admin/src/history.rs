@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use clock::Time;
 use containment::mutex::lock;
-use fleet::Buckets;
+use fleet::{Buckets, Steps};
 use rules::OnStoreFailure;
 use store::{Distribution, Store};
 use telemetry::metrics::{Method, ResponseCode, Stats};
@@ -102,9 +102,27 @@ impl History {
         lock(&self.0).latency(|sample| &sample.store_time)
     }
 
+    /// The requests per second of the last five minutes, in steps.
+    pub(super) fn steps(&self) -> Steps {
+        let rates = |Rates { ok, over_limit, error }| [ok, over_limit, error];
+        Steps::of(lock(&self.0).points.iter().map(|point| (point.time, rates(point.rates))))
+    }
+
     /// The points of the plots, the oldest first.
     pub(super) fn points(&self) -> Vec<Point> {
         lock(&self.0).points.iter().copied().collect()
+    }
+}
+
+impl Point {
+    /// Points of the steps of all replicas, whose response times are unknown.
+    pub(super) fn of(steps: &Steps) -> Vec<Self> {
+        let point = |(time, [ok, over_limit, error]): (u64, [f64; 3])| Self {
+            time,
+            rates: Rates { ok, over_limit, error },
+            latency: Latency::default(),
+        };
+        steps.points().map(point).collect()
     }
 }
 

@@ -161,7 +161,7 @@ impl Api {
 
     fn sample(&self, now: Time) {
         self.history.sample(&self.managed.stats, &*self.managed.store, now);
-        self.rule_rates.sample(self.managed.source.current(), now);
+        self.rule_rates.sample(self.managed.source.current(), self.managed.limiter.is_shadow(), now);
     }
 
     /// Samples the counters and sends an event to the followers; called once a second.

@@ -27,7 +27,7 @@ pub(super) struct Route {
 /// Every call. `docs/openapi.yaml` describes them; a test compares the two.
 pub(super) const ROUTES: &[Route] = &[
     Route::reads("/api/v1/changes", |api, call| Box::pin(changes::get(api, call))),
-    Route::reads("/api/v1/events", |api, call| Box::pin(async { events::follow(api, call) })),
+    Route::reads("/api/v1/events", |api, call| Box::pin(events::follow(api, call))),
     Route::reads("/api/v1/refusals", |api, call| Box::pin(recent::refusals(api, call))),
     Route::reads("/api/v1/rules", |api, call| Box::pin(rules::get(api, call))),
     Route::reads("/api/v1/status", |api, call| Box::pin(status::get(api, call))),

@@ -160,12 +160,13 @@ fn json<'a>(served: &'a Served, rule: &'a Rule, has_fixed_name: bool, counted: &
     }
 }
 
-/// Allowed, refused, near and shadowed hits.
-fn hits_of(stats: &RuleStats) -> [u64; 4] {
-    let shadowed = stats.get(RuleCounter::ShadowMode);
+/// Allowed, refused, near and shadowed hits. `SHADOW_MODE` shadows all that are over the limit.
+fn hits_of(stats: &RuleStats, shadow_mode: bool) -> [u64; 4] {
+    let over = stats.get(RuleCounter::OverLimit);
+    let shadowed = if shadow_mode { over } else { stats.get(RuleCounter::ShadowMode) };
     [
         stats.get(RuleCounter::WithinLimit),
-        stats.get(RuleCounter::OverLimit).saturating_sub(shadowed),
+        over.saturating_sub(shadowed),
         stats.get(RuleCounter::NearLimit),
         shadowed,
     ]
@@ -173,10 +174,11 @@ fn hits_of(stats: &RuleStats) -> [u64; 4] {
 
 impl RuleRates {
     /// Samples the counters of the rules in force; called once a second.
-    pub(super) fn sample(&self, served: Option<Arc<Served>>, now: Time) {
+    pub(super) fn sample(&self, served: Option<Arc<Served>>, shadow_mode: bool, now: Time) {
         let Some(served) = served else { return };
         let ids = (0..served.rules.rule_count()).map(RuleId);
-        let hits = ids.map(|id| served.attached.stats(id).map(|stats| hits_of(stats)).unwrap_or_default());
+        let of = |id| served.attached.stats(id).map(|stats| hits_of(stats, shadow_mode)).unwrap_or_default();
+        let hits = ids.map(of);
         let sample = Sample { time: now, hits: hits.collect(), served };
         let mut samples = lock(&self.0);
         // After a reload the ids differ, and a clock that was set back gives no rate.
@@ -197,14 +199,16 @@ impl RuleRates {
     }
 
     /// What the rules with hits have counted, and their rates as last sampled.
-    pub(super) fn hits(&self) -> Vec<RuleHits> {
+    pub(super) fn hits(&self, shadow_mode: bool) -> Vec<RuleHits> {
         let samples = lock(&self.0);
         let (Some(first), Some(last)) = (samples.front(), samples.back()) else { return Vec::new() };
         let micros = last.time.micros().saturating_sub(first.time.micros()).max(1);
+        let stats = &last.served.attached;
+        let of = |id| stats.stats(id).map(|stats| hits_of(stats, shadow_mode)).unwrap_or_default();
         let sampled = (0..).map(RuleId).zip(first.hits.iter().zip(&last.hits));
         let rule = |(id, (before, after)): (RuleId, (&[u64; 4], &[u64; 4]))| RuleHits {
             rule: last.served.rules.rule(id).full_key.to_string(),
-            hits: last.served.attached.stats(id).map(|stats| hits_of(stats)).unwrap_or_default(),
+            hits: of(id),
             per_second: rates_of(*before, *after, micros),
             is_partial: false,
         };

@@ -6,6 +6,7 @@ use serde_json::{Value as Json, json};
 
 use super::{
     Api,
+    changes::few,
     history::Latency,
     not_enforced,
     reply::{Call, Problem, Reply},
@@ -147,7 +148,8 @@ fn callers(api: &Api, rates: [f64; OnStoreFailure::ALL.len()]) -> Vec<String> {
         return Vec::new();
     }
     let rates = OnStoreFailure::ALL.into_iter().zip(rates);
-    let decides = |policy, rate| rate > 0.0 || policy == api.managed.limiter.on_store_failure();
+    let policies = api.managed.limiter.failure_policies();
+    let several = policies.len() > 1;
     let line = |(policy, rate): (OnStoreFailure, f64)| {
         let effect = match policy {
             OnStoreFailure::Error => "failing; Envoy lets them through unless failure_mode_deny",
@@ -155,7 +157,11 @@ fn callers(api: &Api, rates: [f64; OnStoreFailure::ALL.len()]) -> Vec<String> {
             OnStoreFailure::Deny => "refused",
             OnStoreFailure::Local => "counted by each replica alone",
         };
-        decides(policy, rate).then(|| format!("{}: {rate:.0}/s {effect}", policy.name()))
+        let decided = policies.iter().find(|(known, _)| *known == policy);
+        let domains = decided.filter(|_| several).map(|(_, domains)| format!(" ({})", few(domains)));
+        let domains = domains.unwrap_or_default();
+        let is_shown = rate > 0.0 || decided.is_some();
+        is_shown.then(|| format!("{}{domains}: {rate:.0}/s {effect}", policy.name()))
     };
     rates.filter_map(line).collect()
 }

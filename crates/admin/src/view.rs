@@ -110,6 +110,7 @@ impl Api {
             total: managed.stats.requests_by_code(),
             without_store: self.history.without_store(),
             latency: self.history.latency(),
+            steps: self.history.steps(),
             not_enforced: self.not_enforced.current(),
             ..Summary::default()
         };
@@ -141,7 +142,7 @@ impl Api {
             collect.refusals(&mut summary);
         }
         if parts.rules {
-            summary.rules = self.rule_rates.hits();
+            summary.rules = self.rule_rates.hits(managed.limiter.is_shadow());
         }
         collect.unmatched(&mut summary);
         summary

@@ -10,6 +10,7 @@ pub mod changes;
 pub mod latency;
 pub mod members;
 pub mod merge;
+pub mod steps;
 pub mod summary;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ pub use self::{
     latency::Buckets,
     members::{Announcement, Member, own_id},
     merge::Merged,
+    steps::Steps,
     summary::{KeyHits, KeyRefusals, NotEnforced, RuleHits, Summary},
 };
 use clock::Time;

@@ -6,7 +6,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::summary::{Entry, KeyHits, KeyRefusals, NotEnforced, RuleHits, Summary};
+use crate::{
+    steps::Steps,
+    summary::{Entry, KeyHits, KeyRefusals, NotEnforced, RuleHits, Summary},
+};
 
 /// The sums over all replicas. Its keys are in no particular order.
 pub type Merged = Summary;
@@ -16,13 +19,16 @@ pub fn merge(all: &[&Summary]) -> Merged {
     let mut merged = Summary {
         keys: keys(all, |summary| &summary.keys, |summary, rule| summary.missing.of(rule).into_iter().max()),
         unmatched: keys(all, |summary| &summary.unmatched, |summary, _| Some(summary.unmatched_missing)),
-        refusals: refusals(all),
+        refusals: refusals(all, |summary| &summary.refusals),
+        shadowed: refusals(all, |summary| &summary.shadowed),
         rules: rules(all),
         not_enforced: not_enforced(all),
+        steps: Steps::sum(all.iter().map(|summary| &summary.steps)),
         ..Summary::default()
     };
     for one in all {
         merged.other_refusals = merged.other_refusals.saturating_add(one.other_refusals);
+        merged.other_shadowed = merged.other_shadowed.saturating_add(one.other_shadowed);
         merged.other_rules = merged.other_rules.saturating_add(one.other_rules);
         merged.missed = merged.missed.saturating_add(one.missed);
         merged.window_seconds = merged.window_seconds.max(one.window_seconds);
@@ -51,11 +57,12 @@ fn keys<'a>(
     for (index, summary) in all.iter().enumerate() {
         for key in of(summary) {
             let identity = (key.domain.as_str(), key.rule.as_deref(), key.descriptor.as_slice());
-            let (sum, seen) = sums
-                .entry(identity)
-                .or_insert_with(|| (KeyHits { allowed: 0, refused: 0, error: 0, ..key.clone() }, Vec::new()));
+            let (sum, seen) = sums.entry(identity).or_insert_with(|| {
+                (KeyHits { allowed: 0, refused: 0, shadowed: 0, error: 0, ..key.clone() }, Vec::new())
+            });
             sum.allowed = sum.allowed.saturating_add(key.allowed);
             sum.refused = sum.refused.saturating_add(key.refused);
+            sum.shadowed = sum.shadowed.saturating_add(key.shadowed);
             sum.error = sum.error.saturating_add(key.error);
             sum.by_override = sum.by_override.take().or_else(|| key.by_override.clone());
             seen.push(index);
@@ -116,10 +123,12 @@ fn not_enforced(all: &[&Summary]) -> Vec<NotEnforced> {
     sums.into_values().collect()
 }
 
-fn refusals(all: &[&Summary]) -> Vec<KeyRefusals> {
+/// The sums of each key. Refusals by a block are others than those by the key's limit.
+fn refusals<'a>(all: &[&'a Summary], of: impl Fn(&'a Summary) -> &'a Vec<KeyRefusals>) -> Vec<KeyRefusals> {
     let mut sums: HashMap<_, KeyRefusals> = HashMap::new();
-    for one in all.iter().flat_map(|summary| &summary.refusals) {
-        let identity = (one.domain.as_str(), one.rule.as_deref(), one.descriptor.as_slice());
+    for one in all.iter().flat_map(|summary| of(summary)) {
+        let is_blocked = one.example.contains_key("blocked");
+        let identity = (one.domain.as_str(), one.rule.as_deref(), one.descriptor.as_slice(), is_blocked);
         let Some(sum) = sums.get_mut(&identity) else {
             sums.insert(identity, one.clone());
             continue;

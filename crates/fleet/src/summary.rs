@@ -8,18 +8,20 @@ use std::{cmp::Reverse, collections::BTreeMap};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
-use crate::latency::Buckets;
+use crate::{latency::Buckets, steps::Steps};
 use clock::{Rfc3339, Time};
 use recent::{KeyValues, Recent, RefusedKey, RuleInfo, TopKey, TopKeys, shown};
 use text::cut;
 
 pub const MAX_BYTES: usize = 16 << 10;
 
-/// The parts of it: keys by refused hits, by allowed hits, refusals by key, descriptors without a rule, rules, and what
-/// keeps limits from being enforced. The rest has a fixed size of about 2 kB.
+/// The parts of it: keys by hits over the limit, by allowed hits, refusals by key, descriptors without a rule, rules, and
+/// what keeps limits from being enforced. The rest has a fixed size of about 3 kB.
 const REFUSED_BYTES: usize = 3_000;
 const ALLOWED_BYTES: usize = 2_000;
 const REFUSALS_BYTES: usize = 4_000;
+/// What is left of them, but at least these, is for refusals that shadow mode prevented.
+const SHADOWED_BYTES: usize = 1_400;
 const UNMATCHED_BYTES: usize = 1_000;
 const RULES_BYTES: usize = 2_200;
 const NOT_ENFORCED_BYTES: usize = 1_000;
@@ -36,6 +38,9 @@ pub struct Summary {
     pub refusals: Vec<KeyRefusals>,
     /// Refusals of keys that are not among them, in the last ten minutes.
     pub other_refusals: u64,
+    /// What shadow mode allowed although it was over the limit, as `refusals` and `other_refusals`.
+    pub shadowed: Vec<KeyRefusals>,
+    pub other_shadowed: u64,
     pub unmatched: Vec<KeyHits>,
     /// The most hits of a shape that is not among them.
     pub unmatched_missing: u64,
@@ -53,6 +58,7 @@ pub struct Summary {
     /// Requests per second that each failure policy decided.
     pub without_store: [f64; 4],
     pub latency: Buckets,
+    pub steps: Steps,
     pub not_enforced: Vec<NotEnforced>,
 }
 
@@ -112,7 +118,16 @@ pub struct KeyHits {
     pub by_override: Option<Json>,
     pub allowed: u64,
     pub refused: u64,
+    /// Over the limit, and allowed by shadow mode.
+    pub shadowed: u64,
     pub error: u64,
+}
+
+impl KeyHits {
+    /// Its hits over the limit.
+    fn over(&self) -> u64 {
+        self.refused.saturating_add(self.shadowed)
+    }
 }
 
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -139,7 +154,7 @@ pub struct KeyRefusals {
     pub example: Map<String, Json>,
 }
 
-/// The most allowed and refused hits of a key of a rule that a summary does not have.
+/// The most allowed hits of a key of a rule that a summary does not have, and the most refused or shadowed ones.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
 #[serde(default)]
 pub struct Missing {
@@ -154,7 +169,7 @@ pub struct Collect<'a> {
     pub recent: &'a Recent,
     pub now: Time,
     pub values: KeyValues,
-    /// Maximum number of keys by refused hits, and by allowed hits.
+    /// Maximum number of keys by refused hits, by shadowed hits, and by allowed hits.
     pub most: usize,
     /// False for a key that is left out.
     pub is_wanted: &'a dyn Fn(&TopKey) -> bool,
@@ -172,15 +187,18 @@ impl Collect<'_> {
             all.extend(keys.into_iter().filter(self.is_wanted));
         }
         // Thousands of keys are counted, and few are shown.
-        all.sort_unstable_by_key(|key| Reverse((key.refused, key.allowed)));
-        let mut rest = all.split_off(all.len().min(self.most));
-        rest.sort_unstable_by_key(|key| Reverse(key.allowed));
-        let left = rest.split_off(rest.len().min(self.most));
-        for TopKey { allowed, refused, .. } in left {
-            summary.missing.other = most(summary.missing.other, [allowed, refused]);
+        let orders: [fn(&TopKey) -> (u64, u64); 3] =
+            [|key| (key.refused, key.allowed), |key| (key.shadowed, key.allowed), |key| (key.allowed, 0)];
+        let with_override = |key: &TopKey| KeyHits { by_override: (self.overridden)(key), ..self.key(key) };
+        for order in orders {
+            all.sort_unstable_by_key(|key| Reverse(order(key)));
+            let rest = all.split_off(all.len().min(self.most));
+            summary.keys.extend(all.iter().map(with_override));
+            all = rest;
         }
-        let with_override = |key| KeyHits { by_override: (self.overridden)(key), ..self.key(key) };
-        summary.keys.extend(all.iter().chain(&rest).map(with_override));
+        for TopKey { allowed, refused, shadowed, .. } in all {
+            summary.missing.other = most(summary.missing.other, [allowed, refused.max(shadowed)]);
+        }
         summary.missed = self.recent.missed();
     }
 
@@ -194,14 +212,18 @@ impl Collect<'_> {
             by_override: None,
             allowed: top.allowed,
             refused: top.refused,
+            shadowed: top.shadowed,
             error: top.error,
         }
     }
 
     pub fn refusals(&self, summary: &mut Summary) {
-        let (keys, others) = self.recent.refused_keys(self.now);
-        summary.refusals = keys.iter().map(|key| self.refusal(key)).collect();
-        summary.other_refusals = others.count;
+        let of = |is_shadowed| {
+            let (keys, others) = self.recent.refused_keys(is_shadowed, self.now);
+            (keys.iter().map(|key| self.refusal(key)).collect::<Vec<_>>(), others.count)
+        };
+        (summary.refusals, summary.other_refusals) = of(false);
+        (summary.shadowed, summary.other_shadowed) = of(true);
     }
 
     fn refusal(&self, RefusedKey { count, first, last, example, .. }: &RefusedKey) -> KeyRefusals {
@@ -251,8 +273,8 @@ impl Summary {
     pub fn packed(mut self) -> String {
         cut_all(self.keys.iter_mut().chain(&mut self.unmatched));
         let keys = std::mem::take(&mut self.keys);
-        let (refused, allowed): (Vec<_>, Vec<_>) = keys.into_iter().partition(|key| key.refused > 0);
-        let (mut kept, left) = fitting(refused, REFUSED_BYTES, |key| key.refused);
+        let (over, allowed): (Vec<_>, Vec<_>) = keys.into_iter().partition(|key| key.over() > 0);
+        let (mut kept, left) = fitting(over, REFUSED_BYTES, KeyHits::over);
         let (more, left_too) =
             fitting(left.into_iter().chain(allowed).collect(), ALLOWED_BYTES, |key| key.allowed);
         kept.extend(more);
@@ -274,6 +296,7 @@ impl Summary {
         let rest = Self {
             keys: Vec::new(),
             refusals: Vec::new(),
+            shadowed: Vec::new(),
             unmatched: Vec::new(),
             rules: Vec::new(),
             other_rules: self.other_rules.saturating_add(self.rules.len() as u64),
@@ -311,29 +334,24 @@ impl Summary {
         (self.not_enforced, _) = fitting(all, NOT_ENFORCED_BYTES, |one| (!one.chosen, one.n));
     }
 
-    /// Half of the refusals are those with the highest counts, the others the last ones.
+    /// Refusals do not make room for those that shadow mode prevented, nor take all of it.
     fn pack_refusals(&mut self) {
-        for refusal in &mut self.refusals {
-            refusal.example.retain(|name, _| !REPEATED.contains(&name.as_str()));
-            refusal.descriptor_cut |= cut_entries(&mut refusal.descriptor);
-        }
-        let refusals = std::mem::take(&mut self.refusals);
-        let (mut kept, left) = fitting(refusals, REFUSALS_BYTES / 2, |refusal| refusal.count);
-        let (last, left) = fitting(left, REFUSALS_BYTES / 2, |refusal| refusal.last.clone());
-        kept.extend(last);
-        self.refusals = kept;
-        let others = left.iter().map(|refusal| refusal.count).fold(0, u64::saturating_add);
-        self.other_refusals = self.other_refusals.saturating_add(others);
+        let room = REFUSALS_BYTES - if self.shadowed.is_empty() { 0 } else { SHADOWED_BYTES };
+        pack_half_by_count(&mut self.refusals, &mut self.other_refusals, room);
+        let taken: usize = self.refusals.iter().map(json_bytes).sum();
+        let room = REFUSALS_BYTES.saturating_sub(taken);
+        pack_half_by_count(&mut self.shadowed, &mut self.other_shadowed, room);
     }
 
     /// Reads [`packed`](Self::packed), also of other versions, whose fields may differ.
     pub fn read(packed: &str) -> Option<Self> {
         // serde reads a struct from a list, too.
         let mut summary: Self = serde_json::from_str(packed).ok().filter(|_| packed.starts_with('{'))?;
-        for refusal in &mut summary.refusals {
+        let refusals = summary.refusals.iter_mut().map(|one| (one, "over_limit"));
+        for (refusal, code) in refusals.chain(summary.shadowed.iter_mut().map(|one| (one, "ok"))) {
             let (rule, file, line) = (refusal.rule.clone(), refusal.file.clone(), refusal.line);
             let values = [
-                ("code", "over_limit".into()),
+                ("code", code.into()),
                 ("descriptor", serde_json::to_value(&refusal.descriptor).unwrap_or_default()),
                 ("domain", refusal.domain.clone().into()),
                 ("file", file.into()),
@@ -355,12 +373,28 @@ fn fitting<T: Serialize, K: Ord>(
     items.sort_by_cached_key(|item| Reverse(size(item)));
     let mut room = bytes;
     items.into_iter().partition(|item| {
-        let length = serde_json::to_string(item).map_or(usize::MAX, |json| json.len().saturating_add(1));
-        let fits = room.checked_sub(length);
+        let fits = room.checked_sub(json_bytes(item));
         // A long item does not keep shorter ones out.
         room = fits.unwrap_or(room);
         fits.is_some()
     })
+}
+
+fn json_bytes(item: &impl Serialize) -> usize {
+    serde_json::to_string(item).map_or(usize::MAX, |json| json.len().saturating_add(1))
+}
+
+/// Half of the refusals that are kept are those with the highest counts, the others the last ones.
+fn pack_half_by_count(refusals: &mut Vec<KeyRefusals>, others: &mut u64, bytes: usize) {
+    for refusal in &mut *refusals {
+        refusal.example.retain(|name, _| !REPEATED.contains(&name.as_str()));
+        refusal.descriptor_cut |= cut_entries(&mut refusal.descriptor);
+    }
+    let (mut kept, left) = fitting(std::mem::take(refusals), bytes / 2, |refusal| refusal.count);
+    let (last, left) = fitting(left, bytes / 2, |refusal| refusal.last.clone());
+    kept.extend(last);
+    *refusals = kept;
+    *others = left.iter().map(|refusal| refusal.count).fold(*others, u64::saturating_add);
 }
 
 fn cut_all<'a>(keys: impl Iterator<Item = &'a mut KeyHits>) {
@@ -388,7 +422,9 @@ impl Missing {
 
     /// Raises the bounds by keys that are left out, and keeps few rules.
     fn leave_out(&mut self, keys: &[KeyHits]) {
-        self.other = keys.iter().fold(self.other, |other, key| most(other, [key.allowed, key.refused]));
+        self.other = keys
+            .iter()
+            .fold(self.other, |other, key| most(other, [key.allowed, key.refused.max(key.shadowed)]));
         let mut by_rule: Vec<_> = std::mem::take(&mut self.by_rule).into_iter().collect();
         by_rule.sort_by_key(|(_, missing)| Reverse(*missing));
         let rest = by_rule.split_off(by_rule.len().min(MAX_MISSING));

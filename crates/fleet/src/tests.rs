@@ -214,3 +214,55 @@ fn a_rule_that_a_summary_may_lack_is_partial() {
     assert_eq!((of("d.b").hits, of("d.b").is_partial), ([7, 1, 0, 0], true));
     assert_eq!(merged.other_rules, cut.other_rules);
 }
+
+#[test]
+fn what_shadow_mode_prevented_is_published_beside_refusals_and_displaces_none() {
+    let shadowed = |user: &str, hits| KeyHits { shadowed: hits, ..key(user, 0, 1) };
+    let prevented = |user: &str, count| {
+        let mut one = refusal(user, count, 3);
+        one.example.insert("code".to_owned(), "ok".into());
+        one.example.insert("shadowed".to_owned(), true.into());
+        one
+    };
+    let one = Summary {
+        keys: vec![shadowed("ann", 9), key("bob", 4, 1)],
+        refusals: vec![refusal("bob", 4, 1)],
+        shadowed: vec![prevented("ann", 9)],
+        ..Summary::default()
+    };
+    assert_eq!(Summary::read(&one.clone().packed()), Some(one.clone()));
+    let merged = merge(&[&one, &one]);
+    assert_eq!(merged.keys.iter().map(|key| key.shadowed).sum::<u64>(), 18);
+    assert_eq!((merged.refusals[0].count, merged.shadowed[0].count), (8, 18));
+
+    // A flood in shadow mode leaves refusals their room, and many refusals leave some for it.
+    let flood: Vec<_> = (0..200).map(|n| prevented(&format!("flood{n}"), 1000 + n)).collect();
+    let crowded = Summary { shadowed: flood.clone(), other_shadowed: 1, ..one };
+    let read = Summary::read(&crowded.packed()).unwrap();
+    assert_eq!((read.refusals.len(), read.refusals[0].count), (1, 4));
+    let (kept, all) = (
+        read.shadowed.iter().map(|one| one.count).sum::<u64>(),
+        flood.iter().map(|one| one.count).sum::<u64>(),
+    );
+    assert_eq!(kept + read.other_shadowed, all + 1);
+    let refusals = (0..200).map(|n| refusal(&format!("r{n}"), 1, 2)).collect();
+    let read = Summary::read(&Summary { refusals, shadowed: flood, ..Summary::default() }.packed()).unwrap();
+    assert!(
+        read.refusals.len() > 3 && read.shadowed.len() > 1,
+        "{} {}",
+        read.refusals.len(),
+        read.shadowed.len()
+    );
+}
+
+#[test]
+fn refusals_by_a_block_are_not_added_to_those_by_the_limit() {
+    let mut blocked = refusal("ann", 2, 9);
+    blocked.reason = "blocked until the override is removed".to_owned();
+    blocked.example.insert("blocked".to_owned(), json!({ "until": null }));
+    let one = Summary { refusals: vec![refusal("ann", 7, 1), blocked], ..Summary::default() };
+    let mut merged = merge(&[&one, &one]).refusals;
+    merged.sort_by_key(|refusal| refusal.count);
+    let rows: Vec<_> = merged.iter().map(|refusal| (refusal.count, refusal.reason.as_str())).collect();
+    assert_eq!(rows, [(4, "blocked until the override is removed"), (14, "over 2 per hour")]);
+}

@@ -14,6 +14,7 @@ use super::{
     request::Request,
 };
 use clock::Time;
+use recent::HitOutcome;
 use store::Batch;
 use telemetry::metrics::{RuleCounter, Stats};
 
@@ -29,6 +30,8 @@ pub(super) struct Conclusion<'a, 'm> {
     pub(super) policy: &'a Policy,
     pub(super) now: Time,
     pub(super) code: Code,
+    /// Shadow mode allowed hits over a limit.
+    pub(super) has_shadowed: bool,
     pub(super) statuses: Vec<Status>,
     /// The descriptor closest to its limit; one that is over its limit takes precedence.
     pub(super) closest: Option<usize>,
@@ -46,6 +49,7 @@ pub(super) fn conclude<'a, 'm>(
 ) -> Conclusion<'a, 'm> {
     let mut tally = Tally::default();
     let mut quotas = QuotaGroups::default();
+    let mut has_shadowed = false;
     let mut statuses = Vec::with_capacity(plan.len());
     for (index, planned) in plan.iter().enumerate() {
         let mut wait = 0;
@@ -59,7 +63,7 @@ pub(super) fn conclude<'a, 'm>(
             Planned::Limited(limited) => match governing(scope, limited, batch, policy.near_limit_ratio, now)
             {
                 Some(outcome) => {
-                    count(scope, limited, &outcome);
+                    has_shadowed |= count(scope, limited, &outcome);
                     wait = outcome.wait();
                     status_of(scope, limited, &outcome, now)
                 }
@@ -76,6 +80,7 @@ pub(super) fn conclude<'a, 'm>(
     let mut governs = tally.governs(quota);
     if governs.is_some() && policy.shadow_mode {
         governs = None;
+        has_shadowed = true;
         stats.service().global_shadow_mode.increment();
     }
     let code = if governs.is_some() { Code::OverLimit } else { Code::Ok };
@@ -90,6 +95,7 @@ pub(super) fn conclude<'a, 'm>(
         policy,
         now,
         code,
+        has_shadowed,
         statuses,
         closest,
         governs,
@@ -106,6 +112,20 @@ impl<'a> Conclusion<'a, '_> {
         match self.planned(index) {
             Planned::Limited(limited) => Some(limited),
             _ => None,
+        }
+    }
+
+    /// What became of the hits of a descriptor.
+    pub(super) fn hit_outcome(&self, index: usize, status: &Status) -> HitOutcome {
+        let is_shadowed = || {
+            let is_shadow = self.limited(index).is_some_and(|limited| self.scope.is_shadow(limited));
+            is_shadow && self.outcome(index).is_some_and(|outcome| outcome.decision.over)
+        };
+        match status.code {
+            Code::OverLimit if self.policy.shadow_mode => HitOutcome::Shadowed,
+            Code::OverLimit => HitOutcome::Refused,
+            Code::Ok if self.has_shadowed && is_shadowed() => HitOutcome::Shadowed,
+            Code::Ok => HitOutcome::Allowed,
         }
     }
 
@@ -222,7 +242,8 @@ fn status_of(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>, no
     }
 }
 
-fn count(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>) {
+/// Counts in the statistics of the rule. True if shadow mode allows hits over the limit.
+fn count(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>) -> bool {
     let (stats, decision) = (scope.stats(limited), outcome.decision);
     for (counter, hits) in [
         (RuleCounter::OverLimit, decision.over_hits),
@@ -236,7 +257,9 @@ fn count(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>) {
     if matches!(outcome.source, CounterSource::KnownOver(_)) {
         stats.add(RuleCounter::OverLimitWithLocalCache, decision.over_hits);
     }
-    if decision.over && scope.is_shadow(limited) {
+    let is_shadowed = decision.over && scope.is_shadow(limited);
+    if is_shadowed {
         stats.add(RuleCounter::ShadowMode, decision.over_hits);
     }
+    is_shadowed
 }

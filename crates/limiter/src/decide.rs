@@ -220,10 +220,7 @@ impl Limiter {
                     *token = self.hold_token_here(batch, token.take());
                 }
                 let known = served.rules.domain(request.domain);
-                let switched =
-                    self.overrides.view(*now).and_then(|view| view.on_store_failure(request.domain));
-                let policy = switched.or_else(|| known.and_then(|domain| domain.on_store_failure));
-                let mut policy = policy.unwrap_or(self.policy.on_store_failure);
+                let mut policy = self.failure_policy(request.domain, known, *now);
                 if self.is_refused(plan) {
                     policy = OnStoreFailure::Allow;
                 } else if let Some(stats) = served.attached.domains.get(*domain) {

@@ -13,7 +13,7 @@ use super::{
 };
 use clock::Time;
 use plants::{Plant, is_planted};
-use rules::{Metadata, OnStoreFailure, Value};
+use rules::{Domain, Metadata, OnStoreFailure, Value};
 use store::{Batch, FailureReason, Store as _, StoreError, StoreUsage, memory::MemoryStore};
 
 /// The policy that decided a request, and the reason of the store's failure.
@@ -24,6 +24,30 @@ pub(super) struct FailureDecision {
 }
 
 impl Limiter {
+    /// The policy that decides requests of a domain: that of its switch, of its rules, or `STORE_FAILURE_POLICY`.
+    pub(super) fn failure_policy(&self, name: &str, known: Option<&Domain>, now: Time) -> OnStoreFailure {
+        let switched = self.overrides.view(now).and_then(|view| view.on_store_failure(name));
+        let policy = switched.or_else(|| known.and_then(|domain| domain.on_store_failure));
+        policy.unwrap_or(self.policy.on_store_failure)
+    }
+
+    /// Each policy with the domains that it decides, in the order of their names. Without rules it is `STORE_FAILURE_POLICY`.
+    pub fn failure_policies(&self) -> Vec<(OnStoreFailure, Vec<String>)> {
+        let served = self.source.current();
+        let mut all: Vec<_> = OnStoreFailure::ALL.map(|policy| (policy, Vec::new())).into();
+        for domain in served.iter().flat_map(|served| served.rules.domains()) {
+            let policy = self.failure_policy(&domain.name, Some(domain), self.now());
+            let decided = all.iter_mut().filter(|(known, _)| *known == policy);
+            decided.for_each(|(_, domains)| domains.push(domain.name.to_string()));
+        }
+        all.retain(|(_, domains)| !domains.is_empty());
+        if all.is_empty() {
+            all.push((self.policy.on_store_failure, Vec::new()));
+        }
+        all.iter_mut().for_each(|(_, domains)| domains.sort_unstable());
+        all
+    }
+
     /// Prepares plan and batch for a conclusion without the store.
     pub(super) fn without_store(
         &self,

@@ -12,7 +12,9 @@ use super::{
 };
 use clock::Time;
 use overrides::{Action, Index};
-use recent::{DecidedBy, Decision, Hits, LimitShown, OverrideShown, Recent, Unmatched, Wanted};
+use recent::{
+    About, DecidedBy, Decision, HitOutcome, Hits, LimitShown, OverrideShown, Recent, Unmatched, Wanted,
+};
 use rules::{Limits, Rule};
 
 /// The maximum number of recorded descriptors of a request. Most requests have one or two.
@@ -24,21 +26,21 @@ pub(super) fn observe(
     conclusion: &Conclusion<'_, '_>,
     now: Time,
 ) {
-    let wanted = recent.wanted(conclusion.code == Code::OverLimit, now);
+    let wanted = recent.wanted(conclusion.code == Code::OverLimit, conclusion.has_shadowed, now);
     if wanted.is_nothing() {
         return;
     }
     if let Some(weight) = wanted.hits {
         note_hits(recent, served, conclusion, weight, now);
     }
-    if wanted.refusal.is_some() || wanted.line {
+    if wanted.refusal.is_some() || wanted.shadowed.is_some() || wanted.line {
         note_decisions((recent, overrides), served, conclusion, wanted, now);
     }
 }
 
 /// Records the descriptors of a request whose domain has no rules.
 pub(super) fn observe_unknown_domain(recent: &Recent, request: &Request<'_>, now: Time) {
-    let Some(weight) = recent.wanted(false, now).hits else { return };
+    let Some(weight) = recent.wanted(false, false, now).hits else { return };
     for index in 0..request.descriptors.len() {
         recent.note_unmatched(Unmatched::UnknownDomain, request.domain, entries(request, index), weight, now);
     }
@@ -59,13 +61,15 @@ fn note_hits(recent: &Recent, served: &Served, conclusion: &Conclusion<'_, '_>, 
         };
         if hits.taken() > 0 {
             let rule = rule.and_then(|rule| served.attached.recent(rule)).map(|rule| &**rule);
-            let hits = Hits { count: hits.taken(), weight, refused: status.code == Code::OverLimit };
+            let outcome = conclusion.hit_outcome(index, status);
+            let hits = Hits { count: hits.taken(), weight, outcome };
             recent.note_hits(rule, request.domain, entries(request, index), hits, now);
         }
     }
 }
 
-/// Records the descriptors over their limits, or all limited descriptors of an allowed request.
+/// Records the descriptors over their limits; for a line of the decision log, all limited descriptors of an allowed
+/// request.
 fn note_decisions(
     (recent, overrides): (&Recent, &Index),
     served: &Served,
@@ -74,16 +78,25 @@ fn note_decisions(
     now: Time,
 ) {
     let code = conclusion.code;
-    let decided = conclusion.statuses.iter().enumerate().filter(|(_, status)| status.code == code);
-    let decided = decided.filter_map(|(index, _)| Some((index, conclusion.limited(index)?)));
-    for (index, limited) in decided.take(MAX_REFUSED) {
+    let decided = conclusion.statuses.iter().enumerate().filter_map(|(index, status)| {
+        let is_shadowed = conclusion.hit_outcome(index, status) == HitOutcome::Shadowed;
+        let is_logged = wanted.line && status.code == code;
+        let is_wanted = is_shadowed || is_logged || code == Code::OverLimit && status.code == code;
+        Some((index, conclusion.limited(index).filter(|_| is_wanted)?, is_shadowed))
+    });
+    for (index, limited, is_shadowed) in decided.take(MAX_REFUSED) {
         let Some(outcome) = conclusion.outcome(index) else { continue };
+        let is_blocked = matches!(outcome.source, CounterSource::Blocked(_));
+        let about = About { is_shadowed, is_blocked };
+        // A refused request is logged by what refused it.
+        let wanted = Wanted { line: wanted.line && !(is_shadowed && code == Code::OverLimit), ..wanted };
         let rule = limited.rule.and_then(|rule| served.attached.recent(rule));
         let domain = conclusion.request.domain;
         let key = [(domain, "")].into_iter().chain(entries(conclusion.request, index));
-        recent.note_decision(wanted, (rule.map(|rule| &**rule), key), now, |decision| {
+        recent.note_decision((wanted, about), (rule.map(|rule| &**rule), key), now, |decision| {
             decision.time = now;
-            decision.is_refused = code == Code::OverLimit;
+            decision.is_refused = code == Code::OverLimit && !is_shadowed;
+            decision.is_shadowed = is_shadowed;
             decision.domain.set([(domain, "")].into_iter());
             decision.descriptor.set(entries(conclusion.request, index));
             decision.governs = conclusion.governs == Some(index);

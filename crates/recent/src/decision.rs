@@ -19,6 +19,8 @@ pub struct Decision {
     pub id: u64,
     pub time: Time,
     pub is_refused: bool,
+    /// It is over its limit, and shadow mode allowed it.
+    pub is_shadowed: bool,
     /// The domain of the request, as a key without a value.
     pub domain: Key,
     pub descriptor: Key,
@@ -121,6 +123,8 @@ pub struct DecisionJson<'a> {
     id: Option<u64>,
     time: String,
     code: &'static str,
+    #[serde(skip_serializing_if = "Not::not")]
+    shadowed: bool,
     domain: &'a str,
     descriptor: Vec<EntryJson<'a>>,
     #[serde(skip_serializing_if = "Not::not")]
@@ -202,6 +206,7 @@ impl Decision {
             id: (self.id > 0).then_some(self.id),
             time: Rfc3339(self.time).to_string(),
             code: if self.is_refused { "over_limit" } else { "ok" },
+            shadowed: self.is_shadowed,
             domain: self.domain(),
             descriptor: entries(&self.descriptor, values),
             descriptor_cut: self.descriptor.is_cut(),

@@ -79,16 +79,35 @@ pub struct Recent {
 struct Worker {
     hits: Sampler,
     refusals: Sampler,
+    shadowed: Sampler,
     tables: Tables,
-    refused: Mutex<Refused>,
+    /// Refusals, and those that shadow mode prevented: the two do not replace each other.
+    refused: [Mutex<Refused>; 2],
     pending: Pending,
     missed: AtomicU64,
+}
+
+impl Worker {
+    fn refused(&self, is_shadowed: bool) -> &Mutex<Refused> {
+        let [refused, shadowed] = &self.refused;
+        if is_shadowed { shadowed } else { refused }
+    }
 }
 
 #[derive(Default)]
 struct Refused {
     last: VecDeque<Decision>,
     by_key: RefusedKeys,
+}
+
+text::named! {
+    /// What became of hits.
+    pub enum HitOutcome {
+        Allowed = "allowed",
+        Refused = "refused",
+        /// Over the limit, and allowed by shadow mode.
+        Shadowed = "shadowed",
+    }
 }
 
 text::named! {
@@ -133,12 +152,23 @@ pub struct Wanted {
     pub hits: Option<u32>,
     /// The weight of the refusal, if it is recorded.
     pub refusal: Option<u32>,
+    /// The weight of the refusal that shadow mode prevented, if it is recorded.
+    pub shadowed: Option<u32>,
     pub line: bool,
+}
+
+/// What a decision is about, which keeps refusals of one key apart.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct About {
+    /// Shadow mode prevented the refusal.
+    pub is_shadowed: bool,
+    /// An override blocks the key: refusals by its limit are others.
+    pub is_blocked: bool,
 }
 
 impl Wanted {
     pub fn is_nothing(self) -> bool {
-        self.hits.is_none() && self.refusal.is_none() && !self.line
+        self.hits.is_none() && self.refusal.is_none() && self.shadowed.is_none() && !self.line
     }
 }
 
@@ -148,8 +178,9 @@ impl Recent {
         let worker = |_| Worker {
             hits: Sampler::new(EXACT_HITS),
             refusals: Sampler::new(EXACT_REFUSALS),
+            shadowed: Sampler::new(EXACT_REFUSALS),
             tables: Tables::default(),
-            refused: Mutex::default(),
+            refused: [Mutex::default(), Mutex::default()],
             pending: Pending::default(),
             missed: AtomicU64::new(0),
         };
@@ -203,11 +234,13 @@ impl Recent {
         by_id.into_iter().map(|(_, info)| info).collect()
     }
 
-    pub fn wanted(&self, is_refused: bool, now: Time) -> Wanted {
+    /// What is recorded of a request. Shadow mode may have prevented the refusal by one descriptor of a refused request.
+    pub fn wanted(&self, is_refused: bool, is_shadowed: bool, now: Time) -> Wanted {
         let worker = self.worker();
         Wanted {
             hits: worker.hits.admit(now),
             refusal: if is_refused { worker.refusals.admit(now) } else { None },
+            shadowed: if is_shadowed { worker.shadowed.admit(now) } else { None },
             line: self.log.as_ref().is_some_and(|log| log.wants(is_refused)),
         }
     }
@@ -240,7 +273,7 @@ impl Recent {
     ) {
         let keys = entries.clone().map(|(key, _)| (key, ""));
         let shape = [(domain, "")].into_iter().chain(keys.filter(|_| reason == Unmatched::NoRule));
-        let hits = Hits { count: 1, weight, refused: false };
+        let hits = Hits { count: 1, weight, outcome: HitOutcome::Allowed };
         let example = [(domain, "")].into_iter().chain(entries);
         self.note(&self.unmatched[reason as usize], shape, example, hits, now);
     }
@@ -264,14 +297,15 @@ impl Recent {
     /// Records a decision about this key: its rule, and its domain followed by its entries. `fill` overwrites an old one.
     pub fn note_decision<'a>(
         &self,
-        wanted: Wanted,
+        (wanted, about): (Wanted, About),
         (rule, key): (Option<&RuleInfo>, impl Iterator<Item = (&'a str, &'a str)> + Clone),
         now: Time,
         fill: impl Fn(&mut Decision),
     ) {
         let worker = self.worker();
-        if let Some(weight) = wanted.refusal {
-            if let Ok(mut refused) = worker.refused.try_lock() {
+        let weight = if about.is_shadowed { wanted.shadowed } else { wanted.refusal };
+        if let Some(weight) = weight {
+            if let Ok(mut refused) = worker.refused(about.is_shadowed).try_lock() {
                 let Refused { last, by_key } = &mut *refused;
                 if last.len() < MAX_REFUSALS {
                     last.push_back(Decision::default());
@@ -286,7 +320,8 @@ impl Recent {
                 };
                 last.back_mut().into_iter().for_each(fill);
                 let rule = rule.map_or(u64::MAX, |rule| rule.top.number());
-                by_key.note((self.hasher.hash_one((rule, HashedEntries(key))), rule), weight, now, fill);
+                let hash = self.hasher.hash_one((rule, about.is_blocked, HashedEntries(key)));
+                by_key.note((hash, rule), weight, now, fill);
             } else {
                 worker.missed.fetch_add(1, Relaxed);
             }
@@ -296,10 +331,16 @@ impl Recent {
         }
     }
 
-    pub fn refusals(&self, most: usize, matches: impl Fn(&Decision) -> bool) -> Vec<Decision> {
+    /// The last refusals, or those that shadow mode prevented.
+    pub fn refusals(
+        &self,
+        most: usize,
+        is_shadowed: bool,
+        matches: impl Fn(&Decision) -> bool,
+    ) -> Vec<Decision> {
         let mut found = Vec::new();
         for worker in &self.workers {
-            let refused = lock(&worker.refused);
+            let refused = lock(worker.refused(is_shadowed));
             found.extend(refused.last.iter().rev().filter(|decision| matches(decision)).take(most).cloned());
         }
         found.sort_by_key(|decision| std::cmp::Reverse((decision.time, decision.id)));
@@ -307,11 +348,11 @@ impl Recent {
         found
     }
 
-    /// The refused keys, the one refused last first, and what was counted without its key.
-    pub fn refused_keys(&self, now: Time) -> (Vec<RefusedKey>, OtherRefusals) {
+    /// The refused keys, or those that shadow mode allowed: the last one first, and what was counted without its key.
+    pub fn refused_keys(&self, is_shadowed: bool, now: Time) -> (Vec<RefusedKey>, OtherRefusals) {
         let (mut by_hash, mut others) = (HashMap::<u64, RefusedKey>::new(), OtherRefusals::default());
         for worker in &self.workers {
-            let refused = lock(&worker.refused);
+            let refused = lock(worker.refused(is_shadowed));
             for key in refused.by_key.all() {
                 by_hash.entry(key.hash).and_modify(|known| known.add(key)).or_insert_with(|| key.clone());
             }
@@ -390,5 +431,5 @@ pub struct Hits {
     pub count: u64,
     /// The number of decisions that the record stands for.
     pub weight: u32,
-    pub refused: bool,
+    pub outcome: HitOutcome,
 }

@@ -35,7 +35,8 @@ fn rules(keys: &[&str]) -> RuleSet {
 }
 
 fn note(recent: &Recent, rule: &RuleInfo, user: &str, count: u64, refused: bool, now: Time) {
-    let hits = Hits { count, weight: 1, refused };
+    let outcome = if refused { HitOutcome::Refused } else { HitOutcome::Allowed };
+    let hits = Hits { count, weight: 1, outcome };
     recent.note_hits(Some(rule), "d", [("user", user)].into_iter(), hits, now);
 }
 
@@ -157,8 +158,8 @@ fn merged_counts_on_sampled_zipf_traffic_are_within_their_error() {
     let (mut within, mut seen) = (0, 0);
     for key in zipf(10_000, 1_600_000, 7) {
         let user = key.to_string();
-        if let Some(weight) = recent.wanted(false, NOW).hits {
-            let hits = Hits { count: 1, weight, refused: false };
+        if let Some(weight) = recent.wanted(false, false, NOW).hits {
+            let hits = Hits { count: 1, weight, outcome: HitOutcome::Allowed };
             recent.note_hits(Some(&rules[0]), "d", [("user", user.as_str())].into_iter(), hits, NOW);
         }
         *truth.entry(user).or_default() += 1;
@@ -224,13 +225,13 @@ fn the_last_refusals_are_kept_newest_first() {
     for n in 0..1500 {
         let wanted = Wanted { refusal: Some(1), ..Wanted::default() };
         let domain = [(if n % 2 == 0 { "even" } else { "odd" }, "")].into_iter();
-        recent.note_decision(wanted, (None, domain.clone()), after(n), |decision| {
+        recent.note_decision((wanted, About::default()), (None, domain.clone()), after(n), |decision| {
             (decision.time, decision.hits) = (after(n), n);
             decision.domain.set(domain.clone());
         });
     }
     let hits = |most, domain: &str| {
-        let found = recent.refusals(most, |decision| domain.is_empty() || decision.domain() == domain);
+        let found = recent.refusals(most, false, |decision| domain.is_empty() || decision.domain() == domain);
         found.iter().map(|decision| decision.hits).collect::<Vec<_>>()
     };
     assert_eq!(hits(3, ""), [1499, 1498, 1497]);
@@ -240,17 +241,17 @@ fn the_last_refusals_are_kept_newest_first() {
 
 /// Records a refusal of a user by a rule.
 fn refuse(recent: &Recent, rule: &RuleInfo, user: &str, now: Time) {
-    let Some(weight) = recent.wanted(true, now).refusal else { return };
+    let Some(weight) = recent.wanted(true, false, now).refusal else { return };
     let key = [("d", ""), ("user", user)].into_iter();
     let wanted = Wanted { refusal: Some(weight), ..Wanted::default() };
-    recent.note_decision(wanted, (Some(rule), key.clone()), now, |decision| {
+    recent.note_decision((wanted, About::default()), (Some(rule), key.clone()), now, |decision| {
         decision.time = now;
         decision.descriptor.set(key.clone().skip(1));
     });
 }
 
 fn refused_users(recent: &Recent, now: Time) -> HashMap<String, (u64, Time, Time)> {
-    let (keys, _) = recent.refused_keys(now);
+    let (keys, _) = recent.refused_keys(false, now);
     let user = |key: &RefusedKey| key.example.descriptor.entries().next().unwrap().1.to_owned();
     keys.iter().map(|key| (user(key), (key.count, key.first, key.last))).collect()
 }
@@ -266,7 +267,7 @@ fn a_loud_client_takes_one_place_and_hides_nobody() {
     let users = refused_users(&recent, after(3600));
     assert_eq!(users["loud"], (1_800_000, NOW, after(3599)));
     assert_eq!(users["quiet"], (1, NOW, NOW));
-    assert_eq!(recent.refused_keys(after(3600)).0[0].example.time, after(3599));
+    assert_eq!(recent.refused_keys(false, after(3600)).0[0].example.time, after(3599));
 }
 
 #[test]
@@ -290,7 +291,7 @@ fn a_flood_of_invented_keys_replaces_keys_of_its_own_rule() {
     assert_eq!(users.len(), refused_keys::KEYS);
     assert_eq!((users["victim"].0, users["known"].0), (1, 3), "ten minutes of the flood later");
     assert!(!users.contains_key("once"), "as rarely refused as an invented key of its rule");
-    let (keys, others) = recent.refused_keys(after(600));
+    let (keys, others) = recent.refused_keys(false, after(600));
     assert_eq!(keys.iter().map(|key| key.count).sum::<u64>() + others.count, sent + 1, "all are counted");
     // A key that was not refused for ten minutes makes room first.
     refuse(&recent, other, "new", after(1500));
@@ -318,4 +319,37 @@ fn descriptors_without_a_rule_are_counted_by_shape_and_bounded() {
         found["unknown_domain"].iter().find(|top| top.key.text(KeyValues::Plain).starts_with("shpo="));
     let steady = steady.expect("a domain with a 64th of the traffic stays");
     assert!(steady.allowed.abs_diff(10_000) <= steady.error, "{steady:?}");
+}
+
+#[test]
+fn what_shadow_mode_prevents_is_recorded_beside_refusals() {
+    let recent = recent(1);
+    let rules = recent.rules(&rules(&["user"]));
+    let hits = Hits { count: 3, weight: 1, outcome: HitOutcome::Shadowed };
+    recent.note_hits(Some(&rules[0]), "d", [("user", "ann")].into_iter(), hits, NOW);
+    note(&recent, &rules[0], "ann", 2, false, NOW);
+    let ann = by_user(&recent, &rules, NOW)["ann"].clone();
+    assert_eq!((ann.allowed, ann.refused, ann.shadowed, ann.error), (2, 0, 3, 0));
+
+    assert_eq!(recent.wanted(false, false, NOW).shadowed, None);
+    let refuse = |is_shadowed, is_blocked, n| {
+        let wanted = recent.wanted(!is_shadowed, is_shadowed, NOW);
+        let key = [("d", ""), ("user", "ann")].into_iter();
+        let about = About { is_shadowed, is_blocked };
+        for _ in 0..n {
+            recent.note_decision((wanted, about), (Some(&rules[0]), key.clone()), NOW, |_| ());
+        }
+    };
+    refuse(false, false, 1);
+    // A flood in shadow mode replaces no refusal.
+    refuse(true, false, 2 * MAX_REFUSALS as u64);
+    let counts = |is_shadowed| -> Vec<u64> {
+        let (keys, _) = recent.refused_keys(is_shadowed, NOW);
+        keys.iter().map(|key| key.count).collect()
+    };
+    assert_eq!((counts(false), counts(true)), (vec![1], vec![2000]));
+    let last = |is_shadowed| recent.refusals(5000, is_shadowed, |_| true).len();
+    assert_eq!((last(false), last(true)), (1, MAX_REFUSALS));
+    refuse(false, true, 4);
+    assert_eq!(counts(false), [4, 1], "refusals by a block are others than those by the limit");
 }

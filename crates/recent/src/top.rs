@@ -1,8 +1,8 @@
 //! The top keys of a rule: tables of each worker, merged when they are read.
 //!
-//! A key with many refused hits may have few allowed ones, so the two have separate tables. Time is divided into panes
-//! of two minutes, the same for all workers; the current pane and the previous one are kept, which cover the last two
-//! to four minutes. That is simpler than decaying each count, and the counts refer to a known time.
+//! A key with many refused hits may have few allowed ones, so each [`HitOutcome`] has a table of its own. Time is
+//! divided into panes of two minutes, the same for all workers; the current pane and the previous one are kept, which
+//! cover the last two to four minutes. That is simpler than decaying each count, and the counts refer to a known time.
 
 use std::{
     collections::HashMap as Keys,
@@ -16,7 +16,7 @@ use std::{
 use hashbrown::{HashMap, hash_map::Entry};
 
 use super::{
-    Hits, RuleInfo,
+    HitOutcome, Hits, RuleInfo,
     keys::Key,
     lock,
     sampler::ONE_IN,
@@ -54,7 +54,8 @@ struct Panes {
 
 #[derive(Debug, Default)]
 struct Pane {
-    sketches: [Sketch; 2],
+    /// By [`HitOutcome`].
+    sketches: [Sketch; HitOutcome::ALL.len()],
     /// Not every decision was recorded.
     is_sampled: bool,
 }
@@ -83,9 +84,7 @@ impl Tables {
         let pane = &mut panes.current;
         pane.is_sampled |= hits.weight > 1;
         let count = hits.count.saturating_mul(u64::from(hits.weight));
-        let [allowed, refused] = &mut pane.sketches;
-        let sketch = if hits.refused { refused } else { allowed };
-        sketch.add(hash, entries, count, budget);
+        pane.sketches[hits.outcome as usize].add(hash, entries, count, budget);
         true
     }
 
@@ -133,7 +132,7 @@ impl Pane {
 pub struct TopKeys {
     /// In no particular order.
     pub keys: Vec<TopKey>,
-    /// The most allowed and refused hits of a key that is not among them.
+    /// The most allowed hits of a key that is not among them, and the most refused or shadowed ones.
     pub missing: [u64; 2],
 }
 
@@ -144,6 +143,8 @@ pub struct TopKey {
     pub key: Key,
     pub allowed: u64,
     pub refused: u64,
+    /// Over the limit, and allowed by shadow mode.
+    pub shadowed: u64,
     /// The largest error of these numbers; with sampling, it is exceeded in one of 400 cases.
     pub error: u64,
 }
@@ -174,9 +175,9 @@ pub(super) fn merge<'a>(
     workers: impl Iterator<Item = &'a Tables>,
     now: Time,
 ) -> TopKeys {
-    let mut keys: Keys<u64, (Key, [Sum; 2])> = Keys::new();
+    let mut keys: Keys<u64, (Key, [Sum; HitOutcome::ALL.len()])> = Keys::new();
     // The most hits of a key that is in no table.
-    let mut missing = [0_u64; 2];
+    let mut missing = [0_u64; HitOutcome::ALL.len()];
     for worker in workers {
         let mut tables = lock(&worker.0);
         let Some(panes) = tables.get_mut(&rule.top.0) else { continue };
@@ -196,14 +197,19 @@ pub(super) fn merge<'a>(
             }
         }
     }
-    let [missing_allowed, missing_refused] = missing;
-    let top = |(key, [allowed, refused]): (Key, [Sum; 2])| TopKey {
+    let [missing_allowed, missing_refused, missing_shadowed] = missing;
+    let top = |(key, [allowed, refused, shadowed]): (Key, [Sum; HitOutcome::ALL.len()])| TopKey {
         rule: rule.clone(),
         key,
         allowed: allowed.count,
         refused: refused.count,
-        error: allowed.error(missing_allowed).max(refused.error(missing_refused)),
+        shadowed: shadowed.count,
+        error: allowed
+            .error(missing_allowed)
+            .max(refused.error(missing_refused))
+            .max(shadowed.error(missing_shadowed)),
     };
+    let missing = [missing_allowed, missing_refused.max(missing_shadowed)];
     TopKeys { keys: keys.into_values().map(top).collect(), missing }
 }
 

@@ -123,7 +123,7 @@ fn compile_ast(
         let list = Path::File.key("descriptors");
         let root = lowering.level(&siblings, &list, &format!("{}.", draft.name));
         let on_store_failure = on_store_failure[at];
-        let domain = Domain { on_store_failure, ..Domain::new(draft.name.into(), root) };
+        let domain = Domain { index: at, on_store_failure, ..Domain::new(draft.name.into(), root) };
         domains.insert(domain.name.clone(), domain);
     }
     let rule_count = lowering.rule_count;

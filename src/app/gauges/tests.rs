@@ -15,7 +15,7 @@ fn everything(spans: &Counts) -> Gauges<'_> {
         leases: Some(LeaseUsage::default()),
         decision_log: Some((26, 27)),
         request_log: Some((31, 32)),
-        top_refused: vec![(["d", "k", "k=v"].map(str::to_owned), 28)],
+        top: [28, 40].map(|hits| vec![(["d", "k", "k=v"].map(str::to_owned), hits)]),
         tls: Some(TlsUsage { handshake_failures: vec![("timeout", 18)], ..TlsUsage::default() }),
         spans: Some(spans),
         rules: ReloadState {
@@ -113,6 +113,7 @@ fn the_page_has_the_values_of_the_parts() {
         "ratelimit_service_rate_limit_limit{domain=\"d\",key1=\"k\",key2=\"m\"} 32",
         "tollgate_rule_limit{domain=\"d\",rule=\"k.m\",unit=\"day\"} 32",
         "tollgate_top_refused_hits{domain=\"d\",rule=\"k\",descriptor=\"k=v\"} 28",
+        "tollgate_top_shadowed_hits{domain=\"d\",rule=\"k\",descriptor=\"k=v\"} 40",
     ] {
         assert!(page.lines().any(|seen| seen == line), "{line}\n{page}");
     }

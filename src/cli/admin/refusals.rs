@@ -34,6 +34,9 @@ pub(crate) struct RefusalsArgs {
     /// Refusals of descriptors with these entries only.
     #[arg(long, value_name = "KEY=VALUE[,...]")]
     descriptor: Option<Descriptor>,
+    /// What shadow mode allowed although it was over the limit, instead of refusals.
+    #[arg(long)]
+    shadow: bool,
     /// The number of keys, or of refusals with --follow.
     #[arg(short, value_name = "N", default_value_t = 20, value_parser = server::rows)]
     n: u16,
@@ -101,7 +104,7 @@ fn key(refused: &Value) -> String {
         word(&refused["domain"]),
         paint(BOLD, &descriptor(&refused["descriptor"])),
         count(times, "refusal"),
-        word(&refused["reason"]).to_owned() + &by_override(&refused["example"]),
+        word(&refused["reason"]).to_owned() + &decided(&refused["example"]),
         paint(DIM, &when),
     )
 }
@@ -157,7 +160,8 @@ type Seen = HashMap<String, (u64, String)>;
 fn new_refusals(seen: &mut Seen, reply: &Value, is_of_same: bool) -> Vec<Value> {
     let mut news = Vec::new();
     for refused in items(&reply["refusals"]) {
-        let key = format!("{} {} {}", refused["domain"], refused["rule"], refused["descriptor"]);
+        let is_blocked = refused["example"]["blocked"].is_object();
+        let key = format!("{} {} {} {is_blocked}", refused["domain"], refused["rule"], refused["descriptor"]);
         let (count, last) = (number(&refused["count"]), word(&refused["last"]).to_owned());
         let known = seen.insert(key, (count, last.clone()));
         if known.as_ref().is_some_and(|(_, known)| *known >= last) {
@@ -181,17 +185,22 @@ fn refusals(client: &Client, args: &RefusalsArgs, n: u16, after: Option<u64>) ->
     let descriptor = args.descriptor.as_ref().map(ToString::to_string);
     let mut query = vec![("n", n.as_str())];
     query.extend(after.iter().map(|after| ("after", after.as_str())));
+    query.extend(args.shadow.then_some(("shadowed", "true")));
     query.extend(args.replica.query());
     query.extend(args.domain.iter().map(|domain| ("domain", domain.as_str())));
     query.extend(descriptor.iter().map(|descriptor| ("descriptor", descriptor.as_str())));
     client.get("/api/v1/refusals", &query)
 }
 
-/// ` (override 0123 of shop --entry ip=10.0.0.0/8)`: the override that decided; empty without one.
-fn by_override(refusal: &Value) -> String {
+/// ` (override 0123 of shop --entry ip=10.0.0.0/8)`: the override that decided; and whether shadow mode did.
+fn decided(refusal: &Value) -> String {
+    let shadow = if refusal["shadowed"] == true { ", allowed by shadow mode" } else { "" };
     match &refusal["override"] {
-        Value::Null => String::new(),
-        by => format!(" (override {} of {} {})", word(&by["id"]), word(&by["domain"]), target_text(by)),
+        Value::Null => shadow.to_owned(),
+        by => {
+            let (id, domain, target) = (word(&by["id"]), word(&by["domain"]), target_text(by));
+            format!(" (override {id} of {domain} {target}){shadow}")
+        }
     }
 }
 
@@ -206,7 +215,7 @@ fn text(refusal: &Value) -> String {
         Some(end) => format!("blocked until {end}"),
         None if blocked.is_object() => "blocked until the override is removed".to_owned(),
         None => format!("limit {}", limit(&refusal["limit"])),
-    } + &by_override(refusal);
+    } + &decided(refusal);
     let mut text = format!(
         "{} {} {}\n  {first}",
         paint(DIM, word(&refusal["time"])),

@@ -1,4 +1,4 @@
-//! `tollgate top`: the keys with the most refused or allowed hits, or descriptors that meet no rule.
+//! `tollgate top`: the keys with the most refused, shadowed or allowed hits, or descriptors that meet no rule.
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
@@ -39,15 +39,22 @@ pub(crate) struct TopArgs {
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 enum By {
-    /// By refused hits.
+    /// By refused hits, then by those over the limit that shadow mode allowed.
     Refused,
+    /// By hits over the limit that shadow mode allowed.
+    Shadowed,
     /// By allowed hits.
     Allowed,
 }
 
 /// Prints the keys. The verdict is no if there are none.
 pub(crate) fn run(args: &TopArgs, environment: &Environment) -> Result<Verdict, Failure> {
-    let (n, by) = (args.n.to_string(), if args.by == By::Refused { "refused" } else { "allowed" });
+    let by = match args.by {
+        By::Refused => "refused",
+        By::Shadowed => "shadowed",
+        By::Allowed => "allowed",
+    };
+    let n = args.n.to_string();
     let mut query = vec![("n", n.as_str()), if args.unmatched { ("unmatched", "true") } else { ("by", by) }];
     query.extend(args.domain.iter().map(|domain| ("domain", domain.as_str())));
     query.extend(args.rule.iter().map(|rule| ("rule", rule.as_str())));
@@ -94,6 +101,10 @@ fn text(top: &Value, by: &str) -> String {
         return wrap(&format!("no {by} hits in the last {window}\n"), terminal::width(), 0);
     }
     let mut columns = vec!["rule", "descriptor", "#refused", "#allowed"];
+    let has_shadowed = keys.iter().any(|key| number(&key["shadowed"]) > 0);
+    if has_shadowed {
+        columns.insert(3, "#shadowed");
+    }
     let has_overrides = keys.iter().any(|key| key["override"].is_object());
     columns.extend(has_overrides.then_some("override"));
     let mut table = Table::new(&columns);
@@ -102,11 +113,15 @@ fn text(top: &Value, by: &str) -> String {
         let rule = key["rule"].as_str().map(str::to_owned);
         let rule = rule.unwrap_or_else(|| format!("{} (no rule)", word(&key["domain"])));
         let mut row = vec![rule, descriptor(&key["descriptor"]), hits("refused"), hits("allowed")];
+        if has_shadowed {
+            row.insert(3, hits("shadowed"));
+        }
         let by = &key["override"];
         row.extend(has_overrides.then(|| if by.is_null() { String::new() } else { effect_text(by) }));
         table.row(row);
     }
-    let foot = format!("{}\n", paint(DIM, &format!("hits of the last {window}")));
+    let shadowed = if has_shadowed { "; shadowed: over the limit, and allowed by shadow mode" } else { "" };
+    let foot = format!("{}\n", paint(DIM, &format!("hits of the last {window}{shadowed}")));
     table.print() + &wrap(&foot, terminal::width(), 0)
 }
 
@@ -131,6 +146,16 @@ RULE       DESCRIPTOR  REFUSED  ALLOWED
 shop.user  user=ann      1,200        7
 shop.user  user=a\\,b      3 ±2     7 ±2
 hits of the last 3m 5s
+";
+        assert_eq!(plain(&text(&top, "refused")), expected);
+        let mut shadowed = key("bob", 0, 0);
+        shadowed["shadowed"] = json!(2200);
+        let top = json!({ "keys": [key("ann", 3, 0), shadowed], "window_seconds": 185 });
+        let expected = "\
+RULE       DESCRIPTOR  REFUSED  SHADOWED  ALLOWED
+shop.user  user=ann          3         0        7
+shop.user  user=bob          0     2,200        7
+hits of the last 3m 5s; shadowed: over the limit, and allowed by shadow mode
 ";
         assert_eq!(plain(&text(&top, "refused")), expected);
         let shape = |reason: &str, domain: &str, error: u64| {

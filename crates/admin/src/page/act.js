@@ -13,7 +13,12 @@ let where = "";
 let done = () => {};
 
 /** The entry that the override names; null for the whole descriptor. */
-const entry = () => (action() === "reset" || $("act-scope").value === "" ? null : target.descriptor[Number($("act-scope").value)]);
+const entry = () => (action() === "reset" || $("act-scope").value === "" ? null : { ...target.descriptor[Number($("act-scope").value)], value: $("act-value").value.trim() });
+
+/** Puts the value of the key's entry into its field, where a network may replace it. */
+function fillValue() {
+  $("act-value").value = target.descriptor[Number($("act-scope").value)]?.value ?? "";
+}
 /** The chosen action; empty at first, because none is preselected. */
 const action = () => dialog.querySelector("input[name=action]:checked")?.value ?? "";
 const time = () => $("act-for").value.trim();
@@ -53,6 +58,7 @@ function refresh() {
   // A hidden field is not validated.
   $("act-number").disabled = action() !== "limit";
   $("act-scope-label").hidden = reset;
+  $("act-value-label").hidden = !entry();
   $("act-for-label").hidden = reset;
   $("act-for").disabled = reset;
   $("act-effect").textContent = effect();
@@ -118,7 +124,9 @@ export function open(key, kept, changed, override, field) {
   for (const radio of dialog.querySelectorAll("input[name=action]")) radio.checked = radio.value === override?.action;
   // No override for a descriptor meets one without a rule.
   if (key.rule === null && !override) $("act-scope").value = "0";
-  if (override?.entry) $("act-scope").value = key.descriptor.findIndex((one) => one.key === override.entry.key && one.value === override.entry.value);
+  if (override?.entry) $("act-scope").value = key.descriptor.findIndex((one) => one.key === override.entry.key);
+  fillValue();
+  if (override?.entry) $("act-value").value = override.entry.value;
   $("act-number").value = override?.requests_per_unit ?? "";
   $("act-unit").value = override?.unit?.toLowerCase() ?? "minute";
   $("act-for").value = "";
@@ -151,6 +159,7 @@ async function confirm() {
   return send("POST", "api/v1/overrides", body);
 }
 
+$("act-scope").addEventListener("input", fillValue);
 dialog.addEventListener("input", refresh);
 $("act-cancel").addEventListener("click", () => dialog.close());
 dialog.querySelector("form").addEventListener("submit", async (event) => {

@@ -51,6 +51,17 @@ export const printable = (text) =>
     (one) => SHORT[one] ?? `\\u{${one.codePointAt(0).toString(16)}}`,
   );
 
+/** Longer words may be broken anywhere. */
+const MAX_WORD = 24;
+
+/** Puts a text into an element, which may break it after a separator of keys, names of rules and time zones, but not in an address. */
+export function fill(element, text) {
+  const words = text.split(/(?<=[=,@])|(?<=[._/:-])(?!\d)/);
+  element.replaceChildren(...words.flatMap((word, at) => (at ? [document.createElement("wbr"), word] : [word])));
+  element.classList.toggle("long", words.some((word) => word.split(" ").some(({ length }) => length > MAX_WORD)));
+  return element;
+}
+
 /** A descriptor in the notation of the commands. */
 export const descriptor = (entries) =>
   entries.map(({ key, value }) => {

@@ -3,7 +3,7 @@
 
 import { open as act } from "./act.js";
 import { get, send } from "./api.js";
-import { count, clock, descriptor, duration, limit, printable, rate, short, target } from "./format.js";
+import { count, clock, descriptor, duration, fill, limit, printable, rate, short, target } from "./format.js";
 import { Plot } from "./plot.js";
 import { entries } from "./search.js";
 
@@ -62,7 +62,7 @@ function drawLimits(state, rule) {
     meter.setAttribute("aria-label", `${count(one.used)} of ${count(one.requests_per_unit)} used`);
     const held = one.held ? `, ${count(one.held)} held` : "";
     return element("tr", {},
-      element("td", {}, element("b", { textContent: limit(one) }), element("small", { textContent: printable([one.name, owner].filter(Boolean).join(" · ")) })),
+      element("td", {}, fill(element("b"), limit(one)), element("small", { textContent: printable([one.name, owner].filter(Boolean).join(" · ")) })),
       element("td", {}, `${count(one.used)} of ${count(one.requests_per_unit)} spent${held}, ${count(one.remaining)} left`, element("small", { textContent: reset })), element("td", {}, meter));
   });
   const words = by && by.action !== "limit" ? `Override: ${by.action}` : rule?.unlimited ? "Unlimited" : "No limit.";
@@ -74,9 +74,9 @@ function drawLimits(state, rule) {
 const plot = new Plot($("key-plot"), $("key-plot-at"), {
   seconds: 300,
   format: short,
-  lines: [{ name: "allowed", value: "allowed", area: true }, { name: "refused", value: "refused", area: true }],
+  lines: [{ name: "allowed", value: "allowed", area: true }, { name: "refused", value: "refused", area: true }, { name: "shadowed", value: "shadowed" }],
   empty: "drawn from now on",
-  describe: (point) => `${clock(point.time * 1000)}: ${point.allowed === null ? "unknown" : `${rate(point.allowed)} allowed, ${rate(point.refused)} refused`} per second`,
+  describe: (point) => `${clock(point.time * 1000)}: ${point.allowed === null ? "unknown" : `${rate(point.allowed)} allowed, ${rate(point.refused)} refused${point.shadowed ? `, ${rate(point.shadowed)} in shadow mode` : ""}`} per second`,
 });
 let points = [];
 /** The last replies: more than one, because the counts of other replicas arrive every two seconds. */
@@ -88,20 +88,26 @@ function drawPlot(now, time) {
   const [first] = counts;
   if (!first) $("key-plot-title").textContent = `Hits per second since ${clock(time)}`;
   const per = (name) => (now[name] - first[name]) / ((time - first.time) / 1000);
-  const isKnown = first?.isCounted === now.isCounted && time > first.time && per("allowed") >= 0 && per("refused") >= 0;
-  if (first) points = [...points, { time: time / 1000, allowed: isKnown ? per("allowed") : null, refused: isKnown ? per("refused") : null }].slice(-150);
+  const rates = first && time > first.time ? { allowed: per("allowed"), refused: per("refused"), shadowed: per("shadowed") } : {};
+  const isKnown = first?.isCounted === now.isCounted && time > first.time && Object.values(rates).every((one) => one >= 0);
+  const unknown = { allowed: null, refused: null, shadowed: null };
+  if (first) points = [...points, { time: time / 1000, ...(isKnown ? rates : unknown) }].slice(-150);
   counts = [...(isKnown ? counts : []), { ...now, time }].slice(-SMOOTHED);
   plot.set(points);
 }
 
 /** The hits of the key, and those since the page was opened: of a key that is not among the counted ones, by its counter. */
-function drawHits(key, refusals, window, used, time) {
+function drawHits(key, refusals, shadowed, window, used, time) {
   $("key-counts").hidden = !key;
   $("key-allowed").textContent = count(key?.allowed);
   $("key-refused").textContent = count(key?.refused);
+  for (const id of ["key-shadow", "key-legend"]) $(id).hidden = !key?.shadowed;
+  $("key-shadowed").textContent = count(key?.shadowed);
   $("key-window").textContent = key ? `in the last ${duration(window)}` : "Not among the counted keys, which are those with the most hits: below are the hits that its counter takes.";
-  drawPlot(key ? { isCounted: true, allowed: key.allowed, refused: key.refused } : { isCounted: false, allowed: used, refused: 0 }, time);
-  const rows = refusals.map((one) => element("tr", {},
+  const { allowed, refused, shadowed: inShadow } = key ?? { allowed: used, refused: 0, shadowed: 0 };
+  drawPlot({ isCounted: Boolean(key), allowed, refused, shadowed: inShadow }, time);
+  const all = [...refusals, ...shadowed.map((one) => ({ ...one, reason: `${one.reason}, allowed by shadow mode` }))];
+  const rows = all.map((one) => element("tr", {},
     cell(clock(one.last), "time"), element("td", {}, element("span", { className: "over", textContent: printable(one.reason) }), element("small", { textContent: `${count(one.count)} since ${clock(one.first)}` }))));
   $("key-refusals").replaceChildren(...rows);
   $("key-refusals-empty").hidden = rows.length > 0;
@@ -121,14 +127,14 @@ function drawOverrides(overrides, kept, readOnly, now) {
     };
     // An override of one entry or of a shorter descriptor keeps its own target.
     const subject = one.entry ? { domain: one.domain, descriptor: own, entry: one.entry } : { domain: one.domain, descriptor: one.descriptor };
-    const editable = one.descriptor?.every(({ value }) => value != null) || (one.entry && own.some(({ key, value }) => key === one.entry.key && value === one.entry.value));
+    const editable = one.descriptor?.every(({ value }) => value != null) || (one.entry && own.some(({ key }) => key === one.entry.key));
     if (editable) {
       button("Edit…", () => act(subject, kept, changed, one));
       button("Extend…", () => act(subject, kept, changed, one, "act-for"));
     }
     button("Remove", () => remove(one));
-    return element("tr", {}, element("td", {}, target(one), element("small", { textContent: one.domain === "*" ? "all domains" : printable(one.domain) })),
-      element("td", {}, element("span", { className: `badge ${one.action}`, textContent: what }), element("small", { textContent: printable(more) })),
+    return element("tr", {}, element("td", {}, fill(element("span"), target(one)), element("small", { textContent: one.domain === "*" ? "all domains" : printable(one.domain) })),
+      element("td", {}, fill(element("span", { className: `badge ${one.action}` }), what), element("small", { textContent: printable(more) })),
       cell(left === null ? "no end" : duration(left), "left"), buttons);
   });
   redraw($("key-overrides"), rows);
@@ -142,7 +148,7 @@ function drawChanges(changes, rule) {
     const rules = (one.rules ?? []).filter((change) => change.rule === rule).map(({ old, new: now }) => `${old ?? "new"} → ${now ?? "removed"}`);
     const more = [one.by && `by ${one.by}`, one.reason, ...rules].filter(Boolean).join(" · ");
     return element("tr", {}, cell(clock(one.time), "time"),
-      element("td", {}, `${one.action.replaceAll("_", " ")} `, element("b", { textContent: printable(one.what) }), element("small", { textContent: printable(more) })));
+      element("td", {}, `${one.action.replaceAll("_", " ")} `, fill(element("b"), printable(one.what)), element("small", { textContent: printable(more) })));
   });
   $("key-changes").replaceChildren(...rows);
   $("key-changes-empty").hidden = rows.length > 0;
@@ -168,18 +174,19 @@ async function remove(one) {
 async function ask(tick) {
   const text = query.get("descriptor");
   const named = new URLSearchParams({ domain, descriptor: text });
-  const [state, overrides, refusals, top, changes] = await Promise.all([
-    `counters?${named}`, `overrides?${new URLSearchParams({ domain, request: text, n: 100 })}`, `refusals?${named}`,
+  const [state, overrides, refusals, shadowed, top, changes] = await Promise.all([
+    `counters?${named}`, `overrides?${new URLSearchParams({ domain, request: text, n: 100 })}`, `refusals?${named}`, `refusals?shadowed=true&${named}`,
     `top?${named}`,
     "changes?n=100",
   ].map((path) => get(`api/v1/${path}`)));
   const rules = state.rule ? await get(`api/v1/rules?${new URLSearchParams({ domain, rule: state.rule })}`) : { rules: [] };
   const [rule] = rules.rules;
   const isPlain = top.key_values === "plain";
+  const of = (all) => (isPlain ? all.refusals.filter((one) => same(one.descriptor)) : []);
   $("key-explain").replaceChildren(...explain(state, rule, overrides.overrides, tick.domains.domains.filter((one) => one.domain === domain || one.domain === "*")).map((line) => element("li", { textContent: printable(line) })));
   drawLimits(state, rule);
   const used = Math.max(0, ...state.limits.map((one) => one.used));
-  drawHits(top.keys[0], isPlain ? refusals.refusals.filter((one) => same(one.descriptor)) : [], top.window_seconds, used, Date.parse(tick.status.time));
+  drawHits(top.keys[0], of(refusals), of(shadowed), top.window_seconds, used, Date.parse(tick.status.time));
   drawOverrides(overrides.overrides, overrides.kept_in, tick.status.read_only, new Date(tick.status.time));
   drawChanges(changes.changes, state.rule);
   $("key-change").disabled = tick.status.read_only;

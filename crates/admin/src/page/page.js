@@ -3,7 +3,7 @@
 import { open as act } from "./act.js";
 import { open as switchDomain } from "./switch.js";
 import { ApiError, follow, get, send, setToken } from "./api.js";
-import { bytes, clock, count, descriptor, duration, keyUrl, latency, limit, printable, rate, short, target } from "./format.js";
+import { bytes, clock, count, descriptor, duration, fill, keyUrl, latency, limit, printable, rate, short, target } from "./format.js";
 import * as keyPage from "./key.js";
 import { domains as allDomains } from "./search.js";
 import { Plot, sparkline } from "./plot.js";
@@ -14,13 +14,16 @@ const SPARK_SECONDS = 60;
 const MAX_FLASHES = 4;
 
 let points = [];
-/** The points of the replica that serves this page, before the page was opened. */
+/** The points before the page was opened: of each second, or of several replicas in steps of ten. */
 let history = [];
+const STEP_SECONDS = 10;
 let last = {};
 /** The name of the replica that is shown; empty for all. */
 let shown = "";
 let by = "refused";
 let paused = false;
+/** Refusals that shadow mode prevented are shown instead of refusals. */
+let isShadow = false;
 let canChange = false;
 /** The domain and the rule that the tables are filtered by, from the address. */
 const filter = { domain: new URLSearchParams(location.search).get("domain") ?? "", rule: new URLSearchParams(location.search).get("rule") ?? "" };
@@ -90,7 +93,7 @@ const MAX_SHOWN = 120;
 
 /** A key, which links to its page if its values are known. */
 function keyCell(item, isLink = true) {
-  const small = element("small", { textContent: printable(item.rule ?? item.domain) });
+  const small = fill(element("small"), printable(item.rule ?? item.domain));
   const text = descriptor(item.descriptor) + (item.descriptor_cut ? "…" : "");
   const isKnown = isLink && !item.descriptor_cut && last.status?.key_values === "plain";
   const shown = isKnown ? element("a", { href: keyUrl(item.domain, item.descriptor) }) : element("span");
@@ -99,11 +102,11 @@ function keyCell(item, isLink = true) {
 
 /** An element with a text, of which the rest is shown on demand if it is long. */
 function cut(shown, text) {
-  shown.textContent = text.length > MAX_SHOWN ? `${text.slice(0, MAX_SHOWN)}…` : text;
+  fill(shown, text.length > MAX_SHOWN ? `${text.slice(0, MAX_SHOWN)}…` : text);
   if (text.length <= MAX_SHOWN) return [shown];
   const more = element("button", { type: "button", className: "more", textContent: "show all" });
   more.addEventListener("click", () => {
-    shown.textContent = text;
+    fill(shown, text);
     more.remove();
   });
   return [shown, " ", more];
@@ -195,7 +198,7 @@ function outage({ store, callers, time }) {
   if (!store.since) return "";
   const what = store.connected ? `Most requests to ${store.kind} fail` : `${store.kind} is not connected`;
   const since = `since ${clock(store.since)} (${duration((new Date(time) - new Date(store.since)) / 1000)})`;
-  return `${what} ${since}: ${printable(store.error)}. Policy ${callers.join("; ")}.`;
+  return `${what} ${since}: ${printable(store.error)}. Policy ${callers.join("; policy ")}.`;
 }
 
 /** Redraws the list only if it changed, so that a screen reader reads it once. */
@@ -268,6 +271,7 @@ function drawTop({ keys, window_seconds: window }) {
   const update = (row, key) => {
     const error = key.error > 0 ? ` ±${count(key.error)}` : "";
     row.cells[1].textContent = count(key.refused) + (key.refused ? error : "");
+    if (key.shadowed) row.cells[1].append(element("small", { className: "shadowed", textContent: `+ ${count(key.shadowed)}${error} in shadow mode` }));
     row.cells[1].classList.toggle("over", key.refused > 0);
     row.cells[2].textContent = count(key.allowed) + (key.allowed ? error : "");
     const { override } = key;
@@ -316,8 +320,9 @@ function drawRefusals({ refusals, others }) {
     why(row.cells[2], refusal);
   };
   const before = new Set([...$("refusals").rows].map((row) => row.dataset.key));
-  rows($("refusals"), refusals, (refusal) => `${canChange} ${refusal.domain} ${refusal.rule} ${descriptor(refusal.descriptor)}`, create, update);
+  rows($("refusals"), refusals, (refusal) => `${canChange} ${refusal.domain} ${refusal.rule} ${Boolean(refusal.example.blocked)} ${descriptor(refusal.descriptor)}`, create, update);
   $("refusals-others").textContent = others > 0 ? `and ${count(others)} refusals of other keys in the last ten minutes` : "";
+  $("refusals-empty").textContent = isShadow ? "Shadow mode prevented no refusal." : "No refusals.";
   const fresh = [...$("refusals").rows].filter((row) => !before.has(row.dataset.key));
   // Many new rows in a second do not flash.
   const isFew = !isFirst && fresh.length <= MAX_FLASHES;
@@ -341,8 +346,8 @@ function drawRules({ rules: all, total }) {
     const badges = modes.map((mode) => element("span", { className: "badge", textContent: mode }));
     const limits = rule.unlimited ? "unlimited" : rule.limits.map(limit).join(", ");
     return [
-      element("td", {}, `${rule.rule} `, ...badges, element("small", { textContent: place(rule), title: rule.file ?? "" })),
-      cell(limits), cell("", "n"), cell("", "n"), cell(""),
+      element("td", {}, fill(element("span"), rule.rule), " ", ...badges, element("small", { textContent: place(rule), title: rule.file ?? "" })),
+      fill(cell(""), limits), cell("", "n"), cell("", "n"), cell(""),
     ];
   };
   const update = (row, rule) => {
@@ -381,7 +386,7 @@ function drawOverrides({ overrides, total }, { domains }) {
     const hasValues = last.status?.key_values === "plain" && override.descriptor?.every(({ value }) => value !== null && value !== undefined);
     return [
       element("td", {}, ...cut(hasValues ? element("a", { href: keyUrl(override.domain, override.descriptor) }) : element("span"), target(override)), element("small", { textContent: domain })),
-      element("td", {}, element("span", { className: `badge ${action ?? ""}`, textContent: what }), element("small", { textContent: printable(more) })),
+      element("td", {}, fill(element("span", { className: `badge ${action ?? ""}` }), what), element("small", { textContent: printable(more) })),
       cell("", "left"), element("td", { className: "act" }, button),
     ];
   };
@@ -454,12 +459,14 @@ function drawChanges({ changes }) {
 
 /** The tick with the numbers of the chosen replica, domain and rule in place of those of all. */
 async function chosen(tick) {
-  if (!shown && !isFiltered) return tick;
+  const shadowed = isShadow ? { shadowed: "true" } : {};
+  const refusals = (more) => `refusals?${new URLSearchParams({ n: 100, ...shadowed })}&${more}`;
+  if (!shown && !isFiltered) return isShadow ? { ...tick, refusals: await get(`api/v1/${refusals("")}`) } : tick;
   const query = (names) => new URLSearchParams(Object.entries({ replica: shown, ...filter }).filter(([name, value]) => value && names.includes(name)));
   const [all, ofDomain, ofReplica] = [query(["replica", "domain", "rule"]), query(["replica", "domain"]), query(["replica"])];
   const calls = {
     status: `status?${ofReplica}`, top: `top?n=100&by=refused&${all}`, top_allowed: `top?n=100&by=allowed&${all}`,
-    unmatched: `top?n=20&unmatched=true&${ofDomain}`, refusals: `refusals?n=100&${ofDomain}`,
+    unmatched: `top?n=20&unmatched=true&${ofDomain}`, refusals: refusals(ofDomain),
     rules: `rules?n=${MAX_ROWS}&by=hits&${all}`,
     ...(isFiltered ? { overrides: `overrides?n=100&${query(["domain"])}` } : {}),
   };
@@ -479,8 +486,9 @@ function drawTick(tick) {
     live(tick.status.store.since ? "lost" : "live", tick.status.store.since ? "Store out of service" : "Live");
     return;
   }
-  // Those of one replica are no part of a plot of all.
-  if (history.length && tick.status.scope === "this") points = history;
+  // They are those of all replicas. Where points are known, these are finer.
+  const isNew = (old) => !points.some((point) => Math.abs(point.time - old.time) < STEP_SECONDS);
+  if (!shown) points = [...points, ...history.filter(isNew)].sort((one, other) => one.time - other.time);
   history = [];
   drawStatus(tick.status);
   drawKeys();
@@ -555,6 +563,10 @@ $("pause").addEventListener("click", () => {
   paused = !paused;
   $("pause").setAttribute("aria-pressed", paused);
   $("pause").textContent = paused ? "resume" : "pause";
+});
+$("shadow").addEventListener("click", () => {
+  isShadow = !isShadow;
+  $("shadow").setAttribute("aria-pressed", isShadow);
 });
 if (isFiltered) {
   $("filter").hidden = false;

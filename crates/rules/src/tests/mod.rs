@@ -2,6 +2,7 @@
 
 mod countable;
 mod diagnostics;
+mod domains;
 mod golden;
 mod holds;
 mod mutation;

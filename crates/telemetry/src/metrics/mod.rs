@@ -82,11 +82,14 @@ pub struct StatsOptions {
     /// The shards of each counter, so that workers do not contend.
     pub shards: ShardCount,
     pub commit: &'static str,
+    /// Hits over the limit pass, by `SHADOW_MODE`.
+    pub shadow_mode: bool,
 }
 
 impl Default for StatsOptions {
     fn default() -> Self {
-        Self { max_series: DEFAULT_MAX_SERIES, shards: ShardCount::for_workers(1), commit: "unknown" }
+        let shards = ShardCount::for_workers(1);
+        Self { max_series: DEFAULT_MAX_SERIES, shards, commit: "unknown", shadow_mode: false }
     }
 }
 
@@ -121,6 +124,7 @@ pub struct Stats {
     exposition: Exposition,
     /// The commit that the program was built from, or `unknown`.
     pub commit: &'static str,
+    shadow_mode: bool,
     #[cfg(target_os = "linux")]
     process: ::prometheus::process_collector::ProcessCollector,
 }
@@ -154,6 +158,7 @@ impl Stats {
             service: ServiceStats::new(options.shards),
             exposition: Exposition::default(),
             commit: options.commit,
+            shadow_mode: options.shadow_mode,
             #[cfg(target_os = "linux")]
             process: ::prometheus::process_collector::ProcessCollector::for_self(),
         }

@@ -234,6 +234,8 @@ metrics! { OURS
         "Requests that were not recorded because there were too many, or because the log could not be written.";
     TOP_REFUSED: Gauge "tollgate_top_refused_hits" ["domain", "rule", "descriptor"]
         "Refused hits of the most refused keys in the last two to four minutes; absent without METRICS_TOP_KEYS.";
+    TOP_SHADOWED: Gauge "tollgate_top_shadowed_hits" ["domain", "rule", "descriptor"]
+        "Hits over the limit that shadow mode allowed, of the keys with the most of them in the last two to four minutes; absent without METRICS_TOP_KEYS.";
     TLS_CERTIFICATE_EXPIRY: Gauge "tollgate_tls_certificate_expiry_timestamp_seconds" []
         "Expiry of the gRPC port's certificate; absent without TLS.";
     TLS_RELOAD_ERRORS: Counter "tollgate_tls_reload_errors_total" []

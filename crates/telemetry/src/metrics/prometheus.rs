@@ -159,9 +159,10 @@ fn requests(samples: &mut Samples<'_>, stats: &Stats) {
 /// The outcomes of hits, and their numbers from the counters.
 const OUTCOMES: [&str; 3] = ["allowed", "over_limit", "shadow"];
 
-fn outcomes(counts: &[u64; RuleCounter::ALL.len()]) -> [u64; OUTCOMES.len()] {
+fn outcomes(counts: &[u64; RuleCounter::ALL.len()], shadow_mode: bool) -> [u64; OUTCOMES.len()] {
     let [_, over, _, within, _, shadow, _] = *counts;
-    // The Go service counts hits that shadow mode allows as over the limit too.
+    // The Go service counts hits that shadow mode allows as over the limit too, and with SHADOW_MODE only so.
+    let shadow = if shadow_mode { over } else { shadow };
     [within, over.saturating_sub(shadow), shadow]
 }
 
@@ -171,7 +172,7 @@ fn rule_hits(samples: &mut Samples<'_>, stats: &Stats) {
     let idle = stats.idle_in_service();
     let mut show = |rule: &RuleStats, counts| {
         let (domain, path) = rule.path();
-        for (outcome, n) in OUTCOMES.into_iter().zip(outcomes(&counts)) {
+        for (outcome, n) in OUTCOMES.into_iter().zip(outcomes(&counts, stats.shadow_mode)) {
             if n > 0 || !rule.is_of_caller() {
                 samples.values(&names::RULE_HITS, [([domain, path, outcome], n)]);
             }
