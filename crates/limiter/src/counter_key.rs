@@ -245,8 +245,6 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4000))]
-
         #[test]
         fn two_counters_never_share_a_full_key(
             one in any_parts(), other in any_parts(), same in 0..16_u8, cut: usize,

@@ -179,8 +179,6 @@ mod tests {
     use super::*;
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(20_000))]
-
         #[test]
         fn reads_ipv4_addresses_as_the_standard_library_does(
             text in "([0-9]{0,3}\\.?){0,5}|[0-2]?[0-9]{1,2}\\.[0-2]?[0-9]{1,2}\\.[0-2]?[0-9]{1,2}\\.[0-2]?[0-9]{1,2}.?",

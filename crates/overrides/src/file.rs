@@ -279,7 +279,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("overrides.jsonl");
         let (mut journal, index) = open(&path, NOW).unwrap();
-        for _ in 0..2_500 {
+        for _ in 0..1_300 {
             journal.append(&one("k=a").to_stored(), &index).unwrap();
             index.set(&one("k=a")).unwrap();
         }

@@ -216,6 +216,6 @@ mod tests {
 
     #[test]
     fn no_script_costs_more_than_its_bytes_are_worth() {
-        hold(200, PATHS, run);
+        hold(50, PATHS, run);
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use crate::{CompileOptions, Compiled, Diagnostic, SourceFile, compile, render};
 
 /// The default number of mutations: a few seconds without optimisation.
-const MUTATIONS: u64 = 20_000;
+const MUTATIONS: u64 = 4_000;
 
 /// Much more than any mutated file needed, and less than a reload may take.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -261,8 +261,6 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2000))]
-
         /// Unless the key expired, a replica receives every reset once, or that it has missed some.
         #[test]
         fn every_reset_is_received_once_or_known_to_be_missed(events in prop::collection::vec(event(), 0..60)) {

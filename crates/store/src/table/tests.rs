@@ -132,7 +132,7 @@ fn table_with_victims(capacity: usize, part: usize) -> (Table<u64>, Vec<String>)
 
 #[test]
 fn a_flood_of_little_used_states_evicts_none_that_is_over_its_limit() {
-    for capacity in [100, 1000, 5000, 40_000] {
+    for capacity in [100, 1000, 5000] {
         for (rule, used, part) in [(2, Used::Little, 2), (1, Used::Little, 2), (1, Used::All, 4)] {
             let (table, victims) = table_with_victims(capacity, part);
             let left = left_after_flood(&table, &victims, rule, used, 4 * capacity);
@@ -145,7 +145,7 @@ fn a_flood_of_little_used_states_evicts_none_that_is_over_its_limit() {
 
 #[test]
 fn a_flood_of_states_over_their_limit_evicts_its_own_rule() {
-    for capacity in [1000, 5000, 40_000] {
+    for capacity in [1000, 5000] {
         let (table, victims) = table_with_victims(capacity, 10);
         assert_eq!(left_after_flood(&table, &victims, 2, Used::Over, 4 * capacity), victims.len());
         let usage = table.usage();

@@ -129,7 +129,9 @@ proptest! {
         for key in &keys {
             let full_key = format!("d.{key}");
             stats.rule("d", &full_key).add(RuleCounter::TotalHits, 3);
-            *expected.entry(labels::Labels::of(&full_key)).or_default() += 3.0;
+            // A newline has its own escape in the format.
+            let shown: Vec<_> = full_key.split('\n').map(::text::printable).collect();
+            *expected.entry(labels::Labels::of(&shown.join("\n"))).or_default() += 3.0;
         }
         let page = parse(&stats.render(&|_| ()));
         let mut found = BTreeMap::new();

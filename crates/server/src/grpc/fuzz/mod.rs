@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn no_script_of_calls_costs_more_than_its_bytes_are_worth() {
-        hold(200, PATHS, run);
+        hold(50, PATHS, run);
     }
 
     fn request(stream: u32, block: &[u8]) -> Vec<u8> {

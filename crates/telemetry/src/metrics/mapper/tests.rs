@@ -290,11 +290,11 @@ fn a_known_page_takes_at_most_twice_the_time_of_the_default_page() {
 
 #[test]
 fn reports_a_bounded_number_of_errors_with_places() {
-    let yaml = format!("mappings:\n{}", "- {match: a.b, name: 9, what: ever}\n".repeat(2_000));
+    let yaml = format!("mappings:\n{}", "- {match: a.b, name: 9, what: ever}\n".repeat(500));
     let reported = diagnostics(&yaml);
     assert_eq!(reported.len(), 101, "{reported:#?}");
     assert!(reported[0].starts_with("mapper.yaml:2:"), "{}", reported[0]);
-    assert!(reported[100].contains("3900 more errors and warnings"), "{}", reported[100]);
+    assert!(reported[100].contains("900 more errors and warnings"), "{}", reported[100]);
 }
 
 proptest! {

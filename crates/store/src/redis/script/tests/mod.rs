@@ -72,7 +72,9 @@ fn histories(
     test: impl Fn(&mut Redis, Vec<Model>, Vec<Step>) -> Result<(), TestCaseError>,
 ) {
     let redis = RefCell::new(Redis::start());
-    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let config = Config { failure_persistence: None, ..Config::default() };
+    // The variable of proptest lowers the number, too.
+    let mut runner = TestRunner::new(Config { cases: cases.min(config.cases), ..config });
     let outcome = runner.run(&(limits, steps(most_steps)), |(limits, steps)| {
         redis.borrow_mut().command(&["FLUSHDB"]);
         test(&mut redis.borrow_mut(), limits.into_iter().map(Model::new).collect(), steps)
