@@ -1,15 +1,7 @@
 //! The budget of memory: all bounds full at the same time under the limits of the deployments, rules that are reloaded
 //! beside them, and an import in progress. The service stays alive within the limit, and serves.
 
-use std::{
-    fmt::Write as _,
-    fs,
-    io::Write as _,
-    net::TcpStream,
-    path::PathBuf,
-    process, thread,
-    time::{Duration, Instant},
-};
+use std::{fmt::Write as _, fs, io::Write as _, net::TcpStream, path::PathBuf, process, time::Duration};
 
 use ::http::HeaderMap;
 use tokio::runtime::Builder;

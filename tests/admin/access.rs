@@ -62,7 +62,7 @@ fn errors_of_paths_methods_and_parameters_name_the_expected_ones() {
         ("GET", "/api/v1/rules?x=1", 400, "unknown parameter \\\"x\\\"; expected: n, domain, rule, by"),
         ("GET", "/api/v1/top?n=0", 400, "n=\\\"0\\\": expected a number from 1 to 1000"),
         ("GET", "/api/v1/top?n=1&n=2", 400, "parameter \\\"n\\\" is given twice"),
-        ("GET", "/api/v1/top?by=hits", 400, "by=\\\"hits\\\": expected refused or allowed"),
+        ("GET", "/api/v1/top?by=hits", 400, "by=\\\"hits\\\": expected refused or shadowed or allowed"),
         ("GET", "/api/v1/refusals?descriptor=user", 400, "descriptor: the entry \\\"user\\\" has no ="),
         ("GET", "/api/v1/refusals?after=-1", 400, "after=\\\"-1\\\": expected a number"),
     ] {

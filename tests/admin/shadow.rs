@@ -50,7 +50,7 @@ fn shadow_mode_names_the_clients_that_it_would_refuse() {
     }
     assert_eq!(["ann", "bob"].map(|user| hits(&admin, user)), [Some([2, 0, 5]), Some([2, 0, 0])]);
     let top = admin.run(&["top", "--rule", "shop.user"]);
-    assert_exit(&top, 0, &["SHADOWED", "user=ann        0         5        2", "allowed by shadow mode"]);
+    assert_exit(&top, 0, &["SHADOWED", "user=ann          0         5        2", "allowed by shadow mode"]);
     assert!(!printed(&top).contains("user=bob"), "{}", printed(&top));
     assert_exit(&admin.run(&["top", "--by", "shadowed"]), 0, &["user=ann"]);
 

@@ -127,7 +127,7 @@ fn changes_while_redis_is_lost_are_kept_and_written_later() {
     assert_eq!(own["replicas"].as_array().unwrap().len(), 1);
     let reply = one.get("/api/v1/changes");
     assert!(reply["warning"].as_str().unwrap().contains("redis is out of service"), "{reply}");
-    wait_for(&other, "store_lost", "STORE_FAILURE_POLICY=");
+    wait_for(&other, "store_lost", "decided by policy ");
     redis.start();
     wait_for(&other, "rules_reloaded", "2 per hour");
     eventually("the outage of both is one line, and so is its end", || {

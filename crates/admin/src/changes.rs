@@ -127,23 +127,21 @@ fn reloaded(before: Option<&Served>, after: &Served, now: Time) -> Change {
     let hash = |served: &Served| format!("{:016x}", served.rules.fingerprint());
     let old = before.map(described).unwrap_or_default();
     let new = described(after);
-    let mut rules: Vec<RuleChange> = Vec::new();
-    for (name, rule) in &new {
-        let known = old.get(name);
-        if known.map(|known| &known.limits) != Some(&rule.limits) {
-            rules.push(rule.change(name, known.map(|known| known.limits.clone()), true));
-        }
-    }
-    for (name, rule) in old.iter().filter(|(name, _)| !new.contains_key(*name)) {
-        rules.push(rule.change(name, Some(rule.limits.clone()), false));
-    }
-    let what = match (before, rules.len()) {
+    let is_other =
+        |(name, rule): &(&&str, &Described<'_>)| old.get(**name).map(|old| &old.limits) != Some(&rule.limits);
+    let set = new.iter().filter(is_other);
+    let set = set.map(|(name, rule)| rule.change(name, old.get(name).map(|old| old.limits.clone()), true));
+    let gone = old.iter().filter(|(name, _)| !new.contains_key(*name));
+    let gone = gone.map(|(name, rule)| rule.change(name, Some(rule.limits.clone()), false));
+    let mut changed = set.chain(gone);
+    // The log of changes keeps what is collected here.
+    let rules: Vec<RuleChange> = changed.by_ref().take(MAX_RULES).collect();
+    let more_rules = changed.count();
+    let what = match (before, rules.len() + more_rules) {
         (None, _) => format!("the first rules, hash {}", hash(after)),
         (Some(before), 1) => format!("1 rule changed, hash {} to {}", hash(before), hash(after)),
         (Some(before), n) => format!("{n} rules changed, hash {} to {}", hash(before), hash(after)),
     };
-    let more_rules = rules.len().saturating_sub(MAX_RULES);
-    rules.truncate(MAX_RULES);
     Change { rules, more_rules, ..Change::new("rules_reloaded", what, now) }
 }
 

@@ -55,12 +55,9 @@ pub fn cut(text: &str) -> &str {
 }
 
 /// As [`cut`], without copying a text that is short enough.
-pub fn cut_owned(mut text: String) -> String {
-    if text.len() > LONGEST {
-        text.truncate(cut(&text).len());
-        text.shrink_to_fit();
-    }
-    text
+pub fn cut_owned(text: String) -> String {
+    // A copy: what is truncated keeps its capacity.
+    if text.len() > LONGEST { cut(&text).to_owned() } else { text }
 }
 
 /// As [`cut`], of a displayed value. The rest is not formatted.
