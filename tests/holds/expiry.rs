@@ -227,7 +227,7 @@ fn the_answer_to_a_refund_is_the_counter() {
 #[test]
 fn a_lost_server_delays_only_the_closings_of_its_own_keys() {
     let cluster = Cluster::start(Duration::from_secs(120));
-    let server = setup().redis(&cluster.env()).env("REDIS_TIMEOUT", "1s").start_healthy();
+    let server = setup().redis(&cluster.env()).env("REDIS_TIMEOUT", "200ms").start_healthy();
     let holder = Holder::of(&server);
     let lost = &cluster.servers[0];
     let values: Vec<String> = (0..2100).map(|number| number.to_string()).collect();
