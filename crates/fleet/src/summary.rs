@@ -177,6 +177,9 @@ pub struct Collect<'a> {
     pub overridden: &'a dyn Fn(&TopKey) -> Option<Json>,
 }
 
+/// What keys are sorted by, the largest first.
+type Order = fn(&TopKey) -> (u64, u64);
+
 impl Collect<'_> {
     pub fn keys<'r>(&self, summary: &mut Summary, rules: impl Iterator<Item = &'r std::sync::Arc<RuleInfo>>) {
         let mut all = Vec::new();
@@ -187,7 +190,7 @@ impl Collect<'_> {
             all.extend(keys.into_iter().filter(self.is_wanted));
         }
         // Thousands of keys are counted, and few are shown.
-        let orders: [fn(&TopKey) -> (u64, u64); 3] =
+        let orders: [Order; 3] =
             [|key| (key.refused, key.allowed), |key| (key.shadowed, key.allowed), |key| (key.allowed, 0)];
         let with_override = |key: &TopKey| KeyHits { by_override: (self.overridden)(key), ..self.key(key) };
         for order in orders {

@@ -44,7 +44,9 @@ impl Limiter {
         if all.is_empty() {
             all.push((self.policy.on_store_failure, Vec::new()));
         }
-        all.iter_mut().for_each(|(_, domains)| domains.sort_unstable());
+        for (_, domains) in &mut all {
+            domains.sort_unstable();
+        }
         all
     }
 

@@ -36,7 +36,7 @@ impl<'t> Value<'t> {
             Some(Content::List(items)) => items,
             _ => &[],
         };
-        items.iter().map(|item| Self(item))
+        items.iter().map(Self)
     }
 
     pub(super) fn fields(self) -> impl Iterator<Item = (&'t str, Self)> {

@@ -122,9 +122,9 @@ enum Anchor {
 }
 
 impl<T> Collection<T> {
-    fn new(weight: Weight, mut items: Vec<T>) -> Box<Self> {
+    fn new(weight: Weight, mut items: Vec<T>) -> Self {
         // Draining makes a new allocation without spare capacity; shrinking keeps the old one with most allocators.
-        Box::new(Self { weight, items: items.drain(..).collect() })
+        Self { weight, items: items.drain(..).collect() }
     }
 }
 
@@ -199,9 +199,11 @@ impl Builder {
         let (content, weight) = match items {
             Items::List(items) => {
                 let weight = Weight::of_list(&items);
-                (Content::List(Collection::new(weight, items)), weight)
+                (Content::List(Box::new(Collection::new(weight, items))), weight)
             }
-            Items::Map { pairs, weight, .. } => (Content::Map(Collection::new(weight, pairs)), weight),
+            Items::Map { pairs, weight, .. } => {
+                (Content::Map(Box::new(Collection::new(weight, pairs))), weight)
+            }
         };
         if weight.is_a_bomb() {
             return Err(FileError { place: Some(place), ..too_much_aliasing() });

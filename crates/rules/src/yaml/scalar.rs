@@ -22,7 +22,6 @@ pub enum Meaning {
     Float(f64),
     Text,
     /// Bytes in base64.
-    #[expect(clippy::box_collection, reason = "rare, and a scalar must be small")]
     Binary(Box<Vec<u8>>),
 }
 
