@@ -150,7 +150,10 @@ impl Servers {
 
     /// The keys of masters whose expiry was brought forward since the last call.
     pub fn take_shortened(&mut self) -> Vec<(String, u64, u64)> {
-        let all = self.data.iter_mut().flat_map(Server::take_shortened);
+        // What a replica takes over from its master may end earlier than what it had.
+        let masters: BTreeSet<usize> = self.shards.iter().map(|shard| shard.master).collect();
+        let taken = self.data.iter_mut().map(Server::take_shortened).enumerate();
+        let all = taken.filter(|(number, _)| masters.contains(number)).flat_map(|(_, taken)| taken);
         all.map(|(key, before, after)| (String::from_utf8_lossy(&key).into_owned(), before, after)).collect()
     }
 
