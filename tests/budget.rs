@@ -252,12 +252,14 @@ fn reloads_of_many_rules_need_no_more_memory_each_time() {
     let rules = rules_that_fill(bound(&server, "rules"));
     let reload = |limit| reload(&server, rules, limit);
     (1..5).for_each(reload);
-    server.process.reset_peak();
-    (5..8).for_each(reload);
-    let before = server.process.peak_kib();
-    (8..30).for_each(reload);
-    let after = server.process.peak_kib();
-    println!("the peak of reloads: {before} KiB, {after} KiB after 22 more");
-    assert!(after < before + before / 4, "{before} KiB, and {after} KiB after 22 more reloads");
+    // As many reloads have a peak as high, by chance too.
+    let peak_of = |limits: std::ops::Range<u32>| {
+        server.process.reset_peak();
+        limits.for_each(reload);
+        server.process.peak_kib()
+    };
+    let (before, after) = (peak_of(5..17), peak_of(17..29));
+    println!("the peak of twelve reloads: {before} KiB, {after} KiB of twelve more");
+    assert!(after < before + before / 8, "{before} KiB, and {after} KiB in twelve more reloads");
     assert!(after < 256 << 10, "{after} KiB");
 }

@@ -78,15 +78,23 @@ pub(super) struct App {
     pub(super) budgets: Budgets,
 }
 
+fn stats_options(settings: &Settings) -> StatsOptions {
+    StatsOptions {
+        max_series: settings.metrics.max_series,
+        shards: ShardCount::for_workers(settings.server.workers),
+        commit: crate::COMMIT,
+        shadow_mode: settings.answers.shadow_mode,
+    }
+}
+
 /// The parts, and the link to other replicas if something is shared in the store. An error has the reasons of all parts
 /// that failed.
 pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), StartError> {
     let mut failed = StartError(Vec::new());
     let budgets = Budgets::new(&settings.memory);
-    let tls = settings
-        .grpc_tls
-        .clone()
-        .map(|files| Tls::load(files, budgets.handshakes.clone(), SystemClock.now()).map(Arc::new));
+    let files = settings.grpc_tls.clone();
+    let tls =
+        files.map(|files| Tls::load(files, budgets.handshakes.clone(), SystemClock.now()).map(Arc::new));
     let tls = failed.gather(tls.transpose().map_err(StartError));
     let exposition = failed.gather(sinks::exposition(settings));
     let store = failed.gather(store(settings).map_err(StartError));
@@ -96,11 +104,7 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
     else {
         return Err(failed);
     };
-    let max_series = settings.metrics.max_series;
-    let shards = ShardCount::for_workers(settings.server.workers);
-    let shadow_mode = settings.answers.shadow_mode;
-    let stats = StatsOptions { max_series, shards, commit: crate::COMMIT, shadow_mode };
-    let stats = Arc::new(Stats::new(stats).shown(exposition));
+    let stats = Arc::new(Stats::new(stats_options(settings)).shown(exposition));
     let recent = recent::recent(settings);
     let (counted_in, noted_in, counters) = (store.clone(), recent.clone(), stats.clone());
     let attach = move |rules: &RuleSet| {

@@ -2,8 +2,7 @@
 //!
 //! [`Bound`] is the table. The defaults of the variables of single bounds come from it, and so do the table of
 //! docs/operating.md, `status`, and `tollgate_memory_bound_bytes`. The shares together, with [`BASE`], leave a quarter
-//! free: for what the allocator keeps, for the largest requests while they are decided,
-//! and for the kernel.
+//! free: for what the allocator keeps, for the largest requests while they are decided, and for the kernel.
 
 use std::fmt::Write as _;
 

@@ -79,8 +79,7 @@ fn as_shown(key: &[(String, String)], values: KeyValues) -> Vec<Entry> {
 }
 
 /// The newest `n` refused keys of a domain, and with these entries, the newest first; with `shadowed=true` those that
-/// shadow mode allowed. With `after`, the newest `n`
-/// refusals of this replica with a larger id, one by one.
+/// shadow mode allowed. With `after`, the newest `n` refusals of this replica with a larger id, one by one.
 pub(super) async fn refusals(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = call.query(&["n", "domain", "descriptor", "shadowed", "after", REPLICA])?;
     let most = query.number("n", 100, 1..=MAX_REFUSALS)?;

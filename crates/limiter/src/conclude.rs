@@ -85,13 +85,12 @@ pub(super) fn conclude<'a, 'm>(
     }
     let code = if governs.is_some() { Code::OverLimit } else { Code::Ok };
     let closest = tally.closest.map(|(index, _)| index);
-    let is_without_store = false;
     Conclusion {
         request,
         scope,
         plan,
         batch,
-        is_without_store,
+        is_without_store: false,
         policy,
         now,
         code,

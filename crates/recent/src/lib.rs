@@ -209,24 +209,20 @@ impl Recent {
                 let Some(rule) = &node.rule else { return };
                 let place =
                     rules.origin(node).and_then(|(file, line)| Some((files.get(file)?.clone(), line)));
-                let known = known_rules.get(&rule.full_key);
-                let info = match known {
+                // With its key, so that nothing of the previous set is left.
+                let info = match known_rules.remove(&rule.full_key) {
                     // A rule that stays shares its statistics with the previous set.
-                    Some(info) if info.place == place && info.domain == name => info.clone(),
-                    _ => Arc::new(RuleInfo {
+                    Some(info) if info.place == place && info.domain == name => info,
+                    known => Arc::new(RuleInfo {
                         domain: name.clone(),
                         full_key: rule.full_key.clone(),
                         place,
                         top: known.map_or_else(|| Arc::new(RuleTop::new()), |known| known.top.clone()),
                     }),
                 };
+                known_rules.insert(info.full_key.clone(), info.clone());
                 by_id.push((rule.id.0, info));
             });
-        }
-        for (_, info) in &by_id {
-            // The key is that of the new set, so that nothing of the previous one is left.
-            known_rules.remove(&info.full_key);
-            known_rules.insert(info.full_key.clone(), info.clone());
         }
         // Removed rules cannot be queried. Their tables are freed when they are old.
         known_rules.retain(|_, info| Arc::strong_count(info) > 1);

@@ -95,7 +95,6 @@ pub enum Outcome {
 )]
 impl Batch {
     /// An empty batch with room for as many checks. One needs no allocation.
-    #[inline]
     pub fn with_room(checks: usize) -> Self {
         Self { checks: SmallVec::with_capacity(checks), ..Self::default() }
     }
@@ -143,7 +142,6 @@ impl Batch {
     }
 
     /// True if a check is of a limit that holds, also for one that refunds.
-    #[inline]
     pub fn has_holds(&self) -> bool {
         self.has_holds
     }
@@ -198,7 +196,6 @@ impl Batch {
         checks.filter(|(_, check)| check.hold.is_some()).map(|(index, _)| index)
     }
 
-    #[inline]
     pub fn group(&mut self, first: usize) {
         for (index, check) in self.checks.iter_mut().enumerate().skip(first) {
             check.member = if index == first { Member::First } else { Member::Next };

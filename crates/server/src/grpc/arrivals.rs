@@ -4,7 +4,7 @@
 //! would wait for the handshakes of all that another address opened before it.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, VecDeque, hash_map::Entry},
     net::IpAddr,
 };
 
@@ -33,10 +33,12 @@ impl<T> Arrivals<T> {
     /// The oldest arrival of the next address for which `is_left` is true. Others are dropped, without a turn.
     pub(super) fn pop(&mut self, is_left: impl Fn(&T) -> bool) -> Option<T> {
         while let Some(address) = self.turns.pop_front() {
-            let own = self.by_address.get_mut(&address)?;
-            let next = std::iter::from_fn(|| own.pop_front()).find(&is_left);
-            if own.is_empty() {
-                self.by_address.remove(&address);
+            let Entry::Occupied(mut own) = self.by_address.entry(address) else {
+                unreachable!("an address with a turn has arrivals");
+            };
+            let next = std::iter::from_fn(|| own.get_mut().pop_front()).find(&is_left);
+            if own.get().is_empty() {
+                own.remove();
             } else {
                 self.turns.push_back(address);
             }

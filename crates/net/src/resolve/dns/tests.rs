@@ -1,3 +1,5 @@
+//! Replies of name servers as they are written on the wire, and damaged ones.
+
 use proptest::prelude::*;
 
 use super::*;
