@@ -42,9 +42,11 @@ impl Steps {
         steps
     }
 
-    /// The sums of all replicas, up to the last step that each has published.
-    pub(crate) fn sum<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> Self {
-        let all = all.filter(|steps| !steps.rates.is_empty());
+    /// The sums of all replicas, up to the last step that each has published. One whose clock is minutes away from that of
+    /// the last one, which is this replica, is left out: it would end the plots of all.
+    pub(crate) fn sum<'a>(all: impl DoubleEndedIterator<Item = &'a Self> + Clone) -> Self {
+        let here = all.clone().next_back().map_or(0, |steps| steps.last);
+        let all = all.filter(|one| !one.rates.is_empty() && one.last.abs_diff(here) <= MAX_STEPS as u64);
         let Some(last) = all.clone().map(|steps| steps.last).min() else { return Self::default() };
         // Those after `last` are left out.
         let newer = |steps: &Self| usize::try_from(steps.last - last).unwrap_or(usize::MAX);
@@ -90,13 +92,16 @@ mod tests {
     #[test]
     fn sums_end_with_the_last_step_that_all_replicas_have() {
         let (long, late, new) = (of(1000..1045, 4.0), of(1000..1038, 2.0), of(1020..1045, 1.0));
-        let sum = Steps::sum([&long, &late, &new, &Steps::default()].into_iter());
+        let sum = Steps::sum([&Steps::default(), &long, &late, &new].into_iter());
         let ok: Vec<_> = sum.points().map(|(time, [ok, ..])| (time, ok)).collect();
         assert_eq!(ok, [(1010, 6.0), (1020, 6.0), (1030, 7.0)]);
         assert_eq!(Steps::sum([].into_iter()), Steps::default());
-        // Another replica may publish anything.
-        let odd = Steps { last: u64::MAX, rates: vec![[1.0; 3]; 3] };
-        assert!(Steps::sum([&odd, &long].into_iter()).points().count() <= 4);
-        assert!(Steps::sum([&odd].into_iter()).points().count() <= 3);
+        // Another replica may publish anything, and its clock may be an hour behind or ahead.
+        let here = of(100_000..100_045, 4.0);
+        for last in [0, here.last - 360, here.last + 360, u64::MAX] {
+            let odd = Steps { last, rates: vec![[1.0; 3]; 700] };
+            assert_eq!(Steps::sum([&odd, &here].into_iter()), here, "{last}");
+            assert!(Steps::sum([&odd].into_iter()).points().count() <= 700);
+        }
     }
 }
