@@ -58,7 +58,7 @@ fn shadow_mode_names_the_clients_that_it_would_refuse() {
     assert_exit(
         &admin.run(&["refusals", "--shadow"]),
         0,
-        &["shop user=ann 5 refusals\n  over 2 per hour, allowed by shadow mode"],
+        &["shop user=ann 5 requests\n  over 2 per hour, allowed by shadow mode"],
     );
     assert_eq!(refused(&admin, "shadowed=true"), [("ann".to_owned(), 5)]);
     let one_by_one = admin.get("/api/v1/refusals?shadowed=true&after=0&descriptor=user%3Dann");

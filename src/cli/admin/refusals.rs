@@ -57,27 +57,33 @@ pub(crate) fn run(args: &RefusalsArgs, environment: &Environment) -> Result<Verd
         return follow(&client, args);
     }
     let reply = refusals(&client, args, args.n, None)?;
-    args.admin.print(&reply, || wrap(&keys(&reply), terminal::width(), INDENT));
+    args.admin.print(&reply, || wrap(&keys(&reply, args.shadow), terminal::width(), INDENT));
     Ok((!items(&reply["refusals"]).is_empty()).into())
 }
 
 /// The refused keys, the one refused last at the end, as in a log.
-fn keys(reply: &Value) -> String {
+fn keys(reply: &Value, is_shadowed: bool) -> String {
     let list = items(&reply["refusals"]);
-    let mut text: String = list.iter().rev().map(key).collect();
+    // Shadow mode refused nothing.
+    let (noun, none) = if is_shadowed {
+        ("request", "no requests that shadow mode allowed over a limit\n")
+    } else {
+        ("refusal", "no refusals\n")
+    };
+    let mut text: String = list.iter().rev().map(|refused| key(refused, noun)).collect();
     if list.is_empty() {
-        text.push_str("no refusals\n");
+        text.push_str(none);
     }
     let others = number(&reply["others"]);
     if others > 0 {
-        let others = count(others, "refusal");
+        let others = count(others, noun);
         text.push_str(&paint(DIM, &format!("and {others} of other keys in the last ten minutes\n")));
     }
     text + &answered(reply)
 }
 
 /// A refused key in two lines: how often, and why.
-fn key(refused: &Value) -> String {
+fn key(refused: &Value, noun: &str) -> String {
     let cut = if refused["descriptor_cut"] == true { "…" } else { "" };
     let times = number(&refused["count"]);
     let when = match times {
@@ -103,7 +109,7 @@ fn key(refused: &Value) -> String {
         "{} {}{cut} {}\n  {}{hits}{retry}{hint}, {}\n",
         word(&refused["domain"]),
         paint(BOLD, &descriptor(&refused["descriptor"])),
-        count(times, "refusal"),
+        count(times, noun),
         word(&refused["reason"]).to_owned() + &decided(&refused["example"]),
         paint(DIM, &when),
     )
@@ -304,7 +310,7 @@ mod tests {
         });
         let expected = "shop user=ann 1,432 refusals\n  over 2 per hour, retry after 1m 1s, rule shop.user \
             shop.yaml:12, t1 to t2\nand 7 refusals of other keys in the last ten minutes\n";
-        assert_eq!(plain(&keys(&json!({ "refusals": [refused], "others": 7 }))), expected);
+        assert_eq!(plain(&keys(&json!({ "refusals": [refused], "others": 7 }), false)), expected);
         let bare = json!({
             "time": "t", "domain": "d", "descriptor": [], "rule": null, "file": null, "count": null, "hits": 1,
             "limit": { "requests_per_unit": 5, "unit": "HOUR", "unit_multiplier": 1, "number": 1, "of": 1 },
