@@ -117,7 +117,7 @@ fn a_panic_costs_one_grpc_call() {
     server.0.wait_for_log(&[
         "panicked: a test has this thread panic at grpc_request",
         "where=grpc_request",
-        "crates/server/src/grpc/calls.rs",
+        "crates/ports/server/src/grpc/calls.rs",
         "backtrace=",
     ]);
 }

@@ -1,5 +1,5 @@
 //! Limits with a schedule, across their boundaries, on each store. When an entry holds is compared with another
-//! implementation in `crates/calendar`.
+//! implementation in `crates/limits/calendar`.
 
 use std::{
     any::Any,

@@ -27,7 +27,7 @@ fn every_compiled_file_is_copied_and_not_ignored() {
     let sources = sources();
     assert!(
         sources.contains("src/lib.rs")
-            && sources.contains("crates/clock/src/lib.rs")
+            && sources.contains("crates/ground/clock/src/lib.rs")
             && sources.contains("proto"),
         "{sources:?}"
     );

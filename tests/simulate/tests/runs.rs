@@ -114,7 +114,7 @@ fn no_release_has_plants() {
     let tree = text(&output);
     assert!(output.status.success() && tree.contains("plants v"), "{tree}");
     assert!(!tree.contains("planted"), "{tree}");
-    let source = std::fs::read_to_string(root().join("crates/plants/src/lib.rs")).expect("the crate");
+    let source = std::fs::read_to_string(root().join("crates/ground/plants/src/lib.rs")).expect("the crate");
     let guard = "#[cfg(all(feature = \"planted\", not(debug_assertions)))]\ncompile_error!";
     assert!(source.contains(guard), "the feature must not compile without debug assertions");
 }

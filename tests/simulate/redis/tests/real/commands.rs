@@ -10,24 +10,24 @@ macro_rules! source {
     ($($file:literal)+) => { concat!($(include_str!(concat!("../../../../../crates/", $file, ".lua"))),+) };
 }
 
-const EXTEND: &str = source!("store/src/redis/scripts/extend");
-const LEASE: &str = source!("store/src/redis/scripts/lease");
-const RETURN_HITS: &str = source!("store/src/redis/scripts/return_hits");
-const STATES: &str = source!("store/src/redis/scripts/begin" "store/src/redis/scripts/keep"
-    "store/src/redis/scripts/bucket" "store/src/redis/scripts/sliding_window"
-    "store/src/redis/scripts/arguments" "store/src/redis/scripts/each");
-const LOGS: &str = source!("store/src/redis/scripts/begin" "store/src/redis/scripts/sliding_log"
-    "store/src/redis/scripts/arguments" "store/src/redis/scripts/each");
-const COUNTERS: &str = source!("store/src/redis/scripts/begin" "store/src/redis/scripts/counter"
-    "store/src/redis/scripts/arguments" "store/src/redis/scripts/units");
-const UNITS: &str = source!("store/src/redis/scripts/begin" "store/src/redis/scripts/keep"
-    "store/src/redis/scripts/counter" "store/src/redis/scripts/bucket"
-    "store/src/redis/scripts/sliding_window" "store/src/redis/scripts/sliding_log"
-    "store/src/redis/scripts/arguments" "store/src/redis/scripts/units");
-const BEGIN: &str = source!("overrides/src/scripts/begin");
-const CHANGE: &str = source!("overrides/src/scripts/log" "overrides/src/scripts/change");
-const SWITCH: &str = source!("overrides/src/scripts/log" "overrides/src/scripts/switch");
-const EXPIRE: &str = source!("overrides/src/scripts/expire");
+const EXTEND: &str = source!("counters/store/src/redis/scripts/extend");
+const LEASE: &str = source!("counters/store/src/redis/scripts/lease");
+const RETURN_HITS: &str = source!("counters/store/src/redis/scripts/return_hits");
+const STATES: &str = source!("counters/store/src/redis/scripts/begin" "counters/store/src/redis/scripts/keep"
+    "counters/store/src/redis/scripts/bucket" "counters/store/src/redis/scripts/sliding_window"
+    "counters/store/src/redis/scripts/arguments" "counters/store/src/redis/scripts/each");
+const LOGS: &str = source!("counters/store/src/redis/scripts/begin" "counters/store/src/redis/scripts/sliding_log"
+    "counters/store/src/redis/scripts/arguments" "counters/store/src/redis/scripts/each");
+const COUNTERS: &str = source!("counters/store/src/redis/scripts/begin" "counters/store/src/redis/scripts/counter"
+    "counters/store/src/redis/scripts/arguments" "counters/store/src/redis/scripts/units");
+const UNITS: &str = source!("counters/store/src/redis/scripts/begin" "counters/store/src/redis/scripts/keep"
+    "counters/store/src/redis/scripts/counter" "counters/store/src/redis/scripts/bucket"
+    "counters/store/src/redis/scripts/sliding_window" "counters/store/src/redis/scripts/sliding_log"
+    "counters/store/src/redis/scripts/arguments" "counters/store/src/redis/scripts/units");
+const BEGIN: &str = source!("decision/overrides/src/scripts/begin");
+const CHANGE: &str = source!("decision/overrides/src/scripts/log" "decision/overrides/src/scripts/change");
+const SWITCH: &str = source!("decision/overrides/src/scripts/log" "decision/overrides/src/scripts/switch");
+const EXPIRE: &str = source!("decision/overrides/src/scripts/expire");
 
 pub(crate) struct Generator<'r> {
     pub(crate) random: &'r mut Rng,
