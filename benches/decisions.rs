@@ -7,10 +7,11 @@
 use std::{error::Error, fmt::Write, fs, hint::black_box, sync::Arc, time::Instant};
 
 use clock::{Clock, SystemClock, Time};
+use limit::Unit;
 use limiter::{self, Decided, Descriptor, Entry, Limiter, Policy, Request};
 use overrides::{Action, Index, Override, Target, Value};
 use recent::{KeyValues, Recent};
-use rules::{CompileOptions, RuleSet, Unit};
+use rules::{CompileOptions, RuleSet};
 use rules_source::{RulesDir, Source};
 use store::{Store, memory::MemoryStore};
 use telemetry::metrics::{ShardCount, Stats, StatsOptions};

@@ -1,5 +1,5 @@
 //! Limits that follow a calendar, at the moments when its windows begin, on each store. The windows themselves are
-//! compared with another implementation in `crates/limits/calendar`.
+//! compared with another implementation in `crates/limits/limit/src/calendar`.
 
 use std::process::{Command, Output, Stdio};
 

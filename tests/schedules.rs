@@ -1,5 +1,5 @@
 //! Limits with a schedule, across their boundaries, on each store. When an entry holds is compared with another
-//! implementation in `crates/limits/calendar`.
+//! implementation in `crates/limits/limit/src/calendar`.
 
 use std::{
     any::Any,

@@ -2,8 +2,7 @@
 
 use std::{collections::VecDeque, fmt::Write as _};
 
-use algorithms::Window;
-use rules::Unit;
+use limit::{Unit, Window};
 
 use crate::{
     arrivals,

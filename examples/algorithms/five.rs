@@ -1,7 +1,7 @@
 //! The five algorithms behind one interface.
 
-use algorithms::{Bucket, FixedWindow, Hits, SlidingLog, SlidingWindow, State, Window, sliding_log::Log};
 use clock::Time;
+use limit::{Bucket, FixedWindow, Hits, SlidingLog, SlidingWindow, State, Window, sliding_log::Log};
 
 /// One algorithm with a limit, and its state for one key.
 pub(crate) enum Counter {

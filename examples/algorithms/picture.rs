@@ -2,7 +2,7 @@
 
 use std::{array, fmt::Write as _};
 
-use algorithms::Window;
+use limit::Window;
 
 use crate::five::{self, NAMES};
 

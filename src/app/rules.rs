@@ -5,7 +5,8 @@ use std::{io, sync::Arc};
 use crate::{settings::Backend, settings::Settings};
 use clock::{Clock, SystemClock};
 use containment::panics::{self, Boundary};
-use rules::{CompileOptions, Countable};
+use limit::Countable;
+use rules::CompileOptions;
 use rules_source::{
     MAX_BYTES, RulesDir, Source,
     watch::{self, SystemEvents, Watcher},

@@ -19,10 +19,9 @@ use super::{
 };
 use crate::settings::vars;
 use clock::{Clock as _, SystemClock};
+use limit::{Limit, Limits};
 use overrides::model::timestamp;
-use rules::{
-    CompileOptions, Diagnostic, Limit, Limits, Rule, RuleSet, Severity, SourceFile, compile, render,
-};
+use rules::{CompileOptions, Diagnostic, Rule, RuleSet, Severity, SourceFile, compile, render};
 use rules_source::Reading;
 use text::printable;
 

@@ -6,7 +6,8 @@ use clap::Args;
 
 use super::serve::Environment;
 use crate::app;
-use rules::{CompileOptions, Countable};
+use limit::Countable;
+use rules::CompileOptions;
 use rules_source::{Reading, RulesDir};
 
 #[derive(Args, Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -13,6 +13,7 @@ use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 use super::{serve::Environment, terminal::Failure};
 use crate::{settings::address, settings::vars::Var};
+use limit::MAX_LIMIT;
 use net::{
     HostPort, ServerAddress,
     tls::ClientTls,
@@ -21,7 +22,6 @@ use net::{
         tls::{self, Hints},
     },
 };
-use rules::MAX_LIMIT;
 
 /// The options that errors of TLS refer to.
 const HINTS: Hints = Hints {

@@ -8,15 +8,13 @@ use super::{
     address::{self, host_port},
     parse::{Value, by_function, by_name, choice, exact_choice, percent_decoded, whole},
 };
+use limit::CountingMode;
 use limiter::Recorded;
 use net::HostPort;
 use net::ServerAddress;
 use recent::KeyValues;
 use recent::Logged;
-use rules::{
-    template::Template,
-    {CountingMode, OnStoreFailure},
-};
+use rules::{OnStoreFailure, template::Template};
 use server::grpc::settings::GrpcServer;
 use telemetry::logs::LogFormat;
 use telemetry::statsd::settings::SinkAddress;

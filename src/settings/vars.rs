@@ -18,15 +18,13 @@ use super::{
     values::{self, BackendType, KeyFormat, RedisType, RulesSource, SocketType, StatsdProtocol},
     variable::table,
 };
+use limit::CountingMode;
 use limiter::Recorded;
 use net::HostPort;
 use net::ServerAddress;
 use recent::KeyValues;
 use recent::Logged;
-use rules::{
-    template::Template,
-    {CountingMode, OnStoreFailure},
-};
+use rules::{OnStoreFailure, template::Template};
 use server::grpc::settings::GrpcServer;
 use telemetry::logs::LogFormat;
 use telemetry::statsd::settings::SinkAddress;

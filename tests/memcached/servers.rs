@@ -7,9 +7,8 @@ use std::{
     time::Duration,
 };
 
-use algorithms::Hits;
 use clock::{Clock, SystemClock};
-use rules::{Limit, Unit};
+use limit::{Hits, Limit, Unit};
 use store::{
     Batch, Outcome, Store,
     memcached::settings::Memcached as Settings,

@@ -25,9 +25,10 @@ use crate::{
         server::{BINARY, Server, Setup},
     },
 };
+use limit::Unit;
 use limiter::{Bounds, Policy};
 use overrides::{Action, Index, Override, Target, Value};
-use rules::{CompileOptions, SourceFile, Unit, compile};
+use rules::{CompileOptions, SourceFile, compile};
 use tempfile::TempDir;
 
 const RULES: &str = "

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use clock::Time;
+use limit::{Limit, Limits, Unit};
 use overrides::{Action, Index, Target, target::Entries};
-use rules::{Level, Limit, Limits, Node, RuleSet, Unit};
+use rules::{Level, Node, RuleSet};
 use telemetry::metrics::{Samples, labels::Labels, names};
 
 /// A limit of a rule.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::cli::terminal::{self, BOLD, columns, cut, paint, thousands};
-use calendar::CalendarFields;
+use limit::calendar::CalendarFields;
 pub(super) use text::duration::short as duration;
 use text::{entries, printable};
 

@@ -8,10 +8,10 @@ use super::{
     text,
 };
 use ::text::duration;
-use algorithms::holds::Unknown;
+use limit::{HoldRule, holds::Unknown};
 use limiter::{Code, OverrideLimit};
 use overrides::{Found, Target, model::timestamp};
-use rules::{HoldRule, model::Node};
+use rules::model::Node;
 
 pub(super) fn of(explained: &Explained<'_>) -> String {
     let descriptors = explained.outcomes.iter().map(|outcome| descriptor(outcome, explained));

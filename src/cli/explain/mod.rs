@@ -32,8 +32,9 @@ use super::{
 use crate::app;
 use ::overrides::{Found, Index};
 use clock::{Clock, SystemClock, Time};
+use limit::{Limit, Limits};
 use limiter::{self, Answer, Handles, OverrideLimit, Policy, Served};
-use rules::{Limit, Limits, Rule, RuleSet, model::Node, nearest};
+use rules::{Rule, RuleSet, model::Node, nearest};
 
 #[derive(Args, Clone, PartialEq, Debug)]
 #[command(

@@ -7,11 +7,11 @@ use super::{
     path::{End, Path, Step, words},
 };
 use crate::cli::terminal::{BOLD, DIM, ERROR, GOOD, PLACE, WARNING, count, paint};
-use algorithms::{Algorithm, FixedWindow, Period};
 use clock::Time;
+use limit::{Algorithm, FixedWindow, Limit, Period};
 use limiter::{Code, OverrideLimit};
 use overrides::{Action, Found, model::timestamp};
-use rules::{Allowance, Limit, Rule, model::Node};
+use rules::{Allowance, Rule, model::Node};
 use text::{duration, printable};
 
 pub(super) fn of(explained: &Explained<'_>) -> String {

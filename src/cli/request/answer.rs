@@ -7,7 +7,7 @@ use prost_reflect::DynamicMessage;
 
 use super::Descriptor;
 use crate::cli::terminal::{ERROR, Failure, GOOD, paint};
-use calendar::CalendarFields;
+use limit::calendar::CalendarFields;
 use proto::{
     self,
     envoy::{

@@ -1,7 +1,6 @@
 //! The limits of a plan: their rules, their counters, and the windows of those.
 
-use algorithms::Kind;
-use rules::Unit;
+use limit::{Kind, Unit};
 use serde::{Deserialize, Serialize};
 
 use crate::{named, world::Micros};

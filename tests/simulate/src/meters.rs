@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use algorithms::Kind;
+use limit::Kind;
 
 use crate::{limits::LimitPlan, world::Micros};
 
@@ -110,7 +110,7 @@ fn over_bucket(admitted: &[Admitted], plan: &LimitPlan, slowest: Micros, most: u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rules::Unit;
+    use limit::Unit;
 
     fn meter(at: &[(u64, u64)]) -> Meter {
         let admitted = at.iter().map(|(at, hits)| Admitted { at: *at + 60_000_000, took: 1, hits: *hits });

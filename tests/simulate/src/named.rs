@@ -19,8 +19,8 @@ macro_rules! by_name {
 }
 
 by_name! {
-    unit: rules::Unit,
-    kind: algorithms::Kind,
+    unit: limit::Unit,
+    kind: limit::Kind,
     policy: rules::OnStoreFailure,
     plant: plants::Plant,
     invariant: crate::checks::Invariant,

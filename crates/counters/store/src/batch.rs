@@ -6,9 +6,8 @@ use std::{ops::Range, time::Instant};
 
 use smallvec::SmallVec;
 
-use algorithms::{Algorithm, Fit, Hits, Refusal, Verdict, fixed_window};
 use clock::Time;
-use rules::Rate;
+use limit::{Algorithm, Fit, Hits, Rate, Refusal, Verdict, fixed_window};
 
 use crate::holds::{Closed, Held, Hold, HoldId};
 

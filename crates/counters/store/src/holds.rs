@@ -8,9 +8,8 @@ use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use smallvec::SmallVec;
 
-use algorithms::holds::How;
 use clock::Time;
-use rules::HoldRule;
+use limit::{HoldRule, holds::How};
 
 /// How much a store may hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,9 +3,9 @@
 use std::{num::NonZeroU32, sync::Arc};
 
 use super::holds::HoldToken;
-use calendar::Calendar;
+use limit::{InForce, Unit, calendar::Calendar};
+use rules::Metadata;
 use rules::template::Template;
-use rules::{InForce, Metadata, Unit};
 use telemetry::metrics::ResponseCode;
 
 /// It is moved by a few instructions while it has at most 128 bytes.

@@ -12,9 +12,9 @@
 //! share a full key only if all parts are equal. `plan` writes keys; each store uses one of the forms.
 
 use super::request::Entry;
-use algorithms::{Algorithm, Period};
 use clock::Time;
-use rules::{Limit, Matched};
+use limit::{Algorithm, Limit, Period};
+use rules::Matched;
 
 pub(super) struct CounterKey<'a, 'r> {
     pub(super) prefix: &'a str,
@@ -101,8 +101,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use algorithms::Kind;
-    use rules::{CompileOptions, SourceFile, Unit, compile};
+    use limit::{Kind, Unit};
+    use rules::{CompileOptions, SourceFile, compile};
 
     fn owned((key, value): (&str, &str)) -> (String, String) {
         (key.into(), value.into())

@@ -12,11 +12,10 @@ use super::{
     replacement::{self, Replacement, Replacements},
     request::{Request, RequestError},
 };
-use algorithms::Hits;
 use clock::Time;
+use limit::{Hits, InForce, Limit};
 use overrides::{Action, Found};
 use plants::{Plant, is_planted};
-use rules::{InForce, Limit};
 use store::{Batch, Closing, Counting, OpenHold, Resets};
 use telemetry::metrics::{Stats, StatsOptions};
 

@@ -21,8 +21,8 @@ use super::{
     request::{OwnedRequest, Request, RequestError},
     response,
 };
-use algorithms::{Fit, Verdict};
 use clock::Time;
+use limit::{Fit, Verdict};
 use plants::{Plant, is_planted};
 use rules::{OnStoreFailure, model::Domain};
 use store::{Applied, Batch, Check, Counting, StoreError};

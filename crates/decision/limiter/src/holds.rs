@@ -23,10 +23,10 @@ use super::{
     answer::{Answer, Code},
     request::{Descriptor, Request},
 };
-use algorithms::holds::How;
 use clock::{Time, timer::Timer};
+use limit::{MAX_LIMIT, holds::How};
 use plants::{Plant, is_planted};
-use rules::{MAX_LIMIT, Value};
+use rules::Value;
 use store::{Batch, Close, Closed, Closing, FailureReason, HoldId, Resets, Store as _, StoreError};
 use telemetry::metrics::{HoldBound, HoldEnd, Stats};
 

@@ -11,11 +11,12 @@ use super::{
     request::Request,
 };
 use clock::Time;
+use limit::Limits;
 use overrides::{Action, Index};
 use recent::{
     About, DecidedBy, Decision, HitOutcome, Hits, LimitShown, OverrideShown, Recent, Unmatched, Wanted,
 };
-use rules::{Limits, Rule};
+use rules::Rule;
 
 /// The maximum number of recorded descriptors of a request. Most requests have one or two.
 const MAX_REFUSED: usize = 4;

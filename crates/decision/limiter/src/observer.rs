@@ -12,9 +12,9 @@ use super::{
     plan::{Limited, Planned},
     request::Request,
 };
-use algorithms::Hits;
 use clock::Time;
-use rules::{Limit, Rule};
+use limit::{Hits, Limit};
+use rules::Rule;
 use store::HoldId;
 
 pub trait Observer: Send + Sync {

@@ -5,9 +5,8 @@
 use std::time::Duration;
 
 use super::plan::{CounterSource, Limited, Scope};
-use algorithms::{Hits, Kind, Verdict, fixed_window::MAX_HITS};
 use clock::Time;
-use rules::Limit;
+use limit::{Hits, Kind, Limit, Verdict, fixed_window::MAX_HITS};
 use store::{self, Batch, Check, Held};
 
 /// The decision by one counter, and the hits for the statistics.
@@ -237,7 +236,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use algorithms::fixed_window;
+    use limit::fixed_window;
 
     /// The reference: classifies every hit on its own.
     fn count_hit_by_hit(limit: u64, ratio: f32, hits: u64, after: u64) -> LimitDecision {

@@ -9,8 +9,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use algorithms::{Algorithm, FixedWindow, Hits, Verdict, lease::over_for};
 use clock::Time;
+use limit::{Algorithm, FixedWindow, Hits, Verdict, lease::over_for};
 use store::{
     Check, Member, Outcome, Resets,
     table::{Kept, Key, Mark, Table, Usage, Used},
@@ -229,8 +229,7 @@ fn seconds(micros: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use algorithms::{Kind, Window};
-    use rules::{CountingMode, Limit, Unit};
+    use limit::{CountingMode, Kind, Limit, Unit, Window};
     use store::Batch;
 
     fn get(cache: &OverLimitCache, key: &str, limit: &Limit, hits: Hits, now: Time) -> Option<Verdict> {

@@ -13,10 +13,10 @@ use super::{
     replacement::{By, Replacement, Replacements},
     request::Request,
 };
-use algorithms::{Fit, Hits, Kind, Verdict};
 use clock::Time;
+use limit::{Fit, Hits, Kind, Limit, Limits, Verdict};
 use overrides::{Action, Found};
-use rules::{Limit, Limits, Matched, Rule, RuleId, model::Domain};
+use rules::{Matched, Rule, RuleId, model::Domain};
 use store::{Batch, Counting, Held, Hold};
 use telemetry::metrics::{Holds, RuleCounter, RuleStats, Stats};
 

@@ -13,8 +13,9 @@ use super::{
     response,
 };
 use clock::Time;
+use limit::{Limit, Limits};
 use overrides::{Found, Index};
-use rules::{Limit, Limits, Rule};
+use rules::Rule;
 use store::{Batch, Outcome};
 use telemetry::metrics::{Stats, StatsOptions};
 

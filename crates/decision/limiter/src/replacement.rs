@@ -8,10 +8,10 @@ use super::{
     Policy,
     request::{LimitOverride, Request, RequestError},
 };
-use algorithms::{Bucket, Kind};
 use clock::Time;
+use limit::{Bucket, HoldRule, Kind, LONGEST_LOG, Limit, Limits, Unit};
 use overrides::{Action, Found, Index};
-use rules::{HoldRule, LONGEST_LOG, Limit, Limits, Rule, Unit, model::Domain};
+use rules::{Rule, model::Domain};
 
 /// The replacements of a request's limits.
 #[derive(Default)]

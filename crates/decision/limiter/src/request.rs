@@ -7,8 +7,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-use algorithms::Hits;
-use rules::HoldRule;
+use limit::{Hits, HoldRule};
 use store::{FailureReason, StoreError};
 use telemetry::metrics::{RejectReason, ResponseCode, Stats};
 

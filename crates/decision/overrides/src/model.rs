@@ -7,9 +7,9 @@ use serde_json::{Map, Value as Json, json};
 use super::target::{
     Scope, Target, check_fields, check_length, entries_of_json, entry_field, field, text_of,
 };
-use calendar::Calendar;
 use clock::Time;
-use rules::{CalendarField, CalendarMistake, MAX_LIMIT, OnStoreFailure, Unit, WrittenCalendar, nearest};
+use limit::{MAX_LIMIT, Unit, calendar::Calendar};
+use rules::{CalendarField, CalendarMistake, OnStoreFailure, WrittenCalendar, nearest};
 use text::{cut, cut_display};
 
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -15,8 +15,7 @@ use super::{
     model::{Action, Override},
     target::Value,
 };
-use calendar::Calendar;
-use rules::Unit;
+use limit::{Unit, calendar::Calendar};
 
 pub(super) const NO_NOTE: u8 = 0;
 

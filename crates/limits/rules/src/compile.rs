@@ -7,7 +7,6 @@ use std::collections::HashMap;
 
 use super::{
     diagnostics::{Diagnostic, Diagnostics, FileError, InputKind, Path, is_break, quoted},
-    limit::{Countable, CountingMode},
     lower::{Lowering, Sibling},
     messages,
     model::{Domain, OnStoreFailure, RuleSet},
@@ -19,6 +18,7 @@ use crate::{
     lint,
 };
 use containment::panics::{self, Boundary, Panicked};
+use limit::{Countable, CountingMode};
 use proto::ratelimit::config::ratelimit::v3::RateLimitConfig;
 
 #[derive(Clone, PartialEq, Eq, Debug)]

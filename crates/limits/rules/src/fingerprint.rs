@@ -5,13 +5,11 @@
 
 use std::hash::{Hash as _, Hasher as _};
 
-use calendar::zone;
+use limit::calendar::zone;
 use siphasher::sip::SipHasher13;
 
-use super::{
-    Limits,
-    model::{Domain, Level, Metadata, Node, Rule, RuleSet, Value},
-};
+use super::model::{Domain, Level, Metadata, Node, Rule, RuleSet, Value};
+use limit::Limits;
 
 impl RuleSet {
     /// The hash of these rules, the same on every machine.

@@ -12,7 +12,6 @@ mod lint;
 pub mod compile;
 pub mod diagnostics;
 mod fingerprint;
-mod limit;
 mod matcher;
 pub mod model;
 pub mod quota_policy;
@@ -22,7 +21,6 @@ pub mod wildcard;
 
 mod lower;
 mod messages;
-mod schedule;
 mod spelling;
 mod written_calendar;
 mod written_schedule;
@@ -31,15 +29,12 @@ pub mod yaml;
 #[cfg(test)]
 mod tests;
 
-pub use algorithms::MAX_LIMIT;
 pub use compile::{CompileOptions, Compiled, SourceFile, compile, compile_resources};
 pub use diagnostics::{Diagnostic, Diagnostics, Path, Place, Severity, render};
-pub use limit::{Countable, CountingMode, HoldRule, LONGEST_LOG, Limit, Limits, Rate, Unit};
 pub use matcher::{Entry, How, Matched};
 pub use model::{
     Allowance, Domain, Level, Metadata, Node, OnStoreFailure, Origin, Rule, RuleId, RuleSet, Value,
 };
-pub use schedule::{InForce, Schedule};
 pub use schema::schema;
 pub use spelling::nearest;
 pub use written_calendar::{CalendarField, CalendarMistake, WrittenCalendar, calendar_text};

@@ -8,13 +8,13 @@ use prost_types::{Struct, value::Kind};
 
 use super::{
     diagnostics::Place,
-    limit::Unit,
     model::{Metadata, Value},
 };
 use crate::ast::{
     Field, Given, Rare, RareOfDescriptor, RareOfLimit, RawDescriptor, RawFile, RawLimit, RawLimits,
     RawReplaces,
 };
+use limit::Unit;
 use proto::ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace,
 };

@@ -16,11 +16,11 @@ use hashbrown::{HashMap, HashSet};
 use siphasher::sip::SipHasher13;
 
 use super::{
-    limit::Limits,
     quota_policy::QuotaPolicy,
     wildcard::{Pattern, Wildcards},
 };
 use crate::template::Template;
+use limit::Limits;
 
 /// All loaded rules. A reload replaces the set; nothing edits it. A copy shares the descriptors.
 #[derive(Clone, Debug, Default)]

@@ -5,9 +5,8 @@
 
 use std::fmt::Write as _;
 
-use super::limit::{Limit, Limits, Unit};
-use algorithms::Period;
 use clock::Time;
+use limit::{Limit, Limits, Period, Unit};
 
 /// One item of the list in `RateLimit-Policy`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -89,11 +88,10 @@ mod tests {
     use std::num::NonZeroU32;
 
     use super::{
-        super::{CompileOptions, SourceFile, Unit, compile},
+        super::{CompileOptions, SourceFile, compile},
         *,
     };
-    use algorithms::Kind;
-    use calendar::Calendar;
+    use limit::{Kind, Unit, calendar::Calendar};
     use std::num::NonZeroU64;
 
     const NOW: Time = Time::from_seconds(1_800_000_000);

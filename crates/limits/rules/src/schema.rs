@@ -7,11 +7,10 @@
 use serde_json::{Map, Value, json};
 
 use crate::{
-    CountingMode, MAX_LIMIT, OnStoreFailure, Unit,
+    OnStoreFailure,
     ast::{Level, keys},
 };
-use algorithms::Kind;
-use calendar::Weekday;
+use limit::{CountingMode, Kind, MAX_LIMIT, Unit, calendar::Weekday};
 
 /// The schema, in draft-07, which every editor supports.
 pub fn schema() -> Value {

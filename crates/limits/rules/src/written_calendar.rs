@@ -1,12 +1,12 @@
 //! A calendar as users write it in rules, in overrides and on the command line, and the mistakes in it.
 
-use calendar::{AnchorDay, Calendar, CalendarFields, Cycle, Weekday, Zone};
+use limit::calendar::{AnchorDay, Calendar, CalendarFields, Cycle, Weekday, Zone};
 
 use super::{
     diagnostics::quoted,
-    limit::Unit,
     spelling::{choose, distance},
 };
+use limit::Unit;
 
 /// The fields of a calendar, all optional: `{}` is UTC, and weeks from Monday or months from the first day.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,7 +1,7 @@
 //! The days and times of a schedule as users write them, and the mistakes in them.
 
 use super::{diagnostics::quoted, spelling::nearest};
-use calendar::{
+use limit::calendar::{
     Weekday,
     schedule::{Days, TimeOfDay},
 };

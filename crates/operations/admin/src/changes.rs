@@ -18,9 +18,10 @@ use fleet::{
     Change,
     changes::{MAX_KEPT, MAX_RULES, RuleChange},
 };
+use limit::Limits;
 use limiter::Served;
 use recent::LimitShown;
-use rules::{Limits, OnStoreFailure, Rule};
+use rules::{OnStoreFailure, Rule};
 use store::Outage;
 
 /// An outage is a change if it lasts this long: a connection that is opened takes milliseconds.

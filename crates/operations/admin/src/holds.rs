@@ -9,8 +9,8 @@ use super::{
     reply::{Call, Problem, Reply},
 };
 use clock::Rfc3339;
+use limit::MAX_LIMIT;
 use limiter::ListedHold;
-use rules::MAX_LIMIT;
 use store::{Close, Closing};
 
 /// As many of each limit are listed.

@@ -19,9 +19,10 @@ use super::{
 use clock::{Clock as _, SystemClock, Time};
 use containment::mutex::lock;
 use fleet::RuleHits;
+use limit::Limits;
 use limiter::Served;
 use recent::LimitShown;
-use rules::{Limits, Rule, RuleId};
+use rules::{Rule, RuleId};
 use telemetry::metrics::{RuleCounter, RuleStats};
 
 const SECONDS: usize = 2;

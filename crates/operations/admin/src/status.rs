@@ -57,7 +57,7 @@ pub(super) fn json(api: &Api, merged: &Merged, scope: &Scope, replicas: &Json) -
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "commit": managed.stats.commit,
-        "zone_data": calendar::zone::data_version(),
+        "zone_data": limit::calendar::zone::data_version(),
         "time": Rfc3339(now).to_string(),
         "started_at": Rfc3339(started).to_string(),
         "uptime_seconds": now.seconds().saturating_sub(started.seconds()),

@@ -9,9 +9,8 @@ use super::{
     keys::{Key, shown},
 };
 use crate::KeyValues;
-use calendar::Calendar;
 use clock::{Rfc3339, Time};
-use rules::Limit;
+use limit::{Limit, calendar::Calendar};
 
 #[derive(Clone, Debug, Default)]
 pub struct Decision {

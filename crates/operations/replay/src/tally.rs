@@ -12,12 +12,12 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
-use algorithms::Hits;
 use clock::Time;
+use limit::{Hits, Limits};
 use limiter::{Entry, Observed, ObservedLimit};
 use recent::LimitShown;
 use rules::{
-    Limits, RuleSet,
+    RuleSet,
     model::{Level, Node},
 };
 use text::entries;

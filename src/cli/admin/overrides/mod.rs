@@ -23,8 +23,8 @@ use crate::cli::{
     terminal::{self, Failure, Verdict, count},
 };
 use clock::{Clock, SystemClock, Time};
+use limit::{MAX_LIMIT, Unit};
 use overrides::{Action, Override, Target, model::expiry, table, target::entries_of_text};
-use rules::{MAX_LIMIT, Unit};
 use text::printable;
 
 #[derive(Subcommand, Clone, PartialEq, Debug)]

@@ -1,6 +1,6 @@
 //! Requests that hold, as a seed plans them: budgets in different slots, and streams that settle what they cost.
 
-use rules::Unit;
+use limit::Unit;
 use serde::{Deserialize, Serialize};
 
 use crate::{

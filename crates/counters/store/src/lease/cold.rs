@@ -10,8 +10,8 @@ use std::sync::{
 };
 
 use crate::table::{Key, Table};
-use algorithms::lease::{Cold, Pace};
 use clock::{Time, timer::Random};
+use limit::lease::{Cold, Pace};
 
 /// How long a pace is remembered, in seconds: longer than any lease.
 const PACE_SECONDS: u64 = 12;

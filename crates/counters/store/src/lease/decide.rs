@@ -20,9 +20,11 @@ use crate::{
     Applied, Batch, Check, Counting, Member, Outcome, Store as _, StoreError, StoreFuture, batch::NextHits,
     without_taking,
 };
-use algorithms::lease::{SentHits, Snapshot, Step};
-use algorithms::{Hits, fixed_window};
 use clock::Time;
+use limit::{
+    Hits, fixed_window,
+    lease::{SentHits, Snapshot, Step},
+};
 use plants::{Plant, is_planted};
 
 #[derive(Clone, Copy)]

@@ -33,9 +33,9 @@ use super::{
     StoreFuture,
     redis::{LeaseReply, Leased, RedisStore},
 };
-use algorithms::lease::{Grant, Snapshot};
 use clock::Time;
 use containment::panics::{self, Boundary, Panicked, caught};
+use limit::lease::{Grant, Snapshot};
 use plants::{Plant, is_planted};
 use rules::RuleSet;
 use smallvec::SmallVec;

@@ -12,11 +12,12 @@ use smallvec::SmallVec;
 
 use super::cold::ColdKeys;
 use crate::{LeaseState, LeaseUsage, batch::key_of_all_windows, redis::Receipt, table::Key};
-use algorithms::FixedWindow;
-use algorithms::lease::{Grant, Grants, Lease, Snapshot, Step, Terms};
 use clock::{Time, timer::Random};
 use containment::mutex::lock;
-use rules::Rate;
+use limit::{
+    FixedWindow, Rate,
+    lease::{Grant, Grants, Lease, Snapshot, Step, Terms},
+};
 
 /// The number of shards of the memory store, if there are enough keys.
 const SHARDS: usize = 1024;
@@ -527,8 +528,7 @@ impl LeaseEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use algorithms::lease::SentHits;
-    use rules::{Limit, Unit};
+    use limit::{Limit, Unit, lease::SentHits};
 
     /// Takes a hit, and gives it the counter's reply: nothing is leased before the first one of a window.
     fn take(leases: &Leases, hit: Hit, now: Time, counter: impl Fn() -> Counter, commands: &mut Commands) {

@@ -20,11 +20,10 @@ pub use net::resolve::name_servers::NameServers;
 use super::{Batch, Counting, PoolUsage, Store, StoreFuture, batch::HitsToSend};
 use crate::remote::WorkerIndexes;
 use crate::{memcached::settings::Memcached, memcached::settings::MemcachedServers};
-use algorithms::Hits;
 use clock::Time;
 use containment::panics::{self, Boundary, Panicked, caught};
+use limit::{Countable, Hits};
 use net::edges::Edges;
-use rules::Countable;
 use servers::Servers;
 
 pub struct MemcachedStore {

@@ -13,12 +13,11 @@ use crate::{
     Batch, Check, Counting, FailureReason, Member, Outcome, StoreError, StoreFuture,
     batch::{HitsToSend, NextHits},
 };
-use algorithms::Hits;
 use clock::{
     Time,
     timer::{Random, Timer},
 };
-use rules::Rate;
+use limit::{Hits, Rate};
 
 /// The longest relative expiry in memcached: 30 days. A larger number is a date.
 const MAX_RELATIVE: u64 = 30 * 24 * 3600;
@@ -191,8 +190,7 @@ fn relative_or_date(seconds: u64, now: Time) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use algorithms::Kind;
-    use rules::{Limit, Unit};
+    use limit::{Kind, Limit, Unit};
 
     #[test]
     fn long_expiries_are_sent_as_dates() {

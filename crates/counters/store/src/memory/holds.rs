@@ -9,13 +9,12 @@ use crate::{
     Batch, Close, Closed, Closing, Counting, Held, HoldId, MostHolds, OpenHold,
     table::{Kept, Key, Used},
 };
-use algorithms::{
-    Algorithm, State,
-    holds::{Bounds, Charge, HoldId as LedgerId, Ledger, Part, Seen},
-};
 use clock::Time;
 use containment::mutex::lock;
-use rules::{HoldRule, MAX_LIMIT};
+use limit::{
+    Algorithm, HoldRule, MAX_LIMIT, State,
+    holds::{Bounds, Charge, HoldId as LedgerId, Ledger, Part, Seen},
+};
 use smallvec::{SmallVec, smallvec};
 
 /// A hold with its places in the ledger, and one that is remembered, at most.

@@ -15,9 +15,9 @@ use smallvec::SmallVec;
 use super::used;
 
 use crate::table::{Candidate, Key, Mark, Usage, Used, victim};
-use algorithms::{Algorithm, Hits, SlidingLog, Verdict, sliding_log::Log};
 use clock::Time;
 use containment::mutex::lock;
+use limit::{Algorithm, Hits, SlidingLog, Verdict, sliding_log::Log};
 
 /// Enough shards that two cores seldom need the same one: a log is locked for longer than a slot of the table.
 const SHARDS: usize = 256;
@@ -306,7 +306,7 @@ mod tests {
 
     use super::*;
     use crate::table::Table;
-    use algorithms::Window;
+    use limit::Window;
 
     fn of_seconds(seconds: u64) -> SlidingLog {
         SlidingLog { limit: 100_000, window: Window::of_seconds(seconds).unwrap() }

@@ -24,9 +24,9 @@ use super::{
     Outcome, Store, StoreFuture, StoreUsage, without_taking,
 };
 use crate::table::{Kept, Key, Locked, Mark, Table, Used};
-use algorithms::{Algorithm, Hits, SlidingLog, SlidingWindow, State, Verdict};
 use clock::Time;
 use holds::Holds;
+use limit::{Algorithm, Hits, SlidingLog, SlidingWindow, State, Verdict};
 use logs::{LockedLogs, Logs};
 
 /// A sweep visits one of this many parts, so that each pause is short. A whole round takes as many seconds.

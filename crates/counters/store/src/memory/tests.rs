@@ -11,13 +11,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::table::Usage;
-use algorithms::{
-    Kind,
+use limit::{
+    Kind, Limit, Unit,
     sliding_log::Log,
     sliding_window::Counts,
     steps::{BEGIN, requests},
 };
-use rules::{Limit, Unit};
 
 const RULE: u16 = 9;
 
@@ -339,7 +338,7 @@ proptest! {
 
 proptest! {
     #[test]
-    fn a_sliding_window_continues_when_its_limit_crosses_32_bits(steps in algorithms::steps::steps(200)) {
+    fn a_sliding_window_continues_when_its_limit_crosses_32_bits(steps in limit::steps::steps(200)) {
         let limits = [10, u64::from(u32::MAX), 1 << 32, 30_000_000_000]
             .map(|requests| limit(Kind::SlidingWindow, requests, Unit::Minute, 0));
         let other = limit(Kind::FixedWindow, 1 << 53, Unit::Minute, 0);

@@ -17,8 +17,8 @@ use crate::{
     table::Key,
 };
 use clock::Time;
+use limit::Rate;
 use net::ServerAddress;
-use rules::Rate;
 
 /// State that all connections to the servers of a Redis share.
 pub(super) struct RedisBackend {

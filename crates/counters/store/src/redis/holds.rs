@@ -26,9 +26,9 @@ use super::{
     topology::slots::{self, SLOTS},
 };
 use crate::{Batch, Check, Closed, Closing, Counting, FailureReason, Held, HoldId, OpenHold, StoreError};
-use algorithms::Algorithm;
 use clock::Time;
 use containment::mutex::lock;
+use limit::Algorithm;
 
 const MAX_REDIRECTS: usize = 5;
 

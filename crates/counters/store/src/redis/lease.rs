@@ -15,9 +15,8 @@ use super::{
     route::is_per_second,
 };
 use crate::{Batch, Check};
-use algorithms::lease::Grant;
 use clock::Time;
-use rules::Rate;
+use limit::{Rate, lease::Grant};
 
 /// The pending reply to a lease or a return of hits.
 pub struct LeaseReply(PendingReply);

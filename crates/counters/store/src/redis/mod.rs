@@ -40,13 +40,14 @@ use clock::Time;
 pub use command_pool::CommandPool;
 use holds::UsedSlots;
 pub(super) use lease::{LeaseReply, Leased};
+use limit::{Limit, Limits, Unit};
 pub use messages::{End, MAX_MESSAGE, Messages};
 use net::edges::Edges;
 pub(super) use pipeline::Receipt;
 use pool::Pool;
 #[cfg(any(test, feature = "testing"))]
 pub use resp::fuzz as fuzz_resp;
-use rules::{Limit, Limits, RuleSet, Unit};
+use rules::RuleSet;
 
 pub struct RedisStore {
     main: Arc<Pool>,

@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn a_counters_name_is_one_of_those_of_its_full_key() {
         let names = Names::new("pre:");
-        let limit = rules::Limit::plain(5, rules::Unit::Minute);
+        let limit = limit::Limit::plain(5, limit::Unit::Minute);
         for value in ["v", "{v}#/60", &"v".repeat(600)] {
             for key_format_is_full in [false, true] {
                 let mut batch = Batch::default();
@@ -170,7 +170,7 @@ mod tests {
                     let end = batch.keys().len();
                     batch.keys().push_str("#4.1.1.1/60");
                     let end = if key_format_is_full { batch.keys().len() } else { end };
-                    batch.push(start..end, &limit, 0, algorithms::Hits::Take(1));
+                    batch.push(start..end, &limit, 0, limit::Hits::Take(1));
                 }
                 let alone = names.of(&batch, &batch.checks()[0]).into_owned();
                 batch.group(0);

@@ -4,8 +4,8 @@
 //! arguments that have no effect. So a missing permission is logged before a request fails or counters never expire.
 
 use super::resp::{self, Reply};
-use algorithms::Algorithm;
-use rules::{Limit, Limits, RuleSet};
+use limit::{Algorithm, Limit, Limits};
+use rules::RuleSet;
 
 /// The features that rules need commands for, as bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

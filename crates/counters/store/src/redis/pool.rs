@@ -27,8 +27,9 @@ use crate::{
     },
 };
 use containment::panics::{self, Boundary, Panicked};
+use limit::{Limit, Limits};
 use net::{ServerAddress, backoff::Backoff, edges::Edges};
-use rules::{Limit, Limits, RuleSet};
+use rules::RuleSet;
 
 pub(super) struct Pool {
     pub(super) servers: ServerPool<RedisBackend, Arc<KeyOwners>>,

@@ -18,11 +18,10 @@ use crate::{
     batch::{HitsToSend, NextHits},
     without_taking,
 };
-use algorithms::{Algorithm, Hits};
 use clock::{Time, timer::after};
+use limit::{Algorithm, Hits, Unit};
 use net::ServerAddress;
 use plants::{Plant, is_planted};
-use rules::Unit;
 
 /// Redirections of a check before the servers are assumed to redirect to each other.
 const MAX_REDIRECTS: usize = 5;

@@ -11,9 +11,8 @@ use std::sync::{
 
 use super::pipeline::{Expire, Expiry};
 use crate::table::{Key, Table};
-use algorithms::Period;
 use clock::{Time, timer::Random};
-use rules::{Rate, Unit};
+use limit::{Period, Rate, Unit};
 
 /// Maximum number of keys: 25 MB.
 const MAX_KEYS: usize = 1 << 20;
@@ -126,7 +125,7 @@ mod tests {
     use net::edges::Edges;
 
     use super::*;
-    use rules::Limit;
+    use limit::Limit;
 
     fn cache(jitter: u64) -> TtlCache {
         TtlCache::new(jitter, Edges::system().random)

@@ -14,8 +14,9 @@ use super::{
     topology::KeyOwners,
 };
 use containment::mutex::lock;
+use limit::{Limit, Limits};
 use net::ServerAddress;
-use rules::{Limit, Limits, RuleSet, model::Domain};
+use rules::{RuleSet, model::Domain};
 
 /// The keys that are tried per server of a cluster. One with a tenth of its share of the slots is missed once in 600
 /// times; then only clients see that it refuses writes.

@@ -11,9 +11,12 @@ use crate::{
     quota_groups,
     request::{Descriptor, LimitOverride},
 };
-use calendar::{Calendar, CalendarFields};
+use limit::{
+    Limit, Unit,
+    calendar::{Calendar, CalendarFields},
+};
 use overrides::{Found, Target, model::timestamp};
-use rules::{Limit, Metadata, Unit, Value};
+use rules::{Metadata, Value};
 
 /// `{domain, descriptors, hitsAddend?, metadata?, passedBackends?}`.
 pub(super) fn metadata(conclusion: &Conclusion<'_, '_>) -> Option<Metadata> {

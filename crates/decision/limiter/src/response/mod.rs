@@ -18,8 +18,9 @@ use super::{
     outcome::LimitOutcome,
     plan::Limited,
 };
+use limit::Limit;
+use rules::quota_policy::QuotaPolicy;
 use rules::template::Values;
-use rules::{Limit, quota_policy::QuotaPolicy};
 
 // Constant names are allocated once, like those of the settings.
 static CONTENT_TYPE: LazyLock<Arc<str>> = LazyLock::new(|| "content-type".into());

@@ -38,9 +38,9 @@ use super::{
     record::{self, INLINE_NOTE, NO_NOTE, Record},
     target::{Scope, Target},
 };
-use calendar::zone;
 use clock::Time;
 use containment::mutex::{lock, try_lock};
+use limit::calendar::zone;
 
 pub(crate) const MAX_OVERRIDES: usize = 2_000_000;
 

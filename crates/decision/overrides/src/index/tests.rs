@@ -9,7 +9,8 @@ use crate::{
     model::{Action, expiry},
     target::entries_of_text,
 };
-use rules::{CompileOptions, Entry, Matched, RuleSet, SourceFile, Unit, compile};
+use limit::Unit;
+use rules::{CompileOptions, Entry, Matched, RuleSet, SourceFile, compile};
 
 struct Pair(String, String);
 

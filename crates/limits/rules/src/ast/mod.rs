@@ -17,8 +17,8 @@ use super::{
     model::Metadata,
     yaml::{Content, Document, Meaning, Pair},
 };
-use algorithms::MAX_LIMIT;
 pub(crate) use fields::{Level, keys};
+use limit::MAX_LIMIT;
 use reader::{Reader, Spot, scalar};
 
 #[derive(Clone, Debug, Default)]

@@ -4,7 +4,7 @@
 //! equal keys replaces the others, then into its types, where each of them is read. A replaced value is not
 //! [live](Spot::live): the checks of the first pass do not apply to it.
 
-use algorithms::MAX_LIMIT;
+use limit::MAX_LIMIT;
 
 use super::{
     super::{

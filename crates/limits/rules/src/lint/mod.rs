@@ -10,12 +10,11 @@ use std::{collections::HashSet, time::Duration};
 
 use super::{
     diagnostics::{Diagnostics, Path, Place, quoted},
-    limit::Unit,
     lower::{At, Sibling},
     spelling::nearest,
 };
 use crate::ast::{Field, RareOfDescriptor, RawDescriptor, RawFile, RawLimit};
-use algorithms::Kind;
+use limit::{Kind, Unit};
 use reach::Reach;
 use text::duration;
 

@@ -3,15 +3,12 @@
 use std::time::Duration;
 
 use super::{
-    super::{
-        diagnostics::{Place, quoted},
-        limit::{HoldRule, Limit},
-    },
+    super::diagnostics::{Place, quoted},
     Context, Lowering,
     limits::{Lowered, Reported, valid},
 };
 use crate::ast::{Given, RawHold, RawLimit, RawLimits};
-use algorithms::{Kind, MAX_LIMIT, holds::Unknown};
+use limit::{HoldRule, Kind, Limit, MAX_LIMIT, holds::Unknown};
 use text::duration;
 
 /// As long as Redis keeps a hold twice: while it is open, and for late costs.

@@ -9,7 +9,6 @@ use std::{
 use super::{
     super::{
         diagnostics::{Path, Place, quoted},
-        limit::{CountingMode, LONGEST_LOG, Limit, Limits, Unit},
         model::Allowance,
         spelling::{choose, help_for},
     },
@@ -19,8 +18,10 @@ use crate::{
     ast::{Field, Given, RawCalendar, RawLimit, RawLimits, RawReplaces},
     written_calendar::{CalendarField, CalendarMistake, WrittenCalendar},
 };
-use algorithms::{Bucket, Kind, MAX_LIMIT, Period, Window};
-use calendar::Calendar;
+use limit::{
+    Bucket, CountingMode, Kind, LONGEST_LOG, Limit, Limits, MAX_LIMIT, Period, Unit, Window,
+    calendar::Calendar,
+};
 
 /// A mistake was reported.
 pub(super) struct Reported;

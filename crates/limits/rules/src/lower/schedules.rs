@@ -5,18 +5,18 @@ use std::collections::HashMap;
 use super::{
     super::{
         diagnostics::{Path, Place},
-        limit::{LONGEST_LOG, Limit},
-        schedule::MAX_ENTRIES,
         written_calendar, written_schedule,
     },
     Context, Lowering,
     limits::{Reported, valid},
 };
 use crate::ast::{Field, Given, RawLimit, RawScheduleEntry};
-use algorithms::Kind;
-use calendar::{
-    Zone,
-    schedule::{Days, TimeOfDay, TimeRange},
+use limit::{
+    Kind, LONGEST_LOG, Limit, MAX_ENTRIES,
+    calendar::{
+        Zone,
+        schedule::{Days, TimeOfDay, TimeRange},
+    },
 };
 
 /// The entries of a schedule, each with its number of requests; none without a schedule.

@@ -2,11 +2,12 @@
 
 use std::num::NonZeroU64;
 
-use crate::{
-    CompileOptions, Compiled, Countable, CountingMode, Diagnostic, Limit, Limits, Place, SourceFile, compile,
+use crate::{CompileOptions, Compiled, Diagnostic, Place, SourceFile, compile};
+use limit::{
+    Algorithm, Bucket, Countable, CountingMode, FixedWindow, Limit, Limits, Period, SlidingLog,
+    SlidingWindow, Window,
+    calendar::{AnchorDay, Calendar, Cycle, Weekday, Zone},
 };
-use algorithms::{Algorithm, Bucket, FixedWindow, Period, SlidingLog, SlidingWindow, Window};
-use calendar::{AnchorDay, Calendar, Cycle, Weekday, Zone};
 
 fn file(rate_limit: &str) -> String {
     format!("domain: d\ndescriptors:\n- key: k\n  rate_limit: {rate_limit}\n")

@@ -4,9 +4,10 @@ use proptest::prelude::*;
 use prost_types::ListValue;
 
 use super::{
-    super::{CompileOptions, Compiled, Countable, SourceFile, compile, compile_resources},
+    super::{CompileOptions, Compiled, SourceFile, compile, compile_resources},
     *,
 };
+use limit::Countable;
 
 fn config(name: &str, domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitConfig {
     RateLimitConfig { name: name.to_owned(), domain: domain.to_owned(), descriptors }

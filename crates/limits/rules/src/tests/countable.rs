@@ -1,7 +1,7 @@
 //! Limits that the store cannot count.
 
-use super::super::{CompileOptions, Compiled, Countable, SourceFile, compile};
-use algorithms::Kind;
+use super::super::{CompileOptions, Compiled, SourceFile, compile};
+use limit::{Countable, Kind};
 
 fn compiled(rate_limit: &str, countable: Countable) -> Compiled {
     let text = format!("domain: d\ndescriptors:\n- key: k\n  rate_limit: {rate_limit}\n");

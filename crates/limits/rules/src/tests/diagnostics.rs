@@ -1,6 +1,7 @@
 //! Every diagnostic that a rules file can cause, with its place and text.
 
-use crate::{CompileOptions, Compiled, Countable, Diagnostic, RuleSet, SourceFile, compile};
+use crate::{CompileOptions, Compiled, Diagnostic, RuleSet, SourceFile, compile};
+use limit::Countable;
 
 const MERGING: CompileOptions = CompileOptions {
     merge_domains: true,
@@ -8,7 +9,7 @@ const MERGING: CompileOptions = CompileOptions {
     strict: false,
     countable: Countable::Everything,
     max_values: usize::MAX,
-    counting: crate::CountingMode::Exact,
+    counting: limit::CountingMode::Exact,
     calendar_months: false,
 };
 

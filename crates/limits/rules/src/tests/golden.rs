@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::{CompileOptions, Compiled, Entry, Limits, Metadata, SourceFile, compile, model};
+use crate::{CompileOptions, Compiled, Entry, Metadata, SourceFile, compile, model};
+use limit::Limits;
 
 const CASES: &str = include_str!("../../../../../tests/golden/configs.jsonl");
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::{CompileOptions, Compiled, Countable, SourceFile, Unit, compile};
-use algorithms::{Algorithm, holds::Unknown};
+use super::super::{CompileOptions, Compiled, SourceFile, compile};
+use limit::{Algorithm, Countable, Unit, holds::Unknown};
 
 fn compiled(rate_limit: &str, countable: Countable) -> Compiled {
     let text = format!("domain: d\ndescriptors:\n- key: k\n  rate_limit: {rate_limit}\n");

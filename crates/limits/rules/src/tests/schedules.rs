@@ -1,11 +1,8 @@
 //! Schedules: what is in force, and every mistake with its place.
 
-use crate::{
-    CompileOptions, Compiled, Diagnostic, Limit, Limits, RuleSet, SourceFile, compile,
-    quota_policy::QuotaPolicy,
-};
-use algorithms::Kind;
+use crate::{CompileOptions, Compiled, Diagnostic, RuleSet, SourceFile, compile, quota_policy::QuotaPolicy};
 use clock::{Rfc3339, Time};
+use limit::{Kind, Limit, Limits};
 
 fn compiled(limit: &str) -> Compiled {
     let text = format!("domain: d\ndescriptors:\n- key: k\n  rate_limit:\n{limit}");

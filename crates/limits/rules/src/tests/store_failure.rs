@@ -1,6 +1,7 @@
 //! The failure policy of a domain's files.
 
-use super::super::{CompileOptions, Compiled, Countable, OnStoreFailure, SourceFile, compile};
+use super::super::{CompileOptions, Compiled, OnStoreFailure, SourceFile, compile};
+use limit::Countable;
 
 fn compiled(tops: &[&str], options: CompileOptions) -> Compiled {
     let file = |(at, top): (usize, &&str)| {
@@ -21,7 +22,7 @@ const MERGING: CompileOptions = CompileOptions {
     strict: false,
     countable: Countable::Everything,
     max_values: usize::MAX,
-    counting: crate::CountingMode::Exact,
+    counting: limit::CountingMode::Exact,
     calendar_months: false,
 };
 

@@ -4,7 +4,7 @@
 
 use prost::encoding::encode_varint;
 
-use calendar::CalendarFields;
+use limit::calendar::CalendarFields;
 use limiter::{Answer, Code, CurrentLimit, Status};
 use rules::{Metadata, Value};
 
@@ -172,7 +172,10 @@ mod tests {
     use prost_types::{ListValue, Struct, Value as ProtoValue, value::Kind};
 
     use super::*;
-    use calendar::{AnchorDay, Calendar, Cycle, Weekday, Zone};
+    use limit::{
+        InForce, Unit,
+        calendar::{AnchorDay, Calendar, Cycle, Weekday, Zone},
+    };
     use limiter::Header;
     use proto::envoy::{
         config::core::v3::HeaderValue,
@@ -181,7 +184,6 @@ mod tests {
             rate_limit_response::{self as response, DescriptorStatus, RateLimit},
         },
     };
-    use rules::{InForce, Unit};
 
     fn response_of(answer: Answer) -> RateLimitResponse {
         RateLimitResponse {

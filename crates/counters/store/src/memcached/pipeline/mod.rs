@@ -20,7 +20,7 @@ use crate::remote::{
     failure::{Failure, FailureKind},
     index,
 };
-use algorithms::{Hits, fixed_window};
+use limit::{Hits, fixed_window};
 
 /// The outcome of one check: the counter's new value, or a failure.
 pub(super) type CheckResult = Result<u64, Arc<Failure>>;

@@ -20,8 +20,8 @@ use crate::{
     remote::at_mut,
     table::Key,
 };
-use algorithms::{fixed_window, lease::Grant};
 use clock::Time;
+use limit::{fixed_window, lease::Grant};
 use plants::{Plant, is_planted};
 
 /// Facts about the server and its keys from a pipeline's replies.

@@ -14,8 +14,10 @@ use crate::{
         script::{Form, HOLD, RESET, SETTLE},
     },
 };
-use algorithms::holds::{How, Unknown};
-use rules::HoldRule;
+use limit::{
+    HoldRule,
+    holds::{How, Unknown},
+};
 
 /// The ends of the names of what a slot holds.
 const RECORDS: [&str; 3] = ["holds", "due", "ended"];
@@ -40,7 +42,7 @@ pub(in crate::redis) struct HoldPart<'a> {
     pub(in crate::redis) set: &'a str,
     pub(in crate::redis) limit: u64,
     pub(in crate::redis) hold: &'a crate::Hold,
-    /// What it means for the request that it does not fit: [`Refusal::codes`](algorithms::Refusal::codes).
+    /// What it means for the request that it does not fit: [`Refusal::codes`](limit::Refusal::codes).
     pub(in crate::redis) code: u64,
 }
 

@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use algorithms::lease::Grant;
+use limit::lease::Grant;
 use smallvec::SmallVec;
 
 use super::{Expire, Expiry};

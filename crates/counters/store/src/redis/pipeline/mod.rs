@@ -22,10 +22,10 @@ use crate::{
     remote::{Callers, Keys, Pipeline, at, at_mut, index},
     table::Key,
 };
-use algorithms::{Hits, lease::Grant};
 use clock::Time;
 use command::{Command, CommandKind};
 pub(crate) use lease::Receipt;
+use limit::{Hits, lease::Grant};
 use script_call::{Counts, ScriptCall, is_log};
 pub(super) use {
     complete::{Learned, cannot_count_together},

@@ -6,11 +6,11 @@
 use smallvec::SmallVec;
 
 use crate::{Outcome, redis::resp::Reply, remote::at};
-use algorithms::{
+use clock::Time;
+use limit::{
     Algorithm, Bucket, Hits, SlidingLog, SlidingWindow, State, fixed_window, sliding_log::LogSummary,
     sliding_window::Counts,
 };
-use clock::Time;
 
 /// The state before the next caller's hits.
 #[derive(Debug)]

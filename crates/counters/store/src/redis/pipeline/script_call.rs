@@ -23,8 +23,8 @@ use crate::{
     remote::{Keys, at, at_mut, index},
     table::Key,
 };
-use algorithms::{Algorithm, FixedWindow, Hits, SlidingLog, SlidingWindow};
 use clock::Time;
+use limit::{Algorithm, FixedWindow, Hits, SlidingLog, SlidingWindow};
 
 /// Maximum number of keys that are counted one by one: the call blocks the server, and the index of an argument is one
 /// byte.
@@ -50,7 +50,7 @@ pub(super) enum Counts {
     /// Each key by itself, in a call that others may join.
     Each,
     Units,
-    /// If the request is refused, only those alone that are over; the others read. By [`Refusal::codes`](algorithms::Refusal).
+    /// If the request is refused, only those alone that are over; the others read. By [`Refusal::codes`](limit::Refusal).
     Guarded(Box<[u64]>),
 }
 

@@ -14,7 +14,7 @@ use crate::{
     remote,
     table::Table,
 };
-use algorithms::{Algorithm, Kind, Window, fixed_window};
+use limit::{Algorithm, Kind, Window, fixed_window};
 
 /// Parses and runs the commands that count.
 #[derive(Default)]

@@ -13,12 +13,11 @@ use crate::{
         script::{EXTEND, Form, LEASE},
     },
 };
-use algorithms::{
-    Fit, Refusal,
+use clock::Time;
+use limit::{
+    Fit, HoldRule, Refusal,
     holds::{Bounds, Charge, HoldId as LedgerId, How, Ledger, Part, Unknown},
 };
-use clock::Time;
-use rules::HoldRule;
 
 const LIMIT: u64 = 100;
 const BASE: &str = "{tag}";

@@ -24,11 +24,11 @@ use crate::{
     table::Table,
     without_taking,
 };
-use algorithms::{
+use clock::Time;
+use limit::{
     Algorithm, Fit, FixedWindow, Hits, Kind as Name, Refusal, Window,
     steps::{BEGIN, Step, requests, steps, windows},
 };
-use clock::Time;
 use model::Model;
 use server::Redis;
 

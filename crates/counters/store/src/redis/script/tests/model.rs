@@ -2,8 +2,8 @@
 
 use super::SLACK;
 use crate::{Member, redis::pipeline::ScriptCheck};
-use algorithms::{Algorithm, Hits, State, Verdict, Window, sliding_log::Log, sliding_window::Counts};
 use clock::Time;
+use limit::{Algorithm, Hits, State, Verdict, Window, sliding_log::Log, sliding_window::Counts};
 
 /// A key's state by the algorithm itself.
 #[derive(Clone, Debug)]

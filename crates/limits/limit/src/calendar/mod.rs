@@ -6,7 +6,7 @@
 //! so that replicas need no files; [`zone::data_version`] names it.
 //!
 //! ```
-//! use calendar::{AnchorDay, Calendar, Cycle, Zone};
+//! use limit::calendar::{AnchorDay, Calendar, Cycle, Zone};
 //! use clock::Time;
 //!
 //! let berlin = Zone::find("europe/berlin").unwrap();

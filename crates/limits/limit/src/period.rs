@@ -1,6 +1,6 @@
 //! How a fixed window divides time: into windows of one length, or by a calendar.
 
-use calendar::Calendar;
+use crate::calendar::Calendar;
 use clock::Time;
 
 use super::Window;

@@ -3,7 +3,7 @@
 release of the zone data that the crate bundles (2026f is version 2026.6 of the package):
 
     pip install tzdata==2026.6
-    PYTHONTZPATH= python3 crates/limits/calendar/src/tests/schedules.py > crates/limits/calendar/src/tests/schedules.csv
+    PYTHONTZPATH= python3 crates/limits/limit/src/calendar/tests/schedules.py > crates/limits/limit/src/calendar/tests/schedules.csv
 
 The range of a day is searched minute by minute: from the first to the last one at which the clock shows a time within it.
 The crate computes both from the offsets instead.

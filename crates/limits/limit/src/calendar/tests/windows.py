@@ -3,7 +3,7 @@
 data that the crate bundles (2026f is version 2026.6 of the package):
 
     pip install tzdata==2026.6
-    PYTHONTZPATH= python3 crates/limits/calendar/src/tests/windows.py > crates/limits/calendar/src/tests/windows.csv
+    PYTHONTZPATH= python3 crates/limits/limit/src/calendar/tests/windows.py > crates/limits/limit/src/calendar/tests/windows.csv
 
 A boundary is searched minute by minute, as the first instant whose local time is not before the midnight. The crate
 computes it from the midnight's offset instead.

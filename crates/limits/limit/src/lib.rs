@@ -1,10 +1,11 @@
-//! Rate limiting algorithms as plain functions: a state, a time and hits in; a verdict and a state out.
+//! What a limit is and how it counts: its rate, unit, calendar, schedule and hold rule, and the algorithms as plain
+//! functions: a state, a time and hits in; a verdict and a state out.
 //!
 //! There is no I/O and no clock here, and only integer arithmetic, so every store that implements an
 //! algorithm gets the same results. A store keeps the state and makes updates atomic; the caller reads the verdict.
 //!
 //! ```
-//! use algorithms::{Bucket, Hits, State, Window};
+//! use crate::{Bucket, Hits, State, Window};
 //! use clock::Time;
 //!
 //! // Two requests a minute, as a token bucket.
@@ -34,16 +35,22 @@
 //! Except in fixed windows, rejected hits are not counted and 0 hits are never rejected. A refund right after the hits
 //! restores the state, so the limits of one rule can be checked as one.
 //!
+//! A [`Limit`] names one of them with its number of requests and its window, which [`calendar`] may give; the compiler of
+//! rules creates those of rules, the limiter those of overrides. Rules, stores and callers are unknown here.
+//!
 //! [`lease`] decides how many hits a replica takes from a shared counter ahead of time. [`kind`] has the names of the
 //! algorithms in rules. The feature `testing` adds random histories for the property tests of stores.
 
+pub mod calendar;
 pub mod fixed_window;
 mod gcra;
 pub mod holds;
 mod kind;
 pub mod lease;
+mod limit;
 mod period;
 mod refusal;
+mod schedule;
 pub mod sliding_log;
 pub mod sliding_window;
 
@@ -56,8 +63,10 @@ mod tests;
 pub use fixed_window::FixedWindow;
 pub use gcra::Bucket;
 pub use kind::{Algorithm, Kind};
+pub use limit::{Countable, CountingMode, HoldRule, LONGEST_LOG, Limit, Limits, Rate, Unit};
 pub use period::Period;
 pub use refusal::{Fit, Refusal};
+pub use schedule::{InForce, MAX_ENTRIES, Schedule};
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
 

@@ -1,6 +1,4 @@
 //! A limit: the number of requests, the window and the algorithm.
-//!
-//! The compiler creates those of rules, the limiter those of limit overrides.
 
 use std::{
     fmt,
@@ -10,8 +8,11 @@ use std::{
     time::Duration,
 };
 
-use algorithms::{Algorithm, FixedWindow, Kind, Period, Window, holds::Unknown};
-use calendar::{Calendar, Cycle, schedule::TimeRange};
+use crate::{
+    Algorithm, FixedWindow, Kind, Period, Window,
+    calendar::{Calendar, Cycle, schedule::TimeRange},
+    holds::Unknown,
+};
 use clock::Time;
 use text::duration;
 
@@ -48,7 +49,7 @@ pub struct HoldRule {
 /// can outlive the rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rate {
-    /// At most [`algorithms::MAX_LIMIT`].
+    /// At most [`crate::MAX_LIMIT`].
     pub requests_per_unit: u64,
     pub unit: Unit,
     pub multiplier: NonZeroU32,
@@ -213,7 +214,7 @@ impl Limit {
     }
 
     /// The limit of the same counter with another number of requests; `None` if the counter's state depends on it.
-    pub(super) fn with_requests(&self, requests_per_unit: u64) -> Option<Self> {
+    pub fn with_requests(&self, requests_per_unit: u64) -> Option<Self> {
         let algorithm = self.algorithm.with_limit(requests_per_unit)?;
         Some(Self { rate: Rate { requests_per_unit, algorithm, ..self.rate }, ..self.clone() })
     }
@@ -237,7 +238,7 @@ impl Limit {
     }
 
     /// Writes the fields that the Go service does not have.
-    pub(super) fn write_extras(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    pub fn write_extras(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.multiplier != NonZeroU32::MIN {
             write!(f, ", unit_multiplier: {}", self.multiplier)?;
         }
@@ -304,7 +305,7 @@ impl Limits {
     }
 
     /// The limits with their schedules, one for each. `None` if the state of a counter depends on its limit.
-    pub(super) fn scheduled(mut self, schedules: &[Box<[(TimeRange, u64)]>]) -> Option<Self> {
+    pub fn scheduled(mut self, schedules: &[Box<[(TimeRange, u64)]>]) -> Option<Self> {
         let all = std::iter::once(&mut self.first).chain(&mut self.others);
         for (limit, entries) in all.zip(schedules).filter(|(_, entries)| !entries.is_empty()) {
             limit.schedule = Some(Arc::new(Schedule::new(limit, entries)?));

@@ -7,11 +7,11 @@ use std::{fmt, ops::Range, sync::Arc};
 use arc_swap::ArcSwap;
 
 use super::limit::Limit;
-use calendar::schedule::{self, TimeRange};
+use crate::calendar::schedule::{self, TimeRange};
 use clock::Time;
 
 /// The most entries of a schedule. All are looked at when a boundary is computed.
-pub(super) const MAX_ENTRIES: usize = 50;
+pub const MAX_ENTRIES: usize = 50;
 
 #[derive(Debug)]
 pub struct Schedule {
@@ -37,7 +37,7 @@ pub struct InForce {
 
 impl Schedule {
     /// The entries of a limit, each with its number of requests. `None` if its state depends on that number.
-    pub(super) fn new(limit: &Limit, entries: &[(TimeRange, u64)]) -> Option<Self> {
+    pub fn new(limit: &Limit, entries: &[(TimeRange, u64)]) -> Option<Self> {
         let (ranges, numbers): (Vec<TimeRange>, Vec<u64>) = entries.iter().copied().unzip();
         let others = numbers.into_iter().map(|requests| limit.with_requests(requests));
         let limits = others.chain([Some(limit.clone())]).collect::<Option<_>>()?;
@@ -46,7 +46,7 @@ impl Schedule {
         Some(Self { ranges: ranges.into(), limits, recent })
     }
 
-    pub(super) fn limit(&self, now: Time) -> &Limit {
+    pub fn limit(&self, now: Time) -> &Limit {
         let known = self.recent.iter().map(ArcSwap::load).find(|known| known.holds(now));
         self.limit_of(known.map_or_else(|| self.computed(now).entry, |known| known.entry))
     }
@@ -92,8 +92,8 @@ impl Schedule {
     }
 
     /// True if an entry is in another zone than UTC.
-    pub(super) fn is_local(&self) -> bool {
-        self.ranges.iter().any(|range| range.zone != calendar::Zone::utc())
+    pub fn is_local(&self) -> bool {
+        self.ranges.iter().any(|range| range.zone != crate::calendar::Zone::utc())
     }
 }
 

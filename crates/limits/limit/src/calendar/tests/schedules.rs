@@ -3,7 +3,7 @@
 use jiff::{Timestamp, civil::Date, tz::TimeZone};
 use proptest::prelude::*;
 
-use crate::{
+use crate::calendar::{
     Weekday, Zone,
     schedule::{Days, InForce, TimeOfDay, TimeRange, in_force, moment},
 };
@@ -41,7 +41,13 @@ fn ranges_are_those_of_python() {
         compared += 1;
     }
     assert_eq!(compared, 7 * 4 * 10);
-    assert!(RECORDED.lines().next().unwrap().contains(&format!(" with {},", crate::zone::data_version())));
+    assert!(
+        RECORDED
+            .lines()
+            .next()
+            .unwrap()
+            .contains(&format!(" with {},", crate::calendar::zone::data_version()))
+    );
 }
 
 #[test]
