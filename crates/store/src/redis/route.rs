@@ -420,7 +420,7 @@ fn add(pipeline: &mut RedisPipeline, pool: &Pool, batch: &Batch, index: usize, m
             pipeline.count_together(id, &group.iter().map(script_check).collect::<SmallVec<[_; 4]>>());
         }
         (Algorithm::FixedWindow(_), Hits::Take(hits)) => {
-            pipeline.count(&key, id, hits, pool.backend().expiry(id, &check.limit, mode.now));
+            pipeline.count(&key, id, hits, pool.backend().ttl_cache.expiry(id, &check.limit, mode.now));
         }
         (Algorithm::FixedWindow(_), Hits::Refund(_)) => pipeline.count_together(id, &[alone()]),
         _ => {

@@ -16,7 +16,7 @@ use crate::{
         failure::Failure,
         pipeline::{Learned, RedisPipeline},
         resp::{self, Reply},
-        script::{COUNTERS, EXTEND, HOLD, LEASE, LOGS, RESET, RETURN_HITS, SETTLE, STATES, UNITS},
+        script::{COUNTERS, HOLD, LEASE, LOGS, RESET, RETURN_HITS, SETTLE, STATES, UNITS},
     },
     remote::Pipeline,
 };
@@ -45,7 +45,7 @@ impl Redis {
         let connect = || UnixStream::connect(&path).inspect_err(|_| sleep(Duration::from_millis(10))).ok();
         let stream = (0..1000).find_map(|_| connect()).expect("redis-server listens");
         let mut redis = Self { process, stream, incoming: Vec::new(), timed: HashMap::new(), _dir: dir };
-        let all = [&EXTEND, &COUNTERS, &STATES, &LOGS, &UNITS, &HOLD, &SETTLE, &RESET, &LEASE, &RETURN_HITS];
+        let all = [&COUNTERS, &STATES, &LOGS, &UNITS, &HOLD, &SETTLE, &RESET, &LEASE, &RETURN_HITS];
         for script in all {
             let own = "call('TIME')";
             assert!(script.source.matches(own).count() <= 1);
