@@ -49,17 +49,13 @@ fn the_exit_code_is_0_if_every_descriptor_matches_a_rule() {
         (&["--rules", &file, "shop", "client=ann", "c=d"], 1, "c=d: no rule matches"),
         (&["--rules", &file, "shops", "client=ann"], 1, "unknown domain \"shops\"; did you mean \"shop\"?"),
         (&["--rules", &file, "--rules", &bad, "shop", "client=ann"], 2, "bad.yaml:2:"),
-        (&["--rules", dir.path().to_str().unwrap(), "shop client=ann"], 2, "unknown key `kye`"),
-        (&["--rules", "/nowhere/at/all", "shop client=ann"], 2, "/nowhere"),
+        (&["--rules", dir.path().to_str().unwrap(), "shop", "client=ann"], 2, "unknown key `kye`"),
+        (&["--rules", "/nowhere/at/all", "shop", "client=ann"], 2, "/nowhere"),
         (&["--rules", &file, "shop"], 2, "expected a domain and descriptors: DOMAIN KEY=VALUE"),
         (&["--rules", &file, "shop", "client"], 2, "\"client\" has no ="),
         (&[], 2, "Usage: tollgate explain [OPTIONS] DOMAIN KEY=VALUE[,KEY=VALUE]..."),
-        // The older form: rules, then the domain and one descriptor in one argument.
-        (&[&file, "shop client=ann"], 0, "matches rule shop.client ("),
-        (&[&file, "--json", "shop client=vip1"], 0, "\"key\": \"shop.client_vip*\""),
-        (&["--json", &file, "shop clint=ann"], 1, "\"similar_spelling\""),
-        (&[&file, &bad, "shop client=ann"], 2, "bad.yaml:2:"),
-        (&["--rules", &file, "shop client=ann"], 0, "matches rule shop.client ("),
+        (&["--rules", &file, "--json", "shop", "client=vip1"], 0, "\"key\": \"shop.client_vip*\""),
+        (&["--json", "--rules", &file, "shop", "clint=ann"], 1, "\"similar_spelling\""),
     ] {
         let output = explain(args, &[]);
         assert_eq!(output.status.code(), Some(code), "{args:?}: {}", printed(&output));
@@ -85,10 +81,10 @@ fn reads_the_rules_that_the_service_would_read() {
     fs::create_dir(root.path().join("config")).unwrap();
     write(root.path(), "config/shop.yaml", RULES);
     let variables = [("RUNTIME_ROOT", root.path().to_str().unwrap()), ("CACHE_KEY_PREFIX", "edge:")];
-    let output = explain(&["shop client=ann"], &variables);
+    let output = explain(&["shop", "client=ann"], &variables);
     assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
     assert!(printed(&output).contains("    counter edge:shop_client_ann_"), "{}", printed(&output));
-    let output = explain(&["shop client=ann"], &[("LIMIT_POLICY_HEADERS", "maybe")]);
+    let output = explain(&["shop", "client=ann"], &[("LIMIT_POLICY_HEADERS", "maybe")]);
     assert_eq!(output.status.code(), Some(2), "{}", printed(&output));
     assert!(printed(&output).contains("LIMIT_POLICY_HEADERS=\"maybe\""), "{}", printed(&output));
 }
@@ -109,7 +105,7 @@ fn the_over_limit_response_is_that_of_the_service() {
     // Both contain the seconds until the end of the day, so both must run within the same second.
     let both = || {
         let answered = ask();
-        let output = explain(&[&file, "--json", "shop client=ann"], &variables);
+        let output = explain(&["--rules", &file, "--json", "shop", "client=ann"], &variables);
         let explained: Value = serde_json::from_slice(&output.stdout).unwrap();
         let headers: Vec<_> = answered
             .response_headers_to_add

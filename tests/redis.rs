@@ -34,8 +34,6 @@ mod loss;
 mod refused_writes;
 // Denied commands, errors of every kind, and unexpected replies.
 mod replies;
-// What an older build left in Redis.
-mod older;
 // Replicas of an older build, replaced one by one; not part of the suite.
 mod upgrade;
 // Rules with several limits, which count all or nothing.

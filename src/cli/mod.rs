@@ -5,7 +5,7 @@
 
 mod admin;
 mod check;
-pub mod envoy;
+mod envoy;
 mod explain;
 mod health;
 mod replay;

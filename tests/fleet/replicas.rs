@@ -138,10 +138,11 @@ fn a_replica_without_a_summary_is_named_and_its_numbers_are_not_guessed() {
     let redis = Redis::single();
     let one = replica(&redis, &[]);
     let _off = replica(&redis, &[("REPLICA_SUMMARIES", "false")]);
-    // As replicas before this version announce themselves.
-    let older = r#"{"id":"old-1","version":"0.0.9","rules_hash":"00","requests_per_second":7,"started":1}"#;
-    redis.ask(&["SET", "{tollgate}:replica:old-1", older]);
-    redis.ask(&["SADD", "{tollgate}:replicas", "old-1"]);
+    // Its summary has expired.
+    let late =
+        r#"{"version":"0.0.9","rules_hash":"00","requests_per_second":7,"started":1,"summaries":true}"#;
+    redis.ask(&["SET", "{tollgate}:replica:late-1", late]);
+    redis.ask(&["SADD", "{tollgate}:replicas", "late-1"]);
     let status = eventually("three are listed", || {
         let status = one.get("/api/v1/status");
         holds(status["replicas"].as_array().is_some_and(|all| all.len() == 3), || status.to_string())
@@ -150,7 +151,7 @@ fn a_replica_without_a_summary_is_named_and_its_numbers_are_not_guessed() {
     let mut summaries: Vec<_> =
         status["replicas"].as_array().unwrap().iter().map(|one| one["summary"].as_str().unwrap()).collect();
     summaries.sort_unstable();
-    assert_eq!(summaries, ["older version", "published", "turned off"]);
+    assert_eq!(summaries, ["published", "turned off", "unreadable"]);
     assert_eq!(one.get("/api/v1/top")["replicas"], serde_json::json!({"known": 3, "answered": 1}));
     let output = one.run(&["status"]);
     let other_rules = "replicas serve 2 different sets of rules";
@@ -159,10 +160,10 @@ fn a_replica_without_a_summary_is_named_and_its_numbers_are_not_guessed() {
         1,
         &["1 of 3 replicas answered", "without the numbers of ", " and 1 more", other_rules],
     );
-    assert_exit(&one.run(&["top", "--replica", "old-1"]), 2, &["publishes no summary: older version"]);
+    assert_exit(&one.run(&["top", "--replica", "late-1"]), 2, &["publishes no summary: unreadable"]);
     // Rubbish of an attacker who reaches Redis.
     for value in ["x", "[]", "{\"keys\":7}", "\u{1}", ""] {
-        redis.ask(&["SET", "{tollgate}:summary:old-1", value]);
+        redis.ask(&["SET", "{tollgate}:summary:late-1", value]);
         thread::sleep(Duration::from_millis(2100));
         assert_eq!(one.get("/api/v1/top")["replicas"]["answered"], 1, "{value:?}");
     }

@@ -116,7 +116,7 @@ fn added(action: Value<'_>, context: &Context<'_>) -> Result<Vec<Added>, (Place,
     })
 }
 
-pub(super) fn snake_case(name: &str) -> String {
+fn snake_case(name: &str) -> String {
     let mut snake = String::with_capacity(name.len() + 4);
     for letter in name.chars() {
         if letter.is_ascii_uppercase() {

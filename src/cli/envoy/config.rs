@@ -26,32 +26,6 @@ pub(super) struct Sent<'t> {
     pub(super) descriptor: Descriptor,
 }
 
-/// A connection manager with a rate limit filter.
-pub(super) struct Manager<'t> {
-    pub(super) config: Value<'t>,
-    /// Its route configuration, unless a control plane has it.
-    pub(super) routes: Option<Value<'t>>,
-    pub(super) hosts: Vec<Host<'t>>,
-}
-
-pub(super) struct Host<'t> {
-    pub(super) config: Value<'t>,
-    pub(super) routes: Vec<Route<'t>>,
-}
-
-pub(super) struct Route<'t> {
-    pub(super) config: Value<'t>,
-    /// The limits of each filter, in the order of the filters.
-    pub(super) limits: Vec<Limits<'t>>,
-}
-
-pub(super) struct Limits<'t> {
-    pub(super) domain: &'t str,
-    pub(super) items: Vec<Value<'t>>,
-    /// The items are those of the route or its host, in which Envoy ignores `hits_addend`.
-    pub(super) without_hits: bool,
-}
-
 pub(super) struct Remark {
     pub(super) severity: Severity,
     pub(super) place: Place,
@@ -63,11 +37,10 @@ pub(super) struct Remark {
 pub(super) struct Gateway<'t> {
     pub(super) filters: Vec<Filter<'t>>,
     pub(super) sent: Vec<Sent<'t>>,
-    pub(super) managers: Vec<Manager<'t>>,
     pub(super) remarks: Vec<Remark>,
     /// A part was not read, so Envoy may send more descriptors.
     pub(super) is_partial: bool,
-    pub(super) own_cluster: Option<&'t str>,
+    own_cluster: Option<&'t str>,
     /// The route configurations of a config dump, by name.
     named_routes: HashMap<&'t str, Value<'t>>,
 }
@@ -156,7 +129,7 @@ impl<'t> Gateway<'t> {
         }
     }
 
-    /// The filters of a listener, with the limits of its routes.
+    /// The filters of a listener, with the descriptors of its routes.
     fn manager(&mut self, manager: Value<'t>) {
         let mut filters = Vec::new();
         for filter in manager.list("http_filters") {
@@ -181,56 +154,41 @@ impl<'t> Gateway<'t> {
         if scopes.is_empty() {
             return;
         }
-        let hosts = if let Some(routes) = routes {
-            self.hosts(&scopes, routes)
+        if let Some(routes) = routes {
+            self.routes(&scopes, routes);
         } else {
             let source = manager.get("rds").or_else(|| manager.get("scoped_routes"));
             self.unread(source.unwrap_or(manager), "routes come from a control plane", DUMP);
-            Vec::new()
-        };
-        self.managers.push(Manager { config: manager, routes, hosts });
+        }
     }
 
-    fn hosts(&mut self, scopes: &[Scope<'t, '_>], routes: Value<'t>) -> Vec<Host<'t>> {
+    fn routes(&mut self, scopes: &[Scope<'t, '_>], routes: Value<'t>) {
         if let Some(source) = routes.get("vhds") {
             self.unread(source, "virtual hosts come from a control plane", DUMP);
         }
-        let mut hosts = Vec::new();
         for host in routes.list("virtual_hosts") {
             if let Some(matcher) = host.get("matcher") {
                 self.unread(matcher, "routes of a matcher", DUMP);
             }
-            let mut limited = Vec::new();
             for route in host.list("routes") {
                 // Envoy limits no redirects or direct responses.
-                let limits = route.get("route").into_iter().flat_map(|action| {
-                    let own = |scope: &Scope<'t, '_>| {
-                        [route, host, routes].into_iter().find_map(|holder| scope.per_route(holder))
-                    };
-                    let limits = scopes.iter().map(|scope| self.limits(scope, host, action, own(scope)));
-                    limits.flatten().collect::<Vec<_>>()
-                });
-                limited.push(Route { config: route, limits: limits.collect() });
+                let Some(action) = route.get("route") else { continue };
+                for scope in scopes {
+                    let own = [route, host, routes].into_iter().find_map(|holder| scope.per_route(holder));
+                    self.limits(scope, host, action, own);
+                }
             }
-            hosts.push(Host { config: host, routes: limited });
         }
-        hosts
     }
 
-    /// The limits of a filter on a route, whose descriptors are noted.
-    fn limits(
-        &mut self,
-        scope: &Scope<'t, '_>,
-        host: Value<'t>,
-        action: Value<'t>,
-        own: Option<Value<'t>>,
-    ) -> Option<Limits<'t>> {
+    /// The limits of a filter on a route.
+    fn limits(&mut self, scope: &Scope<'t, '_>, host: Value<'t>, action: Value<'t>, own: Option<Value<'t>>) {
         let is_disabled = match own {
             Some(own) => own.get("disabled").is_some_and(Value::flag),
             None => scope.is_disabled,
         };
         if is_disabled {
-            return None;
+            return;
         }
         let own = own.map(|own| own.get("config").unwrap_or(own));
         let domain = own.and_then(|own| own.get("domain")?.text()).unwrap_or(scope.domain);
@@ -245,7 +203,6 @@ impl<'t> Gateway<'t> {
         for item in &items {
             self.item(domain, *item, &context);
         }
-        Some(Limits { domain, items, without_hits: of_filter.is_none() })
     }
 
     /// The items of a route and its host for the stage of a filter.
@@ -332,7 +289,7 @@ fn stage(holder: Value<'_>) -> u64 {
 }
 
 /// The clusters of a route; empty if requests choose them.
-pub(super) fn clusters(action: Value<'_>) -> Vec<&str> {
+fn clusters(action: Value<'_>) -> Vec<&str> {
     if let Some(cluster) = action.get("cluster").and_then(Value::text) {
         return vec![cluster];
     }

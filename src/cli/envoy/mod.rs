@@ -1,15 +1,11 @@
 //! `tollgate check --envoy`: compares what Envoy can send with the rules.
 //!
 //! [`config`] reads the limits of routes from Envoy's configuration; [`actions`] knows the entries of their descriptors, and
-//! [`coverage`] finds the rules that they meet. Here the differences become diagnostics. For `tollgate replay --envoy`,
-//! [`gateway`], [`items`] and [`mod@matches`] say what the same limits send for a request in a log.
+//! [`coverage`] finds the rules that they meet. Here the differences become diagnostics.
 
 mod actions;
 mod config;
 mod coverage;
-mod gateway;
-mod items;
-mod matches;
 mod tree;
 
 use std::{
@@ -19,7 +15,6 @@ use std::{
 
 use config::{Filter, Gateway, Remark, Sent};
 use coverage::{Coverage, nodes, notation};
-pub use gateway::access_log;
 use rules::{
     Diagnostic, Diagnostics, Level, Node, OnStoreFailure, Path, Place, RuleSet, Severity, SourceFile,
     nearest,

@@ -11,7 +11,7 @@ mod text;
 
 pub(super) use text::in_words;
 
-use std::{ffi::OsString, fmt, fs::File, io::BufReader, path::PathBuf};
+use std::{fmt, fs::File, io::BufReader, path::PathBuf};
 
 use clap::Args;
 
@@ -46,7 +46,7 @@ use rules::{Rule, RuleSet, model::Node, nearest};
 pub(crate) struct ExplainArgs {
     /// The domain, then descriptors; a comma within a value is written `\,`.
     #[arg(value_name = "DOMAIN KEY=VALUE[,...]", required = true)]
-    words: Vec<OsString>,
+    words: Vec<String>,
     /// A rules file, a directory of them, or - for standard input; may be repeated. By default the directory that the
     /// service would read.
     #[arg(long, value_name = "PATH")]
@@ -112,7 +112,7 @@ enum Counting<'r> {
 /// Explains a request. The verdict is yes if every descriptor matches a rule.
 pub(crate) fn run(args: &ExplainArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let now = args.at.unwrap_or_else(|| SystemClock.now());
-    let (query, more) = Query::read(&args.words, !args.rules.is_empty(), args.hits)?;
+    let query = Query::read(&args.words, args.hits)?;
     let settings = environment.settings()?.0;
     let file = args.overrides.as_deref().or(settings.overrides.file.as_deref());
     let overrides = match (&args.admin.admin, file) {
@@ -120,8 +120,7 @@ pub(crate) fn run(args: &ExplainArgs, environment: &Environment) -> Result<Verdi
         (None, Some(path)) => read_overrides(path, now)?,
         (None, None) => Index::default(),
     };
-    let paths: Vec<PathBuf> = args.rules.iter().cloned().chain(more.iter().map(PathBuf::from)).collect();
-    let (reading, options) = rules_files::read(&paths, args.reading, environment)?;
+    let (reading, options) = rules_files::read(&args.rules, args.reading, environment)?;
     let mut report = Report::new(reading, options, false);
     let Some(rules) = report.rules.take() else {
         return Err(format!("the rules cannot be used:\n{}", report.text().trim_end()).into());
@@ -223,22 +222,14 @@ fn unknown_domain_message(domain: &str, rules: &RuleSet) -> String {
 const EXPECTED: &str = "expected a domain and descriptors: DOMAIN KEY=VALUE[,KEY=VALUE]...";
 
 impl Query {
-    /// Reads `DOMAIN KEY=VALUE,... ...`, or the older form: paths of rules, then one argument with the domain and a
-    /// descriptor. Returns the query and the paths.
-    fn read(words: &[OsString], rules_are_named: bool, hits: u64) -> Result<(Self, &[OsString]), String> {
-        let (last, before) = words.split_last().ok_or(EXPECTED)?;
-        let text = last.to_string_lossy();
-        let one_argument = text.trim().split_once(' ').filter(|(domain, _)| !domain.contains('='));
-        if let (Some((domain, descriptor)), true) = (one_argument, before.is_empty() || !rules_are_named) {
-            let descriptors = vec![descriptor.trim_start().parse()?];
-            return Ok((Self { domain: domain.to_owned(), descriptors, hits }, before));
-        }
+    /// Reads `DOMAIN KEY=VALUE,... ...`.
+    fn read(words: &[String], hits: u64) -> Result<Self, String> {
         let (domain, descriptors) =
             words.split_first().filter(|(_, rest)| !rest.is_empty()).ok_or(EXPECTED)?;
-        let descriptors = descriptors.iter().map(|word| word.to_string_lossy().parse());
+        let descriptors = descriptors.iter().map(|word| word.parse());
         let descriptors = descriptors.collect::<Result<Vec<Descriptor>, String>>();
         let descriptors = descriptors.map_err(|reason| format!("{reason}; {EXPECTED}"))?;
-        Ok((Self { domain: domain.to_string_lossy().into_owned(), descriptors, hits }, &[]))
+        Ok(Self { domain: domain.clone(), descriptors, hits })
     }
 
     fn to_request(&self) -> limiter::Request<'_> {

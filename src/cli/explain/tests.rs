@@ -48,8 +48,8 @@ fn policy() -> Policy {
 }
 
 fn query(words: &str, hits: u64) -> Query {
-    let words: Vec<OsString> = words.split_whitespace().map(OsString::from).collect();
-    Query::read(&words, true, hits).unwrap().0
+    let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+    Query::read(&words, hits).unwrap()
 }
 
 /// The explanation of a request 30 seconds after a day began, as text and as JSON.
@@ -317,37 +317,21 @@ fn overrides_are_explained() {
     assert_eq!(explained("shop client=ann").1, serde_json::Value::Null);
 }
 
-fn read(words: &[&str], rules_are_named: bool) -> Result<(Query, Vec<OsString>), String> {
-    let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-    Query::read(&words, rules_are_named, 1).map(|(query, paths)| (query, paths.to_vec()))
+fn read(words: &[&str]) -> Result<Query, String> {
+    Query::read(&words.iter().map(ToString::to_string).collect::<Vec<_>>(), 1)
 }
 
 #[test]
 fn a_domain_and_descriptors_are_separate_words() {
-    for rules_are_named in [false, true] {
-        let (query, paths) = read(&["shop", "name=ann lee,path=/", "a=b"], rules_are_named).unwrap();
-        let request = query.to_request();
-        let entries: Vec<Vec<_>> = request
-            .descriptors
-            .iter()
-            .map(|descriptor| descriptor.entries.iter().map(|entry| (entry.key, entry.value)).collect())
-            .collect();
-        assert_eq!(entries, [vec![("name", "ann lee"), ("path", "/")], vec![("a", "b")]]);
-        assert_eq!((request.domain, paths.len()), ("shop", 0));
-    }
-}
-
-#[test]
-fn one_argument_may_hold_both_and_follow_paths() {
-    for (words, rules_are_named, count) in [
-        (&[" shop  name=ann lee,path=/"][..], true, 0),
-        (&["shop name=ann lee"], false, 0),
-        (&["a.yaml", "b", "shop name=ann lee"], false, 2),
-    ] {
-        let (query, paths) = read(words, rules_are_named).unwrap();
-        assert_eq!((query.domain.as_str(), paths.len()), ("shop", count), "{words:?}");
-        assert_eq!(query.descriptors[0].0[0], ("name".to_owned(), "ann lee".to_owned()));
-    }
+    let query = read(&["shop", "name=ann lee,path=/", "a=b"]).unwrap();
+    let request = query.to_request();
+    let entries: Vec<Vec<_>> = request
+        .descriptors
+        .iter()
+        .map(|descriptor| descriptor.entries.iter().map(|entry| (entry.key, entry.value)).collect())
+        .collect();
+    assert_eq!(entries, [vec![("name", "ann lee"), ("path", "/")], vec![("a", "b")]]);
+    assert_eq!(request.domain, "shop");
 }
 
 #[test]
@@ -357,10 +341,10 @@ fn rejects_other_words_with_a_reason() {
         (&["name=ann"], "expected a domain"),
         (&[], "expected a domain"),
         (&["shop", "name"], "\"name\" has no ="),
-        (&["shop name"], "\"name\" has no ="),
+        (&["shop name=ann"], "expected a domain"),
         (&["a.yaml", "shop", "k"], "\"shop\" has no ="),
     ] {
-        let error = read(words, false).unwrap_err();
+        let error = read(words).unwrap_err();
         assert!(error.contains(reason), "{words:?}: {error}");
     }
 }

@@ -20,7 +20,7 @@ use clap::Args;
 use self::progress::Progress;
 use super::{
     check::{Format, Report as Checked},
-    envoy, explain,
+    explain,
     rules_files::{self, ReadingArgs},
     serve::Environment,
     terminal::{self, Failure, Verdict, print_error},
@@ -31,7 +31,6 @@ use ::replay::{
 };
 use clock::{Rfc3339, Time};
 use overrides::Index;
-use rules_source::Reading;
 
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ReplayArgs {
@@ -60,10 +59,6 @@ pub(crate) struct ReplayArgs {
     /// Suggest limits that would refuse something to this share of the keys, such as 0.1%.
     #[arg(long, value_name = "SHARE")]
     suggest: Option<Share>,
-    /// The configuration of the Envoy that wrote the access log, a bootstrap file or a config dump: the requests are those
-    /// that it sends, as far as the log tells.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["domain", "descriptor"])]
-    envoy: Option<PathBuf>,
     /// The domain of the requests that Envoy sends for the lines of an access log.
     #[arg(long, value_name = "DOMAIN", requires = "descriptor")]
     domain: Option<String>,
@@ -71,9 +66,8 @@ pub(crate) struct ReplayArgs {
     /// repeated. One with a missing value is not sent.
     #[arg(long, value_name = "KEY=VALUE,...", requires = "domain")]
     descriptor: Vec<Template>,
-    /// The format of the access log: a text, by default Envoy's, or an object of JSON. With --envoy it is that of the
-    /// configuration.
-    #[arg(long, value_name = "FORMAT")]
+    /// The format of the access log: a text, by default Envoy's, or an object of JSON.
+    #[arg(long, value_name = "FORMAT", requires = "descriptor")]
     access_log_format: Option<LogFormat>,
     #[command(flatten)]
     reading: ReadingArgs,
@@ -182,7 +176,7 @@ fn replay(args: &ReplayArgs, environment: &Environment, format: Format) -> Resul
     let mut progress = Progress::new(size);
     let replay = Replay {
         logs,
-        access_log: access_log(args)?,
+        access_log: access_log(args),
         rules,
         against,
         from: args.from,
@@ -203,25 +197,9 @@ fn replay(args: &ReplayArgs, environment: &Environment, format: Format) -> Resul
 }
 
 /// How requests are made from access logs; `None` for logs of requests.
-fn access_log(args: &ReplayArgs) -> Result<Option<AccessLog>, Stopped> {
-    if let Some(path) = &args.envoy {
-        let reading = Reading::of_file(path);
-        let Some(file) = reading.files.first() else {
-            let messages = reading.diagnostics.iter().map(ToString::to_string);
-            return Err(messages.collect::<Vec<_>>().join("\n").into());
-        };
-        return Ok(Some(envoy::access_log(file, &args.logs, args.access_log_format.as_ref())?));
-    }
-    let Some(domain) = args.domain.clone() else {
-        return match args.access_log_format {
-            Some(_) => {
-                Err("--access-log-format needs --envoy, or --domain and --descriptor".to_owned().into())
-            }
-            None => Ok(None),
-        };
-    };
+fn access_log(args: &ReplayArgs) -> Option<AccessLog> {
     let format = args.access_log_format.clone().unwrap_or_default();
-    Ok(Some(AccessLog::of_templates(domain, args.descriptor.clone(), format)))
+    Some(AccessLog { format, domain: args.domain.clone()?, descriptors: args.descriptor.clone() })
 }
 
 /// The rules at a path, ready to decide as the service would with these settings.

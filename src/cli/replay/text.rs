@@ -6,7 +6,7 @@ use crate::cli::{
     admin::format::Table,
     terminal::{self, BOLD, DIM, ERROR, WARNING, count, paint, thousands, wrap},
 };
-use ::replay::{KeyReport, Report, RuleReport, Share, SlotReport, UntoldReport, WINDOW};
+use ::replay::{KeyReport, Report, RuleReport, Share, SlotReport, UnloggedReport, WINDOW};
 use clock::{Rfc3339, Time};
 use text::duration;
 
@@ -100,13 +100,9 @@ pub(super) fn warnings(report: &Report) -> Vec<String> {
             _ => format!("the logs have {} % of the requests: keys look less used than they are", sample.rate * 100.0),
         });
     }
-    if logs.without_route > 0 {
-        let lines = count(logs.without_route, "line");
-        warnings
-            .push(format!("{lines} without a route in Envoy's configuration, for which it sends no request"));
-    }
-    for UntoldReport { what, dropped } in &logs.untold {
-        warnings.push(format!("{}: {}", count(*dropped, "time"), what.sentence()));
+    for UnloggedReport { operator, dropped } in &logs.unlogged {
+        let descriptors = count(*dropped, "descriptor");
+        warnings.push(format!("{descriptors} dropped, since the log does not have {operator}"));
     }
     if logs.without_descriptors > 0 {
         warnings.push(format!(

@@ -316,15 +316,15 @@ impl Batch {
         hits
     }
 
-    /// The hits to count after a read of the groups for which `read` is true: all hits of a group that fits. The other
-    /// groups get their outcomes instead.
-    pub(super) fn hits_that_fit(&mut self, read: impl Fn(usize) -> bool) -> NextHits {
+    /// The hits to count after a read of the groups: all hits of a group that fits. The other groups get their outcomes
+    /// instead.
+    pub(super) fn hits_that_fit(&mut self) -> NextHits {
         let mut plan: NextHits = self.checks.iter().map(|_| None).collect();
         let mut next = 0;
         while let Some(group) = self.group_at(next) {
             next = group.end;
             let checks = &mut self.checks[group.clone()];
-            if !read(group.start) || !checks.iter().all(Check::takes) {
+            if checks.iter().any(|check| check.member == Member::Alone || !check.takes()) {
                 continue;
             }
             if checks.iter().any(|check| check.would_be_over(check.outcome)) {

@@ -148,7 +148,7 @@ impl Override {
 
     /// The policy, if it changes the failure policy of a domain.
     pub fn on_store_failure(&self) -> Option<OnStoreFailure> {
-        // Earlier versions read these four actions alone, so the policy is stored as the action that resembles it.
+        // There are four of both, so a policy is kept as the action that resembles it.
         (self.target.scope() == Scope::StoreFailure).then_some(match self.action {
             Action::Allow => OnStoreFailure::Allow,
             Action::Block => OnStoreFailure::Deny,

@@ -1,8 +1,6 @@
 //! What an override applies to: a descriptor, every descriptor with an entry, or a whole domain.
 //!
-//! Stored overrides keep the format of earlier versions, which know descriptors alone: an entry is the descriptor of a domain
-//! that no rules file has, such as `*entry@shop`. So earlier versions list, keep and expire such an override, and apply it to
-//! no request.
+//! A stored override has its scope in its domain, which no rules file has: `*entry@shop`.
 
 use std::fmt;
 
@@ -255,7 +253,7 @@ impl Target {
         format!("{}{}", self.scope.prefix(), self.domain)
     }
 
-    /// The fields of a stored override, which earlier versions read too.
+    /// The fields of a stored override.
     pub(super) fn to_stored(&self) -> Map<String, Json> {
         [("domain".to_owned(), self.stored_domain().into()), ("descriptor".to_owned(), self.entries_json())]
             .into_iter()

@@ -186,10 +186,13 @@ async fn members(api: &Api) -> Result<Vec<Json>, String> {
     let members = if api.managed.fleet.is_shared() { api.members().await? } else { Arc::default() };
     let others = members.iter().filter(|member| member.announcement.id != own_id());
     let json = |member: &Member| {
-        let own = Announcement { summaries: None, ..member.announcement.clone() };
-        let mut json = json!(own);
+        let announcement = &member.announcement;
+        let mut json = json!(announcement);
+        if let Some(fields) = json.as_object_mut() {
+            fields.remove("summaries");
+        }
         json["age_seconds"] = member.age_seconds.into();
-        json["summary"] = if own.id == own_id() { "published" } else { silence(member) }.into();
+        json["summary"] = if announcement.id == own_id() { "published" } else { silence(member) }.into();
         json
     };
     let mut all: Vec<Json> = std::iter::once(&own).chain(others).map(json).collect();
@@ -209,7 +212,7 @@ impl Api {
             rules_hash: state.last_success.map(|_| overrides.with_zone_data(state.hash)),
             requests_per_second: whole(rates.ok + rates.over_limit + rates.error),
             started: managed.started.seconds(),
-            summaries: Some(managed.fleet.publishes()),
+            summaries: managed.fleet.publishes(),
             rejected: rejection(&state),
         }
     }

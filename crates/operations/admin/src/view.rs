@@ -207,8 +207,7 @@ fn no_replica(name: &str, expected: &str) -> Problem {
 pub(super) fn silence(member: &Member) -> &'static str {
     match (&member.summary, member.announcement.summaries) {
         (Some(_), _) => "published",
-        (None, None) => "older version",
-        (None, Some(false)) => "turned off",
-        (None, Some(true)) => "unreadable",
+        (None, false) => "turned off",
+        (None, true) => "unreadable",
     }
 }

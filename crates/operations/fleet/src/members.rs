@@ -36,9 +36,8 @@ pub struct Announcement {
     pub requests_per_second: u64,
     /// The second of its start.
     pub started: u64,
-    /// It publishes summaries; `None` for an older version, which cannot.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub summaries: Option<bool>,
+    /// It publishes summaries.
+    pub summaries: bool,
     /// Why it rejected the newest rules, with file and line; `None` if it serves them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rejected: Option<String>,
@@ -191,11 +190,10 @@ mod tests {
 
     #[test]
     fn an_announcement_reads_back_and_other_versions_are_tolerated() {
-        let one =
-            Announcement { id: "a".to_owned(), summaries: Some(true), started: 7, ..Announcement::default() };
+        let one = Announcement { id: "a".to_owned(), summaries: true, started: 7, ..Announcement::default() };
         assert_eq!(Announcement::read("a", &serde_json::to_string(&one).unwrap()), Some(one));
         let other = Announcement::read("b", r#"{"version": "2", "more": []}"#).unwrap();
-        assert_eq!((other.id.as_str(), other.version.as_str(), other.summaries), ("b", "2", None));
+        assert_eq!((other.id.as_str(), other.version.as_str(), other.summaries), ("b", "2", false));
         assert_eq!(Announcement::read("b", "x"), None);
     }
 }

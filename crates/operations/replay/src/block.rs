@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
-use super::envoy::Untold;
 use clock::Time;
 use limiter::{Descriptor, Entry, LimitOverride, Request};
 
@@ -37,10 +36,8 @@ pub struct Aside {
     pub missing: u64,
     /// Lines of access logs for which Envoy sends no request, since no descriptor has all of its values.
     pub without_descriptors: u64,
-    /// Lines of access logs that no route matches.
-    pub without_route: u64,
-    /// What access logs do not tell, with the number of descriptors or requests.
-    pub untold: BTreeMap<Untold, u64>,
+    /// Operators of which access logs have no value, with the number of descriptors that need them.
+    pub unlogged: BTreeMap<String, u64>,
     pub sample: Option<Sample>,
 }
 
@@ -49,9 +46,8 @@ impl Aside {
     pub(crate) fn add(&mut self, block: Self) {
         self.missing = self.missing.saturating_add(block.missing);
         self.without_descriptors += block.without_descriptors;
-        self.without_route += block.without_route;
-        for (one, count) in block.untold {
-            *self.untold.entry(one).or_default() += count;
+        for (operator, count) in block.unlogged {
+            *self.unlogged.entry(operator).or_default() += count;
         }
         // A sample by request is the weaker one: what it has is not whole.
         self.sample = match (self.sample, block.sample) {
@@ -71,8 +67,6 @@ pub struct Sample {
 #[derive(Debug)]
 struct RequestAt {
     time: Time,
-    /// Sent when the response has ended, later than requests of the next lines.
-    is_delayed: bool,
     line: u32,
     domain: Span,
     /// The random part of the identity of what it may hold; 0 for none.
@@ -136,14 +130,7 @@ impl Block {
     pub(crate) fn push_request(&mut self, time: Time, line: u32, domain: &str) {
         let domain = self.keep(domain);
         let end = index(self.descriptors.len());
-        self.requests.push(RequestAt { time, is_delayed: false, line, domain, hold: 0, end });
-    }
-
-    /// Marks the last request as sent when the response has ended.
-    pub(crate) fn delay(&mut self) {
-        if let Some(request) = self.requests.last_mut() {
-            request.is_delayed = true;
-        }
+        self.requests.push(RequestAt { time, line, domain, hold: 0, end });
     }
 
     /// Sets the identity of what the last request may hold.
@@ -158,9 +145,8 @@ impl Block {
         Some(self.requests[request].hold).filter(|random| *random != 0)
     }
 
-    /// The times of the requests, and whether each is delayed.
-    pub(crate) fn times(&self) -> impl Iterator<Item = (Time, bool)> {
-        self.requests.iter().map(|request| (request.time, request.is_delayed))
+    pub(crate) fn times(&self) -> impl Iterator<Item = Time> {
+        self.requests.iter().map(|request| request.time)
     }
 
     /// The line of a request, from 1.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! Log ─▶ read (blocks, on all cores) ─▶ order (by time) ─▶ Side::decide (rules, and others to compare) ─▶ Report
-//!          └ line, or access_log and envoy                             └ tally, changes
+//!          └ line, or access_log                                       └ tally, changes
 //! ```
 //!
 //! The command line opens the logs, loads the rules and shows the report. Nothing here reads the clock.
@@ -13,7 +13,6 @@
 mod access_log;
 mod block;
 mod changes;
-pub mod envoy;
 mod instant;
 mod line;
 mod order;
@@ -32,11 +31,11 @@ use std::{
 };
 
 pub use self::{
-    access_log::{AccessLog, Format, Parts, Template},
+    access_log::{AccessLog, Format, Template},
     block::{Aside, Sample},
     order::WINDOW,
     read::{Log, Unreadable},
-    report::{KeyReport, LimitReport, Report, RuleReport, SlotReport, UntoldReport, UseReport},
+    report::{KeyReport, LimitReport, Report, RuleReport, SlotReport, UnloggedReport, UseReport},
     share::Share,
     side::Side,
 };

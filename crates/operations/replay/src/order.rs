@@ -87,8 +87,7 @@ impl Sorted {
 
     fn is_ready(&self) -> bool {
         self.oldest().is_some_and(|oldest| {
-            // A delayed request may be newer than the newest line.
-            self.newest.micros().checked_sub(oldest.micros()).is_some_and(|age| age > WINDOW)
+            self.newest.micros() - oldest.micros() > WINDOW
                 || self.ordered.len() + self.behind.len() > MAX_WAITING
         })
     }
@@ -96,10 +95,10 @@ impl Sorted {
     fn take(&mut self, mut block: Block, aside: &mut Aside) {
         aside.add(mem::take(&mut block.aside));
         let block = Rc::new(block);
-        for (index, (time, is_delayed)) in block.times().enumerate() {
+        for (index, time) in block.times().enumerate() {
             let next = Next { time, block: block.clone(), index };
             self.number += 1;
-            if time >= self.newest && !is_delayed {
+            if time >= self.newest {
                 self.newest = time;
                 self.ordered.push_back((next, self.number));
             } else if time >= self.returned {

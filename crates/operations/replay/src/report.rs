@@ -7,7 +7,6 @@ use serde::{Serialize, Serializer};
 use super::{
     Aside, Share,
     changes::{Changes, Timeline},
-    envoy::Untold,
     side::Side,
     tally::{LimitTally, RuleTally},
 };
@@ -51,19 +50,17 @@ pub struct Logs {
     pub missing: u64,
     /// Lines for which Envoy sends no request.
     pub without_descriptors: u64,
-    pub without_route: u64,
-    /// What access logs do not tell.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub untold: Vec<UntoldReport>,
+    pub unlogged: Vec<UnloggedReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample: Option<SampleReport>,
 }
 
+/// An operator of `--descriptor` of which an access log has no value.
 #[derive(Serialize, Debug)]
-pub struct UntoldReport {
-    #[serde(flatten)]
-    pub what: Untold,
-    /// Descriptors that were dropped, or requests if no route could be found.
+pub struct UnloggedReport {
+    pub operator: String,
+    /// Descriptors that need it.
     pub dropped: u64,
 }
 
@@ -189,8 +186,9 @@ impl Report {
             std::cmp::Reverse((rule.newly_refused + rule.newly_allowed, rule.refused, rule.requests))
         });
         let allowing = replayed.against.map(Side::tally);
-        let untold = aside.untold.iter();
-        let untold = untold.map(|(what, dropped)| UntoldReport { what: what.clone(), dropped: *dropped });
+        let unlogged = aside.unlogged.iter();
+        let unlogged = unlogged
+            .map(|(operator, dropped)| UnloggedReport { operator: operator.clone(), dropped: *dropped });
         let unmet = rules.iter().filter(|rule| rule.requests == 0 && !rule.removed);
         Self {
             requests: tally.requests(),
@@ -208,8 +206,7 @@ impl Report {
                     .and_then(|(log, line)| Some(format!("{}:{line}", replayed.logs.get(log)?))),
                 missing: aside.missing,
                 without_descriptors: aside.without_descriptors,
-                without_route: aside.without_route,
-                untold: untold.collect(),
+                unlogged: unlogged.collect(),
                 sample: aside.sample.map(|sample| SampleReport {
                     by: if sample.by_key { "key" } else { "request" },
                     rate: sample.rate,

@@ -271,11 +271,7 @@ pub(crate) fn in_force(
             found.push(one.map_err(|error| format!("{}: invalid override: {error}", client.server))?);
         }
     }
-    let switches = match client.get("/api/v1/domains", &[]) {
-        // An earlier version has none.
-        Err(failure) if failure.is_not_found => Value::Null,
-        reply => reply?,
-    };
+    let switches = client.get("/api/v1/domains", &[])?;
     for one in format::items(&switches["domains"]) {
         let one = Override::switch_from_json(one, Time::default());
         found.push(one.map_err(|error| format!("{}: invalid switch: {error}", client.server))?);

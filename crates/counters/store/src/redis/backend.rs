@@ -1,23 +1,18 @@
 //! Redis as a [`Backend`].
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use super::{
     dialer::Dialer,
     failure::{Failure, FailureKind},
     permissions::{self, Needs},
-    pipeline::{Expire, Expiry, Learned, RedisPipeline},
+    pipeline::{Learned, RedisPipeline},
     resp::{FramedStream, Reply, Resp},
     topology::Topology,
     ttl_cache::TtlCache,
     write_check::WriteCheck,
 };
-use crate::{
-    remote::{self, Backend},
-    table::Key,
-};
-use clock::Time;
-use limit::Rate;
+use crate::remote::{self, Backend};
 use net::ServerAddress;
 
 /// State that all connections to the servers of a Redis share.
@@ -30,8 +25,6 @@ pub(super) struct RedisBackend {
     pub(super) user: Option<String>,
     /// The bits of the [`Needs`] of the rules in force.
     pub(super) needs: AtomicU8,
-    /// The user lacks the permission for scripts, so expiries are set without comparing them to existing ones.
-    pub(super) cannot_extend: AtomicBool,
     pub(super) write_check: Option<WriteCheck>,
 }
 
@@ -83,8 +76,6 @@ impl Backend for RedisBackend {
     }
 
     fn connected(&self, connection: &Connection) {
-        // The user's permissions may have changed.
-        self.cannot_extend.store(false, Relaxed);
         connection.piggyback(|first| first.check(Needs(self.needs.load(Relaxed))));
         if let Some(check) = &self.write_check {
             let keys = check.keys(&self.topology.servers());
@@ -115,15 +106,6 @@ impl Backend for RedisBackend {
 }
 
 impl RedisBackend {
-    /// A counter's expiry, and whether the server has to set it.
-    pub(super) fn expiry(&self, id: Key, limit: &Rate, now: Time) -> Expiry {
-        let expiry = self.ttl_cache.expiry(id, limit, now);
-        match expiry.set {
-            Expire::Extend if self.cannot_extend.load(Relaxed) => Expiry { set: Expire::Set, ..expiry },
-            _ => expiry,
-        }
-    }
-
     fn learn(&self, connection: &Connection, learned: Learned) -> Result<(), Failure> {
         let (now, metrics) = (connection.shared.edges.clock.now(), &connection.shared.metrics);
         if let (Some(check), Some(accepts)) = (&self.write_check, learned.accepts_writes) {
@@ -132,18 +114,12 @@ impl RedisBackend {
         for (id, end) in learned.expiring {
             self.ttl_cache.learn(id, now, end);
         }
+        metrics.without_expiry(learned.without_expiry);
         if !learned.missing_ttl.is_empty() {
             // The server has lost keys, so other cached keys may be missing too.
             self.ttl_cache.clear();
-        }
-        if !learned.not_extended.is_empty() {
-            self.cannot_extend.store(true, Relaxed);
-        }
-        metrics.without_expiry(learned.without_expiry);
-        let mut expiries = learned.missing_ttl.iter().chain(&learned.not_extended).peekable();
-        if expiries.peek().is_some() {
             connection.piggyback(|next| {
-                expiries.for_each(|(key, seconds)| next.expire(key, *seconds, Expire::Set));
+                learned.missing_ttl.iter().for_each(|(key, seconds)| next.expire(key, *seconds));
             });
         }
         learned.denied.iter().chain(&learned.missing).for_each(|command| metrics.denied(command));

@@ -33,7 +33,7 @@ impl RedisStore {
         let pool = self.pool_of(counter.is_per_second);
         let backend = pool.backend();
         let id = backend.ttl_cache.id(counter.name);
-        let expiry = backend.expiry(id, counter.limit, now);
+        let expiry = backend.ttl_cache.expiry(id, counter.limit, now);
         let hits = (hits, counter.limit.requests_per_unit);
         let call = LeaseCall::take(pool.leases_of(counter.name)?, hits, (id, expiry), receipt);
         pool.send_lease(counter.name, call)

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU8, Ordering::Relaxed},
+    atomic::{AtomicU8, Ordering::Relaxed},
 };
 
 use deadpool_redis::redis::cmd;
@@ -60,7 +60,6 @@ impl Pool {
                 only_masters: matches!(settings.servers, RedisServers::Sentinel { .. }),
                 user: settings.credentials.as_ref().and_then(|login| login.user.clone()),
                 needs: AtomicU8::new(Needs::COUNTERS.0),
-                cannot_extend: AtomicBool::new(false),
                 write_check: unhealthy_without.then(|| WriteCheck::new(key_prefix)),
             },
             edges: edges.clone(),

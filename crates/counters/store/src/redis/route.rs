@@ -1,7 +1,7 @@
 //! Sends a request's checks to the connections that own their keys, follows redirections of a cluster, and sets the
 //! outcomes.
 
-use std::{future::ready, pin::Pin, sync::Arc, time::Instant};
+use std::{future::ready, sync::Arc, time::Instant};
 
 use smallvec::SmallVec;
 
@@ -16,7 +16,6 @@ use super::{
 use crate::{
     Batch, Check, Counting, FailureReason, Member, StoreError, StoreFuture,
     batch::{HitsToSend, NextHits},
-    without_taking,
 };
 use clock::{Time, timer::after};
 use limit::{Algorithm, Hits, Unit};
@@ -152,7 +151,7 @@ impl RedisStore {
                 pipeline.count_guarded(&checks.collect::<SmallVec<[_; 4]>>(), &codes);
             })?;
             let submitted = Submitted { checks: indexes, reply, connection };
-            // A slot that is migrating is counted in two steps.
+            // The keys of a slot that is migrating are counted in two steps.
             if receive_outcomes(batch, &mut [submitted]).await?.is_empty() {
                 return Ok(());
             }
@@ -161,28 +160,6 @@ impl RedisStore {
         self.apply_hits(batch, Mode { now, plan: read, is_grouped: false }).await?;
         let hits = batch.hits_after_read();
         self.apply_hits(batch, Mode { now, plan: HitsToSend::Next(&hits), is_grouped: true }).await
-    }
-
-    /// Counts groups whose slot is migrating, by the indexes of their first checks: during a migration neither server
-    /// updates keys of which it has only some.
-    ///
-    /// The counters are read and then updated one by one, and hits are refunded if concurrent requests used the room. So
-    /// the limits are never exceeded, and rejected hits are not counted.
-    async fn count_split(&self, batch: &mut Batch, now: Time, firsts: &[usize]) -> Result<(), StoreError> {
-        let groups = || firsts.iter().filter_map(|first| batch.group_at(*first)).flatten();
-        let split: SmallVec<[usize; 8]> = groups().collect();
-        let reads = batch.checks().iter().enumerate();
-        let reads = reads.map(|(index, check)| split.contains(&index).then(|| without_taking(check.hits)));
-        let reads: NextHits = reads.collect();
-        let mode = |plan| Mode { now, plan, is_grouped: false };
-        self.apply_hits(batch, mode(HitsToSend::Next(&reads))).await?;
-        let hits = batch.hits_that_fit(|index| split.contains(&index));
-        self.apply_hits(batch, mode(HitsToSend::Next(&hits))).await?;
-        let refunds = batch.refunds(&hits);
-        let over: SmallVec<[bool; 8]> = batch.checks().iter().map(Check::is_over).collect();
-        self.apply_hits(batch, mode(HitsToSend::Next(&refunds))).await?;
-        batch.reject_refunded(&refunds, &over);
-        Ok(())
     }
 
     async fn apply_hits(&self, batch: &mut Batch, mode: Mode<'_>) -> Result<(), StoreError> {
@@ -259,7 +236,7 @@ impl RedisStore {
 
     /// Waits for the outcomes, and follows redirections.
     ///
-    /// `submitted` is borrowed: by value, every future on the way would contain a copy.
+    /// `submitted` is borrowed and `follow` is boxed: by value, every future on the way would contain a copy.
     async fn receive(
         &self,
         batch: &mut Batch,
@@ -267,45 +244,37 @@ impl RedisStore {
         submitted: &mut [Submitted],
     ) -> Result<(), StoreError> {
         let redirected = receive_outcomes(batch, submitted).await?;
-        if redirected.is_empty() { Ok(()) } else { self.follow(batch, mode, redirected).await }
+        if redirected.is_empty() { Ok(()) } else { Box::pin(self.follow(batch, mode, redirected)).await }
     }
 
     /// Follows redirections.
-    ///
-    /// Boxed, with a named type, because counting a split group calls it again.
-    fn follow<'f>(
-        &'f self,
-        batch: &'f mut Batch,
-        mode: Mode<'f>,
+    async fn follow(
+        &self,
+        batch: &mut Batch,
+        mode: Mode<'_>,
         mut redirected: Vec<Redirected>,
-    ) -> Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'f>> {
-        Box::pin(async move {
-            let mut split = SmallVec::<[usize; 1]>::new();
-            let deadline = self.deadline(batch);
-            for _ in 0..MAX_REDIRECTS {
-                redirected
-                    .retain(|redirected| is_resubmitted(batch, redirected, mode.is_grouped, &mut split));
-                if redirected.is_empty() {
-                    break;
-                }
-                let mut again = SmallVec::<[Submitted; 1]>::new();
-                for redirected in redirected.drain(..) {
-                    again.push(self.resubmit(batch, mode, &redirected, deadline).await?);
-                }
-                redirected.append(&mut receive_outcomes(batch, &mut again).await?);
+    ) -> Result<(), StoreError> {
+        let deadline = self.deadline(batch);
+        for _ in 0..MAX_REDIRECTS {
+            // A group follows its first check.
+            redirected.retain(|one| !mode.is_grouped || batch.check(one.index).member != Member::Next);
+            if redirected.is_empty() {
+                return Ok(());
             }
-            match redirected.first() {
-                None if split.is_empty() => Ok(()),
-                None => self.count_split(batch, mode.now, &split).await,
-                Some(Redirected { from, error, .. }) => Err(StoreError {
-                    reason: FailureReason::BadAnswer,
-                    message: format!(
-                        "redis {from}: \"{error}\" after {MAX_REDIRECTS} redirections; the servers redirect to each other"
-                    )
-                    .into(),
-                }),
+            let mut again = SmallVec::<[Submitted; 1]>::new();
+            for redirected in redirected.drain(..) {
+                again.push(self.resubmit(batch, mode, &redirected, deadline).await?);
             }
-        })
+            redirected.append(&mut receive_outcomes(batch, &mut again).await?);
+        }
+        let Some(Redirected { from, error, .. }) = redirected.first() else { return Ok(()) };
+        let why = if pipeline::cannot_count_together(error) {
+            "the keys of a rule are on two servers while their slot moves"
+        } else {
+            "the servers redirect to each other"
+        };
+        let message = format!("redis {from}: \"{error}\" after {MAX_REDIRECTS} redirections; {why}").into();
+        Err(StoreError { reason: FailureReason::BadAnswer, message })
     }
 
     /// Submits a check to the server of its redirection.
@@ -357,24 +326,6 @@ pub(super) fn is_per_second(check: &Check) -> bool {
     check.member == Member::Alone && check.limit.unit == Unit::Second && !check.limit.holds
 }
 
-/// True if a redirected check is submitted again. A group follows its first check; one whose keys are on two servers is
-/// added to `split`.
-fn is_resubmitted(
-    batch: &Batch,
-    redirected: &Redirected,
-    is_grouped: bool,
-    split: &mut SmallVec<[usize; 1]>,
-) -> bool {
-    match batch.checks().get(redirected.index).map_or(Member::Alone, |check| check.member) {
-        Member::First if is_grouped && pipeline::cannot_count_together(&redirected.error) => {
-            split.push(redirected.index);
-            false
-        }
-        Member::Next => !is_grouped,
-        Member::First | Member::Alone => true,
-    }
-}
-
 /// Waits for the replies and sets the outcomes; returns the redirected checks.
 async fn receive_outcomes(
     batch: &mut Batch,
@@ -419,7 +370,7 @@ fn add(pipeline: &mut RedisPipeline, pool: &Pool, batch: &Batch, index: usize, m
             pipeline.count_together(id, &group.iter().map(script_check).collect::<SmallVec<[_; 4]>>());
         }
         (Algorithm::FixedWindow(_), Hits::Take(hits)) => {
-            pipeline.count(&key, id, hits, pool.backend().expiry(id, &check.limit, mode.now));
+            pipeline.count(&key, id, hits, pool.backend().ttl_cache.expiry(id, &check.limit, mode.now));
         }
         (Algorithm::FixedWindow(_), Hits::Refund(_)) => pipeline.count_together(id, &[alone()]),
         _ => {

@@ -60,8 +60,6 @@ scripts! {
     /// A counter and its leases, the hits to subtract, the minimum of the counter for that, the lease, and its last
     /// confirmed grant.
     RETURN_HITS = "return_hits";
-    /// One key, and its expiry in seconds unless it already expires later.
-    EXTEND = "extend";
     // Keys, and the arguments of `pipeline::script_call`. Buckets and sliding windows, or logs, one by one; then units of
     // fixed windows, or of any kind.
     STATES = "begin" "keep" "bucket" "sliding_window" "arguments" "each";

@@ -12,7 +12,7 @@ use std::sync::{
 use super::pipeline::{Expire, Expiry};
 use crate::table::{Key, Table};
 use clock::{Time, timer::Random};
-use limit::{Period, Rate, Unit};
+use limit::Rate;
 
 /// Maximum number of keys: 25 MB.
 const MAX_KEYS: usize = 1 << 20;
@@ -51,11 +51,7 @@ impl TtlCache {
     /// A counter's expiry, and whether the server has to set it.
     pub(super) fn expiry(&self, id: Key, limit: &Rate, now: Time) -> Expiry {
         let end = limit.period().end(now);
-        let set = match self.is_known(id, end, now) {
-            true => Expire::Known,
-            false if Self::may_be_shared(limit, now) => Expire::Extend,
-            false => Expire::Set,
-        };
+        let set = if self.is_known(id, end, now) { Expire::Known } else { Expire::Set };
         Expiry { seconds: self.seconds(limit, now), end, set }
     }
 
@@ -88,16 +84,6 @@ impl TtlCache {
         u32::try_from(seconds).expect("ten years and a century are less than 2³² seconds")
     }
 
-    /// True if a longer window may have begun at the same time. In the Go service's format both share a key; limits with
-    /// a tag share none.
-    fn may_be_shared(limit: &Rate, now: Time) -> bool {
-        let Period::Length(window) = limit.period() else { return limit.tag_bytes == 0 };
-        let start = window.start(now).seconds();
-        let begins_together =
-            |unit: &Unit| unit.seconds() > limit.unit.seconds() && start.is_multiple_of(unit.seconds());
-        limit.tag_bytes == 0 && Unit::ALL.iter().any(begins_together)
-    }
-
     #[expect(clippy::expect_used, reason = "the jitter is at most a century")]
     pub(super) fn jitter(&self) -> u32 {
         u32::try_from(self.random.below(self.jitter.max(1))).expect("a century is less than 2³² seconds")
@@ -125,7 +111,7 @@ mod tests {
     use net::edges::Edges;
 
     use super::*;
-    use limit::Limit;
+    use limit::{Limit, Unit};
 
     fn cache(jitter: u64) -> TtlCache {
         TtlCache::new(jitter, Edges::system().random)
@@ -153,35 +139,13 @@ mod tests {
         let set = |limit| seen.expiry(id, limit, now).set;
         assert_eq!(
             [set(&minute), set(&hour)],
-            [Expire::Extend, Expire::Set],
+            [Expire::Set, Expire::Set],
             "the hour begins as the minute does"
         );
         seen.learn(id, now, minute.period().end(now));
         assert_eq!([set(&minute), set(&hour)], [Expire::Known, Expire::Set]);
         seen.learn(id, now, hour.period().end(now));
         assert_eq!([set(&minute), set(&hour)], [Expire::Known, Expire::Known]);
-    }
-
-    #[test]
-    fn windows_share_a_key_only_if_a_longer_one_begins_with_them() {
-        let day = 86_400;
-        for (unit, second, expected) in [
-            (Unit::Second, 60, true),
-            (Unit::Second, 61, false),
-            (Unit::Minute, 3600 + 59, true),
-            (Unit::Minute, 3660, false),
-            (Unit::Hour, day, true),
-            (Unit::Hour, 2 * day + 3600, false),
-            (Unit::Day, 7 * day, true),
-            (Unit::Day, 8 * day, false),
-            (Unit::Day, 30 * day, true),
-            (Unit::Year, 365 * day, false),
-        ] {
-            let shared = TtlCache::may_be_shared(&Limit::plain(1, unit), Time::from_seconds(second));
-            assert_eq!(shared, expected, "{unit} {second}");
-        }
-        let tagged = Limit::plain(1, Unit::Minute).tagged();
-        assert!(!TtlCache::may_be_shared(&tagged, Time::from_seconds(3600)), "its key contains the window");
     }
 
     #[test]

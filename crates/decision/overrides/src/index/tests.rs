@@ -437,7 +437,7 @@ fn a_descriptor_and_its_entries_are_compared_by_action() {
 }
 
 #[test]
-fn stored_overrides_are_those_of_earlier_versions() {
+fn stored_overrides_read_back() {
     let stored = by_entry("shop", "ip=10.1.2.3/8", Action::Block).to_stored();
     assert_eq!(stored["domain"], "*entry@shop");
     assert_eq!(stored["descriptor"], serde_json::json!([{"key": "ip", "value": "10.0.0.0/8"}]));

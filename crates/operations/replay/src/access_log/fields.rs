@@ -1,7 +1,7 @@
 //! The values of one line of an access log, by their operators.
 //!
-//! With a format that is known, an operator takes exactly its own value. Without one, JSON keys and operators name their
-//! fields, so that `x-client` is the value of `%REQ(X-CLIENT)%`.
+//! An operator takes its own value if the log's format has it, else the field that its name matches: `x-client` of a JSON
+//! line is the value of `%REQ(X-CLIENT)%`.
 
 use std::borrow::Cow;
 
@@ -20,11 +20,12 @@ pub(crate) enum Found<'f> {
     Unlogged,
 }
 
+/// The log has no value of this operator.
+pub(crate) struct Unlogged(pub(crate) String);
+
 /// The fields of a line.
 pub(crate) struct Fields<'l> {
     all: Vec<Field<'l>>,
-    /// Fields are known by their names alone.
-    by_name: bool,
     /// A field that is not there has no value.
     has_all: bool,
 }
@@ -40,11 +41,10 @@ enum Name<'l> {
 }
 
 impl<'l> Fields<'l> {
-    /// Reads a line. With `by_name`, an operator may take any field of its name.
-    pub(crate) fn read(format: &'l Format, line: &'l str, by_name: bool) -> Result<Self, String> {
-        let mut fields = Self { all: Vec::new(), by_name, has_all: false };
+    pub(crate) fn read(format: &'l Format, line: &'l str) -> Result<Self, String> {
+        let mut fields = Self { all: Vec::new(), has_all: false };
         match format {
-            Format::Text(_) if by_name && line.trim_start().starts_with('{') => {
+            Format::Text(_) if line.trim_start().starts_with('{') => {
                 fields.flatten("", object(line)?);
                 fields.has_all = true;
             }
@@ -63,7 +63,7 @@ impl<'l> Fields<'l> {
             let value = path.iter().try_fold(line, |value, key| value.get(key)).unwrap_or(&Value::Null);
             if let Some(operator) = parts.only_operator() {
                 // The value of a single operator keeps its type.
-                let value = scalar(value).map_or(Found::Absent, |text| self.known(operator, text.into()));
+                let value = scalar(value).map_or(Found::Absent, |text| Found::Value(text.into()));
                 self.all.push(Field { name: Name::Operator(operator), value });
             } else if let Some(text) = value.as_str() {
                 let at = |error| format!("{}: {error}", path.join("."));
@@ -78,16 +78,8 @@ impl<'l> Fields<'l> {
 
     fn push(&mut self, operator: &'l Operator, value: Cow<'l, str>) {
         // Envoy logs a missing value as `-`.
-        let value = if value == "-" { Found::Absent } else { self.known(operator, value) };
+        let value = if value == "-" { Found::Absent } else { Found::Value(value) };
         self.all.push(Field { name: Name::Operator(operator), value });
-    }
-
-    /// A value in the log, of which the log may lack the end.
-    fn known<'v>(&self, operator: &Operator, value: Cow<'v, str>) -> Found<'v> {
-        match operator.longest {
-            Some(longest) if !self.by_name && value.chars().count() >= longest => Found::Unlogged,
-            _ => Found::Value(value),
-        }
     }
 
     /// Adds the fields of an object, those of nested objects with their whole path.
@@ -105,37 +97,42 @@ impl<'l> Fields<'l> {
         self.all.push(Field { name: Name::Key(path.to_owned()), value });
     }
 
-    pub(crate) fn find(&self, wanted: &Operator) -> Found<'_> {
+    /// The text with the values of its operators, each up to its length; `None` if the request lacks one.
+    pub(crate) fn filled(&self, parts: &Parts) -> Result<Option<String>, Unlogged> {
+        let mut text = String::new();
+        for part in &parts.0 {
+            match part {
+                Part::Text(plain) => text += plain,
+                Part::Operator(operator) => match self.find(operator) {
+                    Found::Value(value) => {
+                        text.extend(value.chars().take(operator.longest.unwrap_or(usize::MAX)));
+                    }
+                    Found::Absent => return Ok(None),
+                    Found::Unlogged => {
+                        return Err(Unlogged(format!("%{}%", operator.text.to_ascii_uppercase())));
+                    }
+                },
+            }
+        }
+        Ok(Some(text))
+    }
+
+    fn find(&self, wanted: &Operator) -> Found<'_> {
         match self.exactly(&wanted.text) {
             Found::Unlogged => {}
             found => return found,
         }
-        if self.by_name {
-            let named = wanted.names.iter().map(|name| self.named(name));
-            return named
-                .reduce(|found, next| if matches!(found, Found::Value(_)) { found } else { next })
-                .filter(|found| !self.has_all || *found != Found::Unlogged)
-                .unwrap_or(if self.has_all { Found::Absent } else { Found::Unlogged });
-        }
-        // `A?B`: the first header, else the second.
-        let argument = wanted.text.strip_prefix("REQ(").and_then(|text| text.strip_suffix(')'));
-        match argument.and_then(|argument| argument.split_once('?')) {
-            Some((first, second)) => match self.header(first) {
-                Found::Absent => self.header(second),
-                found => found,
-            },
-            None => Found::Unlogged,
-        }
+        let named = wanted.names.iter().map(|name| self.named(name));
+        named
+            .reduce(|found, next| if matches!(found, Found::Value(_)) { found } else { next })
+            .filter(|found| !self.has_all || *found != Found::Unlogged)
+            .unwrap_or(if self.has_all { Found::Absent } else { Found::Unlogged })
     }
 
     /// The value of an operator by its text.
     pub(crate) fn exactly(&self, text: &str) -> Found<'_> {
         let is_it = |field: &&Field<'_>| matches!(field.name, Name::Operator(known) if known.text == text);
         self.all.iter().find(is_it).map_or(Found::Unlogged, |field| field.value.clone())
-    }
-
-    pub(crate) fn header(&self, name: &str) -> Found<'_> {
-        self.find(&Operator::of_header(name))
     }
 
     /// The value of a field by its name; one with a value is preferred.
@@ -167,7 +164,7 @@ impl<'f> Found<'f> {
     }
 
     /// The address of an address with a port.
-    pub(crate) fn without_port(self) -> Self {
+    fn without_port(self) -> Self {
         let Self::Value(value) = self else { return self };
         match value.rsplit_once(':') {
             Some((address, _)) => {

@@ -89,7 +89,7 @@ fn of_object(
 
 impl Format {
     /// The format of lines of text, of which each ends with the format.
-    pub fn of_text(text: &str) -> Result<Self, String> {
+    fn of_text(text: &str) -> Result<Self, String> {
         let parts: Parts = text.trim_end_matches(['\r', '\n']).parse()?;
         parts.check()?;
         if parts.operators().any(Operator::is_time) {
@@ -100,21 +100,12 @@ impl Format {
     }
 
     /// The format of JSON lines by the formats of their fields.
-    pub fn of_fields(fields: Vec<(Vec<String>, Parts)>) -> Result<Self, String> {
+    fn of_fields(fields: Vec<(Vec<String>, Parts)>) -> Result<Self, String> {
         fields.iter().try_for_each(|(_, parts)| parts.check())?;
         if fields.iter().any(|(_, parts)| parts.operators().any(Operator::is_time)) {
             Ok(Self::Json(fields))
         } else {
             Err("no field has %START_TIME%".to_owned())
-        }
-    }
-
-    /// True if a line has the value of this operator.
-    pub fn has(&self, operator: &str) -> bool {
-        let has = |parts: &Parts| parts.operators().any(|one| one.text == operator);
-        match self {
-            Self::Text(parts) => has(parts),
-            Self::Json(fields) => fields.iter().any(|(_, parts)| has(parts)),
         }
     }
 }
@@ -141,10 +132,6 @@ impl Parts {
             return Err("two operators without a text between them cannot be told apart".to_owned());
         }
         Ok(())
-    }
-
-    pub fn constant(text: &str) -> Self {
-        Self(vec![Part::Text(text.to_owned())])
     }
 }
 
@@ -232,20 +219,6 @@ impl FromStr for Operator {
 }
 
 impl Operator {
-    /// An operator without an argument.
-    pub(crate) fn plain(name: &str) -> Self {
-        Self { text: name.to_owned(), names: vec![normal(name)], longest: None }
-    }
-
-    /// The operator with the value of a request header.
-    pub(crate) fn of_header(name: &str) -> Self {
-        Self {
-            text: format!("REQ({})", name.to_ascii_lowercase()),
-            names: vec![normal(name.trim_start_matches(':'))],
-            longest: None,
-        }
-    }
-
     fn is_time(&self) -> bool {
         self.names.iter().any(|name| TIMES.contains(&&**name))
     }
@@ -266,7 +239,7 @@ mod tests {
         {
             assert!(text.parse::<Template>().is_err(), "{text}");
         }
-        assert_eq!("100%%".parse(), Ok(Parts::constant("100%")));
+        assert_eq!("100%%".parse(), Ok(Parts(vec![Part::Text("100%".to_owned())])));
         for format in ["%START_TIME%%PROTOCOL%", "%PROTOCOL%"] {
             assert!(format.parse::<Format>().is_err(), "{format}");
         }

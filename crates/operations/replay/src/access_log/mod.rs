@@ -1,76 +1,54 @@
 //! Reads a line of an Envoy access log, in JSON or text, as the requests that Envoy sends for it.
 //!
-//! [`Fields`] has the values of a line by their operators, as the log's [`Format`] says. A [`Gateway`] makes requests from
-//! them: that of Envoy's configuration, or one with the descriptors of the command line, such as
-//! `client=%REQ(X-CLIENT)%,path=/login`. Envoy sends no descriptor with an entry that is missing.
+//! [`Fields`] has the values of a line by their operators, as the log's [`Format`] says. They fill in the descriptors of the
+//! command line, such as `client=%REQ(X-CLIENT)%,path=/login`. Envoy sends no descriptor with an entry that is missing.
 
 mod fields;
 mod format;
 
-use self::format::TIMES;
-pub use self::format::{Format, Parts, Template};
-pub(crate) use self::{
-    fields::{Fields, Found},
-    format::{Operator, Part},
+pub use self::format::{Format, Template};
+use self::{
+    fields::{Fields, Unlogged},
+    format::TIMES,
 };
-use super::{
-    block::Block,
-    envoy::{Action, Call, Chosen, Descriptor, Gateway, HitsAddend, Line},
-    instant,
-};
+use super::{block::Block, instant};
 use clock::Time;
 
 /// How requests are made from the lines of an access log.
 pub struct AccessLog {
     pub format: Format,
-    /// Operators take the fields with their names, since the log may have another format.
-    pub by_name: bool,
-    pub gateway: Gateway,
+    pub domain: String,
+    pub descriptors: Vec<Template>,
 }
 
 impl AccessLog {
-    /// One request for every line, with these descriptors.
-    pub fn of_templates(domain: String, templates: Vec<Template>, format: Format) -> Self {
-        let descriptor = |Template(entries): Template| {
-            let action = |(key, parts)| ("--descriptor", Action::Template(key, parts));
-            let actions = entries.into_iter().map(action).collect();
-            Descriptor { actions, hits: HitsAddend::One, is_refund: false }
-        };
-        let descriptors = templates.into_iter().map(descriptor).collect();
-        let gateway = Gateway::of_call(Call { domain, at_end: false, descriptors });
-        Self { format, by_name: true, gateway }
-    }
-
-    /// Adds the requests of a line, with the line's number, to the block.
+    /// Adds the request of a line, with the line's number, to the block.
     pub(crate) fn read(&self, block: &mut Block, line: &str, number: u32) -> Result<(), String> {
-        let fields = Fields::read(&self.format, line, self.by_name)?;
-        let start = time(&fields)?;
-        let line = Line::new(&fields, &self.gateway);
-        let (requests, untold) = match line.route() {
-            Chosen::Route(route) => route.sent(&line),
-            Chosen::None => {
-                block.aside.without_route += 1;
-                return Ok(());
-            }
-            Chosen::Untold(untold) => (Vec::new(), vec![untold]),
-        };
-        block.aside.without_descriptors += u64::from(requests.is_empty() && untold.is_empty());
-        for one in untold {
-            *block.aside.untold.entry(one).or_default() += 1;
-        }
-        for request in requests {
-            for descriptor in request.descriptors {
-                for (key, value) in descriptor.entries {
-                    block.push_entry(&key, &value);
+        let fields = Fields::read(&self.format, line)?;
+        let time = time(&fields)?;
+        let (mut is_sent, mut is_unlogged) = (false, false);
+        for Template(entries) in &self.descriptors {
+            let filled =
+                entries.iter().map(|(key, parts)| Ok(fields.filled(parts)?.map(|value| (key, value))));
+            match filled.collect::<Result<Option<Vec<_>>, Unlogged>>() {
+                Ok(Some(entries)) => {
+                    is_sent = true;
+                    for (key, value) in entries {
+                        block.push_entry(key, &value);
+                    }
+                    block.push_descriptor(Some(1), false, None);
                 }
-                block.push_descriptor(Some(descriptor.hits), descriptor.is_refund, None);
+                Ok(None) => {}
+                Err(Unlogged(operator)) => {
+                    is_unlogged = true;
+                    *block.aside.unlogged.entry(operator).or_default() += 1;
+                }
             }
-            let time = request.delay.checked_mul(1000).and_then(|delay| start.micros().checked_add(delay));
-            let time = time.ok_or("DURATION: expected the milliseconds of a request")?;
-            block.push_request(Time::from_micros(time), number, request.domain);
-            if request.is_delayed {
-                block.delay();
-            }
+        }
+        if is_sent {
+            block.push_request(time, number, &self.domain);
+        } else if !is_unlogged {
+            block.aside.without_descriptors += 1;
         }
         Ok(())
     }
@@ -94,7 +72,7 @@ mod tests {
     fn log(descriptors: &[&str], format: Option<&str>) -> AccessLog {
         let descriptors = descriptors.iter().map(|one| one.parse().unwrap()).collect();
         let format = format.map(|text| text.parse().unwrap()).unwrap_or_default();
-        AccessLog::of_templates("shop".to_owned(), descriptors, format)
+        AccessLog { format, domain: "shop".to_owned(), descriptors }
     }
 
     /// The descriptors of the request of a line; none if Envoy sends no request.

@@ -10,7 +10,6 @@ macro_rules! source {
     ($($file:literal)+) => { concat!($(include_str!(concat!("../../../../../crates/", $file, ".lua"))),+) };
 }
 
-const EXTEND: &str = source!("counters/store/src/redis/scripts/extend");
 const LEASE: &str = source!("counters/store/src/redis/scripts/lease");
 const RETURN_HITS: &str = source!("counters/store/src/redis/scripts/return_hits");
 const STATES: &str = source!("counters/store/src/redis/scripts/begin" "counters/store/src/redis/scripts/keep"
@@ -321,10 +320,6 @@ impl<'r> Generator<'r> {
         let key = self.key();
         let leases = format!("{{{key}}}:leases");
         let holder = self.random.u8(..3).to_string();
-        if self.random.u8(..5) == 0 {
-            let seconds = self.seconds();
-            return script(EXTEND, &[key], &[seconds.into_bytes()]);
-        }
         self.grants += 1;
         let confirmed =
             if self.random.u8(..3) == 0 { 0 } else { self.grants.saturating_sub(self.random.u64(..6)) };

@@ -12,7 +12,7 @@ use crate::{
     redis::{
         permissions::Needs,
         resp::{self, Reply},
-        script::{self, Form},
+        script::Form,
         write_check,
     },
     remote::at,
@@ -40,7 +40,6 @@ pub(super) enum CommandKind {
     /// Sets the expiry of a key without one.
     Expire {
         seconds: u32,
-        set: Expire,
     },
     Check(Needs),
     ProbeWrites,
@@ -69,7 +68,7 @@ impl Command {
         match &self.kind {
             CommandKind::Count { added: 0, .. } => "get",
             CommandKind::Count { .. } | CommandKind::ProbeWrites => "incrby",
-            CommandKind::Expire { set: Expire::Set, .. } => "expire",
+            CommandKind::Expire { .. } => "expire",
             _ => "evalsha",
         }
     }
@@ -84,10 +83,13 @@ impl Command {
 
     fn is_scripted(&self) -> bool {
         match self.kind {
-            CommandKind::Count { added, expiry, .. } => added > 0 && expiry.set == Expire::Extend,
-            CommandKind::Expire { set, .. } => set == Expire::Extend,
-            CommandKind::Check(_) => false,
-            _ => true,
+            CommandKind::Script(_) | CommandKind::Lease(_) | CommandKind::Hold(_) | CommandKind::Close(_) => {
+                true
+            }
+            CommandKind::Count { .. }
+            | CommandKind::Expire { .. }
+            | CommandKind::Check(_)
+            | CommandKind::ProbeWrites => false,
         }
     }
 }
@@ -102,26 +104,16 @@ impl RedisPipeline {
     /// Writes these commands with the source of their scripts.
     pub(crate) fn write_with_scripts(&self, unknown: &[UnknownScript], into: &mut Vec<u8>) {
         for command in unknown.iter().map(|unknown| at(&self.commands, unknown.command)) {
-            match &command.kind {
-                // The hits have been counted.
-                CommandKind::Count { expiry, .. } => {
-                    self.write_expire(command, expiry.seconds, expiry.set, into, Form::Source);
-                }
-                _ => self.write_command(command, into, Form::Source),
-            }
+            self.write_command(command, into, Form::Source);
         }
     }
 
-    fn write_expire(&self, command: &Command, seconds: u32, set: Expire, into: &mut Vec<u8>, form: Form) {
-        let key = self.key(command);
+    fn write_expire(&self, command: &Command, seconds: u32, into: &mut Vec<u8>) {
         if command.asking {
             resp::write_command(into, &[b"ASKING"]);
         }
-        if set == Expire::Extend {
-            script::EXTEND.call(into, form, &[key], &[seconds.into()]);
-        } else {
-            resp::write_command(into, &[b"EXPIRE", key, itoa::Buffer::new().format(seconds).as_bytes()]);
-        }
+        let key = self.key(command);
+        resp::write_command(into, &[b"EXPIRE", key, itoa::Buffer::new().format(seconds).as_bytes()]);
     }
 
     pub(super) fn write_command(&self, command: &Command, into: &mut Vec<u8>, form: Form) {
@@ -134,7 +126,7 @@ impl RedisPipeline {
             CommandKind::Count { added, expiry, .. } => {
                 resp::write_command(into, &[b"INCRBY", key, itoa::Buffer::new().format(*added).as_bytes()]);
                 if expiry.set != Expire::Known {
-                    self.write_expire(command, expiry.seconds, expiry.set, into, form);
+                    self.write_expire(command, expiry.seconds, into);
                 }
             }
             CommandKind::Script(call) => call.write(into, form),
@@ -142,7 +134,7 @@ impl RedisPipeline {
             CommandKind::Hold(call) => call.write(into, form),
             CommandKind::Close(call) => call.write(into, form),
             // Never after ASKING.
-            CommandKind::Expire { seconds, set } => self.write_expire(command, *seconds, *set, into, form),
+            CommandKind::Expire { seconds } => self.write_expire(command, *seconds, into),
             CommandKind::Check(needs) => needs.write(into),
             CommandKind::ProbeWrites => write_check::write_probe(key, into),
         }
@@ -158,7 +150,7 @@ impl RedisPipeline {
         let mut rest = 0..replies.len();
         for (command, number) in self.commands.iter().zip(0..) {
             let own = rest.by_ref().take(command.replies());
-            // The script is in the last reply, after `OK` to ASKING. The hits of a count before it were counted.
+            // The script is in the last reply, after `OK` to ASKING.
             let count = if command.asking { 2 } else { 1 };
             let own = own.last().filter(|_| command.is_scripted());
             let is_unknown = |last: &usize| match replies.get(*last) {

@@ -32,8 +32,6 @@ pub(crate) struct Learned {
     pub(crate) expiring: Vec<(Key, Time)>,
     /// Keys that were created without one because the server had lost them, and their expiry in seconds.
     pub(crate) missing_ttl: Vec<(Box<str>, u32)>,
-    /// Counted keys whose expiry was not set because the script was denied; `EXPIRE` may work.
-    pub(crate) not_extended: Vec<(Box<str>, u32)>,
     /// The number of counted keys whose expiry could not be set.
     pub(crate) without_expiry: usize,
     /// Denied commands, once per denial.
@@ -111,9 +109,9 @@ impl RedisPipeline {
                 reading.learned.expiring.append(&mut expiring);
                 read.map(Completion::Script)
             }
-            CommandKind::Expire { seconds, .. } => {
+            CommandKind::Expire { .. } => {
                 if let Err(error) = next().into_integer() {
-                    reading.no_expiry(self.key_text(command), *seconds, &error, command.name());
+                    reading.no_expiry(&error);
                 }
                 Ok(Completion::Done)
             }
@@ -166,12 +164,10 @@ impl RedisPipeline {
         let before = count?.saturating_sub_unsigned(added).max(0).cast_unsigned();
         match set {
             Some(Ok(1..)) => reading.learned.expiring.push((id, expiry.end)),
-            Some(Err(error)) => {
-                let by = if expiry.set == Expire::Extend { "evalsha" } else { "expire" };
-                reading.no_expiry(self.key_text(command), expiry.seconds, &error, by);
-            }
+            Some(Err(error)) => reading.no_expiry(&error),
             None if before == 0 && !is_planted(Plant::ExpiryForgotten) => {
-                reading.learned.missing_ttl.push((self.key_text(command), expiry.seconds));
+                let key = String::from_utf8_lossy(self.key(command)).into();
+                reading.learned.missing_ttl.push((key, expiry.seconds));
             }
             // After 0, the key was evicted or deleted meanwhile. The next hit creates it again.
             Some(Ok(..=0)) | None => {}
@@ -191,26 +187,18 @@ impl RedisPipeline {
         };
         words.get(at).and_then(Reply::text).unwrap_or_default().to_owned()
     }
-
-    fn key_text(&self, command: &Command) -> Box<str> {
-        String::from_utf8_lossy(self.key(command)).into()
-    }
 }
 
 impl Reading<'_> {
-    fn no_expiry(&mut self, key: Box<str>, seconds: u32, error: &str, by: &'static str) {
-        self.failed(error, 1, by);
-        if by == "evalsha" && FailureKind::of_reply(error) == FailureKind::Denied {
-            self.learned.not_extended.push((key, seconds));
-        } else {
-            self.learned.without_expiry += 1;
-        }
+    fn no_expiry(&mut self, error: &str) {
+        self.failed(error, 1, "expire");
+        self.learned.without_expiry += 1;
     }
 
     /// The outcome of an error reply to a command with this many keys.
     fn failed(&mut self, error: &str, keys: usize, command: &'static str) -> CheckResult {
         let kind = match FailureKind::of_reply(error) {
-            // Some of the keys are migrating: each is counted alone.
+            // Some of the keys are migrating: each check is sent again.
             FailureKind::ClusterDown if keys > 1 && cannot_count_together(error) => FailureKind::Moved,
             kind => kind,
         };

@@ -127,7 +127,6 @@ mod tests {
         for (set, expected) in [
             (Expire::Set, "k {k}:leases 5 100 60 1 7 30 31"),
             (Expire::Known, "k {k}:leases 5 100 60 0 7 30 31"),
-            (Expire::Extend, "k {k}:leases 5 100 60 1 7 30 31"),
         ] {
             let (words, outcome, learned) = lease(set, granted(25, 1));
             assert_eq!(words[0], "EVALSHA");

@@ -63,8 +63,6 @@ pub(super) enum Expire {
     /// Not at all: this process has set it in this window.
     Known,
     Set,
-    /// Unless there is a longer one, of a longer window that began at the same time.
-    Extend,
 }
 
 #[derive(Default)]
@@ -238,8 +236,8 @@ impl RedisPipeline {
     }
 
     /// Sets the expiry of a key without one.
-    pub(super) fn expire(&mut self, key: &str, seconds: u32, set: Expire) {
-        self.push(key, CommandKind::Expire { seconds, set });
+    pub(super) fn expire(&mut self, key: &str, seconds: u32) {
+        self.push(key, CommandKind::Expire { seconds });
     }
 
     pub(super) fn check(&mut self, needs: Needs) {

@@ -208,7 +208,7 @@ fn detects_a_key_that_lost_its_expiry() {
     let learned = server.exchange(&mut pipeline);
     assert_eq!(learned.missing_ttl, [("a".into(), 3600)]);
     pipeline.clear();
-    pipeline.expire("a", 3600, Expire::Set);
+    pipeline.expire("a", 3600);
     server.exchange(&mut pipeline);
     assert_eq!(server.expiries.get("a"), Some(&3600));
 }
@@ -226,26 +226,20 @@ fn learned_from(expiry: Expiry, replies: Vec<Reply>) -> (CheckResult, Learned) {
 fn an_expiry_is_known_when_the_server_has_confirmed_it() {
     let denied =
         || Reply::Error("NOPERM this user has no permissions to run the 'expire' command".to_owned());
-    let extend = Expiry { set: Expire::Extend, ..HOUR };
-    for (expiry, set, known, lost) in [
-        (HOUR, Reply::Integer(1), true, None),
+    for (set, known, lost) in [
+        (Reply::Integer(1), true, 0),
         // The key was evicted meanwhile. The next hit creates it again.
-        (HOUR, Reply::Integer(0), false, None),
-        (HOUR, denied(), false, Some(false)),
-        (extend, Reply::Integer(1), true, None),
-        // EXPIRE replaces a denied script.
-        (extend, denied(), false, Some(true)),
-        (HOUR, Reply::Error("ERR timeout".to_owned()), false, Some(false)),
+        (Reply::Integer(0), false, 0),
+        (denied(), false, 1),
+        (Reply::Error("ERR timeout".to_owned()), false, 1),
     ] {
-        let (outcome, learned) = learned_from(expiry, vec![Reply::Integer(1), set.clone()]);
+        let (outcome, learned) = learned_from(HOUR, vec![Reply::Integer(1), set.clone()]);
         assert!(
             matches!(outcome, CheckResult::Counted(crate::Outcome::Counted(1))),
             "it was counted: {outcome:?}"
         );
         assert_eq!(!learned.expiring.is_empty(), known, "{set:?}");
-        let retried: Vec<_> = learned.not_extended.iter().map(|(key, _)| &**key).collect();
-        assert_eq!(retried, Vec::from_iter(lost.filter(|again| *again).map(|_| "a")), "{set:?}");
-        assert_eq!(learned.without_expiry, usize::from(lost == Some(false)), "{set:?}");
+        assert_eq!(learned.without_expiry, lost, "{set:?}");
         let is_denied = matches!(&set, Reply::Error(error) if error.starts_with("NOPERM"));
         assert_eq!(learned.denied.len(), usize::from(is_denied), "{:?}", learned.denied);
     }
@@ -263,36 +257,9 @@ fn an_unexpected_reply_is_a_protocol_error() {
 }
 
 #[test]
-fn only_the_expiry_is_sent_again_if_its_script_is_unknown() {
-    let table = Table::<()>::new(10);
-    let mut pipeline = RedisPipeline::default();
-    let extend = Expiry { set: Expire::Extend, ..HOUR };
-    drop(pipeline.add_caller(|pipeline| {
-        pipeline.add_alone(true, |pipeline| pipeline.count("a", table.key("a"), 1, extend));
-    }));
-    let mut bytes = Vec::new();
-    pipeline.write(&mut bytes);
-    let text = String::from_utf8(bytes).unwrap();
-    assert_eq!(
-        (text.matches("ASKING").count(), pipeline.replies()),
-        (2, 4),
-        "each command needs its own ASKING: {text}"
-    );
-    let unknown = Reply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned());
-    let ok = || Reply::Text(b"OK".to_vec());
-    let unknown = pipeline.unknown_scripts(&[ok(), Reply::Integer(1), ok(), unknown]);
-    let indexes: Vec<_> = unknown.iter().flat_map(|unknown| unknown.replies.clone()).collect();
-    assert_eq!(indexes, [2, 3]);
-    let mut again = Vec::new();
-    pipeline.write_with_scripts(&unknown, &mut again);
-    let again = String::from_utf8(again).unwrap();
-    assert!(again.contains("EVAL\r\n") && !again.contains("INCRBY"), "{again}");
-}
-
-#[test]
 fn the_longer_of_two_windows_sets_the_expiry_of_their_key() {
     let table = Table::<()>::new(10);
-    let minute = Expiry { seconds: 60, end: Time::from_seconds(3660), set: Expire::Extend };
+    let minute = Expiry { seconds: 60, end: Time::from_seconds(3660), set: Expire::Set };
     let known = Expiry { set: Expire::Known, ..minute };
     for (first, second, expected) in [
         (minute, HOUR, "$4 3600"),

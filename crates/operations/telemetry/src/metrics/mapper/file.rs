@@ -1,15 +1,13 @@
 //! Reads a mapper file, in the format of `statsd_exporter`, and reports every mistake in it.
 //!
-//! The structs below are the format. Options that do not apply to metrics that are counted here (`ttl`, summaries) and
+//! The structs below are the format. `serde_yaml` reports the first value that does not have it with its line; what the
+//! values mean is checked here, and mistakes are reported with their paths, such as `mappings[0].match`. Options that do not apply to metrics that are counted here (`ttl`, summaries) and
 //! unknown options are warnings.
 
-use std::{borrow::Cow, collections::BTreeMap, fmt};
+use std::{borrow::Cow, collections::BTreeMap};
 
 use regex::RegexBuilder;
-use serde::{
-    Deserialize, Deserializer,
-    de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor},
-};
+use serde::Deserialize;
 use serde_yaml::Value;
 
 use super::{
@@ -35,14 +33,14 @@ const MAX_BYTES: usize = 1 << 20;
 /// The memory of a compiled regular expression. One of a hundred words with classes of letters takes a tenth of it.
 const MAX_REGEX_BYTES: usize = 1 << 20;
 
-/// Maximum number of reported errors, and of warnings. The file is read again to find the place of each.
+/// Maximum number of reported errors, and of warnings.
 const MAX_DIAGNOSTICS: usize = 50;
 
 #[derive(Deserialize, Default)]
 #[serde(expecting = "a map")]
-struct File<M> {
+struct File {
     defaults: Option<Defaults>,
-    mappings: Option<Vec<Option<M>>>,
+    mappings: Option<Vec<Option<MappingOptions>>>,
     #[serde(flatten)]
     others: serde_yaml::Mapping,
 }
@@ -124,10 +122,6 @@ pub fn read(file: &str, bytes: &[u8]) -> Result<(Mapper, Vec<Diagnostic>), Vec<D
         reader.file(bytes)
     };
     let mut found = reader.found;
-    for diagnostic in found.iter_mut().filter(|one| !one.path.is_empty()) {
-        diagnostic.place = place(bytes, &diagnostic.path);
-    }
-    found.sort_by_key(|diagnostic| diagnostic.place);
     if reader.suppressed > 0 {
         let message = format!("{} more errors and warnings", reader.suppressed);
         found.push(Diagnostic {
@@ -174,31 +168,30 @@ impl Reader<'_> {
         }
     }
 
-    /// An error of `serde_yaml` about the value at this path. Its text is `path: message at line 1 column 2`.
-    fn invalid(&mut self, within: &str, error: &serde_yaml::Error) {
+    /// An error of `serde_yaml`, whose text is `path: message at line 1 column 2`; `has_places` if it read the file itself.
+    fn invalid(&mut self, error: &serde_yaml::Error, has_places: bool) {
         let text = error.to_string();
-        let location = error.location();
-        let suffix = location
-            .as_ref()
-            .map(|at| format!(" at line {} column {}", at.line(), at.column()))
-            .unwrap_or_default();
-        let text = text.strip_suffix(&suffix).unwrap_or(&text);
-        let (path, message) = match text.split_once(": ").filter(|(path, _)| !path.contains(' ')) {
-            Some((path, message)) if within.is_empty() => (path.to_owned(), message),
-            Some((path, message)) => (format!("{within}.{path}"), message),
-            None => (within.to_owned(), text),
-        };
+        let at = error.location();
+        let suffix = at.as_ref().map(|at| format!(" at line {} column {}", at.line(), at.column()));
+        let message = text.strip_suffix(&suffix.unwrap_or_default()).unwrap_or(&text);
         let message = message.replace("expected f64", "expected a number");
-        self.add(Error, &path, message, "see the format of statsd_exporter's mapping file");
+        self.add(Error, "", message, "see the format of statsd_exporter's mapping file");
         let number = |number| u32::try_from(number).unwrap_or(u32::MAX);
-        if let (true, Some(at), Some(found)) = (path.is_empty(), location, self.found.last_mut()) {
+        if let (Some(at), Some(found), true) = (at, self.found.last_mut(), has_places) {
             found.place = Some(Place { line: number(at.line()), column: number(at.column()) });
         }
     }
 
     fn file(&mut self, bytes: &[u8]) -> Mapper {
-        let file = merged(bytes).map_err(|error| self.invalid("", &error)).ok();
-        let file = file.and_then(|bytes| self.parse(&bytes)).unwrap_or_default();
+        let read = merged(bytes).map_err(|error| (error, true)).and_then(|text| {
+            let has_places = matches!(text, Cow::Borrowed(_));
+            serde_yaml::from_slice::<Option<File>>(&text).map_err(|error| (error, has_places))
+        });
+        let file = read.unwrap_or_else(|(error, has_places)| {
+            self.invalid(&error, has_places);
+            None
+        });
+        let file = file.unwrap_or_default();
         self.check(&file.others, None, "");
         let defaults = file.defaults.unwrap_or_default();
         self.check(&defaults.others, defaults.observer_type.or(defaults.timer_type), "defaults");
@@ -211,23 +204,6 @@ impl Reader<'_> {
             .filter_map(|(at, options)| self.mapping(options?, &format!("mappings[{at}]"), &defaults))
             .collect();
         Mapper { mappings, specific_first }
-    }
-
-    /// The file as its structs, without the mappings that are invalid; `None` for an empty or invalid file.
-    fn parse(&mut self, bytes: &[u8]) -> Option<File<MappingOptions>> {
-        let error = match serde_yaml::from_slice(bytes) {
-            Ok(file) => return file,
-            Err(error) => error,
-        };
-        // Reads each mapping alone to find the mistakes of all.
-        let file = serde_yaml::from_slice::<File<Value>>(bytes).map_err(|_| self.invalid("", &error)).ok()?;
-        let mut mapping = |(at, value)| {
-            let text = serde_yaml::to_string(&value?);
-            let options = text.and_then(|text| serde_yaml::from_str(&text));
-            options.map_err(|error| self.invalid(&format!("mappings[{at}]"), &error)).ok()
-        };
-        let mappings = file.mappings.unwrap_or_default().into_iter().enumerate().map(&mut mapping).collect();
-        Some(File { mappings: Some(mappings), defaults: file.defaults, others: file.others })
     }
 
     fn mapping(&mut self, options: MappingOptions, path: &str, defaults: &Defaults) -> Option<Mapping> {
@@ -398,63 +374,4 @@ fn is_of_response_times(pattern: &Pattern) -> bool {
         let name = statsd_names::of_single(&names::RESPONSE_TIME, &[method.name()]).unwrap_or_default();
         pattern.regex.is_match(&name)
     })
-}
-
-/// The place of the value at a path such as `mappings[0].match`. `serde_yaml` gives the place of an error alone, so
-/// the reader fails at that value.
-fn place(bytes: &[u8], path: &str) -> Option<Place> {
-    let at = At(path).deserialize(serde_yaml::Deserializer::from_slice(bytes)).err()?.location()?;
-    Some(Place { line: u32::try_from(at.line()).ok()?, column: u32::try_from(at.column()).ok()? })
-}
-
-/// Fails at the value at this path, or at a scalar on the way to it.
-#[derive(Clone, Copy)]
-struct At<'p>(&'p str);
-
-impl<'de> DeserializeSeed<'de> for At<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, value: D) -> Result<(), D::Error> {
-        value.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for At<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        if self.0.is_empty() {
-            return Err(A::Error::custom(self.0));
-        }
-        while let Some(key) = map.next_key::<Value>()? {
-            let path = self.0.strip_prefix('.').unwrap_or(self.0);
-            let rest = key.as_str().and_then(|key| path.strip_prefix(key));
-            match rest.filter(|rest| rest.is_empty() || rest.starts_with(['.', '['])) {
-                Some(rest) => map.next_value_seed(At(rest))?,
-                None => drop(map.next_value::<IgnoredAny>()?),
-            }
-        }
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        if self.0.is_empty() {
-            return Err(A::Error::custom(self.0));
-        }
-        for at in 0_usize.. {
-            let rest = self.0.strip_prefix(&format!("[{at}]"));
-            let item = match rest {
-                Some(rest) => items.next_element_seed(At(rest))?,
-                None => items.next_element::<IgnoredAny>()?.map(drop),
-            };
-            if item.is_none() {
-                break;
-            }
-        }
-        Ok(())
-    }
 }

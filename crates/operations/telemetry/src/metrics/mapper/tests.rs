@@ -91,20 +91,18 @@ fn the_example_of_the_manual_has_no_warnings() {
 }
 
 #[test]
-fn reports_every_mistake_with_its_place() {
+fn reports_every_mistake_with_its_path() {
     let yaml = "mappings:\n- match: 'a..b'\n  name: 9x\n- match: '('\n  match_type: regex\n  name: ok\n  \
-                labels: {a-b: x, le: y, __name__: z}\n- {name: x}\n- {match: a.b, action: destroy}\n- 7\n";
+                labels: {a-b: x, le: y, __name__: z}\n- {name: x}\n";
     let reported = diagnostics(yaml);
     for expected in [
-        "mapper.yaml:2:10: error: invalid glob `a..b` (at mappings[0].match); expected words of",
-        "mapper.yaml:3:9: error: `9x` is not a valid metric name (at mappings[0].name)",
-        "mapper.yaml:4:10: error: invalid regular expression `(`: unclosed group (at mappings[1].match)",
-        "mapper.yaml:7:17: error: `a-b` is not a valid label name",
-        "mapper.yaml:7:24: error: label `le` is reserved by Prometheus",
-        "mapper.yaml:7:37: error: label `__name__`",
-        "mapper.yaml:8:3: error: missing `match` (at mappings[2])",
-        "mapper.yaml:9:24: error: unknown variant `destroy`, expected `map` or `drop` (at mappings[3].action)",
-        "mapper.yaml:10:3: error: invalid type: integer `7`, expected a map (at mappings[4])",
+        "mapper.yaml: error: invalid glob `a..b` (at mappings[0].match); expected words of",
+        "mapper.yaml: error: `9x` is not a valid metric name (at mappings[0].name)",
+        "mapper.yaml: error: invalid regular expression `(`: unclosed group (at mappings[1].match)",
+        "mapper.yaml: error: `a-b` is not a valid label name (at mappings[1].labels.a-b)",
+        "mapper.yaml: error: label `le` is reserved by Prometheus",
+        "mapper.yaml: error: label `__name__`",
+        "mapper.yaml: error: missing `match` (at mappings[2])",
     ] {
         assert!(reported.iter().any(|one| one.starts_with(expected)), "{expected}\n{reported:#?}");
     }
@@ -118,11 +116,12 @@ fn reports_a_file_that_cannot_be_parsed_with_its_place() {
         ("a: b: c\n", "mapper.yaml:1:5: error: mapping values are not allowed in this context"),
         (
             "mappings: {match: a}\n",
-            "mapper.yaml:1:11: error: invalid type: map, expected a sequence (at mappings)",
+            "mapper.yaml:1:11: error: mappings: invalid type: map, expected a sequence",
         ),
+        ("mappings:\n- {name: x, name: y}\n", "mapper.yaml:2:3: error: mappings[0]: duplicate field `name`"),
         (
-            "mappings:\n- {name: x, name: y}\n",
-            "mapper.yaml:2:3: error: duplicate field `name` (at mappings[0])",
+            "mappings:\n- {match: a.b, action: destroy}\n- 7\n",
+            "mapper.yaml:2:24: error: mappings[0].action: unknown variant `destroy`, expected `map` or `drop`",
         ),
         ("7", "mapper.yaml:1:1: error: invalid type: integer `7`, expected a map"),
         (&bomb.replace("*a-1", "x"), "mapper.yaml: error: repetition limit exceeded"),
@@ -159,16 +158,16 @@ fn every_known_option_is_suggested_and_accepted() {
 }
 
 #[test]
-fn warns_about_options_without_effect_with_their_place() {
+fn warns_about_options_without_effect_with_their_path() {
     let yaml = "defaults:\n  ttl: 5m\n  quantile: []\nmappings:\n- match: ratelimit_server.*.response_time\n  \
                 name: took\n  observer_type: summary\n  lables: {}\n  buckets: [10, 12]\n";
     let reported = diagnostics(yaml);
     for expected in [
-        "mapper.yaml:2:8: warning: `ttl` has no effect: a series exists as long as its rule (at defaults.ttl)",
-        "mapper.yaml:3:13: warning: unknown option `quantile` is ignored (at defaults.quantile); did you mean `quantiles`?",
-        "mapper.yaml:5:3: warning: `observer_type: summary` has no effect: summaries are not supported",
-        "mapper.yaml:8:11: warning: unknown option `lables` is ignored (at mappings[0].lables); did you mean `labels`?",
-        "mapper.yaml:9:17: warning: bucket 12 is ignored (at mappings[0].buckets[1]); times are counted in the buckets 0.01, 0.025",
+        "mapper.yaml: warning: `ttl` has no effect: a series exists as long as its rule (at defaults.ttl)",
+        "mapper.yaml: warning: unknown option `quantile` is ignored (at defaults.quantile); did you mean `quantiles`?",
+        "mapper.yaml: warning: `observer_type: summary` has no effect: summaries are not supported",
+        "mapper.yaml: warning: unknown option `lables` is ignored (at mappings[0].lables); did you mean `labels`?",
+        "mapper.yaml: warning: bucket 12 is ignored (at mappings[0].buckets[1]); times are counted in the buckets 0.01, 0.025",
     ] {
         assert!(reported.iter().any(|one| one.starts_with(expected)), "{expected}\n{reported:#?}");
     }
@@ -289,11 +288,10 @@ fn a_known_page_takes_at_most_twice_the_time_of_the_default_page() {
 }
 
 #[test]
-fn reports_a_bounded_number_of_errors_with_places() {
+fn reports_a_bounded_number_of_errors() {
     let yaml = format!("mappings:\n{}", "- {match: a.b, name: 9, what: ever}\n".repeat(500));
     let reported = diagnostics(&yaml);
     assert_eq!(reported.len(), 101, "{reported:#?}");
-    assert!(reported[0].starts_with("mapper.yaml:2:"), "{}", reported[0]);
     assert!(reported[100].contains("900 more errors and warnings"), "{}", reported[100]);
 }
 

@@ -10,7 +10,7 @@ use crate::{
     redis::{
         pipeline::{CloseCall, HoldCall, HoldPart, Holding},
         resp::Reply,
-        script::{EXTEND, Form, LEASE},
+        script::{Form, LEASE},
     },
 };
 use clock::Time;
@@ -383,7 +383,7 @@ fn a_reset_and_a_refund_come_after_what_has_expired() {
 /// What each script does that sets an expiry, with a short or a long time to live in seconds.
 type Sets = (&'static str, fn(&mut Redis, u64, usize));
 
-const SETS: [Sets; 5] = [
+const SETS: [Sets; 4] = [
     ("hold", |redis, ttl, step| {
         let part = place(step % COUNTERS.len(), ttl);
         assert!(hold(redis, &format!("id{step}"), &[part], Time::from_seconds(1_800_000_000)).0[0].holds);
@@ -405,12 +405,6 @@ const SETS: [Sets; 5] = [
         LEASE.call(&mut command, Form::Hash, &[b"counter", b"leases"], &[5, 1000, ttl, 1, own, 0, grant]);
         let reply = redis.call(&command, Time::from_seconds(1_800_000_000));
         assert!(matches!(&reply, Reply::List(two) if two[1] == Reply::Integer(1)), "{reply:?}");
-    }),
-    ("extend", |redis, ttl, _| {
-        redis.command(&["INCRBY", "counter", "1"]);
-        let mut command = Vec::new();
-        EXTEND.call(&mut command, Form::Hash, &[b"counter"], &[ttl]);
-        redis.call(&command, Time::from_seconds(1_800_000_000));
     }),
 ];
 

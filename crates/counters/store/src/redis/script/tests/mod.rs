@@ -128,31 +128,6 @@ fn every_caller_receives_the_algorithms_outcome() {
 }
 
 #[test]
-fn builds_with_limits_of_32_bits_continue_the_same_states() {
-    let narrow = prop::sample::select(vec![Name::SlidingWindow, Name::TokenBucket, Name::LeakyBucket]);
-    let narrow = (narrow, requests(), windows())
-        .prop_map(|(name, requests, window)| (name.at(requests.min(u32::MAX.into()), window, None), window));
-    histories(200, prop::collection::vec(narrow, 1..4), 120, |redis, mut models, steps| {
-        let table = Table::<()>::new(10);
-        let (mut pipeline, mut now) = (RedisPipeline::default(), Time::from_micros(BEGIN));
-        for step in steps {
-            let at = place(step, models.len());
-            let (then, hits) = moment_and_hits(step, now, &models[at]);
-            // The scripts of 32 bits move a state to the present for a refund of 0 hits.
-            let hits = if hits == Hits::Refund(0) { Hits::Refund(1) } else { hits };
-            now = then;
-            let received = pipeline.add_caller(|pipeline| call(pipeline, &table, at, &models[at], hits));
-            let expected = models[at].apply(within(hits), now);
-            if step.hits.1.is_multiple_of(3) {
-                redis.change_builds();
-            }
-            all_receive(redis, &mut pipeline, now, [(received, expected)].into_iter())?;
-        }
-        Ok(())
-    });
-}
-
-#[test]
 fn a_sliding_window_continues_when_its_limit_crosses_32_bits() {
     let windows = windows().prop_map(|window| (Name::SlidingWindow.at(10, window, None), window));
     histories(200, prop::collection::vec(windows, 1..4), 120, |redis, mut models, steps| {
