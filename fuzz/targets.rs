@@ -12,13 +12,14 @@ use std::path::Path;
 use crate::settings::{Available, Settings};
 use net::{resolve, tls::pem};
 use rules::{
+    CompileOptions, SourceFile, compile,
     template::{Template, Values},
-    {CompileOptions, SourceFile, compile, render},
 };
 use rules_source::xds;
 use server;
 use store::{memcached, redis};
 use telemetry::{metrics, tracing};
+use text::diagnostics::render;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
@@ -57,7 +58,7 @@ fn rules(bytes: &[u8]) {
     for portable in [false, true] {
         let compiled =
             compile(std::slice::from_ref(&file), CompileOptions { portable, ..CompileOptions::default() });
-        let has_errors = compiled.diagnostics.iter().any(rules::Diagnostic::is_error);
+        let has_errors = compiled.diagnostics.iter().any(text::diagnostics::Diagnostic::is_error);
         assert_ne!(
             compiled.rules.is_some(),
             has_errors,

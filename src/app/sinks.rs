@@ -7,7 +7,6 @@ use tracing::warn;
 use super::{StartError, parts::App};
 use crate::settings::Settings;
 use containment::files;
-use rules::Diagnostic;
 use telemetry::{
     metrics::{
         Exposition,
@@ -15,6 +14,7 @@ use telemetry::{
     },
     statsd::{self, Dialect, Flushing, Sink},
 };
+use text::diagnostics::Diagnostic;
 
 const MAX_MAPPER_BYTES: u64 = 16 << 20;
 

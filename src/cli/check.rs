@@ -21,9 +21,12 @@ use crate::settings::vars;
 use clock::{Clock as _, SystemClock};
 use limit::{Limit, Limits};
 use overrides::model::timestamp;
-use rules::{CompileOptions, Diagnostic, Rule, RuleSet, Severity, SourceFile, compile, render};
+use rules::{CompileOptions, Rule, RuleSet, SourceFile, compile};
 use rules_source::Reading;
-use text::printable;
+use text::{
+    diagnostics::{Diagnostic, Severity, render},
+    printable,
+};
 
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct CheckArgs {

@@ -1,7 +1,7 @@
 //! Envoy's rate limit actions: the entry that each adds to a descriptor.
 
 use super::tree::Value;
-use rules::Place;
+use text::diagnostics::Place;
 
 /// A descriptor that Envoy may send.
 #[derive(Clone, Debug)]

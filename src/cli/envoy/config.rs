@@ -9,7 +9,7 @@ use super::{
     actions::{Context, Descriptor, descriptors},
     tree::Value,
 };
-use rules::{Place, Severity};
+use text::diagnostics::{Place, Severity};
 
 pub(super) struct Filter<'t> {
     pub(super) domain: &'t str,

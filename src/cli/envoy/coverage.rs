@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use super::{actions::Entry, list};
 use limiter::CLOSING_KEYS;
-use rules::{Domain, Level, Node, RuleId, nearest};
+use rules::{Domain, Level, Node, RuleId};
+use text::spelling::nearest;
 
 /// The rules of a domain that descriptors can meet.
 pub(super) struct Coverage<'r> {

@@ -16,9 +16,12 @@ use std::{
 use config::{Filter, Gateway, Remark, Sent};
 use coverage::{Coverage, nodes, notation};
 use rules::{
-    Diagnostic, Diagnostics, Level, Node, OnStoreFailure, Path, Place, RuleSet, Severity, SourceFile,
-    nearest,
+    Level, Node, OnStoreFailure, RuleSet, SourceFile,
     yaml::{self, MaxValues},
+};
+use text::{
+    diagnostics::{Diagnostic, Diagnostics, Path, Place, Severity},
+    spelling::nearest,
 };
 use tree::Value;
 

@@ -1,9 +1,7 @@
 //! Access to a configuration by the names of its fields, as protobuf's JSON mapping has them.
 
-use rules::{
-    Place,
-    yaml::{Content, Meaning, NodeRef},
-};
+use rules::yaml::{Content, Meaning, NodeRef};
+use text::diagnostics::Place;
 
 /// A value of the configuration.
 #[derive(Clone, Copy)]

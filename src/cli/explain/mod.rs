@@ -34,7 +34,8 @@ use ::overrides::{Found, Index};
 use clock::{Clock, SystemClock, Time};
 use limit::{Limit, Limits};
 use limiter::{self, Answer, Handles, OverrideLimit, Policy, Served};
-use rules::{Rule, RuleSet, model::Node, nearest};
+use rules::{Rule, RuleSet, model::Node};
+use ::text::spelling::nearest;
 
 #[derive(Args, Clone, PartialEq, Debug)]
 #[command(

@@ -6,9 +6,9 @@
 use rules::{
     Entry, How, Rule,
     model::{Domain, Level, Node},
-    nearest,
     wildcard::Pattern,
 };
+use text::spelling::nearest;
 
 /// The maximum number of near descriptors of a level.
 const MAX_NEAR: usize = 8;

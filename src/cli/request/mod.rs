@@ -26,8 +26,7 @@ use proto::envoy::{
         rate_limit_service_client::RateLimitServiceClient,
     },
 };
-use rules::nearest;
-use text::entries;
+use text::{entries, spelling::nearest};
 
 const SERVICE: Service = Service {
     name: "",

@@ -8,9 +8,8 @@ use super::{
 use rules::{
     Rule, RuleSet,
     model::{Domain, Level, Node},
-    nearest,
 };
-use text::entries;
+use text::{entries, spelling::nearest};
 
 /// The maximum number of rules, keys or domains in a message.
 const MAX_NAMED: usize = 5;

@@ -9,8 +9,8 @@ use super::target::{
 };
 use clock::Time;
 use limit::{MAX_LIMIT, Unit, calendar::Calendar};
-use rules::{CalendarField, CalendarMistake, OnStoreFailure, WrittenCalendar, nearest};
-use text::{cut, cut_display};
+use rules::{CalendarField, CalendarMistake, OnStoreFailure, WrittenCalendar};
+use text::{cut, cut_display, spelling::nearest};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Override {

@@ -6,8 +6,8 @@ use serde_json::{Map, Value as Json};
 
 use super::model::{Action, FIELDS, INPUT_FIELDS, Input, MAX_JSON, Override};
 use clock::Time;
-use rules::{calendar_text, nearest};
-use text;
+use rules::calendar_text;
+use text::{self, spelling::nearest};
 
 pub fn of_json_line(line: &str, now: Time) -> Result<Input, String> {
     if line.len() > MAX_JSON {

@@ -10,10 +10,7 @@ use super::{
     entry,
     model::{MAX_BYTES, MAX_ENTRIES},
 };
-use rules::nearest;
-use text::{
-    entries, {cut, cut_display, hex},
-};
+use text::{cut, cut_display, entries, hex, spelling::nearest};
 
 /// The domain of an override by entry, or of a switch, that applies to all domains.
 pub const EVERY_DOMAIN: &str = "*";

@@ -3,15 +3,18 @@
 //! This module cuts untrusted text in errors, logs, spans and responses: at most [`LONGEST`] bytes of it are kept, and
 //! none of them controls a terminal. [`bytes`] escapes what is not UTF-8, [`entries`] is the notation of descriptors (`key=value,key`), [`duration`] that of
 //! durations (`1h30m`), [`InvalidValue`] the error of a value that cannot be used, and [`named!`] declares an enum with
-//! the name of each variant.
+//! the name of each variant. [`diagnostics`] are errors and warnings about files, and [`spelling`] finds the name that was
+//! meant.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::string_slice))]
 
 pub mod bytes;
+pub mod diagnostics;
 pub mod duration;
 pub mod entries;
 mod invalid;
 mod named;
+pub mod spelling;
 
 pub use invalid::InvalidValue;
 

@@ -5,7 +5,7 @@
 
 use std::{fmt, fs, io, path::Path};
 
-use rules::{Diagnostic, Severity};
+use text::diagnostics::{Diagnostic, Severity};
 
 /// The help for a directory that cannot be used.
 const USE_ANOTHER: &str = "create it, or set another: the service reads \

@@ -16,7 +16,8 @@ use super::{
     diagnostics,
     listing::{Listing, MAX_ENTRIES, special},
 };
-use rules::{Diagnostic, SourceFile};
+use rules::SourceFile;
+use text::diagnostics::Diagnostic;
 
 /// The limit of a file: about 400,000 rules.
 const MAX_FILE_BYTES: u64 = 16 << 20;

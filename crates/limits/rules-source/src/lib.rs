@@ -30,7 +30,8 @@ use containment::{
     mutex::lock,
     panics::{self, Boundary},
 };
-use rules::{CompileOptions, Compiled, Diagnostic, RuleSet, Severity, compile};
+use rules::{CompileOptions, Compiled, RuleSet, compile};
+use text::diagnostics::{Diagnostic, Severity};
 
 /// The rules in service, from files or a control plane.
 pub struct Source<T> {

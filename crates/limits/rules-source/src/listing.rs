@@ -19,7 +19,7 @@ use std::{
 };
 
 use super::diagnostics;
-use rules::Diagnostic;
+use text::diagnostics::Diagnostic;
 
 /// The limit of files and directories. It keeps a variable that is set to `/` from reading the whole machine.
 pub(super) const MAX_ENTRIES: usize = 65_536;

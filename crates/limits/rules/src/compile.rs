@@ -6,11 +6,9 @@
 use std::collections::HashMap;
 
 use super::{
-    diagnostics::{Diagnostic, Diagnostics, FileError, InputKind, Path, is_break, quoted},
     lower::{Lowering, Sibling},
     messages,
     model::{Domain, OnStoreFailure, RuleSet},
-    spelling::choose,
     yaml::{self, MaxValues},
 };
 use crate::{
@@ -20,6 +18,10 @@ use crate::{
 use containment::panics::{self, Boundary, Panicked};
 use limit::{Countable, CountingMode};
 use proto::ratelimit::config::ratelimit::v3::RateLimitConfig;
+use text::{
+    diagnostics::{Diagnostic, Diagnostics, FileError, InputKind, Path, is_break, quoted},
+    spelling::choose,
+};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SourceFile {

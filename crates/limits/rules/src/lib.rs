@@ -1,16 +1,15 @@
 //! Rules: compiles YAML files to a [`RuleSet`], and finds the rule of a request.
 //!
-//! Reading order: [`model`] and [`limit`] are the compiled rules, [`matcher`] finds a rule in them, and [`compile()`] creates
+//! Reading order: [`model`] has the compiled rules, [`matcher`] finds a rule in them, and [`compile()`] creates
 //! them from files and reports every error in one run. Its stages are `yaml` (text to a tree with places), `ast` (the tree
 //! to typed fields), `lower` (the fields to the model) and `lint` (warnings about valid rules). `messages` converts the
 //! messages of a control plane to the same AST. [`fingerprint`] hashes the meaning of rules. Nothing here reads a file or
-//! the clock: the input is texts and messages, the output rules and [`Diagnostic`]s.
+//! the clock: the input is texts and messages, the output rules and diagnostics.
 
 mod ast;
 mod lint;
 
 pub mod compile;
-pub mod diagnostics;
 mod fingerprint;
 mod matcher;
 pub mod model;
@@ -21,7 +20,6 @@ pub mod wildcard;
 
 mod lower;
 mod messages;
-mod spelling;
 mod written_calendar;
 mod written_schedule;
 pub mod yaml;
@@ -30,11 +28,9 @@ pub mod yaml;
 mod tests;
 
 pub use compile::{CompileOptions, Compiled, SourceFile, compile, compile_resources};
-pub use diagnostics::{Diagnostic, Diagnostics, Path, Place, Severity, render};
 pub use matcher::{Entry, How, Matched};
 pub use model::{
     Allowance, Domain, Level, Metadata, Node, OnStoreFailure, Origin, Rule, RuleId, RuleSet, Value,
 };
 pub use schema::schema;
-pub use spelling::nearest;
 pub use written_calendar::{CalendarField, CalendarMistake, WrittenCalendar, calendar_text};

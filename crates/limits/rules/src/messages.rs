@@ -6,10 +6,7 @@
 
 use prost_types::{Struct, value::Kind};
 
-use super::{
-    diagnostics::Place,
-    model::{Metadata, Value},
-};
+use super::model::{Metadata, Value};
 use crate::ast::{
     Field, Given, Rare, RareOfDescriptor, RareOfLimit, RawDescriptor, RawFile, RawLimit, RawLimits,
     RawReplaces,
@@ -18,6 +15,7 @@ use limit::Unit;
 use proto::ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace,
 };
+use text::diagnostics::Place;
 
 pub(super) fn read(config: &RateLimitConfig) -> RawFile {
     let place = Place::default();

@@ -2,11 +2,11 @@
 
 use limit::calendar::{AnchorDay, Calendar, CalendarFields, Cycle, Weekday, Zone};
 
-use super::{
+use limit::Unit;
+use text::{
     diagnostics::quoted,
     spelling::{choose, distance},
 };
-use limit::Unit;
 
 /// The fields of a calendar, all optional: `{}` is UTC, and weeks from Monday or months from the first day.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

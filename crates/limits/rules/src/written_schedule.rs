@@ -1,10 +1,10 @@
 //! The days and times of a schedule as users write them, and the mistakes in them.
 
-use super::{diagnostics::quoted, spelling::nearest};
 use limit::calendar::{
     Weekday,
     schedule::{Days, TimeOfDay},
 };
+use text::{diagnostics::quoted, spelling::nearest};
 
 /// A message, and its help.
 type Mistake = (String, String);

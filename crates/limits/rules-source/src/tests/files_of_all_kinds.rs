@@ -8,7 +8,7 @@ use crate::{
     files::{MAX_BYTES, read_consistently, read_files},
     listing::{Listing, MAX_ENTRIES},
 };
-use rules::{Diagnostic, Severity};
+use text::diagnostics::{Diagnostic, Severity};
 
 /// The names of the files that were read, below `config`.
 fn names(place: &Place, reading: &Reading) -> Vec<String> {

@@ -5,7 +5,7 @@ use prost_types::Any;
 
 use crate::diagnostics::diagnostic;
 use proto::ratelimit::config::ratelimit::v3::RateLimitConfig;
-use rules::{Diagnostic, Severity};
+use text::diagnostics::{Diagnostic, Severity};
 
 pub(super) const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 

@@ -20,8 +20,8 @@ use clock::{Clock, Time};
 use containment::panics::{self, Boundary, Panicked, caught};
 use net::ServerAddress;
 use proto::{google, ratelimit::config::ratelimit::v3::RateLimitConfig};
-use rules::{Diagnostic, compile_resources};
-use text::cut;
+use rules::compile_resources;
+use text::{cut, diagnostics::Diagnostic};
 
 /// The limit of errors in a rejection; the log has more.
 const MAX_ERRORS: usize = 20;

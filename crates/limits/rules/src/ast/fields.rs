@@ -3,13 +3,10 @@
 use std::collections::HashMap;
 
 use super::{
-    super::{
-        diagnostics::quoted,
-        spelling::nearest,
-        yaml::{Content, Meaning, Node, Pair, Scalar},
-    },
+    super::yaml::{Content, Meaning, Node, Pair, Scalar},
     reader::{Reader, Spot, kind, scalar},
 };
+use text::{diagnostics::quoted, spelling::nearest};
 
 impl Reader<'_> {
     /// Passes the value of each valid key to `take`, in order, and reports all other keys.

@@ -13,13 +13,13 @@ mod reader;
 use std::{ops::Deref, sync::LazyLock};
 
 use super::{
-    diagnostics::{Diagnostics, Path, Place},
     model::Metadata,
     yaml::{Content, Document, Meaning, Pair},
 };
 pub(crate) use fields::{Level, keys};
 use limit::MAX_LIMIT;
 use reader::{Reader, Spot, scalar};
+use text::diagnostics::{Diagnostics, Path, Place};
 
 #[derive(Clone, Debug, Default)]
 pub(super) enum Field<T> {

@@ -7,12 +7,10 @@
 use limit::MAX_LIMIT;
 
 use super::{
-    super::{
-        diagnostics::{Diagnostics, Path, Place, quoted},
-        yaml::{Content, Meaning, Node, NodeRef, Pair},
-    },
+    super::yaml::{Content, Meaning, Node, NodeRef, Pair},
     Field, Given,
 };
+use text::diagnostics::{Diagnostics, Path, Place, quoted};
 
 pub(super) struct Reader<'f> {
     pub(super) diagnostics: &'f mut Diagnostics,

@@ -8,15 +8,15 @@ mod texts;
 
 use std::{collections::HashSet, time::Duration};
 
-use super::{
-    diagnostics::{Diagnostics, Path, Place, quoted},
-    lower::{At, Sibling},
-    spelling::nearest,
-};
+use super::lower::{At, Sibling};
 use crate::ast::{Field, RareOfDescriptor, RawDescriptor, RawFile, RawLimit};
 use limit::{Kind, Unit};
 use reach::Reach;
-use text::duration;
+use text::{
+    diagnostics::{Diagnostics, Path, Place, quoted},
+    duration,
+    spelling::nearest,
+};
 
 /// A log of this many hits takes up to 160 kB, as much as 6,000 other counters.
 const COSTLY: u64 = 10_000;

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use super::{
-    super::diagnostics::{Place, quoted},
     Context, Lowering,
     limits::{Lowered, Reported, valid},
 };
 use crate::ast::{Given, RawHold, RawLimit, RawLimits};
 use limit::{HoldRule, Kind, Limit, MAX_LIMIT, holds::Unknown};
-use text::duration;
+use text::{
+    diagnostics::{Place, quoted},
+    duration,
+};
 
 /// As long as Redis keeps a hold twice: while it is open, and for late costs.
 const LONGEST_TTL: Duration = Duration::from_secs(31 * 86_400);

@@ -6,14 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{
-    super::{
-        diagnostics::{Path, Place, quoted},
-        model::Allowance,
-        spelling::{choose, help_for},
-    },
-    Context, Lowering,
-};
+use super::{super::model::Allowance, Context, Lowering};
 use crate::{
     ast::{Field, Given, RawCalendar, RawLimit, RawLimits, RawReplaces},
     written_calendar::{CalendarField, CalendarMistake, WrittenCalendar},
@@ -21,6 +14,10 @@ use crate::{
 use limit::{
     Bucket, CountingMode, Kind, LONGEST_LOG, Limit, Limits, MAX_LIMIT, Period, Unit, Window,
     calendar::Calendar,
+};
+use text::{
+    diagnostics::{Path, Place, quoted},
+    spelling::{choose, help_for},
 };
 
 /// A mistake was reported.

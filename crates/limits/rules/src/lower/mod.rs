@@ -16,7 +16,6 @@ use std::{
 
 use super::{
     compile::CompileOptions,
-    diagnostics::{Diagnostics, InputKind, Path, Place, quoted},
     model::{Allowance, ByText, Level, Node, Origin, Rule, RuleId},
     wildcard::{Pattern, Wildcards},
 };
@@ -24,6 +23,7 @@ use crate::{
     ast::{Field, RawDescriptor},
     template::Template,
 };
+use text::diagnostics::{Diagnostics, InputKind, Path, Place, quoted};
 
 /// A descriptor of a level, and the index of its file.
 #[derive(Clone, Copy, Debug)]

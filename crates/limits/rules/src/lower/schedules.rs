@@ -3,10 +3,7 @@
 use std::collections::HashMap;
 
 use super::{
-    super::{
-        diagnostics::{Path, Place},
-        written_calendar, written_schedule,
-    },
+    super::{written_calendar, written_schedule},
     Context, Lowering,
     limits::{Reported, valid},
 };
@@ -18,6 +15,7 @@ use limit::{
         schedule::{Days, TimeOfDay, TimeRange},
     },
 };
+use text::diagnostics::{Path, Place};
 
 /// The entries of a schedule, each with its number of requests; none without a schedule.
 pub(super) type Entries = Box<[(TimeRange, u64)]>;

@@ -2,12 +2,13 @@
 
 use std::num::NonZeroU64;
 
-use crate::{CompileOptions, Compiled, Diagnostic, Place, SourceFile, compile};
+use crate::{CompileOptions, Compiled, SourceFile, compile};
 use limit::{
     Algorithm, Bucket, Countable, CountingMode, FixedWindow, Limit, Limits, Period, SlidingLog,
     SlidingWindow, Window,
     calendar::{AnchorDay, Calendar, Cycle, Weekday, Zone},
 };
+use text::diagnostics::{Diagnostic, Place};
 
 fn file(rate_limit: &str) -> String {
     format!("domain: d\ndescriptors:\n- key: k\n  rate_limit: {rate_limit}\n")

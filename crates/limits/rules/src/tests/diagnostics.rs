@@ -1,7 +1,8 @@
 //! Every diagnostic that a rules file can cause, with its place and text.
 
-use crate::{CompileOptions, Compiled, Diagnostic, RuleSet, SourceFile, compile};
+use crate::{CompileOptions, Compiled, RuleSet, SourceFile, compile};
 use limit::Countable;
+use text::diagnostics::Diagnostic;
 
 const MERGING: CompileOptions = CompileOptions {
     merge_domains: true,

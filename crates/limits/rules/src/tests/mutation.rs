@@ -8,7 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{CompileOptions, Compiled, Diagnostic, SourceFile, compile, render};
+use crate::{CompileOptions, Compiled, SourceFile, compile};
+use text::diagnostics::{Diagnostic, render};
 
 /// The default number of mutations: a few seconds without optimisation.
 const MUTATIONS: u64 = 4_000;

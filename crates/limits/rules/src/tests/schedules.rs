@@ -1,8 +1,9 @@
 //! Schedules: what is in force, and every mistake with its place.
 
-use crate::{CompileOptions, Compiled, Diagnostic, RuleSet, SourceFile, compile, quota_policy::QuotaPolicy};
+use crate::{CompileOptions, Compiled, RuleSet, SourceFile, compile, quota_policy::QuotaPolicy};
 use clock::{Rfc3339, Time};
 use limit::{Kind, Limit, Limits};
+use text::diagnostics::Diagnostic;
 
 fn compiled(limit: &str) -> Compiled {
     let text = format!("domain: d\ndescriptors:\n- key: k\n  rate_limit:\n{limit}");

@@ -9,12 +9,12 @@ use std::{collections::HashMap, rc::Rc};
 use libyaml_safer::EventData;
 
 use super::{
-    super::diagnostics::{FileError, Place},
     Collection, Content, MaxValues, Meaning, Node, NodeRef, Pair, Scalar,
     events::{Event, Events, QUOTE_STAR},
     guard::Guarded,
     scalar, text,
 };
+use ::text::diagnostics::{FileError, Place};
 
 #[derive(Debug)]
 pub struct Document {

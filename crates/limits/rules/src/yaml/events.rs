@@ -6,11 +6,8 @@ use std::io::{BufReader, Chain, Read};
 
 use libyaml_safer::{EventData, Mark, Parser, ScalarStyle};
 
-use super::{
-    super::diagnostics::{FileError, Place, is_break, quoted},
-    guard::Guarded,
-    text::Text,
-};
+use super::{guard::Guarded, text::Text};
+use text::diagnostics::{FileError, Place, is_break, quoted};
 
 pub(super) struct Event {
     pub(super) place: Place,

@@ -10,7 +10,7 @@ use std::{borrow::Cow, collections::HashSet};
 
 use libyaml_safer::{Mark, ScalarStyle};
 
-use super::super::diagnostics::{FileError, is_break};
+use text::diagnostics::{FileError, is_break};
 
 pub(super) struct Guarded<'t> {
     /// The text with its markers and placeholders.

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use super::super::diagnostics::{FileError, Place, is_break};
+use text::diagnostics::{FileError, Place, is_break};
 
 /// Maximum size of a file: a thousand times that of a large installation. Without a bound, a file that was mounted by
 /// mistake would exhaust the memory.

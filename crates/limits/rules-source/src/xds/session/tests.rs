@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::*;
 use clock::ManualClock;
 use proto::ratelimit::config::ratelimit::v3::{RateLimitDescriptor, RateLimitPolicy};
-use rules::{CompileOptions, Severity};
+use rules::CompileOptions;
+use text::diagnostics::Severity;
 
 fn limit(name: &str, domain: &str, unit: i32) -> RateLimitConfig {
     let rate_limit = Some(RateLimitPolicy { unit, requests_per_unit: 1, ..RateLimitPolicy::default() });

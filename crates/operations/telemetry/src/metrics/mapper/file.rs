@@ -20,11 +20,13 @@ use super::{
     Mapper, Mapping, Target,
     pattern::{LABEL_NAME, METRIC_NAME, Pattern, matches},
 };
-use rules::{
-    Diagnostic, Place,
-    Severity::{self, Error, Warning},
-    diagnostics::quoted,
-    nearest,
+use text::{
+    diagnostics::{
+        Diagnostic, Place,
+        Severity::{self, Error, Warning},
+        quoted,
+    },
+    spelling::nearest,
 };
 
 /// A file of a thousand mappings has some 150 KB. `serde_yaml` itself bounds what aliases expand to.

@@ -13,7 +13,7 @@ pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) ->
 }
 
 /// The edit distance of a misspelt word from a candidate, if they are near enough.
-pub(super) fn distance(word: &str, candidate: &str) -> Option<usize> {
+pub fn distance(word: &str, candidate: &str) -> Option<usize> {
     let word = plain(word);
     // No name is as long, and the edit distance takes quadratic time.
     if word.len() > 40 {
@@ -24,7 +24,7 @@ pub(super) fn distance(word: &str, candidate: &str) -> Option<usize> {
 }
 
 /// The choice of this name, ignoring case, or the message and the help for an unknown name of `what`.
-pub(super) fn choose<T: Copy>(
+pub fn choose<T: Copy>(
     what: &str,
     written: &str,
     choices: &[T],
@@ -37,7 +37,7 @@ pub(super) fn choose<T: Copy>(
 }
 
 /// The help for an unknown name: the nearest name, and all accepted ones.
-pub(super) fn help_for(written: &str, names: &[&str], abbreviated: Option<&str>) -> String {
+pub fn help_for(written: &str, names: &[&str], abbreviated: Option<&str>) -> String {
     let accepted: Vec<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
     let accepted = format!("accepted (case-insensitive): {}", accepted.join(", "));
     let mut meant: Vec<&str> =

@@ -6,7 +6,7 @@
 
 use std::{collections::HashSet, fmt};
 
-use text::{cut_display, cut_owned, printable};
+use crate::{cut_display, cut_owned, printable};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Diagnostic {
@@ -21,7 +21,7 @@ pub struct Diagnostic {
     pub help: Option<String>,
 }
 
-text::named! {
+crate::named! {
     /// Whether rules with this diagnostic can be served.
     #[derive(PartialOrd, Ord)]
     pub enum Severity {
@@ -47,7 +47,7 @@ impl Diagnostic {
 }
 
 /// The diagnostic in several lines, with the line of the source, in which every line break is `\n`:
-/// [`SourceFile::readable`](super::SourceFile::readable).
+/// `SourceFile::readable`.
 ///
 /// ```text
 /// error: unknown unit `hours`
@@ -116,7 +116,7 @@ fn excerpt(source: &str, place: Place) -> Option<(String, usize)> {
     Some((shown, caret))
 }
 
-pub(super) fn is_break(character: char) -> bool {
+pub fn is_break(character: char) -> bool {
     matches!(character, '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
@@ -151,7 +151,7 @@ const MAX_DIAGNOSTICS: usize = 500;
 
 #[derive(Debug)]
 pub struct Diagnostics {
-    pub(super) kind: InputKind,
+    pub kind: InputKind,
     file: String,
     found: Vec<Diagnostic>,
     known: HashSet<(Option<Place>, String)>,
@@ -159,19 +159,19 @@ pub struct Diagnostics {
     has_errors: bool,
     /// Warn about extensions, which the Go service rejects.
     portable: bool,
-    /// See [`CompileOptions::strict`](super::CompileOptions::strict).
-    pub(super) strict: bool,
+    /// See `CompileOptions::strict`.
+    pub strict: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum InputKind {
+pub enum InputKind {
     File,
     /// A message of a control plane, without lines.
     Resource,
 }
 
 impl InputKind {
-    pub(super) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         if self == Self::File { "file" } else { "resource" }
     }
 }
@@ -216,15 +216,15 @@ pub struct FileError {
 }
 
 impl FileError {
-    pub(super) fn new(message: impl Into<String>) -> Self {
+    pub fn new(message: impl Into<String>) -> Self {
         Self { place: None, message: message.into(), help: None }
     }
 
-    pub(super) fn at(place: Place, message: impl Into<String>) -> Self {
+    pub fn at(place: Place, message: impl Into<String>) -> Self {
         Self { place: Some(place), ..Self::new(message) }
     }
 
-    pub(super) fn with_help(self, help: impl Into<String>) -> Self {
+    pub fn with_help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
     }
 }
@@ -244,7 +244,7 @@ impl Diagnostics {
         }
     }
 
-    pub(super) fn of_resource(name: &str) -> Self {
+    pub fn of_resource(name: &str) -> Self {
         let name = if name.is_empty() {
             "a resource without a name".to_owned()
         } else {
@@ -253,7 +253,7 @@ impl Diagnostics {
         Self { kind: InputKind::Resource, ..Self::of(&name, false) }
     }
 
-    pub(super) fn location(&self, place: Place, path: &Path<'_>) -> String {
+    pub fn location(&self, place: Place, path: &Path<'_>) -> String {
         match self.kind {
             InputKind::File => place.to_string(),
             InputKind::Resource => cut_display(path),
@@ -285,7 +285,7 @@ impl Diagnostics {
     }
 
     /// Adds a warning about a limit beyond 32 bits, if they are wanted.
-    pub(super) fn large_limit(&mut self, place: Place, path: &Path<'_>, number: u64) {
+    pub fn large_limit(&mut self, place: Place, path: &Path<'_>, number: u64) {
         if self.strict {
             let message =
                 format!("the Go service cannot load a limit of {number}: its largest is {}", u32::MAX);
@@ -295,7 +295,7 @@ impl Diagnostics {
     }
 
     /// Adds a warning about a second document, which is an error where that is wanted.
-    pub(super) fn second_document(&mut self, place: Place) {
+    pub fn second_document(&mut self, place: Place) {
         let severity = if self.strict { Severity::Error } else { Severity::Warning };
         let message = "only the first document of a file is read, and it ends above this line".to_owned();
         let help = "put each domain in its own file, and begin all its lines in one column".to_owned();
