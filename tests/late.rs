@@ -10,9 +10,10 @@ use std::{
 
 use bytes::Bytes;
 use clock::{Clock, SystemClock, Time};
+use faults::OnStoreFailure;
 use http::HeaderMap;
 use limiter::{self, Limiter, Policy};
-use rules::{CompileOptions, OnStoreFailure};
+use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
 use server::{
     grpc::{self, Parts, Workers},

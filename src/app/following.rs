@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use super::{parts::App, threads::Thread};
 use admin::Api;
 use clock::{Clock, SystemClock};
-use containment::panics::{self, Boundary};
+use faults::panics::{self, Boundary};
 use fleet::members::{self, INTERVAL_SECONDS};
 use overrides::{follower::Follower, progress::Progress};
 use server::health::Part;

@@ -13,8 +13,7 @@ use tokio::{
 use super::{StartError, parts::App};
 use crate::{settings::Backend, settings::Settings};
 use clock::{Clock, Rfc3339, SystemClock, Time};
-use containment::{log_throttle::LogThrottle, panics};
-use rules::OnStoreFailure;
+use faults::{OnStoreFailure, log_throttle::LogThrottle, panics};
 use server::health::Part;
 use telemetry::metrics::Method;
 use tracing::error;

@@ -24,7 +24,7 @@ use tracing::{info, warn};
 use crate::settings::Settings;
 use admin::Api;
 use clock::{Clock, SystemClock};
-use containment::panics::{self, Boundary};
+use faults::panics::{self, Boundary};
 use fleet::Change;
 use net::edges::Edges;
 use pages::{Pages, Threads};

@@ -18,7 +18,7 @@ use super::{
 use crate::settings::Settings;
 use admin::{Access, Api, Hosts, Managed, Tokens, Trials};
 use clock::{Clock, SystemClock};
-use containment::panics::{self, Boundary};
+use faults::panics::{self, Boundary};
 use net::ServerAddress;
 use server::{
     http::{

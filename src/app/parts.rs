@@ -15,7 +15,7 @@ use crate::{
 };
 use ::recent::Recent;
 use clock::{Clock, SystemClock};
-use containment::log_throttle::LogThrottle;
+use faults::log_throttle::LogThrottle;
 use fleet::Fleet;
 use limiter::{
     self, Announce, Bounds, Handles, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy,

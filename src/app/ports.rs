@@ -12,7 +12,7 @@ use crate::{
     settings::Settings,
     settings::vars::{self, Var},
 };
-use containment::files;
+use faults::files;
 use net::{HostPort, ServerAddress};
 use server::listen::{Listener, bind_tcp};
 

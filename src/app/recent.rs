@@ -13,7 +13,7 @@ use tracing::warn;
 use super::parts::App;
 use crate::{settings::Decisions, settings::Settings};
 use clock::{Clock, SystemClock};
-use containment::{files, log_throttle::LogThrottle, panics::Boundary, periodic::Periodic};
+use faults::{files, log_throttle::LogThrottle, panics::Boundary, periodic::Periodic};
 use limiter::{RecentRequests, RequestLog};
 use recent::{DecisionLog, KeyValues, Recent};
 use telemetry::metrics::ShardCount;

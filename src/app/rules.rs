@@ -4,7 +4,7 @@ use std::{io, sync::Arc};
 
 use crate::{settings::Backend, settings::Settings};
 use clock::{Clock, SystemClock};
-use containment::panics::{self, Boundary};
+use faults::panics::{self, Boundary};
 use limit::Countable;
 use rules::CompileOptions;
 use rules_source::{

@@ -15,7 +15,7 @@ use tokio::{
 use tracing::{error, warn};
 
 use clock::{Clock, SystemClock};
-use containment::periodic::Periodic;
+use faults::periodic::Periodic;
 use fleet::Change;
 use net::edges::Edges;
 

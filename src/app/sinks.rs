@@ -6,7 +6,7 @@ use tracing::warn;
 
 use super::{StartError, parts::App};
 use crate::settings::Settings;
-use containment::files;
+use faults::files;
 use telemetry::{
     metrics::{
         Exposition,

@@ -8,7 +8,7 @@ use tokio::{
     task::LocalSet,
 };
 
-use containment::panics::{self, Boundary};
+use faults::panics::{self, Boundary};
 
 /// Threads for the pages of metrics and of rules, and for large bodies of `/json`.
 const BLOCKING: usize = 3;

@@ -10,7 +10,7 @@ use crate::{
     settings::vars::Var,
     settings::{Available, Settings, misspelt},
 };
-use containment::panics;
+use faults::panics;
 use telemetry::logs;
 
 #[derive(Clone, Debug, Default)]

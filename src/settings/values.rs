@@ -8,13 +8,14 @@ use super::{
     address::{self, host_port},
     parse::{Value, by_function, by_name, choice, exact_choice, percent_decoded, whole},
 };
+use faults::OnStoreFailure;
 use limit::CountingMode;
 use limiter::Recorded;
 use net::HostPort;
 use net::ServerAddress;
 use recent::KeyValues;
 use recent::Logged;
-use rules::{OnStoreFailure, template::Template};
+use rules::template::Template;
 use server::grpc::settings::GrpcServer;
 use telemetry::logs::LogFormat;
 use telemetry::statsd::settings::SinkAddress;

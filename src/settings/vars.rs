@@ -18,13 +18,14 @@ use super::{
     values::{self, BackendType, KeyFormat, RedisType, RulesSource, SocketType, StatsdProtocol},
     variable::table,
 };
+use faults::OnStoreFailure;
 use limit::CountingMode;
 use limiter::Recorded;
 use net::HostPort;
 use net::ServerAddress;
 use recent::KeyValues;
 use recent::Logged;
-use rules::{OnStoreFailure, template::Template};
+use rules::template::Template;
 use server::grpc::settings::GrpcServer;
 use telemetry::logs::LogFormat;
 use telemetry::statsd::settings::SinkAddress;

@@ -14,7 +14,7 @@ use crate::cli::{
     serve::Environment,
     terminal::{self, Failure, Verdict},
 };
-use rules::OnStoreFailure;
+use faults::OnStoreFailure;
 use text::printable;
 
 #[derive(Subcommand, Clone, PartialEq, Debug)]

@@ -15,8 +15,9 @@ use std::{
 
 use config::{Filter, Gateway, Remark, Sent};
 use coverage::{Coverage, nodes, notation};
+use faults::OnStoreFailure;
 use rules::{
-    Level, Node, OnStoreFailure, RuleSet, SourceFile,
+    Level, Node, RuleSet, SourceFile,
     yaml::{self, MaxValues},
 };
 use text::{

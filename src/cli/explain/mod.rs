@@ -31,11 +31,11 @@ use super::{
 };
 use crate::app;
 use ::overrides::{Found, Index};
+use ::text::spelling::nearest;
 use clock::{Clock, SystemClock, Time};
 use limit::{Limit, Limits};
 use limiter::{self, Answer, Handles, OverrideLimit, Policy, Served};
 use rules::{Rule, RuleSet, model::Node};
-use ::text::spelling::nearest;
 
 #[derive(Args, Clone, PartialEq, Debug)]
 #[command(

@@ -1,8 +1,8 @@
 //! The store, and the policy for its failure.
 
 use super::{super::*, problems, read, settings, warnings};
+use faults::OnStoreFailure;
 use limit::CountingMode;
-use rules::OnStoreFailure;
 
 #[test]
 fn memcached_is_selected_by_backend_type_only() {

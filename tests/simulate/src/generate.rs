@@ -1,7 +1,7 @@
 //! Draws the plan of a seed.
 
+use faults::OnStoreFailure;
 use limit::{Kind as Algorithm, Unit};
-use rules::OnStoreFailure;
 
 use crate::{
     limits::{Also, ENTRY_DIGIT, LimitPlan, Zone},

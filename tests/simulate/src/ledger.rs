@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use faults::OnStoreFailure;
 use limiter::{Answer, Code, RequestError};
-use rules::OnStoreFailure;
 
 use crate::{
     checks::{Checks, Invariant},

@@ -21,7 +21,7 @@ macro_rules! by_name {
 by_name! {
     unit: limit::Unit,
     kind: limit::Kind,
-    policy: rules::OnStoreFailure,
+    policy: faults::OnStoreFailure,
     plant: plants::Plant,
     invariant: crate::checks::Invariant,
     scenario: crate::plan::Scenario,

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use rules::OnStoreFailure;
+use faults::OnStoreFailure;
 use serde::{Deserialize, Serialize};
 
 use crate::{

@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex};
 
 use clock::Time;
-use containment::mutex::lock;
+use faults::mutex::lock;
 
 use crate::Store;
 

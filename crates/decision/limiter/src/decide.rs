@@ -22,9 +22,10 @@ use super::{
     response,
 };
 use clock::Time;
+use faults::OnStoreFailure;
 use limit::{Fit, Verdict};
 use plants::{Plant, is_planted};
-use rules::{OnStoreFailure, model::Domain};
+use rules::model::Domain;
 use store::{Applied, Batch, Check, Counting, StoreError};
 use telemetry::metrics::ResponseCode;
 

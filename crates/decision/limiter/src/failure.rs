@@ -12,8 +12,9 @@ use super::{
     request::RequestError,
 };
 use clock::Time;
+use faults::OnStoreFailure;
 use plants::{Plant, is_planted};
-use rules::{Domain, Metadata, OnStoreFailure, Value};
+use rules::{Domain, Metadata, Value};
 use store::{Batch, FailureReason, Store as _, StoreError, StoreUsage, memory::MemoryStore};
 
 /// The policy that decided a request, and the reason of the store's failure.

@@ -16,7 +16,7 @@ use super::{
     request_log::{Recorded, RequestLog},
 };
 use clock::Time;
-use containment::mutex::lock;
+use faults::mutex::lock;
 use recent::KeyValues;
 use telemetry::metrics::ShardCount;
 

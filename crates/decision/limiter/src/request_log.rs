@@ -21,7 +21,7 @@ use super::{
     request::{Descriptor, Request},
 };
 use clock::{Rfc3339, Time};
-use containment::mutex::lock;
+use faults::mutex::lock;
 use recent::{KeyValues, shown};
 use telemetry::metrics::{ShardCount, shard};
 

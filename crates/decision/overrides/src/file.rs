@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use super::{index::Index, model::Override, target::Target};
 use clock::Time;
-use containment::files;
+use faults::files;
 
 /// The file is rewritten when it has more outdated lines than overrides, and more than this.
 const MAX_OUTDATED: usize = 1_000;

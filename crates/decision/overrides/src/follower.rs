@@ -27,7 +27,7 @@ use super::{
     sweep,
 };
 use clock::{Time, timer::Interval};
-use containment::mutex::lock;
+use faults::mutex::lock;
 use plants::{Plant, is_planted};
 use store::{
     Resets,

@@ -18,7 +18,7 @@ use super::{
     target::{Scope, Target},
 };
 use clock::Time;
-use containment::mutex::lock;
+use faults::mutex::lock;
 use net::edges::Edges;
 use store::{memcached::ResetLog, redis::CommandPool};
 

@@ -8,8 +8,9 @@ use super::target::{
     Scope, Target, check_fields, check_length, entries_of_json, entry_field, field, text_of,
 };
 use clock::Time;
+use faults::OnStoreFailure;
 use limit::{MAX_LIMIT, Unit, calendar::Calendar};
-use rules::{CalendarField, CalendarMistake, OnStoreFailure, WrittenCalendar};
+use rules::{CalendarField, CalendarMistake, WrittenCalendar};
 use text::{cut, cut_display, spelling::nearest};
 
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -6,7 +6,7 @@ use std::{
 };
 
 use clock::timer::Timer;
-use containment::mutex::lock;
+use faults::mutex::lock;
 use tokio::sync::{Notify, watch};
 
 use super::history::{Change, History};

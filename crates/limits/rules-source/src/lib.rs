@@ -26,7 +26,7 @@ use arc_swap::{ArcSwapOption, Guard};
 
 pub use self::files::{MAX_BYTES, Reading, RulesDir};
 use clock::Time;
-use containment::{
+use faults::{
     mutex::lock,
     panics::{self, Boundary},
 };

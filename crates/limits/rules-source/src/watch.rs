@@ -22,7 +22,7 @@ use notify::{
 
 use super::{RulesDir, Source, listing::Listing};
 use clock::Clock;
-use containment::panics::{self, Boundary};
+use faults::panics::{self, Boundary};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Debounce {

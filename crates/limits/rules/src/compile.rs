@@ -8,14 +8,17 @@ use std::collections::HashMap;
 use super::{
     lower::{Lowering, Sibling},
     messages,
-    model::{Domain, OnStoreFailure, RuleSet},
+    model::{Domain, RuleSet},
     yaml::{self, MaxValues},
 };
 use crate::{
     ast::{self, Field, RawFile},
     lint,
 };
-use containment::panics::{self, Boundary, Panicked};
+use faults::{
+    OnStoreFailure,
+    panics::{self, Boundary, Panicked},
+};
 use limit::{Countable, CountingMode};
 use proto::ratelimit::config::ratelimit::v3::RateLimitConfig;
 use text::{

@@ -23,7 +23,7 @@ impl RuleSet {
         let mut canon = Canon { hasher: SipHasher13::new(), zone_data };
         for domain in domains {
             canon.text(&domain.name);
-            canon.optional(domain.on_store_failure.map(super::OnStoreFailure::name));
+            canon.optional(domain.on_store_failure.map(faults::OnStoreFailure::name));
             canon.level(&domain.root);
         }
         canon.hasher.finish()

@@ -29,8 +29,6 @@ mod tests;
 
 pub use compile::{CompileOptions, Compiled, SourceFile, compile, compile_resources};
 pub use matcher::{Entry, How, Matched};
-pub use model::{
-    Allowance, Domain, Level, Metadata, Node, OnStoreFailure, Origin, Rule, RuleId, RuleSet, Value,
-};
+pub use model::{Allowance, Domain, Level, Metadata, Node, Origin, Rule, RuleId, RuleSet, Value};
 pub use schema::schema;
 pub use written_calendar::{CalendarField, CalendarMistake, WrittenCalendar, calendar_text};

@@ -20,6 +20,7 @@ use super::{
     wildcard::{Pattern, Wildcards},
 };
 use crate::template::Template;
+use faults::OnStoreFailure;
 use limit::Limits;
 
 /// All loaded rules. A reload replaces the set; nothing edits it. A copy shares the descriptors.
@@ -49,18 +50,6 @@ pub struct Domain {
     /// A rule replaces a limit, so the descriptors of a request may affect each other.
     pub has_replaces: bool,
     pub on_store_failure: Option<OnStoreFailure>,
-}
-
-text::named! {
-    /// The policy for a request whose counters cannot be reached.
-    #[derive(Default)]
-    pub enum OnStoreFailure {
-        #[default]
-        Error = "error",
-        Allow = "allow",
-        Deny = "deny",
-        Local = "local",
-    }
 }
 
 /// The descriptors that one entry of a request is matched against.

@@ -6,10 +6,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::{
-    OnStoreFailure,
-    ast::{Level, keys},
-};
+use crate::ast::{Level, keys};
+use faults::OnStoreFailure;
 use limit::{CountingMode, Kind, MAX_LIMIT, Unit, calendar::Weekday};
 
 /// The schema, in draft-07, which every editor supports.

@@ -13,7 +13,7 @@ use super::{
     reply::{Call, Problem, Reply},
 };
 use clock::{Clock, Rfc3339, SystemClock, Time};
-use containment::mutex::lock;
+use faults::{OnStoreFailure, mutex::lock};
 use fleet::{
     Change,
     changes::{MAX_KEPT, MAX_RULES, RuleChange},
@@ -21,7 +21,7 @@ use fleet::{
 use limit::Limits;
 use limiter::Served;
 use recent::LimitShown;
-use rules::{OnStoreFailure, Rule};
+use rules::Rule;
 use store::Outage;
 
 /// An outage is a change if it lasts this long: a connection that is opened takes milliseconds.

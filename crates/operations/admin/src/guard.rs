@@ -11,7 +11,7 @@ use http::{HeaderMap, StatusCode, header, uri::Authority};
 use tracing::warn;
 
 use super::{Who, reply::Problem, tokens::Tokens};
-use containment::log_throttle::LogThrottle;
+use faults::log_throttle::LogThrottle;
 use server::{http::cross_site_header, listen::Peer};
 use telemetry::metrics::{ServiceStats, Unauthorized};
 

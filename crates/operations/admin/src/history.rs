@@ -7,9 +7,8 @@ use std::{collections::VecDeque, sync::Mutex};
 use serde::Serialize;
 
 use clock::Time;
-use containment::mutex::lock;
+use faults::{OnStoreFailure, mutex::lock};
 use fleet::{Buckets, Steps};
-use rules::OnStoreFailure;
 use store::{Distribution, Store};
 use telemetry::metrics::{Method, ResponseCode, Stats};
 

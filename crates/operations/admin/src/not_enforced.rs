@@ -12,7 +12,7 @@ use serde_json::{Value as Json, json};
 use super::{Api, domains, overrides::shown_target};
 use ::overrides::{Action, EVERY_DOMAIN, Override, model::timestamp};
 use clock::{Rfc3339, Time};
-use containment::mutex::lock;
+use faults::mutex::lock;
 use fleet::{Change, NotEnforced, changes::MAX_KEPT};
 use store::FailureReason;
 use telemetry::metrics::{DomainRequests, LENIENT, Stats, UNKNOWN_DOMAIN};

@@ -17,7 +17,7 @@ use super::{
     view::{Parts, REPLICA, View},
 };
 use clock::{Clock as _, SystemClock, Time};
-use containment::mutex::lock;
+use faults::mutex::lock;
 use fleet::RuleHits;
 use limit::Limits;
 use limiter::Served;

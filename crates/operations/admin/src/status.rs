@@ -13,8 +13,8 @@ use super::{
     view::{Parts, REPLICA, Scope, View, silence},
 };
 use clock::{Clock, Rfc3339, SystemClock};
+use faults::OnStoreFailure;
 use fleet::{Announcement, Member, Merged, own_id};
-use rules::OnStoreFailure;
 use rules_source::ReloadState;
 use store::{PoolUsage, StoreUsage};
 use text::cut_owned;

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use containment::{files, mutex::lock};
+use faults::{files, mutex::lock};
 use ring::{hmac, rand::SystemRandom};
 use tracing::{info, warn};
 

@@ -19,7 +19,7 @@ use tracing::warn;
 
 use crate::members::own_id;
 use clock::{Rfc3339, Time};
-use containment::{files, mutex::lock};
+use faults::{files, mutex::lock};
 use store::redis::CommandPool;
 use text::cut_owned;
 

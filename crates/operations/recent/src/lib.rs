@@ -44,7 +44,7 @@ use self::{
     top::{PANE_SECONDS, Tables},
 };
 use clock::Time;
-use containment::mutex::lock;
+use faults::mutex::lock;
 use rules::RuleSet;
 use telemetry::metrics::{ShardCount, shard};
 

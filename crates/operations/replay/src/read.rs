@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::block::Block;
-use containment::mutex::lock;
+use faults::mutex::lock;
 
 /// Large enough that passing a block between threads costs nothing, and small enough that a hundred logs fit.
 const BLOCK_BYTES: usize = 256 << 10;

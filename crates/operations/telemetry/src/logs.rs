@@ -20,7 +20,7 @@ use tracing_subscriber::{
 };
 
 use clock::write_utc;
-use containment::mutex::lock;
+use faults::mutex::lock;
 
 use output::Output;
 use writer::Writer;

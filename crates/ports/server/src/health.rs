@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use containment::mutex::lock;
+use faults::mutex::lock;
 use tokio::sync::watch;
 
 pub const GRPC_SERVICE: &str = "ratelimit";

@@ -18,7 +18,7 @@ pub mod wire;
 
 use tracing::warn;
 
-use containment::log_throttle::LogThrottle;
+use faults::log_throttle::LogThrottle;
 use text::cut;
 
 /// Logs a request that cannot be decoded, at most one line a second. The limiter logs invalid requests.

@@ -34,7 +34,7 @@ use super::{
     redis::{LeaseReply, Leased, RedisStore},
 };
 use clock::Time;
-use containment::panics::{self, Boundary, Panicked, caught};
+use faults::panics::{self, Boundary, Panicked, caught};
 use limit::lease::{Grant, Snapshot};
 use plants::{Plant, is_planted};
 use rules::RuleSet;

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::cold::ColdKeys;
 use crate::{LeaseState, LeaseUsage, batch::key_of_all_windows, redis::Receipt, table::Key};
 use clock::{Time, timer::Random};
-use containment::mutex::lock;
+use faults::mutex::lock;
 use limit::{
     FixedWindow, Rate,
     lease::{Grant, Grants, Lease, Snapshot, Step, Terms},

@@ -21,7 +21,7 @@ use super::{Batch, Counting, PoolUsage, Store, StoreFuture, batch::HitsToSend};
 use crate::remote::WorkerIndexes;
 use crate::{memcached::settings::Memcached, memcached::settings::MemcachedServers};
 use clock::Time;
-use containment::panics::{self, Boundary, Panicked, caught};
+use faults::panics::{self, Boundary, Panicked, caught};
 use limit::{Countable, Hits};
 use net::edges::Edges;
 use servers::Servers;

@@ -15,7 +15,7 @@ use crate::{
         remote::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics, failure::FailureKind, hashed},
     },
 };
-use containment::panics;
+use faults::panics;
 use net::{backoff::Backoff, edges::Edges, resolve::name_servers::NameServers};
 
 const MAX_KEY: usize = 250;

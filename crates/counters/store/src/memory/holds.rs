@@ -10,7 +10,7 @@ use crate::{
     table::{Kept, Key, Used},
 };
 use clock::Time;
-use containment::mutex::lock;
+use faults::mutex::lock;
 use limit::{
     Algorithm, HoldRule, MAX_LIMIT, State,
     holds::{Bounds, Charge, HoldId as LedgerId, Ledger, Part, Seen},

@@ -16,7 +16,7 @@ use super::used;
 
 use crate::table::{Candidate, Key, Mark, Usage, Used, victim};
 use clock::Time;
-use containment::mutex::lock;
+use faults::mutex::lock;
 use limit::{Algorithm, Hits, SlidingLog, Verdict, sliding_log::Log};
 
 /// Enough shards that two cores seldom need the same one: a log is locked for longer than a slot of the table.

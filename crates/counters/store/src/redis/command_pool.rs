@@ -17,7 +17,7 @@ use super::{
     topology::{Topology, slots},
 };
 use clock::timer::after;
-use containment::mutex::lock;
+use faults::mutex::lock;
 use net::{ServerAddress, edges::Edges};
 
 /// The timeout of connecting and of a command. Some commands handle thousands of keys. A command that servers refuse while

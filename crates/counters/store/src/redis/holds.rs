@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{Batch, Check, Closed, Closing, Counting, FailureReason, Held, HoldId, OpenHold, StoreError};
 use clock::Time;
-use containment::mutex::lock;
+use faults::mutex::lock;
 use limit::Algorithm;
 
 const MAX_REDIRECTS: usize = 5;

@@ -26,7 +26,7 @@ use crate::{
         remote::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics},
     },
 };
-use containment::panics::{self, Boundary, Panicked};
+use faults::panics::{self, Boundary, Panicked};
 use limit::{Limit, Limits};
 use net::{ServerAddress, backoff::Backoff, edges::Edges};
 use rules::RuleSet;

@@ -13,7 +13,7 @@ use super::{
     resp::{self, Reply},
     topology::KeyOwners,
 };
-use containment::mutex::lock;
+use faults::mutex::lock;
 use limit::{Limit, Limits};
 use net::ServerAddress;
 use rules::{RuleSet, model::Domain};

@@ -14,7 +14,7 @@ use tracing::{error, warn};
 
 use super::failure::{Failure, FailureKind};
 use crate::{Distribution, PoolUsage};
-use containment::{log_throttle::LogThrottles, mutex::lock};
+use faults::{log_throttle::LogThrottles, mutex::lock};
 
 /// Bucket bounds for the time of a pipeline, in microseconds.
 const MICROS: [u64; 13] =

@@ -55,7 +55,7 @@ use crate::remote::{
     failure::{Failure, FailureKind},
 };
 use clock::timer::{Timer, after};
-use containment::mutex::lock;
+use faults::mutex::lock;
 use net::ServerAddress;
 use net::backoff::Backoff;
 use net::edges::Edges;

@@ -27,7 +27,7 @@ use crate::{
         failure::{Failure, FailureKind},
     },
 };
-use containment::panics::{self, Boundary, Panicked, caught};
+use faults::panics::{self, Boundary, Panicked, caught};
 use net::backoff::Backoff;
 use plants::{Plant, is_planted};
 

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 
 use super::{Backend, Connection, Shared};
 use crate::{PoolUsage, StoreKind};
-use containment::mutex::lock;
+use faults::mutex::lock;
 use net::{ServerAddress, edges::Spawner};
 
 thread_local! {

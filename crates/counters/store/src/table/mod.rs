@@ -22,9 +22,9 @@ use siphasher::sip128::{Hash128, Hasher128 as _, SipHasher13};
 use smallvec::SmallVec;
 
 use clock::Time;
-use containment::mutex::lock;
 pub(super) use eviction::{Candidate, victim};
 pub use eviction::{Mark, Used};
+use faults::mutex::lock;
 use shard::Shard;
 use slots::{Shape, Tag};
 

@@ -10,7 +10,7 @@ use std::{
 use smallvec::{SmallVec, smallvec};
 use tokio::sync::Notify;
 
-use containment::mutex::lock;
+use faults::mutex::lock;
 use plants::{Plant, is_planted};
 use store::{Closing, HoldId};
 use telemetry::metrics::{HoldBound, Stats};

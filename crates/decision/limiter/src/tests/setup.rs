@@ -19,8 +19,9 @@ use crate::{
     handles,
 };
 use clock::{Clock, ManualClock, Time};
+use faults::OnStoreFailure;
 use overrides::Index;
-use rules::{CompileOptions, OnStoreFailure};
+use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
 use store::{Applied, Batch, FailureReason, Outcome, Store, StoreError, StoreFuture, memory::MemoryStore};
 use telemetry::metrics::{RuleCounter, Stats, StatsOptions};

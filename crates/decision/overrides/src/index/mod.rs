@@ -39,7 +39,7 @@ use super::{
     target::{Scope, Target},
 };
 use clock::Time;
-use containment::mutex::{lock, try_lock};
+use faults::mutex::{lock, try_lock};
 use limit::calendar::zone;
 
 pub(crate) const MAX_OVERRIDES: usize = 2_000_000;

@@ -18,7 +18,8 @@ use crate::{
     model::Override,
     target::{EVERY_DOMAIN, Scope},
 };
-use rules::{Entry, OnStoreFailure};
+use faults::OnStoreFailure;
+use rules::Entry;
 
 #[derive(Default)]
 pub(super) struct Scoped {

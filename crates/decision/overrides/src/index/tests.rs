@@ -442,7 +442,7 @@ fn stored_overrides_read_back() {
     assert_eq!(stored["domain"], "*entry@shop");
     assert_eq!(stored["descriptor"], serde_json::json!([{"key": "ip", "value": "10.0.0.0/8"}]));
     let mut switch = serde_json::json!({"domain": "shop", "on_store_failure": "local", "reason": "r"});
-    for policy in rules::OnStoreFailure::ALL {
+    for policy in faults::OnStoreFailure::ALL {
         switch["on_store_failure"] = policy.name().into();
         let one = Override::switch_from_json(&switch, Time::default()).unwrap();
         let read = Override::from_json(&one.to_stored(), Time::default()).unwrap();
@@ -460,7 +460,7 @@ fn switches_are_of_a_domain_or_of_all_and_this_process_has_its_own() {
     let state = |domain: &str| {
         let view = index.view(Time::from_seconds(1));
         let action = view.as_ref().and_then(|view| view.switch(domain)).map(|found| found.action.name());
-        (action, view.and_then(|view| view.on_store_failure(domain)).map(rules::OnStoreFailure::name))
+        (action, view.and_then(|view| view.on_store_failure(domain)).map(faults::OnStoreFailure::name))
     };
     assert_eq!(state("d"), (None, None));
     index.set(&switch(r#"{"domain":"*","action":"shadow"}"#)).unwrap();

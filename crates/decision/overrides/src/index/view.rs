@@ -17,7 +17,8 @@ use crate::{
     record::Record,
 };
 use clock::Time;
-use rules::{Entry, How, Matched, OnStoreFailure};
+use faults::OnStoreFailure;
+use rules::{Entry, How, Matched};
 
 /// The override that applies to a descriptor.
 #[derive(Clone, PartialEq, Eq, Debug)]

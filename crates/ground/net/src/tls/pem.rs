@@ -10,7 +10,7 @@ use tokio_rustls::rustls::{
     sign::SigningKey,
 };
 
-use containment::files;
+use faults::files;
 
 /// Larger than any list of CAs: those of the web have 200 KB.
 const MAX_BYTES: u64 = 4 << 20;

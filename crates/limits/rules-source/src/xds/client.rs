@@ -18,7 +18,7 @@ use super::{
     stream::{Subscriber, process},
 };
 use crate::xds::settings::{Xds, XdsBackoff};
-use containment::panics;
+use faults::panics;
 use net::backoff::{Backoff, jittered};
 use proto::envoy::config::core::v3::Node;
 use text::cut;

@@ -22,7 +22,7 @@ use tokio::{runtime, sync::watch, time::sleep};
 use super::Source;
 use crate::xds::settings::Xds;
 use clock::Clock;
-use containment::panics::{self, Boundary};
+use faults::panics::{self, Boundary};
 
 /// The interval at which replaced rules are freed, if no request uses them any more.
 const FREE_INTERVAL: Duration = Duration::from_secs(10);

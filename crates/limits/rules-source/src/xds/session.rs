@@ -17,7 +17,7 @@ use super::{
     Status,
 };
 use clock::{Clock, Time};
-use containment::panics::{self, Boundary, Panicked, caught};
+use faults::panics::{self, Boundary, Panicked, caught};
 use net::ServerAddress;
 use proto::{google, ratelimit::config::ratelimit::v3::RateLimitConfig};
 use rules::compile_resources;

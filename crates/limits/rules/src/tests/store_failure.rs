@@ -1,6 +1,7 @@
 //! The failure policy of a domain's files.
 
-use super::super::{CompileOptions, Compiled, OnStoreFailure, SourceFile, compile};
+use super::super::{CompileOptions, Compiled, SourceFile, compile};
+use faults::OnStoreFailure;
 use limit::Countable;
 
 fn compiled(tops: &[&str], options: CompileOptions) -> Compiled {

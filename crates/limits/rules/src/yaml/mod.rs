@@ -24,8 +24,8 @@ pub(crate) use scalar::float_as_key;
 pub(crate) use text::decode;
 pub use text::template;
 
-use document::Weight;
 use ::text::diagnostics::{FileError, Place};
+use document::Weight;
 
 /// The maximum number of values in a file, with aliases expanded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

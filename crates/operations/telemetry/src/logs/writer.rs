@@ -15,7 +15,7 @@ use std::{
 
 use tracing::warn;
 
-use containment::mutex::lock;
+use faults::mutex::lock;
 
 /// The size of the buffer: ten times the diagnostics that one set of rules logs.
 const MAX_BYTES: usize = 1 << 20;

@@ -19,7 +19,7 @@ use super::{
     room::{Place, Room},
 };
 use clock::Time;
-use containment::mutex::lock;
+use faults::mutex::lock;
 
 /// Enough tables that cores that look up different names rarely need the same lock.
 const TABLES: usize = 16;

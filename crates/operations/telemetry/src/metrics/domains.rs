@@ -10,8 +10,7 @@ use std::{
 };
 
 use super::shard::{Cells, ShardCount};
-use containment::mutex::lock;
-use rules::OnStoreFailure;
+use faults::{OnStoreFailure, mutex::lock};
 
 /// Stands for domains without rules, and for requests rejected before the domain was looked up.
 pub const UNKNOWN_DOMAIN: &str = "__unknown__";

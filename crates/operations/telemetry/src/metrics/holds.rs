@@ -9,7 +9,7 @@ use std::{
 use siphasher::sip::SipHasher13;
 
 use super::shard::{Counter, ShardCount};
-use containment::mutex::lock;
+use faults::mutex::lock;
 
 /// Stands for a rule that this replica does not have, or that has gone.
 const UNKNOWN: &str = "__unknown__";

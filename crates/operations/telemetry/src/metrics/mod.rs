@@ -51,7 +51,7 @@ use self::{
     domains::Domains, mapper::Mapped, registry::Registry, room::Room, unknown_domains::UnknownDomains,
 };
 use clock::Time;
-use containment::mutex::lock;
+use faults::mutex::lock;
 
 pub use self::{
     domains::{DomainRequests, DomainStats, LENIENT, ResponseCode, UNKNOWN_DOMAIN},

@@ -17,8 +17,7 @@ use super::{
     },
 };
 use crate::logs;
-use containment::{mutex::lock, panics};
-use rules::OnStoreFailure;
+use faults::{OnStoreFailure, mutex::lock, panics};
 use store::FailureReason;
 
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

@@ -6,8 +6,7 @@ use super::{
     histogram::Histogram,
     shard::{Counter, ShardCount},
 };
-use containment::mutex::lock;
-use rules::OnStoreFailure;
+use faults::{OnStoreFailure, mutex::lock};
 use store::FailureReason;
 
 text::named! {

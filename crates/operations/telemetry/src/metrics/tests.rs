@@ -8,8 +8,8 @@ use std::{collections::BTreeMap, sync::Arc, thread, time::Duration};
 use proptest::prelude::*;
 
 use super::*;
+use faults::OnStoreFailure;
 use reading::parse;
-use rules::OnStoreFailure;
 use store::FailureReason;
 
 const NOW: Time = Time::from_seconds(1_000_000);

@@ -10,7 +10,7 @@ use socket2::{SockAddr, Type};
 use tracing::{debug, info, warn};
 
 use crate::statsd::settings::SinkAddress;
-use containment::log_throttle::LogThrottle;
+use faults::log_throttle::LogThrottle;
 use net::{HostPort, backoff::Backoff};
 
 /// The connect timeout of the Go service's library.

@@ -32,7 +32,7 @@ use crate::{
     metrics::{Samples, Stats},
     statsd::settings::SinkAddress,
 };
-use containment::{
+use faults::{
     panics::{self, Boundary},
     periodic::Periodic,
 };

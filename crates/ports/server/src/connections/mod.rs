@@ -42,7 +42,7 @@ use futures_util::FutureExt as _;
 use tokio::sync::Notify;
 use tracing::warn;
 
-use containment::{log_throttle::LogThrottle, mutex::lock};
+use faults::{log_throttle::LogThrottle, mutex::lock};
 use telemetry::metrics::{ConnectionClosed, ConnectionRefused, Port, Stats};
 
 /// The time for an idle connection to close after [`Handle::closing`].

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{traced, wire};
 use clock::Time;
-use containment::panics::{self, Boundary, Panicked, caught};
+use faults::panics::{self, Boundary, Panicked, caught};
 use limiter::{Answer, Decided, HoldToken, Limiter, PendingDecision, Request};
 use telemetry::{
     metrics::{Method, Stats},

@@ -30,7 +30,7 @@ use super::{
     waiting::Signaled,
 };
 use crate::connections::{Closing, FAREWELL};
-use containment::panics;
+use faults::panics;
 use telemetry::metrics::PeerError;
 
 /// The time that a connection may work before it yields to the others of its worker, and to the worker's connections to

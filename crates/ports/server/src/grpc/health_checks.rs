@@ -19,7 +19,7 @@ use super::{
     status::{self, Failure},
 };
 use crate::health::GRPC_SERVICE;
-use containment::panics::{self, Boundary, Panicked};
+use faults::panics::{self, Boundary, Panicked};
 use telemetry::metrics::Method;
 
 impl ConnectionCalls {

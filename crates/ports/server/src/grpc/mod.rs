@@ -46,7 +46,7 @@ use super::{
     tls::Tls,
 };
 use allocator;
-use containment::panics::{self, Boundary};
+use faults::panics::{self, Boundary};
 use limiter::Limiter;
 use telemetry::{metrics::Stats, tracing::Tracer};
 

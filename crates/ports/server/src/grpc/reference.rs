@@ -50,7 +50,7 @@ use crate::{
     health::{self, Health},
     traced, wire,
 };
-use containment::panics::{self, Boundary, Panicked, caught};
+use faults::panics::{self, Boundary, Panicked, caught};
 use limiter::{Decided, Limiter};
 use proto::{
     self,

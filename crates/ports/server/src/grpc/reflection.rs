@@ -28,7 +28,7 @@ use super::{
     rpc::Rpc,
     status::{self, end_with_failure},
 };
-use containment::panics::{self, Boundary, Panicked};
+use faults::panics::{self, Boundary, Panicked};
 use proto;
 
 enum Step<'b> {

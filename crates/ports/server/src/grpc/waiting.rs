@@ -20,7 +20,7 @@ use http2::meter::{Work, count};
 use slab::Slab;
 
 use super::status::Failure;
-use containment::mutex::lock;
+use faults::mutex::lock;
 use limiter::Answer;
 
 pub(super) struct Waiting {

@@ -44,7 +44,7 @@ use crate::{
         tls::{HTTP_2, Tls},
     },
 };
-use containment::{
+use faults::{
     mutex::lock,
     panics::{self, Boundary},
 };

@@ -8,7 +8,7 @@ use http2::Budget;
 
 use super::{Answer, BodyLimit, Pages, internal_error, shared_page::SharedPage, text, typed};
 use clock::{Clock, SystemClock};
-use containment::panics::Panicked;
+use faults::panics::Panicked;
 use limiter::Handles;
 use overrides::{Index, model::timestamp};
 use recent::{KeyValues, shown};

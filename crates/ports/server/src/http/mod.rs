@@ -53,7 +53,7 @@ use super::{
     listen::{AcceptLoop, Accepted, Listener, Peer},
     tls::{HTTP_1, Tls},
 };
-use containment::panics::{self, Boundary, Panicked, caught};
+use faults::panics::{self, Boundary, Panicked, caught};
 use telemetry::metrics::{ConnectionClosed, ConnectionRefused, Port, Stats};
 
 /// An idle connection is closed to make room for another after this time. A burst of clients that have sent their

@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use http2::{Budget, Share};
 
-use containment::{
+use faults::{
     mutex::lock,
     panics::{self, Boundary, Panicked},
 };

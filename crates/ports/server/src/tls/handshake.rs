@@ -28,7 +28,7 @@ use super::{
     Tls,
     unfinished::{Counted, Excess},
 };
-use containment::log_throttle::LogThrottle;
+use faults::log_throttle::LogThrottle;
 
 pub(crate) const HTTP_1: &[u8] = b"http/1.1";
 pub(crate) const HTTP_2: &[u8] = b"h2";

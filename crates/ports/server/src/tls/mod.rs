@@ -30,7 +30,7 @@ pub use self::unfinished::Counted;
 use self::{handshake::Failures, material::Material, unfinished::Unfinished};
 use crate::tls::settings::GrpcTls;
 use clock::{Clock, Time};
-use containment::{
+use faults::{
     mutex::lock,
     panics::{self, Boundary},
 };

@@ -20,7 +20,7 @@ use tokio::{
     sync::Notify,
 };
 
-use containment::mutex::lock;
+use faults::mutex::lock;
 
 /// The handshakes of most clients are smaller, also with their certificates.
 const FREE: usize = 4 * 1024;

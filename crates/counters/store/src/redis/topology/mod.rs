@@ -22,7 +22,7 @@ use tracing::warn;
 use self::watcher::{Source, Watcher};
 use super::dialer::Dialer;
 use crate::{redis::settings::RedisPool, redis::settings::RedisServers};
-use containment::{log_throttle::LogThrottle, mutex::lock};
+use faults::{log_throttle::LogThrottle, mutex::lock};
 use net::{ServerAddress, edges::Edges};
 
 /// The current servers; polls for changes until the last clone is dropped.

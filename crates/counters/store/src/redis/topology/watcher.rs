@@ -6,7 +6,7 @@ use tracing::error;
 
 use super::{KeyOwners, Known, node_list::NodeList, replies};
 use crate::redis::dialer::Dialer;
-use containment::panics::{self, Boundary, Panicked, caught};
+use faults::panics::{self, Boundary, Panicked, caught};
 use net::{HostPort, ServerAddress, backoff::jittered_by, edges::Edges};
 
 /// The shortest time between two polls, however many refreshes are requested.

@@ -13,7 +13,7 @@ use crate::metrics::{
     page::{Page, Value, head, series},
     statsd_names,
 };
-use containment::mutex::lock;
+use faults::mutex::lock;
 use store::Distribution;
 
 /// A mapper with its results for the names shown so far.

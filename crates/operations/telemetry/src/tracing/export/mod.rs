@@ -24,7 +24,7 @@ use tracing::warn;
 use super::{Counts, Dropped, span::Span};
 use crate::tracing::settings::Spans;
 use connection::CollectorConnection;
-use containment::{
+use faults::{
     log_throttle::LogThrottle,
     panics::{self, Boundary, Panicked, caught},
 };

@@ -23,7 +23,7 @@ use tokio::{sync::Semaphore, task::spawn_blocking};
 use self::request::to_message;
 use super::{Answer, BodyLimit, Pages, text, typed};
 use crate::{health::Health, log_undecodable, traced, wire};
-use containment::panics::{self, Boundary};
+use faults::panics::{self, Boundary};
 use limiter::{self, Bounds, Code, Decided, HoldToken, Limiter, RequestError};
 use telemetry::tracing::{OpenSpan, Tracer};
 use text::cut;
