@@ -9,12 +9,12 @@ use std::{error::Error, fmt::Write, fs, hint::black_box, sync::Arc, time::Instan
 use clock::{Clock, SystemClock, Time};
 use limit::Unit;
 use limiter::{self, Decided, Descriptor, Entry, Limiter, Policy, Request};
+use metrics::{ShardCount, Stats, StatsOptions};
 use overrides::{Action, Index, Override, Target, Value};
 use recent::{KeyValues, Recent};
 use rules::{CompileOptions, RuleSet};
 use rules_source::{RulesDir, Source};
 use store::{Store, memory::MemoryStore};
-use telemetry::metrics::{ShardCount, Stats, StatsOptions};
 
 const RULES: usize = 10_000;
 const ROUNDS: usize = 15;

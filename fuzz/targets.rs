@@ -10,6 +10,8 @@ mod tests;
 use std::path::Path;
 
 use crate::settings::{Available, Settings};
+use exporters::tracing;
+use metrics;
 use net::{resolve, tls::pem};
 use rules::{
     CompileOptions, SourceFile, compile,
@@ -18,7 +20,6 @@ use rules::{
 use rules_source::xds;
 use server;
 use store::{memcached, redis};
-use telemetry::{metrics, tracing};
 use text::diagnostics::render;
 
 #[derive(Clone, Copy, Debug)]

@@ -13,14 +13,14 @@ use clock::{Clock, SystemClock, Time};
 use faults::OnStoreFailure;
 use http::HeaderMap;
 use limiter::{self, Limiter, Policy};
+use metrics::{FailureReason, Stats, StatsOptions};
 use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
 use server::{
     grpc::{self, Parts, Workers},
     listen::{Listener, bind_tcp},
 };
-use store::{Batch, FailureReason, Store, StoreError, StoreFuture, memory::MemoryStore};
-use telemetry::metrics::{Stats, StatsOptions};
+use store::{Batch, Store, StoreError, StoreFuture, memory::MemoryStore};
 use tokio::{
     runtime,
     sync::{oneshot, watch},

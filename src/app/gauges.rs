@@ -8,16 +8,13 @@ use self::limits::RuleLimit;
 use super::{memory, parts::App};
 use admin::MemoryUse;
 use clock::{Clock, SystemClock, Time};
+use exporters::tracing::{Counts, Dropped};
 use limiter::{CacheUsage, Served};
+use metrics::{LeaseUsage, PoolUsage, Samples, StoreUsage, names};
 use overrides::{Action, Usage};
 use recent::{DecisionLog, TopKey};
 use rules_source::{ReloadState, xds};
 use server::tls::TlsUsage;
-use store::{LeaseUsage, PoolUsage, StoreUsage};
-use telemetry::{
-    metrics::{Samples, names},
-    tracing::{Counts, Dropped},
-};
 
 /// The labels and the hits of keys.
 type TopSeries = Vec<([String; 3], u64)>;

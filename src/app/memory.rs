@@ -7,8 +7,7 @@ use http2::Budget;
 use super::parts::App;
 use crate::settings::{Bound, Memory};
 use admin::MemoryUse;
-use telemetry::metrics::Samples;
-use telemetry::metrics::names;
+use metrics::{Samples, names};
 
 /// The budgets whose parts are charged byte by byte.
 pub(super) struct Budgets {

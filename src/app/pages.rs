@@ -19,6 +19,7 @@ use crate::settings::Settings;
 use admin::{Access, Api, Hosts, Managed, Tokens, Trials};
 use clock::{Clock, SystemClock};
 use faults::panics::{self, Boundary};
+use metrics::Port;
 use net::ServerAddress;
 use server::{
     http::{
@@ -28,7 +29,6 @@ use server::{
     },
     listen::Listener,
 };
-use telemetry::metrics::Port;
 
 pub(super) struct Threads {
     pub(super) http: Thread,

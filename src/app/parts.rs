@@ -15,12 +15,14 @@ use crate::{
 };
 use ::recent::Recent;
 use clock::{Clock, SystemClock};
+use exporters::tracing::Tracer;
 use faults::log_throttle::LogThrottle;
 use fleet::Fleet;
 use limiter::{
     self, Announce, Bounds, Handles, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy,
     RecentRequests, RequestLog, ResponseOptions,
 };
+use metrics::{ShardCount, Stats, StatsOptions};
 use net::edges::Edges;
 use overrides::{Keeper, progress::Progress};
 use rules::RuleSet;
@@ -32,10 +34,6 @@ use store::{
     memcached::{MemcachedStore, NameServers, ResetLog},
     memory::MemoryStore,
     redis::{CommandPool, RedisStore},
-};
-use telemetry::{
-    metrics::{ShardCount, Stats, StatsOptions},
-    tracing::Tracer,
 };
 
 /// Follows overrides, resets of counters and other replicas in the store.

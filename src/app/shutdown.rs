@@ -20,8 +20,8 @@ use fleet::Change;
 use net::edges::Edges;
 
 use super::parts::App;
+use exporters::{logs, statsd::Flushing};
 use server::{grpc::Workers, health::Part};
-use telemetry::{logs, statsd::Flushing};
 
 /// The signals that stop the service.
 pub(super) struct Signals([(&'static str, Signal); 3]);

@@ -6,13 +6,11 @@ use tracing::warn;
 
 use super::{StartError, parts::App};
 use crate::settings::Settings;
+use exporters::statsd::{self, Dialect, Flushing, Sink};
 use faults::files;
-use telemetry::{
-    metrics::{
-        Exposition,
-        mapper::{self, Mapped},
-    },
-    statsd::{self, Dialect, Flushing, Sink},
+use metrics::{
+    Exposition,
+    mapper::{self, Mapped},
 };
 use text::diagnostics::Diagnostic;
 

@@ -10,8 +10,8 @@ use crate::{
     settings::vars::Var,
     settings::{Available, Settings, misspelt},
 };
+use exporters::logs;
 use faults::panics;
-use telemetry::logs;
 
 #[derive(Clone, Debug, Default)]
 pub struct Environment {

@@ -36,11 +36,11 @@ pub use self::{
     values::KeyFormat,
     vars::{Answers, Decisions, Http, Log, Metrics, Overrides, Rules, Server, Store},
 };
+pub use exporters::logs::LogFormat;
 use net::HostPort;
 use net::ServerAddress;
 use recent::KeyValues;
 use server::tls::settings::GrpcTls;
-pub use telemetry::logs::LogFormat;
 
 use server::grpc;
 
@@ -49,11 +49,10 @@ use self::{
     values::BackendType,
     vars::{AdminVars, Var},
 };
+use exporters::{statsd::settings::Sinks, tracing::settings::Spans};
 use rules_source::xds::settings::Xds;
 use store::memcached::settings::Memcached;
 use store::redis::settings::Redis;
-use telemetry::statsd::settings::Sinks;
-use telemetry::tracing::settings::Spans;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {

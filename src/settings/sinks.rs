@@ -10,13 +10,8 @@ use super::{
     variable::Var,
     vars::{self, Metrics},
 };
+use exporters::statsd::settings::{DogStatsd, Mogrifier, SinkAddress, Sinks, Statsd, Tags};
 use net::HostPort;
-use telemetry::statsd::settings::DogStatsd;
-use telemetry::statsd::settings::Mogrifier;
-use telemetry::statsd::settings::SinkAddress;
-use telemetry::statsd::settings::Sinks;
-use telemetry::statsd::settings::Statsd;
-use telemetry::statsd::settings::Tags;
 
 pub(super) fn read(reader: &mut Reader<'_>, metrics: &Metrics) -> Sinks {
     let shared = HostPort { host: metrics.statsd_host.clone(), port: metrics.statsd_port }.or_localhost();

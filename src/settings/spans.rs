@@ -10,10 +10,7 @@ use super::{
     values::pairs,
     vars::{self, Tracing},
 };
-use telemetry::tracing::settings::Collector;
-use telemetry::tracing::settings::CollectorTls;
-use telemetry::tracing::settings::Protocol;
-use telemetry::tracing::settings::Spans;
+use exporters::tracing::settings::{Collector, CollectorTls, Protocol, Spans};
 use text::InvalidValue;
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<Spans> {

@@ -8,6 +8,11 @@ use super::{
     address::{self, host_port},
     parse::{Value, by_function, by_name, choice, exact_choice, percent_decoded, whole},
 };
+use exporters::{
+    logs::LogFormat,
+    statsd::settings::{SinkAddress, Tags},
+    tracing::settings::Protocol,
+};
 use faults::OnStoreFailure;
 use limit::CountingMode;
 use limiter::Recorded;
@@ -17,10 +22,6 @@ use recent::KeyValues;
 use recent::Logged;
 use rules::template::Template;
 use server::grpc::settings::GrpcServer;
-use telemetry::logs::LogFormat;
-use telemetry::statsd::settings::SinkAddress;
-use telemetry::statsd::settings::Tags;
-use telemetry::tracing::settings::Protocol;
 use text::InvalidValue;
 
 by_name!(CountingMode, GrpcServer, KeyFormat, KeyValues, OnStoreFailure, RedisType);

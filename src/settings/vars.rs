@@ -18,6 +18,11 @@ use super::{
     values::{self, BackendType, KeyFormat, RedisType, RulesSource, SocketType, StatsdProtocol},
     variable::table,
 };
+use exporters::{
+    logs::LogFormat,
+    statsd::settings::{SinkAddress, Tags},
+    tracing::settings::Protocol,
+};
 use faults::OnStoreFailure;
 use limit::CountingMode;
 use limiter::Recorded;
@@ -27,10 +32,6 @@ use recent::KeyValues;
 use recent::Logged;
 use rules::template::Template;
 use server::grpc::settings::GrpcServer;
-use telemetry::logs::LogFormat;
-use telemetry::statsd::settings::SinkAddress;
-use telemetry::statsd::settings::Tags;
-use telemetry::tracing::settings::Protocol;
 
 /// The maximum of a gRPC message's length prefix, and of HTTP/2 settings.
 const BITS_32: u64 = u32::MAX as u64;

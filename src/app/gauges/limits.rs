@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use clock::Time;
 use limit::{Limit, Limits, Unit};
+use metrics::{Samples, labels::Labels, names};
 use overrides::{Action, Index, Target, target::Entries};
 use rules::{Level, Node, RuleSet};
-use telemetry::metrics::{Samples, labels::Labels, names};
 
 /// A limit of a rule.
 #[derive(PartialEq, Debug)]

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use store::StoreKind;
-use telemetry::metrics::{ChangeResult, Metric, RuleCounter, Stats, StatsOptions, documentation};
+use metrics::{ChangeResult, Metric, RuleCounter, Stats, StatsOptions, StoreKind, documentation};
 
 fn everything(spans: &Counts) -> Gauges<'_> {
-    let keys = store::table::Usage { entries: 5, bytes: 7, evicted: 8, evicted_over: 3, expired: 9 };
+    let keys = metrics::TableUsage { entries: 5, bytes: 7, evicted: 8, evicted_over: 3, expired: 9 };
     let time = Time::from_micros(1_700_000_000_250_000);
     Gauges {
         local_cache: Some(CacheUsage { keys, lookups: 10, hits: 4 }),
@@ -57,8 +56,8 @@ fn pool(kind: StoreKind) -> PoolUsage {
         last_error: None,
         denied: vec![("expire", 22)],
         without_expiry: 23,
-        operation_time: store::Distribution { buckets: vec![(0.001, 19)], count: 20, sum: 0.5 },
-        batch_size: store::Distribution::default(),
+        operation_time: metrics::Distribution { buckets: vec![(0.001, 19)], count: 20, sum: 0.5 },
+        batch_size: metrics::Distribution::default(),
     }
 }
 

@@ -5,8 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{super::parse::percent_decoded, *};
-use telemetry::tracing::settings::Protocol;
-use telemetry::tracing::settings::Spans;
+use exporters::tracing::settings::{Protocol, Spans};
 
 /// Tracing, warnings and problems of these variables.
 fn settings(set: &[(&str, &str)]) -> (Option<Spans>, Vec<String>, Vec<String>) {

@@ -2,9 +2,8 @@
 
 use super::super::{Available, Settings};
 use super::{problems, settings};
+use exporters::statsd::settings::{SinkAddress, Statsd};
 use net::HostPort;
-use telemetry::statsd::settings::SinkAddress;
-use telemetry::statsd::settings::Statsd;
 
 #[test]
 fn statsd_is_the_default_without_another_sink() {
@@ -91,7 +90,7 @@ fn renames_metrics_as_the_go_service_does() {
             let (name, tags) = dog
                 .mogrifiers
                 .iter()
-                .find_map(|mogrifier| telemetry::statsd::mogrify(mogrifier, asked))
+                .find_map(|mogrifier| exporters::statsd::mogrify(mogrifier, asked))
                 .unwrap_or((asked.to_owned(), Vec::new()));
             assert_eq!(name, said["name"].as_str().unwrap(), "{case}");
             let mut tags: Vec<_> = tags.into_iter().map(|(key, value)| format!("{key}:{value}")).collect();

@@ -10,21 +10,20 @@ use std::{
 
 use clock::{Clock as _, Time, timer::Interval};
 use limiter::{Chance, Handles, Limiter, OverLimitCache, Policy, ResponseOptions};
+use metrics::{LeaseUsage, PoolUsage, Stats, StatsOptions};
 use net::edges::Edges;
 use overrides::{Index, Keeper, follower::Follower, progress::Progress};
 use rules::{CompileOptions, SourceFile};
 use rules_source::{Reading, Source};
 use smallvec::SmallVec;
 use store::{
-    Applied, Batch, Closed, Closing, ClosingFuture, LeaseUsage, PoolUsage, Resets, Store, StoreError,
-    StoreFuture,
+    Applied, Batch, Closed, Closing, ClosingFuture, Resets, Store, StoreError, StoreFuture,
     lease::LeasedStore,
     redis::{
         CommandPool, RedisStore,
         settings::{Redis, RedisPool, Startup},
     },
 };
-use telemetry::metrics::{Stats, StatsOptions};
 
 use crate::{
     clocks::ProcessClock,

@@ -1,7 +1,7 @@
 //! Counter stores: a [`Store`] counts all checks of a request in one call.
 //!
 //! The limiter plans the checks and reads their outcomes. The memory store answers at once. A networked store answers
-//! later, and sends the checks of many requests together. `batch` has the checks, `usage` a store's metrics, and
+//! later, and sends the checks of many requests together. `batch` has the checks, and
 //! `remote` the connections of the networked stores.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
@@ -18,11 +18,11 @@ pub mod redis;
 mod batch;
 mod holds;
 mod outage;
-mod usage;
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use clock::Time;
+use metrics::{FailureReason, LeaseState, LeaseUsage, PoolUsage, StoreUsage};
 use rules::RuleSet;
 use smallvec::{SmallVec, smallvec};
 
@@ -32,7 +32,6 @@ pub use self::{
     batch::{Batch, Check, Counting, Member, Outcome},
     holds::{Close, Closed, Closing, Held, Hold, HoldId, MostHolds, OpenHold},
     outage::{Outage, Outages},
-    usage::{Distribution, LeaseState, LeaseUsage, PoolUsage, StoreKind, StoreUsage},
 };
 
 /// Counters, shared by all cores.
@@ -154,22 +153,6 @@ pub struct StoreError {
     pub reason: FailureReason,
     /// The failure and its place, for the operator; contains no secret.
     pub message: Arc<str>,
-}
-
-text::named! {
-    /// The kinds of failure: the label `reason` of metrics, and a field of the dynamic metadata.
-    pub enum FailureReason {
-        Timeout = "timeout",
-        QueueFull = "queue_full",
-        /// More checks were queued than the server answers within the timeout.
-        Overloaded = "overloaded",
-        /// The breaker is open: the server failed before and has not recovered yet.
-        Unavailable = "unavailable",
-        /// The connection broke before the reply.
-        ConnectionLost = "connection_lost",
-        /// The reply was an error, or an unexpected one.
-        BadAnswer = "bad_answer",
-    }
 }
 
 impl fmt::Display for StoreError {

@@ -14,10 +14,10 @@ use super::{
 };
 use clock::Time;
 use limit::{Hits, InForce, Limit};
+use metrics::{Stats, StatsOptions};
 use overrides::{Action, Found};
 use plants::{Plant, is_planted};
 use store::{Batch, Closing, Counting, OpenHold, Resets};
-use telemetry::metrics::{Stats, StatsOptions};
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Counters {

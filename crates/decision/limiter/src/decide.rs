@@ -24,10 +24,10 @@ use super::{
 use clock::Time;
 use faults::OnStoreFailure;
 use limit::{Fit, Verdict};
+use metrics::ResponseCode;
 use plants::{Plant, is_planted};
 use rules::model::Domain;
 use store::{Applied, Batch, Check, Counting, StoreError};
-use telemetry::metrics::ResponseCode;
 
 /// The characters of a caller's domain in a log line.
 const MAX_LOGGED_CHARACTERS: usize = 200;

@@ -13,9 +13,10 @@ use super::{
 };
 use clock::Time;
 use faults::OnStoreFailure;
+use metrics::{FailureReason, StoreUsage};
 use plants::{Plant, is_planted};
 use rules::{Domain, Metadata, Value};
-use store::{Batch, FailureReason, Store as _, StoreError, StoreUsage, memory::MemoryStore};
+use store::{Batch, Store as _, StoreError, memory::MemoryStore};
 
 /// The policy that decided a request, and the reason of the store's failure.
 #[derive(Clone, Copy)]

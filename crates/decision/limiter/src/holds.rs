@@ -25,10 +25,10 @@ use super::{
 };
 use clock::{Time, timer::Timer};
 use limit::{MAX_LIMIT, holds::How};
+use metrics::{FailureReason, HoldBound, HoldEnd, Stats};
 use plants::{Plant, is_planted};
 use rules::Value;
-use store::{Batch, Close, Closed, Closing, FailureReason, HoldId, Resets, Store as _, StoreError};
-use telemetry::metrics::{HoldBound, HoldEnd, Stats};
+use store::{Batch, Close, Closed, Closing, HoldId, Resets, Store as _, StoreError};
 
 const SETTLE: &str = "hold_settle";
 const END: &str = "hold_end";

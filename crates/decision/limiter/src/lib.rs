@@ -40,6 +40,7 @@ use faults::{OnStoreFailure, log_throttle::LogThrottle};
 use holds::Holds;
 pub use holds::{CLOSING_KEYS, Chance, HoldToken, system_chance};
 use limit::CountingMode;
+use metrics::{DomainStats, RuleStats, Stats};
 pub use observer::{Holding, Observed, ObservedDescriptor, ObservedLimit, Observer};
 pub use over_limit_cache::{Announce, CacheUsage, OverLimitCache};
 use overrides::Index;
@@ -51,7 +52,6 @@ pub use request_log::{Recorded, RequestLog};
 use rules::{RuleId, RuleSet};
 use rules_source::{Published, Source};
 use store::{MostHolds, Store, memory::MemoryStore};
-use telemetry::metrics::{DomainStats, RuleStats, Stats};
 
 /// The rules in force, with their statistics.
 pub type Served = Published<Handles>;

@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clock::Time;
 use limit::{Algorithm, FixedWindow, Hits, Verdict, lease::over_for};
+use metrics::TableUsage as Usage;
 use store::{
     Check, Member, Outcome, Resets,
-    table::{Kept, Key, Mark, Table, Usage, Used},
+    table::{Kept, Key, Mark, Table, Used},
 };
 
 /// Passes the full key of a refunded counter on to other replicas.

@@ -14,10 +14,10 @@ use super::{
 };
 use clock::Time;
 use limit::{Limit, Limits};
+use metrics::{Stats, StatsOptions};
 use overrides::{Found, Index};
 use rules::Rule;
 use store::{Batch, Outcome};
-use telemetry::metrics::{Stats, StatsOptions};
 
 #[derive(PartialEq, Debug)]
 pub struct Preview {

@@ -17,8 +17,8 @@ use super::{
 };
 use clock::Time;
 use faults::mutex::lock;
+use metrics::ShardCount;
 use recent::KeyValues;
-use telemetry::metrics::ShardCount;
 
 /// Requests recorded in a second, over all workers. A line costs half a microsecond (docs/replay.md), so lines take at most
 /// 0.1 % of a core.

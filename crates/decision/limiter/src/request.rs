@@ -8,8 +8,8 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use limit::{Hits, HoldRule};
-use store::{FailureReason, StoreError};
-use telemetry::metrics::{RejectReason, ResponseCode, Stats};
+use metrics::{FailureReason, RejectReason, ResponseCode, Stats};
+use store::StoreError;
 
 /// A request whose texts are slices of the message.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -22,8 +22,8 @@ use super::{
 };
 use clock::{Rfc3339, Time};
 use faults::mutex::lock;
+use metrics::{ShardCount, shard};
 use recent::{KeyValues, shown};
-use telemetry::metrics::{ShardCount, shard};
 
 /// The bytes that a worker's buffer may hold between two flushes, because callers determine the length of values.
 const MAX_BYTES: usize = 4 << 20;

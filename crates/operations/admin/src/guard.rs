@@ -12,8 +12,8 @@ use tracing::warn;
 
 use super::{Who, reply::Problem, tokens::Tokens};
 use faults::log_throttle::LogThrottle;
+use metrics::{ServiceStats, Unauthorized};
 use server::{http::cross_site_header, listen::Peer};
-use telemetry::metrics::{ServiceStats, Unauthorized};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Hosts {

@@ -9,8 +9,8 @@ use serde::Serialize;
 use clock::Time;
 use faults::{OnStoreFailure, mutex::lock};
 use fleet::{Buckets, Steps};
-use store::{Distribution, Store};
-use telemetry::metrics::{Method, ResponseCode, Stats};
+use metrics::{Distribution, Method, ResponseCode, Stats};
+use store::Store;
 
 /// The number of points of the plots, in seconds.
 const SECONDS: usize = 300;

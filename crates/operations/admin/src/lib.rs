@@ -46,13 +46,13 @@ use ::recent::Recent;
 use clock::Time;
 use fleet::Fleet;
 use limiter::{Handles, Limiter};
+use metrics::{ChangeResult, Stats};
 use rules_source::Source;
 use server::{
     http::{Answer, BodyLimit, Pages},
     listen::Peer,
 };
 use store::{Outages, Store};
-use telemetry::metrics::{ChangeResult, Stats};
 
 pub struct Managed {
     pub source: Arc<Source<Handles>>,

@@ -14,8 +14,7 @@ use ::overrides::{Action, EVERY_DOMAIN, Override, model::timestamp};
 use clock::{Rfc3339, Time};
 use faults::mutex::lock;
 use fleet::{Change, NotEnforced, changes::MAX_KEPT};
-use store::FailureReason;
-use telemetry::metrics::{DomainRequests, LENIENT, Stats, UNKNOWN_DOMAIN};
+use metrics::{DomainRequests, FailureReason, LENIENT, Stats, UNKNOWN_DOMAIN};
 
 /// Samples are taken every ten seconds of a minute.
 const SAMPLE_SECONDS: u64 = 10;

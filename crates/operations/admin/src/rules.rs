@@ -21,9 +21,9 @@ use faults::mutex::lock;
 use fleet::RuleHits;
 use limit::Limits;
 use limiter::Served;
+use metrics::{RuleCounter, RuleStats};
 use recent::LimitShown;
 use rules::{Rule, RuleId};
-use telemetry::metrics::{RuleCounter, RuleStats};
 
 const SECONDS: usize = 2;
 

@@ -15,8 +15,8 @@ use super::{
 use clock::{Clock, Rfc3339, SystemClock};
 use faults::OnStoreFailure;
 use fleet::{Announcement, Member, Merged, own_id};
+use metrics::{PoolUsage, StoreUsage};
 use rules_source::ReloadState;
-use store::{PoolUsage, StoreUsage};
 use text::cut_owned;
 
 /// The maximum number of errors of the last load; the log has all of them.

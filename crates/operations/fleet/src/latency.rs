@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use store::Distribution;
+use metrics::Distribution;
 
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug, Default)]
 pub struct Buckets {

@@ -10,7 +10,7 @@ use crate::{
     merge::merge,
     summary::{Entry, MAX_BYTES, RuleHits},
 };
-use store::Distribution;
+use metrics::Distribution;
 
 fn key(user: &str, refused: u64, allowed: u64) -> KeyHits {
     KeyHits {

@@ -12,11 +12,11 @@ use limiter::{
     Answer, Chance, Decided, Limiter, Observed, Observer, OverLimitCache, Policy, Request, RequestError,
     ResponseOptions, handles,
 };
+use metrics::{Stats, StatsOptions};
 use overrides::Index;
 use rules::RuleSet;
 use rules_source::Source;
 use store::{Store, memory::MemoryStore};
-use telemetry::metrics::{Stats, StatsOptions};
 
 /// 6 GB of counters. Beyond it counters would be evicted, and the replay fails.
 const MAX_KEYS: usize = 1 << 28;

@@ -7,10 +7,10 @@
 use std::{borrow::Cow, fmt::Write, time::Instant};
 
 use clock::Time;
+use exporters::tracing::{OpenSpan, Value};
 use limiter::{
     Answer, Code, Decided, DecisionTrace, Descriptor, Limiter, PendingDecision, Request, RequestError,
 };
-use telemetry::tracing::{OpenSpan, Value};
 use text::{LONGEST, cut};
 
 /// The maximum number of descriptors in a span; requests rarely have more.

@@ -29,13 +29,13 @@ use net::edges::Edges;
 use tokio::sync::Notify;
 
 use super::{
-    Applied, Batch, Closing, ClosingFuture, LeaseState, LeaseUsage, ListingFuture, PoolUsage, Resets, Store,
-    StoreFuture,
+    Applied, Batch, Closing, ClosingFuture, ListingFuture, Resets, Store, StoreFuture,
     redis::{LeaseReply, Leased, RedisStore},
 };
 use clock::Time;
 use faults::panics::{self, Boundary, Panicked, caught};
 use limit::lease::{Grant, Snapshot};
+use metrics::{LeaseState, LeaseUsage, PoolUsage};
 use plants::{Plant, is_planted};
 use rules::RuleSet;
 use smallvec::SmallVec;

@@ -11,13 +11,14 @@ use hashbrown::HashTable;
 use smallvec::SmallVec;
 
 use super::cold::ColdKeys;
-use crate::{LeaseState, LeaseUsage, batch::key_of_all_windows, redis::Receipt, table::Key};
+use crate::{batch::key_of_all_windows, redis::Receipt, table::Key};
 use clock::{Time, timer::Random};
 use faults::mutex::lock;
 use limit::{
     FixedWindow, Rate,
     lease::{Grant, Grants, Lease, Snapshot, Step, Terms},
 };
+use metrics::{LeaseState, LeaseUsage};
 
 /// The number of shards of the memory store, if there are enough keys.
 const SHARDS: usize = 1024;

@@ -17,12 +17,13 @@ use std::sync::Arc;
 pub use self::resets::ResetLog;
 pub use net::resolve::name_servers::NameServers;
 
-use super::{Batch, Counting, PoolUsage, Store, StoreFuture, batch::HitsToSend};
+use super::{Batch, Counting, Store, StoreFuture, batch::HitsToSend};
 use crate::remote::WorkerIndexes;
 use crate::{memcached::settings::Memcached, memcached::settings::MemcachedServers};
 use clock::Time;
 use faults::panics::{self, Boundary, Panicked, caught};
 use limit::{Countable, Hits};
+use metrics::PoolUsage;
 use net::edges::Edges;
 use servers::Servers;
 

@@ -10,7 +10,7 @@ use super::{
     servers::key_name,
 };
 use crate::{
-    Batch, Check, Counting, FailureReason, Member, Outcome, StoreError, StoreFuture,
+    Batch, Check, Counting, Member, Outcome, StoreError, StoreFuture,
     batch::{HitsToSend, NextHits},
 };
 use clock::{
@@ -18,6 +18,7 @@ use clock::{
     timer::{Random, Timer},
 };
 use limit::{Hits, Rate};
+use metrics::FailureReason;
 
 /// The longest relative expiry in memcached: 30 days. A larger number is a date.
 const MAX_RELATIVE: u64 = 30 * 24 * 3600;

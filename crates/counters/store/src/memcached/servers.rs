@@ -8,14 +8,12 @@ use tracing::{info, warn};
 
 use super::backend::{Connection, MemcachedBackend};
 use crate::{
-    memcached::settings::Memcached,
-    memcached::settings::MemcachedServers,
-    {
-        FailureReason, PoolUsage, StoreError, StoreKind,
-        remote::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics, failure::FailureKind, hashed},
-    },
+    StoreError,
+    memcached::settings::{Memcached, MemcachedServers},
+    remote::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics, failure::FailureKind, hashed},
 };
 use faults::panics;
+use metrics::{FailureReason, PoolUsage, StoreKind};
 use net::{backoff::Backoff, edges::Edges, resolve::name_servers::NameServers};
 
 const MAX_KEY: usize = 250;

@@ -14,10 +14,11 @@ use smallvec::SmallVec;
 
 use super::used;
 
-use crate::table::{Candidate, Key, Mark, Usage, Used, victim};
+use crate::table::{Candidate, Key, Mark, Used, victim};
 use clock::Time;
 use faults::mutex::lock;
 use limit::{Algorithm, Hits, SlidingLog, Verdict, sliding_log::Log};
+use metrics::TableUsage as Usage;
 
 /// Enough shards that two cores seldom need the same one: a log is locked for longer than a slot of the table.
 const SHARDS: usize = 256;

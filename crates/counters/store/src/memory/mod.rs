@@ -21,13 +21,14 @@ use smallvec::SmallVec;
 
 use super::{
     Applied, Batch, Check, Closed, Closing, ClosingFuture, Counting, ListingFuture, Member, MostHolds,
-    Outcome, Store, StoreFuture, StoreUsage, without_taking,
+    Outcome, Store, StoreFuture, without_taking,
 };
 use crate::table::{Kept, Key, Locked, Mark, Table, Used};
 use clock::Time;
 use holds::Holds;
 use limit::{Algorithm, Hits, SlidingLog, SlidingWindow, State, Verdict};
 use logs::{LockedLogs, Logs};
+use metrics::StoreUsage;
 
 /// A sweep visits one of this many parts, so that each pause is short. A whole round takes as many seconds.
 const SWEEP_PARTS: usize = 16;

@@ -10,13 +10,13 @@ use std::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::table::Usage;
 use limit::{
     Kind, Limit, Unit,
     sliding_log::Log,
     sliding_window::Counts,
     steps::{BEGIN, requests},
 };
+use metrics::TableUsage as Usage;
 
 const RULE: u16 = 9;
 

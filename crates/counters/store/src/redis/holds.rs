@@ -25,10 +25,11 @@ use super::{
     pool::Pool,
     topology::slots::{self, SLOTS},
 };
-use crate::{Batch, Check, Closed, Closing, Counting, FailureReason, Held, HoldId, OpenHold, StoreError};
+use crate::{Batch, Check, Closed, Closing, Counting, Held, HoldId, OpenHold, StoreError};
 use clock::Time;
 use faults::mutex::lock;
 use limit::Algorithm;
+use metrics::FailureReason;
 
 const MAX_REDIRECTS: usize = 5;
 

@@ -32,8 +32,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{
-    Batch, Closing, ClosingFuture, Counting, ListingFuture, MostHolds, PoolUsage, Store, StoreFuture,
-    StoreKind, remote::WorkerIndexes,
+    Batch, Closing, ClosingFuture, Counting, ListingFuture, MostHolds, Store, StoreFuture,
+    remote::WorkerIndexes,
 };
 use crate::{redis::settings::Redis, redis::settings::RedisPool};
 use clock::Time;
@@ -42,6 +42,7 @@ use holds::UsedSlots;
 pub(super) use lease::{LeaseReply, Leased};
 use limit::{Limit, Limits, Unit};
 pub use messages::{End, MAX_MESSAGE, Messages};
+use metrics::{PoolUsage, StoreKind};
 use net::edges::Edges;
 pub(super) use pipeline::Receipt;
 use pool::Pool;

@@ -18,16 +18,13 @@ use super::{
     write_check::WriteCheck,
 };
 use crate::{
-    redis::settings::Redis,
-    redis::settings::RedisPool,
-    redis::settings::RedisServers,
-    {
-        Batch, Check, FailureReason, StoreError,
-        remote::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics},
-    },
+    Batch, Check, StoreError,
+    redis::settings::{Redis, RedisPool, RedisServers},
+    remote::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics},
 };
 use faults::panics::{self, Boundary, Panicked};
 use limit::{Limit, Limits};
+use metrics::FailureReason;
 use net::{ServerAddress, backoff::Backoff, edges::Edges};
 use rules::RuleSet;
 

@@ -14,11 +14,12 @@ use super::{
     topology::slots,
 };
 use crate::{
-    Batch, Check, Counting, FailureReason, Member, StoreError, StoreFuture,
+    Batch, Check, Counting, Member, StoreError, StoreFuture,
     batch::{HitsToSend, NextHits},
 };
 use clock::{Time, timer::after};
 use limit::{Algorithm, Hits, Unit};
+use metrics::FailureReason;
 use net::ServerAddress;
 use plants::{Plant, is_planted};
 

@@ -13,8 +13,8 @@ use std::{
 use tracing::{error, warn};
 
 use super::failure::{Failure, FailureKind};
-use crate::{Distribution, PoolUsage};
 use faults::{log_throttle::LogThrottles, mutex::lock};
+use metrics::{Distribution, PoolUsage};
 
 /// Bucket bounds for the time of a pipeline, in microseconds.
 const MICROS: [u64; 13] =

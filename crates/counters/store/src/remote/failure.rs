@@ -4,7 +4,8 @@
 
 use std::fmt;
 
-use crate::{FailureReason, StoreError};
+use crate::StoreError;
+use metrics::FailureReason;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Failure {

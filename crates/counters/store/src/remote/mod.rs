@@ -49,13 +49,14 @@ pub(super) use self::{
     indexes::{Keys, at, at_mut, index},
     server_pool::{ServerPool, WorkerIndexes},
 };
-use super::{FailureReason, StoreError};
+use super::StoreError;
 use crate::remote::{
     client_metrics::ClientMetrics,
     failure::{Failure, FailureKind},
 };
 use clock::timer::{Timer, after};
 use faults::mutex::lock;
+use metrics::FailureReason;
 use net::ServerAddress;
 use net::backoff::Backoff;
 use net::edges::Edges;

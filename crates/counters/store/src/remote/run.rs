@@ -21,13 +21,14 @@ use super::{
     queue::Queued,
 };
 use crate::{
-    FailureReason, StoreError,
+    StoreError,
     remote::{
         client_metrics::ClientMetrics,
         failure::{Failure, FailureKind},
     },
 };
 use faults::panics::{self, Boundary, Panicked, caught};
+use metrics::FailureReason;
 use net::backoff::Backoff;
 use plants::{Plant, is_planted};
 

@@ -11,8 +11,8 @@ use std::{
 use arc_swap::ArcSwap;
 
 use super::{Backend, Connection, Shared};
-use crate::{PoolUsage, StoreKind};
 use faults::mutex::lock;
+use metrics::{PoolUsage, StoreKind};
 use net::{ServerAddress, edges::Spawner};
 
 thread_local! {

@@ -18,6 +18,7 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
+use metrics::TableUsage;
 use siphasher::sip128::{Hash128, Hasher128 as _, SipHasher13};
 use smallvec::SmallVec;
 
@@ -67,30 +68,6 @@ pub struct Kept<S, E = Time> {
     pub state: S,
     pub end: E,
     pub mark: Mark,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Usage {
-    /// States held, including expired ones that have not been removed.
-    pub entries: usize,
-    pub bytes: usize,
-    pub expired: u64,
-    /// Live states that made room for others.
-    pub evicted: u64,
-    /// Those of them that were over their limit.
-    pub evicted_over: u64,
-}
-
-impl std::iter::Sum for Usage {
-    fn sum<I: Iterator<Item = Self>>(parts: I) -> Self {
-        parts.fold(Self::default(), |sum, part| Self {
-            entries: sum.entries + part.entries,
-            bytes: sum.bytes + part.bytes,
-            expired: sum.expired.wrapping_add(part.expired),
-            evicted: sum.evicted.wrapping_add(part.evicted),
-            evicted_over: sum.evicted_over.wrapping_add(part.evicted_over),
-        })
-    }
 }
 
 impl<S: Copy + Default> Table<S> {
@@ -166,7 +143,7 @@ impl<S: Copy + Default> Table<S> {
         }
     }
 
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> TableUsage {
         self.shards.iter().map(|shard| lock(&shard.0).usage()).sum()
     }
 

@@ -5,9 +5,10 @@
 //! a full shard never reads more than two buckets for a key.
 
 use super::{
-    Kept, Usage,
+    Kept,
     slots::{At, Shape, Slot, Slots, Tag},
 };
+use metrics::TableUsage;
 
 pub(super) struct Shard<S> {
     slots: Slots<S>,
@@ -78,10 +79,10 @@ impl<S: Copy + Default> Shard<S> {
         true
     }
 
-    pub(super) fn usage(&self) -> Usage {
+    pub(super) fn usage(&self) -> TableUsage {
         let Self { slots, used, expired, evicted, evicted_over, .. } = self;
         let (expired, evicted, evicted_over) = (*expired, *evicted, *evicted_over);
-        Usage { entries: *used, bytes: slots.bytes(), expired, evicted, evicted_over }
+        TableUsage { entries: *used, bytes: slots.bytes(), expired, evicted, evicted_over }
     }
 
     /// Writes a slot, and counts the state that it replaces.

@@ -40,7 +40,7 @@ fn sweeping_releases_memory() {
     fill(&table, 0..50_000, 10, 20);
     assert_eq!(table.usage().entries, 50_000);
     table.sweep(0, 1, at(20));
-    assert_eq!(table.usage(), Usage { entries: 0, bytes: 0, expired: 50_000, ..Usage::default() });
+    assert_eq!(table.usage(), TableUsage { entries: 0, bytes: 0, expired: 50_000, ..TableUsage::default() });
 }
 
 #[test]

@@ -18,9 +18,9 @@ use std::{
 use proptest::prelude::*;
 
 use super::*;
+use metrics::FailureReason;
 use rules::Value;
 use setup::{RULES, Setup, finish, poll, request};
-use store::FailureReason;
 
 /// The code, the limit and the remaining hits of each descriptor.
 fn statuses(answer: &Answer) -> Vec<(Code, Option<u64>, u64)> {

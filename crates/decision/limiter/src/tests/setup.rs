@@ -20,11 +20,11 @@ use crate::{
 };
 use clock::{Clock, ManualClock, Time};
 use faults::OnStoreFailure;
+use metrics::{FailureReason, RuleCounter, Stats, StatsOptions};
 use overrides::Index;
 use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
-use store::{Applied, Batch, FailureReason, Outcome, Store, StoreError, StoreFuture, memory::MemoryStore};
-use telemetry::metrics::{RuleCounter, Stats, StatsOptions};
+use store::{Applied, Batch, Outcome, Store, StoreError, StoreFuture, memory::MemoryStore};
 
 pub(super) const RULES: &str = "\
 domain: d

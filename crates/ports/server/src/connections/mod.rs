@@ -43,7 +43,7 @@ use tokio::sync::Notify;
 use tracing::warn;
 
 use faults::{log_throttle::LogThrottle, mutex::lock};
-use telemetry::metrics::{ConnectionClosed, ConnectionRefused, Port, Stats};
+use metrics::{ConnectionClosed, ConnectionRefused, Port, Stats};
 
 /// The time for an idle connection to close after [`Handle::closing`].
 pub(super) const FAREWELL: Duration = Duration::from_secs(1);

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use telemetry::metrics::{ShardCount, StatsOptions};
+use metrics::{ShardCount, StatsOptions};
 
 fn registry(connections: usize, per_address: usize, idle_closed_per_second: usize) -> Arc<Registry> {
     patient(connections, per_address, idle_closed_per_second, Duration::ZERO)

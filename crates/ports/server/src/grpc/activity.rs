@@ -16,7 +16,7 @@ use std::{
 use tokio::time::sleep;
 
 use crate::connections::Handle;
-use telemetry::metrics::{ConnectionClosed, Stats};
+use metrics::{ConnectionClosed, Stats};
 
 /// The time limit for a peer's preface and first SETTINGS.
 pub(super) const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);

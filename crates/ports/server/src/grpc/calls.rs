@@ -29,12 +29,10 @@ use super::{
 };
 use crate::{traced, wire};
 use clock::Time;
+use exporters::tracing::Tracer;
 use faults::panics::{self, Boundary, Panicked, caught};
 use limiter::{Answer, Decided, HoldToken, Limiter, PendingDecision, Request};
-use telemetry::{
-    metrics::{Method, Stats},
-    tracing::Tracer,
-};
+use metrics::{Method, Stats};
 
 pub(super) type Http = Connection<ConnectionCalls>;
 

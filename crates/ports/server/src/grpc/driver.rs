@@ -31,7 +31,7 @@ use super::{
 };
 use crate::connections::{Closing, FAREWELL};
 use faults::panics;
-use telemetry::metrics::PeerError;
+use metrics::PeerError;
 
 /// The time that a connection may work before it yields to the others of its worker, and to the worker's connections to
 /// the store: about 250 decisions in memory. An honest client waits for one turn of each busy connection, so a

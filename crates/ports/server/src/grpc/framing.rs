@@ -11,7 +11,7 @@ use tonic::Status;
 use super::status::{Failure, rejected};
 use crate::wire;
 use limiter::{Bounds, Request};
-use telemetry::metrics::{RejectReason, Stats};
+use metrics::{RejectReason, Stats};
 
 pub(super) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 

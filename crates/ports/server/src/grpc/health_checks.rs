@@ -20,7 +20,7 @@ use super::{
 };
 use crate::health::GRPC_SERVICE;
 use faults::panics::{self, Boundary, Panicked};
-use telemetry::metrics::Method;
+use metrics::Method;
 
 impl ConnectionCalls {
     pub(super) fn check(&mut self, http: &mut Http, id: u32, head: &RequestHead, framed: &[u8]) {

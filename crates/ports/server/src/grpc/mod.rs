@@ -46,9 +46,10 @@ use super::{
     tls::Tls,
 };
 use allocator;
+use exporters::tracing::Tracer;
 use faults::panics::{self, Boundary};
 use limiter::Limiter;
-use telemetry::{metrics::Stats, tracing::Tracer};
+use metrics::Stats;
 
 /// The parts of the service that the gRPC server uses.
 #[derive(Clone)]

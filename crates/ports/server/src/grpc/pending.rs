@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::status::Failure;
-use telemetry::metrics::{RejectReason, Stats};
+use metrics::{RejectReason, Stats};
 
 pub(super) struct Partial {
     pub(super) bytes: Vec<u8>,

@@ -50,18 +50,16 @@ use crate::{
     health::{self, Health},
     traced, wire,
 };
+use exporters::tracing::Tracer;
 use faults::panics::{self, Boundary, Panicked, caught};
 use limiter::{Decided, Limiter};
+use metrics::{Method, Stats};
 use proto::{
     self,
     envoy::service::ratelimit::v3::{
         RateLimitRequest, RateLimitResponse,
         rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
     },
-};
-use telemetry::{
-    metrics::{Method, Stats},
-    tracing::Tracer,
 };
 
 /// Serves the connections of a worker with tonic's server.

@@ -13,8 +13,8 @@ use super::{
     status::{self, Failure},
 };
 use crate::traced;
+use exporters::tracing::{OpenSpan, Tracer};
 use limiter::{Answer, Limiter, PendingDecision};
-use telemetry::tracing::{OpenSpan, Tracer};
 
 /// The properties of a call that are known before its message.
 pub(super) struct RequestHead {

@@ -6,7 +6,7 @@ use tonic::{Code, Status};
 
 use crate::log_undecodable;
 use limiter::RequestError;
-use telemetry::metrics::{RejectReason, Stats};
+use metrics::{RejectReason, Stats};
 
 /// A status other than OK, on the heap: failures are rare, and results are moved often.
 pub(super) type Failure = Box<Status>;

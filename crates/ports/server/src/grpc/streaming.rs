@@ -11,7 +11,7 @@ use super::{
     pending::{MAX_STREAMING, Streaming},
     status::{Failure, end_with_failure},
 };
-use telemetry::metrics::RejectReason;
+use metrics::RejectReason;
 
 impl ConnectionCalls {
     pub(super) fn admit_stream(&mut self, http: &mut Http, id: u32) -> Result<(), Failure> {

@@ -37,6 +37,7 @@ use crate::{
 };
 use clock::{ManualClock, Time};
 use limiter::{Bounds, Limiter, Policy, handles};
+use metrics::{Port, ShardCount, Stats, StatsOptions};
 use proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
     service::ratelimit::v3::RateLimitRequest,
@@ -44,7 +45,6 @@ use proto::envoy::{
 use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
 use store::{Batch, Store, StoreFuture, memory::MemoryStore};
-use telemetry::metrics::{Port, ShardCount, Stats, StatsOptions};
 
 const RULES: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 100}}]\n";
 

@@ -48,7 +48,7 @@ use faults::{
     mutex::lock,
     panics::{self, Boundary},
 };
-use telemetry::metrics::{self, Port, Stats};
+use metrics::{self, Port, Stats};
 
 pub struct Workers {
     each: Vec<Worker>,

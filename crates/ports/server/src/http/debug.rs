@@ -10,11 +10,11 @@ use super::{Answer, BodyLimit, Pages, internal_error, shared_page::SharedPage, t
 use clock::{Clock, SystemClock};
 use faults::panics::Panicked;
 use limiter::Handles;
+use metrics::{CONTENT_TYPE, LeaseState};
 use overrides::{Index, model::timestamp};
 use recent::{KeyValues, shown};
 use rules_source::Source;
-use store::{LeaseState, Store};
-use telemetry::metrics::CONTENT_TYPE;
+use store::Store;
 
 pub struct DebugPages {
     source: Arc<Source<Handles>>,

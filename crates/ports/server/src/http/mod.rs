@@ -54,7 +54,7 @@ use super::{
     tls::{HTTP_1, Tls},
 };
 use faults::panics::{self, Boundary, Panicked, caught};
-use telemetry::metrics::{ConnectionClosed, ConnectionRefused, Port, Stats};
+use metrics::{ConnectionClosed, ConnectionRefused, Port, Stats};
 
 /// An idle connection is closed to make room for another after this time. A burst of clients that have sent their
 /// requests is served before.
@@ -389,7 +389,7 @@ mod tests {
         net::{SocketAddr, TcpListener, TcpStream},
     };
 
-    use telemetry::metrics::StatsOptions;
+    use metrics::StatsOptions;
     use tokio::{runtime::Builder, task::LocalSet};
 
     use super::*;

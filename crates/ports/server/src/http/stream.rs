@@ -18,7 +18,7 @@ use tokio::{
 
 use super::socket::Socket;
 use crate::connections::Handle;
-use telemetry::metrics::ConnectionClosed;
+use metrics::ConnectionClosed;
 
 /// The time for a client to read the response to a request whose body was not read.
 const LINGER: Duration = Duration::from_secs(1);

@@ -6,10 +6,11 @@ use super::*;
 use tokio::sync::oneshot;
 
 use crate::{
-    FailureReason, StoreError,
+    StoreError,
     memcached::reply::Text,
     remote::{self, framed::Codec},
 };
+use metrics::FailureReason;
 
 type Answered = remote::Answered<CheckResult>;
 

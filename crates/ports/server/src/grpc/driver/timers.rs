@@ -14,7 +14,7 @@ use super::{
     Driver, MAX_UNWRITTEN, Stage,
 };
 use crate::grpc::settings::Settings;
-use telemetry::metrics::ConnectionClosed;
+use metrics::ConnectionClosed;
 
 /// The time limit for the preface during shutdown: the first request may be in flight.
 const LAST_PREFACE: Duration = Duration::from_secs(1);

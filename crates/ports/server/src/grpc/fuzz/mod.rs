@@ -29,10 +29,10 @@ use super::{
 use crate::health::Health;
 use clock::{ManualClock, Time};
 use limiter::{Limiter, Policy, handles};
+use metrics::{ShardCount, Stats, StatsOptions};
 use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
 use store::{Applied, Batch, Store, StoreFuture, memory::MemoryStore};
-use telemetry::metrics::{ShardCount, Stats, StatsOptions};
 
 /// The methods of the port, and one that does not exist.
 const PATHS: &[&str] = &[

@@ -23,9 +23,9 @@ use tokio::{sync::Semaphore, task::spawn_blocking};
 use self::request::to_message;
 use super::{Answer, BodyLimit, Pages, text, typed};
 use crate::{health::Health, log_undecodable, traced, wire};
+use exporters::tracing::{OpenSpan, Tracer};
 use faults::panics::{self, Boundary};
 use limiter::{self, Bounds, Code, Decided, HoldToken, Limiter, RequestError};
-use telemetry::tracing::{OpenSpan, Tracer};
 use text::cut;
 
 /// The size from which a body is read, and a response written, on another thread: that takes up to 50 ns a byte, and
