@@ -59,7 +59,6 @@ fn without_the_variable_a_replica_is_healthy() {
     let master = Redis::single();
     let replica = Redis::with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
     let server = setup(&replica).env("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "false").start();
-    // Each connection checks permissions once.
     server.ask(one("five", "v")).expect_err("it is a replica");
     server.wait_for_log(&["READONLY"]);
     assert!(server.is_healthy());

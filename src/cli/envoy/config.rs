@@ -200,8 +200,8 @@ impl<'t> Gateway<'t> {
             None => self.items_of_route(scope, host, action, own),
         };
         let context = Context { own_cluster: self.own_cluster, clusters: clusters(action) };
-        for item in &items {
-            self.item(domain, *item, &context);
+        for item in items {
+            self.item(domain, item, &context);
         }
     }
 

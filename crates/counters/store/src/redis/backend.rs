@@ -1,11 +1,8 @@
 //! Redis as a [`Backend`].
 
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-
 use super::{
     dialer::Dialer,
     failure::{Failure, FailureKind},
-    permissions::{self, Needs},
     pipeline::{Learned, RedisPipeline},
     resp::{FramedStream, Reply, Resp},
     topology::Topology,
@@ -21,10 +18,6 @@ pub(super) struct RedisBackend {
     pub(super) topology: Topology,
     pub(super) ttl_cache: TtlCache,
     pub(super) only_masters: bool,
-    /// The user; `None` is `default`.
-    pub(super) user: Option<String>,
-    /// The bits of the [`Needs`] of the rules in force.
-    pub(super) needs: AtomicU8,
     pub(super) write_check: Option<WriteCheck>,
 }
 
@@ -76,7 +69,6 @@ impl Backend for RedisBackend {
     }
 
     fn connected(&self, connection: &Connection) {
-        connection.piggyback(|first| first.check(Needs(self.needs.load(Relaxed))));
         if let Some(check) = &self.write_check {
             let keys = check.keys(&self.topology.servers());
             check.probe(&connection.address, &keys, |key| {
@@ -122,12 +114,7 @@ impl RedisBackend {
                 learned.missing_ttl.iter().for_each(|(key, seconds)| next.expire(key, *seconds));
             });
         }
-        learned.denied.iter().chain(&learned.missing).for_each(|command| metrics.denied(command));
-        if !learned.missing.is_empty() {
-            let user = self.user.as_deref().unwrap_or("default");
-            let denial = permissions::denial(user, &learned.missing);
-            metrics.failed_once(&connection.failure(FailureKind::Denied, denial));
-        }
+        learned.denied.iter().for_each(|command| metrics.denied(command));
         let mut result = Ok(());
         for failure in learned.failures {
             match failure.kind {

@@ -8,7 +8,7 @@ impl FailureKind {
         match self {
             Self::Auth => "; check REDIS_AUTH",
             Self::Denied => {
-                "; the user lacks a permission (ACL SETUSER), or the server the command (rename-command)"
+                "; the user lacks a permission, or the server the command: docs/redis.md#permissions"
             }
             Self::WritesDisabled => "; writes are disabled: see its log",
             Self::Busy => "; a script runs for too long: see SCRIPT KILL",

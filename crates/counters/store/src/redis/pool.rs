@@ -1,9 +1,6 @@
 //! One Redis: its current servers and the connections to them.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU8, Ordering::Relaxed},
-};
+use std::sync::Arc;
 
 use deadpool_redis::redis::cmd;
 
@@ -12,7 +9,6 @@ use super::{
     command_pool::CommandPool,
     dialer::Dialer,
     name::Names,
-    permissions::Needs,
     topology::{KeyOwners, Topology, slots},
     ttl_cache::TtlCache,
     write_check::WriteCheck,
@@ -55,8 +51,6 @@ impl Pool {
                 topology,
                 ttl_cache: TtlCache::new(jitter, edges.random.clone()),
                 only_masters: matches!(settings.servers, RedisServers::Sentinel { .. }),
-                user: settings.credentials.as_ref().and_then(|login| login.user.clone()),
-                needs: AtomicU8::new(Needs::COUNTERS.0),
                 write_check: unhealthy_without.then(|| WriteCheck::new(key_prefix)),
             },
             edges: edges.clone(),
@@ -83,13 +77,12 @@ impl Pool {
         &self.servers.shared.backend
     }
 
-    /// Checks whether the servers fulfil the requirements of the limits for which `is_counted_here` is true.
+    /// Probes keys of the limits for which `is_counted_here` is true, if health checks need to know.
     pub(super) fn rules_changed(
         &self,
         rules: &RuleSet,
         is_counted_here: impl Fn(&Limits, &Limit) -> bool + Copy,
     ) {
-        self.need(Needs::of(rules, is_counted_here));
         let check = self.backend().write_check.as_ref();
         if check.is_some_and(|check| check.set_rules(rules, is_counted_here)) {
             self.check_writes();
@@ -113,27 +106,6 @@ impl Pool {
     pub(super) fn accepts_writes(&self) -> bool {
         let servers = self.backend().topology.servers();
         self.backend().write_check.as_ref().is_none_or(|check| check.all_accept(&servers.masters))
-    }
-
-    fn need(&self, needs: Needs) {
-        // This need comes from a setting and not from rules.
-        self.need_by(needs, |bits| Some(needs.0 | bits & Needs::WHOLE_REQUESTS.0));
-    }
-
-    pub(super) fn add_needs(&self, needs: Needs) {
-        if !Needs(self.backend().needs.load(Relaxed)).include(needs) {
-            self.need_by(needs, |bits| Some(bits | needs.0));
-        }
-    }
-
-    /// Changes the needs. If some are new, every connection checks them; new connections check them anyway.
-    fn need_by(&self, needs: Needs, change: impl FnMut(u8) -> Option<u8>) {
-        let before = self.backend().needs.fetch_update(Relaxed, Relaxed, change);
-        if before.is_ok_and(|before| !Needs(before).include(needs)) {
-            self.servers.each_connection(|connection| {
-                drop(connection.submit(0, None, |pipeline| pipeline.check(needs)));
-            });
-        }
     }
 
     /// Follows changes of the servers. Called once, within a runtime.

@@ -8,7 +8,6 @@ use smallvec::SmallVec;
 use super::{
     RedisStore,
     backend::{Connection, PendingReply},
-    permissions::Needs,
     pipeline::{self, CheckResult, RedisPipeline, ScriptCheck},
     pool::Pool,
     topology::slots,
@@ -143,7 +142,6 @@ impl RedisStore {
     /// counted: a concurrent request may find the same room.
     pub(super) async fn count_unless_over(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
         if let Some((pool, connection)) = self.one_step(batch)? {
-            pool.add_needs(Needs::WHOLE_REQUESTS);
             let counted = |index: &usize| batch.check(*index).hold.is_none();
             let indexes: Indexes = (0..batch.checks().len()).filter(counted).collect();
             let reply = connection.submit(indexes.len(), batch.until, |pipeline| {

@@ -90,13 +90,6 @@ impl ClientMetrics {
         self.log(failure.kind.name(), failure.server(), failure);
     }
 
-    /// Counts a failure that does not occur at every request, and logs it unless the same message was logged in the last
-    /// ten seconds.
-    pub(crate) fn failed_once(&self, failure: &Failure) {
-        self.keep(failure);
-        self.log(failure.kind.name(), &failure.message, failure);
-    }
-
     fn keep(&self, failure: &Failure) {
         self.count(failure.kind);
         *lock(&self.last_error) = Some(failure.message.as_str().into());

@@ -155,10 +155,6 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
         connection
     }
 
-    pub(crate) fn each_connection(&self, each: impl FnMut(&Arc<Connection<B>>)) {
-        self.current.load().servers.iter().flat_map(|server| &server.connections).for_each(each);
-    }
-
     /// One connection to each server that has an open one.
     pub(crate) fn open_connections(&self) -> Vec<Arc<Connection<B>>> {
         let open =

@@ -1,8 +1,8 @@
 //! Reads a mapper file, in the format of `statsd_exporter`, and reports every mistake in it.
 //!
-//! The structs below are the format. `serde_yaml` reports the first value that does not have it with its line; what the
-//! values mean is checked here, and mistakes are reported with their paths, such as `mappings[0].match`. Options that do not apply to metrics that are counted here (`ttl`, summaries) and
-//! unknown options are warnings.
+//! The structs below are the format. `serde_yaml` reports the first value that does not have it, with its line. Here the
+//! values are checked, and mistakes are reported with their paths, such as `mappings[0].match`. Options that do not apply to
+//! metrics that are counted here (`ttl`, summaries) and unknown options are warnings.
 
 use std::{borrow::Cow, collections::BTreeMap};
 

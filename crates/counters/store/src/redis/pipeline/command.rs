@@ -10,7 +10,6 @@ use super::{
 };
 use crate::{
     redis::{
-        permissions::Needs,
         resp::{self, Reply},
         script::Form,
         write_check,
@@ -41,7 +40,6 @@ pub(super) enum CommandKind {
     Expire {
         seconds: u32,
     },
-    Check(Needs),
     ProbeWrites,
 }
 
@@ -59,7 +57,6 @@ impl Command {
             CommandKind::Count { added, expiry, .. } if *added > 0 && expiry.set != Expire::Known => {
                 if self.asking { 4 } else { 2 }
             }
-            CommandKind::Check(needs) => needs.count(),
             _ => once,
         }
     }
@@ -82,15 +79,8 @@ impl Command {
     }
 
     fn is_scripted(&self) -> bool {
-        match self.kind {
-            CommandKind::Script(_) | CommandKind::Lease(_) | CommandKind::Hold(_) | CommandKind::Close(_) => {
-                true
-            }
-            CommandKind::Count { .. }
-            | CommandKind::Expire { .. }
-            | CommandKind::Check(_)
-            | CommandKind::ProbeWrites => false,
-        }
+        use CommandKind::{Close, Hold, Lease, Script};
+        matches!(self.kind, Script(_) | Lease(_) | Hold(_) | Close(_))
     }
 }
 
@@ -135,7 +125,6 @@ impl RedisPipeline {
             CommandKind::Close(call) => call.write(into, form),
             // Never after ASKING.
             CommandKind::Expire { seconds } => self.write_expire(command, *seconds, into),
-            CommandKind::Check(needs) => needs.write(into),
             CommandKind::ProbeWrites => write_check::write_probe(key, into),
         }
     }

@@ -36,8 +36,6 @@ pub(crate) struct Learned {
     pub(crate) without_expiry: usize,
     /// Denied commands, once per denial.
     pub(crate) denied: Vec<&'static str>,
-    /// Commands that a permission test found denied.
-    pub(crate) missing: Vec<&'static str>,
     /// Whether the server accepts writes, if that was tested.
     pub(crate) accepts_writes: Option<bool>,
 }
@@ -125,14 +123,6 @@ impl RedisPipeline {
                         Some(false)
                     }
                 };
-                Ok(Completion::Done)
-            }
-            CommandKind::Check(needs) => {
-                // A pipeline checks twice if rules are loaded while its connection is opened.
-                let missing = &mut reading.learned.missing;
-                let new = |command: &&str| !missing.contains(command);
-                let found: Vec<_> = needs.denied(next).into_iter().filter(new).collect();
-                missing.extend(found);
                 Ok(Completion::Done)
             }
         };

@@ -16,7 +16,7 @@ use std::{slice, sync::Arc};
 
 use hashbrown::HashMap;
 
-use super::{failure::Failure, permissions::Needs};
+use super::failure::Failure;
 use crate::{
     Closed, StoreError,
     remote::{Callers, Keys, Pipeline, at, at_mut, index},
@@ -238,10 +238,6 @@ impl RedisPipeline {
     /// Sets the expiry of a key without one.
     pub(super) fn expire(&mut self, key: &str, seconds: u32) {
         self.push(key, CommandKind::Expire { seconds });
-    }
-
-    pub(super) fn check(&mut self, needs: Needs) {
-        self.push("", CommandKind::Check(needs));
     }
 
     pub(super) fn probe_writes(&mut self, key: &str) {
