@@ -7,14 +7,15 @@
 use std::{error::Error, fmt::Write, fs, hint::black_box, sync::Arc, time::Instant};
 
 use clock::{Clock, SystemClock, Time};
+use counters::Store;
 use limit::Unit;
 use limiter::{self, Decided, Descriptor, Entry, Limiter, Policy, Request};
+use memory::MemoryStore;
 use metrics::{ShardCount, Stats, StatsOptions};
 use overrides::{Action, Index, Override, Target, Value};
 use recent::{KeyValues, Recent};
 use rules::{CompileOptions, RuleSet};
 use rules_source::{RulesDir, Source};
-use store::{Store, memory::MemoryStore};
 
 const RULES: usize = 10_000;
 const ROUNDS: usize = 15;
@@ -186,7 +187,7 @@ fn limiter(rules: &str, recent: Option<Arc<Recent>>) -> Result<Limiter, Box<dyn 
 /// Fills a table with a million counters, and measures the growth of the process's memory.
 fn million_counters() {
     const COUNTERS: usize = 1_000_000;
-    let table = store::table::Table::<u64>::new(10 * COUNTERS);
+    let table = counters::table::Table::<u64>::new(10 * COUNTERS);
     let before = resident_bytes();
     let [now, end] = [1, 3600].map(Time::from_seconds);
     let mut key = String::new();

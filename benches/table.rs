@@ -12,8 +12,8 @@ use std::{
 };
 
 use clock::Time;
+use counters::table::{Key, Table};
 use hashbrown::HashTable;
-use store::table::{Key, Table};
 
 const SHARDS: usize = 1024;
 const ROUNDS: usize = 7;

@@ -11,15 +11,16 @@ use std::path::Path;
 
 use crate::settings::{Available, Settings};
 use exporters::tracing;
+use memcached;
 use metrics;
 use net::{resolve, tls::pem};
+use redis_store as redis;
 use rules::{
     CompileOptions, SourceFile, compile,
     template::{Template, Values},
 };
 use rules_source::xds;
 use server;
-use store::{memcached, redis};
 use text::diagnostics::render;
 
 #[derive(Clone, Copy, Debug)]

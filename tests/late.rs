@@ -10,9 +10,11 @@ use std::{
 
 use bytes::Bytes;
 use clock::{Clock, SystemClock, Time};
+use counters::{Batch, Store, StoreError, StoreFuture};
 use faults::OnStoreFailure;
 use http::HeaderMap;
 use limiter::{self, Limiter, Policy};
+use memory::MemoryStore;
 use metrics::{FailureReason, Stats, StatsOptions};
 use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
@@ -20,7 +22,6 @@ use server::{
     grpc::{self, Parts, Workers},
     listen::{Listener, bind_tcp},
 };
-use store::{Batch, Store, StoreError, StoreFuture, memory::MemoryStore};
 use tokio::{
     runtime,
     sync::{oneshot, watch},

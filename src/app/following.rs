@@ -19,9 +19,10 @@ use admin::Api;
 use clock::{Clock, SystemClock};
 use faults::panics::{self, Boundary};
 use fleet::members::{self, INTERVAL_SECONDS};
+use memcached::ResetLog;
 use overrides::{follower::Follower, progress::Progress};
+use redis_store::CommandPool;
 use server::health::Part;
-use store::{memcached::ResetLog, redis::CommandPool};
 
 /// The interval of publications. Nothing is written before the first, so that a process that ends at once leaves no key.
 const INTERVAL: Duration = Duration::from_secs(INTERVAL_SECONDS);

@@ -15,26 +15,24 @@ use crate::{
 };
 use ::recent::Recent;
 use clock::{Clock, SystemClock};
+use counters::{MostHolds, Outages, Store};
 use exporters::tracing::Tracer;
 use faults::log_throttle::LogThrottle;
 use fleet::Fleet;
+use leases::LeasedStore;
 use limiter::{
     self, Announce, Bounds, Handles, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy,
     RecentRequests, RequestLog, ResponseOptions,
 };
+use memcached::{MemcachedStore, NameServers, ResetLog};
+use ::memory::MemoryStore;
 use metrics::{ShardCount, Stats, StatsOptions};
 use net::edges::Edges;
 use overrides::{Keeper, progress::Progress};
+use redis_store::{CommandPool, RedisStore};
 use rules::RuleSet;
 use rules_source::{Source, xds};
 use server::{grpc, health::Health, tls::Tls};
-use store::{
-    MostHolds, Outages, Store,
-    lease::LeasedStore,
-    memcached::{MemcachedStore, NameServers, ResetLog},
-    memory::MemoryStore,
-    redis::{CommandPool, RedisStore},
-};
 
 /// Follows overrides, resets of counters and other replicas in the store.
 #[expect(clippy::large_enum_variant, reason = "there is one")]
@@ -106,7 +104,7 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
     let recent = recent::recent(settings);
     let (counted_in, noted_in, counters) = (store.clone(), recent.clone(), stats.clone());
     let attach = move |rules: &RuleSet| {
-        counted_in.rules_changed(rules);
+        counted_in.rules_changed(&rules.limits());
         limiter::handles(rules, &counters, noted_in.rules(rules))
     };
     let source = Arc::new(Source::new(compile_options(settings), attach));

@@ -6,13 +6,13 @@ use crate::{settings::Backend, settings::Settings};
 use clock::{Clock, SystemClock};
 use faults::panics::{self, Boundary};
 use limit::Countable;
+use memcached::MemcachedStore;
 use rules::CompileOptions;
 use rules_source::{
     MAX_BYTES, RulesDir, Source,
     watch::{self, SystemEvents, Watcher},
     xds::{self, Subscription},
 };
-use store::memcached::MemcachedStore;
 
 /// The text of all rules files may have so many bytes for each of `RULES_MAX_VALUES`.
 const TEXT_OF_A_VALUE: u64 = 32;

@@ -11,10 +11,9 @@ use super::{
     values::MEMCACHED_SERVERS,
     vars::{self, MemcachedVars},
 };
+use ::memcached::settings::{Memcached, MemcachedServers};
 use net::ServerAddress;
 use net::tls::ClientTls;
-use store::memcached::settings::Memcached;
-use store::memcached::settings::MemcachedServers;
 
 const GO_TIMEOUT: Duration = Duration::from_millis(500);
 

@@ -50,9 +50,9 @@ use self::{
     vars::{AdminVars, Var},
 };
 use exporters::{statsd::settings::Sinks, tracing::settings::Spans};
+use ::memcached::settings::Memcached;
+use redis_store::settings::Redis;
 use rules_source::xds::settings::Xds;
-use store::memcached::settings::Memcached;
-use store::redis::settings::Redis;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {

@@ -19,10 +19,7 @@ use super::{
 };
 use net::ServerAddress;
 use net::tls::ClientTls;
-use store::redis::settings::Redis;
-use store::redis::settings::RedisPool;
-use store::redis::settings::RedisServers;
-use store::redis::settings::Startup;
+use redis_store::settings::{Redis, RedisPool, RedisServers, Startup};
 
 /// The default of `REDIS_TIMEOUT` in the Go service.
 const GO_TIMEOUT: Duration = Duration::from_secs(10);

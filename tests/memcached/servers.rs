@@ -8,12 +8,11 @@ use std::{
 };
 
 use clock::{Clock, SystemClock};
+use counters::{Batch, Outcome, Store};
 use limit::{Hits, Limit, Unit};
-use store::{
-    Batch, Outcome, Store,
-    memcached::settings::Memcached as Settings,
-    memcached::settings::MemcachedServers,
-    memcached::{MemcachedStore, NameServers},
+use memcached::{
+    MemcachedStore, NameServers,
+    settings::{Memcached as Settings, MemcachedServers},
 };
 
 use crate::support::{eventually, holds};

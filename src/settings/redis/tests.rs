@@ -9,11 +9,7 @@ use crate::settings::{Available, Backend};
 use net::HostPort;
 use net::ServerAddress;
 use net::tls::ClientTls;
-use store::redis::settings::Credentials;
-use store::redis::settings::Redis;
-use store::redis::settings::RedisPool;
-use store::redis::settings::RedisServers;
-use store::redis::settings::Startup;
+use redis_store::settings::{Credentials, Redis, RedisPool, RedisServers, Startup};
 
 type Outcome = Result<(Settings, Vec<String>), Vec<String>>;
 

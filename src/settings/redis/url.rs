@@ -14,8 +14,7 @@ use super::super::{
 use net::HostPort;
 use net::Secret;
 use net::ServerAddress;
-use store::redis::settings::Credentials;
-use store::redis::settings::RedisServers;
+use redis_store::settings::{Credentials, RedisServers};
 use text::InvalidValue;
 
 /// Addresses, with the other contents of their URLs.

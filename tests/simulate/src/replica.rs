@@ -9,21 +9,19 @@ use std::{
 };
 
 use clock::{Clock as _, Time, timer::Interval};
+use counters::{Applied, Batch, Closed, Closing, ClosingFuture, Resets, Store, StoreError, StoreFuture};
+use leases::LeasedStore;
 use limiter::{Chance, Handles, Limiter, OverLimitCache, Policy, ResponseOptions};
 use metrics::{LeaseUsage, PoolUsage, Stats, StatsOptions};
 use net::edges::Edges;
 use overrides::{Index, Keeper, follower::Follower, progress::Progress};
+use redis_store::{
+    CommandPool, RedisStore,
+    settings::{Redis, RedisPool, Startup},
+};
 use rules::{CompileOptions, SourceFile};
 use rules_source::{Reading, Source};
 use smallvec::SmallVec;
-use store::{
-    Applied, Batch, Closed, Closing, ClosingFuture, Resets, Store, StoreError, StoreFuture,
-    lease::LeasedStore,
-    redis::{
-        CommandPool, RedisStore,
-        settings::{Redis, RedisPool, Startup},
-    },
-};
 
 use crate::{
     clocks::ProcessClock,
@@ -96,7 +94,7 @@ impl Replica {
         let stats = Arc::new(Stats::new(StatsOptions::default()));
         let (counted_in, counters) = (store.clone(), stats.clone());
         let attach = move |rules: &rules::RuleSet| {
-            counted_in.rules_changed(rules);
+            counted_in.rules_changed(&rules.limits());
             limiter::handles(rules, &counters, Vec::new())
         };
         let source = Arc::new(Source::new(CompileOptions::default(), attach));
@@ -288,8 +286,8 @@ impl Store for Watched {
         self.store.start_worker();
     }
 
-    fn rules_changed(&self, rules: &rules::RuleSet) {
-        self.store.rules_changed(rules);
+    fn rules_changed(&self, limits: &[(&str, &limit::Limits)]) {
+        self.store.rules_changed(limits);
     }
 
     fn maintain(&self, now: Time) {

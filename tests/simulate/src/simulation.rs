@@ -6,9 +6,9 @@ use std::{
 };
 
 use clock::Clock as _;
+use counters::StoreError;
 use limiter::{Decided, Descriptor, Entry, Request};
 use simulated_redis::Snapshot;
-use store::StoreError;
 
 use crate::{
     checks::{Checks, Invariant, Violation},

@@ -4,9 +4,9 @@
 use std::{collections::VecDeque, mem};
 
 use net::{HostPort, ServerAddress};
+use redis_store::settings::RedisServers;
 use serde::{Deserialize, Serialize};
 use simulated_redis::{Address, Cluster, Role, Server, Snapshot, Write, cluster::slot};
-use store::redis::settings::RedisServers;
 
 use crate::{machine::PORT, network::Network, plan::SECOND, servers::Servers, world::Micros};
 

@@ -14,9 +14,9 @@ use super::{
     request::Request,
 };
 use clock::Time;
+use counters::Batch;
 use metrics::{RuleCounter, Stats};
 use recent::HitOutcome;
-use store::Batch;
 
 /// The statuses and the overall code of a request, and all that its answer is made from. It is moved by a few
 /// instructions while it has at most 128 bytes.

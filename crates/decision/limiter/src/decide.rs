@@ -22,12 +22,12 @@ use super::{
     response,
 };
 use clock::Time;
+use counters::{Applied, Batch, Check, Counting, StoreError};
 use faults::OnStoreFailure;
 use limit::{Fit, Verdict};
 use metrics::ResponseCode;
 use plants::{Plant, is_planted};
 use rules::model::Domain;
-use store::{Applied, Batch, Check, Counting, StoreError};
 
 /// The characters of a caller's domain in a log line.
 const MAX_LOGGED_CHARACTERS: usize = 200;

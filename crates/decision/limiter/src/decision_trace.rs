@@ -3,8 +3,8 @@
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Instant};
 
 use super::{plan::Planned, request::Request};
+use counters::{StoreError, StoreFuture};
 use rules::model::Domain;
-use store::{StoreError, StoreFuture};
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct DecisionTrace {

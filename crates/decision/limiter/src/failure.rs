@@ -12,11 +12,12 @@ use super::{
     request::RequestError,
 };
 use clock::Time;
+use counters::{Batch, Store as _, StoreError};
 use faults::OnStoreFailure;
+use memory::MemoryStore;
 use metrics::{FailureReason, StoreUsage};
 use plants::{Plant, is_planted};
 use rules::{Domain, Metadata, Value};
-use store::{Batch, Store as _, StoreError, memory::MemoryStore};
 
 /// The policy that decided a request, and the reason of the store's failure.
 #[derive(Clone, Copy)]

@@ -24,11 +24,11 @@ use super::{
     request::{Descriptor, Request},
 };
 use clock::{Time, timer::Timer};
+use counters::{Batch, Close, Closed, Closing, HoldId, Resets, Store as _, StoreError};
 use limit::{MAX_LIMIT, holds::How};
 use metrics::{FailureReason, HoldBound, HoldEnd, Stats};
 use plants::{Plant, is_planted};
 use rules::Value;
-use store::{Batch, Close, Closed, Closing, HoldId, Resets, Store as _, StoreError};
 
 const SETTLE: &str = "hold_settle";
 const END: &str = "hold_end";
@@ -424,6 +424,6 @@ impl Limiter {
 
     /// The open holds of the store, or of the local fallback.
     pub fn open_holds(&self) -> u64 {
-        self.store.open_holds() + self.local.get().map_or(0, store::Store::open_holds)
+        self.store.open_holds() + self.local.get().map_or(0, counters::Store::open_holds)
     }
 }

@@ -9,11 +9,11 @@
 mod answer;
 mod conclude;
 mod counter_key;
-mod counters;
 mod decide;
 mod decision_trace;
 mod failure;
 mod holds;
+mod look;
 mod observe;
 mod observer;
 mod outcome;
@@ -33,13 +33,15 @@ use std::sync::{Arc, OnceLock};
 
 pub use answer::{Answer, Code, CurrentLimit, Header, HeaderNames, MetadataDetail, ResponseOptions, Status};
 use clock::{Clock, Time};
-pub use counters::{CounterState, Counters, ListedHold};
+use counters::{MostHolds, Store};
 pub use decide::{Decided, PendingDecision};
 pub use decision_trace::{DecisionTrace, Wait};
 use faults::{OnStoreFailure, log_throttle::LogThrottle};
 use holds::Holds;
 pub use holds::{CLOSING_KEYS, Chance, HoldToken, system_chance};
 use limit::CountingMode;
+pub use look::{CounterState, Counters, ListedHold};
+use memory::MemoryStore;
 use metrics::{DomainStats, RuleStats, Stats};
 pub use observer::{Holding, Observed, ObservedDescriptor, ObservedLimit, Observer};
 pub use over_limit_cache::{Announce, CacheUsage, OverLimitCache};
@@ -51,7 +53,6 @@ pub use request::{Bounds, Descriptor, Entry, LimitOverride, Request, RequestErro
 pub use request_log::{Recorded, RequestLog};
 use rules::{RuleId, RuleSet};
 use rules_source::{Published, Source};
-use store::{MostHolds, Store, memory::MemoryStore};
 
 /// The rules in force, with their statistics.
 pub type Served = Published<Handles>;

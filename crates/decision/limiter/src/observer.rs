@@ -13,9 +13,9 @@ use super::{
     request::Request,
 };
 use clock::Time;
+use counters::HoldId;
 use limit::{Hits, Limit};
 use rules::Rule;
-use store::HoldId;
 
 pub trait Observer: Send + Sync {
     /// A request that will be counted, or that closes holds, in the order of counting within a worker.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::plan::{CounterSource, Limited, Scope};
 use clock::Time;
+use counters::{Batch, Check, Held, Outcome};
 use limit::{Hits, Kind, Limit, Verdict, fixed_window::MAX_HITS};
-use store::{self, Batch, Check, Held};
 
 /// The decision by one counter, and the hits for the statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -101,16 +101,16 @@ pub(super) fn outcome<'a>(
     let fixed = limit.fixed();
     let (verdict, decision) = match source {
         CounterSource::Store(index) => match batch.check(index).outcome {
-            store::Outcome::Decided(verdict) if verdict.admitted => {
+            Outcome::Decided(verdict) if verdict.admitted => {
                 // Converted to a count, so that the near threshold applies as it does to a counter.
                 let capacity = limit.algorithm.capacity();
                 let after = capacity.saturating_sub(verdict.remaining);
                 (verdict, decide(capacity, near_ratio, hits, after))
             }
-            store::Outcome::Decided(verdict) => (verdict, over),
-            store::Outcome::NotCounted(count) => (fixed.rejected(count, hits, now), over),
-            store::Outcome::Held => of_hold(limit, batch.check(index), near_ratio, now),
-            store::Outcome::Counted(after) => {
+            Outcome::Decided(verdict) => (verdict, over),
+            Outcome::NotCounted(count) => (fixed.rejected(count, hits, now), over),
+            Outcome::Held => of_hold(limit, batch.check(index), near_ratio, now),
+            Outcome::Counted(after) => {
                 (fixed.verdict(after, hits, now), decide(fixed.limit, near_ratio, hits, after))
             }
         },
@@ -197,11 +197,9 @@ impl LimitOutcome<'_> {
     pub(super) fn used(&self, batch: &Batch) -> Option<u64> {
         let CounterSource::Store(index) = self.source else { return None };
         Some(match batch.check(index).outcome {
-            store::Outcome::Counted(count) | store::Outcome::NotCounted(count) => count,
-            store::Outcome::Held => batch.check(index).held().map_or(0, |held| held.spent),
-            store::Outcome::Decided(verdict) => {
-                self.limit.algorithm.capacity().saturating_sub(verdict.remaining)
-            }
+            Outcome::Counted(count) | Outcome::NotCounted(count) => count,
+            Outcome::Held => batch.check(index).held().map_or(0, |held| held.spent),
+            Outcome::Decided(verdict) => self.limit.algorithm.capacity().saturating_sub(verdict.remaining),
         })
     }
 

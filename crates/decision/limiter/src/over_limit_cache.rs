@@ -10,12 +10,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clock::Time;
-use limit::{Algorithm, FixedWindow, Hits, Verdict, lease::over_for};
-use metrics::TableUsage as Usage;
-use store::{
+use counters::{
     Check, Member, Outcome, Resets,
     table::{Kept, Key, Mark, Table, Used},
 };
+use limit::{Algorithm, FixedWindow, Hits, Verdict, lease::over_for};
+use metrics::TableUsage as Usage;
 
 /// Passes the full key of a refunded counter on to other replicas.
 pub type Announce = Box<dyn Fn(&str) + Send + Sync>;
@@ -230,8 +230,8 @@ fn seconds(micros: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use counters::Batch;
     use limit::{CountingMode, Kind, Limit, Unit, Window};
-    use store::Batch;
 
     fn get(cache: &OverLimitCache, key: &str, limit: &Limit, hits: Hits, now: Time) -> Option<Verdict> {
         let mut batch = Batch::default();

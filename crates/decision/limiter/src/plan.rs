@@ -14,11 +14,11 @@ use super::{
     request::Request,
 };
 use clock::Time;
+use counters::{Batch, Counting, Held, Hold};
 use limit::{Fit, Hits, Kind, Limit, Limits, Verdict};
 use metrics::{Holds, RuleCounter, RuleStats, Stats};
 use overrides::{Action, Found};
 use rules::{Matched, Rule, RuleId, model::Domain};
-use store::{Batch, Counting, Held, Hold};
 
 /// The plan of each descriptor, in the request's order. It owns what it needs, so that a decision can wait for its
 /// store: its ids and indexes are those of its [`Scope`].

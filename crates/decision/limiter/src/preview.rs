@@ -13,11 +13,11 @@ use super::{
     response,
 };
 use clock::Time;
+use counters::{Batch, Outcome};
 use limit::{Limit, Limits};
 use metrics::{Stats, StatsOptions};
 use overrides::{Found, Index};
 use rules::Rule;
-use store::{Batch, Outcome};
 
 #[derive(PartialEq, Debug)]
 pub struct Preview {

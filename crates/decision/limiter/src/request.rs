@@ -7,9 +7,9 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
+use counters::StoreError;
 use limit::{Hits, HoldRule};
 use metrics::{FailureReason, RejectReason, ResponseCode, Stats};
-use store::StoreError;
 
 /// A request whose texts are slices of the message.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

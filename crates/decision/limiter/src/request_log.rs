@@ -295,7 +295,7 @@ mod tests {
             "\n"
         );
         assert_eq!((flushed(&all).as_str(), flushed(&all).as_str()), (expected, ""));
-        let id = store::HoldId { random: 1, slots: smallvec::smallvec![0] };
+        let id = counters::HoldId { random: 1, slots: smallvec::smallvec![0] };
         one.descriptors.iter_mut().for_each(|one| one.hits_addend = None);
         one.hits_addend = 0;
         all.requested(&one, Holding::As(Some(&id)), Time::default());

@@ -27,12 +27,10 @@ use super::{
     sweep,
 };
 use clock::{Time, timer::Interval};
+use counters::Resets;
 use faults::mutex::lock;
 use plants::{Plant, is_planted};
-use store::{
-    Resets,
-    redis::{CommandPool, End, Messages},
-};
+use redis_store::{CommandPool, End, Messages};
 
 const POLL: Duration = Duration::from_secs(2);
 

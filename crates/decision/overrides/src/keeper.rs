@@ -19,8 +19,9 @@ use super::{
 };
 use clock::Time;
 use faults::mutex::lock;
+use memcached::ResetLog;
 use net::edges::Edges;
-use store::{memcached::ResetLog, redis::CommandPool};
+use redis_store::CommandPool;
 
 /// An import that is idle for this long is replaced by the next one.
 const IDLE_IMPORT_MICROS: u64 = 8_000_000;

@@ -23,7 +23,7 @@ use super::{
     target::Target,
 };
 use clock::timer::Random;
-use store::redis::{CommandPool, MAX_MESSAGE};
+use redis_store::{CommandPool, MAX_MESSAGE};
 
 /// The field of the hash with its version. Identifiers do not have this character.
 pub(super) const VERSION: &str = "@";

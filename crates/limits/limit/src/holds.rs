@@ -9,7 +9,7 @@
 //! corrects what was charged for it. The ledger's clock stands still while its caller's goes back, so that no hold lasts
 //! longer than its time to live.
 //!
-//! The scripts of Redis follow the same rules: `crates/counters/store/src/redis/scripts/holds.lua`.
+//! The scripts of Redis follow the same rules: `crates/counters/redis-store/src/scripts/holds.lua`.
 
 use std::{
     collections::{BTreeSet, HashMap},

@@ -13,6 +13,7 @@ use super::{
     reply::{Call, Problem, Reply},
 };
 use clock::{Clock, Rfc3339, SystemClock, Time};
+use counters::Outage;
 use faults::{OnStoreFailure, mutex::lock};
 use fleet::{
     Change,
@@ -22,7 +23,6 @@ use limit::Limits;
 use limiter::Served;
 use recent::LimitShown;
 use rules::Rule;
-use store::Outage;
 
 /// An outage is a change if it lasts this long: a connection that is opened takes milliseconds.
 const MIN_OUTAGE_SECONDS: u64 = 1;

@@ -6,11 +6,11 @@ use std::{collections::VecDeque, sync::Mutex};
 
 use serde::Serialize;
 
+use ::counters::Store;
 use clock::Time;
 use faults::{OnStoreFailure, mutex::lock};
 use fleet::{Buckets, Steps};
 use metrics::{Distribution, Method, ResponseCode, Stats};
-use store::Store;
 
 /// The number of points of the plots, in seconds.
 const SECONDS: usize = 300;

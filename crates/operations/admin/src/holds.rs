@@ -8,10 +8,10 @@ use super::{
     Api, counters,
     reply::{Call, Problem, Reply},
 };
+use ::counters::{Close, Closing};
 use clock::Rfc3339;
 use limit::MAX_LIMIT;
 use limiter::ListedHold;
-use store::{Close, Closing};
 
 /// As many of each limit are listed.
 const MOST: usize = 1000;

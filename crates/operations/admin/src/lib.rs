@@ -41,6 +41,7 @@ use self::{
     rules::RuleRates,
 };
 pub use self::{guard::Hosts, tokens::Tokens, trial::Trials};
+use ::counters::{Outages, Store};
 use ::overrides::{Keeper, model::MAX_JSON};
 use ::recent::Recent;
 use clock::Time;
@@ -52,7 +53,6 @@ use server::{
     http::{Answer, BodyLimit, Pages},
     listen::Peer,
 };
-use store::{Outages, Store};
 
 pub struct Managed {
     pub source: Arc<Source<Handles>>,

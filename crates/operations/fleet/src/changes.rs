@@ -20,7 +20,7 @@ use tracing::warn;
 use crate::members::own_id;
 use clock::{Rfc3339, Time};
 use faults::{files, mutex::lock};
-use store::redis::CommandPool;
+use redis_store::CommandPool;
 use text::cut_owned;
 
 pub const MAX_KEPT: usize = 1_000;

@@ -27,7 +27,7 @@ pub use self::{
 };
 use clock::Time;
 use members::Members;
-use store::redis::CommandPool;
+use redis_store::CommandPool;
 
 /// The other replicas, and the log of changes.
 pub struct Fleet {

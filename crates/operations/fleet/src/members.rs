@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 
 use crate::Summary;
 use clock::Time;
-use store::redis::CommandPool;
+use redis_store::CommandPool;
 
 pub const INTERVAL_SECONDS: u64 = 2;
 

@@ -10,8 +10,8 @@ use super::{
     block::{Block, Sample},
     instant,
 };
+use counters::HoldId;
 use limiter::{CLOSING_KEYS, LimitOverride};
-use store::HoldId;
 
 /// The identity in this replay of holds with this one in the log, which may be hashed: the store of a replay has one slot.
 fn hold_id(logged: &str) -> HoldId {

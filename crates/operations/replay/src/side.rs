@@ -7,16 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::tally::Tally;
 use clock::{Clock, ManualClock, Time};
+use counters::Store;
 use faults::mutex::lock;
 use limiter::{
     Answer, Chance, Decided, Limiter, Observed, Observer, OverLimitCache, Policy, Request, RequestError,
     ResponseOptions, handles,
 };
+use memory::MemoryStore;
 use metrics::{Stats, StatsOptions};
 use overrides::Index;
 use rules::RuleSet;
 use rules_source::Source;
-use store::{Store, memory::MemoryStore};
 
 /// 6 GB of counters. Beyond it counters would be evicted, and the replay fails.
 const MAX_KEYS: usize = 1 << 28;

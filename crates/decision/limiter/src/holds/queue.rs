@@ -10,10 +10,10 @@ use std::{
 use smallvec::{SmallVec, smallvec};
 use tokio::sync::Notify;
 
+use counters::{Closing, HoldId};
 use faults::mutex::lock;
 use metrics::{HoldBound, Stats};
 use plants::{Plant, is_planted};
-use store::{Closing, HoldId};
 
 /// As many requests are sent at once.
 const SENT_TOGETHER: usize = 500;
@@ -128,8 +128,8 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use counters::Close;
     use metrics::StatsOptions;
-    use store::Close;
 
     fn closing(request: u128, close: Close) -> Closing {
         Closing::new(HoldId { random: request, slots: smallvec![0] }, close, None)

@@ -3,7 +3,7 @@
 
 use super::*;
 use ::overrides::table::of_json_line;
-use store::{Close, Closing, HoldId};
+use counters::{Close, Closing, HoldId};
 
 const LIMIT: u64 = 5;
 
@@ -191,7 +191,7 @@ proptest! {
                 let id = holders.swap_remove(picked[0] % holders.len());
                 let close = if other == 0 { Close::End } else { Close::Settle(0) };
                 let closing = Closing::new(id, close, None);
-                store::Store::try_close_holds(&setup.store.counters, &closing, setup.limiter.now());
+                counters::Store::try_close_holds(&setup.store.counters, &closing, setup.limiter.now());
             }
         }
     }

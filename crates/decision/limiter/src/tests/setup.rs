@@ -19,12 +19,13 @@ use crate::{
     handles,
 };
 use clock::{Clock, ManualClock, Time};
+use counters::{Applied, Batch, Outcome, Store, StoreError, StoreFuture};
 use faults::OnStoreFailure;
+use memory::MemoryStore;
 use metrics::{FailureReason, RuleCounter, Stats, StatsOptions};
 use overrides::Index;
 use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
-use store::{Applied, Batch, Outcome, Store, StoreError, StoreFuture, memory::MemoryStore};
 
 pub(super) const RULES: &str = "\
 domain: d

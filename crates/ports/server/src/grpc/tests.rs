@@ -36,7 +36,9 @@ use crate::{
     health::Health,
 };
 use clock::{ManualClock, Time};
+use counters::{Batch, Store, StoreFuture};
 use limiter::{Bounds, Limiter, Policy, handles};
+use memory::MemoryStore;
 use metrics::{Port, ShardCount, Stats, StatsOptions};
 use proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
@@ -44,7 +46,6 @@ use proto::envoy::{
 };
 use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
-use store::{Batch, Store, StoreFuture, memory::MemoryStore};
 
 const RULES: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 100}}]\n";
 

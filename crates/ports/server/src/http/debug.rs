@@ -8,13 +8,13 @@ use http2::Budget;
 
 use super::{Answer, BodyLimit, Pages, internal_error, shared_page::SharedPage, text, typed};
 use clock::{Clock, SystemClock};
+use counters::Store;
 use faults::panics::Panicked;
 use limiter::Handles;
 use metrics::{CONTENT_TYPE, LeaseState};
 use overrides::{Index, model::timestamp};
 use recent::{KeyValues, shown};
 use rules_source::Source;
-use store::Store;
 
 pub struct DebugPages {
     source: Arc<Source<Handles>>,

@@ -10,19 +10,19 @@ macro_rules! source {
     ($($file:literal)+) => { concat!($(include_str!(concat!("../../../../../crates/", $file, ".lua"))),+) };
 }
 
-const LEASE: &str = source!("counters/store/src/redis/scripts/lease");
-const RETURN_HITS: &str = source!("counters/store/src/redis/scripts/return_hits");
-const STATES: &str = source!("counters/store/src/redis/scripts/begin" "counters/store/src/redis/scripts/keep"
-    "counters/store/src/redis/scripts/bucket" "counters/store/src/redis/scripts/sliding_window"
-    "counters/store/src/redis/scripts/arguments" "counters/store/src/redis/scripts/each");
-const LOGS: &str = source!("counters/store/src/redis/scripts/begin" "counters/store/src/redis/scripts/sliding_log"
-    "counters/store/src/redis/scripts/arguments" "counters/store/src/redis/scripts/each");
-const COUNTERS: &str = source!("counters/store/src/redis/scripts/begin" "counters/store/src/redis/scripts/counter"
-    "counters/store/src/redis/scripts/arguments" "counters/store/src/redis/scripts/units");
-const UNITS: &str = source!("counters/store/src/redis/scripts/begin" "counters/store/src/redis/scripts/keep"
-    "counters/store/src/redis/scripts/counter" "counters/store/src/redis/scripts/bucket"
-    "counters/store/src/redis/scripts/sliding_window" "counters/store/src/redis/scripts/sliding_log"
-    "counters/store/src/redis/scripts/arguments" "counters/store/src/redis/scripts/units");
+const LEASE: &str = source!("counters/redis-store/src/scripts/lease");
+const RETURN_HITS: &str = source!("counters/redis-store/src/scripts/return_hits");
+const STATES: &str = source!("counters/redis-store/src/scripts/begin" "counters/redis-store/src/scripts/keep"
+    "counters/redis-store/src/scripts/bucket" "counters/redis-store/src/scripts/sliding_window"
+    "counters/redis-store/src/scripts/arguments" "counters/redis-store/src/scripts/each");
+const LOGS: &str = source!("counters/redis-store/src/scripts/begin" "counters/redis-store/src/scripts/sliding_log"
+    "counters/redis-store/src/scripts/arguments" "counters/redis-store/src/scripts/each");
+const COUNTERS: &str = source!("counters/redis-store/src/scripts/begin" "counters/redis-store/src/scripts/counter"
+    "counters/redis-store/src/scripts/arguments" "counters/redis-store/src/scripts/units");
+const UNITS: &str = source!("counters/redis-store/src/scripts/begin" "counters/redis-store/src/scripts/keep"
+    "counters/redis-store/src/scripts/counter" "counters/redis-store/src/scripts/bucket"
+    "counters/redis-store/src/scripts/sliding_window" "counters/redis-store/src/scripts/sliding_log"
+    "counters/redis-store/src/scripts/arguments" "counters/redis-store/src/scripts/units");
 const BEGIN: &str = source!("decision/overrides/src/scripts/begin");
 const CHANGE: &str = source!("decision/overrides/src/scripts/log" "decision/overrides/src/scripts/change");
 const SWITCH: &str = source!("decision/overrides/src/scripts/log" "decision/overrides/src/scripts/switch");

@@ -4,7 +4,7 @@ use crate::commands::{Generator, Words, script};
 
 macro_rules! source {
     ($($file:literal)+) => {
-        concat!($(include_str!(concat!("../../../../../crates/counters/store/src/redis/scripts/", $file, ".lua"))),+)
+        concat!($(include_str!(concat!("../../../../../crates/counters/redis-store/src/scripts/", $file, ".lua"))),+)
     };
 }
 

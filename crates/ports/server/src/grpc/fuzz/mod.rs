@@ -28,11 +28,12 @@ use super::{
 };
 use crate::health::Health;
 use clock::{ManualClock, Time};
+use counters::{Applied, Batch, Store, StoreFuture};
 use limiter::{Limiter, Policy, handles};
+use memory::MemoryStore;
 use metrics::{ShardCount, Stats, StatsOptions};
 use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
-use store::{Applied, Batch, Store, StoreFuture, memory::MemoryStore};
 
 /// The methods of the port, and one that does not exist.
 const PATHS: &[&str] = &[

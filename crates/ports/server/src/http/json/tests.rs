@@ -13,10 +13,10 @@ use proto::envoy::{
 use super::{request::fuzz, *};
 use clock::{Clock as _, ManualClock, Time};
 use limiter::{Policy, handles};
+use memory::MemoryStore;
 use metrics::{Stats, StatsOptions};
 use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
-use store::memory::MemoryStore;
 
 const NONE: Bounds = Bounds { descriptors: usize::MAX, entries: usize::MAX };
 

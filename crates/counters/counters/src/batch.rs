@@ -1,0 +1,498 @@
+//! The batch of one request: its checks with their keys and outcomes.
+//!
+//! The limiter fills a batch, the store sets the outcomes, and the limiter reads them.
+
+use std::{ops::Range, time::Instant};
+
+use smallvec::SmallVec;
+
+use clock::Time;
+use limit::{Algorithm, Fit, Hits, Rate, Refusal, Verdict, fixed_window};
+
+use crate::holds::{Closed, Held, Hold, HoldId};
+
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// The full keys of all checks, concatenated: one allocation per request.
+    keys: String,
+    checks: SmallVec<[Check; 1]>,
+    has_groups: bool,
+    /// What is counted when the request is refused.
+    pub counting: Counting,
+    /// What is known of the request's limits that have no check here.
+    pub known: Refusal,
+    /// When the caller stops waiting, if known.
+    pub until: Option<Instant>,
+    /// The identity of the request's holds; `None` if it only reads.
+    pub hold_id: Option<HoldId>,
+    /// The store may hold, whether it answers or not.
+    pub is_hold_sent: bool,
+    /// The holds that were found expired, also those of other requests.
+    pub expired: Vec<Closed>,
+    has_holds: bool,
+}
+
+/// Which checks count when the request is refused. Stores do not change it: a batch that one store failed to count is
+/// counted by another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Counting {
+    /// All.
+    #[default]
+    Always,
+    /// Only the checks that would go over their limits; the others read. None if it is refused whatever they find.
+    StopWhenOver,
+    /// None, whether it is refused or not.
+    ReadOnly,
+}
+
+#[derive(Clone, Debug)]
+pub struct Check {
+    full_key: Range<usize>,
+    /// The end of the part that is the key in shared stores.
+    key_end: usize,
+    pub limit: Rate,
+    pub rule: u16,
+    pub hits: Hits,
+    /// Whether it counts alone or in a group.
+    pub member: Member,
+    /// What it means for the request that it is over its limit.
+    pub fit: Fit,
+    /// What it holds, of a limit that does. Then `hits` and `member` do not matter.
+    pub hold: Option<Box<Hold>>,
+    pub outcome: Outcome,
+    /// The outcome is not to be remembered: a lease knew it before, or hits of another group count that are given back.
+    pub is_passing: bool,
+}
+
+/// Whether a check counts alone or in a group. The limits of a rule with several form a group, which counts all or
+/// nothing: hits that one limit rejects are counted by none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Member {
+    /// The only limit of its rule. A fixed window counts rejected hits, as in the Go service.
+    Alone,
+    /// The first check of a group.
+    First,
+    /// Belongs to the group of the check before it.
+    Next,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// A fixed window's count after the hits.
+    Counted(u64),
+    /// A fixed window's count; the group's hits were not added because they do not fit.
+    NotCounted(u64),
+    Decided(Verdict),
+    /// As [`Check::held`] says.
+    Held,
+}
+
+#[expect(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    reason = "indexes are those of the batch's checks, ranges those of its keys"
+)]
+impl Batch {
+    /// An empty batch with room for as many checks. One needs no allocation.
+    pub fn with_room(checks: usize) -> Self {
+        Self { checks: SmallVec::with_capacity(checks), ..Self::default() }
+    }
+
+    /// The buffer to which a key is appended before [`push`](Self::push).
+    pub fn keys(&mut self) -> &mut String {
+        &mut self.keys
+    }
+
+    /// Adds a check whose full key begins with `key`, the part for shared stores, and returns its index. `rule` is the
+    /// hash of the limit's rule.
+    #[inline]
+    pub fn push(&mut self, key: Range<usize>, limit: &Rate, rule: u16, hits: Hits) -> usize {
+        let (index, outcome) = (self.checks.len(), Outcome::Counted(0));
+        let (full_key, key_end) = (key.start..self.keys.len(), key.end);
+        self.has_holds |= limit.holds;
+        let (limit, member, fit, hold, is_passing) = (*limit, Member::Alone, Fit::Must, None, false);
+        self.checks.push(Check {
+            full_key,
+            key_end,
+            limit,
+            rule,
+            hits,
+            member,
+            fit,
+            hold,
+            outcome,
+            is_passing,
+        });
+        index
+    }
+
+    #[inline]
+    pub fn set_fit(&mut self, index: usize, fit: Fit) {
+        self.checks[index].fit = fit;
+    }
+
+    /// The request passes, whatever is over its limit.
+    pub fn refuse_nothing(&mut self) {
+        self.checks.iter_mut().for_each(|check| check.fit = Fit::Always);
+    }
+
+    pub fn hold(&mut self, index: usize, hold: Hold) {
+        self.checks[index].hold = Some(Box::new(hold));
+    }
+
+    /// True if a check is of a limit that holds, also for one that refunds.
+    pub fn has_holds(&self) -> bool {
+        self.has_holds
+    }
+
+    /// The checks that refund what holds were charged: what has expired must be charged before.
+    pub fn refunded_budgets(&self) -> impl Iterator<Item = &Check> {
+        self.checks.iter().filter(|check| check.limit.holds && check.hold.is_none())
+    }
+
+    /// True if the request is refused, with the checks for which `is_over` is true over their limits.
+    #[inline]
+    pub fn is_refused(&self, is_over: impl Fn(usize, &Check) -> bool) -> bool {
+        let mut refusal = self.known.clone();
+        self.checks
+            .iter()
+            .enumerate()
+            .for_each(|(index, check)| refusal.add(check.fit, is_over(index, check)));
+        refusal.is_refused()
+    }
+
+    /// True if the request is refused whatever its checks find.
+    #[inline]
+    pub fn is_known_refused(&self) -> bool {
+        !self.known.is_empty() && self.is_refused(|_, _| false)
+    }
+
+    /// What is known of the request by the outcomes of the checks for which `is_decided` is true.
+    pub fn refusal(&self, is_decided: impl Fn(usize, &Check) -> bool) -> Refusal {
+        let mut refusal = self.known.clone();
+        let decided = self.checks.iter().enumerate().filter(|(index, check)| is_decided(*index, check));
+        decided.for_each(|(_, check)| refusal.add(check.fit, check.refuses()));
+        refusal
+    }
+
+    /// What the checks at some indexes mean for the request, for a script that decides them: [`Refusal::codes`].
+    pub fn codes(&self, indexes: &[usize]) -> SmallVec<[u64; 4]> {
+        let refusal = self.refusal(|index, _| !indexes.contains(&index));
+        refusal.codes(indexes.iter().map(|index| self.checks[*index].fit)).collect()
+    }
+
+    /// What counts, once it is known whether the request is refused.
+    pub fn counting_if(&self, is_refused: bool) -> Counting {
+        match self.counting {
+            Counting::StopWhenOver if is_refused => Counting::ReadOnly,
+            counting => counting,
+        }
+    }
+
+    #[inline]
+    pub fn holding(&self) -> impl Iterator<Item = usize> {
+        let checks = self.checks.iter().enumerate();
+        checks.filter(|(_, check)| check.hold.is_some()).map(|(index, _)| index)
+    }
+
+    pub fn group(&mut self, first: usize) {
+        for (index, check) in self.checks.iter_mut().enumerate().skip(first) {
+            check.member = if index == first { Member::First } else { Member::Next };
+            self.has_groups = true;
+        }
+    }
+
+    #[inline]
+    pub fn has_groups(&self) -> bool {
+        self.has_groups
+    }
+
+    /// The indexes of the group or single check that begins at `first`. `None` at the end.
+    #[inline]
+    pub fn group_at(&self, first: usize) -> Option<Range<usize>> {
+        let (_, rest) = self.checks.get(first..)?.split_first()?;
+        let others = rest.iter().take_while(|check| check.member == Member::Next).count();
+        Some(first..first + 1 + others)
+    }
+
+    /// The indexes of every group and single check.
+    pub fn groups(&self) -> impl Iterator<Item = Range<usize>> {
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            let group = self.group_at(next)?;
+            next = group.end;
+            Some(group)
+        })
+    }
+
+    #[inline]
+    pub fn key(&self, check: &Check) -> &str {
+        self.keys.get(check.full_key.start..check.key_end).expect("the key of a check of this batch")
+    }
+
+    /// The parts of the counter's full key before and after the start of the fixed window.
+    pub fn key_of_all_windows(&self, check: &Check, start: Time) -> Option<[&str; 2]> {
+        let key = self.full_key(check);
+        // Nothing after the last `#` comes from a caller.
+        let mark = key.bytes().rposition(|byte| byte == b'#')?;
+        let end = mark.checked_sub(check.limit.tag_bytes)?;
+        let more_digits = start.seconds().checked_ilog10().unwrap_or_default() as usize;
+        Some([key.get(..end.checked_sub(more_digits)?.checked_sub(1)?)?, key.get(end..)?])
+    }
+
+    #[inline]
+    pub fn full_key(&self, check: &Check) -> &str {
+        self.keys.get(check.full_key.clone()).expect("the key of a check of this batch")
+    }
+
+    #[inline]
+    pub fn checks(&self) -> &[Check] {
+        &self.checks
+    }
+
+    #[inline]
+    pub fn check(&self, index: usize) -> &Check {
+        &self.checks[index]
+    }
+
+    #[inline]
+    pub fn checks_at(&self, indexes: Range<usize>) -> &[Check] {
+        &self.checks[indexes]
+    }
+
+    /// Keeps the checks at the indexes for which `keep` is true.
+    pub fn retain(&mut self, keep: impl Fn(usize) -> bool) {
+        let mut indexes = 0..;
+        self.checks.retain(|_| indexes.next().is_some_and(&keep));
+        self.has_holds = self.checks.iter().any(|check| check.limit.holds);
+    }
+
+    #[inline]
+    pub fn set(&mut self, index: usize, outcome: Outcome) {
+        (self.checks[index].outcome, self.checks[index].is_passing) = (outcome, false);
+    }
+
+    /// Sets an outcome that a lease knew before.
+    pub fn recall(&mut self, index: usize, outcome: Outcome) {
+        (self.checks[index].outcome, self.checks[index].is_passing) = (outcome, true);
+    }
+
+    pub fn set_held(&mut self, index: usize, held: Held) {
+        let check = &mut self.checks[index];
+        check.hold.as_mut().expect("the check holds").found = held;
+        check.outcome = Outcome::Held;
+    }
+
+    /// Sets each outcome by the check's full key and the check.
+    pub fn set_all(&mut self, mut outcome: impl FnMut(&str, &Check) -> Outcome) {
+        for check in &mut self.checks {
+            let key = self.keys.get(check.full_key.clone()).expect("the key of a check of this batch");
+            (check.outcome, check.is_passing) = (outcome(key, check), false);
+        }
+    }
+
+    /// The hits to count by [`Counting::StopWhenOver`] after a read. Groups that must not count get their outcomes instead.
+    pub fn hits_after_read(&mut self) -> NextHits {
+        let is_over = |check: &Check| check.would_be_over(check.outcome);
+        let is_refused = self.is_refused(|_, check| is_over(check));
+        let mut hits: NextHits = self.checks.iter().map(|check| Some(check.hits)).collect();
+        let mut next = 0;
+        while let Some(group) = self.group_at(next) {
+            next = group.end;
+            let checks = &mut self.checks[group.clone()];
+            let any_over = checks.iter().any(is_over);
+            for (hits, check) in hits[group].iter_mut().zip(checks) {
+                match check.member {
+                    _ if check.hold.is_some() => *hits = None,
+                    Member::Alone if is_refused && !any_over => *hits = Some(without_taking(check.hits)),
+                    Member::First | Member::Next if (is_refused || any_over) && check.takes() => {
+                        check.reject();
+                        *hits = None;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        hits
+    }
+
+    /// The hits to count after a read of the groups: all hits of a group that fits. The other groups get their outcomes
+    /// instead.
+    pub fn hits_that_fit(&mut self) -> NextHits {
+        let mut plan: NextHits = self.checks.iter().map(|_| None).collect();
+        let mut next = 0;
+        while let Some(group) = self.group_at(next) {
+            next = group.end;
+            let checks = &mut self.checks[group.clone()];
+            if checks.iter().any(|check| check.member == Member::Alone || !check.takes()) {
+                continue;
+            }
+            if checks.iter().any(|check| check.would_be_over(check.outcome)) {
+                checks.iter_mut().for_each(Check::reject);
+            } else {
+                plan[group].iter_mut().zip(checks).for_each(|(hits, check)| *hits = Some(check.hits));
+            }
+        }
+        plan
+    }
+
+    /// The refunds of `planned` hits: all counted hits of a group that exceeded a limit after all, because of other
+    /// requests since the read.
+    pub fn refunds(&self, planned: &NextHits) -> NextHits {
+        let mut plan: NextHits = self.checks.iter().map(|_| None).collect();
+        for group in self.groups() {
+            let (checks, planned) = (self.checks_at(group.clone()), &planned[group.clone()]);
+            let is_group = |check: &Check| check.member != Member::Alone && check.takes();
+            let was_counted = !planned.contains(&None);
+            if !was_counted || !checks.iter().all(is_group) || !checks.iter().any(Check::is_over) {
+                continue;
+            }
+            for (hits, check) in plan[group].iter_mut().zip(checks) {
+                let was_counted = !matches!(check.outcome, Outcome::Decided(Verdict { consumed: false, .. }));
+                *hits = was_counted.then(|| Hits::Refund(check.hits.taken()));
+            }
+        }
+        plan
+    }
+
+    /// Sets the outcomes of refunded groups: rejected by the limits that were `over`.
+    pub fn reject_refunded(&mut self, refunds: &NextHits, over: &[bool]) {
+        for (index, check) in self.checks.iter_mut().enumerate() {
+            let was_refunded = refunds[index].is_some();
+            if let (Outcome::Counted(count), true, true) = (check.outcome, was_refunded, over[index]) {
+                // Even if other requests have refunded hits since.
+                (check.outcome, check.is_passing) = (Outcome::NotCounted(count), true);
+            }
+        }
+    }
+}
+
+/// As [`Batch::key_of_all_windows`], of a full key from another replica; `None` if it is not one of a fixed window.
+pub fn key_of_all_windows(full_key: &str) -> Option<[&str; 2]> {
+    let lengths = full_key.rsplit_once('#')?.1.split_once('/')?.0;
+    let mut lengths = lengths.split('.').map(|length| length.trim_end_matches('*').parse::<usize>().ok());
+    let prefix = lengths.next()??;
+    // Each part but the prefix has a `_` behind it.
+    let start = lengths.try_fold(prefix, |end, length| end.checked_add(length?)?.checked_add(1))?;
+    let (before, rest) = full_key.split_at_checked(start)?;
+    let after = rest.trim_start_matches(|digit: char| digit.is_ascii_digit());
+    (after.len() < rest.len()).then_some([before, after])
+}
+
+/// The hits of each check by its index; `None` for a skipped check.
+pub type NextHits = SmallVec<[Option<Hits>; 8]>;
+
+/// The hits that a networked store sends for each check.
+#[derive(Clone, Copy)]
+pub enum HitsToSend<'p> {
+    Own,
+    /// None: a read. Refunds stay.
+    Read,
+    Each(Hits),
+    Next(&'p NextHits),
+}
+
+#[expect(clippy::indexing_slicing, reason = "the list has an item for each check")]
+impl HitsToSend<'_> {
+    /// The hits of the check at an index; `None` if it is skipped.
+    pub fn hits(self, index: usize, check: &Check) -> Option<Hits> {
+        match self {
+            Self::Own => Some(check.hits),
+            Self::Read => Some(without_taking(check.hits)),
+            Self::Each(hits) => Some(hits),
+            Self::Next(hits) => hits[index],
+        }
+    }
+}
+
+impl Check {
+    /// True if the outcome is over the limit. A refund never is.
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        match self.outcome {
+            _ if !self.takes() => false,
+            Outcome::Counted(after) => after > self.limit.requests_per_unit,
+            Outcome::NotCounted(_) => true,
+            Outcome::Decided(verdict) => !verdict.admitted,
+            // Holds end at any time; only what is spent stays.
+            Outcome::Held => {
+                let is_window = !matches!(self.limit.algorithm, Algorithm::Concurrency(_));
+                let is_spent = |held: Held| !held.fits && held.spent >= self.limit.requests_per_unit;
+                is_window && self.held().is_some_and(is_spent)
+            }
+        }
+    }
+
+    /// True for a refund after which hits may be admitted that were rejected before it.
+    pub fn may_free(&self) -> bool {
+        let Hits::Refund(hits @ 1..) = self.hits else { return false };
+        match (self.member, self.outcome) {
+            // A window rejects once it is over its limit; this one no longer is.
+            (Member::Alone, Outcome::Counted(after)) => {
+                let limit = self.limit.requests_per_unit;
+                after <= limit && after.saturating_add(hits) > limit
+            }
+            // Others reject hits that do not fit, and as many may fit now.
+            _ => true,
+        }
+    }
+
+    /// True if the hits would exceed the limit, by the outcome of a read. Those of a refund never do.
+    #[inline]
+    pub fn would_be_over(&self, read: Outcome) -> bool {
+        match read {
+            _ if !self.takes() => false,
+            Outcome::Counted(count) => fixed_window::count(count, self.hits) > self.limit.requests_per_unit,
+            Outcome::NotCounted(_) => true,
+            Outcome::Decided(verdict) => self.hits.taken() > verdict.remaining,
+            Outcome::Held => self.refuses(),
+        }
+    }
+
+    /// What a check that holds found, once its outcome is set.
+    #[inline]
+    pub fn held(&self) -> Option<Held> {
+        let hold = self.hold.as_ref().filter(|_| self.outcome == Outcome::Held)?;
+        Some(hold.found)
+    }
+
+    /// True for hits that no counter of the limit admits. An estimate is cut to the limit.
+    pub fn never_fits(&self) -> bool {
+        self.hold.is_none() && self.hits.taken() > self.limit.algorithm.capacity()
+    }
+
+    /// True if the outcome leaves no room for the request.
+    pub fn refuses(&self) -> bool {
+        self.held().map_or_else(|| self.is_over(), |held| !held.fits)
+    }
+
+    /// True unless the hits are a refund.
+    #[inline]
+    pub fn takes(&self) -> bool {
+        matches!(self.hits, Hits::Take(_))
+    }
+
+    /// Converts the outcome of a read to that of rejected hits, if they would exceed the limit. For stores that cannot
+    /// check the limits of a rule atomically.
+    pub fn reject(&mut self) {
+        if !self.would_be_over(self.outcome) {
+            return;
+        }
+        self.is_passing = true;
+        self.outcome = match self.outcome {
+            Outcome::Decided(verdict) => {
+                let retry_after = self.limit.algorithm.wait_after(verdict, self.hits.taken());
+                Outcome::Decided(Verdict { admitted: false, consumed: false, retry_after, ..verdict })
+            }
+            Outcome::Counted(count) | Outcome::NotCounted(count) => Outcome::NotCounted(count),
+            Outcome::Held => Outcome::Held,
+        };
+    }
+}
+
+pub fn without_taking(hits: Hits) -> Hits {
+    match hits {
+        Hits::Take(_) => Hits::Take(0),
+        Hits::Refund(_) => hits,
+    }
+}

@@ -1,0 +1,440 @@
+//! Decides the checks of a request by their leases, and sends the others to Redis.
+//!
+//! Checks count as they do without leases: each for itself, the limits of a rule all or nothing, and with
+//! `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT` the whole request. What counts all or nothing is decided by leases alone or
+//! by Redis alone, so that no hit has to be undone on another machine.
+
+use std::{
+    future::ready,
+    ops::Range,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
+
+use smallvec::SmallVec;
+
+use super::{
+    Shared,
+    table::{Commands, Counter, Hit, LeaseKey},
+};
+use clock::Time;
+use counters::{
+    Applied, Batch, Check, Counting, Member, NextHits, Outcome, Store as _, StoreError, StoreFuture,
+    without_taking,
+};
+use limit::{
+    Hits, fixed_window,
+    lease::{SentHits, Snapshot, Step},
+};
+use plants::{Plant, is_planted};
+
+#[derive(Clone, Copy)]
+struct LeaseUse {
+    key: LeaseKey,
+    start: Time,
+    reserved: u64,
+    /// Hits that Redis counts, and what was known when they were sent; `None` if the lease decided.
+    sent: Option<(Hits, Snapshot)>,
+}
+
+type LeaseUses = SmallVec<[Option<LeaseUse>; 4]>;
+
+/// The leases of a request in flight. If its future is dropped, they are notified that no reply will come.
+struct InFlight<'a> {
+    shared: &'a Shared,
+    uses: LeaseUses,
+    counting: Counting,
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        for lease in self.uses.iter().flatten() {
+            if let Some((_, snapshot)) = lease.sent {
+                self.shared.leases.with(lease.key, lease.start, |lease| lease.complete(snapshot));
+            }
+        }
+    }
+}
+
+/// The decisions of a request so far.
+struct Draft {
+    /// The hits of each check that Redis counts; `None` if a lease has decided.
+    hits: NextHits,
+    uses: LeaseUses,
+    commands: Commands,
+    counting: Counting,
+}
+
+/// How a check uses its lease, and the counter if the lease decides. Otherwise the hits that Redis counts.
+type Taken = (Option<LeaseUse>, Result<u64, Hits>);
+
+impl Draft {
+    fn new(batch: &Batch, counting: Counting, commands: Commands) -> Self {
+        let reads = counting == Counting::ReadOnly;
+        let hits = |check: &Check| Some(if reads { without_taking(check.hits) } else { check.hits });
+        Self {
+            hits: batch.checks().iter().map(hits).collect(),
+            uses: batch.checks().iter().map(|_| None).collect(),
+            commands,
+            counting,
+        }
+    }
+
+    fn set_taken(&mut self, batch: &mut Batch, index: usize, taken: Option<Taken>) {
+        let Some((lease, decided)) = taken else { return };
+        self.uses[index] = lease;
+        match decided {
+            Ok(count) => self.decide(batch, index, Outcome::Counted(count)),
+            Err(rest) => self.hits[index] = Some(rest),
+        }
+    }
+
+    fn decide(&mut self, batch: &mut Batch, index: usize, outcome: Outcome) {
+        self.hits[index] = None;
+        batch.recall(index, outcome);
+    }
+}
+
+impl Shared {
+    /// Counts the checks of a request, of which some are leased.
+    pub(super) fn apply<'a>(self: &'a Arc<Self>, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
+        let counting = batch.counting_if(batch.is_known_refused());
+        if let (Counting::Always, [Check { member: Member::Alone, hits: Hits::Take(1..), .. }]) =
+            (counting, batch.checks())
+        {
+            // Most requests on cold keys.
+            let mut commands = Commands::new();
+            let taken = self.take_alone(batch, 0, now, &mut commands);
+            if taken.is_none() && commands.is_empty() {
+                return self.redis.apply(batch, now);
+            }
+            let mut draft = Draft::new(batch, counting, commands);
+            draft.set_taken(batch, 0, taken);
+            return self.count_rest(batch, now, draft);
+        }
+        let mut draft = Draft::new(batch, counting, Commands::new());
+        let all = 0..batch.checks().len();
+        match counting {
+            Counting::Always => {
+                let mut next = 0;
+                while let Some(group) = batch.group_at(next) {
+                    next = group.end;
+                    match batch.checks_at(group.clone()) {
+                        [Check { member: Member::Alone, hits: Hits::Take(1..), .. }] => {
+                            let taken = self.take_alone(batch, group.start, now, &mut draft.commands);
+                            draft.set_taken(batch, group.start, taken);
+                        }
+                        [Check { member: Member::Alone, .. }] => {
+                            self.read(batch, group.start, now, &mut draft);
+                        }
+                        _ => self.decide_together(batch, group, now, &mut draft),
+                    }
+                }
+            }
+            Counting::StopWhenOver => self.decide_together(batch, all, now, &mut draft),
+            Counting::ReadOnly => all.for_each(|index| self.read(batch, index, now, &mut draft)),
+        }
+        self.count_rest(batch, now, draft)
+    }
+
+    /// Decides the checks of a request by their leases, if these can decide all.
+    pub(super) fn try_apply(self: &Arc<Self>, batch: &mut Batch, now: Time) -> Applied {
+        if self.leases.len() == 0 || batch.counting != Counting::Always || batch.has_groups() {
+            return Applied::Wait;
+        }
+        let mut hits: SmallVec<[Hit; 2]> = SmallVec::new();
+        for check in batch.checks() {
+            let Some(hit) = self.hit(batch, check, now).filter(|hit| hit.hits > 0) else {
+                return Applied::Wait;
+            };
+            hits.push(hit);
+        }
+        if hits.len() > 1 && !hits.iter().all(|hit| self.leases.decides(*hit, now)) {
+            return Applied::Wait;
+        }
+        let mut commands = Commands::new();
+        let mut applied = Applied::Done;
+        for (index, hit) in hits.iter().enumerate() {
+            let count = match self.leases.take_now(*hit, now, &mut commands) {
+                Some(Step::Admit(count)) => count,
+                Some(Step::Reject(count)) => count_over(hit.limit.limit, hit.hits, count),
+                Some(Step::Query { .. }) | None => {
+                    // Another thread has taken the last hits in the meantime.
+                    for (check, hit) in batch.checks_at(0..index).iter().zip(&hits) {
+                        if !check.is_over() {
+                            self.leases.with(hit.key, hit.start, |lease| lease.restore(hit.hits));
+                        }
+                    }
+                    applied = Applied::Wait;
+                    break;
+                }
+            };
+            batch.recall(index, Outcome::Counted(count));
+        }
+        if !commands.is_empty() {
+            self.send(commands, now);
+        }
+        applied
+    }
+
+    /// Sends the checks to Redis that leases did not decide, and updates the leases by the reply.
+    fn count_rest<'a>(
+        self: &'a Arc<Self>,
+        batch: &'a mut Batch,
+        now: Time,
+        mut draft: Draft,
+    ) -> StoreFuture<'a> {
+        if draft.hits.iter().all(Option::is_none) {
+            self.send(draft.commands, now);
+            return Box::pin(ready(Ok(())));
+        }
+        if draft.counting != Counting::Always {
+            // Redis counts or reads the whole request, once the future is polled.
+            self.send(std::mem::take(&mut draft.commands), now);
+            self.add_uses(batch, now, &mut draft);
+            let in_flight = InFlight { shared: self, uses: draft.uses, counting: draft.counting };
+            return Box::pin(async move {
+                let result = self.redis.apply(batch, now).await;
+                in_flight.complete(batch, &draft.hits, &result, now);
+                result
+            });
+        }
+        self.add_uses(batch, now, &mut draft);
+        let Draft { hits, uses, commands, counting } = draft;
+        if commands.is_empty() && uses.iter().all(Option::is_none) {
+            // No key is hot.
+            return self.redis.apply(batch, now);
+        }
+        let in_flight = InFlight { shared: self, uses, counting };
+        let sent = self.redis.send(batch, now, &hits);
+        // After the request's own hits, whose outcome must not include those that are leased now.
+        self.send(commands, now);
+        match sent {
+            Err(error) => {
+                let result = Err(error);
+                in_flight.complete(batch, &hits, &result, now);
+                Box::pin(ready(result))
+            }
+            Ok(mut sent) => Box::pin(async move {
+                let result = self.redis.outcomes(batch, now, &mut sent, &hits).await;
+                in_flight.complete(batch, &hits, &result, now);
+                result
+            }),
+        }
+    }
+
+    /// Takes the hits of a check that counts for itself from its lease. `None` without a lease: Redis counts all of them.
+    fn take_alone(&self, batch: &Batch, index: usize, now: Time, commands: &mut Commands) -> Option<Taken> {
+        let check = batch.check(index);
+        let hit = self.hit(batch, check, now)?;
+        let step = self.leases.take(hit, true, now, || self.counter(batch, check), commands)?;
+        let decided = |reserved| Some(LeaseUse { key: hit.key, start: hit.start, reserved, sent: None });
+        Some(match step {
+            Step::Query { reserved } => {
+                let rest = Hits::Take(hit.hits - reserved);
+                (self.lease_use(hit, reserved, rest, SentHits::Always(rest.taken())), Err(rest))
+            }
+            Step::Admit(count) => (decided(hit.hits), Ok(count)),
+            Step::Reject(count) => (decided(0), Ok(count_over(hit.limit.limit, hit.hits, count))),
+        })
+    }
+
+    /// Takes the hits of all checks at these indexes from their leases, or of none.
+    fn decide_together(&self, batch: &mut Batch, range: Range<usize>, now: Time, draft: &mut Draft) {
+        let checks = batch.checks_at(range.clone());
+        if !checks.iter().all(|check| check.limit.is_leased() && check.takes()) {
+            return;
+        }
+        let steps = checks.iter().map(|check| self.take_together(batch, check, now, &mut draft.commands));
+        let steps: SmallVec<[Option<Step>; 4]> = steps.collect();
+        let is_decided = steps.iter().all(Option::is_some);
+        let rejects = |index: usize| {
+            let step = index.checked_sub(range.start).and_then(|at| steps.get(at));
+            matches!(step, Some(Some(Step::Reject(_))))
+        };
+        let is_refused =
+            draft.counting == Counting::StopWhenOver && batch.is_refused(|index, _| rejects(index));
+        let groups = batch.groups().filter(|group| group.start >= range.start && group.end <= range.end);
+        // The checks whose hits are not counted.
+        let barred: SmallVec<[bool; 4]> = groups
+            .flat_map(|group| {
+                let is_barred = is_refused || group.clone().any(rejects);
+                group.map(move |_| is_barred)
+            })
+            .collect();
+        for ((index, step), is_barred) in range.clone().zip(steps.iter().copied()).zip(barred) {
+            let check = batch.check(index);
+            let hits = check.hits.taken();
+            let outcome = match (step, check.member) {
+                (Some(Step::Admit(count)), _) if is_decided && !is_barred => Outcome::Counted(count),
+                (Some(Step::Admit(count)), _) => {
+                    if let Some(hit) = self.hit(batch, check, now).filter(|hit| hit.hits > 0) {
+                        self.leases.with(hit.key, hit.start, |lease| lease.restore(hit.hits));
+                    }
+                    Outcome::Counted(count.saturating_sub(hits))
+                }
+                (Some(Step::Reject(count)), Member::Alone) => {
+                    Outcome::Counted(count_over(check.limit.requests_per_unit, hits, count))
+                }
+                (Some(Step::Reject(count)), _) => Outcome::NotCounted(count),
+                (Some(Step::Query { .. }) | None, _) => continue,
+            };
+            if is_decided {
+                draft.decide(batch, index, outcome);
+            }
+        }
+    }
+
+    /// Takes the hits of a check that counts with others, or reads its counter. `None` if Redis has to count them.
+    fn take_together(
+        &self,
+        batch: &Batch,
+        check: &Check,
+        now: Time,
+        commands: &mut Commands,
+    ) -> Option<Step> {
+        let hit = self.hit(batch, check, now)?;
+        if hit.hits == 0 {
+            return self.leases.read(hit, now).map(Step::Admit);
+        }
+        let step = self.leases.take(hit, false, now, || self.counter(batch, check), commands);
+        step.filter(|step| !matches!(step, Step::Query { .. }))
+    }
+
+    /// Reads the counter of a check from its lease, if the lease knows it.
+    fn read(&self, batch: &mut Batch, index: usize, now: Time, draft: &mut Draft) {
+        let check = batch.check(index);
+        if !check.takes() {
+            return;
+        }
+        if let Some(count) = self.hit(batch, check, now).and_then(|hit| self.leases.read(hit, now)) {
+            draft.decide(batch, index, Outcome::Counted(count));
+        }
+    }
+
+    /// Adds the leases of checks that Redis counts.
+    fn add_uses(&self, batch: &Batch, now: Time, draft: &mut Draft) {
+        for (index, check) in batch.checks().iter().enumerate() {
+            let (hits, known) = (draft.hits[index], draft.uses[index]);
+            // `take_alone` has added the others.
+            let is_added =
+                draft.counting == Counting::Always && check.member == Member::Alone && check.hits.taken() > 0;
+            if let (Some(hits), None, false) = (hits, known, is_added)
+                && let Some(hit) = self.hit(batch, check, now)
+            {
+                // With others, they are counted together or not at all.
+                let sent = match hits {
+                    Hits::Take(hits) => SentHits::IfWithin(hits),
+                    Hits::Refund(hits) => SentHits::Refund(hits),
+                };
+                draft.uses[index] = self.lease_use(hit, 0, hits, sent);
+            }
+        }
+    }
+
+    /// The lease of a check whose hits are sent to Redis, if it has one.
+    fn lease_use(&self, hit: Hit, reserved: u64, hits: Hits, sent: SentHits) -> Option<LeaseUse> {
+        let snapshot = self.leases.with(hit.key, hit.start, |lease| lease.send(sent))?;
+        Some(LeaseUse { key: hit.key, start: hit.start, reserved, sent: Some((hits, snapshot)) })
+    }
+
+    /// The hits of a check on the key of its lease, if its limit is leased.
+    fn hit(&self, batch: &Batch, check: &Check, now: Time) -> Option<Hit> {
+        if !check.limit.is_leased() {
+            return None;
+        }
+        let limit = check.limit.fixed();
+        let start = limit.period.start(now);
+        let key = self.leases.key(batch.key_of_all_windows(check, start)?, limit);
+        Some(Hit { key, limit, start, hits: check.hits.taken() })
+    }
+
+    fn counter(&self, batch: &Batch, check: &Check) -> Counter {
+        self.is_used.store(true, Relaxed);
+        if !is_planted(Plant::LeaseUnwatched) {
+            self.leased.notify_one();
+        }
+        let (name, is_per_second) = self.redis.place(batch, check);
+        Counter { name: name.into(), is_per_second, limit: check.limit }
+    }
+
+    /// Updates a lease by the count in Redis. Returns the outcome without the hits that are left in the lease.
+    fn update(
+        &self,
+        check: &Check,
+        lease: &LeaseUse,
+        (hits, snapshot): (Hits, Snapshot),
+        is_rejected: bool,
+        is_alone: bool,
+        now: Time,
+    ) -> Outcome {
+        let (Outcome::Counted(after) | Outcome::NotCounted(after)) = check.outcome else {
+            return check.outcome;
+        };
+        let (limit, terms) = (check.limit.requests_per_unit, self.leases.terms(check.limit.fixed()));
+        let count = self.leases.with(lease.key, lease.start, |lease| {
+            if lease.is_outdated(snapshot) {
+                return after;
+            }
+            let mut is_saved = false;
+            match hits {
+                Hits::Refund(hits) => lease.refunded(hits, after, &terms, now),
+                Hits::Take(hits) => {
+                    let counted = if is_rejected { 0 } else { hits };
+                    let lost = lease.counted(counted, after, snapshot, &terms, now);
+                    self.leases.counts.expired.fetch_add(lost, Relaxed);
+                    // A renewal in the meantime took what was left of the limit: those hits are here.
+                    is_saved = is_alone && after > limit && lease.left > 0 && lease.spend(hits);
+                }
+            }
+            if after > limit && !is_saved { after } else { lease.count(&terms).min(limit) }
+        });
+        let count = count.unwrap_or(after);
+        match check.outcome {
+            Outcome::NotCounted(_) => Outcome::NotCounted(count),
+            _ => Outcome::Counted(count),
+        }
+    }
+}
+
+impl InFlight<'_> {
+    /// Updates the leases by the counts in Redis, and corrects the outcomes by the hits that the leases hold.
+    fn complete(mut self, batch: &mut Batch, hits: &NextHits, result: &Result<(), StoreError>, now: Time) {
+        let (uses, counting) = (std::mem::take(&mut self.uses), self.counting);
+        let stops = counting == Counting::StopWhenOver && batch.is_refused(|_, check| check.is_over());
+        for (index, lease) in uses.iter().enumerate() {
+            let Some(used) = lease else { continue };
+            let check = batch.check(index);
+            self.shared.leases.with(used.key, used.start, |lease| {
+                if let Some((_, snapshot)) = used.sent {
+                    lease.complete(snapshot);
+                }
+                // Hits of a counter that was reset in the meantime no longer exist.
+                if result.is_err() && !used.sent.is_some_and(|(_, snapshot)| lease.is_outdated(snapshot)) {
+                    lease.restore(used.reserved);
+                    if is_planted(Plant::RestoredTwice) {
+                        lease.restore(used.reserved);
+                    }
+                }
+            });
+            let sent = used.sent.filter(|_| hits[index].is_some());
+            let (Some(sent), Ok(())) = (sent, result) else { continue };
+            let is_alone = (counting, check.member) == (Counting::Always, Member::Alone);
+            let is_rejected = match check.member {
+                _ if counting == Counting::ReadOnly => true,
+                Member::Alone => stops && !check.is_over(),
+                Member::First | Member::Next => {
+                    let group = batch.groups().find(|group| group.contains(&index));
+                    let group = group.expect("each check is in a group");
+                    stops || batch.checks_at(group).iter().any(Check::is_over)
+                }
+            };
+            let outcome = self.shared.update(check, used, sent, is_rejected, is_alone, now);
+            batch.set(index, outcome);
+        }
+    }
+}
+
+/// The count of a counter that is over its limit, as if these hits had been counted too.
+fn count_over(limit: u64, hits: u64, count: u64) -> u64 {
+    fixed_window::count(count.max(limit), Hits::Take(hits))
+}

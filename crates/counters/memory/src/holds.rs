@@ -1,0 +1,214 @@
+//! Holds in this process: one ledger beside the counters, which have what is spent.
+//!
+//! A lock for all: a request takes it twice, for a microsecond or two.
+
+use std::sync::{Arc, Mutex};
+
+use super::{MemoryStore, States as _};
+use clock::Time;
+use counters::{
+    Batch, Close, Closed, Closing, Counting, Held, HoldId, MostHolds, OpenHold,
+    table::{Kept, Key, Used},
+};
+use faults::mutex::lock;
+use limit::{
+    Algorithm, HoldRule, MAX_LIMIT, State,
+    holds::{Bounds, Charge, HoldId as LedgerId, Ledger, Part, Seen},
+};
+use smallvec::{SmallVec, smallvec};
+
+/// A hold with its places in the ledger, and one that is remembered, at most.
+const BYTES_PER_HOLD: usize = 1024;
+
+/// Longer keys are not kept.
+const LONGEST_KEY: usize = 256;
+
+/// A sweep charges as many expired holds at once, and in all.
+const SWEPT: usize = 1000;
+const SWEPT_IN_ALL: usize = 20_000;
+
+/// What the ledger says with each charge.
+#[derive(Clone)]
+struct Of {
+    rule: Arc<HoldRule>,
+    rule_id: u64,
+    /// Of the counter in its table; `None` if it has no counter.
+    mark: Option<(u16, u64)>,
+    full_key: Option<Box<str>>,
+}
+
+pub(super) struct Holds(Mutex<Ledger<Key, Of>>);
+
+impl Holds {
+    pub(super) fn new(most: MostHolds) -> Self {
+        let holds = most.in_all.min(most.bytes / BYTES_PER_HOLD);
+        Self(Mutex::new(Ledger::new(Bounds { holds, holds_of_a_counter: most.of_counter })))
+    }
+
+    pub(super) fn open(&self) -> u64 {
+        lock(&self.0).open() as u64
+    }
+}
+
+impl MemoryStore {
+    /// Counts the checks that do not hold, and then holds unless the request is refused, in one step: a request that another
+    /// limit refuses takes nothing of a budget. What has expired is charged before it is refunded.
+    pub(super) fn count_and_hold(&self, batch: &mut Batch, now: Time) {
+        let parts = self.parts(batch, now);
+        let refunded: SmallVec<[Key; 2]> =
+            batch.refunded_budgets().map(|check| self.states.key(batch.full_key(check))).collect();
+        let mut ledger = lock(&self.holds.0);
+        for key in refunded {
+            let expired = ledger.sweep_counter(key, now);
+            batch.expired.extend(self.charge_all(expired, now));
+        }
+        let (spent, charge) =
+            (|key| self.spent(key, now), |charge: &Charge<Key, Of>| self.charge(charge, now));
+        let mut is_refused = batch.is_known_refused();
+        if batch.counting == Counting::StopWhenOver && !is_refused {
+            let (seen, expired) = ledger.look(&parts, now, spent, charge);
+            batch.expired.extend(closed(expired));
+            set_seen(batch, seen);
+            is_refused = batch.is_refused(|_, check| check.held().is_some_and(|held| !held.fits));
+        }
+        self.count_only(batch, is_refused, now);
+        let refusal = batch.refusal(|_, check| check.hold.is_none());
+        batch.is_hold_sent = batch.hold_id.is_some();
+        let (seen, expired) = match &batch.hold_id {
+            Some(id) => ledger.hold(LedgerId(id.random), parts, refusal, now, spent, charge),
+            None => ledger.look(&parts, now, spent, charge),
+        };
+        drop(ledger);
+        set_seen(batch, seen);
+        batch.expired.extend(closed(expired));
+    }
+
+    /// Charges what has expired of a counter, before it is reset.
+    pub(super) fn sweep_counter(&self, key: Key, now: Time) -> Vec<Closed> {
+        let mut ledger = lock(&self.holds.0);
+        let expired = ledger.sweep_counter(key, now);
+        self.charge_all(expired, now)
+    }
+
+    fn charge_all(&self, charges: Vec<Charge<Key, Of>>, now: Time) -> Vec<Closed> {
+        for charge in &charges {
+            self.charge(charge, now);
+        }
+        closed(charges)
+    }
+
+    fn parts(&self, batch: &Batch, now: Time) -> Vec<Part<Key, Of>> {
+        let parts = batch.holding().filter_map(|index| {
+            let check = batch.check(index);
+            let hold = check.hold.as_ref()?;
+            let full_key = batch.full_key(check);
+            let is_counted = !matches!(check.limit.algorithm, Algorithm::Concurrency(_));
+            let limit = check.limit.requests_per_unit;
+            let of = Of {
+                rule: hold.rule.clone(),
+                rule_id: hold.rule_id,
+                mark: is_counted.then_some((check.rule, limit)),
+                full_key: (full_key.len() <= LONGEST_KEY).then(|| full_key.into()),
+            };
+            Some(Part {
+                counter: self.states.key(full_key),
+                of,
+                limit,
+                estimate: hold.estimate,
+                fit: check.fit,
+                unknown: hold.rule.unknown,
+                ttl: hold.rule.ttl,
+                is_charged: is_counted,
+                end: if is_counted { check.limit.period().end(now) } else { Time::from_micros(u64::MAX) },
+            })
+        });
+        parts.collect()
+    }
+
+    pub(super) fn close(&self, closing: &Closing, now: Time) -> Vec<Closed> {
+        if !matches!(&closing.id.slots[..], [] | [0]) {
+            return Vec::new();
+        }
+        let id = LedgerId(closing.id.random);
+        let is_meant =
+            |of: &Of| closing.currency.as_ref().is_none_or(|currency| of.rule.currency == *currency);
+        let mut ledger = lock(&self.holds.0);
+        let charges = match closing.close {
+            Close::Settle(cost) => ledger.settle(id, is_meant, cost, now),
+            Close::End => ledger.end(id, is_meant, now),
+            Close::Cancel => ledger.cancel(id, now),
+        };
+        // Under the lock: a request that finds the room sees the charge.
+        self.charge_all(charges, now)
+    }
+
+    pub(super) fn list(&self, batch: &Batch, most: usize) -> Vec<OpenHold> {
+        let ledger = lock(&self.holds.0);
+        let of_check = |index: usize| {
+            let counter = self.states.key(batch.full_key(batch.check(index)));
+            let open: Vec<_> = ledger.of_counter(counter).take(most).collect();
+            open.into_iter().map(move |(id, held, expires)| {
+                let id = HoldId { random: id.0, slots: smallvec![0] };
+                OpenHold { check: index, id, held, expires }
+            })
+        };
+        batch.holding().flat_map(of_check).collect()
+    }
+
+    /// Charges expired holds, about once a second. Requests are let in between.
+    pub(super) fn expire_holds(&self, now: Time) -> Vec<Closed> {
+        let mut closed = Vec::new();
+        for _ in 0..SWEPT_IN_ALL / SWEPT {
+            let mut ledger = lock(&self.holds.0);
+            let expired = ledger.sweep(now, SWEPT);
+            let is_last = expired.is_empty();
+            closed.extend(self.charge_all(expired, now));
+            if is_last {
+                break;
+            }
+        }
+        closed
+    }
+
+    pub(super) fn forget_holds(&self, key: Key) {
+        lock(&self.holds.0).forget_counter(key);
+    }
+
+    fn spent(&self, key: Key, now: Time) -> u64 {
+        self.states.change(key, now, |before: Kept<u64>| (None, before.state))
+    }
+
+    /// Adds a charge to its counter, until its window ends.
+    fn charge(&self, charge: &Charge<Key, Of>, now: Time) {
+        let Some((mark, limit)) =
+            charge.of.mark.filter(|_| now < charge.end && charge.before != charge.after)
+        else {
+            return;
+        };
+        let mut states = self;
+        states.change((charge.counter, mark), now, |state| {
+            let number =
+                state.number.saturating_add(charge.after).saturating_sub(charge.before).min(MAX_LIMIT);
+            (State { number, end: charge.end }, Used::of(number, limit), ())
+        });
+    }
+}
+
+fn set_seen(batch: &mut Batch, seen: Vec<Seen>) {
+    let indexes: SmallVec<[usize; 4]> = batch.holding().collect();
+    for (index, Seen { spent, held, fits, holds, is_full, frees_in }) in indexes.into_iter().zip(seen) {
+        batch.set_held(index, Held { spent, held, fits, holds, is_full, frees_in });
+    }
+}
+
+fn closed(charges: impl IntoIterator<Item = Charge<Key, Of>>) -> Vec<Closed> {
+    let closed = charges.into_iter().map(|charge| Closed {
+        rule_id: charge.of.rule_id,
+        how: charge.how,
+        held: charge.held,
+        before: charge.before,
+        after: charge.after,
+        full_key: charge.of.full_key,
+    });
+    closed.collect()
+}

@@ -1,0 +1,408 @@
+//! Counters in this process: exact under contention, and not shared with other replicas.
+//!
+//! A state of one number is in a table. Beside it are the counts of sliding windows that need more than 32 bits, in a
+//! table of their own, and sliding logs, in `logs`.
+
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests run on this machine"))]
+
+mod holds;
+mod logs;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    future::ready,
+    ops::Range,
+    sync::{
+        OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use smallvec::SmallVec;
+
+use clock::Time;
+use counters::{
+    Applied, Batch, Check, Closed, Closing, ClosingFuture, Counting, ListingFuture, Member, MostHolds,
+    Outcome, Store, StoreFuture,
+    table::{Kept, Key, Locked, Mark, Table, Used},
+    without_taking,
+};
+use holds::Holds;
+use limit::{Algorithm, Hits, SlidingLog, SlidingWindow, State, Verdict};
+use logs::{LockedLogs, Logs};
+use metrics::StoreUsage;
+
+/// A sweep visits one of this many parts, so that each pause is short. A whole round takes as many seconds.
+const SWEEP_PARTS: usize = 16;
+
+pub struct MemoryStore {
+    states: Table<u64>,
+    /// Counts of which one needs more than 32 bits; others are in `states`. Created by the first wide limit. It takes at
+    /// most half the memory of `states`, and is locked after it.
+    wide: OnceLock<Table<WideCounts>>,
+    logs: Logs,
+    holds: Holds,
+    swept: AtomicUsize,
+    max_keys: usize,
+}
+
+/// The hits of this window and of the last one.
+type WideCounts = [u64; 2];
+
+impl MemoryStore {
+    /// A store of at most this many keys. When there is no room for a new key, one of its neighbours is evicted: of the
+    /// rules that hold at least as much as its own, the counter that has used least of its limit.
+    pub fn new(max_keys: usize) -> Self {
+        let logs = Logs::in_place_of(max_keys);
+        let (states, wide) = (Table::new(max_keys), OnceLock::new());
+        let holds = Holds::new(MostHolds::default());
+        Self { states, wide, logs, holds, swept: AtomicUsize::new(0), max_keys }
+    }
+
+    /// The same store with other bounds of holds.
+    pub fn holding(self, most: MostHolds) -> Self {
+        Self { holds: Holds::new(most), ..self }
+    }
+
+    pub fn sweep(&self, now: Time) {
+        self.expire_holds(now);
+    }
+
+    /// The table of wide counts, if there is one or this limit may need it.
+    fn wide_for(&self, is_wide: bool) -> Option<&Table<WideCounts>> {
+        let bytes = self.max_keys.saturating_mul(Table::<u64>::BYTES_PER_ENTRY);
+        let new = || Table::new(bytes / 2 / Table::<WideCounts>::BYTES_PER_ENTRY);
+        if is_wide { Some(self.wide.get_or_init(new)) } else { self.wide.get() }
+    }
+
+    /// Counts every check of a request and sets its outcome.
+    pub fn count(&self, batch: &mut Batch, now: Time) {
+        if batch.has_holds() {
+            self.count_and_hold(batch, now);
+        } else {
+            self.count_only(batch, batch.is_known_refused(), now);
+        }
+    }
+
+    /// Counts the checks that do not hold.
+    fn count_only(&self, batch: &mut Batch, is_refused: bool, now: Time) {
+        let mut store = self;
+        match batch.counting_if(is_refused) {
+            Counting::Always if batch.has_groups() || batch.has_holds() => self.count_groups(batch, now),
+            Counting::Always => {
+                batch.set_all(|key, check| count(&mut store, self.states.key(key), check, check.hits, now));
+            }
+            Counting::ReadOnly => batch.set_all(|key, check| match check.hold {
+                Some(_) => check.outcome,
+                None => count(&mut store, self.states.key(key), check, without_taking(check.hits), now),
+            }),
+            Counting::StopWhenOver => self.count_unless_over(batch, now),
+        }
+    }
+
+    pub fn remove(&self, batch: &mut Batch, now: Time) {
+        let mut expired = Vec::new();
+        for check in batch.checks() {
+            let key = self.states.key(batch.full_key(check));
+            if check.limit.holds {
+                expired.extend(self.sweep_counter(key, now));
+            }
+            self.states.remove(key, now);
+            self.wide.get().into_iter().for_each(|wide| wide.remove(key, now));
+            self.logs.remove(key);
+            if matches!(check.limit.algorithm, Algorithm::Concurrency(_)) {
+                self.forget_holds(key);
+            }
+        }
+        batch.expired.extend(expired);
+    }
+
+    /// Reads every counter and then counts, atomically.
+    #[expect(clippy::indexing_slicing, reason = "there is a key for each check")]
+    fn count_unless_over(&self, batch: &mut Batch, now: Time) {
+        let indexes = 0..batch.checks().len();
+        let keys = self.keys(batch, indexes.clone());
+        let mut locked = self.lock(batch, indexes.clone(), &keys);
+        for (index, key) in indexes
+            .zip(&keys)
+            .filter(|(index, _)| batch.check(*index).hold.is_none())
+            .collect::<SmallVec<[_; 8]>>()
+        {
+            locked.count(batch, index, *key, Hits::Take(0), now);
+        }
+        let is_refused = batch.is_refused(|_, check| check.would_be_over(check.outcome));
+        let mut next = 0;
+        while let Some(group) = batch.group_at(next) {
+            next = group.end;
+            if batch.check(group.start).hold.is_some() {
+                continue;
+            }
+            locked.count_group(batch, group.clone(), &keys[group], is_refused, now);
+        }
+        drop(locked);
+        self.logs.make_room(&keys);
+    }
+
+    /// Counts each group atomically, and every other check by itself.
+    fn count_groups(&self, batch: &mut Batch, now: Time) {
+        let mut next = 0;
+        while let Some(group) = batch.group_at(next) {
+            next = group.end;
+            if batch.check(group.start).hold.is_some() {
+                continue;
+            }
+            let keys = self.keys(batch, group.clone());
+            self.lock(batch, group.clone(), &keys).count_group(batch, group, &keys, false, now);
+            self.logs.make_room(&keys);
+        }
+    }
+
+    fn keys(&self, batch: &Batch, indexes: Range<usize>) -> SmallVec<[Key; 8]> {
+        batch.checks_at(indexes).iter().map(|check| self.states.key(batch.full_key(check))).collect()
+    }
+
+    fn lock(&self, batch: &Batch, indexes: Range<usize>, keys: &[Key]) -> LockedStates<'_> {
+        let of = |has: fn(Algorithm) -> bool| {
+            let keys = batch.checks_at(indexes.clone()).iter().zip(keys);
+            keys.filter(move |(check, _)| has(check.limit.algorithm)).map(|(_, key)| *key)
+        };
+        let is_wide = |limit| matches!(limit, Algorithm::SlidingWindow(window) if window.is_wide());
+        let is_window = |limit| matches!(limit, Algorithm::SlidingWindow(_));
+        LockedStates {
+            states: self.states.lock(keys.iter().copied()),
+            wide: self.wide_for(of(is_wide).next().is_some()).map(|wide| wide.lock(of(is_window))),
+            logs: self.logs.lock(of(|limit| matches!(limit, Algorithm::SlidingLog(_)))),
+        }
+    }
+}
+
+impl LockedStates<'_> {
+    fn count(&mut self, batch: &mut Batch, index: usize, key: Key, hits: Hits, now: Time) {
+        let outcome = count(self, key, batch.check(index), hits, now);
+        batch.set(index, outcome);
+    }
+
+    /// Counts the hits of a group if every limit admits them and the request is not rejected elsewhere, or those of a
+    /// single check.
+    fn count_group(
+        &mut self,
+        batch: &mut Batch,
+        group: Range<usize>,
+        keys: &[Key],
+        is_rejected: bool,
+        now: Time,
+    ) {
+        let is_over = |check: &Check| check.takes() && check.would_be_over(check.outcome);
+        if let ([check @ Check { member: Member::Alone, hits, .. }], [key]) =
+            (batch.checks_at(group.clone()), keys)
+        {
+            let hits = if is_rejected && !is_over(check) { without_taking(*hits) } else { *hits };
+            return self.count(batch, group.start, *key, hits, now);
+        }
+        for (index, key) in group.clone().zip(keys) {
+            self.count(batch, index, *key, Hits::Take(0), now);
+        }
+        let is_rejected = is_rejected || batch.checks_at(group.clone()).iter().any(is_over);
+        for (index, key) in group.zip(keys) {
+            let check = batch.check(index);
+            match check.outcome {
+                _ if is_rejected && check.takes() && !is_over(check) => {}
+                Outcome::Counted(count) if is_rejected && check.takes() => {
+                    self.change((*key, check.rule), now, |state| (state, Used::Over, ()));
+                    batch.set(index, Outcome::NotCounted(count));
+                }
+                // No other algorithm counts rejected hits.
+                _ => self.count(batch, index, *key, check.hits, now),
+            }
+        }
+    }
+}
+
+/// A key, and the hash of its rule.
+type OfRule = (Key, u16);
+
+trait States {
+    /// Replaces the state of a key by that of `change`, if it differs or has rejected hits.
+    fn change<R>(&mut self, of: OfRule, now: Time, change: impl FnOnce(State) -> (State, Used, R)) -> R;
+
+    fn apply_to_window(&mut self, of: OfRule, limit: SlidingWindow, hits: Hits, now: Time) -> Verdict;
+
+    fn apply_to_log(&mut self, of: OfRule, limit: SlidingLog, hits: Hits, now: Time) -> Verdict;
+}
+
+impl States for &MemoryStore {
+    fn change<R>(&mut self, of: OfRule, now: Time, change: impl FnOnce(State) -> (State, Used, R)) -> R {
+        self.states.change(of.0, now, |before| changed(before, of.1, change))
+    }
+
+    fn apply_to_window(&mut self, of: OfRule, limit: SlidingWindow, hits: Hits, now: Time) -> Verdict {
+        self.states.change(of.0, now, |before| {
+            let wide = self.wide_for(limit.is_wide()).filter(|_| may_be_wide(before, limit));
+            changed_window(before, wide.map(|wide| wide.lock([of.0])).as_mut(), of, limit, hits, now)
+        })
+    }
+
+    fn apply_to_log(&mut self, of: OfRule, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
+        self.logs.apply(of, limit, hits, now)
+    }
+}
+
+struct LockedStates<'s> {
+    states: Locked<'s, u64>,
+    /// Has the keys of sliding windows.
+    wide: Option<Locked<'s, WideCounts>>,
+    logs: LockedLogs<'s>,
+}
+
+impl States for LockedStates<'_> {
+    fn change<R>(&mut self, of: OfRule, now: Time, change: impl FnOnce(State) -> (State, Used, R)) -> R {
+        self.states.change(of.0, now, |before| changed(before, of.1, change))
+    }
+
+    fn apply_to_window(&mut self, of: OfRule, limit: SlidingWindow, hits: Hits, now: Time) -> Verdict {
+        self.states.change(of.0, now, |before| {
+            let wide = self.wide.as_mut().filter(|_| may_be_wide(before, limit));
+            changed_window(before, wide, of, limit, hits, now)
+        })
+    }
+
+    fn apply_to_log(&mut self, of: OfRule, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
+        self.logs.apply(of, limit, hits, now)
+    }
+}
+
+/// The new state for the table, if it differs. A rejection changes only the mark; an unused counter has none.
+fn changed<R>(
+    before: Kept<u64>,
+    rule: u16,
+    change: impl FnOnce(State) -> (State, Used, R),
+) -> (Option<Kept<u64>>, R) {
+    let unchanged = State { number: before.state, end: before.end };
+    let (after, used, result) = change(unchanged);
+    let is_first_rejection =
+        used == Used::Over && before.mark.used() != Used::Over && unchanged != State::default();
+    let kept = Kept { state: after.number, end: after.end, mark: Mark::new(rule, used) };
+    ((after != unchanged || is_first_rejection).then_some(kept), result)
+}
+
+/// False if the counts of a key with this state are there, and stay there.
+fn may_be_wide(before: Kept<u64>, limit: SlidingWindow) -> bool {
+    limit.is_wide() || before.end == Time::default()
+}
+
+/// As [`changed`], for the counts of a sliding window: those below 2³² are in the state, larger ones in `wide`.
+fn changed_window(
+    before: Kept<u64>,
+    wide: Option<&mut Locked<'_, WideCounts>>,
+    (key, rule): OfRule,
+    limit: SlidingWindow,
+    hits: Hits,
+    now: Time,
+) -> (Option<Kept<u64>>, Verdict) {
+    let used = |verdict| used(verdict, Algorithm::SlidingWindow(limit));
+    let Some(wide) = wide else {
+        return changed(before, rule, |state| {
+            let (after, verdict) = limit.apply(state, hits, now);
+            (after, used(verdict), verdict)
+        });
+    };
+    wide.change(key, now, |beyond| {
+        let is_packed = before.end != Time::default();
+        let (unchanged, end, mark) = if is_packed {
+            let state = State { number: before.state, end: before.end };
+            (limit.counts(state), before.end, before.mark)
+        } else {
+            let [this, last] = beyond.state;
+            (limit.ending(beyond.end, this, last), beyond.end, beyond.mark)
+        };
+        let (after, verdict) = limit.count(unchanged, hits, now);
+        let used = used(verdict);
+        let is_first_rejection = used == Used::Over && mark.used() != Used::Over && end != Time::default();
+        if after == unchanged && !is_first_rejection {
+            return (None, (None, verdict));
+        }
+        let (mark, was_beyond) = (Mark::new(rule, used), !is_packed && end != Time::default());
+        // The default has ended, so the counts leave one of the tables for the other.
+        let Some(State { number, end }) = limit.state(after) else {
+            let kept = Kept { state: [after.this, after.last], end: limit.end(after), mark };
+            return (Some(kept), (is_packed.then(Kept::default), verdict));
+        };
+        (was_beyond.then(Kept::default), (Some(Kept { state: number, end, mark }), verdict))
+    })
+}
+
+/// How much of a limit is used after this verdict.
+fn used(verdict: Verdict, limit: Algorithm) -> Used {
+    let capacity = limit.capacity();
+    let hits = capacity.saturating_sub(verdict.remaining);
+    Used::of(if verdict.admitted { hits } else { u64::MAX }, capacity)
+}
+
+fn count(states: &mut impl States, key: Key, check: &Check, hits: Hits, now: Time) -> Outcome {
+    let (of, algorithm) = ((key, check.rule), check.limit.algorithm);
+    let decided = |(after, verdict)| (after, used(verdict, algorithm), verdict);
+    Outcome::Decided(match algorithm {
+        Algorithm::FixedWindow(limit) => {
+            return Outcome::Counted(states.change(of, now, |state| {
+                let (after, count) = limit.apply(state, hits, now);
+                (after, Used::of(count, limit.limit), count)
+            }));
+        }
+        Algorithm::SlidingWindow(limit) => states.apply_to_window(of, limit, hits, now),
+        Algorithm::Bucket(limit) => states.change(of, now, |state| decided(limit.apply(state, hits, now))),
+        Algorithm::SlidingLog(limit) => states.apply_to_log(of, limit, hits, now),
+        Algorithm::Concurrency(_) => unreachable!("a limit of requests under way holds"),
+    })
+}
+
+impl Store for MemoryStore {
+    fn try_apply(&self, batch: &mut Batch, now: Time) -> Applied {
+        self.count(batch, now);
+        Applied::Done
+    }
+
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
+        self.count(batch, now);
+        Box::pin(ready(Ok(())))
+    }
+
+    fn close_holds<'a>(&'a self, closing: &'a mut Closing, now: Time) -> ClosingFuture<'a> {
+        Box::pin(ready((self.close(closing, now), Ok(()))))
+    }
+
+    fn try_close_holds(&self, closing: &Closing, now: Time) -> Option<Vec<Closed>> {
+        Some(self.close(closing, now))
+    }
+
+    fn open_holds(&self) -> u64 {
+        self.holds.open()
+    }
+
+    fn sweep_holds(&self, now: Time) -> ClosingFuture<'_> {
+        Box::pin(ready((self.expire_holds(now), Ok(()))))
+    }
+
+    fn list_holds<'a>(&'a self, batch: &'a Batch, most: usize, _now: Time) -> ListingFuture<'a> {
+        Box::pin(ready(Ok(self.list(batch, most))))
+    }
+
+    fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
+        self.remove(batch, now);
+        Box::pin(ready(Ok(())))
+    }
+
+    fn maintain(&self, now: Time) {
+        let part = self.swept.fetch_add(1, Ordering::Relaxed) % SWEEP_PARTS;
+        self.states.sweep(part, SWEEP_PARTS, now);
+        self.wide.get().into_iter().for_each(|wide| wide.sweep(part, SWEEP_PARTS, now));
+        self.logs.sweep(part, SWEEP_PARTS, now);
+    }
+
+    fn usage(&self) -> Option<StoreUsage> {
+        let wide = self.wide.get().map(Table::usage);
+        let held = [self.states.usage(), self.logs.usage()].into_iter().chain(wide).sum();
+        Some(StoreUsage { held, max_keys: self.max_keys })
+    }
+}

@@ -1,0 +1,427 @@
+//! Sliding logs by key, beside the table: they differ in size, so they are bounded by their bytes.
+//!
+//! Used by the memory store alone. A log is read and written under the lock of its shard. When all logs together exceed
+//! the bound, shards that hold more than their share evict logs, after the caller has released its own shard.
+
+use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use hashbrown::DefaultHashBuilder;
+use indexmap::IndexMap;
+use smallvec::SmallVec;
+
+use super::used;
+
+use clock::Time;
+use counters::table::{Candidate, Key, Mark, Used, victim};
+use faults::mutex::lock;
+use limit::{Algorithm, Hits, SlidingLog, Verdict, sliding_log::Log};
+use metrics::TableUsage as Usage;
+
+/// Enough shards that two cores seldom need the same one: a log is locked for longer than a slot of the table.
+const SHARDS: usize = 256;
+
+/// Minimum number of keys for which a shard has room, unless it is the only one: a hundred or more short logs, among which
+/// there are some that matter little.
+const LEAST_IN_A_SHARD: usize = 512;
+
+/// The memory of a key in a full table.
+const BYTES_PER_KEY: usize = 24;
+
+/// The number of logs among which one is evicted, and the newest of the shard in addition: if all of them are full, it is
+/// evicted and older ones stay.
+const CANDIDATES: usize = 16;
+
+/// A log that grows doubles its memory, which may require evicting many others. One request evicts at most this many;
+/// the next one continues.
+const MAX_EVICTED: usize = 64;
+
+/// Logs that are swept under one lock of a shard.
+const SWEPT_AT_ONCE: usize = 1024;
+
+pub(super) struct Logs {
+    shards: Box<[Shard]>,
+    bytes: AtomicUsize,
+    max_bytes: usize,
+    /// The shard that evicted a log last.
+    hand: AtomicUsize,
+}
+
+/// A shard, and the memory of its logs, which is read without the lock.
+#[derive(Default)]
+struct Shard {
+    bytes: AtomicUsize,
+    logs: Mutex<ShardLogs>,
+}
+
+#[derive(Default)]
+struct ShardLogs {
+    /// In no order: the last log fills the place of a removed one.
+    logs: IndexMap<Key, Timed, DefaultHashBuilder>,
+    /// The place of the first candidate for the next eviction.
+    hand: usize,
+    expired: u64,
+    evicted: u64,
+    evicted_over: u64,
+}
+
+/// A log, the second from which on it equals an unused one, and how much it matters.
+struct Timed {
+    log: Log,
+    end: u32,
+    mark: Mark,
+}
+
+pub(super) struct LockedLogs<'l> {
+    logs: &'l Logs,
+    shards: SmallVec<[(usize, MutexGuard<'l, ShardLogs>); 1]>,
+}
+
+impl Logs {
+    /// Logs that take no more memory than this many keys of the table.
+    pub(super) fn in_place_of(keys: usize) -> Self {
+        let shards = (keys / LEAST_IN_A_SHARD).clamp(1, SHARDS);
+        Self {
+            shards: (0..shards).map(|_| Shard::default()).collect(),
+            bytes: AtomicUsize::new(0),
+            max_bytes: keys.saturating_mul(BYTES_PER_KEY),
+            hand: AtomicUsize::new(0),
+        }
+    }
+
+    /// Applies hits to the log of a key of a rule.
+    pub(super) fn apply(&self, key: (Key, u16), limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
+        let at = self.shard_of(key.0);
+        let verdict = self.apply_in(at, &mut lock(&self.shard(at).logs), key, limit, hits, now);
+        self.make_room(&[key.0]);
+        verdict
+    }
+
+    /// Locks every shard of these keys, so that all that happens through the result is atomic. Call
+    /// [`make_room`](Self::make_room) once it is dropped.
+    pub(super) fn lock(&self, keys: impl IntoIterator<Item = Key>) -> LockedLogs<'_> {
+        let mut shards: SmallVec<[usize; 4]> = keys.into_iter().map(|key| self.shard_of(key)).collect();
+        // In one order for all requests, so that there is no deadlock.
+        shards.sort_unstable();
+        shards.dedup();
+        let locked = |at| (at, lock(&self.shard(at).logs));
+        LockedLogs { logs: self, shards: shards.into_iter().map(locked).collect() }
+    }
+
+    fn apply_in(
+        &self,
+        at: usize,
+        shard: &mut ShardLogs,
+        (key, rule): (Key, u16),
+        limit: SlidingLog,
+        hits: Hits,
+        now: Time,
+    ) -> Verdict {
+        let mark = |verdict| Mark::new(rule, used(verdict, Algorithm::SlidingLog(limit)));
+        let Some((place, _, known)) = shard.logs.get_full_mut(&key) else {
+            let mut log = Log::default();
+            let verdict = limit.apply(&mut log, hits, now);
+            if let Some(end) = limit.end(&log) {
+                let new = Timed { log, end: second_from(end), mark: mark(verdict) };
+                self.resize(at, 0, new.bytes());
+                shard.logs.insert(key, new);
+            }
+            return verdict;
+        };
+        let before = known.bytes();
+        let verdict = limit.apply(&mut known.log, hits, now);
+        if hits != Hits::Take(0) {
+            known.mark = mark(verdict);
+        }
+        let after = if let Some(end) = limit.end(&known.log) {
+            known.end = second_from(end);
+            known.bytes()
+        } else {
+            shard.logs.swap_remove_index(place);
+            0
+        };
+        self.resize(at, before, after);
+        verdict
+    }
+
+    pub(super) fn remove(&self, key: Key) {
+        let at = self.shard_of(key);
+        if let Some(removed) = lock(&self.shard(at).logs).logs.swap_remove(&key) {
+            self.resize(at, removed.bytes(), 0);
+        }
+    }
+
+    /// Updates the memory of a shard and of all logs.
+    fn resize(&self, at: usize, before: usize, after: usize) {
+        for bytes in [&self.shard(at).bytes, &self.bytes] {
+            if after >= before {
+                bytes.fetch_add(after - before, Relaxed);
+            } else {
+                bytes.fetch_sub(before - after, Relaxed);
+            }
+        }
+    }
+
+    /// Evicts logs until all together are within their bound: of a shard that holds more than its share, the one of a few
+    /// candidates that matters least. Spares these keys, for which room is made. The caller has locked no shard.
+    pub(super) fn make_room(&self, spared: &[Key]) {
+        if self.bytes.load(Relaxed) <= self.max_bytes {
+            return;
+        }
+        let spared_log =
+            |key: &Key| Some(lock(&self.shard(self.shard_of(*key)).logs).logs.get(key)?.candidate());
+        let new = spared.iter().find_map(spared_log).unwrap_or_default();
+        for _ in 0..MAX_EVICTED {
+            if self.bytes.load(Relaxed) <= self.max_bytes || !self.evict_one(spared, new) {
+                return;
+            }
+        }
+    }
+
+    fn evict_one(&self, spared: &[Key], new: Candidate) -> bool {
+        let shards = self.shards.len();
+        let share = self.max_bytes.checked_div(shards).unwrap_or_default();
+        let hand = self.hand.load(Relaxed);
+        let above_share = |at: &usize| self.shard(*at).bytes.load(Relaxed) > share;
+        for at in (hand..shards).chain(0..hand).filter(above_share) {
+            let evicted = lock(&self.shard(at).logs).evict(spared, new);
+            if let Some(bytes) = evicted {
+                self.resize(at, bytes, 0);
+                self.hand.store(at, Relaxed);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Removes expired logs from one of `parts` parts; call it for each in turn.
+    pub(super) fn sweep(&self, part: usize, parts: usize, now: Time) {
+        for (at, shard) in self.shards.iter().enumerate().skip(part).step_by(parts.max(1)) {
+            let mut from = Some(0);
+            while let Some(place) = from {
+                let (bytes, next) = lock(&shard.logs).sweep(place, now);
+                self.resize(at, bytes, 0);
+                from = next;
+            }
+        }
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        let usage = |shard: &Shard| {
+            let ShardLogs { logs, expired, evicted, evicted_over, .. } = &*lock(&shard.logs);
+            let (entries, bytes) = (logs.len(), shard.bytes.load(Relaxed));
+            let (expired, evicted, evicted_over) = (*expired, *evicted, *evicted_over);
+            Usage { entries, bytes, expired, evicted, evicted_over }
+        };
+        self.shards.iter().map(usage).sum()
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "`shard_of` is below the number of shards")]
+    fn shard(&self, at: usize) -> &Shard {
+        &self.shards[at]
+    }
+
+    fn shard_of(&self, key: Key) -> usize {
+        key.shard().checked_rem(self.shards.len()).unwrap_or_default()
+    }
+}
+
+impl LockedLogs<'_> {
+    /// Applies hits to the log of a key. A log whose shard is not locked counts as empty.
+    pub(super) fn apply(&mut self, key: (Key, u16), limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
+        match self.shards.iter_mut().find(|(at, _)| *at == self.logs.shard_of(key.0)) {
+            Some((at, shard)) => self.logs.apply_in(*at, shard, key, limit, hits, now),
+            None => limit.apply(&mut Log::default(), hits, now),
+        }
+    }
+}
+
+impl ShardLogs {
+    /// Evicts the candidate that matters least, and returns its memory.
+    fn evict(&mut self, spared: &[Key], new: Candidate) -> Option<usize> {
+        let count = self.logs.len();
+        let from = if self.hand < count { self.hand } else { 0 };
+        self.hand = from + 1;
+        // Evenly spaced: logs that were added together are neighbours, and no fair sample.
+        let step = (count / CANDIDATES).max(1);
+        let is_other =
+            |place: &usize| self.logs.get_index(*place).is_some_and(|(key, _)| !spared.contains(key));
+        let mut places: SmallVec<[usize; CANDIDATES + 1]> =
+            (from..count).chain(0..from).step_by(step).take(CANDIDATES).filter(is_other).collect();
+        places.extend((0..count).rev().find(is_other));
+        // By age, since `victim` prefers the last of several full logs.
+        places.sort_unstable();
+        places.dedup();
+        let logs = places.iter().filter_map(|place| self.logs.get_index(*place));
+        let place = victim(logs.map(|(_, log)| log.candidate()), new, from)?;
+        let (_, evicted) = self.logs.swap_remove_index(*places.get(place)?)?;
+        self.evicted = self.evicted.wrapping_add(1);
+        self.evicted_over = self.evicted_over.wrapping_add(u64::from(evicted.mark.used() == Used::Over));
+        Some(evicted.bytes())
+    }
+
+    /// Removes expired logs among some. Returns their memory, and where to continue.
+    fn sweep(&mut self, from: usize, now: Time) -> (usize, Option<usize>) {
+        let (mut place, mut bytes) = (from, 0_usize);
+        for _ in 0..SWEPT_AT_ONCE {
+            let Some((_, log)) = self.logs.get_index(place) else {
+                if self.logs.len() < self.logs.capacity() / 4 {
+                    self.logs.shrink_to(self.logs.len() * 2);
+                }
+                return (bytes, None);
+            };
+            if Time::from_seconds(log.end.into()) > now {
+                place += 1;
+            } else {
+                bytes += log.bytes();
+                self.logs.swap_remove_index(place);
+                self.expired = self.expired.wrapping_add(1);
+            }
+        }
+        (bytes, Some(place))
+    }
+}
+
+impl Timed {
+    fn bytes(&self) -> usize {
+        size_of::<(u64, Key, u32, Mark)>() + self.log.bytes()
+    }
+
+    fn candidate(&self) -> Candidate {
+        Candidate { mark: self.mark, end: self.end, size: self.bytes() }
+    }
+}
+
+/// The first second at or after a time.
+fn second_from(time: Time) -> u32 {
+    u32::try_from(time.micros().div_ceil(1_000_000)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use counters::table::Table;
+    use limit::Window;
+
+    fn of_seconds(seconds: u64) -> SlidingLog {
+        SlidingLog { limit: 100_000, window: Window::of_seconds(seconds).unwrap() }
+    }
+
+    /// Keys of the first shard, or of all others.
+    fn keys(logs: &Logs, of_first: bool, count: usize) -> Vec<Key> {
+        let table: Table<u64> = Table::hashed_by(1, [1, 2]);
+        let keys = (0..).map(|n: u32| table.key(&n.to_string()));
+        keys.filter(|key| (logs.shard_of(*key) == 0) == of_first).take(count).collect()
+    }
+
+    #[test]
+    fn a_shard_above_its_share_evicts_logs() {
+        let now = Time::from_seconds(100);
+        // One shard has 18,000 logs of one hit that expire last, of 20,000 for which there is room.
+        let logs = Logs::in_place_of(20_000 * 104 / BYTES_PER_KEY);
+        let [inside, beside] = [true, false].map(|of_first| keys(&logs, of_first, 18_000));
+        for key in &inside {
+            logs.apply((*key, 0), of_seconds(86_400), Hits::Take(1), now);
+        }
+        for key in &beside {
+            logs.apply((*key, 0), of_seconds(60), Hits::Take(1), now);
+        }
+        assert!(logs.usage().bytes <= logs.max_bytes, "{:?}", logs.usage());
+        let left = |keys: &[Key]| {
+            let taken =
+                |key: &&Key| logs.apply((**key, 0), of_seconds(60), Hits::Take(0), now).remaining < 100_000;
+            keys.iter().filter(taken).count()
+        };
+        assert_eq!(left(&beside), 18_000, "other shards evict nothing");
+        let inside = left(&inside);
+        assert!((1900..=2000).contains(&inside), "{inside} are left of the shard over its share");
+    }
+
+    #[test]
+    fn a_log_that_exceeds_the_bound_alone_is_kept_while_it_is_used() {
+        let logs = Logs::in_place_of(100);
+        let keys = keys(&logs, true, 2);
+        for n in 1..2000_u64 {
+            let verdict =
+                logs.apply((keys[0], 0), of_seconds(3600), Hits::Take(1), Time::from_micros(1 << 40 | n));
+            assert_eq!(verdict.remaining, 100_000 - n);
+        }
+        logs.apply((keys[1], 0), of_seconds(60), Hits::Take(1), Time::from_seconds(1 << 21));
+        assert_eq!(logs.usage().entries, 1, "the next log evicts it: {:?}", logs.usage());
+    }
+
+    /// Full logs of 50 keys of rule 1, after a flood of logs of another rule or the same one.
+    fn full_after_a_flood(rule: u16, hits: u64) -> usize {
+        let logs = Logs::in_place_of(4000);
+        let table: Table<u64> = Table::hashed_by(1, [1, 2]);
+        let (five, now) = (SlidingLog { limit: 5, ..of_seconds(3600) }, Time::from_seconds(7200));
+        let victims: Vec<Key> = (0..50).map(|n| table.key(&format!("victim {n}"))).collect();
+        let hit = |key, rule, limit| logs.apply((key, rule), limit, Hits::Take(1), now).admitted;
+        for key in victims.iter().cycle().take(6 * 50) {
+            hit(*key, 1, five);
+        }
+        for n in 0..20_000 {
+            let key = table.key(&n.to_string());
+            for _ in 0..hits {
+                hit(key, rule, SlidingLog { limit: 5, ..of_seconds(86_400) });
+            }
+        }
+        assert!(logs.usage().bytes <= logs.max_bytes, "{:?}", logs.usage());
+        assert!(logs.usage().evicted > 10_000, "{:?}", logs.usage());
+        victims.iter().filter(|key| !hit(**key, 1, five)).count()
+    }
+
+    #[test]
+    fn a_flood_evicts_no_full_log() {
+        for (rule, hits) in [(1, 1), (2, 1), (2, 6)] {
+            assert_eq!(full_after_a_flood(rule, hits), 50, "rule {rule}, {hits} hits");
+        }
+        // Nothing distinguishes a full log from others of its rule but its age.
+        let left = full_after_a_flood(1, 6);
+        assert!(left >= 45, "{left}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100))]
+
+        #[test]
+        fn behaves_as_a_map_that_evicts_only_above_its_bytes(
+            bound in 0..60_usize,
+            steps in prop::collection::vec((0..200_u16, 0..4_u64, 0..3_u64), 1..300),
+        ) {
+            let logs = Logs::in_place_of(bound * 10);
+            let table: Table<u64> = Table::new(1);
+            let mut model: HashMap<u16, Log> = HashMap::new();
+            let mut now = 1000;
+            for (name, hits, pause) in steps {
+                now += pause;
+                let at = Time::from_seconds(now);
+                // A key has one window.
+                let (key, limit) = (table.key(&name.to_string()), of_seconds(1 + u64::from(name) % 29));
+                let verdict = logs.apply((key, 0), limit, Hits::Take(hits), at);
+                let expected = limit.apply(model.entry(name).or_default(), Hits::Take(hits), at);
+                let usage = logs.usage();
+                if usage.evicted == 0 {
+                    prop_assert_eq!(verdict, expected);
+                } else {
+                    prop_assert!(verdict.remaining >= expected.remaining);
+                }
+                let own = table.key(&name.to_string());
+                let own = usize::from(lock(&logs.shards[logs.shard_of(own)].logs).logs.contains_key(&own));
+                prop_assert!(usage.bytes <= logs.max_bytes || usage.entries <= own, "{usage:?}");
+                if hits == 3 {
+                    logs.sweep(0, 1, at);
+                }
+            }
+            logs.sweep(0, 1, Time::from_seconds(now + 100));
+            prop_assert_eq!((logs.usage().entries, logs.usage().bytes), (0, 0));
+            prop_assert!(logs.shards.iter().all(|shard| shard.bytes.load(Relaxed) == 0));
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! Routes holds: those of a request in one slot are one command. A settle goes to the slots that the request's identity
+//! names.
+//!
+//! While a slot of a cluster moves, its holds fail as if its server could not be reached.
+
+use std::{
+    collections::{BTreeMap, VecDeque, btree_map::Entry},
+    ops::Range,
+    sync::{
+        Arc, LazyLock, Mutex,
+        atomic::{AtomicU16, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+
+use deadpool_redis::redis::cmd;
+use futures_util::future::join_all;
+use smallvec::{SmallVec, smallvec};
+
+use super::{
+    RedisStore,
+    backend::{Connection, PendingReply},
+    name::{Names, set_of_holds},
+    pipeline::{CheckResult, CloseCall, HoldCall, HoldPart, Holding, Left},
+    pool::Pool,
+    topology::slots::{self, SLOTS},
+};
+use clock::Time;
+use counters::{Batch, Check, Closed, Closing, Counting, Held, HoldId, OpenHold, StoreError};
+use faults::mutex::lock;
+use limit::Algorithm;
+use metrics::FailureReason;
+
+const MAX_REDIRECTS: usize = 5;
+
+/// A sweep of a slot ends after as many calls.
+const MAX_SWEEPS: usize = 50;
+
+/// A tag for each slot: the smallest number whose text is in it.
+static TAGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
+    let mut tags = vec![u32::MAX; SLOTS.into()];
+    let mut missing = tags.len();
+    for number in 0.. {
+        if missing == 0 {
+            break;
+        }
+        let slot = usize::from(slots::slot(itoa::Buffer::new().format(number).as_bytes()));
+        if let Some(tag @ &mut u32::MAX) = tags.get_mut(slot) {
+            (*tag, missing) = (number, missing - 1);
+        }
+    }
+    tags.into()
+});
+
+/// The holds of a batch in one slot.
+struct InSlot {
+    slot: u16,
+    checks: SmallVec<[usize; 4]>,
+}
+
+/// Whether a command holds, or only says what it would find.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Look,
+    Hold,
+}
+
+type Submitted = (PendingReply, Arc<Connection>);
+
+/// The slots with holds, with the open requests of each by the last sweep: those in which this replica has held, and those in
+/// which it has found holds of others.
+#[derive(Default)]
+pub(super) struct UsedSlots {
+    open: Mutex<BTreeMap<u16, u64>>,
+    next: AtomicU16,
+    /// Those that it has not looked into yet, once its rules hold.
+    unseen: Mutex<Option<VecDeque<u16>>>,
+}
+
+impl UsedSlots {
+    /// As many are swept at once.
+    const SWEPT: usize = 64;
+
+    /// As many more are looked into at once: all slots of a cluster within a minute or two.
+    const SEEN: usize = 256;
+
+    /// Looks once into all of these.
+    pub(super) fn look_into(&self, slots: Range<u16>) {
+        lock(&self.unseen).get_or_insert_with(|| slots.collect());
+    }
+
+    fn used(&self, slot: u16) {
+        lock(&self.open).entry(slot).or_default();
+    }
+
+    /// A slot was swept, and has as many open requests; `None` if its server did not answer.
+    fn swept(&self, slot: u16, open: Option<u64>) {
+        match (lock(&self.open).entry(slot), open) {
+            (Entry::Occupied(mut known), Some(open)) => *known.get_mut() = open,
+            (Entry::Vacant(unknown), Some(open @ 1..)) => {
+                unknown.insert(open);
+            }
+            (Entry::Vacant(_), None) => lock(&self.unseen).get_or_insert_default().push_back(slot),
+            _ => {}
+        }
+    }
+
+    pub(super) fn open(&self) -> u64 {
+        lock(&self.open).values().sum()
+    }
+
+    /// Those to sweep: unseen ones, and the used ones in turn.
+    fn next(&self) -> Vec<u16> {
+        let slots = lock(&self.open);
+        let from = self.next.load(Relaxed);
+        let used = slots.range(from..).chain(slots.range(..from)).take(Self::SWEPT);
+        let used: Vec<u16> = used.map(|(slot, _)| *slot).collect();
+        self.next.store(used.last().map_or(0, |last| last.wrapping_add(1)), Relaxed);
+        let mut unseen = lock(&self.unseen);
+        let unseen = unseen.iter_mut().flat_map(|unseen| unseen.drain(..unseen.len().min(Self::SEEN)));
+        unseen.filter(|slot| !used.contains(slot)).chain(used.iter().copied()).collect()
+    }
+}
+
+impl Names {
+    /// What the names of holds in a slot begin with.
+    pub(super) fn base_of_holds(&self, slot: u16) -> String {
+        let prefix = self.prefix();
+        if slots::hash_tag(prefix.as_bytes()).len() < prefix.len() {
+            return prefix.to_owned();
+        }
+        let tag = TAGS.get(usize::from(slot)).copied().unwrap_or_default();
+        if prefix.contains(['{', '}']) {
+            // Braces of the prefix would hide the tag.
+            return format!("{{{tag}}}{prefix}");
+        }
+        format!("{prefix}{{{tag}}}")
+    }
+}
+
+impl Pool {
+    /// The slots that holds may be in.
+    pub(super) fn slots_of_holds(&self) -> Range<u16> {
+        0..if self.is_cluster { SLOTS } else { 1 }
+    }
+
+    /// The slot of a check's holds. A single server has one.
+    fn slot_of_hold(&self, batch: &Batch, check: &Check) -> u16 {
+        if self.is_cluster { slots::slot(self.names.of(batch, check).as_bytes()) } else { 0 }
+    }
+}
+
+impl RedisStore {
+    pub(super) fn slots_of(&self, batch: &Batch) -> SmallVec<[u16; 2]> {
+        let mut slots: SmallVec<[u16; 2]> = self.by_slot(batch).into_iter().map(|one| one.slot).collect();
+        slots.sort_unstable();
+        slots
+    }
+
+    fn by_slot(&self, batch: &Batch) -> SmallVec<[InSlot; 1]> {
+        let mut all: SmallVec<[InSlot; 1]> = SmallVec::new();
+        for index in batch.holding() {
+            let slot = self.main.slot_of_hold(batch, batch.check(index));
+            match all.iter_mut().find(|one| one.slot == slot) {
+                Some(one) => one.checks.push(index),
+                None => all.push(InSlot { slot, checks: smallvec![index] }),
+            }
+        }
+        all
+    }
+
+    /// Counts the checks that do not hold, and then holds unless the request is refused: a request that another limit refuses
+    /// takes nothing of a budget at any time. One that only holds, and in one slot, is one round trip.
+    pub(super) async fn count_and_hold(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
+        let refunded: SmallVec<[CloseCall; 1]> =
+            batch.refunded_budgets().map(|check| self.counter_call(batch, check, false)).collect();
+        for call in &refunded {
+            let (expired, result) = self.run_call(call, usize::MAX, batch.until).await;
+            batch.expired.extend(expired);
+            result?;
+        }
+        let (by_slot, deadline) = (self.by_slot(batch), self.deadline(batch));
+        let has_others = batch.checks().iter().any(|check| check.hold.is_none());
+        let is_known = batch.is_known_refused();
+        // Whoever must not count if a budget refuses looks first, and whoever holds in several slots, which is not one step.
+        let counts_later = batch.counting == Counting::StopWhenOver && has_others && !is_known;
+        let looks = counts_later || is_known || by_slot.len() > 1;
+        let mut looked = SmallVec::new();
+        if looks {
+            looked = self.submit_holds(batch, &by_slot, now, (Step::Look, batch.until))?;
+        }
+        let mut counted = match batch.counting_if(is_known) {
+            counting if has_others && !counts_later => Some(self.submit_counts(batch, counting, now)?),
+            _ => None,
+        };
+        self.receive_holds(batch, now, &by_slot, looked, (Step::Look, batch.until)).await?;
+        if let Some(counted) = &mut counted {
+            self.receive_counts(batch, counted).await?;
+        } else if has_others {
+            match batch.counting_if(batch.is_refused(|_, check| check.refuses())) {
+                Counting::StopWhenOver => self.count_unless_over(batch, now).await?,
+                counting => self.count(batch, counting, now).await?,
+            }
+        }
+        let is_refused = batch.is_refused(|_, check| check.refuses());
+        if is_refused && !looks {
+            self.look(batch, &by_slot, now).await;
+        }
+        if is_refused || looks && batch.hold_id.is_none() {
+            return Ok(());
+        }
+        let step = if batch.hold_id.is_some() { Step::Hold } else { Step::Look };
+        // Both round trips have the time of one.
+        let hold = (step, if has_others || looks { Some(deadline) } else { batch.until });
+        let submitted = self.submit_holds(batch, &by_slot, now, hold)?;
+        self.receive_holds(batch, now, &by_slot, submitted, hold).await
+    }
+
+    /// Looks at the budgets of a request that other limits refuse. Nothing that fails now admits it.
+    async fn look(&self, batch: &mut Batch, by_slot: &[InSlot], now: Time) {
+        let look = (Step::Look, batch.until);
+        let looked = match self.submit_holds(batch, by_slot, now, look) {
+            Ok(submitted) => self.receive_holds(batch, now, by_slot, submitted, look).await,
+            Err(error) => Err(error),
+        };
+        if looked.is_err() {
+            for index in by_slot.iter().flat_map(|one| &one.checks) {
+                batch.set_held(*index, Held { fits: true, ..Held::default() });
+            }
+        }
+    }
+
+    fn submit_holds(
+        &self,
+        batch: &mut Batch,
+        by_slot: &[InSlot],
+        now: Time,
+        step: (Step, Option<Instant>),
+    ) -> Result<SmallVec<[Submitted; 1]>, StoreError> {
+        let mut submitted = SmallVec::new();
+        for one in by_slot {
+            submitted.push(self.submit_hold(batch, one, now, step, None)?);
+            batch.is_hold_sent |= step.0 == Step::Hold;
+        }
+        Ok(submitted)
+    }
+
+    fn submit_hold(
+        &self,
+        batch: &Batch,
+        InSlot { slot, checks }: &InSlot,
+        now: Time,
+        (step, until): (Step, Option<Instant>),
+        to: Option<(Arc<Connection>, bool)>,
+    ) -> Result<Submitted, StoreError> {
+        let pool = &self.main;
+        let base = pool.names.base_of_holds(*slot);
+        let connected = to.map_or_else(|| pool.connection(&base).map(|connection| (connection, false)), Ok);
+        let id = batch.hold_id.as_ref().filter(|_| step == Step::Hold);
+        let id = id.map(ToString::to_string).unwrap_or_default();
+        let sets: SmallVec<[String; 2]> =
+            checks.iter().map(|index| set_of_holds(&base, batch.full_key(batch.check(*index)))).collect();
+        let mut call = HoldCall::new(base, &id, self.most_holds);
+        let checks_here = checks.iter().map(|index| batch.check(*index));
+        for ((check, set), code) in checks_here.zip(&sets).zip(batch.codes(checks)) {
+            let Some(hold) = &check.hold else { continue };
+            let name = pool.names.of(batch, check);
+            let is_counted = !matches!(check.limit.algorithm, Algorithm::Concurrency(_));
+            let seconds = pool.backend().ttl_cache.seconds(&check.limit, now);
+            call.push(&HoldPart {
+                counter: is_counted.then_some((&*name, seconds.into())),
+                set,
+                limit: check.limit.requests_per_unit,
+                hold,
+                code,
+            });
+        }
+        let (connection, asking) = connected?;
+        let reply = connection.submit(checks.len(), until, |pipeline| pipeline.hold(call, asking))?;
+        Ok((reply, connection))
+    }
+
+    /// Waits for the outcomes of holds, and follows redirections.
+    async fn receive_holds(
+        &self,
+        batch: &mut Batch,
+        now: Time,
+        by_slot: &[InSlot],
+        submitted: SmallVec<[Submitted; 1]>,
+        step: (Step, Option<Instant>),
+    ) -> Result<(), StoreError> {
+        for (one, mut submitted) in by_slot.iter().zip(submitted) {
+            let mut redirections = 0;
+            loop {
+                let (reply, connection) = &mut submitted;
+                let timer = &*connection.shared.edges.timer;
+                let result = reply.wait(step.1.map(|until| (until, timer))).await?.into_iter().next();
+                match result {
+                    Some(CheckResult::Holds(Holding { held, expired, is_swept })) => {
+                        self.used_slots.used(one.slot);
+                        batch.expired.extend(expired);
+                        if !is_swept {
+                            submitted = self.submit_hold(batch, one, now, step, None)?;
+                            continue;
+                        }
+                        for (index, held) in one.checks.iter().zip(held) {
+                            batch.set_held(*index, held);
+                        }
+                        break;
+                    }
+                    Some(CheckResult::Redirected(error)) if redirections < MAX_REDIRECTS => {
+                        redirections += 1;
+                        let to = self.redirection(&error, connection);
+                        submitted = self.submit_hold(batch, one, now, step, to)?;
+                    }
+                    other => return Err(failed(other)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The connection that an error names; `None` asks for the current servers.
+    fn redirection(&self, error: &str, from: &Connection) -> Option<(Arc<Connection>, bool)> {
+        let (to, ask) = slots::redirection(error, &from.address)?;
+        self.main.backend().topology.request_refresh();
+        self.main.connection_to(&to).map(|connection| (connection, ask))
+    }
+
+    /// Closes in each slot, and removes those that have done it.
+    pub(super) async fn close(&self, closing: &mut Closing) -> (Vec<Closed>, Result<(), StoreError>) {
+        let id = closing.id.to_string();
+        let (mut closed, mut result) = (Vec::new(), Ok(()));
+        let is_slot = |slot: &u16| self.main.slots_of_holds().contains(slot);
+        let slots: SmallVec<[u16; 2]> = closing.slots.drain(..).filter(is_slot).collect();
+        // All are sent before the first reply.
+        let submitted: SmallVec<[_; 2]> = slots
+            .into_iter()
+            .map(|slot| {
+                let base = self.main.names.base_of_holds(slot);
+                let call = CloseCall::new(base, self.most_holds, &id, closing);
+                (slot, self.submit_call(call.clone(), None), call)
+            })
+            .collect();
+        for (slot, submitted, call) in submitted {
+            match self.receive_closed(submitted, &call, None).await {
+                Ok((_, mut of_slot)) => closed.append(&mut of_slot),
+                Err(error) => {
+                    closing.slots.push(slot);
+                    result = Err(error);
+                }
+            }
+        }
+        (closed, result)
+    }
+
+    fn submit_call(
+        &self,
+        call: CloseCall,
+        to: Option<(Arc<Connection>, bool)>,
+    ) -> Result<Submitted, StoreError> {
+        let (connection, asking) = match to {
+            Some(to) => to,
+            None => (self.main.connection(call.key())?, false),
+        };
+        let reply = connection.submit(1, None, |pipeline| pipeline.close(call, asking))?;
+        Ok((reply, connection))
+    }
+
+    /// Waits for what was closed, and follows redirections.
+    async fn receive_closed(
+        &self,
+        submitted: Result<Submitted, StoreError>,
+        call: &CloseCall,
+        until: Option<Instant>,
+    ) -> Result<(Left, Vec<Closed>), StoreError> {
+        let mut submitted = submitted?;
+        for _ in 0..MAX_REDIRECTS {
+            let (reply, connection) = &mut submitted;
+            let timer = &*connection.shared.edges.timer;
+            match reply.wait(until.map(|until| (until, timer))).await?.into_iter().next() {
+                Some(CheckResult::Closed(left, closed)) => return Ok((left, closed)),
+                Some(CheckResult::Redirected(error)) => {
+                    let to = self.redirection(&error, connection);
+                    submitted = self.submit_call(call.clone(), to)?;
+                }
+                other => return Err(failed(other)),
+            }
+        }
+        let message = "redis: the servers redirect a hold to each other".into();
+        Err(StoreError { reason: FailureReason::BadAnswer, message })
+    }
+
+    /// Runs a call until it leaves nothing to sweep, at most so often.
+    async fn run_call(
+        &self,
+        call: &CloseCall,
+        most: usize,
+        until: Option<Instant>,
+    ) -> (Vec<Closed>, Result<Left, StoreError>) {
+        let (mut closed, mut last) = (Vec::new(), Left::default());
+        for _ in 0..most {
+            match self.receive_closed(self.submit_call(call.clone(), None), call, until).await {
+                Ok((left, mut swept)) => {
+                    closed.append(&mut swept);
+                    last = left;
+                    if left.due == 0 {
+                        break;
+                    }
+                }
+                Err(error) => return (closed, Err(error)),
+            }
+        }
+        (closed, Ok(last))
+    }
+
+    /// Charges holds that have expired, in some of the slots. A server that does not answer delays only its own.
+    pub(super) async fn sweep_expired(&self) -> (Vec<Closed>, Result<(), StoreError>) {
+        let swept = self.used_slots.next().into_iter().map(async |slot| {
+            let call = CloseCall::expired(self.main.names.base_of_holds(slot), self.most_holds);
+            let (closed, result) = self.run_call(&call, MAX_SWEEPS, None).await;
+            self.used_slots.swept(slot, result.as_ref().ok().map(|left| left.open));
+            (closed, result)
+        });
+        let (mut closed, mut result) = (Vec::new(), Ok(()));
+        for (mut of_slot, swept) in join_all(swept).await {
+            closed.append(&mut of_slot);
+            result = result.and(swept.map(drop));
+        }
+        (closed, result)
+    }
+
+    /// Resets what is spent, and keeps what is held: it is charged when it ends. Frees the places of requests under way.
+    pub(super) async fn reset_holding(
+        &self,
+        batch: &Batch,
+        check: &Check,
+    ) -> (Vec<Closed>, Result<(), StoreError>) {
+        let (closed, result) = self.run_call(&self.counter_call(batch, check, true), usize::MAX, None).await;
+        (closed, result.map(drop))
+    }
+
+    /// Charges what has expired of a check's counter, and resets it then if that is meant.
+    fn counter_call(&self, batch: &Batch, check: &Check, resets: bool) -> CloseCall {
+        let base = self.main.names.base_of_holds(self.main.slot_of_hold(batch, check));
+        let set = set_of_holds(&base, batch.full_key(check));
+        let is_counted = !matches!(check.limit.algorithm, Algorithm::Concurrency(_));
+        let counter = is_counted.then(|| self.main.names.of(batch, check).into_owned());
+        CloseCall::of_counter(base, self.most_holds, set, counter.filter(|_| resets), resets)
+    }
+
+    pub(super) async fn list(&self, batch: &Batch, most: usize) -> Result<Vec<OpenHold>, StoreError> {
+        let mut all = Vec::new();
+        for index in batch.holding() {
+            let check = batch.check(index);
+            let base = self.main.names.base_of_holds(self.main.slot_of_hold(batch, check));
+            let set = set_of_holds(&base, batch.full_key(check));
+            let mut range = cmd("ZRANGEBYSCORE");
+            range.arg(&set).arg("-inf").arg("+inf").arg("WITHSCORES").arg("LIMIT").arg(0).arg(most);
+            let members = self.main.commands.command::<Vec<(String, u64)>>(&set, &range).await;
+            let members = members.map_err(unavailable)?;
+            // The slot's clock may be ahead of the server's.
+            let mut behind = cmd("HGET");
+            behind.arg([&*base, "holds"].concat()).arg("behind");
+            let ahead =
+                self.main.commands.command::<Option<u64>>(&set, &behind).await.map_err(unavailable)?;
+            let open = |(member, expires): (String, u64)| {
+                let expires = expires.saturating_sub(ahead.unwrap_or(0));
+                let mut parts = member.split(':');
+                let id: HoldId = parts.next()?.parse().ok()?;
+                let held = parts.nth(1)?.parse().ok()?;
+                Some(OpenHold {
+                    check: index,
+                    id,
+                    held,
+                    expires: Time::from_micros(expires.saturating_mul(1000)),
+                })
+            };
+            all.extend(members.into_iter().filter_map(open));
+        }
+        Ok(all)
+    }
+}
+
+fn unavailable(message: String) -> StoreError {
+    StoreError { reason: FailureReason::Unavailable, message: message.into() }
+}
+
+fn failed(result: Option<CheckResult>) -> StoreError {
+    if let Some(CheckResult::Failed(failure)) = result {
+        return failure.to_error(FailureReason::BadAnswer);
+    }
+    let message = "redis: a hold was redirected too often".into();
+    StoreError { reason: FailureReason::BadAnswer, message }
+}

@@ -1,0 +1,75 @@
+//! The hits that leases take and return in the background, over the same connections as requests.
+//!
+//! Redis may lose a counter (FLUSHALL), or restore it from a time before hits were leased (a restart from a snapshot, a
+//! failover to a replica without the last writes). Then the hits must not be returned: other callers may have counted
+//! since. So each grant has a number, which the script stores in a hash beside the counter in the same step, and hits are
+//! returned only to a counter whose hash has the last number that the lease was confirmed.
+
+use std::borrow::Cow;
+
+use super::{
+    RedisStore,
+    backend::PendingReply,
+    pipeline::{CheckResult, LeaseCall, Receipt},
+    pool::Pool,
+    route::is_per_second,
+};
+use clock::Time;
+use counters::{Batch, Check};
+use limit::{Rate, lease::Grant};
+
+/// The pending reply to a lease or a return of hits.
+pub struct LeaseReply(PendingReply);
+
+pub struct Leased<'a> {
+    pub name: &'a str,
+    pub is_per_second: bool,
+    pub limit: &'a Rate,
+}
+
+impl RedisStore {
+    /// Adds hits to a counter if they are within its limit. `None` if the command cannot be sent.
+    pub fn lease(&self, counter: &Leased<'_>, hits: u64, receipt: Receipt, now: Time) -> Option<LeaseReply> {
+        let pool = self.pool_of(counter.is_per_second);
+        let backend = pool.backend();
+        let id = backend.ttl_cache.id(counter.name);
+        let expiry = backend.ttl_cache.expiry(id, counter.limit, now);
+        let hits = (hits, counter.limit.requests_per_unit);
+        let call = LeaseCall::take(pool.leases_of(counter.name)?, hits, (id, expiry), receipt);
+        pool.send_lease(counter.name, call)
+    }
+
+    /// Returns hits of a lease, unless the counter has lost them, or has fewer than the `own` that this replica has added
+    /// to it. `None` if the command cannot be sent.
+    pub fn return_hits(
+        &self,
+        (name, is_per_second): (&str, bool),
+        (hits, own): (u64, u64),
+        receipt: Receipt,
+    ) -> Option<LeaseReply> {
+        let pool = self.pool_of(is_per_second);
+        pool.send_lease(name, LeaseCall::give_back(pool.leases_of(name)?, hits, own, receipt))
+    }
+
+    /// The name of a check's counter, and whether it is in the Redis for limits per second.
+    pub fn place<'b>(&self, batch: &'b Batch, check: &Check) -> (Cow<'b, str>, bool) {
+        (self.pool(check).names.of(batch, check), is_per_second(check))
+    }
+}
+
+impl Pool {
+    fn send_lease(&self, name: &str, call: LeaseCall) -> Option<LeaseReply> {
+        let connection = self.connection(name).ok()?;
+        connection.submit(1, None, |pipeline| pipeline.lease(name, call)).ok().map(LeaseReply)
+    }
+}
+
+impl LeaseReply {
+    /// The counter, and whether the hits were added; `None` after a failure.
+    pub async fn wait(mut self) -> Option<(u64, Grant)> {
+        match self.0.wait(None).await.ok()?.into_iter().next()? {
+            CheckResult::Leased(after, grant) => Some((after, grant)),
+            _ => None,
+        }
+    }
+}

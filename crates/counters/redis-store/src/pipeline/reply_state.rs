@@ -1,0 +1,164 @@
+//! The state of a counter in a script's reply, to which the hits of each caller are applied in turn.
+//!
+//! For most algorithms the script replies with the state before, and the algorithm updates it here. For logs it replies
+//! only with the inputs of verdicts.
+
+use smallvec::SmallVec;
+
+use crate::resp::Reply;
+use clock::Time;
+use counters::Outcome;
+use limit::{
+    Algorithm, Bucket, Hits, SlidingLog, SlidingWindow, State, fixed_window, sliding_log::LogSummary,
+    sliding_window::Counts,
+};
+use wire::at;
+
+/// The state before the next caller's hits.
+#[derive(Debug)]
+pub(super) enum ReplyState {
+    /// A fixed window's limit and count.
+    Count(u64, u64),
+    Window(SlidingWindow, Counts),
+    Bucket(Bucket, State),
+    /// The number of hits in a log, and its state after each run.
+    Log(SlidingLog, u64, SmallVec<[AfterRun; 1]>),
+}
+
+/// The times of a log's newest entry and of the last one that blocks rejected hits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AfterRun {
+    newest: Option<u64>,
+    blocking: Option<u64>,
+}
+
+impl ReplyState {
+    /// Decodes the state of a counter with this many runs. Fails if the key has a foreign value.
+    #[expect(
+        clippy::expect_used,
+        reason = "a pipeline has fewer runs than 2³²; the length of the list is checked"
+    )]
+    pub(super) fn read(algorithm: Algorithm, reply: Reply, runs: usize) -> Result<Self, String> {
+        let foreign = || format!("WRONGTYPE the value is not the state of a {}", algorithm.kind().name());
+        match reply {
+            Reply::Error(error) if error.starts_with("WRONGTYPE") => return Err(foreign()),
+            Reply::Error(error) => return Err(error),
+            _ => {}
+        }
+        match algorithm {
+            Algorithm::FixedWindow(window) => {
+                reply.into_count().map(|count| Self::Count(window.limit, count))
+            }
+            Algorithm::SlidingWindow(limit) => {
+                let counts = match &reply {
+                    Reply::Text(text) if text.len() == 19 => {
+                        state(reply, |bytes: [u8; 19]| window::<7>(&bytes))
+                    }
+                    _ => state(reply, |bytes: [u8; 13]| window::<4>(&bytes)),
+                };
+                counts.map(|counts| Self::Window(limit, counts))
+            }
+            Algorithm::Bucket(limit) => {
+                let full = if limit.ticks_per_second() > MOST_TICKS_OF_5_BYTES {
+                    state(reply, |bytes: [u8; 21]| bucket::<7>(limit, &bytes))
+                } else {
+                    state(reply, |bytes: [u8; 19]| bucket::<5>(limit, &bytes))
+                };
+                full.map(|state| Self::Bucket(limit, state))
+            }
+            Algorithm::Concurrency(_) => unreachable!("holds have a script of their own"),
+            Algorithm::SlidingLog(limit) => {
+                let mut numbers = reply.into_list(1 + 2 * runs)?.into_iter().map(Reply::into_count);
+                let total = numbers.next().expect("the list has one number and two for each run")?;
+                let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
+                let time = |number: u64| Some(number).filter(|time| *time > 0);
+                let (pairs, _) = numbers.as_chunks();
+                let after = pairs
+                    .iter()
+                    .map(|[newest, blocking]| AfterRun { newest: time(*newest), blocking: time(*blocking) });
+                Ok(Self::Log(limit, total, after.collect()))
+            }
+        }
+    }
+
+    /// The outcome for the next caller, whose hits are in this run.
+    pub(super) fn apply(&mut self, run: u32, hits: Hits, now: Time) -> Outcome {
+        let verdict;
+        match self {
+            Self::Count(_, count) => {
+                *count = fixed_window::count(*count, hits);
+                return Outcome::Counted(*count);
+            }
+            Self::Window(limit, counts) => (*counts, verdict) = limit.count(*counts, hits, now),
+            Self::Bucket(limit, state) => (*state, verdict) = limit.apply(*state, hits, now),
+            Self::Log(limit, total, runs) => {
+                let count = fixed_window::count(*total, hits);
+                let admitted = hits.taken() == 0 || count <= limit.limit;
+                if admitted {
+                    *total = count;
+                }
+                let AfterRun { newest, blocking } = *at(runs, run);
+                let blocking = blocking.filter(|_| !admitted);
+                verdict = limit.verdict(LogSummary { total: *total, newest, blocking }, admitted, hits, now);
+            }
+        }
+        Outcome::Decided(verdict)
+    }
+
+    /// The outcome of hits that do not fit and are not counted.
+    pub(super) fn reject(&mut self, run: u32, hits: Hits, now: Time) -> Outcome {
+        match self {
+            Self::Count(_, count) => Outcome::NotCounted(*count),
+            Self::Window(..) | Self::Bucket(..) | Self::Log(..) => self.apply(run, hits, now),
+        }
+    }
+
+    /// True if these hits would be admitted; refunds always are.
+    pub(super) fn fits(&self, hits: Hits, now: Time) -> bool {
+        let Hits::Take(taken) = hits else { return true };
+        let look = Hits::Take(0);
+        match self {
+            Self::Count(limit, count) => fixed_window::count(*count, hits) <= *limit,
+            Self::Window(limit, counts) => taken <= limit.count(*counts, look, now).1.remaining,
+            Self::Bucket(limit, state) => taken <= limit.apply(*state, look, now).1.remaining,
+            Self::Log(limit, total, _) => taken == 0 || fixed_window::count(*total, hits) <= limit.limit,
+        }
+    }
+}
+
+/// The largest number of ticks in a second that fit in five bytes.
+const MOST_TICKS_OF_5_BYTES: u64 = 1 << 40;
+
+/// The second at which the current window began, its hits, and those of the previous one, in so many bytes each.
+fn window<const BYTES: usize>(state: &[u8]) -> Counts {
+    let (start, counts) = little_endian(state, 5);
+    let (this, last) = little_endian(counts, BYTES);
+    Counts { start: Time::from_seconds(start), this, last: little_endian(last, BYTES).0 }
+}
+
+/// The second and the tick at which the bucket is full, the latter in so many bytes; the rest is used by the script only.
+fn bucket<const BYTES: usize>(limit: Bucket, state: &[u8]) -> State {
+    let (second, rest) = little_endian(state, 7);
+    limit.full_at(second, little_endian(rest, BYTES).0)
+}
+
+/// The number in the first bytes, and the rest.
+fn little_endian(bytes: &[u8], length: usize) -> (u64, &[u8]) {
+    let (number, rest) = bytes.split_at(length);
+    (number.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)), rest)
+}
+
+/// A state of this many bytes; that of an unused key for null.
+fn state<const BYTES: usize, S: Default>(
+    reply: Reply,
+    read: impl FnOnce([u8; BYTES]) -> S,
+) -> Result<S, String> {
+    match reply {
+        Reply::Nil => Ok(S::default()),
+        Reply::Text(text) => text
+            .try_into()
+            .map(read)
+            .map_err(|text: Vec<u8>| Reply::Text(text).unexpected(&format!("a state of {BYTES} bytes"))),
+        other => Err(other.unexpected("a state")),
+    }
+}

@@ -1,0 +1,167 @@
+//! One Redis: its current servers and the connections to them.
+
+use std::sync::Arc;
+
+use deadpool_redis::redis::cmd;
+
+use super::{
+    backend::{Connection, RedisBackend},
+    command_pool::CommandPool,
+    dialer::Dialer,
+    name::Names,
+    topology::{KeyOwners, Topology, slots},
+    ttl_cache::TtlCache,
+    write_check::WriteCheck,
+};
+use crate::settings::{Redis, RedisPool, RedisServers};
+use counters::{Batch, Check, StoreError};
+use faults::panics::{self, Boundary, Panicked};
+use limit::{Limit, Limits};
+use metrics::FailureReason;
+use net::{ServerAddress, backoff::Backoff, edges::Edges};
+use wire::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics};
+
+pub(super) struct Pool {
+    pub(super) servers: ServerPool<RedisBackend, Arc<KeyOwners>>,
+    /// Keys of different slots cannot be counted in one step.
+    pub(super) is_cluster: bool,
+    pub(super) names: Names,
+    pub(super) commands: CommandPool,
+}
+
+impl Pool {
+    /// A Redis for this many worker threads. Returns every problem with the TLS files.
+    pub(super) fn new(
+        settings: &RedisPool,
+        Redis { startup, unhealthy_without, .. }: &Redis,
+        key_prefix: &str,
+        jitter: u64,
+        threads: usize,
+        edges: &Edges,
+    ) -> Result<Self, Vec<String>> {
+        let dialer = Dialer::new(settings, edges)?;
+        let topology = Topology::new(settings, edges)?;
+        let commands = CommandPool::new(dialer.clone(), &topology, key_prefix, edges);
+        let shared = Shared {
+            backend: RedisBackend {
+                dialer,
+                topology,
+                ttl_cache: TtlCache::new(jitter, edges.random.clone()),
+                only_masters: matches!(settings.servers, RedisServers::Sentinel { .. }),
+                write_check: unhealthy_without.then(|| WriteCheck::new(key_prefix)),
+            },
+            edges: edges.clone(),
+            metrics: ClientMetrics::default(),
+            bounds: Bounds {
+                timeout: settings.timeout,
+                pipeline_window: settings.pipeline_window,
+                max_queued: settings.max_queued,
+                startup_backoff: Backoff::new(startup.initial_interval, startup.max_interval),
+            },
+        };
+        let pool = Self {
+            // One connection per worker thread, up to the configured number.
+            servers: ServerPool::new(shared, threads.min(settings.connections)),
+            is_cluster: matches!(settings.servers, RedisServers::Cluster { .. }),
+            names: Names::new(key_prefix),
+            commands,
+        };
+        pool.follow();
+        Ok(pool)
+    }
+
+    pub(super) fn backend(&self) -> &RedisBackend {
+        &self.servers.shared.backend
+    }
+
+    /// Probes keys of the limits for which `is_counted_here` is true, if health checks need to know.
+    pub(super) fn rules_changed(
+        &self,
+        limits: &[(&str, &Limits)],
+        is_counted_here: impl Fn(&Limits, &Limit) -> bool + Copy,
+    ) {
+        let check = self.backend().write_check.as_ref();
+        if check.is_some_and(|check| check.set_limits(limits, is_counted_here)) {
+            self.check_writes();
+        }
+    }
+
+    /// Probes each connected server, if health checks need to know whether it accepts writes.
+    pub(super) fn check_writes(&self) {
+        let RedisBackend { write_check: Some(check), topology, .. } = self.backend() else { return };
+        let servers = topology.servers();
+        check.keep_only(&servers.masters);
+        let keys = check.keys(&servers);
+        for connection in self.servers.open_connections() {
+            check.probe(&connection.address, &keys, |key| {
+                drop(connection.submit(0, None, |pipeline| pipeline.probe_writes(key)));
+            });
+        }
+    }
+
+    /// True if all servers accept writes, as far as health checks need to know.
+    pub(super) fn accepts_writes(&self) -> bool {
+        let servers = self.backend().topology.servers();
+        self.backend().write_check.as_ref().is_none_or(|check| check.all_accept(&servers.masters))
+    }
+
+    /// Follows changes of the servers. Called once, within a runtime.
+    pub(super) fn watch(self: &Arc<Self>) {
+        let topology = &self.backend().topology;
+        topology.watch();
+        let (changed, pool) = (topology.changed(), Arc::downgrade(self));
+        self.servers.shared.edges.start(async move {
+            loop {
+                // No change is missed from here on.
+                let next = changed.notified();
+                {
+                    let Some(pool) = pool.upgrade() else { return };
+                    while let Err(Panicked) = panics::catch(Boundary::StoreDiscovery, || pool.follow()) {
+                        panics::pause().await;
+                    }
+                }
+                next.await;
+            }
+        });
+    }
+
+    /// Updates the connections to the current servers.
+    fn follow(&self) {
+        let servers = self.backend().topology.servers();
+        self.servers.set_servers(&servers.masters, servers.clone());
+    }
+
+    /// The calling thread's connection to the server that owns a key.
+    pub(super) fn connection(&self, key: &str) -> Result<Arc<Connection>, StoreError> {
+        self.servers.connection(|known| known.owners.owner(key.as_bytes())).ok_or_else(|| {
+            self.backend().topology.request_refresh();
+            StoreError {
+                reason: FailureReason::Unavailable,
+                message: "redis: no known master owns the key".into(),
+            }
+        })
+    }
+
+    /// The calling thread's connection to the server of a redirection.
+    pub(super) fn connection_to(&self, address: &ServerAddress) -> Option<Arc<Connection>> {
+        self.servers.connection_to(address)
+    }
+
+    /// The key of a counter's leases. In a cluster, `None` for the few names that no other key shares a slot with: those
+    /// with a closing brace but no hash tag. Their hits are not leased.
+    pub(super) fn leases_of(&self, name: &str) -> Option<String> {
+        let leases = self.names.leases_of(name);
+        (!self.is_cluster || slots::slot(leases.as_bytes()) == slots::slot(name.as_bytes())).then_some(leases)
+    }
+
+    /// Deletes a check's counter, and its leases, so that no hits of the time before are returned to it.
+    pub(super) async fn delete(&self, batch: &Batch, check: &Check) -> Result<(), StoreError> {
+        let name = self.names.of(batch, check);
+        let mut delete = cmd("DEL");
+        delete.arg(&*name).arg(self.leases_of(&name));
+        let deleted = self.commands.command::<u64>(&name, &delete).await;
+        deleted
+            .map(drop)
+            .map_err(|message| StoreError { reason: FailureReason::Unavailable, message: message.into() })
+    }
+}

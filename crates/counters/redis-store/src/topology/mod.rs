@@ -1,0 +1,181 @@
+//! Which servers own the keys. A single server is fixed. For sentinels and clusters a task polls the nodes, at an
+//! interval and when a connection requests a refresh. Readers take the current servers by one atomic load. A connection
+//! checks the role of a server that should be a master.
+
+mod node_list;
+mod replies;
+pub(super) mod slots;
+#[cfg(test)]
+mod tests;
+mod watcher;
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+};
+
+use arc_swap::ArcSwap;
+use futures_util::future::{AbortHandle, abortable};
+use tokio::sync::Notify;
+use tracing::warn;
+
+use self::watcher::{Source, Watcher};
+use super::dialer::Dialer;
+use crate::settings::{RedisPool, RedisServers};
+use faults::{log_throttle::LogThrottle, mutex::lock};
+use net::{ServerAddress, edges::Edges};
+
+/// The current servers; polls for changes until the last clone is dropped.
+#[derive(Clone)]
+pub(super) struct Topology(Arc<Inner>);
+
+struct Inner {
+    known: Arc<Known>,
+    watcher: Mutex<Watching>,
+    edges: Edges,
+}
+
+enum Watching {
+    /// A single server needs no watcher.
+    Never,
+    Later(Box<Watcher>),
+    Now(AbortHandle),
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Watching::Now(task) = &*lock(&self.watcher) {
+            task.abort();
+        }
+        // Those who follow see that their pool is gone.
+        self.known.changed.notify_waiters();
+    }
+}
+
+struct Known {
+    servers: ArcSwap<KeyOwners>,
+    /// Wakes in the order of waiting, unlike a `watch` channel.
+    changed: Arc<Notify>,
+    refresh: Notify,
+    /// While slots move, they do so several times a second.
+    moves: LogThrottle,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct KeyOwners {
+    /// The masters; empty while unknown.
+    pub(super) masters: Vec<ServerAddress>,
+    /// In a cluster, the index of each slot's master.
+    slots: Option<Box<[u16]>>,
+}
+
+/// The index for a slot without an owner.
+const NO_OWNER: u16 = u16::MAX;
+
+impl KeyOwners {
+    pub(super) fn owner(&self, key: &[u8]) -> Option<usize> {
+        let owner = match &self.slots {
+            None => 0,
+            Some(slots) => usize::from(*slots.get(usize::from(slots::slot(key)))?),
+        };
+        (owner < self.masters.len()).then_some(owner)
+    }
+
+    fn single(master: ServerAddress) -> Self {
+        Self { masters: vec![master], slots: None }
+    }
+
+    fn orphans(&self) -> usize {
+        self.slots.iter().flatten().filter(|owner| **owner == NO_OWNER).count()
+    }
+}
+
+impl fmt::Display for KeyOwners {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((first, rest)) = self.masters.split_first() else { return f.write_str("unknown") };
+        first.fmt(f)?;
+        rest.iter().try_for_each(|master| write!(f, ", {master}"))
+    }
+}
+
+impl Topology {
+    /// Loads certificates if TLS is enabled; polls nothing yet. Returns every problem with the files.
+    pub(super) fn new(pool: &RedisPool, edges: &Edges) -> Result<Self, Vec<String>> {
+        let (servers, watcher) = match &pool.servers {
+            RedisServers::Single(server) => (KeyOwners::single(server.clone()), Watching::Never),
+            RedisServers::Sentinel { master, sentinels, credentials } => {
+                let dialer = Dialer::of_sentinels(pool, credentials.as_ref(), edges)?;
+                let source = Source::Sentinel { master: master.clone() };
+                (
+                    KeyOwners::default(),
+                    Watching::Later(Box::new(Watcher::new(source, dialer, sentinels, edges))),
+                )
+            }
+            RedisServers::Cluster { seeds } => {
+                let source = Source::Cluster { seeds: seeds.clone() };
+                let watcher = Watcher::new(source, Dialer::new(pool, edges)?, seeds, edges);
+                (KeyOwners::default(), Watching::Later(Box::new(watcher)))
+            }
+        };
+        let known = Known {
+            servers: ArcSwap::from_pointee(servers),
+            changed: Arc::default(),
+            refresh: Notify::new(),
+            moves: LogThrottle::new(10),
+        };
+        let (known, watcher) = (Arc::new(known), Mutex::new(watcher));
+        Ok(Self(Arc::new(Inner { known, watcher, edges: edges.clone() })))
+    }
+
+    /// Starts to poll, within a runtime. Does nothing for a single server, and when called again.
+    pub(super) fn watch(&self) {
+        let mut watching = lock(&self.0.watcher);
+        match std::mem::replace(&mut *watching, Watching::Never) {
+            Watching::Later(watcher) => {
+                let (task, handle) = abortable(watcher.watch(Arc::clone(&self.0.known)));
+                self.0.edges.start(async move {
+                    let _ = task.await;
+                });
+                *watching = Watching::Now(handle);
+            }
+            started => *watching = started,
+        }
+    }
+
+    pub(super) fn servers(&self) -> Arc<KeyOwners> {
+        self.0.known.servers.load_full()
+    }
+
+    /// Notified of each change.
+    pub(super) fn changed(&self) -> Arc<Notify> {
+        self.0.known.changed.clone()
+    }
+
+    pub(super) fn request_refresh(&self) {
+        self.0.known.refresh.notify_one();
+    }
+}
+
+impl Known {
+    /// Publishes and logs the servers if they changed; returns true if so.
+    fn publish(&self, source: &Source, servers: KeyOwners) -> bool {
+        let before = self.servers.load_full();
+        if *before == servers {
+            return false;
+        }
+        let orphans = servers.orphans();
+        if orphans > 0 && orphans != before.orphans() {
+            warn!("{source}: {orphans} slots have no owner; their keys cannot be counted");
+        }
+        if before.masters == servers.masters {
+            if let Some(suppressed) = self.moves.admit_now() {
+                warn!(suppressed, "{source}: slots move between {servers}");
+            }
+        } else {
+            warn!("{source}: {servers}; before: {before}");
+        }
+        self.servers.store(Arc::new(servers));
+        self.changed.notify_waiters();
+        true
+    }
+}

@@ -1,0 +1,99 @@
+//! The task that polls sentinels or cluster nodes, and publishes the servers.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tracing::error;
+
+use super::{KeyOwners, Known, node_list::NodeList, replies};
+use crate::dialer::Dialer;
+use faults::panics::{self, Boundary, Panicked, caught};
+use net::{HostPort, ServerAddress, backoff::jittered_by, edges::Edges};
+
+/// The shortest time between two polls, however many refreshes are requested.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The interval for sentinels: a demoted master may not report it.
+const SENTINEL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The interval for clusters, which announce moved slots by `MOVED`.
+const CLUSTER_INTERVAL: Duration = Duration::from_secs(5);
+
+pub(super) enum Source {
+    Sentinel { master: String },
+    Cluster { seeds: Vec<HostPort> },
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sentinel { master } => write!(f, "redis master {master:?}"),
+            Self::Cluster { .. } => f.write_str("redis cluster"),
+        }
+    }
+}
+
+pub(super) struct Watcher {
+    source: Source,
+    nodes: NodeList,
+    edges: Edges,
+}
+
+impl Watcher {
+    pub(super) fn new(source: Source, dialer: Dialer, addresses: &[HostPort], edges: &Edges) -> Self {
+        Self { source, nodes: NodeList::new(dialer, addresses), edges: edges.clone() }
+    }
+
+    pub(super) async fn watch(mut self, known: Arc<Known>) {
+        while let Err(Panicked) = caught(Boundary::StoreDiscovery, self.watch_until_panic(&known)).await {
+            panics::pause().await;
+        }
+    }
+
+    async fn watch_until_panic(&mut self, known: &Known) {
+        let (mut is_refresh, mut failed) = (false, false);
+        loop {
+            panics::point("store_discovery");
+            let polled = self.poll(is_refresh).await;
+            let source = &self.source;
+            if polled.is_none() && !failed {
+                error!("{source}: no node replied; last known: {}", known.servers.load());
+            }
+            failed = polled.is_none();
+            let interval = match source {
+                Source::Cluster { .. } if !failed => CLUSTER_INTERVAL,
+                _ => SENTINEL_INTERVAL,
+            };
+            if let Some(servers) = polled
+                && known.publish(source, servers.clone())
+            {
+                self.add_masters(&servers);
+            }
+            let Edges { timer, random, .. } = &self.edges;
+            timer.sleep(MIN_INTERVAL).await;
+            let rest = jittered_by(interval.saturating_sub(MIN_INTERVAL), 0.1, random.fraction());
+            is_refresh = timer.timeout(rest, known.refresh.notified()).await.is_some();
+        }
+    }
+
+    async fn poll(&mut self, is_refresh: bool) -> Option<KeyOwners> {
+        match &self.source {
+            Source::Sentinel { master } => {
+                let command = [&b"SENTINEL"[..], b"get-master-addr-by-name", master.as_bytes()];
+                self.nodes.query(&command, |reply, _| replies::master(reply, master), is_refresh).await
+            }
+            Source::Cluster { .. } => {
+                self.nodes.query(&[b"CLUSTER", b"SLOTS"], replies::slots, is_refresh).await
+            }
+        }
+    }
+
+    /// Adds the masters of a cluster to the nodes: they may outlive those in the settings.
+    fn add_masters(&mut self, servers: &KeyOwners) {
+        let Source::Cluster { seeds } = &self.source else { return };
+        let masters = servers.masters.iter().filter_map(|master| match master {
+            ServerAddress::Tcp(address) => Some(address),
+            ServerAddress::Unix(_) => None,
+        });
+        self.nodes.set(masters.chain(seeds));
+    }
+}

@@ -1,0 +1,258 @@
+//! The common part of the networked stores: connections to servers, their queues, and pools of them.
+//!
+//! While a pipeline is in flight, new checks join the next one; with nothing in flight nothing waits. If callers are
+//! faster than a server, its rate is measured, and callers beyond what it answers in time are rejected at once. A server
+//! that answers nothing for clearly longer than a stall has failed: the breaker opens, and every caller is rejected until
+//! a probe is answered in time.
+//!
+//! This file has the callers' side. `queue` holds the waiting pipelines, `flight` those in flight, `callers` the
+//! callers of one, `indexes` its lists, `limit` the bound on outstanding checks. `run` is a connection's task,
+//! `server_pool` the connections to all servers. `transport` connects, `handshake` sends the first commands, `framed`
+//! reads and writes. A store implements `backend`.
+
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests run on this machine"))]
+
+pub mod client_metrics;
+pub mod failure;
+pub mod framed;
+pub mod handshake;
+pub mod transport;
+
+mod backend;
+mod callers;
+mod flight;
+mod indexes;
+mod limit;
+mod queue;
+mod run;
+mod server_pool;
+
+use std::{
+    fmt::{self, Write as _},
+    mem,
+    sync::{Arc, Mutex, MutexGuard},
+    time::{Duration, Instant},
+};
+
+use ring::digest::{SHA256, digest};
+use tokio::{
+    sync::{Notify, oneshot},
+    task::yield_now,
+};
+
+use self::{
+    backend::CheckResult,
+    queue::{Full, Queue},
+    run::MAX_TICK,
+};
+pub use self::{
+    backend::{Backend, Pipeline},
+    callers::{Answered, Callers},
+    indexes::{Keys, at, at_mut, index},
+    server_pool::{ServerPool, WorkerIndexes},
+};
+use crate::{
+    client_metrics::ClientMetrics,
+    failure::{Failure, FailureKind},
+};
+use clock::timer::{Timer, after};
+use counters::StoreError;
+use faults::mutex::lock;
+use metrics::FailureReason;
+use net::ServerAddress;
+use net::backoff::Backoff;
+use net::edges::Edges;
+use plants::{Plant, is_planted};
+use text::cut;
+
+/// A connection to a server, reopened whenever it is lost.
+pub struct Connection<B: Backend> {
+    pub address: ServerAddress,
+    pub shared: Arc<Shared<B>>,
+    state: Mutex<ConnectionState<B::Pipeline>>,
+    work: Notify,
+    /// The error for callers beyond what the server answers in time.
+    overloaded: StoreError,
+}
+
+/// State that all connections of a pool share.
+pub struct Shared<B> {
+    pub backend: B,
+    pub metrics: ClientMetrics,
+    pub bounds: Bounds,
+    pub edges: Edges,
+}
+
+pub struct Bounds {
+    pub timeout: Duration,
+    /// How long checks wait for more before they are sent.
+    pub pipeline_window: Duration,
+    pub max_queued: usize,
+    /// The backoff until the first connection succeeds.
+    pub startup_backoff: Backoff,
+}
+
+#[derive(Default)]
+struct ConnectionState<P> {
+    queue: Queue<P>,
+    /// Set while the breaker is open: the error for every caller.
+    breaker: Option<StoreError>,
+    connected: bool,
+    /// The connection's task waits for callers.
+    idle: bool,
+    ended: bool,
+}
+
+pub struct PendingReply<B: Backend> {
+    reply: oneshot::Receiver<Answered<CheckResult<B>>>,
+    deadline: Instant,
+}
+
+impl<B: Backend> PendingReply<B> {
+    /// Waits for the reply. The connection has its own timeout; the caller's may be shorter.
+    pub async fn wait(&mut self, until: Option<(Instant, &dyn Timer)>) -> Answered<CheckResult<B>> {
+        let failed =
+            |reason, what| Err(StoreError { reason, message: format!("{}: {what}", B::NAME).into() });
+        let reply = match until {
+            // The connection checks its deadlines in ticks.
+            Some((until, timer))
+                if until < after(self.deadline, MAX_TICK) && !is_planted(Plant::DeadlineIgnored) =>
+            {
+                let reply = timer.timeout_at(until, &mut self.reply);
+                // Boxed: a timer is larger than everything else in this future, and rarely needed.
+                if let Some(reply) = Box::pin(reply).await {
+                    reply
+                } else {
+                    // This process may have been late: a reply that has arrived meanwhile counts.
+                    yield_now().await;
+                    let Ok(reply) = self.reply.try_recv() else {
+                        return failed(FailureReason::Timeout, "no reply within the caller's timeout");
+                    };
+                    Ok(reply)
+                }
+            }
+            _ => (&mut self.reply).await,
+        };
+        reply.unwrap_or_else(|_| failed(FailureReason::Unavailable, "the service is shutting down"))
+    }
+}
+
+impl<B: Backend> Connection<B> {
+    fn new(address: ServerAddress, shared: Arc<Shared<B>>) -> Self {
+        let timeout = shared.bounds.timeout;
+        let (name, variable) = (B::NAME, B::TIMEOUT);
+        let message = format!(
+            "{name} {address}: overloaded: more checks than it answers within {timeout:?} ({variable})"
+        );
+        let overloaded = StoreError { reason: FailureReason::Overloaded, message: message.into() };
+        Self { address, shared, state: Mutex::default(), work: Notify::new(), overloaded }
+    }
+
+    /// Queues a caller that waits until `until`; `fill` adds its `checks` checks. Fails if the breaker is open, the queue
+    /// is full, or the server is overloaded.
+    pub fn submit(
+        &self,
+        checks: usize,
+        until: Option<Instant>,
+        fill: impl FnOnce(&mut B::Pipeline),
+    ) -> Result<PendingReply<B>, StoreError> {
+        let mut state = self.lock();
+        if let Some(error) = &state.breaker {
+            return Err(error.clone());
+        }
+        let (max, timer) = (self.shared.bounds.max_queued, &*self.shared.edges.timer);
+        match state.queue.admit(checks, until, max, timer) {
+            Ok(()) => {}
+            Err(Full::Overloaded) => return Err(self.overloaded.clone()),
+            Err(Full::Queue) => {
+                drop(state);
+                let message = self.describe(format_args!("queue full: {max} checks ({})", B::MAX_QUEUED));
+                return Err(StoreError { reason: FailureReason::QueueFull, message: message.into() });
+            }
+        }
+        let (reply, since) = state.queue.add_caller(fill, timer);
+        let wake = mem::take(&mut state.idle);
+        drop(state);
+        if wake {
+            self.work.notify_one();
+        }
+        Ok(PendingReply { reply, deadline: after(since, self.shared.bounds.timeout) })
+    }
+
+    /// Adds commands without a caller to the next pipeline. Does not wake the task: for [`Backend::complete`], after
+    /// which the queue is checked anyway.
+    pub fn piggyback(&self, fill: impl FnOnce(&mut B::Pipeline)) {
+        fill(&mut self.lock().queue.last(&*self.shared.edges.timer).pipeline);
+    }
+
+    /// True when connected and the breaker is closed.
+    fn is_open(&self) -> bool {
+        let state = self.lock();
+        state.connected && state.breaker.is_none()
+    }
+
+    fn is_breaker_open(&self) -> bool {
+        self.lock().breaker.is_some()
+    }
+
+    /// Ends the connection: the server was removed from the pool.
+    fn end(&self) {
+        self.lock().ended = true;
+        self.work.notify_one();
+    }
+
+    /// Rejects callers until the server has recovered.
+    fn open_breaker(&self, reason: FailureReason, failure: &Failure) {
+        self.shared.metrics.failed(failure);
+        self.reject(failure.to_error(FailureReason::Unavailable), &failure.to_error(reason));
+    }
+
+    /// Fails waiting callers with `now`, and later ones with `later`.
+    fn reject(&self, later: StoreError, now: &StoreError) {
+        let mut state = self.lock();
+        state.breaker = Some(later);
+        let queued = state.queue.drain();
+        drop(state);
+        for mut queued in queued {
+            queued.pipeline.fail(now);
+        }
+    }
+
+    pub fn error_reply(&self, kind: FailureKind, error: &str) -> Failure {
+        self.failure(kind, format_args!("error reply \"{}\"{}", cut(error), B::hint(kind)))
+    }
+
+    fn timed_out(&self) -> Failure {
+        let timeout = self.shared.bounds.timeout;
+        self.failure(FailureKind::Timeout, format_args!("no reply within {timeout:?} ({})", B::TIMEOUT))
+    }
+
+    pub fn failure(&self, kind: FailureKind, what: impl fmt::Display) -> Failure {
+        Failure::new(kind, self.describe(what))
+    }
+
+    /// A message that begins with the store and the address.
+    fn describe(&self, what: impl fmt::Display) -> String {
+        format!("{} {}: {what}", B::NAME, self.address)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ConnectionState<B::Pipeline>> {
+        lock(&self.state)
+    }
+}
+
+/// The name of a key that is too long or invalid for a server: `tollgate:` and the key's SHA-256, in every version. No key
+/// equals such a name, because keys contain a `_` after their domain.
+pub fn hashed(key: &str) -> String {
+    let mut name = "tollgate:".to_owned();
+    for byte in digest(&SHA256, key.as_bytes()).as_ref() {
+        // Writing to a String cannot fail.
+        let _ = write!(name, "{byte:02x}");
+    }
+    name
+}
+
+pub fn part(timeout: Duration, parts: u32) -> Duration {
+    timeout.checked_div(parts).unwrap_or(timeout)
+}

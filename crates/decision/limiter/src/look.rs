@@ -1,0 +1,206 @@
+//! The counters of a descriptor: read without counting, and reset. For the admin API.
+//!
+//! The functions that plan a request find the counters, so they are those that a request is checked against, with every
+//! algorithm and store.
+
+use std::sync::Arc;
+
+use super::{
+    Limiter, Served,
+    outcome::outcome,
+    plan::{self, CounterSource, LimitCheck, Plan, Planned, Scope},
+    replacement::{self, Replacement, Replacements},
+    request::{Request, RequestError},
+};
+use clock::Time;
+use counters::{Batch, Closing, Counting, OpenHold, Resets};
+use limit::{Hits, InForce, Limit};
+use metrics::{Stats, StatsOptions};
+use overrides::{Action, Found};
+use plants::{Plant, is_planted};
+
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Counters {
+    /// The full key of the rule that the descriptor matches.
+    pub rule: Option<Arc<str>>,
+    /// The override that applies. The counters are those of the rule even if it blocks or exempts the descriptor.
+    pub overridden: Option<Found>,
+    /// Its limits; empty if it has none.
+    pub limits: Vec<CounterState>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct CounterState {
+    pub limit: Limit,
+    pub schedule: Option<Arc<InForce>>,
+    /// Hits that were counted and still matter.
+    pub used: u64,
+    /// What is held, of a limit that holds; `used` is what is spent.
+    pub held: Option<u64>,
+    pub remaining: u64,
+    /// Seconds until the full limit is available.
+    pub resets_in: u64,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct ListedHold {
+    pub limit: Limit,
+    pub open: OpenHold,
+}
+
+/// A request whose hits are 0, planned as those that count are.
+struct Reading {
+    served: Arc<Served>,
+    replacements: Replacements,
+    overridden: Vec<Option<Found>>,
+    plan: Plan,
+    batch: Batch,
+    now: Time,
+}
+
+impl Limiter {
+    fn reading(&self, request: &Request<'_>) -> Result<Reading, RequestError> {
+        let request = &without_hits(request);
+        let (now, stats) = (self.now(), Stats::new(StatsOptions::default()));
+        let served = self.source.current().ok_or(RequestError::NoRules)?;
+        let (replacements, overridden) = self.replacements(request, &served, now)?;
+        let (mut plan, mut batch) = (Plan::new(), Batch::default());
+        let context = plan::Context { policy: &self.policy, stats: &stats, now, closes: false };
+        let domain = served.rules.domain(request.domain);
+        let scope = Scope { served: &served, replacements: &replacements };
+        plan::plan(request, domain, scope, (&mut plan, &mut batch), &context);
+        Ok(Reading { served, replacements, overridden, plan, batch, now })
+    }
+
+    /// Reads the counters of a request's descriptors, without counting.
+    #[expect(clippy::expect_used, reason = "overrides without counters are not planned here")]
+    pub async fn counters(&self, request: &Request<'_>) -> Result<Vec<Counters>, RequestError> {
+        let Reading { served, replacements, overridden, plan, mut batch, now } = self.reading(request)?;
+        let scope = Scope { served: &served, replacements: &replacements };
+        batch.counting = Counting::ReadOnly;
+        if !batch.checks().is_empty() {
+            self.store.apply(&mut batch, now).await.map_err(RequestError::Store)?;
+        }
+        let states = |planned: &Planned| match planned {
+            Planned::Limited(limited) => {
+                let state = |check: &LimitCheck| {
+                    let limit = (scope.limit(limited, check), check.source);
+                    let one = outcome(limit, Hits::Take(0), &batch, self.policy.near_limit_ratio, now);
+                    CounterState {
+                        limit: one.limit.clone(),
+                        schedule: one.written.scheduled(now),
+                        used: one.used(&batch).expect("a limit that no override replaces has a counter"),
+                        held: one.held(&batch).map(|held| held.held),
+                        remaining: one.verdict.remaining,
+                        resets_in: one.seconds_until_reset(),
+                    }
+                };
+                limited.limits.iter().map(state).collect()
+            }
+            _ => Vec::new(),
+        };
+        let counters = plan.iter().zip(overridden).map(|(planned, overridden)| {
+            let rule = scope.rule_of(planned).map(|rule| rule.full_key.clone());
+            Counters { rule, overridden, limits: states(planned) }
+        });
+        Ok(counters.collect())
+    }
+
+    /// The open holds of the limits of a request's descriptors, at most `most` of each.
+    pub async fn holds(&self, request: &Request<'_>, most: usize) -> Result<Vec<ListedHold>, RequestError> {
+        let Reading { served, replacements, plan, batch, now, .. } = self.reading(request)?;
+        let scope = Scope { served: &served, replacements: &replacements };
+        let open = self.store.list_holds(&batch, most, now).await.map_err(RequestError::Store)?;
+        let limit_of = |index: usize| {
+            let limited = plan.iter().filter_map(|planned| match planned {
+                Planned::Limited(limited) => Some(limited),
+                _ => None,
+            });
+            let mut checks =
+                limited.flat_map(|limited| limited.limits.iter().map(move |check| (limited, check)));
+            let found =
+                checks.find(|(_, check)| matches!(check.source, CounterSource::Store(at) if at == index));
+            found.map(|(limited, check)| scope.limit(limited, check).at(now).clone())
+        };
+        Ok(open
+            .into_iter()
+            .filter_map(|open| Some(ListedHold { limit: limit_of(open.check)?, open }))
+            .collect())
+    }
+
+    /// Settles or ends the holds of a request, and returns how many.
+    pub async fn close_hold(&self, mut closing: Closing) -> Result<usize, RequestError> {
+        let now = self.now();
+        let (closed, result) = self.store.close_holds(&mut closing, now).await;
+        self.count_all(&closed, now);
+        result.map(|()| closed.len()).map_err(RequestError::Store)
+    }
+
+    /// Resets the counters of a request's descriptors to unused ones, here and in the store. Returns their full keys, by
+    /// which other replicas identify them.
+    pub async fn reset_counters(&self, request: &Request<'_>) -> Result<Vec<String>, RequestError> {
+        let Reading { mut batch, now, .. } = self.reading(request)?;
+        self.store.reset(&mut batch, now).await.map_err(RequestError::Store)?;
+        if let Some(local) = self.local.get() {
+            local.remove(&mut batch, now);
+        }
+        self.count_held(&batch);
+        let keys: Vec<String> = batch.checks().iter().map(|check| batch.full_key(check).to_owned()).collect();
+        self.forget(&Resets::Of(keys.clone()));
+        Ok(keys)
+    }
+
+    /// Forgets the state in this process of counters that were reset, here or by another replica.
+    pub fn forget(&self, resets: &Resets) {
+        self.store.forget(resets);
+        self.forget_rejections(resets);
+    }
+
+    /// Forgets that counters were over their limits, after refunds by other replicas. Leased hits stay taken.
+    pub fn forget_rejections(&self, refunds: &Resets) {
+        self.store.read_again(refunds);
+        if let Some(cache) = &self.over_limit
+            && !is_planted(Plant::CachePastReset)
+        {
+            cache.forget(refunds, self.now());
+        }
+    }
+
+    /// The replacements of the rules' limits, and the override of each descriptor. Overrides without counters are no
+    /// replacements here, so that the rule's counters are found.
+    fn replacements(
+        &self,
+        request: &Request<'_>,
+        served: &Served,
+        now: Time,
+    ) -> Result<(Replacements, Vec<Option<Found>>), RequestError> {
+        self.policy.bounds.check(request)?;
+        let domain = served.rules.domain(request.domain);
+        let mut replacements = replacement::of(request, domain, (&self.overrides, &self.policy), now)?;
+        replacements.all.resize_with(request.descriptors.len(), || None);
+        let operator = |one: &mut Option<Replacement>| {
+            let found = one.as_ref()?.operator()?.clone();
+            if matches!(found.action, Action::Block | Action::Allow) {
+                *one = None;
+            }
+            Some(found)
+        };
+        let switch = replacements.switch.take();
+        let is_switched =
+            |found: &Option<Found>| found.as_ref().is_none_or(|found| found.action != Action::Block);
+        let overridden = replacements.all.iter_mut().map(operator);
+        let overridden = overridden.map(|found| switch.clone().filter(|_| is_switched(&found)).or(found));
+        let overridden = overridden.collect();
+        Ok((replacements, overridden))
+    }
+}
+
+/// The same request with 0 hits, which reads.
+fn without_hits<'m>(request: &Request<'m>) -> Request<'m> {
+    let mut request = request.clone();
+    for descriptor in &mut request.descriptors {
+        descriptor.hits_addend = Some(0);
+        descriptor.is_negative_hits = false;
+    }
+    request
+}
