@@ -7,7 +7,9 @@ impl FailureKind {
     pub(super) const fn hint(self) -> &'static str {
         match self {
             Self::Auth => "; check REDIS_AUTH",
-            Self::Denied => "; the user lacks a permission, or the server the command: docs/redis.md#permissions",
+            Self::Denied => {
+                "; the user lacks a permission, or the server the command: docs/redis.md#permissions"
+            }
             Self::WritesDisabled => "; writes are disabled: see its log",
             Self::Busy => "; a script runs for too long: see SCRIPT KILL",
             Self::Loading => "; it is loading its data, will retry",

@@ -46,7 +46,7 @@ pub(super) use pipeline::Receipt;
 use pool::Pool;
 #[cfg(any(test, feature = "testing"))]
 pub use resp::fuzz as fuzz_resp;
-use rules::{Limit, Limits, RuleSet, Unit};
+use rules::{Limits, RuleSet};
 
 pub struct RedisStore {
     main: Arc<Pool>,
@@ -111,14 +111,6 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn rules_changed(&self, rules: &RuleSet) {
-        let per_second = self.per_second.as_ref();
-        let is_per_second = |limits: &Limits, limit: &Limit| {
-            !limits.are_several() && !limit.holds && limit.unit == Unit::Second && per_second.is_some()
-        };
-        self.main.rules_changed(rules, |limits, limit| !is_per_second(limits, limit));
-        if let Some(pool) = per_second {
-            pool.rules_changed(rules, is_per_second);
-        }
         let holds = |limits: &Limits| limits.iter().any(|limit| limit.holds);
         if rules.rules().into_iter().filter_map(|rule| rule.limits()).any(holds) {
             self.used_slots.look_into(self.main.slots_of_holds());

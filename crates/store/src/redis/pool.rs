@@ -24,7 +24,6 @@ use crate::{
 };
 use containment::panics::{self, Boundary, Panicked};
 use net::{ServerAddress, backoff::Backoff, edges::Edges};
-use rules::{Limit, Limits, RuleSet};
 
 pub(super) struct Pool {
     pub(super) servers: ServerPool<RedisBackend, Arc<KeyOwners>>,
@@ -53,7 +52,7 @@ impl Pool {
                 topology,
                 ttl_cache: TtlCache::new(jitter, edges.random.clone()),
                 only_masters: matches!(settings.servers, RedisServers::Sentinel { .. }),
-                write_check: unhealthy_without.then(|| WriteCheck::new(key_prefix)),
+                write_check: unhealthy_without.then(WriteCheck::default),
             },
             edges: edges.clone(),
             metrics: ClientMetrics::default(),
@@ -79,24 +78,12 @@ impl Pool {
         &self.servers.shared.backend
     }
 
-    /// Probes keys of the limits for which `is_counted_here` is true, if health checks need to know.
-    pub(super) fn rules_changed(
-        &self,
-        rules: &RuleSet,
-        is_counted_here: impl Fn(&Limits, &Limit) -> bool + Copy,
-    ) {
-        let check = self.backend().write_check.as_ref();
-        if check.is_some_and(|check| check.set_rules(rules, is_counted_here)) {
-            self.check_writes();
-        }
-    }
-
     /// Probes each connected server, if health checks need to know whether it accepts writes.
     pub(super) fn check_writes(&self) {
         let RedisBackend { write_check: Some(check), topology, .. } = self.backend() else { return };
         let servers = topology.servers();
         check.keep_only(&servers.masters);
-        let keys = check.keys(&servers);
+        let keys = WriteCheck::keys(&servers);
         for connection in self.servers.open_connections() {
             check.probe(&connection.address, &keys, |key| {
                 drop(connection.submit(0, None, |pipeline| pipeline.probe_writes(key)));
