@@ -13,6 +13,7 @@ use crate::{
     settings::Settings,
     settings::{Bound, Memory},
 };
+use ::memory::MemoryStore;
 use ::recent::Recent;
 use clock::{Clock, SystemClock};
 use counters::{MostHolds, Outages, Store};
@@ -25,7 +26,6 @@ use limiter::{
     RecentRequests, RequestLog, ResponseOptions,
 };
 use memcached::{MemcachedStore, NameServers, ResetLog};
-use ::memory::MemoryStore;
 use metrics::{ShardCount, Stats, StatsOptions};
 use net::edges::Edges;
 use overrides::{Keeper, progress::Progress};
@@ -104,7 +104,7 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
     let recent = recent::recent(settings);
     let (counted_in, noted_in, counters) = (store.clone(), recent.clone(), stats.clone());
     let attach = move |rules: &RuleSet| {
-        counted_in.rules_changed(&rules.limits());
+        counted_in.rules_changed(rules.hold());
         limiter::handles(rules, &counters, noted_in.rules(rules))
     };
     let source = Arc::new(Source::new(compile_options(settings), attach));

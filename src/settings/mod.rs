@@ -49,8 +49,8 @@ use self::{
     values::BackendType,
     vars::{AdminVars, Var},
 };
-use exporters::{statsd::settings::Sinks, tracing::settings::Spans};
 use ::memcached::settings::Memcached;
+use exporters::{statsd::settings::Sinks, tracing::settings::Spans};
 use redis_store::settings::Redis;
 use rules_source::xds::settings::Xds;
 

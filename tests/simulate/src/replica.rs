@@ -94,7 +94,7 @@ impl Replica {
         let stats = Arc::new(Stats::new(StatsOptions::default()));
         let (counted_in, counters) = (store.clone(), stats.clone());
         let attach = move |rules: &rules::RuleSet| {
-            counted_in.rules_changed(&rules.limits());
+            counted_in.rules_changed(rules.hold());
             limiter::handles(rules, &counters, Vec::new())
         };
         let source = Arc::new(Source::new(CompileOptions::default(), attach));
@@ -286,8 +286,8 @@ impl Store for Watched {
         self.store.start_worker();
     }
 
-    fn rules_changed(&self, limits: &[(&str, &limit::Limits)]) {
-        self.store.rules_changed(limits);
+    fn rules_changed(&self, hold: bool) {
+        self.store.rules_changed(hold);
     }
 
     fn maintain(&self, now: Time) {

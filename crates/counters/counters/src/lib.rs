@@ -16,7 +16,6 @@ mod outage;
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use clock::Time;
-use limit::Limits;
 use metrics::{FailureReason, LeaseState, LeaseUsage, PoolUsage, StoreUsage};
 use smallvec::{SmallVec, smallvec};
 
@@ -80,9 +79,8 @@ pub trait Store: Send + Sync {
     /// Called once on each worker thread, within its runtime: a networked store opens its connections there.
     fn start_worker(&self) {}
 
-    /// Called with the limits of new rules, each with its domain, before they are published, so that the store can
-    /// prepare for them.
-    fn rules_changed(&self, _limits: &[(&str, &Limits)]) {}
+    /// Called before new rules are published, with whether one of their limits holds.
+    fn rules_changed(&self, _hold: bool) {}
 
     /// Frees expired state; called about once a second.
     fn maintain(&self, _now: Time) {}

@@ -34,7 +34,6 @@ use tokio::sync::Notify;
 use clock::Time;
 use counters::{Applied, Batch, Closing, ClosingFuture, ListingFuture, Resets, Store, StoreFuture};
 use faults::panics::{self, Boundary, Panicked, caught};
-use limit::Limits;
 use limit::lease::{Grant, Snapshot};
 use metrics::{LeaseState, LeaseUsage, PoolUsage};
 use plants::{Plant, is_planted};
@@ -159,8 +158,8 @@ impl Store for LeasedStore {
         }
     }
 
-    fn rules_changed(&self, limits: &[(&str, &Limits)]) {
-        self.0.redis.rules_changed(limits);
+    fn rules_changed(&self, hold: bool) {
+        self.0.redis.rules_changed(hold);
     }
 
     fn maintain(&self, now: Time) {

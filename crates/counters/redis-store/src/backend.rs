@@ -71,7 +71,7 @@ impl Backend for RedisBackend {
 
     fn connected(&self, connection: &Connection) {
         if let Some(check) = &self.write_check {
-            let keys = check.keys(&self.topology.servers());
+            let keys = WriteCheck::keys(&self.topology.servers());
             check.probe(&connection.address, &keys, |key| {
                 connection.piggyback(|first| first.probe_writes(key));
             });

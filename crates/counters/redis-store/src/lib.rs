@@ -40,7 +40,6 @@ pub use command_pool::CommandPool;
 use counters::{Batch, Closing, ClosingFuture, Counting, ListingFuture, MostHolds, Store, StoreFuture};
 use holds::UsedSlots;
 pub use lease::{LeaseReply, Leased};
-use limit::{Limit, Limits, Unit};
 pub use messages::{End, MAX_MESSAGE, Messages};
 use metrics::{PoolUsage, StoreKind};
 use net::edges::Edges;
@@ -112,16 +111,8 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
-    fn rules_changed(&self, all: &[(&str, &Limits)]) {
-        let per_second = self.per_second.as_ref();
-        let is_per_second = |limits: &Limits, limit: &Limit| {
-            !limits.are_several() && !limit.holds && limit.unit == Unit::Second && per_second.is_some()
-        };
-        self.main.rules_changed(all, |limits, limit| !is_per_second(limits, limit));
-        if let Some(pool) = per_second {
-            pool.rules_changed(all, is_per_second);
-        }
-        if all.iter().any(|(_, limits)| limits.iter().any(|limit| limit.holds)) {
+    fn rules_changed(&self, hold: bool) {
+        if hold {
             self.used_slots.look_into(self.main.slots_of_holds());
         }
     }

@@ -16,7 +16,6 @@ use super::{
 use crate::settings::{Redis, RedisPool, RedisServers};
 use counters::{Batch, Check, StoreError};
 use faults::panics::{self, Boundary, Panicked};
-use limit::{Limit, Limits};
 use metrics::FailureReason;
 use net::{ServerAddress, backoff::Backoff, edges::Edges};
 use wire::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics};
@@ -48,7 +47,7 @@ impl Pool {
                 topology,
                 ttl_cache: TtlCache::new(jitter, edges.random.clone()),
                 only_masters: matches!(settings.servers, RedisServers::Sentinel { .. }),
-                write_check: unhealthy_without.then(|| WriteCheck::new(key_prefix)),
+                write_check: unhealthy_without.then(WriteCheck::default),
             },
             edges: edges.clone(),
             metrics: ClientMetrics::default(),
@@ -74,24 +73,12 @@ impl Pool {
         &self.servers.shared.backend
     }
 
-    /// Probes keys of the limits for which `is_counted_here` is true, if health checks need to know.
-    pub(super) fn rules_changed(
-        &self,
-        limits: &[(&str, &Limits)],
-        is_counted_here: impl Fn(&Limits, &Limit) -> bool + Copy,
-    ) {
-        let check = self.backend().write_check.as_ref();
-        if check.is_some_and(|check| check.set_limits(limits, is_counted_here)) {
-            self.check_writes();
-        }
-    }
-
     /// Probes each connected server, if health checks need to know whether it accepts writes.
     pub(super) fn check_writes(&self) {
         let RedisBackend { write_check: Some(check), topology, .. } = self.backend() else { return };
         let servers = topology.servers();
         check.keep_only(&servers.masters);
-        let keys = check.keys(&servers);
+        let keys = WriteCheck::keys(&servers);
         for connection in self.servers.open_connections() {
             check.probe(&connection.address, &keys, |key| {
                 drop(connection.submit(0, None, |pipeline| pipeline.probe_writes(key)));

@@ -14,47 +14,24 @@ use super::{
     topology::KeyOwners,
 };
 use faults::mutex::lock;
-use limit::{Limit, Limits};
 use net::ServerAddress;
 
 /// The keys that are tried per server of a cluster. One with a tenth of its share of the slots is missed once in 600
 /// times; then only clients see that it refuses writes.
 const TRIES: usize = 64;
 
+#[derive(Default)]
 pub(super) struct WriteCheck {
-    prefix: String,
-    /// The first domain with limits that are counted here.
-    domain: Mutex<Option<Box<str>>>,
     /// The servers that accepted their last probe, or own no key for one.
     accepting: Mutex<Vec<ServerAddress>>,
 }
 
 impl WriteCheck {
-    pub(super) fn new(prefix: &str) -> Self {
-        Self { prefix: prefix.to_owned(), domain: Mutex::default(), accepting: Mutex::default() }
-    }
-
-    /// Uses keys of the limits for which `is_counted_here` is true; returns true if the keys changed.
-    pub(super) fn set_limits(
-        &self,
-        all: &[(&str, &Limits)],
-        is_counted_here: impl Fn(&Limits, &Limit) -> bool,
-    ) -> bool {
-        let is_counted = |limits: &Limits| limits.iter().any(|limit| is_counted_here(limits, limit));
-        let counted = all.iter().filter(|(_, limits)| is_counted(limits)).map(|(domain, _)| *domain);
-        let domain = counted.min().map(Box::from);
-        let mut known = lock(&self.domain);
-        let is_new = *known != domain;
-        *known = domain;
-        is_new
-    }
-
-    /// A key for each server. It begins as the counters do, since the user may have access to no others.
-    pub(super) fn keys(&self, servers: &KeyOwners) -> HashMap<ServerAddress, String> {
+    /// A key for each server.
+    pub(super) fn keys(servers: &KeyOwners) -> HashMap<ServerAddress, String> {
         let (mut keys, count) = (HashMap::new(), servers.masters.len());
-        let Some(domain) = lock(&self.domain).clone() else { return keys };
         for number in 0..count * TRIES {
-            let key = format!("{}{domain}_{number}", self.prefix);
+            let key = format!("tollgate:health:{number}");
             if let Some(owner) = servers.owner(key.as_bytes()).and_then(|owner| servers.masters.get(owner)) {
                 keys.entry(owner.clone()).or_insert(key);
             }
@@ -105,7 +82,7 @@ pub(super) fn refusal(reply: Reply) -> Result<(), String> {
     let Reply::Error(error) = reply else { return Ok(()) };
     match failure::kind_of_reply(&error) {
         FailureKind::NotANumber => Ok(()),
-        // The user may have access to other keys of the domain.
+        // The user may have access to other keys.
         FailureKind::Denied if !permissions::is_denied(&error) => Ok(()),
         _ => Err(error),
     }

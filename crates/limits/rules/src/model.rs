@@ -190,14 +190,10 @@ impl RuleSet {
         self.domains.values().flat_map(Domain::rules).map(|(rule, _)| rule).collect()
     }
 
-    /// The limits of every rule, each with its domain, in no particular order.
-    pub fn limits(&self) -> Vec<(&str, &Limits)> {
-        let mut all = Vec::new();
-        for domain in self.domains.values() {
-            let limited = domain.rules().into_iter().filter_map(|(rule, _)| rule.limits());
-            all.extend(limited.map(|limits| (&*domain.name, limits)));
-        }
-        all
+    /// Whether one of the limits holds.
+    pub fn hold(&self) -> bool {
+        let holds = |limits: &Limits| limits.iter().any(|limit| limit.holds);
+        self.rules().into_iter().filter_map(Rule::limits).any(holds)
     }
 }
 
