@@ -9,7 +9,6 @@ mod tests;
 
 use std::path::Path;
 
-use crate::settings::{Available, Settings};
 use exporters::tracing;
 use memcached;
 use metrics;
@@ -21,6 +20,7 @@ use rules::{
 };
 use rules_source::xds;
 use server;
+use settings::{Available, Settings};
 use text::diagnostics::render;
 
 #[derive(Clone, Copy, Debug)]

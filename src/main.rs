@@ -2,10 +2,8 @@
 
 use std::{env, ffi::OsString, process::ExitCode, thread};
 
-use tollgate::{
-    cli::{self, Environment},
-    settings::Available,
-};
+use cli::Environment;
+use settings::Available;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -20,5 +18,5 @@ fn main() -> ExitCode {
             .map_or_else(Available::default, |(bytes, is_limit)| Available { bytes, is_limit }),
         cores: thread::available_parallelism().map_or(1, std::num::NonZero::get),
     };
-    cli::run(env::args_os(), &environment)
+    cli::run(env::args_os(), &environment, tollgate::app::serve)
 }

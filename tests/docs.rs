@@ -28,12 +28,12 @@ use markdown::{Block, blocks, links, slugs};
 
 #[test]
 fn the_settings_table_is_that_of_the_program() {
-    holds_table("docs/settings.md", "settings", &tollgate::settings::markdown());
+    holds_table("docs/settings.md", "settings", &settings::markdown());
 }
 
 #[test]
 fn the_table_of_memory_is_that_of_the_program() {
-    holds_table("docs/operating.md", "memory", &tollgate::settings::memory::markdown());
+    holds_table("docs/operating.md", "memory", &settings::memory::markdown());
 }
 
 #[test]

@@ -22,13 +22,13 @@ use server::{
     grpc::{self, Parts, Workers},
     listen::{Listener, bind_tcp},
 };
+use settings::{Available, Settings};
 use tokio::{
     runtime,
     sync::{oneshot, watch},
     task::LocalSet,
     time::{sleep, timeout_at},
 };
-use tollgate::settings::{Available, Settings};
 
 use crate::support::{
     client::request,

@@ -11,11 +11,11 @@ use tokio::{
 };
 
 use super::{StartError, parts::App};
-use crate::{settings::Backend, settings::Settings};
 use clock::{Clock, Rfc3339, SystemClock, Time};
 use faults::{OnStoreFailure, log_throttle::LogThrottle, panics};
 use metrics::Method;
 use server::health::Part;
+use settings::{Backend, Settings};
 use tracing::error;
 
 impl App {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use http2::Budget;
 
 use super::parts::App;
-use crate::settings::{Bound, Memory};
 use admin::MemoryUse;
 use metrics::{Samples, names};
+use settings::{Bound, Memory};
 
 /// The budgets whose parts are charged byte by byte.
 pub(super) struct Budgets {

@@ -21,22 +21,20 @@ use std::{io, sync::Arc};
 use tokio::{runtime, sync::watch, task::LocalSet};
 use tracing::{info, warn};
 
-use crate::settings::Settings;
 use admin::Api;
 use clock::{Clock, SystemClock};
 use faults::panics::{self, Boundary};
 use fleet::Change;
 use net::edges::Edges;
 use pages::{Pages, Threads};
-pub(crate) use parts::policy;
 use parts::{App, Link, Linked};
 use ports::Ports;
 use rules::Feed;
-pub(crate) use rules::compile_options;
 use server::{
     grpc::{self, Workers},
     tls,
 };
+use settings::Settings;
 use shutdown::{Running, Senders, Signals};
 
 /// The reasons why the service did not start, a line each.
@@ -56,11 +54,15 @@ impl StartError {
 }
 
 /// Serves until a signal; then drains and returns. An error has every reason why the service cannot start.
-pub(crate) fn serve(settings: &Settings) -> Result<(), StartError> {
-    let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::system)?;
-    let result = LocalSet::new().block_on(&runtime, run(settings.clone()));
-    runtime.shutdown_background();
-    result
+pub fn serve(settings: &Settings) -> Result<(), Vec<String>> {
+    let started = || {
+        let runtime =
+            runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::system)?;
+        let result = LocalSet::new().block_on(&runtime, run(settings.clone()));
+        runtime.shutdown_background();
+        result
+    };
+    started().map_err(|StartError(reasons)| reasons)
 }
 
 async fn run(mut settings: Settings) -> Result<(), StartError> {

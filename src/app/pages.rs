@@ -8,14 +8,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval_at},
 };
 
-use super::{
-    StartError,
-    memory::Budgets,
-    parts::{App, policy},
-    rules::compile_options,
-    threads::Thread,
-};
-use crate::settings::Settings;
+use super::{StartError, memory::Budgets, parts::App, threads::Thread};
 use admin::{Access, Api, Hosts, Managed, Tokens, Trials};
 use clock::{Clock, SystemClock};
 use faults::panics::{self, Boundary};
@@ -29,6 +22,7 @@ use server::{
     },
     listen::Listener,
 };
+use settings::Settings;
 
 pub(super) struct Threads {
     pub(super) http: Thread,
@@ -68,9 +62,9 @@ pub(super) fn api(settings: &Settings, app: &Arc<App>) -> Result<Arc<Api>, Start
         outages: app.outages.clone(),
         trials: app.recent_requests.clone().map(|requests| Trials {
             requests,
-            policy: policy(settings),
+            policy: settings::policy(settings),
             cache_bytes: settings.store.local_cache_bytes,
-            options: compile_options(settings),
+            options: settings::compile_options(settings),
         }),
         memory: memory_of(app),
         replies: app.budgets.admin_replies.clone(),

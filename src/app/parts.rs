@@ -5,26 +5,16 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use super::{StartError, memory::Budgets, recent, rules::compile_options, sinks};
-use crate::{
-    settings::Answers,
-    settings::Backend,
-    settings::KeyFormat,
-    settings::Settings,
-    settings::{Bound, Memory},
-};
+use super::{StartError, memory::Budgets, recent, sinks};
 use ::memory::MemoryStore;
 use ::recent::Recent;
 use clock::{Clock, SystemClock};
-use counters::{MostHolds, Outages, Store};
+use counters::{Outages, Store};
 use exporters::tracing::Tracer;
 use faults::log_throttle::LogThrottle;
 use fleet::Fleet;
 use leases::LeasedStore;
-use limiter::{
-    self, Announce, Bounds, Handles, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy,
-    RecentRequests, RequestLog, ResponseOptions,
-};
+use limiter::{self, Announce, Handles, Limiter, OverLimitCache, RecentRequests, RequestLog};
 use memcached::{MemcachedStore, NameServers, ResetLog};
 use metrics::{ShardCount, Stats, StatsOptions};
 use net::edges::Edges;
@@ -33,6 +23,7 @@ use redis_store::{CommandPool, RedisStore};
 use rules::RuleSet;
 use rules_source::{Source, xds};
 use server::{grpc, health::Health, tls::Tls};
+use settings::{Backend, Bound, Memory, Settings};
 
 /// Follows overrides, resets of counters and other replicas in the store.
 #[expect(clippy::large_enum_variant, reason = "there is one")]
@@ -107,13 +98,14 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
         counted_in.rules_changed(rules.hold());
         limiter::handles(rules, &counters, noted_in.rules(rules))
     };
-    let source = Arc::new(Source::new(compile_options(settings), attach));
+    let source = Arc::new(Source::new(settings::compile_options(settings), attach));
     let cache = settings.store.local_cache_bytes;
     let (refunds, refunded) = mpsc::channel(MAX_REFUNDS);
     let link = link.map(|link| (link, refunded));
     let over_limit = (cache > 0).then(|| Arc::new(OverLimitCache::new(cache)));
     let (rules, counts, cache) = (source.clone(), store.clone(), over_limit.clone());
-    let limiter = Limiter::new(policy(settings), rules, counts, cache, stats.clone(), Arc::new(SystemClock));
+    let limiter =
+        Limiter::new(settings::policy(settings), rules, counts, cache, stats.clone(), Arc::new(SystemClock));
     let limiter = limiter.with_holds(limiter::system_chance(), settings.store.max_holds_queued);
     let mut limiter = limiter.with_overrides(keeper.index().clone());
     if link.is_some() {
@@ -173,15 +165,6 @@ fn announce(refunds: mpsc::Sender<String>) -> Announce {
     })
 }
 
-fn most_holds(settings: &Settings) -> MostHolds {
-    let store = &settings.store;
-    MostHolds {
-        of_counter: store.max_holds_per_counter,
-        in_all: store.max_holds,
-        bytes: store.max_hold_bytes,
-    }
-}
-
 /// The store of counters, the overrides, the other replicas, and the link to them.
 type Stored = (Arc<dyn Store>, Keeper, Fleet, Option<Link>);
 
@@ -197,12 +180,12 @@ fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
     };
     match &settings.backend {
         Backend::Memory => {
-            let store = MemoryStore::new(settings.store.max_keys).holding(most_holds(settings));
+            let store = MemoryStore::new(settings.store.max_keys).holding(settings::most_holds(settings));
             Ok((Arc::new(store), own(None)?, Fleet::alone(file), None))
         }
         Backend::Redis(redis) => {
             let store = RedisStore::new(redis, &settings.store.key_prefix, jitter, workers, &edges)?;
-            let store = store.holding(most_holds(settings));
+            let store = store.holding(settings::most_holds(settings));
             store.watch();
             let (keeper, fleet, link) = if is_shared {
                 let progress = Arc::<Progress>::default();
@@ -233,70 +216,5 @@ pub(super) fn grpc(app: &App) -> grpc::Parts {
         tls: app.tls.clone(),
         tracer: app.tracer.clone(),
         inflight: app.budgets.inflight.clone(),
-    }
-}
-
-pub(crate) fn policy(settings: &Settings) -> Policy {
-    Policy {
-        bounds: Bounds { descriptors: settings.server.max_descriptors, entries: settings.server.max_entries },
-        near_limit_ratio: settings.store.near_limit_ratio,
-        key_prefix: settings.store.key_prefix.clone(),
-        full_keys: settings.store.key_format == KeyFormat::Unambiguous,
-        counting: settings.store.counting,
-        calendar_months: settings.store.calendar_months,
-        stop_when_over: settings.store.stop_when_over,
-        shadow_mode: settings.answers.shadow_mode,
-        quota_mode: settings.answers.quota_mode,
-        quota_groups: settings.answers.quota_groups,
-        response: response_options(&settings.answers),
-        on_store_failure: settings.store.on_failure,
-        max_local_keys: settings.store.max_keys,
-        max_holds: most_holds(settings),
-    }
-}
-
-fn response_options(answers: &Answers) -> ResponseOptions {
-    ResponseOptions {
-        headers: answers.headers.then(|| HeaderNames {
-            limit: answers.limit_header.as_str().into(),
-            remaining: answers.remaining_header.as_str().into(),
-            reset: answers.reset_header.as_str().into(),
-        }),
-        all_headers: answers.all_headers,
-        request_headers: answers.request_headers.then(|| HeaderNames {
-            limit: answers.request_limit_header.as_str().into(),
-            remaining: answers.request_remaining_header.as_str().into(),
-            reset: answers.request_reset_header.as_str().into(),
-        }),
-        retry_after: answers.retry_after_header.as_deref().map(Arc::from),
-        policy_headers: answers.policy_headers,
-        over_limit_body: answers.over_limit_body.clone(),
-        metadata: match (answers.dynamic_metadata, answers.dynamic_metadata_limits) {
-            (_, true) => MetadataDetail::WithLimits,
-            (true, false) => MetadataDetail::Plain,
-            (false, false) => MetadataDetail::None,
-        },
-        metadata_codes: answers.dynamic_metadata_codes,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::settings::Available;
-
-    #[test]
-    fn limits_in_the_metadata_include_the_plain_metadata() {
-        for (plain, limits, expected) in [
-            (false, false, MetadataDetail::None),
-            (true, false, MetadataDetail::Plain),
-            (true, true, MetadataDetail::WithLimits),
-            (false, true, MetadataDetail::WithLimits),
-        ] {
-            let (settings, _) = Settings::read(&|_| None, &|_| false, 1, Available::default()).unwrap();
-            let answers =
-                Answers { dynamic_metadata: plain, dynamic_metadata_limits: limits, ..settings.answers };
-            assert_eq!(response_options(&answers).metadata, expected, "{plain} {limits}");
-        }
     }
 }

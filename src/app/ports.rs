@@ -7,14 +7,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{info, warn};
 
 use super::{StartError, pages::Threads};
-use crate::{
-    settings,
-    settings::Settings,
-    settings::vars::{self, Var},
-};
 use faults::files;
 use net::{HostPort, ServerAddress};
 use server::listen::{Listener, bind_tcp};
+use settings::{
+    self, Settings,
+    vars::{self, Var},
+};
 
 /// Descriptors for rules files, sinks, and the connections of four HTTP ports that only probes have.
 const OTHERS: usize = 128;

@@ -11,12 +11,12 @@ use std::{
 use tracing::warn;
 
 use super::parts::App;
-use crate::{settings::Decisions, settings::Settings};
 use clock::{Clock, SystemClock};
 use faults::{files, log_throttle::LogThrottle, panics::Boundary, periodic::Periodic};
 use limiter::{RecentRequests, RequestLog};
 use metrics::ShardCount;
 use recent::{DecisionLog, KeyValues, Recent};
+use settings::{Decisions, Settings};
 
 pub(super) fn recent(settings: &Settings) -> Arc<Recent> {
     let &Decisions { key_values, logged, .. } = &settings.decisions;

@@ -2,17 +2,14 @@
 
 use std::{io, sync::Arc};
 
-use crate::{settings::Backend, settings::Settings};
 use clock::{Clock, SystemClock};
 use faults::panics::{self, Boundary};
-use limit::Countable;
-use memcached::MemcachedStore;
-use rules::CompileOptions;
 use rules_source::{
     MAX_BYTES, RulesDir, Source,
     watch::{self, SystemEvents, Watcher},
     xds::{self, Subscription},
 };
+use settings::Settings;
 
 /// The text of all rules files may have so many bytes for each of `RULES_MAX_VALUES`.
 const TEXT_OF_A_VALUE: u64 = 32;
@@ -52,22 +49,5 @@ impl Feed {
         if let (Self::ControlPlane(subscription), false) = (self, settings.rules.force_start) {
             subscription.first_response().await;
         }
-    }
-}
-
-/// The options for compiling rules: the store must be able to count every limit.
-pub(crate) fn compile_options(settings: &Settings) -> CompileOptions {
-    let countable = match settings.backend {
-        Backend::Memory | Backend::Redis(_) => Countable::Everything,
-        Backend::Memcached(_) => MemcachedStore::COUNTABLE,
-    };
-    CompileOptions {
-        merge_domains: settings.rules.merge_domains,
-        portable: false,
-        strict: false,
-        countable,
-        counting: settings.store.counting,
-        calendar_months: settings.store.calendar_months,
-        max_values: settings.rules.max_values,
     }
 }

@@ -5,13 +5,13 @@ use std::{io, sync::Arc};
 use tracing::warn;
 
 use super::{StartError, parts::App};
-use crate::settings::Settings;
 use exporters::statsd::{self, Dialect, Flushing, Sink};
 use faults::files;
 use metrics::{
     Exposition,
     mapper::{self, Mapped},
 };
+use settings::Settings;
 use text::diagnostics::Diagnostic;
 
 const MAX_MAPPER_BYTES: u64 = 16 << 20;

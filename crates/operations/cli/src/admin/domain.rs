@@ -1,0 +1,154 @@
+//! `tollgate domain`: switches that allow or shadow all requests of a domain, or change its failure policy.
+
+use clap::{ArgGroup, Args, Subcommand};
+use hyper::Method;
+use serde_json::{Value, json};
+
+use super::{
+    AdminArgs, Client,
+    format::{Table, duration, items, word},
+    overrides::{EndArgs, action_text, effect_text, seconds_left, user},
+    with_query,
+};
+use crate::{
+    serve::Environment,
+    terminal::{self, Failure, Verdict},
+};
+use faults::OnStoreFailure;
+use text::printable;
+
+#[derive(Subcommand, Clone, PartialEq, Debug)]
+pub(crate) enum DomainCommand {
+    /// Switch a domain on all replicas, in place of its other switch of the same kind.
+    ///
+    /// Overrides that block stay in force. Exits with 0 when it is switched, 1 when the rules have no such domain, and 2
+    /// when there is no response.
+    #[command(
+        override_usage = "tollgate domain set [OPTIONS] DOMAIN <--allow|--shadow|--on-store-failure POLICY>",
+        after_help = "Example: tollgate domain set shop --shadow --for 1h --reason \"wrong limits since 9:40\""
+    )]
+    Set(Box<SetArgs>),
+    /// Remove the switches of a domain.
+    ///
+    /// Exits with 0 when they are removed, 1 when there are none, and 2 when there is no response.
+    Clear(ClearArgs),
+    /// List the switches in force.
+    List(AdminArgs),
+}
+
+#[derive(Args, Clone, PartialEq, Debug)]
+#[command(group = ArgGroup::new("switch").required(true))]
+pub(crate) struct SetArgs {
+    /// The domain; `*` is every domain without a switch of its own.
+    domain: String,
+    /// Allow every request without counting.
+    #[arg(long, group = "switch")]
+    allow: bool,
+    /// Count requests, and allow all of them.
+    #[arg(long, group = "switch")]
+    shadow: bool,
+    /// The decision while the store fails, in place of `on_store_failure` and `STORE_FAILURE_POLICY`.
+    #[arg(long, value_name = "POLICY", group = "switch", value_parser = OnStoreFailure::ALL.map(OnStoreFailure::name))]
+    on_store_failure: Option<String>,
+    #[command(flatten)]
+    end: EndArgs,
+    /// The reason, shown in the log and in lists. A terminal is asked for it.
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Switch the replica that is asked alone, and store nothing, as while Redis is unreachable.
+    #[arg(long)]
+    this_replica: bool,
+    /// Switch a domain that the rules do not have.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+#[derive(Args, Clone, PartialEq, Debug)]
+pub(crate) struct ClearArgs {
+    /// The domain.
+    domain: String,
+    /// The reason, for the log.
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Remove the switches of the replica that is asked alone, as while Redis is unreachable.
+    #[arg(long)]
+    this_replica: bool,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+/// Switches domains, or lists their switches.
+pub(crate) fn run(command: &DomainCommand, environment: &Environment) -> Result<Verdict, Failure> {
+    match command {
+        DomainCommand::Set(args) => set(args, environment),
+        DomainCommand::Clear(args) => clear(args, environment),
+        DomainCommand::List(args) => list(args, environment),
+    }
+}
+
+fn set(args: &SetArgs, environment: &Environment) -> Result<Verdict, Failure> {
+    let action = [(args.allow, "allow"), (args.shadow, "shadow")].into_iter().find(|(is_set, _)| *is_set);
+    let body = json!({
+        "domain": args.domain,
+        "action": action.map(|(_, action)| action),
+        "on_store_failure": args.on_store_failure,
+        "for": args.end.duration,
+        "expires_at": args.end.until,
+        "reason": args.reason.clone().or_else(|| terminal::ask("reason")),
+        "by": user(environment),
+        "this_replica": args.this_replica,
+        "force": args.force,
+    });
+    let reply =
+        match Client::new(&args.admin, environment)?.call(Method::POST, "/api/v1/domains", Some(&body)) {
+            Ok(reply) => reply,
+            Err(failure) => return failure.verdict(),
+        };
+    let place = if args.this_replica { ", on this replica alone" } else { "" };
+    args.admin
+        .print(&reply, || format!("domain {}: {}{place}\n", printable(&args.domain), effect_text(&reply)));
+    Ok(Verdict::Yes)
+}
+
+fn clear(args: &ClearArgs, environment: &Environment) -> Result<Verdict, Failure> {
+    let reason = args.reason.as_deref().map(|reason| ("reason", reason));
+    let here = args.this_replica.then_some(("this_replica", "true"));
+    let query = [("domain", &*args.domain)].into_iter().chain(reason).chain(here);
+    let path = with_query("/api/v1/domains", query);
+    let domain = printable(&args.domain);
+    match Client::new(&args.admin, environment)?.call(Method::DELETE, &path, None) {
+        Ok(reply) => {
+            let cleared: Vec<String> = items(&reply["cleared"]).iter().map(action_text).collect();
+            args.admin.print(&reply, || format!("domain {domain}: cleared {}\n", cleared.join(", ")));
+            Ok(Verdict::Yes)
+        }
+        Err(failure) if failure.is_not_found => {
+            args.admin.print(&json!({"cleared": []}), || format!("domain {domain} has no switch\n"));
+            Ok(Verdict::No)
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+fn list(args: &AdminArgs, environment: &Environment) -> Result<Verdict, Failure> {
+    let reply = Client::new(args, environment)?.get("/api/v1/domains", &[])?;
+    args.print(&reply, || text(items(&reply["domains"]), reply["kept_in"] == "redis"));
+    Ok(Verdict::Yes)
+}
+
+fn text(all: &[Value], are_shared: bool) -> String {
+    if all.is_empty() {
+        return "no domain is switched\n".to_owned();
+    }
+    let mut table = Table::new(&["domain", "switch", "#time left", "on", "by", "reason"]);
+    for one in all {
+        let [domain, by, reason] = ["domain", "by", "reason"].map(|name| word(&one[name]).to_owned());
+        let left = seconds_left(one).map_or_else(|| "no end".to_owned(), duration);
+        let is_shared = are_shared && one["this_replica"] != true;
+        let place = if is_shared { "all replicas" } else { "this replica" };
+        table.row([domain, action_text(one), left, place.to_owned(), by, reason]);
+    }
+    table.print()
+}

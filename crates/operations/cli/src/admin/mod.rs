@@ -1,0 +1,307 @@
+//! The commands that use the admin API of a running service, and the HTTP client that they share.
+//!
+//! Each command has its file: it makes a [`Client`] from the [`AdminArgs`], calls it, and prints text or, with `--json`,
+//! the reply.
+
+pub(super) mod changes;
+pub(super) mod counter;
+pub(super) mod domain;
+pub(super) mod format;
+pub(super) mod hold;
+pub(super) mod overrides;
+pub(super) mod refusals;
+pub(super) mod status;
+pub(super) mod top;
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use clap::Args;
+use form_urlencoded::Serializer;
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use hyper::{
+    Method, Request, StatusCode,
+    client::conn::http1,
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue},
+};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use super::{
+    serve::Environment,
+    server::{self, Address, Server, Service, TlsArgs, root_cause},
+    terminal::{self, Failure},
+};
+use net::channel::Socket;
+use settings::{address, parse::boolean, vars};
+use text::{cut, printable};
+
+const MAX_REPLY: usize = 256 << 20;
+
+const NOT_ADMIN: &str = "is that the admin API? --admin sets another address";
+
+const SERVICE: Service = Service {
+    name: "the admin API at ",
+    advice: "is the service running, with ADMIN_ADDR? --admin sets another address",
+    protocol: "http/1.1",
+};
+
+#[derive(Args, Clone, PartialEq, Debug, Default)]
+pub(super) struct AdminArgs {
+    /// The address of the admin API: http://host:port, https://host:port, host:port or `unix:/path`. By
+    /// default the address or socket that `ADMIN_ADDR` or `ADMIN_UDS` sets on this machine.
+    #[arg(long, value_name = "URL")]
+    pub(super) admin: Option<Address>,
+    /// A file whose first token is sent; by default `ADMIN_TOKEN_FILE`, if set.
+    #[arg(long, value_name = "FILE")]
+    pub(super) token_file: Option<PathBuf>,
+    /// Print the reply as JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// How long to wait for a reply; by default 5s.
+    #[arg(long, value_name = "DURATION", value_parser = server::timeout)]
+    pub(super) timeout: Option<Duration>,
+    #[command(flatten)]
+    pub(super) tls: TlsArgs,
+}
+
+impl AdminArgs {
+    /// Prints a reply: with `--json` as it is, else as this text and its warning.
+    fn print(&self, reply: &Value, text: impl FnOnce() -> String) {
+        if self.json {
+            terminal::print_json(&format!("{reply:#}\n"));
+        } else {
+            terminal::print(&text());
+            reply["warning"].as_str().into_iter().for_each(terminal::print_warning);
+        }
+    }
+}
+
+/// A line that says which replicas a reply is about; empty if it does not say.
+fn answered(reply: &Value) -> String {
+    let replicas = &reply["replicas"];
+    let text = match (reply["scope"].as_str(), replicas["known"].as_u64(), replicas["answered"].as_u64()) {
+        (Some("all"), Some(known), Some(answered)) => {
+            format!("{answered} of {} answered", terminal::count(known, "replica"))
+        }
+        (Some("this"), ..) if replicas == "unknown" => {
+            "this replica alone: the others are unknown while Redis is out of service".to_owned()
+        }
+        (Some("this"), ..) => "this replica".to_owned(),
+        (Some(name), ..) => format!("replica {name}"),
+        (None, ..) => return String::new(),
+    };
+    terminal::paint(terminal::DIM, &text) + "\n"
+}
+
+/// The replicas that a command shows.
+#[derive(Args, Clone, PartialEq, Debug, Default)]
+pub(super) struct ReplicaArgs {
+    /// One replica: its name as `status` shows it, or the beginning of it; `this` for the one that answers. By default
+    /// all that share a Redis.
+    #[arg(long, value_name = "NAME|this")]
+    replica: Option<String>,
+}
+
+impl ReplicaArgs {
+    fn query(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.replica.iter().map(|name| ("replica", name.as_str()))
+    }
+}
+
+/// A client of the admin API. Each call opens a connection.
+struct Client {
+    server: Server,
+    token: Option<String>,
+    timeout: Duration,
+    runtime: Runtime,
+}
+
+impl Client {
+    fn new(args: &AdminArgs, environment: &Environment) -> Result<Self, Failure> {
+        let address = match &args.admin {
+            Some(address) => address.clone(),
+            None => local(environment)?,
+        };
+        let set = Some(environment.value(&vars::ADMIN_TOKEN_FILE)).filter(|path| !path.is_empty());
+        let file = args.token_file.clone().or_else(|| set.map(PathBuf::from));
+        Ok(Self {
+            server: Server::new(&address, &args.tls, &SERVICE)?,
+            token: file.as_deref().map(first_token).transpose()?,
+            timeout: args.timeout.unwrap_or(Duration::from_secs(5)),
+            runtime: server::runtime()?,
+        })
+    }
+
+    fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, Failure> {
+        self.call(Method::GET, &with_query(path, query.iter().copied()), None)
+    }
+
+    /// A call with a JSON body or none, whose reply is JSON.
+    fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
+        let body = body.map(|body| ("application/json", Bytes::from(body.to_string())));
+        let reply = self.send(method, path, body)?;
+        match serde_json::from_slice(&reply) {
+            Ok(reply @ Value::Object(_)) => Ok(reply),
+            _ => Err(Failure::new(format!("{}: the reply is not a JSON object", self.server), NOT_ADMIN)),
+        }
+    }
+
+    /// A call with a body of a content type or none, and the bytes of its reply.
+    fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&'static str, Bytes)>,
+    ) -> Result<Bytes, Failure> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, self.server.host())
+            .header(ACCEPT, "*/*");
+        let is_change = request.method_ref().is_some_and(|method| *method != Method::GET);
+        if let (true, Some(user)) = (is_change, user()) {
+            request = request.header("tollgate-user", user);
+        }
+        if let Some(token) = &self.token {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        if let Some((content_type, _)) = &body {
+            request = request.header(CONTENT_TYPE, *content_type);
+        }
+        let request = request.body(Full::new(body.map(|(_, bytes)| bytes).unwrap_or_default()));
+        let request = request.map_err(|error| format!("invalid call {path}: {error}"))?;
+        let reply = async {
+            let socket = self.server.connect().await?;
+            let exchanged = exchange(socket, request, MAX_REPLY).await;
+            exchanged.map_err(|why| self.server.unreachable(why))
+        };
+        let reply = self.runtime.block_on(async { tokio::time::timeout(self.timeout, reply).await });
+        let (status, body) = reply.unwrap_or_else(|_| {
+            let what = format!("{}: no reply within {:?}", self.server, self.timeout);
+            Err(Failure::new(what, "--timeout sets the time to wait"))
+        })?;
+        if status.is_success() { Ok(body) } else { Err(self.rejected(status, &body)) }
+    }
+
+    fn rejected(&self, status: StatusCode, body: &[u8]) -> Failure {
+        let reply = serde_json::from_slice::<Value>(body).unwrap_or_default();
+        let message = reply["error"].as_str();
+        if let (Some(message), true) = (message, reply["needs_force"] == true) {
+            return Failure { needs_force: true, ..Failure::new(message, "") };
+        }
+        let foreign = || printable(cut(String::from_utf8_lossy(body).trim())).into_owned();
+        let text = message.map_or_else(foreign, str::to_owned);
+        let advice = match status {
+            StatusCode::UNAUTHORIZED => "--token-file names the file with the token",
+            _ if message.is_none() => NOT_ADMIN,
+            _ => "",
+        };
+        let failure = Failure::new(format!("{}: {status}: {text}", self.server), advice);
+        Failure { is_not_found: status == StatusCode::NOT_FOUND && message.is_some(), ..failure }
+    }
+}
+
+/// `USER@host`, for the log of changes; `None` without `USER`.
+fn user() -> Option<HeaderValue> {
+    let user = env::var("USER").or_else(|_| env::var("LOGNAME")).ok().filter(|user| !user.is_empty())?;
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    HeaderValue::from_str(&printable(&format!("{user}@{host}"))).ok()
+}
+
+/// Sends a request over a connection: the status of the response, and its body of at most `max` bytes.
+pub(super) async fn exchange(
+    socket: Socket,
+    request: Request<Full<Bytes>>,
+    max: usize,
+) -> Result<(StatusCode, Bytes), String> {
+    let failed = |error: hyper::Error| root_cause(&error);
+    let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await.map_err(failed)?;
+    // It ends with its connection, whose errors the sender reports.
+    tokio::spawn(async move { drop(connection.await) });
+    let (head, body) = sender.send_request(request).await.map_err(failed)?.into_parts();
+    let body = Limited::new(body, max).collect().await.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            format!("the response exceeds {max} bytes")
+        } else {
+            root_cause(&*error)
+        }
+    })?;
+    Ok((head.status, body.to_bytes()))
+}
+
+fn with_query<'a>(path: &str, query: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+    let query = Serializer::new(String::new()).extend_pairs(query).finish();
+    if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
+}
+
+/// The address of the service on this machine, from its environment variables.
+fn local(environment: &Environment) -> Result<Address, Failure> {
+    let set = environment.value(&vars::ADMIN_ADDR);
+    let address = Address::local(environment, &vars::ADMIN_UDS, address::host_port(&set).ok());
+    let address = address.ok_or_else(|| {
+        let what = format!("no admin address: ADMIN_ADDR={set:?}");
+        Failure::new(what, "set --admin, or ADMIN_ADDR as the service has it")
+    })?;
+    let tls = boolean(&environment.value(&vars::ADMIN_USE_TLS)).unwrap_or_default();
+    Ok(address.with_tls(tls))
+}
+
+/// The first token of a file, in the format of `ADMIN_TOKEN_FILE`.
+fn first_token(path: &Path) -> Result<String, Failure> {
+    let failed = |why: &str| {
+        let what = format!("token file {}: {why}", path.display());
+        Failure::new(what, "expected a line TOKEN or NAME TOKEN, as in ADMIN_TOKEN_FILE")
+    };
+    let text = fs::read_to_string(path).map_err(|error| failed(&error.to_string()))?;
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let token = lines.next().and_then(|line| line.split_whitespace().last());
+    token.map(str::to_owned).ok_or_else(|| failed("no token"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(variables: &[(&str, &str)]) -> Environment {
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Environment { variables: variables.collect(), ..Environment::default() }
+    }
+
+    #[test]
+    fn the_environment_gives_the_default_address() {
+        for (variables, expected) in [
+            (&[][..], Ok("http://127.0.0.1:6071")),
+            (&[("ADMIN_ADDR", ":7000")], Ok("http://127.0.0.1:7000")),
+            (&[("ADMIN_UDS", "/run/admin"), ("ADMIN_ADDR", "off")], Ok("unix:/run/admin")),
+            (&[("ADMIN_ADDR", "off")], Err("no admin address: ADMIN_ADDR=\"off\"")),
+            (&[("ADMIN_ADDR", "127.0.0.1:0")], Err("no admin address: ADMIN_ADDR=\"127.0.0.1:0\"")),
+        ] {
+            let client = Client::new(&AdminArgs::default(), &environment(variables));
+            let address = client.map(|client| client.server.to_string()).map_err(|failure| failure.what);
+            assert_eq!(address.as_deref().map_err(|what| &**what), expected, "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_token_of_a_file_is_sent() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens");
+        for (text, expected) in
+            [("# c\n\nann abc\ntoken2\n", Ok("abc")), ("abc\n", Ok("abc")), ("# c\n", Err("no token"))]
+        {
+            fs::write(&path, text).unwrap();
+            let token = first_token(&path).map_err(|failure| failure.what);
+            match expected {
+                Ok(expected) => assert_eq!(token.as_deref(), Ok(expected)),
+                Err(why) => assert!(token.unwrap_err().ends_with(why)),
+            }
+        }
+        assert!(first_token(Path::new("/nowhere")).is_err());
+    }
+}

@@ -1,0 +1,64 @@
+//! Reads rules files for `check` and `explain`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::serve::Environment;
+use limit::Countable;
+use rules::CompileOptions;
+use rules_source::{Reading, RulesDir};
+
+#[derive(Args, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct ReadingArgs {
+    /// Let several files share a domain, like `MERGE_DOMAIN_CONFIG`.
+    #[arg(long)]
+    pub(crate) merge_domains: bool,
+    /// Skip files whose name begins with a dot, like `RUNTIME_IGNOREDOTFILES`.
+    #[arg(long)]
+    pub(crate) ignore_dot_files: bool,
+    /// Reject limits that memcached cannot count, like `BACKEND_TYPE=memcache`.
+    #[arg(long)]
+    pub(crate) memcached: bool,
+}
+
+impl ReadingArgs {
+    /// The options of the settings with these arguments.
+    pub(super) fn options(self, settings: CompileOptions) -> CompileOptions {
+        CompileOptions {
+            merge_domains: settings.merge_domains || self.merge_domains,
+            countable: if self.memcached { Countable::FixedWindows } else { settings.countable },
+            ..settings
+        }
+    }
+}
+
+/// Reads the rules files in or below these paths, `-` being standard input; without paths, those that the service would
+/// read, with its settings.
+pub(super) fn read(
+    paths: &[PathBuf],
+    args: ReadingArgs,
+    environment: &Environment,
+) -> Result<(Reading, CompileOptions), String> {
+    if !paths.is_empty() {
+        let mut all = Reading::default();
+        for path in paths {
+            let directory = RulesDir {
+                path: path.clone(),
+                ignore_dot_files: args.ignore_dot_files,
+                max_bytes: rules_source::MAX_BYTES,
+            };
+            let read =
+                if path.is_dir() { directory.read().expecting_files(path) } else { Reading::of_file(path) };
+            all.files.extend(read.files);
+            all.diagnostics.extend(read.diagnostics);
+        }
+        return Ok((all, args.options(CompileOptions::default())));
+    }
+    let settings = environment.settings()?.0;
+    let options = args.options(settings::compile_options(&settings));
+    let rules = settings.rules;
+    let ignore_dot_files = rules.ignore_dot_files || args.ignore_dot_files;
+    let directory = RulesDir::new(&rules.root, &rules.subdirectory, &rules.app_directory, ignore_dot_files);
+    Ok((directory.read().expecting_files(&directory.path), options))
+}
