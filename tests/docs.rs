@@ -48,7 +48,10 @@ fn the_metrics_table_is_that_of_the_program() {
     holds_table("docs/metrics.md", "metrics", &table);
 }
 
-/// Compares the text between `<!-- name -->` and `<!-- /name -->` of a page with `table`.
+/// The folders of `crates/`, each above those that its crates may need.
+const FOLDERS: [&str; 7] = ["ground", "limits", "records", "counters", "decision", "ports", "operations"];
+
+/// The crates with their folders in order, from `cargo metadata`: a row for each, and none needs one of a later folder.
 #[test]
 fn the_crates_table_is_that_of_cargo() {
     let mut command = Command::new(env!("CARGO"));
@@ -56,39 +59,41 @@ fn the_crates_table_is_that_of_cargo() {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let packages = metadata["packages"].as_array().unwrap().iter();
-    // Without those that are tests.
-    let is_product =
-        |package: &&serde_json::Value| !package["manifest_path"].as_str().unwrap().contains("/tests/");
-    let packages: Vec<_> = packages.filter(is_product).collect();
     let name = |package: &serde_json::Value| package["name"].as_str().unwrap().to_owned();
-    let needs = |package: &serde_json::Value| -> BTreeSet<String> {
-        let of_program = package["dependencies"].as_array().unwrap().iter();
-        of_program.filter(|one| one["path"].is_string() && one["kind"].is_null()).map(name).collect()
+    // Those of `crates/FOLDER/NAME`, each with the place of its folder.
+    let folder = |package: &serde_json::Value| {
+        let path = package["manifest_path"].as_str().unwrap().to_owned();
+        let within = path.split_once("/crates/")?.1.split('/').next()?.to_owned();
+        Some(FOLDERS.iter().position(|one| *one == within).unwrap_or_else(|| panic!("{path}: {FOLDERS:?}")))
     };
-    let all: BTreeMap<String, BTreeSet<String>> =
-        packages.iter().map(|package| (name(package), needs(package))).collect();
-    let brings = |from: &str| {
-        let (mut seen, mut next) = (BTreeSet::new(), vec![from.to_owned()]);
-        while let Some(one) = next.pop() {
-            next.extend(all[&one].iter().filter(|needed| seen.insert((*needed).clone())).cloned());
+    let packages = metadata["packages"].as_array().unwrap().iter();
+    let mut crates: Vec<_> =
+        packages.filter_map(|package| Some((folder(package)?, name(package), package))).collect();
+    crates.sort_by_key(|(folder, name, _)| (*folder, name.clone()));
+    let folders: BTreeMap<_, _> = crates.iter().map(|(folder, name, _)| (name.clone(), *folder)).collect();
+    let mut table = "| folder | crate | content | needs |\n|---|---|---|---|\n".to_owned();
+    for (folder, own, package) in &crates {
+        let dependencies = package["dependencies"].as_array().unwrap().iter();
+        let needs: BTreeSet<String> =
+            dependencies.filter(|one| one["path"].is_string() && one["kind"].is_null()).map(name).collect();
+        for needed in &needs {
+            let of = folders[needed];
+            assert!(of <= *folder, "`{own}` of {} needs `{needed}` of {}", FOLDERS[*folder], FOLDERS[of]);
         }
-        seen
-    };
-    let mut table = "| crate | content | needs |\n|---|---|---|\n".to_owned();
-    let mut crates: Vec<_> = packages.into_iter().filter(|package| name(package) != "tollgate").collect();
-    crates.sort_by_key(|package| name(package));
-    for package in crates {
-        let needs = &all[&name(package)];
-        let directly = needs.iter().filter(|one| !needs.iter().any(|other| brings(other).contains(*one)));
-        let directly: Vec<_> = directly.map(|one| format!("`{one}`")).collect();
+        // What is on the ground is needed everywhere.
+        let shown: Vec<_> = needs
+            .iter()
+            .filter(|one| folders[*one] > 0 || *folder == 0)
+            .map(|one| format!("`{one}`"))
+            .collect();
         let description = package["description"].as_str().unwrap();
         // Writing to a String cannot fail.
-        let _ = writeln!(table, "| `{}` | {description} | {} |", name(package), directly.join(", "));
+        let _ = writeln!(table, "| {} | `{own}` | {description} | {} |", FOLDERS[*folder], shown.join(", "));
     }
     holds_table("ARCHITECTURE.md", "crates", &table);
 }
 
+/// Compares the text between `<!-- name -->` and `<!-- /name -->` of a page with `table`.
 fn holds_table(page: &str, name: &str, table: &str) {
     let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->\n"));
     let text = read(page);

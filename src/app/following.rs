@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use super::{parts::App, threads::Thread};
 use admin::Api;
 use clock::{Clock, SystemClock};
-use faults::panics::{self, Boundary};
+use faults::panics::Boundary;
 use fleet::members::{self, INTERVAL_SECONDS};
 use memcached::ResetLog;
 use overrides::{follower::Follower, progress::Progress};
@@ -63,13 +63,13 @@ pub(super) fn start(
             health.set(Part::Overrides, true);
             std::future::pending::<()>().await;
         };
-        let publishing = panics::restart_task(Boundary::ReplicaSync, async || publish(&api, &pool).await);
-        let logging = panics::restart_task(Boundary::ReplicaSync, async || write_changes(&app, &pool).await);
-        let refunding = panics::restart_task(Boundary::ReplicaSync, async || {
+        let publishing = net::restart::task(Boundary::ReplicaSync, async || publish(&api, &pool).await);
+        let logging = net::restart::task(Boundary::ReplicaSync, async || write_changes(&app, &pool).await);
+        let refunding = net::restart::task(Boundary::ReplicaSync, async || {
             announce_refunds(&mut refunds, async |keys| follower.announce_refunds(keys).await).await;
         });
         tokio::select! {
-            () = panics::restart_task(Boundary::ReplicaSync, async || follower.follow().await) => {}
+            () = net::restart::task(Boundary::ReplicaSync, async || follower.follow().await) => {}
             () = publishing => {}
             () = logging => {}
             () = refunding => {}
@@ -89,13 +89,13 @@ pub(super) async fn follow_resets(
     (resets, mut refunds): (ResetLog, mpsc::Receiver<String>),
     mut stop: watch::Receiver<bool>,
 ) {
-    let follow = panics::restart_task(Boundary::ReplicaSync, async || {
+    let follow = net::restart::task(Boundary::ReplicaSync, async || {
         if app.over_limit.is_some() {
             resets.follow(|resets| app.limiter.forget(resets)).await;
         }
         std::future::pending::<()>().await;
     });
-    let refunding = panics::restart_task(Boundary::ReplicaSync, async || {
+    let refunding = net::restart::task(Boundary::ReplicaSync, async || {
         announce_refunds(&mut refunds, async |keys| resets.announce(keys).await).await;
     });
     tokio::select! {

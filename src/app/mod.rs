@@ -23,7 +23,7 @@ use tracing::{info, warn};
 
 use admin::Api;
 use clock::{Clock, SystemClock};
-use faults::panics::{self, Boundary};
+use faults::panics::Boundary;
 use fleet::Change;
 use net::edges::Edges;
 use pages::{Pages, Threads};
@@ -138,12 +138,12 @@ fn start(
     tokio::task::spawn_local(async move {
         let timer = Edges::system().timer;
         let work = async || limiter.run_holds(&*timer).await;
-        panics::restart_task(Boundary::Maintenance, work).await;
+        net::restart::task(Boundary::Maintenance, work).await;
     });
     let (maintained, own_settings) = (app.clone(), settings.clone());
     tokio::task::spawn_local(async move {
         let work = async || maintenance::run(&maintained, &own_settings, stopping.clone()).await;
-        panics::restart_task(Boundary::Maintenance, work).await;
+        net::restart::task(Boundary::Maintenance, work).await;
     });
     let hash = app.source.state().hash;
     let what = format!("version {}, rules {hash:016x}", env!("CARGO_PKG_VERSION"));

@@ -11,7 +11,7 @@ use tokio::{
 use super::{StartError, memory::Budgets, parts::App, threads::Thread};
 use admin::{Access, Api, Hosts, Managed, Tokens, Trials};
 use clock::{Clock, SystemClock};
-use faults::panics::{self, Boundary};
+use faults::panics::Boundary;
 use metrics::Port;
 use net::ServerAddress;
 use server::{
@@ -103,7 +103,7 @@ async fn sample(api: Arc<Api>, stop: watch::Receiver<bool>) {
             }
         }
     };
-    panics::restart_task(Boundary::Maintenance, work).await;
+    net::restart::task(Boundary::Maintenance, work).await;
 }
 
 /// Samples, for the metrics and other replicas too, and serves the API if it has an address.

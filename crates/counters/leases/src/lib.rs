@@ -152,7 +152,7 @@ impl Store for LeasedStore {
             self.0.edges().start(async move {
                 loop {
                     let Err(Panicked) = caught(Boundary::Leases, shared.maintain()).await;
-                    panics::pause().await;
+                    net::restart::pause().await;
                 }
             });
         }

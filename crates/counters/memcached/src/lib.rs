@@ -23,7 +23,7 @@ pub use net::resolve::name_servers::NameServers;
 use crate::settings::{Memcached, MemcachedServers};
 use clock::Time;
 use counters::{Batch, Counting, HitsToSend, Store, StoreFuture};
-use faults::panics::{self, Boundary, Panicked, caught};
+use faults::panics::{Boundary, Panicked, caught};
 use limit::{Countable, Hits};
 use metrics::PoolUsage;
 use net::edges::Edges;
@@ -65,7 +65,7 @@ impl MemcachedStore {
             self.servers.pool.shared.edges.start(async move {
                 let follow = || servers.follow(&name, refresh, &name_servers);
                 while let Err(Panicked) = caught(Boundary::StoreDiscovery, follow()).await {
-                    panics::pause().await;
+                    net::restart::pause().await;
                 }
             });
         }

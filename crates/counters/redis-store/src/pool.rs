@@ -104,7 +104,7 @@ impl Pool {
                 {
                     let Some(pool) = pool.upgrade() else { return };
                     while let Err(Panicked) = panics::catch(Boundary::StoreDiscovery, || pool.follow()) {
-                        panics::pause().await;
+                        net::restart::pause().await;
                     }
                 }
                 next.await;

@@ -51,7 +51,7 @@ impl<B: Backend> Connection<B> {
     /// Runs until the server is removed; restarts after a panic.
     pub(super) async fn keep_running(self: Arc<Self>) {
         while let Err(Panicked) = caught(Boundary::StoreConnection, self.run()).await {
-            panics::pause().await;
+            net::restart::pause().await;
         }
     }
 

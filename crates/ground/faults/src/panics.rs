@@ -81,7 +81,8 @@ text::named! {
 pub struct Panicked;
 
 /// The pause before a restart, so that work that panics at every start does not keep a core busy.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The pause before a restart.
+pub const PAUSE: Duration = Duration::from_millis(100);
 
 thread_local! {
     static WITHIN: Cell<Boundary> = const { Cell::new(Boundary::Other) };
@@ -113,21 +114,6 @@ pub fn restart<T>(boundary: Boundary, mut work: impl FnMut() -> T) -> T {
             Err(Panicked) => thread::sleep(PAUSE),
         }
     }
-}
-
-/// Runs the work of a task, and restarts it after a panic.
-pub async fn restart_task<T>(boundary: Boundary, mut work: impl AsyncFnMut() -> T) -> T {
-    loop {
-        match caught(boundary, work()).await {
-            Ok(done) => return done,
-            Err(Panicked) => pause().await,
-        }
-    }
-}
-
-/// The pause before a restart, for tasks that change threads, whose futures [`restart_task`] cannot name.
-pub async fn pause() {
-    tokio::time::sleep(PAUSE).await;
 }
 
 pin_project! {

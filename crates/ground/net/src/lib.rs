@@ -14,6 +14,7 @@ pub mod backoff;
 pub mod channel;
 pub mod edges;
 pub mod resolve;
+pub mod restart;
 mod secret;
 pub mod tls;
 

@@ -45,7 +45,7 @@ impl Watcher {
 
     pub(super) async fn watch(mut self, known: Arc<Known>) {
         while let Err(Panicked) = caught(Boundary::StoreDiscovery, self.watch_until_panic(&known)).await {
-            panics::pause().await;
+            net::restart::pause().await;
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::{
     future::{pending, poll_fn},
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
     task::Waker,
 };
 
@@ -33,17 +32,6 @@ fn every_poll_of_a_future_is_within_its_boundary() {
     assert_eq!(poll_once(panics), Poll::<Result<(), _>>::Ready(Err(Panicked)));
     assert!(poll_once(caught(Boundary::XdsClient, pending::<()>())).is_pending());
     assert_eq!(WITHIN.get(), Boundary::Other);
-}
-
-#[tokio::test]
-async fn work_restarts_after_a_panic() {
-    let runs = AtomicUsize::new(0);
-    let done = restart_task(Boundary::Maintenance, async || {
-        assert!(runs.fetch_add(1, Relaxed) >= 1, "on purpose");
-        "done"
-    });
-    assert_eq!(done.await, "done");
-    assert_eq!(runs.load(Relaxed), 2);
 }
 
 #[test]

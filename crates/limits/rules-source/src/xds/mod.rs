@@ -22,7 +22,7 @@ use tokio::{runtime, sync::watch, time::sleep};
 use super::Source;
 use crate::xds::settings::Xds;
 use clock::Clock;
-use faults::panics::{self, Boundary};
+use faults::panics::Boundary;
 
 /// The interval at which replaced rules are freed, if no request uses them any more.
 const FREE_INTERVAL: Duration = Duration::from_secs(10);
@@ -76,7 +76,7 @@ pub fn spawn<T: Send + Sync + 'static>(
         };
         runtime.block_on(async {
             tokio::select! {
-                () = panics::restart_task(Boundary::XdsClient, async || client::run(&settings, &session).await) => {}
+                () = net::restart::task(Boundary::XdsClient, async || client::run(&settings, &session).await) => {}
                 () = freeing => {}
                 // Nothing is sent, so the sender was dropped.
                 _ = is_alive.changed() => {}

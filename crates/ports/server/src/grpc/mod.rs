@@ -68,7 +68,7 @@ pub struct Parts {
 /// backlog, closes the port, and drains the workers.
 pub async fn accept(listener: Listener, workers: Arc<Workers>, drain: watch::Receiver<bool>) {
     let accept = async || accept_until(&listener, &workers, drain.clone()).await;
-    panics::restart_task(Boundary::Listener, accept).await;
+    net::restart::task(Boundary::Listener, accept).await;
     drop(listener);
     // Last, so that every assigned connection receives its GOAWAY.
     workers.drain();

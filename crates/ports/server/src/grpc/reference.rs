@@ -345,7 +345,7 @@ pub(super) fn routes(health: &Arc<Health>) -> Routes {
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let health = health.clone();
     tokio::task::spawn_local(async move {
-        panics::restart_task(Boundary::Maintenance, async || report(&reporter, &health).await).await;
+        net::restart::task(Boundary::Maintenance, async || report(&reporter, &health).await).await;
     });
     let mut routes = Routes::new(health_service);
     let reflection = || {

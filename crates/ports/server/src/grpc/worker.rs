@@ -178,7 +178,7 @@ async fn work(
     serving.calls.limiter.start_worker();
     let (mut connections, mut arrivals) = (JoinSet::new(), Arrivals::default());
     // Connections survive a panic of the loop that receives them, and so does their channel.
-    panics::restart_task(Boundary::Listener, async || {
+    net::restart::task(Boundary::Listener, async || {
         let assigned = (&mut assigned, &mut arrivals);
         receive(&serving, &mut connections, assigned, drain.clone()).await;
     })

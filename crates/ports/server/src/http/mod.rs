@@ -121,7 +121,7 @@ pub async fn serve(
 ) {
     let server = Rc::new(Server::new(options, pages));
     let accept = async || accept_until(&listener, &server, stop.clone()).await;
-    panics::restart_task(Boundary::Listener, accept).await;
+    net::restart::task(Boundary::Listener, accept).await;
     drop(listener);
     server.finish().await;
 }

@@ -84,7 +84,7 @@ impl Exporter {
             let (ending, counts) = (self.ending.clone(), self.counts.clone());
             runtime.block_on(async {
                 tokio::select! {
-                    () = panics::restart_task(Boundary::SpanExporter, async || self.run().await) => {}
+                    () = net::restart::task(Boundary::SpanExporter, async || self.run().await) => {}
                     () = time_is_over(ending) => {
                         let spans = counts.unsent();
                         counts.add_dropped(Dropped::Unreachable, spans);
