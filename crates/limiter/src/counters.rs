@@ -15,7 +15,6 @@ use super::{
 use algorithms::Hits;
 use clock::Time;
 use overrides::{Action, Found};
-use plants::{Plant, is_planted};
 use rules::{InForce, Limit};
 use store::{Batch, Closing, Counting, OpenHold, Resets};
 use telemetry::metrics::{Stats, StatsOptions};
@@ -160,9 +159,7 @@ impl Limiter {
     /// Forgets that counters were over their limits, after refunds by other replicas. Leased hits stay taken.
     pub fn forget_rejections(&self, refunds: &Resets) {
         self.store.read_again(refunds);
-        if let Some(cache) = &self.over_limit
-            && !is_planted(Plant::CachePastReset)
-        {
+        if let Some(cache) = &self.over_limit {
             cache.forget(refunds, self.now());
         }
     }

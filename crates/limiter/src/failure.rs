@@ -12,7 +12,6 @@ use super::{
     request::RequestError,
 };
 use clock::Time;
-use plants::{Plant, is_planted};
 use rules::{Domain, Metadata, OnStoreFailure, Value};
 use store::{Batch, FailureReason, Store as _, StoreError, StoreUsage, memory::MemoryStore};
 
@@ -65,7 +64,7 @@ impl Limiter {
         match policy {
             OnStoreFailure::Error => return Err(RequestError::Store(error)),
             OnStoreFailure::Allow => assume(plan, false),
-            OnStoreFailure::Deny => assume(plan, !is_planted(Plant::DeniedIsAdmitted)),
+            OnStoreFailure::Deny => assume(plan, true),
             OnStoreFailure::Local => {
                 let local = self.local.get_or_init(|| {
                     MemoryStore::new(self.policy.max_local_keys).holding(self.policy.max_holds)

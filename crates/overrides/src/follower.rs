@@ -28,7 +28,6 @@ use super::{
 };
 use clock::{Time, timer::Interval};
 use containment::mutex::lock;
-use plants::{Plant, is_planted};
 use store::{
     Resets,
     redis::{CommandPool, End, Messages},
@@ -80,9 +79,6 @@ impl Follower {
             let End::Failed(failure) = end else { continue };
             is_first = false;
             self.progress.settle();
-            if is_planted(Plant::FollowerGivesUp) {
-                return;
-            }
             if !failing {
                 warn!(overrides = self.index.len(), "overrides: {failure}; keeping previous overrides");
             }

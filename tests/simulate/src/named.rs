@@ -22,7 +22,6 @@ by_name! {
     unit: rules::Unit,
     kind: algorithms::Kind,
     policy: rules::OnStoreFailure,
-    plant: plants::Plant,
     invariant: crate::checks::Invariant,
     scenario: crate::plan::Scenario,
 }

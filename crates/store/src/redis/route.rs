@@ -21,7 +21,6 @@ use crate::{
 use algorithms::{Algorithm, Hits};
 use clock::{Time, timer::after};
 use net::ServerAddress;
-use plants::{Plant, is_planted};
 use rules::Unit;
 
 /// Redirections of a check before the servers are assumed to redirect to each other.
@@ -77,13 +76,7 @@ impl RedisStore {
     ) -> StoreFuture<'a> {
         let mode = Self::mode(counting, now);
         match self.submit(batch, mode) {
-            Ok(mut submitted) => Box::pin(async move {
-                let received = self.receive(batch, mode, &mut submitted).await;
-                if received.is_err() && is_planted(Plant::RetryCountsTwice) {
-                    return self.apply_hits(batch, mode).await;
-                }
-                received
-            }),
+            Ok(mut submitted) => Box::pin(async move { self.receive(batch, mode, &mut submitted).await }),
             Err(error) => Box::pin(ready(Err(error))),
         }
     }

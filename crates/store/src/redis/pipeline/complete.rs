@@ -22,7 +22,6 @@ use crate::{
 };
 use algorithms::{fixed_window, lease::Grant};
 use clock::Time;
-use plants::{Plant, is_planted};
 
 /// Facts about the server and its keys from a pipeline's replies.
 #[derive(Default)]
@@ -170,7 +169,7 @@ impl RedisPipeline {
                 let by = if expiry.set == Expire::Extend { "evalsha" } else { "expire" };
                 reading.no_expiry(self.key_text(command), expiry.seconds, &error, by);
             }
-            None if before == 0 && !is_planted(Plant::ExpiryForgotten) => {
+            None if before == 0 => {
                 reading.learned.missing_ttl.push((self.key_text(command), expiry.seconds));
             }
             // After 0, the key was evicted or deleted meanwhile. The next hit creates it again.
