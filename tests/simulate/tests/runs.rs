@@ -22,14 +22,14 @@ fn last_line(output: &Output) -> String {
 #[test]
 fn the_same_seed_gives_the_same_hash_and_another_seed_another_one() {
     let hash = |seed| {
-        let output = simulate(&["--seed", seed, "--scenario", "mixed", "--trace-hash"]);
+        let output = simulate(&["--seed", seed, "--trace-hash"]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output));
         last_line(&output)
     };
-    let first = hash("1");
+    let first = hash("3");
     assert!(first.len() == 16 && first.bytes().all(|byte| byte.is_ascii_hexdigit()), "{first}");
-    assert_eq!(hash("1"), first);
-    assert_ne!(hash("2"), first);
+    assert_eq!(hash("3"), first);
+    assert_ne!(hash("10"), first);
 }
 
 #[test]
