@@ -9,7 +9,6 @@ use std::{
 };
 
 use clap::Parser;
-use plants::Plant;
 
 use simulate::{
     checks::Invariant,
@@ -27,15 +26,9 @@ struct Arguments {
     /// Runs one seed.
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// Plants a defect, which the run should find.
-    #[arg(long, value_name = "NAME", value_parser = plant)]
-    plant: Option<Plant>,
     /// Runs a recorded plan: the JSON that a violation prints.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "seeds", "scenario"])]
     plan: Option<PathBuf>,
-    /// Prints the names of the defects.
-    #[arg(long)]
-    list_plants: bool,
     /// Prints a hash of all events as the last line.
     #[arg(long)]
     trace_hash: bool,
@@ -50,28 +43,8 @@ fn scenario(name: &str) -> Result<Scenario, String> {
     found.ok_or_else(|| format!("expected one of {}", names.join(", ")))
 }
 
-fn plant(name: &str) -> Result<Plant, String> {
-    let found = Plant::ALL.into_iter().find(|one| one.name() == name);
-    found.ok_or_else(|| "expected one of `--list-plants`".to_owned())
-}
-
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if arguments.list_plants {
-        for plant in Plant::ALL {
-            println!("{}", plant.name());
-        }
-        return ExitCode::SUCCESS;
-    }
-    if let Some(plant) = arguments.plant {
-        #[cfg(feature = "plants")]
-        plants::plant(plant);
-        #[cfg(not(feature = "plants"))]
-        {
-            eprintln!("{}: this build has no defects; tests/simulate/run builds one", plant.name());
-            return ExitCode::from(2);
-        }
-    }
     if let Some(file) = &arguments.plan {
         return run_recorded(file, arguments.trace_hash);
     }

@@ -22,7 +22,6 @@ by_name! {
     unit: limit::Unit,
     kind: limit::Kind,
     policy: faults::OnStoreFailure,
-    plant: plants::Plant,
     invariant: crate::checks::Invariant,
     scenario: crate::plan::Scenario,
 }

@@ -7,7 +7,6 @@ use simulated_redis::{Config, ConnectionId, Evicted, Eviction, Refusal, Role, Se
 use crate::{
     machine::PORT,
     network::{Link, Network},
-    streams,
     topology::{Shard, Topology},
     world::{Event, Micros},
 };
@@ -67,12 +66,7 @@ pub struct Stored {
 
 impl Servers {
     pub fn new(topology: Topology, began: u64, seed: u64) -> Self {
-        let server = |node| {
-            let mut server =
-                Server::new(Config { seed: seed.wrapping_add(node as u64), ..Config::default() });
-            streams::plant_in_scripts(&mut server);
-            server
-        };
+        let server = |node| Server::new(Config { seed: seed.wrapping_add(node as u64), ..Config::default() });
         let mut data: Vec<Server> = (0..topology.nodes()).map(server).collect();
         let nodes = (0..topology.nodes()).map(|_| Node::default()).collect();
         let shards = Shard::all(topology, &mut data);

@@ -25,7 +25,6 @@ use limit::{
     Hits, fixed_window,
     lease::{SentHits, Snapshot, Step},
 };
-use plants::{Plant, is_planted};
 
 #[derive(Clone, Copy)]
 struct LeaseUse {
@@ -350,9 +349,7 @@ impl Shared {
 
     fn counter(&self, batch: &Batch, check: &Check) -> Counter {
         self.is_used.store(true, Relaxed);
-        if !is_planted(Plant::LeaseUnwatched) {
-            self.leased.notify_one();
-        }
+        self.leased.notify_one();
         let (name, is_per_second) = self.redis.place(batch, check);
         Counter { name: name.into(), is_per_second, limit: check.limit }
     }
@@ -411,9 +408,6 @@ impl InFlight<'_> {
                 // Hits of a counter that was reset in the meantime no longer exist.
                 if result.is_err() && !used.sent.is_some_and(|(_, snapshot)| lease.is_outdated(snapshot)) {
                     lease.restore(used.reserved);
-                    if is_planted(Plant::RestoredTwice) {
-                        lease.restore(used.reserved);
-                    }
                 }
             });
             let sent = used.sent.filter(|_| hits[index].is_some());

@@ -34,9 +34,8 @@ use tokio::sync::Notify;
 use clock::Time;
 use counters::{Applied, Batch, Closing, ClosingFuture, ListingFuture, Resets, Store, StoreFuture};
 use faults::panics::{self, Boundary, Panicked, caught};
-use limit::lease::{Grant, Snapshot};
+use limit::lease::Snapshot;
 use metrics::{LeaseState, LeaseUsage, PoolUsage};
-use plants::{Plant, is_planted};
 use redis_store::{LeaseReply, Leased, RedisStore};
 use smallvec::SmallVec;
 use table::{Command, Commands, Leases, Renewal};
@@ -119,7 +118,7 @@ impl Store for LeasedStore {
     }
 
     fn forget(&self, resets: &Resets) {
-        if self.0.leases.len() == 0 || is_planted(Plant::LeasePastReset) {
+        if self.0.leases.len() == 0 {
             return;
         }
         match resets {
@@ -234,12 +233,6 @@ impl Shared {
 
     async fn renewed(&self, reply: LeaseReply, renewal: &Renewal, snapshot: Snapshot, start: Instant) {
         match reply.wait().await {
-            None if is_planted(Plant::LostReplySpent) => {
-                let now = self.edges().clock.now();
-                let known = self.leases.with(renewal.key, renewal.start, |lease| lease.counter());
-                let after = known.flatten().unwrap_or(0).saturating_add(renewal.hits);
-                self.leases.granted(renewal, snapshot, after, Grant::Added, now);
-            }
             None => self.leases.renewal_lost(renewal),
             Some((after, grant)) => {
                 let round_trip = self.edges().timer.now().duration_since(start).min(MAX_ROUND_TRIP);
@@ -265,9 +258,6 @@ impl Shared {
     /// Returns all hits. Renewals in flight are granted in the meantime, so it is done twice.
     async fn close(self: &Arc<Self>) {
         self.is_closing.store(true, Relaxed);
-        if is_planted(Plant::LeasesKeptAtEnd) {
-            return;
-        }
         for _ in 0..2 {
             let mut commands = Commands::new();
             self.leases.end(&mut commands);

@@ -17,7 +17,6 @@ use counters::{Batch, Check, Counting, HitsToSend, Member, NextHits, StoreError,
 use limit::{Algorithm, Hits, Unit};
 use metrics::FailureReason;
 use net::ServerAddress;
-use plants::{Plant, is_planted};
 
 /// Redirections of a check before the servers are assumed to redirect to each other.
 const MAX_REDIRECTS: usize = 5;
@@ -72,13 +71,7 @@ impl RedisStore {
     ) -> StoreFuture<'a> {
         let mode = Self::mode(counting, now);
         match self.submit(batch, mode) {
-            Ok(mut submitted) => Box::pin(async move {
-                let received = self.receive(batch, mode, &mut submitted).await;
-                if received.is_err() && is_planted(Plant::RetryCountsTwice) {
-                    return self.apply_hits(batch, mode).await;
-                }
-                received
-            }),
+            Ok(mut submitted) => Box::pin(async move { self.receive(batch, mode, &mut submitted).await }),
             Err(error) => Box::pin(ready(Err(error))),
         }
     }

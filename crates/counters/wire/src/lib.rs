@@ -63,7 +63,6 @@ use metrics::FailureReason;
 use net::ServerAddress;
 use net::backoff::Backoff;
 use net::edges::Edges;
-use plants::{Plant, is_planted};
 use text::cut;
 
 /// A connection to a server, reopened whenever it is lost.
@@ -116,9 +115,7 @@ impl<B: Backend> PendingReply<B> {
             |reason, what| Err(StoreError { reason, message: format!("{}: {what}", B::NAME).into() });
         let reply = match until {
             // The connection checks its deadlines in ticks.
-            Some((until, timer))
-                if until < after(self.deadline, MAX_TICK) && !is_planted(Plant::DeadlineIgnored) =>
-            {
+            Some((until, timer)) if until < after(self.deadline, MAX_TICK) => {
                 let reply = timer.timeout_at(until, &mut self.reply);
                 // Boxed: a timer is larger than everything else in this future, and rarely needed.
                 if let Some(reply) = Box::pin(reply).await {

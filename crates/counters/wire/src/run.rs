@@ -28,7 +28,6 @@ use counters::StoreError;
 use faults::panics::{self, Boundary, Panicked, caught};
 use metrics::FailureReason;
 use net::backoff::Backoff;
-use plants::{Plant, is_planted};
 
 /// A server that has not replied in time for this long beyond the timeout (or half the timeout, if longer) has failed.
 /// Redis stalls for tens of milliseconds when it forks or a command is slow.
@@ -308,7 +307,7 @@ impl<B: Backend> Connection<B> {
                 if let Some((kind, error)) = B::error(reply?) {
                     return Err(self.error_reply(kind, &error).into());
                 }
-                if !is_planted(Plant::BreakerStaysOpen) && self.lock().breaker.take().is_some() {
+                if self.lock().breaker.take().is_some() {
                     info!("{}", self.describe("recovered, breaker closed"));
                 }
                 return Ok(());

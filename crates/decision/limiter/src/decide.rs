@@ -26,7 +26,6 @@ use counters::{Applied, Batch, Check, Counting, StoreError};
 use faults::OnStoreFailure;
 use limit::{Fit, Verdict};
 use metrics::ResponseCode;
-use plants::{Plant, is_planted};
 use rules::model::Domain;
 
 /// The characters of a caller's domain in a log line.
@@ -125,7 +124,6 @@ impl Limiter {
         let closings = closings.and_then(|closings| self.try_close(closings)).map(Box::new);
         let served = self.source.load();
         let served = served.as_ref().ok_or(RequestError::NoRules)?;
-        let now = if is_planted(Plant::WindowOfRedis) { self.overrides.time(now) } else { now };
         let domain = served.rules.domain(request.domain);
         let replacements = replacement::of(request, domain, (&self.overrides, &self.policy), now)
             .inspect_err(|_| count_error(served, domain))?;
@@ -298,12 +296,6 @@ impl Limiter {
         let mut answer = response::answer(conclusion);
         if let (Some(failure), Some(metadata)) = (failure, &mut answer.dynamic_metadata) {
             failure.add_to(metadata);
-        }
-        if failure.is_some() && is_planted(Plant::FailureCountedTwice) {
-            let counted = domain.and_then(|domain| scope.served.attached.domains.get(domain));
-            if let Some(stats) = counted {
-                stats.count(answer.code.into(), 0, 0);
-            }
         }
         match domain.map(|domain| scope.served.attached.domains.get(domain)) {
             Some(stats) => {

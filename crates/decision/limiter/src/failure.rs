@@ -16,7 +16,6 @@ use counters::{Batch, Store as _, StoreError};
 use faults::OnStoreFailure;
 use memory::MemoryStore;
 use metrics::{FailureReason, StoreUsage};
-use plants::{Plant, is_planted};
 use rules::{Domain, Metadata, Value};
 
 /// The policy that decided a request, and the reason of the store's failure.
@@ -68,7 +67,7 @@ impl Limiter {
         match policy {
             OnStoreFailure::Error => return Err(RequestError::Store(error)),
             OnStoreFailure::Allow => assume(plan, false),
-            OnStoreFailure::Deny => assume(plan, !is_planted(Plant::DeniedIsAdmitted)),
+            OnStoreFailure::Deny => assume(plan, true),
             OnStoreFailure::Local => {
                 let local = self.local.get_or_init(|| {
                     MemoryStore::new(self.policy.max_local_keys).holding(self.policy.max_holds)

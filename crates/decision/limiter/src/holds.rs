@@ -27,7 +27,6 @@ use clock::{Time, timer::Timer};
 use counters::{Batch, Close, Closed, Closing, HoldId, Resets, Store as _, StoreError};
 use limit::{MAX_LIMIT, holds::How};
 use metrics::{FailureReason, HoldBound, HoldEnd, Stats};
-use plants::{Plant, is_planted};
 use rules::Value;
 
 const SETTLE: &str = "hold_settle";
@@ -97,7 +96,7 @@ impl HoldToken {
 
 impl Drop for HoldToken {
     fn drop(&mut self) {
-        if let Some(queue) = self.queue.take().filter(|_| !is_planted(Plant::HoldLeaked)) {
+        if let Some(queue) = self.queue.take() {
             queue.push(self.cancelling());
         }
     }
@@ -268,9 +267,8 @@ impl Limiter {
     /// unknown. Removes those that the store has taken.
     async fn close_in_order(&self, all: &mut SmallVec<[Closing; 3]>) {
         let now = self.now();
-        let ends_first = is_planted(Plant::EndBeforeSettle);
-        for is_end in [ends_first, !ends_first] {
-            let settles = all.iter().filter(|one| one.close != Close::End && !ends_first);
+        for is_end in [false, true] {
+            let settles = all.iter().filter(|one| one.close != Close::End);
             let untaken: Vec<(u128, u16)> =
                 settles.flat_map(|one| one.slots.iter().map(|slot| (one.id.random, *slot))).collect();
             let results = join_all(all.iter_mut().map(async |closing| {
@@ -411,8 +409,7 @@ impl Limiter {
 
     /// Waits until what is queued is taken, or `until`. For the shutdown.
     pub async fn drain_holds(&self, timer: &dyn Timer, until: Instant) {
-        let is_over = || timer.now() >= until || is_planted(Plant::QueueDroppedAtEnd);
-        while self.queued_closings() > 0 && !is_over() {
+        while self.queued_closings() > 0 && timer.now() < until {
             timer.sleep(Duration::from_millis(10)).await;
         }
     }

@@ -17,7 +17,6 @@ use counters::{Batch, Closing, Counting, OpenHold, Resets};
 use limit::{Hits, InForce, Limit};
 use metrics::{Stats, StatsOptions};
 use overrides::{Action, Found};
-use plants::{Plant, is_planted};
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Counters {
@@ -159,9 +158,7 @@ impl Limiter {
     /// Forgets that counters were over their limits, after refunds by other replicas. Leased hits stay taken.
     pub fn forget_rejections(&self, refunds: &Resets) {
         self.store.read_again(refunds);
-        if let Some(cache) = &self.over_limit
-            && !is_planted(Plant::CachePastReset)
-        {
+        if let Some(cache) = &self.over_limit {
             cache.forget(refunds, self.now());
         }
     }

@@ -29,7 +29,6 @@ use super::{
 use clock::{Time, timer::Interval};
 use counters::Resets;
 use faults::mutex::lock;
-use plants::{Plant, is_planted};
 use redis_store::{CommandPool, End, Messages};
 
 const POLL: Duration = Duration::from_secs(2);
@@ -78,9 +77,6 @@ impl Follower {
             let End::Failed(failure) = end else { continue };
             is_first = false;
             self.progress.settle();
-            if is_planted(Plant::FollowerGivesUp) {
-                return;
-            }
             if !failing {
                 warn!(overrides = self.index.len(), "overrides: {failure}; keeping previous overrides");
             }

@@ -15,7 +15,6 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use plants::{Plant, is_planted};
 use serde_json::json;
 
 pub(super) const MAX_CHANGES: usize = 128;
@@ -163,8 +162,7 @@ pub(super) fn step(known: &History, path: &[Change]) -> Step {
         return Step::Read;
     }
     if let Some(at) = path.iter().position(|change| change.before == known.version) {
-        let skipped = usize::from(is_planted(Plant::ChangeSkipped) && at + 1 < path.len());
-        return Step::Apply(from(at + skipped));
+        return Step::Apply(from(at));
     }
     let version = path.last().map(|change| &*change.after);
     // The last version of this replica from which the path continues. Version "" is that of an empty Redis.

@@ -11,7 +11,6 @@ mod terms;
 use clock::Time;
 pub use pace::{Cold, Pace};
 use pace::{after, float, seconds, single, whole};
-use plants::{Plant, is_planted};
 pub use terms::{Terms, over_for};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -172,8 +171,7 @@ impl Lease {
         let expired = self.left;
         let (others, before) = (None, None);
         let (renewal, grants) = (Renewal::Idle, Grants::default());
-        let left = if is_planted(Plant::LeasePastWindow) { self.left } else { 0 };
-        *self = Self { start, left, own: 0, others, before, renewal, grants, ..*self };
+        *self = Self { start, left: 0, own: 0, others, before, renewal, grants, ..*self };
         (self.pending, self.pending_at_most, self.refunding) = (0, 0, 0);
         expired
     }
@@ -389,9 +387,6 @@ impl Lease {
     /// A request refunded hits; the counter is `after` now.
     pub fn refunded(&mut self, hits: u64, after: u64, terms: &Terms, now: Time) {
         self.own = self.own.saturating_sub(hits);
-        if is_planted(Plant::RefundToLease) {
-            self.left = self.left.saturating_add(hits);
-        }
         self.set_others(after.saturating_sub(self.own), terms, now);
     }
 

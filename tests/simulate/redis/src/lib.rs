@@ -245,11 +245,6 @@ impl Server {
 
 /// Faults, and what the simulator sees.
 impl Server {
-    /// Compiles scripts with another text in place of one: a defect. Their hashes stay.
-    pub fn change_scripts(&mut self, from: &str, to: &str) {
-        self.scripts.change(from, to);
-    }
-
     /// Loses all keys, as by `FLUSHALL` of an operator.
     pub fn flush_all(&mut self) {
         let mut state = self.state.borrow_mut();

@@ -2,10 +2,8 @@
 //! with Redis.
 
 mod checks;
-mod defects;
 pub mod ledger;
 pub mod plan;
 mod run;
 
-pub use defects::plant_in_scripts;
 pub use run::StreamEvent;

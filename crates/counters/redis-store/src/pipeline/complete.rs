@@ -18,7 +18,6 @@ use crate::{
 use clock::Time;
 use counters::{Closed, table::Key};
 use limit::{fixed_window, lease::Grant};
-use plants::{Plant, is_planted};
 use wire::at_mut;
 
 /// Facts about the server and its keys from a pipeline's replies.
@@ -152,7 +151,7 @@ impl RedisPipeline {
         match set {
             Some(Ok(1..)) => reading.learned.expiring.push((id, expiry.end)),
             Some(Err(error)) => reading.no_expiry(&error),
-            None if before == 0 && !is_planted(Plant::ExpiryForgotten) => {
+            None if before == 0 => {
                 let key = String::from_utf8_lossy(self.key(command)).into();
                 reading.learned.missing_ttl.push((key, expiry.seconds));
             }

@@ -7,12 +7,11 @@ use smallvec::SmallVec;
 
 use super::{Expire, Expiry};
 use crate::{
-    resp::{self, Reply},
+    resp::Reply,
     script::{self, Form, Script},
 };
 use clock::Time;
 use counters::table::Key;
-use plants::{Plant, is_planted};
 
 /// What a lease knows of its grants. Their numbers begin at random, below 2⁵², so that no two leases share one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,11 +58,6 @@ impl LeaseCall {
     }
 
     pub(super) fn write(&self, into: &mut Vec<u8>, form: Form, key: &[u8]) {
-        if is_planted(Plant::BlindReturn) && !self.takes() {
-            let hits = self.arguments.first().map(ToString::to_string).unwrap_or_default();
-            let blind = b"return {redis.call('DECRBY', KEYS[1], ARGV[1]), 0}";
-            return resp::write_command(into, &[b"EVAL", blind, b"1", key, hits.as_bytes()]);
-        }
         self.script.call(into, form, &[key, self.leases.as_bytes()], &self.arguments);
     }
 

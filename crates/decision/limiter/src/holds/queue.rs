@@ -13,7 +13,6 @@ use tokio::sync::Notify;
 use counters::{Closing, HoldId};
 use faults::mutex::lock;
 use metrics::{HoldBound, Stats};
-use plants::{Plant, is_planted};
 
 /// As many requests are sent at once.
 const SENT_TOGETHER: usize = 500;
@@ -89,9 +88,7 @@ impl Queue {
         let Waiting { requests, new, failed, .. } = &mut *lock(&self.waiting);
         let mut batch = Vec::new();
         while batch.len() < SENT_TOGETHER {
-            let is_stuck = !failed.is_empty() && is_planted(Plant::QueueStuck);
-            let next = if is_stuck { None } else { new.pop_front() };
-            let request = next.or_else(|| {
+            let request = new.pop_front().or_else(|| {
                 *again = again.checked_sub(1)?;
                 failed.pop_front()
             });

@@ -28,8 +28,6 @@ pub(crate) struct Scripts {
     compiled: IndexMap<Sha, Function>,
     /// Those that the server has not lost since.
     known: BTreeSet<Sha>,
-    /// Texts that are compiled in place of others.
-    changes: Vec<(String, String)>,
 }
 
 /// An error reply that a script did not catch.
@@ -57,15 +55,11 @@ impl Scripts {
         let lua = Lua::new_with(libraries, LuaOptions::new()).expect("Lua's own libraries load");
         library::install(&lua, state).expect("the libraries of Redis load");
         let globals = lua.globals();
-        Self { lua, globals, compiled: IndexMap::new(), known: BTreeSet::new(), changes: Vec::new() }
+        Self { lua, globals, compiled: IndexMap::new(), known: BTreeSet::new() }
     }
 
     pub(crate) fn knows(&self, sha: Sha) -> bool {
         self.known.contains(&sha)
-    }
-
-    pub(crate) fn change(&mut self, from: &str, to: &str) {
-        self.changes.push((from.to_owned(), to.to_owned()));
     }
 
     /// As `SCRIPT FLUSH` and a restart do.
@@ -75,13 +69,7 @@ impl Scripts {
 
     pub(crate) fn load(&mut self, sha: Sha, source: &[u8]) -> Result<(), String> {
         if !self.compiled.contains_key(&sha) {
-            let mut text = source.to_vec();
-            for (from, to) in &self.changes {
-                if let Ok(source) = std::str::from_utf8(&text) {
-                    text = source.replace(from, to).into_bytes();
-                }
-            }
-            let chunk = self.lua.load(text).set_name("@user_script").set_mode(ChunkMode::Text);
+            let chunk = self.lua.load(source).set_name("@user_script").set_mode(ChunkMode::Text);
             let function = chunk.into_function();
             let function = function.map_err(|error| {
                 format!("ERR Error compiling script (new function): {}", first_line(&error))
