@@ -10,6 +10,7 @@ use std::{
 
 use serde_json::Value;
 
+// Pinned dependencies.
 mod chart;
 mod dependent;
 mod files;
@@ -17,11 +18,13 @@ mod front;
 mod gateway;
 mod image;
 mod istio;
+mod llm;
 mod migration;
 mod pods;
 mod prometheus;
 mod rules;
 mod secured;
+mod supply_chain;
 mod watched;
 
 /// The manifest of Istio's guide.

@@ -222,7 +222,7 @@ fn a_pod_has_longer_to_stop_than_the_service_takes() {
         value.and_then(|text| text.strip_suffix('s')?.parse::<u64>().ok()).unwrap()
     };
     let given = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
-    // The process has ended 2 s after the timeout; tests/hangs.rs.
+    // The process has ended 2 s after the timeout; tests/operations/hangs.rs.
     assert!(given > seconds("SHUTDOWN_DELAY") + seconds("SHUTDOWN_TIMEOUT") + 2);
 }
 

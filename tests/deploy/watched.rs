@@ -14,7 +14,7 @@ use proto::envoy::{
     extensions::common::ratelimit::v3::RateLimitDescriptor, service::ratelimit::v3::RateLimitRequest,
 };
 
-use crate::holds::id as holds_id;
+use crate::counters::holds::id as holds_id;
 use crate::support::{
     client::descriptor,
     clock::Clock,

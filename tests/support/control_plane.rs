@@ -1,4 +1,4 @@
-//! An independent control plane: starts `tests/xds/control_plane.py`, sends it the resources to publish, and reads its
+//! An independent control plane: starts `tests/limits/xds/control_plane.py`, sends it the resources to publish, and reads its
 //! events.
 
 use std::{
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{PATIENCE, ports::free_port};
 
 /// The program.
-pub(crate) const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/xds/control_plane.py");
+pub(crate) const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/limits/xds/control_plane.py");
 
 /// A running control plane; killed when dropped.
 pub(crate) struct ControlPlane {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::{CompileOptions, Compiled, Entry, Metadata, SourceFile, compile, model};
 use limit::Limits;
 
-const CASES: &str = include_str!("../../../../../tests/golden/configs.jsonl");
+const CASES: &str = include_str!("../../../../../tests/decision/golden/configs.jsonl");
 
 /// A limit beyond 32 bits, which is accepted here: see docs/differences.md.
 const INTENDED: &str = "rule-rpu-over";

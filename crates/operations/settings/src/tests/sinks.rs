@@ -65,7 +65,7 @@ fn an_invalid_mogrifier_names_its_variable() {
 
 #[test]
 fn renames_metrics_as_the_go_service_does() {
-    let recorded = include_str!("../../../../../tests/statsd/mogrifiers.jsonl");
+    let recorded = include_str!("../../../../../tests/operations/statsd/mogrifiers.jsonl");
     // Spaces around a key or a value are trimmed here.
     let bare = |tag: &str| tag.split(':').map(str::trim).collect::<Vec<_>>().join(":");
     let mut seen = 0;

@@ -1,8 +1,8 @@
 //! The cost of what a peer sends, for any script of frames: the work, the memory held and the bytes sent back stay within
 //! a multiple of the bytes received. `script` generates the scripts, `super::meter` and the allocator count.
 //!
-//! Work has a price in nanoseconds, so the bound is that of `tests/cost` in another unit: 100 ns for a byte received. The
-//! prices are estimates of the order of an operation in a release build; `tests/cost` measures.
+//! Work has a price in nanoseconds, so the bound is that of `tests/ports/cost` in another unit: 100 ns for a byte received. The
+//! prices are estimates of the order of an operation in a release build; `tests/ports/cost` measures.
 
 use std::time::{Duration, Instant};
 

@@ -12,7 +12,7 @@ use super::*;
 use crate::{Exposition, Method, RuleCounter, Stats, StatsOptions};
 
 /// A file per line, with the results of some names.
-const RECORDED: &str = include_str!("../../../../../tests/statsd/mapper.jsonl");
+const RECORDED: &str = include_str!("../../../../../tests/operations/statsd/mapper.jsonl");
 
 fn mapper(yaml: &str) -> Mapper {
     read("mapper.yaml", yaml.as_bytes()).unwrap().0

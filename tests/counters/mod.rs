@@ -1,0 +1,21 @@
+//! Stores: what is counted, where, and what happens when it fails.
+
+// Counters in Redis: single, Sentinel and Cluster.
+pub(crate) mod redis;
+// Counters in memcached, on one server and on several.
+pub(crate) mod memcached;
+// A million counters.
+pub(crate) mod full;
+pub(crate) mod memory;
+// Leases.
+pub(crate) mod lease;
+// Budgets that are reserved while a request is under way.
+pub(crate) mod holds;
+// Late and missing replies of a store.
+pub(crate) mod late;
+// Hits near the largest number.
+pub(crate) mod huge;
+// Limits beyond 32 bits.
+pub(crate) mod large;
+// Callers and limits with separate counters.
+pub(crate) mod keys;

@@ -1,0 +1,10 @@
+//! What a request is answered, and why.
+
+// Recorded answers of the Go service.
+pub(crate) mod golden;
+// The pull requests of the Go service after the recordings.
+pub(crate) mod pulls;
+// Overrides, on one replica and on several.
+pub(crate) mod overrides;
+// `tollgate explain`.
+pub(crate) mod explain;
