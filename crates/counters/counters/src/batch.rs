@@ -94,6 +94,7 @@ pub enum Outcome {
 )]
 impl Batch {
     /// An empty batch with room for as many checks. One needs no allocation.
+    #[inline]
     pub fn with_room(checks: usize) -> Self {
         Self { checks: SmallVec::with_capacity(checks), ..Self::default() }
     }

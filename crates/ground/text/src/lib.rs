@@ -84,6 +84,7 @@ impl Write for Bounded {
 }
 
 /// The beginning of a text, up to this many bytes, without a partial character.
+#[inline]
 pub fn beginning(text: &str, bytes: usize) -> &str {
     if bytes >= text.len() {
         return text;

@@ -159,6 +159,7 @@ impl Window {
     }
 
     /// The end of the window that contains `now`.
+    #[inline]
     pub const fn end(self, now: Time) -> Time {
         Time::from_seconds(self.start(now).seconds() + self.seconds())
     }

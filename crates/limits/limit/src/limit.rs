@@ -331,6 +331,7 @@ impl Limits {
         }
     }
 
+    #[inline]
     pub fn iter(&self) -> impl Iterator<Item = &Limit> + Clone {
         std::iter::once(&self.first).chain(&self.others)
     }

@@ -116,6 +116,7 @@ impl<'r> Step<'r> {
     }
 
     /// The value of this level in metric names; empty for the key alone.
+    #[inline]
     fn metric_value<'a>(&self, entry: &'a impl Entry) -> &'a str
     where
         'r: 'a,
@@ -186,6 +187,7 @@ impl<'r> Matched<'r> {
 
     /// The metadata of the response. The Go service loses it if it builds the metric name: on a detailed rule without levels
     /// below, and if the name differs from the rule's full key.
+    #[inline]
     pub fn metadata(&self) -> Option<&'r Arc<Metadata>> {
         let kept = if self.rule.detailed_metric { self.has_children } else { self.as_written };
         self.rule.metadata.as_ref().filter(|_| kept)

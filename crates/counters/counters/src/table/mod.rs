@@ -89,6 +89,7 @@ impl<S: Copy + Default> Table<S> {
         Self { shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new(shape)))).collect(), hasher }
     }
 
+    #[inline]
     pub fn key(&self, text: &str) -> Key {
         Key::of_hash(self.hasher.hash(text.as_bytes()))
     }

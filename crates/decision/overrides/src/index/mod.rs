@@ -158,6 +158,7 @@ impl Index {
     }
 
     /// The overrides at this time; `None` if there are none.
+    #[inline]
     pub fn view(&self, now: Time) -> Option<View<'_>> {
         if self.changes_nothing() {
             return None;
