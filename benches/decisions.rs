@@ -127,7 +127,7 @@ impl Case {
             let entries = vec![("user".into(), Value::Exact(format!("c{n}").into()))];
             index.add_to(
                 &mut draft,
-                &Override {
+                Override {
                     target: Target::new("bench", entries)?,
                     action: Action::Limit { requests_per_unit: 9, unit: Unit::Hour, calendar: None },
                     expires: None,

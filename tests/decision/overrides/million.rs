@@ -36,7 +36,7 @@ fn import(replica: &Replica, count: usize) {
     assert_eq!(replica.get("/api/v1/overrides?n=1")["total"], count);
     #[expect(clippy::cast_precision_loss, reason = "a bound")]
     let per_override = bytes / count as f64;
-    assert!(per_override < 100.0, "{per_override} bytes for each");
+    assert!(per_override < 300.0, "{per_override} bytes for each");
     let last = format!("customer-{:07}", count - 1);
     let answer = replica.server.ask(request("shop", &[&[("customer", &last)]])).unwrap();
     let limit = answer.statuses[0].current_limit.as_ref().unwrap().requests_per_unit;

@@ -146,7 +146,7 @@ fn overrides() -> Index {
     ] {
         let target = Target::new("d", vec![(key.into(), Value::Exact(value.into()))]).unwrap();
         let one = Override { target, action, expires: None, reason: "".into(), by: "".into() };
-        index.add_to(&mut draft, &one).unwrap();
+        index.add_to(&mut draft, one).unwrap();
     }
     index.add(&draft).unwrap();
     index

@@ -120,7 +120,8 @@ fn shown_override(
     let (request, entries) = (&**conclusion.request, conclusion.request.entries(index));
     let domain = conclusion.scope.served.rules.domain(request.domain)?;
     let matched = || domain.find(entries, &mut String::new());
-    let target = overrides.view(now)?.deciding(request.domain, entries, matched)?.target;
+    let one = overrides.view(now)?.deciding(request.domain, entries, matched)?;
+    let target = &one.target;
     let entries = target.entries().iter().map(|(key, value)| (key.clone(), value.text().map(Box::from)));
     Some(OverrideShown {
         id: target.id(),

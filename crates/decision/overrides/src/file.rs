@@ -152,7 +152,7 @@ fn load(path: &Path, mut file: impl io::BufRead, index: &Index) -> Result<(), Ve
         }
         let text = str::from_utf8(&line).map_err(|error| error.to_string());
         let change = text.and_then(|text| read_change(text.trim_end()));
-        match change.and_then(|one| index.add_to(&mut draft, &one)) {
+        match change.and_then(|one| index.add_to(&mut draft, one)) {
             Ok(()) => {}
             Err(error) if is_incomplete(&line) => {
                 warn!("{}: ignoring an incomplete last line: {error}", at());
@@ -178,7 +178,7 @@ fn is_incomplete(line: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::symlink, process::Command};
+    use std::{fs, os::unix::fs::symlink, process::Command, sync::Arc};
 
     use super::*;
     use crate::table;
@@ -212,7 +212,7 @@ mod tests {
         journal.append(&removed(&one("k=a").target), &index).unwrap();
         let (_, index) = open(&path, NOW).unwrap();
         assert_eq!(index.len(), 2);
-        assert_eq!(index.get(&one("k=b").target), Some(one("k=b")));
+        assert_eq!(index.get(&one("k=b").target), Some(Arc::new(one("k=b"))));
         let (_, index) = open(&path, Time::from_seconds(1_800_000_010)).unwrap();
         assert_eq!(index.len(), 1);
         assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 1, "the file was rewritten");

@@ -176,7 +176,7 @@ impl Follower {
     fn set_all<'a>(&self, lines: impl Iterator<Item = &'a str>) -> Result<(), String> {
         let mut draft = self.index.draft();
         for line in lines {
-            if let Err(error) = read_change(line).and_then(|one| self.index.add_to(&mut draft, &one)) {
+            if let Err(error) = read_change(line).and_then(|one| self.index.add_to(&mut draft, one)) {
                 warn!("overrides: ignoring an invalid override in redis: {error}");
             }
         }
@@ -297,7 +297,7 @@ impl Follower {
 
     async fn scan(&self) -> Result<Draft, String> {
         let key = self.pool.key("overrides");
-        let (mut draft, mut cursor, mut is_logged) = (self.index.draft(), 0_u64, false);
+        let (mut draft, mut cursor, mut is_logged) = (Draft::default(), 0_u64, false);
         loop {
             let mut scan = cmd("HSCAN");
             scan.arg(&key).arg(cursor).arg("COUNT").arg(BATCH);
@@ -306,7 +306,7 @@ impl Follower {
                 if id == VERSION {
                     continue;
                 }
-                let added = read_change(value).and_then(|one| self.index.add_to(&mut draft, &one));
+                let added = read_change(value).and_then(|one| self.index.add_to(&mut draft, one));
                 if let (Err(error), false) = (added, is_logged) {
                     warn!(field = id, "overrides: ignoring an invalid override in redis: {error}");
                     is_logged = true;

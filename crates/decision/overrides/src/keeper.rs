@@ -123,7 +123,7 @@ impl Keeper {
             self.check_scoped(std::slice::from_ref(one))?;
         }
         // The index must accept it before it is written.
-        self.index.add_to(&mut self.index.draft(), one).map_err(ChangeError::Invalid)?;
+        self.index.add_to(&mut self.index.draft(), one.clone()).map_err(ChangeError::Invalid)?;
         match &self.storage {
             Storage::Memory => {}
             Storage::File(journal) => {
@@ -155,7 +155,7 @@ impl Keeper {
     }
 
     /// Removes the switches of a domain, and then those of this replica alone, and returns them.
-    pub async fn clear(&self, domain: &str) -> Result<Vec<Override>, ChangeError> {
+    pub async fn clear(&self, domain: &str) -> Result<Vec<Arc<Override>>, ChangeError> {
         let mut removed = Vec::new();
         for scope in [Scope::Domain, Scope::StoreFailure] {
             let target = Target::of_domain(domain, scope).map_err(ChangeError::Invalid)?;
@@ -172,7 +172,7 @@ impl Keeper {
     pub fn by_id(&self, id: &str) -> Option<Override> {
         let mut found = None;
         self.index.for_each(|one| {
-            found = (one.target.id() == id).then_some(one);
+            found = (one.target.id() == id).then(|| one.clone());
             found.is_none()
         });
         found
@@ -228,7 +228,7 @@ impl Keeper {
             // The index must accept them before they are written.
             let mut draft = self.index.draft();
             for one in all {
-                self.index.add_to(&mut draft, one).map_err(ChangeError::Invalid)?;
+                self.index.add_to(&mut draft, one.clone()).map_err(ChangeError::Invalid)?;
             }
             drop(draft);
             let length = shared.add_to_import(id, all, known).await?;
@@ -241,7 +241,7 @@ impl Keeper {
         let mut import = lock(&self.import);
         let own = import.as_mut().filter(|import| import.id == id).ok_or_else(|| no_import(id))?;
         for one in all {
-            if let Err(error) = self.index.add_to(&mut own.draft, one) {
+            if let Err(error) = self.index.add_to(&mut own.draft, one.clone()) {
                 // The draft has only a part of them.
                 *import = None;
                 return Err(ChangeError::Invalid(format!("{error}; the import is aborted")));

@@ -1,8 +1,7 @@
 //! Overrides: limits, blocks and exemptions that an operator sets at run time, for single values or whole rules.
 //!
 //! [`model`] is one override and its JSON, and [`table`] reads many from CSV or JSON lines. [`index`] holds up to two
-//! million of them in `record`s of a few dozen bytes, and finds the one that applies to a request; the limiter calls it
-//! before it plans. [`keeper`] changes and stores them: in memory, in a `file`, or in Redis (`shared`), which all
+//! million of them, and finds the one that applies to a request; the limiter calls it before it plans. [`keeper`] changes and stores them: in memory, in a `file`, or in Redis (`shared`), which all
 //! replicas follow ([`follower`], `history`, [`progress`]). [`applies`] finds the rule of an override.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests run on this machine"))]
@@ -20,9 +19,8 @@ pub mod target;
 mod entry;
 mod file;
 mod history;
-mod record;
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use tracing::info;
 
@@ -64,7 +62,7 @@ impl fmt::Display for ChangeError {
 
 /// Removes expired overrides from an index, logs them, and returns them. Overrides that expired at second 0 are
 /// removals, which were logged before.
-fn sweep(index: &Index, now: Time) -> Vec<Override> {
+fn sweep(index: &Index, now: Time) -> Vec<Arc<Override>> {
     let mut expired = index.sweep(now);
     expired.retain(|one| one.expires != Some(0));
     for one in expired.iter().take(MAX_LOGGED) {

@@ -40,7 +40,7 @@ pub enum Action {
 /// Maximum number of entries of a descriptor: each is a bit of a 32-bit mask.
 pub const MAX_ENTRIES: usize = 32;
 
-/// Maximum size of a domain, key, value or reason, in bytes. Records have 16 bits for such a length.
+/// Maximum size of a domain, key, value or reason, in bytes.
 pub const MAX_BYTES: usize = 4096;
 
 /// Maximum size of the JSON of an override: twice its longest texts, and room for escapes. Parsed JSON takes up to 24 times
@@ -145,6 +145,16 @@ impl Override {
 
     pub(super) fn ended(&self, second: u64) -> bool {
         self.expires.is_some_and(|end| second >= u64::from(end))
+    }
+
+    /// The memory that it takes behind an [`Arc`](std::sync::Arc), in units of the allocator.
+    pub(super) fn memory(&self) -> usize {
+        let entries = self.target.entries();
+        let texts =
+            entries.iter().flat_map(|(key, value)| [key.len(), value.text().unwrap_or_default().len()]);
+        let others = [self.target.domain().len(), self.reason.len(), self.by.len()];
+        let own = [size_of::<Self>() + 2 * size_of::<usize>(), size_of_val(entries)];
+        own.into_iter().chain(others).chain(texts).map(|bytes| bytes.next_multiple_of(8)).sum()
     }
 
     /// The policy, if it changes the failure policy of a domain.

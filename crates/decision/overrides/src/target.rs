@@ -130,11 +130,6 @@ impl Target {
         Self::checked(scope, domain, vec![(WHOLE.into(), Value::Any)])
     }
 
-    /// A target whose parts were those of a valid one.
-    pub(super) fn of_shape(scope: Scope, domain: &str, entries: Box<[EntryOf]>) -> Self {
-        Self { scope, domain: domain.into(), entries }
-    }
-
     fn checked(scope: Scope, domain: &str, entries: Entries) -> Result<Self, String> {
         if domain.is_empty() {
             return Err("domain is empty; expected the domain of a rules file".to_owned());

@@ -3,6 +3,8 @@
 //! A switch is an override of a whole domain, and is stored as one. A replica that cannot reach Redis can be switched on its
 //! own.
 
+use std::sync::Arc;
+
 use http::StatusCode;
 use serde_json::{Value as Json, json};
 
@@ -25,7 +27,7 @@ pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
 }
 
 /// The switches in force by their domains, and whether each is of this replica alone.
-pub(super) fn in_force(index: &Index, now: Time) -> Vec<(Override, bool)> {
+pub(super) fn in_force(index: &Index, now: Time) -> Vec<(Arc<Override>, bool)> {
     let here = index.here();
     // A switch of this replica alone replaces the stored one.
     let is_replaced = |one: &Override| here.iter().any(|own| own.target == one.target && !own.is_over(now));
@@ -90,9 +92,9 @@ pub(super) async fn clear(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> 
         let message = format!("domain {:?} has no switch; GET /api/v1/domains lists them", text::cut(domain));
         return Err(Problem::new(StatusCode::NOT_FOUND, message));
     }
-    let what: Vec<String> = removed.iter().map(Override::effect).collect();
+    let what: Vec<String> = removed.iter().map(|one| one.effect()).collect();
     let whose = if domain == EVERY_DOMAIN { "all domains" } else { domain };
     let what = format!("{whose}, which was {}", what.join(" and "));
-    let cleared: Vec<Json> = removed.iter().map(Override::to_json).collect();
+    let cleared: Vec<Json> = removed.iter().map(|one| one.to_json()).collect();
     Ok(Reply::json(&json!({"cleared": cleared}))?.changed(what, query.text("reason").unwrap_or_default()))
 }

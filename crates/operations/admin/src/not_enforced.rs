@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::Mutex,
+    sync::{Arc, Mutex},
 };
 
 use serde_json::{Value as Json, json};
@@ -110,9 +110,9 @@ impl Api {
     }
 
     /// The switches that allow or shadow the requests of a domain.
-    fn switches(&self, now: Time) -> Vec<(Override, NotEnforced)> {
+    fn switches(&self, now: Time) -> Vec<(Arc<Override>, NotEnforced)> {
         let index = self.managed.keeper.index();
-        let of = |(switch, is_here): (Override, bool)| {
+        let of = |(switch, is_here): (Arc<Override>, bool)| {
             let why = match switch.action {
                 _ if switch.on_store_failure().is_some() => return None,
                 Action::Allow => Why::DomainAllow,

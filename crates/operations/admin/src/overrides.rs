@@ -60,10 +60,10 @@ pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         || ["domain", "descriptor", "request", "action"].iter().any(|name| query.text(name).is_some());
     let (mut page, mut found, mut matching) = (br#"{"overrides":["#.to_vec(), 0_usize, 0_usize);
     index.for_each(|one| {
-        if matches(&one) && !one.is_over(now) {
+        if matches(one) && !one.is_over(now) {
             if matching >= offset && found < count && page.len() < MAX_PAGE_BYTES {
                 page.extend_from_slice(if found > 0 { b"," } else { b"" });
-                page.extend_from_slice(json_of(&one, values).to_string().as_bytes());
+                page.extend_from_slice(json_of(one, values).to_string().as_bytes());
                 found += 1;
             }
             matching += 1;

@@ -44,15 +44,18 @@ const REQUEST: usize = 4 << 20;
 /// What a connection has with TLS, with the part of an unfinished handshake that is not charged.
 const TLS_CONNECTION: usize = 24 << 10;
 
-/// The memory of which every bound has its share. Most bounds have the same share of further memory; rules have more of it.
+/// The memory beyond which rules have a larger share.
 const SMALL: usize = 128 << 20;
+
+/// The memory beyond which overrides have a larger share: the bounds of rules and requests are at their largest there.
+const LARGE: usize = 512 << 20;
 
 /// The default of a bound.
 pub struct Share {
     /// Of the memory.
     thousandths: usize,
-    /// And of the memory beyond [`SMALL`].
-    beyond: usize,
+    /// And these thousandths of the memory beyond so many bytes.
+    beyond: (usize, usize),
     /// The bytes of one of what the variable counts, measured.
     pub unit: usize,
     least: usize,
@@ -62,7 +65,7 @@ pub struct Share {
 }
 
 const fn share(share: usize, (least, most): (usize, usize), content: &'static str) -> Share {
-    Share { thousandths: share, beyond: 0, unit: 1, least, most, var: None, content }
+    Share { thousandths: share, beyond: (0, 0), unit: 1, least, most, var: None, content }
 }
 
 impl Share {
@@ -75,7 +78,7 @@ impl Bound {
     pub const fn share(self) -> Share {
         match self {
             Self::Rules => Share {
-                beyond: 160,
+                beyond: (160, SMALL),
                 ..share(195, (2_000, 500_000), "rules: two sets, and the reading of a third")
                     .of(300, &vars::RULES_MAX_VALUES.var)
             },
@@ -111,7 +114,9 @@ impl Bound {
                 .of(256, &vars::HOLDS_MAX_QUEUED.var),
             Self::Leases => share(10, (100, 100_000), "keys with a lease").of(256, &vars::LEASE_MAX_KEYS.var),
             Self::Overrides => Share {
-                unit: 128,
+                // An import may replace all, which are in memory twice then.
+                unit: 560,
+                beyond: (300, LARGE),
                 ..share(24, (1_000, 2_000_000), "overrides, in force and of an import in progress")
             },
             Self::RecentRequests => share(8, (0, 16 << 20), "requests to try rules on")
@@ -164,11 +169,12 @@ impl Memory {
             reader.raw(&vars::GRPC_SERVER_USE_TLS).is_some_and(|text| text.starts_with(['t', 'T', '1']));
         let mut memory = Self { limit, set_by, amounts: [(0, 1); Bound::ALL.len()] };
         for bound in Bound::ALL {
-            let Share { thousandths: share, beyond, mut unit, least, most, var, .. } = bound.share();
+            let Share { thousandths: share, beyond: (beyond, from), mut unit, least, most, var, .. } =
+                bound.share();
             if bound == Bound::GrpcConnections && has_tls {
                 unit = TLS_CONNECTION;
             }
-            let beyond = (limit.saturating_sub(SMALL) / 1000).saturating_mul(beyond);
+            let beyond = (limit.saturating_sub(from) / 1000).saturating_mul(beyond);
             let bytes = (limit / 1000).saturating_mul(share).saturating_add(beyond);
             let default = (bytes / unit).clamp(least, most);
             let set = var.and_then(|var| reader.raw(var)).and_then(|text| at_least::<0>(&text).ok());
@@ -270,7 +276,7 @@ mod tests {
 
     #[test]
     fn everything_full_leaves_a_quarter_free_at_the_limit_of_the_deployments_and_at_half_of_it() {
-        for mib in [128, 256, 1024] {
+        for mib in [128, 256, 512, 768, 1024, 2048] {
             let (memory, most) = (limited(mib), (mib << 20) / 4 * 3);
             assert!(memory.sum() <= most, "{mib} MiB: {} of {most}: {memory:?}", memory.sum());
         }

@@ -1,14 +1,13 @@
 //! All overrides. `view` looks up the one that applies to a request's descriptor.
 //!
 //! A snapshot is immutable: a reader takes it by one atomic load, and a change publishes a new one, so that an import
-//! takes effect as a whole. Its records are in shards; a change copies one shard, which has a thousand records of a
-//! million. Without overrides a lookup is one branch. Nothing here does I/O.
+//! takes effect as a whole. Its overrides are in shards, which are hash tables; a change copies the table of one shard,
+//! which has a thousand overrides of a million. Without overrides a lookup is one branch. Nothing here does I/O.
 //!
 //! The shape of an override is its domain, its keys, and which of its levels have a value. The lookup of a descriptor
 //! with other keys ends after one access to a small table. Overrides by entry and switches of domains have tables of their
 //! own (`scoped`).
 
-mod places;
 mod scoped;
 mod shapes;
 mod shard;
@@ -17,11 +16,11 @@ mod tests;
 mod view;
 
 use std::{
-    hash::{BuildHasher, Hasher},
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex,
         atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed},
     },
+    thread,
 };
 
 use arc_swap::ArcSwap;
@@ -30,12 +29,11 @@ use foldhash::{SharedSeed, fast::SeedableRandomState};
 pub use self::view::{Found, View};
 use self::{
     scoped::Scoped,
-    shapes::{Shape, Shapes},
+    shapes::{Shapes, hash_target},
     shard::Shard,
 };
 use super::{
     model::Override,
-    record::{self, INLINE_NOTE, NO_NOTE, Record},
     target::{Scope, Target},
 };
 use clock::Time;
@@ -56,6 +54,9 @@ const SCOPED: usize = SHARDS;
 /// Maximum number of overrides that one sweep removes, so that it does not delay the thread's other work.
 const MAX_SWEPT: usize = 10_000;
 
+/// How often a change yields to requests that still read the snapshot that it replaces.
+const MAX_YIELDS: usize = 100;
+
 pub struct Index {
     snapshot: ArcSwap<Snapshot>,
     /// The number of overrides, and of switches of this process, so that a lookup without any is one branch.
@@ -64,7 +65,6 @@ pub struct Index {
     clock_lead: AtomicI64,
     /// Held while a snapshot is replaced.
     changing: Mutex<()>,
-    drafts: Arc<()>,
     hasher: SeedableRandomState,
 }
 
@@ -87,25 +87,27 @@ impl Usage {
 
 #[derive(Clone, Default)]
 pub(super) struct Snapshot {
+    /// Those of all overrides that are not in `scoped`.
     shapes: Arc<Shapes>,
     /// Empty, or [`SHARDS`] and that of [`SCOPED`].
     shards: Box<[Arc<Shard>]>,
     /// The tables of the last shard, and of the switches of this replica.
     scoped: Arc<Scoped>,
     /// Switches that other replicas do not know, and that are not stored.
-    here: Arc<Vec<Override>>,
+    here: Arc<Vec<Arc<Override>>>,
     /// The number of overrides that are not in `scoped`.
     descriptors: usize,
-    /// Pairs of reason and author that records refer to, from number 1 on.
-    notes: Arc<Vec<(Box<str>, Box<str>)>>,
 }
 
-/// Overrides that will be added together, or replace all others. It belongs to one index.
+/// Overrides that will be added together. One that does not begin with the shapes in force replaces all others. It belongs
+/// to one index.
+#[derive(Default)]
 pub struct Draft {
-    shards: Vec<Vec<u8>>,
+    /// For each shard its overrides, with the hashes of their targets.
+    shards: Vec<Vec<(u64, Arc<Override>)>>,
+    /// Those in force when the draft began, and its own.
+    shapes: Arc<Shapes>,
     pub(super) count: usize,
-    /// Keeps the numbers of its shapes from being reused.
-    _alive: Arc<()>,
 }
 
 impl Default for Index {
@@ -126,7 +128,6 @@ impl Index {
             count: AtomicUsize::new(0),
             clock_lead: AtomicI64::new(0),
             changing: Mutex::default(),
-            drafts: Arc::default(),
             hasher,
         }
     }
@@ -175,12 +176,12 @@ impl Index {
     pub fn switch_here(&self, one: Override) {
         self.change_here(|all| {
             all.retain(|known| known.target != one.target);
-            all.push(one);
+            all.push(Arc::new(one));
         });
     }
 
     /// Removes the switches of a domain that are in force in this process alone, and returns them.
-    pub fn clear_here(&self, domain: &str) -> Vec<Override> {
+    pub fn clear_here(&self, domain: &str) -> Vec<Arc<Override>> {
         let mut removed = Vec::new();
         self.change_here(|all| {
             removed = all.extract_if(.., |known| known.target.domain() == domain).collect();
@@ -189,19 +190,17 @@ impl Index {
     }
 
     /// The switches that are in force in this process alone.
-    pub fn here(&self) -> Arc<Vec<Override>> {
+    pub fn here(&self) -> Arc<Vec<Arc<Override>>> {
         self.snapshot.load().here.clone()
     }
 
-    pub fn switches(&self) -> Vec<Override> {
+    pub fn switches(&self) -> Vec<Arc<Override>> {
         let snapshot = self.snapshot.load_full();
-        let records =
-            snapshot.shards.get(SCOPED).into_iter().flat_map(|shard| shard.records(&snapshot.shapes));
-        let switches = records.filter(|record| snapshot.shapes.get(record.shape).scope.is_switch());
-        switches.map(|record| snapshot.decode(&record)).collect()
+        let scoped = snapshot.shards.get(SCOPED).into_iter().flat_map(|shard| shard.iter());
+        scoped.filter(|one| one.target.scope().is_switch()).cloned().collect()
     }
 
-    fn change_here(&self, change: impl FnOnce(&mut Vec<Override>)) {
+    fn change_here(&self, change: impl FnOnce(&mut Vec<Arc<Override>>)) {
         let _changing = lock(&self.changing);
         let mut next = Snapshot::clone(&self.snapshot.load());
         change(Arc::make_mut(&mut next.here));
@@ -209,52 +208,71 @@ impl Index {
         self.publish(Arc::new(next));
     }
 
-    pub fn get(&self, target: &Target) -> Option<Override> {
-        let snapshot = self.snapshot.load();
-        let number = snapshot.shapes.known(target, &self.hasher)?;
-        let shape = snapshot.shapes.get(number);
-        let record = snapshot.record(number, shape, record::values(target.entries()), &self.hasher)?;
-        Some(snapshot.decode(&record))
+    pub fn get(&self, target: &Target) -> Option<Arc<Override>> {
+        let (hash, snapshot) = (hash_target(target, &self.hasher), self.snapshot.load());
+        let shard = snapshot.shards.get(shard_of(target.scope(), hash))?;
+        shard.find(hash, |one| one.target == *target).cloned()
     }
 
     /// Calls `each` for every override, in no particular order, until it returns false.
-    pub fn for_each(&self, mut each: impl FnMut(Override) -> bool) {
-        let _ = self.checkpoint().all().all(&mut each);
+    pub fn for_each(&self, mut each: impl FnMut(&Override) -> bool) {
+        let _ = self.checkpoint().all().all(|one| each(one));
     }
 
     pub fn draft(&self) -> Draft {
-        // The lock keeps the shapes of a new draft from being removed.
-        let _changing = lock(&self.changing);
-        Draft { shards: Vec::new(), count: 0, _alive: self.drafts.clone() }
+        Draft { shards: Vec::new(), shapes: self.snapshot.load().shapes.clone(), count: 0 }
     }
 
     /// Adds an override to a draft. A later one for the same target replaces an earlier one.
-    pub fn add_to(&self, draft: &mut Draft, one: &Override) -> Result<(), String> {
+    pub fn add_to(&self, draft: &mut Draft, one: impl Into<Arc<Override>>) -> Result<(), String> {
+        let one = one.into();
         if draft.count >= MAX_OVERRIDES {
             return Err(format!("more than {MAX_OVERRIDES} overrides"));
         }
-        let (shape, note) = self.numbers(one, draft)?;
-        let hash = hash_values(shape, record::values(one.target.entries()), &self.hasher);
+        let (scope, hash) = (one.target.scope(), hash_target(&one.target, &self.hasher));
+        if scope == Scope::Descriptor && !draft.shapes.has(&one.target, &self.hasher) {
+            draft.shapes.check_room(&one.target, &self.hasher)?;
+            Arc::make_mut(&mut draft.shapes).add(&one.target, &self.hasher);
+        }
         draft.shards.resize_with(SHARDS + 1, Vec::new);
-        record::write(one, shape, note, &mut draft.shards[shard_of(one.target.scope(), hash)]);
+        draft.shards[shard_of(scope, hash)].push((hash, one));
         draft.count += 1;
         Ok(())
     }
 
     /// Adds the overrides of a draft, which replace those for the same targets.
     pub fn add(&self, draft: &Draft) -> Result<(), String> {
-        self.rebuild(&lock(&self.changing), |at, shard, shapes| {
-            let new = draft.shards.get(at).map(Vec::as_slice).unwrap_or_default();
-            (!new.is_empty()).then(|| Shard::new(&[&shard.bytes, new], shapes, &self.hasher, |_| true))
-        })
+        self.add_after(draft, Snapshot::clone)
     }
 
     /// Replaces all overrides by those of a draft.
     pub fn replace(&self, draft: &Draft) -> Result<(), String> {
-        self.rebuild(&lock(&self.changing), |at, _, shapes| {
-            let new = draft.shards.get(at).map(Vec::as_slice).unwrap_or_default();
-            Some(Shard::new(&[new], shapes, &self.hasher, |_| true))
+        self.add_after(draft, |last| {
+            let mut next = Snapshot { here: last.here.clone(), ..Snapshot::default() };
+            next.scoped = next.make_scoped();
+            next
         })
+    }
+
+    /// Publishes the snapshot that `begin` makes of the last one, with the overrides of a draft.
+    fn add_after(&self, draft: &Draft, begin: impl FnOnce(&Snapshot) -> Snapshot) -> Result<(), String> {
+        let _changing = lock(&self.changing);
+        let mut next = begin(&self.snapshot.load());
+        for (at, new) in draft.shards.iter().enumerate().filter(|(_, new)| !new.is_empty()) {
+            next.change(at, |shard, shapes| {
+                shard.set(new, &self.hasher, |target| {
+                    if at != SCOPED {
+                        Arc::make_mut(shapes).add(target, &self.hasher);
+                    }
+                });
+            });
+        }
+        let count = next.len();
+        if count > MAX_OVERRIDES {
+            return Err(format!("there would be {count} overrides; the maximum is {MAX_OVERRIDES}"));
+        }
+        self.publish(Arc::new(next));
+        Ok(())
     }
 
     /// The current overrides, to read or for [`roll_back`](Self::roll_back).
@@ -270,55 +288,53 @@ impl Index {
     fn publish(&self, next: Arc<Snapshot>) {
         // First: who finds an override finds it counted.
         self.count.store(next.len() + next.here.len(), Relaxed);
-        self.snapshot.store(next);
+        let last = self.snapshot.swap(next);
+        // A request that is the last to read a snapshot frees it, which takes as long as it has overrides.
+        for _ in 0..MAX_YIELDS {
+            if Arc::strong_count(&last) == 1 {
+                break;
+            }
+            thread::yield_now();
+        }
     }
 
     pub fn set(&self, one: &Override) -> Result<(), String> {
         let mut draft = self.draft();
-        self.add_to(&mut draft, one)?;
+        self.add_to(&mut draft, one.clone())?;
         self.add(&draft)
     }
 
     /// Removes the override for a target. True if there was one.
     pub fn remove(&self, target: &Target) -> bool {
-        let values = record::values(target.entries());
-        let (count, before) = (values.clone().count(), self.len());
-        let mut place = None;
-        let rebuilt = self.rebuild(&lock(&self.changing), |at, shard, shapes| {
-            let (shape, own) = *place
-                .get_or_insert_with(|| {
-                    let shape = shapes.known(target, &self.hasher)?;
-                    let hash = hash_values(shape, values.clone(), &self.hasher);
-                    Some((shape, shard_of(target.scope(), hash)))
-                })
-                .as_ref()?;
-            let is_target = |record: &Record<'_>| record.shape == shape && record.has(values.clone(), count);
-            (at == own)
-                .then(|| Shard::new(&[&shard.bytes], shapes, &self.hasher, |record| !is_target(record)))
-        });
-        rebuilt.is_ok() && self.len() < before
+        let _changing = lock(&self.changing);
+        if self.get(target).is_none() {
+            return false;
+        }
+        let mut next = Snapshot::clone(&self.snapshot.load());
+        let at = shard_of(target.scope(), hash_target(target, &self.hasher));
+        next.remove(at, 1, &self.hasher, |one| one.target == *target);
+        self.publish(Arc::new(next));
+        true
     }
 
     /// Removes overrides that have expired by the clock of the storage, up to the limit of one sweep, and returns them.
-    pub fn sweep(&self, now: Time) -> Vec<Override> {
+    pub fn sweep(&self, now: Time) -> Vec<Arc<Override>> {
         let second = self.time(now).seconds();
-        let is_due = |shard: &Shard| shard.next_end.is_some_and(|end| second >= u64::from(end));
-        let snapshot = self.snapshot.load_full();
-        if self.changes_nothing() || !snapshot.shards.iter().any(|shard| is_due(shard)) {
+        let is_due = |shard: &Arc<Shard>| shard.next_end.is_some_and(|end| second >= u64::from(end));
+        if self.changes_nothing() || !self.snapshot.load().shards.iter().any(is_due) {
             return Vec::new();
         }
         // An import holds the lock for seconds. The next sweep removes them.
-        let Some(changing) = try_lock(&self.changing) else { return Vec::new() };
-        let mut expired = Vec::new();
-        // The only error is that there are too many overrides.
-        let _ = self.rebuild(&changing, |_, shard, shapes| {
-            if !is_due(shard) || expired.len() >= MAX_SWEPT {
-                return None;
+        let Some(_changing) = try_lock(&self.changing) else { return Vec::new() };
+        let (mut next, mut expired) = (Snapshot::clone(&self.snapshot.load()), Vec::new());
+        for at in 0..next.shards.len() {
+            if is_due(&next.shards[at]) && expired.len() < MAX_SWEPT {
+                expired.extend(
+                    next.remove(at, MAX_SWEPT - expired.len(), &self.hasher, |one| one.ended(second)),
+                );
             }
-            let over = shard.records(shapes).filter(|record| record.is_over(second));
-            expired.extend(over.map(|record| snapshot.decode(&record)));
-            Some(Shard::new(&[&shard.bytes], shapes, &self.hasher, |record| !record.is_over(second)))
-        });
+        }
+        self.publish(Arc::new(next));
         expired
     }
 
@@ -334,143 +350,57 @@ impl Index {
         }
         usage
     }
-
-    /// Publishes a snapshot in which `change` has replaced shards.
-    fn rebuild(
-        &self,
-        _changing: &MutexGuard<'_, ()>,
-        mut change: impl FnMut(usize, &Shard, &Shapes) -> Option<Shard>,
-    ) -> Result<(), String> {
-        let mut next = Snapshot::clone(&self.snapshot.load());
-        if next.shards.is_empty() {
-            let empty = Arc::<Shard>::default();
-            next.shards = (0..=SCOPED).map(|_| empty.clone()).collect();
-        }
-        let before = next.shards[SCOPED].clone();
-        for (at, shard) in next.shards.iter_mut().enumerate() {
-            if let Some(changed) = change(at, shard, &next.shapes) {
-                *shard = Arc::new(changed);
-            }
-        }
-        next.descriptors = next.shards.iter().take(SHARDS).map(|shard| shard.len()).sum();
-        let count = next.len();
-        if count > MAX_OVERRIDES {
-            return Err(format!("there would be {count} overrides; the maximum is {MAX_OVERRIDES}"));
-        }
-        if !Arc::ptr_eq(&before, &next.shards[SCOPED]) {
-            next.scoped = next.make_scoped();
-        }
-        self.publish(Arc::new(next));
-        Ok(())
-    }
-
-    /// The numbers of an override's shape and note. New numbers are published immediately, so that every later snapshot
-    /// has them.
-    fn numbers(&self, one: &Override, draft: &Draft) -> Result<(u16, u8), String> {
-        let known = |snapshot: &Snapshot| {
-            let shape = snapshot.shapes.known(&one.target, &self.hasher)?;
-            Some((shape, snapshot.note(one)?))
-        };
-        if let Some(known) = known(&self.snapshot.load()) {
-            return Ok(known);
-        }
-        let _changing = lock(&self.changing);
-        let mut next = Snapshot::clone(&self.snapshot.load());
-        let mut shape = Arc::make_mut(&mut next.shapes).add(&one.target, &self.hasher);
-        // Another draft may have records of any shape.
-        let is_only_draft = Arc::strong_count(&self.drafts) == 2;
-        if shape.is_err() && is_only_draft {
-            next.remove_unused_shapes(draft);
-            shape = Arc::make_mut(&mut next.shapes).add(&one.target, &self.hasher);
-        }
-        let shape = shape?;
-        let note = next.note(one).unwrap_or_else(|| {
-            let notes = Arc::make_mut(&mut next.notes);
-            notes.push((one.reason.clone(), one.by.clone()));
-            u8::try_from(notes.len()).unwrap_or(INLINE_NOTE)
-        });
-        self.snapshot.store(Arc::new(next));
-        Ok((shape, note))
-    }
 }
 
 impl Snapshot {
-    pub(super) fn all(&self) -> impl Iterator<Item = Override> {
-        let records = self.shards.iter().flat_map(|shard| shard.records(&self.shapes));
-        records.map(|record| self.decode(&record))
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Override>> {
+        self.shards.iter().flat_map(|shard| shard.iter())
     }
 
     fn len(&self) -> usize {
         self.descriptors + self.shards.get(SCOPED).map_or(0, |shard| shard.len())
     }
 
-    /// Removes shapes that neither an override nor this draft has.
-    fn remove_unused_shapes(&mut self, draft: &Draft) {
-        let shapes = Arc::make_mut(&mut self.shapes);
-        let pieces =
-            self.shards.iter().map(|shard| &*shard.bytes).chain(draft.shards.iter().map(Vec::as_slice));
-        let used =
-            pieces.flat_map(|bytes| shard::records(bytes, shapes)).map(|(_, record)| record.shape).collect();
-        shapes.retain(&used);
+    /// Changes a shard.
+    fn change<T>(&mut self, at: usize, change: impl FnOnce(&mut Shard, &mut Arc<Shapes>) -> T) -> T {
+        if self.shards.is_empty() {
+            self.shards = vec![Arc::default(); SHARDS + 1].into();
+        }
+        let shard = Arc::make_mut(&mut self.shards[at]);
+        let before = shard.len();
+        let changed = change(shard, &mut self.shapes);
+        if at == SCOPED {
+            self.scoped = self.make_scoped();
+        } else {
+            self.descriptors = self.descriptors - before + shard.len();
+        }
+        changed
     }
 
-    fn record<'v>(
-        &self,
-        number: u16,
-        shape: &Shape,
-        values: impl Iterator<Item = &'v str> + Clone,
+    /// Removes up to a number of overrides of a shard for which `is_gone` is true, and returns them.
+    fn remove(
+        &mut self,
+        at: usize,
+        most: usize,
         hasher: &SeedableRandomState,
-    ) -> Option<Record<'_>> {
-        let hash = hash_values(number, values.clone(), hasher);
-        self.shards.get(shard_of(shape.scope, hash))?.find(hash, number, values, shape.values())
+        is_gone: impl FnMut(&Override) -> bool,
+    ) -> Vec<Arc<Override>> {
+        self.change(at, |shard, shapes| {
+            let removed = shard.remove(most, is_gone);
+            for one in removed.iter().filter(|_| at != SCOPED) {
+                Arc::make_mut(shapes).remove(&one.target, hasher);
+            }
+            removed
+        })
     }
 
     fn make_scoped(&self) -> Arc<Scoped> {
-        let records = self.shards.get(SCOPED).into_iter().flat_map(|shard| shard.records(&self.shapes));
-        Arc::new(Scoped::new(records.map(|record| self.decode(&record)).chain(self.here.iter().cloned())))
-    }
-
-    /// The number of an override's reason and author; `None` if they are new.
-    fn note(&self, one: &Override) -> Option<u8> {
-        if one.reason.is_empty() && one.by.is_empty() {
-            return Some(NO_NOTE);
-        }
-        let is_same = |(reason, by): &(Box<str>, Box<str>)| *reason == one.reason && *by == one.by;
-        match self.notes.iter().rposition(is_same) {
-            Some(at) => u8::try_from(at + 1).ok(),
-            None => (self.notes.len() + 1 >= usize::from(INLINE_NOTE)).then_some(INLINE_NOTE),
-        }
-    }
-
-    fn decode(&self, record: &Record<'_>) -> Override {
-        let shape = self.shapes.get(record.shape);
-        let target = shape.target(record.texts(shape.values()).0);
-        let (reason, by) = match record.note_and_rest(shape.values()).0 {
-            Some((reason, by)) => (reason.into(), by.into()),
-            None if record.note == NO_NOTE => (Box::default(), Box::default()),
-            None => self.notes[usize::from(record.note) - 1].clone(),
-        };
-        let Record { action, expires, .. } = *record;
-        Override { target, action, expires, reason, by }
+        let stored = self.shards.get(SCOPED).into_iter().flat_map(|shard| shard.iter());
+        Arc::new(Scoped::new(stored.chain(&*self.here).cloned()))
     }
 }
 
-fn hash_values<'v>(shape: u16, values: impl Iterator<Item = &'v str>, hasher: &SeedableRandomState) -> u64 {
-    let mut state = hasher.build_hasher();
-    state.write_u16(shape);
-    hash_texts(values, state)
-}
-
-fn hash_texts<'t>(texts: impl Iterator<Item = &'t str>, mut state: impl Hasher) -> u64 {
-    for text in texts {
-        state.write(text.as_bytes());
-        // No text has this byte, so that the end of a text is unambiguous.
-        state.write_u8(0xff);
-    }
-    state.finish()
-}
-
-/// The lower bits select a line in the shard.
 fn shard_of(scope: Scope, hash: u64) -> usize {
+    // The table of a shard uses the lowest and the highest bits.
     if scope == Scope::Descriptor { (hash >> 40) as usize % SHARDS } else { SCOPED }
 }

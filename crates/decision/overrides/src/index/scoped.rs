@@ -1,6 +1,6 @@
 //! The overrides by entry, and the switches of domains, in tables that a request is looked up in.
 //!
-//! [`Scoped`] is made from the records of one shard when it changes, which an operator causes. The patterns of a key are
+//! [`Scoped`] is made from the overrides of one shard when it changes, which an operator causes. The patterns of a key are
 //! ranges that are nested or disjoint, so one binary search and a walk to the enclosing ranges find the longest match: ten
 //! thousand networks cost fourteen comparisons.
 
@@ -52,12 +52,14 @@ struct Owners(Vec<Arc<Override>>);
 
 impl Scoped {
     /// Of two overrides for the same target, the later one applies.
-    pub(super) fn new(all: impl Iterator<Item = Override>) -> Self {
+    pub(super) fn new(all: impl Iterator<Item = Arc<Override>>) -> Self {
         let (mut keys, mut scoped) = (HashMap::<Box<str>, Building>::new(), Self::default());
-        for one in all.map(Arc::new) {
-            scoped.bytes += size_of::<Override>() + one.target.descriptor().len() + one.reason.len();
+        for one in all {
             match one.target.entry() {
-                Some((key, value)) => keys.entry(key.into()).or_default().add(value, one.clone()),
+                Some((key, value)) => {
+                    scoped.bytes += size_of::<(Span<u128>, Owners, Arc<Override>)>() + value.len();
+                    keys.entry(key.into()).or_default().add(value, one.clone());
+                }
                 None => scoped.add_switch(one),
             }
         }

@@ -1,21 +1,21 @@
-//! The shapes of overrides: their domains and keys, and which of their levels have a value.
-//!
-//! The number of a shape in a record stays valid in every later snapshot. Numbers without a record are reused when there
-//! are no others, so that an import of mistyped keys has no lasting effect.
+//! The shapes of overrides for descriptors: their domains and keys, and which of their levels have a value.
 
-use std::{collections::HashSet, hash::BuildHasher as _};
+use std::{
+    hash::{BuildHasher as _, Hasher},
+    sync::Arc,
+};
 
 use foldhash::fast::SeedableRandomState;
-use hashbrown::HashTable;
+use hashbrown::{HashTable, hash_table::Entry};
 
-use super::hash_texts;
-use crate::target::{Scope, Target, Value};
+use crate::target::{EntryOf, Scope, Target, Value};
 
-/// Maximum number of shapes. Operators choose the keys, so there are few.
-const MAX_SHAPES: usize = 4096;
+/// Maximum number of lists of keys. Operators choose the keys, so there are few. A change that adds or removes one copies
+/// the table of them.
+const MAX_FAMILIES: usize = 4096;
 
 /// Maximum number of shapes with the same domain and keys. A lookup may try each of them.
-const MAX_VARIANTS: usize = 16;
+const MAX_SHAPES: usize = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Level {
@@ -25,27 +25,126 @@ pub(super) enum Level {
     Any,
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Shape {
-    pub(super) scope: Scope,
-    domain: Box<str>,
-    keys: Box<[Box<str>]>,
-    pub(super) levels: Box<[Level]>,
-}
+/// A level, and its value or pattern; the text of [`Level::Any`] is empty.
+pub(super) type LevelValue<'v> = (Level, &'v str);
 
 #[derive(Clone, Default)]
-pub(super) struct Shapes {
-    all: Vec<Shape>,
-    free: Vec<u16>,
-    families: HashTable<Family>,
-}
+pub(super) struct Shapes(HashTable<Arc<Family>>);
 
 /// The shapes with the same domain and keys.
 #[derive(Clone)]
-struct Family {
+pub(super) struct Family {
     hash: u64,
+    domain: Box<str>,
+    keys: Box<[Box<str>]>,
     /// Sorted by the number of exact levels, the most first; equal ones by the first level that differs.
-    members: Vec<u16>,
+    pub(super) shapes: Vec<Shape>,
+}
+
+#[derive(Clone)]
+pub(super) struct Shape {
+    pub(super) levels: Box<[Level]>,
+    /// The number of its overrides.
+    count: usize,
+}
+
+impl Shapes {
+    /// The shapes of descriptors with this domain and these keys.
+    pub(super) fn find<'k>(
+        &self,
+        domain: &'k str,
+        keys: impl Iterator<Item = &'k str> + Clone,
+        hasher: &SeedableRandomState,
+    ) -> Option<&Family> {
+        let has = |family: &&Arc<Family>| family.has(domain, keys.clone());
+        // Usually all overrides have the same keys, and comparing them takes no longer than hashing.
+        let found = match self.0.len() {
+            1 => self.0.iter().next().filter(has),
+            _ => self.0.find(hash_keys(domain, keys.clone(), hasher), |family| has(&family)),
+        };
+        found.map(|family| &**family)
+    }
+
+    fn of(&self, target: &Target, hasher: &SeedableRandomState) -> Option<&Family> {
+        self.find(target.domain(), keys(target), hasher)
+    }
+
+    pub(super) fn has(&self, target: &Target, hasher: &SeedableRandomState) -> bool {
+        self.of(target, hasher).is_some_and(|family| family.shapes.iter().any(|shape| shape.is_of(target)))
+    }
+
+    /// Checks that there is room for the shape of a target, which is new.
+    pub(super) fn check_room(&self, target: &Target, hasher: &SeedableRandomState) -> Result<(), String> {
+        let (bound, what) = match self.of(target, hasher) {
+            Some(family) if family.shapes.len() >= MAX_SHAPES => {
+                (MAX_SHAPES, "combinations of keys with and without a value")
+            }
+            None if self.0.len() >= MAX_FAMILIES => (MAX_FAMILIES, "lists of keys"),
+            _ => return Ok(()),
+        };
+        Err(format!(
+            "{target}: more than {bound} different {what}; use the keys of the rules, in their order"
+        ))
+    }
+
+    /// Counts an override for this target.
+    pub(super) fn add(&mut self, target: &Target, hasher: &SeedableRandomState) {
+        let hash = hash_keys(target.domain(), keys(target), hasher);
+        let has = |family: &Arc<Family>| family.has(target.domain(), keys(target));
+        let mut family = self.0.entry(hash, has, |family| family.hash).or_insert_with(|| {
+            let keys = keys(target).map(Box::from).collect();
+            Arc::new(Family { hash, domain: target.domain().into(), keys, shapes: Vec::new() })
+        });
+        let shapes = &mut Arc::make_mut(family.get_mut()).shapes;
+        match shapes.iter_mut().find(|shape| shape.is_of(target)) {
+            Some(shape) => shape.count += 1,
+            None => {
+                let new = Shape { levels: target.entries().iter().map(level).collect(), count: 1 };
+                shapes.insert(shapes.partition_point(|known| known.rank() < new.rank()), new);
+            }
+        }
+    }
+
+    /// The override for this target is gone.
+    pub(super) fn remove(&mut self, target: &Target, hasher: &SeedableRandomState) {
+        let hash = hash_keys(target.domain(), keys(target), hasher);
+        let has = |family: &Arc<Family>| family.has(target.domain(), keys(target));
+        let Entry::Occupied(mut family) = self.0.entry(hash, has, |family| family.hash) else { return };
+        let shapes = &mut Arc::make_mut(family.get_mut()).shapes;
+        shapes.iter_mut().filter(|shape| shape.is_of(target)).for_each(|shape| shape.count -= 1);
+        shapes.retain(|shape| shape.count > 0);
+        if shapes.is_empty() {
+            family.remove();
+        }
+    }
+}
+
+impl Family {
+    fn has<'k>(&self, domain: &str, mut keys: impl Iterator<Item = &'k str>) -> bool {
+        *self.domain == *domain
+            && self.keys.iter().all(|own| keys.next() == Some(&**own))
+            && keys.next().is_none()
+    }
+
+    /// Whether a target has these keys, levels and values.
+    pub(super) fn is_of<'v>(&self, target: &Target, values: impl Iterator<Item = LevelValue<'v>>) -> bool {
+        let is_same = |((entry, key), value): ((&EntryOf, &Box<str>), LevelValue<'_>)| {
+            level_value(entry) == value && entry.0 == *key
+        };
+        target.entries().len() == self.keys.len()
+            && target.entries().iter().zip(&self.keys).zip(values).all(is_same)
+            && *self.domain == *target.domain()
+            && target.scope() == Scope::Descriptor
+    }
+
+    /// The hash of the target with these values, as of [`hash_target`].
+    pub(super) fn hash<'v>(
+        &self,
+        values: impl Iterator<Item = LevelValue<'v>>,
+        hasher: &SeedableRandomState,
+    ) -> u64 {
+        hash_values(self.hash, values, hasher)
+    }
 }
 
 impl Shape {
@@ -53,33 +152,8 @@ impl Shape {
         self.levels.iter().all(|level| *level == Level::Exact)
     }
 
-    /// The number of values in a record of this shape.
-    pub(super) fn values(&self) -> usize {
-        self.levels.iter().filter(|level| **level != Level::Any).count()
-    }
-
-    pub(super) fn exact_levels(&self) -> u32 {
-        let bits = self.levels.iter().zip(0..32_u32);
-        bits.filter(|(level, _)| **level == Level::Exact).fold(0, |bits, (_, at)| bits | 1 << at)
-    }
-
-    #[expect(clippy::expect_used, reason = "the shape and the values are of a target")]
-    pub(super) fn target<'v>(&self, mut values: impl Iterator<Item = &'v str>) -> Target {
-        let mut text = || values.next().expect("a value for each level").into();
-        let mut value = |level: &Level| match level {
-            Level::Any => Value::Any,
-            Level::Exact => Value::Exact(text()),
-            Level::Pattern => Value::Pattern(text()),
-        };
-        let entries = self.keys.iter().zip(&self.levels).map(|(key, level)| (key.clone(), value(level)));
-        Target::of_shape(self.scope, &self.domain, entries.collect())
-    }
-
-    fn has<'k>(&self, scope: Scope, domain: &str, mut keys: impl Iterator<Item = &'k str>) -> bool {
-        self.scope == scope
-            && *self.domain == *domain
-            && self.keys.iter().all(|own| keys.next() == Some(&**own))
-            && keys.next().is_none()
+    fn is_of(&self, target: &Target) -> bool {
+        self.levels.iter().copied().eq(target.entries().iter().map(level))
     }
 
     fn rank(&self) -> (usize, &[Level]) {
@@ -87,100 +161,39 @@ impl Shape {
     }
 }
 
-impl Shapes {
-    pub(super) fn get(&self, shape: u16) -> &Shape {
-        &self.all[usize::from(shape)]
-    }
-
-    /// The shapes of descriptors with this domain and these keys, the most specific first.
-    pub(super) fn of<'s, 'k>(
-        &'s self,
-        domain: &'k str,
-        keys: impl Iterator<Item = &'k str> + Clone,
-        hasher: &SeedableRandomState,
-    ) -> &'s [u16] {
-        self.in_scope(Scope::Descriptor, domain, keys, hasher)
-    }
-
-    fn in_scope<'s, 'k>(
-        &'s self,
-        scope: Scope,
-        domain: &'k str,
-        keys: impl Iterator<Item = &'k str> + Clone,
-        hasher: &SeedableRandomState,
-    ) -> &'s [u16] {
-        let same = keys.clone();
-        let has = move |family: &&Family| self.get(family.members[0]).has(scope, domain, same.clone());
-        // Usually all overrides have the same keys, and comparing them takes no longer than hashing.
-        let family = match self.families.len() {
-            1 => self.families.iter().next().filter(has),
-            _ => self.families.find(hash(domain, keys, hasher), |family| has(&family)),
-        };
-        family.map(|family| family.members.as_slice()).unwrap_or_default()
-    }
-
-    /// The number of a target's shape, if it is known.
-    pub(super) fn known(&self, target: &Target, hasher: &SeedableRandomState) -> Option<u16> {
-        let keys = target.entries().iter().map(|(key, _)| &**key);
-        let members = self.in_scope(target.scope(), target.domain(), keys, hasher).iter().copied();
-        let levels = || target.entries().iter().map(|(_, value)| level(value));
-        members.into_iter().find(|shape| self.get(*shape).levels.iter().copied().eq(levels()))
-    }
-
-    /// The number of a target's shape, which is added if it is new and there are not too many.
-    pub(super) fn add(&mut self, target: &Target, hasher: &SeedableRandomState) -> Result<u16, String> {
-        if let Some(known) = self.known(target, hasher) {
-            return Ok(known);
-        }
-        let too_many = |bound, what| {
-            format!("{target}: more than {bound} different {what}; use the keys of the rules, in their order")
-        };
-        if self.free.is_empty() && self.all.len() >= MAX_SHAPES {
-            return Err(too_many(MAX_SHAPES, "lists of keys"));
-        }
-        #[expect(clippy::cast_possible_truncation, reason = "below `MAX_SHAPES`")]
-        let number = self.free.last().copied().unwrap_or(self.all.len() as u16);
-        let keys: Box<[Box<str>]> = target.entries().iter().map(|(key, _)| key.clone()).collect();
-        let levels = target.entries().iter().map(|(_, value)| level(value)).collect();
-        let hash = hash(target.domain(), keys.iter().map(|key| &**key), hasher);
-        let shape = Shape { scope: target.scope(), domain: target.domain().into(), keys, levels };
-        let is_same = |family: &Family| {
-            let first = &self.all[usize::from(family.members[0])];
-            first.scope == shape.scope && first.domain == shape.domain && first.keys == shape.keys
-        };
-        match self.families.find_mut(hash, is_same) {
-            Some(family) if family.members.len() >= MAX_VARIANTS => {
-                return Err(too_many(MAX_VARIANTS, "combinations of keys with and without a value"));
-            }
-            Some(family) => {
-                let rank = |at: u16| self.all[usize::from(at)].rank();
-                let at = family.members.partition_point(|known| rank(*known) < shape.rank());
-                family.members.insert(at, number);
-            }
-            None => {
-                let family = Family { hash, members: vec![number] };
-                self.families.insert_unique(hash, family, |family| family.hash);
-            }
-        }
-        match self.free.pop() {
-            Some(free) => self.all[usize::from(free)] = shape,
-            None => self.all.push(shape),
-        }
-        Ok(number)
-    }
-
-    pub(super) fn retain(&mut self, used: &HashSet<u16>) {
-        self.families.retain(|family| {
-            family.members.retain(|number| used.contains(number));
-            !family.members.is_empty()
-        });
-        #[expect(clippy::cast_possible_truncation, reason = "at most `MAX_SHAPES`")]
-        let all = 0..self.all.len() as u16;
-        self.free = all.filter(|number| !used.contains(number)).collect();
-    }
+pub(super) fn hash_target(target: &Target, hasher: &SeedableRandomState) -> u64 {
+    let keys = hash_keys(target.domain(), keys(target), hasher);
+    hash_values(keys, target.entries().iter().map(level_value), hasher)
 }
 
-fn level(value: &Value) -> Level {
+fn hash_values<'v>(
+    keys: u64,
+    values: impl Iterator<Item = LevelValue<'v>>,
+    hasher: &SeedableRandomState,
+) -> u64 {
+    let mut state = hasher.build_hasher();
+    state.write_u64(keys);
+    hash_texts(values.map(|(_, text)| text), state)
+}
+
+fn hash_keys<'k>(domain: &'k str, keys: impl Iterator<Item = &'k str>, hasher: &SeedableRandomState) -> u64 {
+    hash_texts(std::iter::once(domain).chain(keys), hasher.build_hasher())
+}
+
+fn hash_texts<'t>(texts: impl Iterator<Item = &'t str>, mut state: impl Hasher) -> u64 {
+    for text in texts {
+        state.write(text.as_bytes());
+        // No text has this byte, so that the end of a text is unambiguous.
+        state.write_u8(0xff);
+    }
+    state.finish()
+}
+
+fn keys(target: &Target) -> impl Iterator<Item = &str> + Clone {
+    target.entries().iter().map(|(key, _)| &**key)
+}
+
+fn level((_, value): &EntryOf) -> Level {
     match value {
         Value::Exact(_) => Level::Exact,
         Value::Pattern(_) => Level::Pattern,
@@ -188,6 +201,6 @@ fn level(value: &Value) -> Level {
     }
 }
 
-fn hash<'k>(domain: &'k str, keys: impl Iterator<Item = &'k str>, hasher: &SeedableRandomState) -> u64 {
-    hash_texts(std::iter::once(domain).chain(keys), hasher.build_hasher())
+fn level_value(entry: &EntryOf) -> LevelValue<'_> {
+    (level(entry), entry.1.text().unwrap_or_default())
 }

@@ -1,105 +1,83 @@
-//! A part of the records, in contiguous memory, and the table of their positions.
+//! A part of the overrides.
+
+use std::sync::Arc;
 
 use foldhash::fast::SeedableRandomState;
-use hashbrown::HashTable;
+use hashbrown::{HashTable, hash_table::Entry};
 
-use super::{hash_values, places::Places, shapes::Shapes};
-use crate::record::Record;
+use super::shapes::hash_target;
+use crate::{model::Override, target::Target};
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Shard {
-    pub(super) bytes: Box<[u8]>,
-    places: Places,
+    table: HashTable<Arc<Override>>,
     /// Without the switches of domains.
     pub(super) by_action: [u32; 4],
     pub(super) has_local_calendar: bool,
-    /// The first second at which a record expires.
+    /// The first second at which one expires.
     pub(super) next_end: Option<u32>,
+    /// The memory of the overrides, without that of the table.
+    bytes: usize,
 }
 
 impl Shard {
-    /// The records of `parts` for which `keep` is true. Of records with the same target, the last one is kept.
-    pub(super) fn new(
-        parts: &[&[u8]],
-        shapes: &Shapes,
+    /// Sets overrides, each with the hash of its target. Calls `is_new` with targets that had none.
+    pub(super) fn set(
+        &mut self,
+        all: &[(u64, Arc<Override>)],
         hasher: &SeedableRandomState,
-        keep: impl Fn(&Record<'_>) -> bool,
-    ) -> Self {
-        let hash_of = |record: &Record<'_>| {
-            hash_values(record.shape, record.texts(values_of(record, shapes)).0, hasher)
-        };
-        let mut live: HashTable<(usize, &[u8], Record<'_>)> = HashTable::new();
-        for (index, (piece, record)) in parts.iter().flat_map(|part| records(part, shapes)).enumerate() {
-            let values = values_of(&record, shapes);
-            let known = live.find_entry(hash_of(&record), |(_, _, other)| {
-                other.shape == record.shape && other.has(record.texts(values).0, values)
-            });
-            let new = (index, piece, record);
-            match (known, keep(&record)) {
-                (Ok(mut known), true) => *known.get_mut() = new,
-                (Ok(known), false) => drop(known.remove()),
-                (Err(_), true) => drop(live.insert_unique(hash_of(&record), new, |(_, _, at)| hash_of(at))),
-                (Err(_), false) => {}
+        mut is_new: impl FnMut(&Target),
+    ) {
+        let hash = |one: &Arc<Override>| hash_target(&one.target, hasher);
+        self.table.reserve(all.len(), hash);
+        for (of_target, one) in all {
+            match self.table.entry(*of_target, |known| known.target == one.target, hash) {
+                Entry::Occupied(mut known) => *known.get_mut() = one.clone(),
+                Entry::Vacant(vacant) => {
+                    vacant.insert(one.clone());
+                    is_new(&one.target);
+                }
             }
         }
-        let mut live: Vec<_> = live.into_iter().collect();
-        live.sort_unstable_by_key(|(index, ..)| *index);
-        let mut bytes = Vec::with_capacity(live.iter().map(|(_, piece, _)| piece.len()).sum());
-        let mut shard = Self { places: Places::for_records(live.len()), ..Self::default() };
-        for (_, piece, record) in live {
-            #[expect(clippy::cast_possible_truncation, reason = "a shard is far smaller than 4 GB")]
-            let at = bytes.len() as u32;
-            bytes.extend_from_slice(piece);
-            shard.places.insert(hash_of(&record), at);
-            if !shapes.get(record.shape).scope.is_switch() {
-                shard.by_action[record.action.index()] += 1;
+        self.summarize();
+    }
+
+    /// Removes up to a number of overrides for which `is_gone` is true, and returns them.
+    pub(super) fn remove(
+        &mut self,
+        most: usize,
+        mut is_gone: impl FnMut(&Override) -> bool,
+    ) -> Vec<Arc<Override>> {
+        let removed = self.table.extract_if(|one| is_gone(one)).take(most).collect();
+        self.summarize();
+        removed
+    }
+
+    fn summarize(&mut self) {
+        (self.by_action, self.has_local_calendar, self.next_end, self.bytes) = ([0; 4], false, None, 0);
+        for one in &self.table {
+            if !one.target.scope().is_switch() {
+                self.by_action[one.action.index()] += 1;
             }
-            shard.has_local_calendar |= record.action.has_local_calendar();
-            shard.next_end = [shard.next_end, record.expires].into_iter().flatten().min();
+            self.has_local_calendar |= one.action.has_local_calendar();
+            self.next_end = [self.next_end, one.expires].into_iter().flatten().min();
+            self.bytes += one.memory();
         }
-        shard.bytes = bytes.into();
-        shard
     }
 
-    pub(super) fn find<'v>(
-        &self,
-        hash: u64,
-        shape: u16,
-        values: impl Iterator<Item = &'v str> + Clone,
-        count: usize,
-    ) -> Option<Record<'_>> {
-        self.places.find(hash, move |at| {
-            let record = Record::read(&self.bytes[at as usize..]);
-            (record.shape == shape && record.has(values.clone(), count)).then_some(record)
-        })
+    pub(super) fn find(&self, hash: u64, is_same: impl Fn(&Override) -> bool) -> Option<&Arc<Override>> {
+        self.table.find(hash, |one| is_same(one))
     }
 
-    /// The records, in the order in which they were set.
-    pub(super) fn records<'s>(&'s self, shapes: &'s Shapes) -> impl Iterator<Item = Record<'s>> {
-        records(&self.bytes, shapes).map(|(_, record)| record)
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Override>> {
+        self.table.iter()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.places.len
+        self.table.len()
     }
 
     pub(super) fn memory(&self) -> usize {
-        self.bytes.len() + self.places.memory() + size_of::<Self>()
+        self.bytes + self.table.allocation_size() + size_of::<Self>()
     }
-}
-
-fn values_of(record: &Record<'_>, shapes: &Shapes) -> usize {
-    shapes.get(record.shape).values()
-}
-
-/// All records in these bytes, each with its own bytes.
-pub(super) fn records<'b>(bytes: &'b [u8], shapes: &Shapes) -> impl Iterator<Item = (&'b [u8], Record<'b>)> {
-    let mut rest = bytes;
-    std::iter::from_fn(move || {
-        let record = (!rest.is_empty()).then(|| Record::read(rest))?;
-        let (_, after) = record.note_and_rest(values_of(&record, shapes));
-        let piece = &rest[..rest.len() - after.len()];
-        rest = after;
-        Some((piece, record))
-    })
 }

@@ -10,11 +10,12 @@ use smallvec::SmallVec;
 
 use super::{
     Snapshot,
-    shapes::{Level, Shape},
+    shapes::{Family, Level, LevelValue, Shape},
+    shard_of,
 };
 use crate::{
     model::{Action, MAX_BYTES, MAX_ENTRIES, Override},
-    record::Record,
+    target::{Scope, Value},
 };
 use clock::Time;
 use faults::OnStoreFailure;
@@ -28,7 +29,7 @@ pub struct Found {
     pub expires: Option<u32>,
     /// A bit for each level whose value the override names; all bits if it does not follow the levels of a rule.
     pub exact_levels: u32,
-    /// The override, if it is by entry or of a domain. Others are not copied for each request.
+    /// The override, if it is by entry or of a domain.
     pub by: Option<Arc<Override>>,
 }
 
@@ -39,6 +40,15 @@ impl Found {
 
     fn of(by: &Arc<Override>) -> Self {
         Self { action: by.action, expires: by.expires, exact_levels: u32::MAX, by: Some(by.clone()) }
+    }
+
+    fn of_descriptor(one: &Override) -> Self {
+        let exact = |((_, value), level): (&(_, Value), u32)| match value {
+            Value::Exact(_) => 1 << level,
+            Value::Any | Value::Pattern(_) => 0,
+        };
+        let exact_levels = one.target.entries().iter().zip(0..).map(exact).sum();
+        Self { action: one.action, expires: one.expires, exact_levels, by: None }
     }
 }
 
@@ -72,18 +82,10 @@ impl View<'_> {
         entries: &[E],
         matched: impl FnOnce() -> Option<Matched<'r>>,
     ) -> Option<Found> {
-        let has_descriptors = self.snapshot.descriptors > 0 && entries.len() <= MAX_ENTRIES;
-        let found = |snapshot: &Snapshot, record: &Record<'_>| Found {
-            action: record.action,
-            expires: record.expires,
-            exact_levels: snapshot.shapes.get(record.shape).exact_levels(),
-            by: None,
-        };
-        let of_descriptor =
-            if has_descriptors { self.of_descriptor(domain, entries, matched, found) } else { None };
+        let of_descriptor = self.of_descriptor(domain, entries, matched);
         let scoped = &self.snapshot.scoped;
         if !scoped.has_entries() {
-            return of_descriptor;
+            return of_descriptor.map(|one| Found::of_descriptor(one));
         }
         let mut strongest: Option<&Arc<Override>> = None;
         for entry in entries {
@@ -96,10 +98,10 @@ impl View<'_> {
             }
         }
         match (of_descriptor, strongest) {
-            (Some(found), Some(by)) if stronger((found.action, found.expires), (by.action, by.expires)) => {
+            (Some(one), Some(by)) if stronger((one.action, one.expires), (by.action, by.expires)) => {
                 Some(Found::of(by))
             }
-            (Some(found), _) => Some(found),
+            (Some(one), _) => Some(Found::of_descriptor(one)),
             (None, by) => by.map(Found::of),
         }
     }
@@ -115,39 +117,36 @@ impl View<'_> {
         self.snapshot.scoped.on_store_failure(domain, self.now.seconds())
     }
 
-    /// The override that [`find`](Self::find) finds, which does not copy one for keys and values.
+    /// The override that [`find`](Self::find) finds.
     pub fn deciding<'r, E: Entry>(
         &self,
         domain: &str,
         entries: &[E],
         matched: impl Fn() -> Option<Matched<'r>>,
-    ) -> Option<Override> {
-        match self.find(domain, entries, &matched)?.by {
-            Some(by) => Some(Override::clone(&by)),
-            None => self.of_descriptor(domain, entries, &matched, Snapshot::decode),
-        }
+    ) -> Option<Arc<Override>> {
+        let by = self.find(domain, entries, &matched)?.by;
+        by.or_else(|| self.of_descriptor(domain, entries, &matched).cloned())
     }
 
     /// The override for all values of a descriptor, else the one that leaves the fewest levels to the rule, and of several
     /// the one that names the earlier levels.
-    fn of_descriptor<'r, E: Entry, T>(
+    fn of_descriptor<'r, E: Entry>(
         &self,
         domain: &str,
         entries: &[E],
         matched: impl FnOnce() -> Option<Matched<'r>>,
-        make: impl Fn(&Snapshot, &Record<'_>) -> T,
-    ) -> Option<T> {
-        let Self { snapshot, hasher, now } = self;
-        let mut shapes = snapshot.shapes.of(domain, entries.iter().map(Entry::key), hasher);
-        if let Some((first, rest)) = shapes.split_first()
-            && let shape = snapshot.shapes.get(*first)
-            && shape.is_exact()
-        {
-            let values = entries.iter().map(Entry::value);
-            if values.clone().all(fits)
-                && let Some(record) = snapshot.find(*first, shape, values, *now, hasher)
+    ) -> Option<&Arc<Override>> {
+        if self.snapshot.descriptors == 0 || entries.len() > MAX_ENTRIES {
+            return None;
+        }
+        let family = self.snapshot.shapes.find(domain, entries.iter().map(Entry::key), self.hasher)?;
+        let mut shapes = family.shapes.as_slice();
+        if let Some((_, rest)) = shapes.split_first().filter(|(first, _)| first.is_exact()) {
+            let values = entries.iter().map(|entry| (Level::Exact, entry.value()));
+            if entries.iter().all(|entry| fits(entry.value()))
+                && let Some(one) = self.with_values(family, values)
             {
-                return Some(make(snapshot, &record));
+                return Some(one);
             }
             shapes = rest;
         }
@@ -155,26 +154,22 @@ impl View<'_> {
             return None;
         }
         let matched = matched()?;
-        shapes.iter().find_map(|number| {
-            let shape = snapshot.shapes.get(*number);
+        shapes.iter().find_map(|shape| {
             let values = values_by_rule(shape, entries, &matched)?;
-            let record = snapshot.find(*number, shape, values.iter().copied(), *now, hasher)?;
-            Some(make(snapshot, &record))
+            self.with_values(family, values.iter().copied())
         })
     }
-}
 
-impl Snapshot {
-    /// The record of this shape with these values, if it has not expired.
-    fn find<'v>(
+    /// The override with these values, if it has not expired.
+    fn with_values<'v>(
         &self,
-        number: u16,
-        shape: &Shape,
-        values: impl Iterator<Item = &'v str> + Clone,
-        now: Time,
-        hasher: &SeedableRandomState,
-    ) -> Option<Record<'_>> {
-        self.record(number, shape, values, hasher).filter(|record| !record.is_over(now.seconds()))
+        family: &Family,
+        values: impl Iterator<Item = LevelValue<'v>> + Clone,
+    ) -> Option<&Arc<Override>> {
+        let hash = family.hash(values.clone(), self.hasher);
+        let shard = self.snapshot.shards.get(shard_of(Scope::Descriptor, hash))?;
+        let found = shard.find(hash, |one| family.is_of(&one.target, values.clone()));
+        found.filter(|one| !one.is_over(self.now))
     }
 }
 
@@ -184,14 +179,16 @@ fn values_by_rule<'v, 'r: 'v, E: Entry>(
     shape: &Shape,
     entries: &'v [E],
     matched: &'v Matched<'r>,
-) -> Option<SmallVec<[&'v str; 4]>> {
+) -> Option<SmallVec<[LevelValue<'v>; 4]>> {
     let mut values = SmallVec::new();
     for ((level, entry), step) in shape.levels.iter().zip(entries).zip(matched.steps()) {
         match (level, step.how) {
-            (Level::Exact, _) if fits(entry.value()) => values.push(entry.value()),
-            (Level::Any, How::Bare) => {}
+            (Level::Exact, _) if fits(entry.value()) => values.push((Level::Exact, entry.value())),
+            (Level::Any, How::Bare) => values.push((Level::Any, "")),
             // A request with the pattern itself as its value matches the rule exactly.
-            (Level::Pattern, How::Wildcard | How::Exact) => values.push(step.pattern_value(entry)),
+            (Level::Pattern, How::Wildcard | How::Exact) => {
+                values.push((Level::Pattern, step.pattern_value(entry)));
+            }
             _ => return None,
         }
     }

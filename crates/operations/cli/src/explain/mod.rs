@@ -141,7 +141,7 @@ fn overrides_in_force(admin: &AdminArgs, environment: &Environment, query: &Quer
     let index = Index::default();
     let mut draft = index.draft();
     for one in overrides::in_force(admin, environment, &query.domain, descriptors)? {
-        index.add_to(&mut draft, &one)?;
+        index.add_to(&mut draft, one)?;
     }
     index.add(&draft)?;
     Ok(index)
@@ -157,7 +157,7 @@ pub(super) fn read_overrides(path: &std::path::Path, now: Time) -> Result<Index,
     let index = Index::default();
     let mut draft = index.draft();
     while let Some(one) = source.next() {
-        one.and_then(|input| index.add_to(&mut draft, &input.one)).map_err(|error| failed(&error))?;
+        one.and_then(|input| index.add_to(&mut draft, input.one)).map_err(|error| failed(&error))?;
     }
     index.add(&draft).map_err(|error| failed(&error))?;
     while !index.sweep(now).is_empty() {}
