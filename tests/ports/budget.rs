@@ -167,7 +167,7 @@ fn fill(server: &Server, admin: u16) {
     ask_for(server, "log", bound(server, "counters") / 64);
     ask_for(server, "series", bound(server, "series") / 1536);
     ask_for(server, "stream", bound(server, "holds") / 1024 * 11 / 10);
-    let overrides = bound(server, "overrides") / 128;
+    let overrides = bound(server, "overrides") / 560;
     let first = import(admin, overrides);
     assert_eq!(http::send(admin, "PUT", &format!("/api/v1/imports/{first}"), &[], b"").unwrap().status, 200);
     // This one stays in progress.

@@ -99,8 +99,8 @@ pub(super) struct Snapshot {
     descriptors: usize,
 }
 
-/// Overrides that will be added together. One that does not begin with the shapes in force replaces all others. It belongs
-/// to one index.
+/// Overrides that will be added together, or replace all others. It belongs to one index. That of [`Index::draft`] begins
+/// with the shapes in force; an empty one is for [`Index::replace`].
 #[derive(Default)]
 pub struct Draft {
     /// For each shard its overrides, with the hashes of their targets.
