@@ -221,7 +221,7 @@ fn arguments_that_would_mislead_are_refused() {
         (&["log.jsonl"], "--rules"),
         (&["--rules", "strict"], "LOG"),
         (&["log.jsonl", "--rules", "strict", "--json", "--format", "text"], "cannot be used with"),
-        (&["log.jsonl", "--rules", "strict", "--access-log-format", "%START_TIME%"], "needs --envoy"),
+        (&["log.jsonl", "--rules", "strict", "--access-log-format", "%START_TIME%"], "--descriptor"),
     ] {
         let output = files.replay(args, b"");
         assert_exit(&output, 2, &[message]);
