@@ -9,6 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::{
+    clock::Clock,
     envoy, eventually, holds, http,
     noise::Noise,
     ports::free_port,
@@ -43,11 +44,15 @@ struct Gateway {
     replicas: [Server; 2],
     envoy: Process,
     dir: TempDir,
+    /// That of the replicas and of Redis.
+    clock: Clock,
 }
 
 impl Gateway {
     /// Starts it with budgets of a team and of a key in microdollars.
     fn start(of_team: u64, of_key: u64) -> Self {
+        let clock = Clock::current().steerable();
+        let _clock = clock.enter();
         let mut redis = Redis::prepared(&[]);
         redis.start();
         let rules = RULES
@@ -84,7 +89,7 @@ impl Gateway {
             let ready = http::send(of_envoy, "GET", "/ready", &[], b"").map_err(|error| error.to_string())?;
             holds(ready.status == 200, || envoy.log())
         });
-        Self { port, admin: admins[0], redis, replicas, envoy, dir }
+        Self { port, admin: admins[0], redis, replicas, envoy, dir, clock }
     }
 
     /// The lines of the access log, when it has this many.
@@ -204,17 +209,21 @@ fn assert_spent(gateway: &Gateway, log: &[Value], limits: [u64; 2]) {
         (key, value, limit, open)
     };
     let budgets: Vec<_> = teams.chain(keys).map(open).collect();
+    let mut ends = Vec::new();
     for (key, value, limit, open) in budgets {
         let own = lines.iter().filter(|line| [&line.team, &line.key].contains(&&value));
         let settled: u64 = own.filter(|line| !open.contains_key(&line.id)).map(|line| line.charged).sum();
         let expected = settled + open.values().sum::<u64>();
-        let read = || spending::budget(gateway.admin, key, &value).expect("the admin API answers");
-        let budget = read();
+        let budget = spending::budget(gateway.admin, key, &value).expect("the admin API answers");
         let seen = format!("{key}={value}: {budget:?}, {settled} settled, {open:?}");
         assert_eq!((budget.spent + budget.held, budget.limit), (expected, limit), "{seen}");
         assert!(expected <= limit, "{seen}");
+        ends.push((key, value, expected, seen));
+    }
+    gateway.clock.step(TTL.as_secs_f64());
+    for (key, value, expected, seen) in ends {
         eventually("nothing is held after the time to live", || {
-            let budget = read();
+            let budget = spending::budget(gateway.admin, key, &value).expect("the admin API answers");
             holds((budget.spent, budget.held) == (expected, 0), || {
                 format!("{key}={value}: {budget:?}, {seen}")
             })

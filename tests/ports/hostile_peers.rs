@@ -94,7 +94,11 @@ impl Hostile {
 
     /// A Redis that floods in reply to one command.
     fn redis(command: &'static str) -> Self {
-        Self::start(&OF_REDIS, move |stream| {
+        Self::redis_with(&OF_REDIS, command)
+    }
+
+    fn redis_with(shapes: &'static [Shape], command: &'static str) -> Self {
+        Self::start(shapes, move |stream| {
             while let Ok(asked) = read(stream) {
                 let words = asked.words();
                 if words[0].eq_ignore_ascii_case(command) {
@@ -143,6 +147,23 @@ fn flood(mut stream: TcpStream, (begin, again): Shape, bytes: &AtomicU64) {
     }
 }
 
+/// Runs a service for each of the shapes, at the same time: none waits for another one's pauses before a new connection.
+fn each_withstands(
+    shapes: &'static [Shape],
+    hostile: impl Fn(&'static [Shape]) -> Hostile + Sync,
+    setup: impl Fn(&Hostile) -> Setup + Sync,
+) {
+    thread::scope(|scope| {
+        for shape in shapes.chunks(1) {
+            let (hostile, setup) = (&hostile, &setup);
+            scope.spawn(move || {
+                let hostile = hostile(shape);
+                withstands(&hostile, 1, setup(&hostile));
+            });
+        }
+    });
+}
+
 /// Runs a service until each shape was sent.
 fn withstands(hostile: &Hostile, shapes: usize, setup: Setup) {
     let setup = setup.rules("d.yaml", RULES).env("MIMALLOC_ALLOW_THP", "0").env("REDIS_TIMEOUT", "100ms");
@@ -187,15 +208,13 @@ fn the_first_replies_of_a_connection() {
 
 #[test]
 fn the_connection_that_follows_overrides() {
-    let hostile = Hostile::redis("SUBSCRIBE");
-    withstands(&hostile, OF_REDIS.len(), on_redis(&hostile));
+    each_withstands(&OF_REDIS, |shape| Hostile::redis_with(shape, "SUBSCRIBE"), on_redis);
 }
 
 #[test]
 fn the_connections_of_other_commands() {
     for command in ["HGET", "SET"] {
-        let hostile = Hostile::redis(command);
-        withstands(&hostile, OF_REDIS.len(), on_redis(&hostile));
+        each_withstands(&OF_REDIS, |shape| Hostile::redis_with(shape, command), on_redis);
     }
 }
 
@@ -222,28 +241,38 @@ fn the_connections_to_memcached() {
 #[test]
 fn the_connections_to_collectors_of_spans() {
     for (protocol, shapes) in [("http", &OF_HTTP), ("grpc", &OF_HTTP2)] {
-        let hostile = Hostile::other(shapes);
-        let setup = Setup::new().env("TRACING_ENABLED", "true").env("OTEL_BSP_SCHEDULE_DELAY", "20");
-        let setup = setup.env("TRACING_EXPORTER_PROTOCOL", protocol);
-        let endpoint = format!("http://{}", hostile.address());
-        withstands(&hostile, shapes.len(), setup.env("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint));
+        each_withstands(shapes, Hostile::other, |hostile| {
+            let setup = Setup::new().env("TRACING_ENABLED", "true").env("OTEL_BSP_SCHEDULE_DELAY", "20");
+            let setup = setup.env("TRACING_EXPORTER_PROTOCOL", protocol);
+            setup.env("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{}", hostile.address()))
+        });
     }
 }
 
 #[test]
 fn the_connection_to_a_control_plane() {
-    let hostile = Hostile::other(&OF_HTTP2);
-    let setup = Setup::new().env("CONFIG_TYPE", "GRPC_XDS_SOTW").env("CONFIG_GRPC_XDS_NODE_ID", "n");
-    // It listens once it has rules.
-    let mut server = setup.env("CONFIG_GRPC_XDS_SERVER_URL", &hostile.address()).launch();
-    eventually("it connects", || holds(hostile.floods.load(Relaxed) > 0, || server.process.log()));
-    let before = server.process.resident_kib();
-    eventually("each flood has begun", || {
-        let begun = hostile.floods.load(Relaxed);
-        holds(begun >= OF_HTTP2.len(), || format!("{begun}: {}", server.process.log()))
+    let shapes: &'static [Shape] = &OF_HTTP2;
+    let withstands = |shape| {
+        let hostile = Hostile::other(shape);
+        let setup = Setup::new().env("CONFIG_TYPE", "GRPC_XDS_SOTW").env("CONFIG_GRPC_XDS_NODE_ID", "n");
+        // It listens once it has rules.
+        let mut server = setup.env("CONFIG_GRPC_XDS_SERVER_URL", &hostile.address()).launch();
+        eventually("it connects", || holds(hostile.floods.load(Relaxed) > 0, || server.process.log()));
+        let before = server.process.resident_kib();
+        eventually("the flood has begun again", || {
+            holds(hostile.floods.load(Relaxed) > 1, || server.process.log())
+        });
+        let peak = server.process.peak_kib();
+        assert!(
+            peak < before + GROWTH_KIB && server.process.exited().is_none(),
+            "from {before} to {peak} KiB"
+        );
+    };
+    thread::scope(|scope| {
+        for shape in shapes.chunks(1) {
+            scope.spawn(move || withstands(shape));
+        }
     });
-    let peak = server.process.peak_kib();
-    assert!(peak < before + GROWTH_KIB && server.process.exited().is_none(), "from {before} to {peak} KiB");
 }
 
 #[test]

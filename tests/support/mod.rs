@@ -42,6 +42,11 @@ pub(crate) mod upstream;
 /// long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A size that shows the property, or in `tests/run deep` the full one.
+pub(crate) fn or_deep<T>(usual: T, deep: T) -> T {
+    if std::env::var_os("TOLLGATE_TEST_DEEP").is_some() { deep } else { usual }
+}
+
 /// Retries until `attempt` succeeds. Panics with the last error after [`PATIENCE`].
 pub(crate) fn eventually<T>(what: &str, attempt: impl FnMut() -> Result<T, String>) -> T {
     within(PATIENCE, attempt)

@@ -187,7 +187,7 @@ fn a_request_that_another_limit_refuses_takes_nothing_of_a_budget() {
                     }
                 });
             }
-            let held = (0..200).all(|_| {
+            let held = (0..100).all(|_| {
                 let id = holder.hold_hits("budget", "a", 1);
                 id.inspect(|id| holder.settle(id, 0)).is_some()
             });

@@ -101,7 +101,7 @@ fn a_new_replica_charges_expired_holds_of_those_before_it() {
     let rules = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: year, requests_per_unit: 100, \
                  hold: {amount: 40, ttl: 3s}}\n";
     for (place, env) in [("redis", redis.env()), ("cluster", cluster.env())] {
-        let setup = Setup::new().rules("d.yaml", rules).redis(&env).env("REDIS_TIMEOUT", "300ms");
+        let setup = Setup::new().rules("d.yaml", rules).redis(&env);
         let before = setup.clone().start_healthy();
         let holder = Holder::of(&before);
         // Those of a cluster are in many slots, of which a replica looks into the first ones soon.

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, thread};
 use super::*;
 
 /// Enough that the commit takes the time of many probes.
-const OVERRIDES: usize = 60_000;
+const OVERRIDES: usize = 20_000;
 
 #[test]
 fn probes_and_new_grpc_connections_are_answered_during_a_commit() {
@@ -15,8 +15,8 @@ fn probes_and_new_grpc_connections_are_answered_during_a_commit() {
     let replica = Replica::start(setup);
     let begun = http::post(replica.admin, "/api/v1/imports", "").json();
     let import = format!("/api/v1/imports/{}", begun["import"].as_str().unwrap());
-    for first in (0..OVERRIDES).step_by(20_000) {
-        let lines = (first..first + 20_000).fold(String::new(), |mut lines, n| {
+    for first in (0..OVERRIDES).step_by(10_000) {
+        let lines = (first..first + 10_000).fold(String::new(), |mut lines, n| {
             writeln!(lines, r#"{{"domain":"shop","descriptor":"user=u{n}","action":"block"}}"#).unwrap();
             lines
         });

@@ -44,13 +44,13 @@ fn import(replica: &Replica, count: usize) {
 }
 
 #[test]
-fn fifty_thousand_are_imported_in_memory() {
-    import(&Replica::in_memory(), 50_000);
+fn ten_thousand_are_imported_in_memory() {
+    import(&Replica::in_memory(), 10_000);
 }
 
 #[test]
-fn fifty_thousand_are_imported_into_redis() {
-    import(&Replica::on(&Redis::single()), 50_000);
+fn ten_thousand_are_imported_into_redis() {
+    import(&Replica::on(&Redis::single()), 10_000);
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn a_refund_reaches_the_leases_of_all_replicas() {
     let redis = Redis::single();
     let rules = "domain: d
 descriptors:
-  - {key: hot, rate_limit: {unit: year, requests_per_unit: 3000, counting: leased}}
+  - {key: hot, rate_limit: {unit: year, requests_per_unit: 500, counting: leased}}
 ";
     let setup = Setup::new().redis(&redis.env()).rules("d.yaml", rules).env("REPLICA_SYNC", "true");
     let servers = [setup.clone().start_healthy(), setup.start_healthy()];

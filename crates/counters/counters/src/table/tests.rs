@@ -45,7 +45,7 @@ fn sweeping_releases_memory() {
 
 #[test]
 fn every_capacity_is_filled_and_expires_and_is_filled_again() {
-    for capacity in (1..150).chain([170, 171, 340, 341, 513, 4096, 20_000]) {
+    for capacity in (1..150).chain([170, 171, 340, 341, 513, 4096]) {
         let table = Table::seeded(capacity);
         let keys = 3 * capacity as u64 + 1;
         for round in 0..3 {
@@ -71,7 +71,7 @@ fn every_capacity_is_filled_and_expires_and_is_filled_again() {
 
 #[test]
 fn a_new_key_evicts_at_most_one_state_even_while_its_shard_grows() {
-    for capacity in (1..400).chain([513, 1024, 4096, 20_000]) {
+    for capacity in (1..130).chain((130..400).step_by(7)).chain([513, 1024, 4096]) {
         let table: Table<u64> = Table::new(capacity);
         for key in 0..3 * capacity as u64 {
             let before = table.usage().evicted;
@@ -84,7 +84,7 @@ fn a_new_key_evicts_at_most_one_state_even_while_its_shard_grows() {
 
 #[test]
 fn few_states_are_evicted_before_four_fifths_of_the_slots_are_taken() {
-    for capacity in [1, 10, 100, 1000, 20_000, 65_536] {
+    for capacity in [1, 10, 100, 1000, 16_384] {
         let table = Table::seeded(capacity);
         let keys = capacity as u64 * 4 / 5;
         fill(&table, 0..keys, 10, 20);

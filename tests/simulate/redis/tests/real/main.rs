@@ -17,14 +17,19 @@ use simulated_redis::{Address, Cluster, Refusal, Role};
 
 /// Commands of a sequence, after which both servers are emptied.
 const SEQUENCE: usize = 250;
-const SEQUENCES: u64 = 120;
+const SEQUENCES: u64 = 30;
+const SEQUENCES_DEEP: u64 = 120;
+
+fn is_deep() -> bool {
+    env::var_os("TOLLGATE_TEST_DEEP").is_some()
+}
 
 #[test]
 fn replies_to_random_commands_are_those_of_a_real_server() {
     let (mut real, mut simulated) = (Real::start(&[]), Simulated::start());
     let seed =
         env::var("TOLLGATE_TEST_SEED").ok().map(|seed| seed.parse().expect("TOLLGATE_TEST_SEED is a number"));
-    let seeds = seed.map_or(1..=SEQUENCES, |seed: u64| seed..=seed);
+    let seeds = seed.map_or(1..=if is_deep() { SEQUENCES_DEEP } else { SEQUENCES }, |seed: u64| seed..=seed);
     let (mut commands, mut errors, mut scripts) = (0, 0, 0);
     for seed in seeds {
         let mut random = Rng::with_seed(seed);
@@ -107,7 +112,8 @@ fn a_server_that_refuses_commands_refuses_the_same_ones_as_a_real_server() {
     let (mut real, mut simulated) = (Real::start(&[]), Simulated::start());
     let mut random = Rng::with_seed(7);
     let mut generator = Generator::new(&mut random);
-    for (round, condition) in CONDITIONS.iter().cycle().take(12).enumerate() {
+    let rounds = if is_deep() { 12 } else { 4 };
+    for (round, condition) in CONDITIONS.iter().cycle().take(rounds).enumerate() {
         for words in [&[&b"FLUSHALL"[..]][..], &[b"SCRIPT", b"FLUSH"]] {
             assert_eq!(real.ask(words), simulated.ask(real.now(), words));
         }
