@@ -102,8 +102,8 @@ pub struct State {
     pub end: Time,
 }
 
-/// The largest limit: 2⁵³−1, up to which doubles have every integer. The Lua scripts in Redis, JSON and protobuf's
-/// `Struct` know no other numbers.
+/// The largest limit of any [`Kind`]: 2⁵³−1, up to which doubles have every integer. The Lua scripts in Redis, JSON and
+/// protobuf's `Struct` know no other numbers.
 pub const MAX_LIMIT: u64 = (1 << 53) - 1;
 
 /// How far a state may be in the future, in microseconds.

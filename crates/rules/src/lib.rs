@@ -34,7 +34,7 @@ mod tests;
 pub use algorithms::MAX_LIMIT;
 pub use compile::{CompileOptions, Compiled, SourceFile, compile, compile_resources};
 pub use diagnostics::{Diagnostic, Diagnostics, Path, Place, Severity, render};
-pub use limit::{Countable, CountingMode, HoldRule, LONGEST_LOG, Limit, Limits, Rate, Unit};
+pub use limit::{Countable, CountingMode, HoldRule, Limit, Limits, Rate, Unit, too_large};
 pub use matcher::{Entry, How, Matched};
 pub use model::{
     Allowance, Domain, Level, Metadata, Node, OnStoreFailure, Origin, Rule, RuleId, RuleSet, Value,

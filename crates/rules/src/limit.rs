@@ -10,15 +10,12 @@ use std::{
     time::Duration,
 };
 
-use algorithms::{Algorithm, FixedWindow, Kind, Period, Window, holds::Unknown};
+use algorithms::{Algorithm, FixedWindow, Kind, MAX_LIMIT, Period, Window, holds::Unknown};
 use calendar::{Calendar, Cycle, schedule::TimeRange};
 use clock::Time;
 use text::duration;
 
 use super::schedule::{InForce, Schedule};
-
-/// Maximum number of hits in a sliding log. A longer one would delay other checks, in memory and in Redis.
-pub const LONGEST_LOG: u64 = 100_000;
 
 /// A rate and its texts. The fields and methods of the rate are also those of the limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -132,7 +129,7 @@ impl Limit {
         Self { rate, name: None, tag: Box::default(), hold: None, schedule: None }
     }
 
-    /// A limit of any kind; `None` if the window is too long.
+    /// A limit of any kind; `None` if the window is too long, or the number larger than the algorithm counts.
     pub fn new(
         requests_per_unit: u64,
         unit: Unit,
@@ -141,6 +138,9 @@ impl Limit {
         burst: Option<NonZeroU64>,
     ) -> Option<Self> {
         let window = window(unit, multiplier)?;
+        if requests_per_unit.max(burst.map_or(0, NonZeroU64::get)) > kind.most() {
+            return None;
+        }
         let plain = Self::plain(requests_per_unit, unit);
         let algorithm = kind.at(requests_per_unit, window, burst);
         let limit = Self { rate: Rate { multiplier, algorithm, ..plain.rate }, ..plain };
@@ -284,6 +284,17 @@ impl Rate {
     pub fn fixed(&self) -> FixedWindow {
         FixedWindow { limit: self.requests_per_unit, period: self.period() }
     }
+}
+
+/// Why an algorithm cannot have a limit, if it is larger than it counts, and what to do.
+pub fn too_large(kind: Kind, requests: u64) -> Option<(String, String)> {
+    let most = kind.most();
+    let other = match kind {
+        Kind::SlidingLog => "`sliding_window` counts nearly the same with two numbers".to_owned(),
+        _ => format!("`fixed_window` counts up to {MAX_LIMIT}"),
+    };
+    let message = format!("a `{}` of {requests} is too large", kind.name());
+    (requests > most).then(|| (message, format!("accepted: 0 to {most}; {other}")))
 }
 
 /// The window of a number of units; `None` if it is too long.

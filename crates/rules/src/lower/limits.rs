@@ -9,7 +9,7 @@ use std::{
 use super::{
     super::{
         diagnostics::{Path, Place, quoted},
-        limit::{CountingMode, LONGEST_LOG, Limit, Limits, Unit},
+        limit::{CountingMode, Limit, Limits, Unit, too_large},
         model::Allowance,
         spelling::{choose, help_for},
     },
@@ -19,7 +19,7 @@ use crate::{
     ast::{Field, Given, RawCalendar, RawLimit, RawLimits, RawReplaces},
     written_calendar::{CalendarField, CalendarMistake, WrittenCalendar},
 };
-use algorithms::{Bucket, Kind, MAX_LIMIT, Period, Window};
+use algorithms::{Kind, Window};
 use calendar::Calendar;
 
 /// A mistake was reported.
@@ -165,12 +165,8 @@ impl Lowering<'_> {
         let kind = self.kind(raw, context)?;
         let burst = self.burst(kind, raw, context);
         let requests_per_unit = raw.requests_per_unit.value().copied().unwrap_or(0);
-        if kind == Kind::SlidingLog && requests_per_unit > LONGEST_LOG {
+        if let Some((message, help)) = too_large(kind, requests_per_unit) {
             let place = raw.requests_per_unit.place().unwrap_or(raw.place);
-            let message = format!("a `sliding_log` of {requests_per_unit} hits is too long");
-            let help = format!(
-                "accepted: 0 to {LONGEST_LOG}; `sliding_window` counts nearly the same with two numbers"
-            );
             self.error((context.file, place, &context.path.key("requests_per_unit")), message, help);
         }
         let name = raw.name.value().filter(|name| !name.is_empty()).map(|name| name.as_str().into());
@@ -178,10 +174,8 @@ impl Lowering<'_> {
             Limit::of_calendar(requests_per_unit, calendar)
         } else {
             let (multiplier, burst) = (multiplier?, burst?);
-            // `multiplier` has reported a window that is too long.
-            let limit = Limit::new(requests_per_unit, unit, multiplier, kind, burst).ok_or(Reported)?;
-            self.check_exact(&limit, burst, raw, context);
-            limit
+            // What is too large or too long was reported.
+            Limit::new(requests_per_unit, unit, multiplier, kind, burst).ok_or(Reported)?
         };
         let limit = limit.with_calendar_months(self.options.calendar_months);
         let hold = self.hold(kind, raw, context)?.map(Arc::new);
@@ -248,42 +242,6 @@ impl Lowering<'_> {
             fits = false;
         }
         fits
-    }
-
-    /// Reports a bucket beyond 32 bits whose rate or burst would be rounded. Smaller ones may be slower by less than one
-    /// part in a million.
-    fn check_exact(
-        &mut self,
-        limit: &Limit,
-        burst: Option<NonZeroU64>,
-        raw: &RawLimit,
-        context: Context<'_>,
-    ) {
-        let (kind, requests) = (limit.algorithm.kind(), limit.requests_per_unit);
-        let Period::Length(window) = limit.period() else { return };
-        let held = match kind {
-            Kind::TokenBucket => burst.map_or(requests, NonZeroU64::get),
-            Kind::LeakyBucket => burst.map_or(1, NonZeroU64::get),
-            Kind::FixedWindow | Kind::SlidingWindow | Kind::SlidingLog | Kind::Concurrency => return,
-        };
-        if requests.max(held) <= u32::MAX.into() || Bucket::is_exact(requests, window, held) {
-            return;
-        }
-        let (name, span) = (kind.name(), limit.span());
-        let fixed_burst = (held != requests).then_some(held);
-        let largest = Bucket::largest_exact(requests, window, fixed_burst);
-        let (field, key, message, help) = if largest < requests && largest > 0 {
-            let message = format!("a `{name}` does not hold {requests} per {span} exactly");
-            let help = format!("the largest number below that it holds exactly is {largest}");
-            (&raw.requests_per_unit, "requests_per_unit", message, help)
-        } else {
-            let message =
-                format!("a `{name}` of {requests} per {span} does not hold a burst of {held} exactly");
-            let help = format!("accepted: 1 to {}", Bucket::largest_burst(requests, window));
-            (&raw.burst, "burst", message, help)
-        };
-        let place = field.place().unwrap_or(raw.place);
-        self.error((context.file, place, &context.path.key(key)), message, help);
     }
 
     fn multiplier(&mut self, unit: Unit, raw: &RawLimit, context: Context<'_>) -> Lowered<NonZeroU32> {
@@ -354,10 +312,14 @@ impl Lowering<'_> {
     fn burst(&mut self, kind: Kind, raw: &RawLimit, context: Context<'_>) -> Lowered<Option<NonZeroU64>> {
         let Some(given) = valid(&raw.burst)? else { return Ok(None) };
         let (place, message, help) = match NonZeroU64::new(given.value) {
-            Some(burst) if kind.has_burst() => return Ok(Some(burst)),
+            Some(burst) if kind.has_burst() && burst.get() <= kind.most() => return Ok(Some(burst)),
+            Some(burst) if kind.has_burst() => {
+                let message = format!("a burst of {burst} is too large");
+                (given.place, message, format!("accepted: 1 to {}", kind.most()))
+            }
             None if kind.has_burst() => {
                 let message = "a bucket with a burst of 0 rejects every request".to_owned();
-                (given.place, message, format!("accepted: 1 to {MAX_LIMIT}"))
+                (given.place, message, format!("accepted: 1 to {}", kind.most()))
             }
             _ => {
                 let help =

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::{
     super::{
         diagnostics::{Path, Place},
-        limit::{LONGEST_LOG, Limit},
+        limit::{Limit, too_large},
         schedule::MAX_ENTRIES,
         written_calendar, written_schedule,
     },
@@ -13,7 +13,6 @@ use super::{
     limits::{Reported, valid},
 };
 use crate::ast::{Field, Given, RawLimit, RawScheduleEntry};
-use algorithms::Kind;
 use calendar::{
     Zone,
     schedule::{Days, TimeOfDay, TimeRange},
@@ -106,11 +105,9 @@ impl Lowering<'_> {
             self.error((file, raw.place, path), "this entry has no `requests_per_unit`", help);
             return Err(Reported);
         };
-        if limit.algorithm.kind() != Kind::SlidingLog || *requests <= LONGEST_LOG {
+        let Some((message, help)) = too_large(limit.algorithm.kind(), *requests) else {
             return Ok(*requests);
-        }
-        let message = format!("a `sliding_log` of {requests} hits is too long");
-        let help = format!("accepted: 0 to {LONGEST_LOG}");
+        };
         self.error((file, *place, &path.key("requests_per_unit")), message, help);
         Err(Reported)
     }

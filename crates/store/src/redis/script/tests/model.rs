@@ -2,7 +2,7 @@
 
 use super::SLACK;
 use crate::{Member, redis::pipeline::ScriptCheck};
-use algorithms::{Algorithm, Hits, State, Verdict, Window, sliding_log::Log, sliding_window::Counts};
+use algorithms::{Algorithm, Hits, State, Verdict, Window, sliding_log::Log};
 use clock::Time;
 
 /// A key's state by the algorithm itself.
@@ -11,13 +11,12 @@ pub(super) struct Model {
     pub(super) algorithm: Algorithm,
     pub(super) window: Window,
     state: State,
-    counts: Counts,
     log: Log,
 }
 
 impl Model {
     pub(super) fn new((algorithm, window): (Algorithm, Window)) -> Self {
-        Self { algorithm, window, state: State::default(), counts: Counts::default(), log: Log::default() }
+        Self { algorithm, window, state: State::default(), log: Log::default() }
     }
 
     pub(super) fn apply(&mut self, hits: Hits, now: Time) -> crate::Outcome {
@@ -31,7 +30,7 @@ impl Model {
                 (self.state, _) = limit.apply(state, hits, now);
                 return crate::Outcome::Counted(self.state.number);
             }
-            Algorithm::SlidingWindow(limit) => (self.counts, verdict) = limit.count(self.counts, hits, now),
+            Algorithm::SlidingWindow(limit) => (self.state, verdict) = limit.apply(self.state, hits, now),
             Algorithm::Bucket(limit) => (self.state, verdict) = limit.apply(self.state, hits, now),
             Algorithm::SlidingLog(limit) => verdict = limit.apply(&mut self.log, hits, now),
             Algorithm::Concurrency(_) => panic!("nothing holds"),

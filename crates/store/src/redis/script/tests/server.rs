@@ -29,16 +29,8 @@ pub(super) struct Redis {
     incoming: Vec<u8>,
     /// For each script's hash, the hash of its version that reads the time from two keys.
     timed: HashMap<String, String>,
-    /// The same with the algorithms of builds whose limits have 32 bits.
-    older: HashMap<String, String>,
     _dir: TempDir,
 }
-
-/// The algorithms whose state has another layout for larger limits, and those of builds before.
-const CHANGED: [[&str; 2]; 2] = [
-    [include_str!("../../scripts/bucket.lua"), include_str!("older/bucket.lua")],
-    [include_str!("../../scripts/sliding_window.lua"), include_str!("older/sliding_window.lua")],
-];
 
 impl Redis {
     pub(super) fn start() -> Self {
@@ -52,17 +44,14 @@ impl Redis {
             .expect("redis-server can be started");
         let connect = || UnixStream::connect(&path).inspect_err(|_| sleep(Duration::from_millis(10))).ok();
         let stream = (0..1000).find_map(|_| connect()).expect("redis-server listens");
-        let [timed, older] = [HashMap::new(), HashMap::new()];
-        let mut redis = Self { process, stream, incoming: Vec::new(), timed, older, _dir: dir };
+        let mut redis = Self { process, stream, incoming: Vec::new(), timed: HashMap::new(), _dir: dir };
         let all = [&EXTEND, &COUNTERS, &STATES, &LOGS, &UNITS, &HOLD, &SETTLE, &RESET, &LEASE, &RETURN_HITS];
         for script in all {
             let own = "call('TIME')";
             assert!(script.source.matches(own).count() <= 1);
             let text = script.source.replace(own, "{ call('GET', 'second'), call('GET', 'micros') }");
-            let older = CHANGED.iter().fold(text.clone(), |text, [new, old]| text.replace(new, old));
-            let [timed, older] = [text, older].map(|text| redis.load(&text));
+            let timed = redis.load(&text);
             redis.timed.insert(script.hash.clone(), timed);
-            redis.older.insert(script.hash.clone(), older);
         }
         redis
     }
@@ -70,11 +59,6 @@ impl Redis {
     fn load(&mut self, text: &str) -> String {
         let Reply::Text(hash) = self.command(&["SCRIPT", "LOAD", text]) else { panic!("{text}") };
         String::from_utf8(hash).unwrap()
-    }
-
-    /// Counts as a build of before if it is not one now, and the other way round.
-    pub(super) fn change_builds(&mut self) {
-        std::mem::swap(&mut self.timed, &mut self.older);
     }
 
     pub(super) fn command<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Reply {
