@@ -18,7 +18,7 @@ use crate::{
     ast::{self, Field, RawFile},
     lint,
 };
-use containment::panics::{self, Boundary, Panicked};
+use containment::panics;
 use proto::ratelimit::config::ratelimit::v3::RateLimitConfig;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -80,7 +80,7 @@ pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
     let raw: Vec<Option<RawFile>> = files
         .iter()
         .zip(&mut diagnostics)
-        .map(|(file, diagnostics)| read_or_report(file, &mut room, diagnostics))
+        .map(|(file, diagnostics)| read(file, &mut room, diagnostics))
         .collect();
     compile_ast(&raw, options, diagnostics)
 }
@@ -91,19 +91,6 @@ pub fn compile_resources(resources: &[RateLimitConfig], options: CompileOptions)
     let diagnostics = resources.iter().map(|resource| Diagnostics::of_resource(&resource.name)).collect();
     let raw: Vec<Option<RawFile>> = resources.iter().map(|resource| Some(messages::read(resource))).collect();
     compile_ast(&raw, options, diagnostics)
-}
-
-/// Reads a file. A panic of the YAML scanner is an error in that file.
-fn read_or_report(file: &SourceFile, room: &mut usize, diagnostics: &mut Diagnostics) -> Option<RawFile> {
-    let read = panics::catch(Boundary::RulesReload, || {
-        panics::point("yaml_scan");
-        read(file, room, diagnostics)
-    });
-    read.unwrap_or_else(|Panicked| {
-        let error = FileError::new("internal error: reading the file panicked");
-        diagnostics.file_error(error.with_help("please report it with the file; the log has a backtrace"));
-        None
-    })
 }
 
 fn compile_ast(
