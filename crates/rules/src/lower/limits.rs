@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     super::{
-        diagnostics::{Path, Place, quoted},
+        diagnostics::{Place, quoted},
         limit::{CountingMode, Limit, Limits, Unit, too_large},
         model::Allowance,
         spelling::{choose, help_for},
@@ -50,7 +50,7 @@ impl Lowering<'_> {
                 _ => "this list has a single limit",
             };
             let help = "write a list for two or more limits; a single limit has no dash before its `unit`";
-            self.error((context.file, given.place, context.path), message, help);
+            self.error(context.at(given.place, context.path), message, help);
         }
         // All limits are lowered before the first error ends it.
         let limits: Vec<_> = raw
@@ -81,7 +81,7 @@ impl Lowering<'_> {
         let place = raw.unlimited.key().unwrap_or(raw.place);
         let message = "`unlimited` cannot be one of several limits";
         let help = "remove the item, or set only `unlimited: true`";
-        self.error((context.file, place, &context.path.key("unlimited")), message, help);
+        self.error(context.at(place, &context.path.key("unlimited")), message, help);
         Err(Reported)
     }
 
@@ -96,7 +96,7 @@ impl Lowering<'_> {
             let message = format!("duplicate limit: the one at {place} counts the same hits");
             let help = "remove the larger of the two, which has no effect";
             let path = raw.path(context.path, raw_limit);
-            self.error((context.file, raw_limit.place, &path), message, help);
+            self.error(context.at(raw_limit.place, &path), message, help);
         }
     }
 
@@ -111,7 +111,7 @@ impl Lowering<'_> {
                 format!("`counting: leased` has no effect: the limit at {} is exact", exact.0.place);
             let help = "the limits of a rule count all or nothing; lease all or none";
             let path = raw.path(context.path, raw_limit);
-            self.warning((context.file, given.place, &path.key("counting")), message, help);
+            self.warning(context.at(given.place, &path.key("counting")), message, help);
         }
     }
 
@@ -133,17 +133,17 @@ impl Lowering<'_> {
                 let place = raw.hold.key().unwrap_or(raw.place);
                 let path = context.path.key("hold");
                 let message = "an `unlimited` descriptor cannot hold";
-                self.error((context.file, place, &path), message, "remove `hold` or `unlimited`");
+                self.error(context.at(place, &path), message, "remove `hold` or `unlimited`");
             }
             (true, None) => return Ok(None),
             (false, Some(unit)) => return self.limit_per(unit, raw, context).map(Some),
             (true, Some(_)) => {
                 let message = "a limit is either `unlimited` or has a unit";
-                self.error((context.file, place, &path), message, "remove `unit` or `unlimited`");
+                self.error(context.at(place, &path), message, "remove `unit` or `unlimited`");
             }
             (false, None) if written.is_empty() => {
                 let help = format!("add `unit` ({}), or `unlimited: true`", units());
-                self.error((context.file, place, context.path), "this limit has no unit", help);
+                self.error(context.at(place, context.path), "this limit has no unit", help);
             }
             (false, None) => {
                 // Reports the mistakes in it.
@@ -153,7 +153,7 @@ impl Lowering<'_> {
                     &Unit::ALL.map(Unit::name),
                     Unit::from_abbreviation(written).map(Unit::name),
                 );
-                self.error((context.file, place, &path), format!("unknown unit {}", quoted(written)), help);
+                self.error(context.at(place, &path), format!("unknown unit {}", quoted(written)), help);
             }
         }
         Err(Reported)
@@ -167,7 +167,7 @@ impl Lowering<'_> {
         let requests_per_unit = raw.requests_per_unit.value().copied().unwrap_or(0);
         if let Some((message, help)) = too_large(kind, requests_per_unit) {
             let place = raw.requests_per_unit.place().unwrap_or(raw.place);
-            self.error((context.file, place, &context.path.key("requests_per_unit")), message, help);
+            self.error(context.at(place, &context.path.key("requests_per_unit")), message, help);
         }
         let name = raw.name.value().filter(|name| !name.is_empty()).map(|name| name.as_str().into());
         let limit = if let Some(calendar) = calendar? {
@@ -208,7 +208,7 @@ impl Lowering<'_> {
                 };
                 let place = if is_misplaced { key } else { value }.unwrap_or(given.place);
                 let at = if field == CalendarField::Unit { context.path } else { &path };
-                self.error((context.file, place, &at.key(field.name())), message, help);
+                self.error(context.at(place, &at.key(field.name())), message, help);
             }
             Reported
         });
@@ -225,7 +225,7 @@ impl Lowering<'_> {
         if let Some(key) = raw.unit_multiplier.key() {
             let message = "a limit with a calendar has windows of one unit";
             let help = "remove `unit_multiplier` or `calendar`";
-            self.error((context.file, key, &context.path.key("unit_multiplier")), message, help);
+            self.error(context.at(key, &context.path.key("unit_multiplier")), message, help);
             fits = false;
         }
         let kind =
@@ -238,7 +238,7 @@ impl Lowering<'_> {
             };
             let message = format!("a `{}` cannot follow a calendar: {reason}", kind.name());
             let help = "use `fixed_window`, or remove `calendar`";
-            self.error((context.file, place, &context.path.key("algorithm")), message, help);
+            self.error(context.at(place, &context.path.key("algorithm")), message, help);
             fits = false;
         }
         fits
@@ -255,7 +255,7 @@ impl Lowering<'_> {
                 units => format!("a window of {units} times a {unit} is longer than 10 years"),
             };
             let help = format!("accepted for a {unit}: 1 to {max}");
-            self.error((context.file, given.place, &context.path.key("unit_multiplier")), message, help);
+            self.error(context.at(given.place, &context.path.key("unit_multiplier")), message, help);
             Reported
         })
     }
@@ -266,7 +266,7 @@ impl Lowering<'_> {
         if !self.options.countable.has(kind) {
             let message = format!("`{}` cannot be counted: memcached counts only fixed windows", kind.name());
             let help = "use `fixed_window`, or set BACKEND_TYPE to redis or memory";
-            self.error((context.file, given.place, &context.path.key("algorithm")), message, help);
+            self.error(context.at(given.place, &context.path.key("algorithm")), message, help);
         }
         Ok(kind)
     }
@@ -290,7 +290,7 @@ impl Lowering<'_> {
         };
         let message = format!("`counting: leased` has no effect: {reason}");
         let help = "remove it: only fixed windows in Redis are leased";
-        self.warning((context.file, given.place, &context.path.key("counting")), message, help);
+        self.warning(context.at(given.place, &context.path.key("counting")), message, help);
         Ok(CountingMode::Exact)
     }
 
@@ -304,7 +304,7 @@ impl Lowering<'_> {
         context: Context<'_>,
     ) -> Lowered<T> {
         choose(key, &given.value, choices, name).map_err(|(message, help)| {
-            self.error((context.file, given.place, &context.path.key(key)), message, help);
+            self.error(context.at(given.place, &context.path.key(key)), message, help);
             Reported
         })
     }
@@ -327,7 +327,7 @@ impl Lowering<'_> {
                 (given.key, format!("`{}` has no burst", kind.name()), help)
             }
         };
-        self.error((context.file, place, &context.path.key("burst")), message, help);
+        self.error(context.at(place, &context.path.key("burst")), message, help);
         Err(Reported)
     }
 
@@ -345,14 +345,14 @@ impl Lowering<'_> {
                 let path = list.item(at);
                 match name {
                     Field::Given(name) if own(&name.value) => {
-                        self.replaces_itself(limit, name, &path, context.file);
+                        self.replaces_itself(limit, name, Context { path: &path, ..context });
                     }
                     Field::Given(name) if !name.value.is_empty() => names.push(name.value.as_str().into()),
                     Field::Wrong => {}
                     Field::Given(_) | Field::Absent => {
                         let message = "this item has no `name` of a limit to replace";
                         let help = "add `name`, the name of another limit";
-                        self.error((context.file, *place, &path), message, help);
+                        self.error(context.at(*place, &path), message, help);
                     }
                 }
             }
@@ -360,12 +360,12 @@ impl Lowering<'_> {
         names.into()
     }
 
-    fn replaces_itself(&mut self, limit: &RawLimit, name: &Given<String>, path: &Path<'_>, file: usize) {
+    fn replaces_itself(&mut self, limit: &RawLimit, name: &Given<String>, context: Context<'_>) {
         let role =
             if limit.name.value() == Some(&name.value) { "itself" } else { "part of the same `rate_limit`" };
         let message = format!("this limit replaces {}, which is {role}", quoted(&name.value));
         let help = "`replaces` names other limits, which do not count if this one matches";
-        self.error((file, name.place, &path.key("name")), message, help);
+        self.error(context.at(name.place, &context.path.key("name")), message, help);
     }
 }
 
