@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, sync::Arc};
 
-use super::holds::HoldToken;
+use super::holds::token::HoldToken;
 use calendar::Calendar;
 use rules::template::Template;
 use rules::{InForce, Metadata, Unit};

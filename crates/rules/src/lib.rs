@@ -22,8 +22,9 @@ pub mod wildcard;
 
 mod lower;
 mod messages;
-mod schedule;
+mod options;
 mod spelling;
+mod unit;
 mod written_calendar;
 mod written_schedule;
 pub mod yaml;
@@ -32,14 +33,15 @@ pub mod yaml;
 mod tests;
 
 pub use algorithms::MAX_LIMIT;
-pub use compile::{CompileOptions, Compiled, SourceFile, compile, compile_resources};
+pub use compile::{Compiled, SourceFile, compile, compile_resources};
 pub use diagnostics::{Diagnostic, Diagnostics, Path, Place, Severity, render};
-pub use limit::{Countable, CountingMode, HoldRule, Limit, Limits, Rate, Unit, too_large};
+pub use limit::{Countable, CountingMode, HoldRule, InForce, Limit, Limits, Rate, Schedule, too_large};
 pub use matcher::{Entry, How, Matched};
 pub use model::{
     Allowance, Domain, Level, Metadata, Node, OnStoreFailure, Origin, Rule, RuleId, RuleSet, Value,
 };
-pub use schedule::{InForce, Schedule};
+pub use options::CompileOptions;
 pub use schema::schema;
 pub use spelling::nearest;
+pub use unit::Unit;
 pub use written_calendar::{CalendarField, CalendarMistake, WrittenCalendar, calendar_text};

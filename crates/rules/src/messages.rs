@@ -8,8 +8,8 @@ use prost_types::{Struct, value::Kind};
 
 use super::{
     diagnostics::Place,
-    limit::Unit,
     model::{Metadata, Value},
+    unit::Unit,
 };
 use crate::ast::{
     Field, Given, Rare, RareOfDescriptor, RareOfLimit, RawDescriptor, RawFile, RawLimit, RawLimits,

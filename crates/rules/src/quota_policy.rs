@@ -5,7 +5,10 @@
 
 use std::fmt::Write as _;
 
-use super::limit::{Limit, Limits, Unit};
+use super::{
+    limit::{Limit, Limits},
+    unit::Unit,
+};
 use algorithms::Period;
 use clock::Time;
 

@@ -4,8 +4,8 @@ use calendar::{AnchorDay, Calendar, CalendarFields, Cycle, Weekday, Zone};
 
 use super::{
     diagnostics::quoted,
-    limit::Unit,
     spelling::{choose, distance},
+    unit::Unit,
 };
 
 /// The fields of a calendar, all optional: `{}` is UTC, and weeks from Monday or months from the first day.

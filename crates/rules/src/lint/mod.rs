@@ -10,9 +10,9 @@ use std::{collections::HashSet, time::Duration};
 
 use super::{
     diagnostics::{Diagnostics, Path, Place, quoted},
-    limit::Unit,
     lower::{At, Sibling},
     spelling::nearest,
+    unit::Unit,
 };
 use crate::ast::{Field, RareOfDescriptor, RawDescriptor, RawFile, RawLimit};
 use algorithms::Kind;

@@ -9,9 +9,10 @@ use std::{
 use super::{
     super::{
         diagnostics::{Place, quoted},
-        limit::{CountingMode, Limit, Limits, Unit, too_large},
+        limit::{CountingMode, Limit, Limits, too_large},
         model::Allowance,
         spelling::{choose, help_for},
+        unit::Unit,
     },
     Context, Lowering,
 };

@@ -15,9 +15,9 @@ use std::{
 };
 
 use super::{
-    compile::CompileOptions,
     diagnostics::{Diagnostics, InputKind, Path, Place, quoted},
     model::{Allowance, ByText, Level, Node, Origin, Rule, RuleId},
+    options::CompileOptions,
     wildcard::{Pattern, Wildcards},
 };
 use crate::{

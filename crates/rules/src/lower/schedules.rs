@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use super::{
     super::{
         diagnostics::Place,
-        limit::{Limit, too_large},
-        schedule::MAX_ENTRIES,
+        limit::{Limit, MAX_ENTRIES, too_large},
         written_calendar, written_schedule,
     },
     Context, Lowering,
