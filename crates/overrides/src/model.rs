@@ -9,7 +9,9 @@ use super::target::{
 };
 use calendar::Calendar;
 use clock::Time;
-use rules::{CalendarField, CalendarMistake, MAX_LIMIT, OnStoreFailure, Unit, WrittenCalendar, nearest};
+use rules::{
+    CalendarField, CalendarMistake, MAX_LIMIT, OnStoreFailure, Unit, WrittenCalendar, in_words, nearest,
+};
 use text::{cut, cut_display};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -129,8 +131,8 @@ impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Limit { requests_per_unit, unit, calendar } => {
-                write!(f, "limit {requests_per_unit} per {}", unit.lowercase())?;
-                calendar.map_or(Ok(()), |calendar| write!(f, " ({calendar})"))
+                let calendar = calendar.map(|calendar| calendar.to_string());
+                write!(f, "limit {}", in_words(*requests_per_unit, *unit, 1, calendar))
             }
             other => f.write_str(other.name()),
         }

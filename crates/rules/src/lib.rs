@@ -35,7 +35,9 @@ mod tests;
 pub use algorithms::MAX_LIMIT;
 pub use compile::{Compiled, SourceFile, compile, compile_resources};
 pub use diagnostics::{Diagnostic, Diagnostics, Path, Place, Severity, render};
-pub use limit::{Countable, CountingMode, HoldRule, InForce, Limit, Limits, Rate, Schedule, too_large};
+pub use limit::{
+    Countable, CountingMode, HoldRule, InForce, Limit, Limits, Rate, Schedule, in_words, too_large,
+};
 pub use matcher::{Entry, How, Matched};
 pub use model::{
     Allowance, Domain, Level, Metadata, Node, OnStoreFailure, Origin, Rule, RuleId, RuleSet, Value,

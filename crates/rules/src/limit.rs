@@ -1,8 +1,8 @@
-//! A limit: the number of requests, the window and the algorithm, and its schedule: other numbers of requests at some times of
-//! the week.
+//! A limit: the number of requests, the window and the algorithm, and its schedule: other numbers of requests at some
+//! times of the week.
 //!
-//! The compiler creates those of rules, the limiter those of limit overrides. The number in force of a schedule changes at
-//! boundaries, and is remembered until the next one. The counter is the same throughout.
+//! The compiler creates those of rules, the limiter those of limit overrides. The number in force of a schedule changes
+//! at boundaries, and is remembered until the next one. The counter is the same throughout.
 
 use std::{
     fmt,
@@ -20,7 +20,7 @@ use calendar::{
     schedule::{self, TimeRange},
 };
 use clock::Time;
-use text::duration;
+use text::{duration, thousands};
 
 use super::unit::Unit;
 
@@ -236,11 +236,8 @@ impl Limit {
 
     /// `500 per month (Europe/Berlin, from the 15th)`
     pub fn in_words(&self) -> String {
-        let calendar = self.period().calendar().map(|calendar| format!(" ({calendar})")).unwrap_or_default();
-        if self.unit == Unit::Unknown {
-            return format!("{} at a time", self.requests_per_unit);
-        }
-        format!("{} per {}{calendar}", self.requests_per_unit, self.span())
+        let calendar = self.period().calendar().map(|calendar| calendar.to_string());
+        in_words(self.requests_per_unit, self.unit, self.multiplier.get().into(), calendar)
     }
 
     /// Writes the fields that the Go service does not have.
@@ -291,6 +288,17 @@ impl Rate {
     pub fn fixed(&self) -> FixedWindow {
         FixedWindow { limit: self.requests_per_unit, period: self.period() }
     }
+}
+
+/// A limit in words, as every page and every command shows it: `1,000 per 15 minutes (Europe/Berlin, from the 15th)`.
+pub fn in_words(requests: u64, unit: Unit, units: u64, notes: impl IntoIterator<Item = String>) -> String {
+    let span = match (unit, units) {
+        (Unit::Unknown, _) => "at a time".to_owned(),
+        (unit, 0 | 1) => format!("per {}", unit.lowercase()),
+        (unit, units) => format!("per {units} {}s", unit.lowercase()),
+    };
+    let notes: String = notes.into_iter().map(|note| format!(" ({note})")).collect();
+    format!("{} {span}{notes}", thousands(requests))
 }
 
 /// Why an algorithm cannot have a limit, if it is larger than it counts, and what to do.
