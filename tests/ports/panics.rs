@@ -234,7 +234,7 @@ fn a_panic_costs_one_reload_and_the_previous_rules_stay() {
     server.0.write("d.yaml", &rules(limit + 2));
     server.0.wait_for_rule(&format!("requests_per_unit={},", limit + 2));
     server.assert_counted(&[("rules_reload", 3.0), ("rules_watcher", 1.0)]);
-    server.0.wait_for_log(&["d.yaml: error: internal error: reading the file panicked"]);
+    server.0.wait_for_log(&["d.yaml: error: invalid YAML after this value: the YAML reader panicked"]);
 }
 
 #[test]

@@ -69,7 +69,7 @@ descriptors:
   shadow_mode: true
   rate_limit: {unit: minute, requests_per_unit: 2}
 - key: wide
-  rate_limit: {unit: minute, requests_per_unit: 5000000000, algorithm: sliding_window}
+  rate_limit: {unit: minute, requests_per_unit: 4000000000, algorithm: sliding_window}
 - key: office
   rate_limit:
   - {unit: minute, requests_per_unit: 3, SCHEDULE 7}]}

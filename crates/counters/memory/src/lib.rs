@@ -1,7 +1,6 @@
 //! Counters in this process: exact under contention, and not shared with other replicas.
 //!
-//! A state of one number is in a table. Beside it are the counts of sliding windows that need more than 32 bits, in a
-//! table of their own, and sliding logs, in `logs`.
+//! A state of one number is in a table. Beside it are sliding logs, in `logs`.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests run on this machine"))]
@@ -14,10 +13,7 @@ mod tests;
 use std::{
     future::ready,
     ops::Range,
-    sync::{
-        OnceLock,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use smallvec::SmallVec;
@@ -30,7 +26,7 @@ use counters::{
     without_taking,
 };
 use holds::Holds;
-use limit::{Algorithm, Hits, SlidingLog, SlidingWindow, State, Verdict};
+use limit::{Algorithm, Hits, SlidingLog, State, Verdict};
 use logs::{LockedLogs, Logs};
 use metrics::StoreUsage;
 
@@ -39,26 +35,19 @@ const SWEEP_PARTS: usize = 16;
 
 pub struct MemoryStore {
     states: Table<u64>,
-    /// Counts of which one needs more than 32 bits; others are in `states`. Created by the first wide limit. It takes at
-    /// most half the memory of `states`, and is locked after it.
-    wide: OnceLock<Table<WideCounts>>,
     logs: Logs,
     holds: Holds,
     swept: AtomicUsize,
     max_keys: usize,
 }
 
-/// The hits of this window and of the last one.
-type WideCounts = [u64; 2];
-
 impl MemoryStore {
     /// A store of at most this many keys. When there is no room for a new key, one of its neighbours is evicted: of the
     /// rules that hold at least as much as its own, the counter that has used least of its limit.
     pub fn new(max_keys: usize) -> Self {
-        let logs = Logs::in_place_of(max_keys);
-        let (states, wide) = (Table::new(max_keys), OnceLock::new());
+        let (states, logs) = (Table::new(max_keys), Logs::in_place_of(max_keys));
         let holds = Holds::new(MostHolds::default());
-        Self { states, wide, logs, holds, swept: AtomicUsize::new(0), max_keys }
+        Self { states, logs, holds, swept: AtomicUsize::new(0), max_keys }
     }
 
     /// The same store with other bounds of holds.
@@ -68,13 +57,6 @@ impl MemoryStore {
 
     pub fn sweep(&self, now: Time) {
         self.expire_holds(now);
-    }
-
-    /// The table of wide counts, if there is one or this limit may need it.
-    fn wide_for(&self, is_wide: bool) -> Option<&Table<WideCounts>> {
-        let bytes = self.max_keys.saturating_mul(Table::<u64>::BYTES_PER_ENTRY);
-        let new = || Table::new(bytes / 2 / Table::<WideCounts>::BYTES_PER_ENTRY);
-        if is_wide { Some(self.wide.get_or_init(new)) } else { self.wide.get() }
     }
 
     /// Counts every check of a request and sets its outcome.
@@ -110,7 +92,6 @@ impl MemoryStore {
                 expired.extend(self.sweep_counter(key, now));
             }
             self.states.remove(key, now);
-            self.wide.get().into_iter().for_each(|wide| wide.remove(key, now));
             self.logs.remove(key);
             if matches!(check.limit.algorithm, Algorithm::Concurrency(_)) {
                 self.forget_holds(key);
@@ -168,11 +149,8 @@ impl MemoryStore {
             let keys = batch.checks_at(indexes.clone()).iter().zip(keys);
             keys.filter(move |(check, _)| has(check.limit.algorithm)).map(|(_, key)| *key)
         };
-        let is_wide = |limit| matches!(limit, Algorithm::SlidingWindow(window) if window.is_wide());
-        let is_window = |limit| matches!(limit, Algorithm::SlidingWindow(_));
         LockedStates {
             states: self.states.lock(keys.iter().copied()),
-            wide: self.wide_for(of(is_wide).next().is_some()).map(|wide| wide.lock(of(is_window))),
             logs: self.logs.lock(of(|limit| matches!(limit, Algorithm::SlidingLog(_)))),
         }
     }
@@ -227,21 +205,12 @@ trait States {
     /// Replaces the state of a key by that of `change`, if it differs or has rejected hits.
     fn change<R>(&mut self, of: OfRule, now: Time, change: impl FnOnce(State) -> (State, Used, R)) -> R;
 
-    fn apply_to_window(&mut self, of: OfRule, limit: SlidingWindow, hits: Hits, now: Time) -> Verdict;
-
     fn apply_to_log(&mut self, of: OfRule, limit: SlidingLog, hits: Hits, now: Time) -> Verdict;
 }
 
 impl States for &MemoryStore {
     fn change<R>(&mut self, of: OfRule, now: Time, change: impl FnOnce(State) -> (State, Used, R)) -> R {
         self.states.change(of.0, now, |before| changed(before, of.1, change))
-    }
-
-    fn apply_to_window(&mut self, of: OfRule, limit: SlidingWindow, hits: Hits, now: Time) -> Verdict {
-        self.states.change(of.0, now, |before| {
-            let wide = self.wide_for(limit.is_wide()).filter(|_| may_be_wide(before, limit));
-            changed_window(before, wide.map(|wide| wide.lock([of.0])).as_mut(), of, limit, hits, now)
-        })
     }
 
     fn apply_to_log(&mut self, of: OfRule, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
@@ -251,21 +220,12 @@ impl States for &MemoryStore {
 
 struct LockedStates<'s> {
     states: Locked<'s, u64>,
-    /// Has the keys of sliding windows.
-    wide: Option<Locked<'s, WideCounts>>,
     logs: LockedLogs<'s>,
 }
 
 impl States for LockedStates<'_> {
     fn change<R>(&mut self, of: OfRule, now: Time, change: impl FnOnce(State) -> (State, Used, R)) -> R {
         self.states.change(of.0, now, |before| changed(before, of.1, change))
-    }
-
-    fn apply_to_window(&mut self, of: OfRule, limit: SlidingWindow, hits: Hits, now: Time) -> Verdict {
-        self.states.change(of.0, now, |before| {
-            let wide = self.wide.as_mut().filter(|_| may_be_wide(before, limit));
-            changed_window(before, wide, of, limit, hits, now)
-        })
     }
 
     fn apply_to_log(&mut self, of: OfRule, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
@@ -287,52 +247,6 @@ fn changed<R>(
     ((after != unchanged || is_first_rejection).then_some(kept), result)
 }
 
-/// False if the counts of a key with this state are there, and stay there.
-fn may_be_wide(before: Kept<u64>, limit: SlidingWindow) -> bool {
-    limit.is_wide() || before.end == Time::default()
-}
-
-/// As [`changed`], for the counts of a sliding window: those below 2³² are in the state, larger ones in `wide`.
-fn changed_window(
-    before: Kept<u64>,
-    wide: Option<&mut Locked<'_, WideCounts>>,
-    (key, rule): OfRule,
-    limit: SlidingWindow,
-    hits: Hits,
-    now: Time,
-) -> (Option<Kept<u64>>, Verdict) {
-    let used = |verdict| used(verdict, Algorithm::SlidingWindow(limit));
-    let Some(wide) = wide else {
-        return changed(before, rule, |state| {
-            let (after, verdict) = limit.apply(state, hits, now);
-            (after, used(verdict), verdict)
-        });
-    };
-    wide.change(key, now, |beyond| {
-        let is_packed = before.end != Time::default();
-        let (unchanged, end, mark) = if is_packed {
-            let state = State { number: before.state, end: before.end };
-            (limit.counts(state), before.end, before.mark)
-        } else {
-            let [this, last] = beyond.state;
-            (limit.ending(beyond.end, this, last), beyond.end, beyond.mark)
-        };
-        let (after, verdict) = limit.count(unchanged, hits, now);
-        let used = used(verdict);
-        let is_first_rejection = used == Used::Over && mark.used() != Used::Over && end != Time::default();
-        if after == unchanged && !is_first_rejection {
-            return (None, (None, verdict));
-        }
-        let (mark, was_beyond) = (Mark::new(rule, used), !is_packed && end != Time::default());
-        // The default has ended, so the counts leave one of the tables for the other.
-        let Some(State { number, end }) = limit.state(after) else {
-            let kept = Kept { state: [after.this, after.last], end: limit.end(after), mark };
-            return (Some(kept), (is_packed.then(Kept::default), verdict));
-        };
-        (was_beyond.then(Kept::default), (Some(Kept { state: number, end, mark }), verdict))
-    })
-}
-
 /// How much of a limit is used after this verdict.
 fn used(verdict: Verdict, limit: Algorithm) -> Used {
     let capacity = limit.capacity();
@@ -350,7 +264,9 @@ fn count(states: &mut impl States, key: Key, check: &Check, hits: Hits, now: Tim
                 (after, Used::of(count, limit.limit), count)
             }));
         }
-        Algorithm::SlidingWindow(limit) => states.apply_to_window(of, limit, hits, now),
+        Algorithm::SlidingWindow(limit) => {
+            states.change(of, now, |state| decided(limit.apply(state, hits, now)))
+        }
         Algorithm::Bucket(limit) => states.change(of, now, |state| decided(limit.apply(state, hits, now))),
         Algorithm::SlidingLog(limit) => states.apply_to_log(of, limit, hits, now),
         Algorithm::Concurrency(_) => unreachable!("a limit of requests under way holds"),
@@ -396,13 +312,11 @@ impl Store for MemoryStore {
     fn maintain(&self, now: Time) {
         let part = self.swept.fetch_add(1, Ordering::Relaxed) % SWEEP_PARTS;
         self.states.sweep(part, SWEEP_PARTS, now);
-        self.wide.get().into_iter().for_each(|wide| wide.sweep(part, SWEEP_PARTS, now));
         self.logs.sweep(part, SWEEP_PARTS, now);
     }
 
     fn usage(&self) -> Option<StoreUsage> {
-        let wide = self.wide.get().map(Table::usage);
-        let held = [self.states.usage(), self.logs.usage()].into_iter().chain(wide).sum();
+        let held = [self.states.usage(), self.logs.usage()].into_iter().sum();
         Some(StoreUsage { held, max_keys: self.max_keys })
     }
 }

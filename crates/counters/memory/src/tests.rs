@@ -10,13 +10,8 @@ use std::{
 use proptest::prelude::*;
 
 use super::*;
-use limit::{
-    Kind, Limit, Unit,
-    sliding_log::Log,
-    sliding_window::Counts,
-    steps::{BEGIN, requests},
-};
-use metrics::TableUsage as Usage;
+use limit::{Kind, Limit, Unit, sliding_log::Log, steps::requests};
+use metrics::TableUsage;
 
 const RULE: u16 = 9;
 
@@ -136,7 +131,6 @@ proptest! {
 #[derive(Default)]
 struct Model {
     states: HashMap<String, State>,
-    counts: HashMap<String, Counts>,
     logs: HashMap<String, Log>,
 }
 
@@ -148,12 +142,7 @@ impl Model {
                 *state = fixed.apply(*state, hits, now).0;
                 return Outcome::Counted(state.number);
             }
-            Algorithm::SlidingWindow(limit) => {
-                let counts = self.counts.entry(key).or_default();
-                let verdict;
-                (*counts, verdict) = limit.count(*counts, hits, now);
-                return Outcome::Decided(verdict);
-            }
+            Algorithm::SlidingWindow(limit) => limit.apply(*state, hits, now),
             Algorithm::Bucket(limit) => limit.apply(*state, hits, now),
             Algorithm::SlidingLog(limit) => {
                 return Outcome::Decided(limit.apply(self.logs.entry(key).or_default(), hits, now));
@@ -173,10 +162,7 @@ impl Model {
         let admitted = match limit.algorithm {
             Algorithm::Concurrency(_) => panic!("nothing holds"),
             Algorithm::FixedWindow(fixed) => fixed.apply(state, hits, now).1 <= fixed.limit,
-            Algorithm::SlidingWindow(limit) => {
-                let counts = self.counts.get(key).copied().unwrap_or_default();
-                limit.count(counts, hits, now).1.admitted
-            }
+            Algorithm::SlidingWindow(limit) => limit.apply(state, hits, now).1.admitted,
             Algorithm::Bucket(limit) => limit.apply(state, hits, now).1.admitted,
             Algorithm::SlidingLog(limit) => {
                 limit.apply(&mut self.logs.get(key).cloned().unwrap_or_default(), hits, now).admitted
@@ -336,33 +322,6 @@ proptest! {
     }
 }
 
-proptest! {
-    #[test]
-    fn a_sliding_window_continues_when_its_limit_crosses_32_bits(steps in limit::steps::steps(200)) {
-        let limits = [10, u64::from(u32::MAX), 1 << 32, 30_000_000_000]
-            .map(|requests| limit(Kind::SlidingWindow, requests, Unit::Minute, 0));
-        let other = limit(Kind::FixedWindow, 1 << 53, Unit::Minute, 0);
-        let (store, mut counts, mut now) = (MemoryStore::new(1000), Counts::default(), BEGIN);
-        for step in steps {
-            let limit = &limits[usize::try_from(step.hits.1 % 4).unwrap()];
-            let Algorithm::SlidingWindow(window) = limit.algorithm else { panic!("{limit:?}") };
-            now = step.moment(now, window.window, window.limit).max(now);
-            let (hits, at) = (step.hits(window.limit), Time::from_micros(now));
-            let expected;
-            (counts, expected) = window.count(counts, hits, at);
-            let checks = [("k", limit, hits), ("other", &other, Hits::Take(0))];
-            let outcomes = if step.pause.1.is_multiple_of(2) {
-                apply_checks(&store, Counting::Always, &checks, at)
-            } else {
-                apply_checks(&store, Counting::StopWhenOver, &checks[..1], at)
-            };
-            prop_assert_eq!(outcomes[0].0, Outcome::Decided(expected), "{:?} at {}", hits, now);
-            let held = store.usage().unwrap().held.entries;
-            prop_assert!(held <= 2, "{} states of one key", held);
-        }
-    }
-}
-
 /// Each limit of a group has counted all admitted hits, and none of the others.
 #[test]
 fn many_threads_count_in_all_limits_of_a_group_or_in_none() {
@@ -489,7 +448,7 @@ fn logs_are_removed_when_their_last_hit_has_left_the_window() {
         store.usage().unwrap().held
     };
     assert_eq!(sweep(59), held);
-    assert_eq!(sweep(60), Usage { expired: 1000, ..Usage::default() });
+    assert_eq!(sweep(60), TableUsage { expired: 1000, ..TableUsage::default() });
 }
 
 #[test]

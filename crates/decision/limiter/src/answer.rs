@@ -2,11 +2,10 @@
 
 use std::{num::NonZeroU32, sync::Arc};
 
-use super::holds::HoldToken;
+use super::holds::token::HoldToken;
 use limit::{InForce, Unit, calendar::Calendar};
 use metrics::ResponseCode;
-use rules::Metadata;
-use rules::template::Template;
+use rules::{Metadata, template::Template};
 
 /// It is moved by a few instructions while it has at most 128 bytes.
 #[derive(PartialEq, Debug)]

@@ -1,13 +1,13 @@
 //! The life of a request's holds: their identity, the descriptors that settle and end them, and the queue of what the
 //! store did not take.
 //!
-//! Nobody settles a hold whose identity nobody got. So a [`HoldToken`] accompanies the identity from its choice to the
-//! written response, and cancels the holds if it is dropped before.
+//! Nobody settles a hold whose identity nobody got: see [`HoldToken`].
 
 mod queue;
+pub(super) mod token;
 
 use std::{
-    fmt, mem,
+    mem,
     str::FromStr as _,
     sync::Arc,
     time::{Duration, Instant},
@@ -17,6 +17,7 @@ use futures_util::future::{join, join_all};
 use smallvec::SmallVec;
 
 use queue::Queue;
+pub use token::HoldToken;
 
 use super::{
     Limiter,
@@ -67,51 +68,6 @@ pub fn system_chance() -> Chance {
         ring::rand::SecureRandom::fill(&system, &mut bytes).expect("the system has random numbers");
         u128::from_be_bytes(bytes)
     })
-}
-
-/// The identity of a request's holds until its response is written.
-pub struct HoldToken {
-    id: HoldId,
-    queue: Option<Arc<Queue>>,
-}
-
-impl HoldToken {
-    pub(super) fn new(id: HoldId, queue: &Arc<Queue>) -> Self {
-        Self { id, queue: Some(queue.clone()) }
-    }
-
-    pub fn id(&self) -> &HoldId {
-        &self.id
-    }
-
-    fn cancelling(&self) -> Closing {
-        Closing::new(self.id.clone(), Close::Cancel, None)
-    }
-
-    /// The response with the identity was written: now its holds are settled, ended, or expire.
-    pub fn delivered(mut self) {
-        self.queue = None;
-    }
-}
-
-impl Drop for HoldToken {
-    fn drop(&mut self) {
-        if let Some(queue) = self.queue.take() {
-            queue.push(self.cancelling());
-        }
-    }
-}
-
-impl fmt::Debug for HoldToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HoldToken({})", self.id)
-    }
-}
-
-impl PartialEq for HoldToken {
-    fn eq(&self, other: &Self) -> bool {
-        self.id == other.id
-    }
 }
 
 /// What a request closes. Dropped before the store has taken it, it is queued.
@@ -216,7 +172,7 @@ impl Limiter {
             token.delivered();
         } else if answer.code == Code::Ok {
             let metadata = answer.dynamic_metadata.get_or_insert_default();
-            metadata.insert(METADATA.to_owned(), Value::Text(token.id.to_string()));
+            metadata.insert(METADATA.to_owned(), Value::Text(token.id().to_string()));
             answer.hold = Some(token);
         } else {
             self.cancel(*token);
@@ -225,7 +181,7 @@ impl Limiter {
 
     fn cancel(&self, token: HoldToken) {
         let (closing, now) = (token.cancelling(), self.now());
-        let closed = if token.id.slots.is_empty() {
+        let closed = if token.id().slots.is_empty() {
             Some(self.close_here(&closing, now))
         } else {
             self.store.try_close_holds(&closing, now)

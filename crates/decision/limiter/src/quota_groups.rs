@@ -3,12 +3,7 @@
 
 use smallvec::SmallVec;
 
-use super::{
-    answer::Code,
-    conclude::Conclusion,
-    plan::Planned,
-    request::{Entry, Request},
-};
+use super::request::{Entry, Request};
 
 /// The backend and the model of a descriptor's group, or all entries of one that names neither.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -72,47 +67,4 @@ impl<'e> QuotaGroups<'e> {
         }
         first
     }
-}
-
-/// The descriptors that passed, without those of exhausted groups; by index.
-pub(super) fn available(conclusion: &Conclusion<'_, '_>) -> SmallVec<[usize; 4]> {
-    let request = &**conclusion.request;
-    let code = |index: usize| conclusion.statuses.get(index).map(|status| status.code);
-    let passed = (0..conclusion.statuses.len()).filter(|index| code(*index) == Some(Code::Ok));
-    if !conclusion.policy.quota_groups {
-        return passed.collect();
-    }
-    let is_quota = |planned: &Planned| conclusion.scope.is_quota(planned, conclusion.policy.quota_mode);
-    let quotas = conclusion.plan.iter().enumerate().filter(|(_, planned)| is_quota(planned));
-    let exhausted = quotas.filter(|(index, _)| code(*index) == Some(Code::OverLimit));
-    let exhausted: SmallVec<[GroupKey<'_>; 4]> =
-        exhausted.map(|(index, _)| GroupKey::of(request.entries(index))).collect();
-    let is_available = |index: &usize| {
-        !conclusion.plan.get(*index).is_some_and(is_quota)
-            || !exhausted.contains(&GroupKey::of(request.entries(*index)))
-    };
-    passed.filter(is_available).collect()
-}
-
-/// The backends and models with quota left, each once; `None` without quotas.
-pub(super) fn passed_backends<'r>(
-    conclusion: &'r Conclusion<'_, '_>,
-    available: &[usize],
-) -> Option<Vec<(&'r str, &'r str)>> {
-    let is_quota = |planned: &Planned| conclusion.scope.is_quota(planned, conclusion.policy.quota_mode);
-    if !conclusion.policy.quota_groups || !conclusion.plan.iter().any(is_quota) {
-        return None;
-    }
-    let mut pairs = Vec::new();
-    for index in available {
-        // As in the Go service, an unlimited descriptor is no candidate.
-        let is_unlimited = matches!(conclusion.plan.get(*index), Some(Planned::Unlimited(_)));
-        if let GroupKey::Backend { backend, model } = GroupKey::of(conclusion.request.entries(*index))
-            && !is_unlimited
-            && !pairs.contains(&(backend, model))
-        {
-            pairs.push((backend, model));
-        }
-    }
-    (!pairs.is_empty()).then_some(pairs)
 }

@@ -9,7 +9,7 @@ use super::{
     request::{LimitOverride, Request, RequestError},
 };
 use clock::Time;
-use limit::{Bucket, HoldRule, Kind, LONGEST_LOG, Limit, Limits, Unit};
+use limit::{HoldRule, Kind, Limit, Limits, Unit};
 use overrides::{Action, Found, Index};
 use rules::{Rule, model::Domain};
 
@@ -102,26 +102,20 @@ fn limits(found: &Found, rule: Option<&Rule>, policy: &Policy) -> Option<Limits>
         Action::Block if of_rule.is_none() => return Some(Limit::plain(0, Unit::Second).into()),
         Action::Block | Action::Allow | Action::Shadow => return None,
     };
-    let is_rounded = |burst| {
-        requests_per_unit > u32::MAX.into() && !Bucket::is_exact(requests_per_unit, unit.into(), burst)
-    };
-    // A sliding window holds every limit exactly.
-    let kind = match of_rule.map(|limit| limit.algorithm.kind()) {
-        Some(Kind::SlidingLog) if requests_per_unit > LONGEST_LOG => Some(Kind::SlidingWindow),
-        Some(Kind::TokenBucket) if is_rounded(requests_per_unit) => Some(Kind::SlidingWindow),
-        Some(Kind::LeakyBucket) if is_rounded(1) => Some(Kind::SlidingWindow),
-        kind => kind,
-    };
+    // The rules may have changed since the override was set, and one by entry meets several rules.
+    let of_rule_kind = of_rule.map(|limit| limit.algorithm.kind()).unwrap_or_default();
+    let mut kinds = [of_rule_kind, Kind::SlidingWindow].into_iter();
+    let kind = kinds.find(|kind| requests_per_unit <= kind.most()).unwrap_or_default();
     let mut of_unit =
         rule.and_then(Rule::limits).into_iter().flat_map(Limits::iter).filter(|limit| limit.unit == unit);
     // A limit of requests under way has no window.
-    if let (Some(Kind::Concurrency), Some(hold)) = (kind, of_rule.and_then(|limit| limit.hold.as_ref())) {
+    if let (Kind::Concurrency, Some(hold)) = (kind, of_rule.and_then(|limit| limit.hold.as_ref())) {
         let limit = Limit::concurrency(requests_per_unit, HoldRule::clone(hold));
         let limit = limit.named(of_rule.and_then(|limit| limit.name.clone()));
         return Some(if found.by.is_some() { limit.apart() } else { limit }.into());
     }
     let calendar = calendar.or_else(|| of_unit.find_map(|limit| limit.calendar));
-    let of_length = || Limit::new(requests_per_unit, unit, NonZeroU32::MIN, kind.unwrap_or_default(), None);
+    let of_length = || Limit::new(requests_per_unit, unit, NonZeroU32::MIN, kind, None);
     let limit = calendar.map(|calendar| Limit::of_calendar(requests_per_unit, calendar)).or_else(of_length);
     let limit = limit.expect("a window of one unit is not too long");
     let counting = of_rule.map(|limit| limit.counting).unwrap_or_default();

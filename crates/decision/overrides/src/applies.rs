@@ -2,7 +2,7 @@
 //! that were probably meant.
 
 use super::{
-    entry,
+    Action, entry,
     target::{EVERY_DOMAIN, Scope, Target, Value},
 };
 use rules::{
@@ -38,6 +38,14 @@ pub fn check<'r>(
         Scope::Domain | Scope::StoreFailure => domain_of(target, rules).map(|_| Effect::default()),
     };
     found.map_err(|why| format!("{why}; --force (\"force\": true) sets it nonetheless"))
+}
+
+/// Why the algorithm of a rule cannot have the limit of an override, if it is larger than it counts.
+pub fn too_large(action: Action, rule: &Rule) -> Option<String> {
+    let Action::Limit { requests_per_unit, calendar: None, .. } = action else { return None };
+    let kind = rule.limits()?.first().algorithm.kind();
+    let (message, help) = limit::too_large(kind, requests_per_unit)?;
+    Some(format!("requests_per_unit of the rule {}: {message}; {help}", rule.full_key))
 }
 
 fn domain_of<'r>(target: &Target, rules: &'r RuleSet) -> Result<&'r Domain, String> {
@@ -189,6 +197,7 @@ fn node<'r>(level: &'r Level, key: &str, value: &Value) -> Option<&'r Node> {
 mod tests {
     use super::*;
     use crate::target::entries_of_text;
+    use limit::Unit;
     use rules::{CompileOptions, SourceFile, compile};
 
     const RULES: &str = "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: day, requests_per_unit: 1}}\n\
@@ -257,6 +266,21 @@ mod tests {
             let error = applies(domain, text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_limit_is_at_most_what_the_algorithm_of_its_rule_counts() {
+        let text = "domain: shop\ndescriptors:\n\
+            - {key: user, rate_limit: {unit: day, requests_per_unit: 1, algorithm: token_bucket}}\n";
+        let file = SourceFile { name: "a".to_owned(), text: text.as_bytes().to_vec() };
+        let rules = compile(&[file], CompileOptions::default()).rules.unwrap();
+        let rule = rules.rules()[0];
+        let limit = |requests_per_unit| Action::Limit { requests_per_unit, unit: Unit::Day, calendar: None };
+        assert_eq!(too_large(limit(4_294_967_295), rule), None);
+        let expected = "requests_per_unit of the rule shop.user: a `token_bucket` of 4294967296 is too large; \
+            accepted: 0 to 4294967295; `fixed_window` counts up to 9007199254740991";
+        assert_eq!(too_large(limit(4_294_967_296), rule).as_deref(), Some(expected));
+        assert_eq!(too_large(Action::Block, rule), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::target::{
 };
 use clock::Time;
 use faults::OnStoreFailure;
-use limit::{MAX_LIMIT, Unit, calendar::Calendar};
+use limit::{MAX_LIMIT, Unit, calendar::Calendar, in_words};
 use rules::{CalendarField, CalendarMistake, WrittenCalendar};
 use text::{cut, cut_display, spelling::nearest};
 
@@ -130,8 +130,8 @@ impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Limit { requests_per_unit, unit, calendar } => {
-                write!(f, "limit {requests_per_unit} per {}", unit.lowercase())?;
-                calendar.map_or(Ok(()), |calendar| write!(f, " ({calendar})"))
+                let calendar = calendar.map(|calendar| calendar.to_string());
+                write!(f, "limit {}", in_words(*requests_per_unit, *unit, 1, calendar))
             }
             other => f.write_str(other.name()),
         }

@@ -5,7 +5,7 @@
 
 use std::num::NonZeroU64;
 
-use super::{Bucket, FixedWindow, Hits, Period, SlidingLog, SlidingWindow, Verdict, Window};
+use super::{Bucket, FixedWindow, Hits, MAX_LIMIT, Period, SlidingLog, SlidingWindow, Verdict, Window};
 use clock::Time;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,7 +52,17 @@ impl Kind {
         matches!(self, Self::TokenBucket | Self::LeakyBucket)
     }
 
-    /// The algorithm with this limit. Only buckets use `burst`.
+    /// The largest limit. A longer log would delay other checks, in memory and in Redis.
+    pub const fn most(self) -> u64 {
+        match self {
+            Self::FixedWindow | Self::Concurrency => MAX_LIMIT,
+            Self::SlidingWindow => SlidingWindow::MOST,
+            Self::SlidingLog => 100_000,
+            Self::TokenBucket | Self::LeakyBucket => Bucket::MOST,
+        }
+    }
+
+    /// The algorithm with this limit, which is at most [`most`](Self::most). Only buckets use `burst`.
     pub fn at(self, limit: u64, window: Window, burst: Option<NonZeroU64>) -> Algorithm {
         match self {
             Self::FixedWindow => Algorithm::FixedWindow(FixedWindow { limit, period: window.into() }),

@@ -50,9 +50,9 @@ pub mod lease;
 mod limit;
 mod period;
 mod refusal;
-mod schedule;
 pub mod sliding_log;
 pub mod sliding_window;
+mod unit;
 
 #[cfg(any(test, feature = "testing"))]
 #[path = "tests/steps.rs"]
@@ -63,12 +63,15 @@ mod tests;
 pub use fixed_window::FixedWindow;
 pub use gcra::Bucket;
 pub use kind::{Algorithm, Kind};
-pub use limit::{Countable, CountingMode, HoldRule, LONGEST_LOG, Limit, Limits, Rate, Unit};
+pub use limit::{
+    Countable, CountingMode, HoldRule, InForce, Limit, Limits, MAX_ENTRIES, Rate, Schedule, in_words,
+    too_large,
+};
 pub use period::Period;
 pub use refusal::{Fit, Refusal};
-pub use schedule::{InForce, MAX_ENTRIES, Schedule};
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
+pub use unit::Unit;
 
 use clock::Time;
 
@@ -111,8 +114,8 @@ pub struct State {
     pub end: Time,
 }
 
-/// The largest limit: 2⁵³−1, up to which doubles have every integer. The Lua scripts in Redis, JSON and protobuf's
-/// `Struct` know no other numbers.
+/// The largest limit of any [`Kind`]: 2⁵³−1, up to which doubles have every integer. The Lua scripts in Redis, JSON and
+/// protobuf's `Struct` know no other numbers.
 pub const MAX_LIMIT: u64 = (1 << 53) - 1;
 
 /// How far a state may be in the future, in microseconds.

@@ -1,25 +1,28 @@
-//! A limit: the number of requests, the window and the algorithm.
+//! A limit: the number of requests, the window and the algorithm, and its schedule: other numbers of requests at some
+//! times of the week.
+//!
+//! The compiler creates those of rules, the limiter those of limit overrides. The number in force of a schedule changes
+//! at boundaries, and is remembered until the next one. The counter is the same throughout.
 
 use std::{
     fmt,
     num::{NonZeroU32, NonZeroU64},
-    ops::Deref,
+    ops::{Deref, Range},
     sync::Arc,
     time::Duration,
 };
 
-use crate::{
-    Algorithm, FixedWindow, Kind, Period, Window,
-    calendar::{Calendar, Cycle, schedule::TimeRange},
-    holds::Unknown,
+use arc_swap::ArcSwap;
+
+use crate::calendar::{
+    Calendar,
+    schedule::{self, TimeRange},
 };
+use crate::{Algorithm, FixedWindow, Kind, MAX_LIMIT, Period, Window, holds::Unknown};
 use clock::Time;
-use text::duration;
+use text::{duration, thousands};
 
-use super::schedule::{InForce, Schedule};
-
-/// Maximum number of hits in a sliding log. A longer one would delay other checks, in memory and in Redis.
-pub const LONGEST_LOG: u64 = 100_000;
+use super::unit::Unit;
 
 /// A rate and its texts. The fields and methods of the rate are also those of the limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -133,7 +136,7 @@ impl Limit {
         Self { rate, name: None, tag: Box::default(), hold: None, schedule: None }
     }
 
-    /// A limit of any kind; `None` if the window is too long.
+    /// A limit of any kind; `None` if the window is too long, or the number larger than the algorithm counts.
     pub fn new(
         requests_per_unit: u64,
         unit: Unit,
@@ -142,6 +145,9 @@ impl Limit {
         burst: Option<NonZeroU64>,
     ) -> Option<Self> {
         let window = window(unit, multiplier)?;
+        if requests_per_unit.max(burst.map_or(0, NonZeroU64::get)) > kind.most() {
+            return None;
+        }
         let plain = Self::plain(requests_per_unit, unit);
         let algorithm = kind.at(requests_per_unit, window, burst);
         let limit = Self { rate: Rate { multiplier, algorithm, ..plain.rate }, ..plain };
@@ -230,11 +236,8 @@ impl Limit {
 
     /// `500 per month (Europe/Berlin, from the 15th)`
     pub fn in_words(&self) -> String {
-        let calendar = self.period().calendar().map(|calendar| format!(" ({calendar})")).unwrap_or_default();
-        if self.unit == Unit::Unknown {
-            return format!("{} at a time", self.requests_per_unit);
-        }
-        format!("{} per {}{calendar}", self.requests_per_unit, self.span())
+        let calendar = self.period().calendar().map(|calendar| calendar.to_string());
+        in_words(self.requests_per_unit, self.unit, self.multiplier.get().into(), calendar)
     }
 
     /// Writes the fields that the Go service does not have.
@@ -285,6 +288,28 @@ impl Rate {
     pub fn fixed(&self) -> FixedWindow {
         FixedWindow { limit: self.requests_per_unit, period: self.period() }
     }
+}
+
+/// A limit in words, as every page and every command shows it: `1,000 per 15 minutes (Europe/Berlin, from the 15th)`.
+pub fn in_words(requests: u64, unit: Unit, units: u64, notes: impl IntoIterator<Item = String>) -> String {
+    let span = match (unit, units) {
+        (Unit::Unknown, _) => "at a time".to_owned(),
+        (unit, 0 | 1) => format!("per {}", unit.lowercase()),
+        (unit, units) => format!("per {units} {}s", unit.lowercase()),
+    };
+    let notes: String = notes.into_iter().map(|note| format!(" ({note})")).collect();
+    format!("{} {span}{notes}", thousands(requests))
+}
+
+/// Why an algorithm cannot have a limit, if it is larger than it counts, and what to do.
+pub fn too_large(kind: Kind, requests: u64) -> Option<(String, String)> {
+    let most = kind.most();
+    let other = match kind {
+        Kind::SlidingLog => "`sliding_window` counts nearly the same with two numbers".to_owned(),
+        _ => format!("`fixed_window` counts up to {MAX_LIMIT}"),
+    };
+    let message = format!("a `{}` of {requests} is too large", kind.name());
+    (requests > most).then(|| (message, format!("accepted: 0 to {most}; {other}")))
 }
 
 /// The window of a number of units; `None` if it is too long.
@@ -360,110 +385,114 @@ impl fmt::Display for HoldRule {
     }
 }
 
-/// The length of a window. The numbers are those of Envoy's API.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Unit {
-    /// None: a limit of requests under way.
-    Unknown = 0,
-    /// One second.
-    Second = 1,
-    /// 60 seconds.
-    Minute = 2,
-    /// 60 minutes.
-    Hour = 3,
-    /// 24 hours.
-    Day = 4,
-    /// 30 days.
-    Month = 5,
-    /// 365 days.
-    Year = 6,
-    /// 7 days.
-    Week = 7,
+/// The most entries of a schedule. All are looked at when a boundary is computed.
+pub const MAX_ENTRIES: usize = 50;
+
+#[derive(Debug)]
+pub struct Schedule {
+    ranges: Box<[TimeRange]>,
+    /// For each range the limit that is in force instead, and at the end the limit itself. They have no schedule.
+    limits: Box<[Limit]>,
+    /// What was looked up last: around a boundary both sides of it are in use.
+    recent: [ArcSwap<InForce>; 2],
 }
 
-impl Unit {
-    /// Every unit of a window, from short to long.
-    pub const ALL: [Self; 7] =
-        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
-
-    pub const fn seconds(self) -> u64 {
-        match self {
-            Self::Unknown => 0,
-            Self::Second => 1,
-            Self::Minute => 60,
-            Self::Hour => 3600,
-            Self::Day => 86_400,
-            Self::Week => 7 * 86_400,
-            Self::Month => 30 * 86_400,
-            Self::Year => 365 * 86_400,
-        }
-    }
-
-    /// The name in `/rlconfig` and Envoy's API.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unknown => "UNKNOWN",
-            Self::Second => "SECOND",
-            Self::Minute => "MINUTE",
-            Self::Hour => "HOUR",
-            Self::Day => "DAY",
-            Self::Week => "WEEK",
-            Self::Month => "MONTH",
-            Self::Year => "YEAR",
-        }
-    }
-
-    /// The name in rules files and sentences.
-    pub fn lowercase(self) -> String {
-        self.name().to_ascii_lowercase()
-    }
-
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
-    }
-
-    /// The unit of a common abbreviation or adverb, for suggestions: `secs`, `min`, `hrs`, `d`, `weekly`.
-    pub fn from_abbreviation(word: &str) -> Option<Self> {
-        let word = word.trim().to_ascii_uppercase();
-        let stem = ["LY", "S"].iter().find_map(|end| word.strip_suffix(end)).filter(|stem| !stem.is_empty());
-        let stem = match stem.unwrap_or(&word) {
-            "HR" => "HOUR",
-            "DAI" => "DAY",
-            "WK" => "WEEK",
-            "MTH" | "MNTH" => "MONTH",
-            "YR" => "YEAR",
-            stem => stem,
-        };
-        let mut units = Self::ALL.into_iter();
-        units.find(|unit| !stem.is_empty() && unit.name().starts_with(stem))
-    }
-
-    /// The unit of this number in Envoy's API.
-    pub fn from_number(number: i32) -> Option<Self> {
-        Self::ALL.into_iter().find(|unit| *unit as i32 == number)
-    }
+/// What is in force until the next boundary.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct InForce {
+    /// The index of the entry; `None` for the limit itself.
+    pub entry: Option<usize>,
+    /// The boundary; `None` if nothing changes.
+    pub until: Option<Time>,
+    /// `mon-fri 08:00-20:00 Europe/Berlin, then 100 at 20:00`
+    pub words: Box<str>,
+    /// The seconds in which it is valid.
+    pub seconds: Range<u64>,
 }
 
-impl From<Unit> for Window {
-    fn from(unit: Unit) -> Self {
-        // The longest unit is a tenth of the longest window.
-        Self::of_seconds(unit.seconds()).unwrap_or(Self::MAX)
+impl Schedule {
+    /// The entries of a limit, each with its number of requests. `None` if its state depends on that number.
+    pub fn new(limit: &Limit, entries: &[(TimeRange, u64)]) -> Option<Self> {
+        let (ranges, numbers): (Vec<TimeRange>, Vec<u64>) = entries.iter().copied().unzip();
+        let others = numbers.into_iter().map(|requests| limit.with_requests(requests));
+        let limits = others.chain([Some(limit.clone())]).collect::<Option<_>>()?;
+        // Valid in no second.
+        let recent = [(); 2].map(|()| ArcSwap::from_pointee(InForce::default()));
+        Some(Self { ranges: ranges.into(), limits, recent })
+    }
+
+    pub fn limit(&self, now: Time) -> &Limit {
+        let known = self.recent.iter().map(ArcSwap::load).find(|known| known.holds(now));
+        self.limit_of(known.map_or_else(|| self.computed(now).entry, |known| known.entry))
+    }
+
+    fn limit_of(&self, entry: Option<usize>) -> &Limit {
+        &self.limits[entry.unwrap_or(self.ranges.len())]
+    }
+
+    /// What is in force at an instant. It is computed once a boundary.
+    pub fn in_force(&self, now: Time) -> Arc<InForce> {
+        let known = self.recent.iter().map(ArcSwap::load).find(|known| known.holds(now));
+        known.map_or_else(|| self.computed(now), |known| Arc::clone(&known))
+    }
+
+    fn computed(&self, now: Time) -> Arc<InForce> {
+        let found = schedule::in_force(&self.ranges, now);
+        let next = found.next;
+        let in_force = Arc::new(InForce {
+            entry: found.range,
+            until: next.map(|_| Time::from_seconds(found.until)),
+            words: self.words(&found, now).into(),
+            seconds: found.since..found.until,
+        });
+        // The one that is further away makes room.
+        let [one, other] = &self.recent;
+        let [from_one, from_other] =
+            [one, other].map(|known| known.load().seconds.start.abs_diff(found.since));
+        (if from_one >= from_other { one } else { other }).store(Arc::clone(&in_force));
+        in_force
+    }
+
+    fn words(&self, found: &schedule::InForce, now: Time) -> String {
+        let range = |index: Option<usize>| self.ranges.get(index?);
+        let own = range(found.range).map(ToString::to_string);
+        let then = found.next.map(|next| {
+            let requests = self.limit_of(next).requests_per_unit;
+            let zone = range(found.range).or(range(next)).map(|range| range.zone);
+            let moment = zone.map(|zone| schedule::moment(zone, now, found.until)).unwrap_or_default();
+            let zone = zone.filter(|_| own.is_none()).map(|zone| format!(" {}", zone.name()));
+            format!("then {requests} {moment}{}", zone.unwrap_or_default())
+        });
+        own.into_iter().chain(then).collect::<Vec<_>>().join(", ")
+    }
+
+    /// True if an entry is in another zone than UTC.
+    pub fn is_local(&self) -> bool {
+        self.ranges.iter().any(|range| range.zone != crate::calendar::Zone::utc())
     }
 }
 
-impl From<Cycle> for Unit {
-    fn from(cycle: Cycle) -> Self {
-        match cycle {
-            Cycle::Day => Self::Day,
-            Cycle::Week(_) => Self::Week,
-            Cycle::Month(_) => Self::Month,
-            Cycle::Year => Self::Year,
-        }
+impl InForce {
+    fn holds(&self, now: Time) -> bool {
+        self.seconds.contains(&now.seconds())
     }
 }
 
-impl fmt::Display for Unit {
+/// `500 mon-fri 08:00-20:00 Europe/Berlin, 50 sat-sun UTC`
+impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        for (index, (range, limit)) in self.ranges.iter().zip(&self.limits).enumerate() {
+            let separator = if index > 0 { ", " } else { "" };
+            write!(f, "{separator}{} {range}", limit.requests_per_unit)?;
+        }
+        Ok(())
     }
 }
+
+impl PartialEq for Schedule {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.ranges, &self.limits) == (&other.ranges, &other.limits)
+    }
+}
+
+impl Eq for Schedule {}

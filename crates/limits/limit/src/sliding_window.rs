@@ -1,11 +1,10 @@
 //! Sliding windows: the current window's count plus the previous window's, weighted by its overlap with a window
 //! that ends now. Close to the exact log, at the cost of two counts.
 //!
-//! Rejected hits are not counted, so both counts are at most the largest limit that they had. Below 2³² they share one
-//! number, a [`State`]; stores keep larger [`Counts`] apart, and move them when a limit is raised or lowered. The overlap
-//! is an integral number of millionths of the window, and counts are multiplied in two parts, so that all products stay
-//! below 2⁵³ and the Lua scripts in Redis, which compute with doubles, get the same results. A partly overlapping hit
-//! does not count: otherwise a client that sends exactly its limit, evenly spaced, would be rejected now and then.
+//! Rejected hits are not counted, so both counts are at most the largest limit that they had, below 2³², and share one
+//! number, a [`State`]. The overlap is an integral number of millionths of the window, so that all products stay below 2⁵³
+//! and the Lua scripts in Redis, which compute with doubles, get the same results. A partly overlapping hit does not count:
+//! otherwise a client that sends exactly its limit, evenly spaced, would be rejected now and then.
 
 use super::{Hits, LEEWAY, State, Verdict, Window, micros_until};
 use clock::Time;
@@ -20,42 +19,33 @@ pub struct SlidingWindow {
     pub window: Window,
 }
 
-/// The hits of the current window and of the previous one. The default is that of an unused counter.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// The hits of the current window and of the previous one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counts {
     pub start: Time,
-    pub this: u64,
-    pub last: u64,
+    pub this: u32,
+    pub last: u32,
 }
 
 impl SlidingWindow {
-    /// True if its hits may need counts of more than 32 bits.
-    pub const fn is_wide(self) -> bool {
-        self.limit > u32::MAX as u64
-    }
+    /// The largest limit, which a count holds.
+    pub const MOST: u64 = u32::MAX as u64;
 
-    /// Takes hits, or refunds them, by a state of a limit that is not wide.
-    #[expect(clippy::expect_used, reason = "hits are taken up to a limit below 2³²")]
     pub fn apply(self, state: State, hits: Hits, now: Time) -> (State, Verdict) {
-        let before = self.counts(state);
-        let (after, verdict) = self.count(before, hits, now);
-        let packed = || self.state(after).expect("the counts of a narrow limit have 32 bits");
-        (if after == before { state } else { packed() }, verdict)
-    }
-
-    pub fn count(self, counts: Counts, hits: Hits, now: Time) -> (Counts, Verdict) {
-        let mut counts = counts;
+        let (mut state, mut counts) = (state, self.counts(state));
         if counts.start.micros() > now.micros().saturating_add(LEEWAY) {
             counts.start = self.window.start(now);
+            state = self.state(counts);
         }
         let before = self.at(counts, now);
         let (after, admitted) = self.take(before, hits, now);
-        (if after == before { counts } else { after }, self.verdict(after, admitted, hits, now))
+        let state = if after == before { state } else { self.state(after) };
+        (state, self.verdict(after, admitted, hits, now))
     }
 
     /// The verdict of these counts after the hits were admitted or not.
     pub fn verdict(self, counts: Counts, admitted: bool, hits: Hits, now: Time) -> Verdict {
-        let counted = counts.this.saturating_add(self.overlapping(counts, now));
+        let counted = u64::from(counts.this) + self.overlapping(counts, now);
         let admitted_after = |hits| self.admits_at(counts, hits).map(|then| micros_until(now, then));
         Verdict {
             admitted,
@@ -80,12 +70,10 @@ impl SlidingWindow {
     }
 
     /// The hits of the previous window that still count.
-    // A window has at least a second, and no product exceeds the count or 2⁴⁰.
+    // A window has at least a second, and a count is below 2³².
     fn overlapping(self, counts: Counts, now: Time) -> u64 {
         let elapsed = micros_until(counts.start, now.micros()) / self.window.seconds();
-        let overlap = OVERLAP_SCALE.saturating_sub(elapsed);
-        // The quotient is exact, so only the rest is rounded.
-        counts.last / OVERLAP_SCALE * overlap + counts.last % OVERLAP_SCALE * overlap / OVERLAP_SCALE
+        u64::from(counts.last) * OVERLAP_SCALE.saturating_sub(elapsed) / OVERLAP_SCALE
     }
 
     fn take(self, before: Counts, hits: Hits, now: Time) -> (Counts, bool) {
@@ -93,12 +81,13 @@ impl SlidingWindow {
             Hits::Take(0) => (before, true),
             Hits::Take(hits) => {
                 let room = self.limit.saturating_sub(self.overlapping(before, now));
-                match before.this.checked_add(hits) {
-                    Some(this) if this <= room => (Counts { this, ..before }, true),
+                match u32::try_from(u64::from(before.this).saturating_add(hits)) {
+                    Ok(this) if u64::from(this) <= room => (Counts { this, ..before }, true),
                     _ => (before, false),
                 }
             }
             Hits::Refund(hits) => {
+                let hits = u32::try_from(hits).unwrap_or(u32::MAX);
                 let older = hits.saturating_sub(before.this);
                 let this = before.this.saturating_sub(hits);
                 (Counts { this, last: before.last.saturating_sub(older), ..before }, true)
@@ -110,7 +99,7 @@ impl SlidingWindow {
     fn admits_at(self, counts: Counts, hits: u64) -> Option<u64> {
         let room = self.limit.checked_sub(hits)?;
         let start = counts.start.micros();
-        let (begun, count, room) = match room.checked_sub(counts.this) {
+        let (begun, count, room) = match room.checked_sub(counts.this.into()) {
             Some(room) => (start, counts.last, room),
             None => (start.saturating_add(self.window.micros()), counts.this, room),
         };
@@ -118,34 +107,28 @@ impl SlidingWindow {
     }
 
     /// Microseconds after a window's start until at most `room` hits of the previous window count.
-    fn faded_after(self, count: u64, room: u64) -> u64 {
+    // `room` is below 2³², and a window has fewer than 2²⁹ seconds.
+    fn faded_after(self, count: u32, room: u64) -> u64 {
         // The next hit counts once its millionths do.
-        let next = u128::from(room).saturating_add(1).saturating_mul(OVERLAP_SCALE.into()).saturating_sub(1);
-        let overlap = match u64::try_from(next) {
-            Ok(next) => next.checked_div(count),
-            Err(_) => next.checked_div(count.into()).and_then(|overlap| u64::try_from(overlap).ok()),
-        };
-        OVERLAP_SCALE.saturating_sub(overlap.unwrap_or(OVERLAP_SCALE)).saturating_mul(self.window.seconds())
+        let overlap =
+            (room * OVERLAP_SCALE + OVERLAP_SCALE - 1).checked_div(count.into()).unwrap_or(OVERLAP_SCALE);
+        OVERLAP_SCALE.saturating_sub(overlap) * self.window.seconds()
     }
 
-    /// The second from which these counts equal unused ones: two windows after the start.
-    pub fn end(self, counts: Counts) -> Time {
-        Time::from_seconds(counts.start.seconds().saturating_add(self.window.seconds().saturating_mul(2)))
+    fn state(self, counts: Counts) -> State {
+        self.beginning(counts.start, u64::from(counts.last) << 32 | u64::from(counts.this))
     }
 
-    /// The counts that start two windows before this end.
-    pub fn ending(self, end: Time, this: u64, last: u64) -> Counts {
-        let start = end.seconds().saturating_sub(self.window.seconds().saturating_mul(2));
-        Counts { start: Time::from_seconds(start), this, last }
+    /// The state of a window that begins at `start`: the number has the count of the previous window above its own, and the
+    /// end is two windows later.
+    pub fn beginning(self, start: Time, number: u64) -> State {
+        let end = start.seconds().saturating_add(self.window.seconds() * 2);
+        State { number, end: Time::from_seconds(end) }
     }
 
-    /// The state that stores these counts, if they have 32 bits.
-    pub fn state(self, counts: Counts) -> Option<State> {
-        let is_narrow = counts.this >> 32 == 0 && counts.last >> 32 == 0;
-        is_narrow.then(|| State { number: counts.last << 32 | counts.this, end: self.end(counts) })
-    }
-
-    pub fn counts(self, state: State) -> Counts {
-        self.ending(state.end, state.number & u64::from(u32::MAX), state.number >> 32)
+    #[expect(clippy::cast_possible_truncation, reason = "each half of the number is a count")]
+    fn counts(self, state: State) -> Counts {
+        let start = Time::from_seconds(state.end.seconds().saturating_sub(self.window.seconds() * 2));
+        Counts { start, this: state.number as u32, last: (state.number >> 32) as u32 }
     }
 }

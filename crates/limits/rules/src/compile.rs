@@ -9,17 +9,15 @@ use super::{
     lower::{Lowering, Sibling},
     messages,
     model::{Domain, RuleSet},
+    options::CompileOptions,
     yaml::{self, MaxValues},
 };
 use crate::{
     ast::{self, Field, RawFile},
     lint,
 };
-use faults::{
-    OnStoreFailure,
-    panics::{self, Boundary, Panicked},
-};
-use limit::{Countable, CountingMode};
+use faults::OnStoreFailure;
+use faults::panics;
 use proto::ratelimit::config::ratelimit::v3::RateLimitConfig;
 use text::{
     diagnostics::{Diagnostic, Diagnostics, FileError, InputKind, Path, is_break, quoted},
@@ -31,42 +29,6 @@ pub struct SourceFile {
     pub name: String,
     pub text: Vec<u8>,
 }
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CompileOptions {
-    /// Several files may have the same domain; their descriptors are joined (`MERGE_DOMAIN_CONFIG`).
-    pub merge_domains: bool,
-    /// Warn about extensions, which the Go service rejects.
-    pub portable: bool,
-    /// What only `tollgate check` reports: a warning about limits beyond 32 bits, which the Go service cannot load, and an
-    /// error about a second document, which neither reads.
-    pub strict: bool,
-    pub countable: Countable,
-    /// The counting mode of limits without `counting` (`COUNTING`).
-    pub counting: CountingMode,
-    /// A month is that of UTC's calendar instead of 30 days (`USE_CALENDAR_MONTH_RATE_LIMIT`).
-    pub calendar_months: bool,
-    /// The maximum number of values in all files, with aliases expanded (`RULES_MAX_VALUES`).
-    pub max_values: usize,
-}
-
-impl Default for CompileOptions {
-    fn default() -> Self {
-        Self {
-            merge_domains: false,
-            portable: false,
-            strict: false,
-            countable: Countable::default(),
-            counting: CountingMode::default(),
-            calendar_months: false,
-            max_values: DEFAULT_MAX_VALUES,
-        }
-    }
-}
-
-/// The default of `RULES_MAX_VALUES`. A plain rule has eleven values: this is 45,000 rules, four times those of a large
-/// installation.
-const DEFAULT_MAX_VALUES: usize = 500_000;
 
 #[derive(Debug)]
 pub struct Compiled {
@@ -85,7 +47,7 @@ pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
     let raw: Vec<Option<RawFile>> = files
         .iter()
         .zip(&mut diagnostics)
-        .map(|(file, diagnostics)| read_or_report(file, &mut room, diagnostics))
+        .map(|(file, diagnostics)| read(file, &mut room, diagnostics))
         .collect();
     compile_ast(&raw, options, diagnostics)
 }
@@ -96,19 +58,6 @@ pub fn compile_resources(resources: &[RateLimitConfig], options: CompileOptions)
     let diagnostics = resources.iter().map(|resource| Diagnostics::of_resource(&resource.name)).collect();
     let raw: Vec<Option<RawFile>> = resources.iter().map(|resource| Some(messages::read(resource))).collect();
     compile_ast(&raw, options, diagnostics)
-}
-
-/// Reads a file. A panic of the YAML scanner is an error in that file.
-fn read_or_report(file: &SourceFile, room: &mut usize, diagnostics: &mut Diagnostics) -> Option<RawFile> {
-    let read = panics::catch(Boundary::RulesReload, || {
-        panics::point("yaml_scan");
-        read(file, room, diagnostics)
-    });
-    read.unwrap_or_else(|Panicked| {
-        let error = FileError::new("internal error: reading the file panicked");
-        diagnostics.file_error(error.with_help("please report it with the file; the log has a backtrace"));
-        None
-    })
 }
 
 fn compile_ast(

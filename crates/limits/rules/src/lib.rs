@@ -20,6 +20,7 @@ pub mod wildcard;
 
 mod lower;
 mod messages;
+mod options;
 mod written_calendar;
 mod written_schedule;
 pub mod yaml;
@@ -27,8 +28,9 @@ pub mod yaml;
 #[cfg(test)]
 mod tests;
 
-pub use compile::{CompileOptions, Compiled, SourceFile, compile, compile_resources};
+pub use compile::{Compiled, SourceFile, compile, compile_resources};
 pub use matcher::{Entry, How, Matched};
 pub use model::{Allowance, Domain, Level, Metadata, Node, Origin, Rule, RuleId, RuleSet, Value};
+pub use options::CompileOptions;
 pub use schema::schema;
 pub use written_calendar::{CalendarField, CalendarMistake, WrittenCalendar, calendar_text};

@@ -98,7 +98,7 @@ fn property_of_limit(key: &str) -> (Value, &'static str) {
         "unit_multiplier" => (number(1, u32::MAX.into()), "Units in a window, up to 10 years."),
         "requests_per_unit" => (number(0, MAX_LIMIT), "Requests in a window. 0 allows none."),
         "algorithm" => (names(Kind::ALL.map(Kind::name)), "How requests are counted."),
-        "burst" => (number(1, MAX_LIMIT), "The capacity of a bucket."),
+        "burst" => (number(1, Kind::TokenBucket.most()), "The capacity of a bucket."),
         "counting" => (
             names(CountingMode::ALL.map(CountingMode::name)),
             "`leased` lets a replica reserve hits of a hot key ahead of time.",

@@ -56,7 +56,7 @@ pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let mut one = Override::switch_from_json(&body, now).map_err(Problem::bad_request)?;
     one.by = by(call, &one.by);
     let is_forced = is_forced(&body).map_err(Problem::bad_request)?;
-    let effect = effect(api, &one.target, &Summary::default(), is_forced)?;
+    let effect = effect(api, &one, &Summary::default(), is_forced)?;
     match &body["this_replica"] {
         Json::Null | Json::Bool(false) => keeper.set(&one).await.map_err(with_advice)?,
         Json::Bool(true) => keeper.switch_here(one.clone())?,

@@ -85,7 +85,7 @@ pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let mut one = Override::from_json(&body, now).map_err(Problem::bad_request)?;
     one.by = by(call, &one.by);
     let is_forced = is_forced(&body).map_err(Problem::bad_request)?;
-    let effect = effect(api, &one.target, &api.keys_without_rule().await?, is_forced)?;
+    let effect = effect(api, &one, &api.keys_without_rule().await?, is_forced)?;
     api.managed.keeper.set(&one).await?;
     changed(api, &one, effect)
 }
@@ -108,17 +108,21 @@ pub(super) fn changed(
 /// The rule that an override applies to and a warning, as members of a reply.
 ///
 /// # Errors
-/// When no request can meet the override, unless it is forced.
+/// When no request can meet the override, unless it is forced, or when the rule's algorithm cannot have its limit.
 pub(super) fn effect(
     api: &Api,
-    target: &Target,
+    one: &Override,
     recent: &Summary,
     force: bool,
 ) -> Result<Vec<(&'static str, String)>, Problem> {
     // Without rules nothing is known about requests.
     let Some(served) = api.managed.source.current() else { return Ok(Vec::new()) };
+    let target = &one.target;
     match applies::check(target, &served.rules, |key| has_key(target, recent, key)) {
         Ok(effect) => {
+            if let Some(why) = effect.rule.and_then(|rule| applies::too_large(one.action, rule)) {
+                return Err(Problem::bad_request(why));
+            }
             let rule = effect.rule.map(|rule| ("rule", rule.full_key.to_string()));
             Ok(rule.into_iter().chain(effect.warning.map(|warning| ("warning", warning))).collect())
         }
@@ -190,7 +194,7 @@ fn read_lines(api: &Api, call: &Call<'_>, recent: &Summary, now: Time) -> Result
         let read = of_json_line(line, now).map_err(Problem::bad_request);
         let admitted = read.and_then(|Input { one, force, is_exported }| {
             if !is_exported {
-                effect(api, &one.target, recent, force)?;
+                effect(api, &one, recent, force)?;
             }
             Ok(one)
         });

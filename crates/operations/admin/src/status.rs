@@ -10,11 +10,11 @@ use super::{
     history::Latency,
     not_enforced,
     reply::{Call, Problem, Reply},
-    view::{Parts, REPLICA, Scope, View, silence},
+    view::{MAX_PUBLISHED, Parts, REPLICA, Scope, View, silence},
 };
 use clock::{Clock, Rfc3339, SystemClock};
 use faults::OnStoreFailure;
-use fleet::{Announcement, Member, Merged, own_id};
+use fleet::{Announcement, Member, Merged, Summary, own_id};
 use metrics::{PoolUsage, StoreUsage};
 use rules_source::ReloadState;
 use text::cut_owned;
@@ -201,6 +201,17 @@ async fn members(api: &Api) -> Result<Vec<Json>, String> {
 }
 
 impl Api {
+    /// The summary that other replicas read, with the status of this one; `None` if it publishes none.
+    pub fn published_summary(&self) -> Option<String> {
+        if !self.managed.fleet.publishes() {
+            return None;
+        }
+        let parts = Parts { keys: true, refusals: true, rules: true, ..Parts::default() };
+        let summary = self.own_summary(parts, MAX_PUBLISHED);
+        let status = json(self, &summary, &Scope::This, &Json::Null);
+        Some(Summary { status, ..summary }.packed())
+    }
+
     /// How this replica announces itself.
     pub fn announcement(&self) -> Announcement {
         let (managed, rates) = (&self.managed, self.history.rates());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::{Map, Value as Json, json};
 
-use super::{Api, Managed, reply::Problem, status};
+use super::{Api, Managed, reply::Problem};
 use clock::{Clock, SystemClock, Time};
 use fleet::{Member, Merged, Summary, merge::merge, own_id, summary::Collect};
 use limiter::{Entry, Served};
@@ -54,7 +54,7 @@ pub(super) struct Parts<'a> {
 
 /// The most keys that a call shows, and the most that may fit a published summary.
 const MAX_KEYS: usize = 1000;
-const MAX_PUBLISHED: usize = 100;
+pub(super) const MAX_PUBLISHED: usize = 100;
 
 impl Api {
     pub(super) async fn view(&self, name: Option<&str>, parts: Parts<'_>) -> Result<View, Problem> {
@@ -101,7 +101,7 @@ impl Api {
     }
 
     /// What this replica knows of its last minutes, without its status.
-    fn own_summary(&self, parts: Parts<'_>, most: usize) -> Summary {
+    pub(super) fn own_summary(&self, parts: Parts<'_>, most: usize) -> Summary {
         let (managed, now) = (&self.managed, SystemClock.now());
         let rates = self.history.rates();
         let mut summary = Summary {
@@ -146,17 +146,6 @@ impl Api {
         }
         collect.unmatched(&mut summary);
         summary
-    }
-
-    /// The summary that other replicas read, with the status of this one; `None` if it publishes none.
-    pub fn published_summary(&self) -> Option<String> {
-        if !self.managed.fleet.publishes() {
-            return None;
-        }
-        let parts = Parts { keys: true, refusals: true, rules: true, ..Parts::default() };
-        let summary = self.own_summary(parts, MAX_PUBLISHED);
-        let status = status::json(self, &summary, &Scope::This, &Json::Null);
-        Some(Summary { status, ..summary }.packed())
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anstyle::{AnsiColor, Style};
-use text::is_unprintable;
+use text::{is_unprintable, thousands};
 use unicode_width::UnicodeWidthChar as _;
 
 pub(super) const BOLD: Style = Style::new().bold();
@@ -236,19 +236,6 @@ pub(super) fn print_note(message: &str) {
 pub(super) fn count(number: impl TryInto<u64>, noun: &str) -> String {
     let number = number.try_into().unwrap_or(u64::MAX);
     format!("{} {noun}{}", thousands(number), if number == 1 { "" } else { "s" })
-}
-
-/// A number in groups of three digits.
-pub(super) fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]

@@ -82,10 +82,8 @@ impl Bound {
                 ..share(195, (2_000, 500_000), "rules: two sets, and the reading of a third")
                     .of(300, &vars::RULES_MAX_VALUES.var)
             },
-            Self::Counters => {
-                share(80, (10_000, 10_000_000), "counters in memory, sliding logs and counts beyond 32 bits")
-                    .of(64, &vars::MEMORY_MAX_KEYS.var)
-            }
+            Self::Counters => share(80, (10_000, 10_000_000), "counters in memory and sliding logs")
+                .of(64, &vars::MEMORY_MAX_KEYS.var),
             Self::InflightRequests => {
                 share(64, (1 << 20, 64 << 20), "incomplete requests and unread responses")
                     .of(1, &vars::GRPC_MAX_INFLIGHT_BYTES.var)

@@ -7,9 +7,9 @@
 use std::{sync::Arc, time::Instant};
 
 use super::{
+    block::{Block, Memo},
     budget::Budget,
     frame::{self, FrameHead, HEAD, Handled, MAX_PAYLOAD, Reason, flag, kind, setting},
-    head::{Block, Memo},
     hpack::{Decoder, MAX_LIST},
     limits::{self, Flood, Limits},
     streams::{Resets, Streams},

@@ -1,11 +1,12 @@
 //! Requests and trailers: HEADERS and CONTINUATION frames and their header blocks.
 
 use super::{
+    block::{Block, Request},
     budget::Share,
     connection::{Connection, GoAway, INITIAL_WINDOW, Service},
     control::depends_on,
     frame::{FrameHead, Handled, Reason, flag},
-    head::{BadHead, Block, Reader, Request},
+    head::{BadHead, Reader},
     limits::{self, Flood},
     streams::Stream,
 };

@@ -79,6 +79,7 @@
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::string_slice))]
 
+mod block;
 mod budget;
 mod complete;
 mod connection;

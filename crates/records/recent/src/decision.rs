@@ -10,7 +10,7 @@ use super::{
 };
 use crate::KeyValues;
 use clock::{Rfc3339, Time};
-use limit::{Limit, calendar::Calendar};
+use limit::{Limit, Unit, calendar::Calendar, in_words};
 
 #[derive(Clone, Debug, Default)]
 pub struct Decision {
@@ -82,17 +82,10 @@ text::named! {
 /// `5 per minute`, `1000 per 15 minutes`.
 impl fmt::Display for LimitShown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = self.unit.to_lowercase();
-        if unit == "unknown" {
-            write!(f, "{} at a time", self.requests_per_unit)?;
-            return self.schedule.as_ref().map_or(Ok(()), |schedule| write!(f, " ({schedule})"));
-        }
-        match self.multiplier.get() {
-            1 => write!(f, "{} per {unit}", self.requests_per_unit)?,
-            multiplier => write!(f, "{} per {multiplier} {unit}s", self.requests_per_unit)?,
-        }
-        self.calendar.map_or(Ok(()), |calendar| write!(f, " ({calendar})"))?;
-        self.schedule.as_ref().map_or(Ok(()), |schedule| write!(f, " ({schedule})"))
+        let unit = Unit::from_name(self.unit).unwrap_or(Unit::Unknown);
+        let calendar = self.calendar.map(|calendar| calendar.to_string());
+        let notes = calendar.into_iter().chain(self.schedule.clone());
+        f.write_str(&in_words(self.requests_per_unit, unit, self.multiplier.get().into(), notes))
     }
 }
 

@@ -10,7 +10,6 @@ use clock::Time;
 use counters::Outcome;
 use limit::{
     Algorithm, Bucket, Hits, SlidingLog, SlidingWindow, State, fixed_window, sliding_log::LogSummary,
-    sliding_window::Counts,
 };
 use wire::at;
 
@@ -19,7 +18,7 @@ use wire::at;
 pub(super) enum ReplyState {
     /// A fixed window's limit and count.
     Count(u64, u64),
-    Window(SlidingWindow, Counts),
+    Window(SlidingWindow, State),
     Bucket(Bucket, State),
     /// The number of hits in a log, and its state after each run.
     Log(SlidingLog, u64, SmallVec<[AfterRun; 1]>),
@@ -50,21 +49,10 @@ impl ReplyState {
                 reply.into_count().map(|count| Self::Count(window.limit, count))
             }
             Algorithm::SlidingWindow(limit) => {
-                let counts = match &reply {
-                    Reply::Text(text) if text.len() == 19 => {
-                        state(reply, |bytes: [u8; 19]| window::<7>(&bytes))
-                    }
-                    _ => state(reply, |bytes: [u8; 13]| window::<4>(&bytes)),
-                };
-                counts.map(|counts| Self::Window(limit, counts))
+                state(reply, |bytes| window(limit, &bytes)).map(|state| Self::Window(limit, state))
             }
             Algorithm::Bucket(limit) => {
-                let full = if limit.ticks_per_second() > MOST_TICKS_OF_5_BYTES {
-                    state(reply, |bytes: [u8; 21]| bucket::<7>(limit, &bytes))
-                } else {
-                    state(reply, |bytes: [u8; 19]| bucket::<5>(limit, &bytes))
-                };
-                full.map(|state| Self::Bucket(limit, state))
+                state(reply, |bytes| bucket(limit, &bytes)).map(|state| Self::Bucket(limit, state))
             }
             Algorithm::Concurrency(_) => unreachable!("holds have a script of their own"),
             Algorithm::SlidingLog(limit) => {
@@ -89,7 +77,7 @@ impl ReplyState {
                 *count = fixed_window::count(*count, hits);
                 return Outcome::Counted(*count);
             }
-            Self::Window(limit, counts) => (*counts, verdict) = limit.count(*counts, hits, now),
+            Self::Window(limit, state) => (*state, verdict) = limit.apply(*state, hits, now),
             Self::Bucket(limit, state) => (*state, verdict) = limit.apply(*state, hits, now),
             Self::Log(limit, total, runs) => {
                 let count = fixed_window::count(*total, hits);
@@ -119,42 +107,33 @@ impl ReplyState {
         let look = Hits::Take(0);
         match self {
             Self::Count(limit, count) => fixed_window::count(*count, hits) <= *limit,
-            Self::Window(limit, counts) => taken <= limit.count(*counts, look, now).1.remaining,
+            Self::Window(limit, state) => taken <= limit.apply(*state, look, now).1.remaining,
             Self::Bucket(limit, state) => taken <= limit.apply(*state, look, now).1.remaining,
             Self::Log(limit, total, _) => taken == 0 || fixed_window::count(*total, hits) <= limit.limit,
         }
     }
 }
 
-/// The largest number of ticks in a second that fit in five bytes.
-const MOST_TICKS_OF_5_BYTES: u64 = 1 << 40;
-
-/// The second at which the current window began, its hits, and those of the previous one, in so many bytes each.
-fn window<const BYTES: usize>(state: &[u8]) -> Counts {
-    let (start, counts) = little_endian(state, 5);
-    let (this, last) = little_endian(counts, BYTES);
-    Counts { start: Time::from_seconds(start), this, last: little_endian(last, BYTES).0 }
+/// The second at which the current window began, its hits, and those of the previous one.
+fn window(limit: SlidingWindow, bytes: &[u8; 13]) -> State {
+    let (start, counts) = bytes.split_at(5);
+    limit.beginning(Time::from_seconds(little_endian(start)), little_endian(counts))
 }
 
-/// The second and the tick at which the bucket is full, the latter in so many bytes; the rest is used by the script only.
-fn bucket<const BYTES: usize>(limit: Bucket, state: &[u8]) -> State {
-    let (second, rest) = little_endian(state, 7);
-    limit.full_at(second, little_endian(rest, BYTES).0)
+/// The second and the tick at which the bucket is full; the rest is used by the script only.
+fn bucket(limit: Bucket, bytes: &[u8; 19]) -> State {
+    let (second, rest) = bytes.split_at(7);
+    limit.full_at(little_endian(second), little_endian(&rest[..5]))
 }
 
-/// The number in the first bytes, and the rest.
-fn little_endian(bytes: &[u8], length: usize) -> (u64, &[u8]) {
-    let (number, rest) = bytes.split_at(length);
-    (number.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)), rest)
+fn little_endian(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 /// A state of this many bytes; that of an unused key for null.
-fn state<const BYTES: usize, S: Default>(
-    reply: Reply,
-    read: impl FnOnce([u8; BYTES]) -> S,
-) -> Result<S, String> {
+fn state<const BYTES: usize>(reply: Reply, read: impl FnOnce([u8; BYTES]) -> State) -> Result<State, String> {
     match reply {
-        Reply::Nil => Ok(S::default()),
+        Reply::Nil => Ok(State::default()),
         Reply::Text(text) => text
             .try_into()
             .map(read)

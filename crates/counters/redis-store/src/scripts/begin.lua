@@ -21,6 +21,5 @@ end
 
 -- By letter. Each takes the time and the numbers of an argument, and whether the key is alone. It returns `apply`, a
 -- function of a state, hits and the number of callers with them: how many of the callers fit and, if their hits change the
--- state, the new one and the key's expiry in seconds if it must be set. If a state is a string, its length follows, and
--- another one that it may have.
+-- state, the new one and the key's expiry in seconds if it must be set. If a state is a string, its length follows.
 local algorithms = {}

@@ -1,20 +1,14 @@
 -- Buckets. A state has the time at which the bucket is full, as a second and ticks, so that no number is rounded; and a
--- second before which its key does not expire. The ticks of a second choose the number of bytes.
+-- second before which its key does not expire.
 function algorithms.b(jitter, per_second, per_hit, burst)
-  local depth, form, size = burst * per_hit, '<I7I5I7', 19
-  if per_second > 1099511627776 then
-    form, size = '<I7I7I7', 21
-  end
-  -- In two parts, because a second may have 2⁵¹ ticks.
-  local rest = per_second % 1000000
-  local tick = micros * rest / 1000000
-  tick = micros * ((per_second - rest) / 1000000) + tick - tick % 1
+  local depth, tick = burst * per_hit, micros * per_second / 1000000
+  tick = tick - tick % 1
 
   return function(state, hits, times)
     local used, expires, changed = 0, 0, false
     if state then
       local full_second, full_tick
-      full_second, full_tick, expires = unpacked(form, state)
+      full_second, full_tick, expires = unpacked('<I7I5I7', state)
       used = (full_second - second) * per_second + (full_tick - tick)
       if used > depth + per_second then
         -- It was stored before the clock was set back.
@@ -44,9 +38,9 @@ function algorithms.b(jitter, per_second, per_hit, burst)
     local full_second = second + seconds
     -- Rounded up to a second, and one more because time may stand still after the clock was set back.
     if full_second + 2 <= expires then
-      return times, pack(form, full_second, full - seconds * per_second, expires)
+      return times, pack('<I7I5I7', full_second, full - seconds * per_second, expires)
     end
     expires = full_second + 2 + jitter
-    return times, pack(form, full_second, full - seconds * per_second, expires), expires - second
-  end, size
+    return times, pack('<I7I5I7', full_second, full - seconds * per_second, expires), expires - second
+  end, 19
 end

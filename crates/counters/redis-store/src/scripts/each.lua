@@ -14,7 +14,7 @@ for i, key in ipairs(KEYS) do
       local own = apply(state, runs[run], runs[run + 1])
       limit.add(runs[run], runs[run + 1], min(own, runs[run + 1]), own)
     end
-  elseif old and #old ~= limit.size and #old ~= limit.most then
+  elseif old and #old ~= limit.size then
     replies[i] = FOREIGN
   else
     for run = 1, #runs, 2 do

@@ -132,5 +132,5 @@ function algorithms.l(jitter, limit, length)
     reply[#reply + 1], reply[#reply + 2] = newest, blocking
   end
 
-  return fits, nil, nil, load, add
+  return fits, nil, load, add
 end

@@ -1,5 +1,5 @@
 -- Sliding windows. A state has the second at which the current window began, its hits, and those of the previous
--- window, in 13 bytes; in 19 if one of them needs more than 32 bits.
+-- window.
 function algorithms.w(jitter, limit, length)
   local start = second - second % length
 
@@ -7,7 +7,7 @@ function algorithms.w(jitter, limit, length)
     local began, this, last, kept = start, 0, 0, nil
     local changed = false
     if state then
-      began, this, last = unpacked(#state == 13 and '<I5I4I4' or '<I5I7I7', state)
+      began, this, last = unpacked('<I5I4I4', state)
       kept = began
       if began > second + 1 then
         -- It was stored before the clock was set back.
@@ -21,10 +21,8 @@ function algorithms.w(jitter, limit, length)
       -- The share of the last window that counts, in millionths; all of it if this window begins in the future.
       local overlap = ((second - began) * 1000000 + micros) / length
       overlap = min(1000000 - (overlap - overlap % 1), 1000000)
-      -- In two parts, so that no product is rounded.
-      local millions = (last - last % 1000000) / 1000000
-      local rest = last % 1000000 * overlap / 1000000
-      local fit = (limit - this - millions * overlap - (rest - rest % 1)) / hits
+      local counted = last * overlap / 1000000
+      local fit = (limit - this - (counted - counted % 1)) / hits
       if fit < times then
         times = max(fit - fit % 1, 0)
       end
@@ -39,9 +37,6 @@ function algorithms.w(jitter, limit, length)
     if not changed then
       return times
     end
-    local seconds = began ~= kept and began + 2 * length - second + 1 + jitter or nil
-    -- Without an expiry the bytes of the new state replace the first of the old one, so it is not shorter.
-    local is_wide = max(this, last) > 4294967295 or not seconds and #state == 19
-    return times, pack(is_wide and '<I5I7I7' or '<I5I4I4', began, this, last), seconds
-  end, 13, 19
+    return times, pack('<I5I4I4', began, this, last), began ~= kept and began + 2 * length - second + 1 + jitter or nil
+  end, 13
 end

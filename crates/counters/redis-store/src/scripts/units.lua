@@ -15,7 +15,7 @@ local function load(key, limit)
   if type(value) == 'table' then
     return value
   elseif limit.letter ~= 'c' then
-    return value and #value ~= limit.size and #value ~= limit.most and FOREIGN or value
+    return value and #value ~= limit.size and FOREIGN or value
   elseif value and not string.find(value, '^-?%d+$') then
     return { err = 'ERR value is not an integer or out of range' }
   end

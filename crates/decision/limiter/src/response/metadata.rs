@@ -3,12 +3,14 @@
 
 use std::{collections::btree_map::Entry as Slot, fmt::Write};
 
+use smallvec::SmallVec;
+
 use crate::{
     answer::{Code, MetadataDetail, Status},
     conclude::Conclusion,
     outcome::LimitOutcome,
     plan::{CounterSource, Limited, Planned},
-    quota_groups,
+    quota_groups::{BACKEND, GroupKey, MODEL},
     request::{Descriptor, LimitOverride},
 };
 use limit::{
@@ -31,7 +33,7 @@ pub(super) fn metadata(conclusion: &Conclusion<'_, '_>) -> Option<Metadata> {
         descriptor(one, status, decision)
     });
     let mut passed = Metadata::new();
-    let available = quota_groups::available(conclusion);
+    let available = available(conclusion);
     for index in &available {
         if let Some(limited) = conclusion.limited(*index).filter(|limited| limited.has_metadata)
             && let Some(metadata) =
@@ -49,16 +51,47 @@ pub(super) fn metadata(conclusion: &Conclusion<'_, '_>) -> Option<Metadata> {
     ]))
 }
 
-/// The backends that a request may be routed to, as the load balancer of Envoy's AI gateway reads them.
+/// The descriptors that passed, without those of exhausted groups; by index.
+fn available(conclusion: &Conclusion<'_, '_>) -> SmallVec<[usize; 4]> {
+    let request = &**conclusion.request;
+    let code = |index: usize| conclusion.statuses.get(index).map(|status| status.code);
+    let passed = (0..conclusion.statuses.len()).filter(|index| code(*index) == Some(Code::Ok));
+    if !conclusion.policy.quota_groups {
+        return passed.collect();
+    }
+    let is_quota = |planned: &Planned| conclusion.scope.is_quota(planned, conclusion.policy.quota_mode);
+    let quotas = conclusion.plan.iter().enumerate().filter(|(_, planned)| is_quota(planned));
+    let exhausted = quotas.filter(|(index, _)| code(*index) == Some(Code::OverLimit));
+    let exhausted: SmallVec<[GroupKey<'_>; 4]> =
+        exhausted.map(|(index, _)| GroupKey::of(request.entries(index))).collect();
+    let is_available = |index: &usize| {
+        !conclusion.plan.get(*index).is_some_and(is_quota)
+            || !exhausted.contains(&GroupKey::of(request.entries(*index)))
+    };
+    passed.filter(is_available).collect()
+}
+
+/// The backends and models with quota left, each once, as the load balancer of Envoy's AI gateway reads them; `None`
+/// without quotas.
 fn passed_backends(conclusion: &Conclusion<'_, '_>, available: &[usize]) -> Option<Value> {
-    let pairs = quota_groups::passed_backends(conclusion, available)?.into_iter();
-    let pairs = pairs.map(|(backend, model)| {
-        Value::Map(fields([
-            (quota_groups::BACKEND, Some(text(backend))),
-            (quota_groups::MODEL, Some(text(model))),
-        ]))
-    });
-    Some(Value::List(pairs.collect()))
+    let is_quota = |planned: &Planned| conclusion.scope.is_quota(planned, conclusion.policy.quota_mode);
+    if !conclusion.policy.quota_groups || !conclusion.plan.iter().any(is_quota) {
+        return None;
+    }
+    let mut pairs = Vec::new();
+    for index in available {
+        // As in the Go service, an unlimited descriptor is no candidate.
+        let is_unlimited = matches!(conclusion.plan.get(*index), Some(Planned::Unlimited(_)));
+        if let GroupKey::Backend { backend, model } = GroupKey::of(conclusion.request.entries(*index))
+            && !is_unlimited
+            && !pairs.contains(&(backend, model))
+        {
+            pairs.push((backend, model));
+        }
+    }
+    let of =
+        |(backend, model)| Value::Map(fields([(BACKEND, Some(text(backend))), (MODEL, Some(text(model)))]));
+    (!pairs.is_empty()).then(|| Value::List(pairs.into_iter().map(of).collect()))
 }
 
 fn fields<const N: usize>(fields: [(&str, Option<Value>); N]) -> Metadata {

@@ -1,7 +1,11 @@
 //! The rate at which a key is hit, when a key without a lease becomes hot, and the arithmetic of times and hits.
 
-use super::{HOT, terms::LONGEST};
+use super::HOT;
 use clock::Time;
+
+/// The maximum duration of a lease in seconds: the first value, or for long windows a part of the window, up to the
+/// second value.
+pub(super) const LONGEST: [f64; 2] = [0.5, 5.0];
 
 /// Moving averages of this replica's hits and requests per second.
 #[derive(Clone, Copy, Debug, Default)]

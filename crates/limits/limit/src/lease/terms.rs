@@ -1,14 +1,11 @@
 //! The terms of a lease, and how long they let it last.
 
-use super::pace::{float, whole};
+use super::pace::{LONGEST, float, whole};
 use crate::{FixedWindow, Period};
 
 /// A lease lasts at most the window divided by this.
 const PART_OF_WINDOW: f64 = 20.0;
 
-/// The maximum duration of a lease in seconds: the first value, or for long windows a part of the window, up to the
-/// second value.
-pub(super) const LONGEST: [f64; 2] = [0.5, 5.0];
 const PART_OF_LONG_WINDOW: f64 = 720.0;
 
 /// A day in seconds. Leases of longer windows last no longer.

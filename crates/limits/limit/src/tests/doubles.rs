@@ -66,8 +66,7 @@ fn script_of_buckets(bucket: Bucket, kept: &mut [Double; 2], hits: Hits, now: u6
     let [burst, per_second, per_hit] =
         [bucket.burst(), bucket.ticks_per_second(), bucket.ticks_per_hit()].map(Double::of);
     let [second, micros] = now_of(now);
-    let rest = Double(per_second.0 % million.0);
-    let tick = micros * (per_second - rest).divided_by(million) + (micros * rest).divided_by(million);
+    let tick = (micros * per_second).divided_by(million);
     // Only this may be rounded, and then it is so far from 0 and the bucket's depth that it does not matter.
     let left = (kept[0].0 - second.0) * per_second.0 + (kept[1].0 - tick.0);
     let left = Double(left.max(0.0));
@@ -121,14 +120,12 @@ fn script_of_windows(
         Hits::Take(hits) if hits > limit.limit => false,
         Hits::Take(hits) => {
             let room = most - Double::of(hits) - this;
-            let rest = Double(last.0 % million.0);
-            let counted = (last - rest).divided_by(million) * overlap + (rest * overlap).divided_by(million);
-            let admitted = room >= zero && counted <= room;
+            let admitted = room >= zero && (last * overlap).divided_by(million) <= room;
             this = if admitted { this + Double::of(hits) } else { this };
             admitted
         }
         Hits::Refund(hits) => {
-            let hits = Double::of(hits.min(MAX_LIMIT));
+            let hits = Double::of(hits.min(u32::MAX.into()));
             let older = (hits - this).max(zero);
             (this, last) = ((this - hits).max(zero), (last - older).max(zero));
             true
@@ -164,14 +161,14 @@ proptest! {
     #[test]
     fn sliding_windows_in_doubles_are_exact(limit in requests(), window in windows(), steps in steps(600)) {
         let limit = SlidingWindow { limit, window };
-        let (mut counts, mut kept, mut now) = (Counts::default(), [Double::of(0); 3], BEGIN);
+        let (mut state, mut kept, mut now) = (State::default(), [Double::of(0); 3], BEGIN);
         for step in steps {
             now = step.moment(now, window, limit.most());
             let (hits, time) = (step.hits(limit.most()), Time::from_micros(now));
             let verdict;
-            (counts, verdict) = limit.count(counts, hits, time);
+            (state, verdict) = limit.apply(state, hits, time);
             let ([start, this, last], admitted) = script_of_windows(limit, &mut kept, hits, now);
-            let [this, last] = [this, last].map(Double::whole);
+            let [this, last] = [this, last].map(|count| u32::try_from(count.whole()).unwrap());
             let counts = sliding_window::Counts { start: Time::from_seconds(start.whole()), this, last };
             prop_assert_eq!(verdict, limit.verdict(counts, admitted, hits, time));
         }

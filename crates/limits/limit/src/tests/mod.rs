@@ -5,8 +5,7 @@ use proptest::prelude::*;
 
 use super::{
     sliding_log::Log,
-    sliding_window::Counts,
-    steps::{BEGIN, Step, requests, steps, windows},
+    steps::{BEGIN, Step, large_requests, requests, steps, windows},
     *,
 };
 
@@ -47,24 +46,7 @@ macro_rules! keeps_a_state {
 }
 
 keeps_a_state!(Bucket, Self::burst);
-
-impl Limit for SlidingWindow {
-    type Kept = Counts;
-
-    fn apply(self, kept: &mut Counts, hits: Hits, now: Time) -> Verdict {
-        let (counts, verdict) = self.count(*kept, hits, now);
-        *kept = counts;
-        verdict
-    }
-
-    fn end(self, kept: &Counts) -> Time {
-        Self::end(self, *kept)
-    }
-
-    fn most(self) -> u64 {
-        self.limit
-    }
-}
+keeps_a_state!(SlidingWindow, |limit| limit.limit);
 
 impl Limit for SlidingLog {
     type Kept = Log;

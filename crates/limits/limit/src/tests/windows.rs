@@ -89,23 +89,17 @@ proptest! {
     #[test]
     fn a_sliding_window_equals_weighted_windows(limit in requests(), window in windows(), steps in steps(1000)) {
         let limit = SlidingWindow { limit, window };
-        let (mut counts, mut model, mut now) = (Counts::default(), SlowWindows::default(), BEGIN);
-        let mut state = State::default();
+        let (mut state, mut model, mut now) = (State::default(), SlowWindows::default(), BEGIN);
         for step in steps {
             now = step.moment(now, window, limit.most());
             let hits = step.hits(limit.most());
-            let verdict = apply(limit, &mut counts, step, hits, now)?;
+            let verdict = apply(limit, &mut state, step, hits, now)?;
             prop_assert_eq!(verdict.admitted, model.apply(limit, hits, now), "{:?} at {}", hits, now);
-            if !limit.is_wide() {
-                let packed;
-                (state, packed) = SlidingWindow::apply(limit, state, hits, Time::from_micros(now));
-                prop_assert_eq!(packed, verdict, "{:?} at {}", hits, now);
-            }
         }
     }
 
     #[test]
-    fn a_fixed_window_counts_its_hits(limit in requests(), window in windows(), steps in steps(1000)) {
+    fn a_fixed_window_counts_its_hits(limit in large_requests(), window in windows(), steps in steps(1000)) {
         let limit = FixedWindow { limit, period: window.into() };
         let (mut states, mut counts, mut now) = (BTreeMap::new(), BTreeMap::new(), BEGIN);
         for step in steps {
@@ -138,8 +132,6 @@ proptest! {
         let hits = if back { Hits::Refund(hits) } else { Hits::Take(hits) };
         let (state, now) = (State { number: kept.0, end: Time::from_micros(kept.1) }, Time::from_micros(now));
         let _ = FixedWindow { limit, period: window.into() }.apply(state, hits, now);
-        let counts = Counts { start: state.end, this: state.number, last: state.number.rotate_left(32) };
-        let _ = SlidingWindow { limit, window }.count(counts, hits, now);
         let _ = SlidingWindow { limit: limit >> 32, window }.apply(state, hits, now);
         let mut log = Log::default();
         let limit = SlidingLog { limit: limit % 100_000, window };

@@ -196,7 +196,7 @@ pub(super) fn read(document: &Document, diagnostics: &mut Diagnostics) -> RawFil
 }
 
 fn descriptors(reader: &mut Reader<'_>, spot: Spot<'_>) -> Field<Vec<RawDescriptor>> {
-    reader.list(spot, ("descriptors", "- key: …"), descriptor)
+    reader.list(spot, "descriptors", "- key: …", descriptor)
 }
 
 fn descriptor(reader: &mut Reader<'_>, index: usize, spot: Spot<'_>) -> RawDescriptor {
@@ -233,7 +233,7 @@ fn limits(reader: &mut Reader<'_>, spot: Spot<'_>, known: &mut Field<RawLimits>)
         }
         Content::List(_) => {
             reader.diagnostics.unportable(spot.key, spot.path, "a list of limits");
-            let Field::Given(items) = reader.list(spot, ("limits", "- unit: …"), limit_of_list) else {
+            let Field::Given(items) = reader.list(spot, "limits", "- unit: …", limit_of_list) else {
                 return;
             };
             RawLimits::List(items.value)
@@ -273,7 +273,7 @@ fn fields_of_limit(reader: &mut Reader<'_>, spot: Spot<'_>, pairs: &[Pair], limi
         "schedule" => limit.rare.set().schedule = schedule(reader, value),
         "unlimited" => limit.rare.set().unlimited = reader.flag(value),
         "name" => limit.rare.set().name = reader.text(value),
-        _ => limit.rare.set().replaces = reader.list(value, ("limits to replace", "- name: …"), replaces),
+        _ => limit.rare.set().replaces = reader.list(value, "limits to replace", "- name: …", replaces),
     });
 }
 
@@ -311,7 +311,7 @@ fn hold(reader: &mut Reader<'_>, spot: Spot<'_>) -> Field<RawHold> {
 }
 
 fn schedule(reader: &mut Reader<'_>, spot: Spot<'_>) -> Field<Vec<RawScheduleEntry>> {
-    let entries = reader.list(spot, ("entries", "- days: …"), schedule_entry);
+    let entries = reader.list(spot, "entries", "- days: …", schedule_entry);
     match &spot.node.content {
         // What is no map has been reported.
         Content::List(items) if items.len() > entries.items().len() => Field::Wrong,

@@ -158,7 +158,8 @@ impl Reader<'_> {
     pub(super) fn list<T>(
         &mut self,
         spot: Spot<'_>,
-        (items, example): (&str, &str),
+        items: &str,
+        example: &str,
         mut read: impl FnMut(&mut Self, usize, Spot<'_>) -> T,
     ) -> Field<Vec<T>> {
         let Content::List(links) = &spot.node.content else {

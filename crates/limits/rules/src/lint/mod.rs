@@ -112,7 +112,7 @@ impl Walk<'_> {
         }
         for idle in idle_keys(raw, below) {
             let message = format!("`{}` has no effect here: {}", idle.key, idle.reason);
-            self.warning((sibling.file, idle.place, path), message, "remove it");
+            self.warning(sibling.at(idle.place, path), message, "remove it");
         }
         below
     }
@@ -122,11 +122,11 @@ impl Walk<'_> {
         let RawDescriptor { key, value, .. } = sibling.raw;
         let Some(key) = key.given() else { return };
         if let Some((message, help)) = texts::of_text(&key.value) {
-            self.warning((sibling.file, key.place, &path.key("key")), message, help);
+            self.warning(sibling.at(key.place, &path.key("key")), message, help);
         }
         let Some(value) = value.given() else { return };
         if let Some((message, help)) = texts::of_value(&key.value, &value.value) {
-            self.warning((sibling.file, value.place, &path.key("value")), message, help);
+            self.warning(sibling.at(value.place, &path.key("value")), message, help);
         }
     }
 
@@ -151,7 +151,7 @@ impl Walk<'_> {
                 format!("this descriptor is unreachable: {by} at {place} matches every value of {key}");
             (message, "wildcards take precedence over a key without a value: remove one of the two")
         };
-        self.warning((file, raw.place, &list.item(raw.index)), message, help);
+        self.warning(At { file, place: raw.place, path: &list.item(raw.index) }, message, help);
     }
 
     /// Reports a descriptor without a limit or descriptors below, which does not exempt a value either.
@@ -164,7 +164,7 @@ impl Walk<'_> {
         if !has_effect && !reach.may_exempt(at) {
             let message = "this descriptor has no effect: it has no `rate_limit` and no `descriptors`";
             let help = "add a `rate_limit`, or remove the descriptor";
-            self.warning((sibling.file, raw.place, path), message, help);
+            self.warning(sibling.at(raw.place, path), message, help);
         }
     }
 
@@ -184,11 +184,15 @@ impl Walk<'_> {
             for (key, place) in idle {
                 let Some(place) = place else { continue };
                 let message = format!("`{key}` has no effect with `unlimited: true`");
-                self.warning((file, place, path), message, "remove one of the two");
+                self.warning(At { file, place, path }, message, "remove one of the two");
             }
         } else if limit.requests_per_unit.given().is_none() {
             let message = "`requests_per_unit` is missing, so every request is over the limit of 0";
-            self.warning((file, limit.place, path), message, "add a number; write 0 if that is intended");
+            self.warning(
+                At { file, place: limit.place, path },
+                message,
+                "add a number; write 0 if that is intended",
+            );
         }
         self.costly_log(file, limit, path);
         self.long_hold(file, limit, path);
@@ -203,7 +207,7 @@ impl Walk<'_> {
             );
             let own = limit.name.value().map_or("", String::as_str);
             let help = self.help_for_name(&name.value, own);
-            self.warning((file, name.place, &list.item(at).key("name")), message, help);
+            self.warning(At { file, place: name.place, path: &list.item(at).key("name") }, message, help);
         }
     }
 
@@ -217,7 +221,7 @@ impl Walk<'_> {
         if duration::parse(&ttl.value).is_ok_and(|ttl| ttl > window) {
             let message = "a hold may outlive its window: it reserves nothing in the next one";
             let help = "keep it for requests that may take longer than a window; otherwise shorten `ttl`";
-            self.warning((file, ttl.place, &path.key("hold").key("ttl")), message, help);
+            self.warning(At { file, place: ttl.place, path: &path.key("hold").key("ttl") }, message, help);
         }
         let (Some(amount), Some(most)) = (hold.amount.given(), limit.requests_per_unit.value()) else {
             return;
@@ -225,7 +229,11 @@ impl Walk<'_> {
         if amount.value > *most && *most > 0 {
             let message = format!("`amount` is above the limit of {most}, so it is cut to the limit");
             let help = "one request at a time; estimate less, or raise the limit";
-            self.warning((file, amount.place, &path.key("hold").key("amount")), message, help);
+            self.warning(
+                At { file, place: amount.place, path: &path.key("hold").key("amount") },
+                message,
+                help,
+            );
         }
     }
 
@@ -241,7 +249,7 @@ impl Walk<'_> {
             requests.value * 16 / 1000
         );
         let help = "`sliding_window` counts nearly the same with two numbers";
-        self.warning((file, requests.place, &path.key("requests_per_unit")), message, help);
+        self.warning(At { file, place: requests.place, path: &path.key("requests_per_unit") }, message, help);
     }
 
     fn help_for_name(&self, name: &str, own: &str) -> String {
@@ -251,8 +259,8 @@ impl Walk<'_> {
         }
     }
 
-    fn warning(&mut self, (file, place, path): At<'_>, message: impl Into<String>, help: impl Into<String>) {
-        self.diagnostics[file].warning(place, path, message.into(), Some(help.into()));
+    fn warning(&mut self, at: At<'_>, message: impl Into<String>, help: impl Into<String>) {
+        self.diagnostics[at.file].warning(at.place, at.path, message.into(), Some(help.into()));
     }
 }
 

@@ -5,10 +5,7 @@
 
 use std::collections::HashSet;
 
-use super::super::{
-    wildcard::{Pattern, Wildcards},
-    yaml::unused_characters,
-};
+use super::super::wildcard::{Pattern, Wildcards};
 
 pub(super) struct Reach<'t> {
     texts: &'t [String],
@@ -32,8 +29,7 @@ impl<'t> Reach<'t> {
             known: texts.iter().map(String::as_str).collect(),
             wildcard_count: wildcards.len(),
             wildcards: Wildcards::new(wildcards),
-            // A level that contains every private character may lack a warning.
-            unused: unused_characters(texts.iter().map(String::as_str)).next().unwrap_or('\u{10ffff}'),
+            unused: unused_character(texts),
         }
     }
 
@@ -70,6 +66,12 @@ impl<'t> Reach<'t> {
             }
         }
     }
+}
+
+/// A level that contains every character of the private use area may lack a warning.
+fn unused_character(texts: &[String]) -> char {
+    let used: HashSet<char> = texts.iter().flat_map(|text| text.chars()).collect();
+    ('\u{e000}'..='\u{f8ff}').find(|character| !used.contains(character)).unwrap_or('\u{10ffff}')
 }
 
 #[cfg(test)]

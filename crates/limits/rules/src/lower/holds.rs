@@ -32,12 +32,12 @@ impl Lowering<'_> {
         if !matches!(kind, Kind::FixedWindow | Kind::Concurrency) {
             let message = format!("a `{}` cannot hold", kind.name());
             let help = "use `fixed_window` or `concurrency`, or remove `hold`";
-            self.error((context.file, given.key, context.path), message, help);
+            self.error(context.at(given.key, context.path), message, help);
             return Err(Reported);
         }
         if !self.options.countable.may_hold() {
             let help = "remove `hold`, or set BACKEND_TYPE to redis or memory";
-            self.error((context.file, given.key, context.path), "memcached cannot hold", help);
+            self.error(context.at(given.key, context.path), "memcached cannot hold", help);
             return Err(Reported);
         }
         let amount = self.amount(kind, given, context);
@@ -63,7 +63,7 @@ impl Lowering<'_> {
                 (given.place, "this hold has no `amount`", help.to_owned())
             }
         };
-        self.error((context.file, place, &context.path.key("amount")), message, help);
+        self.error(context.at(place, &context.path.key("amount")), message, help);
         Err(Reported)
     }
 
@@ -71,7 +71,7 @@ impl Lowering<'_> {
         let Some(ttl) = valid(&given.value.ttl)? else {
             let help =
                 "add `ttl`, longer than a request may take, such as 15m: a hold that nobody ends must end";
-            self.error((context.file, given.place, context.path), "this hold has no `ttl`", help);
+            self.error(context.at(given.place, context.path), "this hold has no `ttl`", help);
             return Err(Reported);
         };
         let range = Duration::from_millis(1)..=LONGEST_TTL;
@@ -81,11 +81,11 @@ impl Lowering<'_> {
             Ok(read) if range.contains(&read) => return Ok(read),
             Ok(_) => {
                 let message = format!("a `ttl` of {} is out of range", quoted(&ttl.value));
-                self.error((context.file, ttl.place, &context.path.key("ttl")), message, accepted);
+                self.error(context.at(ttl.place, &context.path.key("ttl")), message, accepted);
             }
             Err(error) => {
                 let message = format!("expected a duration, got {}: {error}", quoted(&ttl.value));
-                self.error((context.file, ttl.place, &context.path.key("ttl")), message, accepted);
+                self.error(context.at(ttl.place, &context.path.key("ttl")), message, accepted);
             }
         }
         Err(Reported)
@@ -101,7 +101,7 @@ impl Lowering<'_> {
             _ => hits().map(Unknown::Hits).ok_or_else(|| {
                 let message = format!("unknown cost {}", quoted(written));
                 let help = format!("accepted: held, zero, or a number from 0 to {MAX_LIMIT}");
-                self.error((context.file, unknown.place, &context.path.key("unknown")), message, help);
+                self.error(context.at(unknown.place, &context.path.key("unknown")), message, help);
                 Reported
             }),
         }
@@ -116,7 +116,7 @@ impl Lowering<'_> {
         }
         let message = format!("invalid currency {}", quoted(written));
         let help = format!("accepted: 1 to {LONGEST_CURRENCY} of A-Z, a-z, 0-9, _ and -");
-        self.error((context.file, currency.place, &context.path.key("in")), message, help);
+        self.error(context.at(currency.place, &context.path.key("in")), message, help);
         Err(Reported)
     }
 
@@ -133,7 +133,7 @@ impl Lowering<'_> {
         for (key, place) in &idle {
             let message = format!("a limit of requests under way has no `{key}`");
             let help = format!("remove `{key}`: `concurrency` counts requests until they end");
-            self.error((context.file, *place, &context.path.key(key)), message, help);
+            self.error(context.at(*place, &context.path.key(key)), message, help);
         }
         // Reports what the store cannot count.
         let kind = self.kind(raw, context)?;
@@ -141,7 +141,7 @@ impl Lowering<'_> {
             let place = raw.algorithm.place().unwrap_or(raw.place);
             let help =
                 "add `hold: {ttl: 15m}`: the place of a request whose end is never reported must become free";
-            self.error((context.file, place, context.path), "this `concurrency` has no `hold`", help);
+            self.error(context.at(place, context.path), "this `concurrency` has no `hold`", help);
         }
         let hold = self.hold(kind, raw, context)?.filter(|_| idle.is_empty()).ok_or(Reported)?;
         let name = raw.name.value().filter(|name| !name.is_empty()).map(|name| name.as_str().into());
@@ -160,6 +160,6 @@ impl Lowering<'_> {
         };
         let message = format!("this limit does not hold, but the one at {} does", holding.place);
         let help = "the limits of a rule count the same hits all or nothing: add `hold` to all, or use two descriptors";
-        self.error((context.file, other.place, &raw.path(context.path, other)), message, help);
+        self.error(context.at(other.place, &raw.path(context.path, other)), message, help);
     }
 }

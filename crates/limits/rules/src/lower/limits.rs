@@ -11,12 +11,9 @@ use crate::{
     ast::{Field, Given, RawCalendar, RawLimit, RawLimits, RawReplaces},
     written_calendar::{CalendarField, CalendarMistake, WrittenCalendar},
 };
-use limit::{
-    Bucket, CountingMode, Kind, LONGEST_LOG, Limit, Limits, MAX_LIMIT, Period, Unit, Window,
-    calendar::Calendar,
-};
+use limit::{CountingMode, Kind, Limit, Limits, Unit, Window, calendar::Calendar, too_large};
 use text::{
-    diagnostics::{Path, Place, quoted},
+    diagnostics::{Place, quoted},
     spelling::{choose, help_for},
 };
 
@@ -48,7 +45,7 @@ impl Lowering<'_> {
                 _ => "this list has a single limit",
             };
             let help = "write a list for two or more limits; a single limit has no dash before its `unit`";
-            self.error((context.file, given.place, context.path), message, help);
+            self.error(context.at(given.place, context.path), message, help);
         }
         // All limits are lowered before the first error ends it.
         let limits: Vec<_> = raw
@@ -79,7 +76,7 @@ impl Lowering<'_> {
         let place = raw.unlimited.key().unwrap_or(raw.place);
         let message = "`unlimited` cannot be one of several limits";
         let help = "remove the item, or set only `unlimited: true`";
-        self.error((context.file, place, &context.path.key("unlimited")), message, help);
+        self.error(context.at(place, &context.path.key("unlimited")), message, help);
         Err(Reported)
     }
 
@@ -94,7 +91,7 @@ impl Lowering<'_> {
             let message = format!("duplicate limit: the one at {place} counts the same hits");
             let help = "remove the larger of the two, which has no effect";
             let path = raw.path(context.path, raw_limit);
-            self.error((context.file, raw_limit.place, &path), message, help);
+            self.error(context.at(raw_limit.place, &path), message, help);
         }
     }
 
@@ -109,7 +106,7 @@ impl Lowering<'_> {
                 format!("`counting: leased` has no effect: the limit at {} is exact", exact.0.place);
             let help = "the limits of a rule count all or nothing; lease all or none";
             let path = raw.path(context.path, raw_limit);
-            self.warning((context.file, given.place, &path.key("counting")), message, help);
+            self.warning(context.at(given.place, &path.key("counting")), message, help);
         }
     }
 
@@ -131,17 +128,17 @@ impl Lowering<'_> {
                 let place = raw.hold.key().unwrap_or(raw.place);
                 let path = context.path.key("hold");
                 let message = "an `unlimited` descriptor cannot hold";
-                self.error((context.file, place, &path), message, "remove `hold` or `unlimited`");
+                self.error(context.at(place, &path), message, "remove `hold` or `unlimited`");
             }
             (true, None) => return Ok(None),
             (false, Some(unit)) => return self.limit_per(unit, raw, context).map(Some),
             (true, Some(_)) => {
                 let message = "a limit is either `unlimited` or has a unit";
-                self.error((context.file, place, &path), message, "remove `unit` or `unlimited`");
+                self.error(context.at(place, &path), message, "remove `unit` or `unlimited`");
             }
             (false, None) if written.is_empty() => {
                 let help = format!("add `unit` ({}), or `unlimited: true`", units());
-                self.error((context.file, place, context.path), "this limit has no unit", help);
+                self.error(context.at(place, context.path), "this limit has no unit", help);
             }
             (false, None) => {
                 // Reports the mistakes in it.
@@ -151,7 +148,7 @@ impl Lowering<'_> {
                     &Unit::ALL.map(Unit::name),
                     Unit::from_abbreviation(written).map(Unit::name),
                 );
-                self.error((context.file, place, &path), format!("unknown unit {}", quoted(written)), help);
+                self.error(context.at(place, &path), format!("unknown unit {}", quoted(written)), help);
             }
         }
         Err(Reported)
@@ -163,23 +160,17 @@ impl Lowering<'_> {
         let kind = self.kind(raw, context)?;
         let burst = self.burst(kind, raw, context);
         let requests_per_unit = raw.requests_per_unit.value().copied().unwrap_or(0);
-        if kind == Kind::SlidingLog && requests_per_unit > LONGEST_LOG {
+        if let Some((message, help)) = too_large(kind, requests_per_unit) {
             let place = raw.requests_per_unit.place().unwrap_or(raw.place);
-            let message = format!("a `sliding_log` of {requests_per_unit} hits is too long");
-            let help = format!(
-                "accepted: 0 to {LONGEST_LOG}; `sliding_window` counts nearly the same with two numbers"
-            );
-            self.error((context.file, place, &context.path.key("requests_per_unit")), message, help);
+            self.error(context.at(place, &context.path.key("requests_per_unit")), message, help);
         }
         let name = raw.name.value().filter(|name| !name.is_empty()).map(|name| name.as_str().into());
         let limit = if let Some(calendar) = calendar? {
             Limit::of_calendar(requests_per_unit, calendar)
         } else {
             let (multiplier, burst) = (multiplier?, burst?);
-            // `multiplier` has reported a window that is too long.
-            let limit = Limit::new(requests_per_unit, unit, multiplier, kind, burst).ok_or(Reported)?;
-            self.check_exact(&limit, burst, raw, context);
-            limit
+            // What is too large or too long was reported.
+            Limit::new(requests_per_unit, unit, multiplier, kind, burst).ok_or(Reported)?
         };
         let limit = limit.with_calendar_months(self.options.calendar_months);
         let hold = self.hold(kind, raw, context)?.map(Arc::new);
@@ -212,7 +203,7 @@ impl Lowering<'_> {
                 };
                 let place = if is_misplaced { key } else { value }.unwrap_or(given.place);
                 let at = if field == CalendarField::Unit { context.path } else { &path };
-                self.error((context.file, place, &at.key(field.name())), message, help);
+                self.error(context.at(place, &at.key(field.name())), message, help);
             }
             Reported
         });
@@ -229,7 +220,7 @@ impl Lowering<'_> {
         if let Some(key) = raw.unit_multiplier.key() {
             let message = "a limit with a calendar has windows of one unit";
             let help = "remove `unit_multiplier` or `calendar`";
-            self.error((context.file, key, &context.path.key("unit_multiplier")), message, help);
+            self.error(context.at(key, &context.path.key("unit_multiplier")), message, help);
             fits = false;
         }
         let kind =
@@ -242,46 +233,10 @@ impl Lowering<'_> {
             };
             let message = format!("a `{}` cannot follow a calendar: {reason}", kind.name());
             let help = "use `fixed_window`, or remove `calendar`";
-            self.error((context.file, place, &context.path.key("algorithm")), message, help);
+            self.error(context.at(place, &context.path.key("algorithm")), message, help);
             fits = false;
         }
         fits
-    }
-
-    /// Reports a bucket beyond 32 bits whose rate or burst would be rounded. Smaller ones may be slower by less than one
-    /// part in a million.
-    fn check_exact(
-        &mut self,
-        limit: &Limit,
-        burst: Option<NonZeroU64>,
-        raw: &RawLimit,
-        context: Context<'_>,
-    ) {
-        let (kind, requests) = (limit.algorithm.kind(), limit.requests_per_unit);
-        let Period::Length(window) = limit.period() else { return };
-        let held = match kind {
-            Kind::TokenBucket => burst.map_or(requests, NonZeroU64::get),
-            Kind::LeakyBucket => burst.map_or(1, NonZeroU64::get),
-            Kind::FixedWindow | Kind::SlidingWindow | Kind::SlidingLog | Kind::Concurrency => return,
-        };
-        if requests.max(held) <= u32::MAX.into() || Bucket::is_exact(requests, window, held) {
-            return;
-        }
-        let (name, span) = (kind.name(), limit.span());
-        let fixed_burst = (held != requests).then_some(held);
-        let largest = Bucket::largest_exact(requests, window, fixed_burst);
-        let (field, key, message, help) = if largest < requests && largest > 0 {
-            let message = format!("a `{name}` does not hold {requests} per {span} exactly");
-            let help = format!("the largest number below that it holds exactly is {largest}");
-            (&raw.requests_per_unit, "requests_per_unit", message, help)
-        } else {
-            let message =
-                format!("a `{name}` of {requests} per {span} does not hold a burst of {held} exactly");
-            let help = format!("accepted: 1 to {}", Bucket::largest_burst(requests, window));
-            (&raw.burst, "burst", message, help)
-        };
-        let place = field.place().unwrap_or(raw.place);
-        self.error((context.file, place, &context.path.key(key)), message, help);
     }
 
     fn multiplier(&mut self, unit: Unit, raw: &RawLimit, context: Context<'_>) -> Lowered<NonZeroU32> {
@@ -295,7 +250,7 @@ impl Lowering<'_> {
                 units => format!("a window of {units} times a {unit} is longer than 10 years"),
             };
             let help = format!("accepted for a {unit}: 1 to {max}");
-            self.error((context.file, given.place, &context.path.key("unit_multiplier")), message, help);
+            self.error(context.at(given.place, &context.path.key("unit_multiplier")), message, help);
             Reported
         })
     }
@@ -306,7 +261,7 @@ impl Lowering<'_> {
         if !self.options.countable.has(kind) {
             let message = format!("`{}` cannot be counted: memcached counts only fixed windows", kind.name());
             let help = "use `fixed_window`, or set BACKEND_TYPE to redis or memory";
-            self.error((context.file, given.place, &context.path.key("algorithm")), message, help);
+            self.error(context.at(given.place, &context.path.key("algorithm")), message, help);
         }
         Ok(kind)
     }
@@ -330,7 +285,7 @@ impl Lowering<'_> {
         };
         let message = format!("`counting: leased` has no effect: {reason}");
         let help = "remove it: only fixed windows in Redis are leased";
-        self.warning((context.file, given.place, &context.path.key("counting")), message, help);
+        self.warning(context.at(given.place, &context.path.key("counting")), message, help);
         Ok(CountingMode::Exact)
     }
 
@@ -344,7 +299,7 @@ impl Lowering<'_> {
         context: Context<'_>,
     ) -> Lowered<T> {
         choose(key, &given.value, choices, name).map_err(|(message, help)| {
-            self.error((context.file, given.place, &context.path.key(key)), message, help);
+            self.error(context.at(given.place, &context.path.key(key)), message, help);
             Reported
         })
     }
@@ -352,10 +307,14 @@ impl Lowering<'_> {
     fn burst(&mut self, kind: Kind, raw: &RawLimit, context: Context<'_>) -> Lowered<Option<NonZeroU64>> {
         let Some(given) = valid(&raw.burst)? else { return Ok(None) };
         let (place, message, help) = match NonZeroU64::new(given.value) {
-            Some(burst) if kind.has_burst() => return Ok(Some(burst)),
+            Some(burst) if kind.has_burst() && burst.get() <= kind.most() => return Ok(Some(burst)),
+            Some(burst) if kind.has_burst() => {
+                let message = format!("a burst of {burst} is too large");
+                (given.place, message, format!("accepted: 1 to {}", kind.most()))
+            }
             None if kind.has_burst() => {
                 let message = "a bucket with a burst of 0 rejects every request".to_owned();
-                (given.place, message, format!("accepted: 1 to {MAX_LIMIT}"))
+                (given.place, message, format!("accepted: 1 to {}", kind.most()))
             }
             _ => {
                 let help =
@@ -363,7 +322,7 @@ impl Lowering<'_> {
                 (given.key, format!("`{}` has no burst", kind.name()), help)
             }
         };
-        self.error((context.file, place, &context.path.key("burst")), message, help);
+        self.error(context.at(place, &context.path.key("burst")), message, help);
         Err(Reported)
     }
 
@@ -381,14 +340,14 @@ impl Lowering<'_> {
                 let path = list.item(at);
                 match name {
                     Field::Given(name) if own(&name.value) => {
-                        self.replaces_itself(limit, name, &path, context.file);
+                        self.replaces_itself(limit, name, Context { path: &path, ..context });
                     }
                     Field::Given(name) if !name.value.is_empty() => names.push(name.value.as_str().into()),
                     Field::Wrong => {}
                     Field::Given(_) | Field::Absent => {
                         let message = "this item has no `name` of a limit to replace";
                         let help = "add `name`, the name of another limit";
-                        self.error((context.file, *place, &path), message, help);
+                        self.error(context.at(*place, &path), message, help);
                     }
                 }
             }
@@ -396,12 +355,12 @@ impl Lowering<'_> {
         names.into()
     }
 
-    fn replaces_itself(&mut self, limit: &RawLimit, name: &Given<String>, path: &Path<'_>, file: usize) {
+    fn replaces_itself(&mut self, limit: &RawLimit, name: &Given<String>, context: Context<'_>) {
         let role =
             if limit.name.value() == Some(&name.value) { "itself" } else { "part of the same `rate_limit`" };
         let message = format!("this limit replaces {}, which is {role}", quoted(&name.value));
         let help = "`replaces` names other limits, which do not count if this one matches";
-        self.error((file, name.place, &path.key("name")), message, help);
+        self.error(context.at(name.place, &context.path.key("name")), message, help);
     }
 }
 

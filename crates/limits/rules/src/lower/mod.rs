@@ -15,8 +15,8 @@ use std::{
 };
 
 use super::{
-    compile::CompileOptions,
     model::{Allowance, ByText, Level, Node, Origin, Rule, RuleId},
+    options::CompileOptions,
     wildcard::{Pattern, Wildcards},
 };
 use crate::{
@@ -33,6 +33,10 @@ pub(super) struct Sibling<'r> {
 }
 
 impl Sibling<'_> {
+    pub(super) fn at<'a>(&self, place: Place, path: &'a Path<'a>) -> At<'a> {
+        At { file: self.file, place, path }
+    }
+
     /// The location of this descriptor of `list` in a message about the file `seen_from`.
     pub(super) fn location(&self, diagnostics: &[Diagnostics], list: &Path<'_>, seen_from: usize) -> String {
         let own = &diagnostics[self.file];
@@ -41,8 +45,13 @@ impl Sibling<'_> {
     }
 }
 
-/// The file, the place and the path of a diagnostic.
-pub(super) type At<'a> = (usize, Place, &'a Path<'a>);
+/// Where a diagnostic points.
+#[derive(Clone, Copy)]
+pub(super) struct At<'a> {
+    pub(super) file: usize,
+    pub(super) place: Place,
+    pub(super) path: &'a Path<'a>,
+}
 
 /// Creates levels, and numbers their rules.
 pub(super) struct Lowering<'f> {
@@ -56,6 +65,12 @@ struct Context<'a> {
     file: usize,
     path: &'a Path<'a>,
     full_key: &'a str,
+}
+
+impl Context<'_> {
+    fn at<'a>(&self, place: Place, path: &'a Path<'a>) -> At<'a> {
+        At { file: self.file, place, path }
+    }
 }
 
 impl<'f> Lowering<'f> {
@@ -118,7 +133,7 @@ impl<'f> Lowering<'f> {
         if raw.key.value().is_none_or(String::is_empty) && !raw.key.is_wrong() {
             let place = raw.key.place().unwrap_or(raw.place);
             let help = "add `key`, the name that Envoy's rate limit action sends";
-            self.error((sibling.file, place, path), "this descriptor has no key", help);
+            self.error(sibling.at(place, path), "this descriptor has no key", help);
         }
         raw.text()
     }
@@ -127,7 +142,7 @@ impl<'f> Lowering<'f> {
         let at = first.location(self.diagnostics, list, sibling.file);
         let message = format!("duplicate descriptor {}, first at {at}", quoted(text));
         let help = "the descriptors of a level must differ in `key` or `value`";
-        self.error((sibling.file, sibling.raw.place, &list.item(sibling.raw.index)), message, help);
+        self.error(sibling.at(sibling.raw.place, &list.item(sibling.raw.index)), message, help);
     }
 
     fn check_share_threshold(&mut self, raw: &RawDescriptor, text: &str, context: Context<'_>) {
@@ -136,7 +151,7 @@ impl<'f> Lowering<'f> {
             let message = format!("`share_threshold` requires a wildcard, and {} has no `*`", quoted(text));
             let help =
                 "add a `*` to `value`, or remove `share_threshold`: an exact value has one counter anyway";
-            self.error((context.file, flag.place, &context.path.key("share_threshold")), message, help);
+            self.error(context.at(flag.place, &context.path.key("share_threshold")), message, help);
         }
     }
 
@@ -172,12 +187,12 @@ impl<'f> Lowering<'f> {
         })
     }
 
-    fn warning(&mut self, (file, place, path): At<'_>, message: impl Into<String>, help: impl Into<String>) {
-        self.diagnostics[file].warning(place, path, message.into(), Some(help.into()));
+    fn warning(&mut self, at: At<'_>, message: impl Into<String>, help: impl Into<String>) {
+        self.diagnostics[at.file].warning(at.place, at.path, message.into(), Some(help.into()));
     }
 
-    fn error(&mut self, (file, place, path): At<'_>, message: impl Into<String>, help: impl Into<String>) {
-        self.diagnostics[file].error(place, path, message.into(), Some(help.into()));
+    fn error(&mut self, at: At<'_>, message: impl Into<String>, help: impl Into<String>) {
+        self.diagnostics[at.file].error(at.place, at.path, message.into(), Some(help.into()));
     }
 }
 

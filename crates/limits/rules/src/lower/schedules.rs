@@ -9,13 +9,14 @@ use super::{
 };
 use crate::ast::{Field, Given, RawLimit, RawScheduleEntry};
 use limit::{
-    Kind, LONGEST_LOG, Limit, MAX_ENTRIES,
+    Limit, MAX_ENTRIES,
     calendar::{
         Zone,
         schedule::{Days, TimeOfDay, TimeRange},
     },
+    too_large,
 };
-use text::diagnostics::{Path, Place};
+use text::diagnostics::Place;
 
 /// The entries of a schedule, each with its number of requests; none without a schedule.
 pub(super) type Entries = Box<[(TimeRange, u64)]>;
@@ -34,7 +35,7 @@ impl Lowering<'_> {
             let message =
                 format!("a `{}` cannot have a schedule: its rate is part of its state", kind.name());
             let help = "use `fixed_window` or a sliding window, or remove `schedule`";
-            self.error((context.file, given.key, &path), message, help);
+            self.error(context.at(given.key, &path), message, help);
         }
         if !(1..=MAX_ENTRIES).contains(&given.value.len()) {
             let message = match given.value.len() {
@@ -44,20 +45,20 @@ impl Lowering<'_> {
             let help = format!(
                 "expected 1 to {MAX_ENTRIES} items such as `{{days: mon-fri, requests_per_unit: 500}}`"
             );
-            self.error((context.file, given.place, &path), message, help);
+            self.error(context.at(given.place, &path), message, help);
             return Err(Reported);
         }
         let entries: Vec<_> = given
             .value
             .iter()
             .enumerate()
-            .map(|(at, entry)| self.entry(limit, entry, (context.file, &path.item(at))))
+            .map(|(at, entry)| self.entry(limit, entry, Context { path: &path.item(at), ..context }))
             .collect();
         let entries = entries.into_iter().collect::<Result<Entries, Reported>>()?;
         if kind.has_burst() {
             return Err(Reported);
         }
-        self.report_hidden(&given.value, &entries, (context.file, &path));
+        self.report_hidden(&given.value, &entries, Context { path: &path, ..context });
         Ok(entries)
     }
 
@@ -65,11 +66,13 @@ impl Lowering<'_> {
         &mut self,
         limit: &Limit,
         raw: &RawScheduleEntry,
-        (file, path): (usize, &Path<'_>),
+        context: Context<'_>,
     ) -> Result<(TimeRange, u64), Reported> {
         let mut read = |key: &str, field: &Field<String>, result: Result<(), (String, String)>| {
             let place = field.place().unwrap_or(raw.place);
-            result.map_err(|(message, help)| self.error((file, place, &path.key(key)), message, help))
+            result.map_err(|(message, help)| {
+                self.error(context.at(place, &context.path.key(key)), message, help)
+            })
         };
         let (mut days, mut zone) = (None::<Days>, Zone::utc());
         let (mut from, mut to) = (TimeOfDay::START, TimeOfDay::END);
@@ -88,7 +91,7 @@ impl Lowering<'_> {
         for (key, field, result) in all {
             is_valid &= read(key, field, result).is_ok() && !field.is_wrong();
         }
-        let requests = self.requests(limit, raw, (file, path))?;
+        let requests = self.requests(limit, raw, context)?;
         let days = days.unwrap_or(Days::ALL);
         if is_valid { Ok((TimeRange { zone, days, from, to }, requests)) } else { Err(Reported) }
     }
@@ -97,30 +100,23 @@ impl Lowering<'_> {
         &mut self,
         limit: &Limit,
         raw: &RawScheduleEntry,
-        (file, path): (usize, &Path<'_>),
+        context: Context<'_>,
     ) -> Result<u64, Reported> {
         let Some(Given { value: requests, place, .. }) = valid(&raw.requests_per_unit)? else {
             let help = "add a number; write 0 to allow no request";
-            self.error((file, raw.place, path), "this entry has no `requests_per_unit`", help);
+            self.error(context.at(raw.place, context.path), "this entry has no `requests_per_unit`", help);
             return Err(Reported);
         };
-        if limit.algorithm.kind() != Kind::SlidingLog || *requests <= LONGEST_LOG {
+        let Some((message, help)) = too_large(limit.algorithm.kind(), *requests) else {
             return Ok(*requests);
-        }
-        let message = format!("a `sliding_log` of {requests} hits is too long");
-        let help = format!("accepted: 0 to {LONGEST_LOG}");
-        self.error((file, *place, &path.key("requests_per_unit")), message, help);
+        };
+        self.error(context.at(*place, &context.path.key("requests_per_unit")), message, help);
         Err(Reported)
     }
 
     /// Warns about entries that do not hold at some or all of their times, because one before holds. Entries of different
     /// zones are compared only if some hold all week.
-    fn report_hidden(
-        &mut self,
-        raw: &[RawScheduleEntry],
-        entries: &Entries,
-        (file, path): (usize, &Path<'_>),
-    ) {
+    fn report_hidden(&mut self, raw: &[RawScheduleEntry], entries: &Entries, context: Context<'_>) {
         if entries.len() < 2 {
             return;
         }
@@ -148,7 +144,7 @@ impl Lowering<'_> {
                 (None, None) => None,
             };
             if let Some((message, help)) = warning {
-                self.warning((file, raw.place, &path.item(at)), message, help);
+                self.warning(context.at(raw.place, &context.path.item(at)), message, help);
             }
             for (place, _) in known.iter_mut().zip(&minutes).filter(|(_, own)| **own) {
                 place.get_or_insert(raw.place);

@@ -157,7 +157,7 @@ fn rejects_invalid_limits_with_their_place() {
         ("unit: day, burst: 0", &*format!("burst: `fixed_window` has no burst; {bucket}")),
         (
             "unit: day, algorithm: leaky_bucket, burst: 0",
-            "0: a bucket with a burst of 0 rejects every request; accepted: 1 to 9007199254740991",
+            "0: a bucket with a burst of 0 rejects every request; accepted: 1 to 4294967295",
         ),
     ] {
         let limit = format!("{{{limit}, requests_per_unit: 5}}");
@@ -365,75 +365,60 @@ fn with_calendar_months_a_month_of_the_go_service_is_that_of_utc() {
 
 const MOST: u64 = 9_007_199_254_740_991;
 
-/// Units, algorithms and limits that these do not hold exactly, with the errors.
-const NOT_EXACT: &[(&str, &str, u64, &str)] = &[
+/// Limits that are larger than their algorithm counts, with the errors.
+const TOO_LARGE: &[(&str, u64, &str)] = &[
     (
-        "month",
-        "algorithm: token_bucket, ",
-        MOST,
-        "9007199254740991: a `token_bucket` does not hold 9007199254740991 per month exactly; the largest number below \
-         that it holds exactly is 4503599626752000",
+        "algorithm: sliding_window, ",
+        4_294_967_296,
+        "4294967296: a `sliding_window` of 4294967296 is too large; accepted: 0 to 4294967295; `fixed_window` counts \
+         up to 9007199254740991",
     ),
     (
-        "month",
         "algorithm: token_bucket, ",
-        30_000_000_001,
-        "30000000001: a `token_bucket` does not hold 30000000001 per month exactly; the largest number below that it \
-         holds exactly is 30000000000",
+        30_000_000_000,
+        "30000000000: a `token_bucket` of 30000000000 is too large; accepted: 0 to 4294967295; `fixed_window` counts \
+         up to 9007199254740991",
     ),
     (
-        "second",
         "algorithm: leaky_bucket, ",
         MOST,
-        "9007199254740991: a `leaky_bucket` does not hold 9007199254740991 per second exactly; the largest number below \
-         that it holds exactly is 2251799813685248",
+        "9007199254740991: a `leaky_bucket` of 9007199254740991 is too large; accepted: 0 to 4294967295; \
+         `fixed_window` counts up to 9007199254740991",
     ),
     (
-        "day",
-        "algorithm: leaky_bucket, burst: 9000000000000000, ",
+        "algorithm: leaky_bucket, burst: 4294967296, ",
         1_000_000,
-        "9000000000000000: a `leaky_bucket` of 1000000 per day does not hold a burst of 9000000000000000 exactly; \
-         accepted: 1 to 83399993099453",
+        "4294967296: a burst of 4294967296 is too large; accepted: 1 to 4294967295",
     ),
     (
-        "day",
         "algorithm: sliding_log, ",
         MOST,
-        "9007199254740991: a `sliding_log` of 9007199254740991 hits is too long; accepted: 0 to 100000; \
+        "9007199254740991: a `sliding_log` of 9007199254740991 is too large; accepted: 0 to 100000; \
          `sliding_window` counts nearly the same with two numbers",
     ),
 ];
 
 /// The errors of a limit, and whether it was loaded.
-fn errors_of(unit: &str, more: &str, requests: u64) -> (Vec<String>, bool) {
-    let limit = format!("{{unit: {unit}, {more}requests_per_unit: {requests}}}");
+fn errors_of(more: &str, requests: u64) -> (Vec<String>, bool) {
+    let limit = format!("{{unit: month, {more}requests_per_unit: {requests}}}");
     let compiled = compiled(&limit, false);
     (messages(&compiled, &limit), compiled.rules.is_some())
 }
 
 #[test]
-fn limits_have_53_bits_where_the_algorithm_holds_them() {
-    for more in ["", "algorithm: sliding_window, "] {
-        for requests in [4_294_967_296, 30_000_000_000, MOST] {
-            assert_eq!(errors_of("month", more, requests), (vec![], true), "{more}{requests}");
-        }
-        let expected = "9007199254740992: expected an integer, got the number `9007199254740992`; accepted: 0 to \
-            9007199254740991";
-        assert_eq!(errors_of("month", more, MOST + 1), (vec![expected.to_owned()], false), "{more}");
+fn refuses_a_limit_that_is_larger_than_its_algorithm_counts() {
+    for requests in [4_294_967_296, 30_000_000_000, MOST] {
+        assert_eq!(errors_of("", requests), (vec![], true), "{requests}");
     }
-    // A budget in nanodollars, and numbers with as many seconds.
-    for kind in ["token_bucket", "leaky_bucket"] {
-        let more = format!("algorithm: {kind}, ");
-        for (unit, requests) in [("month", 30_000_000_000), ("second", 1 << 51), ("day", 86_400 << 35)] {
-            assert_eq!(errors_of(unit, &more, requests), (vec![], true), "{kind} {requests} per {unit}");
-        }
+    let expected = "9007199254740992: expected an integer, got the number `9007199254740992`; accepted: 0 to \
+        9007199254740991";
+    assert_eq!(errors_of("", MOST + 1), (vec![expected.to_owned()], false));
+    for (more, requests, expected) in TOO_LARGE {
+        assert_eq!(errors_of(more, *requests), (vec![(*expected).to_owned()], false), "{more}{requests}");
     }
-    for (unit, more, requests, expected) in NOT_EXACT {
-        let expected = (vec![(*expected).to_owned()], false);
-        assert_eq!(errors_of(unit, more, *requests), expected, "{more}{requests}");
+    for kind in ["sliding_window", "token_bucket", "leaky_bucket, burst: 4294967295"] {
+        assert_eq!(errors_of(&format!("algorithm: {kind}, "), 4_294_967_295), (vec![], true), "{kind}");
     }
-    // Buckets of 32 bits are as before.
-    assert_eq!(errors_of("month", "algorithm: token_bucket, ", 4_294_967_295), (vec![], true));
 }
 
 #[test]
@@ -467,7 +452,7 @@ fn warns_about_the_cost_of_a_log() {
     let costly = "100000: each counter of this `sliding_log` may keep 100000 hits, which take up to 1600 kB; \
         `sliding_window` counts nearly the same with two numbers";
     assert_eq!(log(100_000), (vec![costly.to_owned()], true));
-    let long = "100001: a `sliding_log` of 100001 hits is too long; accepted: 0 to 100000; `sliding_window` counts nearly the same with two numbers";
+    let long = "100001: a `sliding_log` of 100001 is too large; accepted: 0 to 100000; `sliding_window` counts nearly the same with two numbers";
     assert_eq!(log(100_001), (vec![long.to_owned()], false));
 }
 

@@ -167,8 +167,9 @@ fn mistakes_have_a_place_and_help() {
             "error 8:5 a `token_bucket` cannot have a schedule: its rate is part of its state; use",
         ),
         (of_kind("leaky_bucket", "2"), "error 8:5 a `leaky_bucket` cannot have a schedule"),
-        (of_kind("sliding_log", "100001"), "error 8:36 a `sliding_log` of 100001 hits is too long"),
-        (of_kind("sliding_window", "4294967296"), ""),
+        (of_kind("sliding_log", "100001"), "error 8:36 a `sliding_log` of 100001 is too large"),
+        (of_kind("sliding_window", "4294967295"), ""),
+        (of_kind("sliding_window", "4294967296"), "error 8:36 a `sliding_window` of 4294967296 is too large"),
         (
             "    unlimited: true\n    schedule: []\n".to_owned(),
             "warning 6:5 `schedule` has no effect with `unlimited: true`",

@@ -11,10 +11,11 @@ use libyaml_safer::EventData;
 use super::{
     Collection, Content, MaxValues, Meaning, Node, NodeRef, Pair, Scalar,
     events::{Event, Events, QUOTE_STAR},
-    guard::Guarded,
-    scalar, text,
+    scalar,
+    text::{self, Text},
 };
 use ::text::diagnostics::{FileError, Place};
+use faults::panics::{self, Boundary, Panicked};
 
 #[derive(Debug)]
 pub struct Document {
@@ -32,16 +33,31 @@ impl Document {
     }
 }
 
+/// Reads a file. The scanner panics at a tag before a comma (`[!a,b]`), which is an error in that file.
 pub fn read(bytes: &[u8], max: MaxValues) -> Result<Document, FileError> {
-    let text = text::decode(bytes)?;
-    let guarded = Guarded::of(&text.allowed)?;
+    let mut place = None;
+    let read = panics::catch(Boundary::RulesReload, || {
+        panics::point("yaml_scan");
+        read_text(&text::decode(bytes)?, max, &mut place)
+    });
+    read.unwrap_or_else(|Panicked| {
+        let error = FileError::new("invalid YAML after this value: the YAML reader panicked");
+        Err(FileError { place, ..error }.with_help(
+            "put a space after a tag, and quote a text that begins with `!`; without either, please report the file",
+        ))
+    })
+}
+
+/// `place` becomes that of the last value.
+fn read_text(text: &Text<'_>, max: MaxValues, place: &mut Option<Place>) -> Result<Document, FileError> {
     // A value takes at least one byte: a text that may have too many is checked before the tree is built.
-    if guarded.text.len() > max.values {
-        check_size(Events::new(&text, &guarded), max)?;
+    if text.allowed.len() > max.values {
+        check_size(Events::new(text), max)?;
     }
-    let mut events = Events::new(&text, &guarded);
+    let mut events = Events::new(text);
     let mut builder = Builder::default();
     while let Some(event) = events.next_of_document()? {
+        *place = Some(event.place);
         builder.take(event)?;
     }
     if let Some(root) = &builder.root {

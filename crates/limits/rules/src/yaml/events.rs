@@ -1,12 +1,12 @@
 //! libyaml's events for one text, with their positions in the file.
 //!
-//! Only [`document`](super::document) uses it. Only it and [`guard`](super::guard) use libyaml's marks.
+//! Only [`document`](super::document) uses it. Nothing else uses libyaml's marks.
 
 use std::io::{BufReader, Chain, Read};
 
 use libyaml_safer::{EventData, Mark, Parser, ScalarStyle};
 
-use super::{guard::Guarded, text::Text};
+use super::text::Text;
 use text::diagnostics::{FileError, Place, is_break, quoted};
 
 pub(super) struct Event {
@@ -17,7 +17,6 @@ pub(super) struct Event {
 pub(super) struct Events<'t> {
     parser: Parser<BufReader<Chain<&'t [u8], &'static [u8]>>>,
     text: &'t Text<'t>,
-    guarded: &'t Guarded<'t>,
     /// The beginning and the end of the last quoted text, if it has several lines.
     long_quote: Option<(Mark, Mark)>,
 }
@@ -33,11 +32,11 @@ pub(super) const QUOTE_STAR: &str =
     "a `*` at the beginning refers to an anchor; a wildcard must be quoted: '*'";
 
 impl<'t> Events<'t> {
-    pub(super) fn new(text: &'t Text<'t>, guarded: &'t Guarded<'t>) -> Self {
+    pub(super) fn new(text: &'t Text<'t>) -> Self {
         let mut parser = Parser::new();
-        let missing = if guarded.text.ends_with(is_break) { b"" } else { BREAK };
-        parser.set_input(BufReader::with_capacity(CHUNK, guarded.text.as_bytes().chain(missing)));
-        Self { parser, text, guarded, long_quote: None }
+        let missing = if text.allowed.ends_with(is_break) { b"" } else { BREAK };
+        parser.set_input(BufReader::with_capacity(CHUNK, text.allowed.as_bytes().chain(missing)));
+        Self { parser, text, long_quote: None }
     }
 
     /// The next event of the document; `None` at its end.
@@ -52,7 +51,6 @@ impl<'t> Events<'t> {
                 };
             }
             EventData::Scalar { value, style, .. } => {
-                self.guarded.restore(value, *style);
                 let is_quoted = matches!(style, ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted);
                 self.long_quote = (is_quoted && event.start_mark.line < event.end_mark.line)
                     .then_some((event.start_mark, event.end_mark));
@@ -64,7 +62,7 @@ impl<'t> Events<'t> {
             }
             _ => {}
         }
-        Ok(Some(Event { place: self.place_of(event.start_mark), data }))
+        Ok(Some(Event { place: place_of(event.start_mark), data }))
     }
 
     /// Where the next document begins, if there is one.
@@ -73,28 +71,22 @@ impl<'t> Events<'t> {
             Ok(event) if matches!(event.data, EventData::DocumentStart { .. }) => event.start_mark,
             Ok(_) => return None,
             // A line with less indentation than the first one ends the document without starting another.
-            Err(error) => return error.problem_mark().map(|mark| self.place_of(mark)),
+            Err(error) => return error.problem_mark().map(place_of),
         };
         match self.parser.parse().map(|event| event.data) {
             Ok(EventData::Scalar { value, .. }) if value.is_empty() => None,
-            _ => Some(self.place_of(start)),
+            _ => Some(place_of(start)),
         }
     }
 
     /// True for a mark at or after the end of the text.
     fn is_end(&self, mark: Mark) -> bool {
-        mark.index >= self.guarded.text.len() as u64
+        mark.index >= self.text.allowed.len() as u64
     }
 
     fn ends_within_a_line(&self) -> bool {
-        let last = self.guarded.text.rsplit(is_break).next();
+        let last = self.text.allowed.rsplit(is_break).next();
         last.is_some_and(|line| !line.trim().is_empty())
-    }
-
-    fn place_of(&self, mark: Mark) -> Place {
-        let (line, column) = self.guarded.unguarded(mark);
-        let count = |from_zero: u64| u32::try_from(from_zero + 1).unwrap_or(u32::MAX);
-        Place { line: count(line), column: count(column) }
     }
 
     fn file_error(&self, error: &libyaml_safer::Error) -> FileError {
@@ -103,19 +95,15 @@ impl<'t> Events<'t> {
             return stop.clone();
         }
         let context_mark = error.context_mark();
-        if let (Some(tag), true) = (context_mark, self.guarded.is_marker(mark)) {
-            let error = FileError::at(self.place_of(tag), "a tag must be followed by a space");
-            return error.with_help("text that begins with `!` must be quoted");
-        }
         if let Some(glued) = self.glued_key(error, mark) {
             return glued;
         }
         let mut message = format!("invalid YAML: {}", error.problem());
         if let (Some(context), Some(began)) = (error.context(), context_mark) {
-            message = format!("{message}, {context} that begins at {}", self.place_of(began));
+            message = format!("{message}, {context} that begins at {}", place_of(began));
         }
-        let found = usize::try_from(mark.index).ok().and_then(|at| self.guarded.text.get(at..));
-        let file_error = FileError::at(self.place_of(mark), message);
+        let found = usize::try_from(mark.index).ok().and_then(|at| self.text.allowed.get(at..));
+        let file_error = FileError::at(place_of(mark), message);
         match found.unwrap_or_default().chars().next() {
             Some('\t') => file_error.with_help("indent with spaces: YAML does not allow tabs"),
             Some(first @ ('@' | '`' | '%')) => {
@@ -172,12 +160,12 @@ impl<'t> Events<'t> {
     /// What to do about an error of the scanner or the parser.
     fn help_for(&self, error: &libyaml_safer::Error, mark: Mark) -> Option<String> {
         if let Some((begin, _)) = self.long_quote.filter(|(_, end)| end.line == mark.line) {
-            let begin = self.place_of(begin);
+            let begin = place_of(begin);
             return Some(format!(
                 "the quote at {begin} is closed only on this line: its own closing quote is missing"
             ));
         }
-        let began = error.context_mark().map(|mark| self.place_of(mark));
+        let began = error.context_mark().map(place_of);
         match (error.problem(), error.context().unwrap_or_default(), began) {
             ("found unexpected ':'", ..) => Some("put a space after the colon".to_owned()),
             (_, "while scanning an alias", _) => Some(QUOTE_STAR.to_owned()),
@@ -208,4 +196,9 @@ impl<'t> Events<'t> {
             _ => None,
         }
     }
+}
+
+fn place_of(mark: Mark) -> Place {
+    let count = |from_zero: u64| u32::try_from(from_zero + 1).unwrap_or(u32::MAX);
+    Place { line: count(mark.line), column: count(mark.column) }
 }

@@ -8,7 +8,6 @@
 
 mod document;
 mod events;
-mod guard;
 mod scalar;
 mod text;
 
@@ -18,7 +17,6 @@ mod tests;
 use std::{ops::Deref, rc::Rc};
 
 pub use document::{Document, read};
-pub(super) use guard::unused_characters;
 pub use scalar::Meaning;
 pub(crate) use scalar::float_as_key;
 pub(crate) use text::decode;

@@ -122,6 +122,20 @@ fn reports_invalid_yaml_with_its_place_and_help() {
         ("? [a]\n: b", 1, 3, "a list or a map cannot be a key"),
         ("a: 1\n<<: [x]", 2, 6, "expected a map or a list of maps after `<<`"),
         ("a: !!int x", 1, 4, "`x` cannot be read as !!int"),
+        ("- x\n- [!a,b]", 1, 3, "invalid YAML after this value: the YAML reader panicked"),
+        (
+            "{a: b:}",
+            1,
+            6,
+            "invalid YAML: found unexpected ':', while scanning a plain scalar that begins at line 1, column 5",
+        ),
+        (
+            r#""it\'s""#,
+            1,
+            4,
+            "invalid YAML: found unknown escape character, while parsing a quoted scalar that begins at line 1, \
+             column 1",
+        ),
         (
             "value: *",
             1,

@@ -13,9 +13,9 @@ use super::{
 };
 use crate::{
     serve::Environment,
-    terminal::{BOLD, Failure, Verdict, WARNING, count, paint, thousands},
+    terminal::{BOLD, Failure, Verdict, WARNING, count, paint},
 };
-use text::entries;
+use text::{entries, thousands};
 
 #[derive(Subcommand, Clone, PartialEq, Debug)]
 pub(crate) enum CounterCommand {

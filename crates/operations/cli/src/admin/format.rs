@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use crate::terminal::{self, BOLD, columns, cut, paint, thousands};
-use limit::calendar::CalendarFields;
+use crate::terminal::{self, BOLD, columns, cut, paint};
+use limit::{Unit, calendar::CalendarFields, in_words};
 pub(super) use text::duration::short as duration;
-use text::{entries, printable};
+use text::{entries, printable, thousands};
 
 /// The text of a value, or a dash.
 pub(super) fn word(value: &Value) -> &str {
@@ -33,17 +33,10 @@ pub(super) fn number(value: &Value) -> u64 {
 
 /// `1,000 per 15 minutes`, or with a unit alone `5 per hour`.
 pub(super) fn limit(limit: &Value) -> String {
-    let unit = word(&limit["unit"]).to_lowercase();
-    let schedule = limit["schedule"].as_str().map(|words| format!(" ({words})")).unwrap_or_default();
-    if unit == "unknown" {
-        return format!("{} at a time{schedule}", thousands(number(&limit["requests_per_unit"])));
-    }
-    let span = match number(&limit["unit_multiplier"]) {
-        0 | 1 => unit,
-        multiplier => format!("{multiplier} {unit}s"),
-    };
-    let calendar = calendar(&limit["calendar"]).map(|text| format!(" ({text})")).unwrap_or_default();
-    format!("{} per {span}{calendar}{schedule}", thousands(number(&limit["requests_per_unit"])))
+    let unit = Unit::from_name(word(&limit["unit"])).unwrap_or(Unit::Unknown);
+    let schedule = limit["schedule"].as_str().map(str::to_owned);
+    let notes = calendar(&limit["calendar"]).into_iter().chain(schedule);
+    in_words(number(&limit["requests_per_unit"]), unit, number(&limit["unit_multiplier"]), notes)
 }
 
 /// `Europe/Berlin, from the 15th`; `None` without a calendar.

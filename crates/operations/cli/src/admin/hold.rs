@@ -11,9 +11,9 @@ use super::{
 };
 use crate::{
     serve::Environment,
-    terminal::{Failure, Verdict, count, thousands},
+    terminal::{Failure, Verdict, count},
 };
-use text::entries;
+use text::{entries, thousands};
 
 #[derive(Subcommand, Clone, PartialEq, Debug)]
 pub(crate) enum HoldCommand {

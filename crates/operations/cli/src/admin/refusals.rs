@@ -14,8 +14,9 @@ use crate::{
     request::Descriptor,
     serve::Environment,
     server,
-    terminal::{self, BOLD, DIM, Failure, PLACE, Verdict, count, paint, thousands, wrap},
+    terminal::{self, BOLD, DIM, Failure, PLACE, Verdict, count, paint, wrap},
 };
+use text::thousands;
 
 /// The columns before a continued line.
 const INDENT: usize = 4;

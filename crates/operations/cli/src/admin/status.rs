@@ -11,8 +11,9 @@ use super::{
 };
 use crate::{
     serve::Environment,
-    terminal::{self, DIM, ERROR, Failure, GOOD, Verdict, WARNING, count, paint, thousands, wrap},
+    terminal::{self, DIM, ERROR, Failure, GOOD, Verdict, WARNING, count, paint, wrap},
 };
+use text::thousands;
 
 /// The columns before a line's text.
 const INDENT: usize = 10;

@@ -11,8 +11,9 @@ use super::{
 use crate::{
     serve::Environment,
     server,
-    terminal::{self, DIM, Failure, Verdict, paint, thousands, wrap},
+    terminal::{self, DIM, Failure, Verdict, paint, wrap},
 };
+use text::thousands;
 
 #[derive(Args, Clone, PartialEq, Debug)]
 pub(crate) struct TopArgs {

@@ -3,10 +3,9 @@
 use std::fmt::Write as _;
 
 use super::text::{Series, share, summary, warnings};
-use crate::terminal::thousands;
 use ::replay::{KeyReport, Report};
 use clock::{Rfc3339, Time};
-use text::{duration, printable};
+use text::{duration, printable, thousands};
 
 /// The size of the chart.
 const WIDTH: u64 = 960;

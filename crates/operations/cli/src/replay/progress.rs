@@ -61,7 +61,7 @@ impl Progress {
 )]
 fn line(read: u64, size: Option<u64>, requests: u64, elapsed: Duration) -> String {
     let rate = (requests as f64 / elapsed.as_secs_f64().max(0.001)) as u64;
-    let requests = format!("{}, {} a second", count(requests, "request"), terminal::thousands(rate));
+    let requests = format!("{}, {} a second", count(requests, "request"), text::thousands(rate));
     let Some(size) = size.filter(|size| *size > 0) else { return requests };
     let part = (read as f64 / size as f64).min(1.0);
     let full = (part * COLUMNS as f64) as usize;

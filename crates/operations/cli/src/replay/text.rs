@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use crate::{
     admin::format::Table,
-    terminal::{self, BOLD, DIM, ERROR, WARNING, count, paint, thousands, wrap},
+    terminal::{self, BOLD, DIM, ERROR, WARNING, count, paint, wrap},
 };
 use ::replay::{KeyReport, Report, RuleReport, Share, SlotReport, UnloggedReport, WINDOW};
 use clock::{Rfc3339, Time};
-use text::duration;
+use text::{duration, thousands};
 
 /// A number of the chart over time.
 pub(super) type Series = (&'static str, fn(&SlotReport) -> u64);

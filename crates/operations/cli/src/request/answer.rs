@@ -7,7 +7,7 @@ use prost_reflect::DynamicMessage;
 
 use super::Descriptor;
 use crate::terminal::{ERROR, Failure, GOOD, paint};
-use limit::calendar::CalendarFields;
+use limit::{Unit, calendar::CalendarFields, in_words};
 use proto::{
     self,
     envoy::{
@@ -18,7 +18,7 @@ use proto::{
         },
     },
 };
-use text::{duration, printable};
+use text::{duration, printable, thousands};
 
 /// The response in proto3's JSON mapping, indented.
 pub(super) fn json(response: &RateLimitResponse) -> Result<String, Failure> {
@@ -88,23 +88,24 @@ fn status_line(status: &DescriptorStatus, no_rule: &str) -> String {
         return format!("{code}, {reason}");
     };
     let RateLimit { requests_per_unit, name, .. } = limit;
-    let unit = limit.unit().as_str_name().to_ascii_lowercase();
-    let span = limit.unit_multiplier.map_or_else(|| unit.clone(), |units| format!("{units} {unit}s"));
-    let left = status.limit_remaining;
+    let unit = Unit::from_number(limit.unit).unwrap_or(Unit::Unknown);
+    let calendar = limit.calendar.as_ref().map(printable_calendar);
+    let schedule = Some(printable(&limit.schedule).into_owned()).filter(|words| !words.is_empty());
+    let notes: Vec<String> = calendar.into_iter().chain(schedule).collect();
+    let has_notes = !notes.is_empty();
+    let units = limit.unit_multiplier.unwrap_or(1);
+    let words = in_words((*requests_per_unit).into(), unit, units.into(), notes);
+    let left = thousands(status.limit_remaining.into());
     let seconds = status.duration_until_reset.as_ref().map(|reset| reset.seconds);
-    let schedule = Some(printable(&limit.schedule)).filter(|words| !words.is_empty());
-    let schedule = schedule.map(|words| format!(" ({words})")).unwrap_or_default();
-    let mut line = if let Some(calendar) = &limit.calendar {
-        let end = seconds.and_then(|seconds| u64::try_from(seconds).ok());
-        let end = end.map(|seconds| format!(", ends in {}", duration::short(seconds))).unwrap_or_default();
-        let calendar = printable_calendar(calendar);
-        format!("{code}, {left} remaining of {requests_per_unit} per {span} ({calendar}){schedule}{end}")
-    } else if !schedule.is_empty() {
-        let reset = seconds.map(|seconds| format!(", resets in {seconds}s")).unwrap_or_default();
-        format!("{code}, {left} remaining of {requests_per_unit} per {span}{schedule}{reset}")
+    let end = seconds.map(|seconds| match (&limit.calendar, u64::try_from(seconds)) {
+        (Some(_), Ok(seconds)) => format!(", ends in {}", duration::short(seconds)),
+        _ => format!(", resets in {seconds}s"),
+    });
+    let end = end.unwrap_or_default();
+    let mut line = if has_notes {
+        format!("{code}, {left} remaining of {words}{end}")
     } else {
-        let reset = seconds.map(|seconds| format!(", resets in {seconds}s")).unwrap_or_default();
-        format!("{code}, {left} of {requests_per_unit} per {span} remaining{reset}")
+        format!("{code}, {left} of {words} remaining{end}")
     };
     if !name.is_empty() {
         let _ = write!(line, ", limit {name:?}");

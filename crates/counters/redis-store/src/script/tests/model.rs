@@ -4,7 +4,7 @@ use super::SLACK;
 use crate::pipeline::ScriptCheck;
 use clock::Time;
 use counters::Member;
-use limit::{Algorithm, Hits, State, Verdict, Window, sliding_log::Log, sliding_window::Counts};
+use limit::{Algorithm, Hits, State, Verdict, Window, sliding_log::Log};
 
 /// A key's state by the algorithm itself.
 #[derive(Clone, Debug)]
@@ -12,13 +12,12 @@ pub(super) struct Model {
     pub(super) algorithm: Algorithm,
     pub(super) window: Window,
     state: State,
-    counts: Counts,
     log: Log,
 }
 
 impl Model {
     pub(super) fn new((algorithm, window): (Algorithm, Window)) -> Self {
-        Self { algorithm, window, state: State::default(), counts: Counts::default(), log: Log::default() }
+        Self { algorithm, window, state: State::default(), log: Log::default() }
     }
 
     pub(super) fn apply(&mut self, hits: Hits, now: Time) -> counters::Outcome {
@@ -32,7 +31,7 @@ impl Model {
                 (self.state, _) = limit.apply(state, hits, now);
                 return counters::Outcome::Counted(self.state.number);
             }
-            Algorithm::SlidingWindow(limit) => (self.counts, verdict) = limit.count(self.counts, hits, now),
+            Algorithm::SlidingWindow(limit) => (self.state, verdict) = limit.apply(self.state, hits, now),
             Algorithm::Bucket(limit) => (self.state, verdict) = limit.apply(self.state, hits, now),
             Algorithm::SlidingLog(limit) => verdict = limit.apply(&mut self.log, hits, now),
             Algorithm::Concurrency(_) => panic!("nothing holds"),

@@ -18,11 +18,12 @@ use crate::{
         with_query,
     },
     serve::Environment,
-    terminal::{self, Failure, Verdict, count, thousands},
+    terminal::{self, Failure, Verdict, count},
 };
 use clock::{Clock, SystemClock};
 use overrides::Input;
 use serde_json::{Value, json};
+use text::thousands;
 
 /// The size of one call, without its last line. The service accepts 2 MiB, and lines of 1 MiB.
 const PIECE: usize = 512 << 10;
