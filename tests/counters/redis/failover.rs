@@ -174,11 +174,11 @@ fn a_migration_to_a_master_without_slots_fails_no_single_limit_however_long_it_t
         }
     }
     let there = new.ask(&["DBSIZE"]).number();
-    assert!(there > 10, "about a third of the keys is there: {there}");
+    assert!(there > 5, "some of the keys are there: {there}");
     // Redis refuses to create several keys in a slot that moves, so the limits of such a rule fail by the policy.
     let several = (0..20).filter_map(|value| client.ask(one("several", &value.to_string())).err());
     let failed: Vec<_> = several.map(|status| status.message().to_owned()).collect();
-    assert!((1..20).contains(&failed.len()), "about a third fails: {}", failed.len());
+    assert!((1..20).contains(&failed.len()), "those of the moving slots fail: {}", failed.len());
     assert!(failed.iter().all(|message| message == "counter store: unexpected reply"), "{failed:?}");
     drop(client);
     let log = server.final_log();
