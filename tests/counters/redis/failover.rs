@@ -149,7 +149,7 @@ descriptors:
 ";
 
 #[test]
-fn a_migration_to_a_master_without_slots_fails_no_single_limit_however_long_it_takes() {
+fn a_migration_to_a_master_without_slots_fails_no_request_however_long_it_takes() {
     let cluster = Cluster::start(Duration::from_secs(15));
     let server = Setup::new().redis(&cluster.env()).rules("d.yaml", MOVED).start_healthy();
     let client = server.client();
@@ -163,7 +163,7 @@ fn a_migration_to_a_master_without_slots_fails_no_single_limit_however_long_it_t
         to.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &old_id]).unwrap();
         from.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id]).unwrap();
     }
-    for key in ["many", "bucket", "log"] {
+    for key in ["many", "several", "bucket", "log"] {
         for value in 0..20 {
             for hits in 1..=2 {
                 let answer = client.ask(one(key, &value.to_string()));
@@ -174,15 +174,10 @@ fn a_migration_to_a_master_without_slots_fails_no_single_limit_however_long_it_t
         }
     }
     let there = new.ask(&["DBSIZE"]).number();
-    assert!(there > 5, "some of the keys are there: {there}");
-    // Redis refuses to create several keys in a slot that moves, so the limits of such a rule fail by the policy.
-    let several = (0..20).filter_map(|value| client.ask(one("several", &value.to_string())).err());
-    let failed: Vec<_> = several.map(|status| status.message().to_owned()).collect();
-    assert!((1..20).contains(&failed.len()), "those of the moving slots fail: {}", failed.len());
-    assert!(failed.iter().all(|message| message == "counter store: unexpected reply"), "{failed:?}");
+    assert!(there > 10, "about a third of the keys is there: {there}");
     drop(client);
     let log = server.final_log();
-    assert!(!log.contains("redirect to each other") && !log.contains("error reply"), "{log}");
+    assert!(!log.contains("redirect") && !log.contains("error reply"), "{log}");
 }
 
 #[test]

@@ -317,15 +317,15 @@ impl Batch {
         hits
     }
 
-    /// The hits to count after a read of the groups: all hits of a group that fits. The other groups get their outcomes
-    /// instead.
-    pub fn hits_that_fit(&mut self) -> NextHits {
+    /// The hits to count after a read of the groups for which `read` is true: all hits of a group that fits. The other
+    /// groups get their outcomes instead.
+    pub fn hits_that_fit(&mut self, read: impl Fn(usize) -> bool) -> NextHits {
         let mut plan: NextHits = self.checks.iter().map(|_| None).collect();
         let mut next = 0;
         while let Some(group) = self.group_at(next) {
             next = group.end;
             let checks = &mut self.checks[group.clone()];
-            if checks.iter().any(|check| check.member == Member::Alone || !check.takes()) {
+            if !read(group.start) || !checks.iter().all(Check::takes) {
                 continue;
             }
             if checks.iter().any(|check| check.would_be_over(check.outcome)) {

@@ -71,11 +71,12 @@ impl MemcachedStore {
     /// Counts single checks and reads those of groups; then counts the groups that fit.
     async fn count_groups(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
         let is_read_first = |check: &Check| check.member != Member::Alone && check.takes();
+        let read_first: SmallVec<[bool; 8]> = batch.checks().iter().map(is_read_first).collect();
         let reads = batch.checks().iter();
         let reads = reads.map(|check| Some(if is_read_first(check) { Hits::Take(0) } else { check.hits }));
         let reads: NextHits = reads.collect();
         self.apply_hits(batch, now, HitsToSend::Next(&reads)).await?;
-        let hits = batch.hits_that_fit();
+        let hits = batch.hits_that_fit(|index| read_first.get(index) == Some(&true));
         self.count_and_refund(batch, now, hits).await
     }
 

@@ -1,7 +1,7 @@
 //! Sends a request's checks to the connections that own their keys, follows redirections of a cluster, and sets the
 //! outcomes.
 
-use std::{future::ready, sync::Arc, time::Instant};
+use std::{future::ready, pin::Pin, sync::Arc, time::Instant};
 
 use smallvec::SmallVec;
 
@@ -13,7 +13,9 @@ use super::{
     topology::slots,
 };
 use clock::{Time, timer::after};
-use counters::{Batch, Check, Counting, HitsToSend, Member, NextHits, StoreError, StoreFuture};
+use counters::{
+    Batch, Check, Counting, HitsToSend, Member, NextHits, StoreError, StoreFuture, without_taking,
+};
 use limit::{Algorithm, Hits, Unit};
 use metrics::FailureReason;
 use net::ServerAddress;
@@ -140,7 +142,7 @@ impl RedisStore {
                 pipeline.count_guarded(&checks.collect::<SmallVec<[_; 4]>>(), &codes);
             })?;
             let submitted = Submitted { checks: indexes, reply, connection };
-            // The keys of a slot that is migrating are counted in two steps.
+            // A slot that is migrating is counted in two steps.
             if receive_outcomes(batch, &mut [submitted]).await?.is_empty() {
                 return Ok(());
             }
@@ -149,6 +151,28 @@ impl RedisStore {
         self.apply_hits(batch, Mode { now, plan: read, is_grouped: false }).await?;
         let hits = batch.hits_after_read();
         self.apply_hits(batch, Mode { now, plan: HitsToSend::Next(&hits), is_grouped: true }).await
+    }
+
+    /// Counts groups whose slot is migrating, by the indexes of their first checks: during a migration neither server
+    /// updates keys of which it has only some.
+    ///
+    /// The counters are read and then updated one by one, and hits are refunded if concurrent requests used the room. So
+    /// the limits are never exceeded, and rejected hits are not counted.
+    async fn count_split(&self, batch: &mut Batch, now: Time, firsts: &[usize]) -> Result<(), StoreError> {
+        let groups = || firsts.iter().filter_map(|first| batch.group_at(*first)).flatten();
+        let split: SmallVec<[usize; 8]> = groups().collect();
+        let reads = batch.checks().iter().enumerate();
+        let reads = reads.map(|(index, check)| split.contains(&index).then(|| without_taking(check.hits)));
+        let reads: NextHits = reads.collect();
+        let mode = |plan| Mode { now, plan, is_grouped: false };
+        self.apply_hits(batch, mode(HitsToSend::Next(&reads))).await?;
+        let hits = batch.hits_that_fit(|index| split.contains(&index));
+        self.apply_hits(batch, mode(HitsToSend::Next(&hits))).await?;
+        let refunds = batch.refunds(&hits);
+        let over: SmallVec<[bool; 8]> = batch.checks().iter().map(Check::is_over).collect();
+        self.apply_hits(batch, mode(HitsToSend::Next(&refunds))).await?;
+        batch.reject_refunded(&refunds, &over);
+        Ok(())
     }
 
     async fn apply_hits(&self, batch: &mut Batch, mode: Mode<'_>) -> Result<(), StoreError> {
@@ -225,7 +249,7 @@ impl RedisStore {
 
     /// Waits for the outcomes, and follows redirections.
     ///
-    /// `submitted` is borrowed and `follow` is boxed: by value, every future on the way would contain a copy.
+    /// `submitted` is borrowed: by value, every future on the way would contain a copy.
     async fn receive(
         &self,
         batch: &mut Batch,
@@ -233,37 +257,45 @@ impl RedisStore {
         submitted: &mut [Submitted],
     ) -> Result<(), StoreError> {
         let redirected = receive_outcomes(batch, submitted).await?;
-        if redirected.is_empty() { Ok(()) } else { Box::pin(self.follow(batch, mode, redirected)).await }
+        if redirected.is_empty() { Ok(()) } else { self.follow(batch, mode, redirected).await }
     }
 
     /// Follows redirections.
-    async fn follow(
-        &self,
-        batch: &mut Batch,
-        mode: Mode<'_>,
+    ///
+    /// Boxed, with a named type, because counting a split group calls it again.
+    fn follow<'f>(
+        &'f self,
+        batch: &'f mut Batch,
+        mode: Mode<'f>,
         mut redirected: Vec<Redirected>,
-    ) -> Result<(), StoreError> {
-        let deadline = self.deadline(batch);
-        for _ in 0..MAX_REDIRECTS {
-            // A group follows its first check.
-            redirected.retain(|one| !mode.is_grouped || batch.check(one.index).member != Member::Next);
-            if redirected.is_empty() {
-                return Ok(());
+    ) -> Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'f>> {
+        Box::pin(async move {
+            let mut split = SmallVec::<[usize; 1]>::new();
+            let deadline = self.deadline(batch);
+            for _ in 0..MAX_REDIRECTS {
+                redirected
+                    .retain(|redirected| is_resubmitted(batch, redirected, mode.is_grouped, &mut split));
+                if redirected.is_empty() {
+                    break;
+                }
+                let mut again = SmallVec::<[Submitted; 1]>::new();
+                for redirected in redirected.drain(..) {
+                    again.push(self.resubmit(batch, mode, &redirected, deadline).await?);
+                }
+                redirected.append(&mut receive_outcomes(batch, &mut again).await?);
             }
-            let mut again = SmallVec::<[Submitted; 1]>::new();
-            for redirected in redirected.drain(..) {
-                again.push(self.resubmit(batch, mode, &redirected, deadline).await?);
+            match redirected.first() {
+                None if split.is_empty() => Ok(()),
+                None => self.count_split(batch, mode.now, &split).await,
+                Some(Redirected { from, error, .. }) => Err(StoreError {
+                    reason: FailureReason::BadAnswer,
+                    message: format!(
+                        "redis {from}: \"{error}\" after {MAX_REDIRECTS} redirections; the servers redirect to each other"
+                    )
+                    .into(),
+                }),
             }
-            redirected.append(&mut receive_outcomes(batch, &mut again).await?);
-        }
-        let Some(Redirected { from, error, .. }) = redirected.first() else { return Ok(()) };
-        let why = if pipeline::cannot_count_together(error) {
-            "the keys of a rule are on two servers while their slot moves"
-        } else {
-            "the servers redirect to each other"
-        };
-        let message = format!("redis {from}: \"{error}\" after {MAX_REDIRECTS} redirections; {why}").into();
-        Err(StoreError { reason: FailureReason::BadAnswer, message })
+        })
     }
 
     /// Submits a check to the server of its redirection.
@@ -313,6 +345,24 @@ impl RedisStore {
 /// True if a check is counted in the Redis for limits per second, if there is one.
 pub(super) fn is_per_second(check: &Check) -> bool {
     check.member == Member::Alone && check.limit.unit == Unit::Second && !check.limit.holds
+}
+
+/// True if a redirected check is submitted again. A group follows its first check; one whose keys are on two servers is
+/// added to `split`.
+fn is_resubmitted(
+    batch: &Batch,
+    redirected: &Redirected,
+    is_grouped: bool,
+    split: &mut SmallVec<[usize; 1]>,
+) -> bool {
+    match batch.checks().get(redirected.index).map_or(Member::Alone, |check| check.member) {
+        Member::First if is_grouped && pipeline::cannot_count_together(&redirected.error) => {
+            split.push(redirected.index);
+            false
+        }
+        Member::Next => !is_grouped,
+        Member::First | Member::Alone => true,
+    }
 }
 
 /// Waits for the replies and sets the outcomes; returns the redirected checks.

@@ -297,8 +297,11 @@ pub fn in_words(requests: u64, unit: Unit, units: u64, notes: impl IntoIterator<
         (unit, 0 | 1) => format!("per {}", unit.lowercase()),
         (unit, units) => format!("per {units} {}s", unit.lowercase()),
     };
-    let notes: String = notes.into_iter().map(|note| format!(" ({note})")).collect();
-    format!("{} {span}{notes}", thousands(requests))
+    let mut words = format!("{} {span}", thousands(requests));
+    for note in notes {
+        words.extend([" (", &note, ")"]);
+    }
+    words
 }
 
 /// Why an algorithm cannot have a limit, if it is larger than it counts, and what to do.

@@ -184,7 +184,7 @@ impl Reading<'_> {
     /// The outcome of an error reply to a command with this many keys.
     fn failed(&mut self, error: &str, keys: usize, command: &'static str) -> CheckResult {
         let kind = match failure::kind_of_reply(error) {
-            // Some of the keys are migrating: each check is sent again.
+            // Some of the keys are migrating: each is counted alone.
             FailureKind::ClusterDown if keys > 1 && cannot_count_together(error) => FailureKind::Moved,
             kind => kind,
         };
