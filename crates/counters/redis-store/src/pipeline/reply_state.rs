@@ -122,8 +122,9 @@ fn window(limit: SlidingWindow, bytes: &[u8; 13]) -> State {
 
 /// The second and the tick at which the bucket is full; the rest is used by the script only.
 fn bucket(limit: Bucket, bytes: &[u8; 19]) -> State {
-    let (second, rest) = bytes.split_at(7);
-    limit.full_at(little_endian(second), little_endian(&rest[..5]))
+    let (full, _) = bytes.split_at(12);
+    let (second, tick) = full.split_at(7);
+    limit.full_at(little_endian(second), little_endian(tick))
 }
 
 fn little_endian(bytes: &[u8]) -> u64 {

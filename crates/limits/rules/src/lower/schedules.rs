@@ -71,7 +71,7 @@ impl Lowering<'_> {
         let mut read = |key: &str, field: &Field<String>, result: Result<(), (String, String)>| {
             let place = field.place().unwrap_or(raw.place);
             result.map_err(|(message, help)| {
-                self.error(context.at(place, &context.path.key(key)), message, help)
+                self.error(context.at(place, &context.path.key(key)), message, help);
             })
         };
         let (mut days, mut zone) = (None::<Days>, Zone::utc());
