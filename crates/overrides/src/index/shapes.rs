@@ -53,7 +53,7 @@ impl Shapes {
     pub(super) fn find<'k>(
         &self,
         domain: &'k str,
-        keys: impl Iterator<Item = &'k str> + Clone,
+        keys: &(impl Iterator<Item = &'k str> + Clone),
         hasher: &SeedableRandomState,
     ) -> Option<&Family> {
         let has = |family: &&Arc<Family>| family.has(domain, keys.clone());
@@ -66,7 +66,7 @@ impl Shapes {
     }
 
     fn of(&self, target: &Target, hasher: &SeedableRandomState) -> Option<&Family> {
-        self.find(target.domain(), keys(target), hasher)
+        self.find(target.domain(), &keys(target), hasher)
     }
 
     pub(super) fn has(&self, target: &Target, hasher: &SeedableRandomState) -> bool {
@@ -96,12 +96,11 @@ impl Shapes {
             Arc::new(Family { hash, domain: target.domain().into(), keys, shapes: Vec::new() })
         });
         let shapes = &mut Arc::make_mut(family.get_mut()).shapes;
-        match shapes.iter_mut().find(|shape| shape.is_of(target)) {
-            Some(shape) => shape.count += 1,
-            None => {
-                let new = Shape { levels: target.entries().iter().map(level).collect(), count: 1 };
-                shapes.insert(shapes.partition_point(|known| known.rank() < new.rank()), new);
-            }
+        if let Some(shape) = shapes.iter_mut().find(|shape| shape.is_of(target)) {
+            shape.count += 1;
+        } else {
+            let new = Shape { levels: target.entries().iter().map(level).collect(), count: 1 };
+            shapes.insert(shapes.partition_point(|known| known.rank() < new.rank()), new);
         }
     }
 
@@ -128,11 +127,11 @@ impl Family {
 
     /// Whether a target has these keys, levels and values.
     pub(super) fn is_of<'v>(&self, target: &Target, values: impl Iterator<Item = LevelValue<'v>>) -> bool {
-        let is_same = |((entry, key), value): ((&EntryOf, &Box<str>), LevelValue<'_>)| {
-            level_value(entry) == value && entry.0 == *key
+        let is_same = |((entry, key), value): ((&EntryOf, &str), LevelValue<'_>)| {
+            level_value(entry) == value && *entry.0 == *key
         };
         target.entries().len() == self.keys.len()
-            && target.entries().iter().zip(&self.keys).zip(values).all(is_same)
+            && target.entries().iter().zip(self.keys.iter().map(|key| &**key)).zip(values).all(is_same)
             && *self.domain == *target.domain()
             && target.scope() == Scope::Descriptor
     }

@@ -138,12 +138,12 @@ impl View<'_> {
         if self.snapshot.descriptors == 0 || entries.len() > MAX_ENTRIES {
             return None;
         }
-        let family = self.snapshot.shapes.find(domain, entries.iter().map(Entry::key), self.hasher)?;
+        let family = self.snapshot.shapes.find(domain, &entries.iter().map(Entry::key), self.hasher)?;
         let mut shapes = family.shapes.as_slice();
         if let Some((_, rest)) = shapes.split_first().filter(|(first, _)| first.is_exact()) {
             let values = entries.iter().map(|entry| (Level::Exact, entry.value()));
             if entries.iter().all(|entry| fits(entry.value()))
-                && let Some(one) = self.with_values(family, values)
+                && let Some(one) = self.with_values(family, &values)
             {
                 return Some(one);
             }
@@ -155,7 +155,7 @@ impl View<'_> {
         let matched = matched()?;
         shapes.iter().find_map(|shape| {
             let values = values_by_rule(shape, entries, &matched)?;
-            self.with_values(family, values.iter().copied())
+            self.with_values(family, &values.iter().copied())
         })
     }
 
@@ -163,7 +163,7 @@ impl View<'_> {
     fn with_values<'v>(
         &self,
         family: &Family,
-        values: impl Iterator<Item = LevelValue<'v>> + Clone,
+        values: &(impl Iterator<Item = LevelValue<'v>> + Clone),
     ) -> Option<&Arc<Override>> {
         let hash = family.hash(values.clone(), self.hasher);
         let shard = self.snapshot.shards.get(shard_of(Scope::Descriptor, hash))?;
