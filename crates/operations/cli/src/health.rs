@@ -10,8 +10,8 @@ use tokio::net::TcpStream;
 
 use super::{
     admin::exchange,
+    endpoint::{self, timeout},
     serve::Environment,
-    server::{self, timeout},
     terminal::{self, ERROR, Failure, GOOD, Verdict, paint},
 };
 use net::HostPort;
@@ -55,7 +55,7 @@ pub(super) fn get(at: &HostPort, path: &str, timeout: Duration) -> Result<(u16, 
         let socket = TcpStream::connect(&*addresses).await.map_err(|error| error.to_string())?;
         exchange(Box::new(socket), request, MAX_RESPONSE).await
     };
-    let runtime = server::runtime().map_err(|failure| failure.to_string())?;
+    let runtime = endpoint::runtime().map_err(|failure| failure.to_string())?;
     let response = runtime.block_on(async { tokio::time::timeout(timeout, call).await });
     let (status, body) = response.unwrap_or_else(|_| Err(format!("no response within {timeout:?}")))?;
     Ok((status.as_u16(), String::from_utf8_lossy(&body).into_owned()))

@@ -1,17 +1,17 @@
 //! The command line: the arguments of each command, and which command they select.
 //!
-//! `main` calls [`run`]. Each command has its file, whose `run` returns a verdict or a failure; `server` is the
+//! `main` calls [`run`]. Each command has its file, whose `run` returns a verdict or a failure; `endpoint` is the
 //! connection to a running service.
 
 mod admin;
 mod check;
+mod endpoint;
 mod explain;
 mod health;
 mod replay;
 mod request;
 mod rules_files;
 mod serve;
-mod server;
 mod settings;
 mod terminal;
 

@@ -10,8 +10,8 @@ use super::{
     format::{items, number, word},
 };
 use crate::{
+    endpoint,
     serve::Environment,
-    server,
     terminal::{self, BOLD, DIM, Failure, PLACE, Verdict, count, paint, wrap},
 };
 use text::printable;
@@ -22,7 +22,7 @@ const INDENT: usize = 4;
 #[derive(Args, Clone, PartialEq, Debug)]
 pub(crate) struct ChangesArgs {
     /// The number of changes.
-    #[arg(short, value_name = "N", default_value_t = 20, value_parser = server::rows)]
+    #[arg(short, value_name = "N", default_value_t = 20, value_parser = endpoint::rows)]
     n: u16,
     #[command(flatten)]
     admin: AdminArgs,

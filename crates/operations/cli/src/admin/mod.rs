@@ -33,8 +33,8 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use super::{
+    endpoint::{self, Address, Endpoint, Service, TlsArgs, root_cause},
     serve::Environment,
-    server::{self, Address, Server, Service, TlsArgs, root_cause},
     terminal::{self, Failure},
 };
 use net::channel::Socket;
@@ -64,7 +64,7 @@ pub(super) struct AdminArgs {
     #[arg(long)]
     pub(super) json: bool,
     /// How long to wait for a reply; by default 5s.
-    #[arg(long, value_name = "DURATION", value_parser = server::timeout)]
+    #[arg(long, value_name = "DURATION", value_parser = endpoint::timeout)]
     pub(super) timeout: Option<Duration>,
     #[command(flatten)]
     pub(super) tls: TlsArgs,
@@ -116,7 +116,7 @@ impl ReplicaArgs {
 
 /// A client of the admin API. Each call opens a connection.
 struct Client {
-    server: Server,
+    server: Endpoint,
     token: Option<String>,
     timeout: Duration,
     runtime: Runtime,
@@ -131,10 +131,10 @@ impl Client {
         let set = Some(environment.value(&vars::ADMIN_TOKEN_FILE)).filter(|path| !path.is_empty());
         let file = args.token_file.clone().or_else(|| set.map(PathBuf::from));
         Ok(Self {
-            server: Server::new(&address, &args.tls, &SERVICE)?,
+            server: Endpoint::new(&address, &args.tls, &SERVICE)?,
             token: file.as_deref().map(first_token).transpose()?,
             timeout: args.timeout.unwrap_or(Duration::from_secs(5)),
-            runtime: server::runtime()?,
+            runtime: endpoint::runtime()?,
         })
     }
 

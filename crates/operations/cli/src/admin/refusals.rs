@@ -11,9 +11,9 @@ use super::{
     overrides::target_text,
 };
 use crate::{
+    endpoint,
     request::Descriptor,
     serve::Environment,
-    server,
     terminal::{self, BOLD, DIM, Failure, PLACE, Verdict, count, paint, wrap},
 };
 use text::thousands;
@@ -39,7 +39,7 @@ pub(crate) struct RefusalsArgs {
     #[arg(long)]
     shadow: bool,
     /// The number of keys, or of refusals with --follow.
-    #[arg(short, value_name = "N", default_value_t = 20, value_parser = server::rows)]
+    #[arg(short, value_name = "N", default_value_t = 20, value_parser = endpoint::rows)]
     n: u16,
     /// Print the last refusals and new ones until interrupted, with --json a line for each: one by one of one replica;
     /// of several, one for each key and second or so.

@@ -9,8 +9,8 @@ use super::{
     overrides::effect_text,
 };
 use crate::{
+    endpoint,
     serve::Environment,
-    server,
     terminal::{self, DIM, Failure, Verdict, paint, wrap},
 };
 use text::thousands;
@@ -30,7 +30,7 @@ pub(crate) struct TopArgs {
     #[arg(long, conflicts_with_all = ["rule", "by"])]
     unmatched: bool,
     /// The number of keys.
-    #[arg(short, value_name = "N", default_value_t = 20, value_parser = server::rows)]
+    #[arg(short, value_name = "N", default_value_t = 20, value_parser = endpoint::rows)]
     n: u16,
     #[command(flatten)]
     replica: ReplicaArgs,

@@ -22,11 +22,10 @@ use super::{
         overrides::{self, Source},
     },
     check::Report,
-    replay,
+    endpoint, replay,
     request::Descriptor,
     rules_files::{self, ReadingArgs},
     serve::Environment,
-    server,
     terminal::{self, Failure, Verdict},
 };
 use ::overrides::{Found, Index};
@@ -52,7 +51,7 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "PATH")]
     rules: Vec<PathBuf>,
     /// The hits of each descriptor; 0 hits are not counted.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = server::hits)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = endpoint::hits)]
     hits: u64,
     /// The time of the request in RFC 3339, such as 2026-11-23T20:00:00Z; now by default.
     #[arg(long, value_name = "TIME", value_parser = replay::time)]

@@ -12,9 +12,9 @@ use clap::Args;
 use tonic::Status;
 
 use super::{
+    endpoint::{self, Address, Endpoint, Service, TlsArgs, root_cause, timeout},
     health,
     serve::Environment,
-    server::{self, Address, Server, Service, TlsArgs, root_cause, timeout},
     terminal::{self, Failure, Verdict},
 };
 use net::{HostPort, channel};
@@ -44,7 +44,7 @@ pub(crate) struct RequestArgs {
     #[arg(long, value_name = "URL")]
     pub(crate) addr: Option<Address>,
     /// The hits of each descriptor; 0 reads the counters without counting.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = server::hits)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = endpoint::hits)]
     pub(crate) hits: u64,
     /// Read the counters without counting, like --hits 0.
     #[arg(long, conflicts_with = "hits")]
@@ -70,8 +70,8 @@ pub(super) fn run(args: &RequestArgs, environment: &Environment) -> Result<Verdi
         Some(addr) => addr.clone(),
         None => local(environment)?,
     };
-    let server = Server::new(&addr, &args.tls, &SERVICE)?;
-    let response = server::runtime()?.block_on(call(&server, args))?;
+    let server = Endpoint::new(&addr, &args.tls, &SERVICE)?;
+    let response = endpoint::runtime()?.block_on(call(&server, args))?;
     if args.json {
         terminal::print_json(&answer::json(&response)?);
     } else {
@@ -120,7 +120,7 @@ fn unknown_domain(domain: &str, rules: &str) -> Option<String> {
     Some(format!("unknown domain {domain:?}{}", hint.unwrap_or_default()))
 }
 
-async fn call(server: &Server, args: &RequestArgs) -> Result<RateLimitResponse, Failure> {
+async fn call(server: &Endpoint, args: &RequestArgs) -> Result<RateLimitResponse, Failure> {
     let hits = if args.peek { 0 } else { args.hits };
     let request = RateLimitRequest {
         domain: args.domain.clone(),
@@ -148,7 +148,7 @@ async fn call(server: &Server, args: &RequestArgs) -> Result<RateLimitResponse, 
     response.map_err(|_| late())?.map(tonic::Response::into_inner)
 }
 
-fn rejected(server: &Server, status: &Status) -> Failure {
+fn rejected(server: &Endpoint, status: &Status) -> Failure {
     let advice = match status.code() {
         tonic::Code::Unknown if status.message() == "no rate limit configuration loaded" => {
             "`tollgate check` and the service's log show why its rules could not be loaded"

@@ -27,7 +27,7 @@ fn args(addr: &str) -> RequestArgs {
 
 /// Calls the server that these arguments name.
 async fn send(args: &RequestArgs) -> Result<RateLimitResponse, Failure> {
-    call(&Server::new(args.addr.as_ref().unwrap(), &args.tls, &SERVICE)?, args).await
+    call(&Endpoint::new(args.addr.as_ref().unwrap(), &args.tls, &SERVICE)?, args).await
 }
 
 /// Runs a test where sockets can be used.
@@ -155,7 +155,7 @@ fn the_environment_gives_the_default_address() {
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let environment = Environment { variables: variables.collect(), ..Environment::default() };
         let server = local(&environment)
-            .and_then(|addr| Server::new(&addr, &TlsArgs::default(), &SERVICE))
+            .and_then(|addr| Endpoint::new(&addr, &TlsArgs::default(), &SERVICE))
             .map(|server| server.to_string());
         assert_eq!(server.as_deref().map_err(|_| ()), expected);
     }

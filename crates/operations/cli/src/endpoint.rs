@@ -69,7 +69,7 @@ pub(super) struct Service {
     pub(super) protocol: &'static str,
 }
 
-pub(super) struct Server {
+pub(super) struct Endpoint {
     at: ServerAddress,
     tls: Option<Tls>,
     service: &'static Service,
@@ -160,7 +160,7 @@ impl TlsArgs {
     }
 }
 
-impl Server {
+impl Endpoint {
     pub(super) fn new(address: &Address, tls: &TlsArgs, service: &'static Service) -> Result<Self, Failure> {
         Ok(Self { at: address.at.clone(), tls: tls.read(address, service.protocol)?, service })
     }
@@ -231,7 +231,7 @@ impl Server {
     }
 }
 
-impl fmt::Display for Server {
+impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match (&self.at, &self.tls) {
             (ServerAddress::Unix(_), _) => "unix:",
@@ -286,7 +286,8 @@ mod tests {
 
     fn server(typed: &str, tls: bool) -> Result<String, String> {
         let args = TlsArgs { tls, ..TlsArgs::default() };
-        let server = Server::new(&typed.parse()?, &args, &SERVICE).map_err(|failure| failure.to_string())?;
+        let server =
+            Endpoint::new(&typed.parse()?, &args, &SERVICE).map_err(|failure| failure.to_string())?;
         Ok(server.to_string())
     }
 
