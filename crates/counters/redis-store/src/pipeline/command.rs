@@ -1,6 +1,8 @@
 //! The commands of a pipeline: their bytes, and the number of their replies.
 
-use std::ops::Range;
+use std::{ops::Range, ptr};
+
+use smallvec::SmallVec;
 
 use super::{
     Expire, Expiry, RedisPipeline,
@@ -10,7 +12,7 @@ use super::{
 };
 use crate::{
     resp::{self, Reply},
-    script::Form,
+    script::{Form, HOLD, Script},
     write_check,
 };
 use counters::table::Key;
@@ -76,9 +78,14 @@ impl Command {
         }
     }
 
-    fn is_scripted(&self) -> bool {
-        use CommandKind::{Close, Hold, Lease, Script};
-        matches!(self.kind, Script(_) | Lease(_) | Hold(_) | Close(_))
+    fn script(&self) -> Option<&'static Script> {
+        match &self.kind {
+            CommandKind::Script(call) => Some(call.script()),
+            CommandKind::Lease(call) => Some(call.script()),
+            CommandKind::Hold(_) => Some(&HOLD),
+            CommandKind::Close(call) => Some(call.script()),
+            CommandKind::Count { .. } | CommandKind::Expire { .. } | CommandKind::ProbeWrites => None,
+        }
     }
 }
 
@@ -89,10 +96,14 @@ impl RedisPipeline {
         }
     }
 
-    /// Writes these commands with the source of their scripts.
+    /// Writes these commands, the first of each script with its source: then the server knows it.
     pub(crate) fn write_with_scripts(&self, unknown: &[UnknownScript], into: &mut Vec<u8>) {
+        let mut sent = SmallVec::<[*const Script; 2]>::new();
         for command in unknown.iter().map(|unknown| at(&self.commands, unknown.command)) {
-            self.write_command(command, into, Form::Source);
+            let script = command.script().map_or(ptr::null(), ptr::from_ref);
+            let form = if sent.contains(&script) { Form::Hash } else { Form::Source };
+            sent.push(script);
+            self.write_command(command, into, form);
         }
     }
 
@@ -139,7 +150,7 @@ impl RedisPipeline {
             let own = rest.by_ref().take(command.replies());
             // The script is in the last reply, after `OK` to ASKING.
             let count = if command.asking { 2 } else { 1 };
-            let own = own.last().filter(|_| command.is_scripted());
+            let own = own.last().filter(|_| command.script().is_some());
             let is_unknown = |last: &usize| match replies.get(*last) {
                 Some(Reply::Error(error)) => error.starts_with("NOSCRIPT"),
                 _ => false,

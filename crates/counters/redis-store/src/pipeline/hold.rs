@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::{
     resp::{self, Reply},
-    script::{Form, HOLD, RESET, SETTLE},
+    script::{Form, HOLD, RESET, SETTLE, Script},
 };
 use counters::{Close, Closed, Closing, Held, MostHolds};
 use limit::{
@@ -236,6 +236,10 @@ impl CloseCall {
     /// A name in its slot.
     pub(crate) fn key(&self) -> &str {
         &self.base
+    }
+
+    pub(super) fn script(&self) -> &'static Script {
+        if matches!(self.what, What::Counter { .. }) { &RESET } else { &SETTLE }
     }
 
     pub(crate) fn write(&self, into: &mut Vec<u8>, form: Form) {

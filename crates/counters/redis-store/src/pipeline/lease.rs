@@ -33,6 +33,10 @@ pub(crate) struct LeaseCall {
 }
 
 impl LeaseCall {
+    pub(super) fn script(&self) -> &'static Script {
+        self.script
+    }
+
     /// Adds hits to a counter with this hash if they are within the limit.
     pub(crate) fn take(
         leases: String,

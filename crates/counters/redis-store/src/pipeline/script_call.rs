@@ -141,7 +141,7 @@ impl ScriptCall {
         self.counters.iter().any(|counter| !matches!(counter.algorithm, Algorithm::FixedWindow(_)))
     }
 
-    fn script(&self) -> &'static Script {
+    pub(super) fn script(&self) -> &'static Script {
         match &self.counts {
             Counts::Each if is_log(self.counters[0].algorithm) => &script::LOGS,
             Counts::Each => &script::STATES,

@@ -505,6 +505,12 @@ fn only_a_call_of_an_unknown_script_is_sent_again() {
     let written = String::from_utf8_lossy(&again);
     assert!(written.starts_with("*1\r\n$6\r\nASKING\r\n"), "{written}");
     assert_eq!((written.matches("EVAL\r\n").count(), written.matches("\r\nINCRBY\r\n").count()), (1, 0));
+    // The server knows a script after its first call.
+    let twice = [pipeline.unknown_scripts(&replies), calls].map(Vec::into_iter);
+    again.clear();
+    pipeline.write_with_scripts(&twice.into_iter().flatten().collect::<Vec<_>>(), &mut again);
+    let written = String::from_utf8_lossy(&again);
+    assert_eq!((written.matches("EVAL\r\n").count(), written.matches("EVALSHA\r\n").count()), (1, 1));
     replies.splice(1..3, [text("OK"), Reply::List(vec![Reply::Nil, text("7"), text("5")])]);
     let learned = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
     assert!(learned.failures.is_empty(), "{:?}", learned.failures);
