@@ -55,7 +55,7 @@ fn sources() -> BTreeSet<String> {
         let said = fs::read_to_string(path.join("output")).unwrap_or_default();
         let read = said.lines().filter_map(|line| line.split_once("rerun-if-changed="));
         // A crate's build script names files from the crate's directory.
-        sources.extend(read.map(|(_, path)| path.trim_start_matches("../../").to_owned()));
+        sources.extend(read.map(|(_, path)| path.trim_start_matches("../").to_owned()));
     }
     // Dependencies and generated files have absolute paths. An image gets its commit by an argument.
     sources.retain(|path| Path::new(ROOT).join(path).exists() && !path.starts_with(['/', '.']));

@@ -5,9 +5,6 @@ use clock::Time;
 
 use super::Window;
 
-/// The seconds by which clocks of processes that share counters may differ.
-const MAX_CLOCK_LEAD: u64 = 60;
-
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Period {
     /// Windows of this length, aligned to the Unix epoch.
@@ -62,12 +59,11 @@ impl Period {
     }
 
     /// Seconds for which a shared store keeps a counter that is created now. As in the Go service: the length of the
-    /// window, or for a calendar the rest of it, and a minute more: each process sets the expiry anew, and its clock may be
-    /// ahead of those that still count in the window.
+    /// window, or for a calendar the rest of it.
     pub fn seconds_kept(self, now: Time) -> u64 {
         match self {
             Self::Length(window) => window.seconds(),
-            Self::Calendar(_) => self.seconds_left(now) + MAX_CLOCK_LEAD,
+            Self::Calendar(_) => self.seconds_left(now),
         }
     }
 

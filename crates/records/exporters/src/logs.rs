@@ -223,7 +223,7 @@ impl fmt::Display for Timestamp {
 
 #[cfg(test)]
 mod tests {
-    use std::{io, time::Duration};
+    use std::{io, mem, time::Duration};
 
     use tracing::{debug, error, info, trace, warn};
 
@@ -234,7 +234,8 @@ mod tests {
         let sink = Arc::clone(&written);
         let write = move |line: &str| sink.lock().unwrap().push(line.to_owned());
         subscriber::with_default(subscriber(level.into_level(), format, write), events);
-        Arc::try_unwrap(written).unwrap().into_inner().unwrap()
+        // Another test may look at the subscriber, which has the other one.
+        mem::take(&mut *written.lock().unwrap())
     }
 
     #[test]

@@ -266,6 +266,6 @@ dynamic metadata
         let mut odd = limited(Code::Ok, 0, "");
         odd.code = 99;
         odd.current_limit = Some(RateLimit { unit: -1, ..Default::default() });
-        assert_eq!(plain(&status_line(&odd, "")), "UNKNOWN, 0 of 0 per unknown remaining, resets in 17s");
+        assert_eq!(plain(&status_line(&odd, "")), "UNKNOWN, 0 of 0 at a time remaining, resets in 17s");
     }
 }
