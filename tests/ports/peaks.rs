@@ -198,7 +198,7 @@ fn a_rules_file_of_many_empty_values() {
         (("merging", merging, 50_000), "expand to too many values"),
         (("wide", wide, 2_000), "expand to too many values"),
         (("deep", |n| around(&"[".repeat(n)), 1_000_000), "nested more than"),
-        (("colons", |n| around(&"a:,".repeat(n)), 1_000_000), "colons before commas"),
+        (("colons", |n| around(&"a:,".repeat(n)), 1_000_000), "put a space after the colon"),
         (("name", |n| format!("domain: d\n\"{}\": 1\n", "x".repeat(n)), 4_000_000), "xxx"),
     ];
     for ((name, text, count), message) in kinds {
