@@ -135,7 +135,9 @@ proptest! {
                     }
                 }
                 Step::Lower => {
-                    [&cached, &exact].into_iter().for_each(|setup| setup.load(&RULES.replace("LIMIT", "5")));
+                    for setup in [&cached, &exact] {
+                        setup.load(&RULES.replace("LIMIT", "5"));
+                    }
                     // Another limit of the rule may now make it wait for longer than the one that rejected.
                     is_changed.extend([("list", true), ("mixed", true)]);
                 }
