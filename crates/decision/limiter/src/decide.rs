@@ -124,6 +124,9 @@ impl Limiter {
         let closings = closings.and_then(|closings| self.try_close(closings)).map(Box::new);
         let served = self.source.load();
         let served = served.as_ref().ok_or(RequestError::NoRules)?;
+        if let Some(cache) = &self.over_limit {
+            cache.follow(served.attached.number);
+        }
         let domain = served.rules.domain(request.domain);
         let replacements = replacement::of(request, domain, (&self.overrides, &self.policy), now)
             .inspect_err(|_| count_error(served, domain))?;

@@ -29,7 +29,10 @@ mod response;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU32, Ordering::Relaxed},
+};
 
 pub use answer::{Answer, Code, CurrentLimit, Header, HeaderNames, MetadataDetail, ResponseOptions, Status};
 use clock::{Clock, Time};
@@ -65,6 +68,8 @@ pub struct Handles {
     domains: Vec<Arc<DomainStats>>,
     /// The recent hits of each rule by its id; empty if they are not recorded.
     recent: Vec<Arc<RuleInfo>>,
+    /// Later rules have a larger one.
+    number: u32,
 }
 
 impl Handles {
@@ -80,6 +85,8 @@ impl Handles {
         self.rules.get(rule.0 as usize)
     }
 }
+
+static SETS: AtomicU32 = AtomicU32::new(1);
 
 /// The statistics of every rule and domain of a set. `recent` has those of recent hits by the rule's id.
 pub fn handles(rules: &RuleSet, stats: &Stats, recent: Vec<Arc<RuleInfo>>) -> Handles {
@@ -104,6 +111,7 @@ pub fn handles(rules: &RuleSet, stats: &Stats, recent: Vec<Arc<RuleInfo>>) -> Ha
         rules: by_id.into_iter().map(|(_, handle)| handle).collect(),
         domains: domains.iter().map(|domain| stats.domain(&domain.name)).collect(),
         recent,
+        number: SETS.fetch_add(1, Relaxed),
     }
 }
 

@@ -7,7 +7,7 @@
 //! the size allows; a refund removes its key, and so does a reset of its counter. Replicas that share a store tell each
 //! other of both.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use clock::Time;
 use counters::{
@@ -26,6 +26,8 @@ pub struct OverLimitCache {
     forgotten: Box<[AtomicU64]>,
     hits: AtomicU64,
     lookups: AtomicU64,
+    /// The number of the rules in force: what was known under others is not found.
+    rules: AtomicU32,
 }
 
 const FORGOTTEN: usize = 1024;
@@ -68,13 +70,32 @@ impl OverLimitCache {
     pub fn new(bytes: usize) -> Self {
         let keys = Table::new(bytes / Table::<Rejection>::BYTES_PER_ENTRY);
         let forgotten = (0..FORGOTTEN).map(|_| AtomicU64::new(0)).collect();
-        Self { keys, forgotten, hits: AtomicU64::new(0), lookups: AtomicU64::new(0) }
+        Self {
+            keys,
+            forgotten,
+            hits: AtomicU64::new(0),
+            lookups: AtomicU64::new(0),
+            rules: AtomicU32::new(0),
+        }
+    }
+
+    /// From now on a request has these rules. Another limit of a rule may reject what one is known to reject, for longer.
+    pub(super) fn follow(&self, rules: u32) {
+        if self.rules.load(Ordering::Relaxed) != rules {
+            self.rules.fetch_max(rules, Ordering::Relaxed);
+        }
+    }
+
+    fn key(&self, full_key: &str) -> Key {
+        // Any characters will do.
+        let rules = char::from_u32(self.rules.load(Ordering::Relaxed) % 0xd800).unwrap_or_default();
+        self.keys.key_of([full_key, rules.encode_utf8(&mut [0; 4])])
     }
 
     /// The verdict on a check, if it follows from what is known of its counter. A refund removes the key. The caller counts
     /// the lookup.
     pub fn get(&self, key: &str, check: &Check, now: Time) -> Option<Verdict> {
-        let key = self.keys.key(key);
+        let key = self.key(key);
         if !check.takes() {
             self.keys.remove(key, now);
             return None;
@@ -99,7 +120,7 @@ impl OverLimitCache {
         let end = Time::from_micros({ rejection.until }.saturating_add(999_999));
         // All are over their limit: of the largest rule, the one that expires first is evicted.
         let kept = Kept { state: rejection, end, mark: Mark::new(check.rule, Used::Little) };
-        let key = self.keys.key(key);
+        let key = self.key(key);
         // Called under the lock of the shard: either `forget` removes the rejection, or its time is visible here.
         let store = |_| ((!self.is_older_than_a_reset(key, now)).then_some(kept), ());
         self.keys.change(key, now, store);
@@ -107,7 +128,7 @@ impl OverLimitCache {
 
     /// Removes the key of a refund that was counted.
     pub(super) fn refunded(&self, key: &str, now: Time) {
-        let key = self.keys.key(key);
+        let key = self.key(key);
         self.forgotten(key).store(now.micros(), Ordering::Relaxed);
         self.keys.remove(key, now);
     }

@@ -94,8 +94,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Hits that were admitted since a rejection make others wait for longer than the cache knows, and so do other limits
-    /// of a rule after a reload.
+    /// Hits that were admitted since a rejection make others wait for longer than the cache knows.
     #[test]
     fn the_cache_answers_what_the_counter_would(steps in vec(step(), 1..60)) {
         let (cached, exact) = (setup(true), setup(false));
@@ -138,8 +137,6 @@ proptest! {
                     for setup in [&cached, &exact] {
                         setup.load(&RULES.replace("LIMIT", "5"));
                     }
-                    // Another limit of the rule may now make it wait for longer than the one that rejected.
-                    is_changed.extend([("list", true), ("mixed", true)]);
                 }
             }
         }
