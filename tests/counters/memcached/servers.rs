@@ -8,7 +8,7 @@ use std::{
 };
 
 use clock::{Clock, SystemClock};
-use counters::{Batch, Outcome, Store};
+use counters::{Batch, Store};
 use limit::{Hits, Limit, Unit};
 use memcached::{
     MemcachedStore, NameServers,
@@ -141,10 +141,7 @@ async fn count(store: &MemcachedStore, key: &str) -> Result<u64, String> {
     batch.push(0..key.len(), &limit, 0, Hits::Take(1));
     let counted = store.apply(&mut batch, SystemClock.now()).await;
     counted.map_err(|error| error.to_string())?;
-    match batch.checks()[0].outcome {
-        Outcome::Counted(count) => Ok(count),
-        other => Err(format!("a fixed window that is alone is {other:?}")),
-    }
+    Ok(batch.checks()[0].verdict.count)
 }
 
 async fn eventually_counts(store: &MemcachedStore, keeper: &Memcached, key: &str) {

@@ -1,6 +1,6 @@
-//! The batch of one request: its checks with their keys and outcomes.
+//! The batch of one request: its checks with their keys and verdicts.
 //!
-//! The limiter fills a batch, the store sets the outcomes, and the limiter reads them.
+//! The limiter fills a batch, the store sets a verdict for each check, whatever its algorithm, and the limiter reads them.
 
 use std::{ops::Range, time::Instant};
 
@@ -59,8 +59,8 @@ pub struct Check {
     pub fit: Fit,
     /// What it holds, of a limit that does. Then `hits` and `member` do not matter.
     pub hold: Option<Box<Hold>>,
-    pub outcome: Outcome,
-    /// The outcome is not to be remembered: a lease knew it before, or hits of another group count that are given back.
+    pub verdict: Verdict,
+    /// The verdict is not to be remembered: a lease knew it before, or hits of another group count that are given back.
     pub is_passing: bool,
 }
 
@@ -74,17 +74,6 @@ pub enum Member {
     First,
     /// Belongs to the group of the check before it.
     Next,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// A fixed window's count after the hits.
-    Counted(u64),
-    /// A fixed window's count; the group's hits were not added because they do not fit.
-    NotCounted(u64),
-    Decided(Verdict),
-    /// As [`Check::held`] says.
-    Held,
 }
 
 #[expect(
@@ -108,7 +97,7 @@ impl Batch {
     /// hash of the limit's rule.
     #[inline]
     pub fn push(&mut self, key: Range<usize>, limit: &Rate, rule: u16, hits: Hits) -> usize {
-        let (index, outcome) = (self.checks.len(), Outcome::Counted(0));
+        let (index, verdict) = (self.checks.len(), Verdict::default());
         let (full_key, key_end) = (key.start..self.keys.len(), key.end);
         self.has_holds |= limit.holds;
         let (limit, member, fit, hold, is_passing) = (*limit, Member::Alone, Fit::Must, None, false);
@@ -121,7 +110,7 @@ impl Batch {
             member,
             fit,
             hold,
-            outcome,
+            verdict,
             is_passing,
         });
         index
@@ -172,7 +161,7 @@ impl Batch {
     pub fn refusal(&self, is_decided: impl Fn(usize, &Check) -> bool) -> Refusal {
         let mut refusal = self.known.clone();
         let decided = self.checks.iter().enumerate().filter(|(index, check)| is_decided(*index, check));
-        decided.for_each(|(_, check)| refusal.add(check.fit, check.refuses()));
+        decided.for_each(|(_, check)| refusal.add(check.fit, check.is_over()));
         refusal
     }
 
@@ -269,45 +258,46 @@ impl Batch {
     }
 
     #[inline]
-    pub fn set(&mut self, index: usize, outcome: Outcome) {
-        (self.checks[index].outcome, self.checks[index].is_passing) = (outcome, false);
+    pub fn set(&mut self, index: usize, verdict: Verdict) {
+        (self.checks[index].verdict, self.checks[index].is_passing) = (verdict, false);
     }
 
-    /// Sets an outcome that a lease knew before.
-    pub fn recall(&mut self, index: usize, outcome: Outcome) {
-        (self.checks[index].outcome, self.checks[index].is_passing) = (outcome, true);
+    /// Sets a verdict that a lease knew before.
+    pub fn recall(&mut self, index: usize, verdict: Verdict) {
+        (self.checks[index].verdict, self.checks[index].is_passing) = (verdict, true);
     }
 
-    pub fn set_held(&mut self, index: usize, held: Held) {
+    pub fn set_held(&mut self, index: usize, held: Held, now: Time) {
         let check = &mut self.checks[index];
-        check.hold.as_mut().expect("the check holds").found = held;
-        check.outcome = Outcome::Held;
+        check.hold.as_mut().expect("the check holds").found = Some(held);
+        self.set(index, held.verdict(&self.checks[index], now));
     }
 
-    /// Sets each outcome by the check's full key and the check.
-    pub fn set_all(&mut self, mut outcome: impl FnMut(&str, &Check) -> Outcome) {
+    /// Sets each verdict by the check's full key and the check.
+    pub fn set_all(&mut self, mut verdict: impl FnMut(&str, &Check) -> Verdict) {
         for check in &mut self.checks {
             let key = self.keys.get(check.full_key.clone()).expect("the key of a check of this batch");
-            (check.outcome, check.is_passing) = (outcome(key, check), false);
+            (check.verdict, check.is_passing) = (verdict(key, check), false);
         }
     }
 
-    /// The hits to count by [`Counting::StopWhenOver`] after a read. Groups that must not count get their outcomes instead.
+    /// The hits to count by [`Counting::StopWhenOver`] after a read. Groups that must not count get their verdicts instead.
     pub fn hits_after_read(&mut self) -> NextHits {
-        let is_over = |check: &Check| check.would_be_over(check.outcome);
-        let is_refused = self.is_refused(|_, check| is_over(check));
+        let is_refused = self.is_refused(|_, check| check.would_be_over());
         let mut hits: NextHits = self.checks.iter().map(|check| Some(check.hits)).collect();
         let mut next = 0;
         while let Some(group) = self.group_at(next) {
             next = group.end;
             let checks = &mut self.checks[group.clone()];
-            let any_over = checks.iter().any(is_over);
+            let any_over = checks.iter().any(Check::would_be_over);
             for (hits, check) in hits[group].iter_mut().zip(checks) {
                 match check.member {
                     _ if check.hold.is_some() => *hits = None,
                     Member::Alone if is_refused && !any_over => *hits = Some(without_taking(check.hits)),
                     Member::First | Member::Next if (is_refused || any_over) && check.takes() => {
-                        check.reject();
+                        if check.would_be_over() {
+                            check.reject();
+                        }
                         *hits = None;
                     }
                     _ => {}
@@ -318,7 +308,7 @@ impl Batch {
     }
 
     /// The hits to count after a read of the groups for which `read` is true: all hits of a group that fits. The other
-    /// groups get their outcomes instead.
+    /// groups get their verdicts instead.
     pub fn hits_that_fit(&mut self, read: impl Fn(usize) -> bool) -> NextHits {
         let mut plan: NextHits = self.checks.iter().map(|_| None).collect();
         let mut next = 0;
@@ -328,8 +318,8 @@ impl Batch {
             if !read(group.start) || !checks.iter().all(Check::takes) {
                 continue;
             }
-            if checks.iter().any(|check| check.would_be_over(check.outcome)) {
-                checks.iter_mut().for_each(Check::reject);
+            if checks.iter().any(Check::would_be_over) {
+                checks.iter_mut().filter(|check| check.would_be_over()).for_each(Check::reject);
             } else {
                 plan[group].iter_mut().zip(checks).for_each(|(hits, check)| *hits = Some(check.hits));
             }
@@ -349,20 +339,18 @@ impl Batch {
                 continue;
             }
             for (hits, check) in plan[group].iter_mut().zip(checks) {
-                let was_counted = !matches!(check.outcome, Outcome::Decided(Verdict { consumed: false, .. }));
-                *hits = was_counted.then(|| Hits::Refund(check.hits.taken()));
+                *hits = check.verdict.consumed.then(|| Hits::Refund(check.hits.taken()));
             }
         }
         plan
     }
 
-    /// Sets the outcomes of refunded groups: rejected by the limits that were `over`.
+    /// Sets the verdicts of refunded groups: rejected by the limits that were `over`.
     pub fn reject_refunded(&mut self, refunds: &NextHits, over: &[bool]) {
         for (index, check) in self.checks.iter_mut().enumerate() {
-            let was_refunded = refunds[index].is_some();
-            if let (Outcome::Counted(count), true, true) = (check.outcome, was_refunded, over[index]) {
+            if refunds[index].is_some() && over[index] {
                 // Even if other requests have refunded hits since.
-                (check.outcome, check.is_passing) = (Outcome::NotCounted(count), true);
+                check.reject();
             }
         }
     }
@@ -407,64 +395,58 @@ impl HitsToSend<'_> {
 }
 
 impl Check {
-    /// True if the outcome is over the limit. A refund never is.
+    /// True if the limit has no room for the request. It always has for a refund that holds nothing.
     #[inline]
     pub fn is_over(&self) -> bool {
-        match self.outcome {
-            _ if !self.takes() => false,
-            Outcome::Counted(after) => after > self.limit.requests_per_unit,
-            Outcome::NotCounted(_) => true,
-            Outcome::Decided(verdict) => !verdict.admitted,
-            // Holds end at any time; only what is spent stays.
-            Outcome::Held => {
-                let is_window = !matches!(self.limit.algorithm, Algorithm::Concurrency(_));
-                let is_spent = |held: Held| !held.fits && held.spent >= self.limit.requests_per_unit;
-                is_window && self.held().is_some_and(is_spent)
-            }
-        }
+        !self.verdict.admitted && (self.takes() || self.hold.is_some())
     }
 
     /// True for a refund after which hits may be admitted that were rejected before it.
     pub fn may_free(&self) -> bool {
         let Hits::Refund(hits @ 1..) = self.hits else { return false };
-        match (self.member, self.outcome) {
-            // A window rejects once it is over its limit; this one no longer is.
-            (Member::Alone, Outcome::Counted(after)) => {
-                let limit = self.limit.requests_per_unit;
-                after <= limit && after.saturating_add(hits) > limit
+        match self.limit.algorithm {
+            // Once it is over its limit, it rejects; this one no longer is.
+            Algorithm::FixedWindow(window) if self.member == Member::Alone && self.hold.is_none() => {
+                let after = self.verdict.count;
+                after <= window.limit && after.saturating_add(hits) > window.limit
             }
             // Others reject hits that do not fit, and as many may fit now.
             _ => true,
         }
     }
 
-    /// True if the hits would exceed the limit, by the outcome of a read. Those of a refund never do.
+    /// True if the hits would exceed the limit, by the verdict of a read. Those of a refund never do.
     #[inline]
-    pub fn would_be_over(&self, read: Outcome) -> bool {
-        match read {
-            _ if !self.takes() => false,
-            Outcome::Counted(count) => fixed_window::count(count, self.hits) > self.limit.requests_per_unit,
-            Outcome::NotCounted(_) => true,
-            Outcome::Decided(verdict) => self.hits.taken() > verdict.remaining,
-            Outcome::Held => self.refuses(),
+    pub fn would_be_over(&self) -> bool {
+        match &self.hold {
+            Some(_) => self.is_over(),
+            None => {
+                let after = fixed_window::count(self.verdict.count, self.hits);
+                self.takes() && after > self.limit.algorithm.capacity()
+            }
         }
     }
 
-    /// What a check that holds found, once its outcome is set.
+    /// The verdict of a fixed window with this count after the hits.
+    #[inline]
+    pub fn counted(&self, count: u64, now: Time) -> Verdict {
+        self.limit.fixed().verdict(count, self.hits, now)
+    }
+
+    /// The verdict of a fixed window with this count, to which the hits were not added because they do not fit.
+    pub fn not_counted(&self, count: u64, now: Time) -> Verdict {
+        self.limit.fixed().rejected(count, self.hits, now)
+    }
+
+    /// What a check that holds found, once its verdict is set.
     #[inline]
     pub fn held(&self) -> Option<Held> {
-        let hold = self.hold.as_ref().filter(|_| self.outcome == Outcome::Held)?;
-        Some(hold.found)
+        self.hold.as_ref()?.found
     }
 
     /// True for hits that no counter of the limit admits. An estimate is cut to the limit.
     pub fn never_fits(&self) -> bool {
         self.hold.is_none() && self.hits.taken() > self.limit.algorithm.capacity()
-    }
-
-    /// True if the outcome leaves no room for the request.
-    pub fn refuses(&self) -> bool {
-        self.held().map_or_else(|| self.is_over(), |held| !held.fits)
     }
 
     /// True unless the hits are a refund.
@@ -473,21 +455,13 @@ impl Check {
         matches!(self.hits, Hits::Take(_))
     }
 
-    /// Converts the outcome of a read to that of rejected hits, if they would exceed the limit. For stores that cannot
-    /// check the limits of a rule atomically.
-    pub fn reject(&mut self) {
-        if !self.would_be_over(self.outcome) {
-            return;
-        }
+    /// Converts the verdict of a read to that of rejected hits. For stores that cannot check the limits of a rule
+    /// atomically.
+    fn reject(&mut self) {
+        let full = Verdict { remaining: 0, ..self.verdict };
+        let retry_after = self.limit.algorithm.wait_after(full, self.hits.taken());
+        self.verdict = Verdict { admitted: false, consumed: false, retry_after, ..self.verdict };
         self.is_passing = true;
-        self.outcome = match self.outcome {
-            Outcome::Decided(verdict) => {
-                let retry_after = self.limit.algorithm.wait_after(verdict, self.hits.taken());
-                Outcome::Decided(Verdict { admitted: false, consumed: false, retry_after, ..verdict })
-            }
-            Outcome::Counted(count) | Outcome::NotCounted(count) => Outcome::NotCounted(count),
-            Outcome::Held => Outcome::Held,
-        };
     }
 }
 

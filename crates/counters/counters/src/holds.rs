@@ -9,7 +9,9 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use smallvec::SmallVec;
 
 use clock::Time;
-use limit::{HoldRule, holds::How};
+use limit::{Algorithm, HoldRule, Verdict, holds::How};
+
+use crate::batch::Check;
 
 /// How much a store may hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,10 +36,11 @@ pub struct Hold {
     pub rule_id: u64,
     /// `None` reads.
     pub estimate: Option<u64>,
-    pub found: Held,
+    /// What the store found.
+    pub found: Option<Held>,
 }
 
-/// The outcome of a check that holds.
+/// What a store found of a check that holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Held {
     pub spent: u64,
@@ -50,6 +53,35 @@ pub struct Held {
     pub is_full: bool,
     /// The time until the first hold expires that is in the way of a check that does not fit.
     pub frees_in: Option<Duration>,
+}
+
+impl Held {
+    /// What is held may become free at any time, at the latest when it expires.
+    pub fn verdict(self, check: &Check, now: Time) -> Verdict {
+        let capacity = check.limit.requests_per_unit;
+        let estimate = check.hits.taken().min(capacity);
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let frees_in = self.frees_in.map(micros);
+        let is_concurrency = matches!(check.limit.algorithm, Algorithm::Concurrency(_));
+        let reset = if is_concurrency {
+            frees_in.unwrap_or(0)
+        } else {
+            check.limit.period().end(now).micros().saturating_sub(now.micros())
+        };
+        let fits_without_holds = self.spent.saturating_add(estimate) <= capacity;
+        let expiry = frees_in.filter(|_| fits_without_holds);
+        let wait =
+            if is_concurrency { expiry } else { Some(expiry.map_or(reset, |expiry| expiry.min(reset))) };
+        let used = self.spent.saturating_add(self.held);
+        Verdict {
+            admitted: self.fits,
+            consumed: self.fits && self.holds,
+            count: used.saturating_add(if self.holds { 0 } else { estimate }).min(capacity),
+            remaining: capacity.saturating_sub(used),
+            reset,
+            retry_after: if self.fits { Some(0) } else { wait.filter(|_| capacity > 0) },
+        }
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -1,6 +1,6 @@
 //! Counter stores: a [`Store`] counts all checks of a request in one call.
 //!
-//! The limiter plans the checks and reads their outcomes. The memory store answers at once. A networked store answers
+//! The limiter plans the checks and reads their verdicts. The memory store answers at once. A networked store answers
 //! later, and sends the checks of many requests together. `batch` has the checks, `holds` what is held by requests under
 //! way, and [`table`] the bounded table of counters in memory, of caches and of leases.
 
@@ -20,21 +20,19 @@ use metrics::{FailureReason, LeaseState, LeaseUsage, PoolUsage, StoreUsage};
 use smallvec::{SmallVec, smallvec};
 
 pub use self::{
-    batch::{
-        Batch, Check, Counting, HitsToSend, Member, NextHits, Outcome, key_of_all_windows, without_taking,
-    },
+    batch::{Batch, Check, Counting, HitsToSend, Member, NextHits, key_of_all_windows, without_taking},
     holds::{Close, Closed, Closing, Held, Hold, HoldId, MostHolds, OpenHold},
     outage::{Outage, Outages},
 };
 
 /// Counters, shared by all cores.
 pub trait Store: Send + Sync {
-    /// Counts every check of a request and sets its outcome, if no check has to wait. Otherwise counts nothing.
+    /// Counts every check of a request and sets its verdict, if no check has to wait. Otherwise counts nothing.
     fn try_apply(&self, _batch: &mut Batch, _now: Time) -> Applied {
         Applied::Wait
     }
 
-    /// Counts every check of a request and sets its outcome.
+    /// Counts every check of a request and sets its verdict.
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a>;
 
     /// The slots of the batch's holds, which their id contains, so that any replica finds them.
@@ -127,13 +125,13 @@ pub enum Resets {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Applied {
-    /// The outcomes are set.
+    /// The verdicts are set.
     Done,
     /// Nothing was counted: the batch goes to [`Store::apply`].
     Wait,
 }
 
-/// Completes when the outcomes of a batch are set.
+/// Completes when the verdicts of a batch are set.
 pub type StoreFuture<'a> = Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'a>>;
 
 /// The holds that were closed, also if some slots failed.

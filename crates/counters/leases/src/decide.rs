@@ -18,11 +18,10 @@ use super::{
 };
 use clock::Time;
 use counters::{
-    Applied, Batch, Check, Counting, Member, NextHits, Outcome, Store as _, StoreError, StoreFuture,
-    without_taking,
+    Applied, Batch, Check, Counting, Member, NextHits, Store as _, StoreError, StoreFuture, without_taking,
 };
 use limit::{
-    Hits, fixed_window,
+    Hits, Verdict, fixed_window,
     lease::{SentHits, Snapshot, Step},
 };
 
@@ -78,18 +77,18 @@ impl Draft {
         }
     }
 
-    fn set_taken(&mut self, batch: &mut Batch, index: usize, taken: Option<Taken>) {
+    fn set_taken(&mut self, batch: &mut Batch, index: usize, taken: Option<Taken>, now: Time) {
         let Some((lease, decided)) = taken else { return };
         self.uses[index] = lease;
         match decided {
-            Ok(count) => self.decide(batch, index, Outcome::Counted(count)),
+            Ok(count) => self.decide(batch, index, batch.check(index).counted(count, now)),
             Err(rest) => self.hits[index] = Some(rest),
         }
     }
 
-    fn decide(&mut self, batch: &mut Batch, index: usize, outcome: Outcome) {
+    fn decide(&mut self, batch: &mut Batch, index: usize, verdict: Verdict) {
         self.hits[index] = None;
-        batch.recall(index, outcome);
+        batch.recall(index, verdict);
     }
 }
 
@@ -107,7 +106,7 @@ impl Shared {
                 return self.redis.apply(batch, now);
             }
             let mut draft = Draft::new(batch, counting, commands);
-            draft.set_taken(batch, 0, taken);
+            draft.set_taken(batch, 0, taken, now);
             return self.count_rest(batch, now, draft);
         }
         let mut draft = Draft::new(batch, counting, Commands::new());
@@ -120,7 +119,7 @@ impl Shared {
                     match batch.checks_at(group.clone()) {
                         [Check { member: Member::Alone, hits: Hits::Take(1..), .. }] => {
                             let taken = self.take_alone(batch, group.start, now, &mut draft.commands);
-                            draft.set_taken(batch, group.start, taken);
+                            draft.set_taken(batch, group.start, taken, now);
                         }
                         [Check { member: Member::Alone, .. }] => {
                             self.read(batch, group.start, now, &mut draft);
@@ -167,7 +166,7 @@ impl Shared {
                     break;
                 }
             };
-            batch.recall(index, Outcome::Counted(count));
+            batch.recall(index, batch.check(index).counted(count, now));
         }
         if !commands.is_empty() {
             self.send(commands, now);
@@ -263,22 +262,22 @@ impl Shared {
         for ((index, step), is_barred) in range.clone().zip(steps.iter().copied()).zip(barred) {
             let check = batch.check(index);
             let hits = check.hits.taken();
-            let outcome = match (step, check.member) {
-                (Some(Step::Admit(count)), _) if is_decided && !is_barred => Outcome::Counted(count),
+            let verdict = match (step, check.member) {
+                (Some(Step::Admit(count)), _) if is_decided && !is_barred => check.counted(count, now),
                 (Some(Step::Admit(count)), _) => {
                     if let Some(hit) = self.hit(batch, check, now).filter(|hit| hit.hits > 0) {
                         self.leases.with(hit.key, hit.start, |lease| lease.restore(hit.hits));
                     }
-                    Outcome::Counted(count.saturating_sub(hits))
+                    check.counted(count.saturating_sub(hits), now)
                 }
                 (Some(Step::Reject(count)), Member::Alone) => {
-                    Outcome::Counted(count_over(check.limit.requests_per_unit, hits, count))
+                    check.counted(count_over(check.limit.requests_per_unit, hits, count), now)
                 }
-                (Some(Step::Reject(count)), _) => Outcome::NotCounted(count),
+                (Some(Step::Reject(count)), _) => check.not_counted(count, now),
                 (Some(Step::Query { .. }) | None, _) => continue,
             };
             if is_decided {
-                draft.decide(batch, index, outcome);
+                draft.decide(batch, index, verdict);
             }
         }
     }
@@ -306,7 +305,7 @@ impl Shared {
             return;
         }
         if let Some(count) = self.hit(batch, check, now).and_then(|hit| self.leases.read(hit, now)) {
-            draft.decide(batch, index, Outcome::Counted(count));
+            draft.decide(batch, index, batch.check(index).counted(count, now));
         }
     }
 
@@ -354,7 +353,7 @@ impl Shared {
         Counter { name: name.into(), is_per_second, limit: check.limit }
     }
 
-    /// Updates a lease by the count in Redis. Returns the outcome without the hits that are left in the lease.
+    /// Updates a lease by the count in Redis. Returns the verdict without the hits that are left in the lease.
     fn update(
         &self,
         check: &Check,
@@ -363,10 +362,8 @@ impl Shared {
         is_rejected: bool,
         is_alone: bool,
         now: Time,
-    ) -> Outcome {
-        let (Outcome::Counted(after) | Outcome::NotCounted(after)) = check.outcome else {
-            return check.outcome;
-        };
+    ) -> Verdict {
+        let after = check.verdict.count;
         let (limit, terms) = (check.limit.requests_per_unit, self.leases.terms(check.limit.fixed()));
         let count = self.leases.with(lease.key, lease.start, |lease| {
             if lease.is_outdated(snapshot) {
@@ -386,10 +383,8 @@ impl Shared {
             if after > limit && !is_saved { after } else { lease.count(&terms).min(limit) }
         });
         let count = count.unwrap_or(after);
-        match check.outcome {
-            Outcome::NotCounted(_) => Outcome::NotCounted(count),
-            _ => Outcome::Counted(count),
-        }
+        let was_counted = check.verdict.admitted || check.verdict.consumed;
+        if was_counted { check.counted(count, now) } else { check.not_counted(count, now) }
     }
 }
 
@@ -422,8 +417,8 @@ impl InFlight<'_> {
                     stops || batch.checks_at(group).iter().any(Check::is_over)
                 }
             };
-            let outcome = self.shared.update(check, used, sent, is_rejected, is_alone, now);
-            batch.set(index, outcome);
+            let verdict = self.shared.update(check, used, sent, is_rejected, is_alone, now);
+            batch.set(index, verdict);
         }
     }
 }

@@ -13,7 +13,7 @@ use clock::{
     Time,
     timer::{Random, Timer},
 };
-use counters::{Batch, Check, Counting, HitsToSend, Member, NextHits, Outcome, StoreError, StoreFuture};
+use counters::{Batch, Check, Counting, HitsToSend, Member, NextHits, StoreError, StoreFuture};
 use limit::{Hits, Rate};
 use metrics::FailureReason;
 
@@ -48,7 +48,7 @@ impl MemcachedStore {
             Counting::Always | Counting::StopWhenOver => HitsToSend::Own,
         };
         match self.submit(batch, now, plan) {
-            Ok(submitted) => Box::pin(receive(batch, submitted, self.timer())),
+            Ok(submitted) => Box::pin(receive(batch, submitted, self.timer(), now)),
             Err(error) => Box::pin(ready(Err(error))),
         }
     }
@@ -65,7 +65,7 @@ impl MemcachedStore {
         plan: HitsToSend<'_>,
     ) -> Result<(), StoreError> {
         let submitted = self.submit(batch, now, plan)?;
-        receive(batch, submitted, self.timer()).await
+        receive(batch, submitted, self.timer(), now).await
     }
 
     /// Counts single checks and reads those of groups; then counts the groups that fit.
@@ -145,13 +145,14 @@ async fn receive(
     batch: &mut Batch,
     submitted: SmallVec<[Submitted; 1]>,
     timer: &dyn Timer,
+    now: Time,
 ) -> Result<(), StoreError> {
     for Submitted { checks, mut reply } in submitted {
         let outcomes = reply.wait(batch.until.map(|until| (until, timer))).await?;
         assert_eq!(outcomes.len(), checks.len(), "each check has an outcome");
         for (index, outcome) in checks.into_iter().zip(outcomes) {
             let after = outcome.map_err(|failure| failure.to_error(FailureReason::BadAnswer))?;
-            batch.set(index, Outcome::Counted(after));
+            batch.set(index, batch.check(index).counted(after, now));
         }
     }
     Ok(())

@@ -68,7 +68,7 @@ impl MemoryStore {
         if batch.counting == Counting::StopWhenOver && !is_refused {
             let (seen, expired) = ledger.look(&parts, now, spent, charge);
             batch.expired.extend(closed(expired));
-            set_seen(batch, seen);
+            set_seen(batch, seen, now);
             is_refused = batch.is_refused(|_, check| check.held().is_some_and(|held| !held.fits));
         }
         self.count_only(batch, is_refused, now);
@@ -79,7 +79,7 @@ impl MemoryStore {
             None => ledger.look(&parts, now, spent, charge),
         };
         drop(ledger);
-        set_seen(batch, seen);
+        set_seen(batch, seen, now);
         batch.expired.extend(closed(expired));
     }
 
@@ -194,10 +194,10 @@ impl MemoryStore {
     }
 }
 
-fn set_seen(batch: &mut Batch, seen: Vec<Seen>) {
+fn set_seen(batch: &mut Batch, seen: Vec<Seen>, now: Time) {
     let indexes: SmallVec<[usize; 4]> = batch.holding().collect();
     for (index, Seen { spent, held, fits, holds, is_full, frees_in }) in indexes.into_iter().zip(seen) {
-        batch.set_held(index, Held { spent, held, fits, holds, is_full, frees_in });
+        batch.set_held(index, Held { spent, held, fits, holds, is_full, frees_in }, now);
     }
 }
 

@@ -20,8 +20,8 @@ use smallvec::SmallVec;
 
 use clock::Time;
 use counters::{
-    Applied, Batch, Check, Closed, Closing, ClosingFuture, Counting, ListingFuture, Member, MostHolds,
-    Outcome, Store, StoreFuture,
+    Applied, Batch, Check, Closed, Closing, ClosingFuture, Counting, ListingFuture, Member, MostHolds, Store,
+    StoreFuture,
     table::{Kept, Key, Locked, Mark, Table, Used},
     without_taking,
 };
@@ -59,7 +59,7 @@ impl MemoryStore {
         self.expire_holds(now);
     }
 
-    /// Counts every check of a request and sets its outcome.
+    /// Counts every check of a request and sets its verdict.
     pub fn count(&self, batch: &mut Batch, now: Time) {
         if batch.has_holds() {
             self.count_and_hold(batch, now);
@@ -77,7 +77,7 @@ impl MemoryStore {
                 batch.set_all(|key, check| count(&mut store, self.states.key(key), check, check.hits, now));
             }
             Counting::ReadOnly => batch.set_all(|key, check| match check.hold {
-                Some(_) => check.outcome,
+                Some(_) => check.verdict,
                 None => count(&mut store, self.states.key(key), check, without_taking(check.hits), now),
             }),
             Counting::StopWhenOver => self.count_unless_over(batch, now),
@@ -113,7 +113,7 @@ impl MemoryStore {
         {
             locked.count(batch, index, *key, Hits::Take(0), now);
         }
-        let is_refused = batch.is_refused(|_, check| check.would_be_over(check.outcome));
+        let is_refused = batch.is_refused(|_, check| check.would_be_over());
         let mut next = 0;
         while let Some(group) = batch.group_at(next) {
             next = group.end;
@@ -158,8 +158,8 @@ impl MemoryStore {
 
 impl LockedStates<'_> {
     fn count(&mut self, batch: &mut Batch, index: usize, key: Key, hits: Hits, now: Time) {
-        let outcome = count(self, key, batch.check(index), hits, now);
-        batch.set(index, outcome);
+        let verdict = count(self, key, batch.check(index), hits, now);
+        batch.set(index, verdict);
     }
 
     /// Counts the hits of a group if every limit admits them and the request is not rejected elsewhere, or those of a
@@ -172,24 +172,23 @@ impl LockedStates<'_> {
         is_rejected: bool,
         now: Time,
     ) {
-        let is_over = |check: &Check| check.takes() && check.would_be_over(check.outcome);
         if let ([check @ Check { member: Member::Alone, hits, .. }], [key]) =
             (batch.checks_at(group.clone()), keys)
         {
-            let hits = if is_rejected && !is_over(check) { without_taking(*hits) } else { *hits };
+            let hits = if is_rejected && !check.would_be_over() { without_taking(*hits) } else { *hits };
             return self.count(batch, group.start, *key, hits, now);
         }
         for (index, key) in group.clone().zip(keys) {
             self.count(batch, index, *key, Hits::Take(0), now);
         }
-        let is_rejected = is_rejected || batch.checks_at(group.clone()).iter().any(is_over);
+        let is_rejected = is_rejected || batch.checks_at(group.clone()).iter().any(Check::would_be_over);
         for (index, key) in group.zip(keys) {
             let check = batch.check(index);
-            match check.outcome {
-                _ if is_rejected && check.takes() && !is_over(check) => {}
-                Outcome::Counted(count) if is_rejected && check.takes() => {
+            match check.limit.algorithm {
+                _ if is_rejected && check.takes() && !check.would_be_over() => {}
+                Algorithm::FixedWindow(_) if is_rejected && check.takes() => {
                     self.change((*key, check.rule), now, |state| (state, Used::Over, ()));
-                    batch.set(index, Outcome::NotCounted(count));
+                    batch.set(index, check.not_counted(check.verdict.count, now));
                 }
                 // No other algorithm counts rejected hits.
                 _ => self.count(batch, index, *key, check.hits, now),
@@ -254,15 +253,16 @@ fn used(verdict: Verdict, limit: Algorithm) -> Used {
     Used::of(if verdict.admitted { hits } else { u64::MAX }, capacity)
 }
 
-fn count(states: &mut impl States, key: Key, check: &Check, hits: Hits, now: Time) -> Outcome {
+fn count(states: &mut impl States, key: Key, check: &Check, hits: Hits, now: Time) -> Verdict {
     let (of, algorithm) = ((key, check.rule), check.limit.algorithm);
     let decided = |(after, verdict)| (after, used(verdict, algorithm), verdict);
-    Outcome::Decided(match algorithm {
+    match algorithm {
         Algorithm::FixedWindow(limit) => {
-            return Outcome::Counted(states.change(of, now, |state| {
+            let count = states.change(of, now, |state| {
                 let (after, count) = limit.apply(state, hits, now);
                 (after, Used::of(count, limit.limit), count)
-            }));
+            });
+            check.counted(count, now)
         }
         Algorithm::SlidingWindow(limit) => {
             states.change(of, now, |state| decided(limit.apply(state, hits, now)))
@@ -270,7 +270,7 @@ fn count(states: &mut impl States, key: Key, check: &Check, hits: Hits, now: Tim
         Algorithm::Bucket(limit) => states.change(of, now, |state| decided(limit.apply(state, hits, now))),
         Algorithm::SlidingLog(limit) => states.apply_to_log(of, limit, hits, now),
         Algorithm::Concurrency(_) => unreachable!("a limit of requests under way holds"),
-    })
+    }
 }
 
 impl Store for MemoryStore {

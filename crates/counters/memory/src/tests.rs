@@ -35,7 +35,7 @@ fn apply_checks(
     counting: Counting,
     checks: &[(&str, &Limit, Hits)],
     now: Time,
-) -> Vec<(Outcome, bool)> {
+) -> Vec<(Verdict, bool)> {
     let mut batch = Batch::default();
     batch.counting = counting;
     for (name, limit, hits) in checks {
@@ -46,9 +46,9 @@ fn apply_checks(
     apply(store, &mut batch, now)
 }
 
-fn apply(store: &MemoryStore, batch: &mut Batch, now: Time) -> Vec<(Outcome, bool)> {
+fn apply(store: &MemoryStore, batch: &mut Batch, now: Time) -> Vec<(Verdict, bool)> {
     assert_eq!(store.try_apply(batch, now), Applied::Done);
-    batch.checks().iter().map(|check| (check.outcome, check.is_over())).collect()
+    batch.checks().iter().map(|check| (check.verdict, check.is_over())).collect()
 }
 
 /// Applies all checks in one batch, each list as a group.
@@ -57,7 +57,7 @@ fn apply_groups(
     counting: Counting,
     groups: &[Vec<(&str, &Limit, Hits)>],
     now: Time,
-) -> Vec<(Outcome, bool)> {
+) -> Vec<(Verdict, bool)> {
     let mut batch = Batch::default();
     batch.counting = counting;
     for group in groups {
@@ -106,13 +106,8 @@ proptest! {
         let mut expected = None;
         for (hits, action) in steps {
             let hits = if action == 0 { Hits::Refund(hits) } else { Hits::Take(hits) };
-            let (outcome, is_over) = apply_checks(&store, Counting::Always, &[("k", &limit, hits)], now)[0];
-            let hits_used = match outcome {
-                Outcome::Counted(count) | Outcome::NotCounted(count) => count,
-                Outcome::Held => panic!("nothing holds"),
-                Outcome::Decided(_) if is_over => u64::MAX,
-                Outcome::Decided(verdict) => capacity - verdict.remaining,
-            };
+            let (verdict, is_over) = apply_checks(&store, Counting::Always, &[("k", &limit, hits)], now)[0];
+            let hits_used = if is_over && kind != Kind::FixedWindow { u64::MAX } else { verdict.count };
             let before = expected;
             if hits != Hits::Take(0) {
                 expected = Some(Used::of(hits_used, capacity));
@@ -120,7 +115,7 @@ proptest! {
             // An unused counter has no state, and a refund that changes nothing leaves the mark.
             let used = used_of(&store, "k", &limit, now);
             let is_left = matches!(hits, Hits::Refund(_)) && used == before;
-            prop_assert!(used.is_none() || used == expected || is_left, "{used:?}, {expected:?} after {outcome:?}");
+            prop_assert!(used.is_none() || used == expected || is_left, "{used:?}, {expected:?} after {verdict:?}");
             prop_assert!(used.is_some() || expected.is_none_or(|used| used == Used::Little) || is_over);
             expected = used;
         }
@@ -135,22 +130,23 @@ struct Model {
 }
 
 impl Model {
-    fn apply(&mut self, key: String, limit: &Limit, hits: Hits, now: Time) -> Outcome {
+    /// Counts `hits` of those that were asked for.
+    fn apply(&mut self, key: String, limit: &Limit, [hits, asked]: [Hits; 2], now: Time) -> Verdict {
         let state = self.states.entry(key.clone()).or_default();
         let verdict = match limit.algorithm {
             Algorithm::FixedWindow(fixed) => {
                 *state = fixed.apply(*state, hits, now).0;
-                return Outcome::Counted(state.number);
+                return fixed.verdict(state.number, asked, now);
             }
             Algorithm::SlidingWindow(limit) => limit.apply(*state, hits, now),
             Algorithm::Bucket(limit) => limit.apply(*state, hits, now),
             Algorithm::SlidingLog(limit) => {
-                return Outcome::Decided(limit.apply(self.logs.entry(key).or_default(), hits, now));
+                return limit.apply(self.logs.entry(key).or_default(), hits, now);
             }
             Algorithm::Concurrency(_) => panic!("nothing holds"),
         };
         *state = verdict.0;
-        Outcome::Decided(verdict.1)
+        verdict.1
     }
 
     /// A refund never is.
@@ -171,15 +167,13 @@ impl Model {
         !admitted
     }
 
-    /// The outcome of a read, or of rejected hits.
-    fn refuse(&mut self, key: String, limit: &Limit, hits: Hits, is_over: bool, now: Time) -> Outcome {
-        let hits = if is_over { hits } else { Hits::Take(0) };
+    /// The verdict of a read, or of rejected hits.
+    fn refuse(&mut self, key: String, limit: &Limit, hits: Hits, is_over: bool, now: Time) -> Verdict {
         match limit.algorithm {
-            Algorithm::FixedWindow(_) => {
-                let count = self.states.get(&key).copied().unwrap_or_default().number;
-                if is_over { Outcome::NotCounted(count) } else { Outcome::Counted(count) }
+            Algorithm::FixedWindow(fixed) if is_over => {
+                fixed.rejected(self.states.get(&key).copied().unwrap_or_default().number, hits, now)
             }
-            _ => self.apply(key, limit, hits, now),
+            _ => self.apply(key, limit, [if is_over { hits } else { Hits::Take(0) }, hits], now),
         }
     }
 
@@ -189,7 +183,7 @@ impl Model {
         counting: Counting,
         groups: &[Vec<(&str, &Limit, Hits)>],
         now: Time,
-    ) -> Vec<Outcome> {
+    ) -> Vec<Verdict> {
         let is_over = |model: &Self, (name, limit, hits): &(&str, &Limit, Hits)| {
             model.is_over(&key(name, limit, now), limit, *hits, now)
         };
@@ -198,36 +192,36 @@ impl Model {
                 .iter()
                 .flatten()
                 .any(|(name, limit, hits)| self.is_over(&key(name, limit, now), limit, *hits, now));
-        let mut outcomes = Vec::new();
+        let mut verdicts = Vec::new();
         for group in groups {
             let over: Vec<bool> = group.iter().map(|check| is_over(self, check)).collect();
             let refused = stops || over.contains(&true);
             for ((name, limit, hits), over) in group.iter().zip(over) {
                 let key = key(name, limit, now);
-                outcomes.push(match hits {
+                verdicts.push(match hits {
                     Hits::Take(_) if counting == Counting::ReadOnly => {
-                        self.apply(key, limit, Hits::Take(0), now)
+                        self.apply(key, limit, [Hits::Take(0), *hits], now)
                     }
                     Hits::Take(_) if refused => self.refuse(key, limit, *hits, over, now),
-                    hits => self.apply(key, limit, *hits, now),
+                    hits => self.apply(key, limit, [*hits, *hits], now),
                 });
             }
         }
-        outcomes
+        verdicts
     }
 
-    fn apply_all(&mut self, counting: Counting, checks: &[(&str, &Limit, Hits)], now: Time) -> Vec<Outcome> {
+    fn apply_all(&mut self, counting: Counting, checks: &[(&str, &Limit, Hits)], now: Time) -> Vec<Verdict> {
         let over: Vec<bool> = checks
             .iter()
             .map(|(name, limit, hits)| self.is_over(&key(name, limit, now), limit, *hits, now))
             .collect();
         let stops = counting == Counting::StopWhenOver && over.contains(&true);
-        let one = |((name, limit, hits), over): (&(&str, &Limit, Hits), bool)| {
-            let hits = match hits {
+        let one = |((name, limit, asked), over): (&(&str, &Limit, Hits), bool)| {
+            let hits = match asked {
                 Hits::Take(_) if counting == Counting::ReadOnly || (stops && !over) => Hits::Take(0),
                 hits => *hits,
             };
-            self.apply(key(name, limit, now), limit, hits, now)
+            self.apply(key(name, limit, now), limit, [hits, *asked], now)
         };
         checks.iter().zip(over).map(one).collect()
     }
@@ -292,9 +286,9 @@ proptest! {
                 .iter()
                 .flat_map(|(name, hits)| limits.iter().map(|limit| (["a", "b", "c"][*name], limit, *hits)))
                 .collect();
-            let outcomes: Vec<Outcome> =
-                apply_checks(&store, counting, &checks, at).into_iter().map(|(outcome, _)| outcome).collect();
-            prop_assert_eq!(outcomes, model.apply_all(counting, &checks, at));
+            let verdicts: Vec<Verdict> =
+                apply_checks(&store, counting, &checks, at).into_iter().map(|(verdict, _)| verdict).collect();
+            prop_assert_eq!(verdicts, model.apply_all(counting, &checks, at));
             if pause % 7 == 0 {
                 store.maintain(at);
             }
@@ -315,9 +309,9 @@ proptest! {
                 limits.iter().map(|limit| (["a", "b", "c"][*name], limit, *hits)).collect()
             };
             let groups: Vec<Vec<(&str, &Limit, Hits)>> = asked.iter().map(group).collect();
-            let outcomes: Vec<Outcome> =
-                apply_groups(&store, counting, &groups, at).into_iter().map(|(outcome, _)| outcome).collect();
-            prop_assert_eq!(outcomes, model.apply_groups(counting, &groups, at));
+            let verdicts: Vec<Verdict> =
+                apply_groups(&store, counting, &groups, at).into_iter().map(|(verdict, _)| verdict).collect();
+            prop_assert_eq!(verdicts, model.apply_groups(counting, &groups, at));
         }
     }
 }
@@ -357,12 +351,8 @@ fn many_threads_count_in_all_limits_of_a_group_or_in_none() {
         }
         assert_eq!(admitted.load(Relaxed), 3000, "{kind:?}");
         let looks = [("k", &large, Hits::Take(0)), ("k", &small, Hits::Take(0))];
-        let left = apply_checks(&store, Counting::ReadOnly, &looks, NOON).into_iter().map(|(outcome, _)| {
-            match outcome {
-                Outcome::Counted(count) => 3000_i64 - i64::try_from(count).unwrap(),
-                Outcome::Decided(verdict) => i64::try_from(verdict.remaining).unwrap(),
-                Outcome::NotCounted(_) | Outcome::Held => panic!("a read"),
-            }
+        let left = apply_checks(&store, Counting::ReadOnly, &looks, NOON).into_iter().map(|(verdict, _)| {
+            if kind == Kind::FixedWindow { 3000 - verdict.count } else { verdict.remaining }
         });
         let expected = if kind == Kind::FixedWindow { [0, 0] } else { [2000, 0] };
         assert_eq!(left.collect::<Vec<_>>(), expected, "{kind:?}");
@@ -395,12 +385,8 @@ fn many_threads_are_admitted_exactly_up_to_the_limit() {
                 }
             });
             assert_eq!(admitted.load(Relaxed), 3000, "{kind:?} {counting:?}");
-            let left =
-                match apply_checks(&store, Counting::ReadOnly, &[("k", &large, Hits::Take(0))], NOON)[0].0 {
-                    Outcome::Counted(count) | Outcome::NotCounted(count) => 5000_u64.saturating_sub(count),
-                    Outcome::Decided(verdict) => verdict.remaining,
-                    Outcome::Held => panic!("nothing holds"),
-                };
+            let read = apply_checks(&store, Counting::ReadOnly, &[("k", &large, Hits::Take(0))], NOON);
+            let left = read[0].0.remaining;
             let expected = if counting == Counting::Always { 0 } else { 2000 };
             assert_eq!(left, expected, "{kind:?} {counting:?}: a refusal by one consumes from none");
         }
@@ -464,9 +450,9 @@ fn logs_stay_within_their_bound_and_those_that_end_first_are_evicted() {
     assert!((1_900_000..=1_921_000).contains(&held.bytes), "{held:?}");
     assert_eq!(held.entries as u64 + held.evicted, 50_300);
     let left = (0..300).filter(|n| {
-        let (outcome, _) =
+        let (verdict, _) =
             apply_checks(&store, Counting::ReadOnly, &[(&n.to_string(), &day, Hits::Take(0))], NOON)[0];
-        matches!(outcome, Outcome::Decided(verdict) if verdict.remaining == 99)
+        verdict.remaining == 99
     });
     assert_eq!(left.count(), 300);
 }

@@ -197,12 +197,12 @@ impl RedisStore {
         if let Some(counted) = &mut counted {
             self.receive_counts(batch, counted).await?;
         } else if has_others {
-            match batch.counting_if(batch.is_refused(|_, check| check.refuses())) {
+            match batch.counting_if(batch.is_refused(|_, check| check.is_over())) {
                 Counting::StopWhenOver => self.count_unless_over(batch, now).await?,
                 counting => self.count(batch, counting, now).await?,
             }
         }
-        let is_refused = batch.is_refused(|_, check| check.refuses());
+        let is_refused = batch.is_refused(|_, check| check.is_over());
         if is_refused && !looks {
             self.look(batch, &by_slot, now).await;
         }
@@ -225,7 +225,7 @@ impl RedisStore {
         };
         if looked.is_err() {
             for index in by_slot.iter().flat_map(|one| &one.checks) {
-                batch.set_held(*index, Held { fits: true, ..Held::default() });
+                batch.set_held(*index, Held { fits: true, ..Held::default() }, now);
             }
         }
     }
@@ -304,7 +304,7 @@ impl RedisStore {
                             continue;
                         }
                         for (index, held) in one.checks.iter().zip(held) {
-                            batch.set_held(*index, held);
+                            batch.set_held(*index, held, now);
                         }
                         break;
                     }

@@ -143,7 +143,7 @@ impl RedisStore {
             })?;
             let submitted = Submitted { checks: indexes, reply, connection };
             // A slot that is migrating is counted in two steps.
-            if receive_outcomes(batch, &mut [submitted]).await?.is_empty() {
+            if receive_verdicts(batch, &mut [submitted], now).await?.is_empty() {
                 return Ok(());
             }
         }
@@ -256,7 +256,7 @@ impl RedisStore {
         mode: Mode<'_>,
         submitted: &mut [Submitted],
     ) -> Result<(), StoreError> {
-        let redirected = receive_outcomes(batch, submitted).await?;
+        let redirected = receive_verdicts(batch, submitted, mode.now).await?;
         if redirected.is_empty() { Ok(()) } else { self.follow(batch, mode, redirected).await }
     }
 
@@ -282,7 +282,7 @@ impl RedisStore {
                 for redirected in redirected.drain(..) {
                     again.push(self.resubmit(batch, mode, &redirected, deadline).await?);
                 }
-                redirected.append(&mut receive_outcomes(batch, &mut again).await?);
+                redirected.append(&mut receive_verdicts(batch, &mut again, mode.now).await?);
             }
             match redirected.first() {
                 None if split.is_empty() => Ok(()),
@@ -365,19 +365,20 @@ fn is_resubmitted(
     }
 }
 
-/// Waits for the replies and sets the outcomes; returns the redirected checks.
-async fn receive_outcomes(
+/// Waits for the replies and sets the verdicts; returns the redirected checks.
+async fn receive_verdicts(
     batch: &mut Batch,
     submitted: &mut [Submitted],
+    now: Time,
 ) -> Result<Vec<Redirected>, StoreError> {
     let mut redirected = Vec::new();
     for Submitted { checks, reply, connection } in submitted {
         let timer = &*connection.shared.edges.timer;
-        let outcomes = reply.wait(batch.until.map(|until| (until, timer))).await?;
-        assert_eq!(outcomes.len(), checks.len(), "each check has an outcome");
-        for (index, outcome) in checks.iter().copied().zip(outcomes) {
-            match outcome {
-                CheckResult::Counted(outcome) => batch.set(index, outcome),
+        let results = reply.wait(batch.until.map(|until| (until, timer))).await?;
+        assert_eq!(results.len(), checks.len(), "each check has a result");
+        for (index, result) in checks.iter().copied().zip(results) {
+            match result {
+                CheckResult::Counted(counted) => batch.set(index, counted.verdict(batch.check(index), now)),
                 CheckResult::Leased(..) | CheckResult::Holds(..) | CheckResult::Closed(..) => {
                     unreachable!("a check that only counts")
                 }

@@ -1,13 +1,11 @@
-//! The outcome of a limit's counter, and the limit of a descriptor that governs its status.
+//! What a limit's verdict means for the statistics, and the limit of a descriptor that governs its status.
 //!
-//! `conclude` calls this for each descriptor once the store has set the outcomes of its checks.
-
-use std::time::Duration;
+//! `conclude` calls this for each descriptor once the store has set the verdicts of its checks.
 
 use super::plan::{CounterSource, Limited, Scope};
 use clock::Time;
-use counters::{Batch, Check, Held, Outcome};
-use limit::{Hits, Kind, Limit, Verdict, fixed_window::MAX_HITS};
+use counters::{Batch, Held};
+use limit::{Hits, Limit, Verdict, fixed_window::MAX_HITS};
 
 /// The decision by one counter, and the hits for the statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -34,12 +32,22 @@ fn near_threshold(limit: u64, near_ratio: f32) -> u64 {
     }
 }
 
+/// What a counter's verdict means for the statistics.
+fn decide(capacity: u64, near_ratio: f32, hits: Hits, verdict: Verdict) -> LimitDecision {
+    match hits {
+        // A refund is never over, even if the counter still is.
+        Hits::Refund(_) => LimitDecision::default(),
+        Hits::Take(hits) if verdict.admitted || verdict.consumed => {
+            by_count(capacity, near_threshold(capacity, near_ratio), hits, verdict.count)
+        }
+        Hits::Take(hits) => LimitDecision { over: true, over_hits: hits, ..LimitDecision::default() },
+    }
+}
+
 /// Compares a counter with its limit. `after` is its value once these hits are counted.
 // A difference follows its comparison; `before` is below `limit`, so the sum is below `hits`.
-fn decide(limit: u64, near_ratio: f32, hits: Hits, after: u64) -> LimitDecision {
-    // A refund is never over, even if the counter still is.
-    let Hits::Take(hits) = hits else { return LimitDecision::default() };
-    let (over, near) = (after > limit, near_threshold(limit, near_ratio));
+fn by_count(limit: u64, near: u64, hits: u64, after: u64) -> LimitDecision {
+    let over = after > limit;
     // If STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT did not count the hits this wraps around, as in the Go service: then
     // all of them are above every threshold that is passed.
     let counted = hits.min(MAX_HITS);
@@ -96,28 +104,24 @@ pub(super) fn outcome<'a>(
     near_ratio: f32,
     now: Time,
 ) -> LimitOutcome<'a> {
-    let over = LimitDecision { over: true, over_hits: hits.taken(), ..LimitDecision::default() };
     let limit = written.at(now);
-    let fixed = limit.fixed();
+    let capacity = limit.algorithm.capacity();
     let (verdict, decision) = match source {
-        CounterSource::Store(index) => match batch.check(index).outcome {
-            Outcome::Decided(verdict) if verdict.admitted => {
-                // Converted to a count, so that the near threshold applies as it does to a counter.
-                let capacity = limit.algorithm.capacity();
-                let after = capacity.saturating_sub(verdict.remaining);
-                (verdict, decide(capacity, near_ratio, hits, after))
-            }
-            Outcome::Decided(verdict) => (verdict, over),
-            Outcome::NotCounted(count) => (fixed.rejected(count, hits, now), over),
-            Outcome::Held => of_hold(limit, batch.check(index), near_ratio, now),
-            Outcome::Counted(after) => {
-                (fixed.verdict(after, hits, now), decide(fixed.limit, near_ratio, hits, after))
-            }
-        },
-        CounterSource::KnownOver(verdict) => (verdict, over),
+        CounterSource::Store(index) => {
+            let check = batch.check(index);
+            let hits = match &check.hold {
+                None => check.hits,
+                // An estimate is cut to the limit.
+                Some(_) if check.verdict.admitted => Hits::Take(check.hits.taken().min(capacity)),
+                Some(_) => Hits::Take(check.hits.taken()),
+            };
+            (check.verdict, decide(capacity, near_ratio, hits, check.verdict))
+        }
+        CounterSource::KnownOver(verdict) => (verdict, decide(capacity, near_ratio, hits, verdict)),
         CounterSource::Blocked(wait) => {
             let reset = wait.unwrap_or_default();
-            (Verdict { admitted: false, consumed: false, remaining: 0, reset, retry_after: wait }, over)
+            let verdict = Verdict { admitted: false, reset, retry_after: wait, ..Verdict::default() };
+            (verdict, LimitDecision { over: true, over_hits: hits.taken(), ..LimitDecision::default() })
         }
         // Which hits are near or beyond the limit is unknown, so the statistics count none.
         CounterSource::Uncounted => (limit.algorithm.assumed(false, hits, now), LimitDecision::default()),
@@ -126,36 +130,6 @@ pub(super) fn outcome<'a>(
         }
     };
     LimitOutcome { limit, written, source, verdict, decision }
-}
-
-/// The verdict of a limit that holds. What is held may become free at any time, at the latest when it expires.
-fn of_hold(limit: &Limit, check: &Check, near_ratio: f32, now: Time) -> (Verdict, LimitDecision) {
-    let (held, hits) = (check.held().unwrap_or_default(), check.hits);
-    let capacity = limit.requests_per_unit;
-    let estimate = hits.taken().min(capacity);
-    let is_concurrency = limit.algorithm.kind() == Kind::Concurrency;
-    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    let frees_in = held.frees_in.map(micros);
-    let reset = if is_concurrency {
-        frees_in.unwrap_or(0)
-    } else {
-        limit.period().end(now).micros().saturating_sub(now.micros())
-    };
-    let fits_without_holds = held.spent.saturating_add(estimate) <= capacity;
-    let expiry = frees_in.filter(|_| fits_without_holds);
-    let wait = if is_concurrency { expiry } else { Some(expiry.map_or(reset, |expiry| expiry.min(reset))) };
-    let verdict = Verdict {
-        admitted: held.fits,
-        consumed: held.holds,
-        remaining: capacity.saturating_sub(held.spent.saturating_add(held.held)),
-        reset,
-        retry_after: if held.fits { Some(0) } else { wait.filter(|_| capacity > 0) },
-    };
-    let over = LimitDecision { over: true, over_hits: hits.taken(), ..LimitDecision::default() };
-    let after = held.spent.saturating_add(held.held);
-    let after = if held.holds { after } else { after.saturating_add(estimate) };
-    let within = || decide(capacity, near_ratio, Hits::Take(estimate), after.min(capacity));
-    (verdict, if held.fits { within() } else { over })
 }
 
 impl LimitOutcome<'_> {
@@ -196,11 +170,8 @@ impl LimitOutcome<'_> {
     /// too.
     pub(super) fn used(&self, batch: &Batch) -> Option<u64> {
         let CounterSource::Store(index) = self.source else { return None };
-        Some(match batch.check(index).outcome {
-            Outcome::Counted(count) | Outcome::NotCounted(count) => count,
-            Outcome::Held => batch.check(index).held().map_or(0, |held| held.spent),
-            Outcome::Decided(verdict) => self.limit.algorithm.capacity().saturating_sub(verdict.remaining),
-        })
+        let check = batch.check(index);
+        Some(check.held().map_or(check.verdict.count, |held| held.spent))
     }
 
     /// What is spent and held, of a limit that holds.
@@ -234,7 +205,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use limit::fixed_window;
+    use limit::{FixedWindow, Unit, Window, fixed_window};
+
+    fn counted(limit: u64, ratio: f32, hits: Hits, after: u64) -> LimitDecision {
+        let window = FixedWindow { limit, period: Window::from(Unit::Minute).into() };
+        decide(limit, ratio, hits, window.verdict(after, hits, Time::from_seconds(0)))
+    }
 
     /// The reference: classifies every hit on its own.
     fn count_hit_by_hit(limit: u64, ratio: f32, hits: u64, after: u64) -> LimitDecision {
@@ -258,13 +234,13 @@ mod tests {
         ) {
             let after = before + hits;
             let model = count_hit_by_hit(limit, ratio, hits, after);
-            prop_assert_eq!(decide(limit, ratio, Hits::Take(hits), after), model);
+            prop_assert_eq!(counted(limit, ratio, Hits::Take(hits), after), model);
         }
 
         #[test]
         fn accepts_any_numbers(limit: u64, ratio in 0.0..=1.0_f32, hits: u64, after: u64, back: bool) {
             let hits = if back { Hits::Refund(hits) } else { Hits::Take(hits) };
-            let decision = decide(limit, ratio, hits, after);
+            let decision = counted(limit, ratio, hits, after);
             prop_assert_eq!(decision.over, !back && after > limit);
         }
     }
@@ -275,7 +251,7 @@ mod tests {
             let (mut counter, mut near) = (3, 0);
             for n in 0..4 {
                 counter = fixed_window::count(counter, Hits::Take(hits));
-                let decision = decide(10, 0.8, Hits::Take(hits), counter);
+                let decision = counted(10, 0.8, Hits::Take(hits), counter);
                 near += decision.near_hits;
                 // Three hits came before: seven more fit, of which two are near the limit.
                 let over = if n == 0 { hits - 7 } else { hits };
@@ -294,7 +270,7 @@ mod tests {
     #[test]
     fn refunds_count_nowhere() {
         for after in [2, 5, 6, u64::MAX] {
-            assert_eq!(decide(5, 0.8, Hits::Refund(3), after), LimitDecision::default());
+            assert_eq!(counted(5, 0.8, Hits::Refund(3), after), LimitDecision::default());
         }
     }
 }

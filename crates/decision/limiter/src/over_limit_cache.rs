@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use clock::Time;
 use counters::{
-    Check, Member, Outcome, Resets,
+    Check, Member, Resets,
     table::{Kept, Key, Mark, Table, Used},
 };
 use limit::{Algorithm, FixedWindow, Hits, Verdict, lease::over_for};
@@ -109,12 +109,12 @@ impl OverLimitCache {
         self.hits.fetch_add(lookups.found as u64, Ordering::Relaxed);
     }
 
-    /// True if the outcome of a check that is over its limit can be stored.
+    /// True if the verdict of a check that is over its limit can be stored.
     pub fn can_know(check: &Check, now: Time) -> bool {
         Rejection::of(check, now).is_some()
     }
 
-    /// Stores the outcome of a check that is over its limit until it expires. `now` is the start of the request.
+    /// Stores the verdict of a check that is over its limit until it expires. `now` is the start of the request.
     pub fn insert(&self, key: &str, check: &Check, now: Time) {
         let Some(rejection) = Rejection::of(check, now) else { return };
         let end = Time::from_micros({ rejection.until }.saturating_add(999_999));
@@ -182,10 +182,15 @@ impl Rejection {
             };
             Some(Self { until, number, ..known })
         };
-        match check.outcome {
-            Outcome::Counted(count) | Outcome::NotCounted(count) => of_window(count),
-            Outcome::Held => of_window(check.held()?.spent),
-            Outcome::Decided(verdict) => {
+        let verdict = check.verdict;
+        match (check.limit.algorithm, check.held()) {
+            // Holds end at any time; only what is spent stays.
+            (Algorithm::FixedWindow(window), Some(held)) if held.spent >= window.limit => {
+                of_window(held.spent)
+            }
+            (_, Some(_)) => None,
+            (Algorithm::FixedWindow(_), None) => of_window(verdict.count),
+            _ => {
                 let wait = verdict.retry_after.filter(|wait| *wait > 0)?;
                 let after = |micros| now.micros().saturating_add(micros);
                 Some(Self {
@@ -216,6 +221,7 @@ impl Rejection {
         is_same.then(|| Verdict {
             admitted: false,
             consumed: false,
+            count: self.number.saturating_sub(self.remaining.into()),
             remaining: self.remaining.into(),
             reset: Time::from_seconds(self.reset.into()).micros().saturating_sub(now.micros()),
             retry_after: Some(self.until.saturating_sub(now.micros())),
@@ -252,7 +258,7 @@ fn seconds(micros: u64) -> u32 {
 mod tests {
     use super::*;
     use counters::Batch;
-    use limit::{CountingMode, Kind, Limit, Unit, Window};
+    use limit::{CountingMode, Kind, Limit, Unit};
 
     fn get(cache: &OverLimitCache, key: &str, limit: &Limit, hits: Hits, now: Time) -> Option<Verdict> {
         let mut batch = Batch::default();
@@ -260,22 +266,32 @@ mod tests {
         cache.get(key, &batch.checks()[0], now)
     }
 
-    /// A cache that contains the outcome of a check of these keys with these hits at this second.
-    fn cache_with(keys: &[&str], limit: &Limit, hits: u64, outcome: Outcome) -> OverLimitCache {
+    /// A cache that contains the verdict of a check of these keys with these hits at this second.
+    fn cache_with(
+        keys: &[&str],
+        limit: &Limit,
+        hits: u64,
+        verdict: impl Fn(&Check) -> Verdict,
+    ) -> OverLimitCache {
         let cache = OverLimitCache::new(100_000);
         let mut batch = Batch::default();
         batch.push(0..0, limit, 0, Hits::Take(hits));
-        batch.set(0, outcome);
+        let verdict = verdict(batch.check(0));
+        batch.set(0, verdict);
         for key in keys {
             cache.insert(key, &batch.checks()[0], Time::from_seconds(610));
         }
         cache
     }
 
+    fn counted(count: u64) -> impl Fn(&Check) -> Verdict {
+        move |check| check.counted(count, Time::from_seconds(610))
+    }
+
     #[test]
     fn a_window_is_over_until_it_ends_or_a_refund() {
         let limit = Limit::plain(5, Unit::Minute);
-        let cache = cache_with(&["a", "b"], &limit, 3, Outcome::Counted(7));
+        let cache = cache_with(&["a", "b"], &limit, 3, counted(7));
         let wait = |key, hits, second| {
             get(&cache, key, &limit, hits, Time::from_seconds(second)).map(|verdict| verdict.retry_after)
         };
@@ -293,11 +309,12 @@ mod tests {
         let refused = Verdict {
             admitted: false,
             consumed: false,
+            count: 3,
             remaining: 2,
             reset: 50_300_000,
             retry_after: Some(1_500_000),
         };
-        let cache = cache_with(&["a"], &limit, 3, Outcome::Decided(refused));
+        let cache = cache_with(&["a"], &limit, 3, |_| refused);
         let recall = |hits, micros| get(&cache, "a", &limit, Hits::Take(hits), Time::from_micros(micros));
         assert_eq!(recall(2, 610_000_000), None, "fewer may fit");
         let later = Verdict { reset: 50_100_000, remaining: 2, retry_after: Some(600_000), ..refused };
@@ -311,20 +328,16 @@ mod tests {
 
     #[test]
     fn hits_that_never_fit_are_not_cached() {
-        let limit = Limit::plain(5, Unit::Minute);
-        let verdict = Kind::TokenBucket.at(5, Window::from(Unit::Minute), None).assumed(
-            true,
-            Hits::Take(6),
-            Time::from_seconds(610),
-        );
-        let cache = cache_with(&["a"], &limit, 6, Outcome::Decided(verdict));
+        let limit = Limit::new(5, Unit::Minute, 1.try_into().unwrap(), Kind::TokenBucket, None).unwrap();
+        let verdict = limit.algorithm.assumed(true, Hits::Take(6), Time::from_seconds(610));
+        let cache = cache_with(&["a"], &limit, 6, |_| verdict);
         assert_eq!(cache.usage().keys.entries, 0);
     }
 
     #[test]
     fn a_counter_that_hits_can_come_back_to_is_read_again() {
         let leased = Limit::plain(5, Unit::Hour).counted(CountingMode::Leased);
-        let cache = cache_with(&["a"], &leased, 1, Outcome::Counted(6));
+        let cache = cache_with(&["a"], &leased, 1, counted(6));
         let wait = |second| {
             let known = get(&cache, "a", &leased, Hits::Take(1), Time::from_seconds(second));
             known.map(|verdict| verdict.retry_after)
@@ -337,10 +350,10 @@ mod tests {
     fn a_larger_limit_misses_the_cache() {
         let [five, ten] = [5, 10].map(|requests| Limit::plain(requests, Unit::Minute));
         let now = Time::from_seconds(615);
-        let over_ten = cache_with(&["a"], &ten, 1, Outcome::Counted(11));
+        let over_ten = cache_with(&["a"], &ten, 1, counted(11));
         assert!(get(&over_ten, "a", &ten, Hits::Take(1), now).is_some());
         assert!(get(&over_ten, "a", &five, Hits::Take(1), now).is_some(), "it is over the smaller one too");
-        let over_five = cache_with(&["a"], &five, 1, Outcome::Counted(6));
+        let over_five = cache_with(&["a"], &five, 1, counted(6));
         assert_eq!(get(&over_five, "a", &ten, Hits::Take(1), now), None);
         assert_eq!(get(&over_five, "a", &ten, Hits::Refund(1), now), None);
         assert_eq!(get(&over_five, "a", &five, Hits::Take(1), now), None, "a refund is counted");
@@ -349,12 +362,13 @@ mod tests {
     #[test]
     fn a_reset_is_not_undone_by_a_request_that_began_before() {
         let limit = Limit::plain(5, Unit::Minute);
-        let cache = cache_with(&["a", "b", "c"], &limit, 1, Outcome::Counted(6));
+        let cache = cache_with(&["a", "b", "c"], &limit, 1, counted(6));
         let is_known =
             |key, micros| get(&cache, key, &limit, Hits::Take(1), Time::from_micros(micros)).is_some();
         let mut batch = Batch::default();
         batch.push(0..0, &limit, 0, Hits::Take(1));
-        batch.set(0, Outcome::Counted(6));
+        let over = counted(6)(batch.check(0));
+        batch.set(0, over);
         let insert = |key, micros| cache.insert(key, &batch.checks()[0], Time::from_micros(micros));
         cache.forget(&Resets::Of(vec!["a".to_owned()]), Time::from_micros(615_000_000));
         assert_eq!(["a", "b"].map(|key| is_known(key, 615_000_000)), [false, true]);
@@ -375,7 +389,8 @@ mod tests {
         let cache = OverLimitCache::new(1_000_000);
         let mut batch = Batch::default();
         batch.push(0..0, &limit, 0, Hits::Take(1));
-        batch.set(0, Outcome::Counted(6));
+        let over = counted(6)(batch.check(0));
+        batch.set(0, over);
         let (begun, refunded) = (Time::from_micros(610_000_000), Time::from_micros(610_000_200));
         cache.forget(&Resets::Of(vec!["refunded".to_owned()]), refunded);
         for n in 0..10_000 {
@@ -392,7 +407,8 @@ mod tests {
         let limit = Limit::plain(0, Unit::Second);
         let mut batch = Batch::default();
         batch.push(0..0, &limit, 0, Hits::Take(1));
-        batch.set(0, Outcome::Counted(1));
+        let over = counted(1)(batch.check(0));
+        batch.set(0, over);
         for bytes in [1, 47, 48, 49, 95, 96, 1000, 65_536, 1_000_000] {
             let cache = OverLimitCache::new(bytes);
             for second in 1..4 {

@@ -14,7 +14,7 @@ use super::{
     request::Request,
 };
 use clock::Time;
-use counters::{Batch, Counting, Held, Hold};
+use counters::{Batch, Counting, Hold};
 use limit::{Fit, Hits, Kind, Limit, Limits, Verdict};
 use metrics::{Holds, RuleCounter, RuleStats, Stats};
 use overrides::{Action, Found};
@@ -377,8 +377,7 @@ fn hold_of(limit: &Limit, hits: Hits, rule_name: &str) -> Option<Hold> {
     let rule = limit.hold.as_ref()?;
     let holds = matches!(hits, Hits::Take(_)) || limit.algorithm.kind() == Kind::Concurrency;
     let estimate = Some(hits.taken()).filter(|estimate| *estimate > 0);
-    let hold =
-        || Hold { rule: rule.clone(), rule_id: Holds::id_of(rule_name), estimate, found: Held::default() };
+    let hold = || Hold { rule: rule.clone(), rule_id: Holds::id_of(rule_name), estimate, found: None };
     holds.then(hold)
 }
 

@@ -13,7 +13,7 @@ use super::{
     response,
 };
 use clock::Time;
-use counters::{Batch, Outcome};
+use counters::Batch;
 use limit::{Limit, Limits};
 use metrics::{Stats, StatsOptions};
 use overrides::{Found, Index};
@@ -53,7 +53,7 @@ pub fn preview(
     plan::plan(request, domain, scope, (&mut plan, &mut batch), &context);
     let counters = plan.iter().map(|planned| counters(scope, planned, &batch)).collect();
     let overrides = plan.iter().map(|planned| overridden(scope, planned, &batch)).collect();
-    batch.set_all(|_, check| Outcome::Decided(check.limit.algorithm.assumed(true, check.hits, now)));
+    batch.set_all(|_, check| check.limit.algorithm.assumed(true, check.hits, now));
     let conclusion = conclude::conclude(&request, scope, (&plan, &batch), policy, &stats, now);
     let over_limit = response::answer(conclusion);
     Ok(Preview { counters, overrides, switch: replacements.switch, over_limit })

@@ -29,6 +29,7 @@ impl FixedWindow {
         Verdict {
             admitted,
             consumed: hits.taken() > 0,
+            count: after,
             remaining: self.limit.saturating_sub(after),
             reset,
             retry_after: if admitted { Some(0) } else { (hits.taken() <= self.limit).then_some(reset) },
@@ -39,7 +40,7 @@ impl FixedWindow {
     #[inline]
     pub fn rejected(self, count: u64, hits: Hits, now: Time) -> Verdict {
         let over = self.verdict(u64::MAX, hits, now);
-        Verdict { consumed: false, remaining: self.limit.saturating_sub(count), ..over }
+        Verdict { consumed: false, count, remaining: self.limit.saturating_sub(count), ..over }
     }
 }
 
@@ -82,6 +83,7 @@ mod tests {
         let refused = Verdict {
             admitted: false,
             consumed: true,
+            count: 11,
             remaining: 0,
             reset: 54_100_000,
             retry_after: Some(54_100_000),

@@ -78,12 +78,14 @@ impl Bucket {
     pub fn verdict(self, missing: u64, admitted: bool, hits: Hits, now: Time) -> Verdict {
         let full_at = self.tick(now).saturating_add(missing);
         let until = |tick| micros_until(now, self.micros(tick));
+        let remaining = self.hits(self.depth().saturating_sub(missing));
         // The hits fit once no more than `spare` is missing; never, if they exceed the burst.
         let spare = self.burst.checked_sub(hits.taken()).map(|rest| self.ticks(rest));
         Verdict {
             admitted,
             consumed: admitted && hits.taken() > 0,
-            remaining: self.hits(self.depth().saturating_sub(missing)),
+            count: self.burst.saturating_sub(remaining),
+            remaining,
             reset: until(full_at),
             retry_after: if admitted {
                 Some(0)

@@ -158,6 +158,7 @@ impl Algorithm {
         Verdict {
             admitted: !spent,
             consumed: false,
+            count: if spent { self.capacity() } else { 0 },
             remaining: if spent { 0 } else { self.capacity() },
             reset: if spent { wait } else { 0 },
             retry_after: (!spent || hits.taken() <= self.capacity()).then_some(if spent { wait } else { 0 }),

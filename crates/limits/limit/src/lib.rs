@@ -98,11 +98,20 @@ impl Hits {
 pub struct Verdict {
     pub admitted: bool,
     pub consumed: bool,
+    /// Hits that were counted and still matter; a fixed window counts those above its limit too.
+    pub count: u64,
     pub remaining: u64,
     /// Microseconds until the full limit is available, if nothing more is taken.
     pub reset: u64,
     /// Microseconds until these hits would be admitted; 0 if they are, `None` if they never fit.
     pub retry_after: Option<u64>,
+}
+
+/// As long as nothing was asked: the limit rejects nothing.
+impl Default for Verdict {
+    fn default() -> Self {
+        Self { admitted: true, consumed: false, count: 0, remaining: 0, reset: 0, retry_after: Some(0) }
+    }
 }
 
 /// The state of a counter; the default is that of an unused one.

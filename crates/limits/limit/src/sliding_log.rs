@@ -69,6 +69,7 @@ impl SlidingLog {
         Verdict {
             admitted,
             consumed: admitted && hits.taken() > 0,
+            count: summary.total.min(self.limit),
             remaining: self.limit.saturating_sub(summary.total),
             reset: summary.newest.map_or(0, leaves_window),
             retry_after: if admitted { Some(0) } else { summary.blocking.map(leaves_window) },

@@ -50,6 +50,7 @@ impl SlidingWindow {
         Verdict {
             admitted,
             consumed: admitted && hits.taken() > 0,
+            count: counted.min(self.limit),
             remaining: self.limit.saturating_sub(counted),
             reset: admitted_after(self.limit).filter(|_| counted > 0).unwrap_or_default(),
             retry_after: if admitted { Some(0) } else { admitted_after(hits.taken()) },

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    CheckResult, Expire, Expiry, PendingCheck, RedisPipeline,
+    CheckResult, Counted, Expire, Expiry, PendingCheck, RedisPipeline,
     command::{Command, CommandKind},
     hold::{Holding, Left},
     script_call::ScriptReply,
@@ -206,7 +206,7 @@ fn outcome(check: &PendingCheck, results: &mut [Completion]) -> CheckResult {
     match at_mut(results, check.command) {
         Completion::Running(count) => {
             *count = fixed_window::count(*count, check.hits);
-            CheckResult::Counted(counters::Outcome::Counted(*count))
+            CheckResult::Counted(Counted::After(*count))
         }
         Completion::Leased(after, grant) => CheckResult::Leased(*after, *grant),
         Completion::Script(reply) => reply.outcome(check),

@@ -19,9 +19,9 @@ use hashbrown::HashMap;
 use super::failure::Failure;
 use clock::Time;
 use command::{Command, CommandKind};
-use counters::{Closed, StoreError, table::Key};
+use counters::{Check, Closed, StoreError, table::Key};
 pub use lease::Receipt;
-use limit::{Hits, lease::Grant};
+use limit::{Hits, Verdict, lease::Grant};
 use script_call::{Counts, ScriptCall, is_log};
 use wire::{Callers, Keys, Pipeline, at, at_mut, index};
 pub(super) use {
@@ -33,7 +33,7 @@ pub(super) use {
 
 #[derive(Clone, Debug)]
 pub(super) enum CheckResult {
-    Counted(counters::Outcome),
+    Counted(Counted),
     /// The counter after hits were added ahead of time, and whether they were.
     Leased(u64, Grant),
     Holds(Holding),
@@ -41,6 +41,26 @@ pub(super) enum CheckResult {
     /// Not counted: the server redirected it, or cannot count it together with others. Contains the error reply.
     Redirected(Arc<str>),
     Failed(Arc<Failure>),
+}
+
+/// What the server has found of a check.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Counted {
+    /// A fixed window's count after the hits.
+    After(u64),
+    /// A fixed window's count; the hits were not added because they, or others of their group, do not fit.
+    Without(u64),
+    Decided(Verdict),
+}
+
+impl Counted {
+    pub(super) fn verdict(self, check: &Check, now: Time) -> Verdict {
+        match self {
+            Self::After(count) => check.counted(count, now),
+            Self::Without(count) => check.not_counted(count, now),
+            Self::Decided(verdict) => verdict,
+        }
+    }
 }
 
 /// The maximum that one caller adds on the server, though its outcome includes all of its hits. It is above every

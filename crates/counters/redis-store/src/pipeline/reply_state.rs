@@ -5,9 +5,9 @@
 
 use smallvec::SmallVec;
 
+use super::Counted;
 use crate::resp::Reply;
 use clock::Time;
-use counters::Outcome;
 use limit::{
     Algorithm, Bucket, Hits, SlidingLog, SlidingWindow, State, fixed_window, sliding_log::LogSummary,
 };
@@ -69,13 +69,13 @@ impl ReplyState {
         }
     }
 
-    /// The outcome for the next caller, whose hits are in this run.
-    pub(super) fn apply(&mut self, run: u32, hits: Hits, now: Time) -> Outcome {
+    /// The result for the next caller, whose hits are in this run.
+    pub(super) fn apply(&mut self, run: u32, hits: Hits, now: Time) -> Counted {
         let verdict;
         match self {
             Self::Count(_, count) => {
                 *count = fixed_window::count(*count, hits);
-                return Outcome::Counted(*count);
+                return Counted::After(*count);
             }
             Self::Window(limit, state) => (*state, verdict) = limit.apply(*state, hits, now),
             Self::Bucket(limit, state) => (*state, verdict) = limit.apply(*state, hits, now),
@@ -90,13 +90,13 @@ impl ReplyState {
                 verdict = limit.verdict(LogSummary { total: *total, newest, blocking }, admitted, hits, now);
             }
         }
-        Outcome::Decided(verdict)
+        Counted::Decided(verdict)
     }
 
-    /// The outcome of hits that do not fit and are not counted.
-    pub(super) fn reject(&mut self, run: u32, hits: Hits, now: Time) -> Outcome {
+    /// The result of hits that do not fit and are not counted.
+    pub(super) fn reject(&mut self, run: u32, hits: Hits, now: Time) -> Counted {
         match self {
-            Self::Count(_, count) => Outcome::NotCounted(*count),
+            Self::Count(_, count) => Counted::Without(*count),
             Self::Window(..) | Self::Bucket(..) | Self::Log(..) => self.apply(run, hits, now),
         }
     }

@@ -283,14 +283,15 @@ impl ScriptReply {
             self.is_barred = matches!(hits, Hits::Take(_)) && self.bars(check.key as usize, hits);
         }
         let is_barred = self.is_barred;
-        match &mut at_mut(&mut self.counters, check.key).state {
-            Err(outcome) => outcome.clone(),
-            Ok(state) if !is_barred => super::CheckResult::Counted(state.apply(check.run, hits, now)),
-            Ok(state) if member != Member::Alone && !state.fits(hits, now) => {
-                super::CheckResult::Counted(state.reject(check.run, hits, now))
-            }
-            Ok(state) => super::CheckResult::Counted(state.apply(check.run, Hits::Take(0), now)),
-        }
+        let state = match &mut at_mut(&mut self.counters, check.key).state {
+            Err(failed) => return failed.clone(),
+            Ok(state) => state,
+        };
+        super::CheckResult::Counted(match member {
+            _ if !is_barred => state.apply(check.run, hits, now),
+            Member::First | Member::Next if !state.fits(hits, now) => state.reject(check.run, hits, now),
+            _ => state.apply(check.run, Hits::Take(0), now),
+        })
     }
 
     /// True if these hits on the unit that begins at a counter are not counted.

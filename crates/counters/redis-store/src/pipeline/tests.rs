@@ -109,7 +109,7 @@ fn fixed(key: &str, hits: Hits) -> ScriptCheck<'_> {
 fn counts(answered: remote::Answered<CheckResult>) -> Vec<u64> {
     let outcomes = answered.unwrap();
     let count = |outcome: &CheckResult| match outcome {
-        CheckResult::Counted(counters::Outcome::Counted(count)) => *count,
+        CheckResult::Counted(Counted::After(count)) => *count,
         other => panic!("{other:?}"),
     };
     outcomes.iter().map(count).collect()
@@ -231,10 +231,7 @@ fn an_expiry_is_known_when_the_server_has_confirmed_it() {
         (Reply::Error("ERR timeout".to_owned()), false, 1),
     ] {
         let (outcome, learned) = learned_from(HOUR, vec![Reply::Integer(1), set.clone()]);
-        assert!(
-            matches!(outcome, CheckResult::Counted(counters::Outcome::Counted(1))),
-            "it was counted: {outcome:?}"
-        );
+        assert!(matches!(outcome, CheckResult::Counted(Counted::After(1))), "it was counted: {outcome:?}");
         assert_eq!(!learned.expiring.is_empty(), known, "{set:?}");
         assert_eq!(learned.without_expiry, lost, "{set:?}");
         let is_denied = matches!(&set, Reply::Error(error) if error.starts_with("NOPERM"));
@@ -517,7 +514,7 @@ fn only_a_call_of_an_unknown_script_is_sent_again() {
     assert_eq!((counts(before.try_recv().unwrap()), counts(after.try_recv().unwrap())), (vec![1], vec![2]));
     let unknown = unknown.try_recv().unwrap().unwrap();
     assert!(
-        matches!(&unknown[..], [CheckResult::Counted(counters::Outcome::Decided(verdict))] if verdict.admitted),
+        matches!(&unknown[..], [CheckResult::Counted(Counted::Decided(verdict))] if verdict.admitted),
         "{unknown:?}"
     );
 }

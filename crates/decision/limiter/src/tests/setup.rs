@@ -19,7 +19,7 @@ use crate::{
     handles,
 };
 use clock::{Clock, ManualClock, Time};
-use counters::{Applied, Batch, Outcome, Store, StoreError, StoreFuture};
+use counters::{Applied, Batch, Store, StoreError, StoreFuture};
 use faults::OnStoreFailure;
 use memory::MemoryStore;
 use metrics::{FailureReason, RuleCounter, Stats, StatsOptions};
@@ -67,9 +67,9 @@ impl Store for RemoteStore {
             let lost = *self.lost.lock().unwrap();
             match lost {
                 None => self.counters.apply(batch, now).await,
-                // Outcomes of a failed store are invalid.
+                // Verdicts of a failed store are invalid.
                 Some(reason) => {
-                    batch.set_all(|_, _| Outcome::Counted(1_000_000));
+                    batch.set_all(|_, check| check.limit.algorithm.assumed(true, check.hits, now));
                     Err(StoreError { reason, message: "redis 192.0.2.1:6379: no answer".into() })
                 }
             }

@@ -74,7 +74,7 @@ fn hold_call(redis: &mut Redis, id: &str, parts: &[Part<usize, Of>], now: Time, 
     let codes = nothing.codes(parts.iter().map(|part| part.fit));
     for (part, code) in parts.iter().zip(codes) {
         let rule_id = part.counter as u64 + (1 << 52);
-        let hold = Hold { rule: part.of.clone(), rule_id, estimate: part.estimate, found: Held::default() };
+        let hold = Hold { rule: part.of.clone(), rule_id, estimate: part.estimate, found: None };
         let name = Some(COUNTERS[part.counter]).filter(|name| !name.is_empty());
         call.push(&HoldPart {
             counter: name.map(|name| (name, 3600)),

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     failure::FailureKind,
-    pipeline::{CheckResult, RedisPipeline, ScriptCheck},
+    pipeline::{CheckResult, Counted, RedisPipeline, ScriptCheck},
     resp::Reply,
 };
 use clock::Time;
@@ -48,7 +48,7 @@ fn within(hits: Hits) -> Hits {
     }
 }
 
-fn decided(outcome: &CheckResult) -> counters::Outcome {
+fn decided(outcome: &CheckResult) -> Counted {
     match outcome {
         CheckResult::Counted(outcome) => *outcome,
         other => panic!("{other:?}"),
@@ -132,7 +132,7 @@ fn all_receive(
     redis: &mut Redis,
     pipeline: &mut RedisPipeline,
     now: Time,
-    waiting: impl Iterator<Item = (oneshot::Receiver<remote::Answered<CheckResult>>, counters::Outcome)>,
+    waiting: impl Iterator<Item = (oneshot::Receiver<remote::Answered<CheckResult>>, Counted)>,
 ) -> Result<(), TestCaseError> {
     let learned = redis.exchange(pipeline, now);
     prop_assert!(learned.failures.is_empty(), "{:?}", learned.failures);
@@ -200,7 +200,7 @@ fn of_any_kind() -> impl Strategy<Value = (Algorithm, Window)> {
 }
 
 /// The outcomes of a group with these hits: all of its limits count them, or none.
-fn decided_together(models: &mut [Model], hits: Hits, now: Time) -> Vec<counters::Outcome> {
+fn decided_together(models: &mut [Model], hits: Hits, now: Time) -> Vec<Counted> {
     let takes = matches!(hits, Hits::Take(_));
     let is_refused = takes && models.iter().any(|model| model.would_be_over(hits, now));
     let one = |model: &mut Model| if is_refused { model.reject(hits, now) } else { model.apply(hits, now) };
@@ -225,8 +225,7 @@ fn the_limits_of_a_rule_count_all_or_nothing_for_concurrent_callers() {
     histories(300, prop::collection::vec(of_any_kind(), 1..4), 120, |redis, mut models, steps| {
         let table = Table::<()>::new(10);
         let (mut pipeline, mut now, mut last) = (RedisPipeline::default(), Time::from_micros(BEGIN), 0);
-        let mut waiting: Vec<(oneshot::Receiver<remote::Answered<CheckResult>>, Vec<counters::Outcome>)> =
-            Vec::new();
+        let mut waiting: Vec<(oneshot::Receiver<remote::Answered<CheckResult>>, Vec<Counted>)> = Vec::new();
         for step in steps {
             let at = place(step, models.len());
             let (then, hits) = moment_and_hits(step, now, &models[at]);
@@ -259,7 +258,7 @@ fn groups_receive(
     redis: &mut Redis,
     pipeline: &mut RedisPipeline,
     now: Time,
-    waiting: impl Iterator<Item = (oneshot::Receiver<remote::Answered<CheckResult>>, Vec<counters::Outcome>)>,
+    waiting: impl Iterator<Item = (oneshot::Receiver<remote::Answered<CheckResult>>, Vec<Counted>)>,
 ) -> Result<(), TestCaseError> {
     let learned = redis.exchange(pipeline, now);
     prop_assert!(learned.failures.is_empty(), "{:?}", learned.failures);

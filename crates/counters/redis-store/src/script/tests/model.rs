@@ -1,7 +1,7 @@
 //! The state of a key by the algorithm itself.
 
 use super::SLACK;
-use crate::pipeline::ScriptCheck;
+use crate::pipeline::{Counted, ScriptCheck};
 use clock::Time;
 use counters::Member;
 use limit::{Algorithm, Hits, State, Verdict, Window, sliding_log::Log};
@@ -20,7 +20,7 @@ impl Model {
         Self { algorithm, window, state: State::default(), log: Log::default() }
     }
 
-    pub(super) fn apply(&mut self, hits: Hits, now: Time) -> counters::Outcome {
+    pub(super) fn apply(&mut self, hits: Hits, now: Time) -> Counted {
         let verdict: Verdict;
         match self.algorithm {
             Algorithm::FixedWindow(limit) => {
@@ -29,14 +29,14 @@ impl Model {
                 // Redis keeps no more, which is over every limit.
                 state.number = state.number.min(1 << 53);
                 (self.state, _) = limit.apply(state, hits, now);
-                return counters::Outcome::Counted(self.state.number);
+                return Counted::After(self.state.number);
             }
             Algorithm::SlidingWindow(limit) => (self.state, verdict) = limit.apply(self.state, hits, now),
             Algorithm::Bucket(limit) => (self.state, verdict) = limit.apply(self.state, hits, now),
             Algorithm::SlidingLog(limit) => verdict = limit.apply(&mut self.log, hits, now),
             Algorithm::Concurrency(_) => panic!("nothing holds"),
         }
-        counters::Outcome::Decided(verdict)
+        Counted::Decided(verdict)
     }
 
     /// A refund never is.
@@ -45,19 +45,18 @@ impl Model {
             return false;
         }
         match self.clone().apply(hits, now) {
-            counters::Outcome::Counted(after) => after > self.algorithm.capacity(),
-            counters::Outcome::NotCounted(_) => true,
-            counters::Outcome::Decided(verdict) => !verdict.admitted,
-            counters::Outcome::Held => panic!("nothing holds"),
+            Counted::After(after) => after > self.algorithm.capacity(),
+            Counted::Without(_) => true,
+            Counted::Decided(verdict) => !verdict.admitted,
         }
     }
 
     /// The outcome of hits that are not counted, because they do not fit into this or another limit of their group.
-    pub(super) fn reject(&mut self, hits: Hits, now: Time) -> counters::Outcome {
+    pub(super) fn reject(&mut self, hits: Hits, now: Time) -> Counted {
         let is_over = self.would_be_over(hits, now);
         match (self.algorithm, is_over) {
             (Algorithm::FixedWindow(_), true) => match self.apply(Hits::Take(0), now) {
-                counters::Outcome::Counted(count) => counters::Outcome::NotCounted(count),
+                Counted::After(count) => Counted::Without(count),
                 other => other,
             },
             (_, true) => self.apply(hits, now),
